@@ -1,0 +1,18 @@
+# The daily commands. Each does all of its own set-up, in .venv and build/ of this checkout, and is safe to repeat.
+#   make test PYTHON=/usr/bin/python3.12 CC=clang     another interpreter or compiler
+#   make test ARGS='-k via -x'                        arguments for pytest
+
+.PHONY: help setup demo test bench lint ctest asan tsan docs lab clean
+
+help: ; @sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+setup: ; @tools/setup-venv ## make .venv and install viakit into it
+demo: setup ; @.venv/bin/viakit demo ## VIA beside TCP, UDP, ZeroMQ and MPI, in under a minute, without root
+test: setup ctest ; @cd tests && ../.venv/bin/pytest $(ARGS) ## C tests, then Python tests
+bench: setup ; @.venv/bin/viakit bench && cd tests && ../.venv/bin/pytest --benchmark-only $(ARGS) ## every promised figure beside its peer
+lint: ; @tools/setup-venv dev && tools/lint ## formatters and linters, in check mode
+ctest: setup ; @tools/ctest plain ## C tests
+asan: setup ; @tools/ctest asan ## C tests under AddressSanitizer and UBSan
+tsan: setup ; @tools/ctest tsan ## C tests under ThreadSanitizer
+docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
+lab: ; @tools/setup-venv lab && .venv/bin/jupyter lab ## JupyterLab with viakit
+clean: ; @rm -rf .venv .setup.lock build viakit-demo .pytest_cache .ruff_cache .hypothesis .benchmarks .mypy_cache ## all that the above have made

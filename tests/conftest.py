@@ -1,0 +1,194 @@
+"""What holds for every Python test.
+
+- The tests run on the installed package, never on the source tree.
+- Randomness comes from one seed, which is printed; VIAKIT_SEED=... repeats a run.
+- With CI=true, a skip whose reason begins with "missing package" is a failure.
+- After every test no object of the C library is alive and no file of viakit is left in /dev/shm; after the last one no
+  process is left that a test started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import sys
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+CHECKOUT = TESTS.parent
+IN_CI = os.environ.get("CI") == "true"
+SEED = int(os.environ.get("VIAKIT_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
+RUN = uuid.uuid4().hex
+SHM = Path("/dev/shm")
+
+
+# ---------------------------------------------------------------- the session
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["VIAKIT_TEST_RUN"] = RUN  # inherited by every process that a test starts: how strays are found
+    with contextlib.suppress(ImportError):
+        import hypothesis
+
+        hypothesis.settings.register_profile("viakit", deadline=None, print_blob=True)
+        hypothesis.settings.load_profile("viakit")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    import viakit
+
+    return [f"viakit: {viakit.__version__} from {Path(viakit.__file__).parent}", f"seed: VIAKIT_SEED={SEED}"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_package() -> None:
+    """Fail early where the source tree would be imported, here or by a child that looks in its working folder."""
+    import viakit
+
+    assert Path(viakit.__file__).resolve().parent != CHECKOUT / "viakit", "run the tests by `make test`"
+    os.chdir(TESTS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_left(_installed_package: None) -> Iterator[None]:
+    yield
+    left = wait_until_empty(processes_of_this_run, timeout_s=5)
+    assert not left, f"processes are left: {left}"
+
+
+# ---------------------------------------------------------------- randomness
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed of this test's own: the same for the same VIAKIT_SEED, whichever other tests run."""
+    value = SEED ^ zlib.crc32(request.node.nodeid.encode())
+    print(f"seed of this test: {value} (VIAKIT_SEED={SEED})")
+    return value
+
+
+@pytest.fixture
+def rng(seed: int):  # noqa: ANN201 - numpy is imported only where it is used
+    """A NumPy generator from `seed`."""
+    import numpy as np
+
+    return np.random.default_rng(seed)
+
+
+# ---------------------------------------------------------------- skips
+
+
+def missing_package(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    """The reason of a skip for a missing package, or None."""
+    if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
+        return None
+    reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+    return reason if reason.startswith("missing package") else None
+
+
+def fail_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = missing_package(report)
+    if IN_CI and reason:
+        report.outcome = "failed"
+        report.longrepr = f"skipped for a {reason}, which CI has to have"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):  # noqa: ANN201
+    report = yield
+    fail_in_ci(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):  # noqa: ANN201
+    report = yield
+    fail_in_ci(report)
+    return report
+
+
+# ---------------------------------------------------------------- nothing left behind
+
+
+@pytest.fixture
+def live_objects() -> Callable[[], dict[str, int]]:
+    """How many objects of each kind are alive in the C library: a function without arguments."""
+    from viakit import via
+
+    return via.live_objects
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """After the test: no live object in the C library, no file of viakit in /dev/shm."""
+    before = shm_files()
+    yield
+    alive = wait_until_empty(objects_alive, timeout_s=2)
+    assert not alive, f"objects of the C library outlived the test: {alive}"
+    left = wait_until_empty(lambda: [name for name in shm_files() - before if not in_use(name)], timeout_s=2)
+    assert not left, f"files are left in /dev/shm: {left}"
+
+
+def objects_alive() -> dict[str, int]:
+    """The kinds of which objects are alive, with their numbers; none if nothing has loaded viakit.via."""
+    via = sys.modules.get("viakit.via")
+    count = getattr(via, "live_objects", None)
+    if count is None:
+        return {}
+    alive = {kind: number for kind, number in count().items() if number}
+    if alive:
+        gc.collect()
+        alive = {kind: number for kind, number in count().items() if number}
+    return alive
+
+
+def shm_files() -> set[str]:
+    """Names in /dev/shm that viakit gave and this user owns."""
+    found = set()
+    for path in SHM.glob("*viakit*"):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                found.add(path.name)
+    return found
+
+
+def in_use(name: str) -> bool:
+    """Whether a process maps or holds open this file of /dev/shm: then it belongs to another run on this machine."""
+    path = str(SHM / name)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if path in (process / "maps").read_text():
+                return True
+            if any(os.readlink(fd) == path for fd in (process / "fd").iterdir()):
+                return True
+    return False
+
+
+def processes_of_this_run() -> list[str]:
+    """Processes that inherited this run's mark, but for this one and multiprocessing's own helpers."""
+    mark = f"VIAKIT_TEST_RUN={RUN}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(process.name) == os.getpid() or mark not in (process / "environ").read_bytes():
+                continue
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            if command and "multiprocessing.resource_tracker" not in command:
+                found.append(f"{process.name}: {command}")
+    return found
+
+
+def wait_until_empty(look, timeout_s: float):  # noqa: ANN001, ANN201
+    """Call *look* until what it returns is empty or the time is over; return what it returned last."""
+    deadline = time.monotonic() + timeout_s
+    while (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)  # between two looks at a condition, not instead of one
+    return found

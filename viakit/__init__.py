@@ -1,0 +1,65 @@
+"""viakit: the Virtual Interface Architecture in software, with the instruments to measure it.
+
+The package itself is only a front door. Importing it opens nothing and loads nothing heavy; a submodule is loaded when
+it is first used, so both of these work and cost the same::
+
+    import viakit
+    nic = viakit.via.Nic("shm:demo")
+
+    from viakit import via
+
+Submodules
+----------
+via
+    The Virtual Interface Architecture: NICs, registered memory, virtual interfaces, descriptors, completion queues.
+testbed
+    Hosts made of network namespaces, without root.
+measure
+    Sweeps over message sizes and protocols, results, comparison, plots and reports.
+doctor
+    What this machine can and cannot do, and how to remedy it.
+cli
+    The command ``viakit``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from viakit import cli, doctor, measure, testbed, via
+
+__version__ = "0.1.0"
+
+_SUBMODULES = ("cli", "doctor", "measure", "testbed", "via")
+
+__all__ = ["__version__", "cli", "doctor", "measure", "testbed", "via"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load the submodule *name* on first use (PEP 562).
+
+    Raises
+    ------
+    AttributeError
+        If there is no such submodule.
+    ImportError
+        If the compiled part is missing, which is so when Python finds the source tree before the installed package.
+    """
+    if name not in _SUBMODULES:
+        raise AttributeError(f"module 'viakit' has no attribute {name!r}")
+    try:
+        return importlib.import_module(f"viakit.{name}")
+    except ModuleNotFoundError as error:
+        if error.name == "viakit._core":
+            raise ImportError(
+                f"viakit's compiled part is missing beside {__file__}: this is a source tree, not an installed package. "
+                "Run `make setup` there, then start .venv/bin/python from another folder."
+            ) from error
+        raise
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_SUBMODULES))

@@ -1,0 +1,1 @@
+# The measuring loop and its endpoints.

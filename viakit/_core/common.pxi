@@ -1,0 +1,1 @@
+# What every face of the C library shares: statuses to exceptions, pinned buffers, interruptible waits.

@@ -1,0 +1,1 @@
+# NICs, memory regions, virtual interfaces, descriptors and completion queues.
