@@ -1,0 +1,189 @@
+/*
+ * viakit.h - what goes beyond VIPL: links and their options, memory that peers of a host can map, progress,
+ * counters, explanations of errors, and hooks for tests. Plain C like vipl.h.
+ *
+ * Every function returns a VIP_RETURN unless said otherwise, never blocks unless said otherwise, and may be called
+ * from any thread.
+ */
+#ifndef VIAKIT_H
+#define VIAKIT_H
+
+#include <stddef.h>
+
+#include "vipl.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define VIAKIT_WIRE_VERSION 1 /* of the frames; peers of another version are refused and counted */
+
+/* ---------------------------------------------------------------- NICs
+ *
+ * Device names: "loop" or "loop:NAME" (NICs of one process that share a NAME see each other), "shm" or "shm:NAME"
+ * (processes of one host and one user), "eth:IFNAME" (raw Ethernet on an interface; needs CAP_NET_RAW).
+ * VipOpenNic(device) is viakit_open_nic(device, NULL, nic).
+ */
+
+typedef enum {
+    VIAKIT_FORM_AUTO = 0,  /* small messages as plain frames, long ones as UDP super-frames where the interface can */
+    VIAKIT_FORM_PLAIN = 1, /* EtherType 0x88B5 only */
+    VIAKIT_FORM_UDP = 2    /* every frame dressed as UDP/IPv4; long messages as super-frames (segmentation offload) */
+} viakit_form;
+
+/* Zero in any field means "the default". Start from memset 0 or VIAKIT_NIC_OPTIONS_INIT. */
+typedef struct {
+    size_t size;              /* sizeof(viakit_nic_options) */
+    viakit_form form;         /* eth only */
+    VIP_UINT32 mtu;           /* eth: bytes of a frame after the Ethernet header; at most the interface's */
+    VIP_UINT32 ring_slots;    /* receive ring: frames it holds (rounded up to a power of two) */
+    VIP_UINT32 window;        /* frames a reliable VI may have unacknowledged */
+    VIP_UINT32 rto_us;        /* first retransmission time-out; doubles up to 64 times this */
+    VIP_UINT32 max_retries;   /* retransmissions without an answer before the connection is lost */
+    VIP_UINT32 ack_delay_us;  /* an acknowledgement waits at most so long for a frame to ride on */
+    VIP_UINT32 keepalive_ms;  /* silence after which a reliable or unreliable peer is probed */
+    int spin_us;              /* how long Wait calls spin before they sleep; -1: never spin */
+    VIP_UINT32 first_psn;     /* first packet sequence number of a connection is this (tests of wrap); 0: random */
+    int no_thread;            /* 1: no progress thread; only calls on the NIC make progress (deterministic tests) */
+    int no_cma;               /* 1: shm never uses process_vm_readv/writev */
+    int no_map;               /* 1: shm never maps a peer's memory */
+} viakit_nic_options;
+
+#define VIAKIT_NIC_OPTIONS_INIT {sizeof(viakit_nic_options)}
+
+VIPL_EXPORT VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *nic);
+
+/* What a NIC really is, beyond VIP_NIC_ATTRIBUTES. */
+typedef struct {
+    char link[16];            /* "loop", "shm", "eth" */
+    char device[64];          /* as opened */
+    char interface[16];       /* eth: interface name */
+    char form[8];             /* eth: "auto", "plain", "udp" */
+    VIP_UINT8 address[6];
+    VIP_UINT16 port;          /* this NIC among the NICs of its address */
+    VIP_UINT32 mtu;           /* of the interface, or of the link */
+    VIP_UINT32 max_payload;   /* bytes of a message that one frame carries */
+    VIP_UINT32 super_payload; /* bytes of a message that one super-frame carries; max_payload where there are none */
+    VIP_UINT32 ring_slots;
+    VIP_UINT32 window;
+    VIP_UINT64 bytes_registered; /* now */
+    VIP_UINT64 bytes_pinned;     /* now; less than bytes_registered where RLIMIT_MEMLOCK did not allow it */
+    int lossless;                /* the link itself neither loses, doubles nor reorders */
+    int cma;                     /* 1: process_vm_readv/writev worked with the last peer; 0 refused; -1 untried */
+    int thread;                  /* 1: has a progress thread */
+    int vis, regions, ptags, cqs; /* live objects of this NIC */
+} viakit_nic_info;
+
+VIPL_EXPORT VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE nic, viakit_nic_info *info);
+
+/* Drives the NIC once, without blocking: receives what has arrived, sends what may be sent, runs what is due.
+ * *n_events (may be NULL) is the number of frames handled. */
+VIPL_EXPORT VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events);
+
+/* ---------------------------------------------------------------- memory
+ *
+ * Memory that peers on the same host can map (shm: then a message is copied once, by memcpy, and an RDMA write needs
+ * nothing of its target). On other links it is ordinary page-aligned memory. Not registered: call VipRegisterMem on
+ * any part of it. Freed memory must not be registered any more (VIP_ERROR_RESOURCE). */
+VIPL_EXPORT VIP_RETURN viakit_alloc(VIP_NIC_HANDLE nic, size_t len, void **address);
+VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
+
+/* ---------------------------------------------------------------- counters
+ *
+ * One list for a NIC and for a VI; a VI leaves at 0 what only its NIC can know. Free-running, 64 bits. */
+#define VIAKIT_COUNTERS(X)                                                                                             \
+    X(messages_sent, "messages whose last frame was handed to the link (sends and RDMA writes)")                      \
+    X(messages_received, "messages placed whole (receives and incoming RDMA writes)")                                 \
+    X(bytes_sent, "payload bytes handed to the link, retransmissions not counted")                                    \
+    X(bytes_received, "payload bytes placed")                                                                         \
+    X(rdma_writes_sent, "RDMA writes among messages_sent")                                                            \
+    X(rdma_writes_received, "RDMA writes among messages_received")                                                    \
+    X(copies, "times the provider copied payload in user space or by process_vm_*")                                   \
+    X(bytes_copied, "payload bytes so copied")                                                                        \
+    X(copies_mapped, "copies straight between registered memory of two processes, through a mapping")                 \
+    X(copies_cma, "copies straight between two processes by process_vm_readv or process_vm_writev")                   \
+    X(copies_ring, "copies into or out of a shared-memory ring or frame buffer")                                      \
+    X(system_calls, "system calls made to move data or to wait")                                                      \
+    X(frames_sent, "frames handed to the link; a super-frame counts its segments")                                    \
+    X(super_frames_sent, "super-frames handed to the link")                                                           \
+    X(frames_received, "frames taken from the link")                                                                  \
+    X(frames_retransmitted, "data frames sent again")                                                                 \
+    X(timeouts, "retransmission time-outs")                                                                           \
+    X(acks_sent, "frames sent only to acknowledge")                                                                   \
+    X(acks_received, "frames received that only acknowledge")                                                         \
+    X(naks_sent, "negative acknowledgements sent: a gap was seen")                                                    \
+    X(naks_received, "negative acknowledgements received")                                                            \
+    X(probes_sent, "keep-alive probes sent")                                                                          \
+    X(dropped_checksum, "frames dropped: CRC32C wrong")                                                               \
+    X(dropped_malformed, "frames dropped: too short, lengths that contradict, unknown kind")                          \
+    X(dropped_version, "frames dropped: another version of the protocol")                                             \
+    X(dropped_stranger, "frames dropped: no such port, VI or connection")                                             \
+    X(dropped_duplicate, "frames dropped: seen before")                                                               \
+    X(dropped_out_of_order, "frames dropped: an earlier one is missing")                                              \
+    X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                                    \
+    X(dropped_protection, "messages dropped: remote memory not granted")                                              \
+    X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                                           \
+    X(dropped_filter, "frames dropped on sending by a test's filter")                                                 \
+    X(send_stalls, "times the link could not take a frame at once")                                                   \
+    X(window_stalls, "times a send waited for the window")                                                            \
+    X(wakeups, "times a thread slept in the kernel on behalf of the NIC and was woken")                               \
+    X(doorbells, "times another process or thread was woken by a system call")                                        \
+    X(thread_takeovers, "times the NIC's own thread began to drive because nobody polled")                            \
+    X(polls, "times the link was looked at")                                                                          \
+    X(lock_waits, "times a thread had to wait because another was driving the NIC")                                   \
+    X(pin_failures, "registrations whose memory could not be locked (RLIMIT_MEMLOCK)")                                \
+    X(async_errors, "asynchronous errors reported to the handler")
+
+typedef enum {
+#define VIAKIT_X(name, text) VIAKIT_COUNTER_##name,
+    VIAKIT_COUNTERS(VIAKIT_X)
+#undef VIAKIT_X
+        VIAKIT_N_COUNTERS
+} viakit_counter;
+
+/* Copies all counters: values[VIAKIT_N_COUNTERS]. */
+VIPL_EXPORT VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE nic, VIP_UINT64 *values);
+VIPL_EXPORT VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE vi, VIP_UINT64 *values);
+VIPL_EXPORT const char *viakit_counter_name(int counter); /* NULL past the end */
+VIPL_EXPORT const char *viakit_counter_text(int counter);
+
+/* Objects that exist in this process, over all NICs; all zero when everything was closed. */
+typedef struct {
+    VIP_UINT32 nics, vis, cqs, ptags, regions, connections, allocations;
+} viakit_live;
+VIPL_EXPORT void viakit_live_objects(viakit_live *live);
+
+/* ---------------------------------------------------------------- words for codes */
+
+/* Why the last call of this thread that failed did so: a sentence that says what was given, what would have been right and
+ * what to do next. "" after a thread's first calls. Valid until the thread's next failing call. */
+VIPL_EXPORT const char *viakit_last_error(void);
+VIPL_EXPORT const char *viakit_return_name(int code);     /* "VIP_NO_MATCH"; NULL for no such code */
+VIPL_EXPORT const char *viakit_return_text(int code);     /* one sentence */
+VIPL_EXPORT const char *viakit_error_code_name(int code); /* "VIP_ERROR_CONN_LOST" */
+VIPL_EXPORT const char *viakit_error_code_text(int code); /* "Connection lost" */
+VIPL_EXPORT const char *viakit_state_name(int state);     /* "VIP_STATE_IDLE" */
+
+/* ---------------------------------------------------------------- waiting
+ *
+ * While a call of this thread waits, check(context) is called at least every 50 ms; when it returns non-zero the wait
+ * ends with VIP_TIMEOUT and nothing lost (a connection request is withdrawn). NULL removes it. The callback must not
+ * call VIPL. */
+VIPL_EXPORT void viakit_set_interrupt(int (*check)(void *context), void *context);
+
+/* ---------------------------------------------------------------- tests' hooks */
+
+typedef enum { VIAKIT_PASS = 0, VIAKIT_DROP = 1, VIAKIT_DUPLICATE = 2, VIAKIT_HOLD = 3, VIAKIT_CORRUPT = 4 } viakit_verdict;
+
+/* Called for every frame before it is handed to the link (super-frames and direct copies are then not used), under the NIC's ownership: it must
+ * not call VIPL. HOLD keeps one frame back until the next one has been sent. index counts frames from 0. kind is the
+ * frame's kind on the wire (via/wire.h). Links that are lossless lose this promise while a filter is set: connections made afterwards run the
+ * full protocol. NULL removes the filter. */
+typedef viakit_verdict (*viakit_frame_filter)(void *context, VIP_UINT64 index, int kind, size_t len);
+VIPL_EXPORT VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE nic, viakit_frame_filter filter, void *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* VIAKIT_H */

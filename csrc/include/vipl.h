@@ -1,0 +1,370 @@
+/*
+ * vipl.h - the Virtual Interface Provider Library (VIPL 1.0), as programs of 1998-2004 expect it.
+ *
+ * A VI is a pair of work queues: a program posts *descriptors* that point at *registered* memory, and later
+ * picks them up again when they are done. Nothing is copied on the way unless a counter says so (viakit.h).
+ *
+ * The header is plain C: it compiles with -std=gnu89 and as C++. Values and layouts are fixed by the programs
+ * that were compiled against them; the offsets that matter are checked by tests/c/test_vipl_header.c.
+ *
+ * A note on the descriptor: two namings were in use, CS/DS (VI Developer's Guide 0.95 and later Giganet headers)
+ * and Control/Data (1998). Both work here on the same 64 bytes.
+ */
+#ifndef VIPL_H
+#define VIPL_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------- basic types */
+
+#ifndef IN
+#define IN
+#endif
+#ifndef OUT
+#define OUT
+#endif
+
+#if defined(__GNUC__)
+#define VIPL_EXPORT __attribute__((visibility("default")))
+#define VIPL_ANONYMOUS __extension__
+#else
+#define VIPL_EXPORT
+#define VIPL_ANONYMOUS
+#endif
+
+typedef void *VIP_PVOID;
+typedef int VIP_BOOLEAN;
+typedef char VIP_CHAR;
+typedef unsigned char VIP_UCHAR;
+typedef short VIP_SHORT;
+typedef unsigned short VIP_USHORT;
+typedef long VIP_LONG;
+typedef unsigned long VIP_ULONG;
+typedef __UINT64_TYPE__ VIP_UINT64;
+typedef __UINT32_TYPE__ VIP_UINT32;
+typedef __UINT16_TYPE__ VIP_UINT16;
+typedef __UINT8_TYPE__ VIP_UINT8;
+
+#define VIP_TRUE 1
+#define VIP_FALSE 0
+
+typedef VIP_PVOID VIP_QOS; /* undefined contents: pass 0 */
+typedef VIP_PVOID VIP_NIC_HANDLE;
+typedef VIP_PVOID VIP_VI_HANDLE;
+typedef VIP_PVOID VIP_CQ_HANDLE;
+typedef VIP_PVOID VIP_PROTECTION_HANDLE;
+typedef VIP_PVOID VIP_CONN_HANDLE;
+typedef VIP_PVOID VIP_EVENT_HANDLE;
+typedef VIP_UINT32 VIP_MEM_HANDLE;
+
+/* Timeouts are milliseconds. 32 bits of ones survive both VIP_ULONG and a program that kept it in an int. */
+#ifndef INFINITE
+#define INFINITE 0xFFFFFFFFUL
+#endif
+#define VIP_INFINITE INFINITE
+
+#define VIP_DESCRIPTOR_ALIGNMENT 64
+
+/* ---------------------------------------------------------------- descriptors */
+
+typedef union {
+    VIP_UINT64 AddressBits;
+    VIP_PVOID Address;
+    struct _VIP_DESCRIPTOR *Descriptor;
+} VIP_PVOID64;
+
+typedef struct {
+    VIP_PVOID64 Next;          /* the provider may overwrite it while the descriptor is posted */
+    VIP_MEM_HANDLE NextHandle;
+    VIP_UINT16 SegCount;
+    VIP_UINT16 Control;        /* VIP_CONTROL_* */
+    VIP_UINT32 Reserved;
+    VIP_UINT32 ImmediateData;
+    VIP_UINT32 Length;         /* sum of the local segments; after a receive, the bytes that arrived */
+    volatile VIP_UINT32 Status; /* VIP_STATUS_*; written last */
+} VIP_CONTROL_SEGMENT;
+
+typedef struct {
+    VIP_PVOID64 Data;
+    VIP_MEM_HANDLE Handle;
+    VIP_UINT32 Reserved;
+} VIP_ADDRESS_SEGMENT; /* the remote side of an RDMA operation */
+
+typedef struct {
+    VIP_PVOID64 Data;
+    VIP_MEM_HANDLE Handle;
+    VIP_UINT32 Length;
+} VIP_DATA_SEGMENT; /* a piece of local memory */
+
+typedef union {
+    VIP_ADDRESS_SEGMENT Remote;
+    VIP_DATA_SEGMENT Local;
+} VIP_DESCRIPTOR_SEGMENT;
+
+/* 64 bytes with two segments; further segments simply follow in memory. */
+VIPL_ANONYMOUS typedef struct _VIP_DESCRIPTOR {
+    VIPL_ANONYMOUS union {
+        VIP_CONTROL_SEGMENT CS;
+        VIP_CONTROL_SEGMENT Control;
+    };
+    VIPL_ANONYMOUS union {
+        VIP_DESCRIPTOR_SEGMENT DS[2];
+        VIP_DATA_SEGMENT Data[2];
+    };
+} VIP_DESCRIPTOR;
+
+#define VIP_CONTROL_OP_SENDRECV 0x0
+#define VIP_CONTROL_OP_RDMAWRITE 0x1
+#define VIP_CONTROL_OP_RDMAREAD 0x2
+#define VIP_CONTROL_OP_RESERVED 0x3
+#define VIP_CONTROL_OP_MASK 0x3
+#define VIP_CONTROL_IMMEDIATE 0x4
+#define VIP_CONTROL_QFENCE 0x8
+#define VIP_CONTROL_RESERVED 0xFFF0
+
+#define VIP_STATUS_DONE 0x1
+#define VIP_STATUS_FORMAT_ERROR 0x2
+#define VIP_STATUS_PROTECTION_ERROR 0x4
+#define VIP_STATUS_LENGTH_ERROR 0x8
+#define VIP_STATUS_PARTIAL_ERROR 0x10
+#define VIP_STATUS_DESC_FLUSHED_ERROR 0x20
+#define VIP_STATUS_TRANSPORT_ERROR 0x40
+#define VIP_STATUS_RDMA_PROT_ERROR 0x80
+#define VIP_STATUS_REMOTE_DESC_ERROR 0x100
+#define VIP_STATUS_ERROR_MASK 0x1FE
+#define VIP_STATUS_OP_SEND 0x0
+#define VIP_STATUS_OP_RECEIVE 0x10000
+#define VIP_STATUS_OP_RDMA_WRITE 0x20000
+#define VIP_STATUS_OP_REMOTE_RDMA_WRITE 0x30000
+#define VIP_STATUS_OP_RDMA_READ 0x40000
+#define VIP_STATUS_OP_MASK 0x70000
+#define VIP_STATUS_IMMEDIATE 0x80000
+#define VIP_STATUS_RESERVED 0xFFF0FE00
+
+/* ---------------------------------------------------------------- attributes */
+
+/* Host address bytes, then discriminator bytes, from offset 4 on. */
+typedef struct {
+    VIP_UINT16 HostAddressLen;
+    VIP_UINT16 DiscriminatorLen;
+    VIP_UINT8 HostAddress[1];
+} VIP_NET_ADDRESS;
+
+typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* one level, or a mask of them */
+#define VIP_SERVICE_UNRELIABLE 0x1
+#define VIP_SERVICE_RELIABLE_DELIVERY 0x2
+#define VIP_SERVICE_RELIABLE_RECEPTION 0x4
+#define VIP_SERVICE_ACK (1 << 14)
+#define VIP_SERVICE_DFC (1 << 15)
+
+typedef struct {
+    VIP_CHAR Name[64];
+    VIP_ULONG HardwareVersion;
+    VIP_ULONG ProviderVersion;
+    VIP_UINT16 NicAddressLen;
+    const VIP_UINT8 *LocalNicAddress;
+    VIP_BOOLEAN ThreadSafe;
+    VIP_UINT16 MaxDiscriminatorLen;
+    VIP_ULONG MaxRegisterBytes;
+    VIP_ULONG MaxRegisterRegions;
+    VIP_ULONG MaxRegisterBlockBytes;
+    VIP_ULONG MaxVI;
+    VIP_ULONG MaxDescriptorsPerQueue;
+    VIP_ULONG MaxSegmentsPerDesc;
+    VIP_ULONG MaxCQ;
+    VIP_ULONG MaxCQEntries;
+    VIP_ULONG MaxTransferSize;
+    VIP_ULONG NativeMTU;
+    VIP_ULONG MaxPtags;
+    VIP_RELIABILITY_LEVEL ReliabilityLevelSupport;
+    VIP_RELIABILITY_LEVEL RDMAReadSupport;
+} VIP_NIC_ATTRIBUTES;
+
+typedef struct {
+    VIP_RELIABILITY_LEVEL ReliabilityLevel;
+    VIP_ULONG MaxTransferSize;
+    VIP_QOS QoS;
+    VIP_PROTECTION_HANDLE Ptag;
+    VIP_BOOLEAN EnableRdmaWrite;
+    VIP_BOOLEAN EnableRdmaRead;
+} VIP_VI_ATTRIBUTES;
+
+typedef struct {
+    VIP_PROTECTION_HANDLE Ptag;
+    VIP_BOOLEAN EnableRdmaWrite;
+    VIP_BOOLEAN EnableRdmaRead;
+} VIP_MEM_ATTRIBUTES;
+
+typedef enum {
+    VIP_STATE_IDLE = 0,
+    VIP_STATE_CONNECTED = 1,
+    VIP_STATE_CONNECT_PENDING = 2,
+    VIP_STATE_ERROR = 3
+} VIP_VI_STATE;
+
+/* ---------------------------------------------------------------- errors */
+
+typedef enum {
+    VIP_RESOURCE_NIC = 0,
+    VIP_RESOURCE_VI = 1,
+    VIP_RESOURCE_CQ = 2,
+    VIP_RESOURCE_DESCRIPTOR = 3
+} VIP_RESOURCE_CODE;
+
+typedef enum {
+    VIP_ERROR_POST_DESC = 0,
+    VIP_ERROR_CONN_LOST = 1,
+    VIP_ERROR_RECVQ_EMPTY = 2,
+    VIP_ERROR_VI_OVERRUN = 3,
+    VIP_ERROR_RDMAW_PROT = 4,
+    VIP_ERROR_RDMAW_DATA = 5,
+    VIP_ERROR_RDMAW_ABORT = 6,
+    VIP_ERROR_RDMAR_PROT = 7,
+    VIP_ERROR_COMP_PROT = 8,
+    VIP_ERROR_RDMA_TRANSPORT = 9,
+    VIP_ERROR_CATASTROPHIC = 10
+} VIP_ERROR_CODE;
+
+/* What an asynchronous error handler is given. */
+typedef struct {
+    VIP_NIC_HANDLE NicHandle;
+    VIP_VI_HANDLE ViHandle;
+    VIP_CQ_HANDLE CQHandle;
+    VIP_DESCRIPTOR *DescriptorPtr;
+    VIP_ULONG OpCode;
+    VIP_RESOURCE_CODE ResourceCode;
+    VIP_ERROR_CODE ErrorCode;
+} VIP_ERROR_DESCRIPTOR;
+
+typedef enum {
+    VIP_SUCCESS = 0,
+    VIP_NOT_DONE = 1,
+    VIP_INVALID_PARAMETER = 2,
+    VIP_ERROR_RESOURCE = 3,
+    VIP_TIMEOUT = 4,
+    VIP_REJECT = 5,
+    VIP_INVALID_RELIABILITY_LEVEL = 6,
+    VIP_INVALID_MTU = 7,
+    VIP_INVALID_QOS = 8,
+    VIP_INVALID_PTAG = 9,
+    VIP_INVALID_RDMAREAD = 10,
+    VIP_DESCRIPTOR_ERROR = 11,
+    VIP_INVALID_STATE = 12,
+    VIP_ERROR_NAMESERVICE = 13,
+    VIP_NO_MATCH = 14,
+    VIP_NOT_REACHABLE = 15,
+    VIP_ERROR_NOT_SUPPORTED = 16
+} VIP_RETURN;
+
+typedef struct {
+    VIP_ULONG NumberOfHops;
+    VIP_NET_ADDRESS *ADAddrArray;
+    VIP_ULONG NumAdAddrs;
+} VIP_AUTODISCOVERY_LIST;
+
+#define VIP_SMI_AUTODISCOVERY ((VIP_ULONG)1)
+
+typedef void (*VIP_ERROR_HANDLER)(VIP_PVOID Context, VIP_ERROR_DESCRIPTOR *ErrorDesc);
+typedef void (*VIP_DESC_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle,
+                                 VIP_DESCRIPTOR *Descriptor);
+typedef void (*VIP_CQ_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle,
+                               VIP_BOOLEAN RecvQueue);
+
+/* ---------------------------------------------------------------- the NIC */
+
+VIPL_EXPORT VIP_RETURN VipOpenNic(IN const VIP_CHAR *DeviceName, OUT VIP_NIC_HANDLE *NicHandle);
+VIPL_EXPORT VIP_RETURN VipCloseNic(IN VIP_NIC_HANDLE NicHandle);
+VIPL_EXPORT VIP_RETURN VipQueryNic(IN VIP_NIC_HANDLE NicHandle, OUT VIP_NIC_ATTRIBUTES *Attributes);
+VIPL_EXPORT VIP_RETURN VipQuerySystemManagementInfo(IN VIP_NIC_HANDLE NicHandle, IN VIP_ULONG InfoType,
+                                                    OUT VIP_PVOID SysManInfo);
+VIPL_EXPORT VIP_RETURN VipErrorCallback(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Context,
+                                        IN VIP_ERROR_HANDLER Handler);
+
+/* ---------------------------------------------------------------- protection and memory */
+
+VIPL_EXPORT VIP_RETURN VipCreatePtag(IN VIP_NIC_HANDLE NicHandle, OUT VIP_PROTECTION_HANDLE *Ptag);
+VIPL_EXPORT VIP_RETURN VipDestroyPtag(IN VIP_NIC_HANDLE NicHandle, IN VIP_PROTECTION_HANDLE Ptag);
+VIPL_EXPORT VIP_RETURN VipRegisterMem(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID VirtualAddress, IN VIP_ULONG Length,
+                                      IN VIP_MEM_ATTRIBUTES *MemAttribs, OUT VIP_MEM_HANDLE *MemoryHandle);
+VIPL_EXPORT VIP_RETURN VipDeregisterMem(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID VirtualAddress,
+                                        IN VIP_MEM_HANDLE MemoryHandle);
+VIPL_EXPORT VIP_RETURN VipQueryMem(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Address, IN VIP_MEM_HANDLE MemoryHandle,
+                                   OUT VIP_MEM_ATTRIBUTES *MemAttribs);
+VIPL_EXPORT VIP_RETURN VipSetMemAttributes(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Address,
+                                           IN VIP_MEM_HANDLE MemoryHandle, IN VIP_MEM_ATTRIBUTES *MemAttribs);
+
+/* ---------------------------------------------------------------- virtual interfaces */
+
+VIPL_EXPORT VIP_RETURN VipCreateVi(IN VIP_NIC_HANDLE NicHandle, IN VIP_VI_ATTRIBUTES *ViAttribs,
+                                   IN VIP_CQ_HANDLE SendCQHandle, IN VIP_CQ_HANDLE RecvCQHandle,
+                                   OUT VIP_VI_HANDLE *ViHandle);
+VIPL_EXPORT VIP_RETURN VipDestroyVi(IN VIP_VI_HANDLE ViHandle);
+VIPL_EXPORT VIP_RETURN VipQueryVi(IN VIP_VI_HANDLE ViHandle, OUT VIP_VI_STATE *State, OUT VIP_VI_ATTRIBUTES *Attributes,
+                                  OUT VIP_BOOLEAN *SendQEmpty, OUT VIP_BOOLEAN *RecvQEmpty);
+VIPL_EXPORT VIP_RETURN VipSetViAttributes(IN VIP_VI_HANDLE ViHandle, IN VIP_VI_ATTRIBUTES *Attributes);
+
+/* ---------------------------------------------------------------- data transfer */
+
+VIPL_EXPORT VIP_RETURN VipPostSend(IN VIP_VI_HANDLE ViHandle, IN VIP_DESCRIPTOR *DescriptorPtr,
+                                   IN VIP_MEM_HANDLE MemoryHandle);
+VIPL_EXPORT VIP_RETURN VipSendDone(IN VIP_VI_HANDLE ViHandle, OUT VIP_DESCRIPTOR **DescriptorPtr);
+VIPL_EXPORT VIP_RETURN VipSendWait(IN VIP_VI_HANDLE ViHandle, IN VIP_ULONG Timeout, OUT VIP_DESCRIPTOR **DescriptorPtr);
+VIPL_EXPORT VIP_RETURN VipSendNotify(IN VIP_VI_HANDLE ViHandle, IN VIP_PVOID Context, IN VIP_DESC_HANDLER Callback);
+VIPL_EXPORT VIP_RETURN VipPostRecv(IN VIP_VI_HANDLE ViHandle, IN VIP_DESCRIPTOR *DescriptorPtr,
+                                   IN VIP_MEM_HANDLE MemoryHandle);
+VIPL_EXPORT VIP_RETURN VipRecvDone(IN VIP_VI_HANDLE ViHandle, OUT VIP_DESCRIPTOR **DescriptorPtr);
+VIPL_EXPORT VIP_RETURN VipRecvWait(IN VIP_VI_HANDLE ViHandle, IN VIP_ULONG Timeout, OUT VIP_DESCRIPTOR **DescriptorPtr);
+VIPL_EXPORT VIP_RETURN VipRecvNotify(IN VIP_VI_HANDLE ViHandle, IN VIP_PVOID Context, IN VIP_DESC_HANDLER Callback);
+
+/* ---------------------------------------------------------------- completion queues */
+
+VIPL_EXPORT VIP_RETURN VipCreateCQ(IN VIP_NIC_HANDLE NicHandle, IN VIP_ULONG EntryCount, OUT VIP_CQ_HANDLE *CQHandle);
+VIPL_EXPORT VIP_RETURN VipDestroyCQ(IN VIP_CQ_HANDLE CQHandle);
+VIPL_EXPORT VIP_RETURN VipResizeCQ(IN VIP_CQ_HANDLE CQHandle, IN VIP_ULONG EntryCount);
+VIPL_EXPORT VIP_RETURN VipCQDone(IN VIP_CQ_HANDLE CQHandle, OUT VIP_VI_HANDLE *ViHandle, OUT VIP_BOOLEAN *RecvQueue);
+VIPL_EXPORT VIP_RETURN VipCQWait(IN VIP_CQ_HANDLE CQHandle, IN VIP_ULONG Timeout, OUT VIP_VI_HANDLE *ViHandle,
+                                 OUT VIP_BOOLEAN *RecvQueue);
+VIPL_EXPORT VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle, IN VIP_PVOID Context, IN VIP_CQ_HANDLER Callback);
+
+/* ---------------------------------------------------------------- connections */
+
+VIPL_EXPORT VIP_RETURN VipConnectWait(IN VIP_NIC_HANDLE NicHandle, IN VIP_NET_ADDRESS *LocalAddr, IN VIP_ULONG Timeout,
+                                      OUT VIP_NET_ADDRESS *RemoteAddr, OUT VIP_VI_ATTRIBUTES *RemoteViAttribs,
+                                      OUT VIP_CONN_HANDLE *ConnHandle);
+VIPL_EXPORT VIP_RETURN VipConnectAccept(IN VIP_CONN_HANDLE ConnHandle, IN VIP_VI_HANDLE ViHandle);
+VIPL_EXPORT VIP_RETURN VipConnectReject(IN VIP_CONN_HANDLE ConnHandle);
+VIPL_EXPORT VIP_RETURN VipConnectRequest(IN VIP_VI_HANDLE ViHandle, IN VIP_NET_ADDRESS *LocalAddr,
+                                         IN VIP_NET_ADDRESS *RemoteAddr, IN VIP_ULONG Timeout,
+                                         OUT VIP_VI_ATTRIBUTES *RemoteViAttribs);
+VIPL_EXPORT VIP_RETURN VipDisconnect(IN VIP_VI_HANDLE ViHandle);
+VIPL_EXPORT VIP_RETURN VipConnectPeerRequest(IN VIP_VI_HANDLE ViHandle, IN VIP_NET_ADDRESS *LocalAddr,
+                                             IN VIP_NET_ADDRESS *RemoteAddr, IN VIP_ULONG Timeout);
+VIPL_EXPORT VIP_RETURN VipConnectPeerDone(IN VIP_VI_HANDLE ViHandle, OUT VIP_VI_ATTRIBUTES *RemoteAttribs);
+VIPL_EXPORT VIP_RETURN VipConnectPeerWait(IN VIP_VI_HANDLE ViHandle, OUT VIP_VI_ATTRIBUTES *RemoteAttribs);
+
+/* ---------------------------------------------------------------- name service */
+
+VIPL_EXPORT VIP_RETURN VipNSInit(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID NSInitInfo);
+VIPL_EXPORT VIP_RETURN VipNSGetHostByName(IN VIP_NIC_HANDLE NicHandle, IN VIP_CHAR *Name, OUT VIP_NET_ADDRESS *Address,
+                                          IN VIP_ULONG NameIndex);
+VIPL_EXPORT VIP_RETURN VipNSGetHostByAddr(IN VIP_NIC_HANDLE NicHandle, IN VIP_NET_ADDRESS *Address, OUT VIP_CHAR *Name,
+                                          VIP_ULONG *NameLen);
+VIPL_EXPORT VIP_RETURN VipNSShutdown(IN VIP_NIC_HANDLE NicHandle);
+
+/* ---------------------------------------------------------------- extensions of the time (Giganet, VIDF) */
+
+VIPL_EXPORT VIP_RETURN VipAddTagCQ(IN VIP_CQ_HANDLE CQHandle, IN VIP_EVENT_HANDLE Event, IN VIP_ULONG Tag,
+                                   IN VIP_ULONG Priority);
+VIPL_EXPORT VIP_RETURN VipRemoveTagCQ(IN VIP_CQ_HANDLE CQHandle, IN VIP_EVENT_HANDLE Event, IN VIP_ULONG Tag);
+VIPL_EXPORT VIP_RETURN VipPostDeferredSends(IN VIP_VI_HANDLE ViHandle, IN VIP_BOOLEAN Enable,
+                                            OUT VIP_BOOLEAN *Deferred);
+VIPL_EXPORT VIP_PVOID VipGetUserData(IN VIP_VI_HANDLE ViHandle);
+VIPL_EXPORT void VipSetUserData(IN VIP_VI_HANDLE ViHandle, IN VIP_PVOID UserData);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* VIPL_H */
