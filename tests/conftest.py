@@ -76,7 +76,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def rng(seed: int):  # noqa: ANN201 - numpy is imported only where it is used
+def rng(seed: int):
     """A NumPy generator from `seed`."""
     import numpy as np
 
@@ -102,14 +102,14 @@ def fail_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):  # noqa: ANN201
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     report = yield
     fail_in_ci(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector):  # noqa: ANN201
+def pytest_make_collect_report(collector: pytest.Collector):
     report = yield
     fail_in_ci(report)
     return report
@@ -186,7 +186,7 @@ def processes_of_this_run() -> list[str]:
     return found
 
 
-def wait_until_empty(look, timeout_s: float):  # noqa: ANN001, ANN201
+def wait_until_empty(look, timeout_s: float):
     """Call *look* until what it returns is empty or the time is over; return what it returned last."""
     deadline = time.monotonic() + timeout_s
     while (found := look()) and time.monotonic() < deadline:

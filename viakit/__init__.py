@@ -55,8 +55,8 @@ def __getattr__(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name == "viakit._core":
             raise ImportError(
-                f"viakit's compiled part is missing beside {__file__}: this is a source tree, not an installed package. "
-                "Run `make setup` there, then start .venv/bin/python from another folder."
+                f"viakit's compiled part is missing beside {__file__}: this is a source tree, not an installed "
+                "package. Run `make setup` there, then start .venv/bin/python from another folder."
             ) from error
         raise
 

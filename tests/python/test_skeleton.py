@@ -14,7 +14,7 @@ import pytest
 import viakit
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-HEAVY = ["click", "jsonschema", "matplotlib", "mpi4py", "multiprocessing", "numpy", "plotly", "rich", "zmq", "viakit._core"]
+HEAVY = "click jsonschema matplotlib mpi4py multiprocessing numpy plotly rich zmq viakit._core".split()
 
 
 def python(code: str, *args: str, **env: str) -> subprocess.CompletedProcess:
