@@ -1,0 +1,412 @@
+/*
+ * cases_connect.c - connections: made, refused, unanswered, given up, made again.
+ *
+ * A is the client (VipConnectRequest), B the server (VipConnectWait, then Accept or Reject).
+ */
+#include "conformance.h"
+
+/* Waits as B for one request on `discriminator`; fails unless it comes. */
+static VIP_CONN_HANDLE wait_request(side *s, const void *discriminator, size_t len, VIP_VI_ATTRIBUTES *attr)
+{
+    address local, remote;
+    VIP_CONN_HANDLE conn = NULL;
+    memset(&remote, 0xEE, sizeof(remote));
+    make_address(&local, s->attr.LocalNicAddress, discriminator, len);
+    CHECK_OK(VipConnectWait(s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, attr, &conn));
+    CHECK(conn != NULL);
+    CHECK_EQ(remote.net.HostAddressLen, 6);
+    CHECK(!memcmp(remote.room + 4, s->peer_host, 6));
+    return conn;
+}
+
+/* Requests as A until somebody waits for it. */
+static VIP_RETURN request(side *s, VIP_VI_HANDLE vi, const void *discriminator, size_t len, VIP_ULONG timeout_ms,
+                          VIP_VI_ATTRIBUTES *attr)
+{
+    address local, remote;
+    VIP_RETURN r;
+    double end = check_now() + CHECK_WAIT_S;
+    make_address(&local, s->attr.LocalNicAddress, discriminator, len);
+    make_address(&remote, s->peer_host, discriminator, len);
+    while ((r = VipConnectRequest(vi, &local.net, &remote.net, timeout_ms, attr)) == VIP_NO_MATCH && check_now() < end)
+        sched_yield();
+    return r;
+}
+
+/* One message from A to B and one back. */
+static void ping_pong(endpoint *e)
+{
+    VIP_DESCRIPTOR *rd = descriptor(e, 1), *sd = descriptor(e, 1);
+    uint8_t *in = buffer(e, 100), *out = buffer(e, 100);
+    post_recv(e, prep_recv(e, rd, in, 100));
+    SIDE_SYNC(e->s, 100);
+    pattern_fill(out, 100, 1 + e->s->role);
+    if (e->s->role == SIDE_A) {
+        post_send(e, prep_send(e, sd, out, 100));
+        reap_recv(e, rd, VIP_STATUS_OP_RECEIVE);
+    } else {
+        reap_recv(e, rd, VIP_STATUS_OP_RECEIVE);
+        post_send(e, prep_send(e, sd, out, 100));
+    }
+    reap_send(e, sd, VIP_STATUS_OP_SEND);
+    CHECK_EQ(rd->CS.Length, 100);
+    pattern_check(in, 100, 1 + !e->s->role);
+}
+
+/* ---- connect: every level, attributes of the partner, data both ways, disconnected on both sides */
+
+static void connect_both(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        VIP_VI_STATE state;
+        VIP_VI_ATTRIBUTES attr;
+        VIP_BOOLEAN send_empty = 7, recv_empty = 7;
+        endpoint_open(&e, s, s->levels[i], 4096);
+        CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+        endpoint_connect(&e, "connect");
+        CHECK_OK(VipQueryVi(e.vi, &state, &attr, &send_empty, &recv_empty));
+        CHECK_EQ(attr.ReliabilityLevel, s->levels[i]);
+        CHECK_EQ(attr.EnableRdmaWrite, VIP_TRUE);
+        CHECK(attr.MaxTransferSize >= 32768); /* every VI implementation handles 32k */
+        CHECK_EQ(send_empty, VIP_TRUE);
+        CHECK_EQ(recv_empty, VIP_TRUE);
+        ping_pong(&e);
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+void connect_a(side *s)
+{
+    connect_both(s);
+}
+
+void connect_b(side *s)
+{
+    connect_both(s);
+}
+
+/* ---- reject: the client is told, its VI is idle and can be used again; the handle is used up */
+
+void reject_a(side *s)
+{
+    endpoint e;
+    VIP_VI_ATTRIBUTES attr;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    CHECK_RET(request(s, e.vi, "reject", 6, 1000 * CHECK_WAIT_S, &attr), VIP_REJECT);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    endpoint_connect(&e, "after");
+    ping_pong(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+void reject_b(side *s)
+{
+    endpoint e;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn = wait_request(s, "reject", 6, &attr);
+    CHECK_EQ(attr.ReliabilityLevel, VIP_SERVICE_RELIABLE_DELIVERY);
+    CHECK_OK(VipConnectReject(conn));
+    CHECK_RET(VipConnectReject(conn), VIP_INVALID_PARAMETER);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    CHECK_RET(VipConnectAccept(conn, e.vi), VIP_INVALID_PARAMETER);
+    endpoint_connect(&e, "after");
+    ping_pong(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- no_match: nobody waits there; nobody is there at all; a time-out of 0 is no time at all */
+
+void no_match_a(side *s)
+{
+    endpoint e;
+    address local, remote, nowhere;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_RETURN r;
+    static const uint8_t nobody[6] = {0x02, 0xde, 0xad, 0, 0, 1};
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    make_address(&local, s->attr.LocalNicAddress, "no-match", 8);
+    make_address(&remote, s->peer_host, "no-match", 8);
+    make_address(&nowhere, nobody, "no-match", 8);
+    CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 0, &attr), VIP_INVALID_PARAMETER);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    /* A frame to an address that nobody has is lost on an Ethernet; on one host it is known that nobody has it. */
+    r = VipConnectRequest(e.vi, &local.net, &nowhere.net, 50, &attr);
+    CHECK_RET(r, s->link->kind == ON_ETH ? VIP_TIMEOUT : VIP_NOT_REACHABLE);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    SIDE_SYNC(s, 1);
+    /* Now somebody waits, but for something else that begins alike. */
+    CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
+    endpoint_connect(&e, "no-match-2");
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+void no_match_b(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    SIDE_SYNC(s, 1);
+    endpoint_connect(&e, "no-match-2");
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- connect_timeout: the server takes the request and does not answer; then it answers too late */
+
+void connect_timeout_a(side *s)
+{
+    endpoint e;
+    VIP_VI_ATTRIBUTES attr;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096);
+    for (int i = 0; i < 2; i++) {
+        CHECK_RET(request(s, e.vi, "late", 4, 100 * CHECK_SLOWER, &attr), VIP_TIMEOUT);
+        CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+        SIDE_SYNC(s, 1 + i);
+    }
+    endpoint_connect(&e, "in time");
+    ping_pong(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+void connect_timeout_b(side *s)
+{
+    endpoint e;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    VIP_RETURN r;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096);
+    conn = wait_request(s, "late", 4, &attr);
+    SIDE_SYNC(s, 1);
+    /* The client has given up. With faults the word of it may be lost; then this side finds out by accepting. */
+    CHECK_RET(VipConnectAccept(conn, e.vi), VIP_TIMEOUT);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    CHECK_RET(VipConnectAccept(conn, e.vi), VIP_INVALID_PARAMETER);
+    conn = wait_request(s, "late", 4, &attr);
+    SIDE_SYNC(s, 2);
+    r = VipConnectReject(conn);
+    CHECK(r == VIP_SUCCESS || r == VIP_TIMEOUT);
+    CHECK_RET(VipConnectReject(conn), VIP_INVALID_PARAMETER);
+    endpoint_connect(&e, "in time");
+    ping_pong(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- wait_timeout: a server that waits in vain */
+
+void wait_timeout_a(side *s)
+{
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn = NULL;
+    make_address(&local, s->attr.LocalNicAddress, "in vain", 7);
+    CHECK_RET(VipConnectWait(s->nic, &local.net, 0, &remote.net, &attr, &conn), VIP_TIMEOUT);
+    CHECK_RET(VipConnectWait(s->nic, &local.net, 30, &remote.net, &attr, &conn), VIP_TIMEOUT);
+    CHECK(conn == NULL);
+}
+
+void wait_timeout_b(side *s)
+{
+    wait_timeout_a(s);
+}
+
+/* ---- accept_mismatch: VIs that do not fit together; nothing is said to the client, the right VI may follow */
+
+void accept_mismatch_a(side *s)
+{
+    endpoint e;
+    VIP_VI_ATTRIBUTES attr;
+    endpoint_open_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096, 32768, NULL, NULL);
+    CHECK_OK(request(s, e.vi, "fit", 3, 1000 * CHECK_WAIT_S, &attr));
+    CHECK_EQ(attr.MaxTransferSize, 32768);
+    ping_pong(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+void accept_mismatch_b(side *s)
+{
+    endpoint right, level, mtu, qos;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    endpoint_open_with(&right, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096, 32768, NULL, NULL);
+    endpoint_open_with(&level, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096, 32768, NULL, NULL);
+    endpoint_open_with(&mtu, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096, 65536, NULL, NULL);
+    endpoint_open_with(&qos, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096, 32768, NULL, NULL);
+    conn = wait_request(s, "fit", 3, &attr);
+    CHECK_EQ(attr.MaxTransferSize, 32768);
+    CHECK_RET(VipConnectAccept(conn, level.vi), VIP_INVALID_RELIABILITY_LEVEL);
+    CHECK_RET(VipConnectAccept(conn, mtu.vi), VIP_INVALID_MTU);
+    CHECK_EQ(vi_state(level.vi), VIP_STATE_IDLE);
+    CHECK_EQ(vi_state(mtu.vi), VIP_STATE_IDLE);
+    CHECK_RET(VipConnectAccept(conn, NULL), VIP_INVALID_PARAMETER);
+    CHECK_OK(VipConnectAccept(conn, right.vi));
+    CHECK_EQ(vi_state(right.vi), VIP_STATE_CONNECTED);
+    ping_pong(&right);
+    endpoint_disconnect(&right);
+    endpoint_close(&right);
+    endpoint_close(&level);
+    endpoint_close(&mtu);
+    endpoint_close(&qos);
+}
+
+/* ---- discriminators: of every length, any bytes; compared whole */
+
+void discriminators_a(side *s)
+{
+    uint8_t bytes[64];
+    VIP_VI_ATTRIBUTES attr;
+    CHECK(s->attr.MaxDiscriminatorLen >= 16);
+    for (size_t len = 0; len <= s->attr.MaxDiscriminatorLen; len += len < 4 ? 1 : 20) {
+        endpoint e;
+        endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+        pattern_fill(bytes, sizeof(bytes), len);
+        CHECK_OK(request(s, e.vi, bytes, len, 1000 * CHECK_WAIT_S, &attr));
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+void discriminators_b(side *s)
+{
+    uint8_t bytes[64];
+    VIP_VI_ATTRIBUTES attr;
+    for (size_t len = 0; len <= s->attr.MaxDiscriminatorLen; len += len < 4 ? 1 : 20) {
+        endpoint e;
+        endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+        pattern_fill(bytes, sizeof(bytes), len);
+        CHECK_OK(VipConnectAccept(wait_request(s, bytes, len, &attr), e.vi));
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+/* ---- two_waiters: two threads of the server wait for the same discriminator, a third for another */
+
+struct waiter {
+    endpoint e;
+    side *s;
+    const char *discriminator;
+};
+
+static void *waiter_thread(void *p)
+{
+    struct waiter *w = p;
+    VIP_VI_ATTRIBUTES attr;
+    CHECK_OK(VipConnectAccept(wait_request(w->s, w->discriminator, strlen(w->discriminator), &attr), w->e.vi));
+    return NULL;
+}
+
+void two_waiters_a(side *s)
+{
+    static const char *const names[3] = {"same", "other", "same"};
+    endpoint e[3];
+    VIP_VI_ATTRIBUTES attr;
+    for (int i = 0; i < 3; i++) {
+        endpoint_open(&e[i], s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+        CHECK_OK(request(s, e[i].vi, names[i], strlen(names[i]), 1000 * CHECK_WAIT_S, &attr));
+    }
+    SIDE_SYNC(s, 1);
+    for (int i = 0; i < 3; i++)
+        endpoint_close(&e[i]);
+}
+
+void two_waiters_b(side *s)
+{
+    static const char *const names[3] = {"same", "same", "other"};
+    struct waiter w[3];
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) {
+        w[i].s = s;
+        w[i].discriminator = names[i];
+        endpoint_open(&w[i].e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+        CHECK_EQ(pthread_create(&threads[i], NULL, waiter_thread, &w[i]), 0);
+    }
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    SIDE_SYNC(s, 1);
+    for (int i = 0; i < 3; i++)
+        endpoint_close(&w[i].e);
+}
+
+/* ---- reconnect: one VI, many lives; nothing of an earlier life shows in a later one */
+
+static void reconnect_both(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    for (int i = 0; i < 20; i++) {
+        VIP_DESCRIPTOR *unused = descriptor(&e, 1);
+        endpoint_connect(&e, "again");
+        ping_pong(&e);
+        post_recv(&e, prep_recv(&e, unused, buffer(&e, 8), 8));
+        endpoint_disconnect(&e); /* flushes `unused` */
+        CHECK_STATUS(unused, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
+    }
+    endpoint_close(&e);
+}
+
+void reconnect_a(side *s)
+{
+    reconnect_both(s);
+}
+
+void reconnect_b(side *s)
+{
+    reconnect_both(s);
+}
+
+/* ---- many_vis: 200 connections at once between two NICs; each carries its own messages */
+
+#define MANY 200
+
+static void many_both(side *s)
+{
+    endpoint *e = calloc(MANY, sizeof(*e));
+    VIP_DESCRIPTOR *rd[MANY], *sd[MANY];
+    uint8_t *in[MANY], *out[MANY];
+    CHECK(e != NULL);
+    for (int i = 0; i < MANY; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "many-%d", i);
+        endpoint_open(&e[i], s, s->levels[i % s->n_levels], 4096);
+        endpoint_connect(&e[i], name);
+        rd[i] = descriptor(&e[i], 1);
+        sd[i] = descriptor(&e[i], 1);
+        in[i] = buffer(&e[i], 200);
+        out[i] = buffer(&e[i], 200);
+        post_recv(&e[i], prep_recv(&e[i], rd[i], in[i], 200));
+    }
+    SIDE_SYNC(s, 1);
+    for (int k = 0; k < MANY; k++) {
+        int i = s->role == SIDE_A ? k : MANY - 1 - k;
+        pattern_fill(out[i], 200, (uint64_t)(2 * i + s->role));
+        post_send(&e[i], prep_send(&e[i], sd[i], out[i], 200));
+    }
+    for (int i = 0; i < MANY; i++) {
+        reap_recv(&e[i], rd[i], VIP_STATUS_OP_RECEIVE);
+        reap_send(&e[i], sd[i], VIP_STATUS_OP_SEND);
+        pattern_check(in[i], 200, (uint64_t)(2 * i + !s->role));
+    }
+    SIDE_SYNC(s, 2);
+    for (int i = 0; i < MANY; i++)
+        endpoint_close(&e[i]);
+    free(e);
+}
+
+void many_vis_a(side *s)
+{
+    many_both(s);
+}
+
+void many_vis_b(side *s)
+{
+    many_both(s);
+}

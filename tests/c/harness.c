@@ -1,0 +1,277 @@
+/*
+ * harness.c - runs a table of cases on a link: link names, processes and threads, faults, results.
+ *
+ * Every case runs in processes of its own, forked from a parent that never opens a NIC: a crash or a hang costs one
+ * case. Whoever fails first is reported; the parent then ends the other side. What the sides use while a case runs
+ * (control channel, endpoints, patterns) is in endpoint.c.
+ */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "netns.h"
+
+#define CASE_SECONDS 60
+#define FAULT_CASE_SECONDS 120
+
+static int namespaces[2] = {-1, -1}; /* eth: the two hosts */
+static uint64_t seed;
+
+/* ---------------------------------------------------------------- link names */
+
+static int parse_link(const char *text, link_spec *l)
+{
+    static const struct {
+        const char *name;
+        link_spec spec;
+    } known[] = {
+        {"loop", {.kind = ON_LOOP}},
+        {"shm-mapped", {.kind = ON_SHM, .mapped = 1}},
+        {"shm-ring", {.kind = ON_SHM, .ring_only = 1}},
+        {"shm", {.kind = ON_SHM}},
+        {"eth-auto", {.kind = ON_ETH, .form = VIAKIT_FORM_AUTO}},
+        {"eth-plain", {.kind = ON_ETH, .form = VIAKIT_FORM_PLAIN}},
+        {"eth-udp", {.kind = ON_ETH, .form = VIAKIT_FORM_UDP}},
+    };
+    const char *rest;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strncmp(text, known[i].name, strlen(known[i].name)))
+            continue;
+        *l = known[i].spec;
+        l->mtu = 1500;
+        snprintf(l->name, sizeof(l->name), "%s", text);
+        rest = text + strlen(known[i].name);
+        if (l->kind == ON_ETH && !strncmp(rest, "-9000", 5)) {
+            l->mtu = 9000;
+            rest += 5;
+        }
+        if (!strcmp(rest, "+fault")) {
+            l->fault = 1;
+            rest += 6;
+        }
+        if (!*rest)
+            return 0;
+    }
+    return -1;
+}
+
+/* ---------------------------------------------------------------- one side */
+
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    side *s = context;
+    s->last_error = *error;
+    atomic_fetch_add_explicit(&s->errors[error->ErrorCode], 1, memory_order_release);
+}
+
+/* The faults: of 100 frames 5 lost, 5 doubled, 5 late, 1 damaged. Runs under the NIC's ownership. */
+static viakit_verdict faulty(void *context, VIP_UINT64 index, int kind, size_t len)
+{
+    side *s = context;
+    unsigned die = (unsigned)(random_next(&s->rng) % 100);
+    (void)index, (void)kind, (void)len;
+    return die < 5 ? VIAKIT_DROP : die < 10 ? VIAKIT_DUPLICATE : die < 15 ? VIAKIT_HOLD : die < 16 ? VIAKIT_CORRUPT : VIAKIT_PASS;
+}
+
+static void open_nic(side *s)
+{
+    VIP_RETURN r;
+    memset(&s->options, 0, sizeof(s->options));
+    s->options.size = sizeof(s->options);
+    s->options.form = s->link->form;
+    s->options.no_thread = !!(s->test->flags & CASE_NO_THREAD);
+    s->options.no_cma = s->options.no_map = s->link->ring_only;
+    if (s->test->options)
+        s->test->options(&s->options);
+    r = viakit_open_nic(s->device, &s->options, &s->nic);
+    if (r != VIP_SUCCESS)
+        FAIL("cannot open %s: %s", s->device, check_return_name(r));
+    CHECK_OK(VipQueryNic(s->nic, &s->attr));
+    CHECK_OK(VipErrorCallback(s->nic, s, on_error));
+    if (s->link->fault)
+        CHECK_OK(viakit_set_frame_filter(s->nic, faulty, s));
+}
+
+static void run_side(side *s)
+{
+    static const VIP_RELIABILITY_LEVEL all[] = {VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION,
+                                                VIP_SERVICE_UNRELIABLE};
+    pid_t pid = getpid();
+    open_nic(s);
+    s->n_levels = s->link->fault ? 2 : 3;
+    memcpy(s->levels, all, sizeof(all));
+    CHECK_EQ(s->attr.NicAddressLen, 6);
+    side_send(s, s->attr.LocalNicAddress, 6);
+    side_recv(s, s->peer_host, 6);
+    side_send(s, &pid, sizeof(pid));
+    side_recv(s, &s->peer_pid, sizeof(s->peer_pid));
+    (s->role == SIDE_A ? s->test->a : s->test->b)(s);
+    if (!(s->test->flags & CASE_KILLS_B))
+        SIDE_SYNC(s, 0);
+    CHECK_OK(VipCloseNic(s->nic));
+}
+
+static void *run_side_thread(void *s)
+{
+    run_side(s);
+    return NULL;
+}
+
+static void init_side(side *s, side_role role, const link_spec *link, const test_case *test, int ctl, pid_t parent)
+{
+    memset(s, 0, sizeof(*s));
+    s->role = role;
+    s->link = link;
+    s->test = test;
+    s->ctl = ctl;
+    s->rng = seed * 2 + (uint64_t)role + 1;
+    /* A NAME of its own keeps two runs of the tests on one machine apart. */
+    if (link->kind == ON_ETH)
+        snprintf(s->device, sizeof(s->device), "eth:eth0");
+    else
+        snprintf(s->device, sizeof(s->device), "%s:t%d", link->kind == ON_LOOP ? "loop" : "shm", (int)parent);
+}
+
+/* In a child of the runner: the whole of `loop`, or one side. Ends the process. */
+__attribute__((noreturn)) static void child(const link_spec *link, const test_case *test, int role, int ctl[2],
+                                            pid_t parent)
+{
+    static side sides[2];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    check_deadline(link->fault ? FAULT_CASE_SECONDS : CASE_SECONDS);
+    if (link->kind == ON_LOOP) {
+        pthread_t thread;
+        snprintf(check_context, sizeof(check_context), "%s %s", link->name, test->name);
+        init_side(&sides[0], SIDE_A, link, test, ctl[0], parent);
+        init_side(&sides[1], SIDE_B, link, test, ctl[1], parent);
+        CHECK_EQ(pthread_create(&thread, NULL, run_side_thread, &sides[1]), 0);
+        run_side(&sides[0]);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+    } else {
+        snprintf(check_context, sizeof(check_context), "%s %s %c", link->name, test->name, role == SIDE_A ? 'A' : 'B');
+        close(ctl[!role]);
+        if (link->kind == ON_ETH && setns(namespaces[role], CLONE_NEWNET))
+            FAIL("cannot enter the namespace of host %d: %s", role, strerror(errno));
+        init_side(&sides[0], (side_role)role, link, test, ctl[role], parent);
+        run_side(&sides[0]);
+    }
+    CHECK_NOTHING_LEFT();
+    exit(0);
+}
+
+/* ---------------------------------------------------------------- the runner */
+
+/* Waits for the case's processes; 1 if it passed. The first failure ends the other side. */
+static int collect(const test_case *test, pid_t pids[2], int n)
+{
+    int passed = 1;
+    for (int left = n; left > 0; left--) {
+        int status, ok;
+        pid_t pid = waitpid(-1, &status, 0);
+        if (pid < 0)
+            return 0;
+        ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        if ((test->flags & CASE_KILLS_B) && pid == pids[SIDE_B])
+            ok = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+        if (!ok && passed) {
+            passed = 0;
+            if (WIFSIGNALED(status))
+                fprintf(stderr, "%s: side %c ended by signal %d (%s)\n", test->name, pid == pids[0] ? 'A' : 'B',
+                        WTERMSIG(status), strsignal(WTERMSIG(status)));
+            for (int i = 0; i < n; i++)
+                if (pids[i] != pid && left > 1)
+                    kill(pids[i], SIGKILL);
+        }
+    }
+    return passed;
+}
+
+static int run_case(const link_spec *link, const test_case *test)
+{
+    int ctl[2], n = link->kind == ON_LOOP ? 1 : 2, passed;
+    pid_t pids[2] = {-1, -1}, parent = getpid();
+    double start = check_now();
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ctl)) {
+        perror("socketpair");
+        return 0;
+    }
+    fflush(stdout);
+    for (int i = 0; i < n; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0)
+            child(link, test, i, ctl, parent);
+    }
+    close(ctl[0]);
+    close(ctl[1]);
+    passed = collect(test, pids, n);
+    printf("%s %s %s (%.2f s)\n", passed ? "ok    " : "FAILED", link->name, test->name, check_now() - start);
+    return passed;
+}
+
+static int applies(const link_spec *link, const test_case *test)
+{
+    if ((test->flags & CASE_NO_LOOP) && link->kind == ON_LOOP)
+        return 0;
+    if ((test->flags & CASE_NO_ETH) && link->kind == ON_ETH)
+        return 0;
+    if ((test->flags & CASE_ONLY_ETH) && link->kind != ON_ETH)
+        return 0;
+    return !((test->flags & CASE_NO_FAULT) && link->fault);
+}
+
+static int usage(const char *program, const test_case *cases, size_t n_cases)
+{
+    fprintf(stderr,
+            "usage: %s LINK [CASE...]\n"
+            "LINK: loop, shm, shm-mapped, shm-ring, eth-auto, eth-plain, eth-udp; eth...-9000; any of them +fault\n"
+            "CASE:",
+            program);
+    for (size_t i = 0; i < n_cases; i++)
+        fprintf(stderr, " %s", cases[i].name);
+    fprintf(stderr, "\n");
+    return 2;
+}
+
+static int wanted(const test_case *test, int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++)
+        if (!strcmp(argv[i], test->name))
+            return 1;
+    return argc <= 2;
+}
+
+int harness_main(int argc, char **argv, const test_case *cases, size_t n_cases)
+{
+    link_spec link;
+    int n_passed = 0, n_failed = 0, n_known = 0;
+    char why[256];
+    const char *given = getenv("VIAKIT_TEST_SEED");
+    if (argc < 2 || parse_link(argv[1], &link))
+        return usage(argv[0], cases, n_cases);
+    for (size_t i = 0; i < n_cases; i++)
+        n_known += wanted(&cases[i], argc, argv);
+    if (n_known == 0 || (argc > 2 && n_known < argc - 2))
+        return usage(argv[0], cases, n_cases);
+    if (link.kind == ON_ETH && (netns_enter(argv, why, sizeof(why)) || netns_make_pair(link.mtu, namespaces, why, sizeof(why)))) {
+        printf("skipped: %s\n", why);
+        return CHECK_SKIPPED;
+    }
+    seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) ^ ((uint64_t)getpid() << 20);
+    if (link.fault)
+        printf("seed of the faults: VIAKIT_TEST_SEED=%llu\n", (unsigned long long)seed);
+    for (size_t i = 0; i < n_cases; i++) {
+        if (!wanted(&cases[i], argc, argv) || !applies(&link, &cases[i]))
+            continue;
+        if (run_case(&link, &cases[i]))
+            n_passed++;
+        else
+            n_failed++;
+    }
+    printf("%s: %d passed, %d failed\n", link.name, n_passed, n_failed);
+    return n_failed ? 1 : 0;
+}

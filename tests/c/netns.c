@@ -1,0 +1,214 @@
+/*
+ * netns.c - network namespaces for tests.
+ *
+ * Entering a user namespace is refused to a process with several threads, and a sanitizer's run time may have
+ * started one. So the program is cloned straight into new namespaces (the clone has one thread, whatever the parent
+ * had) and executes itself anew there; the first process only waits and passes the exit status on. Everything
+ * disappears with the last process inside: there is nothing to clean up.
+ *
+ * Links are made by rtnetlink, not by ip(8), so that the test needs no package.
+ */
+#define _GNU_SOURCE
+#include "netns.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_link.h>
+#include <linux/rtnetlink.h>
+#include <linux/veth.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define INSIDE "VIAKIT_TEST_INSIDE_NETNS"
+
+static int write_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ssize_t n;
+    if (fd < 0)
+        return -1;
+    n = write(fd, text, strlen(text));
+    close(fd);
+    return n == (ssize_t)strlen(text) ? 0 : -1;
+}
+
+/* In the clone: map the user who ran the test to root of the new namespace, then start again. */
+__attribute__((noreturn)) static void run_inside(char **argv, int user_namespace, uid_t uid, gid_t gid)
+{
+    char map[64];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (user_namespace) {
+        write_file("/proc/self/setgroups", "deny");
+        snprintf(map, sizeof(map), "0 %u 1\n", (unsigned)uid);
+        if (write_file("/proc/self/uid_map", map))
+            _exit(126);
+        snprintf(map, sizeof(map), "0 %u 1\n", (unsigned)gid);
+        if (write_file("/proc/self/gid_map", map))
+            _exit(126);
+    }
+    setenv(INSIDE, "1", 1);
+    execv("/proc/self/exe", argv);
+    _exit(127);
+}
+
+int netns_enter(char **argv, char *why, size_t why_len)
+{
+    uid_t uid = getuid();
+    gid_t gid = getgid();
+    int status, first_error = 0;
+    if (getenv(INSIDE))
+        return 0;
+    /* Root may do without a user namespace, which some containers refuse even to root. */
+    for (int user_namespace = 0; user_namespace <= 1; user_namespace++) {
+        unsigned long flags = CLONE_NEWNET | SIGCHLD | (user_namespace ? CLONE_NEWUSER : 0);
+        long pid = syscall(SYS_clone, flags, 0L, 0L, 0L, 0L);
+        if (pid == 0)
+            run_inside(argv, user_namespace, uid, gid);
+        if (pid < 0) {
+            first_error = errno;
+            continue;
+        }
+        while (waitpid((pid_t)pid, &status, 0) < 0 && errno == EINTR)
+            ;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 126) {
+            snprintf(why, why_len, "the kernel refuses to map a user into a namespace");
+            return -1;
+        }
+        exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    }
+    snprintf(why, why_len,
+             "network namespaces are refused: %s (see kernel.unprivileged_userns_clone, "
+             "kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces)",
+             strerror(first_error));
+    return -1;
+}
+
+/* ---------------------------------------------------------------- rtnetlink */
+
+struct request {
+    struct nlmsghdr head;
+    struct ifinfomsg info;
+    char attributes[512];
+};
+
+static struct rtattr *add(struct request *r, int type, const void *data, size_t len)
+{
+    struct rtattr *a = (struct rtattr *)((char *)r + NLMSG_ALIGN(r->head.nlmsg_len));
+    a->rta_type = (unsigned short)type;
+    a->rta_len = (unsigned short)RTA_LENGTH(len);
+    if (len)
+        memcpy(RTA_DATA(a), data, len);
+    r->head.nlmsg_len = (unsigned)(NLMSG_ALIGN(r->head.nlmsg_len) + RTA_ALIGN(a->rta_len));
+    return a;
+}
+
+static void close_nest(struct request *r, struct rtattr *nest)
+{
+    nest->rta_len = (unsigned short)((char *)r + r->head.nlmsg_len - (char *)nest);
+}
+
+static void init_request(struct request *r, unsigned flags)
+{
+    memset(r, 0, sizeof(*r));
+    r->head.nlmsg_len = NLMSG_LENGTH(sizeof(r->info));
+    r->head.nlmsg_type = RTM_NEWLINK;
+    r->head.nlmsg_flags = (unsigned short)(NLM_F_REQUEST | NLM_F_ACK | flags);
+    r->info.ifi_family = AF_UNSPEC;
+}
+
+/* Sends it in the current namespace and waits for the kernel's verdict: 0 or an errno. */
+static int talk(struct request *r)
+{
+    struct {
+        struct nlmsghdr head;
+        struct nlmsgerr error;
+        char rest[1024];
+    } answer;
+    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), error;
+    ssize_t n;
+    if (fd < 0)
+        return errno;
+    if (send(fd, r, r->head.nlmsg_len, 0) < 0) {
+        error = errno;
+        close(fd);
+        return error;
+    }
+    n = recv(fd, &answer, sizeof(answer), 0);
+    close(fd);
+    if (n < (ssize_t)NLMSG_LENGTH(sizeof(struct nlmsgerr)) || answer.head.nlmsg_type != NLMSG_ERROR)
+        return EPROTO;
+    return -answer.error.error;
+}
+
+static int make_veth(int mtu, int peer_ns)
+{
+    struct request r;
+    struct rtattr *info, *data, *peer;
+    struct ifinfomsg none;
+    memset(&none, 0, sizeof(none));
+    init_request(&r, NLM_F_CREATE | NLM_F_EXCL);
+    add(&r, IFLA_IFNAME, "eth0", 5);
+    add(&r, IFLA_MTU, &mtu, sizeof(mtu));
+    info = add(&r, IFLA_LINKINFO, NULL, 0);
+    add(&r, IFLA_INFO_KIND, "veth", 4);
+    data = add(&r, IFLA_INFO_DATA, NULL, 0);
+    peer = add(&r, VETH_INFO_PEER, &none, sizeof(none));
+    add(&r, IFLA_IFNAME, "eth0", 5);
+    add(&r, IFLA_MTU, &mtu, sizeof(mtu));
+    add(&r, IFLA_NET_NS_FD, &peer_ns, sizeof(peer_ns));
+    close_nest(&r, peer);
+    close_nest(&r, data);
+    close_nest(&r, info);
+    return talk(&r);
+}
+
+static int bring_up(void)
+{
+    struct request r;
+    init_request(&r, 0);
+    r.info.ifi_index = (int)if_nametoindex("eth0");
+    if (!r.info.ifi_index)
+        return errno;
+    r.info.ifi_flags = IFF_UP;
+    r.info.ifi_change = IFF_UP;
+    return talk(&r);
+}
+
+int netns_make_pair(int mtu, int fds[2], char *why, size_t why_len)
+{
+    const char *doing = "second network namespace";
+    int error;
+    fds[0] = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (fds[0] < 0 || unshare(CLONE_NEWNET)) {
+        error = errno;
+        goto refused;
+    }
+    fds[1] = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (fds[1] < 0 || setns(fds[0], CLONE_NEWNET)) {
+        error = errno;
+        goto refused;
+    }
+    doing = "veth pair";
+    if ((error = make_veth(mtu, fds[1])))
+        goto refused;
+    doing = "bringing eth0 up";
+    if ((error = bring_up()))
+        goto refused;
+    if (setns(fds[1], CLONE_NEWNET) || (error = bring_up()) || setns(fds[0], CLONE_NEWNET)) {
+        error = error ? error : errno;
+        goto refused;
+    }
+    return 0;
+refused:
+    snprintf(why, why_len, "%s: %s", doing, strerror(error));
+    return -1;
+}

@@ -1,0 +1,16 @@
+/* netns.h - two hosts out of thin air: network namespaces joined by a veth pair, without root. */
+#ifndef NETNS_H
+#define NETNS_H
+
+#include <stddef.h>
+
+/* Makes this program run in a user and network namespace of its own: the first call starts the program again there
+ * (argv as given) and never returns; the second, inside, returns 0. -1 with the reason in `why` where the kernel
+ * refuses. Call it first thing in main, before any thread exists. */
+int netns_enter(char **argv, char *why, size_t why_len);
+
+/* Inside: makes a second namespace and a veth pair between the two, both ends called eth0, up, with this MTU.
+ * fds[0] and fds[1] are the namespaces (setns(fd, CLONE_NEWNET)); the caller stays in fds[0]. -1 with `why`. */
+int netns_make_pair(int mtu, int fds[2], char *why, size_t why_len);
+
+#endif /* NETNS_H */
