@@ -28,6 +28,7 @@ IN_CI = os.environ.get("CI") == "true"
 SEED = int(os.environ.get("VIAKIT_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 RUN = uuid.uuid4().hex
 SHM = Path("/dev/shm")
+GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "5"))  # how long what has to go may take to be gone
 
 
 # ---------------------------------------------------------------- the session
@@ -35,7 +36,7 @@ SHM = Path("/dev/shm")
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["VIAKIT_TEST_RUN"] = RUN  # inherited by every process that a test starts: how strays are found
-    with contextlib.suppress(ImportError):
+    if config.pluginmanager.hasplugin("hypothesispytest"):
         import hypothesis
 
         hypothesis.settings.register_profile("viakit", deadline=None, print_blob=True)
@@ -60,7 +61,7 @@ def _installed_package() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_left(_installed_package: None) -> Iterator[None]:
     yield
-    left = wait_until_empty(processes_of_this_run, timeout_s=5)
+    left = wait_until_empty(processes_of_this_run)
     assert not left, f"processes are left: {left}"
 
 
@@ -131,9 +132,9 @@ def _nothing_left() -> Iterator[None]:
     """After the test: no live object in the C library, no file of viakit in /dev/shm."""
     before = shm_files()
     yield
-    alive = wait_until_empty(objects_alive, timeout_s=2)
+    alive = wait_until_empty(objects_alive)
     assert not alive, f"objects of the C library outlived the test: {alive}"
-    left = wait_until_empty(lambda: [name for name in shm_files() - before if not in_use(name)], timeout_s=2)
+    left = wait_until_empty(lambda: [name for name in shm_files() - before if not in_use(name)])
     assert not left, f"files are left in /dev/shm: {left}"
 
 
@@ -186,9 +187,9 @@ def processes_of_this_run() -> list[str]:
     return found
 
 
-def wait_until_empty(look, timeout_s: float):
+def wait_until_empty(look):
     """Call *look* until what it returns is empty or the time is over; return what it returned last."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + GRACE_S
     while (found := look()) and time.monotonic() < deadline:
         time.sleep(0.02)  # between two looks at a condition, not instead of one
     return found
