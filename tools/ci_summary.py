@@ -1,6 +1,9 @@
-"""Add up what CI has run, print one line "N passed, N failed, N skipped", and fail if anything failed.
+"""Add up what CI has run, print "N passed, N failed, N skipped" as the last line, and fail if anything failed.
 
-Usage: ci_summary.py STEP=STATUS... -- each step's exit status; the tests' own results are read from build/.
+Usage: ci_summary.py STEP=STATUS...
+
+STATUS is the step's exit status. The results of the tests that a step ran are read from build/. A step that fails without
+a failed test (a linter complains, a build stops) counts as one failure, and one without tests that succeeds as one pass.
 """
 
 from __future__ import annotations
@@ -11,40 +14,50 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
 
+BUILD = Path("build")
 MESON_RESULTS = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped", "IGNORED": "skipped"}
 
 
-def c_tests(build: Path) -> Counter[str]:
-    """Results of every `meson test` below *build*; a folder's log holds its last run."""
-    counts: Counter[str] = Counter()
-    for log in build.glob("*/meson-logs/testlog.json"):
-        for line in log.read_text().splitlines():
-            counts[MESON_RESULTS.get(json.loads(line)["result"], "failed")] += 1
-    return counts
+def c_tests(log: Path) -> Counter[str]:
+    """Results of the last `meson test` in the log it leaves, one JSON object per line."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return Counter(MESON_RESULTS.get(json.loads(line)["result"], "failed") for line in lines)
 
 
 def python_tests(report: Path) -> Counter[str]:
     """Results in a JUnit file of pytest."""
     counts: Counter[str] = Counter()
-    if report.exists():
-        for suite in ElementTree.parse(report).iter("testsuite"):
-            failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-            skipped = int(suite.get("skipped", 0))
-            counts.update(failed=failed, skipped=skipped, passed=int(suite.get("tests", 0)) - failed - skipped)
+    for suite in ElementTree.parse(report).iter("testsuite") if report.exists() else ():
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        counts.update(failed=failed, skipped=skipped, passed=int(suite.get("tests", 0)) - failed - skipped)
     return counts
+
+
+def results_of(step: str) -> Counter[str]:
+    """Results of all tests that *step* ran."""
+    if step == "test":
+        return c_tests(BUILD / "ctest/meson-logs/testlog.json") + python_tests(BUILD / "pytest.xml")
+    return c_tests(BUILD / step / "meson-logs/testlog.json")
 
 
 def main(steps: list[str]) -> int:
     """Print the steps that failed and the sum; return the exit status."""
-    counts = c_tests(Path("build")) + python_tests(Path("build/pytest.xml"))
-    statuses = dict(step.rsplit("=", 1) for step in steps)
-    broken = [name for name, status in statuses.items() if status != "0"]
+    total: Counter[str] = Counter()
+    broken = []
+    for step in steps:
+        name, _, status = step.rpartition("=")
+        counts = results_of(name)
+        if status != "0":
+            broken.append(name)
+            counts["failed"] = max(counts["failed"], 1)
+        elif not counts:
+            counts["passed"] = 1
+        total.update(counts)
     if broken:
         print("failed steps:", ", ".join(broken))
-        # A step can fail without a failed test: a linter's complaint, a build that stops.
-        counts["failed"] = max(counts["failed"], len(broken))
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    return 1 if counts["failed"] else 0
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    return 1 if total["failed"] else 0
 
 
 if __name__ == "__main__":
