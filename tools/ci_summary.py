@@ -2,8 +2,9 @@
 
 Usage: ci_summary.py STEP=STATUS...
 
-STATUS is the step's exit status. The results of the tests that a step ran are read from build/. A step that fails without
-a failed test (a linter complains, a build stops) counts as one failure, and one without tests that succeeds as one pass.
+STATUS is the step's exit status. The results of the tests that a step ran are read from build/. A step that fails
+without a failed test (a linter complains, a build stops) counts as one failure, and one without tests that succeeds
+as one pass.
 """
 
 from __future__ import annotations

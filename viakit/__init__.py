@@ -12,6 +12,8 @@ Submodules
 ----------
 via
     The Virtual Interface Architecture: NICs, registered memory, virtual interfaces, descriptors, completion queues.
+errors
+    What can go wrong, as exceptions that are also Python's own.
 testbed
     Hosts made of network namespaces, without root.
 measure
@@ -29,13 +31,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from viakit import cli, doctor, measure, testbed, via
+    from viakit import cli, doctor, errors, measure, testbed, via
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("cli", "doctor", "measure", "testbed", "via")
+_SUBMODULES = ("cli", "doctor", "errors", "measure", "testbed", "via")
 
-__all__ = ["__version__", "cli", "doctor", "measure", "testbed", "via"]
+__all__ = ["__version__", "cli", "doctor", "errors", "measure", "testbed", "via"]
 
 
 def __getattr__(name: str) -> ModuleType:
