@@ -1,0 +1,160 @@
+# Completion queues: many work queues announced in one place.
+
+cdef class CompletionQueue:
+    """Announces completions of the work queues that were attached to it when their VIs were made.
+
+    Made by :meth:`Nic.create_cq`. ``for completion in cq`` takes what is there and stops; it does not wait.
+    """
+
+    cdef object __weakref__
+    cdef Nic _nic
+    cdef VIP_CQ_HANDLE _handle
+    cdef readonly size_t n_entries
+    cdef int _n_users
+    cdef str _made_at
+    cdef long _generation
+
+    def __cinit__(self):
+        self._generation = _generation
+
+    def __init__(self, Nic nic not None, n_entries):
+        cdef VIP_ULONG wanted = n_entries
+        if self._handle != NULL:
+            raise TypeError("a CompletionQueue is made once")
+        nic._use()
+        self._nic = nic
+        self.n_entries = wanted
+        self._made_at = _place()
+        _check(VipCreateCQ(nic._handle, wanted, &self._handle), "VipCreateCQ")
+        nic._children.add(self)
+        nic._cqs[<size_t>self._handle] = weakref.ref(self)
+
+    def __del__(self):
+        if self._handle != NULL and self._generation == _generation:
+            _warn_unclosed(self, self._made_at)
+            self.close()
+
+    cdef int _use(self) except -1:
+        if self._generation != _generation:
+            raise _refuse_fork(self)
+        if self._handle == NULL:
+            raise _errors.ClosedError(f"{self!r} is closed")
+        return 0
+
+    def close(self):
+        """Destroy the queue. Closing twice does nothing.
+
+        Raises
+        ------
+        ResourceError
+            A VI is still attached to it.
+        """
+        cdef VIP_CQ_HANDLE handle = self._handle
+        if handle == NULL or self._generation != _generation:
+            self._handle = NULL
+            return
+        if self._n_users:
+            raise _errors.ResourceError(f"{self._n_users} work queues are attached to {self!r}: close their VIs first",
+                                        code=VIP_ERROR_RESOURCE, operation="VipDestroyCQ")
+        self._handle = NULL
+        self._nic._cqs.pop(<size_t>handle, None)
+        _check(VipDestroyCQ(handle), "VipDestroyCQ")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def __repr__(self):
+        return f"<viakit.via.CompletionQueue of {self.n_entries} entries{'' if self._handle != NULL else ' closed'}>"
+
+    @property
+    def closed(self):
+        """Whether :meth:`close` was called."""
+        return self._handle == NULL
+
+    cdef object _completion(self, VIP_VI_HANDLE handle, bint recv):
+        """The entry with its descriptor taken; None if that is gone: taken through the VI, or the VI closed."""
+        cdef VIP_DESCRIPTOR *c = NULL
+        cdef VIP_RETURN code
+        cdef Vi vi
+        reference = self._nic._vis.get(<size_t>handle)
+        vi = None if reference is None else reference()
+        if vi is None or vi._handle == NULL:
+            return None
+        code = _queue_done(handle, recv, &c)
+        if c == NULL:
+            return None
+        return _Completion(vi, _QUEUE_RECV if recv else _QUEUE_SEND, vi._taken(recv, code, c))
+
+    def done(self):
+        """Take the next completion, if there is one. Drives the NIC; does not wait.
+
+        Returns
+        -------
+        Completion or None
+            A descriptor that completed with an error is returned like any other: look at ``completion.error``.
+        """
+        cdef VIP_VI_HANDLE handle = NULL
+        cdef VIP_BOOLEAN recv = 0
+        cdef VIP_RETURN code
+        while True:
+            self._use()
+            code = VipCQDone(self._handle, &handle, &recv)
+            if code == VIP_NOT_DONE:
+                return None
+            _check(code, "VipCQDone")
+            completion = self._completion(handle, recv != 0)
+            if completion is not None:
+                return completion
+
+    def wait(self, timeout_s=None):
+        """Wait for the next completion and take it.
+
+        Parameters
+        ----------
+        timeout_s : float or None
+            Seconds; None waits for ever.
+
+        Returns
+        -------
+        Completion
+            A descriptor that completed with an error is returned like any other: look at ``completion.error``.
+
+        Raises
+        ------
+        ViaTimeoutError
+        """
+        cdef VIP_VI_HANDLE handle = NULL
+        cdef VIP_BOOLEAN recv = 0
+        cdef VIP_CQ_HANDLE cq
+        cdef VIP_RETURN code
+        cdef VIP_ULONG left_ms
+        cdef int64_t deadline = _deadline_ns(timeout_s)
+        while True:
+            self._use()
+            cq = self._handle
+            left_ms = _remaining_ms(deadline)
+            with nogil:
+                viakit_set_interrupt(_interrupted, &_WAKE_FOR_EVENTS)
+                code = VipCQWait(cq, left_ms, &handle, &recv)
+                viakit_set_interrupt(NULL, NULL)
+            if code == VIP_SUCCESS:
+                completion = self._completion(handle, recv != 0)
+                _raise_signal()
+                if completion is not None:
+                    return completion
+                continue
+            error = None if code == VIP_TIMEOUT and PyErr_Occurred() != NULL else _error(code, "VipCQWait")
+            _raise_interrupt()
+            self._use()
+            if code != VIP_TIMEOUT or (deadline != _FOREVER and _now_ns() >= deadline):
+                raise error
+
+    def __iter__(self):
+        while True:
+            completion = self.done()
+            if completion is None:
+                return
+            yield completion

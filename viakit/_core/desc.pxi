@@ -1,0 +1,325 @@
+# Descriptors: 64 bytes or more, 64-byte aligned, in registered memory that the NIC manages for the program.
+#
+# Slots come from chunks. A chunk belongs to one protection tag, because a descriptor must carry the tag of the VI it is
+# posted on, and has slots of one size (64, 128 ... 4096 bytes for 2, 6 ... 254 segments). A descriptor holds its
+# chunk's memory, so that looking at one after its NIC was closed finds memory, not a hole.
+
+cdef enum:
+    N_CHUNK_SIZES = 7
+    CHUNK_BYTES = 32768
+    MAX_SEGMENTS = 254   # what the largest slot holds; the NIC's own limit is attributes.max_segments_per_descriptor
+
+
+@cython.final
+cdef class _Chunk:
+    # Registered memory, cut into slots of `slot_bytes`; free_slots[:n_free] are not in use.
+    cdef Nic nic
+    cdef char *memory
+    cdef VIP_MEM_HANDLE handle
+    cdef int slot_bytes
+    cdef int n_free
+    cdef bint registered
+    cdef uint16_t free_slots[512]   # CHUNK_BYTES of the smallest slots
+    cdef long generation
+
+    def __cinit__(self, ProtectionTag tag, int size_class):
+        cdef VIP_MEM_ATTRIBUTES attributes
+        cdef void *memory = NULL
+        cdef int i
+        self.generation = _generation
+        self.nic = tag._nic
+        self.slot_bytes = 64 << size_class
+        if posix_memalign(&memory, 4096, CHUNK_BYTES) != 0:
+            raise MemoryError()
+        self.memory = <char *>memory
+        memset(memory, 0, CHUNK_BYTES)
+        memset(&attributes, 0, sizeof(attributes))
+        attributes.Ptag = tag._handle
+        _check(VipRegisterMem(self.nic._handle, memory, CHUNK_BYTES, &attributes, &self.handle), "VipRegisterMem")
+        self.registered = True
+        self.n_free = CHUNK_BYTES // self.slot_bytes
+        for i in range(self.n_free):
+            self.free_slots[i] = <uint16_t>(self.n_free - 1 - i)
+
+    cdef void deregister(self) noexcept:
+        if self.registered and not self.nic._closed and self.generation == _generation:
+            VipDeregisterMem(self.nic._handle, self.memory, self.handle)
+        self.registered = False
+
+    def __dealloc__(self):
+        # Only when neither a tag nor a descriptor holds it; the tag, or the NIC, has deregistered it by then.
+        free(self.memory)
+
+
+cdef _Chunk _chunk_with_room(ProtectionTag tag, int size_class):
+    cdef list chunks = tag._chunks[size_class]
+    cdef _Chunk chunk
+    for chunk in reversed(chunks):
+        if chunk.n_free:
+            return chunk
+    chunk = _Chunk(tag, size_class)
+    chunks.append(chunk)
+    return chunk
+
+
+cdef list _segments_of(object segments):
+    """One Segment, MemoryRegion, or a sequence of them, as a list of Segments."""
+    cdef list result = []
+    if isinstance(segments, (Segment, MemoryRegion)):
+        segments = (segments,)
+    for item in segments:
+        if isinstance(item, MemoryRegion):
+            item = item[:]
+        elif not isinstance(item, Segment):
+            raise TypeError(f"a descriptor points at registered memory, region[a:b], not at {type(item).__name__}: "
+                            "register it first")
+        if (<Segment>item).region is not None:
+            (<Segment>item).region._use()
+        result.append(item)
+    return result
+
+
+cdef ProtectionTag _owner_tag(list segments, object owner):
+    """The tag whose descriptor memory shall be used: of the owner, or of the first segment's region."""
+    cdef Segment segment
+    if owner is None:
+        for segment in segments:
+            if segment.region is not None:
+                return segment.region._tag
+        raise ValueError("a descriptor without registered memory needs owner=: a Vi, a ProtectionTag or a Nic")
+    if isinstance(owner, Vi):
+        return (<Vi>owner)._tag
+    if isinstance(owner, Nic):
+        return owner.tag
+    return owner
+
+
+@cython.final
+cdef class Descriptor:
+    """A request for a work queue: what to do, and with which pieces of registered memory.
+
+    Made by :meth:`send`, :meth:`recv` and :meth:`rdma_write`, and then posted as often as one likes, though only in one
+    place at a time. It holds its regions; it needs no closing.
+    """
+
+    cdef _Chunk _chunk
+    cdef int _slot
+    cdef VIP_DESCRIPTOR *_c
+    cdef Descriptor _next          # in its VI's list of posted descriptors
+    cdef tuple _regions            # of its local segments
+    cdef uint32_t _total           # bytes of its local segments
+    cdef bint _is_recv
+    cdef bint _posted
+
+    def __init__(self):
+        raise TypeError("a descriptor is made by Descriptor.send(), .recv() or .rdma_write()")
+
+    def __dealloc__(self):
+        if self._c != NULL and self._chunk is not None:
+            self._chunk.free_slots[self._chunk.n_free] = <uint16_t>self._slot
+            self._chunk.n_free += 1
+
+    @staticmethod
+    def send(segments=(), immediate=None, *, owner=None):
+        """A message out of registered memory, gathered from up to 252 segments.
+
+        Parameters
+        ----------
+        segments : Segment, MemoryRegion, or a sequence of them
+            None at all is an empty message; then `owner` is needed.
+        immediate : int, optional
+            32 bits that travel beside the data.
+        owner : Vi, ProtectionTag or Nic, optional
+            Whose descriptor memory to use; by default that of the first segment's tag.
+
+        Returns
+        -------
+        Descriptor
+        """
+        return _prepare(VIP_CONTROL_OP_SENDRECV, False, segments, immediate, 0, 0, owner)
+
+    @staticmethod
+    def recv(segments=(), *, owner=None):
+        """Room in registered memory for one message, scattered over up to 252 segments.
+
+        Parameters
+        ----------
+        segments : Segment, MemoryRegion, or a sequence of them
+            None at all takes an empty message, or an RDMA write with immediate data; then `owner` is needed.
+        owner : Vi, ProtectionTag or Nic, optional
+            Whose descriptor memory to use; by default that of the first segment's tag.
+
+        Returns
+        -------
+        Descriptor
+        """
+        return _prepare(VIP_CONTROL_OP_SENDRECV, True, segments, None, 0, 0, owner)
+
+    @staticmethod
+    def rdma_write(segments, remote_address, remote_handle, immediate=None, *, owner=None):
+        """A write from registered memory here straight into registered memory there.
+
+        Parameters
+        ----------
+        segments : Segment, MemoryRegion, or a sequence of them
+            Where the bytes come from.
+        remote_address : int
+            Where they go to, in the other process: its ``region.address`` plus an offset in bytes.
+        remote_handle : int
+            Its ``region.handle``; the region and the VI there must both have ``rdma_write=True``.
+        immediate : int, optional
+            32 bits that, with the write, consume one receive descriptor there. Without, nobody there notices.
+        owner : Vi, ProtectionTag or Nic, optional
+            Whose descriptor memory to use; by default that of the first segment's tag.
+
+        Returns
+        -------
+        Descriptor
+        """
+        return _prepare(VIP_CONTROL_OP_RDMAWRITE, False, segments, immediate, remote_address, remote_handle, owner)
+
+    cdef inline void _hold(self) noexcept:
+        cdef MemoryRegion region
+        for region in self._regions:
+            region._n_holds += 1
+
+    cdef inline void _let_go(self) noexcept:
+        cdef MemoryRegion region
+        for region in self._regions:
+            region._let_go()
+
+    @property
+    def operation(self):
+        """The :class:`Operation`: what it is for, or, once a receive is complete, what arrived."""
+        cdef uint32_t status = self._c.CS.Status
+        if status & VIP_STATUS_DONE:
+            return _Operation((status & VIP_STATUS_OP_MASK) >> 16)
+        if self._is_recv:
+            return _Operation.RECEIVE
+        if self._c.CS.Control & VIP_CONTROL_OP_MASK == VIP_CONTROL_OP_RDMAWRITE:
+            return _Operation.RDMA_WRITE
+        return _Operation.SEND
+
+    @property
+    def status(self):
+        """The :class:`Status` bits; 0 while it is posted and not done."""
+        return _Status(self._c.CS.Status & (VIP_STATUS_DONE | VIP_STATUS_ERROR_MASK | VIP_STATUS_IMMEDIATE))
+
+    @property
+    def done(self):
+        """Whether it is complete, with or without error. Does not drive the NIC: see :meth:`Vi.recv_done`."""
+        return self._c.CS.Status & VIP_STATUS_DONE != 0
+
+    @property
+    def posted(self):
+        """Whether it lies in a work queue, complete or not."""
+        return bool(self._posted)
+
+    @property
+    def error(self):
+        """The :class:`CompletionError` that its status calls for, or None."""
+        return _completion_error(self, None) if self._c.CS.Status & VIP_STATUS_ERROR_MASK else None
+
+    @property
+    def length(self):
+        """Bytes of the message: what the segments hold, or, once a receive is complete, what arrived."""
+        return self._c.CS.Length
+
+    @property
+    def immediate(self):
+        """The 32 bits beside the data: to be sent, or, once a receive is complete, those that came; None without.
+
+        Of a send that is not posted it can be set.
+        """
+        cdef bint has
+        if self._is_recv:
+            has = self._c.CS.Status & VIP_STATUS_IMMEDIATE != 0
+        else:
+            has = self._c.CS.Control & VIP_CONTROL_IMMEDIATE != 0
+        return self._c.CS.ImmediateData if has else None
+
+    @immediate.setter
+    def immediate(self, value):
+        if self._posted or self._is_recv:
+            raise _errors.InvalidStateError("immediate data can be set on a send descriptor that is not posted")
+        if value is None:
+            self._c.CS.Control &= <uint16_t>~<uint16_t>VIP_CONTROL_IMMEDIATE
+            return
+        if not 0 <= value <= UINT32_MAX:
+            raise ValueError(f"immediate={value!r}: expected 32 bits, 0 to 2**32 - 1")
+        self._c.CS.ImmediateData = value
+        self._c.CS.Control |= VIP_CONTROL_IMMEDIATE
+
+    @property
+    def address(self):
+        """The virtual address of the descriptor itself, a multiple of 64."""
+        return <size_t>self._c
+
+    @property
+    def raw(self):
+        """A copy of its bytes: 32 of the control segment, and 16 of each further segment."""
+        return (<char *>self._c)[:32 + 16 * self._c.CS.SegCount]
+
+    def __repr__(self):
+        status = self.status
+        state = "done" if status == VIP_STATUS_DONE else status.name or repr(status) if status else "not done"
+        return (f"<viakit.via.Descriptor {self.operation.name} of {self.length} bytes, "
+                f"{'posted, ' if self._posted else ''}{state}>")
+
+
+cdef object _completion_error(Descriptor descriptor, object vi):
+    cdef uint32_t status = descriptor._c.CS.Status
+    return _errors.CompletionError.from_status(
+        status & (VIP_STATUS_DONE | VIP_STATUS_ERROR_MASK | VIP_STATUS_IMMEDIATE), (status & VIP_STATUS_OP_MASK) >> 16,
+        descriptor, vi)
+
+
+cdef Descriptor _prepare(int control, bint is_recv, object given, object immediate, object remote_address,
+                         object remote_handle, object owner):
+    cdef list segments = _segments_of(given)
+    cdef ProtectionTag tag = _owner_tag(segments, owner)
+    cdef bint rdma = control == VIP_CONTROL_OP_RDMAWRITE
+    cdef int n = len(segments) + rdma
+    cdef int size_class = 0
+    cdef int i = rdma
+    cdef uint64_t total = 0
+    cdef Segment segment
+    cdef Descriptor descriptor
+    cdef _Chunk chunk
+    cdef VIP_DESCRIPTOR *c
+    tag._use()
+    if n > MAX_SEGMENTS:
+        raise ValueError(f"{n} segments: the NIC takes {tag._nic.attributes.max_segments_per_descriptor}")
+    for segment in segments:
+        total += segment.nbytes
+        if is_recv and segment.region is not None and segment.region.readonly:
+            raise ValueError(f"{segment.region!r} cannot be received into")
+    if total > UINT32_MAX:
+        raise ValueError(f"a message of {total} bytes is too long: its length has 32 bits")
+    while (64 << size_class) < 32 + 16 * n:
+        size_class += 1
+
+    chunk = _chunk_with_room(tag, size_class)
+    descriptor = Descriptor.__new__(Descriptor)
+    chunk.n_free -= 1
+    descriptor._slot = chunk.free_slots[chunk.n_free]
+    descriptor._chunk = chunk
+    c = descriptor._c = <VIP_DESCRIPTOR *>(chunk.memory + descriptor._slot * chunk.slot_bytes)
+    memset(c, 0, chunk.slot_bytes)
+    descriptor._regions = tuple([(<Segment>s).region for s in segments if (<Segment>s).region is not None])
+    descriptor._total = <uint32_t>total
+    descriptor._is_recv = is_recv
+    c.CS.SegCount = <uint16_t>n
+    c.CS.Control = <uint16_t>control
+    c.CS.Length = <uint32_t>total
+    if rdma:
+        c.DS[0].Remote.Data.AddressBits = remote_address
+        c.DS[0].Remote.Handle = remote_handle
+    for segment in segments:
+        c.DS[i].Local.Data.AddressBits = segment.address
+        c.DS[i].Local.Handle = segment.handle
+        c.DS[i].Local.Length = <uint32_t>segment.nbytes
+        i += 1
+    if immediate is not None:
+        descriptor.immediate = immediate
+    return descriptor
