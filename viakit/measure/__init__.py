@@ -1,0 +1,82 @@
+"""The instrument: sweeps over message sizes and protocols, statistics, results, plots and reports.
+
+Nothing is loaded until it is used::
+
+    from viakit.measure import Config, result, sweep
+
+    outcome = sweep.run(Config(protocols=["via-shm", "unix"], sizes=[8, 4096], seconds=5))
+    result.save(outcome.document, "shm.json")
+
+Modules
+-------
+ladder
+    Message sizes.
+endpoints, pair
+    What can be measured, and two processes that measure it.
+stats
+    Medians, intervals, ratios.
+sweep
+    Several protocols, interleaved point by point.
+result, environment
+    Files of schema ``viakit.result/1`` and what they say of the machine.
+table, plot, report
+    Results for people.
+goals
+    The figures that viakit has set itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from viakit.measure import endpoints, environment, goals, ladder, pair, plot, report, result, stats, sweep, table
+    from viakit.measure.pair import MeasureError, Pair
+    from viakit.measure.sweep import Config, Outcome
+
+_MODULES = (
+    "endpoints",
+    "environment",
+    "goals",
+    "ladder",
+    "pair",
+    "plot",
+    "report",
+    "result",
+    "stats",
+    "sweep",
+    "table",
+)
+_NAMES = {"Config": "sweep", "MeasureError": "pair", "Outcome": "sweep", "Pair": "pair"}
+
+__all__ = [
+    "Config",
+    "MeasureError",
+    "Outcome",
+    "Pair",
+    "endpoints",
+    "environment",
+    "goals",
+    "ladder",
+    "pair",
+    "plot",
+    "report",
+    "result",
+    "stats",
+    "sweep",
+    "table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for on first use (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(f"viakit.measure.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"viakit.measure.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'viakit.measure' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

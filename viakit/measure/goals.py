@@ -1,0 +1,298 @@
+"""The figures that viakit has set itself, each measured beside its peer in one interleaved run.
+
+A goal holds or falls short by its median; the 95 % interval stands beside it, so that anybody can see how close it was.
+What was not measured is never counted as reached: it is named, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from viakit.measure import result, stats, sweep, table
+from viakit.measure.environment import command_line
+from viakit.measure.ladder import format_size
+from viakit.measure.result import Document
+from viakit.measure.sweep import Config, Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Goal", "Judged", "render", "run", "to_json"]
+
+HOLDS, SHORT, UNMEASURED = "holds", "falls short", "not measured"
+MPIS = ("mpi:openmpi", "mpi:mpich")
+SHM_SIZES = tuple(1 << i for i in range(27))
+EAGER_LIMIT = 4096  # below, latency is compared; from here on, bandwidth
+
+
+@dataclass
+class Goal:
+    """One figure: what, how good it is to be, and what was reached.
+
+    ``value`` and ``interval`` are in *unit* (``"ratio"`` or ``"s"``); *points* has every size where there are several.
+    """
+
+    what: str
+    goal: float
+    at_most: bool = True
+    unit: str = "ratio"
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    detail: str = ""
+    reason: str = ""
+    points: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        """``holds``, ``falls short`` or ``not measured``."""
+        if self.value is None:
+            return UNMEASURED
+        return HOLDS if (self.value <= self.goal if self.at_most else self.value >= self.goal) else SHORT
+
+    def reached(self, ratio: stats.Ratio | None, detail: str, reason: str = "too few bursts") -> None:
+        """Take a measured ratio, or the *reason* why there is none."""
+        if ratio is None:
+            self.reason = reason
+        else:
+            self.value, self.interval, self.detail = ratio.value, ratio.interval, detail
+
+
+@dataclass
+class Judged:
+    """All goals, and the result (schema ``viakit.result/1``) that they were judged by; None if nothing was measured."""
+
+    goals: list[Goal]
+    document: Document | None
+    interrupted: bool = False
+
+
+def _why_not(document: Document | None, names: tuple[str, ...], error: str) -> str:
+    """Say why a series of *names* is missing."""
+    for one in (document or {}).get("skipped", []):
+        if one["protocol"] in names:
+            return f"{one['protocol']}: {one['reason']}"
+    for one in (document or {}).get("errors", []):
+        return str(one["message"])
+    return error or "not finished"
+
+
+def _judge_pair(goal: Goal, document: Document | None, nbytes: int, *, bandwidth: bool, error: str) -> None:
+    """Judge via-eth against tcp."""
+    mine, peer = (table.find_series(document, name) if document else None for name in ("via-eth", "tcp"))
+    top, bottom = table.point_at(mine, nbytes), table.point_at(peer, nbytes)
+    if top is None or bottom is None:
+        goal.reason = _why_not(document, ("via-eth", "tcp"), error)
+        return
+    if bandwidth:
+        numbers = [table.format_bandwidth(point["bandwidth_Bps"]) for point in (top, bottom)]
+    else:
+        numbers = [table.format_time(point["one_way_s"]["median"]) for point in (top, bottom)]
+    goal.reached(table.point_ratio(top, bottom, bandwidth=bandwidth), f"{numbers[0]} against {numbers[1]}")
+
+
+def _judge_floor(goal: Goal, document: Document | None, error: str) -> None:
+    """Judge via-shm at 8 B against the floor."""
+    point = table.point_at(table.find_series(document, "via-shm") if document else None, 8)
+    floor = document.get("floor") if document else None
+    if point is None or floor is None:
+        goal.reason = _why_not(document, ("via-shm", "floor"), error)
+        return
+    numbers = [table.format_time(one["one_way_s"]["median"]) for one in (point, floor)]
+    goal.reached(table.point_ratio(point, floor), f"{numbers[0]} against {numbers[1]}")
+
+
+def _judge_mpi(goal: Goal, document: Document | None, wanted: Callable[[int], bool], error: str) -> None:
+    """Judge via-shm against the better MPI at every size that is *wanted*; the worst one decides."""
+    mine = table.find_series(document, "via-shm") if document else None
+    peers = [one for name in MPIS if document and (one := table.find_series(document, name))]
+    sizes = [nbytes for nbytes in SHM_SIZES if wanted(nbytes)]
+    if mine is None or not mine["points"] or not peers:
+        goal.reason = _why_not(document, ("via-shm", *MPIS), error)
+        return
+    worst: stats.Ratio | None = None
+    for nbytes in sizes:
+        point = table.point_at(mine, nbytes)
+        others = [(other, one["protocol"]) for one in peers if (other := table.point_at(one, nbytes))]
+        if point is None or not others:
+            continue
+        better, name = min(others, key=lambda pair: pair[0]["one_way_s"]["median"])
+        ratio = table.point_ratio(point, better)
+        if ratio is None:
+            continue
+        row = {"nbytes": nbytes, "against": name, "ratio": ratio.value, "ci95": list(ratio.interval)}
+        row["holds"] = ratio.value <= goal.goal
+        goal.points.append(row)
+        if worst is None or ratio.value > worst.value:
+            worst = ratio
+            numbers = [table.format_time(one["one_way_s"]["median"]) for one in (point, better)]
+            goal.detail = f"worst at {format_size(nbytes)}: {numbers[0]} against {numbers[1]} of {name}"
+    missing = [name for name in MPIS if name not in {one["protocol"] for one in peers}]
+    if missing:
+        goal.reason = _why_not(document, tuple(missing), error)
+    elif len(goal.points) < len(sizes) or worst is None:
+        goal.reason = f"only {len(goal.points)} of {len(sizes)} sizes were measured"
+    else:
+        goal.value, goal.interval = worst.value, worst.interval
+        held = sum(row["holds"] for row in goal.points)
+        goal.detail += f"; {held} of {len(sizes)} sizes hold"
+
+
+# Both imports in one fresh interpreter, one after the other: NumPy is the peer, viakit comes on top of it.
+_IMPORT = """
+import time
+a = time.perf_counter()
+import numpy
+b = time.perf_counter()
+import viakit
+c = time.perf_counter()
+print(b - a, c - b)
+"""
+
+
+def _judge_import(goal: Goal, times: int = 11) -> None:
+    """Judge the time of ``import viakit`` beyond NumPy, in fresh interpreters."""
+    rows = []
+    try:
+        for _ in range(times):
+            done = subprocess.run(
+                [sys.executable, "-c", _IMPORT], capture_output=True, text=True, timeout=60, check=False, cwd="/"
+            )
+            if done.returncode:
+                goal.reason = f"the import failed: {(done.stderr.splitlines() or ['no message'])[-1]}"
+                return
+            rows.append([float(word) for word in done.stdout.split()])
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        goal.reason = f"the import failed: {error}"
+        return
+    summary = stats.summarise([[row[1]] for row in rows[1:]])
+    goal.value, goal.interval = summary.median, summary.ci95
+    goal.detail = f"NumPy itself {table.format_time(stats.summarise([[row[0]] for row in rows[1:]]).median)}"
+
+
+def run(
+    *,
+    seconds: float = 60.0,
+    seed: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    pair_class: Any = None,
+    testbed_class: Any = None,
+) -> Judged:
+    """Measure all goals.
+
+    Parameters
+    ----------
+    seconds : float
+        Time for measuring, in total.
+    seed, on_progress, pair_class, testbed_class
+        As for :func:`viakit.demo.run`.
+    """
+    from viakit.measure.pair import MeasureError
+
+    if not seconds > 0:
+        raise sweep.UsageError(f"--seconds is {seconds:g}: give the time that measuring may take, for instance 60")
+    latency = Goal("VIA on eth / TCP, 64 B, one-way time, polled, MTU 1500", 0.40)
+    stream = Goal("VIA on eth / TCP, stream of 4 MiB, bandwidth, MTU 1500", 3.0, at_most=False)
+    floor = Goal("VIA on shm / core-to-core floor, 8 B, polled", 1.6)
+    short = Goal("VIA on shm / the better MPI, every size below 4 KiB", 0.8)
+    long = Goal("VIA on shm / the better MPI, every size 4 KiB to 64 MiB", 1.0)
+    importing = Goal("import viakit, beyond NumPy", 0.1, unit="s")
+    goals = [latency, stream, floor, short, long, importing]
+    common: dict[str, Any] = {"seed": seed, "skip_unavailable": True, "level": "c"}
+    parts = (
+        (0.12, Config(("via-eth", "tcp"), (64,), hosts="testbed", mtu=1500, **common)),
+        (0.13, Config(("via-eth", "tcp"), (4 << 20,), hosts="testbed", mtu=1500, mode="stream", **common)),
+        (0.75, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
+    )
+    documents: list[Document | None] = []
+    errors: list[str] = []
+    interrupted = False
+    done = 0.0
+    for share, config in parts:
+        document, error = None, ""
+        config.seconds = seconds * share
+
+        def scaled(progress: Progress, done: float = done, share: float = share) -> None:
+            if on_progress is not None:
+                left = max(1.0 - done - share, 0.0) * seconds + progress.left_s
+                on_progress(Progress(done + share * progress.fraction, left, progress.text))
+
+        if not interrupted:
+            try:
+                outcome = sweep.run(config, on_progress=scaled, pair_class=pair_class, testbed_class=testbed_class)
+                document, error = outcome.document, str(outcome.error or "")
+                interrupted = outcome.interrupted
+            except KeyboardInterrupt:
+                interrupted = True
+            except (MeasureError, OSError, RuntimeError, ValueError) as failure:
+                error = str(failure)
+        documents.append(document)
+        errors.append("interrupted" if interrupted and not error else error)
+        done += share
+    _judge_pair(latency, documents[0], 64, bandwidth=False, error=errors[0])
+    _judge_pair(stream, documents[1], 4 << 20, bandwidth=True, error=errors[1])
+    _judge_floor(floor, documents[2], errors[2])
+    _judge_mpi(short, documents[2], lambda nbytes: nbytes < EAGER_LIMIT, errors[2])
+    _judge_mpi(long, documents[2], lambda nbytes: nbytes >= EAGER_LIMIT, errors[2])
+    if interrupted:
+        importing.reason = "interrupted"
+    else:
+        _judge_import(importing)
+    measured = [one for one in documents if one is not None]
+    return Judged(goals, result.merge(measured, command_line()) if measured else None, interrupted)
+
+
+def _show(goal: Goal, value: float) -> str:
+    return table.format_time(value) if goal.unit == "s" else f"{value:.2f}"
+
+
+def render(judged: Judged, console: Console) -> None:
+    """Print the goals as a table, then what was seen at each size where there are several."""
+    from rich import box
+    from rich.table import Table
+
+    sheet = Table(title="[bold]Goals[/bold]", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("what", "goal", "reached [95 % interval]", "", "numbers"):
+        sheet.add_column(head)
+    colours = {HOLDS: "green", SHORT: "red", UNMEASURED: "yellow"}
+    for goal in judged.goals:
+        wanted = f"{'≤' if goal.at_most else '≥'} {_show(goal, goal.goal)}"
+        if goal.value is None or goal.interval is None:
+            reached, numbers = "-", goal.reason
+        else:
+            reached = f"{_show(goal, goal.value)} \\[{_show(goal, goal.interval[0])}, {_show(goal, goal.interval[1])}]"
+            numbers = goal.detail
+        sheet.add_row(goal.what, wanted, reached, f"[{colours[goal.status]}]{goal.status}[/]", numbers)
+    console.print(sheet)
+    for goal in judged.goals:
+        if goal.points:
+            cells = [
+                f"{format_size(row['nbytes'])} {row['ratio']:.2f}{'' if row['holds'] else '!'}" for row in goal.points
+            ]
+            console.print(f"{goal.what}: {', '.join(cells)}", style="dim", markup=False)
+
+
+def to_json(judged: Judged) -> str:
+    """Return the goals as JSON of schema ``viakit.goals/1``; ``result`` in it is a ``viakit.result/1`` or null."""
+    goals: list[Mapping[str, Any]] = [
+        {
+            "what": goal.what,
+            "goal": goal.goal,
+            "at_most": goal.at_most,
+            "unit": goal.unit,
+            "status": goal.status,
+            "value": goal.value,
+            "ci95": list(goal.interval) if goal.interval else None,
+            "detail": goal.detail,
+            "reason": goal.reason or None,
+            "points": goal.points,
+        }
+        for goal in judged.goals
+    ]
+    return json.dumps(
+        {"schema": "viakit.goals/1", "goals": goals, "result": judged.document}, indent=1, allow_nan=False
+    )

@@ -1,0 +1,323 @@
+"""Reports: what a result says, in words that are computed from it, with its picture, in one HTML file.
+
+Every sentence names its numbers, their intervals, and how they were taken; a sentence whose numbers were not measured
+is not written. Nothing in the page comes from the network.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from viakit.measure import plot, table
+from viakit.measure.ladder import format_size
+from viakit.measure.result import Document, series_label
+from viakit.measure.stats import Ratio
+
+__all__ = ["html", "words"]
+
+NAMES = {
+    "via-eth": "VIA on raw Ethernet frames",
+    "via-shm": "VIA on shared memory",
+    "via-loop": "VIA inside one process",
+    "tcp": "TCP",
+    "udp": "UDP",
+    "unix": "a Unix-domain socket",
+    "zmq": "ZeroMQ",
+    "mpi": "MPI",
+    "mpi:openmpi": "Open MPI",
+    "mpi:mpich": "MPICH",
+}
+
+
+def _name(series: Mapping[str, Any]) -> str:
+    library = series.get("info", {}).get("library")
+    if series["protocol"] == "mpi" and library:
+        return f"MPI ({library})"
+    return NAMES.get(series["protocol"], series["protocol"])
+
+
+def _common_size(one: Mapping[str, Any], other: Mapping[str, Any], wanted: int) -> int | None:
+    """Return the size nearest to *wanted* that both series have."""
+    common = {point["nbytes"] for point in one["points"]} & {point["nbytes"] for point in other["points"]}
+    return min(common, key=lambda size: abs(size - wanted)) if common else None
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"95 % interval {ratio.low:.3g} to {ratio.high:.3g}"
+
+
+def _times(ratio: Ratio) -> str:
+    """Put a ratio of times into words, with its interval, and admit where there is no difference."""
+    interval = _interval(ratio)
+    if ratio.low <= 1.0 <= ratio.high:
+        return f"no evidence of a difference (ratio {ratio.value:.2f}, {interval})"
+    if ratio.value < 1.0:
+        return f"{ratio.value:.2f} of its time ({interval})"
+    return f"{ratio.value:.2f} times as long ({interval})"
+
+
+def _latency(mine: Mapping[str, Any], others: list[Mapping[str, Any]], wanted: int) -> list[str]:
+    """Compare one-way times of short messages."""
+    sentences = []
+    for other in others:
+        size = _common_size(mine, other, wanted)
+        if size is None:
+            continue
+        point, peer = table.point_at(mine, size), table.point_at(other, size)
+        ratio = table.point_ratio(point, peer) if point and peer else None
+        if ratio is None or point is None or peer is None:
+            continue
+        wait = table.WAIT_WORDS[mine["wait"]]
+        sentences.append(
+            f"{_name(mine)} carries {format_size(size)} in {table.format_time(point['one_way_s']['median'])} one way "
+            f"(half the round trip, {wait}), {_name(other)} in {table.format_time(peer['one_way_s']['median'])}: "
+            f"{_times(ratio)}."
+        )
+    return sentences
+
+
+def _bandwidth(mine: Mapping[str, Any], others: list[Mapping[str, Any]]) -> list[str]:
+    """Compare the bandwidth of long messages in a stream."""
+    sentences = []
+    for other in others:
+        size = _common_size(mine, other, 4 << 20)
+        if size is None:
+            continue
+        point, peer = table.point_at(mine, size), table.point_at(other, size)
+        ratio = table.point_ratio(point, peer, bandwidth=True) if point and peer else None
+        if ratio is None or point is None or peer is None:
+            continue
+        sentences.append(
+            f"A stream of messages of {format_size(size)} runs at {table.format_bandwidth(point['bandwidth_Bps'])} by "
+            f"{_name(mine)} and at {table.format_bandwidth(peer['bandwidth_Bps'])} by {_name(other)}, "
+            f"MTU {mine['mtu']}: {ratio.value:.2f} times the bandwidth ({_interval(ratio)})."
+        )
+    return sentences
+
+
+def _tail(series: Mapping[str, Any], wanted: int) -> list[str]:
+    """Say how far the slow messages are from the usual ones."""
+    if not series["points"]:
+        return []
+    point = min(series["points"], key=lambda one: abs(one["nbytes"] - wanted))
+    times = point["one_way_s"]
+    if point["samples"] < 1000:
+        return []
+    return [
+        f"Not every message is a median one: of {point['samples']} messages of {format_size(point['nbytes'])} by "
+        f"{_name(series)}, one in a hundred took more than {table.format_time(times['p99'])} and one in a "
+        f"thousand more than {table.format_time(times['p999'])}; the slowest took "
+        f"{table.format_time(times['max'])}. Usually that is an interrupt, or another process that was given the core."
+    ]
+
+
+def per_message(point: Mapping[str, Any]) -> dict[str, float]:
+    """Return a point's counters divided by its messages; empty if none were counted."""
+    counters = dict(point["counters"])
+    messages = counters.pop("messages", 0)
+    return {key: value / messages for key, value in counters.items()} if messages else {}
+
+
+def _counters(series: Mapping[str, Any], wanted: int) -> list[str]:
+    """Say what a message cost in copies and system calls."""
+    if not series["points"]:
+        return []
+    point = min(series["points"], key=lambda one: abs(one["nbytes"] - wanted))
+    each = per_message(point)
+    if "copies" not in each or "system_calls" not in each:
+        return []
+    return [
+        f"Counted, not claimed: a message of {format_size(point['nbytes'])} by {_name(series)} cost "
+        f"{each['copies']:.2f} copies of its payload and {each['system_calls']:.2f} system calls, both sides together "
+        f"({table.WAIT_WORDS[series['wait']]})."
+    ]
+
+
+def words(document: Document) -> list[str]:
+    """Return what a result says, as sentences; see the module's description for what they promise."""
+    groups: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
+    for one in document["series"]:
+        if one["points"]:
+            groups.setdefault((one["hosts"], one["mode"], one["wait"], one["level"]), {})[one["protocol"]] = one
+    sentences: list[str] = []
+    for (hosts, mode, _, _), found in groups.items():
+        mine = next((found[name] for name in ("via-eth", "via-shm", "via-loop") if name in found), None)
+        if mine is None:
+            continue
+        others = [one for one in found.values() if one is not mine]
+        wanted = 64 if hosts == "testbed" else 8
+        if mode == "pingpong":
+            sentences += _latency(mine, others, wanted)
+            sentences += _floor(document, mine)
+            sentences += _tail(mine, wanted)
+            sentences += _counters(mine, wanted)
+        elif mode == "stream":
+            sentences += _bandwidth(mine, others)
+    if any(one["hosts"] == "testbed" for one in document["series"]):
+        sentences.append(
+            "The two hosts are network namespaces of this one machine and their wire is a veth pair: no cable and no "
+            "card, so these are the costs of software alone, and both hosts share this machine's cores and memory."
+        )
+    for one in document.get("skipped", []):
+        sentences.append(f"Not measured: {one['protocol']}. {one['reason']}")
+    if not document.get("complete", True):
+        sentences.append("The run was not finished; what had been measured by then is shown.")
+    return sentences
+
+
+def _floor(document: Document, series: Mapping[str, Any]) -> list[str]:
+    """Compare shared memory with what the machine can do at all."""
+    floor = document.get("floor")
+    if not floor or series["link"] != "shm":
+        return []
+    point = table.point_at(series, 8) or min(series["points"], key=lambda one: abs(one["nbytes"] - 8))
+    ratio = table.point_ratio(point, floor)
+    if ratio is None:
+        return []
+    return [
+        f"One cache line needs {table.format_time(floor['one_way_s']['median'])} from core to core, which no message "
+        f"between processes can beat: {_name(series)} needs {ratio.value:.2f} times that for {format_size(point['nbytes'])} "
+        f"({_interval(ratio)})."
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ HTML
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+.sub, caption, .note { color: #555; font-size: .9rem; }
+table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding-bottom: .3rem; }
+th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }
+th:first-child, td:first-child { text-align: left; }
+.scroll { overflow-x: auto; } code { background: #f4f4f4; padding: .1rem .3rem; }
+.missing { background: #fff6e0; border-left: 4px solid #e69f00; padding: .3rem .8rem; }
+"""
+
+
+def _html_table(caption: str, head: list[str], rows: list[list[str]]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _time_rows(document: Document) -> str:
+    """Return one table per mode: medians with the 95 % interval and the 99th percentile."""
+    parts = []
+    for mode in dict.fromkeys(one["mode"] for one in document["series"] if one["points"]):
+        group = [one for one in document["series"] if one["mode"] == mode and one["points"]]
+        sizes = sorted({point["nbytes"] for one in group for point in one["points"]})
+        rows = []
+        for size in sizes:
+            row = [format_size(size)]
+            for one in group:
+                point = table.point_at(one, size)
+                if point is None:
+                    row.append("-")
+                    continue
+                times = point["one_way_s"]
+                low, high = times["ci95"]
+                if mode == "pingpong":
+                    text = f"{table.format_time(times['median'])} [{table.format_time(low)}, {table.format_time(high)}]"
+                    row.append(f"{text}, p99 {table.format_time(times['p99'])}")
+                else:
+                    row.append(f"{table.format_bandwidth(point['bandwidth_Bps'])}")
+            rows.append(row)
+        what = group[0].get("one_way", "")
+        waits = " and ".join(sorted({table.WAIT_WORDS[one["wait"]] for one in group}))
+        caption = (
+            f"One-way time ({what}), {waits}: median [95 % interval of the median], 99th percentile"
+            if mode == "pingpong"
+            else f"Bandwidth, {plot.MODE_WORDS[mode]} ({what}), {waits}"
+        )
+        head = ["message"] + [f"{series_label(one, group)}, {one['hosts']}" for one in group]
+        parts.append(_html_table(caption, head, rows))
+    return "".join(parts)
+
+
+def _counter_rows(document: Document) -> str:
+    """Return a table of counters per message at the size where they teach most: the smallest and the largest."""
+    shown = (
+        "copies",
+        "bytes_copied",
+        "system_calls",
+        "frames_sent",
+        "frames_retransmitted",
+        "acks_sent",
+        "wakeups",
+        "doorbells",
+    )
+    rows = []
+    for one in document["series"]:
+        for point in {id(point): point for point in one["points"][:1] + one["points"][-1:]}.values():
+            each = per_message(point)
+            if not any(key in each for key in shown):
+                continue
+            cells = [f"{each[key]:.2f}" if key in each else "-" for key in shown]
+            rows.append(
+                [f"{series_label(one, document['series'])}, {one['hosts']}", format_size(point["nbytes"]), *cells]
+            )
+    if not rows:
+        return ""
+    caption = "Counters per message, both sides together"
+    return "<h2>What a message cost</h2>" + _html_table(
+        caption, ["protocol", "message", *(key.replace("_", " ") for key in shown)], rows
+    )
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_flat(one)}" for key, one in value.items() if one is not None)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_flat, value))
+    return "unknown" if value is None else str(value)
+
+
+def html(document: Document, title: str = "viakit report") -> str:
+    """Return a page with the words, the pictures, the tables and the environment of a result: one file, no network."""
+    machine = document["environment"]
+    sentences = words(document)
+    missing = [one for one in sentences if one.startswith("Not measured")]
+    told = [one for one in sentences if one not in missing]
+    still = {**document, "series": [one for one in document["series"] if one["mode"] == "pingpong"]}
+    drawn = still if any(one["points"] for one in still["series"]) else document
+    graphs = ("throughput", "signature", "time")
+    interactive = plot.html([drawn], whole=False, graphs=graphs, title="One way, over message size")
+    picture = base64.b64encode(plot.picture([drawn], ".png", graphs=graphs, title=title)).decode()
+    facts = [[key, _flat(value)] for key, value in machine.items() if key != "command"]
+    infos = [
+        [series_label(one, document["series"]), one["mode"], _flat(one.get("info", {}))] for one in document["series"]
+    ]
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
+<h1>{escape(title)}</h1>
+<p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
+{escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
+<h2>What is to be seen</h2>
+<ul>{"".join(f"<li>{escape(one)}</li>" for one in told)}</ul>
+{"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}
+<h2>Pictures</h2>
+<p class="note">Throughput over message size; the signature graph, throughput over the time of a message (the further left
+a curve begins, the lower the latency); and the time itself. Lines are medians, bands reach from the 5th to the 90th
+percentile. Move the pointer over a curve for its numbers.</p>
+{interactive}
+<noscript><img alt="throughput and signature graphs" style="max-width:100%"
+src="data:image/png;base64,{picture}"></noscript>
+<h2>Numbers</h2>
+{_time_rows(document)}
+{_counter_rows(document)}
+<h2>How it was measured</h2>
+<p>Protocols take turns at each size, burst by burst, in a random order (seed {document.get("seed")}), so that drift of
+the machine hits all alike. Each interval is that of the medians of bursts. The measuring loop's own cost is part of the
+times and stands beside each protocol below. Measured again by: <code>{escape(document["command"])}</code></p>
+{_html_table("Endpoints", ["protocol", "mode", "what it says of itself"], infos)}
+{_html_table("Machine", ["", ""], facts)}
+</body></html>
+"""

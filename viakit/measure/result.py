@@ -1,0 +1,248 @@
+"""Result files of schema ``viakit.result/1``: make, check, save, load.
+
+A document is a plain dict, as ``json.load`` gives it: whoever reads one in ten years needs no viakit. The schema is
+``result-1.schema.json`` beside this file; docs/results.md explains it in words.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import functools
+import io
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "SCHEMA",
+    "ResultError",
+    "check_writable",
+    "load",
+    "merge",
+    "save",
+    "save_csv",
+    "schema",
+    "series_label",
+    "validate",
+    "write_file",
+]
+
+SCHEMA = "viakit.result/1"
+
+Document = dict[str, Any]
+
+
+class ResultError(Exception):
+    """A result that cannot be read, is no result, or cannot be written; the message says which and what to do."""
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a document."""
+    return json.loads(Path(__file__).with_name("result-1.schema.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _validator() -> Any:
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(schema())
+
+
+def validate(document: Mapping[str, Any], name: str = "the document") -> None:
+    """Raise :class:`ResultError` unless *document* is a ``viakit.result/1``.
+
+    The message names the place inside the document (``series/0/points/3/nbytes``) and what is wrong there.
+    """
+    given = document.get("schema") if isinstance(document, Mapping) else None
+    if given != SCHEMA:
+        hint = "it is no viakit result" if given is None else f"its schema is {given!r}"
+        raise ResultError(f"{name}: {hint}; this version reads {SCHEMA!r}")
+    error = next(iter(sorted(_validator().iter_errors(document), key=lambda one: list(map(str, one.path)))), None)
+    if error is not None:
+        where = "/".join(str(part) for part in error.absolute_path) or "top level"
+        raise ResultError(f"{name}: not a valid {SCHEMA}, at {where}: {error.message[:300]}")
+
+
+def load(path: str | os.PathLike[str]) -> Document:
+    """Read and check a result file.
+
+    Raises
+    ------
+    ResultError
+        If it is not there, not JSON, or not a valid document.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResultError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ResultError(f"{path}: not JSON ({error}); give a file that `viakit sweep --json` wrote") from error
+    validate(document, str(path))
+    return document
+
+
+def _is_plain_target(path: Path) -> bool:
+    """Tell whether *path* may be replaced by renaming: devices, pipes and terminals are written to instead."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return True  # not there yet
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise :class:`ResultError` if *path* plainly cannot be written: asked before measuring, not after.
+
+    A disk that fills up meanwhile is found when writing.
+    """
+    target = Path(path)
+    if not _is_plain_target(target):
+        if target.is_dir():
+            raise ResultError(f"{target}: is a folder; give a file in it, for instance {target / 'results.json'}")
+        if not os.access(target, os.W_OK):
+            raise ResultError(f"{target}: may not be written by this user")
+        return
+    folder = target.resolve().parent
+    if not folder.is_dir():
+        raise ResultError(f"{target}: there is no folder {folder}; make it with: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
+        raise ResultError(f"{target}: may not be written by this user; choose a file in a folder of yours")
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write *data* to *path*, whole or not at all.
+
+    A regular file is replaced by renaming a finished neighbour over it: when the disk is full, or power fails, the old
+    file is still there. A device or a pipe (``/dev/stdout``) is written to directly.
+
+    Raises
+    ------
+    ResultError
+        If that fails; nothing half-written is left.
+    """
+    target = Path(path)
+    try:
+        if not _is_plain_target(target):
+            with open(target, "wb", buffering=0) as file:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+            return
+        target = target.resolve()  # a symbolic link stays one
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            kept = (
+                "; the file that was there before is untouched" if _is_plain_target(target) and target.exists() else ""
+            )
+            raise ResultError(
+                f"{path}: no room for {len(data)} bytes ({error.strerror}){kept}; free some, "
+                "or name a file on another disk"
+            ) from error
+        raise ResultError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def to_bytes(document: Mapping[str, Any]) -> bytes:
+    """Return *document* as JSON text in UTF-8; a number that is not finite is an error, never ``NaN`` in a file."""
+    return (json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def save(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Check *document* and write it to *path* (see :func:`write_file`).
+
+    Raises
+    ------
+    ResultError
+        If it is not valid, or cannot be written.
+    """
+    validate(document)
+    write_file(path, to_bytes(document))
+
+
+def merge(documents: list[Document], command: str | None = None) -> Document:
+    """Return one document with the series of several, measured by one command one after the other.
+
+    It is complete if all are; the environment is that of the first, with what only the others know.
+    """
+    if not documents:
+        raise ResultError("nothing was measured")
+    first = documents[0]
+    merged: Document = {
+        **first,
+        "command": command or first["command"],
+        "complete": all(one.get("complete", True) for one in documents),
+        "environment": dict(first["environment"]),
+        "floor": next((one["floor"] for one in documents if one.get("floor")), None),
+        "seconds": sum(one["seconds"] for one in documents),
+        "elapsed_s": round(sum(one["elapsed_s"] for one in documents), 3),
+        "errors": [error for one in documents for error in one.get("errors", [])],
+        "series": [series for one in documents for series in one["series"]],
+    }
+    skipped = {one["protocol"]: one for document in documents for one in document.get("skipped", [])}
+    merged["skipped"] = list(skipped.values())
+    for document in documents[1:]:
+        for key, value in document["environment"].items():
+            if merged["environment"].get(key) is None:
+                merged["environment"][key] = value
+    return merged
+
+
+CSV_COLUMNS = (
+    "protocol link hosts mtu mode wait level nbytes one_way_median_s ci95_low_s ci95_high_s p5_s p90_s p99_s p999_s "
+    "min_s max_s bandwidth_Bps samples"
+).split()
+
+
+def to_csv(document: Mapping[str, Any]) -> str:
+    """Return the points of *document* as CSV with a header line, one line per point, times in seconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for series in document["series"]:
+        key = [series[name] for name in ("protocol", "link", "hosts", "mtu", "mode", "wait", "level")]
+        for point in series["points"]:
+            times = point["one_way_s"]
+            numbers = [
+                times["median"],
+                *times["ci95"],
+                *(times[name] for name in ("p5", "p90", "p99", "p999", "min", "max")),
+            ]
+            writer.writerow([*key, point["nbytes"], *numbers, point["bandwidth_Bps"], point["samples"]])
+    return text.getvalue()
+
+
+def save_csv(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write the points of *document* to *path* as CSV (see :func:`to_csv` and :func:`write_file`)."""
+    write_file(path, to_csv(document).encode())
+
+
+def series_label(series: Mapping[str, Any], among: list[Mapping[str, Any]] | None = None) -> str:
+    """Name a series by its protocol, and by whatever else tells it from the others of *among*."""
+    label = str(series["protocol"])
+    extras = []
+    for key in ("level", "wait", "mode", "hosts", "mtu"):
+        values = {str(one.get(key)) for one in among or [] if one["protocol"] == series["protocol"]}
+        if len(values) > 1:
+            extras.append(
+                {"poll": "polled", "block": "blocking", "c": "C", "python": "Python"}.get(
+                    str(series[key]), f"MTU {series[key]}" if key == "mtu" else str(series[key])
+                )
+            )
+    return f"{label} ({', '.join(extras)})" if extras else label

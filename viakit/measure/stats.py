@@ -1,0 +1,222 @@
+"""Statistics of measured times: what a reviewer may ask of a median.
+
+Times of messages have long tails and several modes (an interrupt, a timer tick, a core that was busy), so means and
+standard deviations say little about them. Everything here is distribution-free: medians, percentiles, and an interval
+for the median from order statistics.
+
+Samples that were taken one after the other in one burst are not independent: the same frequency, the same cache
+contents, the same neighbour on the other core. An interval computed from 10 000 of them would be absurdly narrow. A
+sweep therefore visits each point in many short bursts, far apart in time, and **the burst is the unit**: the interval
+is that of the bursts' medians. Only where there are fewer than :data:`MIN_BURSTS` bursts is it computed from the
+samples, and the result says so (``ci_of``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["MIN_BURSTS", "Ratio", "Summary", "is_tight", "median_interval", "ratio_of_medians", "summarise"]
+
+MIN_BURSTS = 6  # with fewer, not even [min, max] covers the median with 95 %: 1 - 2 * 0.5**6 = 0.969
+TIGHT = 0.02  # half an interval of at most this part of the median ends the repetition of a point
+_EXACT_UP_TO = 400  # above, the normal approximation of the binomial is off by less than one rank
+
+
+def _lower_rank(n: int, confidence: float) -> int:
+    """Return the rank (from 1) of the interval's lower end: the largest k with P(Binomial(n, 1/2) < k) <= alpha / 2.
+
+    0 if there is none: n is too small for the confidence.
+    """
+    alpha = 1.0 - confidence
+    if n > _EXACT_UP_TO:
+        from statistics import NormalDist
+
+        return max(0, math.floor((n - NormalDist().inv_cdf(1.0 - alpha / 2.0) * math.sqrt(n) - 1.0) / 2.0))
+    limit = alpha / 2.0 * 2.0**n
+    tail, k = 1, 0  # tail = sum of C(n, i) for i <= k
+    while tail <= limit and k < n:
+        k += 1
+        tail += math.comb(n, k)
+    return k
+
+
+def median_interval(samples: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
+    """Return a distribution-free confidence interval of the median.
+
+    The k-th smallest and the k-th largest sample, where k comes from the binomial distribution (Conover, Practical
+    Nonparametric Statistics, 3.2): for independent samples of any distribution the interval covers the true
+    median with at least the given confidence.
+
+    Parameters
+    ----------
+    samples : array_like, shape (n,)
+        Any unit.
+    confidence : float
+        Between 0 and 1.
+
+    Returns
+    -------
+    low, high : float
+        In the samples' unit. With fewer than 6 samples (at 95 %) no interval has the coverage: the smallest and the
+        largest sample are returned, which is the best there is.
+
+    Raises
+    ------
+    ValueError
+        If there are no samples, or *confidence* is not between 0 and 1.
+    """
+    values = np.sort(np.asarray(samples, dtype=np.float64).ravel())
+    if values.size == 0:
+        raise ValueError("no samples: the median of nothing has no interval")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence is {confidence}: it has to lie between 0 and 1, for instance 0.95")
+    cut = max(_lower_rank(values.size, confidence) - 1, 0)
+    return float(values[cut]), float(values[values.size - 1 - cut])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is kept of a point's samples, in the samples' unit.
+
+    ``ci95`` is the interval of the median; ``ci_of`` says what it was computed from, ``"bursts"`` or ``"samples"``.
+    """
+
+    n: int
+    median: float
+    p5: float
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    min: float
+    max: float
+    ci95: tuple[float, float]
+    ci_of: str
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the ``one_way_s`` object of a result file."""
+        names = ("median", "p5", "p50", "p90", "p99", "p999", "min", "max")
+        return {**{name: getattr(self, name) for name in names}, "ci95": list(self.ci95), "ci_of": self.ci_of}
+
+
+def summarise(bursts: Sequence[ArrayLike]) -> Summary:
+    """Summarise a point that was measured in several bursts.
+
+    Parameters
+    ----------
+    bursts : sequence of array_like, shapes (n_i,)
+        The samples of each burst.
+
+    Raises
+    ------
+    ValueError
+        If there are no samples, or one of them is not a finite number.
+    """
+    arrays = [np.asarray(burst, dtype=np.float64).ravel() for burst in bursts]
+    arrays = [array for array in arrays if array.size]
+    if not arrays:
+        raise ValueError("no samples to summarise")
+    values = np.concatenate(arrays)
+    if not np.isfinite(values).all():
+        raise ValueError("a sample is not a finite number: the measuring loop's clock failed")
+    p5, p50, p90, p99, p999 = (float(q) for q in np.percentile(values, (5, 50, 90, 99, 99.9)))
+    if len(arrays) >= MIN_BURSTS:
+        low, high = median_interval([np.median(array) for array in arrays])
+        ci_of = "bursts"
+    else:
+        low, high = median_interval(values)
+        ci_of = "samples"
+    # Bursts of different lengths weigh differently in the pooled median: the interval is widened to hold it.
+    return Summary(
+        n=int(values.size),
+        median=p50,
+        p5=p5,
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        p999=p999,
+        min=float(values.min()),
+        max=float(values.max()),
+        ci95=(min(low, p50), max(high, p50)),
+        ci_of=ci_of,
+    )
+
+
+def is_tight(burst_medians: ArrayLike, relative: float = TIGHT) -> bool:
+    """Tell whether a point needs no more bursts: half its 95 % interval is at most *relative* of the median."""
+    values = np.asarray(burst_medians, dtype=np.float64).ravel()
+    if values.size < MIN_BURSTS:
+        return False
+    low, high = median_interval(values)
+    return bool(high - low <= 2.0 * relative * abs(float(np.median(values))))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two medians with its 95 % interval; ``paired`` if the bursts of both were taken in the same rounds."""
+
+    value: float
+    low: float
+    high: float
+    paired: bool
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval as a pair."""
+        return self.low, self.high
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def ratio_of_medians(
+    numerator: ArrayLike,
+    denominator: ArrayLike,
+    *,
+    paired: bool | None = None,
+    confidence: float = 0.95,
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> Ratio:
+    """Return the ratio of two medians with a bootstrap interval.
+
+    Parameters
+    ----------
+    numerator, denominator : array_like, shapes (n,) and (m,)
+        Burst medians of the two, in order of the rounds, in one unit.
+    paired : bool, optional
+        True: burst i of both was taken in the same round, so rounds are resampled and drift cancels. False: each side
+        is resampled by itself. Default: paired if the lengths are equal.
+    confidence, n_resamples, seed
+        Of the percentile bootstrap (Efron).
+
+    Raises
+    ------
+    ValueError
+        If one side is empty, the denominator's median is 0, or *paired* lengths differ.
+    """
+    top = np.asarray(numerator, dtype=np.float64).ravel()
+    bottom = np.asarray(denominator, dtype=np.float64).ravel()
+    if top.size == 0 or bottom.size == 0:
+        raise ValueError("a ratio needs samples on both sides")
+    if paired is None:
+        paired = top.size == bottom.size
+    if paired and top.size != bottom.size:
+        raise ValueError(f"paired bursts have to be as many on both sides, not {top.size} and {bottom.size}")
+    middle = float(np.median(bottom))
+    if middle == 0.0:
+        raise ValueError("the denominator's median is 0: there is no ratio")
+    value = float(np.median(top)) / middle
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, top.size, (n_resamples, top.size))
+    columns = rows if paired else rng.integers(0, bottom.size, (n_resamples, bottom.size))
+    below = np.median(bottom[columns], axis=1)
+    ratios: NDArray[np.float64] = np.median(top[rows], axis=1)[below != 0.0] / below[below != 0.0]
+    tail = (1.0 - confidence) / 2.0
+    low, high = (float(q) for q in np.quantile(ratios, (tail, 1.0 - tail)))
+    return Ratio(value=value, low=min(low, value), high=max(high, value), paired=paired)

@@ -1,0 +1,244 @@
+"""Results as tables in the terminal.
+
+Every table says what its times are (half the round trip, or time per message), how they were waited for (polled or
+blocking) and in which language the loop ran: numbers without these cannot be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from viakit.measure import stats
+from viakit.measure.ladder import format_size
+from viakit.measure.result import Document
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["find_series", "format_bandwidth", "format_time", "point_ratio", "show", "tables"]
+
+MOST_ROWS = 40
+WAIT_WORDS = {"poll": "polled", "block": "blocking"}
+LEVEL_WORDS = {"c": "loop in C", "python": "loop in Python"}
+
+
+def _three_digits(value: float) -> str:
+    """Return *value* with three significant digits and no exponent."""
+    if value >= 100:
+        return f"{value:.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def format_time(seconds: float) -> str:
+    """Return a time for people: ``137 ns``, ``1.12 us``, ``3.40 ms``."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale * 0.9995:
+            return f"{_three_digits(seconds / scale)} {unit}"
+    return f"{_three_digits(seconds / 1e-9)} ns"
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Return a bandwidth for people, decimal as networks count: ``1.50 MB/s``, ``7.10 GB/s``."""
+    for unit, scale in (("GB/s", 1e9), ("MB/s", 1e6)):
+        if bytes_per_s >= scale * 0.9995:
+            return f"{_three_digits(bytes_per_s / scale)} {unit}"
+    return f"{_three_digits(bytes_per_s / 1e3)} kB/s"
+
+
+def find_series(document: Mapping[str, Any], protocol: str, **key: Any) -> Mapping[str, Any] | None:
+    """Return the first series of *protocol* whose other fields (``mode="stream"``) match, or None."""
+    for one in document["series"]:
+        if one["protocol"] == protocol and all(one.get(name) == value for name, value in key.items()):
+            return one
+    return None
+
+
+def point_at(series: Mapping[str, Any] | None, nbytes: int) -> Mapping[str, Any] | None:
+    """Return the point of *series* at *nbytes*, or None."""
+    return next((point for point in series["points"] if point["nbytes"] == nbytes), None) if series else None
+
+
+def point_ratio(top: Mapping[str, Any], bottom: Mapping[str, Any], *, bandwidth: bool = False) -> stats.Ratio | None:
+    """Return time of *top* / time of *bottom*, two points of one document, with its interval; None if there is none.
+
+    Bursts of the same rounds are paired (see :func:`viakit.measure.stats.ratio_of_medians`). With *bandwidth*, the
+    ratio of bandwidths instead: for one size that is the reciprocal of the times'.
+    """
+    if bandwidth:
+        top, bottom = bottom, top
+    times = [dict(zip(point.get("rounds") or [], point.get("bursts_s") or [], strict=False)) for point in (top, bottom)]
+    common = sorted(times[0].keys() & times[1].keys())
+    try:
+        if len(common) >= stats.MIN_BURSTS:
+            return stats.ratio_of_medians([times[0][i] for i in common], [times[1][i] for i in common], paired=True)
+        medians = top["one_way_s"]["median"], bottom["one_way_s"]["median"]
+        # Too few bursts for a bootstrap: the widest that the two intervals allow.
+        (a, b), (c, d) = top["one_way_s"]["ci95"], bottom["one_way_s"]["ci95"]
+        return stats.Ratio(medians[0] / medians[1], a / d, b / c if c else float("inf"), paired=False)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _sizes(series: Iterable[Mapping[str, Any]]) -> tuple[list[int], int]:
+    """Return the sizes to show, and how many were left out: of a long ladder only the powers of two are shown."""
+    every = sorted({point["nbytes"] for one in series for point in one["points"]})
+    if len(every) <= MOST_ROWS:
+        return every, 0
+    shown = [size for size in every if size & (size - 1) == 0 or size in (every[0], every[-1])]
+    return shown, len(every) - len(shown)
+
+
+def _time_cell(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return "-"
+    times = point["one_way_s"]
+    low, high = times["ci95"]
+    spread = 50.0 * (high - low) / times["median"] if times["median"] else 0.0
+    return (
+        f"{format_time(times['median'])} ±{spread:.0f}%"
+        if spread >= 0.95
+        else f"{format_time(times['median'])} ±{spread:.1f}%"
+    )
+
+
+def _ratio_cell(ratio: stats.Ratio | None) -> str:
+    if ratio is None:
+        return "-"
+    text = f"{ratio.value:.2f}" if ratio.value < 100 else f"{ratio.value:.0f}"
+    return f"[dim]~{text}[/dim]" if ratio.low <= 1.0 <= ratio.high else text
+
+
+def _title(group: Sequence[Mapping[str, Any]]) -> str:
+    """Say how the numbers of a table were taken."""
+    one = group[0]
+    levels = " and ".join(LEVEL_WORDS[level] for level in LEVEL_WORDS if level in {each["level"] for each in group})
+    where = f"two hosts, MTU {one['mtu']}" if one["hosts"] == "testbed" else "one host"
+    return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}"
+
+
+def _groups(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """Return the series that belong side by side: same mode, wait, and hosts."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for one in document["series"]:
+        if one["points"]:
+            mtu = one["mtu"] if one["hosts"] == "testbed" else None
+            groups.setdefault((one["mode"], one["wait"], one["hosts"], mtu), []).append(one)
+    return list(groups.values())
+
+
+def _name(group: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> str:
+    """Return a column's head: the protocol, and its level where the table has both."""
+    twice = sum(other["protocol"] == one["protocol"] for other in group) > 1
+    mixed = len({other["level"] for other in group}) > 1
+    return f"{one['protocol']} ({'C' if one['level'] == 'c' else 'Python'})" if twice or mixed else str(one["protocol"])
+
+
+def _chunks(group: list[Mapping[str, Any]], reference: Mapping[str, Any], width: int) -> list[list[Mapping[str, Any]]]:
+    """Cut a group into tables that fit *width* columns; each begins with the reference."""
+    others = [one for one in group if one is not reference]
+    room = max((width - 28) // 25, 1)
+    return [[reference, *others[i : i + room]] for i in range(0, max(len(others), 1), room)]
+
+
+HEADS = {
+    "pingpong": "One-way time, half the round trip",
+    "stream": "Bandwidth of a stream of messages",
+    "bidir": "Bandwidth of both directions together",
+}
+
+
+def _fill(
+    columns: list[Mapping[str, Any]], sizes: list[int], *, bandwidth: bool, title: str, notes: list[str]
+) -> Table:
+    """Make one table; the first of *columns* is what ratios are against."""
+    from rich import box
+    from rich.table import Table
+
+    # A ratio belongs to what the mode measures: times of ping-pong, bandwidths of streams.
+    with_ratios = bandwidth != (columns[0]["mode"] == "pingpong")
+    if with_ratios and len(columns) > 1:
+        base = _name(columns, columns[0])
+        notes = [*notes, f"ratios of medians against {base}; ~: no evidence of a difference"]
+    table = Table(title=title, caption="; ".join(notes), box=box.SIMPLE_HEAD, pad_edge=False)
+    table.title_justify = table.caption_justify = "left"
+    table.add_column("message", justify="right", no_wrap=True)
+    for i, one in enumerate(columns):
+        table.add_column(_name(columns, one), justify="right", no_wrap=True)
+        if i and with_ratios:
+            table.add_column("ratio", justify="right", no_wrap=True)
+    for nbytes in sizes:
+        row = [format_size(nbytes)]
+        base_point = point_at(columns[0], nbytes)
+        for i, one in enumerate(columns):
+            point = point_at(one, nbytes)
+            if bandwidth:
+                row.append(format_bandwidth(point["bandwidth_Bps"]) if point else "-")
+            else:
+                row.append(_time_cell(point))
+            if i and with_ratios:
+                row.append(
+                    _ratio_cell(point_ratio(point, base_point, bandwidth=bandwidth) if point and base_point else None)
+                )
+        table.add_row(*row)
+    return table
+
+
+def tables(document: Document, against: str | None = None, width: int = 160) -> list[Table]:
+    """Return the tables of a result: times and bandwidths for each way of measuring.
+
+    Parameters
+    ----------
+    document : dict
+        A ``viakit.result/1``.
+    against : str, optional
+        The protocol that ratios are against; the first of each table by default.
+    width : int
+        Columns of the terminal; protocols that do not fit side by side go into further tables.
+
+    Raises
+    ------
+    ValueError
+        If *against* was not measured.
+    """
+    names = list(dict.fromkeys(one["protocol"] for one in document["series"]))
+    if against is not None and against not in names:
+        raise ValueError(f"{against} was not measured: ratios can be against {', '.join(names)}")
+    made = []
+    for group in _groups(document):
+        sizes, hidden = _sizes(group)
+        reference = next((one for one in group if one["protocol"] == against), group[0])
+        notes = [f"{hidden} further sizes are in the result"] if hidden else []
+        mode = group[0]["mode"]
+        for columns in _chunks(group, reference, width):
+            title = f"[bold]{HEADS[mode]}[/bold]\n{_title(group)}"
+            if mode == "pingpong":
+                of_times = ["±: half the 95 % interval of the median", *notes]
+                made.append(_fill(columns, sizes, bandwidth=False, title=title, notes=of_times))
+                title = f"[bold]Bandwidth: message size / one-way time[/bold]\n{_title(group)}"
+            made.append(_fill(columns, sizes, bandwidth=True, title=title, notes=notes))
+    return made
+
+
+def show(document: Document, console: Console, against: str | None = None) -> None:
+    """Print a result: its tables, the floor, what was skipped and what went wrong."""
+    for table in tables(document, against, console.width):
+        console.print(table)
+    floor = document.get("floor")
+    if floor:
+        times = floor["one_way_s"]
+        console.print(
+            f"Floor: one cache line from core to core takes [bold]{format_time(times['median'])}[/bold] one way, "
+            "measured in the same run; no message between processes can be faster."
+        )
+    lost = {one["protocol"]: sum(point.get("lost", 0) for point in one["points"]) for one in document["series"]}
+    for protocol, n in lost.items():
+        if n:
+            console.print(f"[yellow]{protocol} lost {n} messages; they are not in the times.[/yellow]")
+    for one in document.get("skipped", []):
+        console.print(f"[yellow]Not measured: {one['protocol']}.[/yellow] {one['reason']}", highlight=False)
+    if not document.get("complete", True):
+        console.print("[yellow]This run was not finished: what had been measured by then is shown.[/yellow]")
