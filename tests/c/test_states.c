@@ -1,0 +1,128 @@
+/*
+ * test_states.c - docs/states.md is the expectation: every cell of its tables is driven, and what is seen is compared
+ * with what stands there. test_states [STATES.MD [ROW]]
+ *
+ * Each cell runs in a process of its own, so that one that hangs or fails leaves the others to be looked at.
+ */
+#include <ctype.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "states.h"
+
+#define COLUMNS 8
+
+/* Cuts "| a | b |" into trimmed cells; returns their number. */
+static int split(char *line, char *cells[COLUMNS])
+{
+    int n = 0;
+    char *p = strchr(line, '|');
+    while (p && n < COLUMNS) {
+        char *end = strchr(++p, '|'), *last;
+        if (!end)
+            break;
+        *end = 0;
+        while (isspace((unsigned char)*p))
+            p++;
+        for (last = end; last > p && isspace((unsigned char)last[-1]);)
+            *--last = 0;
+        cells[n++] = p;
+        p = end;
+    }
+    return n;
+}
+
+/* In a child: drives one cell and writes what was seen to the pipe. */
+__attribute__((noreturn)) static void child(cell_driver *drive, const char *table, const char *row, int column, int out)
+{
+    char seen[CELL] = "";
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    snprintf(check_context, sizeof(check_context), "%s: %s, column %d", table, row, column + 1);
+    check_deadline(60);
+    if (!drive(row, column, seen))
+        snprintf(seen, sizeof(seen), "(no driver for this row)");
+    if (write(out, seen, strlen(seen)) != (ssize_t)strlen(seen))
+        _exit(1);
+    exit(0);
+}
+
+static int check_cell(cell_driver *drive, const char *table, const char *row, int column, const char *expected)
+{
+    char seen[CELL];
+    int fds[2], status;
+    size_t n = 0;
+    ssize_t got;
+    pid_t pid;
+    CHECK_EQ(pipe(fds), 0);
+    fflush(stdout);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        close(fds[0]);
+        child(drive, table, row, column, fds[1]);
+    }
+    close(fds[1]);
+    while ((got = read(fds[0], seen + n, sizeof(seen) - 1 - n)) > 0)
+        n += (size_t)got;
+    close(fds[0]);
+    seen[n] = 0;
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || strcmp(seen, expected)) {
+        printf("%s: \"%s\", column %d: the table says \"%s\", seen was \"%s\" (status %d)\n", table, row, column + 1,
+               expected, seen, status);
+        return 1;
+    }
+    return 0;
+}
+
+static FILE *open_doc(int argc, char **argv)
+{
+    char path[512], *slash;
+    FILE *f;
+    snprintf(path, sizeof(path), "%s", argc > 1 ? argv[1] : __FILE__);
+    if (argc <= 1) { /* beside the sources: tests/c/test_states.c -> docs/states.md */
+        slash = strrchr(path, '/');
+        snprintf(slash ? slash + 1 : path, 64, "../../docs/states.md");
+    }
+    f = fopen(path, "r");
+    if (!f)
+        FAIL("cannot read %s", path);
+    return f;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        cell_driver *drive;
+    } tables[] = {{"vi", drive_vi}, {"connection", drive_connection}, {"descriptor", drive_descriptor}};
+    FILE *f = open_doc(argc, argv);
+    char line[2048], name[32], *cells[COLUMNS];
+    int table = -1, header = 0, n_cells = 0, n_wrong = 0, seen_tables = 0;
+    while (fgets(line, sizeof(line), f)) {
+        int n;
+        if (sscanf(line, "<!-- table: %31[a-z] -->", name) == 1) {
+            for (table = 2; table >= 0 && strcmp(name, tables[table].name); table--)
+                ;
+            CHECK(table >= 0);
+            header = 2; /* the head and the rule below it */
+            seen_tables++;
+            continue;
+        }
+        if (line[0] != '|') {
+            table = header > 0 ? table : -1;
+            continue;
+        }
+        n = split(line, cells);
+        if (table < 0 || header-- > 0 || (argc > 2 && strcmp(argv[2], cells[0])))
+            continue;
+        header = 0;
+        for (int i = 1; i < n; i++, n_cells++)
+            n_wrong += check_cell(tables[table].drive, tables[table].name, cells[0], i - 1, cells[i]);
+    }
+    fclose(f);
+    CHECK_EQ(seen_tables, 3);
+    CHECK(n_cells > 0);
+    printf("%d cells, %d wrong\n", n_cells, n_wrong);
+    return n_wrong ? 1 : 0;
+}
