@@ -1,0 +1,494 @@
+/*
+ * test_api.c - every function with arguments that are wrong: the call says so, changes nothing and never crashes.
+ *
+ * Handles are tried as NULL, as numbers that never were handles, as handles of objects that are gone, and as handles of
+ * another kind of object. Functions that this provider does not offer yet say VIP_ERROR_NOT_SUPPORTED.
+ */
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "check.h"
+
+#define DEVICE "loop:api"
+
+typedef union {
+    VIP_NET_ADDRESS net;
+    uint8_t room[4 + 6 + 64];
+} address;
+
+/* A NIC with one object of each kind. */
+typedef struct {
+    VIP_NIC_HANDLE nic;
+    VIP_PROTECTION_HANDLE ptag;
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE vi;
+    uint8_t *mem;
+    VIP_MEM_HANDLE mh;
+    VIP_NIC_ATTRIBUTES attr;
+    VIP_VI_ATTRIBUTES vi_attr;
+} objects;
+
+static void open_objects(objects *o)
+{
+    VIP_MEM_ATTRIBUTES mem_attr = {0};
+    memset(o, 0, sizeof(*o));
+    CHECK_OK(VipOpenNic(DEVICE, &o->nic));
+    CHECK_OK(VipQueryNic(o->nic, &o->attr));
+    CHECK_OK(VipCreatePtag(o->nic, &o->ptag));
+    CHECK_OK(VipCreateCQ(o->nic, 16, &o->cq));
+    o->mem = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(o->mem != MAP_FAILED);
+    mem_attr.Ptag = o->ptag;
+    CHECK_OK(VipRegisterMem(o->nic, o->mem, 65536, &mem_attr, &o->mh));
+    o->vi_attr.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY;
+    o->vi_attr.Ptag = o->ptag;
+    CHECK_OK(VipCreateVi(o->nic, &o->vi_attr, NULL, NULL, &o->vi));
+}
+
+static void close_objects(objects *o)
+{
+    CHECK_OK(VipDestroyVi(o->vi));
+    CHECK_OK(VipDestroyCQ(o->cq));
+    CHECK_OK(VipDeregisterMem(o->nic, o->mem, o->mh));
+    CHECK_OK(VipDestroyPtag(o->nic, o->ptag));
+    CHECK_OK(VipCloseNic(o->nic));
+    munmap(o->mem, 65536);
+}
+
+static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    (void)error;
+    if (context)
+        __atomic_add_fetch((int *)context, 1, __ATOMIC_SEQ_CST);
+}
+
+static VIP_NET_ADDRESS *own_address(objects *o, address *a, const char *discriminator)
+{
+    memset(a, 0, sizeof(*a));
+    a->net.HostAddressLen = 6;
+    a->net.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
+    memcpy(a->room + 4, o->attr.LocalNicAddress, 6);
+    memcpy(a->room + 10, discriminator, strlen(discriminator));
+    return &a->net;
+}
+
+/* ---------------------------------------------------------------- handles */
+
+static const VIP_RETURN bad = VIP_INVALID_PARAMETER;
+
+/* Every function that takes a NIC, with everything else in order. */
+static void try_nic(VIP_NIC_HANDLE nic, objects *o)
+{
+    VIP_NIC_ATTRIBUTES attr;
+    VIP_PROTECTION_HANDLE ptag;
+    VIP_MEM_HANDLE mh;
+    VIP_MEM_ATTRIBUTES mem_attr = {0};
+    VIP_VI_HANDLE vi;
+    VIP_CQ_HANDLE cq;
+    VIP_CONN_HANDLE conn;
+    VIP_VI_ATTRIBUTES remote_attr;
+    VIP_UINT64 counters[VIAKIT_N_COUNTERS];
+    viakit_nic_info info;
+    address local, remote;
+    void *p;
+    int n;
+    own_address(o, &local, "x");
+    CHECK_RET(VipCloseNic(nic), bad);
+    CHECK_RET(VipQueryNic(nic, &attr), bad);
+    CHECK_RET(VipErrorCallback(nic, NULL, ignore_error), bad);
+    CHECK_RET(VipCreatePtag(nic, &ptag), bad);
+    CHECK_RET(VipDestroyPtag(nic, o->ptag), bad);
+    CHECK_RET(VipRegisterMem(nic, o->mem, 64, &mem_attr, &mh), bad);
+    CHECK_RET(VipDeregisterMem(nic, o->mem, o->mh), bad);
+    CHECK_RET(VipQueryMem(nic, o->mem, o->mh, &mem_attr), bad);
+    CHECK_RET(VipSetMemAttributes(nic, o->mem, o->mh, &mem_attr), bad);
+    CHECK_RET(VipCreateVi(nic, &o->vi_attr, NULL, NULL, &vi), bad);
+    CHECK_RET(VipCreateCQ(nic, 16, &cq), bad);
+    CHECK_RET(VipConnectWait(nic, &local.net, 0, &remote.net, &remote_attr, &conn), bad);
+    CHECK_RET(VipNSInit(nic, NULL), bad);
+    CHECK_RET(VipNSGetHostByName(nic, (VIP_CHAR *)"localhost", &remote.net, 0), bad);
+    CHECK_RET(VipNSShutdown(nic), bad);
+    CHECK_RET(viakit_query_nic(nic, &info), bad);
+    CHECK_RET(viakit_poll(nic, &n), bad);
+    CHECK_RET(viakit_alloc(nic, 64, &p), bad);
+    CHECK_RET(viakit_free(nic, o->mem), bad);
+    CHECK_RET(viakit_nic_counters(nic, counters), bad);
+    CHECK_RET(viakit_set_frame_filter(nic, NULL, NULL), bad);
+    CHECK(strlen(viakit_last_error()) > 0);
+}
+
+static void try_vi(VIP_VI_HANDLE vi, objects *o)
+{
+    VIP_VI_STATE state;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_BOOLEAN x, y;
+    VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)o->mem, *got;
+    VIP_UINT64 counters[VIAKIT_N_COUNTERS];
+    address local, remote;
+    own_address(o, &local, "x");
+    own_address(o, &remote, "x");
+    CHECK_RET(VipDestroyVi(vi), bad);
+    CHECK_RET(VipQueryVi(vi, &state, &attr, &x, &y), bad);
+    CHECK_RET(VipPostSend(vi, d, o->mh), bad);
+    CHECK_RET(VipPostRecv(vi, d, o->mh), bad);
+    CHECK_RET(VipSendDone(vi, &got), bad);
+    CHECK_RET(VipRecvDone(vi, &got), bad);
+    CHECK_RET(VipSendWait(vi, 10, &got), bad);
+    CHECK_RET(VipRecvWait(vi, 10, &got), bad);
+    CHECK_RET(VipConnectRequest(vi, &local.net, &remote.net, 10, &attr), bad);
+    CHECK_RET(VipDisconnect(vi), bad);
+    CHECK_RET(viakit_vi_counters(vi, counters), bad);
+    CHECK(VipGetUserData(vi) == NULL);
+    VipSetUserData(vi, &local);
+}
+
+static void try_cq(VIP_CQ_HANDLE cq, objects *o)
+{
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+    CHECK_RET(VipDestroyCQ(cq), bad);
+    CHECK_RET(VipCQDone(cq, &vi, &recv), bad);
+    CHECK_RET(VipCQWait(cq, 10, &vi, &recv), bad);
+    if (cq)
+        CHECK_RET(VipCreateVi(o->nic, &o->vi_attr, cq, NULL, &vi), bad);
+}
+
+static void try_conn(VIP_CONN_HANDLE conn, objects *o)
+{
+    CHECK_RET(VipConnectAccept(conn, o->vi), bad);
+    CHECK_RET(VipConnectReject(conn), bad);
+}
+
+static void test_handles(void)
+{
+    objects o, old;
+    void *wrong[8];
+    int n = 0;
+    open_objects(&old);
+    close_objects(&old);
+    open_objects(&o);
+    CHECK(old.nic != o.nic && old.vi != o.vi && old.cq != o.cq && old.ptag != o.ptag);
+    wrong[n++] = NULL;
+    wrong[n++] = (void *)1;
+    wrong[n++] = (void *)~(uintptr_t)0;
+    wrong[n++] = (void *)(uintptr_t)0x7fffdeadbeef;
+    wrong[n++] = o.mem;
+    for (int i = 0; i < n; i++) {
+        try_nic(wrong[i], &o);
+        try_vi(wrong[i], &o);
+        try_cq(wrong[i], &o);
+        try_conn(wrong[i], &o);
+        if (wrong[i])
+            CHECK_RET(VipDestroyPtag(o.nic, wrong[i]), bad);
+    }
+    try_nic(old.nic, &o);
+    try_vi(old.vi, &o);
+    try_cq(old.cq, &o);
+    CHECK_RET(VipDestroyPtag(o.nic, old.ptag), bad);
+    try_nic(o.vi, &o);
+    try_nic(o.cq, &o);
+    try_nic(o.ptag, &o);
+    try_vi(o.nic, &o);
+    try_vi(o.cq, &o);
+    try_cq(o.nic, &o);
+    try_cq(o.vi, &o);
+    try_conn(o.vi, &o);
+    CHECK_RET(VipDestroyPtag(o.nic, o.vi), bad);
+    close_objects(&o);
+}
+
+/* ---------------------------------------------------------------- values */
+
+static void test_open(void)
+{
+    VIP_NIC_HANDLE nic = (VIP_NIC_HANDLE)&nic;
+    char name[300];
+    static const char *const none[] = {"", "nosuch", "loopy", "eth:", "eth:nosuchif0", "shm/", ":", "eth:lo lo"};
+    CHECK_RET(VipOpenNic(NULL, &nic), bad);
+    CHECK_RET(VipOpenNic(DEVICE, NULL), bad);
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        VIP_RETURN r = VipOpenNic(none[i], &nic);
+        if (r != VIP_INVALID_PARAMETER && r != VIP_ERROR_RESOURCE)
+            FAIL("VipOpenNic(\"%s\") returned %s", none[i], check_return_name(r));
+        CHECK(strlen(viakit_last_error()) > 20); /* a sentence, not a code */
+    }
+    memset(name, 'x', sizeof(name));
+    memcpy(name, "loop:", 5);
+    name[sizeof(name) - 1] = 0;
+    CHECK(VipOpenNic(name, &nic) != VIP_SUCCESS);
+    memcpy(name, "shm::", 5);
+    CHECK(VipOpenNic(name, &nic) != VIP_SUCCESS);
+    CHECK(nic == (VIP_NIC_HANDLE)&nic); /* results are set on success only */
+    CHECK(VipOpenNic("shm:../../etc/passwd", &nic) != VIP_SUCCESS);
+}
+
+static void test_nulls(void)
+{
+    objects o;
+    VIP_CONN_HANDLE conn;
+    VIP_VI_ATTRIBUTES attr;
+    address local, remote;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+    open_objects(&o);
+    own_address(&o, &local, "x");
+    CHECK_RET(VipQueryNic(o.nic, NULL), bad);
+    CHECK_RET(VipCreatePtag(o.nic, NULL), bad);
+    CHECK_RET(VipRegisterMem(o.nic, o.mem, 64, NULL, NULL), bad);
+    CHECK_RET(VipQueryMem(o.nic, o.mem, o.mh, NULL), bad);
+    CHECK_RET(VipSetMemAttributes(o.nic, o.mem, o.mh, NULL), bad);
+    CHECK_RET(VipCreateVi(o.nic, NULL, NULL, NULL, &vi), bad);
+    CHECK_RET(VipCreateVi(o.nic, &o.vi_attr, NULL, NULL, NULL), bad);
+    CHECK_RET(VipSendDone(o.vi, NULL), bad);
+    CHECK_RET(VipRecvDone(o.vi, NULL), bad);
+    CHECK_RET(VipSendWait(o.vi, 1, NULL), bad);
+    CHECK_RET(VipRecvWait(o.vi, 1, NULL), bad);
+    CHECK_RET(VipCreateCQ(o.nic, 16, NULL), bad);
+    CHECK_RET(VipCQDone(o.cq, NULL, &recv), bad);
+    CHECK_RET(VipCQDone(o.cq, &vi, NULL), bad);
+    CHECK_RET(VipCQWait(o.cq, 1, NULL, &recv), bad);
+    CHECK_RET(VipConnectWait(o.nic, NULL, 0, &remote.net, &attr, &conn), bad);
+    CHECK_RET(VipConnectWait(o.nic, &local.net, 0, &remote.net, &attr, NULL), bad);
+    CHECK_RET(VipConnectRequest(o.vi, &local.net, NULL, 10, &attr), bad);
+    CHECK_RET(VipNSGetHostByName(o.nic, NULL, &remote.net, 0), bad);
+    CHECK_RET(VipNSGetHostByName(o.nic, (VIP_CHAR *)"localhost", NULL, 0), bad);
+    CHECK_RET(viakit_query_nic(o.nic, NULL), bad);
+    CHECK_RET(viakit_nic_counters(o.nic, NULL), bad);
+    CHECK_RET(viakit_vi_counters(o.vi, NULL), bad);
+    CHECK_RET(viakit_alloc(o.nic, 64, NULL), bad);
+    CHECK_OK(viakit_poll(o.nic, NULL));
+    close_objects(&o);
+}
+
+static void test_attributes(void)
+{
+    objects o, other;
+    VIP_VI_ATTRIBUTES a;
+    VIP_VI_HANDLE vi = NULL;
+    VIP_CQ_HANDLE cq;
+    static const VIP_RELIABILITY_LEVEL levels[] = {0, 3, 5, 6, 7, 8, 1 << 14};
+    open_objects(&o);
+    open_objects(&other);
+    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+        a = o.vi_attr;
+        a.ReliabilityLevel = levels[i];
+        CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_RELIABILITY_LEVEL);
+    }
+    a = o.vi_attr;
+    a.MaxTransferSize = o.attr.MaxTransferSize + 1;
+    CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_MTU);
+    a = o.vi_attr;
+    a.Ptag = other.ptag;
+    CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_PTAG);
+    a.Ptag = o.cq;
+    CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_PTAG);
+    a = o.vi_attr;
+    a.EnableRdmaRead = VIP_TRUE;
+    if (!o.attr.RDMAReadSupport)
+        CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_RDMAREAD);
+    CHECK_RET(VipCreateVi(o.nic, &o.vi_attr, other.cq, NULL, &vi), bad);
+    CHECK_RET(VipCreateVi(o.nic, &o.vi_attr, NULL, other.cq, &vi), bad);
+    CHECK(vi == NULL);
+    CHECK_RET(VipCreateCQ(o.nic, 0, &cq), bad);
+    CHECK_RET(VipCreateCQ(o.nic, o.attr.MaxCQEntries + 1, &cq), bad);
+    CHECK_OK(VipCreateCQ(o.nic, o.attr.MaxCQEntries, &cq));
+    CHECK_OK(VipDestroyCQ(cq));
+    CHECK_OK(VipCreateVi(o.nic, &o.vi_attr, o.cq, o.cq, &vi)); /* one queue for both */
+    CHECK_RET(VipDestroyCQ(o.cq), VIP_ERROR_RESOURCE);
+    CHECK_OK(VipDestroyVi(vi));
+    CHECK_RET(VipDestroyPtag(o.nic, other.ptag), bad);
+    CHECK_RET(VipDestroyPtag(o.nic, o.ptag), VIP_ERROR_RESOURCE);
+    close_objects(&other);
+    close_objects(&o);
+}
+
+static void test_addresses(void)
+{
+    objects o;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    open_objects(&o);
+    for (int i = 0; i < 4; i++) {
+        own_address(&o, &local, "x");
+        own_address(&o, &remote, "x");
+        switch (i) {
+        case 0:
+            remote.net.HostAddressLen = 5;
+            break;
+        case 1:
+            remote.net.HostAddressLen = 0xFFFF;
+            break;
+        case 2:
+            remote.net.DiscriminatorLen = (VIP_UINT16)(o.attr.MaxDiscriminatorLen + 1);
+            break;
+        default:
+            remote.net.DiscriminatorLen = 0xFFFF;
+        }
+        CHECK_RET(VipConnectRequest(o.vi, &local.net, &remote.net, 10, &attr), bad);
+        CHECK_RET(VipConnectWait(o.nic, &remote.net, 0, &local.net, &attr, &conn), bad);
+    }
+    own_address(&o, &remote, "x");
+    CHECK_RET(VipConnectRequest(o.vi, &local.net, &remote.net, 0, &attr), bad);
+    /* To itself: nobody waits, and it must not wait for itself. */
+    CHECK_RET(VipConnectRequest(o.vi, own_address(&o, &local, "x"), &remote.net, 1000, &attr), VIP_NO_MATCH);
+    close_objects(&o);
+}
+
+/* ---------------------------------------------------------------- completion queues that are too small */
+
+static void test_cq_overrun(void)
+{
+    objects o;
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE vi, from;
+    VIP_BOOLEAN recv;
+    VIP_DESCRIPTOR *d[3], *got;
+    int errors = 0;
+    open_objects(&o);
+    CHECK_OK(VipErrorCallback(o.nic, &errors, ignore_error));
+    CHECK_OK(VipCreateCQ(o.nic, 2, &cq));
+    CHECK_OK(VipCreateVi(o.nic, &o.vi_attr, cq, NULL, &vi));
+    for (int i = 0; i < 3; i++) { /* not connected: each comes back at once */
+        d[i] = (VIP_DESCRIPTOR *)(void *)(o.mem + 64 * i);
+        memset(d[i], 0, sizeof(*d[i]));
+        CHECK_OK(VipPostSend(vi, d[i], o.mh));
+    }
+    WAIT_UNTIL(__atomic_load_n(&errors, __ATOMIC_SEQ_CST) == 1); /* catastrophic, once */
+    CHECK_OK(VipCQDone(cq, &from, &recv));
+    CHECK(from == vi && recv == VIP_FALSE);
+    CHECK_OK(VipCQDone(cq, &from, &recv));
+    CHECK_RET(VipCQDone(cq, &from, &recv), VIP_NOT_DONE);
+    for (int i = 0; i < 3; i++) { /* the descriptors themselves are not lost */
+        CHECK_RET(VipSendDone(vi, &got), VIP_DESCRIPTOR_ERROR);
+        CHECK(got == d[i]);
+        CHECK_STATUS(got, VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR);
+    }
+    CHECK_OK(VipErrorCallback(o.nic, NULL, NULL));
+    CHECK_OK(VipDestroyVi(vi));
+    CHECK_OK(VipDestroyCQ(cq));
+    close_objects(&o);
+}
+
+/* ---------------------------------------------------------------- names */
+
+static void test_names(void)
+{
+    objects o;
+    address a;
+    int n_counters = 0;
+    open_objects(&o);
+    CHECK_OK(VipNSInit(o.nic, NULL));
+    memset(&a, 0, sizeof(a));
+    CHECK_OK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"localhost", &a.net, 0));
+    CHECK_EQ(a.net.HostAddressLen, 6);
+    CHECK(!memcmp(a.room + 4, o.attr.LocalNicAddress, 6));
+    CHECK_RET(VipNSGetHostByName(o.nic, (VIP_CHAR *)"no.such.host.anywhere", &a.net, 0), VIP_ERROR_NAMESERVICE);
+    CHECK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"localhost", &a.net, 1) != VIP_SUCCESS); /* it has one address */
+    CHECK_OK(VipNSShutdown(o.nic));
+    for (int code = 0; code <= VIP_ERROR_NOT_SUPPORTED; code++)
+        CHECK(viakit_return_name(code) && viakit_return_text(code));
+    CHECK(!viakit_return_name(-1) && !viakit_return_name(VIP_ERROR_NOT_SUPPORTED + 1));
+    for (int code = 0; code <= VIP_ERROR_CATASTROPHIC; code++)
+        CHECK(viakit_error_code_name(code) && viakit_error_code_text(code));
+    for (int state = 0; state <= VIP_STATE_ERROR; state++)
+        CHECK(viakit_state_name(state) != NULL);
+    CHECK(!strcmp(viakit_return_name(VIP_NO_MATCH), "VIP_NO_MATCH"));
+    CHECK(!strcmp(viakit_error_code_text(VIP_ERROR_CONN_LOST), "Connection lost"));
+    while (viakit_counter_name(n_counters))
+        CHECK(viakit_counter_text(n_counters++) != NULL);
+    CHECK_EQ(n_counters, VIAKIT_N_COUNTERS);
+    CHECK(!viakit_counter_name(-1));
+    close_objects(&o);
+}
+
+/* ---------------------------------------------------------------- what comes later */
+
+static void nothing(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d)
+{
+    (void)context, (void)nic, (void)vi, (void)d;
+}
+
+static void nothing_cq(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN recv)
+{
+    (void)context, (void)nic, (void)vi, (void)recv;
+}
+
+static void test_not_supported(void)
+{
+    const VIP_RETURN later = VIP_ERROR_NOT_SUPPORTED;
+    objects o;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_AUTODISCOVERY_LIST list;
+    VIP_BOOLEAN deferred;
+    char name[64];
+    VIP_ULONG len = sizeof(name);
+    open_objects(&o);
+    own_address(&o, &local, "x");
+    own_address(&o, &remote, "x");
+    attr = o.vi_attr;
+    memset(&list, 0, sizeof(list));
+    CHECK_RET(VipConnectPeerRequest(o.vi, &local.net, &remote.net, 10), later);
+    CHECK_RET(VipConnectPeerDone(o.vi, &attr), later);
+    CHECK_RET(VipConnectPeerWait(o.vi, &attr), later);
+    CHECK_RET(VipSendNotify(o.vi, NULL, nothing), later);
+    CHECK_RET(VipRecvNotify(o.vi, NULL, nothing), later);
+    CHECK_RET(VipCQNotify(o.cq, NULL, nothing_cq), later);
+    CHECK_RET(VipResizeCQ(o.cq, 32), later);
+    CHECK_RET(VipSetViAttributes(o.vi, &attr), later);
+    CHECK_RET(VipNSGetHostByAddr(o.nic, &local.net, name, &len), later);
+    CHECK_RET(VipQuerySystemManagementInfo(o.nic, VIP_SMI_AUTODISCOVERY, &list), later);
+    CHECK_RET(VipAddTagCQ(o.cq, NULL, 1, 0), later);
+    CHECK_RET(VipRemoveTagCQ(o.cq, NULL, 1), later);
+    CHECK_RET(VipPostDeferredSends(o.vi, VIP_TRUE, &deferred), later);
+    CHECK(strlen(viakit_last_error()) > 0);
+    close_objects(&o);
+}
+
+/* ---------------------------------------------------------------- fork */
+
+static void test_fork(void)
+{
+    objects o;
+    VIP_NIC_ATTRIBUTES attr;
+    VIP_DESCRIPTOR *d;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+    pid_t pid;
+    int status;
+    open_objects(&o);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) { /* the parent's handles are not the child's */
+        VIP_RETURN r[5];
+        r[0] = VipQueryNic(o.nic, &attr);
+        r[1] = VipRecvDone(o.vi, &d);
+        r[2] = VipCQDone(o.cq, &vi, &recv);
+        r[3] = VipDestroyVi(o.vi);
+        r[4] = VipCloseNic(o.nic);
+        for (int i = 0; i < 5; i++)
+            CHECK(r[i] == VIP_INVALID_STATE || r[i] == VIP_INVALID_PARAMETER);
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close_objects(&o); /* and the child has taken nothing away */
+}
+
+int main(void)
+{
+    snprintf(check_context, sizeof(check_context), "api");
+    check_deadline(120);
+    test_open();
+    test_handles();
+    test_nulls();
+    test_attributes();
+    test_addresses();
+    test_cq_overrun();
+    test_names();
+    test_not_supported();
+    test_fork();
+    CHECK_NOTHING_LEFT();
+    return 0;
+}

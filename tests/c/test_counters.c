@@ -1,0 +1,180 @@
+/*
+ * test_counters.c - the counters keep their promises: test_counters LINK [CASE...], see harness.h for LINK.
+ *
+ * On eth a 64-byte message costs one system call to send and none to receive by polling; on every link a message's
+ * payload is copied as often as the documentation says, and what one side counts as sent the other counts as received.
+ */
+#include "harness.h"
+
+#define N 200
+
+typedef VIP_UINT64 counters[VIAKIT_N_COUNTERS];
+
+static VIP_UINT64 since(const counters before, const counters after, viakit_counter c)
+{
+    return after[c] - before[c];
+}
+
+#define SINCE(name) since(before, after, VIAKIT_COUNTER_##name)
+
+/* N round trips of `len` bytes, polled, with everything reposted off the path. */
+static void ping_pong(endpoint *e, size_t len, int n)
+{
+    VIP_DESCRIPTOR *rd[4], *sd = descriptor(e, 1);
+    uint8_t *in = buffer(e, len), *out = buffer(e, len);
+    for (int i = 0; i < 4; i++)
+        post_recv(e, prep_recv(e, rd[i] = descriptor(e, 1), in, len));
+    SIDE_SYNC(e->s, 1);
+    for (int i = 0; i < n; i++) {
+        if (e->s->role == SIDE_A)
+            post_send(e, prep_send(e, sd, out, len));
+        CHECK(next_recv(e) == rd[i % 4]);
+        if (e->s->role == SIDE_B)
+            post_send(e, prep_send(e, sd, out, len));
+        reap_send(e, sd, VIP_STATUS_OP_SEND);
+        post_recv(e, prep_recv(e, rd[i % 4], in, len));
+    }
+}
+
+/* ---- agree: what is sent is received, by NIC and by VI */
+
+static void agree_both(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        counters before, after, vi;
+        uint64_t theirs;
+        endpoint_open(&e, s, s->levels[i], 1 << 20);
+        endpoint_connect(&e, "agree");
+        CHECK_OK(viakit_nic_counters(s->nic, before));
+        ping_pong(&e, 3000, N);
+        SIDE_SYNC(s, 2);
+        CHECK_OK(viakit_nic_counters(s->nic, after));
+        CHECK_OK(viakit_vi_counters(e.vi, vi));
+        CHECK_EQ(SINCE(messages_sent), N);
+        CHECK_EQ(SINCE(messages_received), N);
+        CHECK_EQ(SINCE(bytes_sent), 3000 * N);
+        CHECK_EQ(SINCE(bytes_received), 3000 * N);
+        CHECK_EQ(vi[VIAKIT_COUNTER_messages_sent], N);
+        CHECK_EQ(vi[VIAKIT_COUNTER_bytes_received], 3000 * N);
+        CHECK_EQ(SINCE(rdma_writes_sent), 0);
+        CHECK_EQ(SINCE(async_errors), 0);
+        theirs = side_exchange(s, SINCE(messages_sent));
+        CHECK_EQ(theirs, SINCE(messages_received));
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+/* ---- quiet: on a link that loses nothing, nothing is repeated, dropped or complained about */
+
+static void quiet_both(side *s)
+{
+    endpoint e;
+    counters before, after;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_connect(&e, "quiet");
+    CHECK_OK(viakit_nic_counters(s->nic, before));
+    ping_pong(&e, 64, N);
+    SIDE_SYNC(s, 2);
+    CHECK_OK(viakit_nic_counters(s->nic, after));
+    CHECK_EQ(SINCE(dropped_checksum), 0);
+    CHECK_EQ(SINCE(dropped_malformed), 0);
+    CHECK_EQ(SINCE(dropped_version), 0);
+    CHECK_EQ(SINCE(dropped_stranger), 0);
+    CHECK_EQ(SINCE(dropped_no_descriptor), 0);
+    CHECK_EQ(SINCE(dropped_ring_full), 0);
+    CHECK_EQ(SINCE(dropped_filter), 0);
+    CHECK_EQ(SINCE(naks_sent), 0);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- noisy: with faults each kind of them is seen where it is counted */
+
+static void noisy_both(side *s)
+{
+    endpoint e;
+    counters before, after;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1 << 20);
+    endpoint_connect(&e, "noisy");
+    CHECK_OK(viakit_nic_counters(s->nic, before));
+    ping_pong(&e, 20000, 2 * N);
+    SIDE_SYNC(s, 2);
+    CHECK_OK(viakit_nic_counters(s->nic, after));
+    CHECK_EQ(SINCE(messages_received), 2 * N);
+    if (s->link->fault) {
+        CHECK(SINCE(dropped_filter) > 0);
+        CHECK(SINCE(dropped_checksum) > 0);
+        CHECK(SINCE(dropped_duplicate) > 0);
+        CHECK(SINCE(dropped_out_of_order) > 0);
+        CHECK(SINCE(frames_retransmitted) > 0);
+        CHECK(SINCE(naks_sent) > 0 && SINCE(naks_received) > 0);
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- copies: one of each payload on its way in, none on its way out */
+
+static void copies_both(side *s)
+{
+    endpoint e;
+    counters before, after;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_connect(&e, "copies");
+    CHECK_OK(viakit_nic_counters(s->nic, before));
+    ping_pong(&e, 64, N);
+    SIDE_SYNC(s, 2);
+    CHECK_OK(viakit_nic_counters(s->nic, after));
+    printf("       %s %c: %.2f copies and %.1f bytes copied per message of 64 B received\n", s->link->name,
+           s->role == SIDE_A ? 'A' : 'B', (double)SINCE(copies) / N, (double)SINCE(bytes_copied) / N);
+    CHECK(SINCE(copies) >= N); /* data does not appear by itself */
+    CHECK(SINCE(copies) <= 2 * N);
+    CHECK(SINCE(bytes_copied) <= 2 * 64 * N);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- system_calls: eth, 64 B, polled: one to send, none to receive */
+
+static void system_calls_both(side *s)
+{
+    endpoint e;
+    counters before, after;
+    VIP_UINT64 sends;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_connect(&e, "calls");
+    ping_pong(&e, 64, 10);
+    SIDE_SYNC(s, 2);
+    e.used = e.n_buffers = 0;
+    CHECK_OK(VipDisconnect(e.vi));
+    drain(e.vi);
+    endpoint_connect(&e, "calls again");
+    CHECK_OK(viakit_nic_counters(s->nic, before));
+    ping_pong(&e, 64, N);
+    CHECK_OK(viakit_nic_counters(s->nic, after));
+    /* What left: N messages, and the few acknowledgements for which no message came along in time. */
+    sends = SINCE(frames_sent);
+    printf("       %s %c: %llu system calls for %d messages sent and %d received; %llu frames sent\n", s->link->name,
+           s->role == SIDE_A ? 'A' : 'B', (unsigned long long)SINCE(system_calls), N, N, (unsigned long long)sends);
+    CHECK(SINCE(messages_received) >= N);
+    CHECK(SINCE(system_calls) <= sends); /* not one more than frames sent: receiving costs none */
+    CHECK(sends >= N && sends <= N + SINCE(acks_sent) + SINCE(probes_sent) + SINCE(frames_retransmitted));
+    SIDE_SYNC(s, 3);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static const test_case cases[] = {
+    {"agree", agree_both, agree_both, 0, NULL},
+    {"quiet", quiet_both, quiet_both, CASE_NO_FAULT, NULL},
+    {"noisy", noisy_both, noisy_both, 0, NULL},
+    {"copies", copies_both, copies_both, CASE_NO_FAULT, NULL},
+    {"system_calls", system_calls_both, system_calls_both, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}

@@ -1,0 +1,233 @@
+/*
+ * test_mem.c - registered memory: rights, handles, limits, and what happens where memory may not be locked.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "check.h"
+
+static VIP_NIC_HANDLE open_loop(void)
+{
+    VIP_NIC_HANDLE nic;
+    CHECK_OK(VipOpenNic("loop:mem", &nic));
+    return nic;
+}
+
+static uint8_t *map(size_t len)
+{
+    void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    return p;
+}
+
+static viakit_nic_info info_of(VIP_NIC_HANDLE nic)
+{
+    viakit_nic_info info;
+    CHECK_OK(viakit_query_nic(nic, &info));
+    return info;
+}
+
+/* The same memory twice with different rights: two handles, each with its own attributes, each with its own life. */
+static void test_twice(void)
+{
+    VIP_NIC_HANDLE nic = open_loop();
+    VIP_PROTECTION_HANDLE ptag;
+    VIP_MEM_ATTRIBUTES a, got;
+    VIP_MEM_HANDLE h1, h2;
+    uint8_t *p = map(8192);
+    CHECK_OK(VipCreatePtag(nic, &ptag));
+    memset(&a, 0, sizeof(a));
+    a.Ptag = ptag;
+    CHECK_OK(VipRegisterMem(nic, p, 8192, &a, &h1));
+    a.EnableRdmaWrite = VIP_TRUE;
+    CHECK_OK(VipRegisterMem(nic, p, 8192, &a, &h2));
+    CHECK(h1 != h2 && h1 != 0 && h2 != 0);
+    CHECK_OK(VipQueryMem(nic, p, h1, &got));
+    CHECK(got.Ptag == ptag && got.EnableRdmaWrite == VIP_FALSE && got.EnableRdmaRead == VIP_FALSE);
+    CHECK_OK(VipQueryMem(nic, p, h2, &got));
+    CHECK(got.Ptag == ptag && got.EnableRdmaWrite == VIP_TRUE);
+    CHECK_EQ(info_of(nic).regions, 2);
+    CHECK_EQ(info_of(nic).bytes_registered, 16384);
+    CHECK_RET(VipDestroyPtag(nic, ptag), VIP_ERROR_RESOURCE);
+    CHECK_OK(VipDeregisterMem(nic, p, h1));
+    CHECK_RET(VipQueryMem(nic, p, h1, &got), VIP_INVALID_PARAMETER);
+    CHECK_OK(VipQueryMem(nic, p, h2, &got));
+    CHECK_OK(VipDeregisterMem(nic, p, h2));
+    CHECK_EQ(info_of(nic).bytes_registered, 0);
+    CHECK_EQ(info_of(nic).bytes_pinned, 0);
+    CHECK_OK(VipDestroyPtag(nic, ptag));
+    CHECK_OK(VipCloseNic(nic));
+    munmap(p, 8192);
+}
+
+static void test_set_attributes(void)
+{
+    VIP_NIC_HANDLE nic = open_loop();
+    VIP_PROTECTION_HANDLE t1, t2;
+    VIP_MEM_ATTRIBUTES a = {0}, got;
+    VIP_MEM_HANDLE h;
+    uint8_t *p = map(4096);
+    CHECK_OK(VipCreatePtag(nic, &t1));
+    CHECK_OK(VipCreatePtag(nic, &t2));
+    a.Ptag = t1;
+    CHECK_OK(VipRegisterMem(nic, p, 4096, &a, &h));
+    a.Ptag = t2;
+    a.EnableRdmaWrite = VIP_TRUE;
+    CHECK_OK(VipSetMemAttributes(nic, p, h, &a));
+    CHECK_OK(VipQueryMem(nic, p, h, &got));
+    CHECK(got.Ptag == t2 && got.EnableRdmaWrite == VIP_TRUE);
+    CHECK_OK(VipDestroyPtag(nic, t1)); /* no longer in use */
+    CHECK_RET(VipDestroyPtag(nic, t2), VIP_ERROR_RESOURCE);
+    a.Ptag = t1;
+    CHECK_RET(VipSetMemAttributes(nic, p, h, &a), VIP_INVALID_PTAG);
+    CHECK_OK(VipQueryMem(nic, p, h, &got));
+    CHECK(got.Ptag == t2);
+    CHECK_OK(VipDeregisterMem(nic, p, h));
+    CHECK_OK(VipRegisterMem(nic, p, 4096, NULL, &h)); /* no attributes: no tag, no rights */
+    CHECK_OK(VipQueryMem(nic, p, h, &got));
+    CHECK(got.Ptag == NULL && got.EnableRdmaWrite == VIP_FALSE);
+    CHECK_OK(VipDeregisterMem(nic, p, h));
+    CHECK_OK(VipCloseNic(nic));
+    munmap(p, 4096);
+}
+
+static void test_wrong(void)
+{
+    const VIP_RETURN bad = VIP_INVALID_PARAMETER;
+    VIP_NIC_HANDLE nic = open_loop(), other = open_loop();
+    VIP_PROTECTION_HANDLE foreign;
+    VIP_MEM_ATTRIBUTES a = {0};
+    VIP_MEM_HANDLE h = 77, h2;
+    uint8_t *p = map(8192);
+    CHECK_RET(VipRegisterMem(nic, NULL, 4096, NULL, &h), bad);
+    CHECK_RET(VipRegisterMem(nic, p, 0, NULL, &h), bad);
+    CHECK_RET(VipRegisterMem(nic, p, ~(VIP_ULONG)0, NULL, &h), bad);
+    CHECK_RET(VipRegisterMem(nic, (void *)(uintptr_t)-4096, 8192, NULL, &h), bad);
+    munmap(p + 4096, 4096);
+    CHECK_RET(VipRegisterMem(nic, p, 8192, NULL, &h), bad); /* half of it is not there */
+    CHECK_OK(VipCreatePtag(other, &foreign));
+    a.Ptag = foreign;
+    CHECK_RET(VipRegisterMem(nic, p, 4096, &a, &h), VIP_INVALID_PTAG);
+    CHECK_EQ(h, 77);
+    CHECK_OK(VipRegisterMem(nic, p, 4096, NULL, &h));
+    CHECK_RET(VipDeregisterMem(nic, p + 64, h), bad); /* not the address it was registered with */
+    CHECK_RET(VipDeregisterMem(nic, p, h ^ 1), bad);
+    CHECK_RET(VipDeregisterMem(nic, p, h ^ 0x10000), bad);
+    CHECK_RET(VipDeregisterMem(nic, p, 0), bad);
+    CHECK_RET(VipDeregisterMem(nic, p, 0xFFFFFFFFu), bad);
+    CHECK_RET(VipDeregisterMem(other, p, h), bad);
+    CHECK_OK(VipDeregisterMem(nic, p, h));
+    CHECK_RET(VipDeregisterMem(nic, p, h), bad);
+    CHECK_OK(VipRegisterMem(nic, p, 4096, NULL, &h2));
+    CHECK(h2 != h); /* an old handle does not come to mean new memory */
+    CHECK_RET(VipDeregisterMem(nic, p, h), bad);
+    munmap(p, 4096); /* before it is deregistered: the program's mistake, not to be answered with a crash */
+    CHECK_OK(VipDeregisterMem(nic, p, h2));
+    CHECK_OK(VipCloseNic(other));
+    CHECK_OK(VipCloseNic(nic));
+}
+
+/* As many regions as the NIC says, and not one more; all of them usable again afterwards. */
+static void test_limit(void)
+{
+    VIP_NIC_HANDLE nic = open_loop();
+    VIP_NIC_ATTRIBUTES attr;
+    VIP_MEM_HANDLE *h, more;
+    VIP_ULONG n = 0;
+    uint8_t *p = map(4096);
+    CHECK_OK(VipQueryNic(nic, &attr));
+    h = calloc(attr.MaxRegisterRegions + 1, sizeof(*h));
+    CHECK(h != NULL);
+    while (n <= attr.MaxRegisterRegions && VipRegisterMem(nic, p, 64, NULL, &h[n]) == VIP_SUCCESS)
+        n++;
+    CHECK_EQ(n, attr.MaxRegisterRegions);
+    CHECK_RET(VipRegisterMem(nic, p, 64, NULL, &more), VIP_ERROR_RESOURCE);
+    for (VIP_ULONG i = 0; i < n; i++)
+        CHECK_OK(VipDeregisterMem(nic, p, h[i]));
+    CHECK_OK(VipRegisterMem(nic, p, 64, NULL, &more));
+    CHECK_OK(VipDeregisterMem(nic, p, more));
+    CHECK_EQ(info_of(nic).bytes_registered, 0);
+    free(h);
+    CHECK_OK(VipCloseNic(nic));
+    munmap(p, 4096);
+}
+
+/* RLIMIT_MEMLOCK of 64 KiB, without the privilege to exceed it: registration works, and says what it could not pin. */
+static void test_memlock(void)
+{
+    int status;
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        struct rlimit limit = {65536, 65536};
+        VIP_UINT64 before[VIAKIT_N_COUNTERS], after[VIAKIT_N_COUNTERS];
+        VIP_MEM_HANDLE h;
+        VIP_NIC_HANDLE nic;
+        size_t len = 1 << 20;
+        uint8_t *p = map(len);
+        check_deadline(60);
+        CHECK_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+        if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
+            FAIL("cannot give up root: %s", strerror(errno));
+        nic = open_loop();
+        CHECK_OK(viakit_nic_counters(nic, before));
+        CHECK_OK(VipRegisterMem(nic, p, len, NULL, &h));
+        CHECK_OK(viakit_nic_counters(nic, after));
+        CHECK_EQ(after[VIAKIT_COUNTER_pin_failures] - before[VIAKIT_COUNTER_pin_failures], 1);
+        CHECK_EQ(info_of(nic).bytes_registered, (long long)len);
+        CHECK(info_of(nic).bytes_pinned < len);
+        CHECK_OK(VipDeregisterMem(nic, p, h));
+        CHECK_OK(VipCloseNic(nic));
+        CHECK_NOTHING_LEFT();
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* viakit_alloc: page-aligned, zeroed, registrable in part, and not to be freed under a registration. */
+static void test_alloc(void)
+{
+    static const char *const devices[] = {"loop:mem", "shm:mem"};
+    for (int i = 0; i < 2; i++) {
+        VIP_NIC_HANDLE nic;
+        VIP_MEM_HANDLE h;
+        char device[64];
+        void *p, *q;
+        snprintf(device, sizeof(device), "%s%d", devices[i], (int)getpid());
+        CHECK_OK(VipOpenNic(device, &nic));
+        CHECK_RET(viakit_alloc(nic, 0, &p), VIP_INVALID_PARAMETER);
+        CHECK(viakit_alloc(nic, (size_t)1 << 62, &p) != VIP_SUCCESS);
+        CHECK_OK(viakit_alloc(nic, 100000, &p));
+        CHECK_OK(viakit_alloc(nic, 1, &q));
+        CHECK(p != q);
+        CHECK_EQ((uintptr_t)p % 4096, 0);
+        CHECK_EQ(((uint8_t *)p)[0], 0);
+        CHECK_EQ(((uint8_t *)p)[99999], 0);
+        memset(p, 7, 100000);
+        CHECK_OK(VipRegisterMem(nic, (uint8_t *)p + 4096, 5000, NULL, &h));
+        CHECK_RET(viakit_free(nic, p), VIP_ERROR_RESOURCE);
+        CHECK_OK(VipDeregisterMem(nic, (uint8_t *)p + 4096, h));
+        CHECK_OK(viakit_free(nic, p));
+        CHECK_RET(viakit_free(nic, NULL), VIP_INVALID_PARAMETER);
+        CHECK_OK(viakit_free(nic, q));
+        CHECK_OK(VipCloseNic(nic));
+        CHECK_NOTHING_LEFT();
+    }
+}
+
+int main(void)
+{
+    snprintf(check_context, sizeof(check_context), "mem");
+    check_deadline(120);
+    test_memlock(); /* first: it forks */
+    test_twice();
+    test_set_attributes();
+    test_wrong();
+    test_limit();
+    test_alloc();
+    CHECK_NOTHING_LEFT();
+    return 0;
+}
