@@ -55,7 +55,7 @@ def _known(error: Exception) -> Failure | None:
     # The modules of these are only there to compare with if something has used them.
     for module, name, status in (
         ("viakit.measure.sweep", "UsageError", 2),
-        ("viakit.measure.pair", "MeasureError", 1),
+        ("viakit.measure.endpoints", "MeasureError", 1),
         ("viakit.measure.endpoints", "UnknownProtocol", 2),
         ("viakit.testbed", "TestbedError", 1),
     ):

@@ -54,10 +54,9 @@ def _folder(out: str | os.PathLike[str]) -> Path:
 
 def _distinct_mpi(names: tuple[str, ...]) -> list[str]:
     """Leave out the MPI that plain ``mpi`` finds anyway: the same library twice teaches nothing."""
-    from viakit.measure import endpoints
+    from viakit.measure.endpoints import default_mpi
 
-    default = getattr(endpoints, "default_mpi", lambda: None)()
-    return [name for name in names if name != f"mpi:{default}"]
+    return [name for name in names if name != f"mpi:{default_mpi()}"]
 
 
 def run(
@@ -134,7 +133,7 @@ def run(
 
 def _write(demo: Demo, folder: Path) -> None:
     """Write the files; after an interruption only the result: the others can be made from it."""
-    from viakit.measure.pair import MeasureError
+    from viakit.measure.endpoints import MeasureError
 
     document = demo.document
     if not any(one["points"] for one in document["series"]):

@@ -7,6 +7,7 @@ log-normal noise and now and then a slow one; the same seed gives the same times
 import os
 import signal
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,8 +28,8 @@ COSTS = {  # fixed cost in s, bandwidth in B/s
 class SyntheticPair:
     """Speaks the interface of viakit.measure.pair.Pair."""
 
-    missing = {}  # protocol -> exception at opening
-    fail_after = {}  # protocol -> (runs, exception)
+    missing: ClassVar[dict] = {}  # protocol -> exception at opening
+    fail_after: ClassVar[dict] = {}  # protocol -> (runs, exception)
     interrupt_after = None  # runs of all pairs before Ctrl-C
     runs = 0
     open_pairs = 0

@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from viakit.measure import endpoints, environment, goals, ladder, pair, plot, report, result, stats, sweep, table
-    from viakit.measure.pair import MeasureError, Pair
+    from viakit.measure.endpoints import MeasureError
+    from viakit.measure.pair import Pair
     from viakit.measure.sweep import Config, Outcome
 
 _MODULES = (
@@ -48,7 +49,7 @@ _MODULES = (
     "sweep",
     "table",
 )
-_NAMES = {"Config": "sweep", "MeasureError": "pair", "Outcome": "sweep", "Pair": "pair"}
+_NAMES = {"Config": "sweep", "MeasureError": "endpoints", "Outcome": "sweep", "Pair": "pair"}
 
 __all__ = [
     "Config",

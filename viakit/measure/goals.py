@@ -191,7 +191,7 @@ def run(
     seed, on_progress, pair_class, testbed_class
         As for :func:`viakit.demo.run`.
     """
-    from viakit.measure.pair import MeasureError
+    from viakit.measure.endpoints import MeasureError
 
     if not seconds > 0:
         raise sweep.UsageError(f"--seconds is {seconds:g}: give the time that measuring may take, for instance 60")

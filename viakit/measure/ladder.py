@@ -2,8 +2,8 @@
 
 NetPIPE's idea [Snell, Mikler, Gustafson: NetPIPE, 1997] is that powers of two are the worst sizes to measure alone:
 they are aligned, they fill cache lines and pages exactly, and every implementation was tuned on them. So each step of
-the ladder is measured with its neighbours, a few bytes below and above. The steps are the powers of two and one and a half
-times each of them::
+the ladder is measured with its neighbours, a few bytes below and above. The steps are the powers of two and one and a
+half times each of them::
 
     1  2  3  4  6  8  12  [13 16 19]  [21 24 27]  [29 32 35]  [45 48 51]  [61 64 67] ...
 

@@ -177,10 +177,10 @@ def _floor(document: Document, series: Mapping[str, Any]) -> list[str]:
     ratio = table.point_ratio(point, floor)
     if ratio is None:
         return []
+    beaten = f"which no message between processes can beat: {_name(series)} needs {ratio.value:.2f} times that"
     return [
-        f"One cache line needs {table.format_time(floor['one_way_s']['median'])} from core to core, which no message "
-        f"between processes can beat: {_name(series)} needs {ratio.value:.2f} times that for {format_size(point['nbytes'])} "
-        f"({_interval(ratio)})."
+        f"One cache line needs {table.format_time(floor['one_way_s']['median'])} from core to core, {beaten} for "
+        f"{format_size(point['nbytes'])} ({_interval(ratio)})."
     ]
 
 
@@ -193,52 +193,47 @@ h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 
 table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .3rem; }
 th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }
+.numbers td, .numbers th { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+.facts td, .facts th { text-align: left; }
 .scroll { overflow-x: auto; } code { background: #f4f4f4; padding: .1rem .3rem; }
 .missing { background: #fff6e0; border-left: 4px solid #e69f00; padding: .3rem .8rem; }
 """
 
 
-def _html_table(caption: str, head: list[str], rows: list[list[str]]) -> str:
+def _html_table(caption: str, head: list[str], rows: list[list[str]], kind: str = "numbers") -> str:
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
-        f'<div class="scroll"><table><caption>{escape(caption)}</caption>'
+        f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
 def _time_rows(document: Document) -> str:
-    """Return one table per mode: medians with the 95 % interval and the 99th percentile."""
+    """Return tables like those of the terminal: medians, intervals, 99th percentiles; or bandwidths."""
     parts = []
-    for mode in dict.fromkeys(one["mode"] for one in document["series"] if one["points"]):
-        group = [one for one in document["series"] if one["mode"] == mode and one["points"]]
-        sizes = sorted({point["nbytes"] for one in group for point in one["points"]})
+    for group in table.groups(document):
+        first = group[0]
         rows = []
-        for size in sizes:
+        for size in sorted({point["nbytes"] for one in group for point in one["points"]}):
             row = [format_size(size)]
             for one in group:
                 point = table.point_at(one, size)
                 if point is None:
                     row.append("-")
-                    continue
-                times = point["one_way_s"]
-                low, high = times["ci95"]
-                if mode == "pingpong":
-                    text = f"{table.format_time(times['median'])} [{table.format_time(low)}, {table.format_time(high)}]"
-                    row.append(f"{text}, p99 {table.format_time(times['p99'])}")
+                elif first["mode"] == "pingpong":
+                    times = point["one_way_s"]
+                    low, high = (table.format_time(limit) for limit in times["ci95"])
+                    row.append(
+                        f"{table.format_time(times['median'])} [{low}, {high}], p99 {table.format_time(times['p99'])}"
+                    )
                 else:
-                    row.append(f"{table.format_bandwidth(point['bandwidth_Bps'])}")
+                    row.append(table.format_bandwidth(point["bandwidth_Bps"]))
             rows.append(row)
-        what = group[0].get("one_way", "")
-        waits = " and ".join(sorted({table.WAIT_WORDS[one["wait"]] for one in group}))
-        caption = (
-            f"One-way time ({what}), {waits}: median [95 % interval of the median], 99th percentile"
-            if mode == "pingpong"
-            else f"Bandwidth, {plot.MODE_WORDS[mode]} ({what}), {waits}"
-        )
-        head = ["message"] + [f"{series_label(one, group)}, {one['hosts']}" for one in group]
-        parts.append(_html_table(caption, head, rows))
+        meaning = "median [its 95 % interval], 99th percentile" if first["mode"] == "pingpong" else "median"
+        caption = f"{table.HEADS[first['mode']]}; {table.how(group)}: {meaning}"
+        parts.append(_html_table(caption, ["message", *(table.column_name(group, one) for one in group)], rows))
     return "".join(parts)
 
 
@@ -304,9 +299,9 @@ def html(document: Document, title: str = "viakit report") -> str:
 <ul>{"".join(f"<li>{escape(one)}</li>" for one in told)}</ul>
 {"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}
 <h2>Pictures</h2>
-<p class="note">Throughput over message size; the signature graph, throughput over the time of a message (the further left
-a curve begins, the lower the latency); and the time itself. Lines are medians, bands reach from the 5th to the 90th
-percentile. Move the pointer over a curve for its numbers.</p>
+<p class="note">Throughput over message size; the signature graph, throughput over the time of a message (the
+further left a curve begins, the lower the latency); and the time itself. Lines are medians, bands reach from the 5th to
+the 90th percentile. Move the pointer over a curve for its numbers.</p>
 {interactive}
 <noscript><img alt="throughput and signature graphs" style="max-width:100%"
 src="data:image/png;base64,{picture}"></noscript>
@@ -317,7 +312,7 @@ src="data:image/png;base64,{picture}"></noscript>
 <p>Protocols take turns at each size, burst by burst, in a random order (seed {document.get("seed")}), so that drift of
 the machine hits all alike. Each interval is that of the medians of bursts. The measuring loop's own cost is part of the
 times and stands beside each protocol below. Measured again by: <code>{escape(document["command"])}</code></p>
-{_html_table("Endpoints", ["protocol", "mode", "what it says of itself"], infos)}
-{_html_table("Machine", ["", ""], facts)}
+{_html_table("Endpoints", ["protocol", "mode", "what it says of itself"], infos, "facts")}
+{_html_table("Machine", ["", ""], facts, "facts")}
 </body></html>
 """

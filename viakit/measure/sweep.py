@@ -250,18 +250,17 @@ def _plan(config: Config) -> tuple[list[_Series], bool]:
         raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or leave {option} away")
     series: list[_Series] = []
     for name, protocol in found.items():
-        ladder.check_limits(config.sizes, name, getattr(protocol, "min_bytes", 0), getattr(protocol, "max_bytes", None))
-        modes = getattr(protocol, "modes", MODES)
-        if config.mode not in modes:
-            raise UsageError(f"{name} cannot be measured by --mode {config.mode}, only by {', '.join(modes)}")
+        ladder.check_limits(config.sizes, name, protocol.min_bytes, protocol.max_bytes)
+        for option, given, allowed in (("mode", config.mode, protocol.modes), ("wait", config.wait, protocol.waits)):
+            if given not in allowed:
+                raise UsageError(f"{name} cannot be measured with --{option} {given}, only with {', '.join(allowed)}")
         where = "local" if is_local(protocol) else hosts
         for level in _levels(protocol, name, config.level):
             series.append(_Series(name, protocol, level, where, tuple(config.sizes)))
     # Whoever measures shared memory wants to know how far it is from what the machine can do at all.
     shared = any(one.protocol.link == "shm" for one in series)
     if shared and config.mode == "pingpong" and config.wait == "poll" and "floor" not in found:
-        at = min(config.sizes, key=lambda size: abs(size - FLOOR_NBYTES))
-        series.append(_Series("floor", endpoints.lookup("floor"), "c", "local", (at,), is_floor=True))
+        series.append(_Series("floor", endpoints.lookup("floor"), "c", "local", (FLOOR_NBYTES,), is_floor=True))
     return series, any(one.hosts == "testbed" for one in series)
 
 
@@ -338,7 +337,7 @@ class _Run:
 
     def open(self, stack: contextlib.ExitStack, pair_class: Any, testbed_class: Any, wants_testbed: bool) -> None:
         """Open the testbed and a pair per series; *stack* closes them."""
-        from viakit.measure.pair import MeasureError
+        from viakit.measure.endpoints import MeasureError
 
         config = self.config
         testbed = None
@@ -584,10 +583,12 @@ def run(
     KeyboardInterrupt
         If interrupted before anything was measured.
     """
-    from viakit.measure.pair import MeasureError, Pair
+    from viakit.measure.endpoints import MeasureError
 
     series, wants_testbed = _plan(config)
     if pair_class is None:
+        from viakit.measure.pair import Pair
+
         pair_class = Pair
     if testbed_class is None and wants_testbed:
         from viakit.testbed import Testbed

@@ -14,10 +14,20 @@ from viakit.measure.ladder import format_size
 from viakit.measure.result import Document
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
-__all__ = ["find_series", "format_bandwidth", "format_time", "point_ratio", "show", "tables"]
+__all__ = [
+    "column_name",
+    "find_series",
+    "format_bandwidth",
+    "format_time",
+    "groups",
+    "how",
+    "point_at",
+    "point_ratio",
+    "show",
+    "tables",
+]
 
 MOST_ROWS = 40
 WAIT_WORDS = {"poll": "polled", "block": "blocking"}
@@ -26,6 +36,7 @@ LEVEL_WORDS = {"c": "loop in C", "python": "loop in Python"}
 
 def _three_digits(value: float) -> str:
     """Return *value* with three significant digits and no exponent."""
+    value = float(f"{value:.3g}")
     if value >= 100:
         return f"{value:.0f}"
     if value >= 10:
@@ -112,7 +123,7 @@ def _ratio_cell(ratio: stats.Ratio | None) -> str:
     return f"[dim]~{text}[/dim]" if ratio.low <= 1.0 <= ratio.high else text
 
 
-def _title(group: Sequence[Mapping[str, Any]]) -> str:
+def how(group: Sequence[Mapping[str, Any]]) -> str:
     """Say how the numbers of a table were taken."""
     one = group[0]
     levels = " and ".join(LEVEL_WORDS[level] for level in LEVEL_WORDS if level in {each["level"] for each in group})
@@ -120,17 +131,17 @@ def _title(group: Sequence[Mapping[str, Any]]) -> str:
     return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}"
 
 
-def _groups(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+def groups(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """Return the series that belong side by side: same mode, wait, and hosts."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in document["series"]:
         if one["points"]:
             mtu = one["mtu"] if one["hosts"] == "testbed" else None
-            groups.setdefault((one["mode"], one["wait"], one["hosts"], mtu), []).append(one)
-    return list(groups.values())
+            found.setdefault((one["mode"], one["wait"], one["hosts"], mtu), []).append(one)
+    return list(found.values())
 
 
-def _name(group: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> str:
+def column_name(group: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> str:
     """Return a column's head: the protocol, and its level where the table has both."""
     twice = sum(other["protocol"] == one["protocol"] for other in group) > 1
     mixed = len({other["level"] for other in group}) > 1
@@ -153,21 +164,21 @@ HEADS = {
 
 def _fill(
     columns: list[Mapping[str, Any]], sizes: list[int], *, bandwidth: bool, title: str, notes: list[str]
-) -> Table:
+) -> Group:
     """Make one table; the first of *columns* is what ratios are against."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
 
     # A ratio belongs to what the mode measures: times of ping-pong, bandwidths of streams.
     with_ratios = bandwidth != (columns[0]["mode"] == "pingpong")
     if with_ratios and len(columns) > 1:
-        base = _name(columns, columns[0])
+        base = column_name(columns, columns[0])
         notes = [*notes, f"ratios of medians against {base}; ~: no evidence of a difference"]
-    table = Table(title=title, caption="; ".join(notes), box=box.SIMPLE_HEAD, pad_edge=False)
-    table.title_justify = table.caption_justify = "left"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("message", justify="right", no_wrap=True)
     for i, one in enumerate(columns):
-        table.add_column(_name(columns, one), justify="right", no_wrap=True)
+        table.add_column(column_name(columns, one), justify="right", no_wrap=True)
         if i and with_ratios:
             table.add_column("ratio", justify="right", no_wrap=True)
     for nbytes in sizes:
@@ -184,10 +195,11 @@ def _fill(
                     _ratio_cell(point_ratio(point, base_point, bandwidth=bandwidth) if point and base_point else None)
                 )
         table.add_row(*row)
-    return table
+    # Beside the table and not as its title and caption: those would be wrapped to the table's width.
+    return Group(title, table, *([f"[dim]{'; '.join(notes)}[/dim]"] if notes else []), "")
 
 
-def tables(document: Document, against: str | None = None, width: int = 160) -> list[Table]:
+def tables(document: Document, against: str | None = None, width: int = 160) -> list[Group]:
     """Return the tables of a result: times and bandwidths for each way of measuring.
 
     Parameters
@@ -208,17 +220,17 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
     if against is not None and against not in names:
         raise ValueError(f"{against} was not measured: ratios can be against {', '.join(names)}")
     made = []
-    for group in _groups(document):
+    for group in groups(document):
         sizes, hidden = _sizes(group)
         reference = next((one for one in group if one["protocol"] == against), group[0])
         notes = [f"{hidden} further sizes are in the result"] if hidden else []
         mode = group[0]["mode"]
         for columns in _chunks(group, reference, width):
-            title = f"[bold]{HEADS[mode]}[/bold]\n{_title(group)}"
+            title = f"[bold]{HEADS[mode]}[/bold]\n{how(group)}"
             if mode == "pingpong":
                 of_times = ["±: half the 95 % interval of the median", *notes]
                 made.append(_fill(columns, sizes, bandwidth=False, title=title, notes=of_times))
-                title = f"[bold]Bandwidth: message size / one-way time[/bold]\n{_title(group)}"
+                title = f"[bold]Bandwidth: message size / one-way time[/bold]\n{how(group)}"
             made.append(_fill(columns, sizes, bandwidth=True, title=title, notes=notes))
     return made
 

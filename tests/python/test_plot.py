@@ -1,0 +1,149 @@
+"""Pictures and tables: files of the right kind, that hold what was measured."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic import SyntheticPair, SyntheticTestbed
+
+from viakit.measure import plot, report, sweep, table
+from viakit.measure.result import ResultError
+
+MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF-", ".html": b"<!doctype html>"}
+
+
+@pytest.fixture(scope="module")
+def _measured():
+    SyntheticPair.reset()
+    config = sweep.Config(["via-eth", "tcp", "via-shm"], [8, 64, 4096, 1 << 20], seconds=1, seed=3)
+    return sweep.run(config, pair_class=SyntheticPair, testbed_class=SyntheticTestbed).document
+
+
+@pytest.fixture
+def document(_measured):
+    return json.loads(json.dumps(_measured))
+
+
+@pytest.mark.parametrize("suffix", plot.FORMATS)
+def test_every_format(document, tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    plot.save([document], path)
+    data = path.read_bytes()
+    assert data.startswith(MAGIC[suffix])
+    assert len(data) > 5000
+
+
+def test_html_needs_no_network(document):
+    text = plot.html([document])
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']https?:", text)
+    assert "Plotly.newPlot" in text
+
+
+def test_curves_are_the_points(document):
+    drawn = plot.curves([document])
+    assert [one["label"] for one in drawn] == ["via-eth, two hosts", "tcp, two hosts", "via-shm, one host"]
+    assert len({one["colour"] for one in drawn}) == 3
+    first = document["series"][0]["points"]
+    assert drawn[0]["nbytes"] == [point["nbytes"] for point in first]
+    assert drawn[0]["mbit_s"][0] == pytest.approx(first[0]["nbytes"] * 8e-6 / first[0]["one_way_s"]["median"])
+    for one in drawn:
+        assert all(a <= b <= c for a, b, c in zip(one["low_s"], one["time_s"], one["high_s"], strict=True))
+        assert all(a <= b <= c for a, b, c in zip(one["low_mbit_s"], one["mbit_s"], one["high_mbit_s"], strict=True))
+
+
+def test_several_files_are_told_apart(document):
+    labels = [one["label"] for one in plot.curves([document, document], ["before", "after"])]
+    assert len(set(labels)) == len(labels) == 6
+    assert labels[0].endswith("[before]")
+
+
+def test_axes_say_what_they_are(document):
+    canvas = plot.figure([document], graphs=("throughput", "signature", "time"))
+    labels = [(ax.get_xlabel(), ax.get_ylabel()) for ax in canvas.axes]
+    assert labels[0] == ("message size", "throughput, Mbit/s")
+    assert labels[1][0] == "one-way time, half the round trip, µs"
+    assert labels[2][1] == "one-way time, half the round trip, µs"
+
+
+def test_sizes_of_zero_can_be_drawn():
+    SyntheticPair.reset()
+    config = sweep.Config(["via-shm"], [0, 1, 64], seconds=0.2)
+    document = sweep.run(config, pair_class=SyntheticPair).document
+    assert plot.picture([document], ".png").startswith(MAGIC[".png"])
+    assert plot.picture([document], ".png", log_y=False).startswith(MAGIC[".png"])
+    assert plot.html([document])
+
+
+def test_what_cannot_be_drawn(document, tmp_path):
+    with pytest.raises(ResultError, match=r"\.png"):
+        plot.save([document], tmp_path / "a.jpeg")
+    for one in document["series"]:
+        one["points"] = []
+    with pytest.raises(ResultError, match="nothing to draw"):
+        plot.save([document], tmp_path / "a.png")
+
+
+def shown(document, width=120, against=None):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    table.show(document, console, against)
+    console.file.close()
+    return console.export_text()
+
+
+def test_tables_say_how_it_was_measured(document):
+    text = shown(document)
+    assert "One-way time, half the round trip" in text
+    assert "polled, loop in C, two hosts, MTU 1500" in text
+    assert "polled, loop in C, one host" in text
+    assert "core to core" in text
+    assert re.search(r"64 B +1\.1\d us ±.*3\.4\d us ±.* 3\.\d\d", text)
+
+
+def test_the_reference_can_be_chosen(document):
+    assert re.search(r"64 B +3\.4\d us ±.*1\.1\d us ±.* 0\.3\d", shown(document, against="tcp"))
+    with pytest.raises(ValueError, match="udp was not measured"):
+        table.tables(document, "udp")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_nothing_is_cut_off_on_a_narrow_terminal(document, width):
+    text = shown(document, width)
+    assert "…" not in text
+    for word in ("via-eth", "tcp", "via-shm", "1 MiB"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.37e-7, "137 ns"), (1.117e-6, "1.12 us"), (3.4e-3, "3.40 ms"), (2.0, "2.00 s"), (9.9999e-7, "1.00 us")]
+)
+def test_times_for_people(seconds, text):
+    assert table.format_time(seconds) == text
+
+
+def test_the_report_says_it_in_words(document):
+    sentences = report.words(document)
+    text = "\n".join(sentences)
+    assert "half the round trip, polled" in text
+    assert re.search(r"TCP in 3\.4\d us: 0\.3\d of its time \(95 % interval 0\.3", text)
+    assert "core to core" in text
+    assert "copies of its payload" in text
+    page = report.html(document)
+    assert page.startswith("<!doctype html>")
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']https?:", page)
+    assert "data:image/png;base64," in page
+    assert "seed 3" in page
+
+
+def test_the_report_claims_nothing_that_was_not_measured(document):
+    document["series"] = [one for one in document["series"] if one["protocol"] != "via-eth"]
+    document["floor"] = None
+    document["skipped"] = [{"protocol": "via-eth", "reason": "<namespaces> are refused"}]
+    text = "\n".join(report.words(document))
+    assert "Ethernet" not in text
+    assert "Not measured: via-eth. <namespaces> are refused" in text
+    assert "&lt;namespaces&gt; are refused" in report.html(document)
