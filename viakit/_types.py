@@ -295,7 +295,7 @@ class Completion(NamedTuple):
 
 @dataclass(frozen=True)
 class AsyncError:
-    """An error that belongs to no descriptor of this side: what it was, and whom it is about, where that still exists."""
+    """An error that belongs to no descriptor of this side: what it was, and the objects it is about, if they exist."""
 
     code: ErrorCode
     resource: Resource

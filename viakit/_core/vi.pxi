@@ -1,8 +1,8 @@
 # The VI: two work queues, their descriptors, and the connection.
 #
 # Each queue is mirrored by a linked list of the posted Descriptor objects, in posting order, which is the order in
-# which they complete. Posting and polling keep the GIL: they are shorter than giving it away. Long messages, calls that wait,
-# and polling that goes on for more than some microseconds release it.
+# which they complete. Posting and polling keep the GIL: they are shorter than giving it away. Long messages, calls that
+# wait, and polling that goes on for more than some microseconds release it.
 
 cdef enum:
     LONG_MESSAGE = 32768   # bytes from which a post gives the GIL away
@@ -98,7 +98,8 @@ cdef class Vi:
         self._generation = _generation
 
     def __init__(self, Nic nic not None, reliability=_types.Reliability.RELIABLE_DELIVERY, max_transfer_size=0,
-                 tag=None, rdma_write=False, rdma_read=False, CompletionQueue send_cq=None, CompletionQueue recv_cq=None):
+                 tag=None, rdma_write=False, rdma_read=False, CompletionQueue send_cq=None,
+                 CompletionQueue recv_cq=None):
         cdef VIP_VI_ATTRIBUTES attributes
         cdef VIP_CQ_HANDLE send_handle = NULL
         cdef VIP_CQ_HANDLE recv_handle = NULL
