@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -230,6 +230,9 @@ def cli() -> None:
     multiple=True,
     help="Draw: .png, .svg, .pdf, or .html (interactive); repeatable.",
 )
+@click.option(
+    "--live", is_flag=True, help="Print each point as a line of JSON when it is measured or refined; no table."
+)
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no table.")
 def sweep(
     protocols: tuple[str, ...],
@@ -239,6 +242,7 @@ def sweep(
     json_file: str | None,
     csv_file: str | None,
     plot_files: tuple[str, ...],
+    live: bool,
     quiet: bool,
     **options: Any,
 ) -> None:
@@ -262,14 +266,23 @@ def sweep(
     if against is not None and against not in protocols:
         raise Failure(f"--against {against}: not among the protocols to measure ({', '.join(protocols)})", 2)
     config = sweeping.Config(protocols=list(protocols), sizes=ladder.parse_sizes(sizes, perturb), **options)
-    to_stdout = "-" in (json_file, csv_file)
+    to_stdout = live or "-" in (json_file, csv_file)
     with progress_bar(f"sweep of {', '.join(protocols)}", quiet) as on_progress:
-        outcome = sweeping.run(config, on_progress=on_progress)
+        outcome = sweeping.run(config, on_progress=on_progress, on_point=_print_point if live else None)
     if not quiet and not to_stdout:
         from viakit.measure import table
 
         table.show(outcome.document, _console(), against)
     _finish(outcome, json_file, csv_file, plot_files, quiet=quiet or to_stdout)
+
+
+def _print_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
+    """Print a point for programs that follow a sweep: one line of JSON, at once."""
+    import json
+
+    key = {name: series[name] for name in ("protocol", "link", "hosts", "mtu", "mode", "wait", "level")}
+    short = {name: point[name] for name in ("nbytes", "one_way_s", "bandwidth_Bps", "samples")}
+    click.echo(json.dumps({**key, **short}))
 
 
 def _finish(

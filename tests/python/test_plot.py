@@ -119,7 +119,8 @@ def test_nothing_is_cut_off_on_a_narrow_terminal(document, width):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(1.37e-7, "137 ns"), (1.117e-6, "1.12 us"), (3.4e-3, "3.40 ms"), (2.0, "2.00 s"), (9.9999e-7, "1.00 us")]
+    ("seconds", "text"),
+    [(1.37e-7, "137 ns"), (1.117e-6, "1.12 us"), (3.4e-3, "3.40 ms"), (2.0, "2.00 s"), (9.9999e-7, "1.00 us")],
 )
 def test_times_for_people(seconds, text):
     assert table.format_time(seconds) == text

@@ -75,7 +75,9 @@ def test_what_is_not_valid_says_where(document, change, words, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "words"), [("", "not JSON"), ("{", "not JSON"), ("[]", "no viakit result"), ("{}", "no viakit")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "not JSON"), ("{", "not JSON"), ("[]", "no viakit result"), ("{}", "no viakit")]
+)
 def test_files_that_are_no_results(text, words, tmp_path):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ResultError, match=words):
@@ -161,5 +163,8 @@ def test_the_environment_says_what_a_reader_needs():
 
 
 def test_the_command_can_be_pasted():
-    assert environment.command_line(["/x/bin/viakit", "sweep", "tcp", "--plot", "a b.png"]) == "viakit sweep tcp --plot 'a b.png'"
+    assert (
+        environment.command_line(["/x/bin/viakit", "sweep", "tcp", "--plot", "a b.png"])
+        == "viakit sweep tcp --plot 'a b.png'"
+    )
     assert environment.command_line(["/x/viakit/__main__.py", "doctor"]) == "viakit doctor"

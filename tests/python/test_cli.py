@@ -1,0 +1,355 @@
+"""The command `viakit`: what it prints, how it fails, with which status, and what it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic import SyntheticPair, SyntheticTestbed
+
+import viakit
+from viakit import cli
+from viakit.measure import result
+from viakit.measure.endpoints import MeasureError, protocols
+
+VIAKIT = [sys.executable, "-m", "viakit"]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Commands of this process measure a machine that never existed."""
+    import viakit.measure.pair
+
+    import viakit.testbed
+
+    SyntheticPair.reset()
+    SyntheticTestbed.refuse = None
+    monkeypatch.setattr(viakit.measure.pair, "Pair", SyntheticPair)
+    monkeypatch.setattr(viakit.testbed, "Testbed", SyntheticTestbed)
+    yield SyntheticPair
+    assert SyntheticPair.open_pairs == 0
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.cli, list(arguments), prog_name="viakit")
+
+
+def say(done):
+    """Everything that a command said, for the message of a failed assertion."""
+    return f"status {done.exit_code}\n{done.output}\n{done.exception!r}"
+
+
+# ---------------------------------------------------------------- what it does
+
+
+def test_help_and_version_are_quick_and_load_nothing_heavy():
+    heavy = ("numpy", "matplotlib", "plotly", "viakit._core")
+    code = f"import sys, viakit.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+    assert invoke("--version").output.strip() == f"viakit, version {viakit.__version__}"
+    for command in cli.cli.commands:
+        done = invoke(command, "--help")
+        assert done.exit_code == 0
+        assert len(cli.cli.commands[command].help) > 20, command
+
+
+def test_a_sweep_with_every_kind_of_file(machine, tmp_path):
+    files = {name: str(tmp_path / name) for name in ("a.json", "a.csv", "a.png", "a.html")}
+    done = invoke(
+        *("sweep", "via-eth", "tcp", "--sizes", "1:64", "--seconds", "0.5", "--seed", "4"),
+        *("--json", files["a.json"], "--csv", files["a.csv"], "--plot", files["a.png"], "--plot", files["a.html"]),
+    )
+    assert done.exit_code == 0, say(done)
+    assert "One-way time, half the round trip" in done.output
+    assert "polled" in done.output
+    document = result.load(files["a.json"])
+    assert document["seed"] == 4
+    assert sorted(os.listdir(tmp_path)) == sorted(files)
+    assert all(os.path.getsize(name) > 500 for name in files.values())
+
+
+def test_json_on_standard_output_is_json_and_nothing_else(machine):
+    done = invoke("sweep", "tcp", "--sizes", "64", "--seconds", "0.2", "--json", "-")
+    assert done.exit_code == 0, say(done)
+    result.validate(json.loads(done.stdout))
+
+
+def test_live_points_come_as_lines(machine):
+    done = invoke("sweep", "tcp", "udp", "--sizes", "8,64", "--seconds", "0.2", "--live")
+    assert done.exit_code == 0, say(done)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(row["protocol"], row["nbytes"]) for row in rows} == {(p, n) for p in ("tcp", "udp") for n in (8, 64)}
+
+
+def test_quiet_is_quiet(machine):
+    done = invoke("sweep", "tcp", "--sizes", "64", "--seconds", "0.2", "--quiet")
+    assert (done.exit_code, done.output) == (0, "")
+
+
+def test_every_option_reaches_the_pairs(machine, tmp_path):
+    out = str(tmp_path / "a.json")
+    done = invoke(
+        *("sweep", "via-eth", "--hosts", "testbed", "--mtu", "9000", "--rate", "1gbit", "--form", "plain"),
+        *("--reliability", "reception", "--wait", "block", "--level", "python", "--sizes", "64", "--seconds", "0.2"),
+        *("--validate", "--perturb", "0", "--sockbuf", "128K", "--json", out),
+    )
+    assert done.exit_code == 0, say(done)
+    document = result.load(out)
+    assert document["validated"]
+    series = document["series"][0]
+    assert (series["mtu"], series["wait"], series["level"], series["hosts"]) == (9000, "block", "python", "testbed")
+    assert series["info"]["options"] == {"form": "plain", "reliability": "reception"}
+
+
+def test_show_and_plot(machine, tmp_path, monkeypatch):
+    out = str(tmp_path / "a.json")
+    invoke("sweep", "via-eth", "tcp", "--sizes", "64,4K", "--seconds", "0.3", "--json", out)
+    shown = invoke("show", out, "--against", "tcp")
+    assert shown.exit_code == 0, say(shown)
+    assert "4 KiB" in shown.output
+    drawn = invoke("plot", out)
+    assert drawn.exit_code == 0, say(drawn)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    drawn = invoke("plot", out, out, "-o", str(tmp_path / "b.svg"), "--graph", "time", "--linear", "--title", "two")
+    assert drawn.exit_code == 0, say(drawn)
+    assert b"<svg" in (tmp_path / "b.svg").read_bytes()
+
+
+def test_protocols_are_listed():
+    assert all(name in invoke("protocols").output for name in protocols())
+    rows = json.loads(invoke("protocols", "--json").output)
+    assert {row["name"] for row in rows} == set(protocols())
+
+
+def test_doctor(machine):
+    done = invoke("doctor", "--json")
+    assert done.exit_code == 0, say(done)
+    assert json.loads(done.stdout)
+
+
+def test_bench_judges_only_what_it_measured(machine, tmp_path):
+    machine.missing = {"mpi:mpich": MeasureError("MPICH is not there")}
+    out = tmp_path / "goals.json"
+    done = invoke("bench", "--seconds", "3", "--json", str(out))
+    assert done.exit_code == 0, say(done)
+    judged = {goal["what"]: goal for goal in json.loads(out.read_text())["goals"]}
+    result.validate(json.loads(out.read_text())["result"])
+    latency = judged["VIA on eth / TCP, 64 B, one-way time, polled, MTU 1500"]
+    assert latency["status"] == "holds"
+    assert latency["ci95"][0] <= latency["value"] <= latency["ci95"][1] < 0.4
+    against_mpi = [goal for what, goal in judged.items() if "better MPI" in what]
+    assert len(against_mpi) == 2
+    for goal in against_mpi:
+        assert goal["status"] == "not measured", "half the comparison is no comparison"
+        assert "MPICH is not there" in goal["reason"]
+    assert "not measured" in done.output
+
+
+# ---------------------------------------------------------------- how it fails
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["sweep"], 2, "PROTOCOL"),
+        (["sweep", "tpc"], 2, "did you mean tcp"),
+        (["sweep", "tcp", "tcp"], 2, "twice"),
+        (["sweep", "tcp", "--sizes", "4M:1"], 2, "backwards"),
+        (["sweep", "tcp", "--sizes", "-5"], 2, "negative"),
+        (["sweep", "tcp", "--sizes", "big"], 2, "not a message size"),
+        (["sweep", "tcp", "--sizes", "0"], 2, "smallest is 1"),
+        (["sweep", "via-shm", "--sizes", "128M"], 2, "largest is 67108864"),
+        (["sweep", "tcp", "--perturb", "-1"], 2, "perturbation"),
+        (["sweep", "tcp", "--seconds", "0"], 2, "--seconds"),
+        (["sweep", "tcp", "--sockbuf", "x"], 2, "--sockbuf"),
+        (["sweep", "tcp", "--hosts", "local", "--mtu", "9000"], 2, "--hosts testbed"),
+        (["sweep", "tcp", "--against", "udp"], 2, "--against"),
+        (["sweep", "mpi", "--wait", "block"], 2, "only with poll"),
+        (["sweep", "udp", "--level", "python"], 2, "only at c"),
+        (["sweep", "tcp", "--plot", "a.jpeg"], 1, ".png"),
+        (["sweep", "tcp", "--json", "/nowhere/a.json"], 1, "mkdir -p /nowhere"),
+        (["show", "/nowhere/a.json"], 1, "No such file"),
+        (["plot", "/nowhere/a.json", "-o", "x.png"], 1, "No such file"),
+        (["demo", "--seconds", "-1"], 2, "--seconds"),
+        (["demo", "--out", "/dev/null/x"], 1, "--out"),
+        (["bench", "--seconds", "0"], 2, "--seconds"),
+        (["swep"], 2, "swep"),
+    ],
+)
+def test_mistakes_are_told_in_one_message_and_start_nothing(machine, arguments, status, words):
+    done = invoke(*arguments)
+    assert done.exit_code == status, say(done)
+    assert words in done.output
+    assert "Traceback" not in done.output
+    assert machine.runs == 0
+
+
+def test_what_cannot_start_is_an_error(machine):
+    machine.missing = {"mpi": MeasureError("mpi: no MPI library. Remedy: pip install 'viakit[mpich]'")}
+    done = invoke("sweep", "via-shm", "mpi", "--sizes", "8")
+    assert done.exit_code == 1
+    assert "pip install" in done.output
+    assert machine.runs == 0
+
+
+def test_a_fault_of_our_own_shows_no_traceback_unless_asked(machine, monkeypatch):
+    machine.missing = {"tcp": KeyError("oops")}
+    done = invoke("sweep", "tcp", "--sizes", "8")
+    assert done.exit_code == 1
+    assert "internal error" in done.output
+    assert "VIAKIT_DEBUG=1" in done.output
+    monkeypatch.setenv("VIAKIT_DEBUG", "1")
+    assert isinstance(invoke("sweep", "tcp", "--sizes", "8").exception, KeyError)
+
+
+def test_a_peer_that_goes_away_ends_with_1_and_keeps_the_points(machine, tmp_path):
+    out = str(tmp_path / "a.json")
+    machine.fail_after = {"tcp": (9, MeasureError("tcp: the peer went away; run it again"))}
+    done = invoke("sweep", "tcp", "--sizes", "64", "--json", out)
+    assert done.exit_code == 1, say(done)
+    assert "went away" in done.output
+    document = result.load(out)
+    assert not document["complete"]
+    assert document["series"][0]["points"]
+
+
+def test_ctrl_c_ends_with_130_and_keeps_the_points(machine, tmp_path):
+    out = str(tmp_path / "a.json")
+    machine.interrupt_after = 30
+    done = invoke("sweep", "tcp", "udp", "--sizes", "1,64", "--seconds", "60", "--json", out)
+    assert done.exit_code == 130, say(done)
+    assert not result.load(out)["complete"]
+
+
+def test_ctrl_c_before_anything_was_measured(machine):
+    machine.missing = {"tcp": KeyboardInterrupt()}
+    done = invoke("sweep", "tcp", "--sizes", "64")
+    assert done.exit_code == 130, say(done)
+    assert "interrupted" in done.output
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_a_full_disk_says_so_and_the_result_is_kept_elsewhere(machine, tmp_path, monkeypatch, option):
+    monkeypatch.chdir(tmp_path)
+    done = invoke("sweep", "tcp", "--sizes", "64", "--seconds", "0.2", option, "/dev/full")
+    assert done.exit_code == 1, say(done)
+    assert "/dev/full: no room" in done.output
+    (kept,) = tmp_path.iterdir()
+    assert kept.name in done.output
+    assert result.load(kept)["complete"]
+
+
+# ---------------------------------------------------------------- real processes
+
+
+def marked(mark):
+    """Processes that inherited *mark*."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes() and (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def namespaces():
+    """Network namespaces that some process is in."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.add(os.readlink(process / "ns/net"))
+        except OSError:
+            continue
+    return found
+
+
+def until(look, seconds=60.0):
+    """Wait for a condition; return what it was at last."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.01)  # between two looks at a condition
+    return found
+
+
+class Started:
+    """A `viakit` of its own, in a session of its own, whose descendants can be told from all others."""
+
+    def __init__(self, *arguments, cwd):
+        self.mark = f"VIAKIT_TEST_MARK={uuid.uuid4().hex}".encode()
+        name, _, value = self.mark.decode().partition("=")
+        self.process = subprocess.Popen(
+            [*VIAKIT, *arguments],
+            cwd=cwd,
+            env={**os.environ, name: value},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def signal(self, number, group):
+        (os.killpg if group else os.kill)(self.process.pid, number)
+
+    def end(self):
+        out, err = self.process.communicate(timeout=90)
+        until(lambda: not marked(self.mark), 10)
+        return self.process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("group", [True, False], ids=["terminal", "process"])
+def test_a_real_sweep_that_is_interrupted_leaves_its_points_and_nothing_else(tmp_path, number, group):
+    started = Started(
+        "sweep", "unix", "tcp", "--sizes", "8,64", "--seconds", "300", "--live", "--json", "a.json", cwd=tmp_path
+    )
+    line = started.process.stdout.readline()
+    assert json.loads(line)["protocol"] in ("unix", "tcp")
+    started.signal(number, group)
+    status, _, err = started.end()
+    assert "Traceback" not in err
+    document = result.load(tmp_path / "a.json")
+    # Two points may be tight, and the sweep over, before the signal arrives.
+    assert (status, document["complete"]) in ((130, False), (0, True)), err
+    assert not marked(started.mark)
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_worker_that_is_killed_is_an_error_and_not_a_hang(tmp_path):
+    started = Started("sweep", "tcp", "--sizes", "1:4M", "--seconds", "300", "--live", "--json", "a.json", cwd=tmp_path)
+    started.process.stdout.readline()
+    workers = [pid for pid in marked(started.mark) if pid != started.process.pid]
+    assert workers
+    os.kill(workers[-1], signal.SIGKILL)
+    status, _, err = started.end()
+    assert status == 1, err
+    assert "Traceback" not in err
+    assert not result.load(tmp_path / "a.json")["complete"]
+    assert not marked(started.mark)
+
+
+def test_kill_9_takes_the_workers_along(tmp_path):
+    started = Started("sweep", "tcp", "unix", "--sizes", "1:4M", "--seconds", "300", "--live", cwd=tmp_path)
+    started.process.stdout.readline()
+    assert len(marked(started.mark)) >= 5
+    started.process.kill()
+    started.end()
+    assert not marked(started.mark)
+
+
+def test_as_a_real_process_it_ends_with_2_for_nonsense(tmp_path):
+    done = subprocess.run(
+        [*VIAKIT, "sweep", "tcp", "--sizes", "9:1"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, "one message, one line"

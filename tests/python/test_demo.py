@@ -1,0 +1,136 @@
+"""`viakit demo`: what it leaves when it ends, and that it leaves nothing when it is interrupted."""
+
+import json
+import os
+import re
+import signal
+import sys
+from html import escape
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from synthetic import SyntheticPair, SyntheticTestbed
+from test_cli import Started, marked, namespaces, until
+
+from viakit import demo
+from viakit.measure import result
+from viakit.measure.endpoints import MeasureError
+from viakit.measure.result import ResultError
+
+
+@pytest.fixture(autouse=True)
+def machine():
+    SyntheticPair.reset()
+    SyntheticTestbed.refuse = None
+    yield SyntheticPair
+    SyntheticPair.reset()
+    SyntheticTestbed.refuse = None
+
+
+def run(out, **kw):
+    return demo.run(out, seconds=1, pair_class=SyntheticPair, testbed_class=SyntheticTestbed, **kw)
+
+
+def test_it_leaves_results_picture_and_report(tmp_path):
+    finished = run(tmp_path / "out")
+    assert [path.name for path in finished.files] == ["results.json", "throughput.png", "report.html"]
+    document = result.load(tmp_path / "out" / "results.json")
+    where = {(one["protocol"], one["hosts"]) for one in document["series"] if one["mode"] == "pingpong"}
+    assert {("via-eth", "testbed"), ("tcp", "testbed"), ("udp", "testbed"), ("zmq", "testbed")} <= where
+    assert {("via-shm", "local"), ("mpi", "local")} <= where
+    assert document["floor"]
+    text = "\n".join(finished.words)
+    assert re.search(r"64 B in 1\.1\d us one way \(half the round trip, polled\), TCP in 3\.4\d us: 0\.32", text)
+    assert re.search(r"4 MiB .* times the bandwidth", text)
+    page = (tmp_path / "out" / "report.html").read_text()
+    for sentence in finished.words:
+        assert escape(sentence) in page
+
+
+def test_without_namespaces_the_local_part_is_measured_and_the_rest_is_named(tmp_path):
+    SyntheticTestbed.refuse = PermissionError(
+        "user namespaces are refused by kernel.apparmor_restrict_unprivileged_userns"
+    )
+    finished = run(tmp_path)
+    assert {one["hosts"] for one in finished.document["series"]} == {"local"}
+    assert {one["protocol"] for one in finished.document["skipped"]} >= {"via-eth", "tcp", "udp", "zmq"}
+    assert "apparmor" in (tmp_path / "report.html").read_text()
+    assert finished.document["complete"]
+
+
+def test_without_mpi_the_rest_is_measured(tmp_path, machine):
+    missing = MeasureError("no MPI. Remedy: pip install 'viakit[mpich]'")
+    machine.missing = {"mpi": missing, "mpi:mpich": missing, "mpi:openmpi": missing}
+    finished = run(tmp_path)
+    assert any("Not measured: mpi. no MPI" in sentence for sentence in finished.words)
+    assert "via-shm" in {one["protocol"] for one in finished.document["series"]}
+
+
+def test_where_nothing_works_it_says_so(tmp_path, machine):
+    SyntheticTestbed.refuse = PermissionError("refused")
+    machine.missing = {name: MeasureError("no") for name in ("via-shm", "mpi", "mpi:mpich", "mpi:openmpi", "floor")}
+    with pytest.raises(MeasureError, match="doctor"):
+        run(tmp_path)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made():
+    with pytest.raises(ResultError, match="--out"):
+        run("/dev/null/demo")
+
+
+@pytest.mark.parametrize("after", [1, 20, 150, 400])
+def test_interrupted_in_every_part(tmp_path, machine, after):
+    machine.interrupt_after = after
+    try:
+        finished = run(tmp_path)
+    except KeyboardInterrupt:
+        assert after == 1
+        return
+    assert finished.interrupted
+    assert machine.open_pairs == 0
+    if finished.files:
+        document = json.loads((tmp_path / "results.json").read_text())
+        result.validate(document)
+        assert not document["complete"]
+
+
+# ---------------------------------------------------------------- the real one
+
+
+@pytest.mark.slow
+def test_the_real_demo(tmp_path):
+    started = Started("demo", "--seconds", "5", cwd=tmp_path)
+    status, out, err = started.end()
+    assert status == 0, err
+    assert not marked(started.mark)
+    document = result.load(tmp_path / "viakit-demo" / "results.json")
+    measured = {(one["protocol"], one["hosts"]) for one in document["series"] if one["points"]}
+    skipped = {one["protocol"] for one in document["skipped"]}
+    for protocol, hosts in (
+        *((name, "testbed") for name in ("via-eth", "tcp", "udp", "zmq")),
+        *((name, "local") for name in ("via-shm", "mpi")),
+    ):
+        assert (protocol, hosts) in measured or protocol in skipped, (
+            f"{protocol} is neither measured nor named as skipped"
+        )
+    assert ("via-shm", "local") in measured
+    assert "half the round trip" in out
+    assert (tmp_path / "viakit-demo" / "throughput.png").read_bytes().startswith(b"\x89PNG")
+    assert "What is to be seen" in (tmp_path / "viakit-demo" / "report.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2, 4, 6, 9])
+def test_interrupting_the_real_demo_leaves_nothing(tmp_path, processes):
+    """The more processes it has started, the further it has come: each number is another moment."""
+    before = namespaces()
+    started = Started("demo", "--seconds", "60", cwd=tmp_path)
+    until(lambda: len(marked(started.mark)) >= processes or started.process.poll() is not None, 20)
+    started.signal(signal.SIGINT, group=True)
+    status, _, err = started.end()
+    assert status in (130, -signal.SIGINT), err  # the second: before Python had begun
+    assert not marked(started.mark)
+    assert until(lambda: namespaces() <= before, 10), "a network namespace is left"
