@@ -38,7 +38,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: Any = None) -> None:
         """Print the message to standard error."""
@@ -129,15 +129,15 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
             console.print(f"{title} ...")
         yield None
         return
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich import progress as bars
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[left]}"),
-        TextColumn("{task.fields[what]}"),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=30),
+        bars.TextColumn("{task.fields[left]}"),
+        bars.TextColumn("{task.fields[what]}"),
     )
-    bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
+    bar = bars.Progress(*columns, console=console, auto_refresh=False, transient=True)
     last = 0.0
 
     def update(progress: Progress) -> None:

@@ -199,3 +199,20 @@ def test_progress_ends_and_never_runs_backwards_in_time():
     run(Config(["tcp"], [1, 64], seconds=0.5), on_progress=seen.append)
     assert seen
     assert all(0.0 <= one.fraction <= 1.0 and one.left_s >= 0.0 and one.text for one in seen)
+
+
+def test_a_long_sweep_keeps_what_matters_and_not_every_sample(monkeypatch, rng):
+    monkeypatch.setattr(sweep, "MOST_SAMPLES", 1000)
+    point = sweep._Point(None, 64)
+    every = [rng.lognormal(0.0, 0.1, 200) for _ in range(50)]
+    every[7][3] = 99.0
+    for number, burst in enumerate(every):
+        point.add(burst, number)
+    kept = sum(burst.size for burst in point.bursts)
+    assert 500 <= kept <= 2000
+    assert point.samples == 10_000
+    described = point.as_dict("pingpong")
+    assert described["samples"] == 10_000
+    assert described["one_way_s"]["max"] == 99.0
+    assert len(described["bursts_s"]) == len(described["rounds"]) == 50
+    assert described["one_way_s"]["median"] == pytest.approx(1.0, rel=0.02)

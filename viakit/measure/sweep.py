@@ -20,6 +20,7 @@ being measured.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import signal
 import threading
@@ -48,7 +49,8 @@ MIN_ROUNDS = 11  # bursts of a point before its interval may end it
 LONGEST_BURST_S = 0.010
 SHORTEST_BURST_S = 0.000_5
 STREAM_BURST_S = 0.020  # a stream needs to fill its window first
-MAX_COUNT = 20_000
+MAX_COUNT = 10_000
+MOST_SAMPLES = 1 << 20  # of a point that are kept for its percentiles
 FLOOR_NBYTES = 8  # the floor is a cache line that carries this much
 
 ONE_WAY = {
@@ -274,6 +276,11 @@ class _Point:
     series: _Series
     nbytes: int
     bursts: list[NDArray[np.float64]] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)  # of each burst
+    samples: int = 0
+    stride: int = 1  # every so many-th sample is kept
+    smallest: float = float("inf")
+    largest: float = 0.0
     rates: list[float] = field(default_factory=list)  # bandwidth of each burst where the mode measures it, B/s
     rounds: list[int] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
@@ -281,22 +288,30 @@ class _Point:
     lost: int = 0
     count: int | None = None
 
-    @property
-    def medians(self) -> list[float]:
-        return [float(np.median(burst)) for burst in self.bursts]
+    def add(self, times: NDArray[np.float64], number: int) -> None:
+        """Add a burst taken in round *number*; samples beyond :data:`MOST_SAMPLES` are thinned evenly."""
+        self.medians.append(float(np.median(times)))
+        self.rounds.append(number)
+        self.samples += times.size
+        self.smallest = min(self.smallest, float(times.min()))
+        self.largest = max(self.largest, float(times.max()))
+        self.bursts.append(times[:: self.stride])
+        if self.samples > MOST_SAMPLES * self.stride:
+            self.stride *= 2
+            self.bursts = [burst[::2].copy() for burst in self.bursts]
 
     def as_dict(self, mode: str) -> dict[str, Any]:
         """Return the point of a result file."""
-        summary = stats.summarise(self.bursts)
+        summary = dataclasses.replace(stats.summarise(self.bursts), min=self.smallest, max=self.largest)
         factor = 2 if mode == "bidir" else 1
         rate = float(np.median(self.rates)) if self.rates else factor * self.nbytes / max(summary.median, 1e-12)
         point = {
             "nbytes": self.nbytes,
             "one_way_s": summary.as_dict(),
             "bandwidth_Bps": rate,
-            "samples": summary.n,
-            "bursts_s": self.medians,
-            "rounds": self.rounds,
+            "samples": self.samples,
+            "bursts_s": list(self.medians),
+            "rounds": list(self.rounds),
             "counters": {
                 **{key: int(value) for key, value in sorted(self.counters.items())},
                 "messages": self.messages,
@@ -425,14 +440,14 @@ class _Run:
         times = np.asarray(samples.one_way_s, dtype=np.float64).ravel()
         if not times.size:
             return
-        point.bursts.append(times)
-        point.rounds.append(number)
+        point.add(times, number)
         if self.config.mode != "pingpong" and samples.bandwidth_Bps is not None:
             rate = np.asarray(samples.bandwidth_Bps, dtype=np.float64).ravel()
             if rate.size:
                 point.rates.append(float(np.median(rate)))
         counters = dict(samples.counters)
-        point.messages += int(counters.pop("messages", 0)) or self._messages(point.count, times.size)
+        # Counters cover the warm-up of the burst too; so does the number of messages, where the endpoint counts it.
+        point.messages += int(counters.get("messages_sent", 0)) or self._messages(point.count, times.size)
         point.counters.update({key: int(value) for key, value in counters.items()})
         point.lost += int(getattr(samples, "lost", 0) or 0)
         if self.on_point is not None and not point.series.is_floor:
@@ -481,7 +496,7 @@ class _Run:
         left = max(self.config.seconds - elapsed, 0.0)
         text = f"round {number + 1}: {point.series.name}, {ladder.format_size(point.nbytes)}"
         if point.bursts:
-            text += f", {np.median(point.bursts[-1]) * 1e6:.2f} us"
+            text += f", {point.medians[-1] * 1e6:.2f} us"
         return Progress(min(fraction, 1.0), left, text)
 
     def _say(self, progress: Progress) -> None:
