@@ -1,0 +1,28 @@
+/* Monotonic time in nanoseconds, and deadlines made from VIPL's millisecond timeouts. */
+#ifndef VIAKIT_CLOCK_H
+#define VIAKIT_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+#define VK_US 1000ull
+#define VK_MS 1000000ull
+#define VK_SECOND 1000000000ull
+#define VK_NEVER UINT64_MAX
+
+static inline uint64_t vk_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * VK_SECOND + (uint64_t)t.tv_nsec;
+}
+
+/* All ones in the low 32 bits is VIP_INFINITE, however wide the program kept it. */
+static inline uint64_t vk_deadline(unsigned long timeout_ms)
+{
+    if ((uint32_t)timeout_ms == 0xFFFFFFFFu)
+        return VK_NEVER;
+    return vk_now() + (uint64_t)timeout_ms * VK_MS;
+}
+
+#endif

@@ -1,0 +1,36 @@
+/* Copying into memory that somebody spins on: the last word last. */
+#ifndef VIAKIT_COPY_H
+#define VIAKIT_COPY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "atomic.h"
+
+/* Like memcpy, but the last word (8, 4 or 1 bytes, by its alignment) is stored after everything before it is visible. */
+static inline void vk_copy_last_word_last(void *dst, const void *src, size_t len)
+{
+    uint8_t *to = dst;
+    const uint8_t *from = src;
+    size_t tail = len < 8 ? len : 8;
+    memcpy(to, from, len - tail);
+    to += len - tail;
+    from += len - tail;
+    if (tail == 8 && ((uintptr_t)to & 7) == 0) {
+        uint64_t v;
+        memcpy(&v, from, 8);
+        vk_store_release((uint64_t *)(void *)to, v);
+        return;
+    }
+    if (((uintptr_t)to & 3) == 0)
+        for (; tail >= 4; tail -= 4, to += 4, from += 4) {
+            uint32_t v;
+            memcpy(&v, from, 4);
+            vk_store_release((uint32_t *)(void *)to, v);
+        }
+    for (size_t i = 0; i < tail; i++)
+        vk_store_release(to + i, from[i]);
+}
+
+#endif

@@ -1,0 +1,137 @@
+/*
+ * A link carries frames between NICs. It may lose, double and reorder them, and owes nothing else; the provider above
+ * makes reliability out of that (via/reliable.c). One link is one .c file (or a few) and exports one symbol: its table of operations.
+ *
+ * Threads: every operation is called by the NIC's present owner (via/own.h), one at a time, except where its contract says otherwise. An operation never
+ * blocks; one that cannot proceed says -EAGAIN. Errors are negative errno values.
+ *
+ * Who calls whom: the provider calls the table; the link calls back link_deliver() for each frame that arrived, from
+ * within its poll operation, and link_peer_lost() when it knows that a peer is gone.
+ */
+#ifndef VIAKIT_LINK_H
+#define VIAKIT_LINK_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "viakit.h"
+#include "wire.h"
+
+struct via_nic;
+struct link;
+struct link_peer; /* a route to one NIC (or, on eth, to one station); owned by the link, valid until close */
+
+/* One frame to send: header (with the block behind it, if any) and the payload where it lies. header.len counts all bytes behind the
+ * 32 of the header, so header_len - 32 + the payload. The link may write header.crc and flags. */
+struct link_frame {
+    struct wire_header header;
+    union {
+        struct wire_write write;
+        struct wire_connect connect;
+        uint8_t bytes[40 + 2 * WIRE_MAX_DISCRIMINATOR + 8];
+    } block;
+    uint32_t header_len; /* 32 plus the bytes used of block */
+    uint32_t n_iov;
+    size_t payload_len; /* sum of iov */
+    const struct iovec *iov;
+};
+
+/* What a link can do; filled in by open. */
+struct link_limits {
+    uint8_t address[6];    /* this station */
+    uint16_t port;         /* this NIC among those of the station */
+    uint32_t mtu;          /* informative: the wire's own unit */
+    uint32_t max_payload;  /* largest header.len of one frame */
+    uint32_t max_batch;    /* frames of equal length that send takes as one super-frame; 1 if it cannot */
+    uint32_t ring_slots;   /* frames (or super-frames) a receiver can hold before they are lost */
+    int lossless;          /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
+    int checksum;          /* frames need a checksum */
+};
+
+struct link_ops {
+    const char *name;
+
+    /* Opens the device (text after "name:", may be ""). On success *link is ready and limits is filled in. On failure
+     * returns -errno and has said why by via_explain(). */
+    int (*open)(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **link,
+                struct link_limits *limits);
+
+    /* Gives everything back. Peers of the other side learn of it if the link has means to tell. */
+    void (*close)(struct link *link);
+
+    /* Finds the way to (address, port). Returns -EHOSTUNREACH if there is certainly no such NIC. *peer stays the link's. */
+    int (*route)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
+
+    /* Hands a connection request to every NIC of the station (header.dst_port is set by the link where it must be). Returns how many NICs were asked, 0 if there is
+     * certainly none, -1 if the link cannot know how many hear it. */
+    int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
+
+    /* How many NICs share this station's address, for NOMATCH. */
+    int (*count_neighbours)(struct link *link);
+
+    /* Sends n frames, in order. Frames of one call may travel as one super-frame if all but the last have the same length.
+     * Returns how many were taken (they are copied or on their way: the payload may be reused), 0 or -EAGAIN if none, -errno on a lasting fault. */
+    int (*send)(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
+
+    /* Delivers what has arrived, at most budget slots. Returns the number of slots handled. */
+    int (*poll)(struct link *link, int budget);
+
+    /* File descriptors for sleepers. data_fd becomes readable when frames arrive *after arm*; control_fd (or -1) when the link's own affairs need
+     * control(). Called once, after open. */
+    void (*descriptors)(struct link *link, int *data_fd, int *control_fd);
+
+    /* About to sleep: returns 1 if something is there already (then do not sleep). disarm: awake again. May be NULL. */
+    int (*arm)(struct link *link);
+    void (*disarm)(struct link *link);
+
+    /* Accepts new peers, notices dead ones. NULL if the link has no such affairs. */
+    void (*control)(struct link *link);
+
+    /* Adds what only the link knows. May be NULL. */
+    void (*info)(struct link *link, viakit_nic_info *info);
+
+    /* ---- for links whose peers share a host; NULL elsewhere ---- */
+
+    /* Memory that peers can map. */
+    int (*alloc)(struct link *link, size_t len, void **address);
+    int (*free)(struct link *link, void *address);
+
+    /* The table of registered regions (via/mem.c) lies here, so that peers can look into it; NULL: ordinary memory. */
+    void *(*region_table)(struct link *link, size_t len);
+
+    /* Can (address, len) of this process be reached by the peer, and how? 0 no, 1 through a mapping, 2 by process_vm_*. */
+    int (*reach)(struct link *link, struct link_peer *peer, const void *address, size_t len);
+
+    /* Copies from the peer's memory at address into local pieces, in one pass. -errno on failure. */
+    int (*fetch)(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to, size_t len);
+
+    /* Writes pieces of local memory into the region (handle, address) of the peer, if its table grants it to a VI with tag ptag; the last word is stored last.
+     * 0 done; -EACCES not granted; -EAGAIN no direct way (send frames instead). */
+    int (*place)(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
+                 const struct iovec *from, int n_from, size_t len);
+};
+
+extern const struct link_ops link_loop, link_shm, link_eth;
+
+/* ---- what the provider offers to links (via/rx.c, via/conn.c, via/error.c) ---- */
+
+/* A frame arrived: len bytes at frame (header first, in ordinary memory, valid during the call). from is the station it
+ * came from, peer the way back or NULL if the link finds it by route(). */
+void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len);
+
+/* The peer is gone for good: connections over it are lost. */
+void link_peer_lost(struct via_nic *nic, struct link_peer *peer);
+
+/* The NIC's counters, to add to: an array of VIAKIT_N_COUNTERS. */
+uint64_t *link_counters(struct via_nic *nic);
+#define LINK_COUNT(nic, name, n) (link_counters(nic)[VIAKIT_COUNTER_##name] += (uint64_t)(n))
+
+/* Says why a call failed, for viakit_last_error(); printf-like. */
+void via_explain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* 0 if the kernel has membarrier for what is asked (see via/own.h), else -1. */
+int via_membarrier_register(void);
+void via_membarrier_global(void);
+
+#endif

@@ -1,0 +1,290 @@
+/*
+ * loop: NICs of one process. Frames are copied into the receiver's queue and stay in order; nothing is ever lost. What a test
+ * does on it is the same every time, for no wire and no other process has a say.
+ *
+ * All NICs opened as loop:NAME form one station; its address is made from NAME. A queue is a ring of bytes under a mutex (this is the link
+ * to understand the others by, not the fast one): records of {length, sender} and the frame, padded to 8; a record that
+ * would cross the end is preceded by a filler.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "../base/atomic.h"
+#include "link.h"
+
+#define QUEUE_BYTES (1u << 20)
+#define MAX_PAYLOAD 8192
+#define MAX_FRAME (MAX_PAYLOAD + 256)
+
+/* What stays when a NIC is closed: others may still hold it as their peer. Freed when the last loop NIC closes. */
+struct link_peer {
+    struct link_peer *next;
+    uint8_t address[6];
+    uint16_t port;
+    struct link *link; /* NULL: closed */
+};
+
+enum { RECORD_FRAME, RECORD_FILLER, RECORD_LOST };
+
+struct record {
+    uint32_t len; /* of the frame */
+    uint32_t type;
+    struct link_peer *from;
+};
+
+struct link {
+    struct via_nic *nic;
+    struct link_peer *self;
+    int event_fd;
+    int sleeping;
+    uint32_t head, tail; /* free-running byte positions */
+    uint8_t *queue;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* over all queues and the list */
+static struct link_peer *peers;
+static uint32_t n_open, last_port;
+
+/* 48 bits of FNV-1a over the name, marked as a locally administered address. */
+static void name_to_address(const char *kind, const char *name, uint8_t address[6])
+{
+    uint64_t h = 1469598103934665603ull;
+    for (; *kind; kind++)
+        h = (h ^ (uint8_t)*kind) * 1099511628211ull;
+    for (; *name; name++)
+        h = (h ^ (uint8_t)*name) * 1099511628211ull;
+    memcpy(address, &h, 6);
+    address[0] = (uint8_t)((address[0] & 0xFC) | 0x02);
+}
+
+static int loop_open(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
+                     struct link_limits *limits)
+{
+    (void)options;
+    struct link *link = calloc(1, sizeof *link);
+    struct link_peer *self = calloc(1, sizeof *self);
+    uint8_t *queue = malloc(QUEUE_BYTES);
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (link == NULL || self == NULL || queue == NULL || fd < 0) {
+        int error = fd < 0 ? -errno : -ENOMEM;
+        via_explain("loop: %s", strerror(-error));
+        if (fd >= 0)
+            close(fd);
+        free(link);
+        free(self);
+        free(queue);
+        return error;
+    }
+    *link = (struct link){.nic = nic, .self = self, .event_fd = fd, .queue = queue};
+    name_to_address("loop", *device ? device : "0", self->address);
+    self->link = link;
+    pthread_mutex_lock(&mutex);
+    self->port = (uint16_t)(++last_port % 65535 + 1);
+    self->next = peers;
+    peers = self;
+    n_open++;
+    pthread_mutex_unlock(&mutex);
+    *limits = (struct link_limits){.port = self->port, .mtu = MAX_PAYLOAD, .max_payload = MAX_PAYLOAD, .max_batch = 8,
+                                   .ring_slots = QUEUE_BYTES / MAX_FRAME, .lossless = 1};
+    memcpy(limits->address, self->address, 6);
+    *out = link;
+    return 0;
+}
+
+/* Room for a record of n bytes at the tail, NULL if there is none. Called with the mutex. */
+static struct record *reserve(struct link *to, uint32_t n)
+{
+    uint32_t size = ((uint32_t)sizeof(struct record) + n + 7) & ~7u, at = to->tail % QUEUE_BYTES;
+    uint32_t filler = at + size > QUEUE_BYTES ? QUEUE_BYTES - at : 0;
+    if (QUEUE_BYTES - (to->tail - to->head) < size + filler + sizeof(struct record))
+        return NULL;
+    if (filler) {
+        if (filler >= sizeof(struct record))
+            *(struct record *)(void *)(to->queue + at) = (struct record){filler - (uint32_t)sizeof(struct record), RECORD_FILLER, NULL};
+        vk_store_release(&to->tail, to->tail + filler);
+    }
+    struct record *r = (struct record *)(void *)(to->queue + to->tail % QUEUE_BYTES);
+    vk_store_release(&to->tail, to->tail + size); /* filled in by the caller before the mutex is let go */
+    return r;
+}
+
+static void ring(struct link *to, struct via_nic *from)
+{
+    uint64_t one = 1;
+    if (!to->sleeping)
+        return;
+    to->sleeping = 0;
+    ssize_t written = write(to->event_fd, &one, sizeof one);
+    (void)written;
+    LINK_COUNT(from, doorbells, 1);
+}
+
+static void copy_frame(uint8_t *to, const struct link_frame *f)
+{
+    memcpy(to, &f->header, sizeof f->header);
+    memcpy(to + sizeof f->header, &f->block, f->header_len - sizeof f->header);
+    to += f->header_len;
+    for (uint32_t i = 0; i < f->n_iov; i++) {
+        memcpy(to, f->iov[i].iov_base, f->iov[i].iov_len);
+        to += f->iov[i].iov_len;
+    }
+}
+
+static int loop_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    int sent = 0;
+    pthread_mutex_lock(&mutex);
+    struct link *to = peer->link;
+    for (; to && sent < n; sent++) {
+        struct link_frame *f = &frames[sent];
+        uint32_t len = (uint32_t)(f->header_len + f->payload_len);
+        struct record *r = reserve(to, len);
+        if (r == NULL)
+            break;
+        *r = (struct record){len, RECORD_FRAME, link->self};
+        copy_frame((uint8_t *)(r + 1), f);
+        if (f->payload_len) {
+            LINK_COUNT(link->nic, copies, 1);
+            LINK_COUNT(link->nic, copies_ring, 1);
+            LINK_COUNT(link->nic, bytes_copied, f->payload_len);
+        }
+    }
+    if (to && sent)
+        ring(to, link->nic);
+    pthread_mutex_unlock(&mutex);
+    if (to == NULL)
+        return n; /* closed: frames into the void, like on any wire */
+    return sent ? sent : -EAGAIN;
+}
+
+static int loop_poll(struct link *link, int budget)
+{
+    uint64_t aligned[(MAX_FRAME + 7) / 8];
+    int n = 0;
+    while (n < budget && vk_load_acquire(&link->tail) != link->head) {
+        pthread_mutex_lock(&mutex);
+        uint32_t at = link->head % QUEUE_BYTES;
+        struct record r = {0, RECORD_FILLER, NULL};
+        if (QUEUE_BYTES - at >= sizeof r)
+            memcpy(&r, link->queue + at, sizeof r);
+        if (r.type == RECORD_FILLER)
+            link->head += QUEUE_BYTES - at;
+        else {
+            memcpy(aligned, link->queue + at + sizeof r, r.len);
+            link->head += ((uint32_t)sizeof r + r.len + 7) & ~7u;
+        }
+        pthread_mutex_unlock(&mutex);
+        if (r.type == RECORD_FRAME)
+            link_deliver(link->nic, r.from->address, r.from, aligned, r.len);
+        else if (r.type == RECORD_LOST)
+            link_peer_lost(link->nic, r.from);
+        n += r.type != RECORD_FILLER;
+    }
+    return n;
+}
+
+static int loop_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
+{
+    (void)link;
+    int error = -EHOSTUNREACH;
+    pthread_mutex_lock(&mutex);
+    for (struct link_peer *p = peers; p; p = p->next)
+        if (p->link && p->port == port && memcmp(p->address, address, 6) == 0) {
+            *out = p;
+            error = 0;
+        }
+    pthread_mutex_unlock(&mutex);
+    return error;
+}
+
+static int loop_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+{
+    struct link_peer *asked[256];
+    int n = 0;
+    pthread_mutex_lock(&mutex);
+    for (struct link_peer *p = peers; p && n < 256; p = p->next)
+        if (p->link && memcmp(p->address, address, 6) == 0)
+            asked[n++] = p;
+    pthread_mutex_unlock(&mutex);
+    for (int i = 0; i < n; i++) {
+        frame->header.dst_port = asked[i]->port;
+        loop_send(link, asked[i], frame, 1);
+    }
+    return n;
+}
+
+static int loop_count_neighbours(struct link *link)
+{
+    int n = 0;
+    pthread_mutex_lock(&mutex);
+    for (struct link_peer *p = peers; p; p = p->next)
+        n += p->link && memcmp(p->address, link->self->address, 6) == 0;
+    pthread_mutex_unlock(&mutex);
+    return n;
+}
+
+static void loop_close(struct link *link)
+{
+    pthread_mutex_lock(&mutex);
+    link->self->link = NULL;
+    for (struct link_peer *p = peers; p; p = p->next) {
+        struct record *r = p->link ? reserve(p->link, 0) : NULL;
+        if (r) {
+            *r = (struct record){0, RECORD_LOST, link->self};
+            ring(p->link, link->nic);
+        }
+    }
+    if (--n_open == 0)
+        while (peers) {
+            struct link_peer *p = peers;
+            peers = p->next;
+            free(p);
+        }
+    pthread_mutex_unlock(&mutex);
+    close(link->event_fd);
+    free(link->queue);
+    free(link);
+}
+
+static void loop_descriptors(struct link *link, int *data_fd, int *control_fd)
+{
+    *data_fd = link->event_fd;
+    *control_fd = -1;
+}
+
+static int loop_arm(struct link *link)
+{
+    pthread_mutex_lock(&mutex);
+    int there = link->head != link->tail;
+    link->sleeping = !there;
+    pthread_mutex_unlock(&mutex);
+    return there;
+}
+
+static void loop_disarm(struct link *link)
+{
+    uint64_t count;
+    pthread_mutex_lock(&mutex);
+    link->sleeping = 0;
+    pthread_mutex_unlock(&mutex);
+    ssize_t got = read(link->event_fd, &count, sizeof count);
+    (void)got;
+}
+
+const struct link_ops link_loop = {
+    .name = "loop",
+    .open = loop_open,
+    .close = loop_close,
+    .route = loop_route,
+    .ask_all = loop_ask_all,
+    .count_neighbours = loop_count_neighbours,
+    .send = loop_send,
+    .poll = loop_poll,
+    .descriptors = loop_descriptors,
+    .arm = loop_arm,
+    .disarm = loop_disarm,
+};

@@ -1,0 +1,489 @@
+/*
+ * The data path of the shm link: rings, doorbells, direct copies, and the arena. See shm.h for what lies where.
+ *
+ * Sleeping: a receiver sets `sleeping`, has the kernel run a barrier on all processes that use viakit (membarrier), and looks
+ * at its rings once more. A sender stores its frame and then looks at `sleeping`; it needs no fence of its own for that.
+ * Either the receiver sees the frame or the sender sees the flag.
+ */
+#include "shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "../base/copy.h"
+
+#if VK_TSAN
+#define ARENA_BYTES (256ull << 20) /* ThreadSanitizer shadows every mapped byte */
+#else
+#define ARENA_BYTES (32ull << 30) /* address space, not memory: pages exist once touched */
+#endif
+#define PAGE 4096ull
+
+/* ---------------------------------------------------------------- sending */
+
+void shm_doorbell(struct link_peer *peer)
+{
+    uint64_t one = 1;
+    if (peer->station == NULL || !vk_exchange(&peer->station->sleeping, 0))
+        return;
+    ssize_t written = write(peer->event_fd, &one, sizeof one);
+    (void)written;
+    LINK_COUNT(peer->link->nic, doorbells, 1);
+    LINK_COUNT(peer->link->nic, system_calls, 1);
+}
+
+static inline uint32_t cells_for(size_t frame_len)
+{
+    return (uint32_t)((frame_len + 4 + SHM_CELL - 1) / SHM_CELL);
+}
+
+/* n cells in a row, from peer->tx_at on. NULL: no room. Puts a filler over the end of the ring. */
+static inline uint8_t *reserve(struct link_peer *peer, uint32_t n)
+{
+    uint32_t to_end = SHM_CELLS - (peer->tx_at & SHM_MASK), need = n > to_end ? n + to_end : n;
+    if (vk_unlikely((int32_t)(peer->tx_free_until - peer->tx_at) < (int32_t)need)) {
+        /* acquire: the receiver has zeroed the cells that it calls consumed */
+        peer->tx_free_until = vk_load_acquire(&peer->tx->consumed) + SHM_CELLS;
+        uint32_t room = peer->tx_free_until - peer->tx_at;
+        if (room < need || room > SHM_CELLS) /* more than there is: the peer writes nonsense */
+            return NULL;
+    }
+    if (vk_unlikely(n > to_end)) {
+        uint32_t *control = (uint32_t *)(void *)peer->tx->cells[peer->tx_at & SHM_MASK];
+        vk_store_release(control, to_end << 2 | SHM_FILLER);
+        peer->tx_at += to_end;
+    }
+    return peer->tx->cells[peer->tx_at & SHM_MASK];
+}
+
+static inline int send_one(struct link *link, struct link_peer *peer, const struct link_frame *f)
+{
+    size_t len = f->header_len + f->payload_len;
+    uint32_t n = cells_for(len);
+    uint8_t *cell = reserve(peer, n), *p = cell + 4;
+    if (vk_unlikely(cell == NULL))
+        return 0;
+    memcpy(p, &f->header, sizeof f->header);
+    p += sizeof f->header;
+    if (vk_unlikely(f->header_len > sizeof f->header)) {
+        memcpy(p, &f->block, f->header_len - sizeof f->header);
+        p += f->header_len - sizeof f->header;
+    }
+    for (uint32_t i = 0; i < f->n_iov; i++) {
+        memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
+        p += f->iov[i].iov_len;
+    }
+    /* the frame is there before its control word is */
+    vk_store_release((uint32_t *)(void *)cell, (uint32_t)len << 2 | SHM_FRAME);
+    peer->tx_at += n;
+    if (f->payload_len) {
+        LINK_COUNT(link->nic, copies, 1);
+        LINK_COUNT(link->nic, copies_ring, 1);
+        LINK_COUNT(link->nic, bytes_copied, f->payload_len);
+    }
+    return 1;
+}
+
+static int shm_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    int sent = 0;
+    if (vk_unlikely(!peer->alive))
+        return n; /* it is gone; the control socket has told, or will */
+    while (sent < n && send_one(link, peer, &frames[sent]))
+        sent++;
+    if (vk_likely(peer->station != NULL)) {
+        if (vk_unlikely(peer->station->needs_fence))
+            vk_fence_full(); /* our frame before our look at sleeping */
+        vk_compiler_barrier();
+        if (vk_unlikely(vk_load_relaxed(&peer->station->sleeping)))
+            shm_doorbell(peer);
+    }
+    return sent ? sent : -EAGAIN;
+}
+
+/* ---------------------------------------------------------------- receiving */
+
+int shm_poll_peer(struct link_peer *peer, int budget)
+{
+    struct shm_ring *ring = peer->rx;
+    int n = 0;
+    while (n < budget) {
+        uint8_t *cell = ring->cells[peer->rx_at & SHM_MASK];
+        uint32_t control = vk_load_acquire((uint32_t *)(void *)cell);
+        if (vk_likely(control == 0))
+            break;
+        uint32_t len = control >> 2, cells, to_end = SHM_CELLS - (peer->rx_at & SHM_MASK);
+        if (vk_likely((control & 3) == SHM_FRAME)) {
+            cells = cells_for(len);
+            if (vk_unlikely(cells > to_end)) { /* nonsense: such a peer is given up */
+                LINK_COUNT(peer->link->nic, dropped_malformed, 1);
+                shm_drop_peer(peer);
+                return n;
+            }
+            link_deliver(peer->link->nic, peer->address, peer, cell + 4, len);
+            if (vk_unlikely(!peer->alive))
+                return n + 1; /* dropped on the way: the ring is no longer mapped */
+        } else
+            cells = to_end;
+        for (uint32_t i = 0; i < cells; i++)
+            vk_store_relaxed((uint32_t *)(void *)(cell + (size_t)i * SHM_CELL), 0);
+        peer->rx_at += cells;
+        if (vk_unlikely(peer->rx_at - peer->rx_published >= SHM_CELLS / 4)) {
+            peer->rx_published = peer->rx_at;
+            vk_store_release(&ring->consumed, peer->rx_at); /* after the zeroes */
+        }
+        n++;
+    }
+    return n;
+}
+
+static int shm_poll(struct link *link, int budget)
+{
+    int n = 0;
+    for (struct link_peer *p = link->peers; p; p = p->next)
+        if (vk_likely(p->alive))
+            n += shm_poll_peer(p, budget);
+    return n;
+}
+
+static int shm_arm(struct link *link)
+{
+    vk_store_release(&link->station->sleeping, 1);
+    via_membarrier_global(); /* the flag before our look at the rings, on every processor */
+    for (struct link_peer *p = link->peers; p; p = p->next)
+        if (p->alive && vk_load_acquire((uint32_t *)(void *)p->rx->cells[p->rx_at & SHM_MASK]))
+            return 1;
+    return 0;
+}
+
+static void shm_disarm(struct link *link)
+{
+    uint64_t count;
+    if (vk_exchange(&link->station->sleeping, 0))
+        return; /* nobody rang */
+    ssize_t got = read(link->event_fd, &count, sizeof count);
+    (void)got;
+}
+
+/* ---------------------------------------------------------------- direct copies */
+
+/* Where the peer's [address, address+len) is mapped here; NULL if it is not in its arena. */
+static void *mapped(const struct link_peer *peer, uint64_t address, uint64_t len)
+{
+    const struct shm_station *s = peer->station;
+    uint64_t offset = address - s->arena_address, most = peer->station_len - s->arena_offset;
+    if (peer->link->no_map || offset > most || len > most - offset)
+        return NULL;
+    return (char *)peer->station + s->arena_offset + offset;
+}
+
+static int shm_reach(struct link *link, struct link_peer *peer, const void *address, size_t len)
+{
+    uint64_t offset = (uint64_t)(uintptr_t)address - link->station->arena_address;
+    if (!link->no_map && offset <= link->station->arena_len && len <= link->station->arena_len - offset)
+        return 1;
+    return !link->no_cma && vk_load_relaxed(&peer->tx->can_fetch) ? 2 : 0;
+}
+
+static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to, size_t len)
+{
+    if (peer->station == NULL)
+        shm_receive_greeting(peer); /* it was sent before this frame */
+    if (peer->station == NULL)
+        return -ENOTCONN;
+    const char *from = mapped(peer, address, len);
+    if (from) {
+        for (int i = 0; i < n_to && len; i++) {
+            size_t part = to[i].iov_len < len ? to[i].iov_len : len;
+            memcpy(to[i].iov_base, from, part);
+            from += part;
+            len -= part;
+        }
+        LINK_COUNT(link->nic, copies_mapped, 1);
+        return len ? -EMSGSIZE : 0;
+    }
+    size_t left = len;
+    while (left) { /* the kernel may stop in the middle */
+        struct iovec remote = {(void *)(uintptr_t)(address + (len - left)), left}, local[64];
+        size_t skip = len - left;
+        int n = 0;
+        for (int i = 0; i < n_to && n < 64; i++) {
+            if (skip >= to[i].iov_len) {
+                skip -= to[i].iov_len;
+                continue;
+            }
+            local[n++] = (struct iovec){(char *)to[i].iov_base + skip, to[i].iov_len - skip};
+            skip = 0;
+        }
+        ssize_t got = n ? process_vm_readv(peer->pid, local, (unsigned long)n, &remote, 1, 0) : -1;
+        LINK_COUNT(link->nic, system_calls, 1);
+        if (got <= 0)
+            return -EFAULT;
+        left -= (size_t)got;
+    }
+    LINK_COUNT(link->nic, copies_cma, 1);
+    return 0;
+}
+
+/* The last word in a vector of its own: the kernel copies vectors in order. */
+static int write_remote(struct link_peer *peer, uint64_t address, const struct iovec *from, int n, size_t len)
+{
+    struct iovec remote[2] = {{(void *)(uintptr_t)address, len > 8 ? len - 8 : len}, {(void *)(uintptr_t)(address + len - 8), 8}};
+    LINK_COUNT(peer->link->nic, system_calls, 1);
+    ssize_t done = process_vm_writev(peer->pid, from, (unsigned long)n, remote, len > 8 ? 2 : 1, 0);
+    return done == (ssize_t)len ? 0 : -EAGAIN; /* a part of it is overwritten by the frames that follow */
+}
+
+static int place_granted(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *from, int n, size_t len)
+{
+    uint8_t *to = mapped(peer, address, len);
+    if (to == NULL) {
+        if (link->no_cma || !peer->can_write || write_remote(peer, address, from, n, len) != 0)
+            return -EAGAIN;
+        LINK_COUNT(link->nic, copies_cma, 1);
+    } else {
+        for (int i = 0; i < n - 1; i++) {
+            memcpy(to, from[i].iov_base, from[i].iov_len);
+            to += from[i].iov_len;
+        }
+        vk_copy_last_word_last(to, from[n - 1].iov_base, from[n - 1].iov_len);
+        LINK_COUNT(link->nic, copies_mapped, 1);
+    }
+    LINK_COUNT(link->nic, copies, 1);
+    LINK_COUNT(link->nic, bytes_copied, len);
+    return 0;
+}
+
+static int shm_place(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
+                     const struct iovec *from, int n, size_t len)
+{
+    uint32_t index = handle & 0xFFFF;
+    if (!peer->alive || peer->station == NULL || len == 0 || n == 0 || handle == 0 ||
+        (index + 1) * sizeof(struct shm_region) > peer->station->arena_offset - SHM_TABLE_OFFSET)
+        return -EAGAIN;
+    struct shm_region *r = (struct shm_region *)(void *)((char *)peer->station + SHM_TABLE_OFFSET) + index;
+    int result = -EACCES;
+    /* Announce ourselves, then look at the handle; the owner takes the handle away, then looks for us (via/mem.c). */
+    vk_add(&r->users, 1);
+    uint64_t offset = address - r->address;
+    if (vk_load_acquire(&r->handle) == handle && r->ptag == ptag && (r->rights & 1) && offset <= r->len && len <= r->len - offset)
+        result = place_granted(link, peer, address, from, n, len);
+    vk_add(&r->users, (uint32_t)-1);
+    return result;
+}
+
+/* ---------------------------------------------------------------- the arena */
+
+struct shm_allocation {
+    struct shm_allocation *next;
+    uint64_t offset, len; /* in the arena, whole pages */
+};
+
+static int shm_alloc(struct link *link, size_t len, void **address)
+{
+    uint64_t want = (len + PAGE - 1) & ~(PAGE - 1), at = 0;
+    struct shm_allocation **p = &link->allocations, *a;
+    for (; *p && (*p)->offset - at < want; p = &(*p)->next)
+        at = (*p)->offset + (*p)->len;
+    if (want < len || at + want > link->station->arena_len)
+        return -ENOMEM;
+    a = malloc(sizeof *a);
+    if (a == NULL)
+        return -ENOMEM;
+    *a = (struct shm_allocation){*p, at, want};
+    *p = a;
+    *address = (void *)(uintptr_t)(link->station->arena_address + at);
+    return 0;
+}
+
+static void give_back(struct link *link, const struct shm_allocation *a)
+{
+    /* pages go, address space stays */
+    if (fallocate(link->segment_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(link->station->arena_offset + a->offset),
+                  (off_t)a->len) != 0)
+        memset((void *)(uintptr_t)(link->station->arena_address + a->offset), 0, a->len);
+}
+
+static int shm_free(struct link *link, void *address)
+{
+    uint64_t offset = (uint64_t)(uintptr_t)address - link->station->arena_address;
+    for (struct shm_allocation **p = &link->allocations; *p; p = &(*p)->next)
+        if ((*p)->offset == offset) {
+            struct shm_allocation *a = *p;
+            *p = a->next;
+            give_back(link, a);
+            free(a);
+            return 0;
+        }
+    return -EINVAL;
+}
+
+static void *shm_region_table(struct link *link, size_t len)
+{
+    return SHM_TABLE_OFFSET + len <= link->station->arena_offset ? (char *)link->station + SHM_TABLE_OFFSET : NULL;
+}
+
+/* ---------------------------------------------------------------- opening and closing */
+
+static int make_segment(struct link *link)
+{
+    uint64_t arena = ARENA_BYTES, before = SHM_TABLE_OFFSET + 16384 * sizeof(struct shm_region);
+    link->segment_fd = memfd_create("viakit-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (link->segment_fd < 0)
+        return -errno;
+    void *p = MAP_FAILED;
+    for (; arena >= (16ull << 20) && p == MAP_FAILED; arena /= 2) { /* less where address space is limited */
+        link->segment_len = before + arena;
+        if (ftruncate(link->segment_fd, (off_t)link->segment_len) == 0)
+            p = mmap(NULL, link->segment_len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, link->segment_fd, 0);
+        if (p != MAP_FAILED)
+            break;
+    }
+    if (p == MAP_FAILED)
+        return -errno;
+    fcntl(link->segment_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* no peer can pull it away */
+    madvise(p, link->segment_len, MADV_DONTDUMP);
+    link->station = p;
+    *link->station = (struct shm_station){.magic = SHM_MAGIC, .arena_offset = before, .arena_len = link->segment_len - before,
+                                          .arena_address = (uint64_t)(uintptr_t)p + before,
+                                          .needs_fence = via_membarrier_register() != 0};
+    return 0;
+}
+
+static void shm_close(struct link *link)
+{
+    shm_drop_arriving(link);
+    while (link->peers) {
+        struct link_peer *p = link->peers;
+        link->peers = p->next;
+        if (p->alive) {
+            vk_store_release(&p->rx->consumed, p->rx_at);
+            p->alive = 0;
+            if (p->event_fd >= 0)
+                close(p->event_fd);
+            close(p->socket);
+            munmap(p->rings, sizeof *p->rings);
+            if (p->station)
+                munmap(p->station, p->station_len);
+        }
+        free(p);
+    }
+    while (link->allocations) {
+        struct shm_allocation *a = link->allocations;
+        link->allocations = a->next;
+        free(a);
+        link->n_lost++;
+    }
+    if (link->listener >= 0)
+        close(link->listener);
+    if (link->epoll >= 0)
+        close(link->epoll);
+    if (link->event_fd >= 0)
+        close(link->event_fd);
+    if (link->station)
+        munmap(link->station, link->segment_len);
+    if (link->segment_fd >= 0)
+        close(link->segment_fd);
+    free(link);
+}
+
+static int shm_open_link(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
+                         struct link_limits *limits)
+{
+    struct link *link = calloc(1, sizeof *link);
+    if (link == NULL)
+        return -ENOMEM;
+    *link = (struct link){.nic = nic, .listener = -1, .epoll = -1, .event_fd = -1, .segment_fd = -1, .cma_seen = -1,
+                          .no_map = options->no_map, .no_cma = options->no_cma};
+    int error = make_segment(link);
+    if (error)
+        via_explain("shm: no shared memory: %s", strerror(-error));
+    if (error == 0 && (link->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
+        error = -errno;
+        via_explain("shm: %s", strerror(errno));
+    }
+    if (error == 0)
+        error = shm_listen(link, *device ? device : "0");
+    if (error) {
+        shm_close(link);
+        return error;
+    }
+    *limits = (struct link_limits){.port = link->port, .mtu = SHM_MAX_PAYLOAD, .max_payload = SHM_MAX_PAYLOAD, .max_batch = 8,
+                                   .ring_slots = SHM_CELLS, .lossless = 1};
+    memcpy(limits->address, link->address, 6);
+    *out = link;
+    return 0;
+}
+
+static int shm_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
+{
+    for (struct link_peer *p = link->peers; p; p = p->next)
+        if (p->alive && p->port == port) {
+            *out = p;
+            return 0;
+        }
+    if (memcmp(address, link->address, 6) != 0)
+        return -EHOSTUNREACH;
+    return shm_call(link, port, out);
+}
+
+/* Every NIC of the station, our own excepted: a process that talks to itself uses loop. */
+static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+{
+    uint16_t ports[512];
+    int n = memcmp(address, link->address, 6) == 0 ? shm_ports(link, ports, 512) : 0, asked = 0;
+    for (int i = 0; i < n; i++) {
+        struct link_peer *peer;
+        if (shm_route(link, address, ports[i], &peer) != 0)
+            continue;
+        frame->header.dst_port = ports[i];
+        asked += shm_send(link, peer, frame, 1) == 1;
+    }
+    return asked;
+}
+
+static int shm_count_neighbours(struct link *link)
+{
+    uint16_t ports[512];
+    return shm_ports(link, ports, 512) + 1;
+}
+
+static void shm_descriptors(struct link *link, int *data_fd, int *control_fd)
+{
+    *data_fd = link->event_fd;
+    *control_fd = link->epoll;
+}
+
+static void shm_info(struct link *link, viakit_nic_info *info)
+{
+    info->cma = link->no_cma ? 0 : link->cma_seen;
+}
+
+const struct link_ops link_shm = {
+    .name = "shm",
+    .open = shm_open_link,
+    .close = shm_close,
+    .route = shm_route,
+    .ask_all = shm_ask_all,
+    .count_neighbours = shm_count_neighbours,
+    .send = shm_send,
+    .poll = shm_poll,
+    .descriptors = shm_descriptors,
+    .arm = shm_arm,
+    .disarm = shm_disarm,
+    .control = shm_control,
+    .info = shm_info,
+    .alloc = shm_alloc,
+    .free = shm_free,
+    .region_table = shm_region_table,
+    .reach = shm_reach,
+    .fetch = shm_fetch,
+    .place = shm_place,
+};

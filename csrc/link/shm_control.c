@@ -1,0 +1,429 @@
+/*
+ * How shm NICs meet and part. Each listens on a Unix socket in the abstract namespace, @viakit/shm/UID/NAME/PORT: such names vanish
+ * with the process, are seen only within one network namespace (one host of a testbed), and tell nothing worth guessing, for
+ * the kernel says who calls (SO_PEERCRED) and other users are sent away.
+ *
+ *     caller                                    listener
+ *     makes the two rings
+ *     HELLO + {rings, doorbell, segment} ---->  maps them
+ *     maps                               <----  WELCOME + {doorbell, segment}
+ *
+ * The socket stays open; when it hangs up, the other side is gone, however it died.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "shm.h"
+
+struct greeting {
+    uint64_t magic;
+    uint32_t port;
+    uint32_t version;
+    uint64_t probe_address; /* of a word that holds SHM_MAGIC in the sender's own memory */
+};
+
+static uint64_t probe_word = SHM_MAGIC;
+
+static socklen_t socket_name(const struct link *link, uint16_t port, struct sockaddr_un *a)
+{
+    memset(a, 0, sizeof *a);
+    a->sun_family = AF_UNIX;
+    int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "viakit/shm/%u/%s/%u", (unsigned)getuid(), link->name, port);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+/* Ports of the other NICs of our station: listening sockets with our prefix. Returns their number. */
+int shm_ports(const struct link *link, uint16_t *ports, int max)
+{
+    char line[512], prefix[128];
+    int n = 0;
+    FILE *f = fopen("/proc/net/unix", "re");
+    if (f == NULL)
+        return 0;
+    snprintf(prefix, sizeof prefix, "@viakit/shm/%u/%s/", (unsigned)getuid(), link->name);
+    while (n < max && fgets(line, sizeof line, f)) {
+        unsigned long flags;
+        unsigned port;
+        const char *name = strchr(line, '@');
+        /* Num: RefCount Protocol Flags Type St Inode Path; __SO_ACCEPTCON is 0x10000 */
+        if (name == NULL || sscanf(line, "%*s %*s %*s %lx", &flags) != 1 || !(flags & 0x10000))
+            continue;
+        if (strncmp(name, prefix, strlen(prefix)) != 0 || sscanf(name + strlen(prefix), "%u", &port) != 1)
+            continue;
+        if (port != link->port)
+            ports[n++] = (uint16_t)port;
+    }
+    fclose(f);
+    return n;
+}
+
+static int watch(struct link *link, int fd, void *what)
+{
+    struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = what};
+    return epoll_ctl(link->epoll, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
+}
+
+int shm_listen(struct link *link, const char *name)
+{
+    uint64_t h = 1469598103934665603ull;
+    uint16_t start = 1;
+    if (strlen(name) >= sizeof link->name || strchr(name, '/')) {
+        via_explain("shm: name '%.64s': at most %zu characters, without '/'", name, sizeof link->name - 1);
+        return -EINVAL;
+    }
+    strcpy(link->name, name);
+    for (const char *p = name; *p; p++)
+        h = (h ^ (uint8_t)*p) * 1099511628211ull;
+    memcpy(link->address, &h, 6);
+    link->address[0] = (uint8_t)((link->address[0] & 0xFC) | 0x02); /* locally administered */
+    link->epoll = epoll_create1(EPOLL_CLOEXEC);
+    link->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ssize_t got = getrandom(&start, sizeof start, GRND_NONBLOCK);
+    (void)got;
+    int error = link->epoll < 0 || link->listener < 0 ? -errno : -EADDRINUSE;
+    for (int tries = 0; error == -EADDRINUSE && tries < 65535; tries++) {
+        struct sockaddr_un a;
+        link->port = (uint16_t)(start + tries) ? (uint16_t)(start + tries) : 1;
+        socklen_t len = socket_name(link, link->port, &a);
+        error = bind(link->listener, (struct sockaddr *)&a, len) == 0 ? 0 : -errno;
+    }
+    if (error == 0 && listen(link->listener, 128) != 0)
+        error = -errno;
+    if (error == 0)
+        error = watch(link, link->listener, NULL);
+    if (error)
+        via_explain("shm: no control socket: %s", strerror(-error));
+    return error;
+}
+
+/* ---------------------------------------------------------------- greetings */
+
+static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
+{
+    struct greeting g = {SHM_MAGIC, peer->link->port, WIRE_VERSION, (uint64_t)(uintptr_t)&probe_word};
+    struct iovec iov = {&g, sizeof g};
+    union {
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+                       .msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int))};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, (size_t)n_fds * sizeof(int));
+    return sendmsg(peer->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g ? 0 : -errno;
+}
+
+/* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense. */
+static int read_greeting(int socket, struct greeting *g, int *fds, int want)
+{
+    struct iovec iov = {g, sizeof *g};
+    union {
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    ssize_t got = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (got < 0)
+        return -1;
+    int n = 0;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+        n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds, CMSG_DATA(c), (size_t)n * sizeof(int));
+    }
+    if (got == (ssize_t)sizeof *g && g->magic == SHM_MAGIC && g->version == WIRE_VERSION && n == want)
+        return 1;
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    return -1;
+}
+
+static int is_sealed(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_SHRINK);
+}
+
+/* Maps the peer's segment. The descriptor is closed. */
+static int map_station(struct link_peer *peer, int fd)
+{
+    struct stat st;
+    void *p = MAP_FAILED;
+    if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size > SHM_TABLE_OFFSET)
+        p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED)
+        return -1;
+    struct shm_station *s = p;
+    if (s->magic != SHM_MAGIC || s->arena_offset > (uint64_t)st.st_size || s->arena_offset < SHM_TABLE_OFFSET) {
+        munmap(p, (size_t)st.st_size);
+        return -1;
+    }
+    madvise(p, (size_t)st.st_size, MADV_DONTDUMP);
+    peer->station = p;
+    peer->station_len = (size_t)st.st_size;
+    return 0;
+}
+
+static int map_rings(struct link_peer *peer, int fd)
+{
+    struct stat st;
+    void *p = MAP_FAILED;
+    if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct shm_rings))
+        p = mmap(NULL, sizeof(struct shm_rings), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED)
+        return -1;
+    peer->rings = p;
+    peer->tx = peer->caller ? &peer->rings->to_listener : &peer->rings->to_caller;
+    peer->rx = peer->caller ? &peer->rings->to_caller : &peer->rings->to_listener;
+    peer->tx_free_until = SHM_CELLS;
+    return 0;
+}
+
+/* Tries what process_vm_readv may do, and tells the peer; writing needs the same permission. */
+static void probe_cma(struct link_peer *peer, uint64_t address)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    uint64_t seen = 0;
+    struct iovec local = {&seen, sizeof seen}, remote = {(void *)(uintptr_t)address, sizeof seen};
+    if (getsockopt(peer->socket, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || peer->link->no_cma)
+        return;
+    peer->pid = who.pid;
+    if (peer->pid)
+        prctl(PR_SET_PTRACER, (unsigned long)peer->pid, 0, 0, 0); /* where Yama asks for it; elsewhere refused, no harm */
+    peer->can_write = peer->pid && process_vm_readv(peer->pid, &local, 1, &remote, 1, 0) == (ssize_t)sizeof seen &&
+                      seen == SHM_MAGIC;
+    vk_store_release(&peer->rx->can_fetch, (uint32_t)peer->can_write);
+    peer->link->cma_seen = peer->can_write;
+}
+
+static int same_user(int socket)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == getuid();
+}
+
+static struct link_peer *new_peer(struct link *link, int socket, int caller)
+{
+    struct link_peer *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return NULL;
+    p->link = link;
+    p->socket = socket;
+    p->event_fd = -1;
+    p->caller = caller;
+    memcpy(p->address, link->address, 6);
+    return p;
+}
+
+static void insert(struct link *link, struct link_peer *peer)
+{
+    peer->alive = 1;
+    peer->next = link->peers;
+    link->peers = peer;
+}
+
+static void discard(struct link_peer *peer)
+{
+    if (peer->rings)
+        munmap(peer->rings, sizeof *peer->rings);
+    if (peer->station)
+        munmap(peer->station, peer->station_len);
+    if (peer->event_fd >= 0)
+        close(peer->event_fd);
+    close(peer->socket);
+    free(peer);
+}
+
+/* The rings of a new pair, sealed, mapped; the descriptor to hand over. */
+static int make_rings(struct link_peer *peer)
+{
+    int fd = memfd_create("viakit-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -errno;
+    int copy = -1;
+    if (ftruncate(fd, (off_t)sizeof(struct shm_rings)) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 || (copy = dup(fd)) < 0 ||
+        map_rings(peer, copy) != 0) {
+        int error = errno ? -errno : -ENOMEM;
+        close(fd);
+        return error;
+    }
+    return fd;
+}
+
+int shm_call(struct link *link, uint16_t port, struct link_peer **out)
+{
+    struct sockaddr_un a;
+    socklen_t len = socket_name(link, port, &a);
+    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0)
+        return -errno;
+    struct link_peer *peer = NULL;
+    if (connect(s, (struct sockaddr *)&a, len) == 0 && same_user(s))
+        peer = new_peer(link, s, 1);
+    if (peer == NULL) {
+        close(s);
+        return -EHOSTUNREACH;
+    }
+    peer->port = port;
+    int rings = make_rings(peer);
+    int fds[3] = {rings, link->event_fd, link->segment_fd};
+    int error = rings < 0 ? rings : send_greeting(peer, fds, 3);
+    if (rings >= 0)
+        close(rings);
+    if (error == 0)
+        error = watch(link, s, peer);
+    if (error) {
+        discard(peer);
+        return error;
+    }
+    insert(link, peer);
+    *out = peer;
+    return 0;
+}
+
+/* WELCOME, if it is there. */
+void shm_receive_greeting(struct link_peer *peer)
+{
+    struct greeting g;
+    int fds[3];
+    int got = peer->greeted ? 0 : read_greeting(peer->socket, &g, fds, 2);
+    if (got == 1) {
+        peer->event_fd = fds[0];
+        if (map_station(peer, fds[1]) != 0) {
+            shm_drop_peer(peer);
+            return;
+        }
+        peer->greeted = 1;
+        probe_cma(peer, g.probe_address);
+        shm_doorbell(peer); /* for what was sent before the doorbell was there */
+    } else if (got < 0)
+        shm_drop_peer(peer);
+}
+
+/* Somebody calls. HELLO may still be on its way: the peer waits among the arriving. */
+static void answer_call(struct link *link, int s)
+{
+    struct link_peer *peer = same_user(s) ? new_peer(link, s, 0) : NULL;
+    if (peer == NULL) {
+        close(s);
+        return;
+    }
+    peer->next = link->arriving;
+    link->arriving = peer;
+    if (watch(link, s, peer) != 0) {
+        link->arriving = peer->next;
+        discard(peer);
+    }
+}
+
+/* HELLO of an arriving peer, or its end. */
+static void welcome(struct link *link, struct link_peer *peer)
+{
+    struct greeting g;
+    int fds[3], own[2] = {link->event_fd, link->segment_fd};
+    int got = read_greeting(peer->socket, &g, fds, 3);
+    if (got == 0)
+        return;
+    struct link_peer **p = &link->arriving;
+    while (*p != peer)
+        p = &(*p)->next;
+    *p = peer->next;
+    if (got == 1) {
+        peer->port = (uint16_t)g.port;
+        peer->event_fd = fds[1];
+        int bad = map_rings(peer, fds[0]);
+        bad |= map_station(peer, fds[2]); /* closes the descriptor either way */
+        if (!bad && send_greeting(peer, own, 2) == 0) {
+            peer->greeted = 1;
+            probe_cma(peer, g.probe_address);
+            insert(link, peer);
+            return;
+        }
+    }
+    discard(peer);
+}
+
+void shm_drop_arriving(struct link *link)
+{
+    while (link->arriving) {
+        struct link_peer *peer = link->arriving;
+        link->arriving = peer->next;
+        discard(peer);
+    }
+}
+
+static int is_arriving(const struct link *link, const struct link_peer *peer)
+{
+    const struct link_peer *p = link->arriving;
+    while (p && p != peer)
+        p = p->next;
+    return p != NULL;
+}
+
+/* The peer is gone. What it sent before is still delivered; then its connections are lost. The struct stays, for VIs may point at it. */
+void shm_drop_peer(struct link_peer *peer)
+{
+    if (!peer->alive)
+        return;
+    peer->alive = 0;
+    epoll_ctl(peer->link->epoll, EPOLL_CTL_DEL, peer->socket, NULL);
+    link_peer_lost(peer->link->nic, peer);
+    if (peer->event_fd >= 0)
+        close(peer->event_fd);
+    close(peer->socket);
+    munmap(peer->rings, sizeof *peer->rings);
+    if (peer->station)
+        munmap(peer->station, peer->station_len);
+    peer->rings = NULL;
+    peer->station = NULL;
+    peer->event_fd = peer->socket = -1;
+}
+
+void shm_control(struct link *link)
+{
+    struct epoll_event events[16];
+    int n = epoll_wait(link->epoll, events, 16, 0);
+    for (int i = 0; i < n; i++) {
+        struct link_peer *peer = events[i].data.ptr;
+        if (peer == NULL) {
+            int s = accept4(link->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+            if (s >= 0)
+                answer_call(link, s);
+            continue;
+        }
+        if (is_arriving(link, peer)) {
+            welcome(link, peer);
+            continue;
+        }
+        if (!peer->alive)
+            continue;
+        shm_receive_greeting(peer);
+        if (peer->alive && (events[i].events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))) {
+            while (peer->alive && shm_poll_peer(peer, SHM_CELLS) > 0) {
+            }
+            shm_drop_peer(peer);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+/*
+ * What viakit's frames look like on a wire. Little-endian, 32 bytes of header, the same on every link:
+ *
+ *    0        1        2                 4                 6                 8                 10
+ *   +--------+--------+-----------------+-----------------+-----------------+-----------------+
+ *   |ver|kind| flags  | payload length  | dst port        | dst VI          | src port        |
+ *   +--------+--------+-----------------+-----------------+-----------------+-----------------+
+ *   | src VI          | key of the destination VI         | packet sequence number (psn)      |
+ *   +-----------------+-----------------+-----------------+-----------------------------------+
+ *   | ack: next psn expected            | immediate data                    | CRC32C            |
+ *   +-----------------------------------+-----------------------------------+-------------------+
+ *   10                12                16                20                24                 28..31
+ *
+ * A *port* tells apart the NICs that share one address (processes that opened the same interface); port 0 in a
+ * connection request means "whoever waits". A *key* is drawn at random for each connection and told only to the peer:
+ * frames of an earlier connection, or of a stranger, do not carry it. The first frame of an RDMA write has the wire_write
+ * block behind the header. The checksum covers header (checksum field 0) and payload; FLAG_CRC says that it is there:
+ * links that cannot corrupt leave it out.
+ */
+#ifndef VIAKIT_WIRE_H
+#define VIAKIT_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "wire.h: header fields are little-endian; a big-endian machine would need conversions here"
+#endif
+
+#define WIRE_VERSION 1
+#define WIRE_ETHERTYPE 0x88B5 /* IEEE 802, local experimental 1 */
+#define WIRE_UDP_PORT 34997   /* the same number, for frames dressed as UDP */
+
+/* kinds: name, what it says */
+#define WIRE_KINDS(X)                                                                                                  \
+    X(SEND, 1, "a piece of a message for the receive queue")                                                           \
+    X(WRITE, 2, "a piece of an RDMA write")                                                                            \
+    X(ACK, 3, "everything before `ack` is placed")                                                                     \
+    X(NAK, 4, "a frame is missing: send again from `ack` on")                                                          \
+    X(ERROR, 5, "processing stopped at `psn`; `immediate` holds the status bits for the descriptor")                   \
+    X(PROBE, 6, "still there? answer with ACK")                                                                        \
+    X(DISCONNECT, 7, "the peer disconnected")                                                                          \
+    X(RESET, 8, "no such connection here; `immediate` is the key that was tried")                                      \
+    X(REQUEST, 9, "connection request")                                                                                \
+    X(PENDING, 10, "a waiter took the request; its answer follows")                                                    \
+    X(ACCEPT, 11, "accepted")                                                                                          \
+    X(CONFIRM, 12, "the acceptance arrived")                                                                           \
+    X(REJECT, 13, "rejected")                                                                                          \
+    X(NOMATCH, 14, "nobody waits here for that discriminator; `immediate` NICs share this address")                    \
+    X(CANCEL, 15, "the request is withdrawn")
+
+enum {
+#define WIRE_X(name, value, text) WIRE_##name = value,
+    WIRE_KINDS(WIRE_X)
+#undef WIRE_X
+};
+
+#define WIRE_FLAG_FIRST 0x01     /* first piece of a message */
+#define WIRE_FLAG_LAST 0x02      /* last piece */
+#define WIRE_FLAG_IMMEDIATE 0x04 /* carries immediate data */
+#define WIRE_FLAG_ACK_NOW 0x08   /* acknowledge without delay */
+#define WIRE_FLAG_REFERENCE 0x10 /* the payload is a list of wire_reference: fetch the message from there */
+#define WIRE_FLAG_PLACED 0x20    /* an RDMA write whose data the sender has already placed: only its immediate data is new */
+#define WIRE_FLAG_CRC 0x40       /* crc is valid */
+#define WIRE_FLAG_MUST_ACK 0x80  /* on a lossless link: acknowledge (others acknowledge everything) */
+
+struct wire_header {
+    uint8_t version_kind; /* version << 4 | kind */
+    uint8_t flags;
+    uint16_t len; /* bytes behind this header */
+    uint16_t dst_port;
+    uint16_t dst_vi;
+    uint16_t src_port;
+    uint16_t src_vi;
+    uint32_t key;
+    uint32_t psn;
+    uint32_t ack;
+    uint32_t immediate;
+    uint32_t crc;
+} __attribute__((packed, aligned(4)));
+_Static_assert(sizeof(struct wire_header) == 32, "the wire header is 32 bytes");
+_Static_assert(offsetof(struct wire_header, crc) == 28, "the checksum stands last");
+
+struct wire_write {
+    uint64_t address;
+    uint32_t handle;
+    uint32_t len; /* of the whole RDMA write */
+} __attribute__((packed, aligned(4)));
+_Static_assert(sizeof(struct wire_write) == 16, "the RDMA write block is 16 bytes");
+
+/* A piece of the sender's memory, for links on which the receiver can reach it (shm). */
+struct wire_reference {
+    uint64_t address;
+    uint64_t len;
+} __attribute__((packed, aligned(4)));
+
+/* Connection management: what REQUEST and ACCEPT tell the other side. Others send only the fields up to key. */
+struct wire_connect {
+    uint32_t request;   /* the requester's number for this attempt */
+    uint32_t key;       /* to be put into frames for the sender of this */
+    uint32_t first_psn; /* of the sender's data */
+    uint32_t max_transfer;
+    uint64_t qos;
+    uint32_t ptag;        /* the sender's tag number; meaningful to direct writes on one host */
+    uint16_t reliability;
+    uint16_t max_payload; /* the largest frame payload the sender can take */
+    uint8_t rdma_write, rdma_read, lossless, host_len;
+    uint8_t wanted_len, own_len; /* discriminators that follow: the one looked for, the requester's own */
+    uint8_t reserved[2];
+} __attribute__((packed, aligned(4)));
+_Static_assert(sizeof(struct wire_connect) == 40, "the connection block is 40 bytes");
+
+#define WIRE_MAX_DISCRIMINATOR 64
+
+static inline uint8_t wire_version_kind(int kind)
+{
+    return (uint8_t)(WIRE_VERSION << 4 | kind);
+}
+
+/* Sequence numbers wrap: a is before b if the distance forward is less than half the circle. */
+static inline int wire_before(uint32_t a, uint32_t b)
+{
+    return (int32_t)(a - b) < 0;
+}
+
+#endif

@@ -1,0 +1,142 @@
+/*
+ * Completion queues: a ring of (VI, queue) pairs. An entry says that one descriptor of that work queue is done; the
+ * program then takes it with VipSendDone or VipRecvDone. Sizing is the program's duty, as VIPL has it; an entry that finds the
+ * ring full is lost and reported as a catastrophic error of the queue.
+ */
+#include <stdlib.h>
+
+#include "internal.h"
+
+struct vk_pool via_cq_pool = VK_POOL_INIT(struct via_cq, 65536);
+
+void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv)
+{
+    if (cq->tail - cq->head == cq->capacity) {
+        via_report(cq->nic, vi, cq, NULL, VIP_RESOURCE_CQ, VIP_ERROR_CATASTROPHIC);
+        return;
+    }
+    cq->entries[cq->tail & cq->mask] = (struct via_cq_entry){vk_pool_handle(vi), recv ? VIP_TRUE : VIP_FALSE};
+    cq->tail++;
+}
+
+VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (out == NULL || n == 0 || n > VIA_MAX_CQ_ENTRIES)
+        return via_fail(VIP_INVALID_PARAMETER, "VipCreateCQ: %lu entries: give 1 to %d, and a place for the handle", n,
+                        VIA_MAX_CQ_ENTRIES);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    uint32_t size = 1;
+    while (size < n)
+        size *= 2;
+    struct via_cq_entry *entries = calloc(size, sizeof *entries);
+    via_enter(nic);
+    struct via_cq *cq = entries && nic->n_cqs < VIA_MAX_CQ ? vk_pool_get(&via_cq_pool) : NULL;
+    if (cq) {
+        cq->nic = nic;
+        cq->entries = entries;
+        cq->capacity = (uint32_t)n;
+        cq->mask = size - 1;
+        cq->head = cq->tail = nic->options.first_psn;
+        cq->next = nic->cqs;
+        if (nic->cqs)
+            nic->cqs->prev = cq;
+        nic->cqs = cq;
+        nic->n_cqs++;
+        *out = vk_pool_handle(cq);
+    }
+    via_leave(nic);
+    if (cq == NULL) {
+        free(entries);
+        return via_fail(VIP_ERROR_RESOURCE, "VipCreateCQ: a NIC has at most %d completion queues", VIA_MAX_CQ);
+    }
+    return VIP_SUCCESS;
+}
+
+void via_cq_free(struct via_cq *cq)
+{
+    struct via_nic *nic = cq->nic;
+    *(cq->prev ? &cq->prev->next : &nic->cqs) = cq->next;
+    if (cq->next)
+        cq->next->prev = cq->prev;
+    nic->n_cqs--;
+    free(cq->entries);
+    vk_pool_put(&via_cq_pool, cq);
+}
+
+VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
+{
+    struct via_cq *cq = via_cq_find(handle);
+    if (cq == NULL)
+        return via_bad_handle("completion queue", handle);
+    struct via_nic *nic = cq->nic;
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    if (cq->n_queues)
+        code = via_fail(VIP_ERROR_RESOURCE, "VipDestroyCQ: %u work queues use it: destroy their VIs first", cq->n_queues);
+    else
+        via_cq_free(cq);
+    via_leave(nic);
+    return code;
+}
+
+static int take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
+{
+    if (cq->head == cq->tail)
+        return 0;
+    const struct via_cq_entry *e = &cq->entries[cq->head & cq->mask];
+    *vi = e->vi;
+    *recv = e->recv;
+    cq->head++;
+    return 1;
+}
+
+VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
+{
+    struct via_cq *cq = via_cq_find(handle);
+    if (vk_unlikely(cq == NULL))
+        return via_bad_handle("completion queue", handle);
+    if (vk_unlikely(vi == NULL || recv == NULL))
+        return via_fail(VIP_INVALID_PARAMETER, "VipCQDone: no place for the VI or the queue (NULL)");
+    struct via_nic *nic = cq->nic;
+    if (vk_unlikely(via_check_process(nic) != VIP_SUCCESS))
+        return VIP_INVALID_STATE;
+    via_enter(nic);
+    int got = take(cq, vi, recv);
+    if (!got) {
+        via_drive(nic);
+        got = take(cq, vi, recv);
+    }
+    via_leave(nic);
+    return got ? VIP_SUCCESS : VIP_NOT_DONE;
+}
+
+static int not_empty(void *argument)
+{
+    const struct via_cq *cq = argument;
+    return cq->head != cq->tail;
+}
+
+VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
+{
+    struct via_cq *cq = via_cq_find(handle);
+    if (cq == NULL)
+        return via_bad_handle("completion queue", handle);
+    if (vi == NULL || recv == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipCQWait: no place for the VI or the queue (NULL)");
+    struct via_nic *nic = cq->nic;
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    code = via_wait(nic, timeout, not_empty, cq);
+    if (code == VIP_SUCCESS)
+        take(cq, vi, recv);
+    via_leave(nic);
+    return code;
+}

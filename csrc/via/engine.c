@@ -1,0 +1,403 @@
+/*
+ * Progress: who drives a NIC, and who sleeps.
+ *
+ * Whoever polls, drives: each Done call that finds nothing looks at the link once. When a program neither polls nor waits,
+ * the NIC's own thread drives instead, so that messages land and are acknowledged while the program computes.
+ *
+ *   the program polls            the thread looks at the poll counter every TICK; as long as it moves, it stays away
+ *   the program stopped polling  the thread takes over: drives, then sleeps on the link's file descriptor
+ *   a call waits                 it spins for spin_us, then sleeps on the file descriptor itself: one wake-up, not two.
+ *                                Further waiting calls sleep on a futex that the first one rings
+ *   nothing is connected         the thread sleeps until somebody connects
+ *
+ * So exactly one thread at a time sleeps on the data file descriptor (`sleeper`), and none while somebody polls: a frame
+ * that arrives for a polling program costs no wake-up anywhere.
+ *
+ * The clock is read in every SLOW_LOOK-th idle poll, not in the others.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define SLOW_LOOK 64              /* idle polls between looks at the clock */
+#define BUDGET 64                 /* link slots handled per drive */
+#define TICK (50 * VK_US)         /* the thread looks so often whether somebody polls ... */
+#define TICK_LONGEST (400 * VK_US) /* ... and at most so seldom while somebody does */
+#define DOZE (20 * VK_MS)         /* ... or while a call has slept long */
+#define SLICE (50 * VK_MS)        /* a waiting call looks for interruption at least so often */
+
+static __thread int (*interrupt_check)(void *);
+static __thread void *interrupt_context;
+
+void viakit_set_interrupt(int (*check)(void *), void *context)
+{
+    interrupt_check = check;
+    interrupt_context = context;
+}
+
+/* ---------------------------------------------------------------- driving */
+
+static void retry_stalled(struct via_nic *nic)
+{
+    struct via_vi *vi = nic->stall_list;
+    nic->stall_list = NULL;
+    while (vi) {
+        struct via_vi *next = vi->stall_next;
+        vi->on_stall_list = 0;
+        via_transmit(vi);
+        vi = next;
+    }
+}
+
+void via_drive_slow(struct via_nic *nic)
+{
+    nic->now = vk_now();
+    if (nic->ack_list)
+        via_flush_acks(nic);
+    if (nic->now >= nic->timers_at) {
+        nic->timers_at = VK_NEVER;
+        via_reliable_timers(nic);
+        via_conn_timers(nic);
+    }
+    if (!nic->has_thread && nic->ops->control)
+        nic->ops->control(nic->link);
+}
+
+int via_drive(struct via_nic *nic)
+{
+    int n = nic->ops->poll(nic->link, BUDGET);
+    vk_store_relaxed(&nic->polls, nic->polls + 1);
+    if (vk_unlikely(nic->stall_list != NULL))
+        retry_stalled(nic);
+    if (vk_unlikely(nic->deferred != NULL))
+        via_send_deferred(nic);
+    if (n > 0)
+        nic->idle = 0;
+    else if (vk_unlikely((++nic->idle & (SLOW_LOOK - 1)) == 0))
+        via_drive_slow(nic);
+    return n;
+}
+
+VIP_RETURN viakit_poll(VIP_NIC_HANDLE handle, int *n_events)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    int n = via_drive(nic);
+    if (n == 0)
+        via_drive_slow(nic);
+    via_leave(nic);
+    if (!nic->has_thread)
+        via_run_handlers(nic);
+    if (n_events)
+        *n_events = n;
+    return VIP_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- sleeping */
+
+static int futex(uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
+{
+    return (int)syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
+}
+
+void via_wake_waiters(struct via_nic *nic)
+{
+    if (vk_likely(nic->n_waiting == 0))
+        return;
+    vk_store_release(&nic->event_word, nic->event_word + 1);
+    if (nic->n_waiting > (nic->sleeper == 2)) {
+        futex(&nic->event_word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
+        NIC_COUNT(nic, doorbells, 1);
+    }
+    /* A waiting call may sleep on the data descriptor while another thread's call completed its work. */
+    if (nic->sleeper == 2 && nic->sleeper_thread != via_thread_id)
+        via_kick_thread(nic);
+}
+
+void via_kick_thread(struct via_nic *nic)
+{
+    uint64_t one = 1;
+    ssize_t written = write(nic->wake_fd, &one, sizeof one);
+    (void)written; /* the counter is full: then it is readable already */
+}
+
+static void drain_wake(struct via_nic *nic)
+{
+    uint64_t count;
+    while (read(nic->wake_fd, &count, sizeof count) > 0) {
+    }
+}
+
+/* How long nothing is due, at most `most`. */
+static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
+{
+    uint64_t due = nic->timers_at;
+    if (nic->stall_list || nic->deferred)
+        due = now + TICK < due ? now + TICK : due;
+    if (due <= now)
+        return 0;
+    return due - now < most ? due - now : most;
+}
+
+static int sleep_on(struct via_nic *nic, int with_data, uint64_t ns)
+{
+    struct pollfd fds[3] = {{.fd = nic->wake_fd, .events = POLLIN}, {.fd = nic->control_fd, .events = POLLIN},
+                            {.fd = with_data ? nic->data_fd : -1, .events = POLLIN}};
+    struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
+    ppoll(fds, 3, ns == VK_NEVER ? NULL : &t, NULL);
+    if (fds[0].revents)
+        drain_wake(nic);
+    return fds[1].revents != 0;
+}
+
+/* Sleeps on the data descriptor as its only sleeper: entered owned, returns owned. */
+static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
+{
+    uint64_t now = nic->now = vk_now();
+    if (nic->ack_list)
+        via_flush_acks(nic); /* nobody will, while we sleep */
+    uint64_t ns = until_due(nic, now, most);
+    nic->sleeper_thread = via_thread_id_make();
+    nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;
+    nic->sleeper = who;
+    int control = 0;
+    if (ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link))) {
+        NIC_COUNT(nic, system_calls, 1);
+        who == 1 ? via_own_leave_slow(&nic->own) : via_leave(nic);
+        control = sleep_on(nic, 1, ns);
+        who == 1 ? via_own_enter_slow(&nic->own, 1) : via_enter(nic);
+        NIC_COUNT(nic, wakeups, 1);
+    }
+    if (nic->ops->disarm)
+        nic->ops->disarm(nic->link);
+    nic->sleeper = 0;
+    if (control && nic->ops->control)
+        nic->ops->control(nic->link);
+    nic->idle = SLOW_LOOK - 1; /* the next idle look reads the clock */
+}
+
+static int interrupted(void)
+{
+    return interrupt_check && interrupt_check(interrupt_context);
+}
+
+/* A further waiting call: sleeps on the futex until something completes or the one on the descriptor leaves. */
+static void sleep_as_follower(struct via_nic *nic, uint64_t ns)
+{
+    uint32_t seen = nic->event_word;
+    struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
+    NIC_COUNT(nic, system_calls, 1);
+    via_leave(nic);
+    futex(&nic->event_word, FUTEX_WAIT_PRIVATE, seen, &t);
+    via_enter(nic);
+    NIC_COUNT(nic, wakeups, 1);
+}
+
+/* Polls until ready or spin_us are over. */
+static int spin(struct via_nic *nic, int (*ready)(void *), void *argument, uint64_t until)
+{
+    for (;;) {
+        for (int i = 0; i < SLOW_LOOK; i++) {
+            via_drive(nic);
+            if (ready(argument))
+                return 1;
+            vk_pause();
+        }
+        if (nic->now >= until)
+            return 0;
+        nic->now = vk_now();
+        if (nic->own.revoked) { /* somebody else wants in */
+            via_leave(nic);
+            via_enter(nic);
+        }
+    }
+}
+
+VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
+{
+    via_enter(nic);
+    if (ready(argument))
+        return VIP_SUCCESS;
+    via_drive(nic);
+    if (ready(argument))
+        return VIP_SUCCESS;
+    uint64_t began = nic->now = vk_now(), deadline = vk_deadline(timeout_ms), spin_until = began;
+    if (nic->options.spin_us > 0)
+        spin_until += (uint64_t)nic->options.spin_us * VK_US;
+    if (spin_until > deadline)
+        spin_until = deadline;
+    VIP_RETURN code = VIP_SUCCESS;
+    if (nic->options.spin_us > 0 && spin(nic, ready, argument, spin_until))
+        return VIP_SUCCESS;
+    nic->n_waiting++;
+    while (!ready(argument)) {
+        uint64_t now = nic->now = vk_now();
+        if (nic->closing) {
+            code = via_fail(VIP_INVALID_PARAMETER, "the NIC was closed while a call waited on it");
+            break;
+        }
+        if (now >= deadline) {
+            code = VIP_TIMEOUT;
+            break;
+        }
+        uint64_t most = deadline - now < SLICE ? deadline - now : SLICE;
+        if (nic->sleeper == 0)
+            sleep_as_owner(nic, 2, most);
+        else {
+            if (nic->sleeper == 1)
+                via_kick_thread(nic); /* make room: it stands back when it sees n_waiting */
+            sleep_as_follower(nic, nic->sleeper == 1 ? TICK : most);
+        }
+        via_drive(nic);
+        if (ready(argument))
+            break;
+        via_leave(nic);
+        int stop = interrupted();
+        if (!nic->has_thread)
+            via_run_handlers(nic);
+        via_enter(nic);
+        if (stop) {
+            code = via_fail(VIP_TIMEOUT, "the wait was interrupted");
+            break;
+        }
+    }
+    nic->n_waiting--;
+    if (nic->n_waiting && nic->sleeper == 0)
+        via_wake_waiters(nic); /* one of them takes our place on the descriptor */
+    if (nic->thread_dozing && nic->n_waiting == 0)
+        via_kick_thread(nic);
+    return code;
+}
+
+/* ---------------------------------------------------------------- the NIC's own thread */
+
+static void thread_drives(struct via_nic *nic)
+{
+    via_own_enter_slow(&nic->own, 1);
+    NIC_COUNT(nic, thread_takeovers, 1);
+    uint64_t polls = nic->polls;
+    while (!nic->closing && nic->n_waiting == 0) {
+        int n = nic->ops->poll(nic->link, BUDGET);
+        if (nic->stall_list)
+            retry_stalled(nic);
+        if (nic->deferred)
+            via_send_deferred(nic);
+        if (n == 0) {
+            via_drive_slow(nic);
+            if (nic->sleeper)
+                break;
+            sleep_as_owner(nic, 1, VK_NEVER);
+        } else if (vk_load_relaxed(&nic->own.revoked)) {
+            /* step aside for a moment if the program came back meanwhile */
+            via_own_leave_slow(&nic->own);
+            via_own_enter_slow(&nic->own, 1);
+        }
+        if (vk_load_relaxed(&nic->polls) != polls)
+            break; /* somebody polls again */
+        if (nic->events_head != nic->events_tail)
+            break;
+    }
+    via_own_leave_slow(&nic->own);
+}
+
+static void *thread_main(void *argument)
+{
+    struct via_nic *nic = argument;
+    uint64_t tick = TICK, seen = 0, slept_since = 0;
+    prctl(PR_SET_NAME, "viakit-nic");
+    prctl(PR_SET_TIMERSLACK, 1000ul);
+    via_thread_id_make();
+    while (!vk_load_acquire(&nic->closing)) {
+        via_run_handlers(nic);
+        uint64_t polls = vk_load_relaxed(&nic->polls);
+        int control;
+        if (polls == seen && vk_load_relaxed(&nic->n_waiting) == 0) {
+            thread_drives(nic);
+            seen = vk_load_relaxed(&nic->polls);
+            tick = TICK;
+            slept_since = 0;
+            continue;
+        }
+        seen = polls;
+        if (vk_load_relaxed(&nic->sleeper) == 2) {
+            uint64_t now = vk_now();
+            slept_since = slept_since ? slept_since : now;
+            tick = now - slept_since > VK_MS ? DOZE : TICK_LONGEST;
+        } else
+            slept_since = 0;
+        vk_store_relaxed(&nic->thread_dozing, tick == DOZE);
+        control = sleep_on(nic, 0, tick);
+        vk_store_relaxed(&nic->thread_dozing, 0);
+        if (tick < TICK_LONGEST)
+            tick *= 2;
+        else if (tick == DOZE)
+            tick = TICK;
+        if (control && nic->ops->control) {
+            via_own_enter_slow(&nic->own, 1);
+            nic->ops->control(nic->link);
+            via_own_leave_slow(&nic->own);
+        }
+    }
+    return NULL;
+}
+
+int via_engine_start(struct via_nic *nic)
+{
+    nic->now = vk_now();
+    nic->timers_at = VK_NEVER;
+    nic->control_fd = nic->data_fd = -1;
+    nic->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (nic->wake_fd < 0)
+        return -errno;
+    nic->ops->descriptors(nic->link, &nic->data_fd, &nic->control_fd);
+    if (nic->options.no_thread)
+        return 0;
+    sigset_t all, old;
+    sigfillset(&all); /* signals are the program's threads' affair */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    nic->has_thread = 1;
+    int error = pthread_create(&nic->thread, NULL, thread_main, nic);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error) {
+        nic->has_thread = 0;
+        close(nic->wake_fd);
+    }
+    return -error;
+}
+
+/* Called without ownership. Afterwards nobody but the caller touches the NIC. */
+void via_engine_stop(struct via_nic *nic)
+{
+    via_enter(nic);
+    vk_store_release(&nic->closing, 1);
+    while (nic->n_waiting) { /* each waiting call sees `closing` and leaves */
+        vk_store_release(&nic->event_word, nic->event_word + 1);
+        futex(&nic->event_word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
+        via_kick_thread(nic);
+        via_leave(nic);
+        sched_yield();
+        via_enter(nic);
+    }
+    via_leave(nic);
+    if (nic->has_thread) {
+        via_kick_thread(nic);
+        pthread_join(nic->thread, NULL);
+    }
+    close(nic->wake_fd);
+    nic->wake_fd = -1;
+}

@@ -1,0 +1,198 @@
+/*
+ * Explanations, names and texts of codes, asynchronous errors, counters' names.
+ *
+ * A call error changes nothing and comes back as the call's value, explained by viakit_last_error(). A completion error
+ * stands in the descriptor's status. An asynchronous error belongs to no call: it is queued here and the handler is run
+ * later, without ownership of the NIC, so that it may call VIPL.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static __thread char explanation[512];
+
+const char *viakit_last_error(void)
+{
+    return explanation;
+}
+
+void via_explain(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(explanation, sizeof explanation, format, list);
+    va_end(list);
+}
+
+VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(explanation, sizeof explanation, format, list);
+    va_end(list);
+    return code;
+}
+
+VIP_RETURN via_bad_handle(const char *what, const void *handle)
+{
+    return via_fail(VIP_INVALID_PARAMETER, "%p is not the handle of a living %s (NULL, never given out, or already closed)",
+                    handle, what);
+}
+
+VIP_RETURN via_check_process(struct via_nic *nic)
+{
+    if (vk_likely(nic->pid == via_process_id))
+        return VIP_SUCCESS;
+    return via_fail(VIP_INVALID_STATE, "this NIC was opened by process %d before a fork: open one in the child (%d)", nic->pid,
+                    (int)getpid());
+}
+
+VIP_RETURN via_unsupported(const char *function)
+{
+    return via_fail(VIP_ERROR_NOT_SUPPORTED, "%s: this provider does not offer it", function);
+}
+
+/* ---------------------------------------------------------------- names and texts: one list per enum */
+
+#define RETURNS(X)                                                                                                     \
+    X(VIP_SUCCESS, "The call did what it should")                                                                      \
+    X(VIP_NOT_DONE, "Nothing has completed yet")                                                                       \
+    X(VIP_INVALID_PARAMETER, "A handle or an argument is not valid")                                                   \
+    X(VIP_ERROR_RESOURCE, "Not enough of something, or it is still in use")                                            \
+    X(VIP_TIMEOUT, "The time-out passed first")                                                                        \
+    X(VIP_REJECT, "The other side rejected the connection")                                                            \
+    X(VIP_INVALID_RELIABILITY_LEVEL, "The reliability level is unknown or differs from the other side's")              \
+    X(VIP_INVALID_MTU, "The maximal transfer size is not possible or differs from the other side's")                   \
+    X(VIP_INVALID_QOS, "The quality of service differs from the other side's")                                         \
+    X(VIP_INVALID_PTAG, "The protection tag is not one of this NIC")                                                   \
+    X(VIP_INVALID_RDMAREAD, "RDMA read is not possible here")                                                          \
+    X(VIP_DESCRIPTOR_ERROR, "The descriptor completed with an error, or the queue is empty")                           \
+    X(VIP_INVALID_STATE, "The object's state does not allow this call")                                                \
+    X(VIP_ERROR_NAMESERVICE, "The name service could not answer")                                                      \
+    X(VIP_NO_MATCH, "Nobody waits at that address for that discriminator")                                             \
+    X(VIP_NOT_REACHABLE, "There is no way to that address")                                                            \
+    X(VIP_ERROR_NOT_SUPPORTED, "This provider does not offer the function")
+
+#define ERROR_CODES(X)                                                                                                 \
+    X(VIP_ERROR_POST_DESC, "Error posting descriptor")                                                                 \
+    X(VIP_ERROR_CONN_LOST, "Connection lost")                                                                          \
+    X(VIP_ERROR_RECVQ_EMPTY, "Receive on empty queue")                                                                 \
+    X(VIP_ERROR_VI_OVERRUN, "VI over-run")                                                                             \
+    X(VIP_ERROR_RDMAW_PROT, "RDMA write protection error")                                                             \
+    X(VIP_ERROR_RDMAW_DATA, "RDMA write data error")                                                                   \
+    X(VIP_ERROR_RDMAW_ABORT, "RDMA write abort")                                                                       \
+    X(VIP_ERROR_RDMAR_PROT, "RDMA read protection error")                                                              \
+    X(VIP_ERROR_COMP_PROT, "Protection error on completion")                                                           \
+    X(VIP_ERROR_RDMA_TRANSPORT, "RDMA transport error")                                                                \
+    X(VIP_ERROR_CATASTROPHIC, "Catastrophic error")
+
+#define STATES(X)                                                                                                      \
+    X(VIP_STATE_IDLE, "not connected")                                                                                 \
+    X(VIP_STATE_CONNECTED, "connected")                                                                                \
+    X(VIP_STATE_CONNECT_PENDING, "a connection is being made")                                                         \
+    X(VIP_STATE_ERROR, "the connection broke: disconnect to use the VI again")
+
+struct word {
+    int code;
+    const char *name, *text;
+};
+#define WORD(code, text) {code, #code, text},
+
+static const struct word return_words[] = {RETURNS(WORD)};
+static const struct word error_words[] = {ERROR_CODES(WORD)};
+static const struct word state_words[] = {STATES(WORD)};
+
+static const struct word *find_word(const struct word *words, size_t n, int code)
+{
+    static const struct word none;
+    for (size_t i = 0; i < n; i++)
+        if (words[i].code == code)
+            return &words[i];
+    return &none;
+}
+#define FIND(words, code) find_word(words, sizeof(words) / sizeof *(words), code)
+
+const char *viakit_return_name(int code) { return FIND(return_words, code)->name; }
+const char *viakit_return_text(int code) { return FIND(return_words, code)->text; }
+const char *viakit_error_code_name(int code) { return FIND(error_words, code)->name; }
+const char *viakit_error_code_text(int code) { return FIND(error_words, code)->text; }
+const char *viakit_state_name(int code) { return FIND(state_words, code)->name; }
+
+static const struct word counter_words[] = {
+#define COUNTER(name, text) {VIAKIT_COUNTER_##name, #name, text},
+    VIAKIT_COUNTERS(COUNTER)
+#undef COUNTER
+};
+
+const char *viakit_counter_name(int counter) { return FIND(counter_words, counter)->name; }
+const char *viakit_counter_text(int counter) { return FIND(counter_words, counter)->text; }
+
+/* ---------------------------------------------------------------- asynchronous errors */
+
+void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d, VIP_RESOURCE_CODE resource,
+                VIP_ERROR_CODE code)
+{
+    NIC_COUNT(nic, async_errors, 1);
+    if (nic->events_tail - nic->events_head == VIA_MAX_EVENTS)
+        return; /* counted; a flood of errors says nothing new */
+    VIP_ERROR_DESCRIPTOR *e = &nic->events[nic->events_tail % VIA_MAX_EVENTS].error;
+    memset(e, 0, sizeof *e);
+    e->NicHandle = vk_pool_handle(nic);
+    e->ViHandle = vi ? vk_pool_handle(vi) : NULL;
+    e->CQHandle = cq ? vk_pool_handle(cq) : NULL;
+    e->DescriptorPtr = d;
+    e->OpCode = d ? d->CS.Control & VIP_CONTROL_OP_MASK : 0;
+    e->ResourceCode = resource;
+    e->ErrorCode = code;
+    vk_store_release(&nic->events_tail, nic->events_tail + 1);
+    via_kick_thread(nic);
+}
+
+/* The default handler logs, as the guide says, to standard error and nowhere else. */
+static void log_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
+{
+    struct via_nic *nic = context;
+    fprintf(stderr, "viakit: %s: %s (VI %p, descriptor %p)\n", nic->device, viakit_error_code_text((int)e->ErrorCode),
+            e->ViHandle, (void *)e->DescriptorPtr);
+}
+
+void via_run_handlers(struct via_nic *nic)
+{
+    while (vk_load_acquire(&nic->events_tail) != vk_load_relaxed(&nic->events_head)) {
+        via_own_enter_slow(&nic->own, 1);
+        if (nic->events_tail == nic->events_head) {
+            via_own_leave_slow(&nic->own);
+            return;
+        }
+        VIP_ERROR_DESCRIPTOR e = nic->events[nic->events_head % VIA_MAX_EVENTS].error;
+        VIP_ERROR_HANDLER handler = nic->handler ? nic->handler : log_error;
+        void *context = nic->handler ? nic->handler_context : nic;
+        vk_store_relaxed(&nic->events_head, nic->events_head + 1);
+        via_own_leave_slow(&nic->own);
+        handler(context, &e);
+    }
+}
+
+VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE handle, VIP_PVOID context, VIP_ERROR_HANDLER handler)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    nic->handler = handler;
+    nic->handler_context = context;
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+uint64_t *link_counters(struct via_nic *nic)
+{
+    return nic->counters;
+}

@@ -1,0 +1,434 @@
+/*
+ * The provider's own structs. Reading order: this file, post.c (a descriptor comes in), tx.c (it becomes frames), rx.c
+ * (frames become completions), reliable.c (what happens when they do not arrive), engine.c (who drives, who sleeps),
+ * conn.c (how two VIs find each other), mem.c, cq.c, nic.c.
+ *
+ * Invariant of all of it: state of a NIC, its VIs, queues and regions is touched only by the NIC's owner (own.h). Functions
+ * named via_* below expect to be called by the owner unless their contract says otherwise.
+ */
+#ifndef VIAKIT_INTERNAL_H
+#define VIAKIT_INTERNAL_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "../base/atomic.h"
+#include "../base/clock.h"
+#include "../base/pool.h"
+#include "../link/link.h"
+#include "own.h"
+
+#define VIA_MAX_VI 4096
+#define VIA_MAX_CQ 1024
+#define VIA_MAX_CQ_ENTRIES 65536
+#define VIA_MAX_PTAGS 1024
+#define VIA_MAX_REGIONS 16384
+#define VIA_MAX_QUEUE 1024 /* descriptors per work queue; a power of two */
+#define VIA_MAX_SEGMENTS 252
+#define VIA_MAX_TRANSFER (64ul << 20)
+#define VIA_BATCH 45      /* frames built at once: a super-frame at MTU 1500 */
+#define VIA_FLIGHT 256    /* link sends a VI may have unacknowledged, at most; a power of two */
+#define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
+
+/* ---------------------------------------------------------------- registered memory (mem.c) */
+
+/* One entry of a NIC's region table. Lies in memory that peers of the same host can see where the link has such (shm): they
+ * check rights here before they write directly, holding `users` meanwhile. */
+struct via_region {
+    uint64_t address, len;
+    uint32_t handle;     /* 0: free; else generation << 16 | index: changes with every registration */
+    uint32_t ptag;       /* number of the tag, 0 none */
+    uint32_t rights;     /* VIA_RIGHT_* */
+    uint32_t users;      /* peers that are writing directly at this moment */
+    uint64_t reserved[2];
+    uint32_t generation; /* of the last handle given out for this index */
+    uint32_t pinned;
+    uint32_t next_free, pad;
+};
+_Static_assert(sizeof(struct via_region) == 64, "a region entry is a cache line");
+
+#define VIA_RIGHT_WRITE 1
+#define VIA_RIGHT_READ 2
+
+struct via_ptag {
+    struct vk_object object;
+    struct via_nic *nic;
+    uint32_t number; /* 1.. within the NIC */
+    uint32_t n_users;
+};
+
+/* Segment i of a descriptor: behind the control segment, beyond DS[2] if need be. */
+static inline const VIP_DESCRIPTOR_SEGMENT *via_segment(const VIP_DESCRIPTOR *d, uint32_t i)
+{
+    return (const VIP_DESCRIPTOR_SEGMENT *)((const char *)d + sizeof(VIP_CONTROL_SEGMENT)) + i;
+}
+
+/* ---------------------------------------------------------------- work queues */
+
+/* A posted descriptor. psn fields are valid once transmission began. */
+struct via_work {
+    VIP_DESCRIPTOR *descriptor;
+    VIP_MEM_HANDLE handle; /* of the memory that holds the descriptor */
+    uint32_t len;          /* message length in bytes */
+    uint32_t first_psn;    /* of its first frame */
+    uint32_t n_frames;
+    uint32_t error;        /* status bits found when posted: completes with these in its turn */
+    uint16_t control, seg_count;
+    uint8_t how;           /* VIA_HOW_* */
+    uint8_t started, sent; /* first / last frame handed to the link */
+    uint8_t wait_ack;      /* completes on acknowledgement, not on sending */
+};
+
+enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2 };
+
+/* Free-running: reaped <= done <= next <= posted. Entries before done are complete and wait for a Done call; on the
+ * send queue, next is the first not wholly handed to the link. */
+struct via_queue {
+    struct via_work *work; /* [VIA_MAX_QUEUE] */
+    uint32_t reaped, done, next, posted;
+    struct via_cq *cq;
+    int is_recv;
+};
+
+static inline struct via_work *via_work_at(struct via_queue *q, uint32_t i)
+{
+    return &q->work[i & (VIA_MAX_QUEUE - 1)];
+}
+
+struct via_cq_entry {
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+};
+
+struct via_cq {
+    struct vk_object object;
+    struct via_nic *nic;
+    struct via_cq_entry *entries;
+    uint32_t capacity, mask; /* as asked for; array size - 1 */
+    uint32_t head, tail;     /* free-running: taken, added */
+    uint32_t n_queues;       /* attached work queues */
+    struct via_cq *next, *prev;
+};
+
+/* ---------------------------------------------------------------- the VI */
+
+struct via_vi {
+    struct vk_object object;
+    struct via_nic *nic;
+    uint16_t number; /* index in nic->vis */
+    uint8_t reliable; /* level is not UNRELIABLE */
+    uint8_t lossless; /* this connection runs over a lossless link, unfiltered: no sequence checks, no retransmission */
+    VIP_VI_STATE state;
+    VIP_VI_ATTRIBUTES attributes;
+    uint32_t ptag; /* number */
+    VIP_PVOID user_data;
+    struct via_queue send, recv;
+
+    /* the peer, valid while CONNECTED (and in ERROR, to answer what still arrives) */
+    struct link_peer *peer;
+    uint8_t peer_address[6];
+    uint16_t peer_port, peer_vi;
+    uint32_t key, peer_key;    /* in frames to us / to the peer */
+    uint32_t peer_ptag;
+    uint8_t peer_rdma_write;
+    uint8_t confirmed;         /* the peer is known to be connected (it sent CONFIRM or data) */
+    uint32_t chunk;            /* payload bytes per frame, both sides agree */
+
+    /* transmitter */
+    uint32_t next_psn;         /* of the next new frame */
+    uint32_t una_psn;          /* oldest not acknowledged */
+    uint32_t tx_psn;           /* next to hand to the link; set back to send again */
+    uint32_t high_psn;         /* after the last one ever handed to the link */
+    uint32_t flight_end[VIA_FLIGHT]; /* psn after the last frame of each link send in flight */
+    uint32_t flight_head, flight_tail;
+    uint32_t window;           /* congestion window, link sends */
+    uint32_t window_credit;    /* acknowledged sends since the window last grew */
+    uint32_t recover_psn;      /* a NAK before this one was answered already */
+    uint64_t rto_deadline;     /* VK_NEVER: nothing to wait for */
+    uint64_t rto;              /* present time-out, ns */
+    uint32_t retries;
+    uint8_t probing;
+
+    /* receiver */
+    uint32_t expected_psn;
+    uint32_t acked_psn;        /* last acknowledgement we sent */
+    uint8_t ack_owed, nak_sent;
+    uint32_t ahead_psn;        /* the last frame that came too early */
+    uint8_t rx_active;         /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
+    uint8_t rx_skip;           /* drop pieces until the next first one */
+    uint8_t heard;             /* something arrived since the last look of the keep-alive */
+    uint32_t rx_len;           /* bytes of it placed so far */
+    uint32_t rx_segment, rx_segment_used; /* where in the receive descriptor */
+    uint64_t rx_address;       /* next byte of an RDMA write */
+    uint32_t rx_handle, rx_left;
+    uint32_t error_psn, error_status; /* what stopped us; repeated to a sender that asks again */
+    uint64_t heard_at;
+
+    /* lists */
+    struct via_vi *next, *prev;             /* all of the NIC */
+    struct via_vi *ack_next, *stall_next;   /* owe an acknowledgement / wait to send */
+    uint8_t on_ack_list, on_stall_list;
+    uint8_t notify_conn_lost;
+
+    uint64_t counters[VIAKIT_N_COUNTERS];
+};
+_Static_assert(sizeof(struct via_vi) <= 4096, "a VI fits its pool slot");
+
+/* ---------------------------------------------------------------- connections in the making (conn.c) */
+
+enum via_conn_state { VIA_CONN_OFFERED = 1, VIA_CONN_ACCEPTED, VIA_CONN_REJECTED, VIA_CONN_CANCELLED };
+
+/* The server's side of one request, from its arrival to a while after its answer. */
+struct via_conn {
+    struct vk_object object;
+    struct via_nic *nic;
+    struct via_conn *next;
+    enum via_conn_state state;
+    int held;                 /* the program has the handle and has not answered */
+    struct link_peer *peer;
+    uint8_t address[6];
+    uint16_t port, vi;        /* of the requester */
+    struct wire_connect remote;
+    uint8_t own_discriminator[WIRE_MAX_DISCRIMINATOR]; /* the requester's */
+    struct via_vi *accepted;  /* our VI, while connected by this request */
+    uint32_t accepted_key;
+    struct wire_connect accept_body; /* what ACCEPT said, to say it again */
+    uint64_t repeat, repeat_at;
+    uint64_t forget_at;       /* answered: kept so long to repeat the answer */
+};
+
+/* A thread in VipConnectWait. On its stack. */
+struct via_waiter {
+    struct via_waiter *next;
+    const uint8_t *discriminator;
+    size_t len;
+    struct via_conn *conn; /* set when matched */
+};
+
+/* A thread in VipConnectRequest. On its stack. */
+struct via_request {
+    struct via_request *next;
+    struct via_vi *vi;
+    uint32_t number;
+    struct link_frame frame;
+    uint8_t address[6];
+    int asked, no_match;   /* NICs asked (-1 unknown), NICs that said NOMATCH */
+    int offered;           /* somebody took it */
+    uint64_t next_send, interval, give_up_no_match;
+    int done;
+    VIP_RETURN result;
+    struct wire_connect remote;
+    struct link_peer *server; /* who took it, once PENDING came */
+    uint16_t server_port;
+    uint8_t server_address[6];
+};
+
+/* ---------------------------------------------------------------- the NIC */
+
+struct via_event {
+    VIP_ERROR_DESCRIPTOR error;
+};
+#define VIA_MAX_EVENTS 1024
+
+struct via_nic {
+    struct vk_object object;
+    const struct link_ops *ops;
+    struct link *link;
+    struct link_limits limits;
+    struct via_own own __attribute__((aligned(VK_CACHE_LINE)));
+    uint64_t polls;          /* free-running; the NIC's thread watches it */
+    uint32_t idle;           /* polls in a row that found nothing */
+    int pid;                 /* process that opened it */
+    int closing;
+    int checksum;
+    viakit_nic_options options;
+    char device[64];
+
+    struct via_vi **vi_by_number; /* [VIA_MAX_VI] */
+    uint32_t next_vi_number, n_vis, n_cqs, n_connected;
+    struct via_vi *vis;
+    struct via_cq *cqs;
+    struct via_vi *ack_list, *stall_list;
+
+    struct via_region *regions; /* [VIA_MAX_REGIONS] */
+    uint32_t region_free, region_touched, n_regions;
+    uint64_t bytes_registered, bytes_pinned;
+    struct via_ptag *ptags[VIA_MAX_PTAGS];
+    uint32_t n_ptags;
+
+    struct via_waiter *waiters;
+    struct via_request *requests;
+    struct via_conn *conns;
+    uint32_t n_conns, next_request;
+    int names_ready;
+
+    /* time */
+    uint64_t now;            /* when somebody last looked at the clock */
+    uint64_t timers_at;      /* next time that something is due; VK_NEVER */
+
+    /* sleeping (engine.c) */
+    int wake_fd, data_fd, control_fd;
+    int has_thread;
+    pthread_t thread;
+    uint32_t sleeper;        /* 0 nobody, 1 the NIC's thread, 2 a waiting call sleeps on data_fd */
+    uint32_t sleeper_thread; /* its via_thread_id */
+    uint64_t sleep_until;    /* when it means to wake */
+    uint32_t n_waiting;      /* calls in a sleeping wait */
+    uint32_t event_word;     /* futex of the waiting calls that do not sleep on data_fd */
+    uint32_t thread_dozing;  /* the thread sleeps long: poke it when the program goes away */
+
+    /* asynchronous errors */
+    VIP_ERROR_HANDLER handler;
+    VIP_PVOID handler_context;
+    struct via_event *events; /* [VIA_MAX_EVENTS] */
+    uint32_t events_head, events_tail;
+
+    viakit_frame_filter filter;
+    void *filter_context;
+    uint64_t filter_index;
+    struct via_held_frame *held;
+    struct via_deferred *deferred; /* control frames that the link could not take */
+
+    uint64_t counters[VIAKIT_N_COUNTERS];
+};
+
+#define NIC_COUNT(nic, name, n) ((nic)->counters[VIAKIT_COUNTER_##name] += (uint64_t)(n))
+#define VI_COUNT(vi, name, n)                                                                                          \
+    ((vi)->counters[VIAKIT_COUNTER_##name] += (uint64_t)(n), NIC_COUNT((vi)->nic, name, n))
+
+extern struct vk_pool via_nic_pool, via_vi_pool, via_cq_pool, via_ptag_pool, via_conn_pool;
+extern int via_process_id; /* getpid() without the system call: renewed in the child of a fork */
+extern uint32_t via_n_regions_live, via_n_allocations_live;
+
+static inline struct via_nic *via_nic_find(VIP_NIC_HANDLE h)
+{
+    return vk_pool_find(&via_nic_pool, h);
+}
+
+static inline struct via_vi *via_vi_find(VIP_VI_HANDLE h)
+{
+    return vk_pool_find(&via_vi_pool, h);
+}
+
+static inline struct via_cq *via_cq_find(VIP_CQ_HANDLE h)
+{
+    return vk_pool_find(&via_cq_pool, h);
+}
+
+/* ---------------------------------------------------------------- errors (error.c) */
+
+/* Sets the explanation and returns the code: `return via_fail(VIP_..., "...", ...)`. */
+VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+VIP_RETURN via_bad_handle(const char *what, const void *handle);
+/* The child of a fork may not use its parent's NICs. 0 or VIP_INVALID_STATE. */
+VIP_RETURN via_check_process(struct via_nic *nic);
+VIP_RETURN via_unsupported(const char *function);
+
+/* Queues an asynchronous error; the handler runs later, without ownership. */
+void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d, VIP_RESOURCE_CODE resource,
+                VIP_ERROR_CODE code);
+/* Runs queued handlers. Called without ownership, by the NIC's thread (or whoever polls a NIC without one). */
+void via_run_handlers(struct via_nic *nic);
+
+/* ---------------------------------------------------------------- engine.c */
+
+static inline void via_enter(struct via_nic *nic) { via_own_enter(&nic->own); }
+static inline void via_leave(struct via_nic *nic) { via_own_leave(&nic->own); }
+
+/* One look at the link; what it brought is handled, what may be sent is sent. Returns slots handled. */
+int via_drive(struct via_nic *nic);
+/* The clock, acknowledgements that have waited, timers. Called every so many idle polls. */
+void via_drive_slow(struct via_nic *nic);
+/* Something is due at `at` (ns): the thread will not sleep longer. */
+void via_kick_thread(struct via_nic *nic);
+static inline void via_timer(struct via_nic *nic, uint64_t at)
+{
+    if (at >= nic->timers_at)
+        return;
+    nic->timers_at = at;
+    if (vk_unlikely(nic->sleeper && at < nic->sleep_until)) { /* whoever sleeps would sleep too long */
+        nic->sleep_until = at;
+        via_kick_thread(nic);
+    }
+}
+/* A completion, a match, an event: waiting calls look again. */
+void via_wake_waiters(struct via_nic *nic);
+
+/* Waits until ready(argument) says non-zero, called by the owner-to-be: enters, looks, sleeps and so on, and returns as
+ * owner. VIP_SUCCESS, VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. */
+VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument);
+
+int via_engine_start(struct via_nic *nic);
+void via_engine_stop(struct via_nic *nic);
+
+/* ---------------------------------------------------------------- mem.c */
+
+int via_mem_init(struct via_nic *nic);
+void via_mem_fini(struct via_nic *nic);
+uint32_t via_ptag_number(struct via_nic *nic, VIP_PROTECTION_HANDLE tag, int *valid);
+
+/* Is [address, address+len) inside the region, and the tag the right one? */
+static inline int via_mem_grants(const struct via_nic *nic, VIP_MEM_HANDLE handle, const void *address, uint64_t len,
+                                 uint32_t ptag)
+{
+    uint32_t index = handle & 0xFFFF;
+    if (vk_unlikely(index >= VIA_MAX_REGIONS || handle == 0))
+        return 0;
+    const struct via_region *r = &nic->regions[index];
+    uint64_t offset = (uint64_t)(uintptr_t)address - r->address;
+    return r->handle == handle && r->ptag == ptag && offset <= r->len && len <= r->len - offset;
+}
+
+/* ---------------------------------------------------------------- vi.c, cq.c */
+
+/* Completes the queue's entry `done`: status written last, completion queue and sleepers told. */
+void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status);
+/* Everything outstanding is flushed; the VI's state is the caller's affair. */
+void via_flush(struct via_vi *vi);
+/* The connection is over because of an error: VI to ERROR, queues flushed, CONN_LOST (or the given code) reported. */
+void via_break(struct via_vi *vi, int report_conn_lost);
+void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv);
+/* Entries at the head that were found wrong when posted complete now. */
+void via_settle_errors(struct via_vi *vi, struct via_queue *q);
+void via_vi_reset(struct via_vi *vi);
+VIP_RETURN via_vi_destroy(struct via_vi *vi);
+void via_cq_free(struct via_cq *cq);
+
+/* ---------------------------------------------------------------- tx.c, rx.c, reliable.c */
+
+/* Sends what may be sent of the VI's queue. */
+void via_transmit(struct via_vi *vi);
+void via_stall(struct via_vi *vi);
+/* A frame without payload of ours for the VI's peer. */
+void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate);
+/* Any frame to any peer, through the test's filter. What link send returns. */
+int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n);
+void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind);
+void via_filter_drop_held(struct via_nic *nic);
+/* Keeps a copy of a frame that must not be lost for want of room; via_drive sends it. */
+void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f);
+void via_send_deferred(struct via_nic *nic);
+void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer);
+/* The pieces of local memory that hold bytes [offset, offset+len) of the work's message. Returns their number, or -1 if memory is
+ * not (or no longer) granted. */
+int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max);
+
+void via_acknowledged(struct via_vi *vi, uint32_t ack);
+void via_complete_sends(struct via_vi *vi);
+void via_negative(struct via_vi *vi, uint32_t from);
+void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status);
+void via_owe_ack(struct via_vi *vi);
+void via_flush_acks(struct via_nic *nic);
+void via_reliable_timers(struct via_nic *nic);
+void via_arm_rto(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- conn.c */
+
+void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
+                      const uint8_t *payload, size_t len);
+void via_conn_timers(struct via_nic *nic);
+void via_conn_fini(struct via_nic *nic);
+void via_conn_forget_vi(struct via_nic *nic, struct via_vi *vi);
+void via_disconnect(struct via_vi *vi);
+
+#endif

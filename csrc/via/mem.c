@@ -1,0 +1,443 @@
+/*
+ * Protection tags and registered memory.
+ *
+ * A region is a range of the process's memory with a tag and rights; its handle is generation << 16 | index, the generation
+ * drawn at random when the NIC is opened and moved on at each registration, so that handles are hard to guess and old
+ * ones stay invalid. The table lies where peers of the same host can look into it if the link has such memory; a peer
+ * that writes directly (link place operation) announces itself in `users` first and then looks at `handle`; we take the
+ * handle away first and then wait for `users` to be 0. One of the two always sees the other.
+ *
+ * Registration pins (mlock) as far as RLIMIT_MEMLOCK allows. What it does not allow still works, for nothing here is
+ * read by hardware; it is counted, and viakit_query_nic tells how much is pinned.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+struct vk_pool via_ptag_pool = VK_POOL_INIT(struct via_ptag, 65536);
+uint32_t via_n_regions_live, via_n_allocations_live;
+
+/* Pinned page ranges of the whole process, for mlock does not nest and regions of several NICs may share pages. */
+struct pin_range {
+    uintptr_t from, to;
+};
+static pthread_mutex_t pin_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct pin_range *pins;
+static size_t n_pins, pins_capacity;
+
+int via_mem_init(struct via_nic *nic)
+{
+    size_t len = sizeof(struct via_region) * VIA_MAX_REGIONS;
+    void *table = NULL;
+    if (nic->ops->region_table)
+        table = nic->ops->region_table(nic->link, len);
+    if (table == NULL) {
+        table = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (table == MAP_FAILED)
+            return -ENOMEM;
+    }
+    nic->regions = table;
+    nic->region_touched = 1; /* index 0 stays unused: no handle is 0 */
+    uint32_t seed = 0;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
+        seed = (uint32_t)vk_now();
+    nic->regions[0].generation = seed & 0xFFFF;
+    return 0;
+}
+
+static void pages_of(uint64_t address, uint64_t len, uintptr_t *from, uintptr_t *to)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    *from = (uintptr_t)address & ~(page - 1);
+    *to = ((uintptr_t)(address + len) + page - 1) & ~(page - 1);
+}
+
+/* Is there memory at all? mincore fails with ENOMEM on unmapped pages. */
+static int is_mapped(uintptr_t from, uintptr_t to)
+{
+    unsigned char seen[256];
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), step = page * sizeof seen;
+    for (; from < to; from += step)
+        if (mincore((void *)from, to - from < step ? to - from : step, seen) != 0 && errno == ENOMEM)
+            return 0;
+    return 1;
+}
+
+static int pin(struct via_region *r)
+{
+    uintptr_t from, to;
+    pages_of(r->address, r->len, &from, &to);
+    pthread_mutex_lock(&pin_mutex);
+    if (n_pins == pins_capacity) {
+        size_t more = pins_capacity ? 2 * pins_capacity : 64;
+        struct pin_range *bigger = realloc(pins, more * sizeof *pins);
+        if (bigger) {
+            pins = bigger;
+            pins_capacity = more;
+        }
+    }
+    r->pinned = n_pins < pins_capacity && mlock((void *)from, to - from) == 0;
+    if (r->pinned)
+        pins[n_pins++] = (struct pin_range){from, to};
+    pthread_mutex_unlock(&pin_mutex);
+    return (int)r->pinned;
+}
+
+static void unpin(struct via_region *r)
+{
+    uintptr_t from, to;
+    int shared = 0, removed = 0;
+    if (!r->pinned)
+        return;
+    pages_of(r->address, r->len, &from, &to);
+    pthread_mutex_lock(&pin_mutex);
+    r->pinned = 0;
+    for (size_t i = 0; i < n_pins;) {
+        if (!removed && pins[i].from == from && pins[i].to == to) {
+            pins[i] = pins[--n_pins];
+            removed = 1;
+            continue;
+        }
+        shared |= pins[i].from < to && from < pins[i].to;
+        i++;
+    }
+    if (n_pins == 0) {
+        free(pins);
+        pins = NULL;
+        pins_capacity = 0;
+    }
+    if (!shared)
+        munlock((void *)from, to - from); /* memory that was unmapped meanwhile: nothing is left to unlock */
+    pthread_mutex_unlock(&pin_mutex);
+}
+
+static struct via_ptag *find_ptag(struct via_nic *nic, VIP_PROTECTION_HANDLE handle)
+{
+    struct via_ptag *t = vk_pool_find(&via_ptag_pool, handle);
+    return t && t->nic == nic ? t : NULL;
+}
+
+uint32_t via_ptag_number(struct via_nic *nic, VIP_PROTECTION_HANDLE handle, int *valid)
+{
+    *valid = 1;
+    if (handle == NULL) /* programs of the time passed no tag at all */
+        return 0;
+    struct via_ptag *t = find_ptag(nic, handle);
+    if (t == NULL)
+        *valid = 0;
+    return t ? t->number : 0;
+}
+
+static void ptag_use(struct via_nic *nic, uint32_t number, int by)
+{
+    if (number)
+        nic->ptags[number]->n_users += (uint32_t)by;
+}
+
+VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (out == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipCreatePtag: no place for the tag (NULL)");
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    uint32_t number = 1;
+    while (number < VIA_MAX_PTAGS && nic->ptags[number])
+        number++;
+    struct via_ptag *t = number < VIA_MAX_PTAGS ? vk_pool_get(&via_ptag_pool) : NULL;
+    if (t == NULL) {
+        via_leave(nic);
+        return via_fail(VIP_ERROR_RESOURCE, "a NIC has at most %d protection tags: destroy one first", VIA_MAX_PTAGS - 1);
+    }
+    t->nic = nic;
+    t->number = number;
+    nic->ptags[number] = t;
+    nic->n_ptags++;
+    *out = vk_pool_handle(t);
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE tag)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    struct via_ptag *t = find_ptag(nic, tag);
+    if (t == NULL)
+        code = via_bad_handle("protection tag", tag);
+    else if (t->n_users)
+        code = via_fail(VIP_ERROR_RESOURCE,
+                        "protection tag is used by %u VIs and regions: destroy or deregister them first", t->n_users);
+    else {
+        nic->ptags[t->number] = NULL;
+        nic->n_ptags--;
+        vk_pool_put(&via_ptag_pool, t);
+    }
+    via_leave(nic);
+    return code;
+}
+
+static uint32_t rights_of(const VIP_MEM_ATTRIBUTES *a)
+{
+    return a ? (a->EnableRdmaWrite ? VIA_RIGHT_WRITE : 0u) | (a->EnableRdmaRead ? VIA_RIGHT_READ : 0u) : 0u;
+}
+
+static struct via_region *new_region(struct via_nic *nic)
+{
+    uint32_t index = nic->region_free;
+    if (index)
+        nic->region_free = nic->regions[index].next_free;
+    else if (nic->region_touched < VIA_MAX_REGIONS) {
+        index = nic->region_touched;
+        nic->regions[index].generation = nic->regions[0].generation + index * 40503u; /* odd: spreads over 16 bits */
+        vk_store_relaxed(&nic->region_touched, index + 1);
+    } else
+        return NULL;
+    return &nic->regions[index];
+}
+
+static VIP_RETURN check_range(VIP_PVOID address, VIP_ULONG len)
+{
+    uintptr_t from, to;
+    if (address == NULL || len == 0)
+        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p: give an address and at least one byte", len,
+                        address);
+    if ((uintptr_t)address + len < (uintptr_t)address)
+        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p reach past the end of memory", len, address);
+    pages_of((uint64_t)(uintptr_t)address, len, &from, &to);
+    if (!is_mapped(from, to))
+        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: not all of the %lu bytes at %p is memory of this process",
+                        len, address);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG len, VIP_MEM_ATTRIBUTES *attributes,
+                          VIP_MEM_HANDLE *out)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (out == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: no place for the memory handle (NULL)");
+    VIP_RETURN code = via_check_process(nic);
+    if (code == VIP_SUCCESS)
+        code = check_range(address, len);
+    if (code)
+        return code;
+    via_enter(nic);
+    int valid;
+    uint32_t ptag = via_ptag_number(nic, attributes ? attributes->Ptag : NULL, &valid);
+    struct via_region *r = NULL;
+    if (!valid)
+        code = via_fail(VIP_INVALID_PTAG, "VipRegisterMem: %p is not a protection tag of this NIC", attributes->Ptag);
+    else if ((r = new_region(nic)) == NULL)
+        code = via_fail(VIP_ERROR_RESOURCE, "a NIC has at most %d regions: deregister one first", VIA_MAX_REGIONS - 1);
+    if (r) {
+        uint32_t index = (uint32_t)(r - nic->regions);
+        r->address = (uint64_t)(uintptr_t)address;
+        r->len = len;
+        r->ptag = ptag;
+        r->rights = rights_of(attributes);
+        r->generation = (r->generation + 1) & 0xFFFF;
+        if (r->generation == 0)
+            r->generation = 1;
+        if (!pin(r))
+            NIC_COUNT(nic, pin_failures, 1);
+        else
+            nic->bytes_pinned += len;
+        nic->bytes_registered += len;
+        nic->n_regions++;
+        __atomic_add_fetch(&via_n_regions_live, 1, __ATOMIC_RELAXED);
+        ptag_use(nic, ptag, 1);
+        *out = r->generation << 16 | index;
+        vk_store_release(&r->handle, *out); /* a peer that sees the handle sees the rest */
+    }
+    via_leave(nic);
+    return code;
+}
+
+static struct via_region *find_region(struct via_nic *nic, const void *address, VIP_MEM_HANDLE handle, int exact)
+{
+    uint32_t index = handle & 0xFFFF;
+    if (handle == 0 || index >= VIA_MAX_REGIONS || nic->regions[index].handle != handle)
+        return NULL;
+    struct via_region *r = &nic->regions[index];
+    uint64_t offset = (uint64_t)(uintptr_t)address - r->address;
+    return (exact ? offset == 0 : offset < r->len) ? r : NULL;
+}
+
+/* Takes the region out of use and waits for peers that are writing into it at this moment: a memcpy's time, or until it is
+ * clear that they died in the middle. */
+static void drop_region(struct via_nic *nic, struct via_region *r)
+{
+    vk_store_release(&r->handle, 0);
+    vk_fence_full(); /* handle is gone before users is looked at */
+    uint64_t give_up = 0;
+    while (vk_load_acquire(&r->users)) {
+        uint64_t now = vk_now();
+        if (give_up == 0)
+            give_up = now + VK_SECOND;
+        if (now > give_up) {
+            vk_store_release(&r->users, 0);
+            break;
+        }
+        sched_yield();
+    }
+    nic->bytes_registered -= r->len;
+    if (r->pinned)
+        nic->bytes_pinned -= r->len;
+    unpin(r);
+    ptag_use(nic, r->ptag, -1);
+    r->next_free = nic->region_free;
+    nic->region_free = (uint32_t)(r - nic->regions);
+    nic->n_regions--;
+    __atomic_sub_fetch(&via_n_regions_live, 1, __ATOMIC_RELAXED);
+}
+
+/* The region behind (address, handle) of a call, entered; or the failure, left. */
+static VIP_RETURN enter_region(const char *function, VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem,
+                               int exact, struct via_nic **nic, struct via_region **region)
+{
+    *nic = via_nic_find(handle);
+    if (*nic == NULL)
+        return via_bad_handle("NIC", handle);
+    VIP_RETURN code = via_check_process(*nic);
+    if (code)
+        return code;
+    via_enter(*nic);
+    *region = find_region(*nic, address, mem, exact);
+    if (*region)
+        return VIP_SUCCESS;
+    via_leave(*nic);
+    return via_fail(VIP_INVALID_PARAMETER, "%s: %p with handle 0x%08x is not a registered region of this NIC%s", function,
+                    address, mem, exact ? ": give the address it was registered with" : "");
+}
+
+VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem)
+{
+    struct via_nic *nic;
+    struct via_region *r;
+    VIP_RETURN code = enter_region("VipDeregisterMem", handle, address, mem, 1, &nic, &r);
+    if (code)
+        return code;
+    drop_region(nic, r);
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipQueryMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem, VIP_MEM_ATTRIBUTES *attributes)
+{
+    struct via_nic *nic;
+    struct via_region *r;
+    if (attributes == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipQueryMem: no place for the attributes (NULL)");
+    VIP_RETURN code = enter_region("VipQueryMem", handle, address, mem, 0, &nic, &r);
+    if (code)
+        return code;
+    attributes->Ptag = r->ptag ? vk_pool_handle(nic->ptags[r->ptag]) : NULL;
+    attributes->EnableRdmaWrite = (r->rights & VIA_RIGHT_WRITE) != 0;
+    attributes->EnableRdmaRead = (r->rights & VIA_RIGHT_READ) != 0;
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem,
+                               VIP_MEM_ATTRIBUTES *attributes)
+{
+    struct via_nic *nic;
+    struct via_region *r;
+    if (attributes == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipSetMemAttributes: no attributes (NULL)");
+    VIP_RETURN code = enter_region("VipSetMemAttributes", handle, address, mem, 0, &nic, &r);
+    if (code)
+        return code;
+    int valid;
+    uint32_t ptag = via_ptag_number(nic, attributes->Ptag, &valid);
+    if (!valid)
+        code = via_fail(VIP_INVALID_PTAG, "VipSetMemAttributes: %p is not a protection tag of this NIC", attributes->Ptag);
+    else {
+        ptag_use(nic, r->ptag, -1);
+        ptag_use(nic, ptag, 1);
+        vk_store_release(&r->ptag, ptag);
+        vk_store_release(&r->rights, rights_of(attributes));
+    }
+    via_leave(nic);
+    return code;
+}
+
+void via_mem_fini(struct via_nic *nic)
+{
+    for (uint32_t i = 1; i < nic->region_touched; i++)
+        if (nic->regions[i].handle)
+            drop_region(nic, &nic->regions[i]);
+    for (uint32_t i = 1; i < VIA_MAX_PTAGS; i++)
+        if (nic->ptags[i]) {
+            vk_pool_put(&via_ptag_pool, nic->ptags[i]);
+            nic->ptags[i] = NULL;
+        }
+    if (nic->ops->region_table == NULL)
+        munmap(nic->regions, sizeof(struct via_region) * VIA_MAX_REGIONS);
+}
+
+/* ---------------------------------------------------------------- memory that peers can map (viakit.h) */
+
+VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (address == NULL || len == 0 || len > SIZE_MAX / 2)
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_alloc: %zu bytes: give at least one, and a place for the address", len);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    int error = nic->ops->alloc ? nic->ops->alloc(nic->link, len, address) : posix_memalign(address, 4096, len);
+    if (error == 0) {
+        if (nic->ops->alloc == NULL)
+            memset(*address, 0, len);
+        __atomic_add_fetch(&via_n_allocations_live, 1, __ATOMIC_RELAXED);
+    } else
+        code = via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: no room for %zu bytes: %s", len, strerror(abs(error)));
+    via_leave(nic);
+    return code;
+}
+
+VIP_RETURN viakit_free(VIP_NIC_HANDLE handle, void *address)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    for (uint32_t i = 1; i < nic->region_touched; i++)
+        if (nic->regions[i].handle && nic->regions[i].address == (uint64_t)(uintptr_t)address)
+            code = via_fail(VIP_ERROR_RESOURCE, "viakit_free: %p is still registered: deregister it first", address);
+    if (code == VIP_SUCCESS) {
+        if (nic->ops->free == NULL)
+            free(address);
+        else if (nic->ops->free(nic->link, address) != 0)
+            code = via_fail(VIP_INVALID_PARAMETER, "viakit_free: %p did not come from viakit_alloc of this NIC", address);
+    }
+    if (code == VIP_SUCCESS)
+        __atomic_sub_fetch(&via_n_allocations_live, 1, __ATOMIC_RELAXED);
+    via_leave(nic);
+    return code;
+}

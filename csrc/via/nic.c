@@ -1,0 +1,261 @@
+/* The NIC: opening by device name, closing whatever is left, attributes, counters, and what this provider does not offer. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024);
+int via_process_id;
+
+static void child_of_fork(void)
+{
+    via_process_id = (int)getpid();
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    via_process_id = (int)getpid();
+    pthread_atfork(NULL, NULL, child_of_fork);
+}
+
+/* Fills in defaults, bounds what would not work. */
+static void settle_options(viakit_nic_options *to, const viakit_nic_options *from)
+{
+    memset(to, 0, sizeof *to);
+    if (from)
+        memcpy(to, from, from->size && from->size < sizeof *to ? from->size : sizeof *to);
+    to->size = sizeof *to;
+#define DEFAULT(field, value) to->field = to->field ? to->field : (value)
+    DEFAULT(window, 64);
+    DEFAULT(rto_us, 4000);
+    DEFAULT(max_retries, 14);
+    DEFAULT(ack_delay_us, 200);
+    DEFAULT(keepalive_ms, 1000);
+    DEFAULT(spin_us, 20);
+#undef DEFAULT
+    if (to->window > VIA_FLIGHT - 1)
+        to->window = VIA_FLIGHT - 1;
+}
+
+static const struct link_ops *find_link(const char *device, const char **rest)
+{
+    static const struct link_ops *const links[] = {&link_loop, &link_shm, &link_eth};
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        size_t n = strlen(links[i]->name);
+        if (strncmp(device, links[i]->name, n) == 0 && (device[n] == 0 || device[n] == ':')) {
+            *rest = device[n] ? device + n + 1 : "";
+            return links[i];
+        }
+    }
+    return NULL;
+}
+
+static VIP_RETURN code_of(int error)
+{
+    switch (-error) {
+    case ENODEV:
+    case EINVAL:
+    case ENAMETOOLONG:
+        return VIP_INVALID_PARAMETER;
+    default:
+        return VIP_ERROR_RESOURCE;
+    }
+}
+
+static void free_nic(struct via_nic *nic)
+{
+    free(nic->vi_by_number);
+    free(nic->events);
+    vk_pool_put(&via_nic_pool, nic);
+}
+
+static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
+{
+    nic->vi_by_number = calloc(VIA_MAX_VI, sizeof(struct via_vi *));
+    nic->events = calloc(VIA_MAX_EVENTS, sizeof *nic->events);
+    if (nic->vi_by_number == NULL || nic->events == NULL)
+        return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: memory is exhausted");
+    int error = nic->ops->open(nic, rest, &nic->options, &nic->link, &nic->limits);
+    if (error)
+        return code_of(error); /* the link has explained */
+    nic->checksum = nic->limits.checksum;
+    if (nic->limits.max_batch > VIA_BATCH)
+        nic->limits.max_batch = VIA_BATCH;
+    error = via_mem_init(nic);
+    if (error == 0) {
+        error = via_engine_start(nic);
+        if (error)
+            via_mem_fini(nic);
+    }
+    if (error) {
+        nic->ops->close(nic->link);
+        return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: %s", strerror(-error));
+    }
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *out)
+{
+    const char *rest;
+    if (device == NULL || out == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipOpenNic: a device name and a place for the handle are needed (NULL)");
+    const struct link_ops *ops = find_link(device, &rest);
+    if (ops == NULL || strlen(device) >= sizeof((struct via_nic *)0)->device)
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "no device '%.64s': give loop, loop:NAME, shm, shm:NAME or eth:INTERFACE", device);
+    struct via_nic *nic = vk_pool_get(&via_nic_pool);
+    if (nic == NULL)
+        return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: too many NICs are open in this process");
+    nic->ops = ops;
+    nic->pid = via_process_id;
+    strcpy(nic->device, device);
+    settle_options(&nic->options, options);
+    via_own_init(&nic->own, &nic->counters[VIAKIT_COUNTER_lock_waits]);
+    VIP_RETURN code = set_up(nic, rest);
+    if (code)
+        free_nic(nic);
+    else
+        *out = vk_pool_handle(nic);
+    return code;
+}
+
+VIP_RETURN VipOpenNic(const VIP_CHAR *device, VIP_NIC_HANDLE *out)
+{
+    return viakit_open_nic(device, NULL, out);
+}
+
+/* Everything that the program left is closed in order: connections, VIs, queues, regions, tags, link. */
+VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    if (nic->has_thread && pthread_equal(pthread_self(), nic->thread))
+        return via_fail(VIP_INVALID_STATE, "VipCloseNic: cannot be called from an error handler, which runs on the NIC's own thread");
+    via_engine_stop(nic);
+    via_enter(nic);
+    while (nic->vis) {
+        struct via_vi *vi = nic->vis;
+        via_disconnect(vi);
+        vi->send.reaped = vi->send.posted;
+        vi->recv.reaped = vi->recv.posted;
+        via_vi_destroy(vi);
+    }
+    while (nic->cqs)
+        via_cq_free(nic->cqs);
+    via_send_deferred(nic);
+    via_drop_deferred(nic, NULL);
+    via_conn_fini(nic);
+    via_mem_fini(nic);
+    nic->ops->close(nic->link);
+    via_leave(nic);
+    free_nic(nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (a == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipQueryNic: no place for the attributes (NULL)");
+    memset(a, 0, sizeof *a);
+    strcpy(a->Name, nic->device);
+    a->HardwareVersion = WIRE_VERSION;
+    a->ProviderVersion = VIAKIT_WIRE_VERSION;
+    a->NicAddressLen = sizeof nic->limits.address;
+    a->LocalNicAddress = nic->limits.address;
+    a->ThreadSafe = VIP_TRUE;
+    a->MaxDiscriminatorLen = WIRE_MAX_DISCRIMINATOR;
+    a->MaxRegisterBytes = a->MaxRegisterBlockBytes = ~0ul >> 1;
+    a->MaxRegisterRegions = VIA_MAX_REGIONS - 1;
+    a->MaxVI = VIA_MAX_VI;
+    a->MaxDescriptorsPerQueue = VIA_MAX_QUEUE;
+    a->MaxSegmentsPerDesc = VIA_MAX_SEGMENTS;
+    a->MaxCQ = VIA_MAX_CQ;
+    a->MaxCQEntries = VIA_MAX_CQ_ENTRIES;
+    a->MaxTransferSize = VIA_MAX_TRANSFER;
+    a->NativeMTU = nic->limits.max_payload;
+    a->MaxPtags = VIA_MAX_PTAGS - 1;
+    a->ReliabilityLevelSupport = VIA_ALL_LEVELS;
+    a->RDMAReadSupport = 0;
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (info == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_query_nic: no place for the information (NULL)");
+    memset(info, 0, sizeof *info);
+    via_enter(nic);
+    strcpy(info->link, nic->ops->name);
+    strcpy(info->device, nic->device);
+    memcpy(info->address, nic->limits.address, sizeof info->address);
+    info->port = nic->limits.port;
+    info->mtu = nic->limits.mtu;
+    info->max_payload = nic->limits.max_payload;
+    info->super_payload = nic->limits.max_payload * nic->limits.max_batch;
+    info->ring_slots = nic->limits.ring_slots;
+    info->window = nic->options.window;
+    info->bytes_registered = nic->bytes_registered;
+    info->bytes_pinned = nic->bytes_pinned;
+    info->lossless = nic->limits.lossless;
+    info->cma = -1;
+    info->thread = nic->has_thread;
+    info->vis = (int)nic->n_vis;
+    info->regions = (int)nic->n_regions;
+    info->ptags = (int)nic->n_ptags;
+    info->cqs = (int)nic->n_cqs;
+    if (nic->ops->info)
+        nic->ops->info(nic->link, info);
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (values == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_nic_counters: no place for the values (NULL)");
+    via_enter(nic);
+    memcpy(values, nic->counters, sizeof nic->counters);
+    via_leave(nic);
+    values[VIAKIT_COUNTER_polls] = vk_load_relaxed(&nic->polls);
+    return VIP_SUCCESS;
+}
+
+void viakit_live_objects(viakit_live *live)
+{
+    live->nics = vk_load_relaxed(&via_nic_pool.n_alive);
+    live->vis = vk_load_relaxed(&via_vi_pool.n_alive);
+    live->cqs = vk_load_relaxed(&via_cq_pool.n_alive);
+    live->ptags = vk_load_relaxed(&via_ptag_pool.n_alive);
+    live->connections = vk_load_relaxed(&via_conn_pool.n_alive);
+    live->regions = vk_load_relaxed(&via_n_regions_live);
+    live->allocations = vk_load_relaxed(&via_n_allocations_live);
+}
+
+VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE handle, viakit_frame_filter filter, void *context)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    via_enter(nic);
+    nic->filter = filter;
+    nic->filter_context = context;
+    if (filter == NULL)
+        via_filter_drop_held(nic);
+    via_leave(nic);
+    return VIP_SUCCESS;
+}

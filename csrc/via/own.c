@@ -1,0 +1,92 @@
+/* See own.h. */
+#include "own.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "../link/link.h"
+
+__thread uint32_t via_thread_id __attribute__((tls_model("initial-exec")));
+
+uint32_t via_thread_id_make(void)
+{
+    static uint32_t last;
+    if (via_thread_id == 0)
+        via_thread_id = vk_add(&last, 1);
+    return via_thread_id;
+}
+
+static int membarrier(int command)
+{
+    return (int)syscall(SYS_membarrier, command, 0, 0);
+}
+
+static int barrier_state; /* 0 unknown, 1 there, -1 not */
+
+static void register_once(void)
+{
+    int here = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
+               membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+    vk_store_release(&barrier_state, here ? 1 : -1);
+}
+
+int via_membarrier_register(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_once);
+    return vk_load_acquire(&barrier_state) == 1 ? 0 : -1;
+}
+
+void via_membarrier_global(void)
+{
+    if (vk_load_acquire(&barrier_state) == 1)
+        membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    vk_fence_full();
+}
+
+void via_own_init(struct via_own *own, uint64_t *waits)
+{
+    own->waits = waits;
+    own->no_bias = VK_TSAN || via_membarrier_register() != 0;
+}
+
+/* Takes the word; yields the processor after a short spin, for the holder may be waiting for it. */
+static void take_word(struct via_own *own, uint32_t self)
+{
+    for (unsigned spin = 0; !vk_compare_exchange(&own->owner, 0, self); spin++) {
+        if (spin < 200)
+            vk_pause();
+        else
+            sched_yield();
+        if (spin == 0)
+            __atomic_add_fetch(own->waits, 1, __ATOMIC_RELAXED);
+    }
+}
+
+void via_own_enter_slow(struct via_own *own, int is_nic_thread)
+{
+    uint32_t self = via_thread_id_make();
+    take_word(own, self);
+    if (own->bias != 0 && own->bias != self) {
+        vk_store_release(&own->revoked, 1);
+        /* After this, every thread has seen revoked or has already made `inside` visible to us. */
+        membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        for (unsigned spin = 0; vk_load_acquire(&own->inside); spin++)
+            spin < 200 ? vk_pause() : (void)sched_yield();
+        if (!is_nic_thread) { /* two application threads: no bias any more */
+            vk_store_release(&own->bias, 0);
+            own->no_bias = 1;
+        }
+    } else if (own->bias == 0 && !own->no_bias && !is_nic_thread) {
+        vk_store_release(&own->bias, self); /* from the next call on; this one still holds the word */
+    }
+}
+
+void via_own_leave_slow(struct via_own *own)
+{
+    vk_store_release(&own->revoked, 0);
+    vk_store_release(&own->owner, 0);
+}

@@ -1,0 +1,220 @@
+/*
+ * Posting descriptors and taking them back: the two calls on each work queue that a program makes per message.
+ *
+ * Posting checks the descriptor where it lies (alignment, registration, format), puts a struct via_work on the queue and
+ * rings the doorbell, that is, tries to send at once. What is wrong with the descriptor's *content* does not fail the
+ * call: it stands in the descriptor's status when its turn comes, after everything posted before it.
+ *
+ * A post to a VI that is not connected: receives wait (they may be posted before the connection), sends complete as flushed.
+ */
+#include "internal.h"
+
+/* Checks the local segments [from, n). Returns the status bits of what is wrong, 0 if nothing; their sum in *sum. */
+static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d, uint32_t from, uint32_t n, uint64_t *sum)
+{
+    uint32_t error = 0;
+    for (uint32_t i = from; i < n; i++) {
+        const VIP_DATA_SEGMENT *s = &via_segment(d, i)->Local;
+        if (s->Length == 0)
+            continue; /* points nowhere and needs no right */
+        *sum += s->Length;
+        if (!via_mem_grants(vi->nic, s->Handle, s->Data.Address, s->Length, vi->ptag))
+            error |= VIP_STATUS_PROTECTION_ERROR;
+    }
+    return error;
+}
+
+static uint32_t check_send(const struct via_vi *vi, const VIP_DESCRIPTOR *d, struct via_work *w)
+{
+    uint32_t op = d->CS.Control & VIP_CONTROL_OP_MASK, n = d->CS.SegCount, first = op == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
+    uint64_t sum = 0;
+    if ((d->CS.Control & VIP_CONTROL_RESERVED) || op == VIP_CONTROL_OP_RESERVED || n > VIA_MAX_SEGMENTS || n < first)
+        return VIP_STATUS_FORMAT_ERROR;
+    if (op == VIP_CONTROL_OP_RDMAREAD)
+        return VIP_STATUS_FORMAT_ERROR; /* RDMAReadSupport is 0: no VI can be created with it */
+    uint32_t error = check_segments(vi, d, first, n, &sum);
+    if (sum != d->CS.Length)
+        return VIP_STATUS_FORMAT_ERROR;
+    if (sum > vi->attributes.MaxTransferSize)
+        return VIP_STATUS_LENGTH_ERROR;
+    w->len = (uint32_t)sum;
+    return error;
+}
+
+static uint32_t check_recv(const struct via_vi *vi, const VIP_DESCRIPTOR *d)
+{
+    uint64_t sum = 0;
+    if ((d->CS.Control & ~(VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE)) != 0 || d->CS.SegCount > VIA_MAX_SEGMENTS)
+        return VIP_STATUS_FORMAT_ERROR;
+    return check_segments(vi, d, 0, d->CS.SegCount, &sum);
+}
+
+/* The checks that fail the call itself: nothing is queued then. */
+static VIP_RETURN refuse_post(struct via_vi *vi, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, const struct via_queue *q)
+{
+    if (d == NULL || ((uintptr_t)d & (VIP_DESCRIPTOR_ALIGNMENT - 1))) {
+        via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_DESCRIPTOR, VIP_ERROR_POST_DESC);
+        return via_fail(VIP_INVALID_PARAMETER, "descriptor at %p: must be aligned to %d bytes", (void *)d,
+                        VIP_DESCRIPTOR_ALIGNMENT);
+    }
+    if (q->posted - q->reaped == VIA_MAX_QUEUE) {
+        via_report(vi->nic, vi, NULL, d, VIP_RESOURCE_VI, VIP_ERROR_VI_OVERRUN);
+        return via_fail(VIP_ERROR_RESOURCE, "%d descriptors are posted: take completed ones back first", VIA_MAX_QUEUE);
+    }
+    via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_DESCRIPTOR, VIP_ERROR_POST_DESC);
+    return via_fail(VIP_INVALID_PARAMETER,
+                    "descriptor at %p is not inside the region of handle 0x%08x, registered with this NIC and the VI's tag",
+                    (void *)d, handle);
+}
+
+static int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, const struct via_queue *q)
+{
+    if (((uintptr_t)d & (VIP_DESCRIPTOR_ALIGNMENT - 1)) || q->posted - q->reaped == VIA_MAX_QUEUE ||
+        !via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT), vi->ptag))
+        return 0;
+    uint64_t n = d->CS.SegCount <= VIA_MAX_SEGMENTS ? d->CS.SegCount : 0; /* too many: a format error, later */
+    return via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT) + 16 * n, vi->ptag);
+}
+
+static struct via_work *append(struct via_queue *q, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle)
+{
+    struct via_work *w = via_work_at(q, q->posted);
+    w->descriptor = d;
+    w->handle = handle;
+    w->control = d->CS.Control;
+    w->seg_count = d->CS.SegCount;
+    w->how = VIA_HOW_FRAMES;
+    w->started = w->sent = w->wait_ack = 0;
+    d->CS.Status = 0;
+    return w;
+}
+
+/* The two post calls differ only in the queue and in what follows. */
+static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE mem, int recv)
+{
+    struct via_vi *vi = via_vi_find(handle);
+    if (vk_unlikely(vi == NULL))
+        return via_bad_handle("VI", handle);
+    struct via_nic *nic = vi->nic;
+    if (vk_unlikely(via_check_process(nic) != VIP_SUCCESS))
+        return VIP_INVALID_STATE;
+    struct via_queue *q = recv ? &vi->recv : &vi->send;
+    via_enter(nic);
+    if (vk_unlikely(!may_post(vi, d, mem, q))) {
+        VIP_RETURN code = refuse_post(vi, d, mem, q);
+        via_leave(nic);
+        return code;
+    }
+    struct via_work *w = append(q, d, mem);
+    w->error = recv ? check_recv(vi, d) : check_send(vi, d, w);
+    q->posted++;
+    if (recv) {
+        if (vk_unlikely(w->error))
+            via_settle_errors(vi, q);
+        if (vk_unlikely(vi->state == VIP_STATE_ERROR))
+            via_flush(vi);
+    } else if (vk_likely(vi->state == VIP_STATE_CONNECTED))
+        via_transmit(vi);
+    else
+        while (q->done != q->posted)
+            via_complete(vi, q, w->error ? w->error : VIP_STATUS_DESC_FLUSHED_ERROR);
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipPostSend(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE mem)
+{
+    return post(handle, d, mem, 0);
+}
+
+VIP_RETURN VipPostRecv(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE mem)
+{
+    return post(handle, d, mem, 1);
+}
+
+/* Takes the completed head. */
+static inline VIP_RETURN reap(struct via_queue *q, VIP_DESCRIPTOR **out)
+{
+    VIP_DESCRIPTOR *d = via_work_at(q, q->reaped)->descriptor;
+    q->reaped++;
+    *out = d;
+    return d->CS.Status & VIP_STATUS_ERROR_MASK ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS;
+}
+
+static VIP_RETURN done(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out, int recv)
+{
+    struct via_vi *vi = via_vi_find(handle);
+    if (vk_unlikely(vi == NULL))
+        return via_bad_handle("VI", handle);
+    if (vk_unlikely(out == NULL))
+        return via_fail(VIP_INVALID_PARAMETER, "no place for the descriptor (NULL)");
+    struct via_nic *nic = vi->nic;
+    if (vk_unlikely(via_check_process(nic) != VIP_SUCCESS))
+        return VIP_INVALID_STATE;
+    struct via_queue *q = recv ? &vi->recv : &vi->send;
+    VIP_RETURN code;
+    via_enter(nic);
+    if (q->reaped == q->done) /* nothing there yet: look at the link, once */
+        via_drive(nic);
+    if (q->reaped != q->done)
+        code = reap(q, out);
+    else if (q->reaped != q->posted)
+        code = VIP_NOT_DONE;
+    else {
+        *out = NULL;
+        code = VIP_DESCRIPTOR_ERROR;
+    }
+    via_leave(nic);
+    return code;
+}
+
+VIP_RETURN VipSendDone(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out)
+{
+    return done(handle, out, 0);
+}
+
+VIP_RETURN VipRecvDone(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out)
+{
+    return done(handle, out, 1);
+}
+
+static int something(void *argument)
+{
+    const struct via_queue *q = argument;
+    return q->reaped != q->done || q->reaped == q->posted;
+}
+
+static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR **out, int recv)
+{
+    struct via_vi *vi = via_vi_find(handle);
+    if (vi == NULL)
+        return via_bad_handle("VI", handle);
+    if (out == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "no place for the descriptor (NULL)");
+    struct via_nic *nic = vi->nic;
+    struct via_queue *q = recv ? &vi->recv : &vi->send;
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    if (q->cq)
+        return via_fail(VIP_INVALID_STATE, "the queue belongs to a completion queue: wait with VipCQWait, then take with Done");
+    code = via_wait(nic, timeout, something, q);
+    if (code == VIP_SUCCESS && q->reaped != q->done)
+        code = reap(q, out);
+    else if (code == VIP_SUCCESS) {
+        *out = NULL; /* an empty queue: nothing will ever come */
+        code = VIP_DESCRIPTOR_ERROR;
+    }
+    via_leave(nic);
+    return code;
+}
+
+VIP_RETURN VipSendWait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR **out)
+{
+    return wait(handle, timeout, out, 0);
+}
+
+VIP_RETURN VipRecvWait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR **out)
+{
+    return wait(handle, timeout, out, 1);
+}

@@ -1,0 +1,227 @@
+/*
+ * The reliable levels over links that lose, double and reorder: sequence numbers, cumulative acknowledgements, go-back-N with
+ * negative acknowledgements, a congestion window, time-outs with back-off, and probes that find a silent peer dead.
+ *
+ *        una            tx               high         next        psn ->
+ *    ----+--------------+----------------+------------+-----
+ *        | in flight    | to be sent     | given out, never sent
+ *                         again
+ *
+ * una <= tx <= next and tx <= high <= next. Messages hold consecutive numbers (tx.c); an acknowledgement of a message's last
+ * number completes it. The receiver keeps no frame that comes too early: it asks once per pass for the missing one, and the sender goes
+ * back to it. Keeping early frames and repeating single ones (selective repeat) would go into out_of_sequence() and via_negative().
+ *
+ * The window counts link sends, not bytes: each takes one slot of the receiver's ring, a super-frame as much as a small frame. It opens by one per
+ * round trip and is halved by a loss.
+ */
+#include "internal.h"
+
+static inline uint32_t end_of(const struct via_work *w)
+{
+    return w->first_psn + w->n_frames;
+}
+
+void via_arm_rto(struct via_vi *vi)
+{
+    /* nic->now may be a little old; that makes the time-out a little early by at most an idle look's distance. */
+    vi->rto_deadline = vi->nic->now + vi->rto;
+    via_timer(vi->nic, vi->rto_deadline);
+}
+
+void via_complete_sends(struct via_vi *vi)
+{
+    struct via_queue *q = &vi->send;
+    while (q->done != q->next) {
+        struct via_work *w = via_work_at(q, q->done);
+        if (!w->sent || (w->wait_ack && !w->error && wire_before(vi->una_psn, end_of(w))))
+            return;
+        uint32_t status = w->error;
+        if (w->control & VIP_CONTROL_IMMEDIATE)
+            status |= VIP_STATUS_IMMEDIATE;
+        via_complete(vi, q, status);
+        if (vk_unlikely(w->error && vi->reliable)) {
+            if (vi->state == VIP_STATE_CONNECTED)
+                via_send_control(vi, WIRE_DISCONNECT, 0, 0);
+            via_break(vi, 0);
+            return;
+        }
+    }
+}
+
+static void open_window(struct via_vi *vi, uint32_t n)
+{
+    uint32_t most = vi->nic->options.window;
+    vi->window_credit += n;
+    if (vi->window < most && vi->window_credit >= vi->window) {
+        vi->window_credit = 0;
+        vi->window++;
+    }
+}
+
+void via_acknowledged(struct via_vi *vi, uint32_t ack)
+{
+    if (!wire_before(vi->una_psn, ack))
+        return;
+    if (wire_before(vi->high_psn, ack)) { /* acknowledges what was never sent: a liar or a stranger */
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    vi->una_psn = ack;
+    vi->retries = 0;
+    vi->rto = (uint64_t)vi->nic->options.rto_us * VK_US;
+    uint32_t head = vi->flight_head;
+    while (vi->flight_head != vi->flight_tail && !wire_before(ack, vi->flight_end[vi->flight_head & (VIA_FLIGHT - 1)]))
+        vi->flight_head++;
+    open_window(vi, vi->flight_head - head);
+    if (wire_before(vi->tx_psn, ack)) { /* was going back for what arrived after all */
+        vi->tx_psn = ack;
+        while (vi->send.next != vi->send.posted) {
+            struct via_work *w = via_work_at(&vi->send, vi->send.next);
+            if (!w->started || wire_before(ack, end_of(w)))
+                break;
+            vi->send.next++;
+        }
+    }
+    if (vi->una_psn == vi->tx_psn)
+        vi->rto_deadline = VK_NEVER;
+    else if (!vi->lossless)
+        via_arm_rto(vi);
+    via_complete_sends(vi);
+    if (vi->send.next != vi->send.posted && !vi->on_stall_list)
+        via_transmit(vi);
+}
+
+/* Back to the oldest frame that is not acknowledged. */
+static void go_back(struct via_vi *vi)
+{
+    vi->tx_psn = vi->una_psn;
+    vi->flight_head = vi->flight_tail;
+    vi->window = vi->window / 2 > 2 ? vi->window / 2 : 2;
+    vi->window_credit = 0;
+    uint32_t i = vi->send.done;
+    while (i != vi->send.next && !wire_before(vi->una_psn, end_of(via_work_at(&vi->send, i))))
+        i++;
+    vi->send.next = i;
+}
+
+void via_negative(struct via_vi *vi, uint32_t from)
+{
+    via_acknowledged(vi, from);
+    if (vi->state != VIP_STATE_CONNECTED || from != vi->una_psn || vi->una_psn == vi->tx_psn)
+        return;
+    go_back(vi);
+    vi->rto_deadline = VK_NEVER;
+    via_transmit(vi);
+}
+
+/* Processing stopped at the peer, at frame psn. What came before it was taken. */
+void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status)
+{
+    struct via_queue *q = &vi->send;
+    status &= VIP_STATUS_REMOTE_DESC_ERROR | VIP_STATUS_RDMA_PROT_ERROR;
+    if (status && vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION && q->done != q->posted) {
+        struct via_work *w = via_work_at(q, q->done);
+        if (w->started && !wire_before(psn, w->first_psn) && wire_before(psn, end_of(w)))
+            via_complete(vi, q, status);
+    }
+    via_break(vi, 1);
+}
+
+void via_owe_ack(struct via_vi *vi)
+{
+    struct via_nic *nic = vi->nic;
+    vi->ack_owed = 1;
+    if (vi->on_ack_list)
+        return;
+    vi->on_ack_list = 1;
+    vi->ack_next = nic->ack_list;
+    nic->ack_list = vi;
+    via_timer(nic, nic->now + (uint64_t)nic->options.ack_delay_us * VK_US);
+}
+
+/* Sends the acknowledgements for which no frame came along. */
+void via_flush_acks(struct via_nic *nic)
+{
+    struct via_vi *vi = nic->ack_list;
+    nic->ack_list = NULL;
+    while (vi) {
+        struct via_vi *next = vi->ack_next;
+        vi->on_ack_list = 0;
+        if (vi->ack_owed && vi->state == VIP_STATE_CONNECTED) {
+            via_send_control(vi, WIRE_ACK, 0, 0);
+            if (vi->ack_owed) /* the link was full */
+                via_owe_ack(vi);
+        }
+        vi = next;
+    }
+}
+
+/* Nobody answers any more. */
+static void give_up(struct via_vi *vi)
+{
+    if (vi->send.done != vi->send.posted)
+        via_complete(vi, &vi->send, VIP_STATUS_TRANSPORT_ERROR);
+    via_break(vi, 1);
+}
+
+static void time_out(struct via_vi *vi)
+{
+    struct via_nic *nic = vi->nic;
+    uint64_t longest = 500 * VK_MS;
+    VI_COUNT(vi, timeouts, 1);
+    if (++vi->retries > nic->options.max_retries) {
+        give_up(vi);
+        return;
+    }
+    vi->rto = vi->rto * 2 < longest ? vi->rto * 2 : longest;
+    if (vi->una_psn != vi->tx_psn) {
+        go_back(vi);
+        vi->rto_deadline = VK_NEVER;
+        via_transmit(vi);
+    }
+    if (vi->state == VIP_STATE_CONNECTED && vi->probing) {
+        via_send_control(vi, WIRE_PROBE, 0, 0);
+        VI_COUNT(vi, probes_sent, 1);
+        via_arm_rto(vi);
+    }
+}
+
+/* Silence: ask. Whatever is heard of the peer ends the asking. */
+static void keep_alive(struct via_vi *vi)
+{
+    struct via_nic *nic = vi->nic;
+    uint64_t silence = (uint64_t)nic->options.keepalive_ms * VK_MS;
+    if (vi->heard) {
+        vi->heard = 0;
+        vi->heard_at = nic->now;
+        if (vi->probing) {
+            vi->probing = 0;
+            vi->retries = 0;
+            vi->rto = (uint64_t)nic->options.rto_us * VK_US;
+            if (vi->una_psn == vi->tx_psn)
+                vi->rto_deadline = VK_NEVER;
+        }
+    }
+    if (!vi->probing && nic->now - vi->heard_at >= silence && vi->rto_deadline == VK_NEVER) {
+        vi->probing = 1;
+        via_send_control(vi, WIRE_PROBE, 0, 0);
+        VI_COUNT(vi, probes_sent, 1);
+        via_arm_rto(vi);
+    }
+    if (!vi->probing)
+        via_timer(nic, vi->heard_at + silence);
+}
+
+void via_reliable_timers(struct via_nic *nic)
+{
+    for (struct via_vi *vi = nic->vis, *next; vi; vi = next) {
+        next = vi->next;
+        if (vi->state != VIP_STATE_CONNECTED || vi->lossless)
+            continue;
+        keep_alive(vi);
+        if (vi->rto_deadline <= nic->now)
+            time_out(vi);
+        if (vi->state == VIP_STATE_CONNECTED && vi->rto_deadline != VK_NEVER)
+            via_timer(nic, vi->rto_deadline);
+    }
+}

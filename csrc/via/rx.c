@@ -1,0 +1,504 @@
+/*
+ * From frames to completions. Everything here was written by somebody else: each field is checked before it is used, and a frame that
+ * does not fit is dropped and counted by reason. Nothing is written but into receive descriptors that the program posted and
+ * regions that grant it.
+ *
+ * Order of the checks: shape (length, version, kind), checksum, destination (port, VI, key), acknowledgement, sequence number, and
+ * only then the content. Pieces of a message are placed as they come, in order; the status of the receive descriptor is written last.
+ */
+#include <string.h>
+
+#include "../base/copy.h"
+#include "../base/crc32c.h"
+#include "internal.h"
+
+/* ---------------------------------------------------------------- placing bytes */
+
+/* Where the next len bytes of the receive descriptor go: local pieces from the present position on. Returns their number, and what
+ * is wrong in *error: PROTECTION (memory not granted any more) or LENGTH (the message is longer than the descriptor). */
+static int receive_pieces(struct via_vi *vi, const struct via_work *w, size_t len, struct iovec *iov, uint32_t *error)
+{
+    int n = 0;
+    *error = 0;
+    while (len && vi->rx_segment < w->seg_count) {
+        const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, vi->rx_segment)->Local;
+        uint32_t room = s->Length - vi->rx_segment_used, take = len < room ? (uint32_t)len : room;
+        if (take) {
+            char *p = (char *)s->Data.Address + vi->rx_segment_used;
+            if (!via_mem_grants(vi->nic, s->Handle, p, take, vi->ptag)) {
+                *error = VIP_STATUS_PROTECTION_ERROR;
+                return n;
+            }
+            iov[n++] = (struct iovec){p, take};
+        }
+        len -= take;
+        vi->rx_segment_used += take;
+        if (vi->rx_segment_used == s->Length) {
+            vi->rx_segment++;
+            vi->rx_segment_used = 0;
+        }
+    }
+    if (len)
+        *error = VIP_STATUS_LENGTH_ERROR;
+    return n;
+}
+
+static void count_copy(struct via_vi *vi, size_t len)
+{
+    VI_COUNT(vi, copies, 1);
+    VI_COUNT(vi, bytes_copied, len);
+}
+
+static size_t total(const struct iovec *iov, int n)
+{
+    size_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += iov[i].iov_len;
+    return sum;
+}
+
+/* The payload of a REFERENCE frame: fetches what it points at. 0 or an error status. */
+static uint32_t fetch(struct via_vi *vi, const uint8_t *payload, size_t len, struct iovec *to, int n_to, uint32_t *placed)
+{
+    const struct link_ops *ops = vi->nic->ops;
+    size_t n = len / sizeof(struct wire_reference), room = total(to, n_to);
+    if (ops->fetch == NULL || len % sizeof(struct wire_reference))
+        return VIP_STATUS_TRANSPORT_ERROR;
+    for (size_t i = 0; i < n; i++) {
+        struct wire_reference r;
+        memcpy(&r, payload + i * sizeof r, sizeof r);
+        if (r.len > room)
+            return VIP_STATUS_LENGTH_ERROR;
+        int e = ops->fetch(vi->nic->link, vi->peer, r.address, to, n_to, r.len);
+        if (e != 0)
+            return VIP_STATUS_TRANSPORT_ERROR;
+        count_copy(vi, r.len);
+        room -= r.len;
+        *placed += (uint32_t)r.len;
+        for (size_t left = r.len; left;) { /* move on in the local pieces */
+            size_t step = left < to->iov_len ? left : to->iov_len;
+            to->iov_base = (char *)to->iov_base + step;
+            to->iov_len -= step;
+            left -= step;
+            if (to->iov_len == 0) {
+                to++;
+                n_to--;
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- when a message cannot be taken */
+
+/* Reliable: stop, tell the sender why, break. Unreliable: only this message is lost. */
+static void refuse(struct via_vi *vi, uint32_t psn, uint32_t remote_status)
+{
+    if (!vi->reliable) {
+        vi->rx_skip = 1;
+        vi->rx_active = 0;
+        return;
+    }
+    vi->error_psn = psn;
+    vi->error_status = remote_status;
+    vi->expected_psn = psn; /* this frame is not acknowledged: its message has not arrived */
+    via_send_control(vi, WIRE_ERROR, psn, remote_status);
+    via_break(vi, 1);
+}
+
+/* The receive descriptor in hand completes with an error. */
+static void fail_receive(struct via_vi *vi, uint32_t psn, uint32_t status, uint32_t remote_status)
+{
+    struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
+    w->descriptor->CS.Length = vi->rx_len;
+    via_complete(vi, &vi->recv, status);
+    refuse(vi, psn, remote_status);
+}
+
+static struct via_work *take_receive(struct via_vi *vi, uint32_t psn)
+{
+    if (vk_likely(vi->recv.done != vi->recv.posted))
+        return via_work_at(&vi->recv, vi->recv.done);
+    VI_COUNT(vi, dropped_no_descriptor, 1);
+    via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RECVQ_EMPTY);
+    refuse(vi, psn, VIP_STATUS_REMOTE_DESC_ERROR);
+    return NULL;
+}
+
+static void finish_receive(struct via_vi *vi, const struct wire_header *h, uint32_t status)
+{
+    VIP_DESCRIPTOR *d = via_work_at(&vi->recv, vi->recv.done)->descriptor;
+    if (h->flags & WIRE_FLAG_IMMEDIATE) {
+        d->CS.ImmediateData = h->immediate;
+        status |= VIP_STATUS_IMMEDIATE;
+    }
+    /* of an RDMA write with immediate data nothing went into this descriptor's buffer */
+    d->CS.Length = (status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_RECEIVE ? vi->rx_len : 0;
+    via_complete(vi, &vi->recv, status);
+}
+
+/* ---------------------------------------------------------------- a piece of a send */
+
+static void piece_of_send(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    size_t len = h->len;
+    if (h->flags & WIRE_FLAG_FIRST) {
+        if (take_receive(vi, h->psn) == NULL)
+            return;
+        vi->rx_active = WIRE_SEND;
+        vi->rx_len = vi->rx_segment = vi->rx_segment_used = 0;
+    } else if (vi->rx_active != WIRE_SEND) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
+    uint32_t error = 0;
+    if (vk_likely(!(h->flags & WIRE_FLAG_REFERENCE))) {
+        if (len) {
+            struct iovec iov[VIA_MAX_SEGMENTS];
+            int n = receive_pieces(vi, w, len, iov, &error);
+            for (int i = 0; i < n && !error; i++) {
+                memcpy(iov[i].iov_base, payload, iov[i].iov_len);
+                payload += iov[i].iov_len;
+                count_copy(vi, iov[i].iov_len);
+                vi->rx_len += (uint32_t)iov[i].iov_len;
+            }
+        }
+    } else {
+        struct iovec iov[VIA_MAX_SEGMENTS];
+        struct wire_reference r;
+        size_t want = 0;
+        for (size_t i = 0; i + sizeof r <= len; i += sizeof r) {
+            memcpy(&r, payload + i, sizeof r);
+            want += r.len <= VIA_MAX_TRANSFER ? r.len : VIA_MAX_TRANSFER + 1;
+        }
+        int n = receive_pieces(vi, w, want, iov, &error);
+        if (!error)
+            error = fetch(vi, payload, len, iov, n, &vi->rx_len);
+    }
+    if (vk_unlikely(error || vi->rx_len > vi->attributes.MaxTransferSize)) {
+        fail_receive(vi, h->psn, error ? error : VIP_STATUS_LENGTH_ERROR, VIP_STATUS_REMOTE_DESC_ERROR);
+        return;
+    }
+    if (h->flags & WIRE_FLAG_LAST) {
+        vi->rx_active = 0;
+        VI_COUNT(vi, messages_received, 1);
+        VI_COUNT(vi, bytes_received, vi->rx_len);
+        finish_receive(vi, h, VIP_STATUS_OP_RECEIVE);
+    }
+}
+
+/* ---------------------------------------------------------------- a piece of an RDMA write */
+
+/* Does (handle, address, len) lie in a region that lets this VI write? */
+static int write_granted(const struct via_vi *vi, uint32_t handle, uint64_t address, uint64_t len)
+{
+    if (!vi->attributes.EnableRdmaWrite)
+        return 0;
+    if (len == 0)
+        return 1;
+    return via_mem_grants(vi->nic, handle, (void *)(uintptr_t)address, len, vi->ptag) &&
+           (vi->nic->regions[handle & 0xFFFF].rights & VIA_RIGHT_WRITE);
+}
+
+/* Not granted: reported in the receive descriptor if the write would have consumed one, else by the handler. */
+static void refuse_write(struct via_vi *vi, const struct wire_header *h)
+{
+    VI_COUNT(vi, dropped_protection, 1);
+    vi->rx_active = 0;
+    if ((h->flags & WIRE_FLAG_IMMEDIATE) && vi->recv.done != vi->recv.posted) {
+        vi->rx_len = 0;
+        via_work_at(&vi->recv, vi->recv.done)->descriptor->CS.Length = 0;
+        via_complete(vi, &vi->recv, VIP_STATUS_RDMA_PROT_ERROR | VIP_STATUS_OP_REMOTE_RDMA_WRITE);
+    } else
+        via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAW_PROT);
+    refuse(vi, h->psn, VIP_STATUS_RDMA_PROT_ERROR);
+}
+
+static void finish_write(struct via_vi *vi, const struct wire_header *h)
+{
+    vi->rx_active = 0;
+    if ((h->flags & WIRE_FLAG_IMMEDIATE) && take_receive(vi, h->psn) == NULL)
+        return;
+    VI_COUNT(vi, messages_received, 1);
+    VI_COUNT(vi, rdma_writes_received, 1);
+    VI_COUNT(vi, bytes_received, vi->rx_len);
+    if (h->flags & WIRE_FLAG_IMMEDIATE)
+        finish_receive(vi, h, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
+}
+
+static void piece_of_write(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    size_t len = h->len;
+    if (h->flags & WIRE_FLAG_FIRST) {
+        struct wire_write w;
+        if (len < sizeof w) {
+            NIC_COUNT(vi->nic, dropped_malformed, 1);
+            return;
+        }
+        memcpy(&w, payload, sizeof w);
+        payload += sizeof w;
+        len -= sizeof w;
+        vi->rx_active = WIRE_WRITE;
+        vi->rx_len = 0;
+        vi->rx_address = w.address;
+        vi->rx_handle = w.handle;
+        vi->rx_left = w.len;
+        if (h->flags & WIRE_FLAG_PLACED) { /* the sender stored it, after the same checks on our table */
+            vi->rx_len = w.len;
+            finish_write(vi, h);
+            return;
+        }
+        if (!write_granted(vi, w.handle, w.address, w.len)) {
+            refuse_write(vi, h);
+            return;
+        }
+    } else if (vi->rx_active != WIRE_WRITE) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    uint32_t last = h->flags & WIRE_FLAG_LAST, error = 0;
+    uint32_t n = h->flags & WIRE_FLAG_REFERENCE ? vi->rx_left : (uint32_t)len;
+    if (n > vi->rx_left || (last && n != vi->rx_left)) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    /* again for each piece: the region may have been deregistered since the first */
+    if (n && !write_granted(vi, vi->rx_handle, vi->rx_address, n)) {
+        refuse_write(vi, h);
+        return;
+    }
+    uint8_t *to = (uint8_t *)(uintptr_t)vi->rx_address;
+    if (h->flags & WIRE_FLAG_REFERENCE) {
+        struct iovec iov = {to, n};
+        uint32_t placed = 0;
+        error = fetch(vi, payload, len, &iov, 1, &placed);
+        if (!error && placed != n)
+            error = VIP_STATUS_TRANSPORT_ERROR;
+        vk_fence_full();
+    } else if (n) {
+        if (last)
+            vk_copy_last_word_last(to, payload, n);
+        else
+            memcpy(to, payload, n);
+        count_copy(vi, n);
+    }
+    if (error) {
+        via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAW_ABORT);
+        refuse(vi, h->psn, VIP_STATUS_RDMA_PROT_ERROR);
+        return;
+    }
+    vi->rx_address += n;
+    vi->rx_left -= n;
+    vi->rx_len += n;
+    if (last)
+        finish_write(vi, h);
+}
+
+/* ---------------------------------------------------------------- sequence */
+
+/* Unreliable: what is missing stays missing. A message in pieces whose middle was lost completes as partial. */
+static void gap_unreliable(struct via_vi *vi)
+{
+    if (vi->rx_active == WIRE_SEND) {
+        via_work_at(&vi->recv, vi->recv.done)->descriptor->CS.Length = vi->rx_len;
+        vi->rx_active = 0;
+        via_complete(vi, &vi->recv, VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_TRANSPORT_ERROR);
+    } else if (vi->rx_active == WIRE_WRITE) {
+        vi->rx_active = 0;
+        via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAW_ABORT);
+    }
+    vi->rx_skip = 1;
+}
+
+/* A frame that is not the expected one. Returns 1 if it shall be taken all the same (unreliable, after a gap). */
+static int out_of_sequence(struct via_vi *vi, const struct wire_header *h)
+{
+    if (wire_before(h->psn, vi->expected_psn)) {
+        VI_COUNT(vi, dropped_duplicate, 1);
+        if (vi->reliable)
+            via_owe_ack(vi); /* our acknowledgement may have been lost */
+        return 0;
+    }
+    if (!vi->reliable) {
+        gap_unreliable(vi);
+        return 1;
+    }
+    VI_COUNT(vi, dropped_out_of_order, 1);
+    /* One negative acknowledgement per pass of the sender: again only when it began anew and a frame is missing again. */
+    if (!vi->nak_sent || !wire_before(vi->ahead_psn, h->psn)) {
+        vi->nak_sent = 1;
+        via_send_control(vi, WIRE_NAK, 0, 0);
+    }
+    vi->ahead_psn = h->psn;
+    return 0;
+}
+
+static void data_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    if (vk_unlikely(h->psn != vi->expected_psn) && !out_of_sequence(vi, h))
+        return;
+    vi->expected_psn = h->psn + 1;
+    vi->nak_sent = 0;
+    if (vk_unlikely(vi->rx_skip)) { /* unreliable, in the middle of a message that cannot be taken */
+        if (!(h->flags & WIRE_FLAG_FIRST))
+            return;
+        vi->rx_skip = 0;
+    }
+    if (vk_unlikely(vi->rx_active && (h->flags & WIRE_FLAG_FIRST))) {
+        gap_unreliable(vi);
+        vi->rx_skip = 0;
+    }
+    if ((h->version_kind & 15) == WIRE_SEND)
+        piece_of_send(vi, h, payload);
+    else
+        piece_of_write(vi, h, payload);
+    if (vi->state != VIP_STATE_CONNECTED)
+        return;
+    if (vi->lossless ? h->flags & WIRE_FLAG_MUST_ACK : vi->reliable) {
+        if (h->flags & WIRE_FLAG_ACK_NOW)
+            via_send_control(vi, WIRE_ACK, 0, 0);
+        else
+            via_owe_ack(vi);
+    }
+}
+
+/* ---------------------------------------------------------------- dispatch */
+
+/* A frame for a connection that does not exist (any more). Say so, but never answer an answer. */
+static void stranger(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h)
+{
+    int kind = h->version_kind & 15;
+    NIC_COUNT(nic, dropped_stranger, 1);
+    if (kind != WIRE_SEND && kind != WIRE_WRITE && kind != WIRE_PROBE)
+        return;
+    if (peer == NULL && nic->ops->route(nic->link, from, h->src_port, &peer) != 0)
+        return;
+    struct link_frame f;
+    via_frame_init(nic, &f, WIRE_RESET);
+    f.header.dst_port = h->src_port;
+    f.header.dst_vi = h->src_vi;
+    f.header.immediate = h->key;
+    via_link_send(nic, peer, &f, 1);
+}
+
+/* The VI a frame is for, if the frame proves that it belongs to its connection. */
+static struct via_vi *addressee(struct via_nic *nic, const struct wire_header *h)
+{
+    struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
+    if (vk_unlikely(vi == NULL || vi->key != h->key || vi->state == VIP_STATE_IDLE))
+        return NULL;
+    return vi;
+}
+
+/* Frames to a VI that is not CONNECTED: in ERROR the sender is told (again) why; while pending the sender is ahead of us. */
+static void not_connected(struct via_vi *vi, const struct wire_header *h)
+{
+    int kind = h->version_kind & 15;
+    if (vi->state != VIP_STATE_ERROR || kind == WIRE_ACK || kind == WIRE_ERROR || kind == WIRE_DISCONNECT || kind == WIRE_RESET)
+        return;
+    via_send_control(vi, WIRE_ERROR, vi->error_psn, vi->error_status);
+}
+
+static void control_frame(struct via_vi *vi, const struct wire_header *h, int kind)
+{
+    switch (kind) {
+    case WIRE_ACK:
+        VI_COUNT(vi, acks_received, 1);
+        break;
+    case WIRE_NAK:
+        VI_COUNT(vi, naks_received, 1);
+        if (vi->reliable && !vi->lossless)
+            via_negative(vi, h->ack);
+        break;
+    case WIRE_PROBE:
+        via_send_control(vi, WIRE_ACK, 0, 0);
+        break;
+    case WIRE_ERROR:
+        via_remote_error(vi, h->psn, h->immediate);
+        break;
+    case WIRE_DISCONNECT:
+        via_break(vi, 1);
+        break;
+    default:
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+    }
+}
+
+static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
+                          const uint8_t *payload)
+{
+    int kind = h->version_kind & 15;
+    if (vk_unlikely(kind == WIRE_RESET)) {
+        /* It cannot know our key; it proves itself by the one that we used. */
+        struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
+        if (vi && vi->state == VIP_STATE_CONNECTED && vi->peer_key == h->immediate)
+            via_break(vi, 1);
+        else
+            NIC_COUNT(nic, dropped_stranger, 1);
+        return;
+    }
+    struct via_vi *vi = addressee(nic, h);
+    if (vk_unlikely(vi == NULL)) {
+        stranger(nic, from, peer, h);
+        return;
+    }
+    vi->counters[VIAKIT_COUNTER_frames_received]++;
+    vi->heard = 1;
+    if (vk_unlikely(vi->state != VIP_STATE_CONNECTED)) {
+        not_connected(vi, h);
+        return;
+    }
+    vi->confirmed = 1;
+    if (vi->reliable && h->ack != vi->una_psn)
+        via_acknowledged(vi, h->ack);
+    if (vk_likely(kind == WIRE_SEND || kind == WIRE_WRITE))
+        data_frame(vi, h, payload);
+    else
+        control_frame(vi, h, kind);
+}
+
+static int checksum_right(const struct wire_header *h, const uint8_t *frame)
+{
+    struct wire_header copy = *h;
+    copy.crc = 0;
+    uint32_t crc = vk_crc32c(0, &copy, sizeof copy);
+    return vk_crc32c(crc, frame + sizeof copy, h->len) == h->crc;
+}
+
+void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len)
+{
+    struct wire_header h;
+    NIC_COUNT(nic, frames_received, 1);
+    if (vk_unlikely(len < sizeof h)) {
+        NIC_COUNT(nic, dropped_malformed, 1);
+        return;
+    }
+    memcpy(&h, frame, sizeof h);
+    if (vk_unlikely(h.version_kind >> 4 != WIRE_VERSION)) {
+        NIC_COUNT(nic, dropped_version, 1);
+        return;
+    }
+    if (vk_unlikely(h.len > len - sizeof h)) {
+        NIC_COUNT(nic, dropped_malformed, 1);
+        return;
+    }
+    if (nic->checksum && !(h.flags & WIRE_FLAG_CRC)) {
+        NIC_COUNT(nic, dropped_checksum, 1);
+        return;
+    }
+    if ((h.flags & WIRE_FLAG_CRC) && !checksum_right(&h, frame)) {
+        NIC_COUNT(nic, dropped_checksum, 1);
+        return;
+    }
+    int kind = h.version_kind & 15;
+    const uint8_t *payload = (const uint8_t *)frame + sizeof h;
+    if (vk_unlikely(kind == 0 || (h.dst_port != nic->limits.port && kind != WIRE_REQUEST))) {
+        NIC_COUNT(nic, dropped_stranger, 1);
+        return;
+    }
+    if (vk_likely(kind < WIRE_REQUEST))
+        deliver_to_vi(nic, from, peer, &h, payload);
+    else
+        via_conn_deliver(nic, from, peer, &h, payload, h.len);
+}

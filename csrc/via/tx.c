@@ -1,0 +1,509 @@
+/*
+ * From descriptors to frames.
+ *
+ * A message becomes one of three things (decided once, when its turn comes, in start()):
+ *   frames      pieces of `chunk` bytes, gathered from where the segments lie; every link can do it;
+ *   reference   one frame that says where the message lies in our memory: the receiver fetches it in one copy (shm);
+ *   placed      an RDMA write that we store into the peer's memory ourselves (shm): no frame, or one for immediate data.
+ *
+ * Frame numbers are given out when a message starts: frame k of it has psn first_psn + k, so that any frame can be built again from
+ * its psn alone. tx_psn is the next one to hand to the link; going back means setting it back (reliable.c).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/crc32c.h"
+#include "internal.h"
+
+#define REFERENCE_MAPPED 1024  /* from this many bytes on fetching beats two copies through the ring ... */
+#define REFERENCE_CMA 16384    /* ... and from this many where each fetch is a system call */
+#define MAX_IOV 640
+
+static inline int is_write(const struct via_work *w)
+{
+    return (w->control & VIP_CONTROL_OP_MASK) == VIP_CONTROL_OP_RDMAWRITE;
+}
+
+int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max)
+{
+    int n = 0;
+    for (uint32_t i = is_write(w) ? 1 : 0; len && i < w->seg_count; i++) {
+        const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, i)->Local;
+        uint32_t have = s->Length;
+        if (offset >= have) {
+            offset -= have;
+            continue;
+        }
+        uint32_t take = have - offset < len ? have - offset : len;
+        char *p = (char *)s->Data.Address + offset;
+        /* again, for the region may have been deregistered since the descriptor was posted */
+        if (vk_unlikely(n == max || !via_mem_grants(vi->nic, s->Handle, p, take, vi->ptag)))
+            return -1;
+        iov[n++] = (struct iovec){p, take};
+        len -= take;
+        offset = 0;
+    }
+    return len == 0 ? n : -1;
+}
+
+void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind)
+{
+    memset(&f->header, 0, sizeof f->header);
+    f->header.version_kind = wire_version_kind(kind);
+    f->header.src_port = nic->limits.port;
+    f->header_len = sizeof f->header;
+    f->n_iov = 0;
+    f->payload_len = 0;
+    f->iov = NULL;
+}
+
+/* Fills in what all frames for the VI's peer have; an acknowledgement rides along. */
+static inline void address_frame(struct via_vi *vi, struct link_frame *f, int kind, uint32_t psn)
+{
+    f->header.version_kind = wire_version_kind(kind);
+    f->header.flags = 0;
+    f->header.len = 0;
+    f->header.dst_port = vi->peer_port;
+    f->header.dst_vi = vi->peer_vi;
+    f->header.src_port = vi->nic->limits.port;
+    f->header.src_vi = vi->number;
+    f->header.key = vi->peer_key;
+    f->header.psn = psn;
+    f->header.ack = vi->expected_psn;
+    f->header.immediate = 0;
+    f->header.crc = 0;
+    f->header_len = sizeof f->header;
+    f->n_iov = 0;
+    f->payload_len = 0;
+    f->iov = NULL;
+}
+
+static inline void ack_went_along(struct via_vi *vi)
+{
+    vi->acked_psn = vi->expected_psn;
+    vi->ack_owed = 0;
+}
+
+/* ---------------------------------------------------------------- the test's filter */
+
+struct via_held_frame {
+    struct link_peer *peer;
+    size_t len;
+    uint8_t bytes[];
+};
+
+static int send_flat(struct via_nic *nic, struct link_peer *peer, const uint8_t *bytes, size_t len)
+{
+    struct link_frame f;
+    struct iovec iov = {(void *)(uintptr_t)(bytes + sizeof f.header), len - sizeof f.header};
+    memcpy(&f.header, bytes, sizeof f.header);
+    f.header_len = sizeof f.header;
+    f.n_iov = iov.iov_len ? 1 : 0;
+    f.iov = &iov;
+    f.payload_len = iov.iov_len;
+    return nic->ops->send(nic->link, peer, &f, 1);
+}
+
+static struct via_held_frame *flatten(struct link_peer *peer, const struct link_frame *f)
+{
+    size_t len = f->header_len + f->payload_len;
+    struct via_held_frame *h = malloc(sizeof *h + len);
+    if (h == NULL)
+        return NULL;
+    h->peer = peer;
+    h->len = len;
+    memcpy(h->bytes, &f->header, sizeof f->header);
+    memcpy(h->bytes + sizeof f->header, &f->block, f->header_len - sizeof f->header);
+    uint8_t *p = h->bytes + f->header_len;
+    for (uint32_t i = 0; i < f->n_iov; i++) {
+        memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
+        p += f->iov[i].iov_len;
+    }
+    return h;
+}
+
+void via_filter_drop_held(struct via_nic *nic)
+{
+    free(nic->held);
+    nic->held = NULL;
+}
+
+/* One frame at a time through the filter. The checksum is made here, before CORRUPT spoils the frame. */
+static int send_filtered(struct via_nic *nic, struct link_peer *peer, struct link_frame *f)
+{
+    struct via_held_frame *h = flatten(peer, f);
+    if (h == NULL)
+        return -EAGAIN;
+    struct wire_header *header = (struct wire_header *)h->bytes;
+    header->flags |= WIRE_FLAG_CRC;
+    header->crc = 0;
+    header->crc = vk_crc32c(0, h->bytes, h->len);
+    viakit_verdict verdict = nic->filter(nic->filter_context, nic->filter_index, header->version_kind & 15, h->len);
+    int sent = 1;
+    switch (verdict) {
+    case VIAKIT_DROP:
+        NIC_COUNT(nic, dropped_filter, 1);
+        break;
+    case VIAKIT_HOLD:
+        if (nic->held == NULL) {
+            nic->held = h;
+            nic->filter_index++;
+            return 1;
+        }
+        sent = send_flat(nic, peer, h->bytes, h->len);
+        break;
+    case VIAKIT_CORRUPT:
+        h->bytes[(nic->filter_index * 7919) % h->len] ^= (uint8_t)(1u << (nic->filter_index & 7));
+        sent = send_flat(nic, peer, h->bytes, h->len);
+        break;
+    case VIAKIT_DUPLICATE:
+        sent = send_flat(nic, peer, h->bytes, h->len);
+        if (sent == 1)
+            send_flat(nic, peer, h->bytes, h->len);
+        break;
+    default:
+        sent = send_flat(nic, peer, h->bytes, h->len);
+    }
+    free(h);
+    if (sent != 1)
+        return sent;
+    nic->filter_index++;
+    if (nic->held) { /* a frame was overtaken: now it follows */
+        h = nic->held;
+        nic->held = NULL;
+        send_flat(nic, h->peer, h->bytes, h->len);
+        free(h);
+    }
+    return 1;
+}
+
+int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    int sent = 0;
+    if (vk_likely(nic->filter == NULL))
+        sent = nic->ops->send(nic->link, peer, frames, n);
+    else
+        for (; sent < n; sent++) {
+            int r = send_filtered(nic, peer, &frames[sent]);
+            if (r != 1) {
+                sent = sent ? sent : r;
+                break;
+            }
+        }
+    if (vk_likely(sent > 0))
+        NIC_COUNT(nic, frames_sent, sent);
+    else
+        NIC_COUNT(nic, send_stalls, 1);
+    return sent;
+}
+
+void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate)
+{
+    struct link_frame f;
+    address_frame(vi, &f, kind, psn);
+    f.header.immediate = immediate;
+    int sent = via_link_send(vi->nic, vi->peer, &f, 1);
+    if (sent == 1)
+        ack_went_along(vi);
+    else if (kind != WIRE_ACK && kind != WIRE_PROBE)
+        via_defer(vi->nic, vi->peer, &f);
+    if (kind == WIRE_ACK && sent == 1)
+        VI_COUNT(vi, acks_sent, 1);
+    else if (kind == WIRE_NAK)
+        VI_COUNT(vi, naks_sent, 1);
+}
+
+/* ---------------------------------------------------------------- frames put off: the link was full */
+
+struct via_deferred {
+    struct via_deferred *next;
+    struct via_held_frame *frame;
+};
+
+void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f)
+{
+    struct via_deferred *d = malloc(sizeof *d), **end = &nic->deferred;
+    struct via_held_frame *h = d ? flatten(peer, f) : NULL;
+    if (h == NULL) {
+        free(d); /* as if the link had lost it */
+        return;
+    }
+    *d = (struct via_deferred){NULL, h};
+    while (*end)
+        end = &(*end)->next;
+    *end = d;
+}
+
+void via_send_deferred(struct via_nic *nic)
+{
+    while (nic->deferred) {
+        struct via_deferred *d = nic->deferred;
+        if (send_flat(nic, d->frame->peer, d->frame->bytes, d->frame->len) == -EAGAIN)
+            return;
+        nic->deferred = d->next;
+        free(d->frame);
+        free(d);
+    }
+}
+
+/* A peer went away (NULL: all of them): nothing more for it. */
+void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer)
+{
+    for (struct via_deferred **p = &nic->deferred; *p;) {
+        struct via_deferred *d = *p;
+        if (peer && d->frame->peer != peer) {
+            p = &d->next;
+            continue;
+        }
+        *p = d->next;
+        free(d->frame);
+        free(d);
+    }
+    if (nic->held && (peer == NULL || nic->held->peer == peer))
+        via_filter_drop_held(nic);
+}
+
+/* ---------------------------------------------------------------- how a message goes */
+
+/* An RDMA write that we can store ourselves. 1 if done. */
+static int try_place(struct via_vi *vi, struct via_work *w)
+{
+    const struct link_ops *ops = vi->nic->ops;
+    const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
+    struct iovec iov[VIA_MAX_SEGMENTS];
+    if (!vi->peer_rdma_write)
+        return 0; /* the peer will say so */
+    int n = via_gather(vi, w, 0, w->len, iov, VIA_MAX_SEGMENTS);
+    if (n < 0)
+        return 0;
+    if (ops->place(vi->nic->link, vi->peer, remote->Handle, vi->peer_ptag, remote->Data.AddressBits, iov, n, w->len) != 0)
+        return 0;
+    VI_COUNT(vi, bytes_sent, w->len);
+    return 1;
+}
+
+/* Can the receiver fetch all of the message from our memory, and is it worth it? */
+static int may_refer(struct via_vi *vi, const struct via_work *w)
+{
+    const struct link_ops *ops = vi->nic->ops;
+    if (w->len < REFERENCE_MAPPED || w->seg_count * sizeof(struct wire_reference) + sizeof(struct wire_write) > vi->chunk)
+        return 0;
+    int worst = 1;
+    for (uint32_t i = is_write(w) ? 1 : 0; i < w->seg_count; i++) {
+        const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, i)->Local;
+        int how = s->Length ? ops->reach(vi->nic->link, vi->peer, s->Data.Address, s->Length) : 1;
+        if (how == 0)
+            return 0;
+        worst = how > worst ? how : worst;
+    }
+    return worst == 1 || w->len >= REFERENCE_CMA;
+}
+
+static inline uint32_t chunk_of(const struct via_vi *vi, const struct via_work *w)
+{
+    return is_write(w) ? vi->chunk - (uint32_t)sizeof(struct wire_write) : vi->chunk;
+}
+
+static void start(struct via_vi *vi, struct via_work *w)
+{
+    struct via_nic *nic = vi->nic;
+    uint32_t chunk = chunk_of(vi, w);
+    w->n_frames = vk_likely(w->len <= chunk) ? 1 : (w->len + chunk - 1) / chunk;
+    w->wait_ack = vi->lossless ? vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION : vi->reliable;
+    if (vi->lossless) {
+        if (is_write(w) && nic->ops->place && try_place(vi, w)) {
+            w->how = VIA_HOW_PLACED;
+            w->n_frames = w->control & VIP_CONTROL_IMMEDIATE ? 1 : 0;
+            w->wait_ack &= w->n_frames != 0;
+        } else if (w->len >= REFERENCE_MAPPED && nic->ops->reach && may_refer(vi, w)) {
+            w->how = VIA_HOW_REFERENCE;
+            w->n_frames = 1;
+            w->wait_ack = 1; /* our memory is needed until the peer has fetched */
+        }
+    }
+    w->first_psn = vi->next_psn;
+    vi->next_psn += w->n_frames;
+    w->started = 1;
+}
+
+/* ---------------------------------------------------------------- building frames */
+
+/* The frame with number psn of the work. Returns the iovecs used, -1 if memory is no longer granted. */
+static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t psn, struct link_frame *f, struct iovec *iov)
+{
+    uint32_t chunk = chunk_of(vi, w), k = psn - w->first_psn, offset = k * chunk, len = 0;
+    int n = 0;
+    address_frame(vi, f, is_write(w) ? WIRE_WRITE : WIRE_SEND, psn);
+    if (k == 0)
+        f->header.flags |= WIRE_FLAG_FIRST;
+    if (k + 1 == w->n_frames) {
+        f->header.flags |= WIRE_FLAG_LAST;
+    }
+    /* With the last frame, to be delivered; with the first of a write, too, whose target must know how to refuse it. */
+    if ((w->control & VIP_CONTROL_IMMEDIATE) && (k + 1 == w->n_frames || (k == 0 && is_write(w)))) {
+        f->header.flags |= WIRE_FLAG_IMMEDIATE;
+        f->header.immediate = w->descriptor->CS.ImmediateData;
+    }
+    if (w->wait_ack && vi->lossless)
+        f->header.flags |= WIRE_FLAG_MUST_ACK | (w->how == VIA_HOW_REFERENCE ? WIRE_FLAG_ACK_NOW : 0);
+    if (is_write(w) && k == 0) {
+        const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
+        f->block.write = (struct wire_write){remote->Data.AddressBits, remote->Handle, w->len};
+        f->header_len += (uint32_t)sizeof f->block.write;
+    }
+    if (vk_likely(w->how == VIA_HOW_FRAMES)) {
+        len = w->len - offset < chunk ? w->len - offset : chunk;
+        n = len ? via_gather(vi, w, offset, len, iov, MAX_IOV) : 0;
+    } else if (w->how == VIA_HOW_PLACED)
+        f->header.flags |= WIRE_FLAG_PLACED;
+    if (n < 0)
+        return -1;
+    f->iov = iov;
+    f->n_iov = (uint32_t)n;
+    f->payload_len = len;
+    f->header.len = (uint16_t)(f->header_len - sizeof f->header + len);
+    return n;
+}
+
+/* Turns the payload of a built frame into the list of places where the message lies. */
+static int refer(struct via_vi *vi, const struct via_work *w, struct link_frame *f, struct wire_reference *list, struct iovec *iov)
+{
+    struct iovec pieces[VIA_MAX_SEGMENTS];
+    int n = via_gather(vi, w, 0, w->len, pieces, VIA_MAX_SEGMENTS);
+    if (n < 0)
+        return -1;
+    for (int i = 0; i < n; i++)
+        list[i] = (struct wire_reference){(uint64_t)(uintptr_t)pieces[i].iov_base, pieces[i].iov_len};
+    f->header.flags |= WIRE_FLAG_REFERENCE;
+    *iov = (struct iovec){list, (size_t)n * sizeof *list};
+    f->iov = iov;
+    f->n_iov = 1;
+    f->payload_len = iov->iov_len;
+    f->header.len = (uint16_t)(f->header_len - sizeof f->header + f->payload_len);
+    return 1;
+}
+
+static inline int window_open(const struct via_vi *vi)
+{
+    return vi->lossless || !vi->reliable || vi->flight_tail - vi->flight_head < vi->window;
+}
+
+/* n frames from tx_psn on were taken by the link. */
+static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
+{
+    if (vk_unlikely(wire_before(vi->tx_psn, vi->high_psn)))
+        VI_COUNT(vi, frames_retransmitted, n);
+    else
+        VI_COUNT(vi, bytes_sent, bytes);
+    vi->counters[VIAKIT_COUNTER_frames_sent] += (uint64_t)n;
+    vi->tx_psn += (uint32_t)n;
+    if (wire_before(vi->high_psn, vi->tx_psn))
+        vi->high_psn = vi->tx_psn;
+    ack_went_along(vi);
+    if (vi->reliable && !vi->lossless) {
+        vi->flight_end[vi->flight_tail++ & (VIA_FLIGHT - 1)] = vi->tx_psn;
+        if (vi->rto_deadline == VK_NEVER)
+            via_arm_rto(vi);
+    }
+    if (vi->tx_psn == w->first_psn + w->n_frames) {
+        if (!w->sent) {
+            w->sent = 1;
+            VI_COUNT(vi, messages_sent, 1);
+            if (is_write(w))
+                VI_COUNT(vi, rdma_writes_sent, 1);
+        }
+        vi->send.next++;
+    }
+}
+
+/* The work cannot go on: its memory was deregistered under it. It completes in its turn, and takes a reliable connection with it. */
+static void spoil(struct via_vi *vi, struct via_work *w)
+{
+    w->error = VIP_STATUS_PROTECTION_ERROR;
+    w->sent = 1;
+    vi->send.next++;
+    via_complete_sends(vi);
+}
+
+/* Sends up to a batch of the work's frames. Returns 0 when the VI must wait. */
+static int send_some(struct via_vi *vi, struct via_work *w)
+{
+    struct via_nic *nic = vi->nic;
+    struct link_frame frames[VIA_BATCH];
+    struct iovec iov[MAX_IOV];
+    struct wire_reference list[VIA_MAX_SEGMENTS];
+    uint32_t end = w->first_psn + w->n_frames, bytes = 0, max = nic->limits.max_batch;
+    int n = 0, used = 0;
+    while (vi->tx_psn + (uint32_t)n != end && n < (int)max && used + VIA_MAX_SEGMENTS < MAX_IOV) {
+        int k = build(vi, w, vi->tx_psn + (uint32_t)n, &frames[n], &iov[used]);
+        if (k >= 0 && w->how == VIA_HOW_REFERENCE)
+            k = refer(vi, w, &frames[n], list, &iov[used]);
+        if (k < 0) {
+            spoil(vi, w);
+            return 1;
+        }
+        used += k;
+        bytes += w->how == VIA_HOW_REFERENCE ? w->len : (uint32_t)frames[n].payload_len;
+        n++;
+    }
+    if (vi->reliable && !vi->lossless) {
+        /* Four times per window, and when it is full, an acknowledgement is asked for; a lone message waits for a ride. */
+        uint32_t in_flight = vi->flight_tail - vi->flight_head + 1, quarter = vi->window / 4 ? vi->window / 4 : 1;
+        if (in_flight >= vi->window || (in_flight > 1 && in_flight % quarter == 0))
+            frames[n - 1].header.flags |= WIRE_FLAG_ACK_NOW;
+    }
+    int sent = via_link_send(nic, vi->peer, frames, n);
+    if (sent <= 0)
+        return 0;
+    if (sent < n)
+        for (int i = sent; i < n; i++)
+            bytes -= (uint32_t)frames[i].payload_len;
+    took(vi, w, sent, bytes);
+    return sent == n;
+}
+
+void via_stall(struct via_vi *vi)
+{
+    struct via_nic *nic = vi->nic;
+    if (vi->on_stall_list)
+        return;
+    vi->on_stall_list = 1;
+    vi->stall_next = nic->stall_list;
+    nic->stall_list = vi;
+    via_timer(nic, nic->now);
+}
+
+void via_transmit(struct via_vi *vi)
+{
+    struct via_queue *q = &vi->send;
+    while (q->next != q->posted && vi->state == VIP_STATE_CONNECTED) {
+        struct via_work *w = via_work_at(q, q->next);
+        if (vk_unlikely(w->error)) {
+            w->sent = 1;
+            q->next++;
+            via_complete_sends(vi);
+            continue;
+        }
+        if (!w->started)
+            start(vi, w);
+        if (w->n_frames == 0) { /* placed, and nothing to tell */
+            w->sent = 1;
+            q->next++;
+            VI_COUNT(vi, messages_sent, 1);
+            VI_COUNT(vi, rdma_writes_sent, 1);
+            via_complete_sends(vi);
+            continue;
+        }
+        if (vk_unlikely(!window_open(vi))) {
+            VI_COUNT(vi, window_stalls, 1);
+            return; /* an acknowledgement will call again */
+        }
+        if (vk_unlikely(!send_some(vi, w))) {
+            via_stall(vi);
+            return;
+        }
+        if (!vi->reliable || vi->lossless)
+            via_complete_sends(vi);
+    }
+}

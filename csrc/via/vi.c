@@ -1,0 +1,293 @@
+/*
+ * Virtual interfaces: their life, their state, and how descriptors complete.
+ *
+ *            ConnectRequest                 accepted
+ *    IDLE ------------------> CONNECT_PENDING ------> CONNECTED
+ *     ^  <-------------------      |                     |   |
+ *     |   refused, timed out       |                     |   | error, or the peer went
+ *     |                            |                     |   v
+ *     +---------- Disconnect ------+---------------------+-- ERROR
+ *
+ * docs/states.md has the whole table. Work queues complete strictly in posting order; see struct via_queue for the four indices.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, 65536);
+
+static uint32_t operation_of(const struct via_queue *q, const struct via_work *w)
+{
+    if (q->is_recv)
+        return VIP_STATUS_OP_RECEIVE;
+    switch (w->control & VIP_CONTROL_OP_MASK) {
+    case VIP_CONTROL_OP_RDMAWRITE:
+        return VIP_STATUS_OP_RDMA_WRITE;
+    case VIP_CONTROL_OP_RDMAREAD:
+        return VIP_STATUS_OP_RDMA_READ;
+    default:
+        return VIP_STATUS_OP_SEND;
+    }
+}
+
+void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status)
+{
+    struct via_work *w = via_work_at(q, q->done);
+    if ((status & VIP_STATUS_OP_MASK) == 0)
+        status |= operation_of(q, w);
+    /* length, immediate data and the message itself are visible to whoever sees the status */
+    vk_store_release(&w->descriptor->CS.Status, status | VIP_STATUS_DONE);
+    q->done++;
+    if (wire_before(q->next, q->done))
+        q->next = q->done;
+    if (q->cq)
+        via_cq_push(q->cq, vi, q->is_recv);
+    via_wake_waiters(vi->nic);
+}
+
+void via_settle_errors(struct via_vi *vi, struct via_queue *q)
+{
+    while (q->done != q->posted && via_work_at(q, q->done)->error) {
+        via_complete(vi, q, via_work_at(q, q->done)->error);
+        if (vi->reliable && vi->state == VIP_STATE_CONNECTED)
+            via_break(vi, 0);
+    }
+}
+
+void via_flush(struct via_vi *vi)
+{
+    for (int i = 0; i < 2; i++) {
+        struct via_queue *q = i ? &vi->recv : &vi->send;
+        while (q->done != q->posted) {
+            uint32_t error = via_work_at(q, q->done)->error;
+            via_complete(vi, q, error ? error : VIP_STATUS_DESC_FLUSHED_ERROR);
+        }
+    }
+}
+
+/* The connection stops here; what the peer still sends is answered from error_status (rx.c). */
+void via_break(struct via_vi *vi, int report_conn_lost)
+{
+    if (vi->state != VIP_STATE_CONNECTED)
+        return;
+    vi->state = VIP_STATE_ERROR;
+    vi->nic->n_connected--;
+    vi->rto_deadline = VK_NEVER;
+    vi->rx_active = 0;
+    via_flush(vi);
+    if (report_conn_lost)
+        via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_CONN_LOST);
+    via_wake_waiters(vi->nic);
+}
+
+/* Everything that belongs to one connection, before the next. */
+void via_vi_reset(struct via_vi *vi)
+{
+    uint32_t first = vi->nic->options.first_psn;
+    vi->peer = NULL;
+    vi->confirmed = 0;
+    vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->recover_psn = first;
+    vi->flight_head = vi->flight_tail = first;
+    vi->window = vi->nic->options.window;
+    vi->window_credit = 0;
+    vi->rto = (uint64_t)vi->nic->options.rto_us * VK_US;
+    vi->rto_deadline = VK_NEVER;
+    vi->retries = 0;
+    vi->probing = 0;
+    vi->ack_owed = vi->nak_sent = vi->rx_active = vi->rx_skip = vi->heard = 0;
+    vi->error_status = 0;
+    vi->heard_at = vi->nic->now;
+}
+
+static VIP_RETURN check_attributes(struct via_nic *nic, VIP_VI_ATTRIBUTES *a, uint32_t *ptag)
+{
+    int valid;
+    if (a->ReliabilityLevel != VIP_SERVICE_UNRELIABLE && a->ReliabilityLevel != VIP_SERVICE_RELIABLE_DELIVERY &&
+        a->ReliabilityLevel != VIP_SERVICE_RELIABLE_RECEPTION)
+        return via_fail(VIP_INVALID_RELIABILITY_LEVEL,
+                        "reliability level %u: give one of unreliable (1), reliable delivery (2), reliable reception (4)",
+                        a->ReliabilityLevel);
+    if (a->MaxTransferSize > VIA_MAX_TRANSFER)
+        return via_fail(VIP_INVALID_MTU, "MaxTransferSize %lu: at most %lu here", a->MaxTransferSize, VIA_MAX_TRANSFER);
+    *ptag = via_ptag_number(nic, a->Ptag, &valid);
+    if (!valid)
+        return via_fail(VIP_INVALID_PTAG, "%p is not a protection tag of this NIC", a->Ptag);
+    if (a->EnableRdmaRead)
+        return via_fail(VIP_INVALID_RDMAREAD, "RDMA read is not supported by this NIC (RDMAReadSupport is 0)");
+    return VIP_SUCCESS;
+}
+
+static void attach(struct via_queue *q, struct via_cq *cq)
+{
+    q->cq = cq;
+    if (cq)
+        cq->n_queues++;
+}
+
+static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, uint32_t ptag)
+{
+    struct via_work *work = calloc(2 * VIA_MAX_QUEUE, sizeof *work);
+    struct via_vi *vi = work ? vk_pool_get(&via_vi_pool) : NULL;
+    if (vi == NULL) {
+        free(work);
+        return NULL;
+    }
+    while (nic->vi_by_number[nic->next_vi_number % VIA_MAX_VI])
+        nic->next_vi_number++;
+    vi->number = (uint16_t)(nic->next_vi_number++ % VIA_MAX_VI);
+    nic->vi_by_number[vi->number] = vi;
+    vi->nic = nic;
+    vi->attributes = *a;
+    if (vi->attributes.MaxTransferSize == 0)
+        vi->attributes.MaxTransferSize = VIA_MAX_TRANSFER;
+    vi->reliable = a->ReliabilityLevel != VIP_SERVICE_UNRELIABLE;
+    vi->ptag = ptag;
+    if (ptag)
+        nic->ptags[ptag]->n_users++;
+    vi->send.work = work;
+    vi->recv.work = work + VIA_MAX_QUEUE;
+    vi->recv.is_recv = 1;
+    uint32_t first = nic->options.first_psn; /* 0 but in tests of wrapping */
+    vi->send.reaped = vi->send.done = vi->send.next = vi->send.posted = first;
+    vi->recv.reaped = vi->recv.done = vi->recv.next = vi->recv.posted = first;
+    vi->next = nic->vis;
+    if (nic->vis)
+        nic->vis->prev = vi;
+    nic->vis = vi;
+    nic->n_vis++;
+    via_vi_reset(vi);
+    return vi;
+}
+
+VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP_CQ_HANDLE send_cq,
+                       VIP_CQ_HANDLE recv_cq, VIP_VI_HANDLE *out)
+{
+    struct via_nic *nic = via_nic_find(handle);
+    if (nic == NULL)
+        return via_bad_handle("NIC", handle);
+    if (attributes == NULL || out == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipCreateVi: attributes and a place for the handle are needed (NULL)");
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    struct via_cq *cqs[2] = {send_cq ? via_cq_find(send_cq) : NULL, recv_cq ? via_cq_find(recv_cq) : NULL};
+    for (int i = 0; i < 2; i++)
+        if ((i ? recv_cq : send_cq) && (cqs[i] == NULL || cqs[i]->nic != nic))
+            return via_bad_handle("completion queue of this NIC", i ? recv_cq : send_cq);
+    via_enter(nic);
+    uint32_t ptag = 0;
+    struct via_vi *vi = NULL;
+    code = check_attributes(nic, attributes, &ptag);
+    if (code == VIP_SUCCESS) {
+        vi = nic->n_vis < VIA_MAX_VI ? new_vi(nic, attributes, ptag) : NULL;
+        if (vi == NULL)
+            code = via_fail(VIP_ERROR_RESOURCE, "VipCreateVi: a NIC has at most %d VIs, or memory is exhausted", VIA_MAX_VI);
+    }
+    if (vi) {
+        attach(&vi->send, cqs[0]);
+        attach(&vi->recv, cqs[1]);
+        *out = vk_pool_handle(vi);
+    }
+    via_leave(nic);
+    return code;
+}
+
+static void remove_from(struct via_vi **list, struct via_vi *vi, size_t next_offset)
+{
+    for (struct via_vi **p = list; *p; p = (struct via_vi **)((char *)*p + next_offset))
+        if (*p == vi) {
+            *p = *(struct via_vi **)((char *)vi + next_offset);
+            return;
+        }
+}
+
+static void free_vi(struct via_vi *vi)
+{
+    struct via_nic *nic = vi->nic;
+    if (vi->on_ack_list)
+        remove_from(&nic->ack_list, vi, offsetof(struct via_vi, ack_next));
+    if (vi->on_stall_list)
+        remove_from(&nic->stall_list, vi, offsetof(struct via_vi, stall_next));
+    via_conn_forget_vi(nic, vi);
+    *(vi->prev ? &vi->prev->next : &nic->vis) = vi->next;
+    if (vi->next)
+        vi->next->prev = vi->prev;
+    nic->vi_by_number[vi->number] = NULL;
+    nic->n_vis--;
+    if (vi->ptag)
+        nic->ptags[vi->ptag]->n_users--;
+    if (vi->send.cq)
+        vi->send.cq->n_queues--;
+    if (vi->recv.cq)
+        vi->recv.cq->n_queues--;
+    free(vi->send.work);
+    vk_pool_put(&via_vi_pool, vi);
+}
+
+VIP_RETURN via_vi_destroy(struct via_vi *vi)
+{
+    if (vi->state != VIP_STATE_IDLE)
+        return via_fail(VIP_ERROR_RESOURCE, "VipDestroyVi: the VI is in %s: disconnect it first",
+                        viakit_state_name((int)vi->state));
+    if (vi->send.reaped != vi->send.posted || vi->recv.reaped != vi->recv.posted)
+        return via_fail(VIP_ERROR_RESOURCE,
+                        "VipDestroyVi: %u send and %u receive descriptors were not taken back with VipSendDone and VipRecvDone",
+                        vi->send.posted - vi->send.reaped, vi->recv.posted - vi->recv.reaped);
+    free_vi(vi);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
+{
+    struct via_vi *vi = via_vi_find(handle);
+    if (vi == NULL)
+        return via_bad_handle("VI", handle);
+    struct via_nic *nic = vi->nic;
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    /* Receives posted to a VI that was never connected have nobody who would complete them: they are let go with it
+     * only after a Disconnect has flushed them. */
+    code = via_vi_destroy(vi);
+    via_leave(nic);
+    return code;
+}
+
+VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE *state, VIP_VI_ATTRIBUTES *attributes, VIP_BOOLEAN *send_empty,
+                      VIP_BOOLEAN *recv_empty)
+{
+    struct via_vi *vi = via_vi_find(handle);
+    if (vi == NULL)
+        return via_bad_handle("VI", handle);
+    struct via_nic *nic = vi->nic;
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
+    via_enter(nic);
+    via_drive(nic);
+    if (state)
+        *state = vi->state;
+    if (attributes)
+        *attributes = vi->attributes;
+    if (send_empty)
+        *send_empty = vi->send.reaped == vi->send.posted;
+    if (recv_empty)
+        *recv_empty = vi->recv.reaped == vi->recv.posted;
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)
+{
+    struct via_vi *vi = via_vi_find(handle);
+    if (vi == NULL)
+        return via_bad_handle("VI", handle);
+    if (values == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_vi_counters: no place for the values (NULL)");
+    via_enter(vi->nic);
+    memcpy(values, vi->counters, sizeof vi->counters);
+    via_leave(vi->nic);
+    return VIP_SUCCESS;
+}
