@@ -61,7 +61,7 @@ def _known(error: Exception) -> Failure | None:
     ):
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None and isinstance(error, kind):
-            return Failure(str(error), status)
+            return Failure(str(error), 2 if getattr(error, "reason", "") == "usage" else status)
     if isinstance(error, ValueError):
         return Failure(str(error), 2)
     if isinstance(error, OSError):
@@ -182,7 +182,7 @@ def cli() -> None:
 )
 @click.option("--mtu", type=int, help="MTU of the testbed's wire, bytes.  [default: 1500]")
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
-@click.option("--interface", help="Ethernet interface of this host, for via-eth with --hosts local.")
+@click.option("--interface", help="Ethernet interface of this host, or two (IF0,IF1), for via-eth with --hosts local.")
 @click.option("--sockbuf", type=_Size(), help="Socket buffers of tcp, udp and unix, bytes.")
 @click.option("--mode", type=click.Choice(["pingpong", "stream", "bidir"]), default="pingpong", show_default=True)
 @click.option(

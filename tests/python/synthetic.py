@@ -80,8 +80,13 @@ class SyntheticPair:
         return SimpleNamespace(
             one_way_s=times,
             bandwidth_Bps=None if mode == "pingpong" else (2 if mode == "bidir" else 1) * nbytes / times,
-            counters={"copies": 2 * count, "bytes_copied": 2 * count * nbytes, "system_calls": count},
-            errors=0,
+            counters={
+                "copies": 2 * count,
+                "bytes_copied": 2 * count * nbytes,
+                "system_calls": count,
+                "messages": count if mode == "stream" else 2 * count,
+            },
+            lost=0,
         )
 
 

@@ -82,7 +82,8 @@ class Config:
     rate : str or float, optional
         Limit of the testbed's wire in bit/s, for instance ``"1gbit"``.
     interface : str, optional
-        An Ethernet interface of this host, for ``via-eth`` with ``hosts="local"``.
+        The Ethernet interface of this host, or two with a comma between (one for each side), for ``via-eth`` with
+        ``hosts="local"``.
     sockbuf : int, optional
         Socket buffer of tcp, udp and unix, bytes.
     mode : {"pingpong", "stream", "bidir"}
@@ -219,15 +220,17 @@ def _check(config: Config) -> None:
         raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
 
 
-def _levels(protocol: Any, name: str, wanted: str | None) -> list[str]:
+def _levels(protocol: Any, name: str, wanted: str | None, mode: str) -> list[str]:
     """Return the levels at which a protocol is to be measured."""
-    there = [level for level in LEVELS if level in protocol.levels]
+    # Both directions at once are more than the loop in Python does.
+    there = [level for level in LEVELS if level in protocol.levels and (level == "c" or mode != "bidir")]
     if wanted is None:
         return there[:1]
     if wanted == "both":
         return there
     if wanted not in there:
-        raise UsageError(f"{name} cannot be measured at level {wanted}, only at {', '.join(there)}")
+        words = " in bidir" if mode == "bidir" else ""
+        raise UsageError(f"{name} cannot be measured at level {wanted}{words}, only at {', '.join(there)}")
     return [wanted]
 
 
@@ -257,7 +260,7 @@ def _plan(config: Config) -> tuple[list[_Series], bool]:
             if given not in allowed:
                 raise UsageError(f"{name} cannot be measured with --{option} {given}, only with {', '.join(allowed)}")
         where = "local" if is_local(protocol) else hosts
-        for level in _levels(protocol, name, config.level):
+        for level in _levels(protocol, name, config.level, config.mode):
             series.append(_Series(name, protocol, level, where, tuple(config.sizes)))
     # Whoever measures shared memory wants to know how far it is from what the machine can do at all.
     shared = any(one.protocol.link == "shm" for one in series)
@@ -446,16 +449,11 @@ class _Run:
             if rate.size:
                 point.rates.append(float(np.median(rate)))
         counters = dict(samples.counters)
-        # Counters cover the warm-up of the burst too; so does the number of messages, where the endpoint counts it.
-        point.messages += int(counters.get("messages_sent", 0)) or self._messages(point.count, times.size)
+        point.messages += int(counters.pop("messages"))  # the warm-up of the burst is counted too, here as there
         point.counters.update({key: int(value) for key, value in counters.items()})
-        point.lost += int(getattr(samples, "lost", 0) or 0)
+        point.lost += int(samples.lost)
         if self.on_point is not None and not point.series.is_floor:
             self.on_point(self._describe(point.series), point.as_dict(self.config.mode))
-
-    def _messages(self, count: int, n_samples: int) -> int:
-        """Count the messages of a burst: there and back for a round trip, both ways for bidir."""
-        return {"pingpong": 2 * n_samples, "stream": count, "bidir": 2 * count}[self.config.mode]
 
     def _run(self, point: _Point, count: int) -> Any:
         warmup = 1 if count < 10 else min(count // 5, 500)

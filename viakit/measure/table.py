@@ -249,7 +249,7 @@ def show(document: Document, console: Console, against: str | None = None) -> No
     lost = {one["protocol"]: sum(point.get("lost", 0) for point in one["points"]) for one in document["series"]}
     for protocol, n in lost.items():
         if n:
-            console.print(f"[yellow]{protocol} lost {n} messages; they are not in the times.[/yellow]")
+            console.print(f"{protocol}: {n} frames were lost and sent again; the delay is part of the times.")
     for one in document.get("skipped", []):
         console.print(f"[yellow]Not measured: {one['protocol']}.[/yellow] {one['reason']}", highlight=False)
     if not document.get("complete", True):
