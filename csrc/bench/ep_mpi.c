@@ -1,0 +1,208 @@
+/*
+ * bench/ep_mpi.c - MPI, from C, through the library that mpi4py loaded.
+ *
+ * No mpi.h is included: it would fix one library's representation of handles. An MPI handle is an int in MPICH and a
+ * pointer in Open MPI; both travel in one general register on the architectures we know, so one set of prototypes with
+ * uintptr_t serves both, as long as handles are only passed on. Requests and statuses, which live in our memory, get
+ * the larger of the two sizes and are never put into arrays that the library would walk.
+ *
+ * Ping-pong is MPI_Send and MPI_Recv, what everybody compares with. Stream and bidir keep a window of MPI_Isend and of
+ * MPI_Irecv posted in advance. Inside those calls the library polls and cannot be interrupted: whoever drives this
+ * endpoint must be ready to end the process.
+ *
+ *      sends[]:    | done | under way ... | free |     n_sent  counts up, slot = number % MAX_WINDOW
+ *      receives[]: | taken | posted ......... |        n_taken <= n_posted <= n_expected
+ */
+#include "bench/bench.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TAG 7
+#define MAX_WINDOW 128
+
+typedef union {
+    int mpich;
+    void *openmpi;
+} mpi_request;
+
+typedef union {
+    long words[16]; /* MPI_Status is 20 to 32 bytes */
+} mpi_status;
+
+typedef struct {
+    bench_ep ep;
+    void *library;
+    uintptr_t comm, byte;
+    int peer;
+    int (*Send)(const void *buf, int count, uintptr_t type, int to, int tag, uintptr_t comm);
+    int (*Recv)(void *buf, int count, uintptr_t type, int from, int tag, uintptr_t comm, mpi_status *status);
+    int (*Isend)(const void *buf, int count, uintptr_t type, int to, int tag, uintptr_t comm, mpi_request *request);
+    int (*Irecv)(void *buf, int count, uintptr_t type, int from, int tag, uintptr_t comm, mpi_request *request);
+    int (*Test)(mpi_request *request, int *done, mpi_status *status);
+    int (*Get_count)(const mpi_status *status, uintptr_t type, int *count);
+
+    bool simple; /* ping-pong: MPI_Send and MPI_Recv */
+    size_t room; /* bytes of a receive */
+    size_t depth, slots;
+    uint64_t n_sent, n_reaped;              /* sends begun and finished */
+    uint64_t n_expected, n_posted, n_taken; /* receives */
+    mpi_request sends[MAX_WINDOW], receives[MAX_WINDOW];
+} mpi_ep;
+
+static int mpi_prepare(bench_ep *base, const bench_plan *plan)
+{
+    mpi_ep *ep = (mpi_ep *)base;
+    ep->simple = plan->mode == BENCH_PINGPONG;
+    base->window = bench_window(plan);
+    ep->depth = base->window + 2;
+    ep->slots = plan->validate && !ep->simple ? ep->depth : 1;
+    ep->room = plan->len ? plan->len : 1;
+    ep->n_sent = ep->n_reaped = ep->n_expected = ep->n_posted = ep->n_taken = 0;
+    return bench_buffers(base, plan, ep->slots);
+}
+
+static int check_code(mpi_ep *ep, int code, const char *call)
+{
+    return code ? bench_fail(&ep->ep, BENCH_ERROR, "%s failed with code %d", call, code) : BENCH_DONE;
+}
+
+static unsigned char *slot(mpi_ep *ep, uint64_t i)
+{
+    return ep->ep.rbuf + i % ep->slots * ep->ep.stride;
+}
+
+/* Keeps `depth` receives posted, but never more than will come. */
+static int mpi_tidy(bench_ep *base)
+{
+    mpi_ep *ep = (mpi_ep *)base;
+    int rc = BENCH_DONE;
+    while (rc == BENCH_DONE && ep->n_posted < ep->n_expected && ep->n_posted - ep->n_taken < ep->depth) {
+        rc = check_code(ep,
+                        ep->Irecv(slot(ep, ep->n_posted), (int)ep->room, ep->byte, ep->peer, TAG, ep->comm,
+                                  &ep->receives[ep->n_posted % MAX_WINDOW]),
+                        "MPI_Irecv");
+        ep->n_posted++;
+    }
+    return rc;
+}
+
+static int mpi_expect(bench_ep *base, size_t len, uint64_t n)
+{
+    (void)len;
+    mpi_ep *ep = (mpi_ep *)base;
+    ep->n_expected = ep->simple ? 0 : n;
+    return mpi_tidy(base);
+}
+
+/* Is the oldest send under way finished? */
+static int reap(mpi_ep *ep)
+{
+    int done = 0;
+    mpi_status status;
+    int code = ep->Test(&ep->sends[ep->n_reaped % MAX_WINDOW], &done, &status);
+    if (!code && done)
+        ep->n_reaped++;
+    return code ? check_code(ep, code, "MPI_Test of a send") : done ? BENCH_DONE : BENCH_NOT_YET;
+}
+
+static int mpi_send(bench_ep *base, size_t len)
+{
+    mpi_ep *ep = (mpi_ep *)base;
+    if (ep->simple)
+        return check_code(ep, ep->Send(base->sbuf, (int)len, ep->byte, ep->peer, TAG, ep->comm), "MPI_Send");
+    if (ep->n_sent - ep->n_reaped == base->window) {
+        int rc = reap(ep);
+        if (rc != BENCH_DONE)
+            return rc;
+    }
+    int rc = check_code(
+        ep, ep->Isend(base->sbuf, (int)len, ep->byte, ep->peer, TAG, ep->comm, &ep->sends[ep->n_sent % MAX_WINDOW]),
+        "MPI_Isend");
+    ep->n_sent++;
+    return rc;
+}
+
+static int mpi_recv(bench_ep *base, size_t len)
+{
+    mpi_ep *ep = (mpi_ep *)base;
+    mpi_status status;
+    int code, done = 1, count = 0;
+    if (ep->simple) {
+        code = ep->Recv(base->rbuf, (int)ep->room, ep->byte, ep->peer, TAG, ep->comm, &status);
+    } else {
+        code = ep->Test(&ep->receives[ep->n_taken % MAX_WINDOW], &done, &status);
+        if (!code && !done)
+            return BENCH_NOT_YET;
+        base->rmsg = slot(ep, ep->n_taken++);
+    }
+    if (code || (code = ep->Get_count(&status, ep->byte, &count)))
+        return check_code(ep, code, "receiving a message");
+    if ((size_t)count != len)
+        return bench_fail(base, BENCH_ERROR, "a message of %d bytes arrived where one of %zu was due", count, len);
+    return BENCH_DONE;
+}
+
+static int mpi_flush(bench_ep *base)
+{
+    mpi_ep *ep = (mpi_ep *)base;
+    int rc = BENCH_DONE;
+    while (rc == BENCH_DONE && ep->n_reaped != ep->n_sent)
+        rc = reap(ep);
+    return rc;
+}
+
+static void mpi_close(bench_ep *base)
+{
+    dlclose(((mpi_ep *)base)->library);
+    bench_buffers_release(base);
+    free(base);
+}
+
+static const bench_ops mpi_ops = {
+    .name = "mpi",
+    .min_len = 0,
+    .max_len = INT_MAX / 2,
+    .prepare = mpi_prepare,
+    .expect = mpi_expect,
+    .send = mpi_send,
+    .recv = mpi_recv,
+    .tidy = mpi_tidy,
+    .flush = mpi_flush,
+    .close = mpi_close,
+};
+
+bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error)
+{
+    mpi_ep *ep = bench_ep_new(sizeof *ep, &mpi_ops, true);
+    if (!ep) {
+        snprintf(error, BENCH_ERROR_LEN, "no memory");
+        return NULL;
+    }
+    ep->comm = comm;
+    ep->byte = byte_type;
+    ep->peer = peer;
+    ep->library = dlopen(library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the one that is initialised */
+    struct {
+        const char *name;
+        void *into;
+    } wanted[] = {{"MPI_Send", &ep->Send},   {"MPI_Recv", &ep->Recv}, {"MPI_Isend", &ep->Isend},
+                  {"MPI_Irecv", &ep->Irecv}, {"MPI_Test", &ep->Test}, {"MPI_Get_count", &ep->Get_count}};
+    const char *missing = ep->library ? NULL : "the library itself";
+    for (size_t i = 0; !missing && i < sizeof wanted / sizeof wanted[0]; i++) {
+        void *found = dlsym(ep->library, wanted[i].name);
+        memcpy(wanted[i].into, &found, sizeof found);
+        if (!found)
+            missing = wanted[i].name;
+    }
+    if (!missing)
+        return &ep->ep;
+    snprintf(error, BENCH_ERROR_LEN, "%s cannot be reached in %s", missing, library);
+    if (ep->library)
+        dlclose(ep->library);
+    free(ep);
+    return NULL;
+}

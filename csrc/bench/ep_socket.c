@@ -1,0 +1,116 @@
+/*
+ * bench/ep_socket.c - byte streams: TCP and Unix sockets, connected by whoever made them.
+ *
+ * A stream has no messages; a message is simply its next len bytes. Polled, every call carries MSG_DONTWAIT and is
+ * repeated until the bytes are there, which is one system call per look. Blocking, the call sleeps in the kernel, and
+ * SO_RCVTIMEO / SO_SNDTIMEO of one slice bring it back now and then so that the loop can look at its deadline.
+ *
+ *      send:  | sent ........ | tx_done ........ len |   a call may take less than it was given: go on from tx_done
+ */
+#include "bench/bench.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+typedef struct {
+    bench_ep ep;
+    bench_ops ops; /* a copy, for the name */
+    int fd;
+    size_t tx_done, rx_done; /* bytes of the current message */
+} socket_ep;
+
+static int socket_prepare(bench_ep *base, const bench_plan *plan)
+{
+    socket_ep *ep = (socket_ep *)base;
+    ep->tx_done = ep->rx_done = 0;
+    base->window = 0;
+    return bench_buffers(base, plan, 1);
+}
+
+/* What a failed call means. */
+static int trouble(bench_ep *ep, const char *call)
+{
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
+        return BENCH_NOT_YET;
+    if (errno == EPIPE || errno == ECONNRESET)
+        return bench_fail(ep, BENCH_GONE, "the peer closed the connection");
+    return bench_fail(ep, BENCH_ERROR, "%s: %s", call, strerror(errno));
+}
+
+static int socket_send(bench_ep *base, size_t len)
+{
+    socket_ep *ep = (socket_ep *)base;
+    int flags = MSG_NOSIGNAL | (base->dontwait ? MSG_DONTWAIT : 0);
+    while (ep->tx_done < len) {
+        ssize_t n = send(ep->fd, base->sbuf + ep->tx_done, len - ep->tx_done, flags);
+        base->count[BENCH_COUNTER_system_calls]++;
+        if (n < 0)
+            return trouble(base, "send");
+        ep->tx_done += (size_t)n;
+    }
+    ep->tx_done = 0;
+    return BENCH_DONE;
+}
+
+static int socket_recv(bench_ep *base, size_t len)
+{
+    socket_ep *ep = (socket_ep *)base;
+    int flags = base->dontwait ? MSG_DONTWAIT : 0;
+    while (ep->rx_done < len) {
+        ssize_t n = recv(ep->fd, base->rbuf + ep->rx_done, len - ep->rx_done, flags);
+        base->count[BENCH_COUNTER_system_calls]++;
+        if (n < 0)
+            return trouble(base, "recv");
+        if (n == 0)
+            return bench_fail(base, BENCH_GONE, "the peer closed the connection");
+        ep->rx_done += (size_t)n;
+    }
+    ep->rx_done = 0;
+    return BENCH_DONE;
+}
+
+static void socket_idle(bench_ep *base, bool want_send)
+{
+    socket_ep *ep = (socket_ep *)base;
+    struct pollfd either = {.fd = ep->fd, .events = (short)(POLLIN | (want_send ? POLLOUT : 0))};
+    base->count[BENCH_COUNTER_system_calls]++;
+    poll(&either, 1, BENCH_SLICE_MS);
+}
+
+static void socket_close(bench_ep *base)
+{
+    bench_buffers_release(base);
+    free(base);
+}
+
+static const bench_ops socket_ops = {
+    .min_len = 1, /* nothing can be seen of 0 bytes in a stream */
+    .max_len = (size_t)1 << 30,
+    .prepare = socket_prepare,
+    .send = socket_send,
+    .recv = socket_recv,
+    .idle = socket_idle,
+    .close = socket_close,
+};
+
+bench_ep *bench_socket_open(int fd, const char *name, bool polled, char *error)
+{
+    socket_ep *ep = bench_ep_new(sizeof *ep, &socket_ops, polled);
+    struct timeval slice = {.tv_usec = BENCH_SLICE_MS * 1000};
+    if (!ep || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice)) {
+        snprintf(error, BENCH_ERROR_LEN, "cannot use descriptor %d as a socket: %s", fd, strerror(errno));
+        free(ep);
+        return NULL;
+    }
+    ep->fd = fd;
+    ep->ops = socket_ops;
+    ep->ops.name = name;
+    ep->ep.ops = &ep->ops;
+    return &ep->ep;
+}

@@ -1,0 +1,330 @@
+/*
+ * bench/ep_udp.c - messages over datagrams.
+ *
+ * UDP promises nothing, and a measurement must not hang on a lost datagram nor quietly report what never arrived. So
+ * this endpoint adds the least that makes messages of it: a number on every datagram, go-back-N, and a window that keeps
+ * a receiver's socket buffer from overflowing. Losses are counted (timeouts, frames_retransmitted, frames_dropped).
+ *
+ *      datagram:   run | kind | sequence | acknowledges | message length | up to `chunk` bytes of payload
+ *                  <----------------- 16 bytes ----------------------->
+ *
+ * A message longer than a chunk is cut. chunk is at most 65491 bytes (65507 less the header), so over a small MTU IP cuts
+ * again, in the kernel; that is how programs that use UDP for large messages send them. It is smaller if the socket
+ * buffer could not hold six.
+ *
+ * Acknowledgements ride on datagrams that travel anyway: a ping-pong of small messages sends none of its own. A receiver
+ * that has nothing to say acknowledges after every half window.
+ *
+ *      tx_acked <= tx_next: datagrams under way, at most `window`; their place in sbuf is kept in flight[] for sending
+ *      them again. Nothing acknowledged for RTO_NS: all of them again.
+ *
+ * The header is written into the 16 bytes before the payload where it lies (and what was there is put back), so that
+ * header and payload leave by one plain send without a copy in user space.
+ */
+#include "bench/bench.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#define HEADER sizeof(header)
+#define MAX_CHUNK ((size_t)65507 - sizeof(header))
+#define MAX_WINDOW 64u
+#define RTO_NS 100000000u     /* long: a peer that lost its core for a while is no loss */
+#define SLICE_US 20000        /* longest sleep, so that the timer is looked at */
+#define LINGER_NS 1000000000u /* how long finish waits for the last acknowledgement */
+#define POLLS_PER_CLOCK 256   /* empty polls between two looks at the retransmission timer */
+
+typedef struct {
+    uint32_t run_kind; /* low 30 bits: run; top bits: KIND_* */
+    uint32_t seq;
+    uint32_t ack; /* everything before this has arrived */
+    uint32_t len; /* of the whole message */
+} header;
+
+#define KIND_DATA 0x80000000u    /* carries payload, even if of 0 bytes */
+#define KIND_ACK_NOW 0x40000000u /* the sender waits for the acknowledgement */
+#define KIND_MASK (KIND_DATA | KIND_ACK_NOW)
+
+typedef struct {
+    bench_ep ep;
+    int fd;
+    int buffer; /* bytes of the peer's receive buffer, taken to be like ours */
+    uint32_t run;
+    size_t chunk, room; /* payload per datagram; bytes that rbuf can take */
+    uint32_t dgrams;    /* window, in datagrams */
+    bool ack_now;
+
+    uint32_t tx_next, tx_acked;
+    struct {
+        size_t at, n, len;
+    } flight[MAX_WINDOW];
+    size_t tx_at; /* how much of the current message has been sent */
+    bool tx_any;  /* one datagram of it at least */
+
+    uint32_t rx_next, rx_unacked; /* next expected; received since the last acknowledgement */
+    size_t rx_at, rx_len;
+    bool rx_ready; /* a whole message of rx_len lies in rbuf */
+
+    uint32_t timer_acked; /* tx_acked when the timer was set */
+    uint64_t timer_ns;    /* 0: not running */
+    uint64_t linger_ns;
+    unsigned polls;
+} udp_ep;
+
+static int udp_prepare(bench_ep *base, const bench_plan *plan)
+{
+    udp_ep *ep = (udp_ep *)base;
+    size_t chunk = (size_t)ep->buffer / 6;
+    ep->chunk = chunk < 1024 ? 1024 : chunk > MAX_CHUNK ? MAX_CHUNK : chunk;
+    ep->room = plan->len + 1;
+
+    /* What a datagram costs of the receive buffer: the kernel charges for pages and bookkeeping, not for bytes. */
+    size_t charge = (plan->len < ep->chunk ? plan->len : ep->chunk) * 7 / 4 + 2560;
+    size_t fit = (size_t)ep->buffer / charge;
+    ep->dgrams = fit < 4 ? 4 : fit > MAX_WINDOW ? MAX_WINDOW : (uint32_t)fit;
+
+    ep->run = plan->run_id & ~KIND_MASK;
+    ep->ack_now = plan->validate;
+    ep->tx_next = ep->tx_acked = ep->rx_next = ep->rx_unacked = 0;
+    ep->tx_at = ep->rx_at = ep->rx_len = 0;
+    ep->tx_any = ep->rx_ready = false;
+    ep->timer_ns = ep->linger_ns = 0;
+    base->window = 0;
+    return bench_buffers(base, plan, 1);
+}
+
+/* ---------------------------------------------------------------- sending */
+
+/* One datagram: header, then n bytes of payload from sbuf + at. */
+static int transmit(udp_ep *ep, uint32_t kind, uint32_t seq, size_t at, size_t n, size_t len)
+{
+    unsigned char *start = ep->ep.sbuf + at - HEADER, kept[HEADER];
+    header h = {.run_kind = ep->run | kind, .seq = seq, .ack = ep->rx_next, .len = (uint32_t)len};
+    memcpy(kept, start, HEADER);
+    memcpy(start, &h, HEADER);
+    ssize_t sent = send(ep->fd, start, HEADER + n, MSG_NOSIGNAL | (ep->ep.dontwait ? MSG_DONTWAIT : 0));
+    int why = errno;
+    memcpy(start, kept, HEADER);
+    ep->ep.count[BENCH_COUNTER_system_calls]++;
+    if (sent < 0) {
+        if (why == EAGAIN || why == EWOULDBLOCK || why == EINTR || why == ENOBUFS)
+            return BENCH_NOT_YET;
+        if (why == ECONNREFUSED)
+            return bench_fail(&ep->ep, BENCH_GONE, "nobody listens at the peer's UDP port any more");
+        return bench_fail(&ep->ep, BENCH_ERROR, "send of a datagram of %zu bytes: %s", HEADER + n, strerror(why));
+    }
+    ep->rx_unacked = 0; /* the header has acknowledged all */
+    return BENCH_DONE;
+}
+
+static int acknowledge(udp_ep *ep)
+{
+    ep->ep.count[BENCH_COUNTER_acks_sent]++;
+    return transmit(ep, 0, ep->tx_next, 0, 0, 0);
+}
+
+/* Everything that is not acknowledged, again, if that is due. */
+static int check_timer(udp_ep *ep)
+{
+    if (ep->tx_acked == ep->tx_next) {
+        ep->timer_ns = 0;
+        return BENCH_NOT_YET;
+    }
+    uint64_t now = bench_now_ns();
+    if (!ep->timer_ns || ep->timer_acked != ep->tx_acked) {
+        ep->timer_acked = ep->tx_acked;
+        ep->timer_ns = now;
+        return BENCH_NOT_YET;
+    }
+    if (now - ep->timer_ns < RTO_NS)
+        return BENCH_NOT_YET;
+    ep->timer_ns = now;
+    ep->ep.count[BENCH_COUNTER_timeouts]++;
+    for (uint32_t seq = ep->tx_acked; seq != ep->tx_next; seq++) {
+        uint32_t i = seq % MAX_WINDOW;
+        int rc = transmit(ep, KIND_DATA | KIND_ACK_NOW, seq, ep->flight[i].at, ep->flight[i].n, ep->flight[i].len);
+        if (rc != BENCH_DONE)
+            return rc;
+        ep->ep.count[BENCH_COUNTER_frames_retransmitted]++;
+    }
+    return BENCH_NOT_YET;
+}
+
+/* ---------------------------------------------------------------- receiving */
+
+/* A datagram of n bytes of payload has been read to rbuf + rx_at: is it the one that belongs there? */
+static int take(udp_ep *ep, const header *h, size_t n)
+{
+    if (n > h->len || h->seq != ep->rx_next) {
+        /* Seen before, or one before it is missing: say again how far we are. */
+        ep->ep.count[BENCH_COUNTER_frames_dropped]++;
+        int rc = acknowledge(ep);
+        return rc < 0 ? rc : BENCH_NOT_YET;
+    }
+    ep->rx_next++;
+    ep->rx_unacked++;
+    ep->rx_at += n;
+    if (ep->rx_at >= h->len) {
+        ep->rx_len = h->len;
+        ep->rx_at = 0;
+        ep->rx_ready = true;
+    }
+    if (ep->rx_unacked >= ep->dgrams / 2 || (h->run_kind & KIND_ACK_NOW))
+        return acknowledge(ep) < 0 ? BENCH_GONE : BENCH_DONE;
+    return BENCH_DONE;
+}
+
+/* Reads one datagram, if nothing in rbuf is waiting to be looked at. DONE: one was read. */
+static int input(udp_ep *ep)
+{
+    unsigned char *start = ep->ep.rbuf + ep->rx_at - HEADER, kept[HEADER];
+    size_t left = ep->room - ep->rx_at, room = left < ep->chunk ? left : ep->chunk;
+    header h;
+    if (ep->rx_ready)
+        return BENCH_NOT_YET;
+    memcpy(kept, start, HEADER);
+    ssize_t n = recv(ep->fd, start, HEADER + room, ep->ep.dontwait ? MSG_DONTWAIT : 0);
+    int why = errno;
+    memcpy(&h, start, HEADER);
+    memcpy(start, kept, HEADER);
+    ep->ep.count[BENCH_COUNTER_system_calls]++;
+    if (n < 0) {
+        if (why == ECONNREFUSED)
+            return bench_fail(&ep->ep, BENCH_GONE, "nobody listens at the peer's UDP port any more");
+        if (why != EAGAIN && why != EWOULDBLOCK && why != EINTR)
+            return bench_fail(&ep->ep, BENCH_ERROR, "recv of a datagram: %s", strerror(why));
+        if (ep->ep.dontwait && ++ep->polls % POLLS_PER_CLOCK)
+            return BENCH_NOT_YET;
+        return check_timer(ep);
+    }
+    if ((size_t)n < HEADER || (h.run_kind & ~KIND_MASK) != ep->run) {
+        ep->ep.count[BENCH_COUNTER_frames_dropped]++;
+        return BENCH_NOT_YET;
+    }
+    /* Counters wrap: differences, not comparisons. */
+    if (h.ack - ep->tx_acked <= ep->tx_next - ep->tx_acked)
+        ep->tx_acked = h.ack;
+    if (!(h.run_kind & KIND_DATA))
+        return BENCH_DONE;
+    return take(ep, &h, (size_t)n - HEADER);
+}
+
+/* ---------------------------------------------------------------- the operations */
+
+static int udp_send(bench_ep *base, size_t len)
+{
+    udp_ep *ep = (udp_ep *)base;
+    while (ep->tx_at < len || !ep->tx_any) {
+        if (ep->tx_next - ep->tx_acked >= ep->dgrams) {
+            int rc = input(ep);
+            if (rc < 0)
+                return rc;
+            if (ep->tx_next - ep->tx_acked >= ep->dgrams)
+                return BENCH_NOT_YET;
+        }
+        size_t n = len - ep->tx_at < ep->chunk ? len - ep->tx_at : ep->chunk;
+        uint32_t i = ep->tx_next % MAX_WINDOW, kind = KIND_DATA | (ep->ack_now ? KIND_ACK_NOW : 0);
+        int rc = transmit(ep, kind, ep->tx_next, ep->tx_at, n, len);
+        if (rc != BENCH_DONE)
+            return rc;
+        ep->flight[i].at = ep->tx_at;
+        ep->flight[i].n = n;
+        ep->flight[i].len = len;
+        ep->tx_next++;
+        ep->tx_at += n;
+        ep->tx_any = true;
+    }
+    ep->tx_at = 0;
+    ep->tx_any = false;
+    return BENCH_DONE;
+}
+
+static int udp_recv(bench_ep *base, size_t len)
+{
+    udp_ep *ep = (udp_ep *)base;
+    while (!ep->rx_ready) {
+        int rc = input(ep);
+        if (rc != BENCH_DONE)
+            return rc;
+    }
+    if (ep->rx_len != len)
+        return bench_fail(base, BENCH_ERROR, "a message of %zu bytes arrived where one of %zu was due", ep->rx_len,
+                          len);
+    ep->rx_ready = false;
+    return BENCH_DONE;
+}
+
+static int udp_flush(bench_ep *base)
+{
+    udp_ep *ep = (udp_ep *)base;
+    int rc = ep->rx_unacked ? acknowledge(ep) : BENCH_DONE; /* the peer may be waiting for the same */
+    if (rc == BENCH_DONE && ep->tx_acked != ep->tx_next)
+        rc = input(ep);
+    return rc < 0 ? rc : ep->tx_acked == ep->tx_next ? BENCH_DONE : BENCH_NOT_YET;
+}
+
+/* The last acknowledgement is itself not acknowledged and may be lost: who waits for it in vain gives up after a while,
+ * knowing that the peer has counted its messages. */
+static int udp_finish(bench_ep *base)
+{
+    udp_ep *ep = (udp_ep *)base;
+    int rc = udp_flush(base);
+    if (rc == BENCH_GONE)
+        return BENCH_DONE;
+    if (rc != BENCH_NOT_YET)
+        return rc;
+    uint64_t now = bench_now_ns();
+    if (!ep->linger_ns)
+        ep->linger_ns = now;
+    return now - ep->linger_ns > LINGER_NS ? BENCH_DONE : BENCH_NOT_YET;
+}
+
+static void udp_idle(bench_ep *base, bool want_send)
+{
+    udp_ep *ep = (udp_ep *)base;
+    bool room = ep->tx_next - ep->tx_acked < ep->dgrams;
+    struct pollfd either = {.fd = ep->fd, .events = (short)(POLLIN | (want_send && room ? POLLOUT : 0))};
+    base->count[BENCH_COUNTER_system_calls]++;
+    if (poll(&either, 1, SLICE_US / 1000) == 0)
+        check_timer(ep);
+}
+
+static void udp_close(bench_ep *base)
+{
+    bench_buffers_release(base);
+    free(base);
+}
+
+static const bench_ops udp_ops = {
+    .name = "udp",
+    .min_len = 0,
+    .max_len = (size_t)1 << 30,
+    .prepare = udp_prepare,
+    .send = udp_send,
+    .recv = udp_recv,
+    .flush = udp_flush,
+    .finish = udp_finish,
+    .idle = udp_idle,
+    .close = udp_close,
+};
+
+bench_ep *bench_udp_open(int fd, bool polled, char *error)
+{
+    udp_ep *ep = bench_ep_new(sizeof *ep, &udp_ops, polled);
+    struct timeval slice = {.tv_usec = SLICE_US};
+    socklen_t size = sizeof ep->buffer;
+    if (!ep || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice) ||
+        getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &ep->buffer, &size)) {
+        snprintf(error, BENCH_ERROR_LEN, "cannot use descriptor %d as a datagram socket: %s", fd, strerror(errno));
+        free(ep);
+        return NULL;
+    }
+    ep->fd = fd;
+    return &ep->ep;
+}

@@ -1,0 +1,463 @@
+/*
+ * bench/ep_via.c - VIA on any link, by nothing but vipl.h: written as a program of 2001 would have been.
+ *
+ * Buffers come from viakit_alloc, so that a peer on the same host can map them, and are registered once for many runs.
+ * Descriptors are built in advance; posting one means setting two lengths and the status.
+ *
+ *      sends[]:     | reaped | posted ......... |        n_reaped <= n_sent
+ *      receives[]:  | taken  | posted ......... |        n_taken <= n_posted <= n_expected
+ *
+ * On a reliable connection a message that finds no receive descriptor breaks it. Hence the window of the loop, with
+ * `window` + 2 receives posted in advance; and in a whole run exactly as many receives are posted as messages will come,
+ * so that none is left posted when the next run brings another size.
+ *
+ * Polled: VipRecvDone until there is something; it drives the NIC, so nothing else is needed. Blocking: VipRecvWait for
+ * a slice, which spins briefly and then sleeps.
+ */
+#include "bench/bench.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "viakit.h"
+#include "vipl.h"
+
+#define DEPTH 128 /* descriptors of a direction; a power of two, above the largest window */
+#define CONNECT_TIMEOUT_MS 500
+#define MAX_TOKEN 64
+
+typedef struct {
+    bench_ep ep;
+    VIP_NIC_HANDLE nic;
+    VIP_PROTECTION_HANDLE ptag;
+    VIP_VI_HANDLE vi;
+    bool connected;
+    _Atomic int lost; /* set by the asynchronous error handler: 1 + VIP_ERROR_CODE */
+    VIP_NIC_ATTRIBUTES attributes;
+
+    VIP_DESCRIPTOR *sends, *receives; /* [DEPTH] each, in one registered block */
+    VIP_MEM_HANDLE descriptors_handle;
+    unsigned char *memory; /* both buffers, registered */
+    size_t memory_len;
+    VIP_MEM_HANDLE memory_handle;
+
+    size_t depth, slots;
+    uint64_t n_sent, n_reaped, n_expected, n_posted, n_taken;
+} via_ep;
+
+/* An address with room for the longest: the bytes follow a header of 4. */
+typedef union {
+    VIP_NET_ADDRESS net;
+    unsigned char room[4 + 64 + MAX_TOKEN];
+} address;
+
+/* ---------------------------------------------------------------- errors */
+
+static const char *code_name(VIP_RETURN code)
+{
+    const char *name = viakit_return_name((int)code);
+    return name ? name : "an unknown code";
+}
+
+/* A call failed. What the provider knows about it says more than the code. */
+static int call_failed(via_ep *ep, const char *call, VIP_RETURN code)
+{
+    const char *why = viakit_last_error();
+    return bench_fail(&ep->ep, BENCH_ERROR, "%s: %s%s%s", call, code_name(code), *why ? ": " : "", why);
+}
+
+/* A descriptor completed with an error, or the queue is empty although a completion is due. */
+static int descriptor_failed(via_ep *ep, const char *what, const VIP_DESCRIPTOR *d)
+{
+    VIP_UINT32 status = d ? d->CS.Status & VIP_STATUS_ERROR_MASK : 0;
+    int lost = atomic_load(&ep->lost);
+    if (lost || (status & VIP_STATUS_DESC_FLUSHED_ERROR)) {
+        const char *text = lost ? viakit_error_code_text(lost - 1) : NULL;
+        return bench_fail(&ep->ep, BENCH_GONE, "the connection to the peer was lost%s%s%s", text ? " (" : "",
+                          text ? text : "", text ? ")" : "");
+    }
+    if (!d)
+        return bench_fail(&ep->ep, BENCH_ERROR, "%s: the queue is empty, nothing was posted", what);
+    return bench_fail(&ep->ep, BENCH_ERROR, "%s: the descriptor completed with status 0x%x", what, status);
+}
+
+/* Runs on the NIC's own thread. */
+static void on_error(void *context, VIP_ERROR_DESCRIPTOR *error)
+{
+    via_ep *ep = context;
+    atomic_store(&ep->lost, 1 + (int)error->ErrorCode);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+/* Memory that is registered, or nothing. */
+static int allocate(via_ep *ep, size_t len, void **memory, VIP_MEM_HANDLE *handle)
+{
+    VIP_MEM_ATTRIBUTES attributes = {.Ptag = ep->ptag};
+    VIP_RETURN code = viakit_alloc(ep->nic, len, memory);
+    if (code != VIP_SUCCESS)
+        return call_failed(ep, "viakit_alloc", code);
+    memset(*memory, 0, len);
+    code = VipRegisterMem(ep->nic, *memory, len, &attributes, handle);
+    if (code != VIP_SUCCESS) {
+        viakit_free(ep->nic, *memory);
+        *memory = NULL;
+        return call_failed(ep, "VipRegisterMem", code);
+    }
+    return BENCH_DONE;
+}
+
+static void release(via_ep *ep, void *memory, VIP_MEM_HANDLE handle)
+{
+    if (memory) {
+        VipDeregisterMem(ep->nic, memory, handle);
+        viakit_free(ep->nic, memory);
+    }
+}
+
+/* All that does not change from message to message. */
+static void build_descriptors(via_ep *ep, const bench_plan *plan)
+{
+    size_t room = plan->len ? plan->len : 1;
+    memset(ep->sends, 0, DEPTH * sizeof *ep->sends);
+    memset(ep->receives, 0, DEPTH * sizeof *ep->receives);
+    for (size_t i = 0; i < DEPTH; i++) {
+        VIP_DESCRIPTOR *s = &ep->sends[i], *r = &ep->receives[i];
+        s->CS.SegCount = r->CS.SegCount = 1;
+        s->DS[0].Local.Data.Address = ep->ep.sbuf;
+        s->DS[0].Local.Handle = r->DS[0].Local.Handle = ep->memory_handle;
+        r->DS[0].Local.Data.Address = ep->ep.rbuf + i % ep->slots * ep->ep.stride;
+        r->DS[0].Local.Length = r->CS.Length = (VIP_UINT32)room;
+    }
+}
+
+static int via_prepare(bench_ep *base, const bench_plan *plan)
+{
+    via_ep *ep = (via_ep *)base;
+    if (!ep->connected)
+        return bench_fail(base, BENCH_ERROR, "via: not connected");
+    if (plan->len > ep->attributes.MaxTransferSize)
+        return bench_fail(base, BENCH_ERROR,
+                          "VIA takes messages of at most %lu bytes here (MaxTransferSize), not of %zu",
+                          ep->attributes.MaxTransferSize, plan->len);
+    base->window = bench_window(plan);
+    ep->depth = base->window + 2;
+    /* a power of two, so that slot and descriptor numbers agree after wrapping */
+    ep->slots = 1;
+    while (plan->validate && plan->mode != BENCH_PINGPONG && ep->slots < ep->depth)
+        ep->slots *= 2;
+    size_t need = bench_buffers_need(plan, ep->slots);
+    if (need > ep->memory_len) {
+        void *memory = NULL;
+        release(ep, ep->memory, ep->memory_handle);
+        ep->memory = NULL;
+        ep->memory_len = 0;
+        int rc = allocate(ep, need, &memory, &ep->memory_handle);
+        if (rc < 0)
+            return rc;
+        ep->memory = memory;
+        ep->memory_len = need;
+    }
+    bench_buffers_place(base, plan, ep->slots, ep->memory);
+    build_descriptors(ep, plan);
+    ep->n_sent = ep->n_reaped = ep->n_expected = ep->n_posted = ep->n_taken = 0;
+    return BENCH_DONE;
+}
+
+/* ---------------------------------------------------------------- the operations */
+
+/* Takes one finished send, if there is one. */
+static inline int reap(via_ep *ep)
+{
+    VIP_DESCRIPTOR *d = NULL;
+    VIP_RETURN code = ep->ep.dontwait ? VipSendDone(ep->vi, &d) : VipSendWait(ep->vi, BENCH_SLICE_MS, &d);
+    if (code == VIP_NOT_DONE || code == VIP_TIMEOUT)
+        return BENCH_NOT_YET;
+    if (code != VIP_SUCCESS)
+        return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "send", d) : call_failed(ep, "VipSendDone", code);
+    ep->n_reaped++;
+    return BENCH_DONE;
+}
+
+static inline int post_receives(via_ep *ep)
+{
+    while (ep->n_posted < ep->n_expected && ep->n_posted - ep->n_taken < ep->depth) {
+        VIP_DESCRIPTOR *d = &ep->receives[ep->n_posted % DEPTH];
+        d->CS.Length = d->DS[0].Local.Length; /* the provider wrote what had arrived */
+        d->CS.Control = 0;
+        d->CS.Status = 0;
+        VIP_RETURN code = VipPostRecv(ep->vi, d, ep->descriptors_handle);
+        if (code != VIP_SUCCESS)
+            return call_failed(ep, "VipPostRecv", code);
+        ep->n_posted++;
+    }
+    return BENCH_DONE;
+}
+
+static int via_expect(bench_ep *base, size_t len, uint64_t n)
+{
+    (void)len;
+    ((via_ep *)base)->n_expected = n;
+    return post_receives((via_ep *)base);
+}
+
+static int via_send(bench_ep *base, size_t len)
+{
+    via_ep *ep = (via_ep *)base;
+    if (ep->n_sent - ep->n_reaped == ep->depth) {
+        int rc = reap(ep);
+        if (rc != BENCH_DONE)
+            return rc;
+    }
+    VIP_DESCRIPTOR *d = &ep->sends[ep->n_sent % DEPTH];
+    d->CS.Length = d->DS[0].Local.Length = (VIP_UINT32)len;
+    d->CS.Status = 0;
+    VIP_RETURN code = VipPostSend(ep->vi, d, ep->descriptors_handle);
+    if (code != VIP_SUCCESS)
+        return call_failed(ep, "VipPostSend", code);
+    ep->n_sent++;
+    return BENCH_DONE;
+}
+
+static int via_recv(bench_ep *base, size_t len)
+{
+    via_ep *ep = (via_ep *)base;
+    VIP_DESCRIPTOR *d = NULL;
+    VIP_RETURN code = base->dontwait ? VipRecvDone(ep->vi, &d) : VipRecvWait(ep->vi, BENCH_SLICE_MS, &d);
+    if (code == VIP_NOT_DONE || code == VIP_TIMEOUT)
+        return BENCH_NOT_YET;
+    if (code != VIP_SUCCESS)
+        return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "receive", d)
+                                            : call_failed(ep, "VipRecvDone", code);
+    ep->n_taken++;
+    if (d->CS.Length != len)
+        return bench_fail(base, BENCH_ERROR, "a message of %u bytes arrived where one of %zu was due", d->CS.Length,
+                          len);
+    base->rmsg = d->DS[0].Local.Data.Address;
+    return BENCH_DONE;
+}
+
+/* Receives go back into the queue; of sends, up to two are reaped, always leaving the youngest: that keeps up with any
+ * number of messages and costs each the same. */
+static int via_tidy(bench_ep *base)
+{
+    via_ep *ep = (via_ep *)base;
+    int rc = post_receives(ep);
+    bool dontwait = base->dontwait;
+    base->dontwait = true;
+    for (int i = 0; i < 2 && rc >= 0 && ep->n_sent - ep->n_reaped > 1; i++) {
+        rc = reap(ep);
+        if (rc == BENCH_NOT_YET)
+            break;
+    }
+    base->dontwait = dontwait;
+    return rc;
+}
+
+static int via_flush(bench_ep *base)
+{
+    via_ep *ep = (via_ep *)base;
+    int rc = BENCH_DONE;
+    while (rc == BENCH_DONE && ep->n_reaped != ep->n_sent)
+        rc = reap(ep);
+    return rc;
+}
+
+static void via_close(bench_ep *base)
+{
+    via_ep *ep = (via_ep *)base;
+    VIP_DESCRIPTOR *d;
+    if (ep->vi) {
+        VipDisconnect(ep->vi);
+        /* flushed descriptors have to be taken before the VI can go */
+        for (int i = 0; i < 2 * DEPTH; i++) {
+            VipSendDone(ep->vi, &d);
+            VipRecvDone(ep->vi, &d);
+        }
+        VipDestroyVi(ep->vi);
+    }
+    if (ep->nic) {
+        release(ep, ep->memory, ep->memory_handle);
+        release(ep, ep->sends, ep->descriptors_handle);
+        if (ep->ptag)
+            VipDestroyPtag(ep->nic, ep->ptag);
+        VipCloseNic(ep->nic);
+    }
+    free(ep);
+}
+
+static const bench_ops via_ops = {
+    .name = "via",
+    .min_len = 0,
+    .max_len = (size_t)1 << 30, /* the NIC's MaxTransferSize decides, when a run is prepared */
+    .prepare = via_prepare,
+    .expect = via_expect,
+    .send = via_send,
+    .recv = via_recv,
+    .tidy = via_tidy,
+    .flush = via_flush,
+    .close = via_close,
+};
+
+/* ---------------------------------------------------------------- opening and connecting */
+
+/* Everything of a VI up to the connection. BENCH_DONE or an error. */
+static int open_all(via_ep *ep, const bench_via_options *options)
+{
+    viakit_nic_options nic;
+    memset(&nic, 0, sizeof nic);
+    nic.size = sizeof nic;
+    nic.form = (viakit_form)options->form;
+    nic.mtu = options->mtu;
+    VIP_RETURN code = viakit_open_nic(options->device, &nic, &ep->nic);
+    if (code != VIP_SUCCESS) {
+        ep->nic = NULL;
+        return call_failed(ep, options->device, code);
+    }
+    VipErrorCallback(ep->nic, ep, on_error);
+    if ((code = VipQueryNic(ep->nic, &ep->attributes)) != VIP_SUCCESS)
+        return call_failed(ep, "VipQueryNic", code);
+    if ((code = VipNSInit(ep->nic, NULL)) != VIP_SUCCESS)
+        return call_failed(ep, "VipNSInit", code);
+    if ((code = VipCreatePtag(ep->nic, &ep->ptag)) != VIP_SUCCESS)
+        return call_failed(ep, "VipCreatePtag", code);
+    VIP_VI_ATTRIBUTES attributes = {
+        .ReliabilityLevel =
+            (VIP_RELIABILITY_LEVEL)(options->reliability ? options->reliability : VIP_SERVICE_RELIABLE_DELIVERY),
+        .MaxTransferSize = ep->attributes.MaxTransferSize,
+        .Ptag = ep->ptag,
+    };
+    if ((code = VipCreateVi(ep->nic, &attributes, NULL, NULL, &ep->vi)) != VIP_SUCCESS) {
+        ep->vi = NULL;
+        return call_failed(ep, "VipCreateVi", code);
+    }
+    void *block = NULL;
+    int rc = allocate(ep, 2 * DEPTH * sizeof(VIP_DESCRIPTOR), &block, &ep->descriptors_handle);
+    if (rc < 0)
+        return rc;
+    ep->sends = block;
+    ep->receives = ep->sends + DEPTH;
+    return BENCH_DONE;
+}
+
+bench_ep *bench_via_open(const bench_via_options *options, char *error)
+{
+    via_ep *ep = bench_ep_new(sizeof *ep, &via_ops, options->polled);
+    if (!ep) {
+        snprintf(error, BENCH_ERROR_LEN, "no memory");
+        return NULL;
+    }
+    if (open_all(ep, options) < 0) {
+        snprintf(error, BENCH_ERROR_LEN, "%s", ep->ep.error);
+        via_close(&ep->ep);
+        return NULL;
+    }
+    return &ep->ep;
+}
+
+int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
+{
+    via_ep *ep = (via_ep *)base;
+    if (room < ep->attributes.NicAddressLen)
+        return bench_fail(base, BENCH_ERROR, "no room for an address of %u bytes", ep->attributes.NicAddressLen);
+    memcpy(host, ep->attributes.LocalNicAddress, ep->attributes.NicAddressLen);
+    return ep->attributes.NicAddressLen;
+}
+
+static int make_address(via_ep *ep, address *a, const unsigned char *host, size_t host_len, const unsigned char *token,
+                        size_t token_len)
+{
+    if (host_len > 64 || token_len > MAX_TOKEN || token_len > ep->attributes.MaxDiscriminatorLen)
+        return bench_fail(&ep->ep, BENCH_ERROR, "address of %zu or discriminator of %zu bytes is too long", host_len,
+                          token_len);
+    memset(a, 0, sizeof *a);
+    a->net.HostAddressLen = (VIP_UINT16)host_len;
+    a->net.DiscriminatorLen = (VIP_UINT16)token_len;
+    memcpy(a->room + offsetof(VIP_NET_ADDRESS, HostAddress), host, host_len);
+    memcpy(a->room + offsetof(VIP_NET_ADDRESS, HostAddress) + host_len, token, token_len);
+    return BENCH_DONE;
+}
+
+int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_len)
+{
+    via_ep *ep = (via_ep *)base;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attributes;
+    VIP_CONN_HANDLE connection = NULL;
+    int rc = make_address(ep, &local, ep->attributes.LocalNicAddress, ep->attributes.NicAddressLen, token, token_len);
+    if (rc < 0)
+        return rc;
+    memset(&remote, 0, sizeof remote);
+    remote.net.HostAddressLen = 64;
+    remote.net.DiscriminatorLen = MAX_TOKEN;
+    VIP_RETURN code = VipConnectWait(ep->nic, &local.net, BENCH_SLICE_MS, &remote.net, &attributes, &connection);
+    if (code == VIP_TIMEOUT)
+        return BENCH_NOT_YET;
+    if (code != VIP_SUCCESS)
+        return call_failed(ep, "VipConnectWait", code);
+    code = VipConnectAccept(connection, ep->vi);
+    if (code == VIP_TIMEOUT)
+        return BENCH_NOT_YET; /* the peer gave this request up, and will ask again */
+    if (code != VIP_SUCCESS) {
+        int failed = call_failed(ep, "VipConnectAccept", code);
+        VipConnectReject(connection);
+        return failed;
+    }
+    ep->connected = true;
+    return BENCH_DONE;
+}
+
+int bench_via_connect(bench_ep *base, const unsigned char *host, size_t host_len, const unsigned char *token,
+                      size_t token_len)
+{
+    via_ep *ep = (via_ep *)base;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attributes;
+    int rc = make_address(ep, &remote, host, host_len, token, token_len);
+    if (rc > 0)
+        rc = make_address(ep, &local, ep->attributes.LocalNicAddress, ep->attributes.NicAddressLen, token, token_len);
+    if (rc < 0)
+        return rc;
+    VIP_RETURN code = VipConnectRequest(ep->vi, &local.net, &remote.net, CONNECT_TIMEOUT_MS, &attributes);
+    if (code == VIP_NO_MATCH || code == VIP_TIMEOUT)
+        return BENCH_NOT_YET; /* the peer is not waiting yet, or between two slices of waiting */
+    if (code != VIP_SUCCESS)
+        return call_failed(ep, "VipConnectRequest", code);
+    ep->connected = true;
+    return BENCH_DONE;
+}
+
+/* ---------------------------------------------------------------- what can be known about it */
+
+int bench_via_counters(bench_ep *base, uint64_t *values, int n)
+{
+    VIP_UINT64 all[VIAKIT_N_COUNTERS] = {0};
+    viakit_nic_counters(((via_ep *)base)->nic, all);
+    for (int i = 0; i < n && i < VIAKIT_N_COUNTERS; i++)
+        values[i] = all[i];
+    return VIAKIT_N_COUNTERS;
+}
+
+const char *bench_via_counter_name(int counter)
+{
+    return viakit_counter_name(counter);
+}
+
+int bench_via_describe(bench_ep *base, char *text, size_t room)
+{
+    via_ep *ep = (via_ep *)base;
+    viakit_nic_info info;
+    memset(&info, 0, sizeof info);
+    VIP_RETURN code = viakit_query_nic(ep->nic, &info);
+    if (code != VIP_SUCCESS)
+        return call_failed(ep, "viakit_query_nic", code);
+    return snprintf(text, room,
+                    "link=%s\ndevice=%s\ninterface=%s\nform=%s\nmtu=%u\nmax_payload=%u\nsuper_payload=%u\n"
+                    "ring_slots=%u\nnic_window=%u\nbytes_registered=%llu\nbytes_pinned=%llu\nlossless=%d\ncma=%d\n"
+                    "thread=%d\nnic_name=%s\n",
+                    info.link, info.device, info.interface, info.form, info.mtu, info.max_payload, info.super_payload,
+                    info.ring_slots, info.window, (unsigned long long)info.bytes_registered,
+                    (unsigned long long)info.bytes_pinned, info.lossless, info.cma, info.thread, ep->attributes.Name);
+}

