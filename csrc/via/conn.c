@@ -460,16 +460,21 @@ static void accepted(struct via_nic *nic, const uint8_t from[6], struct link_pee
     }
 }
 
-static void no_match(struct via_nic *nic, struct via_request *r, uint32_t neighbours)
+/* One NIC's answer says nothing about the others: where it is known how many were asked, all are waited for. */
+static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, uint32_t neighbours)
 {
-    r->no_match++;
+    int i = 0;
+    while (i < r->no_match && r->said_no[i] != port)
+        i++;
+    if (i == r->no_match && i < (int)(sizeof r->said_no / sizeof *r->said_no))
+        r->said_no[r->no_match++] = port;
     int asked = r->asked >= 0 ? r->asked : (int)neighbours;
     if (r->no_match >= asked && !r->offered) {
         finish_request(r, VIP_NO_MATCH);
         return;
     }
     uint64_t grace = nic->now + NO_MATCH_GRACE;
-    if (r->give_up_no_match > grace) {
+    if (r->asked < 0 && r->give_up_no_match > grace) {
         r->give_up_no_match = grace;
         via_timer(nic, grace);
     }
@@ -512,18 +517,16 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
     } else if (kind == WIRE_REJECT)
         finish_request(r, VIP_REJECT);
     else
-        no_match(nic, r, h->immediate);
+        no_match(nic, r, h->src_port, h->immediate);
 }
 
 static void ask(struct via_nic *nic, struct via_request *r)
 {
     int asked = nic->ops->ask_all(nic->link, r->address, &r->frame);
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : 1);
-    if (r->asked < asked)
-        r->asked = asked;
+    r->asked = asked; /* NICs come and go */
     r->next_send = nic->now + r->interval;
     r->interval = r->interval * 2 < REPEAT_LONGEST ? r->interval * 2 : REPEAT_LONGEST;
-    r->no_match = 0; /* all will answer again */
     via_timer(nic, r->next_send);
 }
 

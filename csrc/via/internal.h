@@ -213,6 +213,7 @@ struct via_request {
     struct link_frame frame;
     uint8_t address[6];
     int asked, no_match;   /* NICs asked (-1 unknown), NICs that said NOMATCH */
+    uint16_t said_no[256]; /* their ports: each counts once, however often it is asked and answers */
     int offered;           /* somebody took it */
     uint64_t next_send, interval, give_up_no_match;
     int done;
