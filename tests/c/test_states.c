@@ -4,6 +4,7 @@
  *
  * Each cell runs in a process of its own, so that one that hangs or fails leaves the others to be looked at.
  */
+#define _DEFAULT_SOURCE
 #include <ctype.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -75,9 +76,12 @@ static int check_cell(cell_driver *drive, const char *table, const char *row, in
     return 0;
 }
 
-static FILE *open_doc(int argc, char **argv)
+/* The whole text, ended by a 0. Read before anything is forked: a child must not share the file's position. */
+static char *read_doc(int argc, char **argv)
 {
+    static char text[65536];
     char path[512], *slash;
+    size_t n;
     FILE *f;
     snprintf(path, sizeof(path), "%s", argc > 1 ? argv[1] : __FILE__);
     if (argc <= 1) { /* beside the sources: tests/c/test_states.c -> docs/states.md */
@@ -87,7 +91,10 @@ static FILE *open_doc(int argc, char **argv)
     f = fopen(path, "r");
     if (!f)
         FAIL("cannot read %s", path);
-    return f;
+    n = fread(text, 1, sizeof(text) - 1, f);
+    CHECK(n < sizeof(text) - 1);
+    fclose(f);
+    return text;
 }
 
 int main(int argc, char **argv)
@@ -96,10 +103,9 @@ int main(int argc, char **argv)
         const char *name;
         cell_driver *drive;
     } tables[] = {{"vi", drive_vi}, {"connection", drive_connection}, {"descriptor", drive_descriptor}};
-    FILE *f = open_doc(argc, argv);
-    char line[2048], name[32], *cells[COLUMNS];
+    char *rest = read_doc(argc, argv), *line, name[32], *cells[COLUMNS];
     int table = -1, header = 0, n_cells = 0, n_wrong = 0, seen_tables = 0;
-    while (fgets(line, sizeof(line), f)) {
+    while ((line = strsep(&rest, "\n"))) {
         int n;
         if (sscanf(line, "<!-- table: %31[a-z] -->", name) == 1) {
             for (table = 2; table >= 0 && strcmp(name, tables[table].name); table--)
@@ -120,7 +126,6 @@ int main(int argc, char **argv)
         for (int i = 1; i < n; i++, n_cells++)
             n_wrong += check_cell(tables[table].drive, tables[table].name, cells[0], i - 1, cells[i]);
     }
-    fclose(f);
     CHECK_EQ(seen_tables, 3);
     CHECK(n_cells > 0);
     printf("%d cells, %d wrong\n", n_cells, n_wrong);
