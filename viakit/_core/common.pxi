@@ -243,17 +243,17 @@ cdef void _tell_events():
         try:
             (<Nic>nic)._tell()
         except BaseException as error:
-            sys.unraisablehook(_Unraisable(error, nic))
+            sys.unraisablehook(_Unraisable(error, nic, "Exception ignored in the on_error handler of"))
 
 
 class _Unraisable:
     # What sys.unraisablehook expects.
-    def __init__(self, error, nic):
+    def __init__(self, error, what, message):
         self.exc_type = type(error)
         self.exc_value = error
         self.exc_traceback = error.__traceback__
-        self.err_msg = "Exception ignored in the on_error handler of"
-        self.object = nic
+        self.err_msg = message
+        self.object = what
 
 
 # ---------------------------------------------------------------- processes and places
@@ -294,7 +294,7 @@ cdef void _warn_unclosed(object what, str place):
         warnings.warn(f"unclosed {what!r}, made at {place}: use `with`, or close()", ResourceWarning, stacklevel=2,
                       source=what)
     except BaseException as error:
-        sys.unraisablehook(_Unraisable(error, what))
+        sys.unraisablehook(_Unraisable(error, what, "Exception ignored while dropping"))
 
 
 @atexit.register

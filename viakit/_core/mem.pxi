@@ -343,6 +343,7 @@ cdef class MemoryRegion:
 
     def __getitem__(self, key):
         cdef Py_ssize_t start, stop
+        self._use()   # first: NumPy comes here when the region has refused to export its buffer
         start, stop = _byte_range(key, self.nbytes)
         return _segment(self, self._address + start, self._handle, stop - start)
 
