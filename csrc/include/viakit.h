@@ -36,7 +36,7 @@ typedef struct {
     size_t size;              /* sizeof(viakit_nic_options) */
     viakit_form form;         /* eth only */
     VIP_UINT32 mtu;           /* eth: bytes of a frame after the Ethernet header; at most the interface's */
-    VIP_UINT32 ring_slots;    /* receive ring: frames it holds (rounded up to a power of two) */
+    VIP_UINT32 ring_slots;    /* receive ring: frames or super-frames it holds, at least */
     VIP_UINT32 window;        /* frames a reliable VI may have unacknowledged */
     VIP_UINT32 rto_us;        /* first retransmission time-out; doubles up to 64 times this */
     VIP_UINT32 max_retries;   /* retransmissions without an answer before the connection is lost */

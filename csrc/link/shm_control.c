@@ -18,7 +18,6 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -26,6 +25,7 @@
 #include <unistd.h>
 
 #include "shm.h"
+#include "station.h"
 
 struct greeting {
     uint64_t magic;
@@ -36,36 +36,20 @@ struct greeting {
 
 static uint64_t probe_word = SHM_MAGIC;
 
-static socklen_t socket_name(const struct link *link, uint16_t port, struct sockaddr_un *a)
+static void prefix_of(const struct link *link, char prefix[96])
 {
-    memset(a, 0, sizeof *a);
-    a->sun_family = AF_UNIX;
-    int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "viakit/shm/%u/%s/%u", (unsigned)getuid(), link->name, port);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    snprintf(prefix, 96, "viakit/shm/%u/%s", (unsigned)getuid(), link->name);
 }
 
-/* Ports of the other NICs of our station: listening sockets with our prefix. Returns their number. */
+/* Ports of the other NICs of our station. Returns their number. */
 int shm_ports(const struct link *link, uint16_t *ports, int max)
 {
-    char line[512], prefix[128];
-    int n = 0;
-    FILE *f = fopen("/proc/net/unix", "re");
-    if (f == NULL)
-        return 0;
-    snprintf(prefix, sizeof prefix, "@viakit/shm/%u/%s/", (unsigned)getuid(), link->name);
-    while (n < max && fgets(line, sizeof line, f)) {
-        unsigned long flags;
-        unsigned port;
-        const char *name = strchr(line, '@');
-        /* Num: RefCount Protocol Flags Type St Inode Path; __SO_ACCEPTCON is 0x10000 */
-        if (name == NULL || sscanf(line, "%*s %*s %*s %lx", &flags) != 1 || !(flags & 0x10000))
-            continue;
-        if (strncmp(name, prefix, strlen(prefix)) != 0 || sscanf(name + strlen(prefix), "%u", &port) != 1)
-            continue;
-        if (port != link->port)
-            ports[n++] = (uint16_t)port;
-    }
-    fclose(f);
+    char prefix[96];
+    prefix_of(link, prefix);
+    int n = station_ports(prefix, ports, max);
+    for (int i = 0; i < n; i++)
+        if (ports[i] == link->port)
+            ports[i--] = ports[--n];
     return n;
 }
 
@@ -78,7 +62,6 @@ static int watch(struct link *link, int fd, void *what)
 int shm_listen(struct link *link, const char *name)
 {
     uint64_t h = 1469598103934665603ull;
-    uint16_t start = 1;
     if (strlen(name) >= sizeof link->name || strchr(name, '/')) {
         via_explain("shm: name '%.64s': at most %zu characters, without '/'", name, sizeof link->name - 1);
         return -EINVAL;
@@ -90,15 +73,9 @@ int shm_listen(struct link *link, const char *name)
     link->address[0] = (uint8_t)((link->address[0] & 0xFC) | 0x02); /* locally administered */
     link->epoll = epoll_create1(EPOLL_CLOEXEC);
     link->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ssize_t got = getrandom(&start, sizeof start, GRND_NONBLOCK);
-    (void)got;
-    int error = link->epoll < 0 || link->listener < 0 ? -errno : -EADDRINUSE;
-    for (int tries = 0; error == -EADDRINUSE && tries < 65535; tries++) {
-        struct sockaddr_un a;
-        link->port = (uint16_t)(start + tries) ? (uint16_t)(start + tries) : 1;
-        socklen_t len = socket_name(link, link->port, &a);
-        error = bind(link->listener, (struct sockaddr *)&a, len) == 0 ? 0 : -errno;
-    }
+    char prefix[96];
+    prefix_of(link, prefix);
+    int error = link->epoll < 0 || link->listener < 0 ? -errno : station_claim(link->listener, prefix, &link->port);
     if (error == 0 && listen(link->listener, 128) != 0)
         error = -errno;
     if (error == 0)
@@ -275,7 +252,9 @@ static int make_rings(struct link_peer *peer)
 int shm_call(struct link *link, uint16_t port, struct link_peer **out)
 {
     struct sockaddr_un a;
-    socklen_t len = socket_name(link, port, &a);
+    char prefix[96];
+    prefix_of(link, prefix);
+    socklen_t len = station_name(prefix, port, &a);
     int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0)
         return -errno;

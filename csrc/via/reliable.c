@@ -23,7 +23,7 @@ static inline uint32_t end_of(const struct via_work *w)
 
 void via_arm_rto(struct via_vi *vi)
 {
-    /* nic->now may be a little old; that makes the time-out a little early by at most an idle look's distance. */
+    vi->nic->now = vk_now(); /* the program may have computed for long since the last look */
     vi->rto_deadline = vi->nic->now + vi->rto;
     via_timer(vi->nic, vi->rto_deadline);
 }

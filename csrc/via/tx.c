@@ -300,16 +300,18 @@ static int may_refer(struct via_vi *vi, const struct via_work *w)
     return worst == 1 || w->len >= REFERENCE_CMA;
 }
 
-static inline uint32_t chunk_of(const struct via_vi *vi, const struct via_work *w)
+/* A message is cut into equal pieces (super-frames need that). An RDMA write begins with its wire_write block, which takes its
+ * place in the first piece. */
+static inline uint32_t lead_of(const struct via_work *w)
 {
-    return is_write(w) ? vi->chunk - (uint32_t)sizeof(struct wire_write) : vi->chunk;
+    return is_write(w) ? (uint32_t)sizeof(struct wire_write) : 0;
 }
 
 static void start(struct via_vi *vi, struct via_work *w)
 {
     struct via_nic *nic = vi->nic;
-    uint32_t chunk = chunk_of(vi, w);
-    w->n_frames = vk_likely(w->len <= chunk) ? 1 : (w->len + chunk - 1) / chunk;
+    uint32_t whole = w->len + lead_of(w);
+    w->n_frames = vk_likely(whole <= vi->chunk) ? 1 : (whole + vi->chunk - 1) / vi->chunk;
     w->wait_ack = vi->lossless ? vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION : vi->reliable;
     if (vi->lossless) {
         if (is_write(w) && nic->ops->place && try_place(vi, w)) {
@@ -332,7 +334,8 @@ static void start(struct via_vi *vi, struct via_work *w)
 /* The frame with number psn of the work. Returns the iovecs used, -1 if memory is no longer granted. */
 static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t psn, struct link_frame *f, struct iovec *iov)
 {
-    uint32_t chunk = chunk_of(vi, w), k = psn - w->first_psn, offset = k * chunk, len = 0;
+    uint32_t k = psn - w->first_psn, lead = lead_of(w), begin = k * vi->chunk, len = 0;
+    uint32_t offset = k ? begin - lead : 0, room = k ? vi->chunk : vi->chunk - lead;
     int n = 0;
     address_frame(vi, f, is_write(w) ? WIRE_WRITE : WIRE_SEND, psn);
     if (k == 0)
@@ -353,7 +356,7 @@ static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t ps
         f->header_len += (uint32_t)sizeof f->block.write;
     }
     if (vk_likely(w->how == VIA_HOW_FRAMES)) {
-        len = w->len - offset < chunk ? w->len - offset : chunk;
+        len = w->len - offset < room ? w->len - offset : room;
         n = len ? via_gather(vi, w, offset, len, iov, MAX_IOV) : 0;
     } else if (w->how == VIA_HOW_PLACED)
         f->header.flags |= WIRE_FLAG_PLACED;

@@ -1,0 +1,21 @@
+/*
+ * Several NICs share a station (a host's name on shm, an interface on eth) and are told apart by ports. A port is claimed by binding a Unix socket
+ * to an abstract name, PREFIX/PORT: it is unique within the network namespace and vanishes with its process.
+ */
+#ifndef VIAKIT_STATION_H
+#define VIAKIT_STATION_H
+
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* The abstract name PREFIX/PORT. Returns its length. */
+socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a);
+
+/* Binds the socket to a free port of the prefix, 1..65535, beginning at a random one. 0 or -errno. */
+int station_claim(int socket, const char *prefix, uint16_t *port);
+
+/* The ports that are claimed now, each once. Returns their number, at most max. */
+int station_ports(const char *prefix, uint16_t *ports, int max);
+
+#endif
