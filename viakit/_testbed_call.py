@@ -25,13 +25,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from viakit._testbed_host import MAX_FDS, send_object
+from viakit._testbed_host import LENGTH, MAX_FDS, send_object
 
 if TYPE_CHECKING:
     from viakit.testbed import Host
 
 _START_DEADLINE_S = 20.0
 _KILL_DEADLINE_S = 5.0
+_SLICE_S = 0.05
 
 
 class TestbedError(RuntimeError):
@@ -105,28 +106,31 @@ class HostProcess:
         self.wait(None if kind is None else _KILL_DEADLINE_S)
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when the process ends, for select and poll."""
+        """A descriptor that becomes readable when the process ends, for select and poll; -1 once it is known to."""
         return self._status.fileno()
 
     def poll(self) -> int | None:
         """The return code, or None while the process runs."""
         with self._lock:
-            if self.returncode is None:
+            while self.returncode is None:
                 try:
-                    message = self._status.recv(4096, socket.MSG_DONTWAIT)
+                    message = self._status.recv(4096)
                 except BlockingIOError:
                     return None
                 except OSError:
                     message = b""
-                # The host closes without a word only by dying, and then its processes were killed.
-                self.returncode = json.loads(message)["ended"] if message else -signal.SIGKILL
+                answer = json.loads(message) if message else {}
+                if "started" not in answer:
+                    # The host closes without a word only by dying, and then its processes were killed.
+                    self.returncode = answer.get("ended", -signal.SIGKILL)
+                    self._status.close()
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end, at most `timeout` seconds, and return the return code. Raises HostTimeoutError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
-            if not _wait_readable([self._status.fileno()], deadline):
+            if not _wait_readable([self.fileno()], deadline):
                 assert timeout is not None
                 raise HostTimeoutError(self.args, timeout)
         return code
@@ -179,19 +183,21 @@ class HostProcess:
 
 
 def _wait_readable(fds: list[int], deadline: float | None, write_fd: int | None = None) -> list[int]:
-    """The descriptors that can be read (or `write_fd` written, or hung up) now; empty when the deadline has passed."""
+    """The descriptors that can be read (or `write_fd` written, or hung up) after a while, -1 if it is none of them yet.
+
+    Empty when the deadline has passed. The while is short, because another thread that sees the end of the process may
+    close the descriptor meanwhile, and then nothing would wake this one.
+    """
+    left = _SLICE_S if deadline is None else deadline - time.monotonic()
+    if left <= 0:
+        return []
     poll = select.poll()
     for fd in fds:
-        poll.register(fd, select.POLLIN)
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
     if write_fd is not None:
         poll.register(write_fd, select.POLLOUT)
-    while True:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
-            return []
-        ready = poll.poll(None if left is None else left * 1000 + 1)
-        if ready:
-            return [fd for fd, _ in ready]
+    return [fd for fd, _ in poll.poll(min(left, _SLICE_S) * 1000)] or [-1]
 
 
 def _collect(
@@ -282,6 +288,7 @@ def start_on(
     theirs: list[Any] = [channel_far, status_far]
     try:
         status.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        status.setblocking(False)
         stream_fds = _open_streams(process, streams, ours, theirs)
         host._send({"spawn": ident}, [channel_far.fileno(), status_far.fileno(), *stream_fds, *fds])
         while theirs:
@@ -348,11 +355,15 @@ def _is_open(fd: int) -> bool:
 
 def _await_start(host: Host, status: socket.socket) -> int:
     """Wait for the host to report the new process, and return its number in our PID namespace."""
-    status.settimeout(_START_DEADLINE_S)
+    deadline = time.monotonic() + _START_DEADLINE_S
+    while (ready := _wait_readable([status.fileno()], deadline)) == [-1]:
+        pass
+    if not ready:
+        raise TestbedError(f"host {host.name} did not start a process within {_START_DEADLINE_S:g} s")
     try:
         message, ancillary, _, _ = status.recvmsg(4096, socket.CMSG_SPACE(12))
-    except TimeoutError:
-        raise TestbedError(f"host {host.name} did not start a process within {_START_DEADLINE_S:g} s") from None
+    except ConnectionError:
+        message, ancillary = b"", []
     if not message:
         raise TestbedError(f"host {host.name} is gone: open a new Testbed")
     answer = json.loads(message)
@@ -371,7 +382,7 @@ def _await_exec(channel: socket.socket, process: HostProcess) -> None:
         data += piece
     if data:
         process.wait(_KILL_DEADLINE_S)
-        raise pickle.loads(data[8:])["failed"]
+        raise pickle.loads(data[LENGTH.size :])["failed"]
 
 
 # --- Calling --------------------------------------------------------------------------------------------------------
@@ -456,7 +467,9 @@ class _Running:
         finally:
             for item in (self._channel, process.stdout, process.stderr):
                 item.close()
-        return _unpack_answer(process, b"".join(chunks)[8:])
+        answer = b"".join(chunks)
+        whole = len(answer) >= LENGTH.size and len(answer) == LENGTH.size + LENGTH.unpack_from(answer)[0]
+        return _unpack_answer(process, answer[LENGTH.size :] if whole else b"")
 
 
 def _unpack_answer(process: HostProcess, data: bytes) -> Any:

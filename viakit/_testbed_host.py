@@ -42,7 +42,7 @@ from typing import Any, NoReturn
 from . import _testbed_namespaces as ns
 from ._testbed_netlink import RouteSocket
 
-_LENGTH = struct.Struct("=Q")
+LENGTH = struct.Struct("=Q")
 MAX_FDS = 64  # that may be passed on, beyond the five of every request; the kernel itself stops at 253 in all
 _STOP_DEADLINE_S = 5.0
 
@@ -380,10 +380,13 @@ class _Host:
         """Signal one of the processes that were asked for, or its whole process group."""
         for pid, (known, _) in self.children.items():
             if known == ident:
-                try:
-                    (os.killpg if group else os.kill)(pid, signum)
-                except OSError:
-                    pass  # it has ended meanwhile
+                # In its very first moments the process has no group of its own yet.
+                for send in (os.killpg, os.kill) if group else (os.kill,):
+                    try:
+                        send(pid, signum)
+                        break
+                    except OSError:
+                        pass
 
 
 def _dress(name: str) -> None:
@@ -402,16 +405,16 @@ def _dress(name: str) -> None:
 def send_object(channel: socket.socket, value: Any) -> None:
     """Send a pickled object, its length before it."""
     data = value if isinstance(value, bytes) else pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    channel.sendall(_LENGTH.pack(len(data)))
+    channel.sendall(LENGTH.pack(len(data)))
     channel.sendall(data)
 
 
 def _receive_object(channel: socket.socket) -> Any:
     """Receive what send_object sent. Raises EOFError if the sender goes away."""
     with channel.makefile("rb") as file:
-        head = file.read(_LENGTH.size)
-        if len(head) == _LENGTH.size:
-            (length,) = _LENGTH.unpack(head)
+        head = file.read(LENGTH.size)
+        if len(head) == LENGTH.size:
+            (length,) = LENGTH.unpack(head)
             data = file.read(length)
             if len(data) == length:
                 return pickle.loads(data)
@@ -493,7 +496,10 @@ def _load_module(name: str, path: str) -> None:
     spec = importlib.util.spec_from_file_location("__viakit_main__" if name == "__main__" else name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file, so module {name} cannot be loaded on the host")
-    module: ModuleType = importlib.util.module_from_spec(spec)
+    for i in [i for i, letter in enumerate(name) if letter == "."]:
+        parent = sys.modules.setdefault(name[:i], ModuleType(name[:i]))  # pickle imports the packages above it first
+        parent.__path__ = getattr(parent, "__path__", [])
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = sys.modules[spec.name] = module
     os.environ["VIAKIT_LOADING_MAIN"] = path  # Testbed.open refuses while this stands: the script would never end
     spec.loader.exec_module(module)

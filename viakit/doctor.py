@@ -468,7 +468,7 @@ def _mpi() -> list[Finding]:
             libraries.append((f"mpi:{name}", str(library), [str(prefix / "bin" / "mpiexec")]))
     for protocol, path, launchers in libraries:
         answer = _python(_ASK_MPI, **({"MPI4PY_LIBMPI": path} if path else {}))
-        said = answer.splitlines()[0].strip("\0 ").split(",")[0]
+        said = " ".join(answer.splitlines()[0].strip("\0").split(",")[0].split())
         if not any(word in answer for word in ("MPICH", "Open MPI", "Intel(R) MPI", "MVAPICH")):
             if path is None and len(libraries) > 1:
                 continue  # none that is found by itself, but others are

@@ -336,7 +336,7 @@ class Testbed:
         return f"<Testbed of {self.n_hosts} hosts, mtu={self.mtu}{rate}, {state}>"
 
     def __enter__(self) -> Testbed:
-        return self.open()
+        return self if self._warden is not None else self.open()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -488,6 +488,8 @@ class _Warden:
         try:
             self.control.send(json.dumps(request).encode())
             message = self.control.recv(1 << 20)
+        except ConnectionError:
+            message = b""
         except OSError as error:
             raise TestbedError(f"the testbed's helper process does not answer ({error}): open a new Testbed") from error
         if not message:
