@@ -23,9 +23,8 @@ __all__ = ["Demo", "run"]
 WIRE = ("via-eth", "tcp", "udp", "zmq")
 STREAM = ("via-eth", "tcp", "zmq")
 LOCAL = ("via-shm", "mpi", "mpi:openmpi", "mpi:mpich")
-SIZES = tuple(1 << i for i in range(0, 21, 2))
+SIZES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 LOCAL_SIZES = tuple(sorted({8, *SIZES}))
-WIRE_SIZES = tuple(sorted({64, *SIZES}))
 STREAM_SIZES = (64 << 10, 1 << 20, 4 << 20)
 SHARES = (0.45, 0.2, 0.35)  # of the time: wire, stream, local
 
@@ -97,7 +96,7 @@ def run(
     folder = _folder(out)
     common: dict[str, Any] = {"seed": seed, "skip_unavailable": True}
     parts = (
-        Config(WIRE, WIRE_SIZES, hosts="testbed", mtu=1500, seconds=seconds * SHARES[0], **common),
+        Config(WIRE, SIZES, hosts="testbed", mtu=1500, seconds=seconds * SHARES[0], **common),
         Config(STREAM, STREAM_SIZES, hosts="testbed", mtu=1500, mode="stream", seconds=seconds * SHARES[1], **common),
         Config(_distinct_mpi(LOCAL), LOCAL_SIZES, hosts="local", seconds=seconds * SHARES[2], **common),
     )

@@ -7,6 +7,7 @@ What was not measured is never counted as reached: it is named, with the reason.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -56,8 +57,8 @@ class Goal:
 
     def reached(self, ratio: stats.Ratio | None, detail: str, reason: str = "too few bursts") -> None:
         """Take a measured ratio, or the *reason* why there is none."""
-        if ratio is None:
-            self.reason = reason
+        if ratio is None or not math.isfinite(ratio.high):
+            self.reason = f"{reason}: give it more --seconds, or a calmer machine"
         else:
             self.value, self.interval, self.detail = ratio.value, ratio.interval, detail
 
@@ -122,7 +123,7 @@ def _judge_mpi(goal: Goal, document: Document | None, wanted: Callable[[int], bo
             continue
         better, name = min(others, key=lambda pair: pair[0]["one_way_s"]["median"])
         ratio = table.point_ratio(point, better)
-        if ratio is None:
+        if ratio is None or not math.isfinite(ratio.high):
             continue
         row = {"nbytes": nbytes, "against": name, "ratio": ratio.value, "ci95": list(ratio.interval)}
         row["holds"] = ratio.value <= goal.goal
@@ -135,7 +136,9 @@ def _judge_mpi(goal: Goal, document: Document | None, wanted: Callable[[int], bo
     if missing:
         goal.reason = _why_not(document, tuple(missing), error)
     elif len(goal.points) < len(sizes) or worst is None:
-        goal.reason = f"only {len(goal.points)} of {len(sizes)} sizes were measured"
+        goal.reason = (
+            f"only {len(goal.points)} of {len(sizes)} sizes were measured often enough: give it more --seconds"
+        )
     else:
         goal.value, goal.interval = worst.value, worst.interval
         held = sum(row["holds"] for row in goal.points)

@@ -7,6 +7,7 @@ is not written. Nothing in the page comes from the network.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -46,12 +47,16 @@ def _common_size(one: Mapping[str, Any], other: Mapping[str, Any], wanted: int) 
 
 
 def _interval(ratio: Ratio) -> str:
+    if not math.isfinite(ratio.high):
+        return "from too few bursts for an interval"
     return f"95 % interval {ratio.low:.3g} to {ratio.high:.3g}"
 
 
 def _times(ratio: Ratio) -> str:
     """Put a ratio of times into words, with its interval, and admit where there is no difference."""
     interval = _interval(ratio)
+    if not math.isfinite(ratio.high):
+        return f"a ratio of {ratio.value:.2f}, but {interval}"
     if ratio.low <= 1.0 <= ratio.high:
         return f"no evidence of a difference (ratio {ratio.value:.2f}, {interval})"
     if ratio.value < 1.0:

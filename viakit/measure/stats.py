@@ -7,8 +7,8 @@ for the median from order statistics.
 Samples that were taken one after the other in one burst are not independent: the same frequency, the same cache
 contents, the same neighbour on the other core. An interval computed from 10 000 of them would be absurdly narrow. A
 sweep therefore visits each point in many short bursts, far apart in time, and **the burst is the unit**: the interval
-is that of the bursts' medians. Only where there are fewer than :data:`MIN_BURSTS` bursts is it computed from the
-samples, and the result says so (``ci_of``).
+is that of the bursts' medians. Where there are fewer than :data:`MIN_BURSTS` bursts, there is no such interval: the
+range that was seen takes its place, and the result says so (``ci_of``).
 """
 
 from __future__ import annotations
@@ -125,11 +125,13 @@ def summarise(bursts: Sequence[ArrayLike]) -> Summary:
     if not np.isfinite(values).all():
         raise ValueError("a sample is not a finite number: the measuring loop's clock failed")
     p5, p50, p90, p99, p999 = (float(q) for q in np.percentile(values, (5, 50, 90, 99, 99.9)))
+    medians = [float(np.median(array)) for array in arrays]
     if len(arrays) >= MIN_BURSTS:
-        low, high = median_interval([np.median(array) for array in arrays])
+        low, high = median_interval(medians)
         ci_of = "bursts"
     else:
         low, high = median_interval(values)
+        low, high = min(low, *medians), max(high, *medians)
         ci_of = "samples"
     # Bursts of different lengths weigh differently in the pooled median: the interval is widened to hold it.
     return Summary(

@@ -50,6 +50,8 @@ LONGEST_BURST_S = 0.010
 SHORTEST_BURST_S = 0.000_5
 STREAM_BURST_S = 0.020  # a stream needs to fill its window first
 MAX_COUNT = 10_000
+FIRST_COUNT = 20  # messages of a series' very first burst
+ROUNDS_TO_ADAPT = 3
 MOST_SAMPLES = 1 << 20  # of a point that are kept for its percentiles
 FLOOR_NBYTES = 8  # the floor is a cache line that carries this much
 
@@ -398,7 +400,7 @@ class _Run:
                 # The floor was not asked for by name: without it, the rest is still worth measuring.
                 if not (config.skip_unavailable or one.is_floor):
                     raise
-                self.skipped.append({"protocol": one.name, "reason": str(error)})
+                self.skipped.append({"protocol": one.name, "reason": str(error).removeprefix(f"{one.name}: ")})
                 self.series.remove(one)
         for one in self.series:
             for nbytes in one.sizes:
@@ -435,8 +437,10 @@ class _Run:
         """Take one burst of *point* and tell whoever listens."""
         try:
             if point.count is None:
-                point.count = self._calibrate(point)
+                point.count = self._first_count(point)
+            before = time.monotonic()
             samples = self._run(point, point.count)
+            wall_s = time.monotonic() - before
         except Exception as error:
             self.errors.append({"protocol": point.series.name, "nbytes": point.nbytes, "message": str(error)})
             raise
@@ -444,6 +448,7 @@ class _Run:
         if not times.size:
             return
         point.add(times, number)
+        self._adapt(point, number, wall_s)
         if self.config.mode != "pingpong" and samples.bandwidth_Bps is not None:
             rate = np.asarray(samples.bandwidth_Bps, dtype=np.float64).ravel()
             if rate.size:
@@ -461,20 +466,36 @@ class _Run:
             point.nbytes, mode=self.config.mode, count=count, warmup=warmup, validate=self.config.validate
         )
 
-    def _calibrate(self, point: _Point) -> int:
-        """Choose how many messages make a burst of about ``burst_s``; the trial runs also warm the path up."""
-        count = 2
-        each = 2 if self.config.mode == "pingpong" else 1  # one-way times per iteration
-        while True:
-            before = time.perf_counter()
-            samples = self._run(point, count)
-            outside = time.perf_counter() - before
-            per_iteration = each * float(np.median(np.asarray(samples.one_way_s, dtype=np.float64)))
-            spent = per_iteration * count
-            if spent >= self.burst_s / 8 or outside >= 4 * self.burst_s or count >= MAX_COUNT // 8:
-                smallest = 1 if self.config.mode == "pingpong" else 2
-                return int(min(max(self.burst_s / max(per_iteration, 1e-9), smallest), MAX_COUNT))
-            count = int(min(max(self.burst_s / 4 / max(per_iteration, 1e-9), 2 * count), MAX_COUNT // 8, 50 * count))
+    def _count_for(self, one_way_s: float) -> int:
+        """Return how many messages make a burst of about ``burst_s`` if each takes *one_way_s*."""
+        ping_pong = self.config.mode == "pingpong"
+        count = self.burst_s / max((2 if ping_pong else 1) * one_way_s, 1e-9)
+        return int(min(max(count, 1 if ping_pong else 2), MAX_COUNT))
+
+    def _first_count(self, point: _Point) -> int:
+        """Guess a count from what the series has shown at the nearest size: no time is spent on trial runs."""
+        known = [
+            (abs(np.log2((other.nbytes + 64) / (point.nbytes + 64))), other.nbytes, min(other.medians))
+            for (series, _), other in self.points.items()
+            if series is point.series and other.medians
+        ]
+        if not known:
+            return FIRST_COUNT
+        _, nbytes, one_way_s = min(known)
+        return self._count_for(one_way_s * max(1.0, (point.nbytes + 64) / (nbytes + 64)))
+
+    def _adapt(self, point: _Point, number: int, wall_s: float) -> None:
+        """Mend a count that makes bursts far too long or too short; only at first, so that bursts stay alike.
+
+        The fastest burst says what the protocol takes; *wall_s* says whether other processes have the cores just now.
+        """
+        if number >= ROUNDS_TO_ADAPT or point.count is None:
+            return
+        wanted = self._count_for(min(point.medians))
+        if wall_s > 8 * self.burst_s:
+            wanted = min(wanted, max(int(point.count * 4 * self.burst_s / wall_s), 1))
+        if not point.count / 2 <= wanted <= 2 * point.count:
+            point.count = max(wanted, 1 if self.config.mode == "pingpong" else 2)
 
     # -------------------------------------------------------------------------------- the clock
 

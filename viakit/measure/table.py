@@ -6,6 +6,7 @@ blocking) and in which language the loop ran: numbers without these cannot be co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,9 @@ def point_at(series: Mapping[str, Any] | None, nbytes: int) -> Mapping[str, Any]
 
 
 def point_ratio(top: Mapping[str, Any], bottom: Mapping[str, Any], *, bandwidth: bool = False) -> stats.Ratio | None:
-    """Return time of *top* / time of *bottom*, two points of one document, with its interval; None if there is none.
+    """Return time of *top* / time of *bottom*, two points of one document, with its interval.
+
+    None if there is no ratio; the interval is (0, inf) if there are too few bursts for one.
 
     Bursts of the same rounds are paired (see :func:`viakit.measure.stats.ratio_of_medians`). With *bandwidth*, the
     ratio of bandwidths instead: for one size that is the reciprocal of the times'.
@@ -86,10 +89,9 @@ def point_ratio(top: Mapping[str, Any], bottom: Mapping[str, Any], *, bandwidth:
     try:
         if len(common) >= stats.MIN_BURSTS:
             return stats.ratio_of_medians([times[0][i] for i in common], [times[1][i] for i in common], paired=True)
-        medians = top["one_way_s"]["median"], bottom["one_way_s"]["median"]
-        # Too few bursts for a bootstrap: the widest that the two intervals allow.
-        (a, b), (c, d) = top["one_way_s"]["ci95"], bottom["one_way_s"]["ci95"]
-        return stats.Ratio(medians[0] / medians[1], a / d, b / c if c else float("inf"), paired=False)
+        # Too few bursts for an interval: none is claimed, so nothing can be concluded from the ratio.
+        value = top["one_way_s"]["median"] / bottom["one_way_s"]["median"]
+        return stats.Ratio(value, 0.0, math.inf, paired=False)
     except (ValueError, ZeroDivisionError):
         return None
 
@@ -108,6 +110,8 @@ def _time_cell(point: Mapping[str, Any] | None) -> str:
         return "-"
     times = point["one_way_s"]
     low, high = times["ci95"]
+    if times.get("ci_of") == "samples":
+        return f"{format_time(times['median'])}   ±?"
     spread = 50.0 * (high - low) / times["median"] if times["median"] else 0.0
     return (
         f"{format_time(times['median'])} ±{spread:.0f}%"
@@ -146,6 +150,10 @@ def column_name(group: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> s
     twice = sum(other["protocol"] == one["protocol"] for other in group) > 1
     mixed = len({other["level"] for other in group}) > 1
     return f"{one['protocol']} ({'C' if one['level'] == 'c' else 'Python'})" if twice or mixed else str(one["protocol"])
+
+
+def _is_rough(one: Mapping[str, Any]) -> bool:
+    return any(point["one_way_s"].get("ci_of") == "samples" for point in one["points"])
 
 
 def _chunks(group: list[Mapping[str, Any]], reference: Mapping[str, Any], width: int) -> list[list[Mapping[str, Any]]]:
@@ -224,11 +232,12 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
         sizes, hidden = _sizes(group)
         reference = next((one for one in group if one["protocol"] == against), group[0])
         notes = [f"{hidden} further sizes are in the result"] if hidden else []
+        few = ["±?: too few bursts for one"] if any(map(_is_rough, group)) else []
         mode = group[0]["mode"]
         for columns in _chunks(group, reference, width):
             title = f"[bold]{HEADS[mode]}[/bold]\n{how(group)}"
             if mode == "pingpong":
-                of_times = ["±: half the 95 % interval of the median", *notes]
+                of_times = ["±: half the 95 % interval of the median", *few, *notes]
                 made.append(_fill(columns, sizes, bandwidth=False, title=title, notes=of_times))
                 title = f"[bold]Bandwidth: message size / one-way time[/bold]\n{how(group)}"
             made.append(_fill(columns, sizes, bandwidth=True, title=title, notes=notes))
