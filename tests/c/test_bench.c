@@ -1,0 +1,497 @@
+/*
+ * test_bench.c - the measuring loop and its endpoints: both sides of every run are threads of this process.
+ *
+ * Besides runs that go well, in every mode and with every byte checked, there are those that must not: a peer that is
+ * silent, that closes, that sends a wrong byte, a wire that loses and doubles datagrams, and everything that can tell a
+ * run to stop.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "bench/bench.h"
+#include "check.h"
+
+static const char *mode_names[] = {"ping-pong", "stream", "bidir"};
+
+/* ---------------------------------------------------------------- two sides in two threads */
+
+typedef struct {
+    bench_ep *ep;
+    bench_plan plan;
+    double samples[4096];
+    int result;
+    pthread_barrier_t *prepared;
+} side;
+
+static void *run_side(void *context)
+{
+    side *s = context;
+    s->result = bench_prepare(s->ep, &s->plan);
+    pthread_barrier_wait(s->prepared);
+    if (s->result == BENCH_OK)
+        s->result = bench_run(s->ep, &s->plan, s->plan.side ? NULL : s->samples);
+    return NULL;
+}
+
+/* Runs one plan on two endpoints; the results are in sides[0] and sides[1]. */
+static void run_both(side sides[2], bench_ep *a, bench_ep *b, bench_plan plan)
+{
+    static uint32_t run_id;
+    pthread_barrier_t prepared;
+    pthread_t threads[2];
+    pthread_barrier_init(&prepared, NULL, 2);
+    plan.run_id = ++run_id;
+    for (int i = 0; i < 2; i++) {
+        memset(&sides[i], 0, sizeof sides[i]);
+        sides[i].ep = i ? b : a;
+        sides[i].plan = plan;
+        sides[i].plan.side = i;
+        sides[i].prepared = &prepared;
+        CHECK_EQ(pthread_create(&threads[i], NULL, run_side, &sides[i]), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&prepared);
+}
+
+static bench_plan plan_of(bench_mode mode, size_t len, bool validate)
+{
+    return (bench_plan){
+        .mode = mode,
+        .len = len,
+        .count = len > 100000 ? 6 : 40,
+        .warmup = 2,
+        .repeats = mode == BENCH_PINGPONG ? 1 : 3,
+        .offset = len % 5 * 8,
+        .validate = validate,
+        .one_core = true, /* other tests run at the same time */
+        .timeout_s = CHECK_WAIT_S,
+        .stall_s = CHECK_WAIT_S,
+        .control_fd = -1,
+    };
+}
+
+/* Every mode and some sizes, checked and unchecked; the samples are there and the messages were counted. */
+static void run_all(bench_ep *a, bench_ep *b, const size_t *lens, size_t n_lens)
+{
+    static side sides[2];
+    for (size_t i = 0; i < n_lens; i++) {
+        for (int mode = 0; mode < 3; mode++) {
+            for (int validate = 0; validate < 2; validate++) {
+                uint64_t before[BENCH_N_COUNTERS], after[BENCH_N_COUNTERS];
+                bench_plan plan = plan_of((bench_mode)mode, lens[i], validate);
+                snprintf(check_context, sizeof check_context, "%s %s %s %zu%s", a->ops->name,
+                         a->polled ? "poll" : "block", mode_names[mode], lens[i], validate ? " validated" : "");
+                bench_counters(a, before);
+                run_both(sides, a, b, plan);
+                bench_counters(a, after);
+                for (int s = 0; s < 2; s++) {
+                    if (sides[s].result != BENCH_OK)
+                        FAIL("side %c: %d, %s", "AB"[s], sides[s].result, sides[s].ep->error);
+                }
+                uint64_t n = mode == BENCH_PINGPONG ? plan.count : plan.repeats;
+                for (uint64_t k = 0; k < n; k++)
+                    CHECK(sides[0].samples[k] > 0);
+                CHECK(after[BENCH_COUNTER_messages_sent] - before[BENCH_COUNTER_messages_sent] >=
+                      plan.warmup + plan.repeats * plan.count);
+            }
+        }
+    }
+}
+
+static const size_t all_lens[] = {0, 1, 7, 64, 4096, 100000, 1 << 20};
+#define N_LENS (sizeof all_lens / sizeof all_lens[0])
+
+/* ---------------------------------------------------------------- sockets of all kinds */
+
+static void stream_pair(int fds[2])
+{
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+}
+
+/* Two UDP sockets on the loopback, each connected to where its datagrams shall go: to one another, or to a relay. */
+static int udp_socket(struct sockaddr_in *address)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), size = 1 << 20;
+    socklen_t len = sizeof *address;
+    memset(address, 0, sizeof *address);
+    address->sin_family = AF_INET;
+    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    CHECK_EQ(bind(fd, (struct sockaddr *)address, sizeof *address), 0);
+    CHECK_EQ(getsockname(fd, (struct sockaddr *)address, &len), 0);
+    return fd;
+}
+
+static void udp_connect(int fd, const struct sockaddr_in *to)
+{
+    CHECK_EQ(connect(fd, (const struct sockaddr *)to, sizeof *to), 0);
+}
+
+static bench_ep *open_socket(int fd, bool polled)
+{
+    char error[BENCH_ERROR_LEN] = "";
+    bench_ep *ep = bench_socket_open(fd, "unix", polled, error);
+    if (!ep)
+        FAIL("%s", error);
+    return ep;
+}
+
+static bench_ep *open_udp(int fd, bool polled)
+{
+    char error[BENCH_ERROR_LEN] = "";
+    bench_ep *ep = bench_udp_open(fd, polled, error);
+    if (!ep)
+        FAIL("%s", error);
+    return ep;
+}
+
+static void test_streams(void)
+{
+    for (int polled = 0; polled < 2; polled++) {
+        int fds[2];
+        stream_pair(fds);
+        bench_ep *a = open_socket(fds[0], polled), *b = open_socket(fds[1], polled);
+        run_all(a, b, all_lens + 1, N_LENS - 1);
+        bench_close(a);
+        bench_close(b);
+        close(fds[0]);
+        close(fds[1]);
+    }
+}
+
+static void test_datagrams(void)
+{
+    for (int polled = 0; polled < 2; polled++) {
+        struct sockaddr_in to[2];
+        int fds[2] = {udp_socket(&to[0]), udp_socket(&to[1])};
+        udp_connect(fds[0], &to[1]);
+        udp_connect(fds[1], &to[0]);
+        bench_ep *a = open_udp(fds[0], polled), *b = open_udp(fds[1], polled);
+        run_all(a, b, all_lens, N_LENS);
+        bench_close(a);
+        bench_close(b);
+        close(fds[0]);
+        close(fds[1]);
+    }
+}
+
+/* ---------------------------------------------------------------- a wire that is not to be trusted */
+
+typedef struct {
+    int fds[2];
+    struct sockaddr_in to[2]; /* where what comes in on the other one goes; datagrams only */
+    uint64_t flip_at;         /* streams: this byte of those from A to B arrives changed */
+    atomic_int stop;
+    int n_lost, n_doubled;
+    pthread_t thread;
+} relay;
+
+/* Passes datagrams on, but every 13th is lost and every 17th comes twice. */
+static void *relay_datagrams(void *context)
+{
+    relay *r = context;
+    static unsigned char data[65536];
+    unsigned n = 0;
+    while (!atomic_load(&r->stop)) {
+        struct pollfd both[2] = {{.fd = r->fds[0], .events = POLLIN}, {.fd = r->fds[1], .events = POLLIN}};
+        poll(both, 2, 20);
+        for (int i = 0; i < 2; i++) {
+            ssize_t len = recv(r->fds[i], data, sizeof data, MSG_DONTWAIT);
+            if (len < 0)
+                continue;
+            int times = ++n % 13 == 0 ? 0 : n % 17 == 0 ? 2 : 1;
+            r->n_lost += times == 0;
+            r->n_doubled += times == 2;
+            while (times--)
+                sendto(r->fds[!i], data, (size_t)len, 0, (struct sockaddr *)&r->to[!i], sizeof r->to[0]);
+        }
+    }
+    return NULL;
+}
+
+static void test_lossy_datagrams(void)
+{
+    static relay r;
+    static side sides[2];
+    struct sockaddr_in near[2];
+    int fds[2] = {udp_socket(&r.to[0]), udp_socket(&r.to[1])};
+    for (int i = 0; i < 2; i++) {
+        r.fds[i] = udp_socket(&near[i]);
+        udp_connect(fds[i], &near[i]);
+    }
+    CHECK_EQ(pthread_create(&r.thread, NULL, relay_datagrams, &r), 0);
+    bench_ep *a = open_udp(fds[0], false), *b = open_udp(fds[1], false);
+    for (int mode = 0; mode < 3; mode++) {
+        bench_plan plan = plan_of((bench_mode)mode, 1000, true);
+        snprintf(check_context, sizeof check_context, "lossy udp %s", mode_names[mode]);
+        run_both(sides, a, b, plan);
+        for (int s = 0; s < 2; s++) {
+            if (sides[s].result != BENCH_OK)
+                FAIL("side %c: %s", "AB"[s], sides[s].ep->error);
+        }
+    }
+    atomic_store(&r.stop, 1);
+    pthread_join(r.thread, NULL);
+    CHECK(r.n_lost > 0 && r.n_doubled > 0);
+    CHECK(a->count[BENCH_COUNTER_frames_retransmitted] + b->count[BENCH_COUNTER_frames_retransmitted] > 0);
+    bench_close(a);
+    bench_close(b);
+    for (int i = 0; i < 2; i++) {
+        close(fds[i]);
+        close(r.fds[i]);
+    }
+}
+
+/* Passes bytes on, one of them changed on its way from A to B. */
+static void *relay_bytes(void *context)
+{
+    relay *r = context;
+    unsigned char data[4096];
+    uint64_t at = 0;
+    while (!atomic_load(&r->stop)) {
+        struct pollfd both[2] = {{.fd = r->fds[0], .events = POLLIN}, {.fd = r->fds[1], .events = POLLIN}};
+        poll(both, 2, 20);
+        for (int i = 0; i < 2; i++) {
+            ssize_t len = recv(r->fds[i], data, sizeof data, MSG_DONTWAIT);
+            if (len <= 0)
+                continue;
+            if (!i && r->flip_at >= at && r->flip_at < at + (uint64_t)len)
+                data[r->flip_at - at] ^= 0x10;
+            at += i ? 0 : (uint64_t)len;
+            for (ssize_t done = 0; done < len;) {
+                ssize_t n = send(r->fds[!i], data + done, (size_t)(len - done), MSG_NOSIGNAL);
+                if (n < 0)
+                    return NULL;
+                done += n;
+            }
+        }
+    }
+    return NULL;
+}
+
+static void test_wrong_byte(void)
+{
+    static relay r;
+    static side sides[2];
+    int near[2], far[2];
+    stream_pair(near);
+    stream_pair(far);
+    r.fds[0] = near[1];
+    r.fds[1] = far[1];
+    r.flip_at = 5 * 300 + 123; /* in A's sixth message of 300 bytes, warm-up included */
+    CHECK_EQ(pthread_create(&r.thread, NULL, relay_bytes, &r), 0);
+    bench_ep *a = open_socket(near[0], false), *b = open_socket(far[0], false);
+    bench_plan plan = plan_of(BENCH_PINGPONG, 300, true);
+    plan.stall_s = 0.3; /* A hears nothing more */
+    snprintf(check_context, sizeof check_context, "wrong byte");
+    run_both(sides, a, b, plan);
+    CHECK_EQ(sides[1].result, BENCH_MISMATCH);
+    CHECK(strstr(b->error, "message 5 of 300 bytes: byte 123 is"));
+    CHECK_EQ(sides[0].result, BENCH_TIMEOUT);
+    atomic_store(&r.stop, 1);
+    pthread_join(r.thread, NULL);
+    bench_close(a);
+    bench_close(b);
+    for (int i = 0; i < 2; i++) {
+        close(near[i]);
+        close(far[i]);
+    }
+}
+
+/* ---------------------------------------------------------------- runs that have to end */
+
+static int say_stop(void *context)
+{
+    ++*(int *)context;
+    return 1;
+}
+
+/* Side A alone, with a peer that never answers. */
+static int run_alone(bench_ep *ep, bench_plan plan)
+{
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_OK);
+    static double samples[4096];
+    return bench_run(ep, &plan, samples);
+}
+
+static void test_ends(void)
+{
+    for (int polled = 0; polled < 2; polled++) {
+        int fds[2], control[2], asked = 0;
+        volatile int stop = 1;
+        stream_pair(fds);
+        stream_pair(control);
+        bench_ep *a = open_socket(fds[0], polled);
+        bench_plan plan = plan_of(BENCH_PINGPONG, 64, false);
+        snprintf(check_context, sizeof check_context, "ends, %s", polled ? "poll" : "block");
+
+        plan.stall_s = 0.1;
+        CHECK_EQ(run_alone(a, plan), BENCH_TIMEOUT);
+        CHECK(strstr(a->error, "no message of 64 bytes came or went"));
+        plan.stall_s = CHECK_WAIT_S;
+        plan.timeout_s = 0.1;
+        CHECK_EQ(run_alone(a, plan), BENCH_TIMEOUT);
+        plan.timeout_s = CHECK_WAIT_S;
+
+        plan.stop = &stop;
+        CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
+        plan.stop = NULL;
+        plan.interrupt = say_stop;
+        plan.interrupt_context = &asked;
+        CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
+        CHECK_EQ(asked, 1);
+        plan.interrupt = NULL;
+        plan.control_fd = control[0];
+        CHECK_EQ(send(control[1], "x", 1, 0), 1);
+        CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
+        CHECK_EQ(recv(control[0], &asked, 1, 0), 1);
+        close(control[1]); /* the coordinator dies */
+        CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
+        plan.control_fd = -1;
+
+        close(fds[1]); /* the peer dies */
+        CHECK_EQ(run_alone(a, plan), BENCH_GONE);
+        bench_close(a);
+        close(fds[0]);
+        close(control[0]);
+    }
+}
+
+static void test_bad_plans(void)
+{
+    char error[BENCH_ERROR_LEN];
+    bench_ep *ep = bench_null_open(error);
+    bench_plan plan = plan_of(BENCH_PINGPONG, 64, false);
+    snprintf(check_context, sizeof check_context, "bad plans");
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_OK);
+    plan.count = 0;
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
+    plan.count = 1;
+    plan.offset = BENCH_HEADROOM;
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
+    plan.offset = 0;
+    plan.len = (size_t)1 << 40;
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
+    CHECK(strstr(ep->error, "takes messages of"));
+    plan.len = 64;
+    plan.validate = true; /* nothing is carried, so nothing can be checked */
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
+    bench_close(ep);
+    bench_close(NULL);
+}
+
+/* ---------------------------------------------------------------- clock, null, floor, VIA */
+
+static uint64_t raw_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A span of ticks lies within the span of nanoseconds around it, however often we lose the core. */
+static void test_clock(void)
+{
+    snprintf(check_context, sizeof check_context, "clock %s", bench_clock_name());
+    double ns = bench_ns_per_tick();
+    uint64_t outer = raw_ns(), first = bench_ticks(), inner = raw_ns();
+    WAIT_UNTIL(raw_ns() - inner > 5000000);
+    uint64_t inner_end = raw_ns(), last = bench_ticks(), outer_end = raw_ns();
+    double span = (double)(last - first) * ns;
+    CHECK(span > (double)(inner_end - inner) * 0.999);
+    CHECK(span < (double)(outer_end - outer) * 1.001);
+}
+
+static void test_null_and_floor(void)
+{
+    static side sides[2];
+    char error[BENCH_ERROR_LEN];
+    bench_ep *null = bench_null_open(error);
+    bench_plan plan = plan_of(BENCH_PINGPONG, 8, false);
+    snprintf(check_context, sizeof check_context, "null");
+    CHECK_EQ(run_alone(null, plan), BENCH_OK);
+    bench_close(null);
+
+    snprintf(check_context, sizeof check_context, "floor");
+    int fd = memfd_create("floor", MFD_CLOEXEC);
+    CHECK_EQ(ftruncate(fd, 4096), 0);
+    bench_ep *a = bench_floor_open(fd, 0, error), *b = bench_floor_open(fd, 1, error);
+    CHECK(a && b);
+    for (int i = 0; i < 3; i++) {
+        run_both(sides, a, b, plan);
+        CHECK_EQ(sides[0].result, BENCH_OK);
+        CHECK_EQ(sides[1].result, BENCH_OK);
+    }
+    plan.mode = BENCH_STREAM;
+    CHECK_EQ(bench_prepare(a, &plan), BENCH_ERROR);
+    bench_close(a);
+    bench_close(b);
+    close(fd);
+    CHECK(!bench_floor_open(-1, 0, error) && *error);
+}
+
+static void *accept_via(void *context)
+{
+    int rc;
+    do
+        rc = bench_via_accept(context, (const unsigned char *)"bench", 5);
+    while (rc == BENCH_NOT_YET);
+    return rc == BENCH_DONE ? context : NULL;
+}
+
+static void test_via(void)
+{
+    for (int polled = 0; polled < 2; polled++) {
+        char error[BENCH_ERROR_LEN];
+        unsigned char address[64];
+        bench_via_options options = {.device = "loop:bench", .polled = polled};
+        pthread_t thread;
+        void *accepted;
+        int rc;
+        snprintf(check_context, sizeof check_context, "via connect");
+        bench_ep *a = bench_via_open(&options, error), *b = bench_via_open(&options, error);
+        if (!a || !b)
+            FAIL("%s", error);
+        int n = bench_via_address(b, address, sizeof address);
+        CHECK_EQ(n, 6);
+        CHECK_EQ(pthread_create(&thread, NULL, accept_via, b), 0);
+        do
+            rc = bench_via_connect(a, address, (size_t)n, (const unsigned char *)"bench", 5);
+        while (rc == BENCH_NOT_YET);
+        if (rc != BENCH_DONE)
+            FAIL("%s", a->error);
+        pthread_join(thread, &accepted);
+        if (!accepted)
+            FAIL("%s", b->error);
+        run_all(a, b, all_lens, N_LENS);
+        bench_close(a);
+        bench_close(b);
+    }
+    CHECK_NOTHING_LEFT();
+    bench_via_options nowhere = {.device = "eth:no-such-if", .polled = true};
+    char error[BENCH_ERROR_LEN] = "";
+    CHECK(!bench_via_open(&nowhere, error) && *error);
+}
+
+int main(void)
+{
+    check_deadline(150);
+    test_clock();
+    test_null_and_floor();
+    test_streams();
+    test_datagrams();
+    test_lossy_datagrams();
+    test_wrong_byte();
+    test_ends();
+    test_bad_plans();
+    test_via();
+    return 0;
+}
