@@ -88,6 +88,8 @@ struct link {
 
 static void checksum(struct link_frame *f)
 {
+    if (f->header.flags & WIRE_FLAG_CRC)
+        return; /* has one already: of a frame that a test's filter spoilt on purpose afterwards */
     f->header.flags |= WIRE_FLAG_CRC;
     f->header.crc = 0;
     uint32_t crc = vk_crc32c(0, &f->header, sizeof f->header);
