@@ -46,10 +46,13 @@ class HostTimeoutError(TestbedError, TimeoutError, subprocess.TimeoutExpired):
 
     def __init__(self, command: Any, timeout: float, output: Any = None, stderr: Any = None) -> None:
         self.cmd, self.timeout, self.output, self.stderr = command, timeout, output, stderr
-        super().__init__(f"{command} did not end within {timeout:g} s")
+        Exception.__init__(self, f"{command} did not end within {timeout:g} s")
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HostTimeoutError, (self.cmd, self.timeout, self.output, self.stderr)
 
 
 class RemoteError(TestbedError):
@@ -371,7 +374,7 @@ def _await_start(host: Host, status: socket.socket) -> int:
         raise TestbedError(f"host {host.name} could not start a process: {answer['error']}")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return struct.unpack_from("=i", data)[0]
+            return int(struct.unpack_from("=i", data)[0])
     return -1
 
 
@@ -450,7 +453,8 @@ class _Running:
 
     def finish(self, timeout: float | None) -> Any:
         """Wait for the end; return what the function returned or raise what it raised. Kills what does not end."""
-        process, chunks = self.process, []
+        process = self.process
+        chunks: list[bytes] = []
         assert process.stdout is not None
         assert process.stderr is not None
         sinks: dict[int, Callable[[bytes], Any]] = {

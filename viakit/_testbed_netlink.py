@@ -116,7 +116,7 @@ class RouteSocket:
     def index(self, name: str) -> int:
         """The number of interface `name`. Raises OSError (ENODEV) if there is none."""
         reply = self.request(RTM_GETLINK, 0, _link_message() + attribute(IFLA_IFNAME, name))
-        return struct.unpack_from("=i", reply[0], 4)[0]
+        return int(struct.unpack_from("=i", reply[0], 4)[0])
 
     def add_veth(self, ends: list[tuple[str, bytes, int]], mtu: int) -> None:
         """Make a pair of Ethernet interfaces joined by a wire.

@@ -166,8 +166,8 @@ def _hosts() -> list[Finding]:
     reached = not trouble
     for step in ("user", "net", "veth", "bridge", "tbf", "host"):
         if step in refused:
-            error = refused[step]
-            findings.append(Finding(names[step], False, f"refused by {error.setting}", str(error), error.remedy))
+            found = refused[step]
+            findings.append(Finding(names[step], False, f"refused by {found.setting}", str(found), found.remedy))
             reached = step in ("bridge", "tbf") and raw is not None
         elif not reached:
             findings.append(Finding(names[step], None, "not tried", trouble or "a step before it was refused"))
@@ -404,7 +404,7 @@ def _virtualisation() -> Finding:
 # --- Programs and libraries -----------------------------------------------------------------------------------------
 
 
-def _python(code: str, *arguments: str, flags: tuple[str, ...] = (), **env: str) -> str:
+def _python(code: str, *arguments: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> str:
     """Run Python code in a child and return what it prints, or the last line of its complaint."""
     if not flags:
         code = f"import sys; sys.path[:] = {sys.path!r}\n{code}"  # find what this process would find
@@ -416,7 +416,7 @@ def _python(code: str, *arguments: str, flags: tuple[str, ...] = (), **env: str)
             capture_output=True,
             text=True,
             timeout=_DEADLINE_S,
-            env={**os.environ, **allowed, **env},
+            env={**os.environ, **allowed, **(env or {})},
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {_DEADLINE_S:g} s"
@@ -467,7 +467,7 @@ def _mpi() -> list[Finding]:
         for library in sorted(prefix.glob("lib*/libmpi.so*"), key=lambda file: -file.stat().st_size)[:1]:
             libraries.append((f"mpi:{name}", str(library), [str(prefix / "bin" / "mpiexec")]))
     for protocol, path, launchers in libraries:
-        answer = _python(_ASK_MPI, **({"MPI4PY_LIBMPI": path} if path else {}))
+        answer = _python(_ASK_MPI, env={"MPI4PY_LIBMPI": path} if path else None)
         said = " ".join(answer.splitlines()[0].strip("\0").split(",")[0].split())
         if not any(word in answer for word in ("MPICH", "Open MPI", "Intel(R) MPI", "MVAPICH")):
             if path is None and len(libraries) > 1:

@@ -84,6 +84,9 @@ class NamespaceError(TestbedError, PermissionError):
     def __str__(self) -> str:
         return str(self.args[0])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NamespaceError, (self.step, self.errno)
+
 
 def parse_rate(rate: float | str) -> int:
     """Bits per second from a number, or from text such as "1gbit", "100 Mbit/s" or "2.5G" (decimal prefixes).
@@ -215,7 +218,7 @@ class Host:
             except BaseException:
                 process.kill(group=True)
                 raise
-        result = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        result = subprocess.CompletedProcess(process.args, process.wait(), out, err)
         if check:
             result.check_returncode()
         return result
@@ -494,7 +497,7 @@ class _Warden:
             raise TestbedError(f"the testbed's helper process does not answer ({error}): open a new Testbed") from error
         if not message:
             raise TestbedError(f"the testbed's helper process ({sys.executable}) has ended: open a new Testbed")
-        answer = json.loads(message)
+        answer: dict[str, Any] = json.loads(message)
         if "refused" in answer:
             raise NamespaceError(*answer["refused"])
         if "error" in answer:
