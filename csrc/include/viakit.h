@@ -84,7 +84,7 @@ VIPL_EXPORT VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events);
  *
  * Memory that peers on the same host can map (shm: then a message is copied once, by memcpy, and an RDMA write needs
  * nothing of its target). On other links it is ordinary page-aligned memory. Not registered: call VipRegisterMem on
- * any part of it. Freed memory must not be registered any more (VIP_ERROR_RESOURCE). */
+ * any part of it. Freed memory must not be registered any more (VIP_ERROR_RESOURCE). VipCloseNic frees what is left. */
 VIPL_EXPORT VIP_RETURN viakit_alloc(VIP_NIC_HANDLE nic, size_t len, void **address);
 VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
 

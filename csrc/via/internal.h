@@ -253,6 +253,7 @@ struct via_nic {
 
     struct via_region *regions; /* [VIA_MAX_REGIONS] */
     uint32_t region_free, region_touched, n_regions;
+    struct via_allocation *allocations; /* by viakit_alloc, not freed yet */
     uint64_t bytes_registered, bytes_pinned;
     struct via_ptag *ptags[VIA_MAX_PTAGS];
     uint32_t n_ptags;

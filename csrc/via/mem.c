@@ -23,6 +23,12 @@
 struct vk_pool via_ptag_pool = VK_POOL_INIT(struct via_ptag, 65536);
 uint32_t via_n_regions_live, via_n_allocations_live;
 
+struct via_allocation {
+    struct via_allocation *next;
+    void *address;
+    size_t len;
+};
+
 /* Pinned page ranges of the whole process, for mlock does not nest and regions of several NICs may share pages. */
 struct pin_range {
     uintptr_t from, to;
@@ -380,11 +386,15 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
     return code;
 }
 
+static void drop_allocation(struct via_nic *nic, struct via_allocation **p);
+
 void via_mem_fini(struct via_nic *nic)
 {
     for (uint32_t i = 1; i < nic->region_touched; i++)
         if (nic->regions[i].handle)
             drop_region(nic, &nic->regions[i]);
+    while (nic->allocations)
+        drop_allocation(nic, &nic->allocations);
     for (uint32_t i = 1; i < VIA_MAX_PTAGS; i++)
         if (nic->ptags[i]) {
             vk_pool_put(&via_ptag_pool, nic->ptags[i]);
@@ -406,16 +416,47 @@ VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
     VIP_RETURN code = via_check_process(nic);
     if (code)
         return code;
+    struct via_allocation *a = malloc(sizeof *a);
+    if (a == NULL)
+        return via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: memory is exhausted");
     via_enter(nic);
     int error = nic->ops->alloc ? nic->ops->alloc(nic->link, len, address) : posix_memalign(address, 4096, len);
     if (error == 0) {
         if (nic->ops->alloc == NULL)
             memset(*address, 0, len);
+        *a = (struct via_allocation){nic->allocations, *address, len};
+        nic->allocations = a;
         __atomic_add_fetch(&via_n_allocations_live, 1, __ATOMIC_RELAXED);
-    } else
+    } else {
+        free(a);
         code = via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: no room for %zu bytes: %s", len, strerror(abs(error)));
+    }
     via_leave(nic);
     return code;
+}
+
+/* The region that lies, even in part, in the allocation; NULL if none does. */
+static const struct via_region *registered_part(const struct via_nic *nic, const struct via_allocation *a)
+{
+    uint64_t from = (uint64_t)(uintptr_t)a->address, to = from + a->len;
+    for (uint32_t i = 1; i < nic->region_touched; i++) {
+        const struct via_region *r = &nic->regions[i];
+        if (r->handle && r->address < to && from < r->address + r->len)
+            return r;
+    }
+    return NULL;
+}
+
+static void drop_allocation(struct via_nic *nic, struct via_allocation **p)
+{
+    struct via_allocation *a = *p;
+    *p = a->next;
+    if (nic->ops->free == NULL)
+        free(a->address);
+    else
+        nic->ops->free(nic->link, a->address);
+    free(a);
+    __atomic_sub_fetch(&via_n_allocations_live, 1, __ATOMIC_RELAXED);
 }
 
 VIP_RETURN viakit_free(VIP_NIC_HANDLE handle, void *address)
@@ -427,17 +468,15 @@ VIP_RETURN viakit_free(VIP_NIC_HANDLE handle, void *address)
     if (code)
         return code;
     via_enter(nic);
-    for (uint32_t i = 1; i < nic->region_touched; i++)
-        if (nic->regions[i].handle && nic->regions[i].address == (uint64_t)(uintptr_t)address)
-            code = via_fail(VIP_ERROR_RESOURCE, "viakit_free: %p is still registered: deregister it first", address);
-    if (code == VIP_SUCCESS) {
-        if (nic->ops->free == NULL)
-            free(address);
-        else if (nic->ops->free(nic->link, address) != 0)
-            code = via_fail(VIP_INVALID_PARAMETER, "viakit_free: %p did not come from viakit_alloc of this NIC", address);
-    }
-    if (code == VIP_SUCCESS)
-        __atomic_sub_fetch(&via_n_allocations_live, 1, __ATOMIC_RELAXED);
+    struct via_allocation **p = &nic->allocations;
+    while (*p && (*p)->address != address)
+        p = &(*p)->next;
+    if (*p == NULL)
+        code = via_fail(VIP_INVALID_PARAMETER, "viakit_free: %p did not come from viakit_alloc of this NIC", address);
+    else if (registered_part(nic, *p))
+        code = via_fail(VIP_ERROR_RESOURCE, "viakit_free: %p is still registered, at least in part: deregister it first", address);
+    else
+        drop_allocation(nic, p);
     via_leave(nic);
     return code;
 }
