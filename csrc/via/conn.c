@@ -26,6 +26,7 @@ struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536);
 #define REPEAT_FIRST (5 * VK_MS)
 #define REPEAT_LONGEST (200 * VK_MS)
 #define REMEMBER (5 * VK_SECOND)   /* an answered request, to repeat the answer */
+#define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
 #define NO_MATCH_GRACE (100 * VK_MS) /* for the other NICs of the station to answer */
 
 static uint32_t random_key(void)
@@ -182,6 +183,15 @@ static struct via_waiter *find_waiter(struct via_nic *nic, const uint8_t *wanted
     return NULL;
 }
 
+/* The requester may have believed our NOMATCH: a repetition that crossed it, or was late, must hear the same. */
+static int was_refused(const struct via_nic *nic, uint32_t request)
+{
+    for (size_t i = 0; i < N_REFUSED; i++)
+        if (nic->refused[i] == request)
+            return 1;
+    return 0;
+}
+
 static void request_arrived(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
                             const struct wire_connect *c, const uint8_t *names, size_t names_len)
 {
@@ -197,9 +207,11 @@ static void request_arrived(struct via_nic *nic, const uint8_t from[6], struct l
     }
     if (peer == NULL && nic->ops->route(nic->link, from, h->src_port, &peer) != 0)
         return;
-    struct via_waiter *w = find_waiter(nic, names, c->wanted_len);
+    struct via_waiter *w = was_refused(nic, c->request) ? NULL : find_waiter(nic, names, c->wanted_len);
     conn = w ? vk_pool_get(&via_conn_pool) : NULL;
     if (conn == NULL) {
+        if (!was_refused(nic, c->request))
+            nic->refused[nic->n_refused++ % N_REFUSED] = c->request;
         answer_no_match(nic, peer, h, c);
         return;
     }

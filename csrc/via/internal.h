@@ -261,7 +261,8 @@ struct via_nic {
     struct via_waiter *waiters;
     struct via_request *requests;
     struct via_conn *conns;
-    uint32_t n_conns, next_request;
+    uint32_t n_conns, n_refused;
+    uint32_t refused[64]; /* the latest requests that were answered NOMATCH: a copy that comes late is not taken after all */
     int names_ready;
 
     /* time */
