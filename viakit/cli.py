@@ -463,7 +463,7 @@ def doctor(as_json: bool) -> None:
 @click.option(
     "--seconds",
     type=float,
-    default=30.0,
+    default=25.0,
     show_default=True,
     help="Time for measuring; starting and drawing take some more.",
 )

@@ -61,7 +61,7 @@ def _distinct_mpi(names: tuple[str, ...]) -> list[str]:
 def run(
     out: str | os.PathLike[str] = "viakit-demo",
     *,
-    seconds: float = 30.0,
+    seconds: float = 25.0,
     seed: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     pair_class: Any = None,

@@ -16,7 +16,7 @@ from test_cli import Started, marked, namespaces, until
 
 from viakit import demo
 from viakit.measure import result
-from viakit.measure.endpoints import MeasureError
+from viakit.measure.endpoints import MeasureError, default_mpi
 from viakit.measure.result import ResultError
 
 
@@ -122,15 +122,53 @@ def test_the_real_demo(tmp_path):
     assert "What is to be seen" in (tmp_path / "viakit-demo" / "report.html").read_text()
 
 
+def commands(mark):
+    """The command lines of a demo's processes."""
+    found = []
+    for pid in marked(mark):
+        try:
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+def shared_memory():
+    """Files in /dev/shm that no living process maps: others may be measuring on this machine."""
+    names = {path.name for path in Path("/dev/shm").iterdir()}
+    maps = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            maps.append((process / "maps").read_text())
+        except OSError:
+            continue
+    return {name for name in names if not any(f"/dev/shm/{name}" in text for text in maps)}
+
+
+def started_mpi(mark, ranks):
+    """Whether the demo has come to MPI: its launcher runs, with *ranks* workers of its own."""
+    every = commands(mark)
+    launchers = sum(b"mpiexec" in command for command in every)
+    return launchers and len(every) >= 4 + ranks
+
+
+MOMENTS = {f"{n} processes": (lambda mark, n=n: len(marked(mark)) >= n) for n in (1, 2, 4, 6, 9)}
+MOMENTS |= {f"mpi with {n} ranks": (lambda mark, n=n: started_mpi(mark, n)) for n in (0, 2, 4)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2, 4, 6, 9])
-def test_interrupting_the_real_demo_leaves_nothing(tmp_path, processes):
-    """The more processes it has started, the further it has come: each number is another moment."""
-    before = namespaces()
-    started = Started("demo", "--seconds", "60", cwd=tmp_path)
-    until(lambda: len(marked(started.mark)) >= processes or started.process.poll() is not None, 20)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_interrupting_the_real_demo_leaves_nothing(tmp_path, moment):
+    """The more processes it has started, the further it has come; MPI comes last."""
+    if moment.startswith("mpi") and default_mpi() is None:
+        pytest.skip("missing package: no MPI to interrupt")
+    spaces, files = namespaces(), shared_memory()
+    seconds = "2" if moment.startswith("mpi") else "60"
+    started = Started("demo", "--seconds", seconds, cwd=tmp_path)
+    until(lambda: MOMENTS[moment](started.mark) or started.process.poll() is not None, 60)
     started.signal(signal.SIGINT, group=True)
     status, _, err = started.end()
     assert status in (130, -signal.SIGINT), err  # the second: before Python had begun
     assert not marked(started.mark)
-    assert until(lambda: namespaces() <= before, 10), "a network namespace is left"
+    assert until(lambda: namespaces() <= spaces, 10), "a network namespace is left"
+    assert until(lambda: shared_memory() <= files, 10), f"left in /dev/shm: {shared_memory() - files}"
