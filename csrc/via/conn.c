@@ -523,9 +523,10 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
     if (kind == WIRE_PENDING) {
         r->offered = 1;
         r->give_up_no_match = VK_NEVER;
+        if (peer == NULL && nic->ops->route(nic->link, from, h->src_port, &peer) != 0)
+            return;
         r->server = peer;
         r->server_port = h->src_port;
-        memcpy(r->server_address, from, 6);
     } else if (kind == WIRE_REJECT)
         finish_request(r, VIP_REJECT);
     else
@@ -760,8 +761,12 @@ void link_peer_lost(struct via_nic *nic, struct link_peer *peer)
         }
 }
 
+/* The NIC closes: whoever still waits for an answer is rejected. */
 void via_conn_fini(struct via_nic *nic)
 {
+    for (struct via_conn *c = nic->conns; c; c = c->next)
+        if (c->state == VIA_CONN_OFFERED)
+            answer(c, WIRE_REJECT, NULL);
     while (nic->conns)
         forget(nic, nic->conns);
 }

@@ -221,7 +221,6 @@ struct via_request {
     struct wire_connect remote;
     struct link_peer *server; /* who took it, once PENDING came */
     uint16_t server_port;
-    uint8_t server_address[6];
 };
 
 /* ---------------------------------------------------------------- the NIC */

@@ -4,8 +4,9 @@
  *   "aa:bb:cc:dd:ee:ff"       itself, on every link
  *   a name in the hosts file  its address; the file is $VIAKIT_HOSTS, else /etc/vip_hosts: lines "name address", # comments
  *   "localhost", our name     this NIC's own address
- *   any other label           on loop and shm, where all processes share one station: this NIC's own address;
- *                             on eth: unknown (VIP_ERROR_NAMESERVICE)
+ *   any other short name      on loop and shm, where all processes share one station: this NIC's own address, so that
+ *                             programs written for hosts "a" and "b" run on one; elsewhere unknown
+ *   anything else             unknown (VIP_ERROR_NAMESERVICE)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +82,8 @@ VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADD
     if (code)
         return code;
     if (!parse_address(name, address) && !find_in_file(name, address)) {
-        if (!is_own_name(name) && !nic->limits.lossless) /* lossless links have one station only */
+        int one_station = nic->limits.lossless && strcspn(name, ".:/") == strlen(name) && *name;
+        if (!is_own_name(name) && !one_station)
             return via_fail(VIP_ERROR_NAMESERVICE,
                             "no host '%.64s': write its address as aa:bb:cc:dd:ee:ff, or add it to /etc/vip_hosts "
                             "(or the file named by VIAKIT_HOSTS)",
