@@ -148,9 +148,9 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     }
     while (nic->cqs)
         via_cq_free(nic->cqs);
+    via_conn_fini(nic);
     via_send_deferred(nic);
     via_drop_deferred(nic, NULL);
-    via_conn_fini(nic);
     via_mem_fini(nic);
     nic->ops->close(nic->link);
     via_leave(nic);
@@ -165,6 +165,9 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
         return via_bad_handle("NIC", handle);
     if (a == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipQueryNic: no place for the attributes (NULL)");
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
     memset(a, 0, sizeof *a);
     strcpy(a->Name, nic->device);
     a->HardwareVersion = WIRE_VERSION;
@@ -195,6 +198,9 @@ VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
         return via_bad_handle("NIC", handle);
     if (info == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_query_nic: no place for the information (NULL)");
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
     memset(info, 0, sizeof *info);
     via_enter(nic);
     strcpy(info->link, nic->ops->name);
@@ -228,6 +234,9 @@ VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
         return via_bad_handle("NIC", handle);
     if (values == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_nic_counters: no place for the values (NULL)");
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
     via_enter(nic);
     memcpy(values, nic->counters, sizeof nic->counters);
     via_leave(nic);
