@@ -352,15 +352,23 @@ void no_thread_b(side *s)
 
 /* ---- opened_twice: one process opens the NIC twice; a thread sleeps on the one while another works on the other */
 
+static void count_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    (void)error;
+    atomic_fetch_add((atomic_int *)context, 1);
+}
+
 static void opened_twice_both(side *s)
 {
     side second = *s;
+    atomic_int n_errors = 0;
     struct cq_sleeper w;
     pthread_t thread;
     endpoint e;
     VIP_DESCRIPTOR *rd, *sd;
     CHECK_OK(viakit_open_nic(s->device, &s->options, &second.nic));
     CHECK(second.nic != s->nic);
+    CHECK_OK(VipErrorCallback(second.nic, &n_errors, count_error));
     CHECK_OK(VipQueryNic(second.nic, &second.attr));
     CHECK(!memcmp(second.attr.LocalNicAddress, s->attr.LocalNicAddress, 6));
     CHECK_OK(VipCreateCQ(s->nic, 16, &w.cq));

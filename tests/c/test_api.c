@@ -383,7 +383,12 @@ static void test_names(void)
     CHECK_OK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"localhost", &a.net, 0));
     CHECK_EQ(a.net.HostAddressLen, 6);
     CHECK(!memcmp(a.room + 4, o.attr.LocalNicAddress, 6));
+    memset(&a, 0, sizeof(a));
+    CHECK_OK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"any-label", &a.net, 0)); /* loop has one host */
+    CHECK(!memcmp(a.room + 4, o.attr.LocalNicAddress, 6));
     CHECK_RET(VipNSGetHostByName(o.nic, (VIP_CHAR *)"no.such.host.anywhere", &a.net, 0), VIP_ERROR_NAMESERVICE);
+    CHECK_OK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"02:00:00:00:be:ef", &a.net, 0));
+    CHECK_EQ(a.room[9], 0xef);
     CHECK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"localhost", &a.net, 1) != VIP_SUCCESS); /* it has one address */
     CHECK_OK(VipNSShutdown(o.nic));
     for (int code = 0; code <= VIP_ERROR_NOT_SUPPORTED; code++)
