@@ -5,7 +5,6 @@ Values are those of ``vipl.h``; a test compares them with the C library. Import 
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -252,7 +251,7 @@ class Address:
             )
 
     def __truediv__(self, discriminator: bytes | str) -> Address:
-        return dataclasses.replace(self, discriminator=discriminator)
+        return Address(self.host, discriminator)  # type: ignore[arg-type]  # a string becomes bytes
 
     def __str__(self) -> str:
         host = self.host.hex(":")

@@ -7,7 +7,7 @@ queue. Nothing is ever both.
 
 from __future__ import annotations
 
-import errno
+import errno as _errno
 from typing import TYPE_CHECKING, Any
 
 from viakit._types import Operation, Return, Status
@@ -51,14 +51,10 @@ class ViaError(Exception):
         The VIPL function that failed, or "".
     """
 
-    _errno: int | None = None
-
     def __init__(self, message: str, *, code: int | None = None, operation: str = "") -> None:
         super().__init__(message)
         self.code = None if code is None else Return(code)
         self.operation = operation
-        if self._errno is not None:
-            self.errno = self._errno
 
 
 class ClosedError(ViaError, ValueError):
@@ -80,31 +76,31 @@ class ResourceError(ViaError, MemoryError):
 class NicPermissionError(ViaError, PermissionError):
     """The NIC exists but the kernel does not let this user open it; raw Ethernet needs CAP_NET_RAW."""
 
-    _errno = errno.EPERM
+    errno = _errno.EPERM
 
 
 class ViaTimeoutError(ViaError, TimeoutError):
     """The time was over before it happened (``VIP_TIMEOUT``); what was posted is still posted."""
 
-    _errno = errno.ETIMEDOUT
+    errno = _errno.ETIMEDOUT
 
 
 class RejectedError(ViaError, ConnectionRefusedError):
     """The other side looked at the connection request and refused it (``VIP_REJECT``)."""
 
-    _errno = errno.ECONNREFUSED
+    errno = _errno.ECONNREFUSED
 
 
 class NoMatchError(ViaError, ConnectionRefusedError):
     """The other NIC is there, but nobody waits for this discriminator (``VIP_NO_MATCH``)."""
 
-    _errno = errno.ECONNREFUSED
+    errno = _errno.ECONNREFUSED
 
 
 class NotReachableError(ViaError, ConnectionError):
     """There is no NIC of that address (``VIP_NOT_REACHABLE``)."""
 
-    _errno = errno.EHOSTUNREACH
+    errno = _errno.EHOSTUNREACH
 
 
 class ReliabilityLevelError(ViaError, ValueError):
@@ -228,7 +224,7 @@ def from_code(code: int, operation: str, text: str, os_error: int = 0) -> ViaErr
     os_error
         The C library's errno after the call, where it means something; EPERM and EACCES become NicPermissionError.
     """
-    if os_error in (errno.EPERM, errno.EACCES):
+    if os_error in (_errno.EPERM, _errno.EACCES):
         return NicPermissionError(text, code=code, operation=operation)
     if code == Return.DESCRIPTOR_ERROR:
         return CompletionError(text)
