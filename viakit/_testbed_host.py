@@ -83,7 +83,10 @@ def main(control_fd: int) -> None:
         answer = {"refused": [error.step, error.errno]}
     except Exception:
         answer = {"error": traceback.format_exc(limit=4)}
-    control.send(json.dumps(answer).encode())
+    try:
+        control.send(json.dumps(answer).encode())
+    except OSError:
+        pass  # interrupted meanwhile: there is nobody to tell, and what was made is taken down below
     if "pids" in answer:
         _keep(control, plan, parent_fd, [keeper for keeper, _ in keepers], routes)
 
