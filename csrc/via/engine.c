@@ -328,10 +328,13 @@ static void *thread_main(void *argument)
         int control;
         if (polls == seen && vk_load_relaxed(&nic->n_waiting) == 0) {
             thread_drives(nic);
-            seen = vk_load_relaxed(&nic->polls);
+            polls = vk_load_relaxed(&nic->polls);
             tick = TICK;
             slept_since = 0;
-            continue;
+            if (polls == seen)
+                continue; /* it stood back for handlers or a waiting call */
+            /* Somebody polls: stay away for a tick at least. To compare again at once would find no poll since, take over
+             * again and arm the link, and every message to a polling program would cost a wake-up. */
         }
         seen = polls;
         if (vk_load_relaxed(&nic->sleeper) == 2) {
