@@ -44,6 +44,7 @@ class _Session:
         self.over = threading.Event()
         self.scratch: str | None = None
         self.orphan = False
+        self.before: dict[str, int] = {}
 
     def serve(self, hello: dict[str, Any]) -> None:
         """Answer requests until the channel ends or says so."""
@@ -111,14 +112,15 @@ class _Session:
         return {"info": side.describe() | _about_the_loop(side.in_c)}
 
     def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._ready().endpoint.prepare(**request["plan"], control_fd=self.channel.fileno())
+        endpoint = self._ready().endpoint
+        endpoint.prepare(**request["plan"], control_fd=self.channel.fileno())
+        self.before = endpoint.counters()  # now: the peer may begin before we do
         return {}
 
     def _go(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         endpoint = self._ready().endpoint
-        before = endpoint.counters()
         samples = endpoint.run()
-        after = endpoint.counters()
+        before, after = self.before, endpoint.counters()
         return {"counters": {key: after[key] - before[key] for key in after}}, samples
 
     def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
