@@ -144,6 +144,9 @@ def test_the_report_claims_nothing_that_was_not_measured(document):
     document["series"] = [one for one in document["series"] if one["protocol"] != "via-eth"]
     document["floor"] = None
     document["skipped"] = [{"protocol": "via-eth", "reason": "<namespaces> are refused"}]
+    assert "pip install 'viakit[mpich]'" in shown(
+        {**document, "skipped": [{"protocol": "mpi", "reason": "pip install 'viakit[mpich]'"}]}
+    ), "brackets are not markup"
     text = "\n".join(report.words(document))
     assert "Ethernet" not in text
     assert "Not measured: via-eth. <namespaces> are refused" in text

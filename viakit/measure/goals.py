@@ -256,6 +256,7 @@ def _show(goal: Goal, value: float) -> str:
 def render(judged: Judged, console: Console) -> None:
     """Print the goals as a table, then what was seen at each size where there are several."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     sheet = Table(title="[bold]Goals[/bold]", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -265,10 +266,10 @@ def render(judged: Judged, console: Console) -> None:
     for goal in judged.goals:
         wanted = f"{'≤' if goal.at_most else '≥'} {_show(goal, goal.goal)}"
         if goal.value is None or goal.interval is None:
-            reached, numbers = "-", goal.reason
+            reached, numbers = "-", escape(goal.reason)
         else:
             reached = f"{_show(goal, goal.value)} \\[{_show(goal, goal.interval[0])}, {_show(goal, goal.interval[1])}]"
-            numbers = goal.detail
+            numbers = escape(goal.detail)
         sheet.add_row(goal.what, wanted, reached, f"[{colours[goal.status]}]{goal.status}[/]", numbers)
     console.print(sheet)
     for goal in judged.goals:

@@ -56,12 +56,12 @@ def _times(ratio: Ratio) -> str:
     """Put a ratio of times into words, with its interval, and admit where there is no difference."""
     interval = _interval(ratio)
     if not math.isfinite(ratio.high):
-        return f"a ratio of {ratio.value:.2f}, but {interval}"
+        return f"a ratio of {table.format_ratio(ratio.value)}, but {interval}"
     if ratio.low <= 1.0 <= ratio.high:
-        return f"no evidence of a difference (ratio {ratio.value:.2f}, {interval})"
+        return f"no evidence of a difference (ratio {table.format_ratio(ratio.value)}, {interval})"
     if ratio.value < 1.0:
-        return f"{ratio.value:.2f} of its time ({interval})"
-    return f"{ratio.value:.2f} times as long ({interval})"
+        return f"{table.format_ratio(ratio.value)} of its time ({interval})"
+    return f"{table.format_ratio(ratio.value)} times as long ({interval})"
 
 
 def _latency(mine: Mapping[str, Any], others: list[Mapping[str, Any]], wanted: int) -> list[str]:
@@ -98,7 +98,7 @@ def _bandwidth(mine: Mapping[str, Any], others: list[Mapping[str, Any]]) -> list
         sentences.append(
             f"A stream of messages of {format_size(size)} runs at {table.format_bandwidth(point['bandwidth_Bps'])} by "
             f"{_name(mine)} and at {table.format_bandwidth(peer['bandwidth_Bps'])} by {_name(other)}, "
-            f"MTU {mine['mtu']}: {ratio.value:.2f} times the bandwidth ({_interval(ratio)})."
+            f"MTU {mine['mtu']}: {table.format_ratio(ratio.value)} times the bandwidth ({_interval(ratio)})."
         )
     return sentences
 
@@ -182,7 +182,8 @@ def _floor(document: Document, series: Mapping[str, Any]) -> list[str]:
     ratio = table.point_ratio(point, floor)
     if ratio is None:
         return []
-    beaten = f"which no message between processes can beat: {_name(series)} needs {ratio.value:.2f} times that"
+    times = table.format_ratio(ratio.value)
+    beaten = f"which no message between processes can beat: {_name(series)} needs {times} times that"
     return [
         f"One cache line needs {table.format_time(floor['one_way_s']['median'])} from core to core, {beaten} for "
         f"{format_size(point['nbytes'])} ({_interval(ratio)})."

@@ -286,7 +286,6 @@ class _Point:
     stride: int = 1  # every so many-th sample is kept
     smallest: float = float("inf")
     largest: float = 0.0
-    rates: list[float] = field(default_factory=list)  # bandwidth of each burst where the mode measures it, B/s
     rounds: list[int] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     messages: int = 0
@@ -309,11 +308,10 @@ class _Point:
         """Return the point of a result file."""
         summary = dataclasses.replace(stats.summarise(self.bursts), min=self.smallest, max=self.largest)
         factor = 2 if mode == "bidir" else 1
-        rate = float(np.median(self.rates)) if self.rates else factor * self.nbytes / max(summary.median, 1e-12)
         point = {
             "nbytes": self.nbytes,
             "one_way_s": summary.as_dict(),
-            "bandwidth_Bps": rate,
+            "bandwidth_Bps": factor * self.nbytes / max(summary.median, 1e-12),
             "samples": self.samples,
             "bursts_s": list(self.medians),
             "rounds": list(self.rounds),
@@ -449,10 +447,6 @@ class _Run:
             return
         point.add(times, number)
         self._adapt(point, number, wall_s)
-        if self.config.mode != "pingpong" and samples.bandwidth_Bps is not None:
-            rate = np.asarray(samples.bandwidth_Bps, dtype=np.float64).ravel()
-            if rate.size:
-                point.rates.append(float(np.median(rate)))
         counters = dict(samples.counters)
         point.messages += int(counters.pop("messages"))  # the warm-up of the burst is counted too, here as there
         point.counters.update({key: int(value) for key, value in counters.items()})

@@ -6,6 +6,7 @@ blocking) and in which language the loop ran: numbers without these cannot be co
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ __all__ = [
     "column_name",
     "find_series",
     "format_bandwidth",
+    "format_ratio",
     "format_time",
     "groups",
     "how",
@@ -87,10 +89,12 @@ def point_ratio(top: Mapping[str, Any], bottom: Mapping[str, Any], *, bandwidth:
     times = [dict(zip(point.get("rounds") or [], point.get("bursts_s") or [], strict=False)) for point in (top, bottom)]
     common = sorted(times[0].keys() & times[1].keys())
     try:
-        if len(common) >= stats.MIN_BURSTS:
-            return stats.ratio_of_medians([times[0][i] for i in common], [times[1][i] for i in common], paired=True)
-        # Too few bursts for an interval: none is claimed, so nothing can be concluded from the ratio.
         value = top["one_way_s"]["median"] / bottom["one_way_s"]["median"]
+        if len(common) >= stats.MIN_BURSTS:
+            ratio = stats.ratio_of_medians([times[0][i] for i in common], [times[1][i] for i in common], paired=True)
+            # The ratio of the medians that the reader sees; the interval is that of the rounds, and holds it.
+            return dataclasses.replace(ratio, value=value, low=min(ratio.low, value), high=max(ratio.high, value))
+        # Too few bursts for an interval: none is claimed, so nothing can be concluded from the ratio.
         return stats.Ratio(value, 0.0, math.inf, paired=False)
     except (ValueError, ZeroDivisionError):
         return None
@@ -120,10 +124,17 @@ def _time_cell(point: Mapping[str, Any] | None) -> str:
     )
 
 
+def format_ratio(value: float) -> str:
+    """Return a ratio for people: two decimals, more where it is small, none where it is large."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
 def _ratio_cell(ratio: stats.Ratio | None) -> str:
     if ratio is None:
         return "-"
-    text = f"{ratio.value:.2f}" if ratio.value < 100 else f"{ratio.value:.0f}"
+    text = format_ratio(ratio.value)
     return f"[dim]~{text}[/dim]" if ratio.low <= 1.0 <= ratio.high else text
 
 
@@ -246,6 +257,8 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
 
 def show(document: Document, console: Console, against: str | None = None) -> None:
     """Print a result: its tables, the floor, what was skipped and what went wrong."""
+    from rich.markup import escape
+
     for table in tables(document, against, console.width):
         console.print(table)
     floor = document.get("floor")
@@ -260,6 +273,6 @@ def show(document: Document, console: Console, against: str | None = None) -> No
         if n:
             console.print(f"{protocol}: {n} frames were lost and sent again; the delay is part of the times.")
     for one in document.get("skipped", []):
-        console.print(f"[yellow]Not measured: {one['protocol']}.[/yellow] {one['reason']}", highlight=False)
+        console.print(f"[yellow]Not measured: {one['protocol']}.[/yellow] {escape(one['reason'])}")
     if not document.get("complete", True):
         console.print("[yellow]This run was not finished: what had been measured by then is shown.[/yellow]")
