@@ -122,15 +122,15 @@ typedef struct {
 #define BENCH_ERROR_LEN 512
 
 /* Counters that every protocol shares; via adds the NIC's own (viakit.h) under their names. */
-#define BENCH_COUNTERS(X)                                                                          \
-    X(messages_sent)                                                                               \
-    X(messages_received) X(bytes_sent) X(bytes_received)                                           \
-        X(system_calls)         /* made by the endpoint to move data or to wait */                 \
-        X(empty_polls)          /* looked for a message and found none */                          \
-        X(timeouts)             /* a datagram was not acknowledged in time */                      \
-        X(frames_retransmitted) /* datagrams sent again */                                         \
-        X(acks_sent)            /* datagrams sent only to acknowledge */                           \
-        X(frames_dropped)       /* datagrams that came twice, out of order, or from another run */ \
+#define BENCH_COUNTERS(X)                                                                                              \
+    X(messages_sent)                                                                                                   \
+    X(messages_received)                                                                                               \
+    X(bytes_sent) X(bytes_received) X(system_calls) /* made by the endpoint to move data or to wait */                 \
+        X(empty_polls)                              /* looked for a message and found none */                          \
+        X(timeouts)                                 /* a datagram was not acknowledged in time */                      \
+        X(frames_retransmitted)                     /* datagrams sent again */                                         \
+        X(acks_sent)                                /* datagrams sent only to acknowledge */                           \
+        X(frames_dropped)                           /* datagrams that came twice, out of order, or from another run */ \
         X(cpu_user_ns) X(cpu_system_ns) X(voluntary_switches) X(involuntary_switches) /* of the measuring thread */
 
 typedef enum {
@@ -256,6 +256,7 @@ typedef struct {
     const char *device;   /* "loop:x", "shm:x", "eth:eth0" */
     unsigned reliability; /* VIP_SERVICE_*; 0: reliable delivery */
     unsigned form, mtu;   /* viakit_nic_options; 0: default */
+    int spin_us;          /* blocking: how long a wait polls before it sleeps; 0: never, so that sleeping is measured */
     bool polled;
 } bench_via_options;
 

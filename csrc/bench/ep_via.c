@@ -12,7 +12,8 @@
  * so that none is left posted when the next run brings another size.
  *
  * Polled: VipRecvDone until there is something; it drives the NIC, so nothing else is needed. Blocking: VipRecvWait for
- * a slice, which spins briefly and then sleeps.
+ * a slice. That call would poll a while before it sleeps, and the figure would be neither the one nor the other beside a
+ * TCP that sleeps at once; so it is told not to, unless the options say how long.
  */
 #include "bench/bench.h"
 
@@ -311,6 +312,9 @@ static int open_all(via_ep *ep, const bench_via_options *options)
     nic.size = sizeof nic;
     nic.form = (viakit_form)options->form;
     nic.mtu = options->mtu;
+    nic.spin_us = options->spin_us > 0 ? options->spin_us
+                  : options->polled    ? 0
+                                       : -1; /* 0: default, which is not never */
     VIP_RETURN code = viakit_open_nic(options->device, &nic, &ep->nic);
     if (code != VIP_SUCCESS) {
         ep->nic = NULL;

@@ -58,6 +58,7 @@ cdef extern from "bench/bench.h" nogil:
         unsigned reliability
         unsigned form
         unsigned mtu
+        int spin_us
         bint polled
 
     int bench_prepare(bench_ep *ep, const bench_plan *plan)
@@ -196,8 +197,11 @@ cdef class BenchEndpoint:
         return BenchEndpoint._wrap(bench_mpi_open(path, comm, byte_type, peer, error), error, None)
 
     @staticmethod
-    def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0):
-        """A VI on *device* (``"shm:NAME"``, ``"eth:IFNAME"``), to be connected by `via_accept` or `via_connect`."""
+    def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0, int spin_us=0):
+        """A VI on *device* (``"shm:NAME"``, ``"eth:IFNAME"``), to be connected by `via_accept` or `via_connect`.
+
+        Blocking, a wait polls for *spin_us* before it sleeps; 0: not at all.
+        """
         cdef char error[BENCH_ERROR_LEN]
         cdef bytes name = device.encode()
         cdef bench_via_options options
@@ -208,6 +212,7 @@ cdef class BenchEndpoint:
         options.reliability = reliability
         options.form = form
         options.mtu = mtu
+        options.spin_us = spin_us
         with nogil:
             ep = bench_via_open(&options, error)
         cdef BenchEndpoint self = BenchEndpoint._wrap(ep, error, name)

@@ -57,8 +57,8 @@ class Library:
         """Return what to add to the environment of :meth:`command`.
 
         Open MPI is told to use shared memory between ranks (what it would choose here anyway, so that it can never
-        quietly be TCP), unless the user's environment says otherwise. Its files go to *scratch*, so that none is left when
-        it is killed.
+        quietly be TCP), unless the user's environment says otherwise. Its files go to *scratch*: none is left when it is
+        killed.
         """
         extra = {"MPI4PY_LIBMPI": self.libmpi}
         if self.flavour == "openmpi":

@@ -96,8 +96,9 @@ class Pair:
     sockbuf : int, optional
         Bytes of the socket buffers, for protocols that have them; None: what the system chooses.
     options : dict, optional
-        For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu", and
-        without a testbed "interface", one name or two with a comma between, for A and B.
+        For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu",
+        "spin_us" (how long a blocking wait polls before it sleeps; default 0, so that sleeping is measured), and without
+        a testbed "interface", one name or two with a comma between, for A and B.
     timeout_s : float
         Longest time of a run, unless the run says otherwise.
 

@@ -375,11 +375,8 @@ class ViaSide(Side):
             raise MeasureError(f"reliability {reliability!r}: expected {', '.join(_RELIABILITY)}", "usage")
         if form not in _FORMS:
             raise MeasureError(f"form {form!r}: expected {', '.join(_FORMS)}", "usage")
-        return {
-            "reliability": _RELIABILITY[reliability],
-            "form": _FORMS[form],
-            "mtu": int(self.options.get("mtu") or 0),
-        }
+        choices = {"reliability": _RELIABILITY[reliability], "form": _FORMS[form]}
+        return choices | {"mtu": int(self.options.get("mtu") or 0), "spin_us": int(self.options.get("spin_us") or 0)}
 
     def _explain(self, error: Exception) -> MeasureError:
         """Add the next step to what the provider said."""
@@ -438,6 +435,8 @@ class ViaSide(Side):
         reliability = next(name for name, value in _RELIABILITY.items() if value == self._choices()["reliability"])
         facts |= {"library": "viakit", "reliability": reliability}
         facts["mtu"] = int(said["mtu"])
+        if not self.polled:
+            facts["spin_us"] = self._choices()["spin_us"]
         if self.protocol == "via-eth":
             facts["form"] = str(said["form"])
             facts["transport"] = f"raw Ethernet frames, form {said['form']}"
@@ -459,7 +458,8 @@ class PyViaSide(ViaSide):
         self.via = via
         choices = self._choices()
         try:
-            self.nic = via.Nic(self.device(), form=choices["form"] or None, mtu=choices["mtu"] or None)
+            spin_us = None if self.polled else choices["spin_us"] or -1
+            self.nic = via.Nic(self.device(), form=choices["form"] or None, mtu=choices["mtu"] or None, spin_us=spin_us)
         except (OSError, RuntimeError, ValueError) as error:
             raise self._explain(error) from None
         self.vi = self.nic.create_vi(reliability=choices["reliability"])
