@@ -162,13 +162,13 @@ def shm_files() -> set[str]:
 
 
 def in_use(name: str) -> bool:
-    """Whether a process maps or holds open this file of /dev/shm: then it belongs to another run on this machine."""
+    """Whether a process maps, holds open or was told of this name in /dev/shm: then it is of another run."""
     path = str(SHM / name)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if path in (process / "maps").read_text():
+            if any(path.encode() in (process / what).read_bytes() for what in ("maps", "cmdline", "environ")):
                 return True
-            if any(os.readlink(fd) == path for fd in (process / "fd").iterdir()):
+            if any(os.readlink(fd).startswith(path) for fd in (process / "fd").iterdir()):
                 return True
     return False
 

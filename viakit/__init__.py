@@ -54,8 +54,9 @@ def __getattr__(name: str) -> ModuleType:
         raise AttributeError(f"module 'viakit' has no attribute {name!r}")
     try:
         return importlib.import_module(f"viakit.{name}")
-    except ModuleNotFoundError as error:
-        if error.name == "viakit._core":
+    except ImportError as error:
+        # In a source tree, viakit._core is only a folder of Cython sources: no file is to blame, hence no path.
+        if error.name == "viakit._core" and not getattr(error, "path", None):
             raise ImportError(
                 f"viakit's compiled part is missing beside {__file__}: this is a source tree, not an installed "
                 "package. Run `make setup` there, then start .venv/bin/python from another folder."
