@@ -174,7 +174,7 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
     uint64_t ns = until_due(nic, now, most);
     nic->sleeper_thread = via_thread_id_make();
     nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;
-    nic->sleeper = who;
+    vk_store_relaxed(&nic->sleeper, who); /* the NIC's thread looks at it without being owner */
     int control = 0;
     if (ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link))) {
         NIC_COUNT(nic, system_calls, 1);
@@ -185,7 +185,7 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
     }
     if (nic->ops->disarm)
         nic->ops->disarm(nic->link);
-    nic->sleeper = 0;
+    vk_store_relaxed(&nic->sleeper, 0);
     if (control && nic->ops->control)
         nic->ops->control(nic->link);
     nic->idle = SLOW_LOOK - 1; /* the next idle look reads the clock */
@@ -244,7 +244,7 @@ VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(
     VIP_RETURN code = VIP_SUCCESS;
     if (nic->options.spin_us > 0 && spin(nic, ready, argument, spin_until))
         return VIP_SUCCESS;
-    nic->n_waiting++;
+    vk_store_relaxed(&nic->n_waiting, nic->n_waiting + 1);
     while (!ready(argument)) {
         uint64_t now = nic->now = vk_now();
         if (nic->closing) {
@@ -276,10 +276,10 @@ VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(
             break;
         }
     }
-    nic->n_waiting--;
+    vk_store_relaxed(&nic->n_waiting, nic->n_waiting - 1);
     if (nic->n_waiting && nic->sleeper == 0)
         via_wake_waiters(nic); /* one of them takes our place on the descriptor */
-    if (nic->thread_dozing && nic->n_waiting == 0)
+    if (vk_load_relaxed(&nic->thread_dozing) && nic->n_waiting == 0)
         via_kick_thread(nic);
     return code;
 }

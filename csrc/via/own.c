@@ -56,14 +56,15 @@ void via_own_init(struct via_own *own, uint64_t *waits)
 /* Takes the word; yields the processor after a short spin, for the holder may be waiting for it. */
 static void take_word(struct via_own *own, uint32_t self)
 {
-    for (unsigned spin = 0; !vk_compare_exchange(&own->owner, 0, self); spin++) {
+    unsigned spin = 0;
+    for (; !vk_compare_exchange(&own->owner, 0, self); spin++) {
         if (spin < 200)
             vk_pause();
         else
             sched_yield();
-        if (spin == 0)
-            __atomic_add_fetch(own->waits, 1, __ATOMIC_RELAXED);
     }
+    if (spin)
+        vk_store_relaxed(own->waits, *own->waits + 1);
 }
 
 void via_own_enter_slow(struct via_own *own, int is_nic_thread)
