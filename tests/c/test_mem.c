@@ -175,9 +175,11 @@ static void test_memlock(void)
         CHECK_OK(viakit_nic_counters(nic, before));
         CHECK_OK(VipRegisterMem(nic, p, len, NULL, &h));
         CHECK_OK(viakit_nic_counters(nic, after));
-        CHECK_EQ(after[VIAKIT_COUNTER_pin_failures] - before[VIAKIT_COUNTER_pin_failures], 1);
         CHECK_EQ(info_of(nic).bytes_registered, (long long)len);
-        CHECK(info_of(nic).bytes_pinned < len);
+        if (CHECK_SLOWER == 1) { /* the sanitizers' mlock succeeds without doing anything */
+            CHECK_EQ(after[VIAKIT_COUNTER_pin_failures] - before[VIAKIT_COUNTER_pin_failures], 1);
+            CHECK(info_of(nic).bytes_pinned < len);
+        }
         CHECK_OK(VipDeregisterMem(nic, p, h));
         CHECK_OK(VipCloseNic(nic));
         CHECK_NOTHING_LEFT();
