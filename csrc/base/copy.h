@@ -8,6 +8,23 @@
 
 #include "atomic.h"
 
+/* memcpy for payloads that are mostly tiny: up to 16 bytes by two overlapping words, without a call. */
+static inline void vk_copy_short(void *dst, const void *src, size_t len)
+{
+    if (vk_unlikely(len > 16)) {
+        memcpy(dst, src, len);
+    } else if (len >= 8) {
+        uint64_t first, last;
+        memcpy(&first, src, 8);
+        memcpy(&last, (const char *)src + len - 8, 8);
+        memcpy(dst, &first, 8);
+        memcpy((char *)dst + len - 8, &last, 8);
+    } else {
+        for (size_t i = 0; i < len; i++)
+            ((char *)dst)[i] = ((const char *)src)[i];
+    }
+}
+
 /* Like memcpy, but the last word (8, 4 or 1 bytes, by its alignment) is stored after everything before it is visible. */
 static inline void vk_copy_last_word_last(void *dst, const void *src, size_t len)
 {

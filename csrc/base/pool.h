@@ -40,18 +40,25 @@ static inline void *vk_pool_handle(const void *object)
     return (char *)(uintptr_t)object + (o->generation & 63);
 }
 
-/* The living object of this handle, or NULL. No lock: a load, a compare and two checks. */
-static inline void *vk_pool_find(const struct vk_pool *pool, const void *handle)
+/* The living object of this handle, or NULL. No lock: a load, a compare and two checks. stride and capacity are the pool's, given as
+ * constants so that the compiler has them. */
+static inline __attribute__((always_inline)) void *vk_pool_find_in(const struct vk_pool *pool, const void *handle,
+                                                                   size_t stride, size_t capacity)
 {
     const char *base = __atomic_load_n(&pool->base, __ATOMIC_RELAXED);
     size_t offset = (size_t)((const char *)handle - base);
-    if (base == NULL || offset >= pool->stride * pool->capacity)
+    if (__builtin_expect(base == NULL || offset >= stride * capacity, 0))
         return NULL;
-    size_t low = offset & (pool->stride - 1);
+    size_t low = offset & (stride - 1);
     struct vk_object *o = (struct vk_object *)(uintptr_t)((const char *)handle - low);
-    if (low != o->generation || !__atomic_load_n(&o->alive, __ATOMIC_RELAXED))
+    if (__builtin_expect(low != o->generation || !__atomic_load_n(&o->alive, __ATOMIC_RELAXED), 0))
         return NULL;
     return o;
+}
+
+static inline void *vk_pool_find(const struct vk_pool *pool, const void *handle)
+{
+    return vk_pool_find_in(pool, handle, pool->stride, pool->capacity);
 }
 
 #endif

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "../base/atomic.h"
+#include "../base/copy.h"
 #include "../base/crc32c.h"
 #include "link.h"
 #include "station.h"
@@ -181,6 +182,27 @@ static int verdict(struct link *link, ssize_t sent)
     if (errno == EINVAL || errno == EOPNOTSUPP)
         return -1;
     return 1; /* ENETDOWN, ENXIO, EMSGSIZE: as good as lost; if it lasts, the peer does not answer and the connection ends */
+}
+
+/* Head, wire header and payload in one buffer, for one cheap system call. */
+static int eth_send_short(struct link *link, struct link_peer *peer, struct wire_header *header, const void *payload, size_t len)
+{
+    size_t head_len;
+    uint8_t *head = make_head(link, peer, (struct eth_head *)link->small, link->form == VIAKIT_FORM_UDP,
+                              (uint32_t)(sizeof *header + len), &head_len);
+    uint8_t *p = head + head_len;
+    header->flags |= WIRE_FLAG_CRC;
+    memcpy(p, header, sizeof *header);
+    vk_copy_short(p + sizeof *header, payload, len);
+    uint32_t crc = vk_crc32c(0, p, sizeof *header + len);
+    memcpy(p + offsetof(struct wire_header, crc), &crc, sizeof crc);
+    int sent = verdict(link, send(link->fd, head, head_len + sizeof *header + len, MSG_DONTWAIT));
+    if (len && sent) {
+        LINK_COUNT(link->nic, copies, 1);
+        LINK_COUNT(link->nic, copies_ring, 1);
+        LINK_COUNT(link->nic, bytes_copied, len);
+    }
+    return sent != 0;
 }
 
 static int send_single(struct link *link, const struct link_peer *peer, struct link_frame *f)
@@ -602,7 +624,7 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
     if (link->segment > 65535)
         link->segment = 65535;
     *limits = (struct link_limits){.port = link->port, .mtu = mtu, .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
-                                   .max_batch = 1, .ring_slots = link->n_slots, .checksum = 1};
+                                   .max_batch = 1, .short_below = link->segment < sizeof(struct wire_header) + SMALL ? 0 : SMALL + 1, .ring_slots = link->n_slots, .checksum = 1};
     if (link->super_frames && SUPER_BYTES / link->segment > 1)
         limits->max_batch = SUPER_BYTES / link->segment;
     memcpy(limits->address, link->address, 6);
@@ -634,6 +656,7 @@ const struct link_ops link_eth = {
     .ask_all = eth_ask_all,
     .count_neighbours = eth_count_neighbours,
     .send = eth_send,
+    .send_short = eth_send_short,
     .poll = eth_poll,
     .descriptors = eth_descriptors,
     .arm = eth_arm,

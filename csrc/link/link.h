@@ -44,6 +44,7 @@ struct link_limits {
     uint32_t mtu;          /* informative: the wire's own unit */
     uint32_t max_payload;  /* largest header.len of one frame */
     uint32_t max_batch;    /* frames of equal length that send takes as one super-frame; 1 if it cannot */
+    uint32_t short_below;  /* messages of fewer bytes may go by send_short; 0: the link has no such operation */
     uint32_t ring_slots;   /* frames (or super-frames) a receiver can hold before they are lost */
     int lossless;          /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
     int checksum;          /* frames need a checksum */
@@ -73,6 +74,10 @@ struct link_ops {
     /* Sends n frames, in order. Frames of one call may travel as one super-frame if all but the last have the same length.
      * Returns how many were taken (they are copied or on their way: the payload may be reused), 0 or -EAGAIN if none, -errno on a lasting fault. */
     int (*send)(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
+
+    /* The short way for what most messages are: one frame, no block behind the header, one piece of fewer than short_below bytes.
+     * header is complete but for checksum. 1 taken, 0 not now. */
+    int (*send_short)(struct link *link, struct link_peer *peer, struct wire_header *header, const void *payload, size_t len);
 
     /* Delivers what has arrived, at most budget slots. Returns the number of slots handled. */
     int (*poll)(struct link *link, int budget);

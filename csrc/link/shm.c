@@ -91,6 +91,40 @@ static inline int send_one(struct link *link, struct link_peer *peer, const stru
     return 1;
 }
 
+/* After frames were stored: is the receiver asleep? */
+static inline void wake_receiver(struct link_peer *peer)
+{
+    if (vk_unlikely(peer->station == NULL))
+        return; /* not greeted yet: HELLO itself wakes it */
+    if (vk_unlikely(peer->station->needs_fence))
+        vk_fence_full(); /* our frame before our look at sleeping */
+    vk_compiler_barrier();
+    if (vk_unlikely(vk_load_relaxed(&peer->station->sleeping)))
+        shm_doorbell(peer);
+}
+
+static int shm_send_short(struct link *link, struct link_peer *peer, struct wire_header *header, const void *payload, size_t len)
+{
+    if (vk_unlikely(!peer->alive))
+        return 1;
+    uint32_t n = cells_for(sizeof *header + len);
+    uint8_t *cell = reserve(peer, n);
+    if (vk_unlikely(cell == NULL))
+        return 0;
+    memcpy(cell + 4, header, sizeof *header);
+    vk_copy_short(cell + 4 + sizeof *header, payload, len);
+    /* the frame is there before its control word is */
+    vk_store_release((uint32_t *)(void *)cell, (uint32_t)(sizeof *header + len) << 2 | SHM_FRAME);
+    peer->tx_at += n;
+    wake_receiver(peer);
+    if (vk_likely(len)) {
+        LINK_COUNT(link->nic, copies, 1);
+        LINK_COUNT(link->nic, copies_ring, 1);
+        LINK_COUNT(link->nic, bytes_copied, len);
+    }
+    return 1;
+}
+
 static int shm_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     int sent = 0;
@@ -98,13 +132,7 @@ static int shm_send(struct link *link, struct link_peer *peer, struct link_frame
         return n; /* it is gone; the control socket has told, or will */
     while (sent < n && send_one(link, peer, &frames[sent]))
         sent++;
-    if (vk_likely(peer->station != NULL)) {
-        if (vk_unlikely(peer->station->needs_fence))
-            vk_fence_full(); /* our frame before our look at sleeping */
-        vk_compiler_barrier();
-        if (vk_unlikely(vk_load_relaxed(&peer->station->sleeping)))
-            shm_doorbell(peer);
-    }
+    wake_receiver(peer);
     return sent ? sent : -EAGAIN;
 }
 
@@ -135,6 +163,7 @@ int shm_poll_peer(struct link_peer *peer, int budget)
         for (uint32_t i = 0; i < cells; i++)
             vk_store_relaxed((uint32_t *)(void *)(cell + (size_t)i * SHM_CELL), 0);
         peer->rx_at += cells;
+        peer->rx_next = (const uint32_t *)(const void *)ring->cells[peer->rx_at & SHM_MASK];
         if (vk_unlikely(peer->rx_at - peer->rx_published >= SHM_CELLS / 4)) {
             peer->rx_published = peer->rx_at;
             vk_store_release(&ring->consumed, peer->rx_at); /* after the zeroes */
@@ -148,7 +177,7 @@ static int shm_poll(struct link *link, int budget)
 {
     int n = 0;
     for (struct link_peer *p = link->peers; p; p = p->next)
-        if (vk_likely(p->alive))
+        if (vk_unlikely(vk_load_relaxed(p->rx_next)))
             n += shm_poll_peer(p, budget);
     return n;
 }
@@ -416,7 +445,7 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
         return error;
     }
     *limits = (struct link_limits){.port = link->port, .mtu = SHM_MAX_PAYLOAD, .max_payload = SHM_MAX_PAYLOAD, .max_batch = 8,
-                                   .ring_slots = SHM_CELLS, .lossless = 1};
+                                   .short_below = SHM_SHORT_BELOW, .ring_slots = SHM_CELLS, .lossless = 1};
     memcpy(limits->address, link->address, 6);
     *out = link;
     return 0;
@@ -474,6 +503,7 @@ const struct link_ops link_shm = {
     .ask_all = shm_ask_all,
     .count_neighbours = shm_count_neighbours,
     .send = shm_send,
+    .send_short = shm_send_short,
     .poll = shm_poll,
     .descriptors = shm_descriptors,
     .arm = shm_arm,

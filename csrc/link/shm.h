@@ -27,6 +27,7 @@
 #define SHM_CELLS 4096 /* per ring: 256 KiB */
 #define SHM_MASK (SHM_CELLS - 1)
 #define SHM_MAX_PAYLOAD 8192
+#define SHM_SHORT_BELOW 1024 /* longer messages may go by reference (via/tx.c) */
 #define SHM_MAGIC 0x56696153686d3031ull /* of segments and greetings; its last digits are the layout's version */
 
 enum { SHM_FRAME = 1, SHM_FILLER = 2 };
@@ -76,6 +77,7 @@ struct link_peer {
     struct shm_ring *tx, *rx;
     uint32_t tx_at, tx_free_until; /* next cell to write; cells before this are known to be free */
     uint32_t rx_at, rx_published;
+    const uint32_t *rx_next; /* control word of the cell at rx_at: all that an idle look reads */
     struct shm_station *station; /* the peer's segment; NULL until greeted */
     size_t station_len;
 };

@@ -83,6 +83,8 @@ static void join(struct via_vi *vi, const uint8_t address[6], struct link_peer *
     vi->expected_psn = vi->acked_psn = c->first_psn;
     vi->chunk = c->max_payload < nic->limits.max_payload ? c->max_payload : nic->limits.max_payload;
     vi->lossless = c->lossless && nic->limits.lossless && nic->filter == NULL;
+    vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND), .dst_port = port, .dst_vi = number,
+                                         .src_port = nic->limits.port, .src_vi = vi->number, .key = c->key};
     vi->state = VIP_STATE_CONNECTED;
     vi->heard_at = nic->now = vk_now();
     nic->n_connected++;

@@ -105,8 +105,8 @@ VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
     if (vk_unlikely(vi == NULL || recv == NULL))
         return via_fail(VIP_INVALID_PARAMETER, "VipCQDone: no place for the VI or the queue (NULL)");
     struct via_nic *nic = cq->nic;
-    if (vk_unlikely(via_check_process(nic) != VIP_SUCCESS))
-        return VIP_INVALID_STATE;
+    if (!via_same_process(nic))
+        return via_check_process(nic);
     via_enter(nic);
     int got = take(cq, vi, recv);
     if (!got) {

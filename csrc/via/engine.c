@@ -13,7 +13,7 @@
  * So exactly one thread at a time sleeps on the data file descriptor (`sleeper`), and none while somebody polls: a frame
  * that arrives for a polling program costs no wake-up anywhere.
  *
- * The clock is read in every SLOW_LOOK-th idle poll, not in the others.
+ * The clock is read in every VIA_SLOW_LOOK-th idle poll, not in the others.
  */
 #include <errno.h>
 #include <limits.h>
@@ -29,8 +29,6 @@
 
 #include "internal.h"
 
-#define SLOW_LOOK 64              /* idle polls between looks at the clock */
-#define BUDGET 64                 /* link slots handled per drive */
 #define TICK (50 * VK_US)         /* the thread looks so often whether somebody polls ... */
 #define TICK_LONGEST (400 * VK_US) /* ... and at most so seldom while somebody does */
 #define DOZE (20 * VK_MS)         /* ... or while a call has slept long */
@@ -73,17 +71,15 @@ void via_drive_slow(struct via_nic *nic)
         nic->ops->control(nic->link);
 }
 
-int via_drive(struct via_nic *nic)
+int via_drive_rest(struct via_nic *nic, int n)
 {
-    int n = nic->ops->poll(nic->link, BUDGET);
-    vk_store_relaxed(&nic->polls, nic->polls + 1);
-    if (vk_unlikely(nic->stall_list != NULL))
+    if (nic->stall_list)
         retry_stalled(nic);
-    if (vk_unlikely(nic->deferred != NULL))
+    if (nic->deferred)
         via_send_deferred(nic);
     if (n > 0)
         nic->idle = 0;
-    else if (vk_unlikely((++nic->idle & (SLOW_LOOK - 1)) == 0))
+    else if ((nic->idle & (VIA_SLOW_LOOK - 1)) == 0)
         via_drive_slow(nic);
     return n;
 }
@@ -188,7 +184,7 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
     vk_store_relaxed(&nic->sleeper, 0);
     if (control && nic->ops->control)
         nic->ops->control(nic->link);
-    nic->idle = SLOW_LOOK - 1; /* the next idle look reads the clock */
+    nic->idle = VIA_SLOW_LOOK - 1; /* the next idle look reads the clock */
 }
 
 static int interrupted(void)
@@ -212,7 +208,7 @@ static void sleep_as_follower(struct via_nic *nic, uint64_t ns)
 static int spin(struct via_nic *nic, int (*ready)(void *), void *argument, uint64_t until)
 {
     for (;;) {
-        for (int i = 0; i < SLOW_LOOK; i++) {
+        for (int i = 0; i < VIA_SLOW_LOOK; i++) {
             via_drive(nic);
             if (ready(argument))
                 return 1;
@@ -292,7 +288,7 @@ static void thread_drives(struct via_nic *nic)
     NIC_COUNT(nic, thread_takeovers, 1);
     uint64_t polls = nic->polls;
     while (!nic->closing && nic->n_waiting == 0) {
-        int n = nic->ops->poll(nic->link, BUDGET);
+        int n = nic->ops->poll(nic->link, VIA_BUDGET);
         if (nic->stall_list)
             retry_stalled(nic);
         if (nic->deferred)

@@ -18,7 +18,8 @@
 #include "../link/link.h"
 #include "own.h"
 
-#define VIA_MAX_VI 4096
+#define VIA_MAX_VI 4096     /* of one NIC ... */
+#define VIA_VI_POOL 65536   /* ... and of the process */
 #define VIA_MAX_CQ 1024
 #define VIA_MAX_CQ_ENTRIES 65536
 #define VIA_MAX_PTAGS 1024
@@ -77,6 +78,8 @@ struct via_work {
     uint8_t how;           /* VIA_HOW_* */
     uint8_t started, sent; /* first / last frame handed to the link */
     uint8_t wait_ack;      /* completes on acknowledgement, not on sending */
+    uint8_t is_short;      /* a send of at most one segment: see transmit_short() */
+    const void *data;      /* that segment */
 };
 
 enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2 };
@@ -133,6 +136,7 @@ struct via_vi {
     uint8_t peer_rdma_write;
     uint8_t confirmed;         /* the peer is known to be connected (it sent CONFIRM or data) */
     uint32_t chunk;            /* payload bytes per frame, both sides agree */
+    struct wire_header tx_header; /* what all our frames to this peer have in common */
 
     /* transmitter */
     uint32_t next_psn;         /* of the next new frame */
@@ -295,8 +299,8 @@ struct via_nic {
 };
 
 #define NIC_COUNT(nic, name, n) ((nic)->counters[VIAKIT_COUNTER_##name] += (uint64_t)(n))
-#define VI_COUNT(vi, name, n)                                                                                          \
-    ((vi)->counters[VIAKIT_COUNTER_##name] += (uint64_t)(n), NIC_COUNT((vi)->nic, name, n))
+/* A VI's count is part of its NIC's: added up when somebody asks (nic.c). */
+#define VI_COUNT(vi, name, n) ((vi)->counters[VIAKIT_COUNTER_##name] += (uint64_t)(n))
 
 extern struct vk_pool via_nic_pool, via_vi_pool, via_cq_pool, via_ptag_pool, via_conn_pool;
 extern int via_process_id; /* getpid() without the system call: renewed in the child of a fork */
@@ -309,7 +313,7 @@ static inline struct via_nic *via_nic_find(VIP_NIC_HANDLE h)
 
 static inline struct via_vi *via_vi_find(VIP_VI_HANDLE h)
 {
-    return vk_pool_find(&via_vi_pool, h);
+    return vk_pool_find_in(&via_vi_pool, h, VK_POOL_STRIDE(sizeof(struct via_vi)), VIA_VI_POOL);
 }
 
 static inline struct via_cq *via_cq_find(VIP_CQ_HANDLE h)
@@ -324,6 +328,12 @@ VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...) __attribute__((for
 VIP_RETURN via_bad_handle(const char *what, const void *handle);
 /* The child of a fork may not use its parent's NICs. 0 or VIP_INVALID_STATE. */
 VIP_RETURN via_check_process(struct via_nic *nic);
+
+static inline int via_same_process(const struct via_nic *nic)
+{
+    return vk_likely(nic->pid == via_process_id);
+}
+
 VIP_RETURN via_unsupported(const char *function);
 
 /* Queues an asynchronous error; the handler runs later, without ownership. */
@@ -337,8 +347,22 @@ void via_run_handlers(struct via_nic *nic);
 static inline void via_enter(struct via_nic *nic) { via_own_enter(&nic->own); }
 static inline void via_leave(struct via_nic *nic) { via_own_leave(&nic->own); }
 
+#define VIA_BUDGET 64    /* link slots handled per look */
+#define VIA_SLOW_LOOK 64 /* idle looks between looks at the clock */
+
+/* What a look at the link leads to when it brought something, or when something waits to be sent. Returns n. */
+int via_drive_rest(struct via_nic *nic, int n);
+
 /* One look at the link; what it brought is handled, what may be sent is sent. Returns slots handled. */
-int via_drive(struct via_nic *nic);
+static inline int via_drive(struct via_nic *nic)
+{
+    int n = nic->ops->poll(nic->link, VIA_BUDGET);
+    vk_store_relaxed(&nic->polls, nic->polls + 1);
+    if (vk_likely(n == 0 && !nic->stall_list && !nic->deferred && (++nic->idle & (VIA_SLOW_LOOK - 1))))
+        return 0;
+    return via_drive_rest(nic, n);
+}
+
 /* The clock, acknowledgements that have waited, timers. Called every so many idle polls. */
 void via_drive_slow(struct via_nic *nic);
 /* Something is due at `at` (ns): the thread will not sleep longer. */
@@ -394,6 +418,7 @@ void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv);
 void via_settle_errors(struct via_vi *vi, struct via_queue *q);
 void via_vi_reset(struct via_vi *vi);
 VIP_RETURN via_vi_destroy(struct via_vi *vi);
+void via_add_counters(uint64_t *sum, const struct via_vi *vi);
 void via_cq_free(struct via_cq *cq);
 
 /* ---------------------------------------------------------------- tx.c, rx.c, reliable.c */

@@ -78,8 +78,10 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
     if (nic->vi_by_number == NULL || nic->events == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: memory is exhausted");
     int error = nic->ops->open(nic, rest, &nic->options, &nic->link, &nic->limits);
-    if (error)
+    if (error) {
+        errno = -error; /* stays: a caller can tell "not allowed" from "not there" */
         return code_of(error); /* the link has explained */
+    }
     nic->checksum = nic->limits.checksum;
     if (nic->limits.max_batch > VIA_BATCH)
         nic->limits.max_batch = VIA_BATCH;
@@ -227,6 +229,14 @@ VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
     return VIP_SUCCESS;
 }
 
+/* A VI's share of its NIC's counters. Frames are counted by the NIC itself, for some belong to no VI. */
+void via_add_counters(uint64_t *sum, const struct via_vi *vi)
+{
+    for (int i = 0; i < VIAKIT_N_COUNTERS; i++)
+        if (i != VIAKIT_COUNTER_frames_sent && i != VIAKIT_COUNTER_frames_received)
+            sum[i] += vi->counters[i];
+}
+
 VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
 {
     struct via_nic *nic = via_nic_find(handle);
@@ -239,6 +249,8 @@ VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
         return code;
     via_enter(nic);
     memcpy(values, nic->counters, sizeof nic->counters);
+    for (const struct via_vi *vi = nic->vis; vi; vi = vi->next)
+        via_add_counters(values, vi);
     via_leave(nic);
     values[VIAKIT_COUNTER_polls] = vk_load_relaxed(&nic->polls);
     return VIP_SUCCESS;

@@ -28,6 +28,19 @@ static uint32_t check_send(const struct via_vi *vi, const VIP_DESCRIPTOR *d, str
 {
     uint32_t op = d->CS.Control & VIP_CONTROL_OP_MASK, n = d->CS.SegCount, first = op == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
     uint64_t sum = 0;
+    w->is_short = 0;
+    if (vk_likely(n == 1 && first == 0 && !(d->CS.Control & VIP_CONTROL_RESERVED))) { /* most are so */
+        const VIP_DATA_SEGMENT *s = &d->DS[0].Local;
+        w->is_short = 1;
+        w->data = s->Data.Address;
+        sum = s->Length;
+        if (sum == d->CS.Length && sum <= vi->attributes.MaxTransferSize &&
+            (sum == 0 || via_mem_grants(vi->nic, s->Handle, w->data, sum, vi->ptag))) {
+            w->len = (uint32_t)sum;
+            return 0;
+        }
+        sum = 0;
+    }
     if ((d->CS.Control & VIP_CONTROL_RESERVED) || op == VIP_CONTROL_OP_RESERVED || n > VIA_MAX_SEGMENTS || n < first)
         return VIP_STATUS_FORMAT_ERROR;
     if (op == VIP_CONTROL_OP_RDMAREAD)
@@ -67,10 +80,13 @@ static VIP_RETURN refuse_post(struct via_vi *vi, VIP_DESCRIPTOR *d, VIP_MEM_HAND
                     (void *)d, handle);
 }
 
-static int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, const struct via_queue *q)
+static inline int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, const struct via_queue *q)
 {
-    if (((uintptr_t)d & (VIP_DESCRIPTOR_ALIGNMENT - 1)) || q->posted - q->reaped == VIA_MAX_QUEUE ||
-        !via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT), vi->ptag))
+    if (((uintptr_t)d & (VIP_DESCRIPTOR_ALIGNMENT - 1)) || q->posted - q->reaped == VIA_MAX_QUEUE)
+        return 0;
+    if (vk_likely(via_mem_grants(vi->nic, handle, d, sizeof *d, vi->ptag) && d->CS.SegCount <= 2))
+        return 1;
+    if (!via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT), vi->ptag))
         return 0;
     uint64_t n = d->CS.SegCount <= VIA_MAX_SEGMENTS ? d->CS.SegCount : 0; /* too many: a format error, later */
     return via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT) + 16 * n, vi->ptag);
@@ -96,8 +112,8 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
     if (vk_unlikely(vi == NULL))
         return via_bad_handle("VI", handle);
     struct via_nic *nic = vi->nic;
-    if (vk_unlikely(via_check_process(nic) != VIP_SUCCESS))
-        return VIP_INVALID_STATE;
+    if (!via_same_process(nic))
+        return via_check_process(nic);
     struct via_queue *q = recv ? &vi->recv : &vi->send;
     via_enter(nic);
     if (vk_unlikely(!may_post(vi, d, mem, q))) {
@@ -149,8 +165,8 @@ static VIP_RETURN done(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out, int recv)
     if (vk_unlikely(out == NULL))
         return via_fail(VIP_INVALID_PARAMETER, "no place for the descriptor (NULL)");
     struct via_nic *nic = vi->nic;
-    if (vk_unlikely(via_check_process(nic) != VIP_SUCCESS))
-        return VIP_INVALID_STATE;
+    if (!via_same_process(nic))
+        return via_check_process(nic);
     struct via_queue *q = recv ? &vi->recv : &vi->send;
     VIP_RETURN code;
     via_enter(nic);

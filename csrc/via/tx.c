@@ -61,18 +61,10 @@ void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind)
 /* Fills in what all frames for the VI's peer have; an acknowledgement rides along. */
 static inline void address_frame(struct via_vi *vi, struct link_frame *f, int kind, uint32_t psn)
 {
+    f->header = vi->tx_header;
     f->header.version_kind = wire_version_kind(kind);
-    f->header.flags = 0;
-    f->header.len = 0;
-    f->header.dst_port = vi->peer_port;
-    f->header.dst_vi = vi->peer_vi;
-    f->header.src_port = vi->nic->limits.port;
-    f->header.src_vi = vi->number;
-    f->header.key = vi->peer_key;
     f->header.psn = psn;
     f->header.ack = vi->expected_psn;
-    f->header.immediate = 0;
-    f->header.crc = 0;
     f->header_len = sizeof f->header;
     f->n_iov = 0;
     f->payload_len = 0;
@@ -392,6 +384,25 @@ static inline int window_open(const struct via_vi *vi)
     return vi->lossless || !vi->reliable || vi->flight_tail - vi->flight_head < vi->window;
 }
 
+/* Four times per window, and when it is full, an acknowledgement is asked for; a lone message waits for a ride. */
+static inline uint8_t ask_for_ack(const struct via_vi *vi)
+{
+    if (vi->lossless || !vi->reliable)
+        return 0;
+    uint32_t in_flight = vi->flight_tail - vi->flight_head + 1, quarter = vi->window / 4 ? vi->window / 4 : 1;
+    return in_flight >= vi->window || (in_flight > 1 && in_flight % quarter == 0) ? WIRE_FLAG_ACK_NOW : 0;
+}
+
+/* One more link send, up to tx_psn, is on its way. */
+static inline void took_off(struct via_vi *vi)
+{
+    if (vi->lossless || !vi->reliable)
+        return;
+    vi->flight_end[vi->flight_tail++ & (VIA_FLIGHT - 1)] = vi->tx_psn;
+    if (vi->rto_deadline == VK_NEVER)
+        via_arm_rto(vi);
+}
+
 /* n frames from tx_psn on were taken by the link. */
 static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
 {
@@ -404,11 +415,7 @@ static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
     if (wire_before(vi->high_psn, vi->tx_psn))
         vi->high_psn = vi->tx_psn;
     ack_went_along(vi);
-    if (vi->reliable && !vi->lossless) {
-        vi->flight_end[vi->flight_tail++ & (VIA_FLIGHT - 1)] = vi->tx_psn;
-        if (vi->rto_deadline == VK_NEVER)
-            via_arm_rto(vi);
-    }
+    took_off(vi);
     if (vi->tx_psn == w->first_psn + w->n_frames) {
         if (!w->sent) {
             w->sent = 1;
@@ -450,12 +457,7 @@ static int send_some(struct via_vi *vi, struct via_work *w)
         bytes += w->how == VIA_HOW_REFERENCE ? w->len : (uint32_t)frames[n].payload_len;
         n++;
     }
-    if (vi->reliable && !vi->lossless) {
-        /* Four times per window, and when it is full, an acknowledgement is asked for; a lone message waits for a ride. */
-        uint32_t in_flight = vi->flight_tail - vi->flight_head + 1, quarter = vi->window / 4 ? vi->window / 4 : 1;
-        if (in_flight >= vi->window || (in_flight > 1 && in_flight % quarter == 0))
-            frames[n - 1].header.flags |= WIRE_FLAG_ACK_NOW;
-    }
+    frames[n - 1].header.flags |= ask_for_ack(vi);
     int sent = via_link_send(nic, vi->peer, frames, n);
     if (sent <= 0)
         return 0;
@@ -477,9 +479,50 @@ void via_stall(struct via_vi *vi)
     via_timer(nic, nic->now);
 }
 
+/* What most messages are, in a straight line: one frame, one piece, nothing waiting before it. Returns 0 if it has to go the
+ * long way after all; nothing is changed then. */
+static inline int transmit_short(struct via_vi *vi, struct via_work *w)
+{
+    struct via_nic *nic = vi->nic;
+    if (!w->is_short || w->len >= nic->limits.short_below || w->error || nic->filter || vi->tx_psn != vi->next_psn ||
+        vi->high_psn != vi->next_psn || !window_open(vi))
+        return 0;
+    struct wire_header h = vi->tx_header;
+    int wait_ack = vi->reliable && (!vi->lossless || vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION);
+    h.flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST | ask_for_ack(vi);
+    if (vi->lossless && wait_ack)
+        h.flags |= WIRE_FLAG_MUST_ACK;
+    if (vk_unlikely(w->control & VIP_CONTROL_IMMEDIATE)) {
+        h.flags |= WIRE_FLAG_IMMEDIATE;
+        h.immediate = w->descriptor->CS.ImmediateData;
+    }
+    h.len = (uint16_t)w->len;
+    h.psn = vi->next_psn;
+    h.ack = vi->expected_psn;
+    if (vk_unlikely(!nic->ops->send_short(nic->link, vi->peer, &h, w->data, w->len)))
+        return 0;
+    w->first_psn = vi->next_psn++;
+    w->n_frames = 1;
+    w->started = w->sent = 1;
+    w->wait_ack = (uint8_t)wait_ack;
+    vi->tx_psn = vi->high_psn = vi->next_psn;
+    vi->send.next++;
+    ack_went_along(vi);
+    took_off(vi);
+    NIC_COUNT(nic, frames_sent, 1);
+    VI_COUNT(vi, frames_sent, 1);
+    VI_COUNT(vi, messages_sent, 1);
+    VI_COUNT(vi, bytes_sent, w->len);
+    if (!wait_ack && vi->send.done + 1 == vi->send.next)
+        via_complete(vi, &vi->send, w->control & VIP_CONTROL_IMMEDIATE ? VIP_STATUS_IMMEDIATE : 0);
+    return 1;
+}
+
 void via_transmit(struct via_vi *vi)
 {
     struct via_queue *q = &vi->send;
+    if (vk_likely(q->next + 1 == q->posted) && transmit_short(vi, via_work_at(q, q->next)))
+        return;
     while (q->next != q->posted && vi->state == VIP_STATE_CONNECTED) {
         struct via_work *w = via_work_at(q, q->next);
         if (vk_unlikely(w->error)) {

@@ -15,7 +15,7 @@
 
 #include "internal.h"
 
-struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, 65536);
+struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, VIA_VI_POOL);
 
 static uint32_t operation_of(const struct via_queue *q, const struct via_work *w)
 {
@@ -210,6 +210,7 @@ static void free_vi(struct via_vi *vi)
     if (vi->on_stall_list)
         remove_from(&nic->stall_list, vi, offsetof(struct via_vi, stall_next));
     via_conn_forget_vi(nic, vi);
+    via_add_counters(nic->counters, vi);
     *(vi->prev ? &vi->prev->next : &nic->vis) = vi->next;
     if (vi->next)
         vi->next->prev = vi->prev;
