@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import gc
 import hashlib
 import inspect
@@ -152,6 +153,26 @@ def test_what_cannot_be_opened(device, options, kind):
     with pytest.raises(kind) as caught:
         via.Nic(device, **options)
     assert len(str(caught.value)) > 10
+
+
+def test_raw_ethernet_without_the_right_to_it():
+    result = in_child(
+        """
+        import os
+        from viakit import errors, via
+        via.Nic("loop:warm").close()  # all that has to be imported is
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setuid(65534)
+        try:
+            via.Nic("eth:lo").close()
+        except PermissionError as error:
+            assert isinstance(error, errors.NicPermissionError)
+            assert "CAP_NET_RAW" in str(error)
+            print(error.errno)
+        """
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{errno.EPERM}\n", "")
 
 
 def test_options(nic):

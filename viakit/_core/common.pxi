@@ -16,7 +16,7 @@ from cpython.pythread cimport (
     WAIT_LOCK,
 )
 from cpython.ref cimport PyObject
-from libc.errno cimport errno
+from libc cimport errno as c_errno
 from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset

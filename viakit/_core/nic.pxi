@@ -165,9 +165,9 @@ cdef class Nic:
         c_name = name
         self._events = _new_event_ring()
         with nogil:
-            errno = 0
+            c_errno.errno = 0
             code = viakit_open_nic(c_name, &c_options, &handle)
-            os_error = errno
+            os_error = c_errno.errno
         if code != VIP_SUCCESS:
             raise _error(code, "VipOpenNic", os_error)
         self._handle = handle
