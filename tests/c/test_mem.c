@@ -201,7 +201,8 @@ static void test_alloc(void)
         snprintf(device, sizeof(device), "%s%d", devices[i], (int)getpid());
         CHECK_OK(VipOpenNic(device, &nic));
         CHECK_RET(viakit_alloc(nic, 0, &p), VIP_INVALID_PARAMETER);
-        CHECK(viakit_alloc(nic, (size_t)1 << 62, &p) != VIP_SUCCESS);
+        if (CHECK_SLOWER == 1) /* a sanitizer's allocator ends the program for such a wish */
+            CHECK(viakit_alloc(nic, (size_t)1 << 62, &p) != VIP_SUCCESS);
         CHECK_OK(viakit_alloc(nic, 100000, &p));
         CHECK_OK(viakit_alloc(nic, 1, &q));
         CHECK(p != q);
