@@ -124,7 +124,9 @@ class Guarded:
 
 
 def pattern(nbytes: int, seed: int = 1) -> np.ndarray:
-    return (np.arange(nbytes, dtype=np.uint32) * 2654435761 + seed * 40503 >> 13).astype(np.uint8)
+    """Bytes in which a piece that is missing, doubled or moved shows: they repeat only after 65521, a prime."""
+    once = (np.arange(min(nbytes, 65521), dtype=np.uint32) * 2654435761 + seed * 40503 >> 13).astype(np.uint8)
+    return np.resize(once, nbytes)
 
 
 def raised(kind: type, call, *arguments, **keywords):
