@@ -23,7 +23,7 @@ from pathlib import Path
 
 from viakit.measure.endpoints import MeasureError
 
-__all__ = ["FLAVOURS", "Library", "find", "find_all"]
+__all__ = ["FLAVOURS", "Library", "find", "find_all", "shared_files"]
 
 FLAVOURS = ("openmpi", "mpich")
 _SONAMES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
@@ -57,8 +57,8 @@ class Library:
         """Return what to add to the environment of :meth:`command`.
 
         Open MPI is told to use shared memory between ranks (what it would choose here anyway, so that it can never
-        quietly be TCP), unless the user's environment says otherwise. Its files go to *scratch*: none is left when it is
-        killed.
+        quietly be TCP), unless the user's environment says otherwise. Its files go to *scratch*: none is left when it
+        is killed.
         """
         extra = {"MPI4PY_LIBMPI": self.libmpi}
         if self.flavour == "openmpi":
@@ -147,6 +147,23 @@ def _candidates() -> Iterator[Library]:
         found = _system(flavour)
         if found:
             yield found
+
+
+def shared_files(pid: int | str = "self") -> set[str]:
+    """Return the files in /dev/shm that a process has mapped and that still have a name.
+
+    MPICH removes its own when it ends in order, and leaves them there when it is killed: whoever kills it has to know.
+    """
+    found = set()
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")[2]
+                if path.startswith("dev/shm/mpich") and not path.endswith(" (deleted)"):
+                    found.add("/" + path)
+    except OSError:
+        pass  # it has ended
+    return found
 
 
 def find_all() -> dict[str, Library]:

@@ -97,14 +97,16 @@ class Pair:
         Bytes of the socket buffers, for protocols that have them; None: what the system chooses.
     options : dict, optional
         For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu",
-        "spin_us" (how long a blocking wait polls before it sleeps; default 0, so that sleeping is measured), and without
-        a testbed "interface", one name or two with a comma between, for A and B.
+        "spin_us" (how long a blocking wait polls before it sleeps; default 0, so that sleeping is measured), and
+        without a testbed "interface", one name or two with a comma between, for A and B.
     timeout_s : float
         Longest time of a run, unless the run says otherwise.
 
     Attributes
     ----------
     protocol : Protocol
+    pids : list of int
+        The process of A and the process of B, as those know themselves (on a testbed, on their host).
     info : dict
         What is measured, for the result: "protocol", "level", "wait", "hosts", "library", "version", "transport",
         "interface", "mtu", "offloads", "form", "clock", "loop_overhead_s" (of the loop itself, per message), "cores".
@@ -153,6 +155,8 @@ class Pair:
         self._channels: list[Channel] = []
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._scratch: str | None = None
+        self._files: set[str] = set()  # in /dev/shm, which MPICH leaves there when it is killed
+        self.pids: list[int] = []
         self._runs = secrets.randbits(24)
         self._broken: str | None = None
         self._closed = False
@@ -179,10 +183,11 @@ class Pair:
         else:
             for side in range(2):
                 self._start_worker(side)
-        for channel in self._channels:
-            # A rank has said hello already: that is how it was known which one it is.
-            if library is None:
-                self._check_hello(self._answer_of(channel, time.monotonic() + _START_S)[0])
+        if library is None:  # a rank has said hello already: that is how it was known which one it is
+            for channel in self._channels:
+                hello, _ = self._answer_of(channel, time.monotonic() + _START_S)
+                self._check_hello(hello)
+                self.pids.append(hello["pid"])
 
     def _start_worker(self, side: int | None, n_sides: int = 1) -> None:
         """Start one worker with a channel for each side in it."""
@@ -239,15 +244,18 @@ class Pair:
                 ) from None
             self._processes.append(process)
             ranks: dict[int, Channel] = {}
+            pids: dict[int, int] = {}
             deadline = time.monotonic() + _START_S
             try:
                 while len(ranks) < 2:
                     channel = self._accept(listener, deadline)
                     hello, _ = self._answer_of(channel, deadline)
                     self._check_hello(hello)
-                    ranks[hello["rank"] if hello["rank"] is not None else len(ranks)] = channel
+                    rank = hello["rank"] if hello["rank"] is not None else len(ranks)
+                    ranks[rank], pids[rank] = channel, hello["pid"]
             finally:
                 self._channels = [ranks[rank] for rank in sorted(ranks)]
+                self.pids = [pids[rank] for rank in sorted(pids)]
 
     def _accept(self, listener: socket.socket, deadline: float) -> Channel:
         """Wait for a rank to call back, but not for one whose launcher has ended."""
@@ -277,6 +285,7 @@ class Pair:
         requests = [self._opening(side) for side in range(2)]
         deadline = time.monotonic() + _START_S
         offers = self._both(requests, deadline)
+        self._files.update(*(offer[0]["offer"].get("files", ()) for offer in offers))
         if hasattr(self, "_floor_fd"):
             os.close(self._floor_fd)
             del self._floor_fd
@@ -515,6 +524,8 @@ class Pair:
         if self._closed:
             return
         self._closed = True
+        if self._scratch:
+            self._files.update(*map(mpi.shared_files, self.pids))
         for channel in self._channels:
             channel.close()
         for process in self._processes:
@@ -536,6 +547,9 @@ class Pair:
             del self._floor_fd
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         self._output.close()
 
     def __enter__(self) -> Pair:

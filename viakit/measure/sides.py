@@ -23,6 +23,7 @@ import struct
 import time
 from typing import Any
 
+from viakit.measure import mpi
 from viakit.measure.endpoints import MeasureError
 
 __all__ = ["Side", "make_side", "pin"]
@@ -94,6 +95,7 @@ class Side:
         self.token = bytes.fromhex(request["token"])
         self.options: dict[str, Any] = request.get("options") or {}
         self.endpoint: Any = None
+        self.files: set[str] = set()  # what would be left in /dev/shm if this process were killed
 
     def open(self) -> dict[str, Any]:
         """Make what can be made alone; return what the peer must know."""
@@ -321,7 +323,8 @@ class MpiSide(Side):
                 f"{self.protocol}: rank {self.comm.rank} of {self.comm.size} where rank {self.side} of 2 was expected: "
                 "mpiexec and libmpi are of different families. Remedy: set MPI4PY_LIBMPI to the libmpi of that mpiexec"
             )
-        return {}
+        self.files = mpi.shared_files()
+        return {"files": sorted(self.files)}
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
         """Look the library's functions up."""

@@ -69,6 +69,9 @@ class _Session:
         """Remove what the coordinator would have removed."""
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
+        for path in self.side.files if self.side is not None else ():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     def _watch(self) -> None:
         """Wait for the end of the channel, and see to it that the worker ends too."""
@@ -122,9 +125,6 @@ class _Session:
         samples = endpoint.run()
         before, after = self.before, endpoint.counters()
         return {"counters": {key: after[key] - before[key] for key in after}}, samples
-
-    def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"info": self._ready().describe()}
 
     def _ready(self) -> Side:
         if self.side is None:

