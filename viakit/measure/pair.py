@@ -594,7 +594,7 @@ def _worker_command(arguments: list[str]) -> list[str]:
     """Return the command of a worker: the same Python and the same viakit, wherever the current directory is."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
     code = (
-        "import sys; sys.path[0:1] = []; sys.path.append(sys.argv.pop(1)); "
+        "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
         "from viakit.measure.worker import main; sys.exit(main())"
     )
     return [sys.executable, "-c", code, root, *arguments]
