@@ -6,8 +6,8 @@
 
 cdef enum:
     LONG_MESSAGE = 32768   # bytes from which a post gives the GIL away
-    POLLS_WITH_GIL = 64    # polls that spin_recv() does before it gives the GIL away: about two microseconds
-    POLLS_PER_LOOK = 512   # polls between looks at the clock
+    POLLS_WITH_GIL = 32    # polls that spin_recv() does before it gives the GIL away: about half a microsecond
+    POLLS_PER_LOOK = 96    # polls, a microsecond of them, between looks at the clock and offers of the core
 
 cdef int64_t LOOK_NS = 20000000   # between looks for signals while polling without the GIL
 
@@ -33,7 +33,8 @@ cdef VIP_RETURN _spin(VIP_VI_HANDLE vi, bint recv, int64_t deadline_ns, VIP_DESC
             if _interrupted(&_WAKE_FOR_EVENTS):
                 return VIP_TIMEOUT
             look_ns = now + LOOK_NS
-        sched_yield()   # the peer may need this core
+        # Where two processes that answer each other have to share one core, this is what lets the other one answer.
+        sched_yield()
 
 
 @cython.final
