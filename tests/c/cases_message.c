@@ -119,7 +119,11 @@ void sizes_b(side *s)
 
 static void maximal_both(side *s)
 {
-    size_t max = s->link->fault ? 256 << 10 : s->link->kind == ON_ETH || CHECK_SLOWER > 1 ? 8 << 20 : s->attr.MaxTransferSize;
+    size_t max = s->attr.MaxTransferSize;
+    if (s->link->kind == ON_ETH || CHECK_SLOWER > 1)
+        max = 8 << 20;
+    if (s->link->fault)
+        max = 256 << 10;
     for (int i = 0; i < 2; i++) { /* without flow control a link may lose a part of so long a message */
         endpoint e;
         endpoint_open_with(&e, s, s->levels[i], max + 4096, max, NULL, NULL);
@@ -550,7 +554,8 @@ static void both_ways_level(side *s, VIP_RELIABILITY_LEVEL level, uint64_t n, si
             post_recv(&e, prep_recv(&e, d, in[i % 64], longest));
         }
         if (vi_state(e.vi) != VIP_STATE_CONNECTED)
-            FAIL("connection lost after %llu sent, %llu received", (unsigned long long)sent, (unsigned long long)received);
+            FAIL("connection lost after %llu sent, %llu received", (unsigned long long)sent,
+                 (unsigned long long)received);
     }
     endpoint_disconnect(&e);
     endpoint_close(&e);

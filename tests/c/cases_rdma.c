@@ -146,7 +146,7 @@ typedef struct {
     const char *name;
     int64_t from_start; /* the write begins so far behind the start of the granted region... */
     size_t len;
-    int absolute;       /* ...or at this very address */
+    int absolute;                /* ...or at this very address */
     VIP_MEM_HANDLE wrong_handle; /* XORed to the handle */
     enum { GRANT, REGION_NOT_ENABLED, VI_NOT_ENABLED, OTHER_TAG, DEREGISTERED } grant;
 } denied_row;
@@ -420,7 +420,8 @@ void rdma_empty_queue_b(side *s)
         int before = error_count(s, VIP_ERROR_RECVQ_EMPTY);
         uint8_t *target_memory;
         endpoint_open(&e, s, s->levels[i], 4096);
-        target_memory = buffer(&e, 64); /* before the call below: a thread sanitizer sees no order through the other side */
+        /* Before the calls that follow: a thread sanitizer sees no order that comes about through the other side. */
+        target_memory = buffer(&e, 64);
         endpoint_connect(&e, "empty");
         offer(&e, target_memory, e.mh);
         if (s->levels[i] != VIP_SERVICE_RELIABLE_RECEPTION)

@@ -65,19 +65,19 @@ __attribute__((format(printf, 3, 4), noreturn)) static inline void check_fail(co
 
 #define FAIL(...) check_fail(__FILE__, __LINE__, __VA_ARGS__)
 
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond))                                                                                                   \
-            FAIL("expected: %s", #cond);                                                                               \
+#define CHECK(cond)                      \
+    do {                                 \
+        if (!(cond))                     \
+            FAIL("expected: %s", #cond); \
     } while (0)
 
 /* Two integers of any width; evaluated once. */
-#define CHECK_EQ(actual, expected)                                                                                     \
-    do {                                                                                                               \
-        long long check_a = (long long)(actual), check_e = (long long)(expected);                                      \
-        if (check_a != check_e)                                                                                        \
-            FAIL("%s is %lld (0x%llx), expected %s = %lld (0x%llx)", #actual, check_a, (unsigned long long)check_a,    \
-                 #expected, check_e, (unsigned long long)check_e);                                                     \
+#define CHECK_EQ(actual, expected)                                                                                  \
+    do {                                                                                                            \
+        long long check_a = (long long)(actual), check_e = (long long)(expected);                                   \
+        if (check_a != check_e)                                                                                     \
+            FAIL("%s is %lld (0x%llx), expected %s = %lld (0x%llx)", #actual, check_a, (unsigned long long)check_a, \
+                 #expected, check_e, (unsigned long long)check_e);                                                  \
     } while (0)
 
 static inline const char *check_return_name(int code)
@@ -87,32 +87,32 @@ static inline const char *check_return_name(int code)
 }
 
 /* A VIPL call and the VIP_RETURN it must give. */
-#define CHECK_RET(call, expected)                                                                                      \
-    do {                                                                                                               \
-        int check_a = (int)(call), check_e = (int)(expected);                                                          \
-        if (check_a != check_e)                                                                                        \
-            FAIL("%s returned %s, expected %s", #call, check_return_name(check_a), check_return_name(check_e));        \
+#define CHECK_RET(call, expected)                                                                               \
+    do {                                                                                                        \
+        int check_a = (int)(call), check_e = (int)(expected);                                                   \
+        if (check_a != check_e)                                                                                 \
+            FAIL("%s returned %s, expected %s", #call, check_return_name(check_a), check_return_name(check_e)); \
     } while (0)
 
 #define CHECK_OK(call) CHECK_RET(call, VIP_SUCCESS)
 
 /* The status word of a completed descriptor, without the bits in `ignore`. */
-#define CHECK_STATUS(desc, expected)                                                                                   \
-    do {                                                                                                               \
-        unsigned check_a = (desc)->CS.Status, check_e = (unsigned)(expected);                                          \
-        if (check_a != check_e)                                                                                        \
-            FAIL("status of %s is 0x%x, expected %s = 0x%x", #desc, check_a, #expected, check_e);                      \
+#define CHECK_STATUS(desc, expected)                                                              \
+    do {                                                                                          \
+        unsigned check_a = (desc)->CS.Status, check_e = (unsigned)(expected);                     \
+        if (check_a != check_e)                                                                   \
+            FAIL("status of %s is 0x%x, expected %s = 0x%x", #desc, check_a, #expected, check_e); \
     } while (0)
 
 /* Gives the core away until cond holds, or fails. */
-#define WAIT_UNTIL(cond)                                                                                               \
-    do {                                                                                                               \
-        double check_end = check_now() + CHECK_WAIT_S;                                                                 \
-        while (!(cond)) {                                                                                              \
-            if (check_now() > check_end)                                                                               \
-                FAIL("did not come true in %d s: %s", CHECK_WAIT_S, #cond);                                            \
-            sched_yield();                                                                                             \
-        }                                                                                                              \
+#define WAIT_UNTIL(cond)                                                    \
+    do {                                                                    \
+        double check_end = check_now() + CHECK_WAIT_S;                      \
+        while (!(cond)) {                                                   \
+            if (check_now() > check_end)                                    \
+                FAIL("did not come true in %d s: %s", CHECK_WAIT_S, #cond); \
+            sched_yield();                                                  \
+        }                                                                   \
     } while (0)
 
 static inline void check_on_alarm(int sig)
@@ -142,7 +142,8 @@ static inline void check_nothing_left(const char *file, int line)
     viakit_live live;
     viakit_live_objects(&live);
     if (live.nics || live.vis || live.cqs || live.ptags || live.regions || live.connections || live.allocations)
-        check_fail(file, line, "left behind: %u NICs, %u VIs, %u CQs, %u tags, %u regions, %u connections, %u allocations",
+        check_fail(file, line,
+                   "left behind: %u NICs, %u VIs, %u CQs, %u tags, %u regions, %u connections, %u allocations",
                    live.nics, live.vis, live.cqs, live.ptags, live.regions, live.connections, live.allocations);
 }
 #define CHECK_NOTHING_LEFT() check_nothing_left(__FILE__, __LINE__)

@@ -75,7 +75,11 @@ static viakit_verdict faulty(void *context, VIP_UINT64 index, int kind, size_t l
     side *s = context;
     unsigned die = (unsigned)(random_next(&s->rng) % 100);
     (void)index, (void)kind, (void)len;
-    return die < 5 ? VIAKIT_DROP : die < 10 ? VIAKIT_DUPLICATE : die < 15 ? VIAKIT_HOLD : die < 16 ? VIAKIT_CORRUPT : VIAKIT_PASS;
+    return die < 5    ? VIAKIT_DROP
+           : die < 10 ? VIAKIT_DUPLICATE
+           : die < 15 ? VIAKIT_HOLD
+           : die < 16 ? VIAKIT_CORRUPT
+                      : VIAKIT_PASS;
 }
 
 static void open_nic(side *s)
@@ -257,7 +261,8 @@ int harness_main(int argc, char **argv, const test_case *cases, size_t n_cases)
         n_known += wanted(&cases[i], argc, argv);
     if (n_known == 0 || (argc > 2 && n_known < argc - 2))
         return usage(argv[0], cases, n_cases);
-    if (link.kind == ON_ETH && (netns_enter(argv, why, sizeof(why)) || netns_make_pair(link.mtu, namespaces, why, sizeof(why)))) {
+    if (link.kind == ON_ETH &&
+        (netns_enter(argv, why, sizeof(why)) || netns_make_pair(link.mtu, namespaces, why, sizeof(why)))) {
         printf("skipped: %s\n", why);
         return CHECK_SKIPPED;
     }

@@ -36,8 +36,8 @@ struct side;
 typedef void side_function(struct side *s);
 
 enum {
-    CASE_NO_LOOP = 1,   /* needs two processes */
-    CASE_NO_ETH = 2,    /* about one process, or one host */
+    CASE_NO_LOOP = 1, /* needs two processes */
+    CASE_NO_ETH = 2,  /* about one process, or one host */
     CASE_ONLY_ETH = 4,
     CASE_NO_FAULT = 8,  /* looks at behaviour that faults change by design */
     CASE_KILLS_B = 16,  /* B ends by SIGKILL */
@@ -59,9 +59,9 @@ typedef struct side {
     side_role role;
     const link_spec *link;
     const test_case *test;
-    int ctl;              /* control channel */
-    pid_t peer_pid;       /* of the other side's process; own pid on loop */
-    char device[64];      /* what VipOpenNic was given */
+    int ctl;         /* control channel */
+    pid_t peer_pid;  /* of the other side's process; own pid on loop */
+    char device[64]; /* what VipOpenNic was given */
     viakit_nic_options options;
     VIP_NIC_HANDLE nic;
     VIP_NIC_ATTRIBUTES attr;
@@ -126,7 +126,7 @@ VIP_VI_STATE vi_state(VIP_VI_HANDLE vi);
 void wait_state(endpoint *e, VIP_VI_STATE state);
 int drain(VIP_VI_HANDLE vi); /* takes everything completed off both queues; number of descriptors */
 
-uint8_t *buffer(endpoint *e, size_t len);                  /* guarded, 64-byte aligned, filled with 0xEE */
+uint8_t *buffer(endpoint *e, size_t len);                     /* guarded, 64-byte aligned, filled with 0xEE */
 VIP_DESCRIPTOR *descriptor(endpoint *e, unsigned n_segments); /* zeroed, 64-byte aligned */
 void check_guards(endpoint *e);
 

@@ -437,9 +437,15 @@ static const char *descriptor_event(scene *s, const char *row, int column, VIP_M
 
 int drive_descriptor(const char *row, int column, char *seen)
 {
-    static const char *const rows[] = {"PostRecv", "RecvDone", "RecvWait", "message arrives",
-                                       "message arrives that is too long", "message arrives, memory deregistered",
-                                       "memory deregistered", "Disconnect", "partner disconnects"};
+    static const char *const rows[] = {"PostRecv",
+                                       "RecvDone",
+                                       "RecvWait",
+                                       "message arrives",
+                                       "message arrives that is too long",
+                                       "message arrives, memory deregistered",
+                                       "memory deregistered",
+                                       "Disconnect",
+                                       "partner disconnects"};
     scene s;
     VIP_MEM_ATTRIBUTES attr;
     VIP_MEM_HANDLE extra;

@@ -150,11 +150,12 @@ static void copies_large_both(side *s)
     ping_pong(&e, LARGE, N);
     SIDE_SYNC(s, 2);
     CHECK_OK(viakit_nic_counters(s->nic, after));
-    printf("       %s %c: %.2f bytes copied per byte received; %llu copies through a mapping, %llu by process_vm_readv, "
-           "%llu through a ring\n",
-           s->link->name, s->role == SIDE_A ? 'A' : 'B', (double)SINCE(bytes_copied) / LARGE / N,
-           (unsigned long long)SINCE(copies_mapped), (unsigned long long)SINCE(copies_cma),
-           (unsigned long long)SINCE(copies_ring));
+    printf(
+        "       %s %c: %.2f bytes copied per byte received; %llu copies through a mapping, %llu by process_vm_readv, "
+        "%llu through a ring\n",
+        s->link->name, s->role == SIDE_A ? 'A' : 'B', (double)SINCE(bytes_copied) / LARGE / N,
+        (unsigned long long)SINCE(copies_mapped), (unsigned long long)SINCE(copies_cma),
+        (unsigned long long)SINCE(copies_ring));
     if (s->link->mapped) {
         CHECK(SINCE(bytes_copied) >= (VIP_UINT64)LARGE * N);
         CHECK(SINCE(bytes_copied) <= (VIP_UINT64)(LARGE + 64) * N); /* and where to find it, through the ring */

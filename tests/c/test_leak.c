@@ -71,7 +71,8 @@ static void test_device(const char *device, int rounds)
     int fds, maps, files = 0;
     CHECK(mem != MAP_FAILED);
     snprintf(check_context, sizeof(check_context), "leak %s", device);
-    for (int i = 0; i < 20; i++) /* what is made once for good (pools, thread stacks the C library keeps) is made here */
+    for (int i = 0; i < 20;
+         i++) /* what is made once for good (pools, thread stacks the C library keeps) is made here */
         once(device, mem, i & 1);
     fds = count_entries("/proc/self/fd");
     maps = count_lines("/proc/self/maps");
