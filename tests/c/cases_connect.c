@@ -380,7 +380,7 @@ static void many_both(side *s)
     for (int i = 0; i < MANY; i++) {
         char name[32];
         snprintf(name, sizeof(name), "many-%d", i);
-        endpoint_open(&e[i], s, s->levels[i % s->n_levels], 4096);
+        endpoint_open(&e[i], s, s->levels[i % s->n_burst_levels], 4096);
         endpoint_connect(&e[i], name);
         rd[i] = descriptor(&e[i], 1);
         sd[i] = descriptor(&e[i], 1);

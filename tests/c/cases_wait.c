@@ -141,7 +141,7 @@ static void cq_ring(side *s)
     for (int i = 0; i < N_VIS; i++) {
         char name[16];
         snprintf(name, sizeof(name), "cq-%d", i);
-        endpoint_open_with(&e[i], s, s->levels[i % s->n_levels], PER_VI * 1024, 0, cq, cq);
+        endpoint_open_with(&e[i], s, s->levels[i % s->n_burst_levels], PER_VI * 1024, 0, cq, cq);
         for (int k = 0; k < PER_VI; k++) {
             sd[i][k] = descriptor(&e[i], 1);
             post_recv(&e[i], prep_recv(&e[i], rd[i][k] = descriptor(&e[i], 1), buffer(&e[i], 100), 100));

@@ -108,6 +108,7 @@ static void run_side(side *s)
     pid_t pid = getpid();
     open_nic(s);
     s->n_levels = s->link->fault ? 2 : 3;
+    s->n_burst_levels = s->link->fault || s->link->kind == ON_ETH ? 2 : 3;
     memcpy(s->levels, all, sizeof(all));
     CHECK_EQ(s->attr.NicAddressLen, 6);
     side_send(s, s->attr.LocalNicAddress, 6);
