@@ -122,19 +122,24 @@ typedef struct {
 #define BENCH_ERROR_LEN 512
 
 /* Counters that every protocol shares; via adds the NIC's own (viakit.h) under their names. */
-#define BENCH_COUNTERS(X)                                                                                              \
-    X(messages_sent)                                                                                                   \
-    X(messages_received)                                                                                               \
-    X(bytes_sent) X(bytes_received) X(system_calls) /* made by the endpoint to move data or to wait */                 \
-        X(empty_polls)                              /* looked for a message and found none */                          \
-        X(timeouts)                                 /* a datagram was not acknowledged in time */                      \
-        X(frames_retransmitted)                     /* datagrams sent again */                                         \
-        X(acks_sent)                                /* datagrams sent only to acknowledge */                           \
-        X(frames_dropped)                           /* datagrams that came twice, out of order, or from another run */ \
-        X(cpu_user_ns) X(cpu_system_ns) X(voluntary_switches) X(involuntary_switches) /* of the measuring thread */
+#define BENCH_COUNTERS(X)                                                             \
+    X(messages_sent, "credits and answers of a byte among them")                      \
+    X(messages_received, "as well")                                                   \
+    X(bytes_sent, "of payload")                                                       \
+    X(bytes_received, "of payload")                                                   \
+    X(system_calls, "made by the endpoint to move data or to wait")                   \
+    X(empty_polls, "looked for a message and found none")                             \
+    X(timeouts, "a datagram was not acknowledged in time")                            \
+    X(frames_retransmitted, "datagrams sent again")                                   \
+    X(acks_sent, "datagrams sent only to acknowledge")                                \
+    X(frames_dropped, "datagrams that came twice, out of order, or from another run") \
+    X(cpu_user_ns, "processor time of the measuring thread")                          \
+    X(cpu_system_ns, "and of the kernel on its behalf")                               \
+    X(voluntary_switches, "the thread slept")                                         \
+    X(involuntary_switches, "the core was taken from it")
 
 typedef enum {
-#define BENCH_X(name) BENCH_COUNTER_##name,
+#define BENCH_X(name, text) BENCH_COUNTER_##name,
     BENCH_COUNTERS(BENCH_X)
 #undef BENCH_X
         BENCH_N_COUNTERS

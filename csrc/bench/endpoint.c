@@ -48,7 +48,7 @@ void bench_close(bench_ep *ep)
 
 const char *bench_counter_name(int counter)
 {
-#define BENCH_X(name) #name,
+#define BENCH_X(name, text) #name,
     static const char *const names[] = {BENCH_COUNTERS(BENCH_X)};
 #undef BENCH_X
     return counter >= 0 && counter < BENCH_N_COUNTERS ? names[counter] : NULL;

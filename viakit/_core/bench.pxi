@@ -1,5 +1,5 @@
-# The measuring loop and its endpoints (csrc/bench). viakit.measure makes connections and keeps the two sides in step; this
-# file converts, checks and calls.
+# The measuring loop and its endpoints (csrc/bench). viakit.measure makes connections and keeps the two sides in step;
+# this file converts, checks and calls.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
@@ -341,8 +341,8 @@ cdef class BenchEndpoint:
         Returns
         -------
         bytes
-            Native doubles, nanoseconds: one-way times (ping-pong: half of each round trip) or times per message (stream,
-            bidir: one per repeat). Empty on side B.
+            Native doubles, nanoseconds: one-way times (ping-pong: half of each round trip) or times per message
+            (stream, bidir: one per repeat). Empty on side B.
 
         Raises
         ------

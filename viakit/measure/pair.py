@@ -198,7 +198,7 @@ class Pair:
             theirs.append(other)
         fds = [sock.fileno() for sock in theirs]
         command = _worker_command([part for fd in fds for part in ("--fd", str(fd))])
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
         try:
             if self._testbed is not None and side is not None:
                 process: Any = self._testbed.hosts[side].popen(command, pass_fds=fds, **pipes)

@@ -69,8 +69,7 @@ def _library_in_process(pattern: str) -> str | None:
     """Return the path of a shared library that this process has loaded."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
-            path = line.rstrip("\n").partition("/")[1:]
-            path = "".join(path)
+            path = "".join(line.rstrip("\n").partition("/")[1:])
             if re.search(pattern, os.path.basename(path)):
                 return path
     return None
@@ -462,7 +461,9 @@ class PyViaSide(ViaSide):
         choices = self._choices()
         try:
             spin_us = None if self.polled else choices["spin_us"] or -1
-            self.nic = via.Nic(self.device(), form=choices["form"] or None, mtu=choices["mtu"] or None, spin_us=spin_us)
+            self.nic = via.Nic(
+                self.device(), form=via.Form(choices["form"]), mtu=choices["mtu"] or None, spin_us=spin_us
+            )
         except (OSError, RuntimeError, ValueError) as error:
             raise self._explain(error) from None
         self.vi = self.nic.create_vi(reliability=choices["reliability"])
