@@ -58,11 +58,14 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(close_with_everything, 0, NULL)
 
 /* cases_wait.c */
-#define WAIT_CASES(X)                                                                        \
-    X(wait_timeouts, 0, NULL)                                                                \
-    X(sleeper_woken, 0, NULL)                                                                \
-    X(completion_queue, 0, wrap_soon)   \ X(cq_wait_thread, 0, NULL) X(interrupted, 0, NULL) \
-        X(no_thread, CASE_NO_THREAD, NULL) X(opened_twice, CASE_NO_ETH, NULL)
+#define WAIT_CASES(X)                  \
+    X(wait_timeouts, 0, NULL)          \
+    X(sleeper_woken, 0, NULL)          \
+    X(completion_queue, 0, wrap_soon)  \
+    X(cq_wait_thread, 0, NULL)         \
+    X(interrupted, 0, NULL)            \
+    X(no_thread, CASE_NO_THREAD, NULL) \
+    X(opened_twice, CASE_NO_ETH, NULL)
 
 #define ALL_CASES(X) CONNECT_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
 
