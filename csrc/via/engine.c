@@ -61,7 +61,7 @@ void via_drive_slow(struct via_nic *nic)
 {
     nic->now = vk_now();
     if (nic->ack_list)
-        via_flush_acks(nic);
+        via_flush_acks(nic, 0);
     if (nic->now >= nic->timers_at) {
         nic->timers_at = VK_NEVER;
         via_reliable_timers(nic);
@@ -166,7 +166,7 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
 {
     uint64_t now = nic->now = vk_now();
     if (nic->ack_list)
-        via_flush_acks(nic); /* nobody will, while we sleep */
+        via_flush_acks(nic, 1); /* nobody will, while we sleep */
     uint64_t ns = until_due(nic, now, most);
     nic->sleeper_thread = via_thread_id_make();
     nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;

@@ -146,17 +146,21 @@ struct via_vi {
     uint32_t flight_end[VIA_FLIGHT]; /* psn after the last frame of each link send in flight */
     uint32_t flight_head, flight_tail;
     uint32_t window;           /* congestion window, link sends */
+    uint32_t threshold;        /* below it the window doubles per round trip */
+    uint32_t undo_window;      /* before the last loss */
     uint32_t window_credit;    /* acknowledged sends since the window last grew */
     uint32_t recover_psn;      /* a NAK before this one was answered already */
     uint64_t rto_deadline;     /* VK_NEVER: nothing to wait for */
-    uint64_t rto;              /* present time-out, ns */
+    uint64_t rto, rto_base;    /* present time-out, and the one to begin with, ns */
     uint32_t retries;
     uint8_t probing;
 
     /* receiver */
     uint32_t expected_psn;
     uint32_t acked_psn;        /* last acknowledgement we sent */
-    uint8_t ack_owed, nak_sent;
+    uint8_t ack_owed;          /* 1: when it has waited long enough, 2: at the next idle look */
+    uint8_t nak_sent;
+    uint64_t ack_owed_at;
     uint32_t ahead_psn;        /* the last frame that came too early */
     uint8_t rx_active;         /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
     uint8_t rx_skip;           /* drop pieces until the next first one */
@@ -444,8 +448,8 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack);
 void via_complete_sends(struct via_vi *vi);
 void via_negative(struct via_vi *vi, uint32_t from);
 void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status);
-void via_owe_ack(struct via_vi *vi);
-void via_flush_acks(struct via_nic *nic);
+void via_owe_ack(struct via_vi *vi, int urgent);
+void via_flush_acks(struct via_nic *nic, int all);
 void via_reliable_timers(struct via_nic *nic);
 void via_arm_rto(struct via_vi *vi);
 

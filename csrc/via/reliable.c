@@ -11,10 +11,14 @@
  * number completes it. The receiver keeps no frame that comes too early: it asks once per pass for the missing one, and the sender goes
  * back to it. Keeping early frames and repeating single ones (selective repeat) would go into out_of_sequence() and via_negative().
  *
- * The window counts link sends, not bytes: each takes one slot of the receiver's ring, a super-frame as much as a small frame. It opens by one per
- * round trip and is halved by a loss.
+ * The window counts link sends, not bytes: each takes one slot of the receiver's ring, a super-frame as much as a small frame. It opens by one
+ * per round trip and is halved by a loss; a time-out closes it, from where it doubles per round trip up to half its former size; and a
+ * time-out that turns out to have been too early (an acknowledgement for what was not sent again yet) is undone.
  */
 #include "internal.h"
+
+#define RTO_LONGEST (500 * VK_MS)
+#define RTO_BASE_LONGEST (160 * VK_MS) /* what early time-outs may make of the first one */
 
 static inline uint32_t end_of(const struct via_work *w)
 {
@@ -52,7 +56,9 @@ static void open_window(struct via_vi *vi, uint32_t n)
 {
     uint32_t most = vi->nic->options.window;
     vi->window_credit += n;
-    if (vi->window < most && vi->window_credit >= vi->window) {
+    if (vi->window < vi->threshold) /* back to half of where the loss was: doubling per round trip */
+        vi->window = vi->window + n < vi->threshold ? vi->window + n : vi->threshold;
+    else if (vi->window < most && vi->window_credit >= vi->window) {
         vi->window_credit = 0;
         vi->window++;
     }
@@ -68,13 +74,16 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
     }
     vi->una_psn = ack;
     vi->retries = 0;
-    vi->rto = (uint64_t)vi->nic->options.rto_us * VK_US;
+    vi->rto = vi->rto_base;
     uint32_t head = vi->flight_head;
     while (vi->flight_head != vi->flight_tail && !wire_before(ack, vi->flight_end[vi->flight_head & (VIA_FLIGHT - 1)]))
         vi->flight_head++;
     open_window(vi, vi->flight_head - head);
-    if (wire_before(vi->tx_psn, ack)) { /* was going back for what arrived after all */
+    if (wire_before(vi->tx_psn, ack)) { /* was going back for what had arrived: the time-out was a mistake */
         vi->tx_psn = ack;
+        if (vi->undo_window > vi->window)
+            vi->window = vi->threshold = vi->undo_window;
+        vi->rto_base = vi->rto_base * 2 < RTO_BASE_LONGEST ? vi->rto_base * 2 : RTO_BASE_LONGEST;
         while (vi->send.next != vi->send.posted) {
             struct via_work *w = via_work_at(&vi->send, vi->send.next);
             if (!w->started || wire_before(ack, end_of(w)))
@@ -91,12 +100,14 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
         via_transmit(vi);
 }
 
-/* Back to the oldest frame that is not acknowledged. */
-static void go_back(struct via_vi *vi)
+/* Back to the oldest frame that is not acknowledged. A gap that the receiver reported halves the window; silence closes it. */
+static void go_back(struct via_vi *vi, int timed_out)
 {
     vi->tx_psn = vi->una_psn;
     vi->flight_head = vi->flight_tail;
-    vi->window = vi->window / 2 > 2 ? vi->window / 2 : 2;
+    vi->undo_window = vi->window;
+    vi->threshold = vi->window / 2 > 4 ? vi->window / 2 : 4;
+    vi->window = timed_out ? 2 : vi->threshold;
     vi->window_credit = 0;
     uint32_t i = vi->send.done;
     while (i != vi->send.next && !wire_before(vi->una_psn, end_of(via_work_at(&vi->send, i))))
@@ -109,7 +120,7 @@ void via_negative(struct via_vi *vi, uint32_t from)
     via_acknowledged(vi, from);
     if (vi->state != VIP_STATE_CONNECTED || from != vi->una_psn || vi->una_psn == vi->tx_psn)
         return;
-    go_back(vi);
+    go_back(vi, 0);
     vi->rto_deadline = VK_NEVER;
     via_transmit(vi);
 }
@@ -127,10 +138,12 @@ void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status)
     via_break(vi, 1);
 }
 
-void via_owe_ack(struct via_vi *vi)
+void via_owe_ack(struct via_vi *vi, int urgent)
 {
     struct via_nic *nic = vi->nic;
-    vi->ack_owed = 1;
+    if (!vi->ack_owed)
+        vi->ack_owed_at = nic->now;
+    vi->ack_owed |= urgent ? 2 : 1;
     if (vi->on_ack_list)
         return;
     vi->on_ack_list = 1;
@@ -139,8 +152,9 @@ void via_owe_ack(struct via_vi *vi)
     via_timer(nic, nic->now + (uint64_t)nic->options.ack_delay_us * VK_US);
 }
 
-/* Sends the acknowledgements for which no frame came along. */
-void via_flush_acks(struct via_nic *nic)
+/* Sends the acknowledgements for which no frame came along. In the middle of a message there is no hurry: the sender says when its window
+ * fills; so these wait for ack_delay_us, or until everybody goes to sleep (all). */
+void via_flush_acks(struct via_nic *nic, int all)
 {
     struct via_vi *vi = nic->ack_list;
     nic->ack_list = NULL;
@@ -148,9 +162,11 @@ void via_flush_acks(struct via_nic *nic)
         struct via_vi *next = vi->ack_next;
         vi->on_ack_list = 0;
         if (vi->ack_owed && vi->state == VIP_STATE_CONNECTED) {
-            via_send_control(vi, WIRE_ACK, 0, 0);
-            if (vi->ack_owed) /* the link was full */
-                via_owe_ack(vi);
+            uint64_t due = vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US;
+            if (all || vi->ack_owed > 1 || nic->now >= due)
+                via_send_control(vi, WIRE_ACK, 0, 0);
+            if (vi->ack_owed) /* not yet, or the link was full */
+                via_owe_ack(vi, vi->ack_owed > 1);
         }
         vi = next;
     }
@@ -167,15 +183,14 @@ static void give_up(struct via_vi *vi)
 static void time_out(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
-    uint64_t longest = 500 * VK_MS;
     VI_COUNT(vi, timeouts, 1);
     if (++vi->retries > nic->options.max_retries) {
         give_up(vi);
         return;
     }
-    vi->rto = vi->rto * 2 < longest ? vi->rto * 2 : longest;
+    vi->rto = vi->rto * 2 < RTO_LONGEST ? vi->rto * 2 : RTO_LONGEST;
     if (vi->una_psn != vi->tx_psn) {
-        go_back(vi);
+        go_back(vi, 1);
         vi->rto_deadline = VK_NEVER;
         via_transmit(vi);
     }
@@ -197,7 +212,7 @@ static void keep_alive(struct via_vi *vi)
         if (vi->probing) {
             vi->probing = 0;
             vi->retries = 0;
-            vi->rto = (uint64_t)nic->options.rto_us * VK_US;
+            vi->rto = vi->rto_base;
             if (vi->una_psn == vi->tx_psn)
                 vi->rto_deadline = VK_NEVER;
         }

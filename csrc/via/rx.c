@@ -343,7 +343,7 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h)
     if (wire_before(h->psn, vi->expected_psn)) {
         VI_COUNT(vi, dropped_duplicate, 1);
         if (vi->reliable)
-            via_owe_ack(vi); /* our acknowledgement may have been lost */
+            via_owe_ack(vi, 1); /* our acknowledgement may have been lost */
         return 0;
     }
     if (!vi->reliable) {
@@ -385,7 +385,7 @@ static void data_frame(struct via_vi *vi, const struct wire_header *h, const uin
         if (h->flags & WIRE_FLAG_ACK_NOW)
             via_send_control(vi, WIRE_ACK, 0, 0);
         else
-            via_owe_ack(vi);
+            via_owe_ack(vi, h->flags & WIRE_FLAG_LAST);
     }
 }
 

@@ -89,9 +89,9 @@ void via_vi_reset(struct via_vi *vi)
     vi->confirmed = 0;
     vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->recover_psn = first;
     vi->flight_head = vi->flight_tail = first;
-    vi->window = vi->nic->options.window;
+    vi->window = vi->threshold = vi->undo_window = vi->nic->options.window;
     vi->window_credit = 0;
-    vi->rto = (uint64_t)vi->nic->options.rto_us * VK_US;
+    vi->rto = vi->rto_base = (uint64_t)vi->nic->options.rto_us * VK_US;
     vi->rto_deadline = VK_NEVER;
     vi->retries = 0;
     vi->probing = 0;
