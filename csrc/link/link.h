@@ -76,8 +76,9 @@ struct link_ops {
     int (*send)(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
 
     /* The short way for what most messages are: one frame, no block behind the header, one piece of fewer than short_below bytes.
-     * header is complete but for checksum. 1 taken, 0 not now. */
-    int (*send_short)(struct link *link, struct link_peer *peer, struct wire_header *header, const void *payload, size_t len);
+     * header is complete but for the checksum and its flag, as words: narrow stores followed by a wide load of the same bytes would wait
+     * for all stores before them. 1 taken, 0 not now. */
+    int (*send_short)(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload, size_t len);
 
     /* Delivers what has arrived, at most budget slots. Returns the number of slots handled. */
     int (*poll)(struct link *link, int budget);

@@ -8,11 +8,11 @@
  *
  * A ring is an array of cells of one cache line. A frame takes whole cells:
  *
- *   cell k    | control | frame bytes 0..59   |      control: 0 empty, else length << 2 | type, stored last
- *   cell k+1  | frame bytes 60..123           |
+ *   cell k    | control, 8 bytes | frame bytes 0..55 |      control: 0 empty, else length << 2 | type, stored last
+ *   cell k+1  | frame bytes 56..119                  |
  *
- * The receiver polls the control word of the next cell, so a small message crosses from core to core as one cache line.
- * It zeroes the first word of each cell it has read (any of them may be the place of a later control word) and
+ * The receiver polls the control word of the next cell, so a message of up to 24 bytes crosses from core to core as one cache
+ * line. It zeroes the first word of each cell it has read (any of them may be the place of a later control word), and
  * now and then publishes how far it has come; the sender looks there only when it runs out of room.
  */
 #ifndef VIAKIT_SHM_H
@@ -24,13 +24,15 @@
 #include "link.h"
 
 #define SHM_CELL 64
-#define SHM_CELLS 4096 /* per ring: 256 KiB */
+#define SHM_CELLS 1024 /* per ring: 64 KiB, so that both directions stay in the second-level cache */
 #define SHM_MASK (SHM_CELLS - 1)
 #define SHM_MAX_PAYLOAD 8192
 #define SHM_SHORT_BELOW 1024 /* longer messages may go by reference (via/tx.c) */
 #define SHM_MAGIC 0x56696153686d3031ull /* of segments and greetings; its last digits are the layout's version */
 
-enum { SHM_FRAME = 1, SHM_FILLER = 2 };
+#define SHM_CONTROL 8 /* bytes of the control word, before the frame */
+
+enum { SHM_FRAME = 1, SHM_FILLER = 2 }; /* filler: the ring goes on at its beginning */
 
 struct shm_ring {
     uint32_t consumed; /* cells, free-running; written by the receiver only */
@@ -76,8 +78,8 @@ struct link_peer {
     struct shm_rings *rings;
     struct shm_ring *tx, *rx;
     uint32_t tx_at, tx_free_until; /* next cell to write; cells before this are known to be free */
-    uint32_t rx_at, rx_published;
-    const uint32_t *rx_next; /* control word of the cell at rx_at: all that an idle look reads */
+    uint32_t rx_at, rx_freed, rx_published; /* cells read, zeroed, reported free: free-running */
+    const uint64_t *rx_next; /* control word of the cell at rx_at: all that an idle look reads */
     struct shm_station *station; /* the peer's segment; NULL until greeted */
     size_t station_len;
 };

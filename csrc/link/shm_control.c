@@ -35,7 +35,7 @@ struct greeting {
 };
 
 static uint64_t probe_word = SHM_MAGIC;
-static const uint32_t nothing;
+static const uint64_t nothing;
 
 static void prefix_of(const struct link *link, char prefix[96])
 {
@@ -173,7 +173,7 @@ static int map_rings(struct link_peer *peer, int fd)
     peer->tx = peer->caller ? &peer->rings->to_listener : &peer->rings->to_caller;
     peer->rx = peer->caller ? &peer->rings->to_caller : &peer->rings->to_listener;
     peer->tx_free_until = SHM_CELLS;
-    peer->rx_next = (const uint32_t *)(const void *)peer->rx->cells[0];
+    peer->rx_next = (const uint64_t *)(const void *)peer->rx->cells[0];
     return 0;
 }
 
@@ -378,6 +378,7 @@ void shm_drop_peer(struct link_peer *peer)
     if (peer->station)
         munmap(peer->station, peer->station_len);
     peer->rx_next = &nothing; /* polling goes on over the dead */
+    peer->rx_freed = peer->rx_at;
     peer->rings = NULL;
     peer->station = NULL;
     peer->event_fd = peer->socket = -1;

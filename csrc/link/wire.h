@@ -110,6 +110,20 @@ struct wire_connect {
 } __attribute__((packed, aligned(4)));
 _Static_assert(sizeof(struct wire_connect) == 40, "the connection block is 40 bytes");
 
+/* The header as four words, for those who must not take it apart byte by byte:
+ * {version_kind, flags, len, dst_port, dst_vi} {src_port, src_vi, key} {psn, ack} {immediate, crc}. */
+#define WIRE_WORDS 4
+
+static inline uint64_t wire_word_destination(int version_kind, int flags, uint16_t len, uint16_t port, uint16_t vi)
+{
+    return (uint64_t)version_kind | (uint64_t)flags << 8 | (uint64_t)len << 16 | (uint64_t)port << 32 | (uint64_t)vi << 48;
+}
+
+static inline uint64_t wire_word_source(uint16_t port, uint16_t vi, uint32_t key)
+{
+    return (uint64_t)port | (uint64_t)vi << 16 | (uint64_t)key << 32;
+}
+
 #define WIRE_MAX_DISCRIMINATOR 64
 
 static inline uint8_t wire_version_kind(int kind)

@@ -85,6 +85,10 @@ static void join(struct via_vi *vi, const uint8_t address[6], struct link_peer *
     vi->lossless = c->lossless && nic->limits.lossless && nic->filter == NULL;
     vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND), .dst_port = port, .dst_vi = number,
                                          .src_port = nic->limits.port, .src_vi = vi->number, .key = c->key};
+    vi->tx_words[0] = wire_word_destination(vi->tx_header.version_kind, WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, port, number);
+    vi->tx_words[1] = wire_word_source(nic->limits.port, vi->number, c->key);
+    vi->rx_source = wire_word_source(port, number, vi->key);
+    vi->owes_acks = vi->reliable && !vi->lossless;
     vi->state = VIP_STATE_CONNECTED;
     vi->heard_at = nic->now = vk_now();
     nic->n_connected++;
@@ -712,6 +716,7 @@ void via_disconnect(struct via_vi *vi)
     }
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;
+    vi->rx_source = 0;
     vi->key = 0;
     vi->state = VIP_STATE_IDLE;
     vi->ack_owed = 0;

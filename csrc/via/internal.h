@@ -69,18 +69,21 @@ static inline const VIP_DESCRIPTOR_SEGMENT *via_segment(const VIP_DESCRIPTOR *d,
 /* A posted descriptor. psn fields are valid once transmission began. */
 struct via_work {
     VIP_DESCRIPTOR *descriptor;
-    VIP_MEM_HANDLE handle; /* of the memory that holds the descriptor */
+    void *data;            /* is_short: the one segment ... */
     uint32_t len;          /* message length in bytes */
+    uint32_t room;         /* ... its length ... */
+    uint32_t epoch;        /* ... and nic->region_epoch when it was found granted */
+    uint32_t error;        /* status bits found when posted: completes with these in its turn */
     uint32_t first_psn;    /* of its first frame */
     uint32_t n_frames;
-    uint32_t error;        /* status bits found when posted: completes with these in its turn */
     uint16_t control, seg_count;
+    uint8_t is_short;      /* one segment: a send may go by transmit_short(), a receive be filled by whole_message() */
     uint8_t how;           /* VIA_HOW_* */
     uint8_t started, sent; /* first / last frame handed to the link */
     uint8_t wait_ack;      /* completes on acknowledgement, not on sending */
-    uint8_t is_short;      /* a send of at most one segment: see transmit_short() */
-    const void *data;      /* that segment */
+    uint8_t pad[7];
 };
+_Static_assert(sizeof(struct via_work) <= 64, "an entry is a cache line");
 
 enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2 };
 
@@ -136,7 +139,9 @@ struct via_vi {
     uint8_t peer_rdma_write;
     uint8_t confirmed;         /* the peer is known to be connected (it sent CONFIRM or data) */
     uint32_t chunk;            /* payload bytes per frame, both sides agree */
-    struct wire_header tx_header; /* what all our frames to this peer have in common */
+    struct wire_header tx_header; /* what all our frames to this peer have in common ... */
+    uint64_t tx_words[2];      /* ... and the first two words of a whole message, but for its length */
+    uint64_t rx_source;        /* second word of the peer's frames; 0 unless CONNECTED */
 
     /* transmitter */
     uint32_t next_psn;         /* of the next new frame */
@@ -164,6 +169,7 @@ struct via_vi {
     uint32_t ahead_psn;        /* the last frame that came too early */
     uint8_t rx_active;         /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
     uint8_t rx_skip;           /* drop pieces until the next first one */
+    uint8_t owes_acks;         /* data is to be acknowledged although no flag says so */
     uint8_t heard;             /* something arrived since the last look of the keep-alive */
     uint32_t rx_len;           /* bytes of it placed so far */
     uint32_t rx_segment, rx_segment_used; /* where in the receive descriptor */
@@ -249,6 +255,7 @@ struct via_nic {
     int pid;                 /* process that opened it */
     int closing;
     int checksum;
+    uint64_t whole_message;  /* first word of a frame that is a whole message for this NIC, but for length and VI */
     viakit_nic_options options;
     char device[64];
 
@@ -260,6 +267,7 @@ struct via_nic {
 
     struct via_region *regions; /* [VIA_MAX_REGIONS] */
     uint32_t region_free, region_touched, n_regions;
+    uint32_t region_epoch;   /* moves on when a region goes or changes: what was granted before must be checked again */
     struct via_allocation *allocations; /* by viakit_alloc, not freed yet */
     uint64_t bytes_registered, bytes_pinned;
     struct via_ptag *ptags[VIA_MAX_PTAGS];

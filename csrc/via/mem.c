@@ -291,6 +291,7 @@ static struct via_region *find_region(struct via_nic *nic, const void *address, 
  * clear that they died in the middle. */
 static void drop_region(struct via_nic *nic, struct via_region *r)
 {
+    nic->region_epoch++;
     vk_store_release(&r->handle, 0);
     vk_fence_full(); /* handle is gone before users is looked at */
     uint64_t give_up = 0;
@@ -379,6 +380,7 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
     else {
         ptag_use(nic, r->ptag, -1);
         ptag_use(nic, ptag, 1);
+        nic->region_epoch++;
         vk_store_release(&r->ptag, ptag);
         vk_store_release(&r->rights, rights_of(attributes));
     }

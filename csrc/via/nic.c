@@ -83,6 +83,7 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
         return code_of(error); /* the link has explained */
     }
     nic->checksum = nic->limits.checksum;
+    nic->whole_message = wire_word_destination(wire_version_kind(WIRE_SEND), WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, nic->limits.port, 0);
     if (nic->limits.max_batch > VIA_BATCH)
         nic->limits.max_batch = VIA_BATCH;
     error = via_mem_init(nic);

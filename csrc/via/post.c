@@ -54,12 +54,20 @@ static uint32_t check_send(const struct via_vi *vi, const VIP_DESCRIPTOR *d, str
     return error;
 }
 
-static uint32_t check_recv(const struct via_vi *vi, const VIP_DESCRIPTOR *d)
+static uint32_t check_recv(const struct via_vi *vi, const VIP_DESCRIPTOR *d, struct via_work *w)
 {
     uint64_t sum = 0;
+    w->is_short = 0;
     if ((d->CS.Control & ~(VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE)) != 0 || d->CS.SegCount > VIA_MAX_SEGMENTS)
         return VIP_STATUS_FORMAT_ERROR;
-    return check_segments(vi, d, 0, d->CS.SegCount, &sum);
+    uint32_t error = check_segments(vi, d, 0, d->CS.SegCount, &sum);
+    if (d->CS.SegCount == 1 && !error) {
+        w->is_short = 1;
+        w->data = d->DS[0].Local.Data.Address;
+        w->room = d->DS[0].Local.Length;
+        w->epoch = vi->nic->region_epoch;
+    }
+    return error;
 }
 
 /* The checks that fail the call itself: nothing is queued then. */
@@ -92,11 +100,10 @@ static inline int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP
     return via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT) + 16 * n, vi->ptag);
 }
 
-static struct via_work *append(struct via_queue *q, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle)
+static struct via_work *append(struct via_queue *q, VIP_DESCRIPTOR *d)
 {
     struct via_work *w = via_work_at(q, q->posted);
     w->descriptor = d;
-    w->handle = handle;
     w->control = d->CS.Control;
     w->seg_count = d->CS.SegCount;
     w->how = VIA_HOW_FRAMES;
@@ -121,8 +128,8 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
         via_leave(nic);
         return code;
     }
-    struct via_work *w = append(q, d, mem);
-    w->error = recv ? check_recv(vi, d) : check_send(vi, d, w);
+    struct via_work *w = append(q, d);
+    w->error = recv ? check_recv(vi, d, w) : check_send(vi, d, w);
     q->posted++;
     if (recv) {
         if (vk_unlikely(w->error))

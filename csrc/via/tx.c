@@ -487,19 +487,17 @@ static inline int transmit_short(struct via_vi *vi, struct via_work *w)
     if (!w->is_short || w->len >= nic->limits.short_below || w->error || nic->filter || vi->tx_psn != vi->next_psn ||
         vi->high_psn != vi->next_psn || !window_open(vi))
         return 0;
-    struct wire_header h = vi->tx_header;
     int wait_ack = vi->reliable && (!vi->lossless || vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION);
-    h.flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST | ask_for_ack(vi);
+    uint32_t flags = ask_for_ack(vi), immediate = 0;
     if (vi->lossless && wait_ack)
-        h.flags |= WIRE_FLAG_MUST_ACK;
+        flags |= WIRE_FLAG_MUST_ACK;
     if (vk_unlikely(w->control & VIP_CONTROL_IMMEDIATE)) {
-        h.flags |= WIRE_FLAG_IMMEDIATE;
-        h.immediate = w->descriptor->CS.ImmediateData;
+        flags |= WIRE_FLAG_IMMEDIATE;
+        immediate = w->descriptor->CS.ImmediateData;
     }
-    h.len = (uint16_t)w->len;
-    h.psn = vi->next_psn;
-    h.ack = vi->expected_psn;
-    if (vk_unlikely(!nic->ops->send_short(nic->link, vi->peer, &h, w->data, w->len)))
+    const uint64_t header[WIRE_WORDS] = {vi->tx_words[0] | flags << 8 | w->len << 16, vi->tx_words[1],
+                                         vi->next_psn | (uint64_t)vi->expected_psn << 32, immediate};
+    if (vk_unlikely(!nic->ops->send_short(nic->link, vi->peer, header, w->data, w->len)))
         return 0;
     w->first_psn = vi->next_psn++;
     w->n_frames = 1;
@@ -513,8 +511,10 @@ static inline int transmit_short(struct via_vi *vi, struct via_work *w)
     VI_COUNT(vi, frames_sent, 1);
     VI_COUNT(vi, messages_sent, 1);
     VI_COUNT(vi, bytes_sent, w->len);
-    if (!wait_ack && vi->send.done + 1 == vi->send.next)
+    if (!wait_ack && vi->send.done + 1 == vi->send.next) {
+        vi->una_psn = vi->next_psn; /* nothing is outstanding */
         via_complete(vi, &vi->send, w->control & VIP_CONTROL_IMMEDIATE ? VIP_STATUS_IMMEDIATE : 0);
+    }
     return 1;
 }
 

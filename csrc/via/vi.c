@@ -72,6 +72,7 @@ void via_break(struct via_vi *vi, int report_conn_lost)
     if (vi->state != VIP_STATE_CONNECTED)
         return;
     vi->state = VIP_STATE_ERROR;
+    vi->rx_source = 0;
     vi->nic->n_connected--;
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;
