@@ -322,7 +322,9 @@ static void *thread_main(void *argument)
         via_run_handlers(nic);
         uint64_t polls = vk_load_relaxed(&nic->polls);
         int control;
-        if (polls == seen && vk_load_relaxed(&nic->n_waiting) == 0) {
+        /* Somebody inside is driving, however long it takes: a large message may be on its way out. */
+        int busy = vk_load_relaxed(&nic->own.inside) || vk_load_relaxed(&nic->own.owner);
+        if (polls == seen && !busy && vk_load_relaxed(&nic->n_waiting) == 0) {
             thread_drives(nic);
             polls = vk_load_relaxed(&nic->polls);
             tick = TICK;
