@@ -38,8 +38,8 @@ static uint32_t shift_constant[MAX_WORDS + 1]; /* x^(64 m - 33) mod P, reflected
 
 __attribute__((target("sse4.2,pclmul"))) static inline uint64_t append_zeros(uint64_t crc, size_t words)
 {
-    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc),
-                                           _mm_cvtsi64_si128((long long)shift_constant[words]), 0);
+    __m128i product =
+        _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi64_si128((long long)shift_constant[words]), 0);
     return _mm_crc32_u64(0, (unsigned long long)_mm_cvtsi128_si64(product));
 }
 

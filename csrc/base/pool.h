@@ -27,8 +27,15 @@ struct vk_pool {
     pthread_mutex_t mutex;
 };
 
-#define VK_POOL_INIT(type, n) {.stride = VK_POOL_STRIDE(sizeof(type)), .capacity = (n), .mutex = PTHREAD_MUTEX_INITIALIZER}
-#define VK_POOL_STRIDE(size) ((size) <= 64 ? 64 : (size) <= 256 ? 256 : (size) <= 1024 ? 1024 : (size) <= 2048 ? 2048 : (size) <= 4096 ? 4096 : 16384)
+#define VK_POOL_INIT(type, n) \
+    {.stride = VK_POOL_STRIDE(sizeof(type)), .capacity = (n), .mutex = PTHREAD_MUTEX_INITIALIZER}
+#define VK_POOL_STRIDE(size) \
+    ((size) <= 64     ? 64   \
+     : (size) <= 256  ? 256  \
+     : (size) <= 1024 ? 1024 \
+     : (size) <= 2048 ? 2048 \
+     : (size) <= 4096 ? 4096 \
+                      : 16384)
 
 /* A zeroed, living object, or NULL when the pool is exhausted. Slow path: takes a mutex. */
 void *vk_pool_get(struct vk_pool *pool);

@@ -33,20 +33,20 @@ typedef enum {
 
 /* Zero in any field means "the default". Start from memset 0 or VIAKIT_NIC_OPTIONS_INIT. */
 typedef struct {
-    size_t size;              /* sizeof(viakit_nic_options) */
-    viakit_form form;         /* eth only */
-    VIP_UINT32 mtu;           /* eth: bytes of a frame after the Ethernet header; at most the interface's */
-    VIP_UINT32 ring_slots;    /* receive ring: frames or super-frames it holds, at least */
-    VIP_UINT32 window;        /* frames a reliable VI may have unacknowledged */
-    VIP_UINT32 rto_us;        /* first retransmission time-out; doubles up to 64 times this */
-    VIP_UINT32 max_retries;   /* retransmissions without an answer before the connection is lost */
-    VIP_UINT32 ack_delay_us;  /* an acknowledgement waits at most so long for a frame to ride on */
-    VIP_UINT32 keepalive_ms;  /* silence after which a reliable or unreliable peer is probed */
-    int spin_us;              /* how long Wait calls spin before they sleep; -1: never spin */
-    VIP_UINT32 first_psn;     /* first packet sequence number of a connection is this (tests of wrap); 0: random */
-    int no_thread;            /* 1: no progress thread; only calls on the NIC make progress (deterministic tests) */
-    int no_cma;               /* 1: shm never uses process_vm_readv/writev */
-    int no_map;               /* 1: shm never maps a peer's memory */
+    size_t size;             /* sizeof(viakit_nic_options) */
+    viakit_form form;        /* eth only */
+    VIP_UINT32 mtu;          /* eth: bytes of a frame after the Ethernet header; at most the interface's */
+    VIP_UINT32 ring_slots;   /* receive ring: frames or super-frames it holds, at least */
+    VIP_UINT32 window;       /* frames a reliable VI may have unacknowledged */
+    VIP_UINT32 rto_us;       /* first retransmission time-out; doubles up to 64 times this */
+    VIP_UINT32 max_retries;  /* retransmissions without an answer before the connection is lost */
+    VIP_UINT32 ack_delay_us; /* an acknowledgement waits at most so long for a frame to ride on */
+    VIP_UINT32 keepalive_ms; /* silence after which a reliable or unreliable peer is probed */
+    int spin_us;             /* how long Wait calls spin before they sleep; -1: never spin */
+    VIP_UINT32 first_psn;    /* first packet sequence number of a connection is this (tests of wrap); 0: random */
+    int no_thread;           /* 1: no progress thread; only calls on the NIC make progress (deterministic tests) */
+    int no_cma;              /* 1: shm never uses process_vm_readv/writev */
+    int no_map;              /* 1: shm never maps a peer's memory */
 } viakit_nic_options;
 
 #define VIAKIT_NIC_OPTIONS_INIT {sizeof(viakit_nic_options)}
@@ -55,10 +55,10 @@ VIPL_EXPORT VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_opti
 
 /* What a NIC really is, beyond VIP_NIC_ATTRIBUTES. */
 typedef struct {
-    char link[16];            /* "loop", "shm", "eth" */
-    char device[64];          /* as opened */
-    char interface[16];       /* eth: interface name */
-    char form[8];             /* eth: "auto", "plain", "udp" */
+    char link[16];      /* "loop", "shm", "eth" */
+    char device[64];    /* as opened */
+    char interface[16]; /* eth: interface name */
+    char form[8];       /* eth: "auto", "plain", "udp" */
     VIP_UINT8 address[6];
     VIP_UINT16 port;          /* this NIC among the NICs of its address */
     VIP_UINT32 mtu;           /* of the interface, or of the link */
@@ -66,11 +66,11 @@ typedef struct {
     VIP_UINT32 super_payload; /* bytes of a message that one super-frame carries; max_payload where there are none */
     VIP_UINT32 ring_slots;
     VIP_UINT32 window;
-    VIP_UINT64 bytes_registered; /* now */
-    VIP_UINT64 bytes_pinned;     /* now; less than bytes_registered where RLIMIT_MEMLOCK did not allow it */
-    int lossless;                /* the link itself neither loses, doubles nor reorders */
-    int cma;                     /* 1: process_vm_readv/writev worked with the last peer; 0 refused; -1 untried */
-    int thread;                  /* 1: has a progress thread */
+    VIP_UINT64 bytes_registered;  /* now */
+    VIP_UINT64 bytes_pinned;      /* now; less than bytes_registered where RLIMIT_MEMLOCK did not allow it */
+    int lossless;                 /* the link itself neither loses, doubles nor reorders */
+    int cma;                      /* 1: process_vm_readv/writev worked with the last peer; 0 refused; -1 untried */
+    int thread;                   /* 1: has a progress thread */
     int vis, regions, ptags, cqs; /* live objects of this NIC */
 } viakit_nic_info;
 
@@ -91,47 +91,47 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
 /* ---------------------------------------------------------------- counters
  *
  * One list for a NIC and for a VI; a VI leaves at 0 what only its NIC can know. Free-running, 64 bits. */
-#define VIAKIT_COUNTERS(X)                                                                                             \
-    X(messages_sent, "messages whose last frame was handed to the link (sends and RDMA writes)")                      \
-    X(messages_received, "messages placed whole (receives and incoming RDMA writes)")                                 \
-    X(bytes_sent, "payload bytes handed to the link, retransmissions not counted")                                    \
-    X(bytes_received, "payload bytes placed")                                                                         \
-    X(rdma_writes_sent, "RDMA writes among messages_sent")                                                            \
-    X(rdma_writes_received, "RDMA writes among messages_received")                                                    \
-    X(copies, "times the provider copied payload in user space or by process_vm_*")                                   \
-    X(bytes_copied, "payload bytes so copied")                                                                        \
-    X(copies_mapped, "copies straight between registered memory of two processes, through a mapping")                 \
-    X(copies_cma, "copies straight between two processes by process_vm_readv or process_vm_writev")                   \
-    X(copies_ring, "copies into or out of a shared-memory ring or frame buffer")                                      \
-    X(system_calls, "system calls made to move data or to wait")                                                      \
-    X(frames_sent, "frames handed to the link; a super-frame counts its segments")                                    \
-    X(super_frames_sent, "super-frames handed to the link")                                                           \
-    X(frames_received, "frames taken from the link")                                                                  \
-    X(frames_retransmitted, "data frames sent again")                                                                 \
-    X(timeouts, "retransmission time-outs")                                                                           \
-    X(acks_sent, "frames sent only to acknowledge")                                                                   \
-    X(acks_received, "frames received that only acknowledge")                                                         \
-    X(naks_sent, "negative acknowledgements sent: a gap was seen")                                                    \
-    X(naks_received, "negative acknowledgements received")                                                            \
-    X(probes_sent, "keep-alive probes sent")                                                                          \
-    X(dropped_checksum, "frames dropped: CRC32C wrong")                                                               \
-    X(dropped_malformed, "frames dropped: too short, lengths that contradict, unknown kind")                          \
-    X(dropped_version, "frames dropped: another version of the protocol")                                             \
-    X(dropped_stranger, "frames dropped: no such port, VI or connection")                                             \
-    X(dropped_duplicate, "frames dropped: seen before")                                                               \
-    X(dropped_out_of_order, "frames dropped: an earlier one is missing")                                              \
-    X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                                    \
-    X(dropped_protection, "messages dropped: remote memory not granted")                                              \
-    X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                                           \
-    X(dropped_filter, "frames dropped on sending by a test's filter")                                                 \
-    X(send_stalls, "times the link could not take a frame at once")                                                   \
-    X(window_stalls, "times a send waited for the window")                                                            \
-    X(wakeups, "times a thread slept in the kernel on behalf of the NIC and was woken")                               \
-    X(doorbells, "times another process or thread was woken by a system call")                                        \
-    X(thread_takeovers, "times the NIC's own thread began to drive because nobody polled")                            \
-    X(polls, "times the link was looked at")                                                                          \
-    X(lock_waits, "times a thread had to wait because another was driving the NIC")                                   \
-    X(pin_failures, "registrations whose memory could not be locked (RLIMIT_MEMLOCK)")                                \
+#define VIAKIT_COUNTERS(X)                                                                            \
+    X(messages_sent, "messages whose last frame was handed to the link (sends and RDMA writes)")      \
+    X(messages_received, "messages placed whole (receives and incoming RDMA writes)")                 \
+    X(bytes_sent, "payload bytes handed to the link, retransmissions not counted")                    \
+    X(bytes_received, "payload bytes placed")                                                         \
+    X(rdma_writes_sent, "RDMA writes among messages_sent")                                            \
+    X(rdma_writes_received, "RDMA writes among messages_received")                                    \
+    X(copies, "times the provider copied payload in user space or by process_vm_*")                   \
+    X(bytes_copied, "payload bytes so copied")                                                        \
+    X(copies_mapped, "copies straight between registered memory of two processes, through a mapping") \
+    X(copies_cma, "copies straight between two processes by process_vm_readv or process_vm_writev")   \
+    X(copies_ring, "copies into or out of a shared-memory ring or frame buffer")                      \
+    X(system_calls, "system calls made to move data or to wait")                                      \
+    X(frames_sent, "frames handed to the link; a super-frame counts its segments")                    \
+    X(super_frames_sent, "super-frames handed to the link")                                           \
+    X(frames_received, "frames taken from the link")                                                  \
+    X(frames_retransmitted, "data frames sent again")                                                 \
+    X(timeouts, "retransmission time-outs")                                                           \
+    X(acks_sent, "frames sent only to acknowledge")                                                   \
+    X(acks_received, "frames received that only acknowledge")                                         \
+    X(naks_sent, "negative acknowledgements sent: a gap was seen")                                    \
+    X(naks_received, "negative acknowledgements received")                                            \
+    X(probes_sent, "keep-alive probes sent")                                                          \
+    X(dropped_checksum, "frames dropped: CRC32C wrong")                                               \
+    X(dropped_malformed, "frames dropped: too short, lengths that contradict, unknown kind")          \
+    X(dropped_version, "frames dropped: another version of the protocol")                             \
+    X(dropped_stranger, "frames dropped: no such port, VI or connection")                             \
+    X(dropped_duplicate, "frames dropped: seen before")                                               \
+    X(dropped_out_of_order, "frames dropped: an earlier one is missing")                              \
+    X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                    \
+    X(dropped_protection, "messages dropped: remote memory not granted")                              \
+    X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                           \
+    X(dropped_filter, "frames dropped on sending by a test's filter")                                 \
+    X(send_stalls, "times the link could not take a frame at once")                                   \
+    X(window_stalls, "times a send waited for the window")                                            \
+    X(wakeups, "times a thread slept in the kernel on behalf of the NIC and was woken")               \
+    X(doorbells, "times another process or thread was woken by a system call")                        \
+    X(thread_takeovers, "times the NIC's own thread began to drive because nobody polled")            \
+    X(polls, "times the link was looked at")                                                          \
+    X(lock_waits, "times a thread had to wait because another was driving the NIC")                   \
+    X(pin_failures, "registrations whose memory could not be locked (RLIMIT_MEMLOCK)")                \
     X(async_errors, "asynchronous errors reported to the handler")
 
 typedef enum {
@@ -173,7 +173,13 @@ VIPL_EXPORT void viakit_set_interrupt(int (*check)(void *context), void *context
 
 /* ---------------------------------------------------------------- tests' hooks */
 
-typedef enum { VIAKIT_PASS = 0, VIAKIT_DROP = 1, VIAKIT_DUPLICATE = 2, VIAKIT_HOLD = 3, VIAKIT_CORRUPT = 4 } viakit_verdict;
+typedef enum {
+    VIAKIT_PASS = 0,
+    VIAKIT_DROP = 1,
+    VIAKIT_DUPLICATE = 2,
+    VIAKIT_HOLD = 3,
+    VIAKIT_CORRUPT = 4
+} viakit_verdict;
 
 /* Called for every frame before it is handed to the link (super-frames and direct copies are then not used), under the NIC's ownership: it must
  * not call VIPL. HOLD keeps one frame back until the next one has been sent. index counts frames from 0. kind is the

@@ -76,13 +76,13 @@ typedef union {
 } VIP_PVOID64;
 
 typedef struct {
-    VIP_PVOID64 Next;          /* the provider may overwrite it while the descriptor is posted */
+    VIP_PVOID64 Next; /* the provider may overwrite it while the descriptor is posted */
     VIP_MEM_HANDLE NextHandle;
     VIP_UINT16 SegCount;
-    VIP_UINT16 Control;        /* VIP_CONTROL_* */
+    VIP_UINT16 Control; /* VIP_CONTROL_* */
     VIP_UINT32 Reserved;
     VIP_UINT32 ImmediateData;
-    VIP_UINT32 Length;         /* sum of the local segments; after a receive, the bytes that arrived */
+    VIP_UINT32 Length;          /* sum of the local segments; after a receive, the bytes that arrived */
     volatile VIP_UINT32 Status; /* VIP_STATUS_*; written last */
 } VIP_CONTROL_SEGMENT;
 

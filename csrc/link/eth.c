@@ -40,11 +40,11 @@
 #define IP_LEN 20
 #define UDP_LEN 8
 #define DRESS_LEN (IP_LEN + UDP_LEN)
-#define SUPER_SLOT (66u << 10)    /* a super-frame with all its headers */
-#define BLOCK (1u << 20)          /* the ring is allocated in such pieces */
-#define SUPER_BYTES 65507u        /* most that UDP over IPv4 carries */
-#define MIN_MTU 256u              /* headers and some payload */
-#define SMALL 256u                /* up to so much payload is gathered into one buffer: cheaper than a vector for the kernel */
+#define SUPER_SLOT (66u << 10) /* a super-frame with all its headers */
+#define BLOCK (1u << 20)       /* the ring is allocated in such pieces */
+#define SUPER_BYTES 65507u     /* most that UDP over IPv4 carries */
+#define MIN_MTU 256u           /* headers and some payload */
+#define SMALL 256u /* up to so much payload is gathered into one buffer: cheaper than a vector for the kernel */
 #define MAX_IOV 1000
 
 #ifndef PACKET_IGNORE_OUTGOING
@@ -132,7 +132,8 @@ static void put_ip(uint8_t *p, const uint8_t mac[6])
 }
 
 /* Ethernet, and IPv4 and UDP if dressed, in front of len bytes. Returns where the head begins and how long it is. */
-static uint8_t *make_head(struct link *link, const struct link_peer *peer, struct eth_head *h, int dressed, uint32_t len, size_t *head_len)
+static uint8_t *make_head(struct link *link, const struct link_peer *peer, struct eth_head *h, int dressed,
+                          uint32_t len, size_t *head_len)
 {
     memcpy(h->ether.ether_dhost, peer->address, 6);
     memcpy(h->ether.ether_shost, link->address, 6);
@@ -185,8 +186,8 @@ static int verdict(struct link *link, ssize_t sent)
 }
 
 /* Head, wire header and payload in one buffer, for one cheap system call. */
-static int eth_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
-                          size_t len)
+static int eth_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
+                          const void *payload, size_t len)
 {
     const size_t header_len = sizeof(struct wire_header);
     size_t head_len;
@@ -532,7 +533,8 @@ static int make_ring(struct link *link, const viakit_nic_options *options, uint3
     uint32_t blocks = (want + link->slots_per_block - 1) / link->slots_per_block;
     link->n_slots = blocks * link->slots_per_block;
     link->ring_len = (size_t)blocks * BLOCK;
-    struct tpacket_req r = {.tp_block_size = BLOCK, .tp_block_nr = blocks, .tp_frame_size = link->slot_len, .tp_frame_nr = link->n_slots};
+    struct tpacket_req r = {
+        .tp_block_size = BLOCK, .tp_block_nr = blocks, .tp_frame_size = link->slot_len, .tp_frame_nr = link->n_slots};
     if (setsockopt(link->fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0 ||
         setsockopt(link->fd, SOL_PACKET, PACKET_RX_RING, &r, sizeof r) != 0)
         return -errno;
@@ -570,11 +572,13 @@ static int claim_port(struct link *link)
 static int set_options(struct link *link)
 {
     int one = 1, bytes = 8 << 20;
-    link->vnet = link->form != VIAKIT_FORM_PLAIN && setsockopt(link->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
+    link->vnet =
+        link->form != VIAKIT_FORM_PLAIN && setsockopt(link->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
     link->super_frames = link->vnet;
     if (setsockopt(link->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
         setsockopt(link->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes); /* as far as allowed */
-    setsockopt(link->fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one); /* since Linux 4.20; eth_poll copes without */
+    setsockopt(link->fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one,
+               sizeof one); /* since Linux 4.20; eth_poll copes without */
     return setsockopt(link->fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one) == 0 ? 0 : -errno;
 }
 
@@ -588,7 +592,9 @@ static int bring_up(struct link *link, const viakit_nic_options *options, uint32
         return error;
     if ((error = claim_port(link)) == 0 && (error = set_options(link)) == 0 && (error = set_filter(link)) == 0 &&
         (error = make_ring(link, options, *mtu)) == 0) {
-        uint16_t protocol = link->form == VIAKIT_FORM_PLAIN ? WIRE_ETHERTYPE : link->form == VIAKIT_FORM_UDP ? ETHERTYPE_IP : ETH_P_ALL;
+        uint16_t protocol = link->form == VIAKIT_FORM_PLAIN ? WIRE_ETHERTYPE
+                            : link->form == VIAKIT_FORM_UDP ? ETHERTYPE_IP
+                                                            : ETH_P_ALL;
         struct sockaddr_ll a = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = index};
         if (bind(link->fd, (struct sockaddr *)&a, sizeof a) != 0)
             error = -errno;
@@ -627,8 +633,13 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
     link->segment = mtu - (link->form == VIAKIT_FORM_PLAIN ? 0 : DRESS_LEN);
     if (link->segment > 65535)
         link->segment = 65535;
-    *limits = (struct link_limits){.port = link->port, .mtu = mtu, .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
-                                   .max_batch = 1, .short_below = link->segment < sizeof(struct wire_header) + SMALL ? 0 : SMALL + 1, .ring_slots = link->n_slots, .checksum = 1};
+    *limits = (struct link_limits){.port = link->port,
+                                   .mtu = mtu,
+                                   .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
+                                   .max_batch = 1,
+                                   .short_below = link->segment < sizeof(struct wire_header) + SMALL ? 0 : SMALL + 1,
+                                   .ring_slots = link->n_slots,
+                                   .checksum = 1};
     if (link->super_frames && SUPER_BYTES / link->segment > 1)
         limits->max_batch = SUPER_BYTES / link->segment;
     memcpy(limits->address, link->address, 6);

@@ -39,15 +39,15 @@ struct link_frame {
 
 /* What a link can do; filled in by open. */
 struct link_limits {
-    uint8_t address[6];    /* this station */
-    uint16_t port;         /* this NIC among those of the station */
-    uint32_t mtu;          /* informative: the wire's own unit */
-    uint32_t max_payload;  /* largest header.len of one frame */
-    uint32_t max_batch;    /* frames of equal length that send takes as one super-frame; 1 if it cannot */
-    uint32_t short_below;  /* messages of fewer bytes may go by send_short; 0: the link has no such operation */
-    uint32_t ring_slots;   /* frames (or super-frames) a receiver can hold before they are lost */
-    int lossless;          /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
-    int checksum;          /* frames need a checksum */
+    uint8_t address[6];   /* this station */
+    uint16_t port;        /* this NIC among those of the station */
+    uint32_t mtu;         /* informative: the wire's own unit */
+    uint32_t max_payload; /* largest header.len of one frame */
+    uint32_t max_batch;   /* frames of equal length that send takes as one super-frame; 1 if it cannot */
+    uint32_t short_below; /* messages of fewer bytes may go by send_short; 0: the link has no such operation */
+    uint32_t ring_slots;  /* frames (or super-frames) a receiver can hold before they are lost */
+    int lossless;         /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
+    int checksum;         /* frames need a checksum */
 };
 
 struct link_ops {
@@ -78,7 +78,8 @@ struct link_ops {
     /* The short way for what most messages are: one frame, no block behind the header, one piece of fewer than short_below bytes.
      * header is complete but for the checksum and its flag, as words: narrow stores followed by a wide load of the same bytes would wait
      * for all stores before them. 1 taken, 0 not now. */
-    int (*send_short)(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload, size_t len);
+    int (*send_short)(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
+                      size_t len);
 
     /* Delivers what has arrived, at most budget slots. Returns the number of slots handled. */
     int (*poll)(struct link *link, int budget);
@@ -110,7 +111,8 @@ struct link_ops {
     int (*reach)(struct link *link, struct link_peer *peer, const void *address, size_t len);
 
     /* Copies from the peer's memory at address into local pieces, in one pass. -errno on failure. */
-    int (*fetch)(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to, size_t len);
+    int (*fetch)(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to,
+                 size_t len);
 
     /* Writes pieces of local memory into the region (handle, address) of the peer, if its table grants it to a VI with tag ptag; the last word is stored last.
      * 0 done; -EACCES not granted; -EAGAIN no direct way (send frames instead). */

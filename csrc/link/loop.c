@@ -88,8 +88,12 @@ static int loop_open(struct via_nic *nic, const char *device, const viakit_nic_o
     peers = self;
     n_open++;
     pthread_mutex_unlock(&mutex);
-    *limits = (struct link_limits){.port = self->port, .mtu = MAX_PAYLOAD, .max_payload = MAX_PAYLOAD, .max_batch = 8,
-                                   .ring_slots = QUEUE_BYTES / MAX_FRAME, .lossless = 1};
+    *limits = (struct link_limits){.port = self->port,
+                                   .mtu = MAX_PAYLOAD,
+                                   .max_payload = MAX_PAYLOAD,
+                                   .max_batch = 8,
+                                   .ring_slots = QUEUE_BYTES / MAX_FRAME,
+                                   .lossless = 1};
     memcpy(limits->address, self->address, 6);
     *out = link;
     return 0;
@@ -104,7 +108,8 @@ static struct record *reserve(struct link *to, uint32_t n)
         return NULL;
     if (filler) {
         if (filler >= sizeof(struct record))
-            *(struct record *)(void *)(to->queue + at) = (struct record){filler - (uint32_t)sizeof(struct record), RECORD_FILLER, NULL};
+            *(struct record *)(void *)(to->queue + at) =
+                (struct record){filler - (uint32_t)sizeof(struct record), RECORD_FILLER, NULL};
         vk_store_release(&to->tail, to->tail + filler);
     }
     struct record *r = (struct record *)(void *)(to->queue + to->tail % QUEUE_BYTES);

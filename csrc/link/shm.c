@@ -67,7 +67,8 @@ static inline uint8_t *reserve(struct link_peer *peer, uint32_t n)
             return NULL;
     }
     if (vk_unlikely(n > to_end)) {
-        vk_store_release((uint64_t *)(void *)peer->tx->cells[peer->tx_at & SHM_MASK], (uint64_t)to_end << 2 | SHM_FILLER);
+        vk_store_release((uint64_t *)(void *)peer->tx->cells[peer->tx_at & SHM_MASK],
+                         (uint64_t)to_end << 2 | SHM_FILLER);
         peer->tx_at += to_end;
     }
     return peer->tx->cells[peer->tx_at & SHM_MASK];
@@ -133,8 +134,8 @@ static inline void wake_receiver(struct link_peer *peer)
         shm_doorbell(peer);
 }
 
-static int shm_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
-                          size_t len)
+static int shm_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
+                          const void *payload, size_t len)
 {
     const size_t header_len = sizeof(struct wire_header);
     if (vk_unlikely(!peer->alive))
@@ -268,7 +269,8 @@ static int shm_reach(struct link *link, struct link_peer *peer, const void *addr
     return !link->no_cma && vk_load_relaxed(&peer->tx->can_fetch) ? 2 : 0;
 }
 
-static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to, size_t len)
+static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to,
+                     size_t len)
 {
     if (peer->station == NULL)
         shm_receive_greeting(peer); /* it was sent before this frame */
@@ -311,13 +313,15 @@ static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address
 /* The last word in a vector of its own: the kernel copies vectors in order. */
 static int write_remote(struct link_peer *peer, uint64_t address, const struct iovec *from, int n, size_t len)
 {
-    struct iovec remote[2] = {{(void *)(uintptr_t)address, len > 8 ? len - 8 : len}, {(void *)(uintptr_t)(address + len - 8), 8}};
+    struct iovec remote[2] = {{(void *)(uintptr_t)address, len > 8 ? len - 8 : len},
+                              {(void *)(uintptr_t)(address + len - 8), 8}};
     LINK_COUNT(peer->link->nic, system_calls, 1);
     ssize_t done = process_vm_writev(peer->pid, from, (unsigned long)n, remote, len > 8 ? 2 : 1, 0);
     return done == (ssize_t)len ? 0 : -EAGAIN; /* a part of it is overwritten by the frames that follow */
 }
 
-static int place_granted(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *from, int n, size_t len)
+static int place_granted(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *from, int n,
+                         size_t len)
 {
     uint8_t *to = mapped(peer, address, len);
     if (to == NULL) {
@@ -349,7 +353,8 @@ static int shm_place(struct link *link, struct link_peer *peer, uint32_t handle,
     /* Announce ourselves, then look at the handle; the owner takes the handle away, then looks for us (via/mem.c). */
     vk_add(&r->users, 1);
     uint64_t offset = address - r->address;
-    if (vk_load_acquire(&r->handle) == handle && r->ptag == ptag && (r->rights & 1) && offset <= r->len && len <= r->len - offset)
+    if (vk_load_acquire(&r->handle) == handle && r->ptag == ptag && (r->rights & 1) && offset <= r->len &&
+        len <= r->len - offset)
         result = place_granted(link, peer, address, from, n, len);
     vk_add(&r->users, (uint32_t)-1);
     return result;
@@ -382,8 +387,8 @@ static int shm_alloc(struct link *link, size_t len, void **address)
 static void give_back(struct link *link, const struct shm_allocation *a)
 {
     /* pages go, address space stays */
-    if (fallocate(link->segment_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(link->station->arena_offset + a->offset),
-                  (off_t)a->len) != 0)
+    if (fallocate(link->segment_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  (off_t)(link->station->arena_offset + a->offset), (off_t)a->len) != 0)
         memset((void *)(uintptr_t)(link->station->arena_address + a->offset), 0, a->len);
 }
 
@@ -427,7 +432,9 @@ static int make_segment(struct link *link)
     fcntl(link->segment_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* no peer can pull it away */
     madvise(p, link->segment_len, MADV_DONTDUMP);
     link->station = p;
-    *link->station = (struct shm_station){.magic = SHM_MAGIC, .arena_offset = before, .arena_len = link->segment_len - before,
+    *link->station = (struct shm_station){.magic = SHM_MAGIC,
+                                          .arena_offset = before,
+                                          .arena_len = link->segment_len - before,
                                           .arena_address = (uint64_t)(uintptr_t)p + before,
                                           .needs_fence = via_membarrier_register() != 0};
     return 0;
@@ -476,8 +483,14 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
     struct link *link = calloc(1, sizeof *link);
     if (link == NULL)
         return -ENOMEM;
-    *link = (struct link){.nic = nic, .listener = -1, .epoll = -1, .event_fd = -1, .segment_fd = -1, .cma_seen = -1,
-                          .no_map = options->no_map, .no_cma = options->no_cma};
+    *link = (struct link){.nic = nic,
+                          .listener = -1,
+                          .epoll = -1,
+                          .event_fd = -1,
+                          .segment_fd = -1,
+                          .cma_seen = -1,
+                          .no_map = options->no_map,
+                          .no_cma = options->no_cma};
     int error = make_segment(link);
     if (error)
         via_explain("shm: no shared memory: %s", strerror(-error));
@@ -491,8 +504,13 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
         shm_close(link);
         return error;
     }
-    *limits = (struct link_limits){.port = link->port, .mtu = SHM_MAX_PAYLOAD, .max_payload = SHM_MAX_PAYLOAD, .max_batch = 8,
-                                   .short_below = SHM_SHORT_BELOW, .ring_slots = SHM_CELLS, .lossless = 1};
+    *limits = (struct link_limits){.port = link->port,
+                                   .mtu = SHM_MAX_PAYLOAD,
+                                   .max_payload = SHM_MAX_PAYLOAD,
+                                   .max_batch = 8,
+                                   .short_below = SHM_SHORT_BELOW,
+                                   .ring_slots = SHM_CELLS,
+                                   .lossless = 1};
     memcpy(limits->address, link->address, 6);
     *out = link;
     return 0;

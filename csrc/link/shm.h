@@ -27,7 +27,7 @@
 #define SHM_CELLS 1024 /* per ring: 64 KiB, so that both directions stay in the second-level cache */
 #define SHM_MASK (SHM_CELLS - 1)
 #define SHM_MAX_PAYLOAD 8192
-#define SHM_SHORT_BELOW 1024 /* longer messages may go by reference (via/tx.c) */
+#define SHM_SHORT_BELOW 1024            /* longer messages may go by reference (via/tx.c) */
 #define SHM_MAGIC 0x56696153686d3031ull /* of segments and greetings; its last digits are the layout's version */
 
 #define SHM_CONTROL 8 /* bytes of the control word, before the frame */
@@ -35,7 +35,7 @@
 enum { SHM_FRAME = 1, SHM_FILLER = 2 }; /* filler: the ring goes on at its beginning */
 
 struct shm_ring {
-    uint32_t consumed; /* cells, free-running; written by the receiver only */
+    uint32_t consumed;  /* cells, free-running; written by the receiver only */
     uint32_t can_fetch; /* the receiver's word: it can read the sender's memory by process_vm_readv */
     uint8_t pad[SHM_CELL - 8];
     uint8_t cells[SHM_CELLS][SHM_CELL];
@@ -70,17 +70,17 @@ struct link_peer {
     struct link *link;
     uint8_t address[6];
     uint16_t port;
-    int caller;      /* we made the connection (and the rings) */
+    int caller; /* we made the connection (and the rings) */
     int alive, greeted;
     int socket, event_fd;
-    int pid;         /* as our namespace sees it; 0: not visible, no process_vm_* */
-    int can_write;   /* process_vm_writev into the peer: 1 yes, 0 no */
+    int pid;       /* as our namespace sees it; 0: not visible, no process_vm_* */
+    int can_write; /* process_vm_writev into the peer: 1 yes, 0 no */
     struct shm_rings *rings;
     struct shm_ring *tx, *rx;
-    uint32_t tx_at, tx_free_until; /* next cell to write; cells before this are known to be free */
+    uint32_t tx_at, tx_free_until;          /* next cell to write; cells before this are known to be free */
     uint32_t rx_at, rx_freed, rx_published; /* cells read, zeroed, reported free: free-running */
-    const uint64_t *rx_next; /* control word of the cell at rx_at: all that an idle look reads */
-    struct shm_station *station; /* the peer's segment; NULL until greeted */
+    const uint64_t *rx_next;                /* control word of the cell at rx_at: all that an idle look reads */
+    struct shm_station *station;            /* the peer's segment; NULL until greeted */
     size_t station_len;
 };
 

@@ -96,7 +96,9 @@ static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
         char bytes[CMSG_SPACE(3 * sizeof(int))];
         struct cmsghdr align;
     } control = {{0}};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
                        .msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int))};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     c->cmsg_level = SOL_SOCKET;
@@ -114,7 +116,8 @@ static int read_greeting(int socket, struct greeting *g, int *fds, int want)
         char bytes[CMSG_SPACE(3 * sizeof(int))];
         struct cmsghdr align;
     } control;
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct msghdr m = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
     ssize_t got = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
@@ -188,9 +191,10 @@ static void probe_cma(struct link_peer *peer, uint64_t address)
         return;
     peer->pid = who.pid;
     if (peer->pid)
-        prctl(PR_SET_PTRACER, (unsigned long)peer->pid, 0, 0, 0); /* where Yama asks for it; elsewhere refused, no harm */
-    peer->can_write = peer->pid && process_vm_readv(peer->pid, &local, 1, &remote, 1, 0) == (ssize_t)sizeof seen &&
-                      seen == SHM_MAGIC;
+        prctl(PR_SET_PTRACER, (unsigned long)peer->pid, 0, 0,
+              0); /* where Yama asks for it; elsewhere refused, no harm */
+    peer->can_write =
+        peer->pid && process_vm_readv(peer->pid, &local, 1, &remote, 1, 0) == (ssize_t)sizeof seen && seen == SHM_MAGIC;
     vk_store_release(&peer->rx->can_fetch, (uint32_t)peer->can_write);
     peer->link->cma_seen = peer->can_write;
 }
@@ -404,8 +408,7 @@ void shm_control(struct link *link)
             continue;
         shm_receive_greeting(peer);
         if (peer->alive && (events[i].events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))) {
-            while (peer->alive && shm_poll_peer(peer, SHM_CELLS) > 0) {
-            }
+            while (peer->alive && shm_poll_peer(peer, SHM_CELLS) > 0) {}
             shm_drop_peer(peer);
         }
     }

@@ -32,21 +32,21 @@
 #define WIRE_UDP_PORT 34997   /* the same number, for frames dressed as UDP */
 
 /* kinds: name, what it says */
-#define WIRE_KINDS(X)                                                                                                  \
-    X(SEND, 1, "a piece of a message for the receive queue")                                                           \
-    X(WRITE, 2, "a piece of an RDMA write")                                                                            \
-    X(ACK, 3, "everything before `ack` is placed")                                                                     \
-    X(NAK, 4, "a frame is missing: send again from `ack` on")                                                          \
-    X(ERROR, 5, "processing stopped at `psn`; `immediate` holds the status bits for the descriptor")                   \
-    X(PROBE, 6, "still there? answer with ACK")                                                                        \
-    X(DISCONNECT, 7, "the peer disconnected")                                                                          \
-    X(RESET, 8, "no such connection here; `immediate` is the key that was tried")                                      \
-    X(REQUEST, 9, "connection request")                                                                                \
-    X(PENDING, 10, "a waiter took the request; its answer follows")                                                    \
-    X(ACCEPT, 11, "accepted")                                                                                          \
-    X(CONFIRM, 12, "the acceptance arrived")                                                                           \
-    X(REJECT, 13, "rejected")                                                                                          \
-    X(NOMATCH, 14, "nobody waits here for that discriminator; `immediate` NICs share this address")                    \
+#define WIRE_KINDS(X)                                                                                \
+    X(SEND, 1, "a piece of a message for the receive queue")                                         \
+    X(WRITE, 2, "a piece of an RDMA write")                                                          \
+    X(ACK, 3, "everything before `ack` is placed")                                                   \
+    X(NAK, 4, "a frame is missing: send again from `ack` on")                                        \
+    X(ERROR, 5, "processing stopped at `psn`; `immediate` holds the status bits for the descriptor") \
+    X(PROBE, 6, "still there? answer with ACK")                                                      \
+    X(DISCONNECT, 7, "the peer disconnected")                                                        \
+    X(RESET, 8, "no such connection here; `immediate` is the key that was tried")                    \
+    X(REQUEST, 9, "connection request")                                                              \
+    X(PENDING, 10, "a waiter took the request; its answer follows")                                  \
+    X(ACCEPT, 11, "accepted")                                                                        \
+    X(CONFIRM, 12, "the acceptance arrived")                                                         \
+    X(REJECT, 13, "rejected")                                                                        \
+    X(NOMATCH, 14, "nobody waits here for that discriminator; `immediate` NICs share this address")  \
     X(CANCEL, 15, "the request is withdrawn")
 
 enum {
@@ -60,9 +60,10 @@ enum {
 #define WIRE_FLAG_IMMEDIATE 0x04 /* carries immediate data */
 #define WIRE_FLAG_ACK_NOW 0x08   /* acknowledge without delay */
 #define WIRE_FLAG_REFERENCE 0x10 /* the payload is a list of wire_reference: fetch the message from there */
-#define WIRE_FLAG_PLACED 0x20    /* an RDMA write whose data the sender has already placed: only its immediate data is new */
-#define WIRE_FLAG_CRC 0x40       /* crc is valid */
-#define WIRE_FLAG_MUST_ACK 0x80  /* on a lossless link: acknowledge (others acknowledge everything) */
+#define WIRE_FLAG_PLACED \
+    0x20                   /* an RDMA write whose data the sender has already placed: only its immediate data is new */
+#define WIRE_FLAG_CRC 0x40 /* crc is valid */
+#define WIRE_FLAG_MUST_ACK 0x80 /* on a lossless link: acknowledge (others acknowledge everything) */
 
 struct wire_header {
     uint8_t version_kind; /* version << 4 | kind */
@@ -101,7 +102,7 @@ struct wire_connect {
     uint32_t first_psn; /* of the sender's data */
     uint32_t max_transfer;
     uint64_t qos;
-    uint32_t ptag;        /* the sender's tag number; meaningful to direct writes on one host */
+    uint32_t ptag; /* the sender's tag number; meaningful to direct writes on one host */
     uint16_t reliability;
     uint16_t max_payload; /* the largest frame payload the sender can take */
     uint8_t rdma_write, rdma_read, lossless, host_len;
@@ -116,7 +117,8 @@ _Static_assert(sizeof(struct wire_connect) == 40, "the connection block is 40 by
 
 static inline uint64_t wire_word_destination(int version_kind, int flags, uint16_t len, uint16_t port, uint16_t vi)
 {
-    return (uint64_t)version_kind | (uint64_t)flags << 8 | (uint64_t)len << 16 | (uint64_t)port << 32 | (uint64_t)vi << 48;
+    return (uint64_t)version_kind | (uint64_t)flags << 8 | (uint64_t)len << 16 | (uint64_t)port << 32 |
+           (uint64_t)vi << 48;
 }
 
 static inline uint64_t wire_word_source(uint16_t port, uint16_t vi, uint32_t key)

@@ -25,7 +25,7 @@ struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536);
 
 #define REPEAT_FIRST (5 * VK_MS)
 #define REPEAT_LONGEST (200 * VK_MS)
-#define REMEMBER (5 * VK_SECOND)   /* an answered request, to repeat the answer */
+#define REMEMBER (5 * VK_SECOND) /* an answered request, to repeat the answer */
 #define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
 #define NO_MATCH_GRACE (100 * VK_MS) /* for the other NICs of the station to answer */
 
@@ -83,9 +83,14 @@ static void join(struct via_vi *vi, const uint8_t address[6], struct link_peer *
     vi->expected_psn = vi->acked_psn = c->first_psn;
     vi->chunk = c->max_payload < nic->limits.max_payload ? c->max_payload : nic->limits.max_payload;
     vi->lossless = c->lossless && nic->limits.lossless && nic->filter == NULL;
-    vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND), .dst_port = port, .dst_vi = number,
-                                         .src_port = nic->limits.port, .src_vi = vi->number, .key = c->key};
-    vi->tx_words[0] = wire_word_destination(vi->tx_header.version_kind, WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, port, number);
+    vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND),
+                                         .dst_port = port,
+                                         .dst_vi = number,
+                                         .src_port = nic->limits.port,
+                                         .src_vi = vi->number,
+                                         .key = c->key};
+    vi->tx_words[0] =
+        wire_word_destination(vi->tx_header.version_kind, WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, port, number);
     vi->tx_words[1] = wire_word_source(nic->limits.port, vi->number, c->key);
     vi->rx_source = wire_word_source(port, number, vi->key);
     vi->owes_acks = vi->reliable && !vi->lossless;
@@ -127,7 +132,8 @@ static void answer(struct via_conn *conn, int kind, const struct wire_connect *b
         via_defer(nic, conn->peer, &f);
 }
 
-static void answer_no_match(struct via_nic *nic, struct link_peer *peer, const struct wire_header *h, const struct wire_connect *c)
+static void answer_no_match(struct via_nic *nic, struct link_peer *peer, const struct wire_header *h,
+                            const struct wire_connect *c)
 {
     struct via_conn once = {.nic = nic, .peer = peer, .port = h->src_port, .vi = h->src_vi, .remote = *c};
     struct link_frame f;
@@ -151,10 +157,12 @@ static void accept_body(const struct via_conn *conn, struct wire_connect *body)
     body->key = vi->key;
 }
 
-static struct via_conn *known_request(struct via_nic *nic, const uint8_t from[6], const struct wire_header *h, uint32_t request)
+static struct via_conn *known_request(struct via_nic *nic, const uint8_t from[6], const struct wire_header *h,
+                                      uint32_t request)
 {
     for (struct via_conn *c = nic->conns; c; c = c->next)
-        if (c->remote.request == request && c->port == h->src_port && c->vi == h->src_vi && memcmp(c->address, from, 6) == 0)
+        if (c->remote.request == request && c->port == h->src_port && c->vi == h->src_vi &&
+            memcmp(c->address, from, 6) == 0)
             return c;
     return NULL;
 }
@@ -198,8 +206,9 @@ static int was_refused(const struct via_nic *nic, uint32_t request)
     return 0;
 }
 
-static void request_arrived(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
-                            const struct wire_connect *c, const uint8_t *names, size_t names_len)
+static void request_arrived(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
+                            const struct wire_header *h, const struct wire_connect *c, const uint8_t *names,
+                            size_t names_len)
 {
     if ((size_t)c->wanted_len + c->own_len > names_len || c->wanted_len > WIRE_MAX_DISCRIMINATOR ||
         c->own_len > WIRE_MAX_DISCRIMINATOR) {
@@ -240,8 +249,8 @@ static void request_arrived(struct via_nic *nic, const uint8_t from[6], struct l
 }
 
 /* CONFIRM and CANCEL from the requester. */
-static void requester_says(struct via_nic *nic, const uint8_t from[6], const struct wire_header *h, const struct wire_connect *c,
-                           int kind)
+static void requester_says(struct via_nic *nic, const uint8_t from[6], const struct wire_header *h,
+                           const struct wire_connect *c, int kind)
 {
     struct via_conn *conn = known_request(nic, from, h, c->request);
     if (conn == NULL || conn->remote.key != c->key) {
@@ -309,13 +318,14 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
     if (nic == NULL)
         return via_bad_handle("NIC", handle);
     if (local == NULL || out == NULL)
-        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: a local address and a place for the handle are needed (NULL)");
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipConnectWait: a local address and a place for the handle are needed (NULL)");
     if (local->HostAddressLen != 6 && local->HostAddressLen != 0)
         return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: host address of %u bytes: addresses here have 6",
                         local->HostAddressLen);
     if (local->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR)
-        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: discriminator of %u bytes: at most %d", local->DiscriminatorLen,
-                        WIRE_MAX_DISCRIMINATOR);
+        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: discriminator of %u bytes: at most %d",
+                        local->DiscriminatorLen, WIRE_MAX_DISCRIMINATOR);
     VIP_RETURN code = via_check_process(nic);
     if (code)
         return code;
@@ -324,10 +334,10 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
     via_enter(nic);
     if (local->HostAddressLen == 6 && memcmp(local->HostAddress, nic->limits.address, 6) != 0) {
         via_leave(nic);
-        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: the local address is not this NIC's: use its LocalNicAddress");
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipConnectWait: the local address is not this NIC's: use its LocalNicAddress");
     }
-    for (end = &nic->waiters; *end; end = &(*end)->next) {
-    }
+    for (end = &nic->waiters; *end; end = &(*end)->next) {}
     *end = &w;
     via_leave(nic);
     code = via_wait(nic, timeout, waiter_matched, &w);
@@ -354,7 +364,8 @@ static VIP_RETURN check_acceptable(const struct via_conn *conn, const struct via
         return via_fail(VIP_INVALID_STATE, "VipConnectAccept: the VI is in %s: give an idle one",
                         viakit_state_name((int)vi->state));
     if (vi->attributes.ReliabilityLevel != conn->remote.reliability)
-        return via_fail(VIP_INVALID_RELIABILITY_LEVEL, "VipConnectAccept: our VI has reliability level %u, the other %u",
+        return via_fail(VIP_INVALID_RELIABILITY_LEVEL,
+                        "VipConnectAccept: our VI has reliability level %u, the other %u",
                         vi->attributes.ReliabilityLevel, conn->remote.reliability);
     if (vi->attributes.MaxTransferSize != conn->remote.max_transfer)
         return via_fail(VIP_INVALID_MTU, "VipConnectAccept: our VI has MaxTransferSize %lu, the other %u",
@@ -440,8 +451,8 @@ static void finish_request(struct via_request *r, VIP_RETURN result)
 }
 
 /* CONFIRM or CANCEL to whoever took the request. */
-static void say_to_server(struct via_nic *nic, struct link_peer *peer, uint16_t port, const struct via_vi *vi, uint32_t request,
-                          uint32_t key, int kind)
+static void say_to_server(struct via_nic *nic, struct link_peer *peer, uint16_t port, const struct via_vi *vi,
+                          uint32_t request, uint32_t key, int kind)
 {
     struct link_frame f;
     via_frame_init(nic, &f, kind);
@@ -620,7 +631,8 @@ static void prepare(struct via_request *r, const VIP_NET_ADDRESS *local, const V
     f->header_len = (uint32_t)sizeof f->header + f->header.len;
 }
 
-static VIP_RETURN check_request(struct via_vi *vi, const VIP_NET_ADDRESS *local, const VIP_NET_ADDRESS *remote, VIP_ULONG timeout)
+static VIP_RETURN check_request(struct via_vi *vi, const VIP_NET_ADDRESS *local, const VIP_NET_ADDRESS *remote,
+                                VIP_ULONG timeout)
 {
     if (remote == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipConnectRequest: no remote address (NULL)");
@@ -629,8 +641,10 @@ static VIP_RETURN check_request(struct via_vi *vi, const VIP_NET_ADDRESS *local,
     if (remote->HostAddressLen != 6 || (local && local->HostAddressLen != 6 && local->HostAddressLen != 0))
         return via_fail(VIP_INVALID_PARAMETER, "VipConnectRequest: host address of %u bytes: addresses here have 6",
                         remote->HostAddressLen != 6 ? remote->HostAddressLen : local->HostAddressLen);
-    if (remote->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR || (local && local->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR))
-        return via_fail(VIP_INVALID_PARAMETER, "VipConnectRequest: discriminators have at most %d bytes", WIRE_MAX_DISCRIMINATOR);
+    if (remote->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR ||
+        (local && local->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR))
+        return via_fail(VIP_INVALID_PARAMETER, "VipConnectRequest: discriminators have at most %d bytes",
+                        WIRE_MAX_DISCRIMINATOR);
     if (vi->state != VIP_STATE_IDLE)
         return via_fail(VIP_INVALID_STATE, "VipConnectRequest: the VI is in %s: it must be idle",
                         viakit_state_name((int)vi->state));
@@ -641,8 +655,9 @@ static VIP_RETURN explain_result(VIP_RETURN code, unsigned long timeout)
 {
     switch (code) {
     case VIP_NO_MATCH:
-        return via_fail(code, "VipConnectRequest: nobody waits at that address for that discriminator: start the server first, "
-                              "or ask again");
+        return via_fail(
+            code, "VipConnectRequest: nobody waits at that address for that discriminator: start the server first, "
+                  "or ask again");
     case VIP_REJECT:
         return via_fail(code, "VipConnectRequest: the server rejected the connection");
     case VIP_TIMEOUT:

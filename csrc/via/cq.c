@@ -79,7 +79,8 @@ VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
         return code;
     via_enter(nic);
     if (cq->n_queues)
-        code = via_fail(VIP_ERROR_RESOURCE, "VipDestroyCQ: %u work queues use it: destroy their VIs first", cq->n_queues);
+        code =
+            via_fail(VIP_ERROR_RESOURCE, "VipDestroyCQ: %u work queues use it: destroy their VIs first", cq->n_queues);
     else
         via_cq_free(cq);
     via_leave(nic);

@@ -29,10 +29,10 @@
 
 #include "internal.h"
 
-#define TICK (50 * VK_US)         /* the thread looks so often whether somebody polls ... */
+#define TICK (50 * VK_US)          /* the thread looks so often whether somebody polls ... */
 #define TICK_LONGEST (400 * VK_US) /* ... and at most so seldom while somebody does */
-#define DOZE (20 * VK_MS)         /* ... or while a call has slept long */
-#define SLICE (50 * VK_MS)        /* a waiting call looks for interruption at least so often */
+#define DOZE (20 * VK_MS)          /* ... or while a call has slept long */
+#define SLICE (50 * VK_MS)         /* a waiting call looks for interruption at least so often */
 
 static __thread int (*interrupt_check)(void *);
 static __thread void *interrupt_context;
@@ -135,8 +135,7 @@ void via_kick_thread(struct via_nic *nic)
 static void drain_wake(struct via_nic *nic)
 {
     uint64_t count;
-    while (read(nic->wake_fd, &count, sizeof count) > 0) {
-    }
+    while (read(nic->wake_fd, &count, sizeof count) > 0) {}
 }
 
 /* How long nothing is due, at most `most`. */
@@ -152,7 +151,8 @@ static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
 
 static int sleep_on(struct via_nic *nic, int with_data, uint64_t ns)
 {
-    struct pollfd fds[3] = {{.fd = nic->wake_fd, .events = POLLIN}, {.fd = nic->control_fd, .events = POLLIN},
+    struct pollfd fds[3] = {{.fd = nic->wake_fd, .events = POLLIN},
+                            {.fd = nic->control_fd, .events = POLLIN},
                             {.fd = with_data ? nic->data_fd : -1, .events = POLLIN}};
     struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
     ppoll(fds, 3, ns == VK_NEVER ? NULL : &t, NULL);

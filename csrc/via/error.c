@@ -39,16 +39,16 @@ VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...)
 
 VIP_RETURN via_bad_handle(const char *what, const void *handle)
 {
-    return via_fail(VIP_INVALID_PARAMETER, "%p is not the handle of a living %s (NULL, never given out, or already closed)",
-                    handle, what);
+    return via_fail(VIP_INVALID_PARAMETER,
+                    "%p is not the handle of a living %s (NULL, never given out, or already closed)", handle, what);
 }
 
 VIP_RETURN via_check_process(struct via_nic *nic)
 {
     if (vk_likely(nic->pid == via_process_id))
         return VIP_SUCCESS;
-    return via_fail(VIP_INVALID_STATE, "this NIC was opened by process %d before a fork: open one in the child (%d)", nic->pid,
-                    (int)getpid());
+    return via_fail(VIP_INVALID_STATE, "this NIC was opened by process %d before a fork: open one in the child (%d)",
+                    nic->pid, (int)getpid());
 }
 
 VIP_RETURN via_unsupported(const char *function)
@@ -58,42 +58,42 @@ VIP_RETURN via_unsupported(const char *function)
 
 /* ---------------------------------------------------------------- names and texts: one list per enum */
 
-#define RETURNS(X)                                                                                                     \
-    X(VIP_SUCCESS, "The call did what it should")                                                                      \
-    X(VIP_NOT_DONE, "Nothing has completed yet")                                                                       \
-    X(VIP_INVALID_PARAMETER, "A handle or an argument is not valid")                                                   \
-    X(VIP_ERROR_RESOURCE, "Not enough of something, or it is still in use")                                            \
-    X(VIP_TIMEOUT, "The time-out passed first")                                                                        \
-    X(VIP_REJECT, "The other side rejected the connection")                                                            \
-    X(VIP_INVALID_RELIABILITY_LEVEL, "The reliability level is unknown or differs from the other side's")              \
-    X(VIP_INVALID_MTU, "The maximal transfer size is not possible or differs from the other side's")                   \
-    X(VIP_INVALID_QOS, "The quality of service differs from the other side's")                                         \
-    X(VIP_INVALID_PTAG, "The protection tag is not one of this NIC")                                                   \
-    X(VIP_INVALID_RDMAREAD, "RDMA read is not possible here")                                                          \
-    X(VIP_DESCRIPTOR_ERROR, "The descriptor completed with an error, or the queue is empty")                           \
-    X(VIP_INVALID_STATE, "The object's state does not allow this call")                                                \
-    X(VIP_ERROR_NAMESERVICE, "The name service could not answer")                                                      \
-    X(VIP_NO_MATCH, "Nobody waits at that address for that discriminator")                                             \
-    X(VIP_NOT_REACHABLE, "There is no way to that address")                                                            \
+#define RETURNS(X)                                                                                        \
+    X(VIP_SUCCESS, "The call did what it should")                                                         \
+    X(VIP_NOT_DONE, "Nothing has completed yet")                                                          \
+    X(VIP_INVALID_PARAMETER, "A handle or an argument is not valid")                                      \
+    X(VIP_ERROR_RESOURCE, "Not enough of something, or it is still in use")                               \
+    X(VIP_TIMEOUT, "The time-out passed first")                                                           \
+    X(VIP_REJECT, "The other side rejected the connection")                                               \
+    X(VIP_INVALID_RELIABILITY_LEVEL, "The reliability level is unknown or differs from the other side's") \
+    X(VIP_INVALID_MTU, "The maximal transfer size is not possible or differs from the other side's")      \
+    X(VIP_INVALID_QOS, "The quality of service differs from the other side's")                            \
+    X(VIP_INVALID_PTAG, "The protection tag is not one of this NIC")                                      \
+    X(VIP_INVALID_RDMAREAD, "RDMA read is not possible here")                                             \
+    X(VIP_DESCRIPTOR_ERROR, "The descriptor completed with an error, or the queue is empty")              \
+    X(VIP_INVALID_STATE, "The object's state does not allow this call")                                   \
+    X(VIP_ERROR_NAMESERVICE, "The name service could not answer")                                         \
+    X(VIP_NO_MATCH, "Nobody waits at that address for that discriminator")                                \
+    X(VIP_NOT_REACHABLE, "There is no way to that address")                                               \
     X(VIP_ERROR_NOT_SUPPORTED, "This provider does not offer the function")
 
-#define ERROR_CODES(X)                                                                                                 \
-    X(VIP_ERROR_POST_DESC, "Error posting descriptor")                                                                 \
-    X(VIP_ERROR_CONN_LOST, "Connection lost")                                                                          \
-    X(VIP_ERROR_RECVQ_EMPTY, "Receive on empty queue")                                                                 \
-    X(VIP_ERROR_VI_OVERRUN, "VI over-run")                                                                             \
-    X(VIP_ERROR_RDMAW_PROT, "RDMA write protection error")                                                             \
-    X(VIP_ERROR_RDMAW_DATA, "RDMA write data error")                                                                   \
-    X(VIP_ERROR_RDMAW_ABORT, "RDMA write abort")                                                                       \
-    X(VIP_ERROR_RDMAR_PROT, "RDMA read protection error")                                                              \
-    X(VIP_ERROR_COMP_PROT, "Protection error on completion")                                                           \
-    X(VIP_ERROR_RDMA_TRANSPORT, "RDMA transport error")                                                                \
+#define ERROR_CODES(X)                                       \
+    X(VIP_ERROR_POST_DESC, "Error posting descriptor")       \
+    X(VIP_ERROR_CONN_LOST, "Connection lost")                \
+    X(VIP_ERROR_RECVQ_EMPTY, "Receive on empty queue")       \
+    X(VIP_ERROR_VI_OVERRUN, "VI over-run")                   \
+    X(VIP_ERROR_RDMAW_PROT, "RDMA write protection error")   \
+    X(VIP_ERROR_RDMAW_DATA, "RDMA write data error")         \
+    X(VIP_ERROR_RDMAW_ABORT, "RDMA write abort")             \
+    X(VIP_ERROR_RDMAR_PROT, "RDMA read protection error")    \
+    X(VIP_ERROR_COMP_PROT, "Protection error on completion") \
+    X(VIP_ERROR_RDMA_TRANSPORT, "RDMA transport error")      \
     X(VIP_ERROR_CATASTROPHIC, "Catastrophic error")
 
-#define STATES(X)                                                                                                      \
-    X(VIP_STATE_IDLE, "not connected")                                                                                 \
-    X(VIP_STATE_CONNECTED, "connected")                                                                                \
-    X(VIP_STATE_CONNECT_PENDING, "a connection is being made")                                                         \
+#define STATES(X)                                              \
+    X(VIP_STATE_IDLE, "not connected")                         \
+    X(VIP_STATE_CONNECTED, "connected")                        \
+    X(VIP_STATE_CONNECT_PENDING, "a connection is being made") \
     X(VIP_STATE_ERROR, "the connection broke: disconnect to use the VI again")
 
 struct word {
@@ -116,11 +116,26 @@ static const struct word *find_word(const struct word *words, size_t n, int code
 }
 #define FIND(words, code) find_word(words, sizeof(words) / sizeof *(words), code)
 
-const char *viakit_return_name(int code) { return FIND(return_words, code)->name; }
-const char *viakit_return_text(int code) { return FIND(return_words, code)->text; }
-const char *viakit_error_code_name(int code) { return FIND(error_words, code)->name; }
-const char *viakit_error_code_text(int code) { return FIND(error_words, code)->text; }
-const char *viakit_state_name(int code) { return FIND(state_words, code)->name; }
+const char *viakit_return_name(int code)
+{
+    return FIND(return_words, code)->name;
+}
+const char *viakit_return_text(int code)
+{
+    return FIND(return_words, code)->text;
+}
+const char *viakit_error_code_name(int code)
+{
+    return FIND(error_words, code)->name;
+}
+const char *viakit_error_code_text(int code)
+{
+    return FIND(error_words, code)->text;
+}
+const char *viakit_state_name(int code)
+{
+    return FIND(state_words, code)->name;
+}
 
 static const struct word counter_words[] = {
 #define COUNTER(name, text) {VIAKIT_COUNTER_##name, #name, text},
@@ -128,13 +143,19 @@ static const struct word counter_words[] = {
 #undef COUNTER
 };
 
-const char *viakit_counter_name(int counter) { return FIND(counter_words, counter)->name; }
-const char *viakit_counter_text(int counter) { return FIND(counter_words, counter)->text; }
+const char *viakit_counter_name(int counter)
+{
+    return FIND(counter_words, counter)->name;
+}
+const char *viakit_counter_text(int counter)
+{
+    return FIND(counter_words, counter)->text;
+}
 
 /* ---------------------------------------------------------------- asynchronous errors */
 
-void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d, VIP_RESOURCE_CODE resource,
-                VIP_ERROR_CODE code)
+void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d,
+                VIP_RESOURCE_CODE resource, VIP_ERROR_CODE code)
 {
     NIC_COUNT(nic, async_errors, 1);
     if (nic->events_tail - nic->events_head == VIA_MAX_EVENTS)

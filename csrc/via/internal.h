@@ -18,8 +18,8 @@
 #include "../link/link.h"
 #include "own.h"
 
-#define VIA_MAX_VI 4096     /* of one NIC ... */
-#define VIA_VI_POOL 65536   /* ... and of the process */
+#define VIA_MAX_VI 4096   /* of one NIC ... */
+#define VIA_VI_POOL 65536 /* ... and of the process */
 #define VIA_MAX_CQ 1024
 #define VIA_MAX_CQ_ENTRIES 65536
 #define VIA_MAX_PTAGS 1024
@@ -27,8 +27,8 @@
 #define VIA_MAX_QUEUE 1024 /* descriptors per work queue; a power of two */
 #define VIA_MAX_SEGMENTS 252
 #define VIA_MAX_TRANSFER (64ul << 20)
-#define VIA_BATCH 45      /* frames built at once: a super-frame at MTU 1500 */
-#define VIA_FLIGHT 256    /* link sends a VI may have unacknowledged, at most; a power of two */
+#define VIA_BATCH 45   /* frames built at once: a super-frame at MTU 1500 */
+#define VIA_FLIGHT 256 /* link sends a VI may have unacknowledged, at most; a power of two */
 #define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 
 /* ---------------------------------------------------------------- registered memory (mem.c) */
@@ -37,10 +37,10 @@
  * check rights here before they write directly, holding `users` meanwhile. */
 struct via_region {
     uint64_t address, len;
-    uint32_t handle;     /* 0: free; else generation << 16 | index: changes with every registration */
-    uint32_t ptag;       /* number of the tag, 0 none */
-    uint32_t rights;     /* VIA_RIGHT_* */
-    uint32_t users;      /* peers that are writing directly at this moment */
+    uint32_t handle; /* 0: free; else generation << 16 | index: changes with every registration */
+    uint32_t ptag;   /* number of the tag, 0 none */
+    uint32_t rights; /* VIA_RIGHT_* */
+    uint32_t users;  /* peers that are writing directly at this moment */
     uint64_t reserved[2];
     uint32_t generation; /* of the last handle given out for this index */
     uint32_t pinned;
@@ -69,12 +69,12 @@ static inline const VIP_DESCRIPTOR_SEGMENT *via_segment(const VIP_DESCRIPTOR *d,
 /* A posted descriptor. psn fields are valid once transmission began. */
 struct via_work {
     VIP_DESCRIPTOR *descriptor;
-    void *data;            /* is_short: the one segment ... */
-    uint32_t len;          /* message length in bytes */
-    uint32_t room;         /* ... its length ... */
-    uint32_t epoch;        /* ... and nic->region_epoch when it was found granted */
-    uint32_t error;        /* status bits found when posted: completes with these in its turn */
-    uint32_t first_psn;    /* of its first frame */
+    void *data;         /* is_short: the one segment ... */
+    uint32_t len;       /* message length in bytes */
+    uint32_t room;      /* ... its length ... */
+    uint32_t epoch;     /* ... and nic->region_epoch when it was found granted */
+    uint32_t error;     /* status bits found when posted: completes with these in its turn */
+    uint32_t first_psn; /* of its first frame */
     uint32_t n_frames;
     uint16_t control, seg_count;
     uint8_t is_short;      /* one segment: a send may go by transmit_short(), a receive be filled by whole_message() */
@@ -121,7 +121,7 @@ struct via_cq {
 struct via_vi {
     struct vk_object object;
     struct via_nic *nic;
-    uint16_t number; /* index in nic->vis */
+    uint16_t number;  /* index in nic->vis */
     uint8_t reliable; /* level is not UNRELIABLE */
     uint8_t lossless; /* this connection runs over a lossless link, unfiltered: no sequence checks, no retransmission */
     VIP_VI_STATE state;
@@ -134,53 +134,53 @@ struct via_vi {
     struct link_peer *peer;
     uint8_t peer_address[6];
     uint16_t peer_port, peer_vi;
-    uint32_t key, peer_key;    /* in frames to us / to the peer */
+    uint32_t key, peer_key; /* in frames to us / to the peer */
     uint32_t peer_ptag;
     uint8_t peer_rdma_write;
-    uint8_t confirmed;         /* the peer is known to be connected (it sent CONFIRM or data) */
-    uint32_t chunk;            /* payload bytes per frame, both sides agree */
+    uint8_t confirmed;            /* the peer is known to be connected (it sent CONFIRM or data) */
+    uint32_t chunk;               /* payload bytes per frame, both sides agree */
     struct wire_header tx_header; /* what all our frames to this peer have in common ... */
-    uint64_t tx_words[2];      /* ... and the first two words of a whole message, but for its length */
-    uint64_t rx_source;        /* second word of the peer's frames; 0 unless CONNECTED */
+    uint64_t tx_words[2];         /* ... and the first two words of a whole message, but for its length */
+    uint64_t rx_source;           /* second word of the peer's frames; 0 unless CONNECTED */
 
     /* transmitter */
-    uint32_t next_psn;         /* of the next new frame */
-    uint32_t una_psn;          /* oldest not acknowledged */
-    uint32_t tx_psn;           /* next to hand to the link; set back to send again */
-    uint32_t high_psn;         /* after the last one ever handed to the link */
+    uint32_t next_psn;               /* of the next new frame */
+    uint32_t una_psn;                /* oldest not acknowledged */
+    uint32_t tx_psn;                 /* next to hand to the link; set back to send again */
+    uint32_t high_psn;               /* after the last one ever handed to the link */
     uint32_t flight_end[VIA_FLIGHT]; /* psn after the last frame of each link send in flight */
     uint32_t flight_head, flight_tail;
-    uint32_t window;           /* congestion window, link sends */
-    uint32_t threshold;        /* below it the window doubles per round trip */
-    uint32_t undo_window;      /* before the last loss */
-    uint32_t window_credit;    /* acknowledged sends since the window last grew */
-    uint32_t recover_psn;      /* a NAK before this one was answered already */
-    uint64_t rto_deadline;     /* VK_NEVER: nothing to wait for */
-    uint64_t rto, rto_base;    /* present time-out, and the one to begin with, ns */
+    uint32_t window;        /* congestion window, link sends */
+    uint32_t threshold;     /* below it the window doubles per round trip */
+    uint32_t undo_window;   /* before the last loss */
+    uint32_t window_credit; /* acknowledged sends since the window last grew */
+    uint32_t recover_psn;   /* a NAK before this one was answered already */
+    uint64_t rto_deadline;  /* VK_NEVER: nothing to wait for */
+    uint64_t rto, rto_base; /* present time-out, and the one to begin with, ns */
     uint32_t retries;
     uint8_t probing;
 
     /* receiver */
     uint32_t expected_psn;
-    uint32_t acked_psn;        /* last acknowledgement we sent */
-    uint8_t ack_owed;          /* 1: when it has waited long enough, 2: at the next idle look */
+    uint32_t acked_psn; /* last acknowledgement we sent */
+    uint8_t ack_owed;   /* 1: when it has waited long enough, 2: at the next idle look */
     uint8_t nak_sent;
     uint64_t ack_owed_at;
-    uint32_t ahead_psn;        /* the last frame that came too early */
-    uint8_t rx_active;         /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
-    uint8_t rx_skip;           /* drop pieces until the next first one */
-    uint8_t owes_acks;         /* data is to be acknowledged although no flag says so */
-    uint8_t heard;             /* something arrived since the last look of the keep-alive */
-    uint32_t rx_len;           /* bytes of it placed so far */
+    uint32_t ahead_psn;                   /* the last frame that came too early */
+    uint8_t rx_active;                    /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
+    uint8_t rx_skip;                      /* drop pieces until the next first one */
+    uint8_t owes_acks;                    /* data is to be acknowledged although no flag says so */
+    uint8_t heard;                        /* something arrived since the last look of the keep-alive */
+    uint32_t rx_len;                      /* bytes of it placed so far */
     uint32_t rx_segment, rx_segment_used; /* where in the receive descriptor */
-    uint64_t rx_address;       /* next byte of an RDMA write */
+    uint64_t rx_address;                  /* next byte of an RDMA write */
     uint32_t rx_handle, rx_left;
     uint32_t error_psn, error_status; /* what stopped us; repeated to a sender that asks again */
     uint64_t heard_at;
 
     /* lists */
-    struct via_vi *next, *prev;             /* all of the NIC */
-    struct via_vi *ack_next, *stall_next;   /* owe an acknowledgement / wait to send */
+    struct via_vi *next, *prev;           /* all of the NIC */
+    struct via_vi *ack_next, *stall_next; /* owe an acknowledgement / wait to send */
     uint8_t on_ack_list, on_stall_list;
     uint8_t notify_conn_lost;
 
@@ -198,17 +198,17 @@ struct via_conn {
     struct via_nic *nic;
     struct via_conn *next;
     enum via_conn_state state;
-    int held;                 /* the program has the handle and has not answered */
+    int held; /* the program has the handle and has not answered */
     struct link_peer *peer;
     uint8_t address[6];
-    uint16_t port, vi;        /* of the requester */
+    uint16_t port, vi; /* of the requester */
     struct wire_connect remote;
     uint8_t own_discriminator[WIRE_MAX_DISCRIMINATOR]; /* the requester's */
-    struct via_vi *accepted;  /* our VI, while connected by this request */
+    struct via_vi *accepted;                           /* our VI, while connected by this request */
     uint32_t accepted_key;
     struct wire_connect accept_body; /* what ACCEPT said, to say it again */
     uint64_t repeat, repeat_at;
-    uint64_t forget_at;       /* answered: kept so long to repeat the answer */
+    uint64_t forget_at; /* answered: kept so long to repeat the answer */
 };
 
 /* A thread in VipConnectWait. On its stack. */
@@ -250,12 +250,12 @@ struct via_nic {
     struct link *link;
     struct link_limits limits;
     struct via_own own __attribute__((aligned(VK_CACHE_LINE)));
-    uint64_t polls;          /* free-running; the NIC's thread watches it */
-    uint32_t idle;           /* polls in a row that found nothing */
-    int pid;                 /* process that opened it */
+    uint64_t polls; /* free-running; the NIC's thread watches it */
+    uint32_t idle;  /* polls in a row that found nothing */
+    int pid;        /* process that opened it */
     int closing;
     int checksum;
-    uint64_t whole_message;  /* first word of a frame that is a whole message for this NIC, but for length and VI */
+    uint64_t whole_message; /* first word of a frame that is a whole message for this NIC, but for length and VI */
     viakit_nic_options options;
     char device[64];
 
@@ -267,7 +267,7 @@ struct via_nic {
 
     struct via_region *regions; /* [VIA_MAX_REGIONS] */
     uint32_t region_free, region_touched, n_regions;
-    uint32_t region_epoch;   /* moves on when a region goes or changes: what was granted before must be checked again */
+    uint32_t region_epoch; /* moves on when a region goes or changes: what was granted before must be checked again */
     struct via_allocation *allocations; /* by viakit_alloc, not freed yet */
     uint64_t bytes_registered, bytes_pinned;
     struct via_ptag *ptags[VIA_MAX_PTAGS];
@@ -277,12 +277,13 @@ struct via_nic {
     struct via_request *requests;
     struct via_conn *conns;
     uint32_t n_conns, n_refused;
-    uint32_t refused[64]; /* the latest requests that were answered NOMATCH: a copy that comes late is not taken after all */
+    uint32_t
+        refused[64]; /* the latest requests that were answered NOMATCH: a copy that comes late is not taken after all */
     int names_ready;
 
     /* time */
-    uint64_t now;            /* when somebody last looked at the clock */
-    uint64_t timers_at;      /* next time that something is due; VK_NEVER */
+    uint64_t now;       /* when somebody last looked at the clock */
+    uint64_t timers_at; /* next time that something is due; VK_NEVER */
 
     /* sleeping (engine.c) */
     int wake_fd, data_fd, control_fd;
@@ -349,15 +350,21 @@ static inline int via_same_process(const struct via_nic *nic)
 VIP_RETURN via_unsupported(const char *function);
 
 /* Queues an asynchronous error; the handler runs later, without ownership. */
-void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d, VIP_RESOURCE_CODE resource,
-                VIP_ERROR_CODE code);
+void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d,
+                VIP_RESOURCE_CODE resource, VIP_ERROR_CODE code);
 /* Runs queued handlers. Called without ownership, by the NIC's thread (or whoever polls a NIC without one). */
 void via_run_handlers(struct via_nic *nic);
 
 /* ---------------------------------------------------------------- engine.c */
 
-static inline void via_enter(struct via_nic *nic) { via_own_enter(&nic->own); }
-static inline void via_leave(struct via_nic *nic) { via_own_leave(&nic->own); }
+static inline void via_enter(struct via_nic *nic)
+{
+    via_own_enter(&nic->own);
+}
+static inline void via_leave(struct via_nic *nic)
+{
+    via_own_leave(&nic->own);
+}
 
 #define VIA_BUDGET 64    /* link slots handled per look */
 #define VIA_SLOW_LOOK 64 /* idle looks between looks at the clock */

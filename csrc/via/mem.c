@@ -163,7 +163,8 @@ VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
     struct via_ptag *t = number < VIA_MAX_PTAGS ? vk_pool_get(&via_ptag_pool) : NULL;
     if (t == NULL) {
         via_leave(nic);
-        return via_fail(VIP_ERROR_RESOURCE, "a NIC has at most %d protection tags: destroy one first", VIA_MAX_PTAGS - 1);
+        return via_fail(VIP_ERROR_RESOURCE, "a NIC has at most %d protection tags: destroy one first",
+                        VIA_MAX_PTAGS - 1);
     }
     t->nic = nic;
     t->number = number;
@@ -221,14 +222,15 @@ static VIP_RETURN check_range(VIP_PVOID address, VIP_ULONG len)
 {
     uintptr_t from, to;
     if (address == NULL || len == 0)
-        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p: give an address and at least one byte", len,
-                        address);
+        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p: give an address and at least one byte",
+                        len, address);
     if ((uintptr_t)address + len < (uintptr_t)address)
-        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p reach past the end of memory", len, address);
+        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p reach past the end of memory", len,
+                        address);
     pages_of((uint64_t)(uintptr_t)address, len, &from, &to);
     if (!is_mapped(from, to))
-        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: not all of the %lu bytes at %p is memory of this process",
-                        len, address);
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipRegisterMem: not all of the %lu bytes at %p is memory of this process", len, address);
     return VIP_SUCCESS;
 }
 
@@ -331,8 +333,8 @@ static VIP_RETURN enter_region(const char *function, VIP_NIC_HANDLE handle, VIP_
     if (*region)
         return VIP_SUCCESS;
     via_leave(*nic);
-    return via_fail(VIP_INVALID_PARAMETER, "%s: %p with handle 0x%08x is not a registered region of this NIC%s", function,
-                    address, mem, exact ? ": give the address it was registered with" : "");
+    return via_fail(VIP_INVALID_PARAMETER, "%s: %p with handle 0x%08x is not a registered region of this NIC%s",
+                    function, address, mem, exact ? ": give the address it was registered with" : "");
 }
 
 VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem)
@@ -376,7 +378,8 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
     int valid;
     uint32_t ptag = via_ptag_number(nic, attributes->Ptag, &valid);
     if (!valid)
-        code = via_fail(VIP_INVALID_PTAG, "VipSetMemAttributes: %p is not a protection tag of this NIC", attributes->Ptag);
+        code =
+            via_fail(VIP_INVALID_PTAG, "VipSetMemAttributes: %p is not a protection tag of this NIC", attributes->Ptag);
     else {
         ptag_use(nic, r->ptag, -1);
         ptag_use(nic, ptag, 1);
@@ -414,7 +417,8 @@ VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
     if (nic == NULL)
         return via_bad_handle("NIC", handle);
     if (address == NULL || len == 0 || len > SIZE_MAX / 2)
-        return via_fail(VIP_INVALID_PARAMETER, "viakit_alloc: %zu bytes: give at least one, and a place for the address", len);
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "viakit_alloc: %zu bytes: give at least one, and a place for the address", len);
     VIP_RETURN code = via_check_process(nic);
     if (code)
         return code;
@@ -476,7 +480,8 @@ VIP_RETURN viakit_free(VIP_NIC_HANDLE handle, void *address)
     if (*p == NULL)
         code = via_fail(VIP_INVALID_PARAMETER, "viakit_free: %p did not come from viakit_alloc of this NIC", address);
     else if (registered_part(nic, *p))
-        code = via_fail(VIP_ERROR_RESOURCE, "viakit_free: %p is still registered, at least in part: deregister it first", address);
+        code = via_fail(VIP_ERROR_RESOURCE,
+                        "viakit_free: %p is still registered, at least in part: deregister it first", address);
     else
         drop_allocation(nic, p);
     via_leave(nic);

@@ -77,7 +77,8 @@ VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADD
     if (nic == NULL)
         return via_bad_handle("NIC", handle);
     if (name == NULL || out == NULL)
-        return via_fail(VIP_INVALID_PARAMETER, "VipNSGetHostByName: a name and a place for the address are needed (NULL)");
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipNSGetHostByName: a name and a place for the address are needed (NULL)");
     VIP_RETURN code = via_check_process(nic);
     if (code)
         return code;

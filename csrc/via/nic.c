@@ -79,11 +79,12 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
         return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: memory is exhausted");
     int error = nic->ops->open(nic, rest, &nic->options, &nic->link, &nic->limits);
     if (error) {
-        errno = -error; /* stays: a caller can tell "not allowed" from "not there" */
+        errno = -error;        /* stays: a caller can tell "not allowed" from "not there" */
         return code_of(error); /* the link has explained */
     }
     nic->checksum = nic->limits.checksum;
-    nic->whole_message = wire_word_destination(wire_version_kind(WIRE_SEND), WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, nic->limits.port, 0);
+    nic->whole_message =
+        wire_word_destination(wire_version_kind(WIRE_SEND), WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, nic->limits.port, 0);
     if (nic->limits.max_batch > VIA_BATCH)
         nic->limits.max_batch = VIA_BATCH;
     error = via_mem_init(nic);
@@ -103,7 +104,8 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
 {
     const char *rest;
     if (device == NULL || out == NULL)
-        return via_fail(VIP_INVALID_PARAMETER, "VipOpenNic: a device name and a place for the handle are needed (NULL)");
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipOpenNic: a device name and a place for the handle are needed (NULL)");
     const struct link_ops *ops = find_link(device, &rest);
     if (ops == NULL || strlen(device) >= sizeof((struct via_nic *)0)->device)
         return via_fail(VIP_INVALID_PARAMETER,
@@ -139,7 +141,8 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     if (code)
         return code;
     if (nic->has_thread && pthread_equal(pthread_self(), nic->thread))
-        return via_fail(VIP_INVALID_STATE, "VipCloseNic: cannot be called from an error handler, which runs on the NIC's own thread");
+        return via_fail(VIP_INVALID_STATE,
+                        "VipCloseNic: cannot be called from an error handler, which runs on the NIC's own thread");
     via_engine_stop(nic);
     via_enter(nic);
     while (nic->vis) {

@@ -10,7 +10,8 @@
 #include "internal.h"
 
 /* Checks the local segments [from, n). Returns the status bits of what is wrong, 0 if nothing; their sum in *sum. */
-static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d, uint32_t from, uint32_t n, uint64_t *sum)
+static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d, uint32_t from, uint32_t n,
+                               uint64_t *sum)
 {
     uint32_t error = 0;
     for (uint32_t i = from; i < n; i++) {
@@ -26,7 +27,8 @@ static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d,
 
 static uint32_t check_send(const struct via_vi *vi, const VIP_DESCRIPTOR *d, struct via_work *w)
 {
-    uint32_t op = d->CS.Control & VIP_CONTROL_OP_MASK, n = d->CS.SegCount, first = op == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
+    uint32_t op = d->CS.Control & VIP_CONTROL_OP_MASK, n = d->CS.SegCount,
+             first = op == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
     uint64_t sum = 0;
     w->is_short = 0;
     if (vk_likely(n == 1 && first == 0 && !(d->CS.Control & VIP_CONTROL_RESERVED))) { /* most are so */
@@ -83,12 +85,14 @@ static VIP_RETURN refuse_post(struct via_vi *vi, VIP_DESCRIPTOR *d, VIP_MEM_HAND
         return via_fail(VIP_ERROR_RESOURCE, "%d descriptors are posted: take completed ones back first", VIA_MAX_QUEUE);
     }
     via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_DESCRIPTOR, VIP_ERROR_POST_DESC);
-    return via_fail(VIP_INVALID_PARAMETER,
-                    "descriptor at %p is not inside the region of handle 0x%08x, registered with this NIC and the VI's tag",
-                    (void *)d, handle);
+    return via_fail(
+        VIP_INVALID_PARAMETER,
+        "descriptor at %p is not inside the region of handle 0x%08x, registered with this NIC and the VI's tag",
+        (void *)d, handle);
 }
 
-static inline int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, const struct via_queue *q)
+static inline int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle,
+                           const struct via_queue *q)
 {
     if (((uintptr_t)d & (VIP_DESCRIPTOR_ALIGNMENT - 1)) || q->posted - q->reaped == VIA_MAX_QUEUE)
         return 0;
@@ -220,7 +224,8 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
     if (code)
         return code;
     if (q->cq)
-        return via_fail(VIP_INVALID_STATE, "the queue belongs to a completion queue: wait with VipCQWait, then take with Done");
+        return via_fail(VIP_INVALID_STATE,
+                        "the queue belongs to a completion queue: wait with VipCQWait, then take with Done");
     code = via_wait(nic, timeout, something, q);
     if (code == VIP_SUCCESS && q->reaped != q->done)
         code = reap(q, out);

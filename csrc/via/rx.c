@@ -58,7 +58,8 @@ static size_t total(const struct iovec *iov, int n)
 }
 
 /* The payload of a REFERENCE frame: fetches what it points at. 0 or an error status. */
-static uint32_t fetch(struct via_vi *vi, const uint8_t *payload, size_t len, struct iovec *to, int n_to, uint32_t *placed)
+static uint32_t fetch(struct via_vi *vi, const uint8_t *payload, size_t len, struct iovec *to, int n_to,
+                      uint32_t *placed)
 {
     const struct link_ops *ops = vi->nic->ops;
     size_t n = len / sizeof(struct wire_reference), room = total(to, n_to);
@@ -395,7 +396,8 @@ static struct via_vi *addressee(struct via_nic *nic, const struct wire_header *h
 static void not_connected(struct via_vi *vi, const struct wire_header *h)
 {
     int kind = h->version_kind & 15;
-    if (vi->state != VIP_STATE_ERROR || kind == WIRE_ACK || kind == WIRE_ERROR || kind == WIRE_DISCONNECT || kind == WIRE_RESET)
+    if (vi->state != VIP_STATE_ERROR || kind == WIRE_ACK || kind == WIRE_ERROR || kind == WIRE_DISCONNECT ||
+        kind == WIRE_RESET)
         return;
     via_send_control(vi, WIRE_ERROR, vi->error_psn, vi->error_status);
 }
@@ -425,8 +427,8 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
     }
 }
 
-static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
-                          const uint8_t *payload)
+static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
+                          const struct wire_header *h, const uint8_t *payload)
 {
     int kind = h->version_kind & 15;
     if (vk_unlikely(kind == WIRE_RESET)) {
@@ -476,7 +478,8 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
         return 0;
     for (int i = 0; i < WIRE_WORDS; i++)
         memcpy(&w[i], frame + 8 * i, 8);
-    uint32_t n = (uint32_t)(w[0] >> 16) & 0xFFFF, number = (uint32_t)(w[0] >> 48), psn = (uint32_t)w[2], ack = (uint32_t)(w[2] >> 32);
+    uint32_t n = (uint32_t)(w[0] >> 16) & 0xFFFF, number = (uint32_t)(w[0] >> 48), psn = (uint32_t)w[2],
+             ack = (uint32_t)(w[2] >> 32);
     if (vk_unlikely((w[0] & (0x0000FFFF0000FFFFu & ~(flags << 8))) != nic->whole_message || n > len - sizeof w ||
                     number >= VIA_MAX_VI))
         return 0;

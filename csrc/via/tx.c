@@ -16,8 +16,8 @@
 #include "../base/crc32c.h"
 #include "internal.h"
 
-#define REFERENCE_MAPPED 1024  /* from this many bytes on fetching beats two copies through the ring ... */
-#define REFERENCE_CMA 16384    /* ... and from this many where each fetch is a system call */
+#define REFERENCE_MAPPED 1024 /* from this many bytes on fetching beats two copies through the ring ... */
+#define REFERENCE_CMA 16384   /* ... and from this many where each fetch is a system call */
 #define MAX_IOV 640
 
 static inline int is_write(const struct via_work *w)
@@ -269,7 +269,8 @@ static int try_place(struct via_vi *vi, struct via_work *w)
     int n = via_gather(vi, w, 0, w->len, iov, VIA_MAX_SEGMENTS);
     if (n < 0)
         return 0;
-    if (ops->place(vi->nic->link, vi->peer, remote->Handle, vi->peer_ptag, remote->Data.AddressBits, iov, n, w->len) != 0)
+    if (ops->place(vi->nic->link, vi->peer, remote->Handle, vi->peer_ptag, remote->Data.AddressBits, iov, n, w->len) !=
+        0)
         return 0;
     VI_COUNT(vi, bytes_sent, w->len);
     return 1;
@@ -279,7 +280,8 @@ static int try_place(struct via_vi *vi, struct via_work *w)
 static int may_refer(struct via_vi *vi, const struct via_work *w)
 {
     const struct link_ops *ops = vi->nic->ops;
-    if (w->len < REFERENCE_MAPPED || w->seg_count * sizeof(struct wire_reference) + sizeof(struct wire_write) > vi->chunk)
+    if (w->len < REFERENCE_MAPPED ||
+        w->seg_count * sizeof(struct wire_reference) + sizeof(struct wire_write) > vi->chunk)
         return 0;
     int worst = 1;
     for (uint32_t i = is_write(w) ? 1 : 0; i < w->seg_count; i++) {
@@ -324,7 +326,8 @@ static void start(struct via_vi *vi, struct via_work *w)
 /* ---------------------------------------------------------------- building frames */
 
 /* The frame with number psn of the work. Returns the iovecs used, -1 if memory is no longer granted. */
-static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t psn, struct link_frame *f, struct iovec *iov)
+static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t psn, struct link_frame *f,
+                        struct iovec *iov)
 {
     uint32_t k = psn - w->first_psn, lead = lead_of(w), begin = k * vi->chunk, len = 0;
     uint32_t offset = k ? begin - lead : 0, room = k ? vi->chunk : vi->chunk - lead;
@@ -362,7 +365,8 @@ static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t ps
 }
 
 /* Turns the payload of a built frame into the list of places where the message lies. */
-static int refer(struct via_vi *vi, const struct via_work *w, struct link_frame *f, struct wire_reference *list, struct iovec *iov)
+static int refer(struct via_vi *vi, const struct via_work *w, struct link_frame *f, struct wire_reference *list,
+                 struct iovec *iov)
 {
     struct iovec pieces[VIA_MAX_SEGMENTS];
     int n = via_gather(vi, w, 0, w->len, pieces, VIA_MAX_SEGMENTS);

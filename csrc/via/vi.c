@@ -106,9 +106,10 @@ static VIP_RETURN check_attributes(struct via_nic *nic, VIP_VI_ATTRIBUTES *a, ui
     int valid;
     if (a->ReliabilityLevel != VIP_SERVICE_UNRELIABLE && a->ReliabilityLevel != VIP_SERVICE_RELIABLE_DELIVERY &&
         a->ReliabilityLevel != VIP_SERVICE_RELIABLE_RECEPTION)
-        return via_fail(VIP_INVALID_RELIABILITY_LEVEL,
-                        "reliability level %u: give one of unreliable (1), reliable delivery (2), reliable reception (4)",
-                        a->ReliabilityLevel);
+        return via_fail(
+            VIP_INVALID_RELIABILITY_LEVEL,
+            "reliability level %u: give one of unreliable (1), reliable delivery (2), reliable reception (4)",
+            a->ReliabilityLevel);
     if (a->MaxTransferSize > VIA_MAX_TRANSFER)
         return via_fail(VIP_INVALID_MTU, "MaxTransferSize %lu: at most %lu here", a->MaxTransferSize, VIA_MAX_TRANSFER);
     *ptag = via_ptag_number(nic, a->Ptag, &valid);
@@ -183,7 +184,8 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP
     if (code == VIP_SUCCESS) {
         vi = nic->n_vis < VIA_MAX_VI ? new_vi(nic, attributes, ptag) : NULL;
         if (vi == NULL)
-            code = via_fail(VIP_ERROR_RESOURCE, "VipCreateVi: a NIC has at most %d VIs, or memory is exhausted", VIA_MAX_VI);
+            code = via_fail(VIP_ERROR_RESOURCE, "VipCreateVi: a NIC has at most %d VIs, or memory is exhausted",
+                            VIA_MAX_VI);
     }
     if (vi) {
         attach(&vi->send, cqs[0]);
@@ -233,9 +235,10 @@ VIP_RETURN via_vi_destroy(struct via_vi *vi)
         return via_fail(VIP_ERROR_RESOURCE, "VipDestroyVi: the VI is in %s: disconnect it first",
                         viakit_state_name((int)vi->state));
     if (vi->send.reaped != vi->send.posted || vi->recv.reaped != vi->recv.posted)
-        return via_fail(VIP_ERROR_RESOURCE,
-                        "VipDestroyVi: %u send and %u receive descriptors were not taken back with VipSendDone and VipRecvDone",
-                        vi->send.posted - vi->send.reaped, vi->recv.posted - vi->recv.reaped);
+        return via_fail(
+            VIP_ERROR_RESOURCE,
+            "VipDestroyVi: %u send and %u receive descriptors were not taken back with VipSendDone and VipRecvDone",
+            vi->send.posted - vi->send.reaped, vi->recv.posted - vi->recv.reaped);
     free_vi(vi);
     return VIP_SUCCESS;
 }
