@@ -37,8 +37,8 @@ typedef struct {
     viakit_form form;        /* eth only */
     VIP_UINT32 mtu;          /* eth: bytes of a frame after the Ethernet header; at most the interface's */
     VIP_UINT32 ring_slots;   /* receive ring: frames or super-frames it holds, at least */
-    VIP_UINT32 window;       /* frames a reliable VI may have unacknowledged */
-    VIP_UINT32 rto_us;       /* first retransmission time-out; doubles up to 64 times this */
+    VIP_UINT32 window;       /* link sends (frames or super-frames) a reliable VI may have unacknowledged */
+    VIP_UINT32 rto_us;       /* first retransmission time-out; doubles up to half a second */
     VIP_UINT32 max_retries;  /* retransmissions without an answer before the connection is lost */
     VIP_UINT32 ack_delay_us; /* an acknowledgement waits at most so long for a frame to ride on */
     VIP_UINT32 keepalive_ms; /* silence after which a reliable or unreliable peer is probed */

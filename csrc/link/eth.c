@@ -46,6 +46,7 @@
 #define MIN_MTU 256u           /* headers and some payload */
 #define SMALL 256u /* up to so much payload is gathered into one buffer: cheaper than a vector for the kernel */
 #define MAX_IOV 1000
+#define MAX_PEERS 4096
 
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
@@ -81,6 +82,7 @@ struct link {
     size_t ring_len;
     uint32_t n_slots, slot_len, slots_per_block, at;
     struct link_peer *peers;
+    uint32_t n_peers;
     uint16_t ip_id;
     uint8_t small[sizeof(struct eth_head) + sizeof(struct wire_header) + 200 + SMALL];
 };
@@ -403,9 +405,10 @@ static int eth_route(struct link *link, const uint8_t address[6], uint16_t port,
     while (p && memcmp(p->address, address, 6) != 0)
         p = p->next;
     if (p == NULL) {
-        p = calloc(1, sizeof *p);
+        p = link->n_peers < MAX_PEERS ? calloc(1, sizeof *p) : NULL; /* a liar can invent any number of addresses */
         if (p == NULL)
             return -ENOMEM;
+        link->n_peers++;
         memcpy(p->address, address, 6);
         p->next = link->peers;
         link->peers = p;
@@ -631,8 +634,8 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
         return error;
     }
     link->segment = mtu - (link->form == VIAKIT_FORM_PLAIN ? 0 : DRESS_LEN);
-    if (link->segment > 65535)
-        link->segment = 65535;
+    if (link->segment > SUPER_BYTES)
+        link->segment = SUPER_BYTES;
     *limits = (struct link_limits){.port = link->port,
                                    .mtu = mtu,
                                    .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),

@@ -124,8 +124,9 @@ extern const struct link_ops link_loop, link_shm, link_eth;
 
 /* ---- what the provider offers to links (via/rx.c, via/conn.c, via/error.c) ---- */
 
-/* A frame arrived: len bytes at frame (header first, in ordinary memory, valid during the call). from is the station it
- * came from, peer the way back or NULL if the link finds it by route(). */
+/* A frame arrived: len bytes at frame (header first, valid during the call; the sender may be able to change them meanwhile,
+ * so each field is read once). from is the station it came from, peer the way back or NULL if the link finds it by
+ * route(). */
 void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len);
 
 /* The peer is gone for good: connections over it are lost. */

@@ -18,6 +18,7 @@
 
 #define QUEUE_BYTES (1u << 20)
 #define MAX_PAYLOAD 8192
+#define CLOSING_SLACK 16384 /* kept for the news that a NIC closed */
 #define MAX_FRAME (MAX_PAYLOAD + 256)
 
 /* What stays when a NIC is closed: others may still hold it as their peer. Freed when the last loop NIC closes. */
@@ -48,6 +49,19 @@ struct link {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* over all queues and the list */
 static struct link_peer *peers;
 static uint32_t n_open, last_port;
+
+/* The parent's NICs are not the child's. */
+static void child_of_fork(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+    peers = NULL;
+    n_open = 0;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(NULL, NULL, child_of_fork);
+}
 
 /* 48 bits of FNV-1a over the name, marked as a locally administered address. */
 static void name_to_address(const char *kind, const char *name, uint8_t address[6])
@@ -99,12 +113,12 @@ static int loop_open(struct via_nic *nic, const char *device, const viakit_nic_o
     return 0;
 }
 
-/* Room for a record of n bytes at the tail, NULL if there is none. Called with the mutex. */
-static struct record *reserve(struct link *to, uint32_t n)
+/* Room for a record of n bytes at the tail that leaves `slack` free, NULL if there is none. Called with the mutex. */
+static struct record *reserve(struct link *to, uint32_t n, uint32_t slack)
 {
     uint32_t size = ((uint32_t)sizeof(struct record) + n + 7) & ~7u, at = to->tail % QUEUE_BYTES;
     uint32_t filler = at + size > QUEUE_BYTES ? QUEUE_BYTES - at : 0;
-    if (QUEUE_BYTES - (to->tail - to->head) < size + filler + sizeof(struct record))
+    if (QUEUE_BYTES - (to->tail - to->head) < size + filler + slack + sizeof(struct record))
         return NULL;
     if (filler) {
         if (filler >= sizeof(struct record))
@@ -147,7 +161,7 @@ static int loop_send(struct link *link, struct link_peer *peer, struct link_fram
     for (; to && sent < n; sent++) {
         struct link_frame *f = &frames[sent];
         uint32_t len = (uint32_t)(f->header_len + f->payload_len);
-        struct record *r = reserve(to, len);
+        struct record *r = reserve(to, len, CLOSING_SLACK);
         if (r == NULL)
             break;
         *r = (struct record){len, RECORD_FRAME, link->self};
@@ -237,7 +251,7 @@ static void loop_close(struct link *link)
     pthread_mutex_lock(&mutex);
     link->self->link = NULL;
     for (struct link_peer *p = peers; p; p = p->next) {
-        struct record *r = p->link ? reserve(p->link, 0) : NULL;
+        struct record *r = p->link ? reserve(p->link, 0, 0) : NULL;
         if (r) {
             *r = (struct record){0, RECORD_LOST, link->self};
             ring(p->link, link->nic);

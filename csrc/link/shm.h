@@ -82,6 +82,7 @@ struct link_peer {
     const uint64_t *rx_next;                /* control word of the cell at rx_at: all that an idle look reads */
     struct shm_station *station;            /* the peer's segment; NULL until greeted */
     size_t station_len;
+    uint64_t arena_offset, arena_len, arena_address; /* its words about it, checked once */
 };
 
 struct link {

@@ -127,6 +127,7 @@ static inline uint64_t wire_word_source(uint16_t port, uint16_t vi, uint32_t key
 }
 
 #define WIRE_MAX_DISCRIMINATOR 64
+#define WIRE_LEAST_PAYLOAD 64 /* nobody may ask for smaller pieces */
 
 static inline uint8_t wire_version_kind(int kind)
 {

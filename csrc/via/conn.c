@@ -53,7 +53,7 @@ static void describe(struct via_vi *vi, uint32_t request, struct wire_connect *c
     vi->key = random_key();
     if (nic->options.first_psn == 0) {
         uint32_t first = random_key();
-        vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->recover_psn = first;
+        vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->write_psn = first;
     }
     c->request = request;
     c->key = vi->key;
@@ -96,7 +96,6 @@ static void join(struct via_vi *vi, const uint8_t address[6], struct link_peer *
     vi->owes_acks = vi->reliable && !vi->lossless;
     vi->state = VIP_STATE_CONNECTED;
     vi->heard_at = nic->now = vk_now();
-    nic->n_connected++;
     if (!vi->lossless)
         via_timer(nic, nic->now + (uint64_t)nic->options.keepalive_ms * VK_MS);
 }
@@ -211,7 +210,7 @@ static void request_arrived(struct via_nic *nic, const uint8_t from[6], struct l
                             size_t names_len)
 {
     if ((size_t)c->wanted_len + c->own_len > names_len || c->wanted_len > WIRE_MAX_DISCRIMINATOR ||
-        c->own_len > WIRE_MAX_DISCRIMINATOR) {
+        c->own_len > WIRE_MAX_DISCRIMINATOR || c->max_payload < WIRE_LEAST_PAYLOAD) {
         NIC_COUNT(nic, dropped_malformed, 1);
         return;
     }
@@ -339,15 +338,16 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
     }
     for (end = &nic->waiters; *end; end = &(*end)->next) {}
     *end = &w;
-    via_leave(nic);
-    code = via_wait(nic, timeout, waiter_matched, &w);
+    code = via_wait_owned(nic, timeout, waiter_matched, &w);
     remove_waiter(nic, &w);
     if (code == VIP_SUCCESS) {
         tell_remote(w.conn, remote);
         attributes_of(&w.conn->remote, attributes);
         *out = vk_pool_handle(w.conn);
-    } else if (w.conn)
+    } else if (w.conn) {
+        answer(w.conn, WIRE_REJECT, NULL); /* it was told PENDING */
         forget(nic, w.conn);
+    }
     via_leave(nic);
     return code;
 }
@@ -468,6 +468,10 @@ static void say_to_server(struct via_nic *nic, struct link_peer *peer, uint16_t 
 static void accepted(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
                      const struct wire_connect *c)
 {
+    if (c->max_payload < WIRE_LEAST_PAYLOAD) {
+        NIC_COUNT(nic, dropped_malformed, 1);
+        return;
+    }
     struct via_request *r = open_request(nic, h, c);
     if (peer == NULL && nic->ops->route(nic->link, from, h->src_port, &peer) != 0)
         return;
@@ -696,8 +700,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
         r.done = 1;
         r.result = via_fail(VIP_NOT_REACHABLE, "VipConnectRequest: there is no NIC at that address");
     }
-    via_leave(nic);
-    code = via_wait(nic, timeout, request_done, &r);
+    code = via_wait_owned(nic, timeout, request_done, &r);
     remove_request(nic, &r);
     if (code == VIP_SUCCESS)
         code = r.result;
@@ -727,7 +730,6 @@ void via_disconnect(struct via_vi *vi)
 {
     if (vi->state == VIP_STATE_CONNECTED) {
         via_send_control(vi, WIRE_DISCONNECT, 0, 0);
-        vi->nic->n_connected--;
     }
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;

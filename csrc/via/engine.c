@@ -8,7 +8,6 @@
  *   the program stopped polling  the thread takes over: drives, then sleeps on the link's file descriptor
  *   a call waits                 it spins for spin_us, then sleeps on the file descriptor itself: one wake-up, not two.
  *                                Further waiting calls sleep on a futex that the first one rings
- *   nothing is connected         the thread sleeps until somebody connects
  *
  * So exactly one thread at a time sleeps on the data file descriptor (`sleeper`), and none while somebody polls: a frame
  * that arrives for a polling program costs no wake-up anywhere.
@@ -24,6 +23,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,7 +79,8 @@ int via_drive_rest(struct via_nic *nic, int n)
         via_send_deferred(nic);
     if (n > 0)
         nic->idle = 0;
-    else if ((nic->idle & (VIA_SLOW_LOOK - 1)) == 0)
+    /* the clock also runs where every look finds something */
+    if ((nic->idle & (VIA_SLOW_LOOK - 1)) == 0 && (n == 0 || (nic->polls & (VIA_SLOW_LOOK - 1)) == 0))
         via_drive_slow(nic);
     return n;
 }
@@ -122,7 +123,7 @@ void via_wake_waiters(struct via_nic *nic)
     }
     /* A waiting call may sleep on the data descriptor while another thread's call completed its work. */
     if (nic->sleeper == 2 && nic->sleeper_thread != via_thread_id)
-        via_kick_thread(nic);
+        via_kick_sleeper(nic);
 }
 
 void via_kick_thread(struct via_nic *nic)
@@ -132,10 +133,12 @@ void via_kick_thread(struct via_nic *nic)
     (void)written; /* the counter is full: then it is readable already */
 }
 
-static void drain_wake(struct via_nic *nic)
+/* Whoever sleeps on the data descriptor. Each has an eventfd of its own, or one would drain what was meant for the other. */
+void via_kick_sleeper(struct via_nic *nic)
 {
-    uint64_t count;
-    while (read(nic->wake_fd, &count, sizeof count) > 0) {}
+    uint64_t one = 1;
+    ssize_t written = write(nic->sleeper == 2 ? nic->waiter_fd : nic->wake_fd, &one, sizeof one);
+    (void)written;
 }
 
 /* How long nothing is due, at most `most`. */
@@ -149,15 +152,23 @@ static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
     return due - now < most ? due - now : most;
 }
 
-static int sleep_on(struct via_nic *nic, int with_data, uint64_t ns)
+/* Sleeps on an eventfd, on the link's own affairs, and with_data on what arrives. Returns whether control() has something to do. */
+static int sleep_on(struct via_nic *nic, int wake_fd, int with_data, uint64_t ns)
 {
-    struct pollfd fds[3] = {{.fd = nic->wake_fd, .events = POLLIN},
+    struct pollfd fds[3] = {{.fd = wake_fd, .events = POLLIN},
                             {.fd = nic->control_fd, .events = POLLIN},
                             {.fd = with_data ? nic->data_fd : -1, .events = POLLIN}};
     struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
     ppoll(fds, 3, ns == VK_NEVER ? NULL : &t, NULL);
-    if (fds[0].revents)
-        drain_wake(nic);
+    uint64_t count;
+    if (fds[0].revents && read(wake_fd, &count, sizeof count) < 0)
+        count = 0; /* somebody else was quicker */
+    if (fds[2].revents &
+        (POLLERR | POLLHUP)) { /* an interface went down: take the error, or every later sleep ends at once */
+        int error;
+        socklen_t len = sizeof error;
+        getsockopt(nic->data_fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    }
     return fds[1].revents != 0;
 }
 
@@ -175,7 +186,7 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
     if (ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link))) {
         NIC_COUNT(nic, system_calls, 1);
         who == 1 ? via_own_leave_slow(&nic->own) : via_leave(nic);
-        control = sleep_on(nic, 1, ns);
+        control = sleep_on(nic, who == 1 ? nic->wake_fd : nic->waiter_fd, 1, ns);
         who == 1 ? via_own_enter_slow(&nic->own, 1) : via_enter(nic);
         NIC_COUNT(nic, wakeups, 1);
     }
@@ -214,7 +225,7 @@ static int spin(struct via_nic *nic, int (*ready)(void *), void *argument, uint6
                 return 1;
             vk_pause();
         }
-        if (nic->now >= until)
+        if (nic->now >= until || nic->closing)
             return 0;
         nic->now = vk_now();
         if (nic->own.revoked) { /* somebody else wants in */
@@ -224,14 +235,8 @@ static int spin(struct via_nic *nic, int (*ready)(void *), void *argument, uint6
     }
 }
 
-VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
+static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
 {
-    via_enter(nic);
-    if (ready(argument))
-        return VIP_SUCCESS;
-    via_drive(nic);
-    if (ready(argument))
-        return VIP_SUCCESS;
     uint64_t began = nic->now = vk_now(), deadline = vk_deadline(timeout_ms), spin_until = began;
     if (nic->options.spin_us > 0)
         spin_until += (uint64_t)nic->options.spin_us * VK_US;
@@ -267,7 +272,7 @@ VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(
         if (!nic->has_thread)
             via_run_handlers(nic);
         via_enter(nic);
-        if (stop) {
+        if (stop && !ready(argument)) {
             code = via_fail(VIP_TIMEOUT, "the wait was interrupted");
             break;
         }
@@ -280,6 +285,25 @@ VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(
     return code;
 }
 
+VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
+{
+    if (ready(argument))
+        return VIP_SUCCESS;
+    via_drive(nic);
+    if (ready(argument))
+        return VIP_SUCCESS;
+    nic->n_calls++;
+    VIP_RETURN code = wait_long(nic, timeout_ms, ready, argument);
+    nic->n_calls--;
+    return code;
+}
+
+VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
+{
+    via_enter(nic);
+    return via_wait_owned(nic, timeout_ms, ready, argument);
+}
+
 /* ---------------------------------------------------------------- the NIC's own thread */
 
 static void thread_drives(struct via_nic *nic)
@@ -287,6 +311,7 @@ static void thread_drives(struct via_nic *nic)
     via_own_enter_slow(&nic->own, 1);
     NIC_COUNT(nic, thread_takeovers, 1);
     uint64_t polls = nic->polls;
+    uint32_t rounds = 0;
     while (!nic->closing && nic->n_waiting == 0) {
         int n = nic->ops->poll(nic->link, VIA_BUDGET);
         if (nic->stall_list)
@@ -298,6 +323,8 @@ static void thread_drives(struct via_nic *nic)
             if (nic->sleeper)
                 break;
             sleep_as_owner(nic, 1, VK_NEVER);
+        } else if (++rounds % VIA_SLOW_LOOK == 0) {
+            via_drive_slow(nic); /* also under steady traffic */
         } else if (vk_load_relaxed(&nic->own.revoked)) {
             /* step aside for a moment if the program came back meanwhile */
             via_own_leave_slow(&nic->own);
@@ -342,7 +369,7 @@ static void *thread_main(void *argument)
         } else
             slept_since = 0;
         vk_store_relaxed(&nic->thread_dozing, tick == DOZE);
-        control = sleep_on(nic, 0, tick);
+        control = sleep_on(nic, nic->wake_fd, 0, tick);
         vk_store_relaxed(&nic->thread_dozing, 0);
         if (tick < TICK_LONGEST)
             tick *= 2;
@@ -357,14 +384,27 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
+static void close_descriptors(struct via_nic *nic)
+{
+    if (nic->wake_fd >= 0)
+        close(nic->wake_fd);
+    if (nic->waiter_fd >= 0)
+        close(nic->waiter_fd);
+    nic->wake_fd = nic->waiter_fd = -1;
+}
+
 int via_engine_start(struct via_nic *nic)
 {
     nic->now = vk_now();
     nic->timers_at = VK_NEVER;
     nic->control_fd = nic->data_fd = -1;
     nic->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (nic->wake_fd < 0)
-        return -errno;
+    nic->waiter_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (nic->wake_fd < 0 || nic->waiter_fd < 0) {
+        int error = -errno;
+        close_descriptors(nic);
+        return error;
+    }
     nic->ops->descriptors(nic->link, &nic->data_fd, &nic->control_fd);
     if (nic->options.no_thread)
         return 0;
@@ -376,7 +416,7 @@ int via_engine_start(struct via_nic *nic)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error) {
         nic->has_thread = 0;
-        close(nic->wake_fd);
+        close_descriptors(nic);
     }
     return -error;
 }
@@ -386,10 +426,10 @@ void via_engine_stop(struct via_nic *nic)
 {
     via_enter(nic);
     vk_store_release(&nic->closing, 1);
-    while (nic->n_waiting) { /* each waiting call sees `closing` and leaves */
+    while (nic->n_calls) { /* each waiting call sees `closing` and leaves */
         vk_store_release(&nic->event_word, nic->event_word + 1);
         futex(&nic->event_word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
-        via_kick_thread(nic);
+        via_kick_sleeper(nic);
         via_leave(nic);
         sched_yield();
         via_enter(nic);
@@ -399,6 +439,5 @@ void via_engine_stop(struct via_nic *nic)
         via_kick_thread(nic);
         pthread_join(nic->thread, NULL);
     }
-    close(nic->wake_fd);
-    nic->wake_fd = -1;
+    close_descriptors(nic);
 }

@@ -181,6 +181,8 @@ static void log_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
             e->ViHandle, (void *)e->DescriptorPtr);
 }
 
+__thread const struct via_nic *via_in_handler; /* whose handler this thread is running */
+
 void via_run_handlers(struct via_nic *nic)
 {
     while (vk_load_acquire(&nic->events_tail) != vk_load_relaxed(&nic->events_head)) {
@@ -194,7 +196,9 @@ void via_run_handlers(struct via_nic *nic)
         void *context = nic->handler ? nic->handler_context : nic;
         vk_store_relaxed(&nic->events_head, nic->events_head + 1);
         via_own_leave_slow(&nic->own);
+        via_in_handler = nic;
         handler(context, &e);
+        via_in_handler = NULL;
     }
 }
 

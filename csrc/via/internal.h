@@ -150,13 +150,14 @@ struct via_vi {
     uint32_t high_psn;               /* after the last one ever handed to the link */
     uint32_t flight_end[VIA_FLIGHT]; /* psn after the last frame of each link send in flight */
     uint32_t flight_head, flight_tail;
-    uint32_t window;        /* congestion window, link sends */
-    uint32_t threshold;     /* below it the window doubles per round trip */
-    uint32_t undo_window;   /* before the last loss */
-    uint32_t window_credit; /* acknowledged sends since the window last grew */
-    uint32_t recover_psn;   /* a NAK before this one was answered already */
-    uint64_t rto_deadline;  /* VK_NEVER: nothing to wait for */
-    uint64_t rto, rto_base; /* present time-out, and the one to begin with, ns */
+    uint32_t window;            /* congestion window, link sends */
+    uint32_t threshold;         /* below it the window doubles per round trip */
+    uint32_t undo_window;       /* before the last loss */
+    uint32_t window_credit;     /* acknowledged sends since the window last grew */
+    uint32_t write_psn;         /* after the last RDMA write that went by frames on a lossless link */
+    uint32_t nak_psn, nak_high; /* what the last NAK asked for, and how far we had got: its copies are not answered */
+    uint64_t rto_deadline;      /* VK_NEVER: nothing to wait for */
+    uint64_t rto, rto_base;     /* present time-out, and the one to begin with, ns */
     uint32_t retries;
     uint8_t probing;
 
@@ -182,7 +183,6 @@ struct via_vi {
     struct via_vi *next, *prev;           /* all of the NIC */
     struct via_vi *ack_next, *stall_next; /* owe an acknowledgement / wait to send */
     uint8_t on_ack_list, on_stall_list;
-    uint8_t notify_conn_lost;
 
     uint64_t counters[VIAKIT_N_COUNTERS];
 };
@@ -260,7 +260,7 @@ struct via_nic {
     char device[64];
 
     struct via_vi **vi_by_number; /* [VIA_MAX_VI] */
-    uint32_t next_vi_number, n_vis, n_cqs, n_connected;
+    uint32_t next_vi_number, n_vis, n_cqs;
     struct via_vi *vis;
     struct via_cq *cqs;
     struct via_vi *ack_list, *stall_list;
@@ -286,12 +286,14 @@ struct via_nic {
     uint64_t timers_at; /* next time that something is due; VK_NEVER */
 
     /* sleeping (engine.c) */
-    int wake_fd, data_fd, control_fd;
+    int wake_fd, waiter_fd; /* eventfds: wake the NIC's thread / the waiting call that sleeps on data_fd */
+    int data_fd, control_fd;
     int has_thread;
     pthread_t thread;
     uint32_t sleeper;        /* 0 nobody, 1 the NIC's thread, 2 a waiting call sleeps on data_fd */
     uint32_t sleeper_thread; /* its via_thread_id */
     uint64_t sleep_until;    /* when it means to wake */
+    uint32_t n_calls;        /* calls in a wait, spinning ones included: the NIC cannot go */
     uint32_t n_waiting;      /* calls in a sleeping wait */
     uint32_t event_word;     /* futex of the waiting calls that do not sleep on data_fd */
     uint32_t thread_dozing;  /* the thread sleeps long: poke it when the program goes away */
@@ -354,6 +356,7 @@ void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_D
                 VIP_RESOURCE_CODE resource, VIP_ERROR_CODE code);
 /* Runs queued handlers. Called without ownership, by the NIC's thread (or whoever polls a NIC without one). */
 void via_run_handlers(struct via_nic *nic);
+extern __thread const struct via_nic *via_in_handler; /* NULL outside */
 
 /* ---------------------------------------------------------------- engine.c */
 
@@ -386,6 +389,7 @@ static inline int via_drive(struct via_nic *nic)
 void via_drive_slow(struct via_nic *nic);
 /* Something is due at `at` (ns): the thread will not sleep longer. */
 void via_kick_thread(struct via_nic *nic);
+void via_kick_sleeper(struct via_nic *nic);
 static inline void via_timer(struct via_nic *nic, uint64_t at)
 {
     if (at >= nic->timers_at)
@@ -393,7 +397,7 @@ static inline void via_timer(struct via_nic *nic, uint64_t at)
     nic->timers_at = at;
     if (vk_unlikely(nic->sleeper && at < nic->sleep_until)) { /* whoever sleeps would sleep too long */
         nic->sleep_until = at;
-        via_kick_thread(nic);
+        via_kick_sleeper(nic);
     }
 }
 /* A completion, a match, an event: waiting calls look again. */
@@ -402,6 +406,8 @@ void via_wake_waiters(struct via_nic *nic);
 /* Waits until ready(argument) says non-zero, called by the owner-to-be: enters, looks, sleeps and so on, and returns as
  * owner. VIP_SUCCESS, VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. */
 VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument);
+/* The same for one who is owner already. */
+VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument);
 
 int via_engine_start(struct via_nic *nic);
 void via_engine_stop(struct via_nic *nic);

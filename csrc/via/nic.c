@@ -29,8 +29,8 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
     to->size = sizeof *to;
 #define DEFAULT(field, value) to->field = to->field ? to->field : (value)
     DEFAULT(window, 64);
-    DEFAULT(rto_us, 4000);
-    DEFAULT(max_retries, 12); /* with back-off 3.6 s; after keepalive_ms of silence: a dead peer is known within 5 s */
+    DEFAULT(rto_us, 10000);   /* a busy machine lets a process wait for some milliseconds: that is no loss */
+    DEFAULT(max_retries, 10); /* with back-off 3.1 s; after keepalive_ms of silence: a dead peer is known within 5 s */
     DEFAULT(ack_delay_us, 200);
     DEFAULT(keepalive_ms, 1000);
     DEFAULT(spin_us, 20);
@@ -140,9 +140,8 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     VIP_RETURN code = via_check_process(nic);
     if (code)
         return code;
-    if (nic->has_thread && pthread_equal(pthread_self(), nic->thread))
-        return via_fail(VIP_INVALID_STATE,
-                        "VipCloseNic: cannot be called from an error handler, which runs on the NIC's own thread");
+    if (via_in_handler == nic)
+        return via_fail(VIP_INVALID_STATE, "VipCloseNic: cannot be called from an error handler of the NIC");
     via_engine_stop(nic);
     via_enter(nic);
     while (nic->vis) {
@@ -276,6 +275,9 @@ VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE handle, viakit_frame_filter fi
     struct via_nic *nic = via_nic_find(handle);
     if (nic == NULL)
         return via_bad_handle("NIC", handle);
+    VIP_RETURN code = via_check_process(nic);
+    if (code)
+        return code;
     via_enter(nic);
     nic->filter = filter;
     nic->filter_context = context;

@@ -39,6 +39,7 @@ static uint32_t check_send(const struct via_vi *vi, const VIP_DESCRIPTOR *d, str
         if (sum == d->CS.Length && sum <= vi->attributes.MaxTransferSize &&
             (sum == 0 || via_mem_grants(vi->nic, s->Handle, w->data, sum, vi->ptag))) {
             w->len = (uint32_t)sum;
+            w->epoch = vi->nic->region_epoch;
             return 0;
         }
         sum = 0;

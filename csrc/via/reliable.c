@@ -50,6 +50,8 @@ void via_complete_sends(struct via_vi *vi)
             return;
         }
     }
+    if (vi->lossless || !vi->reliable)
+        vi->una_psn = vi->tx_psn; /* all is done: nobody will acknowledge it, and nothing is outstanding */
 }
 
 static void open_window(struct via_vi *vi, uint32_t n)
@@ -106,8 +108,11 @@ static void go_back(struct via_vi *vi, int timed_out)
     vi->tx_psn = vi->una_psn;
     vi->flight_head = vi->flight_tail;
     vi->undo_window = vi->window;
+    uint32_t most = vi->nic->options.window;
     vi->threshold = vi->window / 2 > 4 ? vi->window / 2 : 4;
-    vi->window = timed_out ? 2 : vi->threshold;
+    if (vi->threshold > most)
+        vi->threshold = most;
+    vi->window = timed_out && vi->threshold > 2 ? 2 : vi->threshold;
     vi->window_credit = 0;
     uint32_t i = vi->send.done;
     while (i != vi->send.next && !wire_before(vi->una_psn, end_of(via_work_at(&vi->send, i))))
@@ -120,6 +125,10 @@ void via_negative(struct via_vi *vi, uint32_t from)
     via_acknowledged(vi, from);
     if (vi->state != VIP_STATE_CONNECTED || from != vi->una_psn || vi->una_psn == vi->tx_psn)
         return;
+    if (vi->nak_psn == from && vi->nak_high == vi->high_psn && vi->tx_psn != vi->high_psn)
+        return; /* a copy of one that is being answered */
+    vi->nak_psn = from;
+    vi->nak_high = vi->high_psn;
     go_back(vi, 0);
     vi->rto_deadline = VK_NEVER;
     via_transmit(vi);
@@ -188,8 +197,9 @@ static void time_out(struct via_vi *vi)
         give_up(vi);
         return;
     }
-    vi->rto = vi->rto * 2 < RTO_LONGEST ? vi->rto * 2 : RTO_LONGEST;
-    if (vi->una_psn != vi->tx_psn) {
+    if (vi->rto < RTO_LONGEST)
+        vi->rto = vi->rto * 2 < RTO_LONGEST ? vi->rto * 2 : RTO_LONGEST;
+    if (vi->reliable && vi->una_psn != vi->tx_psn) {
         go_back(vi, 1);
         vi->rto_deadline = VK_NEVER;
         via_transmit(vi);
@@ -213,7 +223,7 @@ static void keep_alive(struct via_vi *vi)
             vi->probing = 0;
             vi->retries = 0;
             vi->rto = vi->rto_base;
-            if (vi->una_psn == vi->tx_psn)
+            if (!vi->reliable || vi->una_psn == vi->tx_psn)
                 vi->rto_deadline = VK_NEVER;
         }
     }

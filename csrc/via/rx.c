@@ -20,7 +20,7 @@ static int receive_pieces(struct via_vi *vi, const struct via_work *w, size_t le
 {
     int n = 0;
     *error = 0;
-    while (len && vi->rx_segment < w->seg_count) {
+    while (len && vi->rx_segment < w->seg_count && n < VIA_MAX_SEGMENTS) {
         const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, vi->rx_segment)->Local;
         uint32_t room = s->Length - vi->rx_segment_used, take = len < room ? (uint32_t)len : room;
         if (take) {
@@ -90,6 +90,15 @@ static uint32_t fetch(struct via_vi *vi, const uint8_t *payload, size_t len, str
     return 0;
 }
 
+/* The head of the receive queue completes. What comes after it may have been found wrong when it was posted: now is its turn. */
+static inline void complete_receive(struct via_vi *vi, uint32_t status)
+{
+    struct via_queue *q = &vi->recv;
+    via_complete(vi, q, status);
+    if (vk_unlikely(q->done != q->posted && via_work_at(q, q->done)->error))
+        via_settle_errors(vi, q);
+}
+
 /* ---------------------------------------------------------------- when a message cannot be taken */
 
 /* Reliable: stop, tell the sender why, break. Unreliable: only this message is lost. */
@@ -112,7 +121,7 @@ static void fail_receive(struct via_vi *vi, uint32_t psn, uint32_t status, uint3
 {
     struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
     w->descriptor->CS.Length = vi->rx_len;
-    via_complete(vi, &vi->recv, status);
+    complete_receive(vi, status);
     refuse(vi, psn, remote_status);
 }
 
@@ -135,7 +144,7 @@ static void finish_receive(struct via_vi *vi, const struct wire_header *h, uint3
     }
     /* of an RDMA write with immediate data nothing went into this descriptor's buffer */
     d->CS.Length = (status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_RECEIVE ? vi->rx_len : 0;
-    via_complete(vi, &vi->recv, status);
+    complete_receive(vi, status);
 }
 
 /* ---------------------------------------------------------------- a piece of a send */
@@ -176,6 +185,8 @@ static void piece_of_send(struct via_vi *vi, const struct wire_header *h, const 
         int n = receive_pieces(vi, w, want, iov, &error);
         if (!error)
             error = fetch(vi, payload, len, iov, n, &vi->rx_len);
+        if (vi->state != VIP_STATE_CONNECTED)
+            return; /* the peer was lost meanwhile */
     }
     if (vk_unlikely(error || vi->rx_len > vi->attributes.MaxTransferSize)) {
         fail_receive(vi, h->psn, error ? error : VIP_STATUS_LENGTH_ERROR, VIP_STATUS_REMOTE_DESC_ERROR);
@@ -210,7 +221,7 @@ static void refuse_write(struct via_vi *vi, const struct wire_header *h)
     if ((h->flags & WIRE_FLAG_IMMEDIATE) && vi->recv.done != vi->recv.posted) {
         vi->rx_len = 0;
         via_work_at(&vi->recv, vi->recv.done)->descriptor->CS.Length = 0;
-        via_complete(vi, &vi->recv, VIP_STATUS_RDMA_PROT_ERROR | VIP_STATUS_OP_REMOTE_RDMA_WRITE);
+        complete_receive(vi, VIP_STATUS_RDMA_PROT_ERROR | VIP_STATUS_OP_REMOTE_RDMA_WRITE);
     } else
         via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAW_PROT);
     refuse(vi, h->psn, VIP_STATUS_RDMA_PROT_ERROR);
@@ -245,12 +256,13 @@ static void piece_of_write(struct via_vi *vi, const struct wire_header *h, const
         vi->rx_address = w.address;
         vi->rx_handle = w.handle;
         vi->rx_left = w.len;
-        if (h->flags & WIRE_FLAG_PLACED) { /* the sender stored it, after the same checks on our table */
+        if (h->flags & WIRE_FLAG_PLACED && vi->lossless && vi->attributes.EnableRdmaWrite) {
+            /* the sender stored it, after the same checks on our table */
             vi->rx_len = w.len;
             finish_write(vi, h);
             return;
         }
-        if (!write_granted(vi, w.handle, w.address, w.len)) {
+        if (h->flags & WIRE_FLAG_PLACED || !write_granted(vi, w.handle, w.address, w.len)) {
             refuse_write(vi, h);
             return;
         }
@@ -274,6 +286,8 @@ static void piece_of_write(struct via_vi *vi, const struct wire_header *h, const
         struct iovec iov = {to, n};
         uint32_t placed = 0;
         error = fetch(vi, payload, len, &iov, 1, &placed);
+        if (vi->state != VIP_STATE_CONNECTED)
+            return; /* the peer was lost meanwhile */
         if (!error && placed != n)
             error = VIP_STATUS_TRANSPORT_ERROR;
         vk_fence_full();
@@ -304,7 +318,7 @@ static void gap_unreliable(struct via_vi *vi)
     if (vi->rx_active == WIRE_SEND) {
         via_work_at(&vi->recv, vi->recv.done)->descriptor->CS.Length = vi->rx_len;
         vi->rx_active = 0;
-        via_complete(vi, &vi->recv, VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_TRANSPORT_ERROR);
+        complete_receive(vi, VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_TRANSPORT_ERROR);
     } else if (vi->rx_active == WIRE_WRITE) {
         vi->rx_active = 0;
         via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAW_ABORT);
@@ -341,19 +355,18 @@ static void data_frame(struct via_vi *vi, const struct wire_header *h, const uin
         return;
     vi->expected_psn = h->psn + 1;
     vi->nak_sent = 0;
-    if (vk_unlikely(vi->rx_skip)) { /* unreliable, in the middle of a message that cannot be taken */
-        if (!(h->flags & WIRE_FLAG_FIRST))
-            return;
+    if (h->flags & WIRE_FLAG_FIRST) {
+        if (vk_unlikely(vi->rx_active))
+            gap_unreliable(vi);
         vi->rx_skip = 0;
     }
-    if (vk_unlikely(vi->rx_active && (h->flags & WIRE_FLAG_FIRST))) {
-        gap_unreliable(vi);
-        vi->rx_skip = 0;
+    /* rx_skip: unreliable, in the middle of a message that cannot be taken. It is acknowledged all the same where the sender waits. */
+    if (vk_likely(!vi->rx_skip)) {
+        if ((h->version_kind & 15) == WIRE_SEND)
+            piece_of_send(vi, h, payload);
+        else
+            piece_of_write(vi, h, payload);
     }
-    if ((h->version_kind & 15) == WIRE_SEND)
-        piece_of_send(vi, h, payload);
-    else
-        piece_of_write(vi, h, payload);
     if (vi->state != VIP_STATE_CONNECTED)
         return;
     if (vi->lossless ? h->flags & WIRE_FLAG_MUST_ACK : vi->reliable) {
@@ -507,7 +520,7 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
     }
     d->CS.Length = n;
     vi->expected_psn = psn + 1;
-    via_complete(vi, q, status);
+    complete_receive(vi, status);
     vi->heard = vi->confirmed = 1;
     vi->nak_sent = 0;
     NIC_COUNT(nic, frames_received, 1);

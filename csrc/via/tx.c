@@ -170,9 +170,29 @@ static int send_filtered(struct via_nic *nic, struct link_peer *peer, struct lin
     return 1;
 }
 
+/* Control frames that the link could not take, in order. */
+struct via_deferred {
+    struct via_deferred *next;
+    struct via_held_frame *frame;
+};
+
+/* Is there a frame for the peer in the list, before `end`? */
+static int is_deferred(const struct via_deferred *list, const struct via_deferred *end, const struct link_peer *peer)
+{
+    for (; list != end; list = list->next)
+        if (list->frame->peer == peer)
+            return 1;
+    return 0;
+}
+
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n)
 {
     int sent = 0;
+    if (vk_unlikely(nic->deferred)) {
+        via_send_deferred(nic);
+        if (is_deferred(nic->deferred, NULL, peer))
+            return -EAGAIN; /* nothing overtakes what was put off */
+    }
     if (vk_likely(nic->filter == NULL))
         sent = nic->ops->send(nic->link, peer, frames, n);
     else
@@ -208,11 +228,6 @@ void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immedi
 
 /* ---------------------------------------------------------------- frames put off: the link was full */
 
-struct via_deferred {
-    struct via_deferred *next;
-    struct via_held_frame *frame;
-};
-
 void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f)
 {
     struct via_deferred *d = malloc(sizeof *d), **end = &nic->deferred;
@@ -225,15 +240,21 @@ void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_fr
     while (*end)
         end = &(*end)->next;
     *end = d;
+    via_timer(nic, nic->now); /* whoever sleeps has something to do */
 }
 
 void via_send_deferred(struct via_nic *nic)
 {
-    while (nic->deferred) {
-        struct via_deferred *d = nic->deferred;
-        if (send_flat(nic, d->frame->peer, d->frame->bytes, d->frame->len) == -EAGAIN)
-            return;
-        nic->deferred = d->next;
+    for (struct via_deferred **p = &nic->deferred; *p;) {
+        struct via_deferred *d = *p;
+        struct link_peer *peer = d->frame->peer;
+        /* in order to each peer; one that is full does not hold up the others */
+        if (is_deferred(nic->deferred, d, peer) || send_flat(nic, peer, d->frame->bytes, d->frame->len) == -EAGAIN) {
+            p = &d->next;
+            continue;
+        }
+        NIC_COUNT(nic, frames_sent, 1);
+        *p = d->next;
         free(d->frame);
         free(d);
     }
@@ -308,7 +329,7 @@ static void start(struct via_vi *vi, struct via_work *w)
     w->n_frames = vk_likely(whole <= vi->chunk) ? 1 : (whole + vi->chunk - 1) / vi->chunk;
     w->wait_ack = vi->lossless ? vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION : vi->reliable;
     if (vi->lossless) {
-        if (is_write(w) && nic->ops->place && try_place(vi, w)) {
+        if (is_write(w) && nic->ops->place && !wire_before(vi->una_psn, vi->write_psn) && try_place(vi, w)) {
             w->how = VIA_HOW_PLACED;
             w->n_frames = w->control & VIP_CONTROL_IMMEDIATE ? 1 : 0;
             w->wait_ack &= w->n_frames != 0;
@@ -320,6 +341,11 @@ static void start(struct via_vi *vi, struct via_work *w)
     }
     w->first_psn = vi->next_psn;
     vi->next_psn += w->n_frames;
+    if (vi->lossless && is_write(w) && w->how != VIA_HOW_PLACED) {
+        /* The next write may be placed only when this one is: a program may spin on the second to know of the first. */
+        w->wait_ack = 1;
+        vi->write_psn = vi->next_psn;
+    }
     w->started = 1;
 }
 
@@ -394,7 +420,8 @@ static inline uint8_t ask_for_ack(const struct via_vi *vi)
     if (vi->lossless || !vi->reliable)
         return 0;
     uint32_t in_flight = vi->flight_tail - vi->flight_head + 1, quarter = vi->window / 4 ? vi->window / 4 : 1;
-    return in_flight >= vi->window || (in_flight > 1 && in_flight % quarter == 0) ? WIRE_FLAG_ACK_NOW : 0;
+    int ask = in_flight >= vi->window || (in_flight > 1 && in_flight % quarter == 0) || vi->retries;
+    return ask ? WIRE_FLAG_ACK_NOW : 0;
 }
 
 /* One more link send, up to tx_psn, is on its way. */
@@ -436,6 +463,9 @@ static void spoil(struct via_vi *vi, struct via_work *w)
 {
     w->error = VIP_STATUS_PROTECTION_ERROR;
     w->sent = 1;
+    vi->tx_psn = w->first_psn + w->n_frames; /* numbers that will never be sent: the receiver sees a gap */
+    if (wire_before(vi->high_psn, vi->tx_psn))
+        vi->high_psn = vi->tx_psn;
     vi->send.next++;
     via_complete_sends(vi);
 }
@@ -488,8 +518,8 @@ void via_stall(struct via_vi *vi)
 static inline int transmit_short(struct via_vi *vi, struct via_work *w)
 {
     struct via_nic *nic = vi->nic;
-    if (!w->is_short || w->len >= nic->limits.short_below || w->error || nic->filter || vi->tx_psn != vi->next_psn ||
-        vi->high_psn != vi->next_psn || !window_open(vi))
+    if (!w->is_short || w->len >= nic->limits.short_below || w->error || nic->filter || nic->deferred ||
+        w->epoch != nic->region_epoch || vi->tx_psn != vi->next_psn || vi->high_psn != vi->next_psn || !window_open(vi))
         return 0;
     int wait_ack = vi->reliable && (!vi->lossless || vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION);
     uint32_t flags = ask_for_ack(vi), immediate = 0;

@@ -50,8 +50,10 @@ void via_settle_errors(struct via_vi *vi, struct via_queue *q)
 {
     while (q->done != q->posted && via_work_at(q, q->done)->error) {
         via_complete(vi, q, via_work_at(q, q->done)->error);
-        if (vi->reliable && vi->state == VIP_STATE_CONNECTED)
+        if (vi->reliable && vi->state == VIP_STATE_CONNECTED) {
+            via_send_control(vi, WIRE_DISCONNECT, 0, 0);
             via_break(vi, 0);
+        }
     }
 }
 
@@ -73,7 +75,6 @@ void via_break(struct via_vi *vi, int report_conn_lost)
         return;
     vi->state = VIP_STATE_ERROR;
     vi->rx_source = 0;
-    vi->nic->n_connected--;
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;
     via_flush(vi);
@@ -88,7 +89,7 @@ void via_vi_reset(struct via_vi *vi)
     uint32_t first = vi->nic->options.first_psn;
     vi->peer = NULL;
     vi->confirmed = 0;
-    vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->recover_psn = first;
+    vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->write_psn = first;
     vi->flight_head = vi->flight_tail = first;
     vi->window = vi->threshold = vi->undo_window = vi->nic->options.window;
     vi->window_credit = 0;
@@ -98,6 +99,8 @@ void via_vi_reset(struct via_vi *vi)
     vi->probing = 0;
     vi->ack_owed = vi->nak_sent = vi->rx_active = vi->rx_skip = vi->heard = 0;
     vi->error_status = 0;
+    vi->error_psn = first;
+    vi->nak_psn = vi->nak_high = first - 1;
     vi->heard_at = vi->nic->now;
 }
 
@@ -253,8 +256,6 @@ VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
     if (code)
         return code;
     via_enter(nic);
-    /* Receives posted to a VI that was never connected have nobody who would complete them: they are let go with it
-     * only after a Disconnect has flushed them. */
     code = via_vi_destroy(vi);
     via_leave(nic);
     return code;
@@ -291,6 +292,9 @@ VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)
         return via_bad_handle("VI", handle);
     if (values == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_vi_counters: no place for the values (NULL)");
+    VIP_RETURN code = via_check_process(vi->nic);
+    if (code)
+        return code;
     via_enter(vi->nic);
     memcpy(values, vi->counters, sizeof vi->counters);
     via_leave(vi->nic);
