@@ -1,0 +1,71 @@
+"""What the counters say about system calls, the kernel says too: strace watches a polled exchange over raw Ethernet."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from viakit.testbed import NamespaceError, Testbed
+
+TURNS = 2000
+PLAYER = """
+import json, sys
+from viakit import via
+
+serves, peer, turns = sys.argv[1] == "serves", sys.argv[2], int(sys.argv[3])
+with via.Nic("eth:eth0") as nic, nic.create_vi() as vi, nic.create_region(192) as memory:
+    throw = via.Descriptor.send(memory[:64])
+    for i in (1, 2):
+        vi.post_recv(via.Descriptor.recv(memory[64 * i : 64 * (i + 1)]))
+    if serves:
+        vi.connect(nic.resolve(peer, "strace"), timeout_s=20, retry=True)
+    else:
+        nic.connect_wait("strace", timeout_s=20).accept(vi)
+    before = dict(nic.counters)
+    for turn in range(2 * turns):
+        if (turn % 2 == 0) == serves:
+            vi.post_send(throw)
+        else:
+            vi.post_recv(vi.spin_recv(timeout_s=20))
+            if turn > 0:
+                vi.spin_send(timeout_s=20)  # the answer acknowledged it
+    after = dict(nic.counters)
+    print(json.dumps({name: after[name] - before[name] for name in after}))
+"""
+
+
+def test_one_call_to_send_and_none_to_receive(tmp_path):
+    if shutil.which("strace") is None:
+        pytest.skip("missing package strace: sudo apt-get install strace")
+    try:
+        bed = Testbed(hosts=2).open()
+    except NamespaceError as error:
+        pytest.skip(f"this machine refuses hosts: {error}")
+    trace = tmp_path / "trace"
+    with bed:
+        player = [sys.executable, "-c", PLAYER]
+        waits = bed.hosts[1].popen([*player, "waits", "-", str(TURNS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        watched = ["strace", "-f", "-c", "-e", "trace=network", "-o", str(trace)]
+        served = bed.hosts[0].run([*watched, *player, "serves", bed.hosts[1].mac, str(TURNS)], timeout=60)
+        _, errors = waits.communicate(timeout=30)
+    assert served.returncode == 0, served
+    assert waits.returncode == 0, errors
+    counters = json.loads(served.stdout)
+    # "% time  seconds  usecs/call  calls [errors]  name"
+    calls = {
+        match[2]: int(match[1])
+        for match in re.finditer(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(\w+)$", trace.read_text(), re.M)
+    }
+    sends = sum(n for name, n in calls.items() if name.startswith("send"))
+    receives = sum(n for name, n in calls.items() if name.startswith("recv"))
+    assert receives == 0, calls
+    assert counters["messages_sent"] == counters["messages_received"] == TURNS
+    # Connecting takes a few frames; a machine that keeps a process waiting may cost some acknowledgements of their own.
+    alone = counters["acks_sent"] + counters["frames_retransmitted"] + counters["naks_sent"] + counters["probes_sent"]
+    assert counters["frames_sent"] == TURNS + alone, counters
+    assert counters["frames_sent"] <= sends <= counters["frames_sent"] + 60, (calls, counters)
