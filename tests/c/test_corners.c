@@ -1,0 +1,491 @@
+/*
+ * test_corners.c - what goes wrong late, or from outside: test_corners LINK [CASE...], see harness.h for LINK.
+ *
+ * The conformance suite posts bad descriptors and looks at once. Here the bad one lies behind a good one, its memory
+ * goes away while it waits for a full link, the peer says nothing for long, or the frame comes from a stranger.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "base/crc32c.h"
+#include "harness.h"
+#include "link/wire.h"
+
+#define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
+
+/* ---- one_way: an unreliable sender that hears nothing but answers to its probes goes on for ever */
+
+static void short_silence(viakit_nic_options *o)
+{
+    o->keepalive_ms = 20;
+}
+
+#define LONGER 1000 /* bytes: one frame, and too long for the straight path of short messages */
+
+static void one_way_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d;
+    viakit_nic_info info;
+    int asks; /* a lossless link has no silence to ask about */
+    uint64_t target, handle;
+    uint8_t *data;
+    double end;
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    asks = !info.lossless || s->link->fault;
+    endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 65536);
+    d = descriptor(&e, 2);
+    data = buffer(&e, LONGER);
+    endpoint_connect(&e, "one way");
+    target = side_exchange(s, 0);
+    handle = side_exchange(s, 0);
+    end = check_now() + CHECK_WAIT_S;
+    /* Writes, because nobody has to post anything for them. */
+    for (int n = 0; n < 1000 || (nic_counter(s, VIAKIT_COUNTER_probes_sent) < 4 && asks); n++) {
+        if (check_now() > end)
+            FAIL("%d messages and no four probes", n);
+        post_send(&e, prep_write(&e, d, data, LONGER, target, (VIP_MEM_HANDLE)handle));
+        reap_send(&e, d, VIP_STATUS_OP_RDMA_WRITE);
+        CHECK_OK(viakit_poll(s->nic, NULL)); /* sending alone never looks at what has arrived */
+    }
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    CHECK_EQ(error_count(s, VIP_ERROR_CONN_LOST), 0);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void one_way_b(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 65536);
+    endpoint_connect(&e, "one way");
+    side_exchange(s, (uintptr_t)buffer(&e, LONGER));
+    side_exchange(s, e.mh);
+    endpoint_disconnect(&e); /* the NIC's thread takes what comes until A is through */
+    endpoint_close(&e);
+}
+
+/* ---- forged_request: a stranger's connection request that names frames without room for data is dropped */
+
+#define FORGED "forged"
+#define NAME_LEN (sizeof(FORGED) - 1)
+
+/* A frame as a NIC on this wire would send it, from A's interface to B's. */
+static void send_forged(side *s, int fd, uint16_t max_payload)
+{
+    uint8_t frame[sizeof(struct ether_header) + sizeof(struct wire_header) + sizeof(struct wire_connect) + NAME_LEN];
+    uint8_t *p = frame + sizeof(struct ether_header);
+    struct ether_header ether;
+    struct wire_header h;
+    struct wire_connect c;
+    struct sockaddr_ll to;
+    static uint32_t request = 1000;
+    memcpy(ether.ether_dhost, s->peer_host, 6);
+    memcpy(ether.ether_shost, s->attr.LocalNicAddress, 6);
+    ether.ether_type = htons(WIRE_ETHERTYPE);
+    memset(&h, 0, sizeof(h));
+    h.version_kind = wire_version_kind(WIRE_REQUEST);
+    h.flags = WIRE_FLAG_CRC;
+    h.len = sizeof(c) + NAME_LEN;
+    h.src_port = 77;
+    memset(&c, 0, sizeof(c));
+    c.request = request++;
+    c.key = 4711;
+    c.max_transfer = 65536;
+    c.reliability = VIP_SERVICE_UNRELIABLE;
+    c.max_payload = max_payload;
+    c.wanted_len = NAME_LEN;
+    memcpy(frame, &ether, sizeof(ether));
+    memcpy(p, &h, sizeof(h));
+    memcpy(p + sizeof(h), &c, sizeof(c));
+    memcpy(p + sizeof(h) + sizeof(c), FORGED, NAME_LEN);
+    h.crc = vk_crc32c(0, p, sizeof(h) + sizeof(c) + NAME_LEN);
+    memcpy(p, &h, sizeof(h));
+    memset(&to, 0, sizeof(to));
+    to.sll_family = AF_PACKET;
+    to.sll_ifindex = (int)if_nametoindex("eth0");
+    to.sll_halen = 6;
+    memcpy(to.sll_addr, s->peer_host, 6);
+    CHECK_EQ(sendto(fd, frame, sizeof(frame), 0, (struct sockaddr *)(void *)&to, sizeof(to)), sizeof(frame));
+}
+
+static void forged_request_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d;
+    int fd;
+    endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 65536);
+    fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0);
+    for (int i = 0; i < 3; i++) {
+        static const uint16_t sizes[] = {0, 15, 1000};
+        send_forged(s, fd, sizes[i]);
+        SIDE_SYNC(s, 10 + i);
+    }
+    close(fd);
+    post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), buffer(&e, LONGER), LONGER));
+    endpoint_connect(&e, FORGED);
+    reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void forged_request_b(side *s)
+{
+    endpoint e;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    VIP_DESCRIPTOR *d;
+    VIP_RETURN r;
+    double end = check_now() + CHECK_WAIT_S;
+    endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 65536);
+    make_address(&local, s->attr.LocalNicAddress, FORGED, strlen(FORGED));
+    /* B has no thread: frames are looked at while it waits, and at no other time. */
+    for (int i = 0; i < 2; i++) {
+        while (nic_counter(s, VIAKIT_COUNTER_dropped_malformed) < (uint64_t)i + 1) {
+            CHECK(check_now() < end);
+            CHECK_RET(VipConnectWait(s->nic, &local.net, 0, &remote.net, &attr, &conn), VIP_TIMEOUT);
+        }
+        SIDE_SYNC(s, 10 + i);
+    }
+    /* The third would be good if there were anybody behind it: so much for the forger's art. */
+    while ((r = VipConnectWait(s->nic, &local.net, 0, &remote.net, &attr, &conn)) == VIP_TIMEOUT)
+        CHECK(check_now() < end);
+    CHECK_RET(r, VIP_SUCCESS);
+    CHECK_OK(VipConnectReject(conn));
+    SIDE_SYNC(s, 12);
+    endpoint_connect(&e, FORGED);
+    post_send(&e, prep_send(&e, d = descriptor(&e, 1), buffer(&e, LONGER), LONGER));
+    reap_send(&e, d, VIP_STATUS_OP_SEND);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- bad_receive_behind, bad_receive_first: it fails in its turn, which need not be when it is posted */
+
+#define MANY 300 /* more segments than a descriptor may have */
+
+static void many_segments(endpoint *e, VIP_DESCRIPTOR *d)
+{
+    uint8_t *data = buffer(e, MANY);
+    prep_recv(e, d, NULL, 0);
+    d->CS.SegCount = MANY;
+    d->CS.Length = MANY;
+    for (int i = 0; i < MANY; i++) {
+        d->DS[i].Local.Data.Address = data + i;
+        d->DS[i].Local.Handle = e->mh;
+        d->DS[i].Local.Length = 1;
+    }
+}
+
+static void reserved_bits(endpoint *e, VIP_DESCRIPTOR *d)
+{
+    prep_recv(e, d, buffer(e, MANY), MANY);
+    d->CS.Control |= 0x8000;
+}
+
+typedef void spoiler(endpoint *e, VIP_DESCRIPTOR *d);
+
+/* B posts good, bad, good; A sends one message, and, if that did not end the connection, another one. */
+static void bad_behind(side *s, VIP_RELIABILITY_LEVEL level, spoiler *spoil)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *first, *bad, *last;
+    int lost = error_count(s, VIP_ERROR_CONN_LOST);
+    endpoint_open(&e, s, level, 65536);
+    first = prep_recv(&e, descriptor(&e, 1), buffer(&e, MANY), MANY); /* or sends, at A's */
+    bad = descriptor(&e, MANY);
+    last = prep_recv(&e, descriptor(&e, 1), buffer(&e, MANY), MANY);
+    if (s->role == SIDE_B) {
+        spoil(&e, bad);
+        post_recv(&e, first);
+        post_recv(&e, bad);
+        post_recv(&e, last);
+    }
+    endpoint_connect(&e, "bad behind");
+    if (s->role == SIDE_A) {
+        post_send(&e, first);
+        CHECK(next_send(&e) == first);
+    } else {
+        reap_recv(&e, first, VIP_STATUS_OP_RECEIVE);
+        reap_recv(&e, bad, VIP_STATUS_OP_RECEIVE | VIP_STATUS_FORMAT_ERROR); /* needs no message */
+    }
+    if (RELIABLE(level)) {
+        wait_state(&e, VIP_STATE_ERROR);
+        if (s->role == SIDE_A)
+            wait_error(s, VIP_ERROR_CONN_LOST, lost + 1);
+        else
+            reap_recv(&e, last, VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
+    } else {
+        SIDE_SYNC(s, 1);
+        if (s->role == SIDE_A) {
+            post_send(&e, last);
+            reap_send(&e, last, VIP_STATUS_OP_SEND);
+        } else {
+            reap_recv(&e, last, VIP_STATUS_OP_RECEIVE);
+        }
+        CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void bad_receive_behind_both(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        bad_behind(s, s->levels[i], many_segments);
+        bad_behind(s, s->levels[i], reserved_bits);
+    }
+}
+
+static void bad_receive_first_both(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        VIP_DESCRIPTOR *bad;
+        int lost = error_count(s, VIP_ERROR_CONN_LOST);
+        endpoint_open(&e, s, s->levels[i], 65536);
+        reserved_bits(&e, bad = descriptor(&e, 1));
+        endpoint_connect(&e, "bad first");
+        if (s->role == SIDE_B) {
+            post_recv(&e, bad);
+            reap_recv(&e, bad, VIP_STATUS_OP_RECEIVE | VIP_STATUS_FORMAT_ERROR);
+        }
+        if (RELIABLE(s->levels[i])) {
+            wait_state(&e, VIP_STATE_ERROR);
+            if (s->role == SIDE_A) /* nothing is under way that could tell it by failing */
+                wait_error(s, VIP_ERROR_CONN_LOST, lost + 1);
+        } else {
+            SIDE_SYNC(s, 1);
+            CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+        }
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+/* Gives one number and gets the other side's, as side_exchange does, but meanwhile nobody looks at the link. */
+static uint64_t exchange_blind(side *s, uint64_t mine)
+{
+    int no_thread = s->options.no_thread;
+    uint64_t theirs;
+    CHECK(no_thread);
+    s->options.no_thread = 0; /* as if the NIC had a thread that does it */
+    theirs = side_exchange(s, mine);
+    s->options.no_thread = no_thread;
+    return theirs;
+}
+
+/* ---- taken_away: the memory of a send that waits for a full link or window goes away before its turn comes */
+
+#define FILLERS 300 /* receives at B; no window and no ring holds so many of A's messages */
+
+typedef enum { ALONE, BEHIND, BEHIND_IN_TWO, N_PLACES } place; /* of the victim, when its memory goes */
+
+/* What was sent must not be sent again, for its memory is gone, too. */
+static void patient(viakit_nic_options *o)
+{
+    o->rto_us = 5000000;
+}
+
+static uint64_t stalls(side *s)
+{
+    return nic_counter(s, VIAKIT_COUNTER_send_stalls) + nic_counter(s, VIAKIT_COUNTER_window_stalls);
+}
+
+/* Messages long enough to fill a ring soon, and short enough to be sent in the quickest way where a link has one. */
+static size_t filler_len(const side *s)
+{
+    return s->link->kind == ON_LOOP ? 8000 : s->link->kind == ON_SHM ? 900 : 200;
+}
+
+/* Posts until a message stays: that one, fillers[n - 1], is the first to go when there is room again. Returns n. */
+static size_t fill(endpoint *e, VIP_DESCRIPTOR **fillers, void *data, VIP_MEM_HANDLE handle)
+{
+    size_t n = 0;
+    for (uint64_t before = stalls(e->s); stalls(e->s) == before; n++) {
+        CHECK(n < FILLERS);
+        prep_send(e, fillers[n] = descriptor(e, 2), data, filler_len(e->s));
+        fillers[n]->DS[0].Local.Handle = handle;
+        post_send(e, fillers[n]);
+    }
+    return n;
+}
+
+/* A: fills the way to B, which does not look; lets the victim wait there; takes its memory away. */
+static void taken_away_a(side *s, VIP_RELIABILITY_LEVEL level, place where)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *fillers[FILLERS + 1], *good;
+    VIP_MEM_ATTRIBUTES attr;
+    VIP_MEM_HANDLE handle;
+    size_t n, len = 8192;
+    uint8_t *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    endpoint_open(&e, s, level, 262144);
+    memset(&attr, 0, sizeof(attr));
+    attr.Ptag = e.ptag;
+    CHECK_OK(VipRegisterMem(s->nic, memory, len, &attr, &handle));
+    good = prep_send(&e, descriptor(&e, 1), buffer(&e, 100), 100);
+    endpoint_connect(&e, "taken away");
+    side_exchange(s, 0);
+    if (where == ALONE) {
+        n = fill(&e, fillers, memory, handle) - 1;
+    } else {
+        n = fill(&e, fillers, buffer(&e, filler_len(s)), e.mh);
+        prep_send(&e, fillers[n] = descriptor(&e, 2), memory, 64);
+        fillers[n]->DS[0].Local.Handle = handle;
+        if (where == BEHIND_IN_TWO) {
+            fillers[n]->DS[1].Local = fillers[n]->DS[0].Local;
+            fillers[n]->CS.SegCount = 2;
+            fillers[n]->CS.Length = 128;
+        }
+        post_send(&e, fillers[n]);
+    }
+    CHECK_OK(VipDeregisterMem(s->nic, memory, handle));
+    munmap(memory, len);
+    side_exchange(s, n);
+    for (size_t i = 0; i < n; i++)
+        reap_send(&e, fillers[i], VIP_STATUS_OP_SEND);
+    reap_send(&e, fillers[n], VIP_STATUS_OP_SEND | VIP_STATUS_PROTECTION_ERROR);
+    post_send(&e, good);
+    reap_send(&e, good, VIP_STATUS_OP_SEND | (RELIABLE(level) ? VIP_STATUS_DESC_FLUSHED_ERROR : 0));
+    CHECK_EQ(vi_state(e.vi), RELIABLE(level) ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void taken_away_b(side *s, VIP_RELIABILITY_LEVEL level)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *receives[FILLERS + 1];
+    uint8_t *data;
+    size_t n;
+    int lost = error_count(s, VIP_ERROR_CONN_LOST);
+    endpoint_open(&e, s, level, 262144);
+    data = buffer(&e, filler_len(s));
+    for (size_t i = 0; i <= FILLERS; i++)
+        post_recv(&e, receives[i] = prep_recv(&e, descriptor(&e, 1), data, filler_len(s)));
+    endpoint_connect(&e, "taken away");
+    exchange_blind(s, 0); /* A is connected, and begins */
+    n = exchange_blind(s, 0);
+    for (size_t i = 0; i < n; i++)
+        reap_recv(&e, receives[i], VIP_STATUS_OP_RECEIVE);
+    if (RELIABLE(level)) {
+        wait_error(s, VIP_ERROR_CONN_LOST, lost + 1);
+        wait_state(&e, VIP_STATE_ERROR);
+    } else {
+        reap_recv(&e, receives[n], VIP_STATUS_OP_RECEIVE);
+        CHECK_EQ(receives[n]->CS.Length, 100);
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void taken_away_both(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++)
+        for (place where = ALONE; where < N_PLACES; where++) {
+            if (s->link->kind == ON_ETH && !RELIABLE(s->levels[i]))
+                continue; /* a wire that nobody reads is never full */
+            if (s->role == SIDE_A)
+                taken_away_a(s, s->levels[i], where);
+            else
+                taken_away_b(s, s->levels[i]);
+        }
+}
+
+/* ---- writes_in_order: who sees the second RDMA write has the first one, whichever way each of them goes */
+
+static void no_cma(viakit_nic_options *o)
+{
+    o->no_cma = 1;
+}
+
+#define BULK 20000
+
+static void writes_in_order_a(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        VIP_DESCRIPTOR *bulk, *flag;
+        uint64_t target[4];
+        uint8_t *data, *one;
+        endpoint_open(&e, s, s->levels[i], 65536);
+        pattern_fill(data = buffer(&e, BULK), BULK, 7);
+        memset(one = buffer(&e, 8), 1, 8);
+        endpoint_connect(&e, "in order");
+        for (int k = 0; k < 4; k++)
+            target[k] = side_exchange(s, 0);
+        bulk = prep_write(&e, descriptor(&e, 2), data, BULK, target[0], (VIP_MEM_HANDLE)target[1]);
+        flag = prep_write(&e, descriptor(&e, 2), one, 8, target[2], (VIP_MEM_HANDLE)target[3]);
+        post_send(&e, bulk);
+        post_send(&e, flag);
+        side_exchange(s, 0);
+        reap_send(&e, bulk, VIP_STATUS_OP_RDMA_WRITE);
+        reap_send(&e, flag, VIP_STATUS_OP_RDMA_WRITE);
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+/* The bulk goes into ordinary memory, which its sender cannot reach; the flag into memory that it can. */
+static void writes_in_order_b(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++) {
+        endpoint e;
+        VIP_MEM_ATTRIBUTES attr;
+        VIP_MEM_HANDLE bulk_handle, flag_handle;
+        uint8_t *bulk = calloc(1, BULK);
+        void *memory;
+        volatile uint64_t *flag;
+        double end = check_now() + CHECK_WAIT_S;
+        endpoint_open(&e, s, s->levels[i], 65536);
+        CHECK(bulk != NULL);
+        CHECK_OK(viakit_alloc(s->nic, 4096, &memory));
+        memset(memory, 0, 4096);
+        flag = memory;
+        memset(&attr, 0, sizeof(attr));
+        attr.Ptag = e.ptag;
+        attr.EnableRdmaWrite = VIP_TRUE;
+        CHECK_OK(VipRegisterMem(s->nic, bulk, BULK, &attr, &bulk_handle));
+        CHECK_OK(VipRegisterMem(s->nic, memory, 4096, &attr, &flag_handle));
+        endpoint_connect(&e, "in order");
+        side_exchange(s, (uintptr_t)bulk);
+        side_exchange(s, bulk_handle);
+        side_exchange(s, (uintptr_t)memory);
+        exchange_blind(s, flag_handle);
+        exchange_blind(s, 0); /* both are posted, and B has not looked at the link since */
+        while (!*flag) {
+            CHECK(check_now() < end);
+            CHECK_OK(viakit_poll(s->nic, NULL));
+        }
+        pattern_check(bulk, BULK, 7);
+        endpoint_disconnect(&e);
+        CHECK_OK(VipDeregisterMem(s->nic, memory, flag_handle));
+        CHECK_OK(VipDeregisterMem(s->nic, bulk, bulk_handle));
+        CHECK_OK(viakit_free(s->nic, memory));
+        endpoint_close(&e);
+        free(bulk);
+    }
+}
+
+static const test_case cases[] = {
+    {"one_way", one_way_a, one_way_b, 0, short_silence},
+    {"forged_request", forged_request_a, forged_request_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
+    {"bad_receive_behind", bad_receive_behind_both, bad_receive_behind_both, 0, NULL},
+    {"bad_receive_first", bad_receive_first_both, bad_receive_first_both, 0, NULL},
+    {"taken_away", taken_away_both, taken_away_both, CASE_NO_FAULT | CASE_NO_THREAD, patient},
+    {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
