@@ -155,6 +155,22 @@ def test_what_cannot_be_opened(device, options, kind):
     assert len(str(caught.value)) > 10
 
 
+def test_opening_again_and_again_takes_no_memory():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    nic = via.Nic.__new__(via.Nic)
+    for i in range(3200):
+        if i == 200:
+            before = resident()
+        with pytest.raises(errors.ViaError):
+            nic.__init__("no such device")
+    assert resident() - before < 4 << 20
+    nic.__init__("loop:again")
+    with nic, pytest.raises(TypeError):
+        nic.__init__("loop:again")
+
+
 def test_raw_ethernet_without_the_right_to_it():
     result = in_child(
         """
@@ -499,6 +515,39 @@ def test_closing_a_vi_gives_everything_back(nic, pair):
     gc.collect()
     assert kept() is None
     memory.append(0)
+
+
+class PostedLate(via.Vi):
+    """A VI to which something is posted just after close() has emptied its queues, as another thread might."""
+
+    n_late = 0
+
+    def drain(self):
+        taken = super().drain()
+        if self.n_late:
+            self.n_late -= 1
+            self.post_recv(via.Descriptor.recv(owner=self))
+        return taken
+
+
+def test_closing_a_vi_to_which_others_still_post(nic):
+    vi = PostedLate(nic)
+    vi.n_late = 3
+    vi.close()
+    assert vi.closed
+    assert nic.info.vis == 0
+
+
+def test_a_vi_that_cannot_be_closed_stays_open(nic):
+    vi = PostedLate(nic)
+    vi.n_late = 1_000_000
+    with pytest.raises(errors.ResourceError):
+        vi.close()
+    assert not vi.closed
+    assert nic.info.vis == 1
+    vi.n_late = 0
+    vi.close()
+    assert nic.info.vis == 0
 
 
 def test_completion_queue(nic):

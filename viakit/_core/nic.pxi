@@ -163,6 +163,8 @@ cdef class Nic:
         if b"\0" in name:
             raise ValueError(f"the device name {device!r} holds a zero byte")
         c_name = name
+        _free_event_ring(self._events)   # of an attempt that failed, or of a closed NIC: nobody writes there now
+        self._events = NULL
         self._events = _new_event_ring()
         with nogil:
             c_errno.errno = 0

@@ -8,6 +8,7 @@ cdef enum:
     LONG_MESSAGE = 32768   # bytes from which a post gives the GIL away
     POLLS_WITH_GIL = 32    # polls that spin_recv() does before it gives the GIL away: about half a microsecond
     POLLS_PER_LOOK = 96    # polls, a microsecond of them, between looks at the clock and offers of the core
+    CLOSE_ATTEMPTS = 100   # of close(), while other threads go on posting
 
 cdef int64_t LOOK_NS = 20000000   # between looks for signals while polling without the GIL
 
@@ -94,6 +95,7 @@ cdef class Vi:
     cdef _Posted _recvs
     cdef str _made_at
     cdef long _generation
+    cdef bint _closing
 
     def __cinit__(self):
         self._generation = _generation
@@ -151,17 +153,35 @@ cdef class Vi:
         return 0
 
     def close(self):
-        """Disconnect, take everything from both queues, and destroy the VI. Closing twice does nothing."""
+        """Disconnect, take everything from both queues, and destroy the VI. Closing twice does nothing.
+
+        Raises
+        ------
+        ResourceError
+            Other threads post faster than it can be closed; it stays open.
+        """
         cdef VIP_VI_HANDLE handle = self._handle
-        cdef VIP_RETURN code
+        cdef VIP_RETURN code = VIP_ERROR_RESOURCE
+        cdef int i
         if handle == NULL or self._generation != _generation:
             self._handle = NULL
             return
-        with nogil:
-            VipDisconnect(handle)
-        self.drain()
-        with nogil:
-            code = VipDestroyVi(handle)
+        if self._closing:
+            return   # another thread is at it
+        self._closing = True
+        try:
+            for i in range(CLOSE_ATTEMPTS):
+                with nogil:
+                    VipDisconnect(handle)
+                self.drain()
+                with nogil:
+                    code = VipDestroyVi(handle)
+                if code != VIP_ERROR_RESOURCE:
+                    break   # otherwise another thread posted, or began to connect, after the queues were empty
+        finally:
+            self._closing = False
+        if code == VIP_ERROR_RESOURCE:
+            _check(code, "VipDestroyVi")   # it lives, and can be closed later
         self._handle = NULL
         self._nic._vis.pop(<size_t>handle, None)
         self._tag._n_users -= 1
