@@ -62,9 +62,11 @@ static void one_way_a(side *s)
 static void one_way_b(side *s)
 {
     endpoint e;
+    uint8_t *data;
     endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 65536);
+    data = buffer(&e, LONGER);
     endpoint_connect(&e, "one way");
-    side_exchange(s, (uintptr_t)buffer(&e, LONGER));
+    side_exchange(s, (uintptr_t)data);
     side_exchange(s, e.mh);
     endpoint_disconnect(&e); /* the NIC's thread takes what comes until A is through */
     endpoint_close(&e);
