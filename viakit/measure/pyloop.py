@@ -9,6 +9,7 @@ A :class:`PythonEndpoint` answers to the same calls as :class:`viakit._core.Benc
 
 from __future__ import annotations
 
+import abc
 import array
 import contextlib
 import resource
@@ -39,7 +40,7 @@ _HEADROOM = 4096
 _WINDOW_BYTES = 32 << 20
 
 
-class Transport:
+class Transport(abc.ABC):
     """A protocol as the Python loop sees it. Sizes are bytes.
 
     ``window`` is the number of messages that may be under way unanswered; 0 where the protocol controls its own flow.
@@ -62,25 +63,25 @@ class Transport:
         self.messages = {n: memoryview(self.out)[start : start + n] for n in (nbytes, 1)}
         self.rooms = {n: memoryview(self.into)[start : start + n] for n in (nbytes, 1)}
 
+    @abc.abstractmethod
     def send(self, n: int) -> None:
         """Send the first *n* bytes of the message."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def recv(self, n: int) -> None:
         """Receive a message of *n* bytes into ``rooms[n]``."""
-        raise NotImplementedError
 
-    def tidy(self) -> None:
+    def tidy(self) -> None:  # noqa: B027 - a protocol that needs nothing here leaves it so
         """Do what can wait until after a send."""
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - a protocol that needs nothing here leaves it so
         """Wait until the message may be changed."""
 
     def counters(self) -> dict[str, int]:
         """Return the protocol's free-running counters."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a protocol that needs nothing here leaves it so
         """Release what `prepare` made."""
 
 
