@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "../link/fault.h"
 #include "internal.h"
 
 struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536);
@@ -65,7 +66,7 @@ static void describe(struct via_vi *vi, uint32_t request, struct wire_connect *c
     c->max_payload = (uint16_t)nic->limits.max_payload;
     c->rdma_write = vi->attributes.EnableRdmaWrite != 0;
     c->rdma_read = vi->attributes.EnableRdmaRead != 0;
-    c->lossless = nic->limits.lossless && nic->filter == NULL;
+    c->lossless = nic->limits.lossless && !nic->lossy;
 }
 
 /* The other side's, once both are known. */
@@ -82,7 +83,7 @@ static void join(struct via_vi *vi, const uint8_t address[6], struct link_peer *
     vi->peer_rdma_write = c->rdma_write;
     vi->expected_psn = vi->acked_psn = c->first_psn;
     vi->chunk = c->max_payload < nic->limits.max_payload ? c->max_payload : nic->limits.max_payload;
-    vi->lossless = c->lossless && nic->limits.lossless && nic->filter == NULL;
+    vi->lossless = c->lossless && nic->limits.lossless && !nic->lossy;
     vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND),
                                          .dst_port = port,
                                          .dst_vi = number,
@@ -767,6 +768,8 @@ VIP_RETURN VipDisconnect(VIP_VI_HANDLE handle)
 void link_peer_lost(struct via_nic *nic, struct link_peer *peer)
 {
     via_drop_deferred(nic, peer);
+    if (nic->fault)
+        fault_forget_peer(nic->fault, peer);
     for (struct via_vi *vi = nic->vis; vi; vi = vi->next)
         if (vi->state == VIP_STATE_CONNECTED && vi->peer == peer)
             via_break(vi, 1);

@@ -375,9 +375,10 @@ static void *thread_main(void *argument)
             tick *= 2;
         else if (tick == DOZE)
             tick = TICK;
-        if (control && nic->ops->control) {
+        if (control) { /* the table is the owner's to look at: a decorator may come or go */
             via_own_enter_slow(&nic->own, 1);
-            nic->ops->control(nic->link);
+            if (nic->ops->control)
+                nic->ops->control(nic->link);
             via_own_leave_slow(&nic->own);
         }
     }

@@ -304,11 +304,9 @@ struct via_nic {
     struct via_event *events; /* [VIA_MAX_EVENTS] */
     uint32_t events_head, events_tail;
 
-    viakit_frame_filter filter;
-    void *filter_context;
-    uint64_t filter_index;
-    struct via_held_frame *held;
-    struct via_deferred *deferred; /* control frames that the link could not take */
+    struct link *fault;         /* the decorator that loses and spoils frames, while there is one (fault.c) */
+    int lossy;                  /* it is there: new connections do not rely on the link's losing nothing */
+    struct link_flat *deferred; /* control frames that the link could not take */
 
     uint64_t counters[VIAKIT_N_COUNTERS];
 };
@@ -453,10 +451,9 @@ void via_transmit(struct via_vi *vi);
 void via_stall(struct via_vi *vi);
 /* A frame without payload of ours for the VI's peer. */
 void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate);
-/* Any frame to any peer, through the test's filter. What link send returns. */
+/* Any frame to any peer. What link send returns. */
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n);
 void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind);
-void via_filter_drop_held(struct via_nic *nic);
 /* Keeps a copy of a frame that must not be lost for want of room; via_drive sends it. */
 void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f);
 void via_send_deferred(struct via_nic *nic);

@@ -269,20 +269,3 @@ void viakit_live_objects(viakit_live *live)
     live->regions = vk_load_relaxed(&via_n_regions_live);
     live->allocations = vk_load_relaxed(&via_n_allocations_live);
 }
-
-VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE handle, viakit_frame_filter filter, void *context)
-{
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
-        return code;
-    via_enter(nic);
-    nic->filter = filter;
-    nic->filter_context = context;
-    if (filter == NULL)
-        via_filter_drop_held(nic);
-    via_leave(nic);
-    return VIP_SUCCESS;
-}

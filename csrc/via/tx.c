@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/crc32c.h"
+#include "../link/flat.h"
 #include "internal.h"
 
 #define REFERENCE_MAPPED 1024 /* from this many bytes on fetching beats two copies through the ring ... */
@@ -77,132 +77,23 @@ static inline void ack_went_along(struct via_vi *vi)
     vi->ack_owed = 0;
 }
 
-/* ---------------------------------------------------------------- the test's filter */
-
-struct via_held_frame {
-    struct link_peer *peer;
-    size_t len;
-    uint8_t bytes[];
-};
-
-static int send_flat(struct via_nic *nic, struct link_peer *peer, const uint8_t *bytes, size_t len)
-{
-    struct link_frame f;
-    struct iovec iov = {(void *)(uintptr_t)(bytes + sizeof f.header), len - sizeof f.header};
-    memcpy(&f.header, bytes, sizeof f.header);
-    f.header_len = sizeof f.header;
-    f.n_iov = iov.iov_len ? 1 : 0;
-    f.iov = &iov;
-    f.payload_len = iov.iov_len;
-    return nic->ops->send(nic->link, peer, &f, 1);
-}
-
-static struct via_held_frame *flatten(struct link_peer *peer, const struct link_frame *f)
-{
-    size_t len = f->header_len + f->payload_len;
-    struct via_held_frame *h = malloc(sizeof *h + len);
-    if (h == NULL)
-        return NULL;
-    h->peer = peer;
-    h->len = len;
-    memcpy(h->bytes, &f->header, sizeof f->header);
-    memcpy(h->bytes + sizeof f->header, &f->block, f->header_len - sizeof f->header);
-    uint8_t *p = h->bytes + f->header_len;
-    for (uint32_t i = 0; i < f->n_iov; i++) {
-        memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
-        p += f->iov[i].iov_len;
-    }
-    return h;
-}
-
-void via_filter_drop_held(struct via_nic *nic)
-{
-    free(nic->held);
-    nic->held = NULL;
-}
-
-/* One frame at a time through the filter. The checksum is made here, before CORRUPT spoils the frame. */
-static int send_filtered(struct via_nic *nic, struct link_peer *peer, struct link_frame *f)
-{
-    struct via_held_frame *h = flatten(peer, f);
-    if (h == NULL)
-        return -EAGAIN;
-    struct wire_header *header = (struct wire_header *)h->bytes;
-    header->flags |= WIRE_FLAG_CRC;
-    header->crc = 0;
-    header->crc = vk_crc32c(0, h->bytes, h->len);
-    viakit_verdict verdict = nic->filter(nic->filter_context, nic->filter_index, header->version_kind & 15, h->len);
-    int sent = 1;
-    switch (verdict) {
-    case VIAKIT_DROP:
-        NIC_COUNT(nic, dropped_filter, 1);
-        break;
-    case VIAKIT_HOLD:
-        if (nic->held == NULL) {
-            nic->held = h;
-            nic->filter_index++;
-            return 1;
-        }
-        sent = send_flat(nic, peer, h->bytes, h->len);
-        break;
-    case VIAKIT_CORRUPT:
-        h->bytes[(nic->filter_index * 7919) % h->len] ^= (uint8_t)(1u << (nic->filter_index & 7));
-        sent = send_flat(nic, peer, h->bytes, h->len);
-        break;
-    case VIAKIT_DUPLICATE:
-        sent = send_flat(nic, peer, h->bytes, h->len);
-        if (sent == 1)
-            send_flat(nic, peer, h->bytes, h->len);
-        break;
-    default:
-        sent = send_flat(nic, peer, h->bytes, h->len);
-    }
-    free(h);
-    if (sent != 1)
-        return sent;
-    nic->filter_index++;
-    if (nic->held) { /* a frame was overtaken: now it follows */
-        h = nic->held;
-        nic->held = NULL;
-        send_flat(nic, h->peer, h->bytes, h->len);
-        free(h);
-    }
-    return 1;
-}
-
-/* Control frames that the link could not take, in order. */
-struct via_deferred {
-    struct via_deferred *next;
-    struct via_held_frame *frame;
-};
-
 /* Is there a frame for the peer in the list, before `end`? */
-static int is_deferred(const struct via_deferred *list, const struct via_deferred *end, const struct link_peer *peer)
+static int is_deferred(const struct link_flat *list, const struct link_flat *end, const struct link_peer *peer)
 {
     for (; list != end; list = list->next)
-        if (list->frame->peer == peer)
+        if (list->peer == peer)
             return 1;
     return 0;
 }
 
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n)
 {
-    int sent = 0;
     if (vk_unlikely(nic->deferred)) {
         via_send_deferred(nic);
         if (is_deferred(nic->deferred, NULL, peer))
             return -EAGAIN; /* nothing overtakes what was put off */
     }
-    if (vk_likely(nic->filter == NULL))
-        sent = nic->ops->send(nic->link, peer, frames, n);
-    else
-        for (; sent < n; sent++) {
-            int r = send_filtered(nic, peer, &frames[sent]);
-            if (r != 1) {
-                sent = sent ? sent : r;
-                break;
-            }
-        }
+    int sent = nic->ops->send(nic->link, peer, frames, n);
     if (vk_likely(sent > 0))
         NIC_COUNT(nic, frames_sent, sent);
     else
@@ -230,51 +121,50 @@ void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immedi
 
 void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f)
 {
-    struct via_deferred *d = malloc(sizeof *d), **end = &nic->deferred;
-    struct via_held_frame *h = d ? flatten(peer, f) : NULL;
-    if (h == NULL) {
-        free(d); /* as if the link had lost it */
-        return;
-    }
-    *d = (struct via_deferred){NULL, h};
+    struct link_flat *flat = link_flatten(peer, f), **end = &nic->deferred;
+    if (flat == NULL)
+        return; /* as if the link had lost it */
     while (*end)
         end = &(*end)->next;
-    *end = d;
+    *end = flat;
     via_timer(nic, nic->now); /* whoever sleeps has something to do */
+}
+
+static int send_flat(struct via_nic *nic, const struct link_flat *flat)
+{
+    struct link_frame f;
+    struct iovec iov;
+    link_unflatten(flat, &f, &iov);
+    return nic->ops->send(nic->link, flat->peer, &f, 1);
 }
 
 void via_send_deferred(struct via_nic *nic)
 {
-    for (struct via_deferred **p = &nic->deferred; *p;) {
-        struct via_deferred *d = *p;
-        struct link_peer *peer = d->frame->peer;
+    for (struct link_flat **p = &nic->deferred; *p;) {
+        struct link_flat *flat = *p;
         /* in order to each peer; one that is full does not hold up the others */
-        if (is_deferred(nic->deferred, d, peer) || send_flat(nic, peer, d->frame->bytes, d->frame->len) == -EAGAIN) {
-            p = &d->next;
+        if (is_deferred(nic->deferred, flat, flat->peer) || send_flat(nic, flat) == -EAGAIN) {
+            p = &flat->next;
             continue;
         }
         NIC_COUNT(nic, frames_sent, 1);
-        *p = d->next;
-        free(d->frame);
-        free(d);
+        *p = flat->next;
+        free(flat);
     }
 }
 
 /* A peer went away (NULL: all of them): nothing more for it. */
 void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer)
 {
-    for (struct via_deferred **p = &nic->deferred; *p;) {
-        struct via_deferred *d = *p;
-        if (peer && d->frame->peer != peer) {
-            p = &d->next;
+    for (struct link_flat **p = &nic->deferred; *p;) {
+        struct link_flat *flat = *p;
+        if (peer && flat->peer != peer) {
+            p = &flat->next;
             continue;
         }
-        *p = d->next;
-        free(d->frame);
-        free(d);
+        *p = flat->next;
+        free(flat);
     }
-    if (nic->held && (peer == NULL || nic->held->peer == peer))
-        via_filter_drop_held(nic);
 }
 
 /* ---------------------------------------------------------------- how a message goes */
@@ -518,7 +408,7 @@ void via_stall(struct via_vi *vi)
 static inline int transmit_short(struct via_vi *vi, struct via_work *w)
 {
     struct via_nic *nic = vi->nic;
-    if (!w->is_short || w->len >= nic->limits.short_below || w->error || nic->filter || nic->deferred ||
+    if (!w->is_short || w->len >= nic->limits.short_below || w->error || nic->deferred ||
         w->epoch != nic->region_epoch || vi->tx_psn != vi->next_psn || vi->high_psn != vi->next_psn || !window_open(vi))
         return 0;
     int wait_ack = vi->reliable && (!vi->lossless || vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION);

@@ -1,0 +1,61 @@
+/*
+ * A frame that has to be kept: header, block and payload in one piece of memory, copied from wherever they lay. For whoever cannot hand a
+ * frame to a link at once: the provider when the link is full, a decorator that holds frames back.
+ */
+#ifndef VIAKIT_FLAT_H
+#define VIAKIT_FLAT_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/crc32c.h"
+#include "link.h"
+
+struct link_flat {
+    struct link_flat *next; /* the keeper's */
+    struct link_peer *peer;
+    size_t len;
+    uint8_t bytes[]; /* the header first */
+};
+
+/* A copy of the frame, which free() frees; NULL if there is no memory. */
+static inline struct link_flat *link_flatten(struct link_peer *peer, const struct link_frame *f)
+{
+    size_t len = f->header_len + f->payload_len;
+    struct link_flat *flat = malloc(sizeof *flat + len);
+    if (flat == NULL)
+        return NULL;
+    flat->next = NULL;
+    flat->peer = peer;
+    flat->len = len;
+    memcpy(flat->bytes, &f->header, sizeof f->header);
+    memcpy(flat->bytes + sizeof f->header, &f->block, f->header_len - sizeof f->header);
+    uint8_t *p = flat->bytes + f->header_len;
+    for (uint32_t i = 0; i < f->n_iov; i++) {
+        memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
+        p += f->iov[i].iov_len;
+    }
+    return flat;
+}
+
+/* The kept frame as one to send. It points into flat, and to *iov. */
+static inline void link_unflatten(const struct link_flat *flat, struct link_frame *f, struct iovec *iov)
+{
+    memcpy(&f->header, flat->bytes, sizeof f->header);
+    *iov = (struct iovec){(void *)(uintptr_t)(flat->bytes + sizeof f->header), flat->len - sizeof f->header};
+    f->header_len = sizeof f->header;
+    f->n_iov = iov->iov_len ? 1 : 0;
+    f->iov = iov;
+    f->payload_len = iov->iov_len;
+}
+
+/* Puts the checksum in, for a link that would make it itself or do without. */
+static inline void link_flat_checksum(struct link_flat *flat)
+{
+    struct wire_header *h = (struct wire_header *)flat->bytes;
+    h->flags |= WIRE_FLAG_CRC;
+    h->crc = 0;
+    h->crc = vk_crc32c(0, flat->bytes, flat->len);
+}
+
+#endif
