@@ -1,0 +1,241 @@
+/*
+ * The table of policies, and setting fields by name. What a paper says about a library is a field's value here; what it does not
+ * say keeps the default of its channel. 000 is Ong and Farrell, "Performance Comparison of LAM/MPI, MPICH, and MVICH on a Linux
+ * Cluster connected by a Gigabit Ethernet Network" (2000); 001 is Turner and Chen, "Protocol-Dependent Message-Passing
+ * Performance on Linux Clusters" (2002).
+ */
+#include "policy.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "msg.h"
+
+#define NO_RENDEZVOUS INT64_C(0x7fffffffffff) /* everything is sent at once */
+#define KIB(n) (INT64_C(1024) * (n))
+
+/* Defaults, then what is particular. */
+#define MSG_X(field, value, text) .field = (value),
+#define DEFAULTS .size = sizeof(msg_policy), MSG_POLICY_FIELDS(MSG_X)
+#define TCP DEFAULTS.channel = "tcp", .rendezvous = MSG_R3, .eager_limit = KIB(64), .eager_limit_local = -1
+
+/* A field may be named twice: the second is what counts. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverride-init"
+#ifdef __clang__
+#pragma GCC diagnostic ignored "-Winitializer-overrides"
+#endif
+
+static const msg_policy table[] = {
+    {DEFAULTS.name = "via", .channel = "via", .source = "viakit: eager with credits, rendezvous by RDMA write"},
+    {TCP, .name = "tcp", .source = "viakit: the same engine over sockets, straight into the receiver's buffer"},
+    {TCP, .name = "mpich-p4", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(32),
+     .source = "001, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, P4_SOCKBUFSIZE 32 kB by default, "
+               "rendezvous above 128000 bytes; section 7: all messages are received into a buffer and copied out. (000, 4.2, of 1.1.2: "
+               "socket buffers of 4096 bytes.)"},
+    {TCP, .name = "mpich-p4-tuned", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(256),
+     .source = "001, 4.1: P4_SOCKBUFSIZE raised from 32 to 256 kB, from 75 to 400 Mbit/s"},
+    {TCP, .name = "lam-c2c", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24,
+     .source = "000, 4.2: LAM client to client, short messages below 64 kB, socket buffers of that length and an envelope, the rest of "
+               "a long message after an acknowledgement; 001, 3.2: with -O, no conversion of data"},
+    {TCP, .name = "lam-c2c-convert", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24, .convert = 1,
+     .source = "001, 4.2: LAM without -O on a homogeneous cluster, 350 instead of nearly 550 Mbit/s"},
+    {TCP, .name = "lam-lamd", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24, .route = MSG_ROUTE_DAEMON,
+     .source = "001, 3.2 and 4.2: mpirun -lamd, all messages through the daemons: 260 Mbit/s, twice the latency"},
+    {TCP, .name = "mpi-pro", .eager_limit = KIB(32), .progress = MSG_PROGRESS_THREAD,
+     .source = "001, 3.3 and 4.3: MPI/Pro 1.6.3, a thread of its own manages progress, tcp_long 32 kB by default"},
+    {TCP, .name = "mpi-pro-tuned", .eager_limit = KIB(128), .progress = MSG_PROGRESS_THREAD,
+     .source = "001, 4.3: tcp_long raised to 128 kB"},
+    {TCP, .name = "mp_lite", .eager_limit = NO_RENDEZVOUS, .socket_buffer = -1, .progress = MSG_PROGRESS_SIGNAL,
+     .source = "001, 3.4: MP_Lite 2.3, SIGIO keeps data flowing through socket buffers of the greatest length allowed; no handshake "
+               "for long messages is mentioned"},
+    {TCP, .name = "pvm", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1, .route = MSG_ROUTE_DAEMON,
+     .source = "001, 3.5 and 4.5: PVM 3.4.3 by default, through the pvmd daemons, data copied before and after: 90 Mbit/s"},
+    {TCP, .name = "pvm-direct", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1,
+     .source = "001, 4.5: pvm_setopt for direct routes, 330 Mbit/s"},
+    {TCP, .name = "pvm-direct-inplace", .eager_limit = NO_RENDEZVOUS,
+     .source = "001, 4.5: direct routes and PvmDataInPlace, which saves both copies, 415 Mbit/s"},
+    {TCP, .name = "tcgmsg", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(32),
+     .source = "001, 3.6 and 7: TCGMSG 4.04, a thin layer; SND blocks until the matching RCV is complete; SR_SOCK_BUF_SIZE 32 kB"},
+    {TCP, .name = "tcgmsg-tuned", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(256),
+     .source = "001, 7: SR_SOCK_BUF_SIZE raised from 32 to 256 kB, up to raw TCP"},
+    {DEFAULTS.name = "mvich-rput", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .source = "001, 6.1 and 6.2: MVICH 1.0 with VIADEV_RPUT_SUPPORT, vital for performance; the RDMA threshold shows at 16 kB"},
+    {DEFAULTS.name = "mvich-rput-tuned", .channel = "via", .eager_limit = KIB(64), .eager_limit_local = -1,
+     .source = "001, 6.1: via_long raised to 64 kB gets rid of the dip"},
+    {DEFAULTS.name = "mvich-rget", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1, .rendezvous = MSG_RGET,
+     .source = "MVICH's third way, where the provider reads: 000, 4.2 calls it the get protocol"},
+    {DEFAULTS.name = "mvich-r3", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1, .rendezvous = MSG_R3,
+     .source = "001, 6.1: MVICH without VIADEV_RPUT_SUPPORT: a handshake, then copied segments"},
+    {DEFAULTS.name = "mp_lite-via", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .source = "001, 6.1 and 6.2: MP_Lite 2.3's VIA module, RDMA from 16 kB on"},
+};
+#pragma GCC diagnostic pop
+#undef MSG_X
+
+#define N_POLICIES ((int)(sizeof table / sizeof *table))
+
+const msg_policy *msg_policy_at(int i)
+{
+    return i >= 0 && i < N_POLICIES ? &table[i] : NULL;
+}
+
+const msg_policy *msg_policy_find(const char *name)
+{
+    for (int i = 0; i < N_POLICIES; i++)
+        if (name && strcmp(table[i].name, name) == 0)
+            return &table[i];
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- fields by name */
+
+static const struct {
+    const char *name, *text;
+    size_t offset;
+} fields[] = {
+#define MSG_X(field, value, text) {#field, text, offsetof(msg_policy, field)},
+    MSG_POLICY_FIELDS(MSG_X)
+#undef MSG_X
+};
+#define N_FIELDS ((int)(sizeof fields / sizeof *fields))
+
+/* Words that stand for numbers, for the field that has them. */
+static const struct {
+    const char *field, *word;
+    int64_t value;
+} words[] = {
+    {"rendezvous", "rput", MSG_RPUT},
+    {"rendezvous", "rget", MSG_RGET},
+    {"rendezvous", "r3", MSG_R3},
+    {"progress", "caller", MSG_PROGRESS_CALLER},
+    {"progress", "thread", MSG_PROGRESS_THREAD},
+    {"progress", "signal", MSG_PROGRESS_SIGNAL},
+    {"route", "direct", MSG_ROUTE_DIRECT},
+    {"route", "daemon", MSG_ROUTE_DAEMON},
+    {"eager_limit", "unlimited", NO_RENDEZVOUS},
+    {"socket_buffer", "max", -1},
+};
+
+const char *msg_policy_field_name(int i)
+{
+    return i >= 0 && i < N_FIELDS ? fields[i].name : NULL;
+}
+
+const char *msg_policy_field_text(int i)
+{
+    return i >= 0 && i < N_FIELDS ? fields[i].text : NULL;
+}
+
+static int64_t *field_at(msg_policy *policy, int i)
+{
+    return (int64_t *)(void *)((char *)policy + fields[i].offset);
+}
+
+int64_t msg_policy_get(const msg_policy *policy, int i)
+{
+    return i >= 0 && i < N_FIELDS ? *(const int64_t *)(const void *)((const char *)policy + fields[i].offset) : 0;
+}
+
+__attribute__((format(printf, 2, 3))) static int refuse(char *error, const char *format, ...)
+{
+    if (error) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(error, MSG_ERROR_LEN, format, args);
+        va_end(args);
+    }
+    return -1;
+}
+
+/* "128000", "64K", "1M", "-1". */
+static int parse_number(const char *text, int64_t *value)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 0);
+    int shift = 0;
+    if (end == text || errno)
+        return -1;
+    if (*end)
+        switch (*end++) {
+        case 'k':
+        case 'K':
+            shift = 10;
+            break;
+        case 'm':
+        case 'M':
+            shift = 20;
+            break;
+        case 'g':
+        case 'G':
+            shift = 30;
+            break;
+        default:
+            return -1;
+        }
+    if (*end || number > (INT64_MAX >> shift) || number < 0 - (INT64_MAX >> shift))
+        return -1;
+    *value = (int64_t)number * ((int64_t)1 << shift);
+    return 0;
+}
+
+static int set_word(msg_policy *policy, const char *field, const char *value, char *error)
+{
+    char *to = strcmp(field, "name") == 0 ? policy->name : policy->channel;
+    size_t room = to == policy->name ? sizeof policy->name : sizeof policy->channel;
+    if (*value == 0 || strlen(value) >= room)
+        return refuse(error, "%s '%.40s': 1 to %zu characters", field, value, room - 1);
+    strcpy(to, value);
+    return 0;
+}
+
+int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error)
+{
+    int i = 0;
+    if (strcmp(field, "name") == 0 || strcmp(field, "channel") == 0)
+        return set_word(policy, field, value, error);
+    while (i < N_FIELDS && strcmp(fields[i].name, field) != 0)
+        i++;
+    if (i == N_FIELDS)
+        return refuse(error, "a policy has no field '%.40s'; it has channel, %s, %s, %s ...", field, fields[0].name,
+                      fields[1].name, fields[2].name);
+    int64_t number;
+    for (size_t w = 0; w < sizeof words / sizeof *words; w++)
+        if (strcmp(words[w].field, field) == 0 && strcasecmp(words[w].word, value) == 0) {
+            *field_at(policy, i) = words[w].value;
+            return 0;
+        }
+    if (parse_number(value, &number) != 0)
+        return refuse(error, "%s=%.40s: a number is needed, such as 65536 or 64K (%s)", field, value, fields[i].text);
+    *field_at(policy, i) = number;
+    return 0;
+}
+
+int msg_policy_parse(msg_policy *policy, const char *text, char *error)
+{
+    char copy[1024], *rest = copy, *item;
+    msg_policy result = *policy;
+    if (strlen(text) >= sizeof copy)
+        return refuse(error, "a policy's text has at most %zu characters", sizeof copy - 1);
+    strcpy(copy, text);
+    for (int i = 0; (item = strsep(&rest, ",")) != NULL; i++) {
+        char *equals = strchr(item, '=');
+        if (equals) {
+            *equals = 0;
+            if (msg_policy_set(&result, item, equals + 1, error) != 0)
+                return -1;
+        } else if (*item) {
+            const msg_policy *named = msg_policy_find(item);
+            if (i > 0 || named == NULL)
+                return refuse(error, "'%.40s': expected the name of a policy first, then field=value, separated by commas", item);
+            result = *named;
+        }
+    }
+    *policy = result;
+    return 0;
+}

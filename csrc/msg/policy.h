@@ -1,0 +1,101 @@
+/*
+ * policy.h - every choice that the message engine makes, as one struct with a name. The libraries of the papers are entries of a
+ * table (policy.c) with their sources; a program takes one, changes fields, and gives it to msg_world_open. No code of the
+ * engine asks for a policy's name.
+ *
+ * All fields but the strings are int64_t, so that they can be set by name: from the call, from the environment variable
+ * VIAKIT_MSG ("mpich-p4,socket_buffer=262144"), from a file. Sizes are bytes; K, M and G are understood in text.
+ *
+ * Memory that a rank uses, at most, of n:
+ *     pools      (n - 1) * (credits + 4) * (eager limit + 64), where credits are cut so that this stays within pool_bytes as far as
+ *                at least 8 credits per rank allow (channel via); nothing but socket buffers (tcp)
+ *     unexpected unexpected_bytes + what was under way when the senders were told to stop (credits * eager limit per sender; on tcp
+ *                its socket buffer), plus an envelope of 192 bytes per message; beyond it, senders keep their data and only announce it
+ *     requests   192 bytes for each that exists at a time, in blocks of 64 KiB that are kept
+ *     cache      cache_bytes of memory registered (the user's own, not a copy)
+ */
+#ifndef VIAKIT_MSG_POLICY_H
+#define VIAKIT_MSG_POLICY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How a long message gets across once its receive is there. */
+typedef enum {
+    MSG_RPUT = 0, /* the receiver tells its address, the sender writes (RDMA write) and says so */
+    MSG_RGET = 1, /* the sender tells its address, the receiver reads (RDMA read) and says so; RPUT where it cannot */
+    MSG_R3 = 2    /* copied segments through the eager buffers; on tcp: the data follows on the stream */
+} msg_rendezvous;
+
+typedef enum {
+    MSG_PROGRESS_CALLER = 0, /* only calls of the program move messages */
+    MSG_PROGRESS_THREAD = 1, /* a thread of the world's own does, too */
+    MSG_PROGRESS_SIGNAL = 2  /* data arriving or leaving interrupts the program (SIGIO); here by a thread that sleeps until then */
+} msg_progress_kind;
+
+typedef enum {
+    MSG_ROUTE_DIRECT = 0, /* from rank to rank */
+    MSG_ROUTE_DAEMON = 1  /* through the daemons of both ranks (lamd, pvmd): channel tcp only */
+} msg_route;
+
+/* field, default, what it decides */
+#define MSG_POLICY_FIELDS(X)                                                                                          \
+    X(eager_limit, 16384, "messages up to so many bytes are sent at once, with their data; longer ones by rendezvous") \
+    X(eager_limit_local, 8192, "the same between ranks of one host (channel via); -1: as eager_limit")                 \
+    X(rendezvous, MSG_RPUT, "how longer ones go: 0 rput, 1 rget, 2 r3")                                                \
+    X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), whatever `rendezvous` says")                \
+    X(piece, 67108864, "RDMA moves at most so many bytes at a time; at most MaxTransferSize")                          \
+    X(credits, 64, "eager buffers that a rank keeps ready for each other rank (via)")                                  \
+    X(pool_bytes, 16777216, "bound of all eager buffers of a rank (via); see above")                                   \
+    X(unexpected_bytes, 67108864, "data of unexpected messages a rank keeps before it asks senders to hold theirs")    \
+    X(synchronous, 0, "1: every send is complete only when its receive has been matched")                              \
+    X(copy_send, 0, "1: data is packed into a buffer of the library before it is sent")                                \
+    X(copy_recv, 0, "1: data is received into a buffer of the library, also where a receive is posted")                \
+    X(convert, 0, "1: messages are in network byte order: each end passes over the data")                              \
+    X(progress, MSG_PROGRESS_CALLER, "who moves messages: 0 calls of the program, 1 a thread, 2 signals")              \
+    X(route, MSG_ROUTE_DIRECT, "0 from rank to rank, 1 through daemons (tcp)")                                         \
+    X(socket_buffer, 0, "SO_SNDBUF and SO_RCVBUF (tcp); 0: the kernel's own tuning; -1: as much as it grants")         \
+    X(nodelay, 1, "TCP_NODELAY (tcp)")                                                                                 \
+    X(spin_us, 2000, "how long a wait polls before it sleeps in the kernel; -1: sleeps at once")                       \
+    X(yield_us, 30, "how long a wait polls before it gives the core away between looks; 0 at once; -1 never")          \
+    X(cache_bytes, 1073741824, "bound of the registration cache; 0: register for each message and forget")             \
+    X(cache_entries, 1024, "bound of its entries")                                                                     \
+    X(reliability, 2, "reliability level of the VIs: 2 reliable delivery, 4 reliable reception (via)")
+
+#define MSG_POLICY_NAME_LEN 32
+#define MSG_POLICY_SOURCE_LEN 400
+
+typedef struct msg_policy {
+    size_t size; /* sizeof(struct msg_policy) */
+    char name[MSG_POLICY_NAME_LEN];
+    char channel[16];                   /* "via", "tcp" */
+    char source[MSG_POLICY_SOURCE_LEN]; /* what is said of it, and where */
+#define MSG_X(field, value, text) int64_t field;
+    MSG_POLICY_FIELDS(MSG_X)
+#undef MSG_X
+} msg_policy;
+
+/* The table: names at index i, NULL past the end. */
+const msg_policy *msg_policy_at(int i);
+const msg_policy *msg_policy_find(const char *name); /* NULL: no such name */
+
+/* Sets a field from text: a number ("16K"), or a word where the field has words ("rget", "thread", "daemon"). 0, or -1 and a
+ * sentence in error (MSG_ERROR_LEN bytes, or NULL). `channel` and `name` can be set, too. */
+int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error);
+/* "NAME" or "NAME,field=value,..." or "field=value,..." on top of *policy, which is only changed on success. */
+int msg_policy_parse(msg_policy *policy, const char *text, char *error);
+
+/* Fields by index, for those who list them; NULL past the end. */
+const char *msg_policy_field_name(int i);
+const char *msg_policy_field_text(int i);
+int64_t msg_policy_get(const msg_policy *policy, int i);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* VIAKIT_MSG_POLICY_H */
