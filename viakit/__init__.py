@@ -20,6 +20,8 @@ measure
     Sweeps over message sizes and protocols, results, comparison, plots and reports.
 doctor
     What this machine can and cannot do, and how to remedy it.
+config
+    Where libvipl and its headers are, for programs in C.
 cli
     The command ``viakit``.
 """
@@ -31,13 +33,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from viakit import cli, doctor, errors, measure, testbed, via
+    from viakit import cli, config, doctor, errors, measure, testbed, via
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("cli", "doctor", "errors", "measure", "testbed", "via")
+_SUBMODULES = ("cli", "config", "doctor", "errors", "measure", "testbed", "via")
 
-__all__ = ["__version__", "cli", "doctor", "errors", "measure", "testbed", "via"]
+__all__ = ["__version__", "cli", "config", "doctor", "errors", "measure", "testbed", "via"]
 
 
 def __getattr__(name: str) -> ModuleType:

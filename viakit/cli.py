@@ -528,6 +528,44 @@ def bench(seconds: float, json_file: str | None, seed: int | None, quiet: bool) 
         raise click.exceptions.Exit(INTERRUPTED)
 
 
+# ------------------------------------------------------------------------------------------------ C programs
+
+
+@cli.command("config")
+@click.option("--cflags", "wanted", flag_value="cflags", multiple=True, help="Arguments for the compiler.")
+@click.option("--libs", "wanted", flag_value="libs", multiple=True, help="Arguments for the linker.")
+@click.option("--static", is_flag=True, help="With --libs: put the library into the program.")
+@click.option("--prefix", "wanted", flag_value="prefix", multiple=True, help="The folder that holds include and lib.")
+@click.option("--library", "wanted", flag_value="library", multiple=True, help="The shared library, for ctypes.")
+@click.option("--pkg-config-dir", "wanted", flag_value="pkg_config_dir", multiple=True, help="The folder of vipl.pc.")
+@click.option("--examples", "wanted", flag_value="example_dir", multiple=True, help="The folder of the C examples.")
+@click.option("--version", "wanted", flag_value="version", multiple=True, help="The library's version.")
+def config_command(wanted: tuple[str, ...], static: bool) -> None:
+    r"""Say what a compiler needs for C programs that use VIPL.
+
+    \b
+    cc pingpong.c $(viakit config --cflags --libs) -o pingpong
+    cc pingpong.c $(viakit config --cflags --libs --static) -o pingpong
+    PKG_CONFIG_PATH=$(viakit config --pkg-config-dir) pkg-config --cflags --libs vipl
+    """
+    from viakit import config
+
+    if not wanted:
+        raise Failure("say what is wanted: viakit config --cflags --libs (viakit config --help has the rest)", 2)
+    if static and "libs" not in wanted:
+        raise Failure("--static goes with --libs", 2)
+    flags: list[str] = []
+    for name in wanted:
+        if name == "libs":
+            flags += config.libs(static=static)
+        elif name == "cflags":
+            flags += config.cflags()
+        else:
+            click.echo(str(getattr(config, name)()))
+    if flags:
+        click.echo(config.quote(flags))
+
+
 # ------------------------------------------------------------------------------------------------ the process
 
 

@@ -1,0 +1,117 @@
+/*
+ * pingpong.c - two programs throw a ball: the smallest whole program for the Virtual Interface Architecture.
+ *
+ *     pingpong shm                    in one terminal: waits for the other player
+ *     pingpong shm localhost 10000    in another: serves, and prints how long one way takes
+ *
+ * The order is always the same: open the NIC, register memory, create a VI, post a receive, connect. The receive comes
+ * before the connection, for a message that finds no descriptor waiting is lost, or worse.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+#include <vipl.h>
+
+#define TABLE "table 1" /* the discriminator tells programs apart that wait on one host */
+#define CHECK(call) check(call, #call)
+
+/* All that the NIC touches lies in one block of registered memory; descriptors begin at multiples of 64. */
+static struct {
+    VIP_DESCRIPTOR thrown, caught;
+    char ball[64], net[64];
+} b __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
+static VIP_NET_ADDRESS here[16], there[16]; /* each as long as its contents: host bytes, then the discriminator's */
+static VIP_NIC_HANDLE nic;
+static VIP_VI_HANDLE vi;
+static VIP_MEM_HANDLE memory;
+
+static void check(VIP_RETURN code, const char *what)
+{
+    if (code != VIP_SUCCESS)
+        exit((fprintf(stderr, "pingpong: %s: code %d\n", what, (int)code), 1));
+}
+
+static void find(char *host, VIP_NET_ADDRESS *a)
+{
+    CHECK(VipNSGetHostByName(nic, host, a, 0));
+    a->DiscriminatorLen = sizeof TABLE;
+    memcpy(a->HostAddress + a->HostAddressLen, TABLE, sizeof TABLE);
+}
+
+/* A descriptor for one piece of memory. Immediate data travels in the descriptor itself. */
+static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
+{
+    memset(d, 0, sizeof *d);
+    d->CS.Control = VIP_CONTROL_OP_SENDRECV | VIP_CONTROL_IMMEDIATE;
+    d->CS.ImmediateData = immediate;
+    d->CS.SegCount = 1;
+    d->CS.Length = d->DS[0].Local.Length = sizeof b.ball;
+    d->DS[0].Local.Data.Address = data;
+    d->DS[0].Local.Handle = memory;
+    return d;
+}
+
+static void throw_ball(VIP_UINT32 left)
+{
+    VIP_DESCRIPTOR *done;
+    CHECK(VipPostSend(vi, fill(&b.thrown, b.ball, left), memory));
+    CHECK(VipSendWait(vi, 5000, &done)); /* the descriptor is ours again only when it was taken back */
+}
+
+/* Looks until the ball is there; the descriptor is posted anew before the other side can throw again. */
+static VIP_UINT32 catch_ball(void)
+{
+    VIP_DESCRIPTOR *done;
+    VIP_RETURN code;
+    VIP_UINT32 left;
+    while ((code = VipRecvDone(vi, &done)) == VIP_NOT_DONE)
+        continue;
+    check(code, "VipRecvDone");
+    left = done->CS.ImmediateData;
+    CHECK(VipPostRecv(vi, fill(&b.caught, b.net, 0), memory));
+    return left;
+}
+
+int main(int argc, char **argv)
+{
+    int serves = argc > 2, tries = 0;
+    VIP_UINT32 turns = argc > 3 ? (VIP_UINT32)atoi(argv[3]) : 10000, left = 1;
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, 0, 0}, theirs;
+    VIP_CONN_HANDLE caller;
+    VIP_DESCRIPTOR *done;
+    VIP_RETURN code;
+    struct timeval t0, t1;
+
+    CHECK(VipOpenNic(argc > 1 ? argv[1] : "shm", &nic));
+    CHECK(VipRegisterMem(nic, &b, sizeof b, NULL, &memory));
+    CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
+    CHECK(VipPostRecv(vi, fill(&b.caught, b.net, 0), memory));
+    CHECK(VipNSInit(nic, NULL));
+    find("localhost", here);
+    find(serves ? argv[2] : "localhost", there);
+    if (serves) { /* again and again until the other one waits for us */
+        while ((code = VipConnectRequest(vi, here, there, 1000, &theirs)) != VIP_SUCCESS && ++tries < 500)
+            usleep(10000);
+        check(code, "VipConnectRequest");
+    } else {
+        CHECK(VipConnectWait(nic, here, VIP_INFINITE, there, &theirs, &caller));
+        CHECK(VipConnectAccept(caller, vi));
+    }
+    gettimeofday(&t0, NULL);
+    if (serves)
+        throw_ball(left = 2 * turns - 1);
+    while (left && (left = catch_ball()) > 0)
+        throw_ball(--left);
+    gettimeofday(&t1, NULL);
+    if (serves)
+        printf("%.3f us one way\n", ((t1.tv_sec - t0.tv_sec) * 1e6 + t1.tv_usec - t0.tv_usec) / turns / 2);
+    CHECK(VipDisconnect(vi)); /* what is still posted comes back, marked as flushed */
+    while (VipRecvDone(vi, &done) == VIP_DESCRIPTOR_ERROR && done)
+        continue;
+    CHECK(VipDestroyVi(vi));
+    CHECK(VipDeregisterMem(nic, &b, memory));
+    CHECK(VipCloseNic(nic));
+    return 0;
+}
