@@ -4,35 +4,75 @@
 #include <string.h>
 #include <sys/mman.h>
 
-void *vk_pool_get(struct vk_pool *pool)
+/* ---------------------------------------------------------------- fork
+ *
+ * A thread may be inside a pool when another one forks; the child would find the mutex locked by nobody, and the list half
+ * changed. So whoever forks takes all pools' mutexes first. A pool joins the list when it is first used. */
+
+static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct vk_pool *pools;
+
+static void before_fork(void)
 {
-    struct vk_object *o = NULL;
+    pthread_mutex_lock(&list_mutex);
+    for (struct vk_pool *p = pools; p; p = p->next)
+        pthread_mutex_lock(&p->mutex);
+}
+
+static void after_fork(void)
+{
+    for (struct vk_pool *p = pools; p; p = p->next)
+        pthread_mutex_unlock(&p->mutex);
+    pthread_mutex_unlock(&list_mutex);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+/* Reserves the address space of a pool that is used for the first time. */
+static void reserve(struct vk_pool *pool)
+{
+    pthread_mutex_lock(&list_mutex);
     pthread_mutex_lock(&pool->mutex);
     if (pool->base == NULL) {
         void *p = mmap(NULL, pool->stride * pool->capacity, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p != MAP_FAILED)
+        if (p != MAP_FAILED) {
+            pool->next = pools;
+            pools = pool;
             __atomic_store_n(&pool->base, p, __ATOMIC_RELAXED);
+        }
     }
-    if (pool->base != NULL) {
-        uint32_t index = UINT32_MAX, generation = 0;
-        if (pool->free_list) {
-            index = pool->free_list - 1;
-            o = (struct vk_object *)(pool->base + index * pool->stride);
-            pool->free_list = o->next_free;
-            generation = o->generation;
-        } else if (pool->n_touched < pool->capacity) {
-            index = pool->n_touched++;
-            o = (struct vk_object *)(pool->base + index * pool->stride);
-        }
-        if (o != NULL) {
-            memset((char *)o + sizeof *o, 0, pool->stride - sizeof *o);
-            o->generation = (generation + 1) & 63;
-            o->index = index;
-            o->next_free = 0;
-            __atomic_store_n(&o->alive, 1, __ATOMIC_RELEASE);
-            pool->n_alive++;
-        }
+    pthread_mutex_unlock(&pool->mutex);
+    pthread_mutex_unlock(&list_mutex);
+}
+
+/* ---------------------------------------------------------------- objects */
+
+void *vk_pool_get(struct vk_pool *pool)
+{
+    struct vk_object *o = NULL;
+    uint32_t index = 0, generation = 0;
+    if (__atomic_load_n(&pool->base, __ATOMIC_RELAXED) == NULL)
+        reserve(pool);
+    pthread_mutex_lock(&pool->mutex);
+    if (pool->free_list) {
+        index = pool->free_list - 1;
+        o = (struct vk_object *)(pool->base + index * pool->stride);
+        pool->free_list = o->next_free;
+        generation = o->generation & 63;
+    } else if (pool->base && pool->n_touched < pool->capacity) {
+        index = pool->n_touched++;
+        o = (struct vk_object *)(pool->base + index * pool->stride);
+    }
+    if (o != NULL) {
+        memset((char *)o + pool->keep, 0, pool->stride - pool->keep);
+        o->index = index;
+        o->next_free = 0;
+        __atomic_store_n(&o->generation, generation % 63 + 1, __ATOMIC_RELEASE); /* 1..63: 0 is a slot never used */
+        pool->n_alive++;
     }
     pthread_mutex_unlock(&pool->mutex);
     return o;
@@ -42,7 +82,7 @@ void vk_pool_put(struct vk_pool *pool, void *object)
 {
     struct vk_object *o = object;
     pthread_mutex_lock(&pool->mutex);
-    __atomic_store_n(&o->alive, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&o->generation, o->generation | VK_DEAD, __ATOMIC_RELEASE);
     o->next_free = pool->free_list;
     pool->free_list = o->index + 1;
     pool->n_alive--;

@@ -2,7 +2,11 @@
  * Objects behind handles. A pool reserves address space for all objects of one kind and never returns it, so that a stale or
  * invented handle can be looked at safely: vk_pool_find answers NULL instead of crashing. A handle is the object's
  * address with its generation in the six low bits; a slot that is used again has another generation, so an old handle
- * stays invalid for 63 rounds.
+ * stays invalid for 62 rounds.
+ *
+ * A handle may die between the moment a thread looks it up and the moment it owns what it needs to use the object. Therefore
+ * the first `keep` bytes of a slot are never cleared: whatever stands there (which NIC an object belongs to, who owns a NIC)
+ * can be read and used at any time, by anybody, and after that the generation says whether the object is still the same.
  */
 #ifndef VIAKIT_POOL_H
 #define VIAKIT_POOL_H
@@ -13,22 +17,29 @@
 
 /* First member of every pooled struct. */
 struct vk_object {
-    uint32_t generation; /* 0..63 */
-    uint32_t alive;
+    uint32_t generation; /* 1..63 while alive; VK_DEAD is added when it dies; 0: never used */
     uint32_t index;
     uint32_t next_free;
+    uint32_t reserved;
 };
+#define VK_DEAD 0x80000000u
 
 struct vk_pool {
     size_t stride; /* bytes between objects: a power of two, at least 64 */
+    size_t keep;   /* bytes at the beginning of a slot that stay as they are when it is used again */
     uint32_t capacity;
     uint32_t n_touched, free_list, n_alive; /* free_list: index + 1, 0 none */
     char *base;
     pthread_mutex_t mutex;
+    struct vk_pool *next; /* all pools in use: for fork */
 };
 
-#define VK_POOL_INIT(type, n) \
-    {.stride = VK_POOL_STRIDE(sizeof(type)), .capacity = (n), .mutex = PTHREAD_MUTEX_INITIALIZER}
+/* `after_kept` is the first member that a new object finds zeroed. */
+#define VK_POOL_INIT(type, n, after_kept)      \
+    {.stride = VK_POOL_STRIDE(sizeof(type)),   \
+     .keep = offsetof(type, after_kept),       \
+     .capacity = (n),                          \
+     .mutex = PTHREAD_MUTEX_INITIALIZER}
 #define VK_POOL_STRIDE(size) \
     ((size) <= 64     ? 64   \
      : (size) <= 256  ? 256  \
@@ -37,8 +48,10 @@ struct vk_pool {
      : (size) <= 4096 ? 4096 \
                       : 16384)
 
-/* A zeroed, living object, or NULL when the pool is exhausted. Slow path: takes a mutex. */
+/* A living object, zeroed but for what is kept, or NULL when the pool is exhausted. Slow path: takes a mutex. Its handle is
+ * valid from now on, but nobody knows it yet. */
 void *vk_pool_get(struct vk_pool *pool);
+/* The object's handles are invalid from now on. */
 void vk_pool_put(struct vk_pool *pool, void *object);
 
 static inline void *vk_pool_handle(const void *object)
@@ -47,25 +60,31 @@ static inline void *vk_pool_handle(const void *object)
     return (char *)(uintptr_t)object + (o->generation & 63);
 }
 
-/* The living object of this handle, or NULL. No lock: a load, a compare and two checks. stride and capacity are the pool's, given as
- * constants so that the compiler has them. */
-static inline __attribute__((always_inline)) void *vk_pool_find_in(const struct vk_pool *pool, const void *handle,
-                                                                   size_t stride, size_t capacity)
+/* The slot that a handle points at, alive or not, or NULL if there is none; *generation is what the handle says. stride and
+ * capacity are the pool's, given as constants so that the compiler has them. */
+static inline __attribute__((always_inline)) void *
+vk_pool_slot(const struct vk_pool *pool, const void *handle, size_t stride, size_t capacity, uint32_t *generation)
 {
     const char *base = __atomic_load_n(&pool->base, __ATOMIC_RELAXED);
     size_t offset = (size_t)((const char *)handle - base);
     if (__builtin_expect(base == NULL || offset >= stride * capacity, 0))
         return NULL;
-    size_t low = offset & (stride - 1);
-    struct vk_object *o = (struct vk_object *)(uintptr_t)((const char *)handle - low);
-    if (__builtin_expect(low != o->generation || !__atomic_load_n(&o->alive, __ATOMIC_RELAXED), 0))
-        return NULL;
-    return o;
+    *generation = (uint32_t)(offset & (stride - 1));
+    return (void *)(uintptr_t)((const char *)handle - *generation);
 }
 
+/* Is it still the object that the handle was given out for? */
+static inline int vk_object_is(const struct vk_object *o, uint32_t generation)
+{
+    return __atomic_load_n(&o->generation, __ATOMIC_ACQUIRE) == generation;
+}
+
+/* The living object of this handle, or NULL. No lock. */
 static inline void *vk_pool_find(const struct vk_pool *pool, const void *handle)
 {
-    return vk_pool_find_in(pool, handle, pool->stride, pool->capacity);
+    uint32_t generation;
+    struct vk_object *o = (struct vk_object *)vk_pool_slot(pool, handle, pool->stride, pool->capacity, &generation);
+    return o && generation && vk_object_is(o, generation) ? o : NULL;
 }
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "internal.h"
 
-struct vk_pool via_cq_pool = VK_POOL_INIT(struct via_cq, 65536);
+struct vk_pool via_cq_pool = VK_POOL_INIT(struct via_cq, VIA_CQ_POOL, entries);
 
 void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv)
 {
@@ -21,20 +21,19 @@ void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv)
 
 VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code;
     if (out == NULL || n == 0 || n > VIA_MAX_CQ_ENTRIES)
         return via_fail(VIP_INVALID_PARAMETER, "VipCreateCQ: %lu entries: give 1 to %d, and a place for the handle", n,
                         VIA_MAX_CQ_ENTRIES);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
-        return code;
     uint32_t size = 1;
     while (size < n)
         size *= 2;
     struct via_cq_entry *entries = calloc(size, sizeof *entries);
-    via_enter(nic);
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL) {
+        free(entries);
+        return code;
+    }
     struct via_cq *cq = entries && nic->n_cqs < VIA_MAX_CQ ? vk_pool_get(&via_cq_pool) : NULL;
     if (cq) {
         cq->nic = nic;
@@ -66,18 +65,16 @@ void via_cq_free(struct via_cq *cq)
     nic->n_cqs--;
     free(cq->entries);
     vk_pool_put(&via_cq_pool, cq);
+    via_wake_waiters(nic); /* a call that waits on it shall see that it is gone */
 }
 
 VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
 {
-    struct via_cq *cq = via_cq_find(handle);
+    VIP_RETURN code = VIP_SUCCESS;
+    struct via_cq *cq = via_cq_enter(handle, &code);
     if (cq == NULL)
-        return via_bad_handle("completion queue", handle);
-    struct via_nic *nic = cq->nic;
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
+    struct via_nic *nic = cq->nic;
     if (cq->n_queues)
         code =
             via_fail(VIP_ERROR_RESOURCE, "VipDestroyCQ: %u work queues use it: destroy their VIs first", cq->n_queues);
@@ -100,15 +97,13 @@ static int take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 
 VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
-    struct via_cq *cq = via_cq_find(handle);
-    if (vk_unlikely(cq == NULL))
-        return via_bad_handle("completion queue", handle);
+    VIP_RETURN code;
     if (vk_unlikely(vi == NULL || recv == NULL))
         return via_fail(VIP_INVALID_PARAMETER, "VipCQDone: no place for the VI or the queue (NULL)");
+    struct via_cq *cq = via_cq_enter(handle, &code);
+    if (vk_unlikely(cq == NULL))
+        return code;
     struct via_nic *nic = cq->nic;
-    if (!via_same_process(nic))
-        return via_check_process(nic);
-    via_enter(nic);
     int got = take(cq, vi, recv);
     if (!got) {
         via_drive(nic);
@@ -118,25 +113,37 @@ VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
     return got ? VIP_SUCCESS : VIP_NOT_DONE;
 }
 
+/* What a waiting call waits for. Another thread may destroy the queue meanwhile. */
+struct patience {
+    const struct via_cq *cq;
+    uint32_t generation;
+};
+
+static int gone(const struct patience *p)
+{
+    return !vk_object_is(&p->cq->object, p->generation);
+}
+
 static int not_empty(void *argument)
 {
-    const struct via_cq *cq = argument;
-    return cq->head != cq->tail;
+    const struct patience *p = argument;
+    return p->cq->head != p->cq->tail || gone(p);
 }
 
 VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
-    struct via_cq *cq = via_cq_find(handle);
-    if (cq == NULL)
-        return via_bad_handle("completion queue", handle);
+    VIP_RETURN code;
     if (vi == NULL || recv == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipCQWait: no place for the VI or the queue (NULL)");
-    struct via_nic *nic = cq->nic;
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
+    struct via_cq *cq = via_cq_enter(handle, &code);
+    if (cq == NULL)
         return code;
-    code = via_wait(nic, timeout, not_empty, cq);
-    if (code == VIP_SUCCESS)
+    struct via_nic *nic = cq->nic;
+    struct patience p = {cq, cq->object.generation};
+    code = via_wait_owned(nic, timeout, not_empty, &p);
+    if (gone(&p))
+        code = via_fail(VIP_INVALID_PARAMETER, "the completion queue was destroyed while a call waited on it");
+    else if (code == VIP_SUCCESS)
         take(cq, vi, recv);
     via_leave(nic);
     return code;

@@ -87,19 +87,21 @@ int via_drive_rest(struct via_nic *nic, int n)
 
 VIP_RETURN viakit_poll(VIP_NIC_HANDLE handle, int *n_events)
 {
-    struct via_nic *nic = via_nic_find(handle);
+    VIP_RETURN code;
+    struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
     int n = via_drive(nic);
     if (n == 0)
         via_drive_slow(nic);
-    via_leave(nic);
-    if (!nic->has_thread)
+    if (!nic->has_thread && nic->events_head != nic->events_tail) {
+        nic->n_calls++; /* the NIC stays until the handlers are through */
+        via_leave(nic);
         via_run_handlers(nic);
+        via_enter(nic);
+        nic->n_calls--;
+    }
+    via_leave(nic);
     if (n_events)
         *n_events = n;
     return VIP_SUCCESS;
@@ -292,16 +294,12 @@ VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*r
     via_drive(nic);
     if (ready(argument))
         return VIP_SUCCESS;
+    if (nic->closing)
+        return via_fail(VIP_INVALID_PARAMETER, "the NIC is being closed");
     nic->n_calls++;
     VIP_RETURN code = wait_long(nic, timeout_ms, ready, argument);
     nic->n_calls--;
     return code;
-}
-
-VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
-{
-    via_enter(nic);
-    return via_wait_owned(nic, timeout_ms, ready, argument);
 }
 
 /* ---------------------------------------------------------------- the NIC's own thread */
@@ -422,10 +420,8 @@ int via_engine_start(struct via_nic *nic)
     return -error;
 }
 
-/* Called without ownership. Afterwards nobody but the caller touches the NIC. */
 void via_engine_stop(struct via_nic *nic)
 {
-    via_enter(nic);
     vk_store_release(&nic->closing, 1);
     while (nic->n_calls) { /* each waiting call sees `closing` and leaves */
         vk_store_release(&nic->event_word, nic->event_word + 1);
@@ -435,10 +431,11 @@ void via_engine_stop(struct via_nic *nic)
         sched_yield();
         via_enter(nic);
     }
-    via_leave(nic);
     if (nic->has_thread) {
+        via_leave(nic);
         via_kick_thread(nic);
         pthread_join(nic->thread, NULL);
+        via_enter(nic);
     }
     close_descriptors(nic);
 }

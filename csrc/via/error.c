@@ -43,14 +43,6 @@ VIP_RETURN via_bad_handle(const char *what, const void *handle)
                     "%p is not the handle of a living %s (NULL, never given out, or already closed)", handle, what);
 }
 
-VIP_RETURN via_check_process(struct via_nic *nic)
-{
-    if (vk_likely(nic->pid == via_process_id))
-        return VIP_SUCCESS;
-    return via_fail(VIP_INVALID_STATE, "this NIC was opened by process %d before a fork: open one in the child (%d)",
-                    nic->pid, (int)getpid());
-}
-
 VIP_RETURN via_unsupported(const char *function)
 {
     return via_fail(VIP_ERROR_NOT_SUPPORTED, "%s: this provider does not offer it", function);
@@ -204,13 +196,10 @@ void via_run_handlers(struct via_nic *nic)
 
 VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE handle, VIP_PVOID context, VIP_ERROR_HANDLER handler)
 {
-    struct via_nic *nic = via_nic_find(handle);
+    VIP_RETURN code;
+    struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
     nic->handler = handler;
     nic->handler_context = context;
     via_leave(nic);

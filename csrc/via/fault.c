@@ -9,13 +9,10 @@
 
 VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE handle, viakit_frame_filter filter, void *context)
 {
-    struct via_nic *nic = via_nic_find(handle);
+    VIP_RETURN code = VIP_SUCCESS;
+    struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
     if (nic->fault == NULL && filter && fault_wrap(nic, &nic->ops, &nic->link) == 0)
         nic->fault = nic->link;
     if (filter && nic->fault == NULL)

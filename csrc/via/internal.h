@@ -20,6 +20,7 @@
 
 #define VIA_MAX_VI 4096   /* of one NIC ... */
 #define VIA_VI_POOL 65536 /* ... and of the process */
+#define VIA_CQ_POOL 65536
 #define VIA_MAX_CQ 1024
 #define VIA_MAX_CQ_ENTRIES 65536
 #define VIA_MAX_PTAGS 1024
@@ -246,13 +247,13 @@ struct via_event {
 
 struct via_nic {
     struct vk_object object;
-    const struct link_ops *ops;
+    struct via_own own __attribute__((aligned(VK_CACHE_LINE)));
+    int pid;                    /* process that opened it */
+    const struct link_ops *ops; /* from here on zeroed when a slot is used again */
     struct link *link;
     struct link_limits limits;
-    struct via_own own __attribute__((aligned(VK_CACHE_LINE)));
     uint64_t polls; /* free-running; the NIC's thread watches it */
     uint32_t idle;  /* polls in a row that found nothing */
-    int pid;        /* process that opened it */
     int closing;
     int checksum;
     uint64_t whole_message; /* first word of a frame that is a whole message for this NIC, but for length and VI */
@@ -319,33 +320,11 @@ extern struct vk_pool via_nic_pool, via_vi_pool, via_cq_pool, via_ptag_pool, via
 extern int via_process_id; /* getpid() without the system call: renewed in the child of a fork */
 extern uint32_t via_n_regions_live, via_n_allocations_live;
 
-static inline struct via_nic *via_nic_find(VIP_NIC_HANDLE h)
-{
-    return vk_pool_find(&via_nic_pool, h);
-}
-
-static inline struct via_vi *via_vi_find(VIP_VI_HANDLE h)
-{
-    return vk_pool_find_in(&via_vi_pool, h, VK_POOL_STRIDE(sizeof(struct via_vi)), VIA_VI_POOL);
-}
-
-static inline struct via_cq *via_cq_find(VIP_CQ_HANDLE h)
-{
-    return vk_pool_find(&via_cq_pool, h);
-}
-
 /* ---------------------------------------------------------------- errors (error.c) */
 
 /* Sets the explanation and returns the code: `return via_fail(VIP_..., "...", ...)`. */
 VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 VIP_RETURN via_bad_handle(const char *what, const void *handle);
-/* The child of a fork may not use its parent's NICs. 0 or VIP_INVALID_STATE. */
-VIP_RETURN via_check_process(struct via_nic *nic);
-
-static inline int via_same_process(const struct via_nic *nic)
-{
-    return vk_likely(nic->pid == via_process_id);
-}
 
 VIP_RETURN via_unsupported(const char *function);
 
@@ -366,6 +345,57 @@ static inline void via_leave(struct via_nic *nic)
 {
     via_own_leave(&nic->own);
 }
+
+/* ---------------------------------------------------------------- the opening of every call (call.c)
+ *
+ * A call finds the object behind its handle, enters the object's NIC, and only then asks whether the handle is still good:
+ * another thread may have destroyed the object, or closed the NIC, in between. What is read before that (which NIC, whose
+ * process, who owns it) lies in the part of a slot that is never cleared (base/pool.h), so it can be relied on even if the
+ * object is dead. On success the caller is inside the NIC and leaves it with via_leave(); NULL: it is not inside, and *code
+ * says why, explained: VIP_INVALID_PARAMETER for a handle that is not good, VIP_INVALID_STATE in the child of a fork. */
+
+/* What the structs of VIs, completion queues and connection requests begin with. */
+struct via_belonging {
+    struct vk_object object;
+    struct via_nic *nic;
+};
+
+/* Says why an object could not be entered. */
+VIP_RETURN via_refuse_handle(const struct vk_pool *pool, const void *handle, const char *what);
+
+static inline __attribute__((always_inline)) void *via_enter_object(const struct vk_pool *pool, const void *handle,
+                                                                    size_t stride, size_t capacity, const char *what,
+                                                                    VIP_RETURN *code)
+{
+    uint32_t generation = 0;
+    struct via_belonging *o = (struct via_belonging *)vk_pool_slot(pool, handle, stride, capacity, &generation);
+    struct via_nic *nic = vk_likely(o != NULL) ? vk_load_relaxed(&o->nic) : NULL; /* NULL also: a slot never used */
+    if (vk_likely(nic != NULL && vk_load_relaxed(&nic->pid) == via_process_id)) {
+        via_enter(nic);
+        if (vk_likely(vk_object_is(&o->object, generation)))
+            return o;
+        via_leave(nic);
+    }
+    *code = via_refuse_handle(pool, handle, what);
+    return NULL;
+}
+
+static inline struct via_vi *via_vi_enter(VIP_VI_HANDLE handle, VIP_RETURN *code)
+{
+    return (struct via_vi *)via_enter_object(&via_vi_pool, handle, VK_POOL_STRIDE(sizeof(struct via_vi)), VIA_VI_POOL,
+                                             "VI", code);
+}
+
+static inline struct via_cq *via_cq_enter(VIP_CQ_HANDLE handle, VIP_RETURN *code)
+{
+    return (struct via_cq *)via_enter_object(&via_cq_pool, handle, VK_POOL_STRIDE(sizeof(struct via_cq)), VIA_CQ_POOL,
+                                             "completion queue", code);
+}
+
+/* A request that the program has not answered yet. */
+struct via_conn *via_conn_enter(VIP_CONN_HANDLE handle, VIP_RETURN *code);
+/* A NIC that is not being closed. */
+struct via_nic *via_nic_enter(VIP_NIC_HANDLE handle, VIP_RETURN *code);
 
 #define VIA_BUDGET 64    /* link slots handled per look */
 #define VIA_SLOW_LOOK 64 /* idle looks between looks at the clock */
@@ -401,13 +431,13 @@ static inline void via_timer(struct via_nic *nic, uint64_t at)
 /* A completion, a match, an event: waiting calls look again. */
 void via_wake_waiters(struct via_nic *nic);
 
-/* Waits until ready(argument) says non-zero, called by the owner-to-be: enters, looks, sleeps and so on, and returns as
- * owner. VIP_SUCCESS, VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. */
-VIP_RETURN via_wait(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument);
-/* The same for one who is owner already. */
+/* Waits until ready(argument) says non-zero: called and left by the owner, but others get in while it sleeps. VIP_SUCCESS,
+ * VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. The NIC stays meanwhile; any
+ * other object may have gone. */
 VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument);
 
 int via_engine_start(struct via_nic *nic);
+/* No call gets in any more, waiting ones leave, the thread ends. Called and left by the owner, who is alone then. */
 void via_engine_stop(struct via_nic *nic);
 
 /* ---------------------------------------------------------------- mem.c */

@@ -20,7 +20,7 @@
 
 #include "internal.h"
 
-struct vk_pool via_ptag_pool = VK_POOL_INIT(struct via_ptag, 65536);
+struct vk_pool via_ptag_pool = VK_POOL_INIT(struct via_ptag, 65536, number);
 uint32_t via_n_regions_live, via_n_allocations_live;
 
 struct via_allocation {
@@ -36,6 +36,28 @@ struct pin_range {
 static pthread_mutex_t pin_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct pin_range *pins;
 static size_t n_pins, pins_capacity;
+
+/* A child of fork inherits no pinned page; nor may it find the mutex held by a thread that it does not have. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&pin_mutex);
+}
+
+static void parent_of_fork(void)
+{
+    pthread_mutex_unlock(&pin_mutex);
+}
+
+static void child_of_fork(void)
+{
+    n_pins = 0;
+    pthread_mutex_unlock(&pin_mutex);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(before_fork, parent_of_fork, child_of_fork);
+}
 
 int via_mem_init(struct via_nic *nic)
 {
@@ -148,15 +170,12 @@ static void ptag_use(struct via_nic *nic, uint32_t number, int by)
 
 VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code;
     if (out == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipCreatePtag: no place for the tag (NULL)");
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
         return code;
-    via_enter(nic);
     uint32_t number = 1;
     while (number < VIA_MAX_PTAGS && nic->ptags[number])
         number++;
@@ -177,13 +196,10 @@ VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
 
 VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE tag)
 {
-    struct via_nic *nic = via_nic_find(handle);
+    VIP_RETURN code = VIP_SUCCESS;
+    struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
     struct via_ptag *t = find_ptag(nic, tag);
     if (t == NULL)
         code = via_bad_handle("protection tag", tag);
@@ -237,17 +253,14 @@ static VIP_RETURN check_range(VIP_PVOID address, VIP_ULONG len)
 VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG len, VIP_MEM_ATTRIBUTES *attributes,
                           VIP_MEM_HANDLE *out)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
     if (out == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: no place for the memory handle (NULL)");
-    VIP_RETURN code = via_check_process(nic);
-    if (code == VIP_SUCCESS)
-        code = check_range(address, len);
+    VIP_RETURN code = check_range(address, len);
     if (code)
         return code;
-    via_enter(nic);
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
+        return code;
     int valid;
     uint32_t ptag = via_ptag_number(nic, attributes ? attributes->Ptag : NULL, &valid);
     struct via_region *r = NULL;
@@ -322,13 +335,10 @@ static void drop_region(struct via_nic *nic, struct via_region *r)
 static VIP_RETURN enter_region(const char *function, VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem,
                                int exact, struct via_nic **nic, struct via_region **region)
 {
-    *nic = via_nic_find(handle);
+    VIP_RETURN code;
+    *nic = via_nic_enter(handle, &code);
     if (*nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(*nic);
-    if (code)
         return code;
-    via_enter(*nic);
     *region = find_region(*nic, address, mem, exact);
     if (*region)
         return VIP_SUCCESS;
@@ -413,19 +423,18 @@ void via_mem_fini(struct via_nic *nic)
 
 VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code = VIP_SUCCESS;
     if (address == NULL || len == 0 || len > SIZE_MAX / 2)
         return via_fail(VIP_INVALID_PARAMETER,
                         "viakit_alloc: %zu bytes: give at least one, and a place for the address", len);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
-        return code;
     struct via_allocation *a = malloc(sizeof *a);
     if (a == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: memory is exhausted");
-    via_enter(nic);
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL) {
+        free(a);
+        return code;
+    }
     int error = nic->ops->alloc ? nic->ops->alloc(nic->link, len, address) : posix_memalign(address, 4096, len);
     if (error == 0) {
         if (nic->ops->alloc == NULL)
@@ -467,13 +476,10 @@ static void drop_allocation(struct via_nic *nic, struct via_allocation **p)
 
 VIP_RETURN viakit_free(VIP_NIC_HANDLE handle, void *address)
 {
-    struct via_nic *nic = via_nic_find(handle);
+    VIP_RETURN code = VIP_SUCCESS;
+    struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
     struct via_allocation **p = &nic->allocations;
     while (*p && (*p)->address != address)
         p = &(*p)->next;

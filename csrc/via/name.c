@@ -58,11 +58,13 @@ static int is_own_name(const char *name)
 
 VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID info)
 {
-    struct via_nic *nic = via_nic_find(handle);
+    VIP_RETURN code;
+    struct via_nic *nic = via_nic_enter(handle, &code);
     (void)info; /* each provider's own; this one needs nothing */
     if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    return via_check_process(nic);
+        return code;
+    via_leave(nic);
+    return VIP_SUCCESS;
 }
 
 VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
@@ -72,24 +74,24 @@ VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
 
 VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADDRESS *out, VIP_ULONG index)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    uint8_t address[6];
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code;
+    uint8_t address[6], own[6];
     if (name == NULL || out == NULL)
         return via_fail(VIP_INVALID_PARAMETER,
                         "VipNSGetHostByName: a name and a place for the address are needed (NULL)");
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
         return code;
+    memcpy(own, nic->limits.address, 6);
+    int one_station = nic->limits.lossless && strcspn(name, ".:/") == strlen(name) && *name;
+    via_leave(nic);
     if (!parse_address(name, address) && !find_in_file(name, address)) {
-        int one_station = nic->limits.lossless && strcspn(name, ".:/") == strlen(name) && *name;
         if (!is_own_name(name) && !one_station)
             return via_fail(VIP_ERROR_NAMESERVICE,
                             "no host '%.64s': write its address as aa:bb:cc:dd:ee:ff, or add it to /etc/vip_hosts "
                             "(or the file named by VIAKIT_HOSTS)",
                             name);
-        memcpy(address, nic->limits.address, 6);
+        memcpy(address, own, 6);
     }
     if (index != 0)
         return via_fail(VIP_ERROR_NAMESERVICE, "host '%.64s' has one address: index %lu is past it", name, index);

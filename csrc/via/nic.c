@@ -6,7 +6,7 @@
 
 #include "internal.h"
 
-struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024);
+struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024, ops);
 int via_process_id;
 
 static void child_of_fork(void)
@@ -68,7 +68,7 @@ static void free_nic(struct via_nic *nic)
 {
     free(nic->vi_by_number);
     free(nic->events);
-    vk_pool_put(&via_nic_pool, nic);
+    vk_pool_put(&via_nic_pool, nic); /* the last thing: then the next one may have the slot */
 }
 
 static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
@@ -114,10 +114,10 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
     if (nic == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: too many NICs are open in this process");
     nic->ops = ops;
-    nic->pid = via_process_id;
+    vk_store_relaxed(&nic->pid, via_process_id);
     strcpy(nic->device, device);
     settle_options(&nic->options, options);
-    via_own_init(&nic->own, &nic->counters[VIAKIT_COUNTER_lock_waits]);
+    via_own_init(&nic->own);
     VIP_RETURN code = set_up(nic, rest);
     if (code)
         free_nic(nic);
@@ -131,19 +131,20 @@ VIP_RETURN VipOpenNic(const VIP_CHAR *device, VIP_NIC_HANDLE *out)
     return viakit_open_nic(device, NULL, out);
 }
 
-/* Everything that the program left is closed in order: connections, VIs, queues, regions, tags, link. */
+/* Everything that the program left is closed in order: connections, VIs, queues, regions, tags, link. From the first moment
+ * on no other call gets in by the NIC's handle; calls that are in finish, or are told to, before anything goes. The handle
+ * dies while we are still inside: whoever comes in after us finds it dead. */
 VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
 {
-    struct via_nic *nic = via_nic_find(handle);
+    VIP_RETURN code;
+    struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
-        return via_bad_handle("NIC", handle);
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    if (via_in_handler == nic)
-        return via_fail(VIP_INVALID_STATE, "VipCloseNic: cannot be called from an error handler of the NIC");
+    if (via_in_handler == nic) {
+        via_leave(nic);
+        return via_fail(VIP_INVALID_STATE, "VipCloseNic: cannot be called from a handler of the NIC");
+    }
     via_engine_stop(nic);
-    via_enter(nic);
     while (nic->vis) {
         struct via_vi *vi = nic->vis;
         via_disconnect(vi);
@@ -158,20 +159,18 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     via_drop_deferred(nic, NULL);
     via_mem_fini(nic);
     nic->ops->close(nic->link);
-    via_leave(nic);
     free_nic(nic);
+    via_leave(nic);
     return VIP_SUCCESS;
 }
 
 VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code;
     if (a == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipQueryNic: no place for the attributes (NULL)");
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
         return code;
     memset(a, 0, sizeof *a);
     strcpy(a->Name, nic->device);
@@ -193,21 +192,19 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
     a->MaxPtags = VIA_MAX_PTAGS - 1;
     a->ReliabilityLevelSupport = VIA_ALL_LEVELS;
     a->RDMAReadSupport = 0;
+    via_leave(nic);
     return VIP_SUCCESS;
 }
 
 VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code;
     if (info == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_query_nic: no place for the information (NULL)");
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
         return code;
     memset(info, 0, sizeof *info);
-    via_enter(nic);
     strcpy(info->link, nic->ops->name);
     strcpy(info->device, nic->device);
     memcpy(info->address, nic->limits.address, sizeof info->address);
@@ -242,20 +239,18 @@ void via_add_counters(uint64_t *sum, const struct via_vi *vi)
 
 VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code;
     if (values == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_nic_counters: no place for the values (NULL)");
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
         return code;
-    via_enter(nic);
     memcpy(values, nic->counters, sizeof nic->counters);
     for (const struct via_vi *vi = nic->vis; vi; vi = vi->next)
         via_add_counters(values, vi);
+    values[VIAKIT_COUNTER_polls] = nic->polls;
+    values[VIAKIT_COUNTER_lock_waits] = nic->own.waits;
     via_leave(nic);
-    values[VIAKIT_COUNTER_polls] = vk_load_relaxed(&nic->polls);
     return VIP_SUCCESS;
 }
 

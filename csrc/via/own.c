@@ -40,17 +40,23 @@ int via_membarrier_register(void)
     return vk_load_acquire(&barrier_state) == 1 ? 0 : -1;
 }
 
+/* The registration belongs to the address space, of which a child of fork has a new one. */
+static void child_of_fork(void)
+{
+    if (barrier_state == 1)
+        register_once();
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(NULL, NULL, child_of_fork);
+}
+
 void via_membarrier_global(void)
 {
     if (vk_load_acquire(&barrier_state) == 1)
         membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
     vk_fence_full();
-}
-
-void via_own_init(struct via_own *own, uint64_t *waits)
-{
-    own->waits = waits;
-    own->no_bias = VK_TSAN || via_membarrier_register() != 0;
 }
 
 /* Takes the word; yields the processor after a short spin, for the holder may be waiting for it. */
@@ -64,7 +70,7 @@ static void take_word(struct via_own *own, uint32_t self)
             sched_yield();
     }
     if (spin)
-        vk_store_relaxed(own->waits, *own->waits + 1);
+        vk_store_relaxed(&own->waits, own->waits + 1);
 }
 
 void via_own_enter_slow(struct via_own *own, int is_nic_thread)
@@ -90,4 +96,14 @@ void via_own_leave_slow(struct via_own *own)
 {
     vk_store_release(&own->revoked, 0);
     vk_store_release(&own->owner, 0);
+}
+
+void via_own_init(struct via_own *own)
+{
+    int no_bias = VK_TSAN || via_membarrier_register() != 0;
+    via_own_enter_slow(own, 1);
+    vk_store_release(&own->bias, 0);
+    own->no_bias = no_bias;
+    own->waits = 0;
+    via_own_leave_slow(own);
 }

@@ -24,14 +24,16 @@ struct via_own {
     uint32_t revoked; /* somebody else is in or wants in */
     uint32_t owner;   /* thread that holds the word, 0 none */
     int no_bias;
-    uint64_t *waits; /* counter: times somebody had to wait */
+    uint64_t waits; /* times somebody had to wait */
 };
 
 /* A small number for the calling thread, never 0. */
 extern __thread uint32_t via_thread_id __attribute__((tls_model("initial-exec")));
 uint32_t via_thread_id_make(void);
 
-void via_own_init(struct via_own *own, uint64_t *waits);
+/* Begins anew, by the same rules as everybody else: where a NIC was closed, somebody with an old handle may be inside at this
+ * moment, about to find that out. */
+void via_own_init(struct via_own *own);
 void via_own_enter_slow(struct via_own *own, int is_nic_thread);
 void via_own_leave_slow(struct via_own *own);
 

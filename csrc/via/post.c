@@ -120,16 +120,14 @@ static struct via_work *append(struct via_queue *q, VIP_DESCRIPTOR *d)
 /* The two post calls differ only in the queue and in what follows. */
 static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE mem, int recv)
 {
-    struct via_vi *vi = via_vi_find(handle);
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
     if (vk_unlikely(vi == NULL))
-        return via_bad_handle("VI", handle);
+        return code;
     struct via_nic *nic = vi->nic;
-    if (!via_same_process(nic))
-        return via_check_process(nic);
     struct via_queue *q = recv ? &vi->recv : &vi->send;
-    via_enter(nic);
     if (vk_unlikely(!may_post(vi, d, mem, q))) {
-        VIP_RETURN code = refuse_post(vi, d, mem, q);
+        code = refuse_post(vi, d, mem, q);
         via_leave(nic);
         return code;
     }
@@ -171,17 +169,14 @@ static inline VIP_RETURN reap(struct via_queue *q, VIP_DESCRIPTOR **out)
 
 static VIP_RETURN done(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out, int recv)
 {
-    struct via_vi *vi = via_vi_find(handle);
-    if (vk_unlikely(vi == NULL))
-        return via_bad_handle("VI", handle);
+    VIP_RETURN code;
     if (vk_unlikely(out == NULL))
         return via_fail(VIP_INVALID_PARAMETER, "no place for the descriptor (NULL)");
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vk_unlikely(vi == NULL))
+        return code;
     struct via_nic *nic = vi->nic;
-    if (!via_same_process(nic))
-        return via_check_process(nic);
     struct via_queue *q = recv ? &vi->recv : &vi->send;
-    VIP_RETURN code;
-    via_enter(nic);
     if (q->reaped == q->done) /* nothing there yet: look at the link, once */
         via_drive(nic);
     if (q->reaped != q->done)
@@ -206,29 +201,39 @@ VIP_RETURN VipRecvDone(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out)
     return done(handle, out, 1);
 }
 
+/* What a waiting call waits for. Another thread may destroy the VI meanwhile. */
+struct patience {
+    const struct vk_object *object;
+    uint32_t generation;
+    const struct via_queue *q;
+};
+
 static int something(void *argument)
 {
-    const struct via_queue *q = argument;
-    return q->reaped != q->done || q->reaped == q->posted;
+    const struct patience *p = argument;
+    return p->q->reaped != p->q->done || p->q->reaped == p->q->posted || !vk_object_is(p->object, p->generation);
 }
 
 static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR **out, int recv)
 {
-    struct via_vi *vi = via_vi_find(handle);
-    if (vi == NULL)
-        return via_bad_handle("VI", handle);
+    VIP_RETURN code;
     if (out == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "no place for the descriptor (NULL)");
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return code;
     struct via_nic *nic = vi->nic;
     struct via_queue *q = recv ? &vi->recv : &vi->send;
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
-        return code;
-    if (q->cq)
+    struct patience p = {&vi->object, vi->object.generation, q};
+    if (q->cq) {
+        via_leave(nic);
         return via_fail(VIP_INVALID_STATE,
                         "the queue belongs to a completion queue: wait with VipCQWait, then take with Done");
-    code = via_wait(nic, timeout, something, q);
-    if (code == VIP_SUCCESS && q->reaped != q->done)
+    }
+    code = via_wait_owned(nic, timeout, something, &p);
+    if (!vk_object_is(p.object, p.generation))
+        code = via_fail(VIP_INVALID_PARAMETER, "the VI was destroyed while a call waited on it");
+    else if (code == VIP_SUCCESS && q->reaped != q->done)
         code = reap(q, out);
     else if (code == VIP_SUCCESS) {
         *out = NULL; /* an empty queue: nothing will ever come */

@@ -15,7 +15,7 @@
 
 #include "internal.h"
 
-struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, VIA_VI_POOL);
+struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, VIA_VI_POOL, number);
 
 static uint32_t operation_of(const struct via_queue *q, const struct via_work *w)
 {
@@ -165,25 +165,29 @@ static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, ui
     return vi;
 }
 
+/* A completion queue of the NIC; none for NULL. */
+static VIP_RETURN find_cq(const struct via_nic *nic, VIP_CQ_HANDLE handle, struct via_cq **cq)
+{
+    *cq = handle ? vk_pool_find(&via_cq_pool, handle) : NULL;
+    return handle && (*cq == NULL || (*cq)->nic != nic) ? via_bad_handle("completion queue of this NIC", handle)
+                                                        : VIP_SUCCESS;
+}
+
 VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP_CQ_HANDLE send_cq,
                        VIP_CQ_HANDLE recv_cq, VIP_VI_HANDLE *out)
 {
-    struct via_nic *nic = via_nic_find(handle);
-    if (nic == NULL)
-        return via_bad_handle("NIC", handle);
+    VIP_RETURN code;
     if (attributes == NULL || out == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipCreateVi: attributes and a place for the handle are needed (NULL)");
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
         return code;
-    struct via_cq *cqs[2] = {send_cq ? via_cq_find(send_cq) : NULL, recv_cq ? via_cq_find(recv_cq) : NULL};
-    for (int i = 0; i < 2; i++)
-        if ((i ? recv_cq : send_cq) && (cqs[i] == NULL || cqs[i]->nic != nic))
-            return via_bad_handle("completion queue of this NIC", i ? recv_cq : send_cq);
-    via_enter(nic);
     uint32_t ptag = 0;
     struct via_vi *vi = NULL;
+    struct via_cq *cqs[2] = {NULL, NULL};
     code = check_attributes(nic, attributes, &ptag);
+    for (int i = 0; i < 2 && code == VIP_SUCCESS; i++)
+        code = find_cq(nic, i ? recv_cq : send_cq, &cqs[i]);
     if (code == VIP_SUCCESS) {
         vi = nic->n_vis < VIA_MAX_VI ? new_vi(nic, attributes, ptag) : NULL;
         if (vi == NULL)
@@ -230,6 +234,7 @@ static void free_vi(struct via_vi *vi)
         vi->recv.cq->n_queues--;
     free(vi->send.work);
     vk_pool_put(&via_vi_pool, vi);
+    via_wake_waiters(nic); /* a call that waits on it shall see that it is gone */
 }
 
 VIP_RETURN via_vi_destroy(struct via_vi *vi)
@@ -248,14 +253,11 @@ VIP_RETURN via_vi_destroy(struct via_vi *vi)
 
 VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
 {
-    struct via_vi *vi = via_vi_find(handle);
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
     if (vi == NULL)
-        return via_bad_handle("VI", handle);
-    struct via_nic *nic = vi->nic;
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
+    struct via_nic *nic = vi->nic;
     code = via_vi_destroy(vi);
     via_leave(nic);
     return code;
@@ -264,14 +266,11 @@ VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
 VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE *state, VIP_VI_ATTRIBUTES *attributes, VIP_BOOLEAN *send_empty,
                       VIP_BOOLEAN *recv_empty)
 {
-    struct via_vi *vi = via_vi_find(handle);
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
     if (vi == NULL)
-        return via_bad_handle("VI", handle);
-    struct via_nic *nic = vi->nic;
-    VIP_RETURN code = via_check_process(nic);
-    if (code)
         return code;
-    via_enter(nic);
+    struct via_nic *nic = vi->nic;
     via_drive(nic);
     if (state)
         *state = vi->state;
@@ -287,15 +286,12 @@ VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE *state, VIP_VI_ATTRIBUT
 
 VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)
 {
-    struct via_vi *vi = via_vi_find(handle);
-    if (vi == NULL)
-        return via_bad_handle("VI", handle);
+    VIP_RETURN code;
     if (values == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_vi_counters: no place for the values (NULL)");
-    VIP_RETURN code = via_check_process(vi->nic);
-    if (code)
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
         return code;
-    via_enter(vi->nic);
     memcpy(values, vi->counters, sizeof vi->counters);
     via_leave(vi->nic);
     return VIP_SUCCESS;

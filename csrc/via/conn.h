@@ -1,0 +1,82 @@
+/*
+ * conn.h - what the files about connections share: conn.c (what all have in common, and the end of a connection),
+ * conn_server.c (VipConnectWait, Accept, Reject), conn_client.c (VipConnectRequest), conn_peer.c (both sides ask).
+ *
+ * Every frame of the handshakes may be lost or come twice; what each of them means stands in wire.h.
+ */
+#ifndef VIAKIT_CONN_H
+#define VIAKIT_CONN_H
+
+#include "internal.h"
+
+#define CONN_REPEAT_FIRST (5 * VK_MS)
+#define CONN_REPEAT_LONGEST (200 * VK_MS)
+#define CONN_REMEMBER (5 * VK_SECOND) /* an answered request, to repeat the answer */
+
+/* Never 0, and not to be guessed. */
+uint32_t conn_random(void);
+
+/* Our side of the connection, for REQUEST and ACCEPT. A new key and first number are drawn. */
+void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c);
+/* The other side's, once both are known: the VI is CONNECTED. */
+void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *peer, uint16_t port, uint16_t number,
+               const struct wire_connect *c);
+void conn_attributes(const struct wire_connect *c, VIP_VI_ATTRIBUTES *a);
+/* Do the two sides fit together? VIP_SUCCESS, or the code that says what does not, explained. */
+VIP_RETURN conn_check_fit(const char *function, const struct via_vi *vi, const struct wire_connect *remote);
+
+/* A frame to (port, vi) of a peer, now or as soon as the link can take it. */
+struct conn_to {
+    struct link_peer *peer;
+    uint16_t port, vi;
+    uint32_t key;
+};
+void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t src_vi, uint32_t immediate,
+              const struct wire_connect *body);
+/* CONFIRM or CANCEL: the request's number and the requester's key are all that they tell. */
+void conn_say_to_server(struct via_nic *nic, struct link_peer *peer, uint16_t port, uint16_t src_vi, uint32_t request,
+                        uint32_t key, int kind);
+
+/* Both discriminators behind the connection block of a REQUEST. */
+void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDRESS *local,
+                          const VIP_NET_ADDRESS *remote, struct link_frame *f);
+/* The checks that VipConnectRequest and VipConnectPeerRequest have in common. */
+VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *local, const VIP_NET_ADDRESS *remote,
+                                VIP_ULONG timeout);
+void conn_discriminator(const VIP_NET_ADDRESS *a, const uint8_t **discriminator, size_t *len);
+
+/* Doubled, up to the longest. */
+static inline uint64_t conn_longer(uint64_t interval)
+{
+    return interval * 2 < CONN_REPEAT_LONGEST ? interval * 2 : CONN_REPEAT_LONGEST;
+}
+
+/* A frame of a handshake, taken apart. */
+struct conn_frame {
+    const uint8_t *from;
+    struct link_peer *peer; /* NULL: conn_route finds it */
+    const struct wire_header *h;
+    struct wire_connect c;
+    const uint8_t *names; /* the discriminators behind the block */
+    size_t names_len;
+};
+
+/* The way back to whoever sent it; 0 if there is none. */
+int conn_route(struct via_nic *nic, struct conn_frame *f);
+
+/* conn_server.c */
+void conn_request_arrived(struct via_nic *nic, struct conn_frame *f);
+int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind); /* CONFIRM, CANCEL: 1 if it was for us */
+void conn_server_timers(struct via_nic *nic);
+void conn_server_lost(struct via_nic *nic, struct link_peer *peer);
+void conn_server_fini(struct via_nic *nic);
+
+/* conn_client.c */
+void conn_accepted(struct via_nic *nic, struct conn_frame *f);
+void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind); /* PENDING, REJECT, NOMATCH */
+void conn_client_timers(struct via_nic *nic);
+void conn_client_lost(struct via_nic *nic, struct link_peer *peer);
+/* Ends the request of this VI with VIP_TIMEOUT. 0 if there is none. */
+int conn_client_withdraw(struct via_vi *vi);
+
+#endif

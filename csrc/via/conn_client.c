@@ -1,0 +1,211 @@
+/*
+ * The client's side of a connection: VipConnectRequest asks until somebody answers.
+ *
+ * One struct via_request per call, on the stack of the thread that makes it; the NIC's owner, whoever that is at the moment, finds it
+ * in a list, repeats its frame, and notes the answer.
+ */
+#include "conn.h"
+
+#include <string.h>
+
+#define NO_MATCH_GRACE (100 * VK_MS) /* for the other NICs of the station to answer */
+
+static struct via_request *open_request(struct via_nic *nic, const struct conn_frame *f)
+{
+    for (struct via_request *r = nic->requests; r; r = r->next)
+        if (r->number == f->c.request && r->vi->number == f->h->dst_vi && r->vi->key == f->h->key)
+            return r;
+    return NULL;
+}
+
+static void finish_request(struct via_request *r, VIP_RETURN result)
+{
+    r->done = 1;
+    r->result = result;
+    via_wake_waiters(r->vi->nic);
+}
+
+void conn_accepted(struct via_nic *nic, struct conn_frame *f)
+{
+    const struct wire_header *h = f->h;
+    struct via_request *r = open_request(nic, f);
+    if (!conn_route(nic, f))
+        return;
+    if (r && !r->done) {
+        r->remote = f->c;
+        conn_join(r->vi, f->from, f->peer, h->src_port, h->src_vi, &f->c);
+        r->vi->confirmed = 1;
+        conn_say_to_server(nic, f->peer, h->src_port, r->vi->number, r->number, r->vi->key, WIRE_CONFIRM);
+        finish_request(r, VIP_SUCCESS);
+        return;
+    }
+    /* Again: either our CONFIRM was lost, or we had given up. */
+    struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
+    int connected = vi && vi->key == h->key && vi->state == VIP_STATE_CONNECTED && vi->peer_key == f->c.key;
+    conn_say_to_server(nic, f->peer, h->src_port, h->dst_vi, f->c.request, h->key,
+                       connected ? WIRE_CONFIRM : WIRE_CANCEL);
+}
+
+/* One NIC's answer says nothing about the others: where it is known how many were asked, all are waited for. */
+static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, uint32_t neighbours)
+{
+    int i = 0;
+    while (i < r->no_match && r->said_no[i] != port)
+        i++;
+    if (i == r->no_match && i < (int)(sizeof r->said_no / sizeof *r->said_no))
+        r->said_no[r->no_match++] = port;
+    int asked = r->asked >= 0 ? r->asked : (int)neighbours;
+    if (r->no_match >= asked && !r->offered) {
+        finish_request(r, VIP_NO_MATCH);
+        return;
+    }
+    uint64_t grace = nic->now + NO_MATCH_GRACE;
+    if (r->asked < 0 && r->give_up_no_match > grace) {
+        r->give_up_no_match = grace;
+        via_timer(nic, grace);
+    }
+}
+
+void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind)
+{
+    struct via_request *r = open_request(nic, f);
+    if (r == NULL || r->done) {
+        NIC_COUNT(nic, dropped_stranger, 1);
+        return;
+    }
+    if (kind == WIRE_PENDING) {
+        r->offered = 1;
+        r->give_up_no_match = VK_NEVER;
+        if (!conn_route(nic, f))
+            return;
+        r->server = f->peer;
+        r->server_port = f->h->src_port;
+    } else if (kind == WIRE_REJECT)
+        finish_request(r, VIP_REJECT);
+    else
+        no_match(nic, r, f->h->src_port, f->h->immediate);
+}
+
+static void ask(struct via_nic *nic, struct via_request *r)
+{
+    int asked = nic->ops->ask_all(nic->link, r->address, &r->frame);
+    NIC_COUNT(nic, frames_sent, asked > 0 ? asked : 1);
+    r->asked = asked; /* NICs come and go */
+    r->next_send = nic->now + r->interval;
+    r->interval = conn_longer(r->interval);
+    via_timer(nic, r->next_send);
+}
+
+void conn_client_timers(struct via_nic *nic)
+{
+    for (struct via_request *r = nic->requests; r; r = r->next) {
+        if (r->done)
+            continue;
+        if (!r->offered && r->give_up_no_match <= nic->now)
+            finish_request(r, VIP_NO_MATCH);
+        else if (r->next_send <= nic->now)
+            ask(nic, r);
+        via_timer(nic, r->next_send < r->give_up_no_match ? r->next_send : r->give_up_no_match);
+    }
+}
+
+static int request_done(void *argument)
+{
+    return ((struct via_request *)argument)->done;
+}
+
+static void remove_request(struct via_nic *nic, struct via_request *r)
+{
+    for (struct via_request **p = &nic->requests; *p; p = &(*p)->next)
+        if (*p == r) {
+            *p = r->next;
+            return;
+        }
+}
+
+static VIP_RETURN explain_result(VIP_RETURN code, unsigned long timeout)
+{
+    switch (code) {
+    case VIP_NO_MATCH:
+        return via_fail(
+            code, "VipConnectRequest: nobody waits at that address for that discriminator: start the server first, "
+                  "or ask again");
+    case VIP_REJECT:
+        return via_fail(code, "VipConnectRequest: the server rejected the connection");
+    case VIP_TIMEOUT:
+        return via_fail(code, "VipConnectRequest: no answer within %lu ms", timeout);
+    default:
+        return code;
+    }
+}
+
+/* Nothing came of it: the VI is idle again, and a server that took the request hears of it. */
+static void give_up(struct via_nic *nic, struct via_request *r, VIP_RETURN code)
+{
+    struct via_vi *vi = r->vi;
+    vi->state = VIP_STATE_IDLE;
+    if (r->offered && code == VIP_TIMEOUT && r->server)
+        conn_say_to_server(nic, r->server, r->server_port, vi->number, r->number, vi->key, WIRE_CANCEL);
+    vi->key = 0;
+}
+
+VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout,
+                             VIP_VI_ATTRIBUTES *attributes)
+{
+    VIP_RETURN code = conn_check_addresses("VipConnectRequest", local, remote, timeout);
+    if (code)
+        return code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return code;
+    struct via_nic *nic = vi->nic;
+    if (vi->state != VIP_STATE_IDLE) {
+        code = via_fail(VIP_INVALID_STATE, "VipConnectRequest: the VI is in %s: it must be idle",
+                        viakit_state_name((int)vi->state));
+        via_leave(nic);
+        return code;
+    }
+    struct via_request r = {.vi = vi, .interval = CONN_REPEAT_FIRST, .asked = -1, .give_up_no_match = VK_NEVER};
+    memcpy(r.address, remote->HostAddress, 6);
+    r.number = conn_random(); /* not counted up: a restarted program must not look like its predecessor */
+    conn_prepare_request(vi, r.number, local, remote, &r.frame);
+    vi->state = VIP_STATE_CONNECT_PENDING;
+    r.next = nic->requests;
+    nic->requests = &r;
+    nic->now = vk_now();
+    ask(nic, &r);
+    if (r.asked == 0) {
+        r.done = 1;
+        r.result = via_fail(VIP_NOT_REACHABLE, "VipConnectRequest: there is no NIC at that address");
+    }
+    code = via_wait_owned(nic, timeout, request_done, &r);
+    remove_request(nic, &r);
+    if (code == VIP_SUCCESS)
+        code = r.result;
+    if (vi->state == VIP_STATE_CONNECT_PENDING)
+        give_up(nic, &r, code);
+    via_leave(nic);
+    if (code == VIP_SUCCESS)
+        conn_attributes(&r.remote, attributes);
+    return explain_result(code, timeout);
+}
+
+int conn_client_withdraw(struct via_vi *vi)
+{
+    struct via_request *r = vi->nic->requests;
+    while (r && r->vi != vi)
+        r = r->next;
+    if (r == NULL || r->done)
+        return 0;
+    finish_request(r, VIP_TIMEOUT);
+    return 1;
+}
+
+void conn_client_lost(struct via_nic *nic, struct link_peer *peer)
+{
+    for (struct via_request *r = nic->requests; r; r = r->next)
+        if (!r->done && r->server == peer) {
+            r->server = NULL;
+            finish_request(r, VIP_NOT_REACHABLE);
+        }
+}

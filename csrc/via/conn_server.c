@@ -1,0 +1,333 @@
+/*
+ * The server's side of a connection: VipConnectWait takes a request, VipConnectAccept or VipConnectReject answers it.
+ *
+ *    REQUEST arrives --> OFFERED --- Accept --> ACCEPTED    the answer is kept for five seconds, and repeated when the
+ *                          |  \---- Reject --> REJECTED    request is; ACCEPT also by itself until the client is heard
+ *                          v
+ *                      CANCELLED    the client gave up, or is gone
+ */
+#include "conn.h"
+
+#include <string.h>
+
+struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536, next);
+
+#define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
+
+/* An answer to the requester: kind, and for ACCEPT the accepting VI's description. */
+static void answer(struct via_conn *conn, int kind, const struct wire_connect *body)
+{
+    const struct wire_connect brief = {.request = conn->remote.request};
+    conn_say(conn->nic, &(struct conn_to){conn->peer, conn->port, conn->vi, conn->remote.key}, kind,
+             conn->accepted ? conn->accepted->number : 0, 0, body ? body : &brief);
+}
+
+/* The accepting VI as ACCEPT tells it; the same each time it is repeated. */
+static void accept_body(const struct via_conn *conn, struct wire_connect *body)
+{
+    const struct via_vi *vi = conn->accepted;
+    *body = conn->accept_body;
+    body->key = vi->key;
+}
+
+static struct via_conn *known_request(struct via_nic *nic, const struct conn_frame *f)
+{
+    for (struct via_conn *c = nic->conns; c; c = c->next)
+        if (c->remote.request == f->c.request && c->port == f->h->src_port && c->vi == f->h->src_vi &&
+            memcmp(c->address, f->from, 6) == 0)
+            return c;
+    return NULL;
+}
+
+static void repeat_answer(struct via_conn *conn)
+{
+    struct wire_connect body;
+    switch (conn->state) {
+    case VIA_CONN_OFFERED:
+        answer(conn, WIRE_PENDING, NULL);
+        break;
+    case VIA_CONN_ACCEPTED:
+        if (conn->accepted) {
+            accept_body(conn, &body);
+            answer(conn, WIRE_ACCEPT, &body);
+        }
+        break;
+    case VIA_CONN_REJECTED:
+        answer(conn, WIRE_REJECT, NULL);
+        break;
+    case VIA_CONN_CANCELLED:
+        break;
+    }
+}
+
+/* The waiter that has waited longest for this discriminator. */
+static struct via_waiter *find_waiter(struct via_nic *nic, const uint8_t *wanted, size_t len)
+{
+    for (struct via_waiter *w = nic->waiters; w; w = w->next)
+        if (w->conn == NULL && w->len == len && memcmp(w->discriminator, wanted, len) == 0)
+            return w;
+    return NULL;
+}
+
+/* The requester may have believed our NOMATCH: a repetition that crossed it, or was late, must hear the same. */
+static int was_refused(const struct via_nic *nic, uint32_t request)
+{
+    for (size_t i = 0; i < N_REFUSED; i++)
+        if (nic->refused[i] == request)
+            return 1;
+    return 0;
+}
+
+/* One that nobody waits for, or for which there is no room. */
+static void refuse(struct via_nic *nic, const struct conn_frame *f)
+{
+    if (!was_refused(nic, f->c.request))
+        nic->refused[nic->n_refused++ % N_REFUSED] = f->c.request;
+    conn_say(nic, &(struct conn_to){f->peer, f->h->src_port, f->h->src_vi, f->c.key}, WIRE_NOMATCH, 0,
+             (uint32_t)nic->ops->count_neighbours(nic->link), &(struct wire_connect){.request = f->c.request});
+}
+
+void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
+{
+    struct via_conn *conn = known_request(nic, f);
+    if (conn) {
+        repeat_answer(conn);
+        return;
+    }
+    if (!conn_route(nic, f))
+        return;
+    struct via_waiter *w = was_refused(nic, f->c.request) ? NULL : find_waiter(nic, f->names, f->c.wanted_len);
+    conn = w ? vk_pool_get(&via_conn_pool) : NULL;
+    if (conn == NULL) {
+        refuse(nic, f);
+        return;
+    }
+    conn->nic = nic;
+    conn->state = VIA_CONN_OFFERED;
+    conn->held = 1;
+    conn->peer = f->peer;
+    memcpy(conn->address, f->from, 6);
+    conn->port = f->h->src_port;
+    conn->vi = f->h->src_vi;
+    conn->remote = f->c;
+    memcpy(conn->own_discriminator, f->names + f->c.wanted_len, f->c.own_len);
+    conn->forget_at = VK_NEVER;
+    conn->next = nic->conns;
+    nic->conns = conn;
+    nic->n_conns++;
+    w->conn = conn;
+    answer(conn, WIRE_PENDING, NULL);
+    via_wake_waiters(nic);
+}
+
+int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
+{
+    struct via_conn *conn = known_request(nic, f);
+    if (conn == NULL || conn->remote.key != f->c.key)
+        return 0;
+    if (kind == WIRE_CONFIRM) {
+        if (conn->accepted)
+            conn->accepted->confirmed = 1;
+        return 1;
+    }
+    if (conn->state == VIA_CONN_ACCEPTED && conn->accepted && conn->accepted->key == conn->accepted_key)
+        via_break(conn->accepted, 1); /* it gave up before our answer came */
+    conn->state = VIA_CONN_CANCELLED;
+    if (!conn->held)
+        conn->forget_at = nic->now + CONN_REMEMBER;
+    return 1;
+}
+
+static int waiter_matched(void *argument)
+{
+    return ((struct via_waiter *)argument)->conn != NULL;
+}
+
+static void remove_waiter(struct via_nic *nic, struct via_waiter *w)
+{
+    for (struct via_waiter **p = &nic->waiters; *p; p = &(*p)->next)
+        if (*p == w) {
+            *p = w->next;
+            return;
+        }
+}
+
+static void forget(struct via_nic *nic, struct via_conn *conn)
+{
+    for (struct via_conn **p = &nic->conns; *p; p = &(*p)->next)
+        if (*p == conn) {
+            *p = conn->next;
+            break;
+        }
+    nic->n_conns--;
+    vk_pool_put(&via_conn_pool, conn);
+}
+
+static void tell_remote(const struct via_conn *conn, VIP_NET_ADDRESS *out)
+{
+    if (out == NULL)
+        return;
+    out->HostAddressLen = 6;
+    out->DiscriminatorLen = conn->remote.own_len;
+    uint8_t *bytes = out->HostAddress;
+    memcpy(bytes, conn->address, 6);
+    memcpy(bytes + 6, conn->own_discriminator, conn->remote.own_len);
+}
+
+VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULONG timeout, VIP_NET_ADDRESS *remote,
+                          VIP_VI_ATTRIBUTES *attributes, VIP_CONN_HANDLE *out)
+{
+    VIP_RETURN code;
+    struct via_waiter w = {0}, **end;
+    if (local == NULL || out == NULL)
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipConnectWait: a local address and a place for the handle are needed (NULL)");
+    if (local->HostAddressLen != 6 && local->HostAddressLen != 0)
+        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: host address of %u bytes: addresses here have 6",
+                        local->HostAddressLen);
+    if (local->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR)
+        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: discriminator of %u bytes: at most %d",
+                        local->DiscriminatorLen, WIRE_MAX_DISCRIMINATOR);
+    conn_discriminator(local, &w.discriminator, &w.len);
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
+        return code;
+    if (local->HostAddressLen == 6 && memcmp(local->HostAddress, nic->limits.address, 6) != 0) {
+        via_leave(nic);
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipConnectWait: the local address is not this NIC's: use its LocalNicAddress");
+    }
+    for (end = &nic->waiters; *end; end = &(*end)->next) {}
+    *end = &w;
+    code = via_wait_owned(nic, timeout, waiter_matched, &w);
+    remove_waiter(nic, &w);
+    if (code == VIP_SUCCESS) {
+        tell_remote(w.conn, remote);
+        conn_attributes(&w.conn->remote, attributes);
+        *out = vk_pool_handle(w.conn);
+    } else if (w.conn) {
+        answer(w.conn, WIRE_REJECT, NULL); /* it was told PENDING */
+        forget(nic, w.conn);
+    }
+    via_leave(nic);
+    return code;
+}
+
+/* Connects the VI with the requester, and says so. */
+static void accept_with(struct via_conn *conn, struct via_vi *vi)
+{
+    struct via_nic *nic = conn->nic;
+    conn_describe(vi, conn->remote.request, &conn->accept_body);
+    conn_join(vi, conn->address, conn->peer, conn->port, conn->vi, &conn->remote);
+    conn->state = VIA_CONN_ACCEPTED;
+    conn->accepted = vi;
+    conn->accepted_key = vi->key;
+    conn->held = 0;
+    conn->forget_at = nic->now + CONN_REMEMBER;
+    conn->repeat = CONN_REPEAT_FIRST;
+    conn->repeat_at = nic->now + conn->repeat;
+    via_timer(nic, vi->lossless ? conn->forget_at : conn->repeat_at);
+    repeat_answer(conn);
+}
+
+VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
+{
+    VIP_RETURN code = VIP_SUCCESS;
+    struct via_conn *conn = via_conn_enter(handle, &code);
+    if (conn == NULL)
+        return code;
+    struct via_nic *nic = conn->nic;
+    struct via_vi *vi = vk_pool_find(&via_vi_pool, vi_handle);
+    if (vi == NULL || vi->nic != nic) {
+        via_leave(nic);
+        return via_bad_handle("VI of the connection's NIC", vi_handle);
+    }
+    via_drive(nic);
+    if (conn->state == VIA_CONN_CANCELLED) {
+        forget(nic, conn);
+        code = via_fail(VIP_TIMEOUT, "VipConnectAccept: the other side gave up waiting");
+    } else if (vi->state != VIP_STATE_IDLE)
+        code = via_fail(VIP_INVALID_STATE, "VipConnectAccept: the VI is in %s: give an idle one",
+                        viakit_state_name((int)vi->state));
+    else
+        code = conn_check_fit("VipConnectAccept", vi, &conn->remote);
+    if (code == VIP_SUCCESS)
+        accept_with(conn, vi);
+    via_leave(nic);
+    return code;
+}
+
+VIP_RETURN VipConnectReject(VIP_CONN_HANDLE handle)
+{
+    VIP_RETURN code;
+    struct via_conn *conn = via_conn_enter(handle, &code);
+    if (conn == NULL)
+        return code;
+    struct via_nic *nic = conn->nic;
+    nic->now = vk_now();
+    conn->held = 0;
+    if (conn->state == VIA_CONN_OFFERED) {
+        conn->state = VIA_CONN_REJECTED;
+        repeat_answer(conn);
+    }
+    conn->forget_at = nic->now + CONN_REMEMBER;
+    via_timer(nic, conn->forget_at);
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- time, and the end */
+
+void conn_server_timers(struct via_nic *nic)
+{
+    for (struct via_conn *c = nic->conns, *next; c; c = next) {
+        next = c->next;
+        if (c->held)
+            continue;
+        struct via_vi *vi = c->state == VIA_CONN_ACCEPTED ? c->accepted : NULL;
+        if (vi && vi->key == c->accepted_key && vi->state == VIP_STATE_CONNECTED && !vi->confirmed) {
+            if (c->repeat_at <= nic->now && !vi->lossless) {
+                repeat_answer(c);
+                c->repeat = conn_longer(c->repeat);
+                c->repeat_at = nic->now + c->repeat;
+            }
+            if (c->forget_at <= nic->now) {
+                via_break(vi, 1); /* the client never heard that it was accepted */
+                forget(nic, c);
+                continue;
+            }
+            via_timer(nic, vi->lossless ? c->forget_at : c->repeat_at);
+        } else if (c->forget_at <= nic->now)
+            forget(nic, c);
+        else
+            via_timer(nic, c->forget_at);
+    }
+}
+
+void via_conn_forget_vi(struct via_nic *nic, struct via_vi *vi)
+{
+    for (struct via_conn *c = nic->conns; c; c = c->next)
+        if (c->accepted == vi)
+            c->accepted = NULL;
+}
+
+void conn_server_lost(struct via_nic *nic, struct link_peer *peer)
+{
+    for (struct via_conn *c = nic->conns, *next; c; c = next) {
+        next = c->next;
+        if (c->peer != peer)
+            continue;
+        c->state = VIA_CONN_CANCELLED;
+        if (!c->held)
+            forget(nic, c);
+    }
+}
+
+void conn_server_fini(struct via_nic *nic)
+{
+    for (struct via_conn *c = nic->conns; c; c = c->next)
+        if (c->state == VIA_CONN_OFFERED)
+            answer(c, WIRE_REJECT, NULL);
+    while (nic->conns)
+        forget(nic, nic->conns);
+}

@@ -1,0 +1,256 @@
+/*
+ * test_races.c - handles that die in other threads' hands: a VI, a completion queue, a NIC is destroyed while calls on it
+ * begin, run and wait. Each call must either do its work or say VIP_INVALID_PARAMETER; under the sanitizers nothing that is
+ * gone may be touched. And fork, while other threads are inside the library: the child opens a NIC of its own.
+ */
+#define _DEFAULT_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "check.h"
+
+#define ROUNDS 300
+#define CALLERS 3
+
+/* What the callers hammer; replaced each round. A handle may be stale when it is used: that is the point. */
+static _Atomic(VIP_NIC_HANDLE) the_nic;
+static _Atomic(VIP_VI_HANDLE) the_vi;
+static _Atomic(VIP_CQ_HANDLE) the_cq;
+static atomic_int stop;
+static atomic_long n_good, n_stale;
+
+static void no_log(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    (void)context, (void)error;
+}
+
+/* The call worked, or its handle was dead: nothing else may come of it. */
+static void judge(VIP_RETURN r, const char *call)
+{
+    switch (r) {
+    case VIP_SUCCESS:
+    case VIP_NOT_DONE:
+    case VIP_TIMEOUT:
+    case VIP_DESCRIPTOR_ERROR:
+    case VIP_INVALID_STATE:
+    case VIP_ERROR_RESOURCE:
+        atomic_fetch_add(&n_good, 1);
+        break;
+    case VIP_INVALID_PARAMETER:
+        atomic_fetch_add(&n_stale, 1);
+        break;
+    default:
+        FAIL("%s returned %s", call, check_return_name(r));
+    }
+}
+#define JUDGE(call) judge(call, #call)
+
+static void *caller(void *p)
+{
+    unsigned turn = (unsigned)(uintptr_t)p;
+    while (!atomic_load(&stop)) {
+        VIP_NIC_HANDLE nic = atomic_load(&the_nic), vi_out;
+        VIP_VI_HANDLE vi = atomic_load(&the_vi);
+        VIP_CQ_HANDLE cq = atomic_load(&the_cq);
+        VIP_DESCRIPTOR *d;
+        VIP_BOOLEAN recv;
+        VIP_VI_STATE state;
+        VIP_NIC_ATTRIBUTES attr;
+        VIP_UINT64 counters[VIAKIT_N_COUNTERS];
+        switch (turn++ % 8) {
+        case 0:
+            JUDGE(VipRecvDone(vi, &d));
+            break;
+        case 1:
+            JUDGE(VipRecvWait(vi, 1, &d));
+            break;
+        case 2:
+            JUDGE(VipQueryVi(vi, &state, NULL, NULL, NULL));
+            break;
+        case 3:
+            JUDGE(VipCQWait(cq, 1, &vi_out, &recv));
+            break;
+        case 4:
+            JUDGE(VipCQDone(cq, &vi_out, &recv));
+            break;
+        case 5:
+            JUDGE(VipQueryNic(nic, &attr));
+            break;
+        case 6:
+            JUDGE(viakit_nic_counters(nic, counters));
+            break;
+        case 7:
+            JUDGE(VipDisconnect(vi));
+            break;
+        }
+    }
+    return NULL;
+}
+
+/* A NIC with a VI, a receive posted on it, and a completion queue; then all of it goes, in one of several ways. */
+static void one_round(int round)
+{
+    static uint8_t memory[4096] __attribute__((aligned(64)));
+    VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)memory, *got;
+    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY};
+    VIP_NIC_HANDLE nic;
+    VIP_VI_HANDLE vi;
+    VIP_CQ_HANDLE cq;
+    VIP_MEM_HANDLE mh;
+    CHECK_OK(VipOpenNic("loop:races", &nic));
+    CHECK_OK(VipErrorCallback(nic, NULL, no_log));
+    CHECK_OK(VipRegisterMem(nic, memory, sizeof(memory), NULL, &mh));
+    CHECK_OK(VipCreateCQ(nic, 8, &cq));
+    CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
+    memset(d, 0, sizeof(*d));
+    CHECK_OK(VipPostRecv(vi, d, mh));
+    atomic_store(&the_nic, nic);
+    atomic_store(&the_vi, vi);
+    atomic_store(&the_cq, cq);
+    long seen = atomic_load(&n_good);
+    WAIT_UNTIL(atomic_load(&n_good) > seen + CALLERS); /* they have got hold of it */
+    if (round % 2 == 0) {
+        CHECK_OK(VipDisconnect(vi));
+        while (VipRecvDone(vi, &got) != VIP_DESCRIPTOR_ERROR || got != NULL) {}
+        CHECK_OK(VipDestroyVi(vi));
+        CHECK_OK(VipDestroyCQ(cq));
+    }
+    CHECK_OK(VipCloseNic(nic));
+    CHECK_RET(VipCloseNic(nic), VIP_INVALID_PARAMETER);
+}
+
+/* ---------------------------------------------------------------- waiting calls */
+
+static void *wait_for_vi(void *p)
+{
+    VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(uintptr_t)1;
+    VIP_RETURN r = VipRecvWait(p, VIP_INFINITE, &d);
+    /* flushed by the disconnect, or taken by the other thread meanwhile, or the VI was gone already */
+    CHECK(r == VIP_DESCRIPTOR_ERROR || r == VIP_INVALID_PARAMETER);
+    return NULL;
+}
+
+static void *wait_for_cq(void *p)
+{
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+    CHECK_RET(VipCQWait(p, VIP_INFINITE, &vi, &recv), VIP_INVALID_PARAMETER);
+    return NULL;
+}
+
+/* Whoever waits without end on something that is destroyed is told so. */
+static void waiting_calls(void)
+{
+    static uint8_t memory[64] __attribute__((aligned(64)));
+    VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)memory, *got;
+    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY};
+    for (int i = 0; i < 20; i++) {
+        pthread_t threads[2];
+        VIP_NIC_HANDLE nic;
+        VIP_VI_HANDLE vi;
+        VIP_CQ_HANDLE cq;
+        VIP_MEM_HANDLE mh;
+        VIP_RETURN r;
+        CHECK_OK(VipOpenNic("loop:waiting", &nic));
+        CHECK_OK(VipRegisterMem(nic, memory, sizeof(memory), NULL, &mh));
+        CHECK_OK(VipCreateCQ(nic, 8, &cq));
+        CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
+        memset(d, 0, sizeof(*d));
+        CHECK_OK(VipPostRecv(vi, d, mh));
+        CHECK_EQ(pthread_create(&threads[0], NULL, wait_for_vi, vi), 0);
+        CHECK_EQ(pthread_create(&threads[1], NULL, wait_for_cq, cq), 0);
+        CHECK_OK(VipDisconnect(vi));
+        /* one of the two threads takes the flushed descriptor */
+        do
+            r = VipRecvDone(vi, &got);
+        while (r != VIP_DESCRIPTOR_ERROR || got != NULL);
+        CHECK_OK(VipDestroyVi(vi));
+        CHECK_OK(VipDestroyCQ(cq));
+        CHECK_EQ(pthread_join(threads[0], NULL), 0);
+        CHECK_EQ(pthread_join(threads[1], NULL), 0);
+        CHECK_OK(VipCloseNic(nic));
+    }
+}
+
+/* ---------------------------------------------------------------- fork */
+
+/* The child of a process whose other threads are inside the library: the parent's handles are refused, and a NIC of its own
+ * works. */
+static void in_the_child(VIP_NIC_HANDLE parents)
+{
+    VIP_NIC_ATTRIBUTES attr;
+    VIP_VI_ATTRIBUTES vi_attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY};
+    VIP_NIC_HANDLE nic;
+    VIP_VI_HANDLE vi;
+    VIP_MEM_HANDLE mh;
+    static uint8_t memory[4096];
+    check_deadline(20);
+    CHECK(VipQueryNic(parents, &attr) != VIP_SUCCESS);
+    CHECK_OK(VipOpenNic("loop:child", &nic));
+    CHECK_OK(VipRegisterMem(nic, memory, sizeof(memory), NULL, &mh));
+    CHECK_OK(VipCreateVi(nic, &vi_attr, NULL, NULL, &vi));
+    CHECK_OK(VipCloseNic(nic));
+    _exit(0);
+}
+
+static void *opener(void *p)
+{
+    (void)p;
+    while (!atomic_load(&stop)) {
+        VIP_NIC_HANDLE nic;
+        VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY};
+        VIP_VI_HANDLE vi;
+        CHECK_OK(VipOpenNic("loop:opener", &nic));
+        CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
+        CHECK_OK(VipCloseNic(nic));
+    }
+    return NULL;
+}
+
+static void forks(void)
+{
+    pthread_t threads[2];
+    VIP_NIC_HANDLE nic;
+    CHECK_OK(VipOpenNic("loop:parent", &nic));
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, opener, NULL), 0);
+    for (int i = 0; i < 30; i++) {
+        int status;
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0)
+            in_the_child(nic);
+        CHECK_EQ(waitpid(pid, &status, 0), pid);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    atomic_store(&stop, 1);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    CHECK_OK(VipCloseNic(nic));
+}
+
+int main(void)
+{
+    pthread_t threads[CALLERS];
+    check_deadline(60);
+    snprintf(check_context, sizeof(check_context), "races");
+    for (int i = 0; i < CALLERS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, caller, (void *)(uintptr_t)(unsigned)i), 0);
+    for (int i = 0; i < ROUNDS / CHECK_SLOWER; i++)
+        one_round(i);
+    atomic_store(&stop, 1);
+    for (int i = 0; i < CALLERS; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    CHECK(atomic_load(&n_stale) > 0);
+    CHECK_NOTHING_LEFT();
+    waiting_calls();
+    CHECK_NOTHING_LEFT();
+#if !defined(__SANITIZE_THREAD__) /* which does not follow a fork of a process with threads */
+    atomic_store(&stop, 0);
+    forks();
+    CHECK_NOTHING_LEFT();
+#endif
+    return 0;
+}
