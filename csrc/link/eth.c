@@ -14,78 +14,30 @@
  * one system call per frame or super-frame and passes no queueing discipline (PACKET_QDISC_BYPASS).
  *
  *   slot:  | status | lengths, offsets | ... | Ethernet header | ... |     status: TP_STATUS_USER ours, _KERNEL the kernel's
+ *
+ * A slot holds one frame. Of a super-frame it gets the beginning, which is the whole first segment; the rest waits in the socket's queue,
+ * uncopied (PACKET_COPY_THRESH), until one recvmsg brings it from there straight to where the message goes: the first segment
+ * has told which message it is. Who sends on a veth pair pays for what the receiving side's kernel does in its interrupt; so a copy into
+ * the ring would be the sender's, and the sender is the busier of the two.
+ *
+ * Super-frames leave by a socket of their own: one with PACKET_VNET_HDR handles that header in front of every frame, received ones too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/if_packet.h>
-#include <linux/virtio_net.h>
-#include <net/ethernet.h>
-#include <net/if.h>
-#include <net/if_arp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "../base/atomic.h"
 #include "../base/copy.h"
 #include "../base/crc32c.h"
-#include "link.h"
+#include "eth.h"
 #include "station.h"
 
-#define IP_LEN 20
-#define UDP_LEN 8
-#define DRESS_LEN (IP_LEN + UDP_LEN)
-#define SUPER_SLOT (66u << 10) /* a super-frame with all its headers */
-#define BLOCK (1u << 20)       /* the ring is allocated in such pieces */
-#define SUPER_BYTES 65507u     /* most that UDP over IPv4 carries */
-#define MIN_MTU 256u           /* headers and some payload */
-#define SMALL 256u /* up to so much payload is gathered into one buffer: cheaper than a vector for the kernel */
 #define MAX_IOV 1000
 #define MAX_PEERS 4096
-
-#ifndef PACKET_IGNORE_OUTGOING
-#define PACKET_IGNORE_OUTGOING 23
-#endif
-#ifndef VIRTIO_NET_HDR_GSO_UDP_L4
-#define VIRTIO_NET_HDR_GSO_UDP_L4 5
-#endif
-
-struct link_peer {
-    struct link_peer *next;
-    uint8_t address[6];
-};
-
-/* The headers in front of the wire header, in the order of the frame. */
-struct eth_head {
-    struct virtio_net_hdr vnet; /* not on the wire; only with PACKET_VNET_HDR */
-    struct ether_header ether;
-    uint8_t ip[IP_LEN];
-    uint8_t udp[UDP_LEN];
-} __attribute__((packed));
-
-struct link {
-    struct via_nic *nic;
-    int fd, claim_fd;
-    char interface[IFNAMSIZ];
-    uint8_t address[6];
-    uint16_t port;
-    viakit_form form;
-    int vnet;         /* PACKET_VNET_HDR is on */
-    int super_frames; /* and the kernel takes UDP super-frames */
-    uint32_t segment; /* wire header and payload of a full frame */
-    uint8_t *ring;
-    size_t ring_len;
-    uint32_t n_slots, slot_len, slots_per_block, at;
-    struct link_peer *peers;
-    uint32_t n_peers;
-    uint16_t ip_id;
-    uint8_t small[sizeof(struct eth_head) + sizeof(struct wire_header) + 200 + SMALL];
-};
+#define MAX_SEGMENTS 64 /* of a super-frame that goes straight to its place */
 
 /* ---------------------------------------------------------------- sending */
 
@@ -140,9 +92,7 @@ static uint8_t *make_head(struct link *link, const struct link_peer *peer, struc
     memcpy(h->ether.ether_dhost, peer->address, 6);
     memcpy(h->ether.ether_shost, link->address, 6);
     h->ether.ether_type = htons(dressed ? ETHERTYPE_IP : WIRE_ETHERTYPE);
-    size_t skip = link->vnet ? 0 : sizeof h->vnet;
-    memset(&h->vnet, 0, sizeof h->vnet);
-    *head_len = sizeof h->vnet + sizeof h->ether + (dressed ? DRESS_LEN : 0) - skip;
+    *head_len = sizeof h->ether + (dressed ? DRESS_LEN : 0);
     if (dressed) {
         memset(h->ip, 0, DRESS_LEN);
         h->ip[0] = 0x45;
@@ -158,13 +108,13 @@ static uint8_t *make_head(struct link *link, const struct link_peer *peer, struc
         put16(h->udp + 2, WIRE_UDP_PORT);
         put16(h->udp + 4, UDP_LEN + len); /* checksum 0: none; the frame has a better one */
     }
-    return (uint8_t *)h + skip;
+    return (uint8_t *)&h->ether;
 }
 
 /* Asks the kernel to cut the super-frame into segments. It finishes the UDP checksum, so the pseudo-header's must be there. */
-static void ask_segmentation(struct link *link, struct eth_head *h, uint32_t segment, uint32_t len)
+static void ask_segmentation(struct eth_head *h, uint32_t segment, uint32_t len)
 {
-    (void)link;
+    memset(&h->vnet, 0, sizeof h->vnet);
     h->vnet.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
     h->vnet.gso_type = VIRTIO_NET_HDR_GSO_UDP_L4;
     h->vnet.hdr_len = (uint16_t)(sizeof h->ether + DRESS_LEN);
@@ -285,10 +235,11 @@ static int send_super(struct link *link, const struct link_peer *peer, struct li
             iov[k++] = f->iov[j];
         len += f->header_len + (uint32_t)f->payload_len;
     }
-    iov[0].iov_base = make_head(link, peer, &head, 1, len, &iov[0].iov_len);
-    ask_segmentation(link, &head, frames[0].header_len + (uint32_t)frames[0].payload_len, len);
+    make_head(link, peer, &head, 1, len, &iov[0].iov_len);
+    ask_segmentation(&head, frames[0].header_len + (uint32_t)frames[0].payload_len, len);
+    iov[0] = (struct iovec){&head, iov[0].iov_len + sizeof head.vnet};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = k};
-    int sent = verdict(link, sendmsg(link->fd, &m, MSG_DONTWAIT));
+    int sent = verdict(link, sendmsg(link->super_fd, &m, MSG_DONTWAIT));
     if (sent == 1)
         LINK_COUNT(link->nic, super_frames_sent, 1);
     return sent;
@@ -336,11 +287,34 @@ static void deliver_segments(struct link *link, const uint8_t *from, const uint8
     } while (len);
 }
 
+/* How many bytes of segments lie behind the headers of a dressed frame of len bytes, of which `have` are at hand; 0 if it is none of ours. */
+static size_t undress(const struct link *link, const uint8_t *frame, size_t have, size_t len)
+{
+    const struct ether_header *e = (const struct ether_header *)frame;
+    const uint8_t *ip = frame + sizeof *e;
+    if (have < sizeof *e + DRESS_LEN || e->ether_type != htons(ETHERTYPE_IP) || ip[0] != 0x45 || ip[9] != 17) {
+        LINK_COUNT(link->nic, dropped_malformed, 1);
+        return 0;
+    }
+    size_t udp_len = (size_t)ip[IP_LEN + 4] << 8 | ip[IP_LEN + 5];
+    if (udp_len <= UDP_LEN || udp_len - UDP_LEN > len - sizeof *e - DRESS_LEN) {
+        LINK_COUNT(link->nic, dropped_malformed, 1);
+        return 0;
+    }
+    return udp_len - UDP_LEN;
+}
+
+/* A promiscuous interface shows us others' frames. */
+static int is_for_us(const struct link *link, const uint8_t *frame, size_t len)
+{
+    return len >= sizeof(struct ether_header) && memcmp(frame, link->address, 6) == 0;
+}
+
 static void deliver_slot(struct link *link, const uint8_t *frame, size_t len)
 {
     const struct ether_header *e = (const struct ether_header *)frame;
-    if (len < sizeof *e || memcmp(e->ether_dhost, link->address, 6) != 0)
-        return; /* a promiscuous interface shows us others' frames */
+    if (!is_for_us(link, frame, len))
+        return;
     if (e->ether_type == htons(WIRE_ETHERTYPE)) {
         uint16_t payload = 0; /* short frames come padded to 60 bytes: cut here, for padding is no second segment */
         size_t n = len - sizeof *e;
@@ -352,17 +326,95 @@ static void deliver_slot(struct link *link, const uint8_t *frame, size_t len)
         link_deliver(link->nic, e->ether_shost, NULL, frame + sizeof *e, n);
         return;
     }
-    const uint8_t *ip = frame + sizeof *e;
-    if (len < sizeof *e + DRESS_LEN || ip[0] != 0x45 || ip[9] != 17) {
-        LINK_COUNT(link->nic, dropped_malformed, 1);
+    size_t n = undress(link, frame, len, len);
+    if (n)
+        deliver_segments(link, e->ether_shost, frame + sizeof *e + DRESS_LEN, n);
+}
+
+/* ---------------------------------------------------------------- super-frames that wait in the socket's queue */
+
+/* Brings the oldest one. Returns its length, however much room there was; 0 if it is not to be had. */
+static size_t bring(struct link *link, struct iovec *iov, size_t n)
+{
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
+    ssize_t len = recvmsg(link->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
+    LINK_COUNT(link->nic, system_calls, 1);
+    return len < 0 ? 0 : (size_t)len;
+}
+
+/* All of it into one buffer, and the segments from `begin` on delivered from there. */
+static void by_buffer(struct link *link, size_t begin, size_t end)
+{
+    struct iovec iov = {link->whole, SUPER_SLOT};
+    size_t len = bring(link, &iov, 1);
+    const struct ether_header *e = (const struct ether_header *)link->whole;
+    if (end <= begin || end > len || end > SUPER_SLOT)
+        return;
+    deliver_segments(link, e->ether_shost, link->whole + begin, end - begin);
+}
+
+/* The segments after the first, headers here and payloads there:
+ *
+ *   | Ethernet IP UDP, first segment | header | payload | header | payload | ... | header | payload |
+ *     -> whole, to be ignored           headers   place     headers   place
+ *
+ * The checksum of each is proved after it lies in its place; one that is wrong is sent again to the same place, or its message fails. But the
+ * last word of an RDMA write tells its target that all before it is good, so the last segment of a write takes the way by the buffer. */
+static void to_its_place(struct link *link, const struct wire_header *first, size_t begin, size_t end, uint8_t *place)
+{
+    struct wire_header headers[MAX_SEGMENTS];
+    struct iovec iov[1 + 2 * MAX_SEGMENTS] = {{link->whole, begin}};
+    uint8_t from[6], *last = link->whole + begin;
+    size_t n = 0, segment = sizeof *first + first->len, at = begin;
+    for (; at < end; n++) {
+        size_t payload = (end - at < segment ? end - at : segment) - sizeof *first;
+        at += sizeof *first + payload;
+        iov[1 + 2 * n] = (struct iovec){&headers[n], sizeof *first};
+        iov[2 + 2 * n] = (struct iovec){at == end && (first->version_kind & 15) == WIRE_WRITE ? last : place, payload};
+        place += payload;
+    }
+    if (bring(link, iov, 1 + 2 * n) < end)
+        return;
+    memcpy(from, ((const struct ether_header *)link->whole)->ether_shost, 6);
+    for (size_t i = 0; i < n; i++) {
+        const struct iovec *payload = &iov[2 + 2 * i];
+        if (headers[i].len == payload->iov_len)
+            link_deliver_parts(link->nic, from, NULL, &headers[i], payload->iov_base, payload->iov_len);
+        else
+            LINK_COUNT(link->nic, dropped_malformed, 1);
+    }
+}
+
+/* The slot has the beginning of a super-frame of len bytes. Whatever is wrong with it, it must be taken off the queue. */
+static void deliver_queued(struct link *link, const uint8_t *frame, size_t have, size_t len)
+{
+    const size_t head = sizeof(struct ether_header) + DRESS_LEN;
+    struct wire_header first;
+    size_t segments = is_for_us(link, frame, have) ? undress(link, frame, have, len) : 0, end = head + segments;
+    if (segments == 0 || have < head + sizeof first) {
+        by_buffer(link, 0, 0);
         return;
     }
-    size_t udp_len = (size_t)ip[IP_LEN + 4] << 8 | ip[IP_LEN + 5], have = len - sizeof *e - DRESS_LEN;
-    if (udp_len < UDP_LEN || udp_len - UDP_LEN > have) {
-        LINK_COUNT(link->nic, dropped_malformed, 1);
+    memcpy(&first, frame + head, sizeof first);
+    size_t segment = sizeof first + first.len;
+    if (head + segment > have || segment >= segments || first.len == 0) {
+        by_buffer(link, head, end); /* a larger segment than our MTU allows: somebody tests us */
         return;
     }
-    deliver_segments(link, e->ether_shost, ip + DRESS_LEN, udp_len - UDP_LEN);
+    link_deliver(link->nic, ((const struct ether_header *)frame)->ether_shost, NULL, frame + head, segment);
+    size_t n = (segments - 1) / segment,
+           shortest = segments - n * segment; /* segments behind the first; bytes of the last */
+    uint8_t *place = NULL;
+    if (n <= MAX_SEGMENTS && shortest >= sizeof first) {
+        size_t payload = segments - segment - n * sizeof first;
+        if ((first.version_kind & 15) == WIRE_WRITE) /* the last one's bytes go elsewhere first */
+            payload -= shortest - sizeof first;
+        place = link_place_ahead(link->nic, &first, payload);
+    }
+    if (place)
+        to_its_place(link, &first, head + segment, end, place);
+    else
+        by_buffer(link, head + segment, end);
 }
 
 static void count_losses(struct link *link)
@@ -381,7 +433,13 @@ static int eth_poll(struct link *link, int budget)
         uint32_t status = vk_load_acquire(&h->tp_status); /* the frame is there before its status */
         if (vk_likely(!(status & TP_STATUS_USER)))
             break;
-        deliver_slot(link, (const uint8_t *)h + h->tp_mac, h->tp_snaplen);
+        const uint8_t *frame = (const uint8_t *)h + h->tp_mac;
+        if (vk_unlikely(status & TP_STATUS_COPY))
+            deliver_queued(link, frame, h->tp_snaplen, h->tp_len);
+        else if (vk_likely(h->tp_len == h->tp_snaplen))
+            deliver_slot(link, frame, h->tp_snaplen);
+        else /* too long for a slot, and the queue was full */
+            LINK_COUNT(link->nic, dropped_ring_full, 1);
         vk_store_release(&h->tp_status, TP_STATUS_KERNEL); /* we have read it before it is given back */
         link->at = link->at + 1 == link->n_slots ? 0 : link->at + 1;
         n++;
@@ -426,198 +484,27 @@ static int eth_ask_all(struct link *link, const uint8_t address[6], struct link_
     return -1;
 }
 
-static void prefix_of(const struct link *link, char prefix[64])
-{
-    snprintf(prefix, 64, "viakit/eth/%s", link->interface);
-}
-
 static int eth_count_neighbours(struct link *link)
 {
     uint16_t ports[512];
     char prefix[64];
-    prefix_of(link, prefix);
+    eth_station_prefix(link, prefix);
     return station_ports(prefix, ports, 512);
 }
 
-/* ---------------------------------------------------------------- opening and closing */
-
-static int refuse_interface(const char *name)
-{
-    char list[200] = "";
-    struct if_nameindex *all = if_nameindex();
-    for (struct if_nameindex *i = all; i && i->if_name; i++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", i->if_name);
-    if (all)
-        if_freenameindex(all);
-    via_explain("eth: no interface '%.32s' on this host: it has %s", name, *list ? list : "none");
-    return -ENODEV;
-}
-
-/* Index, MTU and MAC address by ioctl: /sys may show another namespace's interfaces. */
-static int examine(struct link *link, uint32_t *mtu, int *index)
-{
-    struct ifreq r;
-    memset(&r, 0, sizeof r);
-    strcpy(r.ifr_name, link->interface);
-    if (ioctl(link->fd, SIOCGIFINDEX, &r) != 0)
-        return refuse_interface(link->interface);
-    *index = r.ifr_ifindex;
-    if (ioctl(link->fd, SIOCGIFFLAGS, &r) != 0 || !(r.ifr_flags & IFF_UP)) {
-        via_explain("eth: interface %s is down: `ip link set %s up`, as root or inside a testbed", link->interface,
-                    link->interface);
-        return -ENETDOWN;
-    }
-    if (ioctl(link->fd, SIOCGIFHWADDR, &r) != 0 ||
-        (r.ifr_hwaddr.sa_family != ARPHRD_ETHER && r.ifr_hwaddr.sa_family != ARPHRD_LOOPBACK)) {
-        via_explain("eth: interface %s is not Ethernet", link->interface);
-        return -ENODEV;
-    }
-    memcpy(link->address, r.ifr_hwaddr.sa_data, 6);
-    if (ioctl(link->fd, SIOCGIFMTU, &r) != 0)
-        return -errno;
-    *mtu = (uint32_t)r.ifr_mtu;
-    return 0;
-}
-
-static int settle_mtu(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
-{
-    if (options->mtu > *mtu) {
-        via_explain("eth: MTU %u asked for, but %s has %u: raise the interface's or ask for less", options->mtu,
-                    link->interface, *mtu);
-        return -EINVAL;
-    }
-    if (options->mtu)
-        *mtu = options->mtu;
-    if (*mtu < MIN_MTU) {
-        via_explain("eth: MTU %u of %s is too small: at least %u are needed", *mtu, link->interface, MIN_MTU);
-        return -EINVAL;
-    }
-    return 0;
-}
-
-/* Frames of ours for this NIC (or for whoever waits: port 0), before the kernel copies anything. The port lies little-endian. */
-static int set_filter(struct link *link)
-{
-    uint32_t port = (uint32_t)(link->port >> 8 | (link->port & 0xFF) << 8);
-    struct sock_filter code[] = {
-        /*  0 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 12),
-        /*  1 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, WIRE_ETHERTYPE, 0, 2),
-        /*  2 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 14 + offsetof(struct wire_header, dst_port)),
-        /*  3 */ BPF_STMT(BPF_JMP | BPF_JA, 6), /* to 10 */
-        /*  4 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETHERTYPE_IP, 0, 8),
-        /*  5 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 14 + 9),
-        /*  6 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 6),
-        /*  7 */ BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 14 + IP_LEN),
-        /*  8 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)WIRE_UDP_PORT << 16 | WIRE_UDP_PORT, 0, 4),
-        /*  9 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 14 + DRESS_LEN + offsetof(struct wire_header, dst_port)),
-        /* 10 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, port, 1, 0),
-        /* 11 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
-        /* 12 */ BPF_STMT(BPF_RET | BPF_K, 0x40000), /* all of it */
-        /* 13 */ BPF_STMT(BPF_RET | BPF_K, 0),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    return setsockopt(link->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0 ? 0 : -errno;
-}
-
-static int make_ring(struct link *link, const viakit_nic_options *options, uint32_t mtu)
-{
-    int version = TPACKET_V2;
-    uint32_t want = options->ring_slots;
-    if (link->form == VIAKIT_FORM_PLAIN) {
-        uint32_t need = (uint32_t)(TPACKET2_HDRLEN + 16 + sizeof(struct ether_header)) + mtu;
-        for (link->slot_len = 2048; link->slot_len < need;)
-            link->slot_len += 2048;
-        want = want ? want : 1024;
-    } else {
-        link->slot_len = SUPER_SLOT;
-        want = want ? want : 256;
-    }
-    link->slots_per_block = BLOCK / link->slot_len;
-    uint32_t blocks = (want + link->slots_per_block - 1) / link->slots_per_block;
-    link->n_slots = blocks * link->slots_per_block;
-    link->ring_len = (size_t)blocks * BLOCK;
-    struct tpacket_req r = {
-        .tp_block_size = BLOCK, .tp_block_nr = blocks, .tp_frame_size = link->slot_len, .tp_frame_nr = link->n_slots};
-    if (setsockopt(link->fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0 ||
-        setsockopt(link->fd, SOL_PACKET, PACKET_RX_RING, &r, sizeof r) != 0)
-        return -errno;
-    void *p = mmap(NULL, link->ring_len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, link->fd, 0);
-    if (p == MAP_FAILED)
-        return -errno;
-    link->ring = p;
-    return 0;
-}
-
-static void eth_close(struct link *link)
-{
-    if (link->ring)
-        munmap(link->ring, link->ring_len);
-    if (link->fd >= 0)
-        close(link->fd);
-    if (link->claim_fd >= 0)
-        close(link->claim_fd);
-    while (link->peers) {
-        struct link_peer *p = link->peers;
-        link->peers = p->next;
-        free(p);
-    }
-    free(link);
-}
-
-static int claim_port(struct link *link)
-{
-    char prefix[64];
-    prefix_of(link, prefix);
-    link->claim_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    return link->claim_fd < 0 ? -errno : station_claim(link->claim_fd, prefix, &link->port);
-}
-
-static int set_options(struct link *link)
-{
-    int one = 1, bytes = 8 << 20;
-    link->vnet =
-        link->form != VIAKIT_FORM_PLAIN && setsockopt(link->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
-    link->super_frames = link->vnet;
-    if (setsockopt(link->fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
-        setsockopt(link->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes); /* as far as allowed */
-    setsockopt(link->fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one,
-               sizeof one); /* since Linux 4.20; eth_poll copes without */
-    return setsockopt(link->fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one) == 0 ? 0 : -errno;
-}
-
-/* The steps of opening, in an order in which nothing is received before the filter stands. Each explains itself or leaves errno. */
-static int bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
-{
-    int index, error = examine(link, mtu, &index);
-    if (error == 0)
-        error = settle_mtu(link, options, mtu);
-    if (error)
-        return error;
-    if ((error = claim_port(link)) == 0 && (error = set_options(link)) == 0 && (error = set_filter(link)) == 0 &&
-        (error = make_ring(link, options, *mtu)) == 0) {
-        uint16_t protocol = link->form == VIAKIT_FORM_PLAIN ? WIRE_ETHERTYPE
-                            : link->form == VIAKIT_FORM_UDP ? ETHERTYPE_IP
-                                                            : ETH_P_ALL;
-        struct sockaddr_ll a = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = index};
-        if (bind(link->fd, (struct sockaddr *)&a, sizeof a) != 0)
-            error = -errno;
-    }
-    if (error)
-        via_explain("eth: %s: %s", link->interface, strerror(-error));
-    return error;
-}
+/* ---------------------------------------------------------------- opening */
 
 static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
                     struct link_limits *limits)
 {
     uint32_t mtu = 0;
     if (*device == 0 || strlen(device) >= IFNAMSIZ)
-        return refuse_interface(device);
+        return eth_refuse_interface(device);
     struct link *link = calloc(1, sizeof *link);
     if (link == NULL)
         return -ENOMEM;
     link->nic = nic;
-    link->claim_fd = -1;
+    link->claim_fd = link->super_fd = -1;
     link->form = options->form;
     strcpy(link->interface, device);
     link->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -628,7 +515,7 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
     else if (error)
         via_explain("eth: no packet socket: %s", strerror(-error));
     else
-        error = bring_up(link, options, &mtu);
+        error = eth_bring_up(link, options, &mtu);
     if (error) {
         eth_close(link);
         return error;
@@ -641,7 +528,8 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
                                    .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
                                    .max_batch = 1,
                                    .short_below = link->segment < sizeof(struct wire_header) + SMALL ? 0 : SMALL + 1,
-                                   .ring_slots = link->n_slots,
+                                   .ring_slots = link->queued && link->queue_slots < link->n_slots ? link->queue_slots
+                                                                                                   : link->n_slots,
                                    .checksum = 1};
     if (link->super_frames && SUPER_BYTES / link->segment > 1)
         limits->max_batch = SUPER_BYTES / link->segment;

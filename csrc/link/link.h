@@ -129,6 +129,14 @@ extern const struct link_ops link_loop, link_shm, link_eth;
  * route(). */
 void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len);
 
+/* The same where header and payload lie apart. A payload that lies where it has to go is not copied. */
+void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
+                        const struct wire_header *header, const void *payload, size_t len);
+
+/* Frames that follow `last`, which was just delivered, are at hand: may their payloads, len bytes in all, be put where they go before they are
+ * delivered (by link_deliver_parts)? The place, if the message goes on there in one piece; NULL if it does not, or last was not taken. */
+void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size_t len);
+
 /* The peer is gone for good: connections over it are lost. */
 void link_peer_lost(struct via_nic *nic, struct link_peer *peer);
 

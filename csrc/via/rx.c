@@ -168,9 +168,11 @@ static void piece_of_send(struct via_vi *vi, const struct wire_header *h, const 
             struct iovec iov[VIA_MAX_SEGMENTS];
             int n = receive_pieces(vi, w, len, iov, &error);
             for (int i = 0; i < n && !error; i++) {
-                memcpy(iov[i].iov_base, payload, iov[i].iov_len);
+                if (iov[i].iov_base != payload) { /* a link may have put it there (link_place_ahead) */
+                    memcpy(iov[i].iov_base, payload, iov[i].iov_len);
+                    count_copy(vi, iov[i].iov_len);
+                }
                 payload += iov[i].iov_len;
-                count_copy(vi, iov[i].iov_len);
                 vi->rx_len += (uint32_t)iov[i].iov_len;
             }
         }
@@ -291,7 +293,7 @@ static void piece_of_write(struct via_vi *vi, const struct wire_header *h, const
         if (!error && placed != n)
             error = VIP_STATUS_TRANSPORT_ERROR;
         vk_fence_full();
-    } else if (n) {
+    } else if (n && to != payload) {
         if (last)
             vk_copy_last_word_last(to, payload, n);
         else
@@ -473,12 +475,12 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
         control_frame(vi, h, kind);
 }
 
-static int checksum_right(const struct wire_header *h, const uint8_t *frame)
+static int checksum_right(const struct wire_header *h, const uint8_t *payload)
 {
     struct wire_header copy = *h;
     copy.crc = 0;
     uint32_t crc = vk_crc32c(0, &copy, sizeof copy);
-    return vk_crc32c(crc, frame + sizeof copy, h->len) == h->crc;
+    return vk_crc32c(crc, payload, h->len) == h->crc;
 }
 
 /* What most frames are: a whole message, in sequence, for a receive descriptor of one segment that was found granted when it was posted.
@@ -507,7 +509,7 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
     if (nic->checksum) {
         struct wire_header h;
         memcpy(&h, frame, sizeof h);
-        if (!(h.flags & WIRE_FLAG_CRC) || !checksum_right(&h, frame))
+        if (!(h.flags & WIRE_FLAG_CRC) || !checksum_right(&h, frame + sizeof h))
             return 0; /* the long way counts and drops it */
     } else if (vk_unlikely(w[0] & WIRE_FLAG_CRC << 8))
         return 0;
@@ -540,22 +542,17 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
     return 1;
 }
 
-void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len)
+/* len bytes of payload at hand. */
+void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
+                        const struct wire_header *header, const void *payload, size_t len)
 {
-    struct wire_header h;
-    if (vk_likely(whole_message(nic, frame, len)))
-        return;
+    struct wire_header h = *header;
     NIC_COUNT(nic, frames_received, 1);
-    if (vk_unlikely(len < sizeof h)) {
-        NIC_COUNT(nic, dropped_malformed, 1);
-        return;
-    }
-    memcpy(&h, frame, sizeof h);
     if (vk_unlikely(h.version_kind >> 4 != WIRE_VERSION)) {
         NIC_COUNT(nic, dropped_version, 1);
         return;
     }
-    if (vk_unlikely(h.len > len - sizeof h)) {
+    if (vk_unlikely(h.len > len)) {
         NIC_COUNT(nic, dropped_malformed, 1);
         return;
     }
@@ -563,12 +560,11 @@ void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *
         NIC_COUNT(nic, dropped_checksum, 1);
         return;
     }
-    if ((h.flags & WIRE_FLAG_CRC) && !checksum_right(&h, frame)) {
+    if ((h.flags & WIRE_FLAG_CRC) && !checksum_right(&h, payload)) {
         NIC_COUNT(nic, dropped_checksum, 1);
         return;
     }
     int kind = h.version_kind & 15;
-    const uint8_t *payload = (const uint8_t *)frame + sizeof h;
     if (vk_unlikely(kind == 0 || (h.dst_port != nic->limits.port && kind != WIRE_REQUEST))) {
         NIC_COUNT(nic, dropped_stranger, 1);
         return;
@@ -577,4 +573,37 @@ void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *
         deliver_to_vi(nic, from, peer, &h, payload);
     else
         via_conn_deliver(nic, from, peer, &h, payload, h.len);
+}
+
+void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len)
+{
+    struct wire_header h;
+    if (vk_likely(whole_message(nic, frame, len)))
+        return;
+    if (vk_unlikely(len < sizeof h)) {
+        NIC_COUNT(nic, frames_received, 1);
+        NIC_COUNT(nic, dropped_malformed, 1);
+        return;
+    }
+    memcpy(&h, frame, sizeof h);
+    link_deliver_parts(nic, from, peer, &h, (const uint8_t *)frame + sizeof h, len - sizeof h);
+}
+
+void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size_t len)
+{
+    struct via_vi *vi = last->dst_port == nic->limits.port ? addressee(nic, last) : NULL;
+    int kind = last->version_kind & 15;
+    if (vi == NULL || vi->state != VIP_STATE_CONNECTED || vi->expected_psn != last->psn + 1 || vi->rx_skip ||
+        vi->rx_active != kind)
+        return NULL;
+    if (kind == WIRE_WRITE) {
+        void *to = (void *)(uintptr_t)vi->rx_address;
+        return len <= vi->rx_left && write_granted(vi, vi->rx_handle, vi->rx_address, len) ? to : NULL;
+    }
+    const struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
+    if (vi->rx_segment >= w->seg_count || vi->rx_len + len > vi->attributes.MaxTransferSize)
+        return NULL;
+    const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, vi->rx_segment)->Local;
+    char *to = (char *)s->Data.Address + vi->rx_segment_used;
+    return len <= s->Length - vi->rx_segment_used && via_mem_grants(nic, s->Handle, to, len, vi->ptag) ? to : NULL;
 }

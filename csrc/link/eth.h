@@ -1,0 +1,76 @@
+/* What the two halves of eth share: eth.c moves frames, eth_open.c finds the interface and sets the sockets up. */
+#ifndef VIAKIT_ETH_H
+#define VIAKIT_ETH_H
+
+#include <linux/if_packet.h>
+#include <linux/virtio_net.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+
+#include "link.h"
+
+#define IP_LEN 20
+#define UDP_LEN 8
+#define DRESS_LEN (IP_LEN + UDP_LEN)
+#define BLOCK (1u << 20)       /* the ring is allocated in such pieces */
+#define SUPER_SLOT (66u << 10) /* a super-frame with all its headers */
+#define SUPER_BYTES 65507u     /* most that UDP over IPv4 carries */
+#define SMALL 256u /* up to so much payload is gathered into one buffer: cheaper than a vector for the kernel */
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+#ifndef VIRTIO_NET_HDR_GSO_UDP_L4
+#define VIRTIO_NET_HDR_GSO_UDP_L4 5
+#endif
+
+struct link_peer {
+    struct link_peer *next;
+    uint8_t address[6];
+};
+
+/* The headers in front of the wire header, in the order of the frame. */
+struct eth_head {
+    struct virtio_net_hdr vnet; /* not on the wire; only with PACKET_VNET_HDR */
+    struct ether_header ether;
+    uint8_t ip[IP_LEN];
+    uint8_t udp[UDP_LEN];
+} __attribute__((packed));
+
+struct link {
+    struct via_nic *nic;
+    int fd;       /* receives, and sends single frames */
+    int super_fd; /* sends super-frames; -1: there are none */
+    int claim_fd;
+    char interface[IFNAMSIZ];
+    uint8_t address[6];
+    uint16_t port;
+    viakit_form form;
+    int super_frames; /* the kernel takes UDP super-frames */
+    uint32_t queue_slots;
+    int queued;       /* what does not fit a slot waits in the socket's queue */
+    uint32_t segment; /* wire header and payload of a full frame */
+    uint8_t *ring;
+    size_t ring_len;
+    uint32_t n_slots, slot_len, slots_per_block, at;
+    struct link_peer *peers;
+    uint32_t n_peers;
+    uint16_t ip_id;
+    uint8_t small[sizeof(struct eth_head) + sizeof(struct wire_header) + 200 + SMALL];
+    uint8_t *whole; /* [SUPER_SLOT] for a super-frame whose payload cannot go straight to its place */
+};
+
+/* Beginning of the names by which the NICs of an interface find each other (station.h). */
+void eth_station_prefix(const struct link *link, char prefix[64]);
+
+/* Interface, sockets, filter and ring, in an order in which nothing is received before the filter stands. 0, or -errno after having
+ * explained it. *mtu: of the frames that will be used. */
+int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu);
+
+/* Says which interfaces there are instead. Returns -ENODEV. */
+int eth_refuse_interface(const char *name);
+
+/* Gives back whatever there is. */
+void eth_close(struct link *link);
+
+#endif
