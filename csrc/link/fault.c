@@ -27,6 +27,8 @@ struct link {
     viakit_frame_filter filter;
     void *filter_context;
     uint64_t index;                /* of the next frame */
+    int asked;                     /* the filter was asked about it already, and said: */
+    viakit_verdict verdict;
     struct link_flat *held;        /* overtaken by the next frame */
 };
 
@@ -54,7 +56,11 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
         return -EAGAIN;
     link_flat_checksum(flat);
     int sent = 1;
-    switch (link->filter(link->filter_context, link->index, f->header.version_kind & 15, flat->len)) {
+    if (!link->asked) /* once per index: a frame that has to wait for room must not throw the dice until it is lost */
+        link->verdict =
+            link->filter(link->filter_context, link->index, f->header.version_kind & 15, flat->len);
+    link->asked = 1;
+    switch (link->verdict) {
     case VIAKIT_DROP:
         LINK_COUNT(link->nic, dropped_filter, 1);
         break;
@@ -62,6 +68,7 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
         if (link->held == NULL) {
             link->held = flat;
             link->index++;
+            link->asked = 0;
             return 1;
         }
         sent = send_flat(link, flat);
@@ -82,6 +89,7 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
     if (sent != 1)
         return sent;
     link->index++;
+    link->asked = 0;
     if (link->held) { /* a frame was overtaken: now it follows */
         send_flat(link, link->held);
         drop_held(link);
