@@ -124,6 +124,14 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
     X(dropped_protection, "messages dropped: remote memory not granted")                              \
     X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                           \
     X(dropped_filter, "frames dropped on sending by a test's filter")                                 \
+    X(fault_dropped, "frames that the faults asked for lost on sending")                              \
+    X(fault_duplicated, "frames that they sent twice")                                                \
+    X(fault_reordered, "frames that they let others overtake")                                        \
+    X(fault_corrupted, "frames in which they flipped bits")                                           \
+    X(fault_delayed, "frames that they sent later: delay, jitter")                                    \
+    X(fault_stalled, "frames that met a stall and were sent at its end")                              \
+    X(fault_cut_sent, "frames lost on sending because the NIC was cut off (partition)")               \
+    X(fault_cut_received, "frames dropped on arrival because the NIC was cut off (partition)")        \
     X(send_stalls, "times the link could not take a frame at once")                                   \
     X(window_stalls, "times a send waited for the window")                                            \
     X(wakeups, "times a thread slept in the kernel on behalf of the NIC and was woken")               \
@@ -171,7 +179,15 @@ VIPL_EXPORT const char *viakit_state_name(int state);     /* "VIP_STATE_IDLE" */
  * call VIPL. */
 VIPL_EXPORT void viakit_set_interrupt(int (*check)(void *context), void *context);
 
-/* ---------------------------------------------------------------- tests' hooks */
+/* ---------------------------------------------------------------- faults
+ *
+ * A NIC can be told to treat badly what it sends: for tests, for measuring what a protocol makes of a bad wire, for teaching. Each side of a
+ * connection spoils its own frames, on any link. Same seed, same faults: what happens to a frame depends on the seed, on its
+ * number among the frames sent since the faults were set, and on its kind; on nothing else. Times (delay, stall, partition)
+ * run from the moment the faults were set.
+ *
+ * Links that lose nothing (loop, shm): connections made while faults are set run the full protocol, with checksums and retransmission.
+ * Older ones rely on the link and keep its promise: nothing happens to their frames. */
 
 typedef enum {
     VIAKIT_PASS = 0,
@@ -181,10 +197,55 @@ typedef enum {
     VIAKIT_CORRUPT = 4
 } viakit_verdict;
 
-/* Called for every frame before it is handed to the link (super-frames and direct copies are then not used), under the NIC's ownership: it must
- * not call VIPL. HOLD keeps one frame back until the next one has been sent. index counts frames from 0. kind is the
- * frame's kind on the wire (via/wire.h). Links that are lossless lose this promise while a filter is set: connections made afterwards run the
- * full protocol. NULL removes the filter. */
+/* Frames chosen one by one: those with numbers first..last (from 0) among all frames, or among those of one kind. */
+typedef struct {
+    viakit_verdict verdict;
+    VIP_UINT32 kind; /* as in the frame's header (docs/faults.md lists them); 0: any */
+    VIP_UINT64 first, last;
+} viakit_fault_rule;
+
+#define VIAKIT_MAX_FAULT_RULES 8
+#define VIAKIT_FOR_EVER (-1.0)
+
+/* Zero in any field: not that. Start from memset 0 or VIAKIT_FAULTS_INIT. */
+typedef struct {
+    size_t size; /* sizeof(viakit_faults) */
+    VIP_UINT64 seed;
+    double loss, duplicate, reorder, corrupt; /* chance of each frame, 0..1, each kind drawn for itself */
+    VIP_UINT32 reorder_distance;              /* a late frame is overtaken by 1..so many others; 0: 3; at most 64 */
+    VIP_UINT32 corrupt_bits;                  /* flipped in a corrupted frame; 0: 1 */
+    VIP_UINT32 kinds;                         /* the four chances are for these kinds only, bits 1 << kind; 0: all */
+    double delay_us, jitter_us;               /* each frame later by delay + 0..jitter; this alone keeps the order */
+    double stall_us, stall_every_us;          /* at the end of every period no frame passes for so long */
+    double partition_us, partition_after_us;  /* cut off, both ways, for so long (or VIAKIT_FOR_EVER), from then on */
+    VIP_UINT64 partition_frames, partition_after_frames; /* the same, counted in frames that this NIC sends */
+    VIP_UINT32 n_rules;
+    viakit_fault_rule rules[VIAKIT_MAX_FAULT_RULES];
+} viakit_faults;
+
+#define VIAKIT_FAULTS_INIT {sizeof(viakit_faults)}
+
+/* From now on; frames and times are counted anew. NULL heals: what was kept goes out at once. A NIC without faults pays nothing for
+ * this. VIP_INVALID_PARAMETER: a chance outside 0..1, a time below 0, a distance too large. */
+VIPL_EXPORT VIP_RETURN viakit_set_faults(VIP_NIC_HANDLE nic, const viakit_faults *faults);
+/* What was set; *active (may be NULL) is 0 if nothing is, and then *faults is zeroed but for its size. */
+VIPL_EXPORT VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE nic, viakit_faults *faults, int *active);
+
+/* Text to faults: "loss=0.05,dup=1%,reorder=0.05/4,corrupt=0.01/2,delay=200us,jitter=50us,stall=10ms/100ms,partition=2s@5s,
+ * kinds=send+write,drop=accept:0-1,seed=7"; docs/faults.md has the grammar. "" is no faults. VIP_INVALID_PARAMETER says in
+ * viakit_last_error() which word is wrong and what would be right. The environment's VIAKIT_FAULT is set so on every NIC opened. */
+VIPL_EXPORT VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *faults);
+/* Faults to text, which parses to the same. VIP_ERROR_RESOURCE: more than len bytes. */
+VIPL_EXPORT VIP_RETURN viakit_format_faults(const viakit_faults *faults, char *text, size_t len);
+
+/* What happens to the frame with this number, of this kind, the so many-th of its kind: bits 1 << viakit_verdict, 0 for nothing. The very
+ * function that decides; a partition counted in frames shows as DROP, times do not show. */
+VIPL_EXPORT unsigned viakit_fault_of(const viakit_faults *faults, VIP_UINT64 index, int kind, VIP_UINT64 index_of_kind);
+VIPL_EXPORT const char *viakit_frame_kind_name(int kind); /* "SEND"; NULL for no such kind */
+
+/* A decision of the program's own, instead of viakit_faults: called for every frame before it is handed to the link (super-frames are then
+ * not used), under the NIC's ownership: it must not call VIPL. HOLD keeps one frame back until the next one has been sent.
+ * index counts frames from 0; each is asked about once. kind is the frame's kind on the wire. NULL removes the filter. */
 typedef viakit_verdict (*viakit_frame_filter)(void *context, VIP_UINT64 index, int kind, size_t len);
 VIPL_EXPORT VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE nic, viakit_frame_filter filter, void *context);
 

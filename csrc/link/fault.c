@@ -1,15 +1,22 @@
 /*
  * The decorator `fault`: a link in front of a link, which spoils what is sent.
  *
- *    provider --> fault --> shm | eth | loop | ...
+ *    provider --> what happens to it (fault_plan.c) --> late --> line --> shm | eth | loop | ...
  *             <------------ frames that arrive: straight from the inner link to the provider
  *
- * It is put in place when faults are first asked for (via/fault.c) and taken away when they end: a NIC without faults does not know of it.
- * Everything happens on sending, so each side of a connection spoils its own frames. Frames of connections that rely on the link's
- * losing nothing (loop, shm, made before the faults) go past it unharmed.
+ *    late   frames that others shall overtake: each goes behind the frame with number `after`, or, where no more are sent, when it is `due`
+ *    line   a delay line, first in, first out: while there is a delay or a stall everything passes it
  *
- * A decision is made per frame, in the order of sending. A frame that the inner link cannot take at the moment is decided upon again when it is
- * offered again, with the same index and so with the same result.
+ * It is put in place when faults are first asked for (via/fault.c) and taken away when they end: a NIC without faults does not know of it.
+ * Each side of a connection spoils what it sends itself; only a partition concerns what arrives as well. Frames of connections that
+ * rely on the link's losing nothing (loop, shm, made before the faults) go past it unharmed.
+ *
+ * Frames have numbers, in the order in which the provider hands them over. A frame that the inner link cannot take at the moment has not
+ * been handed over: it is offered again, with the same number and so with the same fate. Super-frames stay super-frames: a batch without its
+ * lost frames, and with doubled and late ones among them, is still handed on in one piece. A corrupted frame goes alone, for its
+ * length may be what was spoilt, and it must not spoil those behind it.
+ *
+ * Bounds: LATE_MOST frames are late, LINE_MOST bytes are in the line; then the former go in order and the latter looks like a full link.
  */
 #include "fault.h"
 
@@ -17,19 +24,56 @@
 #include <stdlib.h>
 
 #include "../base/atomic.h"
+#include "../base/clock.h"
 #include "flat.h"
+
+#define CHUNK 64 /* frames looked at together: more than a super-frame has */
+#define LATE_MOST 64
+#define MOST_ITEMS (2 * CHUNK + LATE_MOST)
+#define LINE_MOST (16u << 20)
+#define LATE_NS (5 * VK_MS)   /* a late frame that nobody overtakes goes then */
+#define RETRY_NS (50 * VK_US) /* the inner link had no room */
+#define KINDS 32
+
+/* One frame to hand on. */
+struct item {
+    int source;      /* index among the frames offered, of itself or of the one that it follows */
+    int extra;       /* a second copy or a late one: the frame `source` itself is through */
+    int alone;       /* not in a super-frame */
+    uint64_t number; /* of the frame */
+    struct link_peer *peer;
+    struct link_flat *flat; /* where its bytes lie; NULL: where they lay */
+};
 
 struct link {
     struct via_nic *nic;
-    struct link_ops ops;           /* ours: the inner table, but for what is decorated */
+    struct link_ops ops; /* ours: the inner table, but for what is decorated */
     const struct link_ops *inner;
-    struct link *link;             /* the inner one */
+    struct link *link; /* the inner one */
+
+    int active; /* faults are set */
+    viakit_faults faults;
+    uint64_t index, of_kind[KINDS]; /* numbers of the next frames */
+    uint64_t began;                 /* ns: when the faults were set */
+
     viakit_frame_filter filter;
     void *filter_context;
-    uint64_t index;                /* of the next frame */
-    int asked;                     /* the filter was asked about it already, and said: */
+    int asked; /* the filter was asked about frame `index` already, and said: */
     viakit_verdict verdict;
-    struct link_flat *held;        /* overtaken by the next frame */
+    struct link_flat *held; /* on the filter's word: overtaken by the next frame */
+
+    struct link_flat *late;
+    uint32_t n_late;
+    struct link_flat *line, **line_end;
+    size_t line_bytes;
+    uint64_t line_due; /* of its last frame: none behind it goes sooner */
+
+    /* of one send */
+    struct item items[MOST_ITEMS];
+    int n_items, plain; /* plain: they are the frames offered, no more and no less */
+    uint8_t fate[CHUNK];
+    struct link_frame out[MOST_ITEMS];
+    struct iovec iov[MOST_ITEMS];
 };
 
 static int send_flat(struct link *link, const struct link_flat *flat)
@@ -38,12 +82,6 @@ static int send_flat(struct link *link, const struct link_flat *flat)
     struct iovec iov;
     link_unflatten(flat, &f, &iov);
     return link->inner->send(link->link, flat->peer, &f, 1);
-}
-
-static void drop_held(struct link *link)
-{
-    free(link->held);
-    link->held = NULL;
 }
 
 /* ---------------------------------------------------------------- a test's filter */
@@ -57,8 +95,7 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
     link_flat_checksum(flat);
     int sent = 1;
     if (!link->asked) /* once per index: a frame that has to wait for room must not throw the dice until it is lost */
-        link->verdict =
-            link->filter(link->filter_context, link->index, f->header.version_kind & 15, flat->len);
+        link->verdict = link->filter(link->filter_context, link->index, f->header.version_kind & 15, flat->len);
     link->asked = 1;
     switch (link->verdict) {
     case VIAKIT_DROP:
@@ -92,37 +129,405 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
     link->asked = 0;
     if (link->held) { /* a frame was overtaken: now it follows */
         send_flat(link, link->held);
-        drop_held(link);
+        free(link->held);
+        link->held = NULL;
     }
     return 1;
 }
 
-/* ---------------------------------------------------------------- what is decorated */
+/* ---------------------------------------------------------------- time */
+
+/* Cut off at this moment? */
+static int is_cut(const struct link *link, uint64_t now)
+{
+    const viakit_faults *f = &link->faults;
+    if (!link->active)
+        return 0;
+    double t = (double)(now - link->began) * 1e-3 - f->partition_after_us;
+    int by_time = f->partition_us != 0 && t >= 0 && (f->partition_us < 0 || t < f->partition_us);
+    return by_time || fault_cut_by_number(f, link->index);
+}
+
+/* ns until the stall ends in which the moment `at` lies; 0: in none. */
+static uint64_t stalled_for(const struct link *link, uint64_t at)
+{
+    const viakit_faults *f = &link->faults;
+    uint64_t every = (uint64_t)(f->stall_every_us * 1e3), stall = (uint64_t)(f->stall_us * 1e3);
+    if (!link->active || stall == 0 || every == 0)
+        return 0;
+    uint64_t phase = (at - link->began) % every;
+    return phase + stall >= every ? every - phase : 0;
+}
+
+/* Must what is sent now pass the line? */
+static int through_line(const struct link *link, uint64_t now)
+{
+    return link->line || (link->active && (link->faults.delay_us > 0 || link->faults.jitter_us > 0)) ||
+           stalled_for(link, now);
+}
+
+/* ---------------------------------------------------------------- the line */
+
+/* At the end of the line, for when it is due. Takes the frame over. */
+static void enqueue(struct link *link, struct link_flat *flat, uint64_t number, uint64_t now)
+{
+    const viakit_faults *f = &link->faults;
+    double later_us = link->active ? f->delay_us : 0;
+    if (link->active && f->jitter_us > 0)
+        later_us += f->jitter_us * fault_chance(f->seed, number, FAULT_JITTER);
+    uint64_t due = now + (uint64_t)(later_us * 1e3), stalled = stalled_for(link, due);
+    if (stalled)
+        LINK_COUNT(link->nic, fault_stalled, 1);
+    else if (later_us > 0)
+        LINK_COUNT(link->nic, fault_delayed, 1);
+    due += stalled;
+    if (due < link->line_due)
+        due = link->line_due;
+    flat->due = link->line_due = due;
+    flat->next = NULL;
+    *link->line_end = flat;
+    link->line_end = &flat->next;
+    link->line_bytes += flat->len;
+    link_timer(link->nic, due);
+}
+
+static struct link_flat *line_pop(struct link *link)
+{
+    struct link_flat *flat = link->line;
+    link->line = flat->next;
+    if (link->line == NULL)
+        link->line_end = &link->line;
+    link->line_bytes -= flat->len;
+    return flat;
+}
+
+/* Hands on what is due, in runs to one peer, so that what was a super-frame can be one again. */
+static void advance_line(struct link *link, uint64_t now)
+{
+    while (link->line && link->line->due <= now) {
+        int n = 0;
+        struct link_peer *peer = link->line->peer;
+        for (struct link_flat *p = link->line; p && p->due <= now && p->peer == peer && n < CHUNK; p = p->next, n++)
+            link_unflatten(p, &link->out[n], &link->iov[n]);
+        int sent = link->inner->send(link->link, peer, link->out, n);
+        for (int i = 0; i < sent; i++)
+            free(line_pop(link));
+        if (sent < n)
+            return;
+    }
+}
+
+/* ---------------------------------------------------------------- late frames */
+
+static void keep_late(struct link *link, struct link_flat *flat, uint64_t number)
+{
+    flat->number = number;
+    flat->after = number + fault_distance(&link->faults, number);
+    flat->due = vk_now() + LATE_NS;
+    flat->next = NULL;
+    struct link_flat **p = &link->late;
+    while (*p)
+        p = &(*p)->next;
+    *p = flat;
+    link->n_late++;
+    link_timer(link->nic, flat->due);
+}
+
+static void forget_late(struct link *link, struct link_flat *flat)
+{
+    struct link_flat **p = &link->late;
+    while (*p != flat)
+        p = &(*p)->next;
+    *p = flat->next;
+    link->n_late--;
+}
+
+/* Those that nobody has overtaken, or that did not find room behind the one that did; or all of them. */
+static void send_overdue(struct link *link, uint64_t now, int all)
+{
+    for (struct link_flat *p = link->late, *next; p; p = next) {
+        next = p->next;
+        if (!all && p->due > now && p->after >= link->index)
+            continue;
+        if (through_line(link, now)) {
+            forget_late(link, p);
+            enqueue(link, p, p->number, now);
+        } else {
+            if (send_flat(link, p) == -EAGAIN)
+                continue;
+            forget_late(link, p);
+            free(p);
+        }
+        LINK_COUNT(link->nic, fault_reordered, 1);
+    }
+}
+
+/* ---------------------------------------------------------------- sending */
+
+static struct item *add_item(struct link *link, int source, struct link_peer *peer, uint64_t number,
+                             struct link_flat *flat)
+{
+    struct item *item = &link->items[link->n_items++];
+    *item = (struct item){.source = source, .peer = peer, .number = number, .flat = flat};
+    return item;
+}
+
+/* A copy with some bits turned over. Not the one that says that there is a checksum: on some links nobody would miss it. */
+static struct link_flat *spoil(const struct link *link, struct link_peer *peer, const struct link_frame *f,
+                               uint64_t number)
+{
+    struct link_flat *flat = link_flatten(peer, f);
+    if (flat == NULL)
+        return NULL;
+    link_flat_checksum(flat);
+    const uint64_t flag = 8 * offsetof(struct wire_header, flags) + 6;
+    uint32_t n = link->faults.corrupt_bits ? link->faults.corrupt_bits : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bit = fault_draw(link->faults.seed, number, FAULT_BIT + i) % (8 * flat->len);
+        bit += bit == flag;
+        flat->bytes[bit / 8] ^= (uint8_t)(1u << (bit & 7));
+    }
+    return flat;
+}
+
+/* What is to be handed on for frame i of those offered. */
+static void plan_frame(struct link *link, struct link_peer *peer, struct link_frame *frames, int i, unsigned what)
+{
+    uint64_t number = link->index;
+    struct link_flat *spoilt = NULL;
+    int n = what & 1u << VIAKIT_DUPLICATE ? 2 : 1;
+    if (what & 1u << VIAKIT_CORRUPT)
+        spoilt = spoil(link, peer, &frames[i], number);
+    else if (what & 1u << VIAKIT_HOLD && link->n_late < LATE_MOST) {
+        struct link_flat *late = link_flatten(peer, &frames[i]);
+        if (late) {
+            keep_late(link, late, number);
+            n--; /* of a pair one is on time */
+        }
+    }
+    for (int k = 0; k < n; k++) { /* of a pair one is whole */
+        struct item *item = add_item(link, i, peer, number, k == 0 ? spoilt : NULL);
+        item->extra = k;
+        item->alone = item->flat != NULL;
+    }
+}
+
+/* What is to be handed on for all of them, late ones of before included. */
+static void plan(struct link *link, struct link_peer *peer, struct link_frame *frames, int n, int cut)
+{
+    link->n_items = 0;
+    link->plain = 1;
+    for (int i = 0; i < n; i++) {
+        int kind = frames[i].header.version_kind & 15;
+        unsigned what = cut ? 1u << VIAKIT_DROP : fault_decide(&link->faults, link->index, kind, link->of_kind[kind]);
+        link->fate[i] = (uint8_t)what;
+        link->plain &= what == 0;
+        if (!(what & 1u << VIAKIT_DROP))
+            plan_frame(link, peer, frames, i, what);
+        link->of_kind[kind]++;
+        link->index++;
+        for (struct link_flat *p = link->late; p; p = p->next)
+            if (p->after == link->index - 1) {
+                add_item(link, i, p->peer, p->number, p)->extra = 1;
+                link->plain = 0;
+            }
+    }
+}
+
+/* Hands items on, as many as find room; the number of them, or what the inner link said to the first. */
+static int hand_on(struct link *link, struct link_frame *frames)
+{
+    int done = 0;
+    if (link->plain)
+        return link->inner->send(link->link, link->items[0].peer, frames, link->n_items);
+    for (int k = 0; k < link->n_items; k++) {
+        const struct item *item = &link->items[k];
+        if (item->flat)
+            link_unflatten(item->flat, &link->out[k], &link->iov[k]);
+        else
+            link->out[k] = frames[item->source];
+    }
+    while (done < link->n_items) {
+        const struct item *first = &link->items[done];
+        int run = 1;
+        while (!first->alone && done + run < link->n_items && !first[run].alone && first[run].peer == first->peer)
+            run++;
+        int sent = link->inner->send(link->link, first->peer, &link->out[done], run);
+        if (sent <= 0)
+            return done ? done : sent;
+        done += sent;
+        if (sent < run)
+            break;
+    }
+    return done;
+}
+
+/* The same into the line. The bytes of a late frame, or of a spoilt one, move there; others are copied. */
+static int hand_to_line(struct link *link, struct link_frame *frames, uint64_t now)
+{
+    int done = 0;
+    for (; done < link->n_items && link->line_bytes < LINE_MOST; done++) {
+        struct item *item = &link->items[done];
+        struct link_flat *copy;
+        if (item->flat) {
+            struct link_frame f;
+            struct iovec iov;
+            link_unflatten(item->flat, &f, &iov);
+            copy = link_flatten(item->peer, &f);
+        } else
+            copy = link_flatten(item->peer, &frames[item->source]);
+        if (copy) /* otherwise it is as if lost */
+            enqueue(link, copy, item->number, now);
+    }
+    return done ? done : -EAGAIN;
+}
+
+/* Counts what has happened and takes back what has not: of n frames, `taken` were handed over. */
+static void settle(struct link *link, const struct link_frame *frames, int n, int taken, int done, int cut)
+{
+    for (int i = 0; i < taken; i++) {
+        if (link->fate[i] & 1u << VIAKIT_DROP) {
+            if (cut)
+                LINK_COUNT(link->nic, fault_cut_sent, 1);
+            else
+                LINK_COUNT(link->nic, fault_dropped, 1);
+        }
+        LINK_COUNT(link->nic, fault_corrupted, link->fate[i] >> VIAKIT_CORRUPT & 1);
+        LINK_COUNT(link->nic, fault_duplicated, link->fate[i] >> VIAKIT_DUPLICATE & 1);
+    }
+    for (int i = taken; i < n; i++)
+        link->of_kind[frames[i].header.version_kind & 15]--;
+    link->index -= (uint64_t)(n - taken);
+    for (int k = 0; k < link->n_items; k++) {
+        struct item *item = &link->items[k];
+        if (item->alone)
+            free(item->flat);
+        else if (item->flat && k < done) {
+            LINK_COUNT(link->nic, fault_reordered, 1);
+            forget_late(link, item->flat);
+            free(item->flat);
+        }
+    }
+    for (struct link_flat *p = link->late, *next; p; p = next) {
+        next = p->next;
+        if (p->due && p->number >= link->index) { /* its frame will be offered again */
+            forget_late(link, p);
+            free(p);
+        }
+    }
+}
+
+static int send_chunk(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    const viakit_faults *f = &link->faults;
+    uint64_t now = f->partition_us != 0 || f->stall_us > 0 || f->delay_us > 0 || f->jitter_us > 0 ? vk_now() : 0;
+    int cut = is_cut(link, now), lined = through_line(link, now);
+    plan(link, peer, frames, n, cut);
+    int done = link->n_items == 0 ? 0 : lined ? hand_to_line(link, frames, now) : hand_on(link, frames), taken = n;
+    if (done < link->n_items) {
+        const struct item *next = &link->items[done > 0 ? done : 0];
+        taken = next->source + next->extra;
+    }
+    settle(link, frames, n, taken, done > 0 ? done : 0, cut);
+    return taken ? taken : done;
+}
 
 static int fault_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
-    if (link->filter == NULL)
+    int done = 0;
+    if ((!link->active && !link->filter) || link_must_arrive(link->nic, &frames[0].header))
         return link->inner->send(link->link, peer, frames, n);
-    for (int i = 0; i < n; i++) {
-        int sent = send_filtered(link, peer, &frames[i]);
-        if (sent != 1)
-            return i ? i : sent;
+    while (done < n) {
+        int left = n - done, part = link->filter ? 1 : left < CHUNK ? left : CHUNK;
+        int taken =
+            link->filter ? send_filtered(link, peer, &frames[done]) : send_chunk(link, peer, &frames[done], part);
+        if (taken <= 0)
+            return done ? done : taken;
+        done += taken;
+        if (taken < part)
+            break;
     }
-    return n;
+    return done;
 }
 
-/* Not this way: send() comes next, and decides. */
+/* Only what passes or is lost goes this way; whatever is more trouble comes again by send(). */
 static int fault_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
                             const void *payload, size_t len)
 {
-    return link->filter ? 0 : link->inner->send_short(link->link, peer, header, payload, len);
+    const viakit_faults *f = &link->faults;
+    struct wire_header h;
+    memcpy(&h, header, sizeof h);
+    int kind = h.version_kind & 15;
+    if ((!link->active && !link->filter) || link_must_arrive(link->nic, &h))
+        return link->inner->send_short(link->link, peer, header, payload, len);
+    if (link->filter || link->late || link->line || f->delay_us > 0 || f->jitter_us > 0 || f->stall_us > 0 ||
+        f->partition_us != 0 || f->partition_frames)
+        return 0;
+    unsigned what = fault_decide(f, link->index, kind, link->of_kind[kind]);
+    if (what & ~(1u << VIAKIT_DROP))
+        return 0;
+    if (what)
+        LINK_COUNT(link->nic, fault_dropped, 1);
+    else if (!link->inner->send_short(link->link, peer, header, payload, len))
+        return 0;
+    link->index++;
+    link->of_kind[kind]++;
+    return 1;
 }
 
-static void fault_close(struct link *link)
+/* A connection request to all NICs of a station is lost for all of them, and is neither late nor delayed. A spoilt one is not sent: the
+ * link has yet to fill in each NIC's port, and the checksum with it, and everyone would drop it. */
+static int fault_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
-    drop_held(link);
-    link->inner->close(link->link);
-    free(link);
+    int kind = frame->header.version_kind & 15;
+    if (!link->active)
+        return link->inner->ask_all(link->link, address, frame);
+    int cut = is_cut(link, vk_now());
+    unsigned what = fault_decide(&link->faults, link->index++, kind, link->of_kind[kind]++);
+    if (cut || what & (1u << VIAKIT_DROP | 1u << VIAKIT_CORRUPT)) {
+        if (cut)
+            LINK_COUNT(link->nic, fault_cut_sent, 1);
+        else if (what & 1u << VIAKIT_DROP)
+            LINK_COUNT(link->nic, fault_dropped, 1);
+        else
+            LINK_COUNT(link->nic, fault_corrupted, 1);
+        return -1;
+    }
+    if (what & 1u << VIAKIT_DUPLICATE) {
+        LINK_COUNT(link->nic, fault_duplicated, 1);
+        link->inner->ask_all(link->link, address, frame);
+    }
+    return link->inner->ask_all(link->link, address, frame);
+}
+
+/* ---------------------------------------------------------------- receiving: only to be on time, and to be cut off */
+
+static int fault_poll(struct link *link, int budget)
+{
+    int timed = link->active && (link->faults.partition_us != 0 || link->faults.partition_frames), cut = 0;
+    if (timed || link->late || link->line) {
+        uint64_t now = vk_now();
+        cut = is_cut(link, now);
+        send_overdue(link, now, 0);
+        advance_line(link, now);
+    }
+    if (!cut)
+        return link->inner->poll(link->link, budget);
+    link_deafen(link->nic, 1);
+    int n = link->inner->poll(link->link, budget);
+    link_deafen(link->nic, 0);
+    return n;
+}
+
+static uint64_t fault_due(struct link *link)
+{
+    uint64_t due = link->line ? link->line->due : VK_NEVER;
+    for (struct link_flat *p = link->late; p; p = p->next)
+        due = p->due < due ? p->due : due;
+    if (due == VK_NEVER)
+        return due;
+    uint64_t soon = vk_now() + RETRY_NS; /* overdue: there was no room */
+    return due < soon ? soon : due;
 }
 
 /* ---------------------------------------------------------------- what is only passed on */
@@ -132,19 +537,9 @@ static int fault_route(struct link *link, const uint8_t address[6], uint16_t por
     return link->inner->route(link->link, address, port, peer);
 }
 
-static int fault_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
-{
-    return link->inner->ask_all(link->link, address, frame);
-}
-
 static int fault_count_neighbours(struct link *link)
 {
     return link->inner->count_neighbours(link->link);
-}
-
-static int fault_poll(struct link *link, int budget)
-{
-    return link->inner->poll(link->link, budget);
 }
 
 static void fault_descriptors(struct link *link, int *data_fd, int *control_fd)
@@ -206,6 +601,48 @@ static int fault_place(struct link *link, struct link_peer *peer, uint32_t handl
 
 /* ---------------------------------------------------------------- coming and going */
 
+static void send_all_kept(struct link *link)
+{
+    link->active = 0;
+    advance_line(link, VK_NEVER);
+    send_overdue(link, vk_now(), 1);
+}
+
+static void forget_kept(struct link *link, const struct link_peer *peer)
+{
+    for (struct link_flat *p = link->late, *next; p; p = next) {
+        next = p->next;
+        if (peer == NULL || p->peer == peer) {
+            forget_late(link, p);
+            free(p);
+        }
+    }
+    link->line_end = &link->line;
+    for (struct link_flat *p = link->line, *next; p; p = next) {
+        next = p->next;
+        if (peer == NULL || p->peer == peer) {
+            link->line_bytes -= p->len;
+            free(p);
+        } else {
+            *link->line_end = p;
+            link->line_end = &p->next;
+        }
+    }
+    *link->line_end = NULL;
+    if (link->held && (peer == NULL || link->held->peer == peer)) {
+        free(link->held);
+        link->held = NULL;
+    }
+}
+
+static void fault_close(struct link *link)
+{
+    send_all_kept(link); /* a wire delivers what is on it, whatever becomes of the sender */
+    forget_kept(link, NULL);
+    link->inner->close(link->link);
+    free(link);
+}
+
 int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **inner)
 {
     struct link *link = calloc(1, sizeof *link);
@@ -214,6 +651,7 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
     link->nic = nic;
     link->inner = *ops;
     link->link = *inner;
+    link->line_end = &link->line;
     link->ops = **ops; /* name and open stay the inner link's; an operation that it lacks is lacking here */
 #define DECORATE(operation) link->ops.operation = link->inner->operation ? fault_##operation : NULL
     DECORATE(close);
@@ -235,6 +673,7 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
     DECORATE(fetch);
     DECORATE(place);
 #undef DECORATE
+    link->ops.due = fault_due;
     *ops = &link->ops;
     *inner = link;
     return 0;
@@ -243,22 +682,45 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
 void fault_unwrap(const struct link_ops **ops, struct link **link)
 {
     struct link *fault = *link;
+    send_all_kept(fault);
+    forget_kept(fault, NULL);
     *ops = fault->inner;
     *link = fault->link;
-    drop_held(fault);
     free(fault);
+}
+
+static void begin_anew(struct link *link)
+{
+    send_all_kept(link);
+    for (struct link_flat *p = link->late; p; p = p->next)
+        p->number = p->after = p->due = 0; /* found no room: with the next look */
+    link->index = 0;
+    memset(link->of_kind, 0, sizeof link->of_kind);
+    link->began = vk_now();
+    link->asked = 0;
+}
+
+void fault_set(struct link *link, const viakit_faults *faults)
+{
+    begin_anew(link);
+    link->faults = *faults;
+    link->active = 1;
+    link->filter = NULL;
 }
 
 void fault_set_filter(struct link *link, viakit_frame_filter filter, void *context)
 {
+    begin_anew(link);
     link->filter = filter;
     link->filter_context = context;
-    if (filter == NULL)
-        drop_held(link);
+}
+
+const viakit_faults *fault_get(const struct link *link)
+{
+    return link->active ? &link->faults : NULL;
 }
 
 void fault_forget_peer(struct link *link, const struct link_peer *peer)
 {
-    if (link->held && (peer == NULL || link->held->peer == peer))
-        drop_held(link);
+    forget_kept(link, peer);
 }

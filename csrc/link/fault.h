@@ -10,13 +10,42 @@
 /* Puts the decorator before (*ops, *link), which become its own, and is the *link returned. 0 or -ENOMEM. Owner only. */
 int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **link);
 
-/* Takes it away again: what it still holds is lost. (*ops, *link) become what was behind it. */
+/* Takes it away again: what it still keeps goes out at once, as far as the link behind has room. (*ops, *link) become what was behind. */
 void fault_unwrap(const struct link_ops **ops, struct link **link);
 
-/* A test's own decision for each frame; NULL ends it, and what was held back is lost. */
+/* What to do from now on: faults, or a test's own decision for each frame. Setting one ends the other; frames are counted from 0. */
+void fault_set(struct link *link, const viakit_faults *faults);
 void fault_set_filter(struct link *link, viakit_frame_filter filter, void *context);
 
-/* The peer is gone (NULL: all of them): nothing that is kept goes to it any more. */
+/* The faults that were set; NULL if none are. */
+const viakit_faults *fault_get(const struct link *link);
+
+/* The peer is gone: nothing that is kept goes to it any more. */
 void fault_forget_peer(struct link *link, const struct link_peer *peer);
+
+/* ---- decisions (fault_plan.c): functions of their arguments and of nothing else */
+
+/* What each draw is for: so that one chance does not depend on another. */
+enum { FAULT_LOSS = 1, FAULT_DUPLICATE, FAULT_REORDER, FAULT_CORRUPT, FAULT_DISTANCE, FAULT_BIT, FAULT_JITTER = 64 };
+
+/* 64 bits that look random, always the same for the same three. */
+uint64_t fault_draw(uint64_t seed, uint64_t index, uint32_t what);
+/* The same as a number in [0, 1). */
+double fault_chance(uint64_t seed, uint64_t index, uint32_t what);
+
+/* Bits 1 << viakit_verdict: what happens to frame `index`, which is number of_kind among those of its kind. */
+unsigned fault_decide(const viakit_faults *faults, uint64_t index, int kind, uint64_t of_kind);
+
+/* How many later frames overtake this one: 1..reorder_distance. */
+uint64_t fault_distance(const viakit_faults *faults, uint64_t index);
+
+/* Is the frame sent while the NIC is cut off by number? */
+static inline int fault_cut_by_number(const viakit_faults *f, uint64_t index)
+{
+    return f->partition_frames && index - f->partition_after_frames < f->partition_frames;
+}
+
+#define FAULT_DEFAULT_DISTANCE 3
+#define FAULT_MOST_DISTANCE 64
 
 #endif

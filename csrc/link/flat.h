@@ -12,7 +12,8 @@
 #include "link.h"
 
 struct link_flat {
-    struct link_flat *next; /* the keeper's */
+    struct link_flat *next;      /* the keeper's, as the three below */
+    uint64_t number, after, due; /* its own number; to be sent behind the one with number `after`, or at `due` (ns) */
     struct link_peer *peer;
     size_t len;
     uint8_t bytes[]; /* the header first */
@@ -26,6 +27,7 @@ static inline struct link_flat *link_flatten(struct link_peer *peer, const struc
     if (flat == NULL)
         return NULL;
     flat->next = NULL;
+    flat->number = flat->after = flat->due = 0;
     flat->peer = peer;
     flat->len = len;
     memcpy(flat->bytes, &f->header, sizeof f->header);

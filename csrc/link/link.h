@@ -95,6 +95,10 @@ struct link_ops {
     /* Accepts new peers, notices dead ones. NULL if the link has no such affairs. */
     void (*control)(struct link *link);
 
+    /* When poll is to be called next although nothing may have arrived, as vk_now() counts; VK_NEVER. NULL: never. For decorators that
+     * keep frames; link_timer() says so when it becomes sooner. */
+    uint64_t (*due)(struct link *link);
+
     /* Adds what only the link knows. May be NULL. */
     void (*info)(struct link *link, viakit_nic_info *info);
 
@@ -139,6 +143,15 @@ void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size
 
 /* The peer is gone for good: connections over it are lost. */
 void link_peer_lost(struct via_nic *nic, struct link_peer *peer);
+
+/* Poll is wanted at `at` (ns), if not sooner. */
+void link_timer(struct via_nic *nic, uint64_t at);
+
+/* Does the frame belong to a connection that relies on the link's losing nothing? Then nobody may lose it. */
+int link_must_arrive(struct via_nic *nic, const struct wire_header *h);
+
+/* While deaf, link_deliver drops and counts what is delivered, as if it had never arrived (a partition). */
+void link_deafen(struct via_nic *nic, int deaf);
 
 /* The NIC's counters, to add to: an array of VIAKIT_N_COUNTERS. */
 uint64_t *link_counters(struct via_nic *nic);

@@ -59,7 +59,7 @@ void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c)
     c->max_payload = (uint16_t)nic->limits.max_payload;
     c->rdma_write = vi->attributes.EnableRdmaWrite != 0;
     c->rdma_read = vi->attributes.EnableRdmaRead != 0;
-    c->lossless = nic->limits.lossless && !nic->lossy;
+    vi->lossless = c->lossless = nic->limits.lossless && !nic->lossy; /* both must say so */
 }
 
 void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *peer, uint16_t port, uint16_t number,
@@ -75,7 +75,7 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
     vi->peer_rdma_write = c->rdma_write;
     vi->expected_psn = vi->acked_psn = c->first_psn;
     vi->chunk = c->max_payload < nic->limits.max_payload ? c->max_payload : nic->limits.max_payload;
-    vi->lossless = c->lossless && nic->limits.lossless && !nic->lossy;
+    vi->lossless &= c->lossless;
     vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND),
                                          .dst_port = port,
                                          .dst_vi = number,

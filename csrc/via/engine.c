@@ -149,6 +149,10 @@ static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
     uint64_t due = nic->timers_at;
     if (nic->stall_list || nic->deferred)
         due = now + TICK < due ? now + TICK : due;
+    if (nic->ops->due) {
+        uint64_t link_due = nic->ops->due(nic->link);
+        due = link_due < due ? link_due : due;
+    }
     if (due <= now)
         return 0;
     return due - now < most ? due - now : most;

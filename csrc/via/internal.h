@@ -307,6 +307,7 @@ struct via_nic {
 
     struct link *fault;         /* the decorator that loses and spoils frames, while there is one (fault.c) */
     int lossy;                  /* it is there: new connections do not rely on the link's losing nothing */
+    int deaf;                   /* what arrives is dropped: set only while the decorator polls */
     struct link_flat *deferred; /* control frames that the link could not take */
 
     uint64_t counters[VIAKIT_N_COUNTERS];
@@ -500,6 +501,18 @@ void via_owe_ack(struct via_vi *vi, int urgent);
 void via_flush_acks(struct via_nic *nic, int all);
 void via_reliable_timers(struct via_nic *nic);
 void via_arm_rto(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- fault.c */
+
+VIP_RETURN via_faults_from_environment(struct via_nic *nic);
+/* Copies faults field by field that the program knows and checks them. */
+VIP_RETURN via_settle_faults(const viakit_faults *from, viakit_faults *to);
+
+static inline uint64_t via_whole_message(const struct via_nic *nic)
+{
+    return wire_word_destination(wire_version_kind(WIRE_SEND), WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, nic->limits.port,
+                                 0);
+}
 
 /* ---------------------------------------------------------------- conn.c */
 

@@ -83,8 +83,7 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
         return code_of(error); /* the link has explained */
     }
     nic->checksum = nic->limits.checksum;
-    nic->whole_message =
-        wire_word_destination(wire_version_kind(WIRE_SEND), WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, nic->limits.port, 0);
+    nic->whole_message = via_whole_message(nic);
     if (nic->limits.max_batch > VIA_BATCH)
         nic->limits.max_batch = VIA_BATCH;
     error = via_mem_init(nic);
@@ -119,8 +118,13 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
     settle_options(&nic->options, options);
     via_own_init(&nic->own);
     VIP_RETURN code = set_up(nic, rest);
-    if (code)
+    if (code) {
         free_nic(nic);
+        return code;
+    }
+    code = via_faults_from_environment(nic);
+    if (code)
+        VipCloseNic(vk_pool_handle(nic));
     else
         *out = vk_pool_handle(nic);
     return code;

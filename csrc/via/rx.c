@@ -547,6 +547,10 @@ void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_
                         const struct wire_header *header, const void *payload, size_t len)
 {
     struct wire_header h = *header;
+    if (vk_unlikely(nic->deaf)) { /* a partition (link/fault.c): it has not arrived */
+        NIC_COUNT(nic, fault_cut_received, 1);
+        return;
+    }
     NIC_COUNT(nic, frames_received, 1);
     if (vk_unlikely(h.version_kind >> 4 != WIRE_VERSION)) {
         NIC_COUNT(nic, dropped_version, 1);
@@ -593,8 +597,8 @@ void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size
 {
     struct via_vi *vi = last->dst_port == nic->limits.port ? addressee(nic, last) : NULL;
     int kind = last->version_kind & 15;
-    if (vi == NULL || vi->state != VIP_STATE_CONNECTED || vi->expected_psn != last->psn + 1 || vi->rx_skip ||
-        vi->rx_active != kind)
+    if (nic->deaf || vi == NULL || vi->state != VIP_STATE_CONNECTED || vi->expected_psn != last->psn + 1 ||
+        vi->rx_skip || vi->rx_active != kind)
         return NULL;
     if (kind == WIRE_WRITE) {
         void *to = (void *)(uintptr_t)vi->rx_address;

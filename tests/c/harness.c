@@ -69,17 +69,12 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     atomic_fetch_add_explicit(&s->errors[error->ErrorCode], 1, memory_order_release);
 }
 
-/* The faults: of 100 frames 5 lost, 5 doubled, 5 late, 1 damaged. Runs under the NIC's ownership. */
-static viakit_verdict faulty(void *context, VIP_UINT64 index, int kind, size_t len)
+/* The faults: of 100 frames 5 lost, 5 doubled, 5 late, 1 damaged. */
+static void set_faults(side *s)
 {
-    side *s = context;
-    unsigned die = (unsigned)(random_next(&s->rng) % 100);
-    (void)index, (void)kind, (void)len;
-    return die < 5    ? VIAKIT_DROP
-           : die < 10 ? VIAKIT_DUPLICATE
-           : die < 15 ? VIAKIT_HOLD
-           : die < 16 ? VIAKIT_CORRUPT
-                      : VIAKIT_PASS;
+    viakit_faults f = {.size = sizeof(f), .loss = 0.05, .duplicate = 0.05, .reorder = 0.05, .corrupt = 0.01};
+    f.seed = seed * 2 + (uint64_t)s->role;
+    CHECK_OK(viakit_set_faults(s->nic, &f));
 }
 
 static void open_nic(side *s)
@@ -98,7 +93,7 @@ static void open_nic(side *s)
     CHECK_OK(VipQueryNic(s->nic, &s->attr));
     CHECK_OK(VipErrorCallback(s->nic, s, on_error));
     if (s->link->fault)
-        CHECK_OK(viakit_set_frame_filter(s->nic, faulty, s));
+        set_faults(s);
 }
 
 static void run_side(side *s)
@@ -134,7 +129,6 @@ static void init_side(side *s, side_role role, const link_spec *link, const test
     s->link = link;
     s->test = test;
     s->ctl = ctl;
-    s->rng = seed * 2 + (uint64_t)role + 1;
     /* A NAME of its own keeps two runs of the tests on one machine apart. */
     if (link->kind == ON_ETH)
         snprintf(s->device, sizeof(s->device), "eth:eth0");

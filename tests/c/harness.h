@@ -66,7 +66,6 @@ typedef struct side {
     VIP_NIC_HANDLE nic;
     VIP_NIC_ATTRIBUTES attr;
     uint8_t peer_host[6]; /* the other side's host address */
-    uint64_t rng;         /* of the faults */
     int n_levels;         /* reliability levels on which no lone message may be lost here */
     int n_burst_levels;   /* ... and not even hundreds at once, which are too much for a receive ring on a wire */
     VIP_RELIABILITY_LEVEL levels[3];

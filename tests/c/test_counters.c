@@ -85,6 +85,7 @@ static void quiet_both(side *s)
     CHECK_EQ(SINCE(dropped_no_descriptor), 0);
     CHECK_EQ(SINCE(dropped_ring_full), 0);
     CHECK_EQ(SINCE(dropped_filter), 0);
+    CHECK_EQ(SINCE(fault_dropped), 0);
     CHECK_EQ(SINCE(naks_sent), 0);
     endpoint_disconnect(&e);
     endpoint_close(&e);
@@ -104,7 +105,8 @@ static void noisy_both(side *s)
     CHECK_OK(viakit_nic_counters(s->nic, after));
     CHECK_EQ(SINCE(messages_received), 2 * N);
     if (s->link->fault) {
-        CHECK(SINCE(dropped_filter) > 0);
+        CHECK(SINCE(fault_dropped) > 0 && SINCE(fault_duplicated) > 0);
+        CHECK(SINCE(fault_reordered) > 0 && SINCE(fault_corrupted) > 0);
         CHECK(SINCE(dropped_checksum) > 0);
         CHECK(SINCE(dropped_duplicate) > 0);
         CHECK(SINCE(dropped_out_of_order) > 0);

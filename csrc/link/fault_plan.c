@@ -1,0 +1,78 @@
+/*
+ * Which frames are hit. Everything here is a function of its arguments: no state, no clock, no library's random numbers. So the same seed
+ * gives the same faults, whatever the machine does meanwhile, and viakit_fault_of() can tell beforehand what will happen.
+ *
+ * Every question about a frame has a draw of its own: with a higher chance of loss the frames lost before are lost still, and the
+ * others that are doubled remain the same.
+ */
+#include "fault.h"
+
+/* Three rounds of the mixing function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), one for each argument. */
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+uint64_t fault_draw(uint64_t seed, uint64_t index, uint32_t what)
+{
+    return mix(mix(mix(seed) ^ index) ^ what);
+}
+
+double fault_chance(uint64_t seed, uint64_t index, uint32_t what)
+{
+    return (double)(fault_draw(seed, index, what) >> 11) * 0x1p-53; /* all that a double holds */
+}
+
+uint64_t fault_distance(const viakit_faults *f, uint64_t index)
+{
+    uint32_t most = f->reorder_distance ? f->reorder_distance : FAULT_DEFAULT_DISTANCE;
+    return 1 + fault_draw(f->seed, index, FAULT_DISTANCE) % most;
+}
+
+static unsigned by_rule(const viakit_faults *f, uint64_t index, int kind, uint64_t of_kind)
+{
+    unsigned what = 0;
+    for (uint32_t i = 0; i < f->n_rules && i < VIAKIT_MAX_FAULT_RULES; i++) {
+        const viakit_fault_rule *r = &f->rules[i];
+        uint64_t number = r->kind ? of_kind : index;
+        if ((r->kind == 0 || r->kind == (uint32_t)kind) && number >= r->first && number <= r->last)
+            what |= 1u << r->verdict;
+    }
+    return what;
+}
+
+static unsigned by_chance(const viakit_faults *f, uint64_t index)
+{
+    unsigned what = 0;
+    if (f->loss > 0 && fault_chance(f->seed, index, FAULT_LOSS) < f->loss)
+        what |= 1u << VIAKIT_DROP;
+    if (f->duplicate > 0 && fault_chance(f->seed, index, FAULT_DUPLICATE) < f->duplicate)
+        what |= 1u << VIAKIT_DUPLICATE;
+    if (f->reorder > 0 && fault_chance(f->seed, index, FAULT_REORDER) < f->reorder)
+        what |= 1u << VIAKIT_HOLD;
+    if (f->corrupt > 0 && fault_chance(f->seed, index, FAULT_CORRUPT) < f->corrupt)
+        what |= 1u << VIAKIT_CORRUPT;
+    return what;
+}
+
+unsigned fault_decide(const viakit_faults *f, uint64_t index, int kind, uint64_t of_kind)
+{
+    unsigned what = 0;
+    if (f->kinds == 0 || (f->kinds >> kind & 1))
+        what = by_chance(f, index);
+    if (f->n_rules)
+        what |= by_rule(f, index, kind, of_kind) & ~(1u << VIAKIT_PASS);
+    if (fault_cut_by_number(f, index))
+        what |= 1u << VIAKIT_DROP;
+    if (what & 1u << VIAKIT_DROP)
+        what = 1u << VIAKIT_DROP; /* of what is lost there is nothing left to spoil */
+    return what;
+}
+
+unsigned viakit_fault_of(const viakit_faults *faults, VIP_UINT64 index, int kind, VIP_UINT64 index_of_kind)
+{
+    return kind < 0 || kind > 31 || faults == NULL ? 0 : fault_decide(faults, index, kind, index_of_kind);
+}
