@@ -107,7 +107,8 @@ struct wire_connect {
     uint16_t max_payload; /* the largest frame payload the sender can take */
     uint8_t rdma_write, rdma_read, lossless, host_len;
     uint8_t wanted_len, own_len; /* discriminators that follow: the one looked for, the requester's own */
-    uint8_t reserved[2];
+    uint8_t mode;                /* of a REQUEST: WIRE_MODE_* */
+    uint8_t reserved;
 } __attribute__((packed, aligned(4)));
 _Static_assert(sizeof(struct wire_connect) == 40, "the connection block is 40 bytes");
 
@@ -125,6 +126,9 @@ static inline uint64_t wire_word_source(uint16_t port, uint16_t vi, uint32_t key
 {
     return (uint64_t)port | (uint64_t)vi << 16 | (uint64_t)key << 32;
 }
+
+#define WIRE_MODE_CLIENT 0 /* for whoever is in VipConnectWait */
+#define WIRE_MODE_PEER 1   /* for whoever has made the opposite request */
 
 #define WIRE_MAX_DISCRIMINATOR 64
 #define WIRE_LEAST_PAYLOAD 64 /* nobody may ask for smaller pieces */

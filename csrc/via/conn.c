@@ -212,22 +212,27 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
         if ((size_t)f.c.wanted_len + f.c.own_len > f.names_len || f.c.wanted_len > WIRE_MAX_DISCRIMINATOR ||
             f.c.own_len > WIRE_MAX_DISCRIMINATOR || f.c.max_payload < WIRE_LEAST_PAYLOAD)
             NIC_COUNT(nic, dropped_malformed, 1);
-        else
+        else if (f.c.mode == WIRE_MODE_PEER)
+            conn_peer_request_arrived(nic, &f);
+        else if (f.c.mode == WIRE_MODE_CLIENT)
             conn_request_arrived(nic, &f);
+        else
+            NIC_COUNT(nic, dropped_malformed, 1);
         break;
     case WIRE_CONFIRM:
     case WIRE_CANCEL:
-        if (!conn_server_says(nic, &f, kind))
+        if (!conn_server_says(nic, &f, kind) && !conn_peer_says(nic, &f, kind))
             NIC_COUNT(nic, dropped_stranger, 1);
         break;
     case WIRE_ACCEPT:
         if (f.c.max_payload < WIRE_LEAST_PAYLOAD)
             NIC_COUNT(nic, dropped_malformed, 1);
-        else
+        else if (!conn_peer_accepted(nic, &f))
             conn_accepted(nic, &f);
         break;
     default: /* PENDING, REJECT, NOMATCH */
-        conn_answered(nic, &f, kind);
+        if (!conn_peer_answered(nic, &f, kind))
+            conn_answered(nic, &f, kind);
     }
 }
 
@@ -235,6 +240,7 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
 void via_conn_timers(struct via_nic *nic)
 {
     conn_client_timers(nic);
+    conn_peer_timers(nic);
     conn_server_timers(nic);
 }
 
@@ -281,6 +287,7 @@ void link_peer_lost(struct via_nic *nic, struct link_peer *peer)
         if (vi->state == VIP_STATE_CONNECTED && vi->peer == peer)
             via_break(vi, 1);
     conn_server_lost(nic, peer);
+    conn_peer_lost(nic, peer);
     conn_client_lost(nic, peer);
 }
 

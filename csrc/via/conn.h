@@ -71,6 +71,16 @@ void conn_server_timers(struct via_nic *nic);
 void conn_server_lost(struct via_nic *nic, struct link_peer *peer);
 void conn_server_fini(struct via_nic *nic);
 
+/* conn_peer.c; those that return something say whether the frame was for a peer request */
+void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f);
+int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f);
+int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind);
+int conn_peer_says(struct via_nic *nic, const struct conn_frame *f, int kind);
+void conn_peer_timers(struct via_nic *nic);
+void conn_peer_lost(struct via_nic *nic, struct link_peer *peer);
+/* Forgets the VI's peer request, whatever has become of it. */
+void conn_peer_drop(struct via_vi *vi);
+
 /* conn_client.c */
 void conn_accepted(struct via_nic *nic, struct conn_frame *f);
 void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind); /* PENDING, REJECT, NOMATCH */

@@ -309,6 +309,7 @@ void via_conn_forget_vi(struct via_nic *nic, struct via_vi *vi)
     for (struct via_conn *c = nic->conns; c; c = c->next)
         if (c->accepted == vi)
             c->accepted = NULL;
+    conn_peer_drop(vi);
 }
 
 void conn_server_lost(struct via_nic *nic, struct link_peer *peer)

@@ -19,15 +19,22 @@ void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv)
     cq->tail++;
 }
 
+/* The power of two that holds n. */
+static uint32_t ring_size(VIP_ULONG n)
+{
+    uint32_t size = 1;
+    while (size < n)
+        size *= 2;
+    return size;
+}
+
 VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
 {
     VIP_RETURN code;
     if (out == NULL || n == 0 || n > VIA_MAX_CQ_ENTRIES)
         return via_fail(VIP_INVALID_PARAMETER, "VipCreateCQ: %lu entries: give 1 to %d, and a place for the handle", n,
                         VIA_MAX_CQ_ENTRIES);
-    uint32_t size = 1;
-    while (size < n)
-        size *= 2;
+    uint32_t size = ring_size(n);
     struct via_cq_entry *entries = calloc(size, sizeof *entries);
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL) {
@@ -81,6 +88,39 @@ VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
     else
         via_cq_free(cq);
     via_leave(nic);
+    return code;
+}
+
+/* The entries move to a ring of the new size, in order. Smaller than what is in it: then nothing changes. */
+VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
+{
+    VIP_RETURN code = VIP_SUCCESS;
+    if (n == 0 || n > VIA_MAX_CQ_ENTRIES)
+        return via_fail(VIP_INVALID_PARAMETER, "VipResizeCQ: %lu entries: give 1 to %d", n, VIA_MAX_CQ_ENTRIES);
+    uint32_t size = ring_size(n);
+    struct via_cq_entry *entries = calloc(size, sizeof *entries), *old = NULL;
+    struct via_cq *cq = via_cq_enter(handle, &code);
+    if (cq == NULL) {
+        free(entries);
+        return code;
+    }
+    uint32_t used = cq->tail - cq->head;
+    if (entries == NULL)
+        code = via_fail(VIP_ERROR_RESOURCE, "VipResizeCQ: memory is exhausted");
+    else if (n < used)
+        code = via_fail(VIP_ERROR_RESOURCE,
+                        "VipResizeCQ: %lu entries: %u completions wait to be taken: take them with VipCQDone first", n,
+                        used);
+    if (code == VIP_SUCCESS) {
+        for (uint32_t i = cq->head; i != cq->tail; i++)
+            entries[i & (size - 1)] = cq->entries[i & cq->mask];
+        old = cq->entries;
+        cq->entries = entries;
+        cq->capacity = (uint32_t)n;
+        cq->mask = size - 1;
+    }
+    via_leave(cq->nic);
+    free(code == VIP_SUCCESS ? old : entries);
     return code;
 }
 

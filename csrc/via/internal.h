@@ -130,6 +130,7 @@ struct via_vi {
     uint32_t ptag; /* number */
     VIP_PVOID user_data;
     struct via_queue send, recv;
+    struct via_peering *peering; /* the VI's peer request until its result is collected (conn_peer.c) */
 
     /* the peer, valid while CONNECTED (and in ERROR, to answer what still arrives) */
     struct link_peer *peer;
@@ -238,6 +239,12 @@ struct via_request {
     uint16_t server_port;
 };
 
+/* A peer request that did not fit (conn_peer.c). */
+struct via_peer_refusal {
+    uint32_t request, code;
+};
+#define VIA_PEER_REFUSALS 32
+
 /* ---------------------------------------------------------------- the NIC */
 
 struct via_event {
@@ -280,6 +287,9 @@ struct via_nic {
     uint32_t n_conns, n_refused;
     uint32_t
         refused[64]; /* the latest requests that were answered NOMATCH: a copy that comes late is not taken after all */
+    struct via_peering *peerings; /* peer requests, oldest first */
+    struct via_peer_refusal peer_refusals[VIA_PEER_REFUSALS]; /* the latest that did not fit, to say so again */
+    uint32_t n_peer_refusals;
     int names_ready;
 
     /* time */

@@ -9,12 +9,6 @@ VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE nic, VIP_ULONG type, VIP_
     return via_unsupported(__func__);
 }
 
-VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes)
-{
-    UNUSED(vi), UNUSED(attributes);
-    return via_unsupported(__func__);
-}
-
 VIP_RETURN VipSendNotify(VIP_VI_HANDLE vi, VIP_PVOID context, VIP_DESC_HANDLER callback)
 {
     UNUSED(vi), UNUSED(context), UNUSED(callback);
@@ -27,33 +21,9 @@ VIP_RETURN VipRecvNotify(VIP_VI_HANDLE vi, VIP_PVOID context, VIP_DESC_HANDLER c
     return via_unsupported(__func__);
 }
 
-VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE cq, VIP_ULONG n)
-{
-    UNUSED(cq), UNUSED(n);
-    return via_unsupported(__func__);
-}
-
 VIP_RETURN VipCQNotify(VIP_CQ_HANDLE cq, VIP_PVOID context, VIP_CQ_HANDLER callback)
 {
     UNUSED(cq), UNUSED(context), UNUSED(callback);
-    return via_unsupported(__func__);
-}
-
-VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout)
-{
-    UNUSED(vi), UNUSED(local), UNUSED(remote), UNUSED(timeout);
-    return via_unsupported(__func__);
-}
-
-VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes)
-{
-    UNUSED(vi), UNUSED(attributes);
-    return via_unsupported(__func__);
-}
-
-VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes)
-{
-    UNUSED(vi), UNUSED(attributes);
     return via_unsupported(__func__);
 }
 
@@ -79,17 +49,4 @@ VIP_RETURN VipPostDeferredSends(VIP_VI_HANDLE vi, VIP_BOOLEAN enable, VIP_BOOLEA
 {
     UNUSED(vi), UNUSED(enable), UNUSED(deferred);
     return via_unsupported(__func__);
-}
-
-VIP_PVOID VipGetUserData(VIP_VI_HANDLE vi)
-{
-    UNUSED(vi);
-    via_unsupported(__func__); /* explained; the function can only say NULL */
-    return NULL;
-}
-
-void VipSetUserData(VIP_VI_HANDLE vi, VIP_PVOID data)
-{
-    UNUSED(vi), UNUSED(data);
-    via_unsupported(__func__);
 }

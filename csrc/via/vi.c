@@ -123,6 +123,21 @@ static VIP_RETURN check_attributes(struct via_nic *nic, VIP_VI_ATTRIBUTES *a, ui
     return VIP_SUCCESS;
 }
 
+/* As checked. The tag counts who uses it. */
+static void set_attributes(struct via_vi *vi, const VIP_VI_ATTRIBUTES *a, uint32_t ptag)
+{
+    struct via_nic *nic = vi->nic;
+    vi->attributes = *a;
+    if (vi->attributes.MaxTransferSize == 0)
+        vi->attributes.MaxTransferSize = VIA_MAX_TRANSFER;
+    vi->reliable = a->ReliabilityLevel != VIP_SERVICE_UNRELIABLE;
+    if (ptag)
+        nic->ptags[ptag]->n_users++;
+    if (vi->ptag)
+        nic->ptags[vi->ptag]->n_users--;
+    vi->ptag = ptag;
+}
+
 static void attach(struct via_queue *q, struct via_cq *cq)
 {
     q->cq = cq;
@@ -143,13 +158,7 @@ static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, ui
     vi->number = (uint16_t)(nic->next_vi_number++ % VIA_MAX_VI);
     nic->vi_by_number[vi->number] = vi;
     vi->nic = nic;
-    vi->attributes = *a;
-    if (vi->attributes.MaxTransferSize == 0)
-        vi->attributes.MaxTransferSize = VIA_MAX_TRANSFER;
-    vi->reliable = a->ReliabilityLevel != VIP_SERVICE_UNRELIABLE;
-    vi->ptag = ptag;
-    if (ptag)
-        nic->ptags[ptag]->n_users++;
+    set_attributes(vi, a, ptag);
     vi->send.work = work;
     vi->recv.work = work + VIA_MAX_QUEUE;
     vi->recv.is_recv = 1;
@@ -282,6 +291,50 @@ VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE *state, VIP_VI_ATTRIBUT
         *recv_empty = vi->recv.reaped == vi->recv.posted;
     via_leave(nic);
     return VIP_SUCCESS;
+}
+
+VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
+{
+    VIP_RETURN code;
+    uint32_t ptag;
+    if (attributes == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipSetViAttributes: no attributes (NULL)");
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return code;
+    struct via_nic *nic = vi->nic;
+    if (vi->state != VIP_STATE_IDLE)
+        code = via_fail(VIP_INVALID_STATE, "VipSetViAttributes: the VI is in %s: its partner knows it as it is",
+                        viakit_state_name((int)vi->state));
+    else
+        code = check_attributes(nic, attributes, &ptag);
+    if (code == VIP_SUCCESS) {
+        set_attributes(vi, attributes, ptag);
+        nic->region_epoch++; /* receives are posted perhaps: under the new tag they must be checked again */
+    }
+    via_leave(nic);
+    return code;
+}
+
+VIP_PVOID VipGetUserData(VIP_VI_HANDLE handle)
+{
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return NULL;
+    VIP_PVOID data = vi->user_data;
+    via_leave(vi->nic);
+    return data;
+}
+
+void VipSetUserData(VIP_VI_HANDLE handle, VIP_PVOID data)
+{
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return; /* explained; the function can say nothing */
+    vi->user_data = data;
+    via_leave(vi->nic);
 }
 
 VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)

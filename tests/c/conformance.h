@@ -67,7 +67,16 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(no_thread, CASE_NO_THREAD, NULL) \
     X(opened_twice, CASE_NO_ETH, NULL)
 
-#define ALL_CASES(X) CONNECT_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
+/* cases_peer.c */
+#define PEER_CASES(X)         \
+    X(peer_connect, 0, NULL)  \
+    X(peer_names, 0, NULL)    \
+    X(peer_mismatch, 0, NULL) \
+    X(peer_timeout, 0, NULL)  \
+    X(peer_self, CASE_NO_ETH, NULL) \
+    X(peer_crowd, 0, NULL)
+
+#define ALL_CASES(X) CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
 
 #define DECLARE(name, flags, options) \
     void name##_a(side *s);           \

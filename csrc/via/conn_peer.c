@@ -1,0 +1,427 @@
+/*
+ * Peer to peer: both sides ask (VipConnectPeerRequest), neither is server. Two requests belong together if each wants the
+ * address and the discriminator that the other has.
+ *
+ *        higher                                lower
+ *       ASKING    <---- REQUEST (peer) ------  ASKING      every request is repeated, so it does not matter who began
+ *          |      ----- REQUEST (peer) ----->    |         the lower one answers a request with its own
+ *      PROMISED   ----- ACCEPT ------------->    |         the higher one with a promise, to one at a time
+ *          |      <---- CONFIRM -------------  CONNECTED
+ *      CONNECTED        or CANCEL                          the lower one has found another partner, or given up
+ *
+ * Which of two is higher is decided by (address, port, number of the VI), on which both agree. So of two requests that cross only
+ * one becomes a promise, and where many VIs ask for the same names, who holds a promise can only wait for somebody lower: no
+ * circle of VIs can wait for each other. Whatever gets lost is repeated: REQUEST while ASKING, ACCEPT while PROMISED,
+ * CONFIRM or CANCEL in answer to a repeated ACCEPT (conn_client.c does that for both kinds of requests).
+ */
+#include "conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PROMISE_FOR (2 * VK_SECOND) /* then somebody else may have it; a CONFIRM that comes later is honoured if it can be */
+
+enum peering_state { ASKING, PROMISED, OVER };
+
+/* One VipConnectPeerRequest, until its result was collected. Belongs to its VI. */
+struct via_peering {
+    struct via_peering *next; /* all of the NIC, oldest first */
+    struct via_vi *vi;
+    enum peering_state state;
+    VIP_RETURN result; /* OVER */
+    uint32_t number;
+    uint8_t address[6]; /* of the remote station */
+    struct link_frame frame;
+    uint64_t deadline, next_send, interval;
+    unsigned long timeout_ms;
+    /* the partner that we promised to, last */
+    struct conn_to partner;
+    uint8_t partner_address[6];
+    struct wire_connect remote;
+    uint64_t promised_until;
+};
+
+/* ---------------------------------------------------------------- one request's life */
+
+static void unlink_peering(struct via_nic *nic, struct via_peering *p)
+{
+    for (struct via_peering **q = &nic->peerings; *q; q = &(*q)->next)
+        if (*q == p) {
+            *q = p->next;
+            return;
+        }
+}
+
+void conn_peer_drop(struct via_vi *vi)
+{
+    struct via_peering *p = vi->peering;
+    if (p == NULL)
+        return;
+    unlink_peering(vi->nic, p);
+    vi->peering = NULL;
+    free(p);
+}
+
+static void finish(struct via_peering *p, VIP_RETURN result)
+{
+    p->state = OVER;
+    p->result = result;
+    if (result != VIP_SUCCESS) {
+        p->vi->state = VIP_STATE_IDLE;
+        p->vi->key = 0;
+    }
+    via_wake_waiters(p->vi->nic);
+}
+
+static void connect_with(struct via_peering *p, const uint8_t address[6], const struct conn_to *to,
+                         const struct wire_connect *remote)
+{
+    conn_join(p->vi, address, to->peer, to->port, to->vi, remote);
+    p->vi->confirmed = 1;
+    p->remote = *remote;
+    finish(p, VIP_SUCCESS);
+}
+
+static void ask(struct via_nic *nic, struct via_peering *p)
+{
+    int asked = nic->ops->ask_all(nic->link, p->address, &p->frame); /* nobody there yet is nothing to complain about */
+    NIC_COUNT(nic, frames_sent, asked > 0 ? asked : asked < 0);
+    p->next_send = nic->now + p->interval;
+    p->interval = conn_longer(p->interval);
+}
+
+static void promise(struct via_peering *p)
+{
+    struct wire_connect body = p->frame.block.connect;
+    body.request = p->remote.request;
+    conn_say(p->vi->nic, &p->partner, WIRE_ACCEPT, p->vi->number, 0, &body);
+}
+
+/* ---------------------------------------------------------------- a request comes in */
+
+/* Does the frame ask for what we have, and have what we ask for? */
+static int belongs(const struct via_peering *p, const struct conn_frame *f)
+{
+    const struct wire_connect *own = &p->frame.block.connect;
+    const uint8_t *names = p->frame.block.bytes + sizeof *own; /* what we want, then what we have */
+    if (p->state == OVER || memcmp(p->address, f->from, 6) != 0 || own->wanted_len != f->c.own_len ||
+        own->own_len != f->c.wanted_len)
+        return 0;
+    if (f->h->src_port == p->vi->nic->limits.port && f->h->src_vi == p->vi->number &&
+        memcmp(f->from, p->vi->nic->limits.address, 6) == 0)
+        return 0; /* ourselves */
+    return memcmp(names, f->names + f->c.wanted_len, own->wanted_len) == 0 &&
+           memcmp(names + own->wanted_len, f->names, own->own_len) == 0;
+}
+
+static int promised_to(const struct via_peering *p, const struct conn_frame *f)
+{
+    return p->remote.request == f->c.request && p->remote.key == f->c.key && p->partner.port == f->h->src_port &&
+           memcmp(p->partner_address, f->from, 6) == 0;
+}
+
+static struct via_peering *counterpart(struct via_nic *nic, const struct conn_frame *f)
+{
+    struct via_peering *first = NULL;
+    for (struct via_peering *p = nic->peerings; p; p = p->next) {
+        if (!belongs(p, f))
+            continue;
+        if (p->state == PROMISED && promised_to(p, f))
+            return p; /* it has not heard our ACCEPT */
+        if (p->state == ASKING && first == NULL)
+            first = p;
+    }
+    return first;
+}
+
+static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, const struct conn_frame *f)
+{
+    int order = memcmp(nic->limits.address, f->from, 6);
+    if (order == 0)
+        order = (int)nic->limits.port - (int)f->h->src_port;
+    return order ? order > 0 : vi->number > f->h->src_vi;
+}
+
+/* The two VIs do not fit together: both requests end with the same code, and whoever has not heard it yet is told when it
+ * asks again. */
+static void refuse(struct via_nic *nic, const struct conn_to *to, uint32_t request, VIP_RETURN code)
+{
+    conn_say(nic, to, WIRE_REJECT, 0, (uint32_t)code, &(struct wire_connect){.request = request});
+}
+
+static VIP_RETURN refused_before(const struct via_nic *nic, uint32_t request)
+{
+    for (size_t i = 0; i < VIA_PEER_REFUSALS; i++)
+        if (nic->peer_refusals[i].request == request)
+            return (VIP_RETURN)nic->peer_refusals[i].code;
+    return VIP_SUCCESS;
+}
+
+void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
+{
+    if (!conn_route(nic, f))
+        return;
+    struct conn_to to = {f->peer, f->h->src_port, f->h->src_vi, f->c.key};
+    VIP_RETURN code = refused_before(nic, f->c.request);
+    if (code != VIP_SUCCESS) {
+        refuse(nic, &to, f->c.request, code);
+        return;
+    }
+    struct via_peering *p = counterpart(nic, f);
+    if (p == NULL)
+        return; /* silence: it will ask again, and perhaps we shall have asked then */
+    code = conn_check_fit("VipConnectPeerRequest", p->vi, &f->c);
+    if (code != VIP_SUCCESS) {
+        nic->peer_refusals[nic->n_peer_refusals++ % VIA_PEER_REFUSALS] =
+            (struct via_peer_refusal){f->c.request, (uint32_t)code};
+        refuse(nic, &to, f->c.request, code);
+        finish(p, code);
+        return;
+    }
+    if (!we_are_higher(nic, p->vi, f)) { /* all that it needs is our request; the broadcast one may have come too early */
+        p->frame.header.dst_port = f->h->src_port;
+        via_link_send(nic, f->peer, &p->frame, 1);
+        return;
+    }
+    if (p->state == ASKING) {
+        p->state = PROMISED;
+        p->partner = to;
+        memcpy(p->partner_address, f->from, 6);
+        p->remote = f->c;
+        p->interval = CONN_REPEAT_FIRST;
+        p->next_send = nic->now + p->interval;
+        p->promised_until = nic->now + PROMISE_FOR;
+        via_timer(nic, p->next_send);
+    }
+    promise(p);
+}
+
+/* ---------------------------------------------------------------- answers come in */
+
+/* The peer request that an answer is for. */
+static struct via_peering *asked_by(struct via_nic *nic, const struct conn_frame *f)
+{
+    for (struct via_peering *p = nic->peerings; p; p = p->next)
+        if (p->state != OVER && p->number == f->c.request && p->vi->number == f->h->dst_vi && p->vi->key == f->h->key)
+            return p;
+    return NULL;
+}
+
+int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
+{
+    struct via_peering *p = asked_by(nic, f);
+    if (p == NULL || !conn_route(nic, f))
+        return p != NULL;
+    if (p->state == PROMISED)
+        return 1; /* first we must hear from the one we promised to; this one will ask again */
+    if (conn_check_fit("VipConnectPeerRequest", p->vi, &f->c) != VIP_SUCCESS)
+        return 1; /* a partner of ours has checked that: somebody is lying */
+    struct conn_to to = {f->peer, f->h->src_port, f->h->src_vi, 0};
+    uint32_t key = p->vi->key;
+    connect_with(p, f->from, &to, &f->c);
+    conn_say_to_server(nic, to.peer, to.port, p->vi->number, p->number, key, WIRE_CONFIRM);
+    return 1;
+}
+
+int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
+{
+    struct via_peering *p = asked_by(nic, f);
+    if (p == NULL || kind != WIRE_REJECT)
+        return p != NULL;
+    VIP_RETURN code = (VIP_RETURN)f->h->immediate;
+    if (code != VIP_INVALID_RELIABILITY_LEVEL && code != VIP_INVALID_MTU && code != VIP_INVALID_QOS)
+        code = VIP_REJECT;
+    finish(p, code);
+    return 1;
+}
+
+int conn_peer_says(struct via_nic *nic, const struct conn_frame *f, int kind)
+{
+    struct via_peering *p = nic->peerings;
+    while (p && (p->state == OVER || !promised_to(p, f)))
+        p = p->next;
+    if (p == NULL)
+        return 0;
+    if (kind == WIRE_CONFIRM)
+        connect_with(p, p->partner_address, &p->partner, &p->remote);
+    else if (p->state == PROMISED) {
+        p->state = ASKING;
+        p->interval = CONN_REPEAT_FIRST;
+        ask(nic, p);
+        via_timer(nic, p->next_send);
+    }
+    return 1;
+}
+
+/* ---------------------------------------------------------------- time, and the end */
+
+void conn_peer_timers(struct via_nic *nic)
+{
+    for (struct via_peering *p = nic->peerings; p; p = p->next) {
+        if (p->state == OVER)
+            continue;
+        if (p->deadline <= nic->now) {
+            finish(p, VIP_TIMEOUT);
+            continue;
+        }
+        if (p->state == PROMISED && p->promised_until <= nic->now) {
+            p->state = ASKING;
+            p->interval = CONN_REPEAT_FIRST;
+        }
+        if (p->next_send <= nic->now && p->state == ASKING)
+            ask(nic, p);
+        else if (p->next_send <= nic->now) {
+            promise(p);
+            p->interval = conn_longer(p->interval);
+            p->next_send = nic->now + p->interval;
+        }
+        via_timer(nic, p->next_send < p->deadline ? p->next_send : p->deadline);
+    }
+}
+
+void conn_peer_lost(struct via_nic *nic, struct link_peer *peer)
+{
+    for (struct via_peering *p = nic->peerings; p; p = p->next)
+        if (p->partner.peer == peer && p->state != OVER) {
+            p->state = ASKING;
+            p->partner = (struct conn_to){0};
+            p->remote = (struct wire_connect){0};
+        }
+}
+
+/* ---------------------------------------------------------------- the calls */
+
+VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote,
+                                 VIP_ULONG timeout)
+{
+    VIP_RETURN code = conn_check_addresses("VipConnectPeerRequest", local, remote, timeout);
+    if (code)
+        return code;
+    if (local == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "VipConnectPeerRequest: no local address (NULL): the peer asks for it");
+    struct via_peering *p = calloc(1, sizeof *p);
+    if (p == NULL)
+        return via_fail(VIP_ERROR_RESOURCE, "VipConnectPeerRequest: memory is exhausted");
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL) {
+        free(p);
+        return code;
+    }
+    struct via_nic *nic = vi->nic;
+    if (vi->state != VIP_STATE_IDLE)
+        code = via_fail(VIP_INVALID_STATE, "VipConnectPeerRequest: the VI is in %s: it must be idle",
+                        viakit_state_name((int)vi->state));
+    else if (local->HostAddressLen == 6 && memcmp(local->HostAddress, nic->limits.address, 6) != 0)
+        code = via_fail(VIP_INVALID_PARAMETER,
+                        "VipConnectPeerRequest: the local address is not this NIC's: use its LocalNicAddress");
+    if (code) {
+        via_leave(nic);
+        free(p);
+        return code;
+    }
+    conn_peer_drop(vi); /* a result that nobody asked for */
+    struct via_peering **end = &nic->peerings;
+    while (*end)
+        end = &(*end)->next;
+    *end = vi->peering = p;
+    p->vi = vi;
+    p->number = conn_random();
+    p->timeout_ms = timeout;
+    memcpy(p->address, remote->HostAddress, 6);
+    conn_prepare_request(vi, p->number, local, remote, &p->frame);
+    p->frame.block.connect.mode = WIRE_MODE_PEER;
+    vi->state = VIP_STATE_CONNECT_PENDING;
+    nic->now = vk_now();
+    p->deadline = vk_deadline(timeout);
+    p->interval = CONN_REPEAT_FIRST;
+    ask(nic, p);
+    via_timer(nic, p->next_send < p->deadline ? p->next_send : p->deadline);
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+static VIP_RETURN explain(const char *function, const struct via_peering *p)
+{
+    switch (p->result) {
+    case VIP_SUCCESS:
+        return VIP_SUCCESS;
+    case VIP_TIMEOUT:
+        return via_fail(VIP_TIMEOUT, "%s: no peer asked for this VI within %lu ms", function, p->timeout_ms);
+    default:
+        return via_fail(p->result, "%s: the two VIs differ: %s", function, viakit_return_text((int)p->result));
+    }
+}
+
+/* The result is there: the program has it now, and the request is over. */
+static VIP_RETURN collect(const char *function, struct via_vi *vi, VIP_VI_ATTRIBUTES *attributes)
+{
+    struct via_peering *p = vi->peering;
+    VIP_RETURN code = explain(function, p);
+    if (code == VIP_SUCCESS)
+        conn_attributes(&p->remote, attributes);
+    conn_peer_drop(vi);
+    return code;
+}
+
+static VIP_RETURN nothing_asked(const char *function)
+{
+    return via_fail(VIP_INVALID_STATE, "%s: no peer request is under way on this VI: VipConnectPeerRequest first",
+                    function);
+}
+
+VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
+{
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return code;
+    struct via_nic *nic = vi->nic;
+    if (vi->peering && vi->peering->state != OVER && via_drive(nic) == 0)
+        via_drive_slow(nic); /* seldom called: it may look at the clock each time */
+    if (vi->peering == NULL)
+        code = nothing_asked("VipConnectPeerDone");
+    else if (vi->peering->state != OVER)
+        code = VIP_NOT_DONE;
+    else
+        code = collect("VipConnectPeerDone", vi, attributes);
+    via_leave(nic);
+    return code;
+}
+
+/* A thread in VipConnectPeerWait. The request may be withdrawn meanwhile, or the VI destroyed. */
+struct patience {
+    const struct via_vi *vi;
+    uint32_t generation, number;
+};
+
+static int still_there(const struct patience *p)
+{
+    return vk_object_is(&p->vi->object, p->generation) && p->vi->peering && p->vi->peering->number == p->number;
+}
+
+static int decided(void *argument)
+{
+    const struct patience *p = argument;
+    return !still_there(p) || p->vi->peering->state == OVER;
+}
+
+VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
+{
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return code;
+    struct via_nic *nic = vi->nic;
+    if (vi->peering == NULL) {
+        via_leave(nic);
+        return nothing_asked("VipConnectPeerWait");
+    }
+    struct patience p = {vi, vi->object.generation, vi->peering->number};
+    code = via_wait_owned(nic, VIP_INFINITE, decided, &p); /* the request's own time-out ends it */
+    if (code == VIP_SUCCESS && !still_there(&p))
+        code = via_fail(VIP_TIMEOUT, "VipConnectPeerWait: the request was withdrawn by another thread");
+    else if (code == VIP_SUCCESS)
+        code = collect("VipConnectPeerWait", vi, attributes);
+    via_leave(nic);
+    return code;
+}

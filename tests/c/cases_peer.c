@@ -1,0 +1,349 @@
+/*
+ * cases_peer.c - connections between equals: both sides call VipConnectPeerRequest.
+ *
+ * Neither side is client or server; A and B do the same, or begin in another order.
+ */
+#include <sys/mman.h>
+
+#include "conformance.h"
+
+static VIP_RETURN request_named(endpoint *e, const char *own, const char *wanted, VIP_ULONG timeout_ms)
+{
+    side *s = e->s;
+    address local, remote;
+    make_address(&local, s->attr.LocalNicAddress, own, strlen(own));
+    make_address(&remote, s->peer_host, wanted, strlen(wanted));
+    return VipConnectPeerRequest(e->vi, &local.net, &remote.net, timeout_ms);
+}
+
+/* By "NAME a" and "NAME b". */
+static void request(endpoint *e, const char *name, VIP_ULONG timeout_ms)
+{
+    char own[32], wanted[32];
+    snprintf(own, sizeof(own), "%s %c", name, "ab"[e->s->role]);
+    snprintf(wanted, sizeof(wanted), "%s %c", name, "ba"[e->s->role]);
+    CHECK_OK(request_named(e, own, wanted, timeout_ms));
+}
+
+static VIP_RETURN poll_done(endpoint *e, VIP_VI_ATTRIBUTES *attr)
+{
+    VIP_RETURN r;
+    double end = check_now() + CHECK_WAIT_S;
+    while ((r = VipConnectPeerDone(e->vi, attr)) == VIP_NOT_DONE) {
+        if (check_now() > end)
+            FAIL("VipConnectPeerDone says NOT_DONE after %d s", CHECK_WAIT_S);
+        sched_yield();
+    }
+    return r;
+}
+
+/* One message each way, at the same time. */
+static void swap(endpoint *e, uint64_t mine, uint64_t *theirs)
+{
+    VIP_DESCRIPTOR *sd = descriptor(e, 1), *rd = descriptor(e, 1);
+    uint8_t *out = buffer(e, 8), *in = buffer(e, 8);
+    memcpy(out, &mine, 8);
+    post_recv(e, prep_recv(e, rd, in, 8));
+    SIDE_SYNC(e->s, 300);
+    post_send(e, prep_send(e, sd, out, 8));
+    reap_send(e, sd, VIP_STATUS_OP_SEND);
+    reap_recv(e, rd, VIP_STATUS_OP_RECEIVE);
+    memcpy(theirs, in, 8);
+}
+
+/* ---- peer_connect: every level, polled and waiting, both at once or one after the other */
+
+static void peer_connect_both(side *s)
+{
+    for (int i = 0; i < s->n_levels; i++)
+        for (int how = 0; how < 4; how++) {
+            endpoint e;
+            VIP_VI_ATTRIBUTES attr;
+            uint64_t theirs;
+            endpoint_open(&e, s, s->levels[i], 4096);
+            CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_STATE);
+            CHECK_RET(VipConnectPeerWait(e.vi, &attr), VIP_INVALID_STATE);
+            SIDE_SYNC(s, 1);
+            if (how == 1 + (int)s->role) { /* the other one first */
+                SIDE_SYNC(s, 2);
+                request(&e, "peer", 1000 * CHECK_WAIT_S);
+            } else {
+                request(&e, "peer", 1000 * CHECK_WAIT_S);
+                CHECK_RET(request_named(&e, "x", "y", 1000), VIP_INVALID_STATE);
+                if (how == 2 - (int)s->role) {
+                    CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_NOT_DONE);
+                    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECT_PENDING);
+                    SIDE_SYNC(s, 2);
+                }
+            }
+            memset(&attr, 0xEE, sizeof(attr));
+            CHECK_OK(how & 1 ? VipConnectPeerWait(e.vi, &attr) : poll_done(&e, &attr));
+            CHECK_EQ(attr.ReliabilityLevel, s->levels[i]);
+            CHECK_EQ(attr.MaxTransferSize, s->attr.MaxTransferSize);
+            CHECK_EQ(attr.EnableRdmaWrite, VIP_TRUE);
+            CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_STATE); /* the result is given once */
+            swap(&e, s->role, &theirs);
+            CHECK_EQ(theirs, !s->role);
+            endpoint_disconnect(&e);
+            endpoint_close(&e);
+        }
+}
+
+void peer_connect_a(side *s)
+{
+    peer_connect_both(s);
+}
+
+void peer_connect_b(side *s)
+{
+    peer_connect_both(s);
+}
+
+/* ---- peer_names: both addresses and both discriminators must match; NULL and odd arguments */
+
+static void peer_names_both(side *s)
+{
+    endpoint e, wrong, client;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    uint64_t theirs;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_open(&wrong, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_open(&client, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    make_address(&local, s->attr.LocalNicAddress, "x", 1);
+    make_address(&remote, s->peer_host, "x", 1);
+    CHECK_RET(VipConnectPeerRequest(NULL, &local.net, &remote.net, 100), VIP_INVALID_PARAMETER);
+    CHECK_RET(VipConnectPeerRequest(e.vi, &local.net, NULL, 100), VIP_INVALID_PARAMETER);
+    CHECK_RET(VipConnectPeerRequest(e.vi, NULL, &remote.net, 100), VIP_INVALID_PARAMETER);
+    CHECK_RET(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 0), VIP_INVALID_PARAMETER);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    /* "wrong" wants the right name but has another, on both sides: the two do not find each other, nor anybody else. */
+    CHECK_OK(request_named(&wrong, "mine", s->role == SIDE_A ? "names b" : "names a", 2000 * CHECK_WAIT_S));
+    request(&e, "names", 1000 * CHECK_WAIT_S);
+    CHECK_OK(VipConnectPeerWait(e.vi, NULL));
+    swap(&e, s->role, &theirs);
+    CHECK_EQ(theirs, !s->role);
+    CHECK_RET(VipConnectPeerDone(wrong.vi, &attr), VIP_NOT_DONE);
+    SIDE_SYNC(s, 1);
+    /* A client finds no peer: it looks for a server. */
+    make_address(&remote, s->peer_host, "mine", 4);
+    CHECK_RET(VipConnectRequest(client.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
+    SIDE_SYNC(s, 2);
+    CHECK_OK(VipDisconnect(wrong.vi));
+    CHECK_EQ(vi_state(wrong.vi), VIP_STATE_IDLE);
+    CHECK_RET(VipConnectPeerDone(wrong.vi, &attr), VIP_INVALID_STATE);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+    endpoint_close(&wrong);
+    endpoint_close(&client);
+}
+
+void peer_names_a(side *s)
+{
+    peer_names_both(s);
+}
+
+void peer_names_b(side *s)
+{
+    peer_names_both(s);
+}
+
+/* ---- peer_mismatch: VIs that do not fit are told so on both sides, and can be used again */
+
+static void peer_mismatch_both(side *s)
+{
+    static const VIP_RETURN expected[3] = {VIP_INVALID_RELIABILITY_LEVEL, VIP_INVALID_MTU, VIP_INVALID_QOS};
+    for (int i = 0; i < 3; i++) {
+        endpoint e;
+        VIP_VI_ATTRIBUTES attr;
+        uint64_t theirs;
+        int odd = s->role == SIDE_B;
+        endpoint_open_with(&e, s, odd && i == 0 ? VIP_SERVICE_RELIABLE_RECEPTION : VIP_SERVICE_RELIABLE_DELIVERY, 4096,
+                           odd && i == 1 ? 32768 : 65536, NULL, NULL);
+        if (i == 2) {
+            attr = e.attr;
+            attr.QoS = (VIP_QOS)(uintptr_t)(odd ? 1 : 2);
+            CHECK_OK(VipSetViAttributes(e.vi, &attr));
+        }
+        request(&e, "unlike", 1000 * CHECK_WAIT_S);
+        CHECK_RET(i & 1 ? VipConnectPeerWait(e.vi, &attr) : poll_done(&e, &attr), expected[i]);
+        CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+        endpoint_close(&e);
+        endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+        request(&e, "alike", 1000 * CHECK_WAIT_S);
+        CHECK_OK(VipConnectPeerWait(e.vi, &attr));
+        swap(&e, s->role, &theirs);
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+void peer_mismatch_a(side *s)
+{
+    peer_mismatch_both(s);
+}
+
+void peer_mismatch_b(side *s)
+{
+    peer_mismatch_both(s);
+}
+
+/* ---- peer_timeout: nobody asks back; withdrawn by another thread; closed with the NIC */
+
+static void *wait_in_vain(void *p)
+{
+    endpoint *e = p;
+    VIP_VI_ATTRIBUTES attr;
+    CHECK_RET(VipConnectPeerWait(e->vi, &attr), VIP_TIMEOUT);
+    return NULL;
+}
+
+static void peer_timeout_both(side *s)
+{
+    endpoint e;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_DESCRIPTOR *d;
+    pthread_t thread;
+    uint64_t theirs;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    CHECK_OK(request_named(&e, "alone", "nobody", 20));
+    CHECK_RET(VipConnectPeerWait(e.vi, &attr), VIP_TIMEOUT);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    CHECK_OK(request_named(&e, "alone", "nobody", 20));
+    CHECK_RET(poll_done(&e, &attr), VIP_TIMEOUT);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    /* Pending: what the program may do with the VI, and that Disconnect takes the request back. */
+    d = descriptor(&e, 0);
+    post_recv(&e, prep_recv(&e, d, NULL, 0));
+    CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE));
+    CHECK_RET(VipDestroyVi(e.vi), VIP_ERROR_RESOURCE);
+    CHECK_EQ(pthread_create(&thread, NULL, wait_in_vain, &e), 0);
+    CHECK_OK(VipDisconnect(e.vi));
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    reap_recv(&e, d, VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
+    CHECK_OK(request_named(&e, "alone", "nobody", 20)); /* for the thread, if it comes too late for the first */
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    wait_state(&e, VIP_STATE_IDLE);
+    request(&e, "not alone", 1000 * CHECK_WAIT_S);
+    CHECK_OK(VipConnectPeerWait(e.vi, &attr));
+    swap(&e, s->role, &theirs);
+    endpoint_disconnect(&e);
+    CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE)); /* endpoint_close takes it back */
+    endpoint_close(&e);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE));
+    SIDE_SYNC(s, 1);
+    CHECK_OK(VipCloseNic(s->nic));
+    CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_PARAMETER);
+    CHECK_OK(viakit_open_nic(s->device, &s->options, &s->nic));
+    if (!s->link->mapped) /* else the memory went with the NIC */
+        munmap(e.mem, e.size);
+    free(e.buffers);
+}
+
+void peer_timeout_a(side *s)
+{
+    peer_timeout_both(s);
+}
+
+void peer_timeout_b(side *s)
+{
+    peer_timeout_both(s);
+}
+
+/* ---- peer_self: two VIs of one process, on one NIC (loop) or on two */
+
+static void peer_self_both(side *s)
+{
+    endpoint e[2];
+    side other = *s;
+    address local;
+    char name[32];
+    VIP_NIC_HANDLE second = NULL;
+    VIP_DESCRIPTOR *sd, *rd;
+    if (s->link->kind != ON_LOOP) {
+        CHECK_OK(viakit_open_nic(s->device, &s->options, &second));
+        other.nic = second;
+    }
+    snprintf(name, sizeof(name), "self of %c", "AB"[s->role]);
+    make_address(&local, s->attr.LocalNicAddress, name, strlen(name));
+    endpoint_open(&e[0], s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_open(&e[1], &other, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(VipConnectPeerRequest(e[i].vi, &local.net, &local.net, 1000 * CHECK_WAIT_S));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(VipConnectPeerWait(e[i].vi, NULL));
+    rd = descriptor(&e[1], 1);
+    post_recv(&e[1], prep_recv(&e[1], rd, buffer(&e[1], 100), 100));
+    sd = descriptor(&e[0], 1);
+    post_send(&e[0], prep_send(&e[0], sd, buffer(&e[0], 100), 100));
+    reap_recv(&e[1], rd, VIP_STATUS_OP_RECEIVE);
+    reap_send(&e[0], sd, VIP_STATUS_OP_SEND);
+    endpoint_close(&e[0]);
+    endpoint_close(&e[1]);
+    if (second)
+        CHECK_OK(VipCloseNic(second));
+}
+
+void peer_self_a(side *s)
+{
+    peer_self_both(s);
+}
+
+void peer_self_b(side *s)
+{
+    peer_self_both(s);
+}
+
+/* ---- peer_crowd: many VIs on each side ask by the same names: each finds one partner */
+
+#define CROWD 8
+
+static void peer_crowd_both(side *s)
+{
+    endpoint e[CROWD];
+    unsigned seen = 0;
+    for (int i = 0; i < CROWD; i++)
+        endpoint_open(&e[i], s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    SIDE_SYNC(s, 1);
+    for (int i = 0; i < CROWD; i++)
+        request(&e[i], "crowd", 1000 * CHECK_WAIT_S);
+    for (int i = 0; i < CROWD; i++)
+        CHECK_OK(VipConnectPeerWait(e[i].vi, NULL));
+    for (int i = 0; i < CROWD; i++) {
+        VIP_DESCRIPTOR *rd = descriptor(&e[i], 1);
+        post_recv(&e[i], prep_recv(&e[i], rd, buffer(&e[i], 4), 4));
+    }
+    SIDE_SYNC(s, 2);
+    for (int i = 0; i < CROWD; i++) {
+        VIP_DESCRIPTOR *sd = descriptor(&e[i], 1);
+        uint8_t *out = buffer(&e[i], 4);
+        int mine = i + 1000 * (int)s->role;
+        memcpy(out, &mine, 4);
+        post_send(&e[i], prep_send(&e[i], sd, out, 4));
+        reap_send(&e[i], sd, VIP_STATUS_OP_SEND);
+    }
+    for (int i = 0; i < CROWD; i++) {
+        VIP_DESCRIPTOR *d = next_recv(&e[i]);
+        int theirs;
+        CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
+        memcpy(&theirs, d->DS[0].Local.Data.Address, 4);
+        theirs -= 1000 * !s->role;
+        CHECK(theirs >= 0 && theirs < CROWD);
+        CHECK(!(seen & 1u << theirs));
+        seen |= 1u << theirs;
+    }
+    SIDE_SYNC(s, 3);
+    for (int i = 0; i < CROWD; i++)
+        endpoint_close(&e[i]);
+}
+
+void peer_crowd_a(side *s)
+{
+    peer_crowd_both(s);
+}
+
+void peer_crowd_b(side *s)
+{
+    peer_crowd_both(s);
+}
