@@ -2,7 +2,9 @@
 #   make test PYTHON=/usr/bin/python3.12 CC=clang     another interpreter or compiler
 #   make test ARGS='-k via -x'                        arguments for pytest
 
-.PHONY: help setup demo test bench lint ctest asan tsan docs lab clean
+SECONDS ?= 60
+
+.PHONY: help setup demo test bench lint ctest asan tsan fuzz docs lab clean
 
 help: ; @sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv ## make .venv and install viakit into it
@@ -13,6 +15,7 @@ lint: ; @tools/setup-venv dev && tools/lint ## formatters and linters, in check 
 ctest: setup ; @tools/ctest plain ## C tests
 asan: setup ; @tools/ctest asan ## C tests under AddressSanitizer and UBSan
 tsan: setup ; @tools/ctest tsan ## C tests under ThreadSanitizer
+fuzz: setup ; @tools/fuzz $(SECONDS) ## hostile input made up by libFuzzer, SECONDS=60 per target, and how much of it
 docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
 lab: ; @tools/setup-venv lab && .venv/bin/jupyter lab ## JupyterLab with viakit
 clean: ; @rm -rf .venv .setup.lock build viakit-demo .pytest_cache .ruff_cache .hypothesis .benchmarks .mypy_cache ## all that the above have made

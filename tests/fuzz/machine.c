@@ -1,0 +1,812 @@
+/* See machine.h. */
+#include "machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "hollow.h"
+
+#define N_SLOTS 8       /* receives, and sends, that can be posted at a time */
+#define RECV_BYTES 512  /* room of a receive's buffer */
+#define SEND_BYTES 2048 /* longest message we send: eight frames */
+#define MAX_TRANSFER 2000
+#define CHUNK 256 /* the peer takes frames of so many bytes */
+#define GUARD 192
+#define MAX_OPS 24
+#define FILL 0x3C
+#define PEER_KEY 0x11223344u
+#define PEER_PSN 0xFFFFFFF8u /* sequence numbers wrap soon */
+#define PEER_PORT 9
+#define PEER_VI 3
+
+/* ---------------------------------------------------------------- memory */
+
+/* What peers may aim at. Everything between and behind is guard. */
+enum { AREA_WRITE, AREA_READ, AREA_OTHER_TAG, AREA_STALE, AREA_RECV, AREA_SEND, AREA_DESC, N_AREAS };
+
+struct memory {
+    uint8_t guard0[GUARD];
+    uint8_t granted[1024]; /* AREA_WRITE: grants writes */
+    uint8_t guard1[GUARD];
+    uint8_t read_only[1024];
+    uint8_t guard2[GUARD];
+    uint8_t other_tag[1024]; /* grants writes, but to another tag */
+    uint8_t guard3[GUARD];
+    uint8_t stale[1024]; /* was registered, with the right to write */
+    uint8_t guard4[GUARD];
+    struct {
+        uint8_t bytes[RECV_BYTES], guard[GUARD];
+    } recv[N_SLOTS]; /* registered as a whole; only posted bytes may change */
+    uint8_t send[SEND_BYTES];
+    uint8_t guard5[GUARD];
+    struct {
+        VIP_DESCRIPTOR d;
+        VIP_DATA_SEGMENT more[2];
+        uint8_t guard[32];
+    } __attribute__((aligned(64))) recv_desc[N_SLOTS], send_desc[N_SLOTS];
+    VIP_DESCRIPTOR bystander;
+    uint8_t bystander_bytes[256];
+    uint8_t guard6[GUARD];
+};
+
+struct slot {
+    int posted;
+    uint32_t len;
+    VIP_DESCRIPTOR copy; /* as posted: the segments must not change */
+};
+
+/* One NIC with all that an input needs; made once. */
+struct world {
+    struct hollow h;
+    struct memory *m;
+    VIP_PROTECTION_HANDLE tag, second_tag;
+    VIP_MEM_HANDLE handles[N_AREAS];
+    VIP_CQ_HANDLE cq;
+    struct via_vi *vis[3][2]; /* by level, by right to write */
+    struct via_vi *bystander;
+};
+
+static viakit_live live_at_rest; /* objects while no input runs */
+static struct world worlds[HOLLOW_KINDS];
+
+/* The present input. */
+struct machine {
+    const uint8_t *p, *end;
+    struct world *w;
+    struct via_vi *vi, *other; /* the one under attack, and one that may get connected as well */
+    int depth, n_ops;
+    int may_write;     /* some VI with the right was connected */
+    int bystander_hit; /* a frame knew the bystander's key */
+    int reregister;
+    VIP_CONN_HANDLE held; /* a request that ConnectWait gave us */
+    struct slot recv[N_SLOTS], send[N_SLOTS];
+};
+
+static uint32_t u8(struct machine *m)
+{
+    return m->p < m->end ? *m->p++ : 0;
+}
+
+static uint32_t u16(struct machine *m)
+{
+    uint32_t low = u8(m);
+    return low | u8(m) << 8;
+}
+
+static uint8_t *area(struct world *w, int which, size_t *len)
+{
+    struct memory *m = w->m;
+    uint8_t *const at[N_AREAS] = {m->granted,         m->read_only,       m->other_tag,           m->stale,
+                                  (uint8_t *)m->recv, (uint8_t *)m->send, (uint8_t *)m->recv_desc};
+    const size_t sizes[N_AREAS] = {sizeof m->granted,
+                                   sizeof m->read_only,
+                                   sizeof m->other_tag,
+                                   sizeof m->stale,
+                                   sizeof m->recv,
+                                   sizeof m->send,
+                                   (size_t)((uint8_t *)&m->guard6 - (uint8_t *)m->recv_desc)};
+    *len = sizes[which];
+    return at[which];
+}
+
+static VIP_MEM_HANDLE register_area(struct world *w, int which)
+{
+    size_t len;
+    uint8_t *p = area(w, which, &len);
+    VIP_MEM_ATTRIBUTES a = {.Ptag = which == AREA_OTHER_TAG ? w->second_tag : w->tag,
+                            .EnableRdmaWrite = which == AREA_WRITE || which == AREA_OTHER_TAG || which == AREA_STALE,
+                            .EnableRdmaRead = which == AREA_READ};
+    HOLLOW_CHECK(VipRegisterMem(w->h.handle, p, len, &a, &w->handles[which]) == VIP_SUCCESS, "%s", viakit_last_error());
+    return w->handles[which];
+}
+
+static int all_fill(const uint8_t *p, size_t len)
+{
+    static uint8_t fill[RECV_BYTES + GUARD + 1024];
+    if (fill[0] == 0)
+        memset(fill, FILL, sizeof fill);
+    return memcmp(p, fill, len) == 0;
+}
+
+#define CHECK_FILL(field) HOLLOW_CHECK(all_fill(m->field, sizeof m->field), "bytes of " #field " were overwritten")
+
+/* Every byte that nobody may write is as it was. */
+static void check_memory(const struct machine *x)
+{
+    struct memory *m = x->w->m;
+    CHECK_FILL(guard0);
+    CHECK_FILL(guard1);
+    CHECK_FILL(read_only);
+    CHECK_FILL(guard2);
+    CHECK_FILL(other_tag);
+    CHECK_FILL(guard3);
+    CHECK_FILL(stale);
+    CHECK_FILL(guard4);
+    CHECK_FILL(guard5);
+    CHECK_FILL(guard6);
+    if (!x->may_write)
+        CHECK_FILL(granted);
+    else
+        memset(m->granted, FILL, sizeof m->granted);
+    for (int i = 0; i < N_SLOTS; i++) {
+        HOLLOW_CHECK(all_fill(m->recv[i].bytes, sizeof m->recv[i]), "bytes of receive buffer %d that was not posted",
+                     i);
+        HOLLOW_CHECK(all_fill(m->recv_desc[i].guard, 32) && all_fill(m->send_desc[i].guard, 32), "behind descriptor %d",
+                     i);
+    }
+    if (!x->bystander_hit)
+        CHECK_FILL(bystander_bytes);
+}
+
+/* ---------------------------------------------------------------- frames */
+
+static void deliver(struct machine *x, uint8_t *frame, size_t len)
+{
+    struct hollow *h = &x->w->h;
+    struct wire_header f;
+    uint64_t frames = h->n_sent, bytes = h->bytes_sent;
+    int ours = h->nic->deferred != NULL; /* an older answer may go with it */
+    if (len >= sizeof f) {
+        memcpy(&f, frame, sizeof f);
+        struct via_vi *vi = f.dst_vi < VIA_MAX_VI ? h->nic->vi_by_number[f.dst_vi] : NULL;
+        ours |= vi && (vi->key == f.key || vi->peer_key == f.immediate);
+        if (vi && vi == x->w->bystander && (vi->key == f.key || vi->peer_key == f.immediate))
+            x->bystander_hit = 1;
+    }
+    hollow_deliver(h, frame, len);
+    frames = h->n_sent - frames;
+    bytes = h->bytes_sent - bytes;
+    HOLLOW_CHECK(frames <= 64, "%lu frames sent because of one", (unsigned long)frames);
+    HOLLOW_CHECK(ours || (frames <= 1 && bytes <= len), "%zu bytes of a stranger were answered by %lu in %lu frames",
+                 len, (unsigned long)bytes, (unsigned long)frames);
+}
+
+static void seal(uint8_t *frame, size_t len)
+{
+    struct wire_header h;
+    memcpy(&h, frame, sizeof h);
+    h.flags |= WIRE_FLAG_CRC;
+    h.crc = 0;
+    h.crc = vk_crc32c(vk_crc32c(0, &h, sizeof h), frame + sizeof h, len - sizeof h);
+    memcpy(frame, &h, sizeof h);
+}
+
+/* What is to be wrong with a frame. */
+enum {
+    BAD_CRC = 1,
+    BAD_KEY = 2,
+    BAD_VI = 4,
+    BAD_PORT = 8,
+    BAD_VERSION = 16,
+    BAD_LEN = 32,
+    TO_OTHER = 64,
+    NO_CRC = 128
+};
+
+static uint64_t aim(struct machine *x, VIP_MEM_HANDLE *handle)
+{
+    uint32_t which = u8(x), offset = u16(x);
+    size_t len;
+    uint8_t *p = area(x->w, (int)(which & 15) % N_AREAS, &len);
+    *handle = x->w->handles[(which & 15) % N_AREAS];
+    if (which & 0x10)
+        *handle += 0x10000; /* the next generation */
+    if (which & 0x20)
+        *handle = offset << 16 | which;
+    uint64_t base = (uint64_t)(uintptr_t)(which & 0x40 ? p + len : p);
+    return (which & 0x80 ? 0 - (uint64_t)offset : base) + (uint64_t)(int64_t)(int16_t)offset;
+}
+
+/* The block of an RDMA write: area, offset, length. */
+static size_t put_write(struct machine *x, uint8_t *p)
+{
+    struct wire_write w;
+    w.address = aim(x, &w.handle);
+    w.len = u16(x);
+    if (w.len & 0x8000)
+        w.len = (uint32_t)(int16_t)w.len; /* lengths near 4 GiB */
+    memcpy(p, &w, sizeof w);
+    return sizeof w;
+}
+
+/* References into "the peer's memory": odd addresses cannot be read. */
+static size_t put_references(struct machine *x, uint8_t *p)
+{
+    uint32_t n = u8(x) & 7;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t len = u16(x);
+        struct wire_reference r = {0x1000 + (u8(x) & 1), len & 0x8000 ? (uint64_t)(int64_t)(int16_t)len : len};
+        memcpy(p + i * sizeof r, &r, sizeof r);
+    }
+    return n * sizeof(struct wire_reference);
+}
+
+static size_t put_connect(struct machine *x, uint8_t *p, int kind)
+{
+    uint32_t what = u8(x), level = u8(x);
+    struct via_request *r = x->w->h.nic->requests;
+    struct wire_connect c = {.request = r && !(what & 1) ? r->number : 7 + (what >> 6),
+                             .key = kind == WIRE_REQUEST || kind == WIRE_ACCEPT || what & 2 ? PEER_KEY : x->vi->key,
+                             .first_psn = PEER_PSN,
+                             .max_transfer = what & 4 ? u16(x) : MAX_TRANSFER,
+                             .qos = what & 8 ? u16(x) : 0,
+                             .ptag = level >> 4,
+                             .reliability = level & 8 ? (uint16_t)(level & 7) : x->vi->attributes.ReliabilityLevel,
+                             .max_payload = what & 16 ? (uint16_t)u16(x) : CHUNK,
+                             .rdma_write = 1,
+                             .lossless = (level >> 5) & 1,
+                             .wanted_len = 1,
+                             .own_len = 1};
+    uint8_t names[2] = {'f', 'g'};
+    if (what & 32) {
+        c.wanted_len = (uint8_t)u8(x);
+        c.own_len = (uint8_t)u8(x);
+        names[0] = (uint8_t)u8(x);
+    }
+    memcpy(p, &c, sizeof c);
+    memcpy(p + sizeof c, names, 2);
+    return sizeof c + 2;
+}
+
+/* A frame that is right but for what `bad` says. */
+static void op_frame(struct machine *x)
+{
+    static uint8_t frame[HOLLOW_FRAME_MAX];
+    uint32_t kind = u8(x), bad = u8(x), flags = u8(x), turn = u8(x), len = u8(x);
+    struct via_vi *to = bad & TO_OTHER ? x->other : x->vi;
+    struct wire_header h = {.version_kind = wire_version_kind((int)(kind & 15)),
+                            .flags = (uint8_t)(flags & ~WIRE_FLAG_CRC),
+                            .dst_port = x->w->h.nic->limits.port,
+                            .dst_vi = to->number,
+                            .src_port = PEER_PORT,
+                            .src_vi = PEER_VI,
+                            .key = to->key,
+                            .immediate = kind & 0x10 ? to->peer_key : u8(x)};
+    /* turn: distances from the expected number, and from what was sent, in -8..7 */
+    h.psn = to->expected_psn + (uint32_t)((int32_t)((turn & 15) ^ 8) - 8);
+    h.ack = (kind & 0x20 ? to->high_psn : to->una_psn) + (uint32_t)((int32_t)((turn >> 4) ^ 8) - 8);
+    size_t n = sizeof h;
+    if (kind & 0x40)
+        len = u16(x) & 2047;
+    memset(frame + n, 0xEE, 16);
+    if ((kind & 15) == WIRE_WRITE && flags & WIRE_FLAG_FIRST)
+        n += put_write(x, frame + n);
+    if ((kind & 15) >= WIRE_REQUEST)
+        n += put_connect(x, frame + n, (int)(kind & 15));
+    else if (flags & WIRE_FLAG_REFERENCE)
+        n += put_references(x, frame + n);
+    else {
+        memset(frame + n, (int)turn, len);
+        n += len;
+    }
+    h.len = (uint16_t)(n - sizeof h);
+    if (bad & BAD_KEY)
+        h.key ^= 1u << (turn & 31);
+    if (bad & BAD_VI)
+        h.dst_vi = (uint16_t)u16(x);
+    if (bad & BAD_PORT)
+        h.dst_port = (uint16_t)(turn & 1 ? 0 : h.dst_port + turn);
+    if (bad & BAD_VERSION)
+        h.version_kind ^= (uint8_t)(0x10 << (turn & 3));
+    if (bad & BAD_LEN)
+        h.len = (uint16_t)(h.len + (int8_t)u8(x));
+    memcpy(frame, &h, sizeof h);
+    if ((x->w->h.kind == HOLLOW_ETHERNET) != !!(bad & NO_CRC) && (size_t)h.len + sizeof h <= sizeof frame)
+        seal(frame, sizeof h + h.len);
+    if (bad & BAD_CRC)
+        frame[turn % n] ^= 1;
+    deliver(x, frame, n);
+}
+
+/* Bytes as they come. */
+static void op_raw(struct machine *x)
+{
+    static uint8_t frame[256];
+    uint32_t len = u8(x);
+    for (uint32_t i = 0; i < len; i++)
+        frame[i] = (uint8_t)u8(x);
+    deliver(x, frame, len);
+}
+
+/* ---------------------------------------------------------------- calls of the program */
+
+/* Cuts len bytes at p into n segments. */
+static void cut(VIP_DESCRIPTOR *d, int first, int n, uint8_t *p, uint32_t len, VIP_MEM_HANDLE handle)
+{
+    VIP_DATA_SEGMENT *s = &d->DS[0].Local; /* those beyond two follow in memory */
+    for (int i = first; i < n; i++) {
+        uint32_t part = i + 1 < n ? len / 3 : len;
+        s[i] = (VIP_DATA_SEGMENT){.Data.Address = p, .Handle = handle, .Length = part};
+        p += part;
+        len -= part;
+    }
+}
+
+static void op_post_recv(struct machine *x)
+{
+    uint32_t what = u8(x), len = (u8(x) * 3) % (RECV_BYTES + 1);
+    struct world *w = x->w;
+    int i = 0, n = (int)(what & 3);
+    while (i < N_SLOTS && x->recv[i].posted)
+        i++;
+    if (i == N_SLOTS)
+        return;
+    VIP_DESCRIPTOR *d = &w->m->recv_desc[i].d;
+    memset(d, 0, sizeof *d);
+    d->CS.SegCount = (uint16_t)n;
+    cut(d, 0, n, w->m->recv[i].bytes, len, w->handles[what & 0x40 ? AREA_OTHER_TAG : AREA_RECV]);
+    if (what & 0x80)
+        d->CS.Control = 0x8000; /* a format error, in its turn */
+    x->recv[i].len = n == 0 || what & 0xC0 ? 0 : len;
+    x->recv[i].posted = VipPostRecv(vk_pool_handle(x->vi), d, w->handles[AREA_DESC]) == VIP_SUCCESS;
+    x->recv[i].copy = *d;
+}
+
+static void op_post_send(struct machine *x)
+{
+    uint32_t what = u8(x), len = (u8(x) * 9) % (SEND_BYTES + 1);
+    struct world *w = x->w;
+    int i = 0, n = (int)(what & 3), first = what & 4 ? 1 : 0;
+    while (i < N_SLOTS && x->send[i].posted)
+        i++;
+    if (i == N_SLOTS)
+        return;
+    VIP_DESCRIPTOR *d = &w->m->send_desc[i].d;
+    memset(d, 0, sizeof *d);
+    if (first) {
+        VIP_MEM_HANDLE handle;
+        d->DS[0].Remote.Data.AddressBits = aim(x, &handle);
+        d->DS[0].Remote.Handle = handle;
+        n++;
+    }
+    d->CS.SegCount = (uint16_t)n;
+    d->CS.Control = (uint16_t)((what & 4 ? what & 0x40 ? VIP_CONTROL_OP_RDMAREAD : VIP_CONTROL_OP_RDMAWRITE : 0) |
+                               (what & 8 ? VIP_CONTROL_IMMEDIATE : 0) | (what & 16 ? VIP_CONTROL_QFENCE : 0));
+    d->CS.Length = n == first ? 0 : len;
+    d->CS.ImmediateData = what;
+    /* an RDMA read fills its segments: into the buffer of a receive that is not posted, it may */
+    cut(d, first, n, w->m->send, len, w->handles[what & 0x20 ? AREA_OTHER_TAG : AREA_SEND]);
+    x->send[i].posted = VipPostSend(vk_pool_handle(x->vi), d, w->handles[AREA_DESC]) == VIP_SUCCESS;
+    x->send[i].copy = *d;
+}
+
+/* A descriptor came back: it is one that was posted, and only what it allows has changed. */
+static void came_back(struct machine *x, VIP_DESCRIPTOR *d)
+{
+    struct memory *m = x->w->m;
+    for (int i = 0; i < N_SLOTS; i++) {
+        int recv = d == &m->recv_desc[i].d;
+        struct slot *s = recv ? &x->recv[i] : &x->send[i];
+        if (!recv && d != &m->send_desc[i].d)
+            continue;
+        HOLLOW_CHECK(s->posted, "descriptor %d came back twice", i);
+        HOLLOW_CHECK(d->CS.Status & VIP_STATUS_DONE, "descriptor %d came back undone, status %x", i, d->CS.Status);
+        HOLLOW_CHECK(memcmp(d->DS, s->copy.DS, sizeof d->DS) == 0, "segments of descriptor %d were changed", i);
+        if (recv) {
+            int read = (d->CS.Status & (VIP_STATUS_ERROR_MASK | VIP_STATUS_OP_MASK)) == VIP_STATUS_OP_RECEIVE;
+            HOLLOW_CHECK(!read || d->CS.Length <= s->len, "%u bytes in a receive of %u", d->CS.Length, s->len);
+            memset(m->recv[i].bytes, FILL, s->len);
+        }
+        s->posted = 0;
+        return;
+    }
+    HOLLOW_CHECK(0, "descriptor %p was never posted", (void *)d);
+}
+
+/* Takes back what is done; at most n of each kind. */
+static int reap(struct machine *x, struct via_vi *vi, int n)
+{
+    int taken = 0;
+    for (int recv = 0; recv < 2; recv++)
+        for (int i = 0; i < n; i++) {
+            VIP_DESCRIPTOR *d = NULL;
+            VIP_VI_HANDLE handle = vk_pool_handle(vi);
+            VIP_RETURN code = recv ? VipRecvDone(handle, &d) : VipSendDone(handle, &d);
+            if (code == VIP_NOT_DONE || d == NULL)
+                break;
+            came_back(x, d);
+            taken++;
+        }
+    return taken;
+}
+
+static void op_time(struct machine *x)
+{
+    uint32_t ms = u8(x);
+    x->w->bystander->heard = 1; /* its peer is well */
+    hollow_time_passes(&x->w->h, ms & 0x80 ? (ms & 0x7F) * 40 : ms & 0x7F);
+}
+
+static void op_local(struct machine *x)
+{
+    struct world *w = x->w;
+    uint32_t what = u8(x);
+    VIP_VI_HANDLE vi = vk_pool_handle(what & 0x80 ? x->other : x->vi);
+    size_t len;
+    switch (what & 7) {
+    case 0:
+        reap(x, x->vi, 2);
+        break;
+    case 1:
+        w->h.room = (what >> 3) & 15;
+        break;
+    case 2:
+        w->h.room = UINT32_MAX;
+        via_drive_rest(w->h.nic, 0);
+        break;
+    case 3:
+        w->h.can_place = (int)(what >> 3) & 15;
+        break;
+    case 4: {
+        int which = what & 8 ? AREA_WRITE : what & 16 ? AREA_SEND : AREA_RECV;
+        if (!(x->reregister & 1 << which))
+            VipDeregisterMem(w->h.handle, area(w, which, &len), w->handles[which]);
+        x->reregister |= 1 << which;
+        break;
+    }
+    case 5:
+        VipDisconnect(vi);
+        break;
+    case 6:
+        viakit_poll(w->h.handle, NULL);
+        break;
+    default: {
+        VIP_MEM_ATTRIBUTES a = {.Ptag = w->tag, .EnableRdmaWrite = (what >> 3) & 1, .EnableRdmaRead = (what >> 4) & 1};
+        if (!(x->reregister & 1 << AREA_WRITE))
+            VipSetMemAttributes(w->h.handle, w->m->granted, w->handles[AREA_WRITE], &a);
+        x->reregister |= 1 << N_AREAS;
+    }
+    }
+}
+
+/* ---------------------------------------------------------------- connecting */
+
+struct net_address {
+    uint16_t host_len, discriminator_len;
+    uint8_t bytes[8];
+};
+
+static struct net_address address_of(struct world *w, char discriminator)
+{
+    struct net_address a = {6, 1, {0}};
+    memcpy(a.bytes, w->h.nic->limits.address, 6);
+    a.bytes[6] = (uint8_t)discriminator;
+    return a;
+}
+
+static void operations(struct machine *x);
+
+/* While a call of the program waits, the input goes on: frames arrive, time passes. */
+static int feed(struct hollow *h, void *context)
+{
+    struct machine *x = context;
+    uint64_t before = h->nic->counters[VIAKIT_COUNTER_frames_received];
+    if (x->depth >= 2)
+        return 0;
+    x->depth++;
+    if (x->p < x->end && x->n_ops++ < MAX_OPS)
+        u8(x) & 0x80 ? op_raw(x) : op_frame(x);
+    x->depth--;
+    return (int)(h->nic->counters[VIAKIT_COUNTER_frames_received] - before);
+}
+
+static void connected(struct machine *x, const struct via_vi *vi)
+{
+    if (vi->state != VIP_STATE_IDLE && vi->attributes.EnableRdmaWrite)
+        x->may_write = 1;
+}
+
+static void op_connect(struct machine *x)
+{
+    struct world *w = x->w;
+    uint32_t what = u8(x);
+    struct via_vi *vi = what & 1 ? x->other : x->vi;
+    struct net_address a = address_of(w, 'f'), b = address_of(w, 'g');
+    VIP_VI_ATTRIBUTES attributes;
+    w->h.feed = x->depth == 0 ? feed : NULL;
+    w->h.feed_context = x;
+    if (what & 2)
+        VipConnectRequest(vk_pool_handle(vi), what & 4 ? (VIP_NET_ADDRESS *)(void *)&b : NULL,
+                          (VIP_NET_ADDRESS *)(void *)&a, 1 + (what >> 5), &attributes);
+    else if (x->held == NULL && VipConnectWait(w->h.handle, (VIP_NET_ADDRESS *)(void *)&a, what >> 5, NULL, &attributes,
+                                               &x->held) != VIP_SUCCESS)
+        x->held = NULL;
+    else if (what & 4) {
+        VipConnectReject(x->held);
+        x->held = NULL;
+    } else if (VipConnectAccept(x->held, vk_pool_handle(vi)) != VIP_INVALID_STATE || what & 8) {
+        VipConnectReject(x->held); /* no handle any more if it was accepted */
+        x->held = NULL;
+    }
+    w->h.feed = NULL;
+    connected(x, vi);
+}
+
+/* The setting up of a connection by the rules, server's side. */
+struct good {
+    struct via_vi *vi;
+    uint32_t key;
+    int lossless, n;
+};
+
+static int feed_good_request(struct hollow *h, void *context)
+{
+    struct good *g = context;
+    uint8_t frame[128];
+    struct wire_connect c = {.request = 5,
+                             .key = g->key,
+                             .first_psn = PEER_PSN,
+                             .max_transfer = MAX_TRANSFER,
+                             .reliability = g->vi->attributes.ReliabilityLevel,
+                             .max_payload = CHUNK,
+                             .rdma_write = 1,
+                             .rdma_read = 1,
+                             .lossless = (uint8_t)g->lossless,
+                             .wanted_len = 1};
+    struct wire_header f = {.version_kind = wire_version_kind(WIRE_REQUEST),
+                            .len = sizeof c + 1,
+                            .src_port = PEER_PORT,
+                            .src_vi = g->vi->number == 0 ? PEER_VI : PEER_VI + 1};
+    if (g->n++)
+        return 0;
+    f.src_vi = PEER_VI;
+    memcpy(frame, &f, sizeof f);
+    memcpy(frame + sizeof f, &c, sizeof c);
+    frame[sizeof f + sizeof c] = 'f';
+    seal(frame, sizeof f + sizeof c + 1);
+    hollow_deliver(h, frame, sizeof f + sizeof c + 1);
+    return 1;
+}
+
+static void connect_well(struct world *w, struct via_vi *vi, uint32_t key, int lossless)
+{
+    struct good g = {vi, key, lossless, 0};
+    struct net_address a = address_of(w, 'f');
+    VIP_CONN_HANDLE conn;
+    w->h.feed = feed_good_request;
+    w->h.feed_context = &g;
+    VIP_RETURN code = VipConnectWait(w->h.handle, (VIP_NET_ADDRESS *)(void *)&a, 0, NULL, NULL, &conn);
+    HOLLOW_CHECK(code == VIP_SUCCESS, "wait: %s", viakit_return_name(code));
+    w->h.feed = NULL;
+    code = VipConnectAccept(conn, vk_pool_handle(vi));
+    HOLLOW_CHECK(code == VIP_SUCCESS, "accept: %s: %s", viakit_return_name(code), viakit_last_error());
+    vi->confirmed = 1;
+}
+
+/* ---------------------------------------------------------------- worlds */
+
+static struct via_vi *create_vi(struct world *w, VIP_RELIABILITY_LEVEL level, int write, VIP_CQ_HANDLE cq)
+{
+    VIP_VI_ATTRIBUTES a = {.ReliabilityLevel = level, .MaxTransferSize = MAX_TRANSFER, .Ptag = w->tag};
+    VIP_VI_HANDLE handle;
+    a.EnableRdmaWrite = write;
+    a.EnableRdmaRead = write && level != VIP_SERVICE_UNRELIABLE;
+    VIP_RETURN code = VipCreateVi(w->h.handle, &a, cq, cq, &handle);
+    if (code == VIP_INVALID_RDMAREAD) {
+        a.EnableRdmaRead = VIP_FALSE;
+        code = VipCreateVi(w->h.handle, &a, cq, cq, &handle);
+    }
+    HOLLOW_CHECK(code == VIP_SUCCESS, "%s", viakit_last_error());
+    return (struct via_vi *)vk_pool_find(&via_vi_pool, handle);
+}
+
+/* The bystander: connected, one receive posted. Its keys are really random, for a fuzzer learns what is compared. */
+static void place_bystander(struct world *w)
+{
+    struct memory *m = w->m;
+    uint32_t key = (uint32_t)(vk_now() * 2654435761u) | 1;
+    VIP_DESCRIPTOR *d;
+    VipDisconnect(vk_pool_handle(w->bystander));
+    while (VipRecvDone(vk_pool_handle(w->bystander), &d) != VIP_NOT_DONE && d) {}
+    memset(m->bystander_bytes, FILL, sizeof m->bystander_bytes);
+    memset(&m->bystander, 0, sizeof m->bystander);
+    m->bystander.CS.SegCount = 1;
+    m->bystander.DS[0].Local = (VIP_DATA_SEGMENT){
+        .Data.Address = m->bystander_bytes, .Handle = w->handles[AREA_DESC], .Length = sizeof m->bystander_bytes};
+    VIP_RETURN code = VipPostRecv(vk_pool_handle(w->bystander), &m->bystander, w->handles[AREA_DESC]);
+    HOLLOW_CHECK(code == VIP_SUCCESS, "%s", viakit_last_error());
+    connect_well(w, w->bystander, key, w->h.kind != HOLLOW_ETHERNET);
+}
+
+static void make_world(struct world *w, enum hollow_kind kind)
+{
+    static const VIP_RELIABILITY_LEVEL levels[3] = {VIP_SERVICE_UNRELIABLE, VIP_SERVICE_RELIABLE_DELIVERY,
+                                                    VIP_SERVICE_RELIABLE_RECEPTION};
+    viakit_nic_options o;
+    void *p;
+    memset(&o, 0, sizeof o);
+    o.size = sizeof o;
+    o.no_thread = 1;
+    o.first_psn = 0xFFFFFFFA; /* ours wrap, too */
+    o.window = 8;
+    o.spin_us = -1;
+    hollow_open(&w->h, kind, &o);
+    HOLLOW_CHECK(posix_memalign(&p, 4096, sizeof *w->m) == 0, "no memory");
+    w->m = memset(p, FILL, sizeof *w->m);
+    VipCreatePtag(w->h.handle, &w->tag);
+    VipCreatePtag(w->h.handle, &w->second_tag);
+    for (int i = 0; i < N_AREAS; i++)
+        register_area(w, i);
+    VipDeregisterMem(w->h.handle, w->m->stale, w->handles[AREA_STALE]);
+    HOLLOW_CHECK(VipCreateCQ(w->h.handle, 4, &w->cq) == VIP_SUCCESS, "%s", viakit_last_error());
+    for (int i = 0; i < 3; i++)
+        for (int write = 0; write < 2; write++)
+            w->vis[i][write] = create_vi(w, levels[i], write, write && i ? w->cq : NULL);
+    w->bystander = create_vi(w, VIP_SERVICE_RELIABLE_RECEPTION, 1, NULL);
+    place_bystander(w);
+    hollow_time_passes(&w->h, 6000); /* the request that connected it is forgotten */
+}
+
+/* They stay for the life of the process; what that leaves at its end is no leak. */
+__attribute__((weak)) void __lsan_disable(void);
+__attribute__((weak)) void __lsan_enable(void);
+
+static void make_worlds(void)
+{
+    if (__lsan_disable)
+        __lsan_disable();
+    hollow_input_begins();
+    for (int kind = 0; kind < HOLLOW_KINDS; kind++)
+        make_world(&worlds[kind], (enum hollow_kind)kind);
+    viakit_live_objects(&live_at_rest);
+    hollow_input_leaves();
+    if (__lsan_enable)
+        __lsan_enable();
+}
+
+/* ---------------------------------------------------------------- an input */
+
+static void check_queue(const struct via_queue *q)
+{
+    HOLLOW_CHECK(q->posted - q->reaped <= N_SLOTS && q->next - q->reaped <= q->posted - q->reaped &&
+                     q->done - q->reaped <= q->next - q->reaped,
+                 "queue: reaped %u done %u next %u posted %u", q->reaped, q->done, q->next, q->posted);
+}
+
+static void check_vi(const struct via_vi *vi)
+{
+    check_queue(&vi->send);
+    /* of a receive queue, next means nothing */
+    HOLLOW_CHECK(vi->recv.posted - vi->recv.reaped <= N_SLOTS &&
+                     vi->recv.done - vi->recv.reaped <= vi->recv.posted - vi->recv.reaped,
+                 "receive queue: reaped %u done %u posted %u", vi->recv.reaped, vi->recv.done, vi->recv.posted);
+    HOLLOW_CHECK(!wire_before(vi->tx_psn, vi->una_psn) && !wire_before(vi->high_psn, vi->tx_psn) &&
+                     !wire_before(vi->next_psn, vi->high_psn),
+                 "numbers: una %x tx %x high %x next %x", vi->una_psn, vi->tx_psn, vi->high_psn, vi->next_psn);
+    HOLLOW_CHECK(vi->flight_tail - vi->flight_head <= VIA_FLIGHT, "%u in flight", vi->flight_tail - vi->flight_head);
+}
+
+static void operations(struct machine *x)
+{
+    while (x->p < x->end && x->n_ops++ < MAX_OPS) {
+        switch (u8(x) & 15) {
+        case 9:
+            op_raw(x);
+            break;
+        case 10:
+        case 11:
+            op_post_recv(x);
+            break;
+        case 12:
+            op_post_send(x);
+            break;
+        case 13:
+            op_time(x);
+            break;
+        case 14:
+            op_local(x);
+            break;
+        case 15:
+            op_connect(x);
+            break;
+        default:
+            op_frame(x);
+        }
+        check_vi(x->vi);
+    }
+}
+
+static void check_nothing_left(const struct machine *x)
+{
+    const struct world *w = x->w;
+    const struct via_nic *nic = w->h.nic;
+    viakit_live live;
+    viakit_live_objects(&live);
+    HOLLOW_CHECK(memcmp(&live, &live_at_rest, sizeof live) == 0, "objects left: %u connections, %u VIs, %u regions",
+                 live.connections, live.vis, live.regions);
+    HOLLOW_CHECK(!nic->conns && !nic->waiters && !nic->requests && !nic->deferred, "something is in the making");
+    HOLLOW_CHECK(!nic->stall_list && !nic->ack_list, "a VI that is idle has something to send");
+    for (int i = 0; i < N_SLOTS; i++)
+        HOLLOW_CHECK(!x->recv[i].posted && !x->send[i].posted, "descriptor %d never came back", i);
+}
+
+/* The input is over: a program would close its connections, wait for its descriptors and look at its memory. */
+static void undo(struct machine *x)
+{
+    struct world *w = x->w;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+    w->h.feed = NULL;
+    w->h.room = UINT32_MAX;
+    if (x->held)
+        VipConnectReject(x->held);
+    VipDisconnect(vk_pool_handle(x->vi));
+    VipDisconnect(vk_pool_handle(x->other));
+    while (reap(x, x->vi, N_SLOTS) || reap(x, x->other, N_SLOTS)) {}
+    while (VipCQDone(w->cq, &vi, &recv) == VIP_SUCCESS) {}
+    w->bystander->heard = 1;
+    hollow_time_passes(&w->h, 6000); /* answered requests are forgotten */
+    hollow_time_passes(&w->h, 0);
+    for (int i = 0; i < N_AREAS; i++)
+        if (x->reregister & 1 << i)
+            register_area(w, i);
+    if (x->reregister & 1 << N_AREAS) {
+        VIP_MEM_ATTRIBUTES a = {.Ptag = w->tag, .EnableRdmaWrite = VIP_TRUE};
+        VipSetMemAttributes(w->h.handle, w->m->granted, w->handles[AREA_WRITE], &a);
+    }
+    check_memory(x);
+    if (x->bystander_hit) {
+        place_bystander(w);
+        hollow_time_passes(&w->h, 6000);
+    }
+    HOLLOW_CHECK(w->bystander->state == VIP_STATE_CONNECTED && w->bystander->recv.done != w->bystander->recv.posted &&
+                     w->bystander->expected_psn == PEER_PSN,
+                 "the bystander noticed: state %d", (int)w->bystander->state);
+    check_nothing_left(x);
+}
+
+void machine_run(const uint8_t *data, size_t len, int begin_connected)
+{
+    struct machine x = {.p = data, .end = data + len};
+    uint32_t scene = u8(&x), recvs = u8(&x), sends = u8(&x);
+    struct world *w = x.w = &worlds[(scene & 3) % HOLLOW_KINDS];
+    if (w->m == NULL)
+        make_worlds();
+    hollow_input_begins();
+    w->h.nic->idle = 1;
+    w->h.can_place = 0;
+    x.vi = w->vis[(scene >> 2 & 3) % 3][scene >> 4 & 1];
+    x.other = w->vis[(scene >> 2 & 3) % 3][!(scene >> 4 & 1)];
+    if (begin_connected) {
+        connect_well(w, x.vi, PEER_KEY, w->h.kind != HOLLOW_ETHERNET && !(scene & 0x20));
+        connected(&x, x.vi);
+        for (uint32_t i = 0; i < (recvs & 7); i++) {
+            const uint8_t post[2] = {(uint8_t)(1 + (recvs >> 3) % 3), (uint8_t)(10 + 20 * i)};
+            struct machine y = x;
+            x.p = post, x.end = post + 2;
+            op_post_recv(&x);
+            x.p = y.p, x.end = y.end;
+        }
+        for (uint32_t i = 0; i < (sends & 7); i++) {
+            const uint8_t post[5] = {(uint8_t)(1 + (sends >> 3)), (uint8_t)(1 + 40 * i)};
+            struct machine y = x;
+            x.p = post, x.end = post + 5;
+            op_post_send(&x);
+            x.p = y.p, x.end = y.end;
+        }
+    }
+    operations(&x);
+    undo(&x);
+    hollow_input_ends();
+}
