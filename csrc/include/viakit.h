@@ -179,6 +179,85 @@ VIPL_EXPORT const char *viakit_state_name(int state);     /* "VIP_STATE_IDLE" */
  * call VIPL. */
 VIPL_EXPORT void viakit_set_interrupt(int (*check)(void *context), void *context);
 
+/* ---------------------------------------------------------------- taps
+ *
+ * A tap writes down what a NIC does: every frame that it hands to its link and takes from it, with the time in nanoseconds and, where
+ * it was dropped, why; and, if asked, the events in the life of each descriptor. The output is pcapng, for Wireshark and for `viakit
+ * trace`: one interface for the frames, dressed as Ethernet of type 0x88B5 whatever the link is, and one (link type USER0) for the
+ * events, each a struct viakit_event.
+ *
+ * What is recorded goes into a ring of the NIC, from which a thread of the library writes the file; a full ring loses records, counted,
+ * and never holds the NIC up. NICs of one process that name the same file share it. Times are CLOCK_MONOTONIC, moved to 1970 by an
+ * offset that the file's section comment tells (clock_offset_ns=N).
+ *
+ * The environment variable VIAKIT_TAP=FILE[,events][,noframes][,snap=BYTES][,ring=BYTES] opens a tap on every NIC of a program that knows nothing of taps. %p in
+ * FILE becomes the process number; a FILE that is a folder gets one file per process; and where another living process writes FILE,
+ * its number is put before the suffix. */
+typedef struct {
+    size_t size;           /* sizeof(viakit_tap_options) */
+    VIP_UINT32 snap_len;   /* bytes of each frame to keep, wire header included, 48 at least; 0: all */
+    VIP_UINT32 ring_bytes; /* of the ring; 0: 8 MiB */
+    int events;            /* 1: the life of descriptors as well */
+    int no_frames;         /* 1: no frames */
+} viakit_tap_options;
+
+/* Opens the tap of a NIC, which has at most one (else VIP_INVALID_STATE). file is created, or emptied if no NIC of this process writes it;
+ * NULL: there is no file, and viakit_tap_read gives what would be in it. options may be NULL. May block on the file system. */
+VIPL_EXPORT VIP_RETURN viakit_tap_open(VIP_NIC_HANDLE nic, const char *file, const viakit_tap_options *options);
+
+/* Writes what is still in the ring, and closes. VIP_INVALID_STATE if there is no tap; VIP_ERROR_RESOURCE if the file could not be
+ * written whole (the tap is closed all the same). VipCloseNic closes the tap, too. May block on the file system. */
+VIPL_EXPORT VIP_RETURN viakit_tap_close(VIP_NIC_HANDLE nic);
+
+/* Writes what was recorded before the call to the file. May block on the file system. */
+VIPL_EXPORT VIP_RETURN viakit_tap_flush(VIP_NIC_HANDLE nic);
+
+/* The next bytes of a tap without a file: whole pcapng blocks, as many as fit len; *n is their number of bytes, 0 if nothing new was
+ * recorded. VIP_INVALID_PARAMETER if not even the next block fits. */
+VIPL_EXPORT VIP_RETURN viakit_tap_read(VIP_NIC_HANDLE nic, void *buffer, size_t len, size_t *n);
+
+typedef struct {
+    char file[512];         /* as it was opened; "" if there is none */
+    VIP_UINT64 frames_sent; /* recorded */
+    VIP_UINT64 frames_received;
+    VIP_UINT64 events;
+    VIP_UINT64 lost; /* frames and events that found the ring full */
+} viakit_tap_info;
+
+VIPL_EXPORT VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE nic, viakit_tap_info *info);
+
+/* Stations in the life of a descriptor, apart from its frames. */
+#define VIAKIT_EVENTS(X)                                                                                          \
+    X(POSTED, 1, "the program posted a descriptor: index, descriptor, len, control")                              \
+    X(DOORBELL, 2, "the NIC began to send it: index, the psn of its first frame, the number of its frames, how")  \
+    X(PLACED, 3, "bytes reached their final address: psn of the frame that brought them, len; index on receives") \
+    X(ACKNOWLEDGED, 4, "the peer has everything before psn")                                                      \
+    X(COMPLETED, 5, "a descriptor was completed: index, descriptor, status, len")                                 \
+    X(REAPED, 6, "the program took it back: index, descriptor, status")
+
+typedef enum {
+#define VIAKIT_X(name, value, text) VIAKIT_EVENT_##name = value,
+    VIAKIT_EVENTS(VIAKIT_X)
+#undef VIAKIT_X
+} viakit_event_kind;
+
+/* What a packet on a tap's interface for events holds, in the machine's byte order. What a kind does not name is 0. */
+typedef struct {
+    VIP_UINT8 version;  /* 1 */
+    VIP_UINT8 kind;     /* viakit_event_kind */
+    VIP_UINT16 vi;      /* its number, as in the frames */
+    VIP_UINT8 queue;    /* 0 send, 1 receive */
+    VIP_UINT8 how;      /* 0 in frames, 1 by reference: the peer fetches, 2 placed in the peer's memory by us */
+    VIP_UINT16 control; /* of the descriptor */
+    VIP_UINT32 index;   /* the descriptor's number in its queue, free-running */
+    VIP_UINT32 psn;
+    VIP_UINT32 n_frames;
+    VIP_UINT32 len; /* bytes */
+    VIP_UINT32 status;
+    VIP_UINT32 key;        /* by which the frames of this VI's peer prove themselves */
+    VIP_UINT64 descriptor; /* its address */
+} viakit_event;
+
 /* ---------------------------------------------------------------- faults
  *
  * A NIC can be told to treat badly what it sends: for tests, for measuring what a protocol makes of a bad wire, for teaching. Each side of a

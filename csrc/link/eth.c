@@ -554,6 +554,11 @@ static void eth_info(struct link *link, viakit_nic_info *info)
     count_losses(link);
 }
 
+static void eth_peer_address(const struct link_peer *peer, uint8_t address[6])
+{
+    memcpy(address, peer->address, 6);
+}
+
 const struct link_ops link_eth = {
     .name = "eth",
     .open = eth_open,
@@ -564,6 +569,7 @@ const struct link_ops link_eth = {
     .send = eth_send,
     .send_short = eth_send_short,
     .poll = eth_poll,
+    .peer_address = eth_peer_address,
     .descriptors = eth_descriptors,
     .arm = eth_arm,
     .info = eth_info,

@@ -98,9 +98,14 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
         link->verdict = link->filter(link->filter_context, link->index, f->header.version_kind & 15, flat->len);
     link->asked = 1;
     switch (link->verdict) {
-    case VIAKIT_DROP:
+    case VIAKIT_DROP: {
+        struct link_frame lost;
+        struct iovec iov;
         LINK_COUNT(link->nic, dropped_filter, 1);
+        link_unflatten(flat, &lost, &iov);
+        link_note_lost(link->nic, peer, &lost, "lost on purpose");
         break;
+    }
     case VIAKIT_HOLD:
         if (link->held == NULL) {
             link->held = flat;
@@ -112,12 +117,17 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
         break;
     case VIAKIT_CORRUPT:
         flat->bytes[(link->index * 7919) % flat->len] ^= (uint8_t)(1u << (link->index & 7));
+        link_remark(link->nic, "spoilt on purpose");
         sent = send_flat(link, flat);
+        link_remark(link->nic, NULL);
         break;
     case VIAKIT_DUPLICATE:
         sent = send_flat(link, flat);
-        if (sent == 1)
+        if (sent == 1) {
+            link_remark(link->nic, "doubled on purpose");
             send_flat(link, flat);
+            link_remark(link->nic, NULL);
+        }
         break;
     default:
         sent = send_flat(link, flat);
@@ -128,7 +138,9 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
     link->index++;
     link->asked = 0;
     if (link->held) { /* a frame was overtaken: now it follows */
+        link_remark(link->nic, "overtaken on purpose");
         send_flat(link, link->held);
+        link_remark(link->nic, NULL);
         free(link->held);
         link->held = NULL;
     }
@@ -352,7 +364,9 @@ static int hand_on(struct link *link, struct link_frame *frames)
         int run = 1;
         while (!first->alone && done + run < link->n_items && !first[run].alone && first[run].peer == first->peer)
             run++;
+        link_remark(link->nic, first->alone ? "spoilt on purpose" : NULL);
         int sent = link->inner->send(link->link, first->peer, &link->out[done], run);
+        link_remark(link->nic, NULL);
         if (sent <= 0)
             return done ? done : sent;
         done += sent;
@@ -383,7 +397,8 @@ static int hand_to_line(struct link *link, struct link_frame *frames, uint64_t n
 }
 
 /* Counts what has happened and takes back what has not: of n frames, `taken` were handed over. */
-static void settle(struct link *link, const struct link_frame *frames, int n, int taken, int done, int cut)
+static void settle(struct link *link, struct link_peer *peer, const struct link_frame *frames, int n, int taken,
+                   int done, int cut)
 {
     for (int i = 0; i < taken; i++) {
         if (link->fate[i] & 1u << VIAKIT_DROP) {
@@ -391,6 +406,7 @@ static void settle(struct link *link, const struct link_frame *frames, int n, in
                 LINK_COUNT(link->nic, fault_cut_sent, 1);
             else
                 LINK_COUNT(link->nic, fault_dropped, 1);
+            link_note_lost(link->nic, peer, &frames[i], cut ? "lost on purpose: cut off" : "lost on purpose");
         }
         LINK_COUNT(link->nic, fault_corrupted, link->fate[i] >> VIAKIT_CORRUPT & 1);
         LINK_COUNT(link->nic, fault_duplicated, link->fate[i] >> VIAKIT_DUPLICATE & 1);
@@ -428,7 +444,7 @@ static int send_chunk(struct link *link, struct link_peer *peer, struct link_fra
         const struct item *next = &link->items[done > 0 ? done : 0];
         taken = next->source + next->extra;
     }
-    settle(link, frames, n, taken, done > 0 ? done : 0, cut);
+    settle(link, peer, frames, n, taken, done > 0 ? done : 0, cut);
     return taken ? taken : done;
 }
 
@@ -687,6 +703,11 @@ void fault_unwrap(const struct link_ops **ops, struct link **link)
     *ops = fault->inner;
     *link = fault->link;
     free(fault);
+}
+
+const struct link_ops **fault_inner(struct link *fault)
+{
+    return &fault->inner;
 }
 
 static void begin_anew(struct link *link)

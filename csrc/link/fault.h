@@ -13,6 +13,9 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **l
 /* Takes it away again: what it still keeps goes out at once, as far as the link behind has room. (*ops, *link) become what was behind. */
 void fault_unwrap(const struct link_ops **ops, struct link **link);
 
+/* Where the decorator keeps the table of what is behind it: the place for one that is to see what is really sent (via/tap.c). */
+const struct link_ops **fault_inner(struct link *fault);
+
 /* What to do from now on: faults, or a test's own decision for each frame. Setting one ends the other; frames are counted from 0. */
 void fault_set(struct link *link, const viakit_faults *faults);
 void fault_set_filter(struct link *link, viakit_frame_filter filter, void *context);

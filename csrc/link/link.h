@@ -20,6 +20,11 @@
 
 struct via_nic;
 struct link;
+/* Every link's own struct link begins so. */
+struct link_base {
+    struct via_nic *nic;
+};
+
 struct link_peer; /* a route to one NIC (or, on eth, to one station); owned by the link, valid until close */
 
 /* One frame to send: header (with the block behind it, if any) and the payload where it lies. header.len counts all bytes behind the
@@ -99,6 +104,9 @@ struct link_ops {
      * keep frames; link_timer() says so when it becomes sooner. */
     uint64_t (*due)(struct link *link);
 
+    /* The station a peer belongs to, for captures. */
+    void (*peer_address)(const struct link_peer *peer, uint8_t address[6]);
+
     /* Adds what only the link knows. May be NULL. */
     void (*info)(struct link *link, viakit_nic_info *info);
 
@@ -152,6 +160,11 @@ int link_must_arrive(struct via_nic *nic, const struct wire_header *h);
 
 /* While deaf, link_deliver drops and counts what is delivered, as if it had never arrived (a partition). */
 void link_deafen(struct via_nic *nic, int deaf);
+
+/* What a decorator says to captures (via/tap.c); nothing happens where there is no tap. Texts must live as long as the library. A frame was lost on purpose:
+ * it is shown all the same. A remark stands at each frame handed to the link from now on, until the next remark; NULL: none. */
+void link_remark(struct via_nic *nic, const char *remark);
+void link_note_lost(struct via_nic *nic, struct link_peer *peer, const struct link_frame *frame, const char *why);
 
 /* The NIC's counters, to add to: an array of VIAKIT_N_COUNTERS. */
 uint64_t *link_counters(struct via_nic *nic);

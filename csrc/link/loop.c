@@ -294,6 +294,11 @@ static void loop_disarm(struct link *link)
     (void)got;
 }
 
+static void loop_peer_address(const struct link_peer *peer, uint8_t address[6])
+{
+    memcpy(address, peer->address, 6);
+}
+
 const struct link_ops link_loop = {
     .name = "loop",
     .open = loop_open,
@@ -303,6 +308,7 @@ const struct link_ops link_loop = {
     .count_neighbours = loop_count_neighbours,
     .send = loop_send,
     .poll = loop_poll,
+    .peer_address = loop_peer_address,
     .descriptors = loop_descriptors,
     .arm = loop_arm,
     .disarm = loop_disarm,

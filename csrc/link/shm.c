@@ -562,6 +562,11 @@ static void shm_info(struct link *link, viakit_nic_info *info)
     info->cma = link->no_cma ? 0 : link->cma_seen;
 }
 
+static void shm_peer_address(const struct link_peer *peer, uint8_t address[6])
+{
+    memcpy(address, peer->address, 6);
+}
+
 const struct link_ops link_shm = {
     .name = "shm",
     .open = shm_open_link,
@@ -572,6 +577,7 @@ const struct link_ops link_shm = {
     .send = shm_send,
     .send_short = shm_send_short,
     .poll = shm_poll,
+    .peer_address = shm_peer_address,
     .descriptors = shm_descriptors,
     .arm = shm_arm,
     .disarm = shm_disarm,

@@ -27,8 +27,8 @@ int link_must_arrive(struct via_nic *nic, const struct wire_header *h)
 void link_deafen(struct via_nic *nic, int deaf)
 {
     nic->deaf = deaf;
-    /* no frame begins with all ones: the short way through link_deliver() is closed, and the long one looks at `deaf` */
-    nic->whole_message = deaf ? ~0ull : via_whole_message(nic);
+    nic->whole_message =
+        via_whole_message(nic); /* all take the long way through link_deliver(), which looks at `deaf` */
 }
 
 /* ---------------------------------------------------------------- the calls */

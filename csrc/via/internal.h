@@ -272,6 +272,7 @@ struct via_nic {
     struct via_vi *vis;
     struct via_cq *cqs;
     struct via_vi *ack_list, *stall_list;
+    struct via_tap *tap; /* NULL: nobody listens */
 
     struct via_region *regions; /* [VIA_MAX_REGIONS] */
     uint32_t region_free, region_touched, n_regions;
@@ -518,8 +519,11 @@ VIP_RETURN via_faults_from_environment(struct via_nic *nic);
 /* Copies faults field by field that the program knows and checks them. */
 VIP_RETURN via_settle_faults(const viakit_faults *from, viakit_faults *to);
 
+/* What nic->whole_message is to be. While somebody looks at every frame that arrives, no frame matches: the short way is closed. */
 static inline uint64_t via_whole_message(const struct via_nic *nic)
 {
+    if (nic->deaf || nic->tap)
+        return ~0ull;
     return wire_word_destination(wire_version_kind(WIRE_SEND), WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, nic->limits.port,
                                  0);
 }

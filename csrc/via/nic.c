@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "tap.h"
 
 struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024, ops);
 int via_process_id;
@@ -123,6 +124,8 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
         return code;
     }
     code = via_faults_from_environment(nic);
+    if (code == VIP_SUCCESS)
+        code = via_tap_from_environment(nic);
     if (code)
         VipCloseNic(vk_pool_handle(nic));
     else
@@ -161,6 +164,9 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     via_conn_fini(nic);
     via_send_deferred(nic);
     via_drop_deferred(nic, NULL);
+    via_leave(nic);
+    via_tap_end(nic);
+    via_enter(nic);
     via_mem_fini(nic);
     nic->ops->close(nic->link);
     free_nic(nic);

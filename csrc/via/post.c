@@ -8,6 +8,7 @@
  * A post to a VI that is not connected: receives wait (they may be posted before the connection), sends complete as flushed.
  */
 #include "internal.h"
+#include "tap.h"
 
 /* Checks the local segments [from, n). Returns the status bits of what is wrong, 0 if nothing; their sum in *sum. */
 static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d, uint32_t from, uint32_t n,
@@ -131,6 +132,7 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
         via_leave(nic);
         return code;
     }
+    VIA_TAP(nic, via_tap_posted(vi, q, d));
     struct via_work *w = append(q, d);
     w->error = recv ? check_recv(vi, d, w) : check_send(vi, d, w);
     q->posted++;
@@ -159,9 +161,10 @@ VIP_RETURN VipPostRecv(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
 }
 
 /* Takes the completed head. */
-static inline VIP_RETURN reap(struct via_queue *q, VIP_DESCRIPTOR **out)
+static inline VIP_RETURN reap(struct via_vi *vi, struct via_queue *q, VIP_DESCRIPTOR **out)
 {
     VIP_DESCRIPTOR *d = via_work_at(q, q->reaped)->descriptor;
+    VIA_TAP(vi->nic, via_tap_reaped(q, d, vi));
     q->reaped++;
     *out = d;
     return d->CS.Status & VIP_STATUS_ERROR_MASK ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS;
@@ -180,7 +183,7 @@ static VIP_RETURN done(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out, int recv)
     if (q->reaped == q->done) /* nothing there yet: look at the link, once */
         via_drive(nic);
     if (q->reaped != q->done)
-        code = reap(q, out);
+        code = reap(vi, q, out);
     else if (q->reaped != q->posted)
         code = VIP_NOT_DONE;
     else {
@@ -234,7 +237,7 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
     if (!vk_object_is(p.object, p.generation))
         code = via_fail(VIP_INVALID_PARAMETER, "the VI was destroyed while a call waited on it");
     else if (code == VIP_SUCCESS && q->reaped != q->done)
-        code = reap(q, out);
+        code = reap(vi, q, out);
     else if (code == VIP_SUCCESS) {
         *out = NULL; /* an empty queue: nothing will ever come */
         code = VIP_DESCRIPTOR_ERROR;

@@ -16,6 +16,7 @@
  * time-out that turns out to have been too early (an acknowledgement for what was not sent again yet) is undone.
  */
 #include "internal.h"
+#include "tap.h"
 
 #define RTO_LONGEST (500 * VK_MS)
 #define RTO_BASE_LONGEST (160 * VK_MS) /* what early time-outs may make of the first one */
@@ -74,6 +75,7 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
         NIC_COUNT(vi->nic, dropped_malformed, 1);
         return;
     }
+    VIA_TAP(vi->nic, via_tap_acknowledged(vi, ack));
     vi->una_psn = ack;
     vi->retries = 0;
     vi->rto = vi->rto_base;

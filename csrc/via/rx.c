@@ -11,6 +11,7 @@
 #include "../base/copy.h"
 #include "../base/crc32c.h"
 #include "internal.h"
+#include "tap.h"
 
 /* ---------------------------------------------------------------- placing bytes */
 
@@ -194,6 +195,7 @@ static void piece_of_send(struct via_vi *vi, const struct wire_header *h, const 
         fail_receive(vi, h->psn, error ? error : VIP_STATUS_LENGTH_ERROR, VIP_STATUS_REMOTE_DESC_ERROR);
         return;
     }
+    VIA_TAP(vi->nic, via_tap_placed(vi, h->psn, h->len, 1));
     if (h->flags & WIRE_FLAG_LAST) {
         vi->rx_active = 0;
         VI_COUNT(vi, messages_received, 1);
@@ -308,6 +310,7 @@ static void piece_of_write(struct via_vi *vi, const struct wire_header *h, const
     vi->rx_address += n;
     vi->rx_left -= n;
     vi->rx_len += n;
+    VIA_TAP(vi->nic, via_tap_placed(vi, h->psn, n, 0));
     if (last)
         finish_write(vi, h);
 }
@@ -543,8 +546,8 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
 }
 
 /* len bytes of payload at hand. */
-void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
-                        const struct wire_header *header, const void *payload, size_t len)
+static void take_frame(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
+                       const struct wire_header *header, const void *payload, size_t len)
 {
     struct wire_header h = *header;
     if (vk_unlikely(nic->deaf)) { /* a partition (link/fault.c): it has not arrived */
@@ -579,12 +582,43 @@ void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_
         via_conn_deliver(nic, from, peer, &h, payload, h.len);
 }
 
+/* The same with a tap before and behind; a frame too short for a header goes no further. */
+static __attribute__((noinline)) void take_frame_tapped(struct via_nic *nic, const uint8_t from[6],
+                                                        struct link_peer *peer, const void *header, size_t header_len,
+                                                        const void *payload, size_t len)
+{
+    struct via_tap_arrival a;
+    via_tap_arrived(nic, &a, from, header, header_len, payload, len);
+    if (header_len == sizeof(struct wire_header)) {
+        struct wire_header h;
+        memcpy(&h, header, sizeof h);
+        take_frame(nic, from, peer, &h, payload, len);
+    } else {
+        NIC_COUNT(nic, frames_received, 1);
+        NIC_COUNT(nic, dropped_malformed, 1);
+    }
+    via_tap_taken(nic, &a);
+}
+
+void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
+                        const struct wire_header *header, const void *payload, size_t len)
+{
+    if (vk_unlikely(nic->tap != NULL))
+        take_frame_tapped(nic, from, peer, header, sizeof *header, payload, len);
+    else
+        take_frame(nic, from, peer, header, payload, len);
+}
+
 void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len)
 {
     struct wire_header h;
     if (vk_likely(whole_message(nic, frame, len)))
         return;
     if (vk_unlikely(len < sizeof h)) {
+        if (nic->tap) {
+            take_frame_tapped(nic, from, peer, frame, len, NULL, 0);
+            return;
+        }
         NIC_COUNT(nic, frames_received, 1);
         NIC_COUNT(nic, dropped_malformed, 1);
         return;

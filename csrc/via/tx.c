@@ -15,6 +15,7 @@
 
 #include "../link/flat.h"
 #include "internal.h"
+#include "tap.h"
 
 #define REFERENCE_MAPPED 1024 /* from this many bytes on fetching beats two copies through the ring ... */
 #define REFERENCE_CMA 16384   /* ... and from this many where each fetch is a system call */
@@ -237,6 +238,7 @@ static void start(struct via_vi *vi, struct via_work *w)
         vi->write_psn = vi->next_psn;
     }
     w->started = 1;
+    VIA_TAP(nic, via_tap_doorbell(vi, w));
 }
 
 /* ---------------------------------------------------------------- building frames */

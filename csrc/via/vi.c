@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "tap.h"
 
 struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, VIA_VI_POOL, number);
 
@@ -36,6 +37,7 @@ void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status)
     struct via_work *w = via_work_at(q, q->done);
     if ((status & VIP_STATUS_OP_MASK) == 0)
         status |= operation_of(q, w);
+    VIA_TAP(vi->nic, via_tap_completed(vi, q, status | VIP_STATUS_DONE));
     /* length, immediate data and the message itself are visible to whoever sees the status */
     vk_store_release(&w->descriptor->CS.Status, status | VIP_STATUS_DONE);
     q->done++;

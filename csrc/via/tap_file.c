@@ -1,0 +1,503 @@
+/*
+ * From the rings of taps to pcapng. A *file* gathers the taps of one process that write to it; the rings' records are merged in the
+ * order of their times and become blocks. One thread per process does so every few milliseconds while there is a file, and whoever
+ * flushes, reads or closes does it on the spot; all under one mutex.
+ *
+ *   tap A: ring \
+ *   tap B: ring  >-- earliest first --> out (256 KiB) --> write()            a file
+ *   tap C: ring ------------------------------------> the caller's buffer    a tap that is read
+ *
+ * Lock order: this mutex, then a NIC's ownership. The writer thread takes no NIC's ownership at all.
+ *
+ * In the child of a fork there are no taps: the parent writes on, the child's NICs open files of their own.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../base/pcapng.h"
+#include "tap.h"
+
+#define OUT_BYTES (256u << 10)
+#define LEAST_ROOM (96u << 10)      /* one block of any frame fits in so much */
+#define PERIOD (2 * VK_MS)          /* the writer looks so often while there is something ... */
+#define PERIOD_LONGEST (16 * VK_MS) /* ... and at least so often */
+#define SETTLE (500 * VK_US)        /* records younger than this wait: an earlier one may still be on its way */
+#define PATH_BYTES sizeof(((viakit_tap_info *)0)->file)
+
+struct tap_file {
+    struct tap_file *next;
+    char asked[PATH_BYTES]; /* the name as given ... */
+    char path[PATH_BYTES];  /* ... and of the file; "" if there is none */
+    int fd;                 /* -1: read by viakit_tap_read, or the write failed */
+    int error;              /* of the first write that failed; -errno */
+    struct via_tap *taps;
+    uint32_t n_interfaces;
+    struct pcapng_buffer out; /* headers and packets not yet written */
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct tap_file *files;
+static pthread_t writer;
+static enum { NO_WRITER, WRITING, STOPPING } writer_state;
+static uint64_t clock_offset; /* CLOCK_REALTIME - CLOCK_MONOTONIC when the process first needed it */
+
+/* What this process wrote because VIAKIT_TAP said so: a later NIC goes on where the last one stopped. */
+static char written[PATH_BYTES], written_for[PATH_BYTES];
+
+static int write_out(struct tap_file *f);
+static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until);
+
+void via_tap_lock(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+void via_tap_unlock(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&mutex);
+}
+
+static void parent_of_fork(void)
+{
+    pthread_mutex_unlock(&mutex);
+}
+
+static void child_of_fork(void)
+{
+    for (struct tap_file *f = files; f; f = f->next)
+        if (f->fd >= 0)
+            close(f->fd);
+    files = NULL;
+    writer_state = NO_WRITER;
+    written[0] = written_for[0] = 0;
+    pthread_mutex_init(&mutex, NULL);
+    pthread_cond_init(&changed, NULL);
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+    pthread_atfork(before_fork, parent_of_fork, child_of_fork);
+}
+
+/* A program that ends without closing its NICs: what was recorded is not lost. */
+__attribute__((destructor)) static void finish(void)
+{
+    pthread_mutex_lock(&mutex);
+    for (struct tap_file *f = files; f; f = f->next)
+        if (f->fd >= 0)
+            drain(f, &f->out, VK_NEVER);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* ---------------------------------------------------------------- names */
+
+static void put_number(char *to, size_t size, const char *path, int number)
+{
+    const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
+    size_t stem = dot && dot > (slash ? slash + 1 : path) ? (size_t)(dot - path) : strlen(path);
+    if (number)
+        snprintf(to, size, "%.*s-%d-%d%s", (int)stem, path, (int)getpid(), number, path + stem);
+    else
+        snprintf(to, size, "%.*s-%d%s", (int)stem, path, (int)getpid(), path + stem);
+}
+
+/* The file that a name means: %p is the process number; a folder gets a file per process. -ENAMETOOLONG if it does not fit. */
+static int meaning_of(const char *name, char *path)
+{
+    struct stat s;
+    const char *p = strstr(name, "%p");
+    int n;
+    if (p)
+        n = snprintf(path, PATH_BYTES, "%.*s%d%s", (int)(p - name), name, (int)getpid(), p + 2);
+    else if (stat(name, &s) == 0 && S_ISDIR(s.st_mode))
+        n = snprintf(path, PATH_BYTES, "%s/%s-%d.pcapng", name, program_invocation_short_name, (int)getpid());
+    else
+        n = snprintf(path, PATH_BYTES, "%s", name);
+    return n < 0 || (size_t)n + 24 >= PATH_BYTES ? -ENAMETOOLONG : 0; /* 24: for put_number */
+}
+
+/* Opens and locks the file; where another process writes it, one beside it with our number. fd, or -errno. */
+static int open_file(char *path, int append)
+{
+    char wanted[PATH_BYTES];
+    strcpy(wanted, path);
+    for (int i = 0; i < 100; i++) {
+        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+        if (fd < 0)
+            return -errno;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+            struct stat s;
+            if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && (append ? lseek(fd, 0, SEEK_END) : ftruncate(fd, 0)) < 0) {
+                int error = -errno;
+                close(fd);
+                return error;
+            }
+            return fd;
+        }
+        close(fd);
+        append = 0;
+        put_number(path, PATH_BYTES, wanted, i);
+    }
+    return -EBUSY;
+}
+
+/* ---------------------------------------------------------------- blocks */
+
+static uint64_t offset_of_clocks(void)
+{
+    uint64_t best = VK_NEVER, offset = 0;
+    for (int i = 0; i < 5; i++) {
+        struct timespec t;
+        uint64_t before = vk_now();
+        clock_gettime(CLOCK_REALTIME, &t);
+        uint64_t took = vk_now() - before;
+        if (took < best) {
+            best = took;
+            offset = (uint64_t)t.tv_sec * VK_SECOND + (uint64_t)t.tv_nsec - before - took / 2;
+        }
+    }
+    return offset;
+}
+
+static void put_section(struct tap_file *f)
+{
+    char comment[160];
+    snprintf(comment, sizeof comment, "viakit pid=%d clock_offset_ns=%llu program=%.64s", (int)getpid(),
+             (unsigned long long)clock_offset, program_invocation_short_name);
+    pcapng_section(&f->out, "viakit", comment);
+}
+
+static void put_interface(struct tap_file *f, struct via_tap *tap, int events)
+{
+    const struct via_nic *nic = tap->nic;
+    const uint8_t *a = nic->limits.address;
+    char name[80], description[160], comment[200];
+    snprintf(name, sizeof name, "%s%s", nic->device, events ? " events" : "");
+    snprintf(description, sizeof description, "VIA NIC %s of %.32s, process %d%s", nic->device,
+             program_invocation_short_name, (int)getpid(), events ? ": the life of descriptors" : "");
+    snprintf(comment, sizeof comment,
+             "viakit role=%s pid=%d link=%s port=%u address=%02x:%02x:%02x:%02x:%02x:%02x lossless=%d device=%s",
+             events ? "events" : "frames", (int)getpid(), nic->ops->name, nic->limits.port, a[0], a[1], a[2], a[3],
+             a[4], a[5], nic->limits.lossless, nic->device);
+    pcapng_interface(&f->out, events ? PCAPNG_USER0 : PCAPNG_ETHERNET,
+                     events || !tap->snap_len ? 0 : tap->snap_len + 14, name, description, comment, events ? NULL : a);
+    *(events ? &tap->event_interface : &tap->frame_interface) = f->n_interfaces++;
+}
+
+/* The record as a block. 0 if there is no room for it. */
+static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const struct vk_record *record)
+{
+    uint64_t lost = vk_load_relaxed(&tap->ring.lost);
+    struct pcapng_packet p = {.lost_before = lost - tap->lost_told};
+    uint8_t ether[14];
+    struct iovec iov[2];
+    char comment[120];
+    size_t len;
+    p.iov = iov;
+    if (record->kind == TAP_EVENT) {
+        const struct tap_event *e = (const struct tap_event *)(const void *)record;
+        p.interface = tap->event_interface;
+        p.time = e->time + clock_offset;
+        p.len = p.captured = sizeof e->event;
+        iov[0] = (struct iovec){(void *)(uintptr_t)&e->event, sizeof e->event};
+        p.n_iov = 1;
+    } else {
+        const struct tap_frame *r = (const struct tap_frame *)(const void *)record;
+        memcpy(ether, r->to, 6);
+        memcpy(ether + 6, r->from, 6);
+        ether[12] = WIRE_ETHERTYPE >> 8;
+        ether[13] = WIRE_ETHERTYPE & 0xFF;
+        p.interface = tap->frame_interface;
+        p.time = r->time + clock_offset;
+        p.len = r->len + (uint32_t)sizeof ether;
+        p.captured = r->captured + (uint32_t)sizeof ether;
+        p.direction = r->out ? PCAPNG_OUT : PCAPNG_IN;
+        p.comment = r->note;
+        iov[0] = (struct iovec){ether, sizeof ether};
+        iov[1] = (struct iovec){(void *)(uintptr_t)r->bytes, r->captured};
+        p.n_iov = 2;
+    }
+    if (p.lost_before && p.comment == NULL) {
+        snprintf(comment, sizeof comment, "%llu records before this one were lost: the tap's ring was full",
+                 (unsigned long long)p.lost_before);
+        p.comment = comment;
+    }
+    len = pcapng_packet(to, &p);
+    if (len)
+        tap->lost_told = lost;
+    return len;
+}
+
+/* ---------------------------------------------------------------- draining */
+
+static uint64_t time_of(const struct vk_record *r)
+{
+    return ((const struct tap_event *)(const void *)r)->time; /* at the same place in both kinds */
+}
+_Static_assert(offsetof(struct tap_event, time) == offsetof(struct tap_frame, time), "time_of");
+
+/* Writes `out`. Pipes and full disks may take it in pieces or not at all. */
+static int write_out(struct tap_file *f)
+{
+    size_t done = 0;
+    while (f->fd >= 0 && done < f->out.used) {
+        ssize_t n = write(f->fd, f->out.bytes + done, f->out.used - done);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n < 0 && errno != EINTR) {
+            f->error = f->error ? f->error : -errno;
+            close(f->fd);
+            f->fd = -1;
+        }
+    }
+    f->out.used = 0;
+    return f->error;
+}
+
+/* Moves records older than `until` to the buffer, earliest first; a file's buffer is written when it is full, and at the end.
+ * Returns the number of records moved. Stops when a buffer that cannot be written is full. */
+static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
+{
+    int n = 0;
+    for (;;) {
+        const struct vk_record *first = NULL;
+        struct via_tap *of = NULL;
+        for (struct via_tap *t = f->taps; t; t = t->next) {
+            const struct vk_record *r = vk_ring_next(&t->ring);
+            if (r && time_of(r) < until && (first == NULL || time_of(r) < time_of(first))) {
+                first = r;
+                of = t;
+            }
+        }
+        if (first == NULL)
+            break;
+        int is_file = to == &f->out;
+        if (is_file && to->size - to->used < LEAST_ROOM)
+            write_out(f);
+        if (put_record(of, to, first) == 0 && !is_file)
+            break;
+        vk_ring_consume(&of->ring, first);
+        n++;
+    }
+    if (to == &f->out)
+        write_out(f);
+    return n;
+}
+
+static void *write_files(void *unused)
+{
+    uint64_t period = PERIOD;
+    (void)unused;
+    prctl(PR_SET_NAME, "viakit-tap");
+    pthread_mutex_lock(&mutex);
+    while (writer_state == WRITING) {
+        struct timespec t;
+        int n = 0;
+        for (struct tap_file *f = files; f; f = f->next)
+            if (f->path[0])
+                n += drain(f, &f->out, vk_now() - SETTLE);
+        period = n ? PERIOD : period * 2 < PERIOD_LONGEST ? period * 2 : PERIOD_LONGEST;
+        clock_gettime(CLOCK_REALTIME, &t);
+        t.tv_nsec += (long)period;
+        if (t.tv_nsec >= (long)VK_SECOND) {
+            t.tv_nsec -= (long)VK_SECOND;
+            t.tv_sec++;
+        }
+        if (writer_state == WRITING)
+            pthread_cond_timedwait(&changed, &mutex, &t);
+    }
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+
+static int start_writer(void)
+{
+    sigset_t all, old;
+    while (writer_state == STOPPING) /* somebody waits for the last one to end */
+        pthread_cond_wait(&changed, &mutex);
+    if (writer_state == WRITING)
+        return 0;
+    sigfillset(&all); /* signals are the program's threads' affair */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    writer_state = WRITING;
+    int error = pthread_create(&writer, NULL, write_files, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error)
+        writer_state = NO_WRITER;
+    return -error;
+}
+
+static void stop_writer(void)
+{
+    if (writer_state != WRITING)
+        return;
+    for (struct tap_file *f = files; f; f = f->next)
+        if (f->path[0])
+            return;
+    writer_state = STOPPING;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+    pthread_join(writer, NULL);
+    pthread_mutex_lock(&mutex);
+    writer_state = NO_WRITER;
+    pthread_cond_broadcast(&changed);
+}
+
+/* ---------------------------------------------------------------- attaching */
+
+static struct tap_file *find_file(const char *name)
+{
+    for (struct tap_file *f = files; f; f = f->next)
+        if (name && strcmp(f->asked, name) == 0)
+            return f;
+    return NULL;
+}
+
+static void free_file(struct tap_file *file)
+{
+    struct tap_file **p = &files;
+    while (*p && *p != file)
+        p = &(*p)->next;
+    if (*p)
+        *p = file->next;
+    if (file->fd >= 0)
+        close(file->fd);
+    free(file->out.bytes);
+    free(file);
+}
+
+/* Makes the file, with its first block. NULL and *error if it cannot be. */
+static struct tap_file *make_file(const char *name, int append, int *error)
+{
+    struct tap_file *f = calloc(1, sizeof *f);
+    if (f)
+        f->out = (struct pcapng_buffer){malloc(OUT_BYTES), 0, OUT_BYTES};
+    if (f == NULL || f->out.bytes == NULL) {
+        free(f);
+        *error = -ENOMEM;
+        return NULL;
+    }
+    f->fd = -1;
+    if (name) {
+        *error = strlen(name) < sizeof f->asked && *name ? meaning_of(name, f->path) : -ENAMETOOLONG;
+        int again = append && strcmp(name, written_for) == 0;
+        if (again)
+            strcpy(f->path, written);
+        if (*error == 0 && (f->fd = open_file(f->path, again)) < 0)
+            *error = f->fd;
+        if (*error) {
+            free(f->out.bytes);
+            free(f);
+            return NULL;
+        }
+        strcpy(f->asked, name);
+        if (append) {
+            strcpy(written, f->path);
+            strcpy(written_for, name);
+        }
+    }
+    if (clock_offset == 0)
+        clock_offset = offset_of_clocks();
+    put_section(f);
+    f->next = files;
+    files = f;
+    return f;
+}
+
+int tap_file_attach(struct via_tap *tap, const char *name, int append)
+{
+    int error = 0;
+    struct tap_file *f = find_file(name);
+    if (f == NULL)
+        f = make_file(name, append, &error);
+    if (f == NULL) {
+        via_explain("tap: %.256s: %s", name ? name : "", strerror(-error));
+        return error;
+    }
+    if (tap->frames)
+        put_interface(f, tap, 0);
+    if (tap->events)
+        put_interface(f, tap, 1);
+    tap->file = f;
+    tap->next = f->taps;
+    f->taps = tap;
+    if (f->path[0])
+        error = start_writer();
+    if (error) {
+        via_explain("tap: no thread to write %.256s: %s", f->path, strerror(-error));
+        f->taps = tap->next;
+        if (f->taps == NULL)
+            free_file(f);
+    }
+    return error;
+}
+
+int tap_file_detach(struct via_tap *tap)
+{
+    struct tap_file *f = tap->file;
+    int is_file = f->path[0] != 0;
+    if (is_file)
+        drain(f, &f->out, VK_NEVER);
+    if (is_file && tap->frames)
+        pcapng_statistics(&f->out, tap->frame_interface, vk_now() + clock_offset, tap->n_sent + tap->n_received,
+                          tap->ring.lost);
+    int error = is_file ? write_out(f) : 0;
+    struct via_tap **p = &f->taps;
+    while (*p != tap)
+        p = &(*p)->next;
+    *p = tap->next;
+    if (f->taps == NULL) {
+        free_file(f);
+        stop_writer();
+    }
+    return error;
+}
+
+int tap_file_flush(struct via_tap *tap)
+{
+    struct tap_file *f = tap->file;
+    if (f->path[0])
+        drain(f, &f->out, VK_NEVER);
+    return f->error;
+}
+
+VIP_RETURN tap_file_read(struct via_tap *tap, void *buffer, size_t len, size_t *n)
+{
+    struct tap_file *f = tap->file;
+    struct pcapng_buffer b = {buffer, 0, len};
+    if (f->path[0])
+        return via_fail(VIP_INVALID_STATE, "viakit_tap_read: this tap writes %s", f->path);
+    if (f->out.used) { /* section and interface headers */
+        if (f->out.used > len)
+            return via_fail(VIP_INVALID_PARAMETER, "viakit_tap_read: a buffer of %zu bytes at least", f->out.used);
+        memcpy(buffer, f->out.bytes, f->out.used);
+        b.used = f->out.used;
+        f->out.used = 0;
+    }
+    drain(f, &b, VK_NEVER);
+    if (b.used == 0 && vk_ring_next(&tap->ring))
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_tap_read: the next block does not fit %zu bytes", len);
+    *n = b.used;
+    return VIP_SUCCESS;
+}
+
+const char *tap_file_path(const struct via_tap *tap)
+{
+    return tap->file->path;
+}
