@@ -22,10 +22,11 @@ static struct {
     VIP_DESCRIPTOR thrown, caught;
     char ball[64], net[64];
 } b __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
-static VIP_NET_ADDRESS here[16], there[16]; /* each as long as its contents: host bytes, then the discriminator's */
+static VIP_NET_ADDRESS table[16], other[16]; /* each as long as its contents: host bytes, then the discriminator's */
 static VIP_NIC_HANDLE nic;
 static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
+static VIP_DESCRIPTOR *done;
 
 static void check(VIP_RETURN code, const char *what)
 {
@@ -33,11 +34,11 @@ static void check(VIP_RETURN code, const char *what)
         exit((fprintf(stderr, "pingpong: %s: code %d\n", what, (int)code), 1));
 }
 
-static void find(char *host, VIP_NET_ADDRESS *a)
+/* Called for what belongs to no descriptor: here, that the other player left first. */
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
-    CHECK(VipNSGetHostByName(nic, host, a, 0));
-    a->DiscriminatorLen = sizeof TABLE;
-    memcpy(a->HostAddress + a->HostAddressLen, TABLE, sizeof TABLE);
+    if (e->ErrorCode != VIP_ERROR_CONN_LOST)
+        check(VIP_DESCRIPTOR_ERROR, context);
 }
 
 /* A descriptor for one piece of memory. Immediate data travels in the descriptor itself. */
@@ -55,7 +56,6 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
 
 static void throw_ball(VIP_UINT32 left)
 {
-    VIP_DESCRIPTOR *done;
     CHECK(VipPostSend(vi, fill(&b.thrown, b.ball, left), memory));
     CHECK(VipSendWait(vi, 5000, &done)); /* the descriptor is ours again only when it was taken back */
 }
@@ -63,7 +63,6 @@ static void throw_ball(VIP_UINT32 left)
 /* Looks until the ball is there; the descriptor is posted anew before the other side can throw again. */
 static VIP_UINT32 catch_ball(void)
 {
-    VIP_DESCRIPTOR *done;
     VIP_RETURN code;
     VIP_UINT32 left;
     while ((code = VipRecvDone(vi, &done)) == VIP_NOT_DONE)
@@ -76,27 +75,28 @@ static VIP_UINT32 catch_ball(void)
 
 int main(int argc, char **argv)
 {
-    int serves = argc > 2, tries = 0;
+    int serves = argc > 2;
     VIP_UINT32 turns = argc > 3 ? (VIP_UINT32)atoi(argv[3]) : 10000, left = 1;
     VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, 0, 0}, theirs;
     VIP_CONN_HANDLE caller;
-    VIP_DESCRIPTOR *done;
     VIP_RETURN code;
     struct timeval t0, t1;
 
     CHECK(VipOpenNic(argc > 1 ? argv[1] : "shm", &nic));
+    CHECK(VipErrorCallback(nic, "error handler", on_error));
     CHECK(VipRegisterMem(nic, &b, sizeof b, NULL, &memory));
     CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
     CHECK(VipPostRecv(vi, fill(&b.caught, b.net, 0), memory));
     CHECK(VipNSInit(nic, NULL));
-    find("localhost", here);
-    find(serves ? argv[2] : "localhost", there);
-    if (serves) { /* again and again until the other one waits for us */
-        while ((code = VipConnectRequest(vi, here, there, 1000, &theirs)) != VIP_SUCCESS && ++tries < 500)
-            usleep(10000);
+    CHECK(VipNSGetHostByName(nic, serves ? argv[2] : "localhost", table, 0));
+    table->DiscriminatorLen = sizeof TABLE;
+    memcpy(table->HostAddress + table->HostAddressLen, TABLE, sizeof TABLE);
+    if (serves) {
+        while ((code = VipConnectRequest(vi, NULL, table, 10000, &theirs)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
+            usleep(10000); /* until the other player is there */
         check(code, "VipConnectRequest");
     } else {
-        CHECK(VipConnectWait(nic, here, VIP_INFINITE, there, &theirs, &caller));
+        CHECK(VipConnectWait(nic, table, VIP_INFINITE, other, &theirs, &caller));
         CHECK(VipConnectAccept(caller, vi));
     }
     gettimeofday(&t0, NULL);

@@ -1,0 +1,115 @@
+/*
+ * manyvis.c - one completion queue over many VIs: how a server waits for all of its clients at once.
+ *
+ *     manyvis loop              server and clients in one process, as two threads
+ *     manyvis shm serve         the server alone, for eight clients ...
+ *     manyvis shm localhost     ... which are these
+ *
+ * Each client has a VI of its own at the server. The receive queues of all of them report to one completion queue; an
+ * entry says which VI has something done, and the descriptor is then taken from that VI's queue as always.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vipl.h>
+
+#define DOOR "many" /* the discriminator */
+#define CLIENTS 8
+#define ROUNDS 100
+#define CHECK(call) check(call, #call)
+
+/* What one VI needs, on either side. With the receive first, a descriptor that completes is the address of its line. */
+struct line {
+    VIP_DESCRIPTOR recv, send;
+    char in[64], out[64];
+} __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
+static struct line lines[2][CLIENTS];
+static char *device;
+
+static void check(VIP_RETURN code, const char *what)
+{
+    if (code != VIP_SUCCESS)
+        exit((fprintf(stderr, "manyvis: %s: code %d\n", what, (int)code), 1));
+}
+
+/* Called for what belongs to no descriptor: here, that the other side left first. */
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
+{
+    if (e->ErrorCode != VIP_ERROR_CONN_LOST)
+        check(VIP_DESCRIPTOR_ERROR, context);
+}
+
+static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory)
+{
+    memset(d, 0, sizeof *d);
+    d->CS.SegCount = 1;
+    d->CS.Length = d->DS[0].Local.Length = 64;
+    d->DS[0].Local.Data.Address = data;
+    d->DS[0].Local.Handle = memory;
+    return d;
+}
+
+static void say(VIP_VI_HANDLE vi, struct line *l, VIP_MEM_HANDLE memory)
+{
+    VIP_DESCRIPTOR *done;
+    CHECK(VipPostSend(vi, fill(&l->send, l->out, memory), memory));
+    CHECK(VipSendWait(vi, 5000, &done)); /* send queues have no completion queue here, so one may wait on them */
+}
+
+/* The server (host is NULL), or the clients of a server at host. */
+static void *run(void *host)
+{
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, 0, 0}, theirs;
+    VIP_NET_ADDRESS address[16], caller[16];
+    VIP_NIC_HANDLE nic;
+    VIP_VI_HANDLE vi;
+    VIP_CQ_HANDLE cq;
+    VIP_MEM_HANDLE memory;
+    VIP_CONN_HANDLE request;
+    VIP_DESCRIPTOR *done;
+    VIP_BOOLEAN is_recv;
+    struct line *l = lines[host != NULL];
+    int i;
+
+    CHECK(VipOpenNic(device, &nic));
+    CHECK(VipErrorCallback(nic, "error handler", on_error));
+    CHECK(VipRegisterMem(nic, l, sizeof lines[0], NULL, &memory));
+    CHECK(VipNSGetHostByName(nic, host ? host : "localhost", address, 0));
+    address->DiscriminatorLen = sizeof DOOR;
+    memcpy(address->HostAddress + address->HostAddressLen, DOOR, sizeof DOOR);
+    CHECK(VipCreateCQ(nic, CLIENTS, &cq)); /* room for all that can complete at once: to overflow is a catastrophe */
+    for (i = 0; i < CLIENTS; i++, l++) {
+        CHECK(VipCreateVi(nic, &attributes, NULL, cq, &vi));
+        CHECK(VipPostRecv(vi, fill(&l->recv, l->in, memory), memory));
+        if (host) {
+            while (VipConnectRequest(vi, NULL, address, 10000, &theirs) != VIP_SUCCESS)
+                sched_yield(); /* until the server waits */
+            say(vi, l, memory);
+        } else {
+            CHECK(VipConnectWait(nic, address, VIP_INFINITE, caller, &theirs, &request));
+            CHECK(VipConnectAccept(request, vi));
+        }
+    }
+    for (i = 0; i < CLIENTS * ROUNDS; i++) {
+        CHECK(VipCQWait(cq, VIP_INFINITE, &vi, &is_recv));
+        CHECK(VipRecvDone(vi, &done));
+        l = (struct line *)done;
+        l->out[0] = (char)(l->in[0] + 1);
+        CHECK(VipPostRecv(vi, fill(done, l->in, memory), memory)); /* before the answer, which brings the next */
+        if (!host || i < CLIENTS * (ROUNDS - 1))
+            say(vi, l, memory);
+    }
+    printf("%s heard %d texts on %d VIs\n", host ? "clients" : "server", i, CLIENTS);
+    return VipCloseNic(nic) == VIP_SUCCESS ? NULL : host; /* closes all that was made from it */
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t other;
+    device = argc > 1 ? argv[1] : "loop";
+    if (argc > 2)
+        return run(strcmp(argv[2], "serve") ? argv[2] : NULL) != NULL;
+    return pthread_create(&other, NULL, run, NULL) || run("localhost") || pthread_join(other, NULL);
+}

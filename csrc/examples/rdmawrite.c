@@ -1,0 +1,119 @@
+/*
+ * rdmawrite.c - writes into the memory of a program that calls nothing: it only looks at its own memory.
+ *
+ *     rdmawrite shm                   in one terminal: the target
+ *     rdmawrite shm localhost 1000    in another: writes 1000 pages, and finds the answers in its own memory
+ *
+ * Each side tells the other, in one ordinary message, where its page lies and under which handle: a writer needs no more.
+ * A page carries its number in every word. The NIC stores the last word last: when it is there, all of the page is.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vipl.h>
+
+#define DOOR "pages" /* the discriminator */
+#define WORDS 1024
+#define CHECK(call) check(call, #call)
+
+static struct {
+    VIP_DESCRIPTOR send, recv;     /* 64 bytes each: room for two segments */
+    volatile VIP_UINT32 in[WORDS]; /* the other side writes here */
+    VIP_UINT32 out[WORDS];
+    VIP_UINT64 mine[3], theirs[3]; /* address and handle of `in`, number of pages */
+} b __attribute__((aligned(4096)));
+static VIP_NET_ADDRESS here[16], there[16];
+static VIP_NIC_HANDLE nic;
+static VIP_VI_HANDLE vi;
+static VIP_MEM_HANDLE memory;
+static VIP_DESCRIPTOR *done;
+
+static void check(VIP_RETURN code, const char *what)
+{
+    if (code != VIP_SUCCESS)
+        exit((fprintf(stderr, "rdmawrite: %s: code %d\n", what, (int)code), 1));
+}
+
+/* Called for what belongs to no descriptor: here, that the other side left first. */
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
+{
+    if (e->ErrorCode != VIP_ERROR_CONN_LOST)
+        check(VIP_DESCRIPTOR_ERROR, context);
+}
+
+/* Segment i of a descriptor: a piece of our memory. */
+static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, VIP_UINT32 len)
+{
+    d->CS.Control = (VIP_UINT16)control;
+    d->CS.SegCount = (VIP_UINT16)(i + 1);
+    d->CS.Length = d->DS[i].Local.Length = len;
+    d->DS[i].Local.Data.Address = data;
+    d->DS[i].Local.Handle = memory;
+    d->CS.Status = 0;
+    return d;
+}
+
+/* The first segment names the place in the other's memory, the second what goes there. No receive is consumed. */
+static void write_page(VIP_UINT32 number)
+{
+    int i;
+    for (i = 0; i < WORDS; i++)
+        b.out[i] = number;
+    b.send.DS[0].Remote.Data.AddressBits = b.theirs[0];
+    b.send.DS[0].Remote.Handle = (VIP_UINT32)b.theirs[1];
+    CHECK(VipPostSend(vi, fill(&b.send, VIP_CONTROL_OP_RDMAWRITE, 1, b.out, sizeof b.out), memory));
+    CHECK(VipSendWait(vi, 5000, &done));
+}
+
+/* No call to VIPL here: the page arrives while this loop, or any other work, runs. */
+static void await_page(VIP_UINT32 number)
+{
+    int i;
+    while (b.in[WORDS - 1] != number)
+        sched_yield();
+    for (i = 0; i < WORDS; i++)
+        check(b.in[i] == number ? VIP_SUCCESS : VIP_NOT_DONE, "the last word came first");
+}
+
+int main(int argc, char **argv)
+{
+    VIP_UINT32 writes = argc > 2, pages = argc > 3 ? (VIP_UINT32)atoi(argv[3]) : 1000, n;
+    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_TRUE, VIP_FALSE}; /* others may write here, and by the VI below */
+    VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, VIP_TRUE, 0}, theirs;
+    VIP_CONN_HANDLE caller;
+    VIP_RETURN code;
+
+    CHECK(VipOpenNic(argc > 1 ? argv[1] : "shm", &nic));
+    CHECK(VipErrorCallback(nic, "error handler", on_error));
+    CHECK(VipRegisterMem(nic, &b, sizeof b, &rights, &memory));
+    CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
+    CHECK(VipPostRecv(vi, fill(&b.recv, VIP_CONTROL_OP_SENDRECV, 0, b.theirs, sizeof b.theirs), memory));
+    CHECK(VipNSGetHostByName(nic, writes ? argv[2] : "localhost", there, 0));
+    there->DiscriminatorLen = sizeof DOOR;
+    memcpy(there->HostAddress + there->HostAddressLen, DOOR, sizeof DOOR);
+    if (writes) {
+        while ((code = VipConnectRequest(vi, NULL, there, 10000, &theirs)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
+            sched_yield(); /* until the target is there */
+        check(code, "VipConnectRequest");
+    } else {
+        CHECK(VipConnectWait(nic, there, VIP_INFINITE, here, &theirs, &caller));
+        CHECK(VipConnectAccept(caller, vi));
+    }
+    b.mine[0] = (unsigned long)b.in;
+    b.mine[1] = memory;
+    b.mine[2] = pages;
+    CHECK(VipPostSend(vi, fill(&b.send, VIP_CONTROL_OP_SENDRECV, 0, b.mine, sizeof b.mine), memory));
+    CHECK(VipSendWait(vi, 5000, &done));
+    CHECK(VipRecvWait(vi, 5000, &done));
+    for (n = 1; n <= (writes ? pages : b.theirs[2]); n++) {
+        if (writes)
+            write_page(n);
+        await_page(n);
+        if (!writes)
+            write_page(n);
+    }
+    printf("all pages came, word for word\n");
+    CHECK(VipDisconnect(vi));
+    return VipCloseNic(nic); /* and with it the VI and the memory */
+}
