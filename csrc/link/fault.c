@@ -553,6 +553,11 @@ static int fault_route(struct link *link, const uint8_t address[6], uint16_t por
     return link->inner->route(link->link, address, port, peer);
 }
 
+static uint32_t fault_payload_to(struct link *link, struct link_peer *peer)
+{
+    return link->inner->payload_to(link->link, peer);
+}
+
 static int fault_count_neighbours(struct link *link)
 {
     return link->inner->count_neighbours(link->link);
@@ -673,6 +678,7 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
     DECORATE(close);
     DECORATE(route);
     DECORATE(ask_all);
+    DECORATE(payload_to);
     DECORATE(count_neighbours);
     DECORATE(send);
     DECORATE(send_short);

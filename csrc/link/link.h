@@ -51,6 +51,7 @@ struct link_limits {
     uint32_t max_batch;   /* frames of equal length that send takes as one super-frame; 1 if it cannot */
     uint32_t short_below; /* messages of fewer bytes may go by send_short; 0: the link has no such operation */
     uint32_t ring_slots;  /* frames (or super-frames) a receiver can hold before they are lost */
+    uint32_t max_window;  /* link sends in flight that a receiver like this one can hold; 0: as many as the provider likes */
     int lossless;         /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
     int checksum;         /* frames need a checksum */
 };
@@ -72,6 +73,13 @@ struct link_ops {
     /* Hands a connection request to every NIC of the station (header.dst_port is set by the link where it must be). Returns how many NICs were asked, 0 if there is
      * certainly none, -1 if the link cannot know how many hear it. */
     int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
+
+    /* The largest payload of a frame that the way to the peer carries in one piece; NULL where that is max_payload for all. */
+    uint32_t (*payload_to)(struct link *link, struct link_peer *peer);
+
+    /* The station of that name, the index-th if it has several; `own` is this NIC's. 0, or -ENOENT with a reason. Called without ownership: it may block
+     * while it asks other machines. NULL if stations have no names of their own. */
+    int (*resolve)(const uint8_t own[6], const char *name, unsigned index, uint8_t address[6]);
 
     /* How many NICs share this station's address, for NOMATCH. */
     int (*count_neighbours)(struct link *link);
@@ -132,7 +140,7 @@ struct link_ops {
                  const struct iovec *from, int n_from, size_t len);
 };
 
-extern const struct link_ops link_loop, link_shm, link_eth;
+extern const struct link_ops link_loop, link_shm, link_eth, link_udp;
 
 /* ---- what the provider offers to links (via/rx.c, via/conn.c, via/error.c) ---- */
 
@@ -151,6 +159,9 @@ void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size
 
 /* The peer is gone for good: connections over it are lost. */
 void link_peer_lost(struct via_nic *nic, struct link_peer *peer);
+
+/* There is certainly no NIC at that address: requests for it need not wait. */
+void link_nobody_there(struct via_nic *nic, const uint8_t address[6]);
 
 /* Poll is wanted at `at` (ns), if not sooner. */
 void link_timer(struct via_nic *nic, uint64_t at);

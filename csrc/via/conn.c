@@ -74,7 +74,8 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
     vi->peer_ptag = c->ptag;
     vi->peer_rdma_write = c->rdma_write;
     vi->expected_psn = vi->acked_psn = c->first_psn;
-    vi->chunk = c->max_payload < nic->limits.max_payload ? c->max_payload : nic->limits.max_payload;
+    uint32_t carried = nic->ops->payload_to ? nic->ops->payload_to(nic->link, peer) : nic->limits.max_payload;
+    vi->chunk = c->max_payload < carried ? c->max_payload : carried;
     vi->lossless &= c->lossless;
     vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND),
                                          .dst_port = port,

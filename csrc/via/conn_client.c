@@ -134,6 +134,8 @@ static VIP_RETURN explain_result(VIP_RETURN code, unsigned long timeout)
         return via_fail(code, "VipConnectRequest: the server rejected the connection");
     case VIP_TIMEOUT:
         return via_fail(code, "VipConnectRequest: no answer within %lu ms", timeout);
+    case VIP_NOT_REACHABLE:
+        return via_fail(code, "VipConnectRequest: there is no NIC at that address");
     default:
         return code;
     }
@@ -176,7 +178,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     ask(nic, &r);
     if (r.asked == 0) {
         r.done = 1;
-        r.result = via_fail(VIP_NOT_REACHABLE, "VipConnectRequest: there is no NIC at that address");
+        r.result = VIP_NOT_REACHABLE;
     }
     code = via_wait_owned(nic, timeout, request_done, &r);
     remove_request(nic, &r);
@@ -208,4 +210,11 @@ void conn_client_lost(struct via_nic *nic, struct link_peer *peer)
             r->server = NULL;
             finish_request(r, VIP_NOT_REACHABLE);
         }
+}
+
+void link_nobody_there(struct via_nic *nic, const uint8_t address[6])
+{
+    for (struct via_request *r = nic->requests; r; r = r->next)
+        if (!r->done && !r->offered && memcmp(r->address, address, 6) == 0)
+            finish_request(r, VIP_NOT_REACHABLE);
 }

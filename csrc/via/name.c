@@ -4,6 +4,7 @@
  *   "aa:bb:cc:dd:ee:ff"       itself, on every link
  *   a name in the hosts file  its address; the file is $VIAKIT_HOSTS, else /etc/vip_hosts: lines "name address", # comments
  *   "localhost", our name     this NIC's own address
+ *   a name or address         of the Internet, on udp: HOST, HOST:PORT, 10.0.0.1, [fe80::1%eth0]:PORT
  *   any other short name      on loop and shm, where all processes share one station: this NIC's own address, so that
  *                             programs written for hosts "a" and "b" run on one; elsewhere unknown
  *   anything else             unknown (VIP_ERROR_NAMESERVICE)
@@ -84,14 +85,20 @@ VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADD
         return code;
     memcpy(own, nic->limits.address, 6);
     int one_station = nic->limits.lossless && strcspn(name, ".:/") == strlen(name) && *name;
+    int (*resolve)(const uint8_t *, const char *, unsigned, uint8_t *) = nic->ops->resolve;
     via_leave(nic);
     if (!parse_address(name, address) && !find_in_file(name, address)) {
-        if (!is_own_name(name) && !one_station)
+        if (!is_own_name(name) && resolve) {
+            if (resolve(own, name, (unsigned)index, address) != 0)
+                return VIP_ERROR_NAMESERVICE; /* the link has explained */
+            index = 0;
+        } else if (is_own_name(name) || one_station)
+            memcpy(address, own, 6);
+        else
             return via_fail(VIP_ERROR_NAMESERVICE,
                             "no host '%.64s': write its address as aa:bb:cc:dd:ee:ff, or add it to /etc/vip_hosts "
                             "(or the file named by VIAKIT_HOSTS)",
                             name);
-        memcpy(address, own, 6);
     }
     if (index != 0)
         return via_fail(VIP_ERROR_NAMESERVICE, "host '%.64s' has one address: index %lu is past it", name, index);

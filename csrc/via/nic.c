@@ -42,7 +42,7 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
 
 static const struct link_ops *find_link(const char *device, const char **rest)
 {
-    static const struct link_ops *const links[] = {&link_loop, &link_shm, &link_eth};
+    static const struct link_ops *const links[] = {&link_loop, &link_shm, &link_eth, &link_udp};
     for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
         size_t n = strlen(links[i]->name);
         if (strncmp(device, links[i]->name, n) == 0 && (device[n] == 0 || device[n] == ':')) {
@@ -87,6 +87,8 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
     nic->whole_message = via_whole_message(nic);
     if (nic->limits.max_batch > VIA_BATCH)
         nic->limits.max_batch = VIA_BATCH;
+    if (nic->limits.max_window && nic->options.window > nic->limits.max_window)
+        nic->options.window = nic->limits.max_window;
     error = via_mem_init(nic);
     if (error == 0) {
         error = via_engine_start(nic);
@@ -109,7 +111,7 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
     const struct link_ops *ops = find_link(device, &rest);
     if (ops == NULL || strlen(device) >= sizeof((struct via_nic *)0)->device)
         return via_fail(VIP_INVALID_PARAMETER,
-                        "no device '%.64s': give loop, loop:NAME, shm, shm:NAME or eth:INTERFACE", device);
+                        "no device '%.64s': give loop, loop:NAME, shm, shm:NAME, eth:INTERFACE or udp:ADDRESS", device);
     struct via_nic *nic = vk_pool_get(&via_nic_pool);
     if (nic == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: too many NICs are open in this process");

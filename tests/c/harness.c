@@ -24,6 +24,12 @@ static uint64_t seed;
 
 /* ---------------------------------------------------------------- link names */
 
+/* Two hosts, made of network namespaces. */
+static int on_veth(const link_spec *l)
+{
+    return l->kind == ON_ETH || (l->kind == ON_UDP && !l->one_host);
+}
+
 static int parse_link(const char *text, link_spec *l)
 {
     static const struct {
@@ -37,6 +43,10 @@ static int parse_link(const char *text, link_spec *l)
         {"eth-auto", {.kind = ON_ETH, .form = VIAKIT_FORM_AUTO}},
         {"eth-plain", {.kind = ON_ETH, .form = VIAKIT_FORM_PLAIN}},
         {"eth-udp", {.kind = ON_ETH, .form = VIAKIT_FORM_UDP}},
+        {"udp6-lo", {.kind = ON_UDP, .ipv6 = 1, .one_host = 1}},
+        {"udp6", {.kind = ON_UDP, .ipv6 = 1}},
+        {"udp-lo", {.kind = ON_UDP, .one_host = 1}},
+        {"udp", {.kind = ON_UDP}},
     };
     const char *rest;
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
@@ -46,7 +56,7 @@ static int parse_link(const char *text, link_spec *l)
         l->mtu = 1500;
         snprintf(l->name, sizeof(l->name), "%s", text);
         rest = text + strlen(known[i].name);
-        if (l->kind == ON_ETH && !strncmp(rest, "-9000", 5)) {
+        if (on_veth(l) && !strncmp(rest, "-9000", 5)) {
             l->mtu = 9000;
             rest += 5;
         }
@@ -96,6 +106,19 @@ static void open_nic(side *s)
         set_faults(s);
 }
 
+static void resolve_peer(side *s)
+{
+    address a;
+    char name[64];
+    snprintf(name, sizeof(name), "%s", netns_address(1, !s->role));
+    memset(&a, 0, sizeof(a));
+    a.net.HostAddressLen = 6;
+    CHECK_OK(VipNSInit(s->nic, NULL));
+    CHECK_OK(VipNSGetHostByName(s->nic, name, &a.net, 0));
+    CHECK(!memcmp(a.net.HostAddress, s->peer_host, 6));
+    CHECK_OK(VipNSShutdown(s->nic));
+}
+
 static void run_side(side *s)
 {
     static const VIP_RELIABILITY_LEVEL all[] = {VIP_SERVICE_RELIABLE_DELIVERY, VIP_SERVICE_RELIABLE_RECEPTION,
@@ -103,11 +126,13 @@ static void run_side(side *s)
     pid_t pid = getpid();
     open_nic(s);
     s->n_levels = s->link->fault ? 2 : 3;
-    s->n_burst_levels = s->link->fault || s->link->kind == ON_ETH ? 2 : 3;
+    s->n_burst_levels = s->link->fault || s->link->kind == ON_ETH || s->link->kind == ON_UDP ? 2 : 3;
     memcpy(s->levels, all, sizeof(all));
     CHECK_EQ(s->attr.NicAddressLen, 6);
     side_send(s, s->attr.LocalNicAddress, 6);
     side_recv(s, s->peer_host, 6);
+    if (s->link->ipv6 && !s->link->one_host) /* six bytes do not hold the address: the name service has to be asked */
+        resolve_peer(s);
     side_send(s, &pid, sizeof(pid));
     side_recv(s, &s->peer_pid, sizeof(s->peer_pid));
     (s->role == SIDE_A ? s->test->a : s->test->b)(s);
@@ -132,6 +157,11 @@ static void init_side(side *s, side_role role, const link_spec *link, const test
     /* A NAME of its own keeps two runs of the tests on one machine apart. */
     if (link->kind == ON_ETH)
         snprintf(s->device, sizeof(s->device), "eth:eth0");
+    else if (link->kind == ON_UDP && link->one_host) /* a station of its own, for the same reason */
+        snprintf(s->device, sizeof(s->device), link->ipv6 ? "udp:[::1]:%d" : "udp:127.0.0.1:%d",
+                 10000 + (int)(parent % 20000));
+    else if (link->kind == ON_UDP)
+        snprintf(s->device, sizeof(s->device), "udp:%s", netns_address(link->ipv6, role));
     else
         snprintf(s->device, sizeof(s->device), "%s:t%d", link->kind == ON_LOOP ? "loop" : "shm", (int)parent);
 }
@@ -154,7 +184,7 @@ __attribute__((noreturn)) static void child(const link_spec *link, const test_ca
     } else {
         snprintf(check_context, sizeof(check_context), "%s %s %c", link->name, test->name, role == SIDE_A ? 'A' : 'B');
         close(ctl[!role]);
-        if (link->kind == ON_ETH && setns(namespaces[role], CLONE_NEWNET))
+        if (on_veth(link) && setns(namespaces[role], CLONE_NEWNET))
             FAIL("cannot enter the namespace of host %d: %s", role, strerror(errno));
         init_side(&sides[0], (side_role)role, link, test, ctl[role], parent);
         run_side(&sides[0]);
@@ -216,7 +246,7 @@ static int applies(const link_spec *link, const test_case *test)
 {
     if ((test->flags & CASE_NO_LOOP) && link->kind == ON_LOOP)
         return 0;
-    if ((test->flags & CASE_NO_ETH) && link->kind == ON_ETH)
+    if ((test->flags & CASE_NO_ETH) && on_veth(link))
         return 0;
     if ((test->flags & CASE_ONLY_ETH) && link->kind != ON_ETH)
         return 0;
@@ -227,7 +257,8 @@ static int usage(const char *program, const test_case *cases, size_t n_cases)
 {
     fprintf(stderr,
             "usage: %s LINK [CASE...]\n"
-            "LINK: loop, shm, shm-mapped, shm-ring, eth-auto, eth-plain, eth-udp; eth...-9000; any of them +fault\n"
+            "LINK: loop, shm, shm-mapped, shm-ring, eth-auto, eth-plain, eth-udp, udp, udp6, udp-lo, udp6-lo; eth...-9000, udp-9000;\n"
+            "      any of them +fault\n"
             "CASE:",
             program);
     for (size_t i = 0; i < n_cases; i++)
@@ -256,7 +287,7 @@ int harness_main(int argc, char **argv, const test_case *cases, size_t n_cases)
         n_known += wanted(&cases[i], argc, argv);
     if (n_known == 0 || (argc > 2 && n_known < argc - 2))
         return usage(argv[0], cases, n_cases);
-    if (link.kind == ON_ETH &&
+    if (on_veth(&link) &&
         (netns_enter(argv, why, sizeof(why)) || netns_make_pair(link.mtu, namespaces, why, sizeof(why)))) {
         printf("skipped: %s\n", why);
         return CHECK_SKIPPED;

@@ -2,13 +2,14 @@
  * harness.h - a pair of endpoints on any link, for tests that do not care which.
  *
  * A test program is a table of cases. A case has an A side (the client) and a B side (the server); each side opens a
- * NIC of its own. On `loop` the sides are two threads of one process, on `shm` two processes, on `eth` two processes
- * in two network namespaces joined by a veth pair. The sides share nothing but the link and a control channel (a
+ * NIC of its own. On `loop` the sides are two threads of one process, on `shm` and `udp...-lo` two processes, on `eth` and
+ * `udp` two processes in two network namespaces joined by a veth pair. The sides share nothing but the link and a control channel (a
  * socket pair), by which they agree when to go on.
  *
- * Link names on the command line: loop | shm | shm-mapped | shm-ring | eth-auto | eth-plain | eth-udp, where
+ * Link names on the command line: loop | shm | shm-mapped | shm-ring | eth-auto | eth-plain | eth-udp | udp | udp6 | udp-lo |
+ * udp6-lo, where
  * "shm-mapped" takes test memory from viakit_alloc and "shm-ring" forbids every direct copy; then optionally "-9000"
- * (eth: the MTU, otherwise 1500), then optionally "+fault": both sides lose, double, reorder (5 % of frames each) and
+ * (eth, udp: the MTU, otherwise 1500), then optionally "+fault": both sides lose, double, reorder (5 % of frames each) and
  * corrupt (1 %). The seed of the faults is printed, and taken from VIAKIT_TEST_SEED if that is set.
  */
 #ifndef HARNESS_H
@@ -25,8 +26,9 @@
 
 typedef struct {
     char name[32];
-    enum { ON_LOOP, ON_SHM, ON_ETH } kind;
+    enum { ON_LOOP, ON_SHM, ON_ETH, ON_UDP } kind; /* from ON_ETH on: a network, which may lose frames */
     viakit_form form;
+    int ipv6, one_host; /* udp: the kind of address; by the loopback interface */
     int mtu;
     int mapped, ring_only; /* shm: how test memory may be reached */
     int fault;

@@ -13,4 +13,7 @@ int netns_enter(char **argv, char *why, size_t why_len);
  * fds[0] and fds[1] are the namespaces (setns(fd, CLONE_NEWNET)); the caller stays in fds[0]. -1 with `why`. */
 int netns_make_pair(int mtu, int fds[2], char *why, size_t why_len);
 
+/* The address that the pair's host 0 or 1 has on eth0, in words. Of loopback interfaces there are 127.0.0.1 and ::1. */
+const char *netns_address(int ipv6, int host);
+
 #endif /* NETNS_H */

@@ -394,7 +394,7 @@ static void taken_away_both(side *s)
 {
     for (int i = 0; i < s->n_levels; i++)
         for (place where = ALONE; where < N_PLACES; where++) {
-            if (s->link->kind == ON_ETH && !RELIABLE(s->levels[i]))
+            if (s->link->kind >= ON_ETH && !RELIABLE(s->levels[i]))
                 continue; /* a wire that nobody reads is never full */
             if (s->role == SIDE_A)
                 taken_away_a(s, s->levels[i], where);

@@ -1,0 +1,193 @@
+/*
+ * udp: datagrams of the Internet. No privilege is needed, routers carry them, and with segmentation offload they are fast. One datagram is
+ *
+ *    | IP | UDP | wire header | payload |          or, as a super-frame between program and kernel, many such in one piece
+ *
+ * Device: udp:ADDRESS, udp:INTERFACE, or udp: for the address from which this host speaks to the Internet; then :PORT for a station other
+ * than the usual one. A NIC has one address, of IPv4 or IPv6.
+ *
+ * Nothing here is certain: datagrams are lost where a buffer is full, and come double or late. The provider's reliable levels mend
+ * that; here we keep from causing it: the window is sized to the receive buffer that the kernel granted, and frames to the path.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "udp.h"
+
+#define IP4_LEN 20
+#define IP6_LEN 40
+#define UDP_LEN 8
+#define MIN_MTU 320u        /* headers and the longest connection request */
+#define SUPER_MOST 65487u   /* fits behind either IP header */
+#define SUPER_LEAST 8192u   /* smaller super-frames save little */
+#define OVERHEAD 2          /* a datagram in a receive buffer is charged up to so many times its length */
+#define LEAST_WINDOW 8      /* super-frames that a receive buffer shall hold, so that sender and receiver work at the same time */
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+
+static void udp_close(struct link *link)
+{
+    for (int i = 1; i <= UDP_LANES; i++)
+        udp_close_lane(link, i);
+    if (link->sockets[0].fd >= 0)
+        close(link->sockets[0].fd);
+    if (link->door_fd >= 0)
+        close(link->door_fd);
+    if (link->claim_fd >= 0)
+        close(link->claim_fd);
+    if (link->epoll_fd >= 0)
+        close(link->epoll_fd);
+    udp_free_peers(link);
+    free(link->buffer);
+    free(link);
+}
+
+static int settle_mtu(struct link *link, const viakit_nic_options *options)
+{
+    if (options->mtu > link->mtu) {
+        via_explain("udp: MTU %u asked for, but %s has %u: raise the interface's or ask for less", options->mtu,
+                    link->interface, link->mtu);
+        return -EINVAL;
+    }
+    if (options->mtu)
+        link->mtu = options->mtu;
+    if (link->mtu < MIN_MTU) {
+        via_explain("udp: MTU %u of %s is too small: at least %u are needed", link->mtu, link->interface, MIN_MTU);
+        return -EINVAL;
+    }
+    link->head = (link->name.any.sa_family == AF_INET ? IP4_LEN : IP6_LEN) + UDP_LEN;
+    return 0;
+}
+
+/* Frames fit the wire; super-frames, and on a wire as wide as the loopback frames too, are so long that a good number of them fits the receive
+ * buffer. The peer's buffer is taken to be like ours. */
+static void settle_sizes(struct link *link)
+{
+    int granted = 0, segment = 0;
+    socklen_t len = sizeof granted;
+    if (getsockopt(link->sockets[0].fd, SOL_SOCKET, SO_RCVBUF, &granted, &len) != 0 || granted <= 0)
+        granted = 1 << 17;
+    link->granted = (uint32_t)granted;
+    link->super_bytes = link->granted / (OVERHEAD * LEAST_WINDOW);
+    if (link->super_bytes > SUPER_MOST)
+        link->super_bytes = SUPER_MOST;
+    if (link->super_bytes < SUPER_LEAST)
+        link->super_bytes = SUPER_LEAST;
+    link->segment = link->mtu - link->head;
+    if (link->segment > link->super_bytes)
+        link->segment = link->super_bytes;
+    link->super_frames = setsockopt(link->sockets[0].fd, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment) == 0;
+}
+
+static int make_sockets(struct link *link)
+{
+    int is_v4 = link->name.any.sa_family == AF_INET, one = 1, error = udp_claim(link);
+    if (error) {
+        via_explain("udp: no socket on %s: %s", link->interface, strerror(-error));
+        return error;
+    }
+    if ((error = udp_open_door(link)) != 0)
+        return error;
+    udp_set_options(link, link->sockets[0].fd);
+    setsockopt(link->sockets[0].fd, is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_RECVERR : IPV6_RECVERR, &one, sizeof one);
+    link->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    link->buffer = malloc((size_t)UDP_SLOTS * UDP_SLOT);
+    if (link->epoll_fd < 0 || link->buffer == NULL) {
+        error = link->epoll_fd < 0 ? -errno : -ENOMEM;
+        via_explain("udp: %s", strerror(-error));
+    }
+    return error;
+}
+
+static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
+                    struct link_limits *limits)
+{
+    struct link *link = calloc(1, sizeof *link);
+    if (link == NULL)
+        return -ENOMEM;
+    link->nic = nic;
+    link->door_fd = link->claim_fd = link->epoll_fd = -1;
+    for (int i = 0; i <= UDP_LANES; i++)
+        link->sockets[i].fd = -1;
+    int error = udp_parse_device(device, &link->name, &link->station, link->interface, &link->mtu);
+    if (error == 0)
+        error = settle_mtu(link, options);
+    if (error == 0)
+        error = make_sockets(link);
+    if (error) {
+        udp_close(link);
+        return error;
+    }
+    settle_sizes(link);
+    udp_pack(&link->name, link->station, link->address);
+    udp_learn(&link->name);
+    uint32_t batch = link->super_bytes / link->segment, batch_bytes = batch * link->segment;
+    *limits = (struct link_limits){.port = udp_port(&link->name),
+                                   .mtu = link->mtu,
+                                   .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
+                                   .max_batch = batch,
+                                   .short_below = link->segment < sizeof(struct wire_header) + UDP_SMALL ? 0 : UDP_SMALL + 1,
+                                   .ring_slots = link->granted / (OVERHEAD * batch_bytes),
+                                   .max_window = link->granted / (OVERHEAD * batch_bytes),
+                                   .checksum = 1};
+    if (limits->max_window < 2)
+        limits->max_window = 2;
+    memcpy(limits->address, link->address, 6);
+    *out = link;
+    return 0;
+}
+
+static int udp_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
+{
+    union udp_name name;
+    int error = udp_unpack(address, link->name.any.sa_family, &name);
+    if (error)
+        return error;
+    udp_set_port(&name, port);
+    *out = udp_get_peer(link, &name, address);
+    return *out ? 0 : -ENOMEM;
+}
+
+static uint32_t udp_payload_to(struct link *link, struct link_peer *peer)
+{
+    (void)link;
+    return peer->segment - (uint32_t)sizeof(struct wire_header);
+}
+
+static void udp_descriptors(struct link *link, int *data_fd, int *control_fd)
+{
+    *data_fd = link->epoll_fd;
+    *control_fd = link->door_fd;
+}
+
+static void udp_info(struct link *link, viakit_nic_info *info)
+{
+    strcpy(info->interface, link->interface);
+    if (!link->super_frames)
+        info->super_payload = info->max_payload;
+    udp_count_losses(link);
+}
+
+const struct link_ops link_udp = {
+    .name = "udp",
+    .open = udp_open,
+    .close = udp_close,
+    .route = udp_route,
+    .ask_all = udp_ask_all,
+    .payload_to = udp_payload_to,
+    .resolve = udp_resolve,
+    .count_neighbours = udp_count_neighbours,
+    .send = udp_send,
+    .send_short = udp_send_short,
+    .poll = udp_poll,
+    .descriptors = udp_descriptors,
+    .arm = udp_arm,
+    .disarm = udp_disarm,
+    .control = udp_control,
+    .info = udp_info,
+};

@@ -1,0 +1,443 @@
+/*
+ * How NICs find each other. A station is a host's address and the port of its door (34997 unless the device's name says another). Each NIC has
+ * a socket of its own at that address, at a port that the kernel chose and that is its port in frames as well; and all NICs of the
+ * station, of whatever process and user, share the door: each has bound it, the kernel gives what knocks there to one of them, and when
+ * that one is gone, to another. No daemon, nothing to configure, nothing left behind.
+ *
+ *    client                                  station's door          one of its NICs
+ *      |--- WHO(nonce), padded ------------------>|                        |
+ *      |<-- HERE(nonce, the NICs' ports) ---------|                        |
+ *      |--- REQUEST, to each of them --------------------------------------->|
+ *      |<-- CHALLENGE(cookie), if it does not know us yet -------------------|
+ *      |--- REQUEST with the cookie ---------------------------------------->|   now each is the other's peer
+ *      |<-- PENDING, NOMATCH ... (via/conn.c) -------------------------------|
+ *
+ * What keeps strangers harmless: a NIC holds nothing for somebody who has not shown that he receives what is sent to his address (the cookie
+ * is a keyed hash of it); until then no answer is longer than the question; and a list of NICs is believed only from the door that was
+ * asked, with the nonce that it was sent.
+ *
+ * Which NICs a station has is read from the names of Unix sockets (station.h), one per NIC, which vanish with their process.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "../base/clock.h"
+#include "../base/crc32c.h"
+#include "station.h"
+#include "udp.h"
+
+enum { CALL_WHO = 1, CALL_HERE = 2, CALL_CHALLENGE = 3 };
+
+#define ASK_LIVES (300 * VK_MS) /* a request is repeated more often, as long as it is wanted */
+#define LIST_BURST 64           /* times the list of NICs is read ... */
+#define LIST_EVERY VK_MS        /* ... and again after so long: knocking must not keep a processor busy */
+#define REFUSALS 3              /* in a row, with nothing heard between: certain */
+
+/* A frame between links: kind 0, and 32 bytes as every header, so that whoever cuts a super-frame need not know it. */
+struct udp_call {
+    uint8_t version_kind, what;
+    uint16_t len;     /* bytes behind the first 32 */
+    uint16_t station; /* HERE: of the door that answers */
+    uint16_t n;       /* HERE: ports that follow */
+    uint64_t nonce;   /* WHO, HERE: drawn by the client. CHALLENGE: number of the request */
+    uint64_t cookie;  /* CHALLENGE */
+    uint64_t reserved;
+    uint16_t ports[UDP_MAX_LISTED];
+} __attribute__((packed, aligned(4)));
+_Static_assert(offsetof(struct udp_call, ports) == sizeof(struct wire_header), "a call is cut like any frame");
+
+struct trailer {
+    uint16_t station, reserved;
+    uint64_t cookie;
+} __attribute__((packed));
+_Static_assert(sizeof(struct trailer) == UDP_TRAILER, "the trailer of a request");
+
+/* ---------------------------------------------------------------- cookies */
+
+static inline uint64_t rotate(uint64_t x, int n)
+{
+    return x << n | x >> (64 - n);
+}
+
+static void sip_round(uint64_t v[4])
+{
+    v[0] += v[1], v[2] += v[3];
+    v[1] = rotate(v[1], 13) ^ v[0], v[3] = rotate(v[3], 16) ^ v[2];
+    v[0] = rotate(v[0], 32);
+    v[2] += v[1], v[0] += v[3];
+    v[1] = rotate(v[1], 17) ^ v[2], v[3] = rotate(v[3], 21) ^ v[0];
+    v[2] = rotate(v[2], 32);
+}
+
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of three words: a stranger cannot compute it without the secret. */
+static uint64_t keyed_hash(const uint64_t secret[2], const uint64_t words[3])
+{
+    uint64_t v[4] = {secret[0] ^ 0x736F6D6570736575u, secret[1] ^ 0x646F72616E646F6Du, secret[0] ^ 0x6C7967656E657261u,
+                     secret[1] ^ 0x7465646279746573u};
+    for (int i = 0; i < 4; i++) {
+        uint64_t m = i < 3 ? words[i] : (uint64_t)24 << 56;
+        v[3] ^= m;
+        sip_round(v);
+        sip_round(v);
+        v[0] ^= m;
+    }
+    v[2] ^= 0xFF;
+    for (int i = 0; i < 4; i++)
+        sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+static uint64_t cookie_for(const struct link *link, const union udp_name *name)
+{
+    uint64_t words[3] = {0, 0, udp_port(name)};
+    if (name->any.sa_family == AF_INET)
+        words[0] = name->v4.sin_addr.s_addr;
+    else
+        memcpy(words, &name->v6.sin6_addr, 16);
+    return keyed_hash(link->secret, words);
+}
+
+static uint64_t random_word(void)
+{
+    uint64_t word;
+    if (getrandom(&word, sizeof word, 0) != (ssize_t)sizeof word)
+        word = vk_now() * 0x9E3779B97F4A7C15u;
+    return word;
+}
+
+/* ---------------------------------------------------------------- peers */
+
+static uint32_t bucket_of(const union udp_name *name)
+{
+    uint32_t h = udp_port(name);
+    if (name->any.sa_family == AF_INET)
+        h ^= name->v4.sin_addr.s_addr * 2654435761u;
+    else
+        h ^= vk_crc32c(0, &name->v6.sin6_addr, sizeof name->v6.sin6_addr);
+    return (h ^ h >> 16) & (UDP_BUCKETS - 1);
+}
+
+struct link_peer *udp_find_peer(struct link *link, const union udp_name *name)
+{
+    struct link_peer *p = link->peers[bucket_of(name)];
+    while (p && !udp_same(&p->name, name))
+        p = p->next;
+    return p;
+}
+
+/* What the path to the peer carries in one piece: of a socket connected to it the kernel tells. */
+static uint32_t segment_to(const struct link *link, const union udp_name *name)
+{
+    int fd = socket(name->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), mtu = 0;
+    socklen_t len = sizeof mtu;
+    int is_v4 = name->any.sa_family == AF_INET;
+    if (fd < 0 || connect(fd, &name->any, udp_name_len(name)) != 0 ||
+        getsockopt(fd, is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_MTU : IPV6_MTU, &mtu, &len) != 0)
+        mtu = 0;
+    if (fd >= 0)
+        close(fd);
+    uint32_t most = link->segment, least = link->head + sizeof(struct wire_header) + WIRE_LEAST_PAYLOAD;
+    if (mtu == 0 || (uint32_t)mtu < least || (uint32_t)mtu - link->head > most)
+        return most;
+    return (uint32_t)mtu - link->head;
+}
+
+struct link_peer *udp_get_peer(struct link *link, const union udp_name *name, const uint8_t address[6])
+{
+    struct link_peer *p = udp_find_peer(link, name);
+    if (p)
+        return p;
+    p = link->n_peers < UDP_MAX_PEERS ? calloc(1, sizeof *p) : NULL;
+    if (p == NULL)
+        return NULL;
+    p->name = *name;
+    memcpy(p->address, address, 6);
+    p->segment = segment_to(link, name);
+    udp_learn(name);
+    uint32_t b = bucket_of(name);
+    p->next = link->peers[b];
+    link->peers[b] = p;
+    link->n_peers++;
+    return p;
+}
+
+void udp_free_peers(struct link *link)
+{
+    for (uint32_t b = 0; b < UDP_BUCKETS; b++)
+        while (link->peers[b]) {
+            struct link_peer *p = link->peers[b];
+            link->peers[b] = p->next;
+            free(p);
+        }
+}
+
+/* ---------------------------------------------------------------- who lives here */
+
+/* The NICs of this station, by their ports. */
+static int list_station(struct link *link)
+{
+    uint64_t now = vk_now(), earned = (now - link->listed_at) / LIST_EVERY;
+    link->list_credit = link->list_credit + earned < LIST_BURST ? link->list_credit + earned : LIST_BURST;
+    if (link->list_credit == 0)
+        return link->n_listed;
+    link->list_credit--;
+    link->listed_at = now;
+    link->n_listed = station_ports(link->prefix, link->listed, UDP_MAX_LISTED);
+    if (link->n_listed == 0) { /* the list cannot be read: we are here at least */
+        link->listed[0] = udp_port(&link->name);
+        link->n_listed = 1;
+    }
+    return link->n_listed;
+}
+
+int udp_count_neighbours(struct link *link)
+{
+    return list_station(link);
+}
+
+static void answer_who(struct link *link, const union udp_name *from, const struct udp_call *who, size_t len)
+{
+    struct udp_call here = {.version_kind = wire_version_kind(0),
+                            .what = CALL_HERE,
+                            .station = link->station,
+                            .nonce = who->nonce};
+    int n = list_station(link);
+    while (n && sizeof(struct wire_header) + (size_t)n * sizeof here.ports[0] > len)
+        n--; /* never more than was sent */
+    here.n = (uint16_t)n;
+    here.len = (uint16_t)((size_t)n * sizeof here.ports[0]);
+    memcpy(here.ports, link->listed, here.len);
+    udp_put(link, link->door_fd, from, &here, sizeof(struct wire_header) + here.len);
+}
+
+void udp_control(struct link *link)
+{
+    struct udp_call who;
+    for (int i = 0; i < 64; i++) {
+        union udp_name from;
+        socklen_t from_len = sizeof from;
+        ssize_t len = recvfrom(link->door_fd, &who, sizeof who, MSG_DONTWAIT, &from.any, &from_len);
+        LINK_COUNT(link->nic, system_calls, 1);
+        if (len < 0)
+            return;
+        if ((size_t)len < sizeof(struct wire_header) || who.version_kind != wire_version_kind(0) || who.what != CALL_WHO)
+            LINK_COUNT(link->nic, dropped_malformed, 1);
+        else
+            answer_who(link, &from, &who, (size_t)len);
+    }
+}
+
+/* ---------------------------------------------------------------- asking */
+
+/* The request, with what this peer wants to see behind it. */
+static void send_request(struct link *link, struct link_peer *peer, const struct udp_ask *ask)
+{
+    uint8_t bytes[sizeof ask->bytes + sizeof(struct trailer)];
+    struct trailer t = {.station = link->station, .cookie = peer->cookie};
+    memcpy(bytes, ask->bytes, ask->len);
+    memcpy(bytes + ask->len, &t, sizeof t);
+    udp_put(link, link->sockets[0].fd, &peer->name, bytes, ask->len + sizeof t);
+}
+
+static struct udp_ask *place_for(struct link *link, uint32_t number)
+{
+    struct udp_ask *oldest = &link->asks[0];
+    for (int i = 0; i < UDP_ASKS; i++) {
+        if (link->asks[i].until && link->asks[i].number == number)
+            return &link->asks[i];
+        if (link->asks[i].until < oldest->until)
+            oldest = &link->asks[i];
+    }
+    return oldest;
+}
+
+int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+{
+    union udp_name station;
+    struct udp_call who = {.version_kind = wire_version_kind(0),
+                           .what = CALL_WHO,
+                           .len = sizeof who - sizeof(struct wire_header),
+                           .station = link->station};
+    if (udp_unpack(address, link->name.any.sa_family, &station) != 0)
+        return 0;
+    struct udp_ask *ask = place_for(link, frame->block.connect.request);
+    frame->header.dst_port = 0;
+    ask->number = frame->block.connect.request;
+    ask->station = station;
+    ask->nonce = random_word();
+    ask->until = vk_now() + ASK_LIVES;
+    memcpy(ask->address, address, 6);
+    ask->len = frame->header_len;
+    memcpy(ask->bytes, &frame->header, sizeof frame->header);
+    memcpy(ask->bytes + sizeof frame->header, &frame->block, frame->header_len - sizeof frame->header);
+    struct wire_header *h = (struct wire_header *)ask->bytes;
+    h->flags |= WIRE_FLAG_CRC;
+    h->crc = 0;
+    h->crc = vk_crc32c(0, ask->bytes, ask->len);
+    who.nonce = ask->nonce;
+    int error = udp_put(link, link->sockets[0].fd, &station, &who, sizeof who);
+    return error == -ENETUNREACH || error == -EINVAL || error == -EADDRNOTAVAIL ? 0 : -1; /* no way there leads from our address */
+}
+
+static void told_who(struct link *link, const union udp_name *from, const struct udp_call *here)
+{
+    uint64_t now = vk_now();
+    for (int i = 0; i < UDP_ASKS; i++) {
+        struct udp_ask *ask = &link->asks[i];
+        if (ask->until < now || ask->nonce != here->nonce || !udp_same(&ask->station, from))
+            continue;
+        for (uint32_t k = 0; k < here->n; k++) {
+            union udp_name name = ask->station;
+            udp_set_port(&name, here->ports[k]);
+            struct link_peer *peer = here->ports[k] ? udp_get_peer(link, &name, ask->address) : NULL;
+            if (peer)
+                send_request(link, peer, ask);
+        }
+        ask->nonce = random_word(); /* told once */
+        return;
+    }
+    LINK_COUNT(link->nic, dropped_stranger, 1);
+}
+
+static void challenged(struct link *link, struct link_peer *peer, const struct udp_call *call)
+{
+    uint64_t now = vk_now();
+    for (int i = 0; i < UDP_ASKS; i++) {
+        struct udp_ask *ask = &link->asks[i];
+        if (ask->until < now || ask->number != call->nonce || memcmp(ask->address, peer->address, 6) != 0)
+            continue;
+        if (peer->has_cookie && peer->cookie == call->cookie)
+            return; /* it has been sent that already */
+        peer->cookie = call->cookie;
+        peer->has_cookie = 1;
+        send_request(link, peer, ask);
+        return;
+    }
+    LINK_COUNT(link->nic, dropped_stranger, 1);
+}
+
+void udp_call_arrived(struct link *link, const union udp_name *from, struct link_peer *peer, const uint8_t *frame, size_t len)
+{
+    struct udp_call call;
+    memset(&call, 0, sizeof call);
+    memcpy(&call, frame, len < sizeof call ? len : sizeof call);
+    if (len < sizeof(struct wire_header) || call.n > UDP_MAX_LISTED ||
+        (call.what == CALL_HERE && call.n * sizeof call.ports[0] > len - sizeof(struct wire_header)))
+        LINK_COUNT(link->nic, dropped_malformed, 1);
+    else if (call.what == CALL_HERE)
+        told_who(link, from, &call);
+    else if (call.what == CALL_CHALLENGE && peer)
+        challenged(link, peer, &call);
+    else
+        LINK_COUNT(link->nic, dropped_stranger, 1);
+}
+
+struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *from, const uint8_t *frame, size_t len)
+{
+    struct wire_header h;
+    struct wire_connect c;
+    struct trailer t;
+    uint64_t cookie = cookie_for(link, from);
+    if (len < sizeof h)
+        return NULL;
+    memcpy(&h, frame, sizeof h);
+    if (h.len < sizeof c || len < sizeof h + h.len + sizeof t) {
+        LINK_COUNT(link->nic, dropped_malformed, 1);
+        return NULL;
+    }
+    memcpy(&c, frame + sizeof h, sizeof c);
+    memcpy(&t, frame + sizeof h + h.len, sizeof t);
+    if (t.cookie != cookie) {
+        struct udp_call call = {.version_kind = wire_version_kind(0),
+                                .what = CALL_CHALLENGE,
+                                .station = link->station,
+                                .nonce = c.request,
+                                .cookie = cookie};
+        udp_put(link, link->sockets[0].fd, from, &call, sizeof(struct wire_header));
+        return NULL;
+    }
+    uint8_t address[6];
+    udp_pack(from, t.station, address);
+    return udp_get_peer(link, from, address);
+}
+
+/* ---------------------------------------------------------------- nobody there */
+
+void udp_refused(struct link *link, const union udp_name *name)
+{
+    struct link_peer *peer = udp_find_peer(link, name);
+    if (peer && peer->refusals < REFUSALS && ++peer->refusals == REFUSALS) {
+        peer->lost = 1;
+        link->n_lost++;
+    }
+    uint64_t now = vk_now();
+    for (int i = 0; i < UDP_ASKS; i++)
+        if (link->asks[i].until >= now && udp_same(&link->asks[i].station, name)) {
+            link->asks[i].until = 0;
+            link_nobody_there(link->nic, link->asks[i].address);
+        }
+}
+
+/* ---------------------------------------------------------------- opening */
+
+/* Binds the common socket to a port that no other NIC of the station has, and says so. */
+int udp_claim(struct link *link)
+{
+    char text[INET6_ADDRSTRLEN];
+    int one = 1;
+    udp_text(&link->name, text);
+    snprintf(link->prefix, sizeof link->prefix, "viakit/udp/%s:%u", text, link->station);
+    for (int attempt = 0; attempt < 64; attempt++) {
+        struct sockaddr_un a;
+        socklen_t len = sizeof link->name;
+        int fd = socket(link->name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+            return -errno;
+        link->sockets[0].fd = fd;
+        udp_set_port(&link->name, 0);
+        if (bind(fd, &link->name.any, udp_name_len(&link->name)) != 0 || getsockname(fd, &link->name.any, &len) != 0)
+            return -errno;
+        link->claim_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (link->claim_fd < 0)
+            return -errno;
+        len = station_name(link->prefix, udp_port(&link->name), &a);
+        if (udp_port(&link->name) != link->station && bind(link->claim_fd, (struct sockaddr *)&a, len) == 0) {
+            /* Only now, so that the kernel does not choose a port that another NIC of this user has: lanes are bound to it too. */
+            setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+            getrandom(link->secret, sizeof link->secret, 0);
+            link->listed_at = vk_now();
+            link->list_credit = LIST_BURST;
+            return 0;
+        }
+        close(link->claim_fd);
+        close(fd);
+        link->claim_fd = link->sockets[0].fd = -1;
+    }
+    return -EADDRINUSE;
+}
+
+int udp_open_door(struct link *link)
+{
+    union udp_name name = link->name;
+    int one = 1;
+    udp_set_port(&name, link->station);
+    link->door_fd = socket(name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (link->door_fd < 0 || setsockopt(link->door_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
+        return -errno;
+    if (bind(link->door_fd, &name.any, udp_name_len(&name)) == 0)
+        return 0;
+    int error = -errno;
+    if (error == -EADDRINUSE)
+        via_explain("udp: port %u, at which viakit is asked who is here, belongs to another program: give another one on this "
+                    "host, udp:ADDRESS:PORT",
+                    link->station);
+    else if (error == -EACCES)
+        via_explain("udp: port %u is for privileged programs: give one from 1024 on", link->station);
+    else
+        via_explain("udp: port %u: %s", link->station, strerror(-error));
+    return error;
+}
