@@ -51,9 +51,10 @@ struct link_limits {
     uint32_t max_batch;   /* frames of equal length that send takes as one super-frame; 1 if it cannot */
     uint32_t short_below; /* messages of fewer bytes may go by send_short; 0: the link has no such operation */
     uint32_t ring_slots;  /* frames (or super-frames) a receiver can hold before they are lost */
-    uint32_t max_window;  /* link sends in flight that a receiver like this one can hold; 0: as many as the provider likes */
-    int lossless;         /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
-    int checksum;         /* frames need a checksum */
+    uint32_t
+        max_window; /* link sends in flight that a receiver like this one can hold; 0: as many as the provider likes */
+    int lossless;   /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
+    int checksum;   /* frames need a checksum */
 };
 
 struct link_ops {

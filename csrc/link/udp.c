@@ -20,11 +20,12 @@
 #define IP4_LEN 20
 #define IP6_LEN 40
 #define UDP_LEN 8
-#define MIN_MTU 320u        /* headers and the longest connection request */
-#define SUPER_MOST 65487u   /* fits behind either IP header */
-#define SUPER_LEAST 8192u   /* smaller super-frames save little */
-#define OVERHEAD 2          /* a datagram in a receive buffer is charged up to so many times its length */
-#define LEAST_WINDOW 8      /* super-frames that a receive buffer shall hold, so that sender and receiver work at the same time */
+#define MIN_MTU 320u      /* headers and the longest connection request */
+#define SUPER_MOST 65487u /* fits behind either IP header */
+#define SUPER_LEAST 8192u /* smaller super-frames save little */
+#define OVERHEAD 2        /* a datagram in a receive buffer is charged up to so many times its length */
+#define LEAST_WINDOW \
+    8 /* super-frames that a receive buffer shall hold, so that sender and receiver work at the same time */
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -94,7 +95,8 @@ static int make_sockets(struct link *link)
     if ((error = udp_open_door(link)) != 0)
         return error;
     udp_set_options(link, link->sockets[0].fd);
-    setsockopt(link->sockets[0].fd, is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_RECVERR : IPV6_RECVERR, &one, sizeof one);
+    setsockopt(link->sockets[0].fd, is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_RECVERR : IPV6_RECVERR, &one,
+               sizeof one);
     link->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     link->buffer = malloc((size_t)UDP_SLOTS * UDP_SLOT);
     if (link->epoll_fd < 0 || link->buffer == NULL) {
@@ -127,14 +129,15 @@ static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_op
     udp_pack(&link->name, link->station, link->address);
     udp_learn(&link->name);
     uint32_t batch = link->super_bytes / link->segment, batch_bytes = batch * link->segment;
-    *limits = (struct link_limits){.port = udp_port(&link->name),
-                                   .mtu = link->mtu,
-                                   .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
-                                   .max_batch = batch,
-                                   .short_below = link->segment < sizeof(struct wire_header) + UDP_SMALL ? 0 : UDP_SMALL + 1,
-                                   .ring_slots = link->granted / (OVERHEAD * batch_bytes),
-                                   .max_window = link->granted / (OVERHEAD * batch_bytes),
-                                   .checksum = 1};
+    *limits =
+        (struct link_limits){.port = udp_port(&link->name),
+                             .mtu = link->mtu,
+                             .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
+                             .max_batch = batch,
+                             .short_below = link->segment < sizeof(struct wire_header) + UDP_SMALL ? 0 : UDP_SMALL + 1,
+                             .ring_slots = link->granted / (OVERHEAD * batch_bytes),
+                             .max_window = link->granted / (OVERHEAD * batch_bytes),
+                             .checksum = 1};
     if (limits->max_window < 2)
         limits->max_window = 2;
     memcpy(limits->address, link->address, 6);

@@ -62,21 +62,21 @@ struct link_peer {
     uint8_t refusals;       /* times its host said that nobody is there, since it was last heard */
     uint8_t lost;           /* to be reported */
     uint8_t has_cookie;
-    uint32_t traffic;   /* datagrams from it by the common socket: who has many gets a lane */
-    uint32_t segment;   /* wire header and payload that the path carries in one piece */
-    uint32_t singles;   /* sends to go before super-frames are tried again ... */
+    uint32_t traffic;      /* datagrams from it by the common socket: who has many gets a lane */
+    uint32_t segment;      /* wire header and payload that the path carries in one piece */
+    uint32_t singles;      /* sends to go before super-frames are tried again ... */
     uint32_t next_singles; /* ... and how many when they are refused the next time */
-    uint64_t cookie;    /* that it wants to see in requests */
+    uint64_t cookie;       /* that it wants to see in requests */
 };
 
 /* sockets[0] takes whatever comes; the others are lanes, each connected to one peer: the kernel then knows the route and the receiver. */
 struct udp_socket {
-    int fd;                 /* -1: none */
-    struct link_peer *peer; /* lane: whose */
-    uint8_t streak;         /* looks in a row that found something */
-    uint8_t fresh;          /* bound a moment before it was connected: others' datagrams may still lie in it */
+    int fd;                         /* -1: none */
+    struct link_peer *peer;         /* lane: whose */
+    uint8_t streak;                 /* looks in a row that found something */
+    uint8_t fresh;                  /* bound a moment before it was connected: others' datagrams may still lie in it */
     uint32_t seen_traffic, traffic; /* datagrams; at the last search for a lane to give to another, and now */
-    uint32_t dropped;       /* by the kernel, as far as counted */
+    uint32_t dropped;               /* by the kernel, as far as counted */
 };
 
 /* A connection request on its way to the NICs of a station, which have to be asked for first. */
@@ -104,11 +104,12 @@ struct link {
     int super_frames;     /* the kernel takes them (UDP_SEGMENT) */
     int receive_super;    /* and delivers them whole (UDP_GRO) */
     uint32_t granted;     /* receive buffer of a socket, bytes */
-    int n_lanes, hot, other; /* lanes open; the socket that brought something last; the one of the others that was looked at last */
+    int n_lanes, hot,
+        other; /* lanes open; the socket that brought something last; the one of the others that was looked at last */
     uint32_t looks, finds, looks_since_sleep;
     int registered, armed, woken; /* sockets are in epoll_fd; somebody sleeps on it; did until now */
-    int errors;            /* the common socket's error queue may hold something */
-    int n_lost;            /* peers marked lost */
+    int errors;                   /* the common socket's error queue may hold something */
+    int n_lost;                   /* peers marked lost */
     struct link_peer *wants_lane;
     struct link_peer *peers[UDP_BUCKETS];
     uint32_t n_peers;
@@ -124,7 +125,8 @@ struct link {
 /* ---- udp_address.c ---- */
 
 /* "ADDRESS", "ADDRESS%IF", "IF" or "", and ":PORT": *name (port 0) and *station, and the interface that has it with its MTU. 0 or -errno, explained. */
-int udp_parse_device(const char *device, union udp_name *name, uint16_t *station, char interface[IFNAMSIZ], uint32_t *mtu);
+int udp_parse_device(const char *device, union udp_name *name, uint16_t *station, char interface[IFNAMSIZ],
+                     uint32_t *mtu);
 /* A station's six bytes, and back. -EHOSTUNREACH, explained, if they stand for no address of that family. */
 void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6]);
 int udp_unpack(const uint8_t address[6], int family, union udp_name *name);
@@ -146,7 +148,8 @@ int udp_count_neighbours(struct link *link);
 /* Whoever knocked at the door is told who lives here. */
 void udp_control(struct link *link);
 /* A frame between links, not for the provider (kind 0). peer may be NULL. */
-void udp_call_arrived(struct link *link, const union udp_name *from, struct link_peer *peer, const uint8_t *frame, size_t len);
+void udp_call_arrived(struct link *link, const union udp_name *from, struct link_peer *peer, const uint8_t *frame,
+                      size_t len);
 /* A connection request from somebody unknown: the peer, if it shows a cookie of ours; else it is given one. */
 struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *from, const uint8_t *frame, size_t len);
 /* Nobody is at that name, says its host. */

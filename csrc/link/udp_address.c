@@ -42,7 +42,8 @@ int udp_same_host(const union udp_name *a, const union udp_name *b)
 
 void udp_text(const union udp_name *name, char text[INET6_ADDRSTRLEN])
 {
-    const void *p = name->any.sa_family == AF_INET ? (const void *)&name->v4.sin_addr : (const void *)&name->v6.sin6_addr;
+    const void *p =
+        name->any.sa_family == AF_INET ? (const void *)&name->v4.sin_addr : (const void *)&name->v6.sin6_addr;
     if (inet_ntop(name->any.sa_family, p, text, INET6_ADDRSTRLEN) == NULL)
         strcpy(text, "?");
 }
@@ -88,7 +89,8 @@ static int find_mark(uint32_t mark, struct sockaddr_in6 *out)
 
 void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6])
 {
-    uint32_t bits = name->any.sa_family == AF_INET ? name->v4.sin_addr.s_addr : htonl(0xF0000000u | mark_of(&name->v6.sin6_addr));
+    uint32_t bits =
+        name->any.sa_family == AF_INET ? name->v4.sin_addr.s_addr : htonl(0xF0000000u | mark_of(&name->v6.sin6_addr));
     memcpy(address, &bits, 4);
     address[4] = (uint8_t)(station >> 8);
     address[5] = (uint8_t)station;
@@ -101,13 +103,15 @@ int udp_unpack(const uint8_t address[6], int family, union udp_name *name)
     memset(name, 0, sizeof *name);
     int is_v6 = address[0] >= 0xF0;
     if (is_v6 != (family == AF_INET6)) {
-        via_explain("udp: the address is an IPv%d one and this NIC's is not: open a NIC of the same kind", is_v6 ? 6 : 4);
+        via_explain("udp: the address is an IPv%d one and this NIC's is not: open a NIC of the same kind",
+                    is_v6 ? 6 : 4);
         return -EHOSTUNREACH;
     }
     if (is_v6) {
         if (!find_mark(ntohl(bits) & 0x0FFFFFFF, &name->v6)) {
-            via_explain("udp: six bytes do not hold an IPv6 address, and this process does not know which one is meant: "
-                        "resolve the host's name or address first (VipNSGetHostByName)");
+            via_explain(
+                "udp: six bytes do not hold an IPv6 address, and this process does not know which one is meant: "
+                "resolve the host's name or address first (VipNSGetHostByName)");
             return -EHOSTUNREACH;
         }
     } else {
@@ -255,7 +259,8 @@ static int of_interface(const struct ifaddrs *all, const char *interface, union 
 static int choose(const char *host, const struct ifaddrs *all, union udp_name *name)
 {
     if (*host == 0) {
-        if (default_route(AF_INET, name) == 0 || of_interface(all, NULL, name) == 0 || default_route(AF_INET6, name) == 0)
+        if (default_route(AF_INET, name) == 0 || of_interface(all, NULL, name) == 0 ||
+            default_route(AF_INET6, name) == 0)
             return 0;
         return refuse("no address but the loopback's: give one by name, udp:127.0.0.1 for instance", all);
     }
@@ -305,7 +310,8 @@ static int find_interface(const struct ifaddrs *all, union udp_name *name, char 
     return refuse(what, all);
 }
 
-int udp_parse_device(const char *device, union udp_name *name, uint16_t *station, char interface[IFNAMSIZ], uint32_t *mtu)
+int udp_parse_device(const char *device, union udp_name *name, uint16_t *station, char interface[IFNAMSIZ],
+                     uint32_t *mtu)
 {
     char host[128];
     *station = WIRE_UDP_PORT;

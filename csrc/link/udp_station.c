@@ -201,10 +201,8 @@ int udp_count_neighbours(struct link *link)
 
 static void answer_who(struct link *link, const union udp_name *from, const struct udp_call *who, size_t len)
 {
-    struct udp_call here = {.version_kind = wire_version_kind(0),
-                            .what = CALL_HERE,
-                            .station = link->station,
-                            .nonce = who->nonce};
+    struct udp_call here = {
+        .version_kind = wire_version_kind(0), .what = CALL_HERE, .station = link->station, .nonce = who->nonce};
     int n = list_station(link);
     while (n && sizeof(struct wire_header) + (size_t)n * sizeof here.ports[0] > len)
         n--; /* never more than was sent */
@@ -224,7 +222,8 @@ void udp_control(struct link *link)
         LINK_COUNT(link->nic, system_calls, 1);
         if (len < 0)
             return;
-        if ((size_t)len < sizeof(struct wire_header) || who.version_kind != wire_version_kind(0) || who.what != CALL_WHO)
+        if ((size_t)len < sizeof(struct wire_header) || who.version_kind != wire_version_kind(0) ||
+            who.what != CALL_WHO)
             LINK_COUNT(link->nic, dropped_malformed, 1);
         else
             answer_who(link, &from, &who, (size_t)len);
@@ -280,7 +279,9 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
     h->crc = vk_crc32c(0, ask->bytes, ask->len);
     who.nonce = ask->nonce;
     int error = udp_put(link, link->sockets[0].fd, &station, &who, sizeof who);
-    return error == -ENETUNREACH || error == -EINVAL || error == -EADDRNOTAVAIL ? 0 : -1; /* no way there leads from our address */
+    return error == -ENETUNREACH || error == -EINVAL || error == -EADDRNOTAVAIL
+               ? 0
+               : -1; /* no way there leads from our address */
 }
 
 static void told_who(struct link *link, const union udp_name *from, const struct udp_call *here)
@@ -320,7 +321,8 @@ static void challenged(struct link *link, struct link_peer *peer, const struct u
     LINK_COUNT(link->nic, dropped_stranger, 1);
 }
 
-void udp_call_arrived(struct link *link, const union udp_name *from, struct link_peer *peer, const uint8_t *frame, size_t len)
+void udp_call_arrived(struct link *link, const union udp_name *from, struct link_peer *peer, const uint8_t *frame,
+                      size_t len)
 {
     struct udp_call call;
     memset(&call, 0, sizeof call);
@@ -432,9 +434,10 @@ int udp_open_door(struct link *link)
         return 0;
     int error = -errno;
     if (error == -EADDRINUSE)
-        via_explain("udp: port %u, at which viakit is asked who is here, belongs to another program: give another one on this "
-                    "host, udp:ADDRESS:PORT",
-                    link->station);
+        via_explain(
+            "udp: port %u, at which viakit is asked who is here, belongs to another program: give another one on this "
+            "host, udp:ADDRESS:PORT",
+            link->station);
     else if (error == -EACCES)
         via_explain("udp: port %u is for privileged programs: give one from 1024 on", link->station);
     else

@@ -234,8 +234,8 @@ static int send_super(struct link *link, struct link_peer *peer, struct link_fra
     for (int i = 0; i < n; i++)
         k += lay_out(&frames[i], iov + k);
     memset(&control, 0, sizeof control);
-    control.head = (struct cmsghdr){
-        .cmsg_level = IPPROTO_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof segment)};
+    control.head =
+        (struct cmsghdr){.cmsg_level = IPPROTO_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof segment)};
     memcpy(CMSG_DATA(&control.head), &segment, sizeof segment);
     struct msghdr m = {
         .msg_iov = iov, .msg_iovlen = k, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof segment)};
@@ -267,7 +267,8 @@ static int send_many(struct link *link, struct link_peer *peer, struct link_fram
     int sent = sendmmsg(link->sockets[peer->lane].fd, m, (unsigned)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0)
         return sent;
-    return judge(link, peer, errno, 0) != 0; /* an error concerns the first: lost, or what concerned an earlier one is out of the way */
+    return judge(link, peer, errno, 0) !=
+           0; /* an error concerns the first: lost, or what concerned an earlier one is out of the way */
 }
 
 /* The path, or the kernel, refused a super-frame: without them for a while, and longer each time. */
@@ -320,7 +321,8 @@ static size_t frame_len(const uint8_t *p, size_t left)
 }
 
 /* One datagram, or several in one piece, from the peer of that name (NULL: unknown). */
-static void deliver(struct link *link, struct link_peer *peer, const union udp_name *from, const uint8_t *p, size_t left)
+static void deliver(struct link *link, struct link_peer *peer, const union udp_name *from, const uint8_t *p,
+                    size_t left)
 {
     do {
         size_t len = frame_len(p, left);
@@ -359,7 +361,8 @@ static void take_errors(struct link *link)
     for (int i = 0; i < 64; i++) {
         union udp_name to;
         uint8_t control[512];
-        struct msghdr m = {.msg_name = &to, .msg_namelen = sizeof to, .msg_control = control, .msg_controllen = sizeof control};
+        struct msghdr m = {
+            .msg_name = &to, .msg_namelen = sizeof to, .msg_control = control, .msg_controllen = sizeof control};
         LINK_COUNT(link->nic, system_calls, 1);
         if (recvmsg(link->sockets[0].fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
             return;
@@ -546,7 +549,8 @@ void udp_count_losses(struct link *link)
         uint32_t info[SK_MEMINFO_VARS];
         socklen_t len = sizeof info;
         struct udp_socket *s = &link->sockets[i];
-        if (s->fd < 0 || getsockopt(s->fd, SOL_SOCKET, SO_MEMINFO, info, &len) != 0 || len <= SK_MEMINFO_DROPS * sizeof *info)
+        if (s->fd < 0 || getsockopt(s->fd, SOL_SOCKET, SO_MEMINFO, info, &len) != 0 ||
+            len <= SK_MEMINFO_DROPS * sizeof *info)
             continue;
         LINK_COUNT(link->nic, dropped_ring_full, info[SK_MEMINFO_DROPS] - s->dropped);
         s->dropped = info[SK_MEMINFO_DROPS];

@@ -257,7 +257,8 @@ static int usage(const char *program, const test_case *cases, size_t n_cases)
 {
     fprintf(stderr,
             "usage: %s LINK [CASE...]\n"
-            "LINK: loop, shm, shm-mapped, shm-ring, eth-auto, eth-plain, eth-udp, udp, udp6, udp-lo, udp6-lo; eth...-9000, udp-9000;\n"
+            "LINK: loop, shm, shm-mapped, shm-ring, eth-auto, eth-plain, eth-udp, udp, udp6, udp-lo, udp6-lo; "
+            "eth...-9000, udp-9000;\n"
             "      any of them +fault\n"
             "CASE:",
             program);
