@@ -17,6 +17,7 @@ from viakit._types import (
     NicInfo,
     Operation,
     Reliability,
+    Retransmission,
     Status,
     ViAttributes,
     ViState,
@@ -57,6 +58,7 @@ class Nic(_Closable):
         no_thread: bool | None = None,
         no_cma: bool | None = None,
         no_map: bool | None = None,
+        retransmission: Retransmission | str | None = None,
     ) -> None: ...
     @property
     def device(self) -> str: ...

@@ -124,6 +124,16 @@ class Form(enum.IntEnum):
     UDP = 2
 
 
+class Retransmission(enum.IntEnum):
+    """What a receiver does with frames that come before a lost one: the option ``retransmission=`` of a NIC.
+
+    By member or by its name in lower case. Each side decides for what it receives.
+    """
+
+    SELECTIVE = 0  #: keeps them and names the gaps: only what was lost is sent again
+    GO_BACK_N = 1  #: drops them: everything from the lost frame on is sent again
+
+
 class _Record(Mapping[str, Any]):
     """A frozen dataclass that is a mapping as well: ``info.mtu`` and ``info["mtu"]`` are the same."""
 

@@ -31,14 +31,22 @@ typedef enum {
     VIAKIT_FORM_UDP = 2    /* every frame dressed as UDP/IPv4; long messages as super-frames (segmentation offload) */
 } viakit_form;
 
+/* What a receiver does with frames that come before their turn, for an earlier one was lost. Each side decides for what it receives; the
+ * two need not agree. */
+typedef enum {
+    VIAKIT_SELECTIVE = 0, /* keep them, name the gaps: only what was lost is sent again */
+    VIAKIT_GO_BACK_N =
+        1 /* drop them: everything from the lost frame on is sent again. Simple; kept to compare and to learn from */
+} viakit_retransmission;
+
 /* Zero in any field means "the default". Start from memset 0 or VIAKIT_NIC_OPTIONS_INIT. */
 typedef struct {
-    size_t size;             /* sizeof(viakit_nic_options) */
-    viakit_form form;        /* eth only */
-    VIP_UINT32 mtu;          /* eth: bytes of a frame after the Ethernet header; at most the interface's */
-    VIP_UINT32 ring_slots;   /* receive ring: frames or super-frames it holds, at least */
-    VIP_UINT32 window;       /* link sends (frames or super-frames) a reliable VI may have unacknowledged */
-    VIP_UINT32 rto_us;       /* first retransmission time-out; doubles up to half a second */
+    size_t size;           /* sizeof(viakit_nic_options) */
+    viakit_form form;      /* eth only */
+    VIP_UINT32 mtu;        /* eth: bytes of a frame after the Ethernet header; at most the interface's */
+    VIP_UINT32 ring_slots; /* receive ring: frames or super-frames it holds, at least */
+    VIP_UINT32 window;     /* link sends (frames or super-frames) a reliable VI may have unacknowledged */
+    VIP_UINT32 rto_us; /* retransmission time-out until the round trip has been measured; doubles up to half a second */
     VIP_UINT32 max_retries;  /* retransmissions without an answer before the connection is lost */
     VIP_UINT32 ack_delay_us; /* an acknowledgement waits at most so long for a frame to ride on */
     VIP_UINT32 keepalive_ms; /* silence after which a reliable or unreliable peer is probed */
@@ -47,6 +55,7 @@ typedef struct {
     int no_thread;           /* 1: no progress thread; only calls on the NIC make progress (deterministic tests) */
     int no_cma;              /* 1: shm never uses process_vm_readv/writev */
     int no_map;              /* 1: shm never maps a peer's memory */
+    viakit_retransmission retransmission; /* of what this NIC receives */
 } viakit_nic_options;
 
 #define VIAKIT_NIC_OPTIONS_INIT {sizeof(viakit_nic_options)}
@@ -108,6 +117,8 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
     X(super_frames_sent, "super-frames handed to the link")                                           \
     X(frames_received, "frames taken from the link")                                                  \
     X(frames_retransmitted, "data frames sent again")                                                 \
+    X(frames_kept_early, "frames kept because they came before an earlier one that was lost")         \
+    X(tail_probes, "last frames sent again because nothing was heard for two round trips")            \
     X(timeouts, "retransmission time-outs")                                                           \
     X(acks_sent, "frames sent only to acknowledge")                                                   \
     X(acks_received, "frames received that only acknowledge")                                         \
@@ -119,7 +130,7 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
     X(dropped_version, "frames dropped: another version of the protocol")                             \
     X(dropped_stranger, "frames dropped: no such port, VI or connection")                             \
     X(dropped_duplicate, "frames dropped: seen before")                                               \
-    X(dropped_out_of_order, "frames dropped: an earlier one is missing")                              \
+    X(dropped_out_of_order, "frames dropped: an earlier one is missing, and early ones are not kept") \
     X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                    \
     X(dropped_protection, "messages dropped: remote memory not granted")                              \
     X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                           \

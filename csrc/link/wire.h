@@ -32,21 +32,21 @@
 #define WIRE_UDP_PORT 34997   /* the same number, for frames dressed as UDP */
 
 /* kinds: name, what it says */
-#define WIRE_KINDS(X)                                                                                \
-    X(SEND, 1, "a piece of a message for the receive queue")                                         \
-    X(WRITE, 2, "a piece of an RDMA write")                                                          \
-    X(ACK, 3, "everything before `ack` is placed")                                                   \
-    X(NAK, 4, "a frame is missing: send again from `ack` on")                                        \
-    X(ERROR, 5, "processing stopped at `psn`; `immediate` holds the status bits for the descriptor") \
-    X(PROBE, 6, "still there? answer with ACK")                                                      \
-    X(DISCONNECT, 7, "the peer disconnected")                                                        \
-    X(RESET, 8, "no such connection here; `immediate` is the key that was tried")                    \
-    X(REQUEST, 9, "connection request")                                                              \
-    X(PENDING, 10, "a waiter took the request; its answer follows")                                  \
-    X(ACCEPT, 11, "accepted")                                                                        \
-    X(CONFIRM, 12, "the acceptance arrived")                                                         \
-    X(REJECT, 13, "rejected")                                                                        \
-    X(NOMATCH, 14, "nobody waits here for that discriminator; `immediate` NICs share this address")  \
+#define WIRE_KINDS(X)                                                                                 \
+    X(SEND, 1, "a piece of a message for the receive queue")                                          \
+    X(WRITE, 2, "a piece of an RDMA write")                                                           \
+    X(ACK, 3, "everything before `ack` is placed")                                                    \
+    X(NAK, 4, "frames are missing from `ack` on: those that the list names, or all if there is none") \
+    X(ERROR, 5, "processing stopped at `psn`; `immediate` holds the status bits for the descriptor")  \
+    X(PROBE, 6, "still there? answer with ACK")                                                       \
+    X(DISCONNECT, 7, "the peer disconnected")                                                         \
+    X(RESET, 8, "no such connection here; `immediate` is the key that was tried")                     \
+    X(REQUEST, 9, "connection request")                                                               \
+    X(PENDING, 10, "a waiter took the request; its answer follows")                                   \
+    X(ACCEPT, 11, "accepted")                                                                         \
+    X(CONFIRM, 12, "the acceptance arrived")                                                          \
+    X(REJECT, 13, "rejected")                                                                         \
+    X(NOMATCH, 14, "nobody waits here for that discriminator; `immediate` NICs share this address")   \
     X(CANCEL, 15, "the request is withdrawn")
 
 enum {
@@ -88,6 +88,13 @@ struct wire_write {
     uint32_t len; /* of the whole RDMA write */
 } __attribute__((packed, aligned(4)));
 _Static_assert(sizeof(struct wire_write) == 16, "the RDMA write block is 16 bytes");
+
+/* What a NAK of a receiver that keeps early frames carries, up to WIRE_MAX_RUNS times: from `ack` on, `missing` frames are missing, and
+ * then `held` have come; and so on. Of what lies behind the last run nothing has come. */
+struct wire_run {
+    uint16_t missing, held;
+} __attribute__((packed, aligned(2)));
+#define WIRE_MAX_RUNS 40
 
 /* A piece of the sender's memory, for links on which the receiver can reach it (shm). */
 struct wire_reference {

@@ -88,6 +88,8 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
     vi->tx_words[1] = wire_word_source(nic->limits.port, vi->number, c->key);
     vi->rx_source = wire_word_source(port, number, vi->key);
     vi->owes_acks = vi->reliable && !vi->lossless;
+    vi->keeps_early = vi->owes_acks && nic->options.retransmission == VIAKIT_SELECTIVE;
+    vi->recover_psn = vi->una_psn;
     vi->state = VIP_STATE_CONNECTED;
     vi->heard_at = nic->now = vk_now();
     if (!vi->lossless)
@@ -259,6 +261,7 @@ void via_disconnect(struct via_vi *vi)
     vi->key = 0;
     vi->state = VIP_STATE_IDLE;
     vi->ack_owed = 0;
+    via_forget_frames(vi);
     via_conn_forget_vi(vi->nic, vi);
     via_flush(vi);
     via_wake_waiters(vi->nic);

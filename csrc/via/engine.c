@@ -57,6 +57,16 @@ static void retry_stalled(struct via_nic *nic)
     }
 }
 
+static void send_what_waits(struct via_nic *nic)
+{
+    if (nic->stall_list)
+        retry_stalled(nic);
+    if (nic->deferred)
+        via_send_deferred(nic);
+    if (nic->answer_list)
+        via_send_answers(nic);
+}
+
 void via_drive_slow(struct via_nic *nic)
 {
     nic->now = vk_now();
@@ -73,10 +83,9 @@ void via_drive_slow(struct via_nic *nic)
 
 int via_drive_rest(struct via_nic *nic, int n)
 {
-    if (nic->stall_list)
-        retry_stalled(nic);
-    if (nic->deferred)
-        via_send_deferred(nic);
+    /* rare, all three: one branch for the common case */
+    if (vk_unlikely((uintptr_t)nic->stall_list | (uintptr_t)nic->deferred | (uintptr_t)nic->answer_list))
+        send_what_waits(nic);
     if (n > 0)
         nic->idle = 0;
     /* the clock also runs where every look finds something */
@@ -316,10 +325,7 @@ static void thread_drives(struct via_nic *nic)
     uint32_t rounds = 0;
     while (!nic->closing && nic->n_waiting == 0) {
         int n = nic->ops->poll(nic->link, VIA_BUDGET);
-        if (nic->stall_list)
-            retry_stalled(nic);
-        if (nic->deferred)
-            via_send_deferred(nic);
+        send_what_waits(nic);
         if (n == 0) {
             via_drive_slow(nic);
             if (nic->sleeper)

@@ -1,6 +1,7 @@
 /*
  * The provider's own structs. Reading order: this file, post.c (a descriptor comes in), tx.c (it becomes frames), rx.c
- * (frames become completions), reliable.c (what happens when they do not arrive), engine.c (who drives, who sleeps),
+ * (frames become completions), reliable.c (what happens when they do not arrive: with early.c at the receiver, repeat.c at the
+ * sender, rtt.c for how long to wait), engine.c (who drives, who sleeps),
  * conn.c (how two VIs find each other), mem.c, cq.c, nic.c.
  *
  * Invariant of all of it: state of a NIC, its VIs, queues and regions is touched only by the NIC's owner (own.h). Functions
@@ -28,8 +29,9 @@
 #define VIA_MAX_QUEUE 1024 /* descriptors per work queue; a power of two */
 #define VIA_MAX_SEGMENTS 252
 #define VIA_MAX_TRANSFER (64ul << 20)
-#define VIA_BATCH 45   /* frames built at once: a super-frame at MTU 1500 */
-#define VIA_FLIGHT 256 /* link sends a VI may have unacknowledged, at most; a power of two */
+#define VIA_BATCH 45          /* frames built at once: a super-frame at MTU 1500 */
+#define VIA_FLIGHT 256        /* link sends a VI may have unacknowledged, at most; a power of two */
+#define VIA_EARLY_FRAMES 4032 /* a receiver keeps no frame that is further ahead of what it waits for */
 #define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 
 /* ---------------------------------------------------------------- registered memory (mem.c) */
@@ -119,6 +121,15 @@ struct via_cq {
 
 /* ---------------------------------------------------------------- the VI */
 
+/* The measured round trip of a connection (rtt.c), ns. One frame at a time is timed. */
+struct via_rtt {
+    uint64_t smoothed, variation; /* RFC 6298's SRTT and RTTVAR; smoothed 0: nothing measured yet */
+    uint64_t begun_at, next_at;   /* when the frame that is timed was sent; no other is timed before next_at */
+    uint32_t psn;                 /* the number after it */
+    uint8_t timing;
+    uint8_t tail_probes; /* sent since there was progress */
+};
+
 struct via_vi {
     struct vk_object object;
     struct via_nic *nic;
@@ -152,16 +163,22 @@ struct via_vi {
     uint32_t high_psn;               /* after the last one ever handed to the link */
     uint32_t flight_end[VIA_FLIGHT]; /* psn after the last frame of each link send in flight */
     uint32_t flight_head, flight_tail;
-    uint32_t window;            /* congestion window, link sends */
-    uint32_t threshold;         /* below it the window doubles per round trip */
-    uint32_t undo_window;       /* before the last loss */
-    uint32_t window_credit;     /* acknowledged sends since the window last grew */
-    uint32_t write_psn;         /* after the last RDMA write that went by frames on a lossless link */
+    uint32_t flight_seen; /* sends before it have arrived, but for single frames: they count no longer for the window */
+    uint32_t window;      /* congestion window, link sends */
+    uint32_t threshold;   /* below it the window doubles per round trip */
+    uint32_t undo_window; /* before the last loss */
+    uint32_t window_credit;    /* acknowledged sends since the window last grew */
+    uint32_t lost_frames;      /* single frames lost that have not cost the window a send yet */
+    uint32_t recover_psn;      /* until this is acknowledged, a burst of losses is the one that has halved the window */
+    struct via_resent *resent; /* frames sent again one by one (repeat.c); NULL: none lately */
+    uint32_t write_psn;        /* after the last RDMA write that went by frames on a lossless link */
     uint32_t nak_psn, nak_high; /* what the last NAK asked for, and how far we had got: its copies are not answered */
     uint64_t rto_deadline;      /* VK_NEVER: nothing to wait for */
-    uint64_t rto, rto_base;     /* present time-out, and the one to begin with, ns */
+    uint64_t rto;               /* present time-out: the measured one, doubled by each that passed in vain, ns */
+    uint64_t waiting_since;     /* the last progress, or the first frame in flight */
     uint32_t retries;
     uint8_t probing;
+    struct via_rtt rtt;
 
     /* receiver */
     uint32_t expected_psn;
@@ -169,12 +186,16 @@ struct via_vi {
     uint8_t ack_owed;   /* 1: when it has waited long enough, 2: at the next idle look */
     uint8_t nak_sent;
     uint64_t ack_owed_at;
-    uint32_t ahead_psn;                   /* the last frame that came too early */
-    uint8_t rx_active;                    /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
-    uint8_t rx_skip;                      /* drop pieces until the next first one */
-    uint8_t owes_acks;                    /* data is to be acknowledged although no flag says so */
-    uint8_t heard;                        /* something arrived since the last look of the keep-alive */
-    uint32_t rx_len;                      /* bytes of it placed so far */
+    uint32_t ahead_psn;      /* the last frame that came too early; selective: after the furthest one */
+    struct via_early *early; /* frames that came too early and are kept (early.c); NULL: none lately */
+    uint8_t keeps_early;     /* selective: they are kept and the gaps named */
+    uint8_t has_gap;         /* selective: something before ahead_psn is missing; rx_source is 0 so long */
+    uint8_t on_answer_list;  /* the peer is to be told at the end of this look what has come and what not */
+    uint8_t rx_active;       /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
+    uint8_t rx_skip;         /* drop pieces until the next first one */
+    uint8_t owes_acks;       /* data is to be acknowledged although no flag says so */
+    uint8_t heard;           /* something arrived since the last look of the keep-alive */
+    uint32_t rx_len;         /* bytes of it placed so far */
     uint32_t rx_segment, rx_segment_used; /* where in the receive descriptor */
     uint64_t rx_address;                  /* next byte of an RDMA write */
     uint32_t rx_handle, rx_left;
@@ -184,6 +205,7 @@ struct via_vi {
     /* lists */
     struct via_vi *next, *prev;           /* all of the NIC */
     struct via_vi *ack_next, *stall_next; /* owe an acknowledgement / wait to send */
+    struct via_vi *answer_next;
     uint8_t on_ack_list, on_stall_list;
 
     uint64_t counters[VIAKIT_N_COUNTERS];
@@ -271,8 +293,10 @@ struct via_nic {
     uint32_t next_vi_number, n_vis, n_cqs;
     struct via_vi *vis;
     struct via_cq *cqs;
-    struct via_vi *ack_list, *stall_list;
-    struct via_tap *tap; /* NULL: nobody listens */
+    struct via_vi *ack_list, *stall_list, *answer_list;
+    struct via_tap *tap;                /* NULL: nobody listens */
+    struct via_early_group *early_free; /* memory for early frames that no VI uses now */
+    uint32_t n_early_groups;            /* that exist, used and free */
 
     struct via_region *regions; /* [VIA_MAX_REGIONS] */
     uint32_t region_free, region_touched, n_regions;
@@ -504,6 +528,12 @@ void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer);
  * not (or no longer) granted. */
 int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max);
 
+/* Sends frames from psn on again, at most n, as far as they are of one message and one batch. Returns how many the link took; -1: the
+ * message's memory is gone, and the connection with it. *hint is where on the send queue to begin to look: nothing before it matters. */
+int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, uint32_t *hint);
+/* A control frame with a block of len bytes. What link send returns; not put off if that is not 1. */
+int via_send_block(struct via_vi *vi, int kind, uint32_t psn, const void *block, size_t len);
+
 void via_acknowledged(struct via_vi *vi, uint32_t ack);
 void via_complete_sends(struct via_vi *vi);
 void via_negative(struct via_vi *vi, uint32_t from);
@@ -511,7 +541,50 @@ void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status);
 void via_owe_ack(struct via_vi *vi, int urgent);
 void via_flush_acks(struct via_nic *nic, int all);
 void via_reliable_timers(struct via_nic *nic);
+/* The oldest frames in flight begin to wait from now on. */
 void via_arm_rto(struct via_vi *vi);
+void via_shrink_window(struct via_vi *vi, uint32_t to);
+/* Frames before psn need not be handed to the link (again). */
+void via_skip_to(struct via_vi *vi, uint32_t psn);
+/* The connection is over: what it kept of frames goes. */
+void via_forget_frames(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- early.c: the receiver's side of selective repeat */
+
+/* Keeps a frame that came before its turn. 1 kept, 0 dropped (counted). */
+int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+/* The kept frame whose turn it is, NULL if that one has not come; done when it has been taken. */
+const uint8_t *via_early_next(struct via_vi *vi);
+void via_early_done(struct via_vi *vi, uint32_t psn);
+/* Forgets all frames kept; gives the memory back. */
+void via_early_drop(struct via_vi *vi);
+/* Memory that was not needed for a while goes back to the system; at the end, all of it. */
+void via_early_trim(struct via_nic *nic);
+void via_early_fini(struct via_nic *nic);
+/* The peer shall hear at the end of this look what has arrived. */
+void via_owe_answer(struct via_vi *vi);
+void via_send_answers(struct via_nic *nic);
+/* An acknowledgement, which names the gaps if there are any. */
+void via_send_ack(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- repeat.c: the sender's side of it */
+
+/* The peer names what is missing behind `ack`: a list of struct wire_run. */
+void via_repeat(struct via_vi *vi, uint32_t ack, const uint8_t *list, size_t len);
+/* What was sent again is to be thought lost, too. */
+void via_repeat_forget(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- rtt.c */
+
+void via_rtt_reset(struct via_vi *vi);
+/* A frame goes out for the first time: is it to be timed? tx_psn is the number after it. */
+void via_rtt_begin(struct via_vi *vi);
+/* All before psn has arrived at the latest now. */
+void via_rtt_arrived(struct via_vi *vi, uint32_t psn);
+void via_rtt_sample(struct via_vi *vi, uint64_t ns);
+/* The time-outs that follow from what was measured: to give up waiting, and to ask with the last frame. */
+uint64_t via_rtt_timeout(const struct via_vi *vi);
+uint64_t via_rtt_probe(const struct via_vi *vi);
 
 /* ---------------------------------------------------------------- fault.c */
 

@@ -1,36 +1,72 @@
 /*
- * The reliable levels over links that lose, double and reorder: sequence numbers, cumulative acknowledgements, go-back-N with
- * negative acknowledgements, a congestion window, time-outs with back-off, and probes that find a silent peer dead.
+ * The reliable levels over links that lose, double and reorder: sequence numbers, cumulative acknowledgements, negative ones that
+ * name what is missing, a congestion window, time-outs with back-off, and probes that find a silent peer dead.
  *
  *        una            tx               high         next        psn ->
  *    ----+--------------+----------------+------------+-----
  *        | in flight    | to be sent     | given out, never sent
  *                         again
  *
- * una <= tx <= next and tx <= high <= next. Messages hold consecutive numbers (tx.c); an acknowledgement of a message's last
- * number completes it. The receiver keeps no frame that comes too early: it asks once per pass for the missing one, and the sender goes
- * back to it. Keeping early frames and repeating single ones (selective repeat) would go into out_of_sequence() and via_negative().
+ * una <= tx <= high <= next. Messages hold consecutive numbers (tx.c); an acknowledgement of a message's last number completes it.
+ *
+ * When a frame is missing the receiver says so, and how depends on the receiver alone. One that keeps early frames (early.c) names the
+ * gaps, and only what it names is sent again (repeat.c). One that does not (VIAKIT_GO_BACK_N) asks once per pass for the missing
+ * frame, and the sender goes back to it: tx is set back, and everything from there follows again. The same happens after a time-out
+ * with any receiver, for nothing is known then.
  *
  * The window counts link sends, not bytes: each takes one slot of the receiver's ring, a super-frame as much as a small frame. It opens by one
- * per round trip and is halved by a loss; a time-out closes it, from where it doubles per round trip up to half its former size; and a
- * time-out that turns out to have been too early (an acknowledgement for what was not sent again yet) is undone.
+ * per round trip. What makes it smaller: single losses, by what was lost (repeat.c); a burst of losses, by half; a time-out
+ * closes it, from where it doubles per round trip up to half its former size; and a time-out that turns out to have been too early (an
+ * acknowledgement for what was not sent again yet) is undone.
+ *
+ * When nothing is heard after a send, three things happen one after the other: two tail probes, that is, the last frame once more, which
+ * makes the receiver say what it has (rtt.c has the times); then time-outs; and after max_retries of these the peer is given up.
  */
 #include "internal.h"
 #include "tap.h"
 
 #define RTO_LONGEST (500 * VK_MS)
-#define RTO_BASE_LONGEST (160 * VK_MS) /* what early time-outs may make of the first one */
+#define TAIL_PROBES 2
 
 static inline uint32_t end_of(const struct via_work *w)
 {
     return w->first_psn + w->n_frames;
 }
 
+/* How long to wait before the next tail probe; 0 if it is a time-out's turn. */
+static uint64_t before_probe(const struct via_vi *vi)
+{
+    if (!vi->reliable || vi->rtt.tail_probes == TAIL_PROBES || vi->retries || vi->una_psn == vi->high_psn ||
+        vi->tx_psn != vi->high_psn)
+        return 0;
+    uint64_t wait = via_rtt_probe(vi) << vi->rtt.tail_probes;
+    return wait < vi->rto ? wait : 0;
+}
+
 void via_arm_rto(struct via_vi *vi)
 {
     vi->nic->now = vk_now(); /* the program may have computed for long since the last look */
-    vi->rto_deadline = vi->nic->now + vi->rto;
+    if (vi->rtt.tail_probes == 0 && vi->retries == 0)
+        vi->waiting_since = vi->nic->now;
+    uint64_t wait = before_probe(vi);
+    vi->rto_deadline = vi->nic->now + (wait ? wait : vi->rto);
     via_timer(vi->nic, vi->rto_deadline);
+}
+
+void via_shrink_window(struct via_vi *vi, uint32_t to)
+{
+    uint32_t least = vi->nic->options.window < 4 ? vi->nic->options.window : 4;
+    vi->window = to > least ? to : least;
+    vi->window_credit = 0;
+    if (vi->threshold > vi->window)
+        vi->threshold = vi->window;
+}
+
+void via_forget_frames(struct via_vi *vi)
+{
+    via_early_drop(vi);
+    via_repeat_forget(vi);
+    vi->has_gap = 0;
 }
 
 void via_complete_sends(struct via_vi *vi)
@@ -67,6 +103,19 @@ static void open_window(struct via_vi *vi, uint32_t n)
     }
 }
 
+void via_skip_to(struct via_vi *vi, uint32_t psn)
+{
+    if (!wire_before(vi->tx_psn, psn))
+        return;
+    vi->tx_psn = psn;
+    while (vi->send.next != vi->send.posted) {
+        struct via_work *w = via_work_at(&vi->send, vi->send.next);
+        if (!w->started || wire_before(psn, end_of(w)))
+            break;
+        vi->send.next++;
+    }
+}
+
 void via_acknowledged(struct via_vi *vi, uint32_t ack)
 {
     if (!wire_before(vi->una_psn, ack))
@@ -77,23 +126,22 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
     }
     VIA_TAP(vi->nic, via_tap_acknowledged(vi, ack));
     vi->una_psn = ack;
+    via_rtt_arrived(vi, ack);
     vi->retries = 0;
-    vi->rto = vi->rto_base;
+    vi->rtt.tail_probes = 0;
+    vi->rto = via_rtt_timeout(vi);
     uint32_t head = vi->flight_head;
     while (vi->flight_head != vi->flight_tail && !wire_before(ack, vi->flight_end[vi->flight_head & (VIA_FLIGHT - 1)]))
         vi->flight_head++;
+    if ((int32_t)(vi->flight_seen - vi->flight_head) < 0)
+        vi->flight_seen = vi->flight_head;
     open_window(vi, vi->flight_head - head);
     if (wire_before(vi->tx_psn, ack)) { /* was going back for what had arrived: the time-out was a mistake */
-        vi->tx_psn = ack;
         if (vi->undo_window > vi->window)
             vi->window = vi->threshold = vi->undo_window;
-        vi->rto_base = vi->rto_base * 2 < RTO_BASE_LONGEST ? vi->rto_base * 2 : RTO_BASE_LONGEST;
-        while (vi->send.next != vi->send.posted) {
-            struct via_work *w = via_work_at(&vi->send, vi->send.next);
-            if (!w->started || wire_before(ack, end_of(w)))
-                break;
-            vi->send.next++;
-        }
+        via_rtt_sample(vi, vk_now() - vi->waiting_since); /* so long may it take */
+        vi->rto = via_rtt_timeout(vi);
+        via_skip_to(vi, ack);
     }
     if (vi->una_psn == vi->tx_psn)
         vi->rto_deadline = VK_NEVER;
@@ -108,7 +156,9 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
 static void go_back(struct via_vi *vi, int timed_out)
 {
     vi->tx_psn = vi->una_psn;
-    vi->flight_head = vi->flight_tail;
+    vi->flight_head = vi->flight_seen = vi->flight_tail;
+    vi->rtt.timing = 0;
+    via_repeat_forget(vi);
     vi->undo_window = vi->window;
     uint32_t most = vi->nic->options.window;
     vi->threshold = vi->window / 2 > 4 ? vi->window / 2 : 4;
@@ -175,7 +225,7 @@ void via_flush_acks(struct via_nic *nic, int all)
         if (vi->ack_owed && vi->state == VIP_STATE_CONNECTED) {
             uint64_t due = vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US;
             if (all || vi->ack_owed > 1 || nic->now >= due)
-                via_send_control(vi, WIRE_ACK, 0, 0);
+                via_send_ack(vi);
             if (vi->ack_owed) /* not yet, or the link was full */
                 via_owe_ack(vi, vi->ack_owed > 1);
         }
@@ -191,9 +241,25 @@ static void give_up(struct via_vi *vi)
     via_break(vi, 1);
 }
 
+/* The last frame once more: whoever has it answers at once, and says what else it has. */
+static void probe_tail(struct via_vi *vi)
+{
+    uint32_t hint = vi->send.done;
+    VI_COUNT(vi, tail_probes, 1);
+    via_repeat_forget(vi); /* what was sent again may have been lost again: the answer will tell */
+    if (via_send_again(vi, vi->high_psn - 1, 1, WIRE_FLAG_ACK_NOW, &hint) < 0)
+        return;
+    vi->rtt.tail_probes++;
+    via_arm_rto(vi);
+}
+
 static void time_out(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
+    if (before_probe(vi)) {
+        probe_tail(vi);
+        return;
+    }
     VI_COUNT(vi, timeouts, 1);
     if (++vi->retries > nic->options.max_retries) {
         give_up(vi);
@@ -224,7 +290,7 @@ static void keep_alive(struct via_vi *vi)
         if (vi->probing) {
             vi->probing = 0;
             vi->retries = 0;
-            vi->rto = vi->rto_base;
+            vi->rto = via_rtt_timeout(vi);
             if (!vi->reliable || vi->una_psn == vi->tx_psn)
                 vi->rto_deadline = VK_NEVER;
         }
@@ -251,4 +317,6 @@ void via_reliable_timers(struct via_nic *nic)
         if (vi->state == VIP_STATE_CONNECTED && vi->rto_deadline != VK_NEVER)
             via_timer(nic, vi->rto_deadline);
     }
+    if (nic->early_free)
+        via_early_trim(nic);
 }

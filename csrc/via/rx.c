@@ -331,12 +331,29 @@ static void gap_unreliable(struct via_vi *vi)
     vi->rx_skip = 1;
 }
 
+/* Selective repeat: the frame is kept, and the peer is told when there is a new gap, or when it asks. */
+static void early_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    if (!vi->has_gap) {
+        vi->has_gap = 1;
+        vi->rx_source = 0; /* whole_message() does not look for frames that are kept */
+        vi->ahead_psn = vi->expected_psn;
+    }
+    via_early_keep(vi, h, payload);
+    if (h->psn != vi->ahead_psn || h->flags & WIRE_FLAG_ACK_NOW)
+        via_owe_answer(vi);
+    if (!wire_before(h->psn, vi->ahead_psn))
+        vi->ahead_psn = h->psn + 1;
+}
+
 /* A frame that is not the expected one. Returns 1 if it shall be taken all the same (unreliable, after a gap). */
-static int out_of_sequence(struct via_vi *vi, const struct wire_header *h)
+static int out_of_sequence(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (wire_before(h->psn, vi->expected_psn)) {
         VI_COUNT(vi, dropped_duplicate, 1);
-        if (vi->reliable)
+        if (vi->reliable && (vi->has_gap || h->flags & WIRE_FLAG_ACK_NOW))
+            via_owe_answer(vi);
+        else if (vi->reliable)
             via_owe_ack(vi, 1); /* our acknowledgement may have been lost */
         return 0;
     }
@@ -344,8 +361,12 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h)
         gap_unreliable(vi);
         return 1;
     }
+    if (vi->keeps_early) {
+        early_frame(vi, h, payload);
+        return 0;
+    }
     VI_COUNT(vi, dropped_out_of_order, 1);
-    /* One negative acknowledgement per pass of the sender: again only when it began anew and a frame is missing again. */
+    /* Go-back-N. One negative acknowledgement per pass of the sender: again only when it began anew and a frame is missing again. */
     if (!vi->nak_sent || !wire_before(vi->ahead_psn, h->psn)) {
         vi->nak_sent = 1;
         via_send_control(vi, WIRE_NAK, 0, 0);
@@ -354,10 +375,9 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h)
     return 0;
 }
 
-static void data_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+/* A frame whose turn it is. */
+static void take_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
-    if (vk_unlikely(h->psn != vi->expected_psn) && !out_of_sequence(vi, h))
-        return;
     vi->expected_psn = h->psn + 1;
     vi->nak_sent = 0;
     if (h->flags & WIRE_FLAG_FIRST) {
@@ -375,11 +395,41 @@ static void data_frame(struct via_vi *vi, const struct wire_header *h, const uin
     if (vi->state != VIP_STATE_CONNECTED)
         return;
     if (vi->lossless ? h->flags & WIRE_FLAG_MUST_ACK : vi->reliable) {
-        if (h->flags & WIRE_FLAG_ACK_NOW)
-            via_send_control(vi, WIRE_ACK, 0, 0);
+        if (h->flags & WIRE_FLAG_ACK_NOW && !vi->has_gap) /* otherwise close_gap() will have more to tell */
+            via_send_ack(vi);
         else
             via_owe_ack(vi, h->flags & WIRE_FLAG_LAST);
     }
+}
+
+/* A missing frame has come: those that were kept behind it follow, up to the next gap. */
+static void close_gap(struct via_vi *vi)
+{
+    const uint8_t *frame;
+    while (vi->state == VIP_STATE_CONNECTED && (frame = via_early_next(vi)) != NULL) {
+        struct wire_header h;
+        memcpy(&h, frame, sizeof h);
+        h.flags &= (uint8_t)~WIRE_FLAG_ACK_NOW; /* answered when it came */
+        take_frame(vi, &h, frame + sizeof h);
+        if (vi->state == VIP_STATE_CONNECTED)
+            via_early_done(vi, h.psn);
+    }
+    if (vi->state != VIP_STATE_CONNECTED)
+        return;
+    if (!wire_before(vi->expected_psn, vi->ahead_psn)) {
+        vi->has_gap = 0;
+        vi->rx_source = wire_word_source(vi->peer_port, vi->peer_vi, vi->key);
+    }
+    via_owe_answer(vi);
+}
+
+static void data_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    if (vk_unlikely(h->psn != vi->expected_psn) && !out_of_sequence(vi, h, payload))
+        return;
+    take_frame(vi, h, payload);
+    if (vk_unlikely(vi->has_gap))
+        close_gap(vi);
 }
 
 /* ---------------------------------------------------------------- dispatch */
@@ -420,7 +470,7 @@ static void not_connected(struct via_vi *vi, const struct wire_header *h)
     via_send_control(vi, WIRE_ERROR, vi->error_psn, vi->error_status);
 }
 
-static void control_frame(struct via_vi *vi, const struct wire_header *h, int kind)
+static void control_frame(struct via_vi *vi, const struct wire_header *h, int kind, const uint8_t *payload)
 {
     switch (kind) {
     case WIRE_ACK:
@@ -428,11 +478,15 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
         break;
     case WIRE_NAK:
         VI_COUNT(vi, naks_received, 1);
-        if (vi->reliable && !vi->lossless)
+        if (!vi->reliable || vi->lossless)
+            break;
+        if (h->len)
+            via_repeat(vi, h->ack, payload, h->len);
+        else
             via_negative(vi, h->ack);
         break;
     case WIRE_PROBE:
-        via_send_control(vi, WIRE_ACK, 0, 0);
+        via_send_ack(vi);
         break;
     case WIRE_ERROR:
         via_remote_error(vi, h->psn, h->immediate);
@@ -475,7 +529,7 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
     if (vk_likely(kind == WIRE_SEND || kind == WIRE_WRITE))
         data_frame(vi, h, payload);
     else
-        control_frame(vi, h, kind);
+        control_frame(vi, h, kind, payload);
 }
 
 static int checksum_right(const struct wire_header *h, const uint8_t *payload)

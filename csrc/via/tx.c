@@ -102,6 +102,19 @@ int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame
     return sent;
 }
 
+int via_send_block(struct via_vi *vi, int kind, uint32_t psn, const void *block, size_t len)
+{
+    struct link_frame f;
+    address_frame(vi, &f, kind, psn);
+    memcpy(f.block.bytes, block, len);
+    f.header.len = (uint16_t)len;
+    f.header_len += (uint32_t)len;
+    int sent = via_link_send(vi->nic, vi->peer, &f, 1);
+    if (sent == 1)
+        ack_went_along(vi);
+    return sent;
+}
+
 void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate)
 {
     struct link_frame f;
@@ -303,7 +316,7 @@ static int refer(struct via_vi *vi, const struct via_work *w, struct link_frame 
 
 static inline int window_open(const struct via_vi *vi)
 {
-    return vi->lossless || !vi->reliable || vi->flight_tail - vi->flight_head < vi->window;
+    return vi->lossless || !vi->reliable || vi->flight_tail - vi->flight_seen < vi->window;
 }
 
 /* Four times per window, and when it is full, an acknowledgement is asked for; a lone message waits for a ride. */
@@ -311,7 +324,7 @@ static inline uint8_t ask_for_ack(const struct via_vi *vi)
 {
     if (vi->lossless || !vi->reliable)
         return 0;
-    uint32_t in_flight = vi->flight_tail - vi->flight_head + 1, quarter = vi->window / 4 ? vi->window / 4 : 1;
+    uint32_t in_flight = vi->flight_tail - vi->flight_seen + 1, quarter = vi->window / 4 ? vi->window / 4 : 1;
     int ask = in_flight >= vi->window || (in_flight > 1 && in_flight % quarter == 0) || vi->retries;
     return ask ? WIRE_FLAG_ACK_NOW : 0;
 }
@@ -324,6 +337,8 @@ static inline void took_off(struct via_vi *vi)
     vi->flight_end[vi->flight_tail++ & (VIA_FLIGHT - 1)] = vi->tx_psn;
     if (vi->rto_deadline == VK_NEVER)
         via_arm_rto(vi);
+    if (!vi->rtt.timing && vi->nic->now >= vi->rtt.next_at)
+        via_rtt_begin(vi);
 }
 
 /* n frames from tx_psn on were taken by the link. */
@@ -362,36 +377,80 @@ static void spoil(struct via_vi *vi, struct via_work *w)
     via_complete_sends(vi);
 }
 
-/* Sends up to a batch of the work's frames. Returns 0 when the VI must wait. */
-static int send_some(struct via_vi *vi, struct via_work *w)
-{
-    struct via_nic *nic = vi->nic;
+/* Frames of one link send, while they are made. */
+struct batch {
     struct link_frame frames[VIA_BATCH];
     struct iovec iov[MAX_IOV];
     struct wire_reference list[VIA_MAX_SEGMENTS];
-    uint32_t end = w->first_psn + w->n_frames, bytes = 0, max = nic->limits.max_batch;
+};
+
+/* The work's frames from psn on: a batch, or what is left of it, at most `most`. Returns their number, -1 if memory is gone. */
+static int build_batch(struct via_vi *vi, const struct via_work *w, uint32_t psn, uint32_t most, struct batch *b)
+{
+    uint32_t end = w->first_psn + w->n_frames, max = vi->nic->limits.max_batch;
     int n = 0, used = 0;
-    while (vi->tx_psn + (uint32_t)n != end && n < (int)max && used + VIA_MAX_SEGMENTS < MAX_IOV) {
-        int k = build(vi, w, vi->tx_psn + (uint32_t)n, &frames[n], &iov[used]);
+    max = most < max ? most : max;
+    while (psn + (uint32_t)n != end && n < (int)max && used + VIA_MAX_SEGMENTS < MAX_IOV) {
+        int k = build(vi, w, psn + (uint32_t)n, &b->frames[n], &b->iov[used]);
         if (k >= 0 && w->how == VIA_HOW_REFERENCE)
-            k = refer(vi, w, &frames[n], list, &iov[used]);
-        if (k < 0) {
-            spoil(vi, w);
-            return 1;
-        }
+            k = refer(vi, w, &b->frames[n], b->list, &b->iov[used]);
+        if (k < 0)
+            return -1;
         used += k;
-        bytes += w->how == VIA_HOW_REFERENCE ? w->len : (uint32_t)frames[n].payload_len;
         n++;
     }
-    frames[n - 1].header.flags |= ask_for_ack(vi);
-    int sent = via_link_send(nic, vi->peer, frames, n);
+    return n;
+}
+
+/* Sends up to a batch of the work's frames. Returns 0 when the VI must wait. */
+static int send_some(struct via_vi *vi, struct via_work *w)
+{
+    struct batch b;
+    uint32_t bytes = 0;
+    int n = build_batch(vi, w, vi->tx_psn, VIA_BATCH, &b);
+    if (n < 0) {
+        spoil(vi, w);
+        return 1;
+    }
+    b.frames[n - 1].header.flags |= ask_for_ack(vi);
+    int sent = via_link_send(vi->nic, vi->peer, b.frames, n);
     if (sent <= 0)
         return 0;
-    if (sent < n)
-        for (int i = sent; i < n; i++)
-            bytes -= (uint32_t)frames[i].payload_len;
+    for (int i = 0; i < sent; i++)
+        bytes += w->how == VIA_HOW_REFERENCE ? w->len : (uint32_t)b.frames[i].payload_len;
     took(vi, w, sent, bytes);
     return sent == n;
+}
+
+int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, uint32_t *hint)
+{
+    struct via_queue *q = &vi->send;
+    struct via_work *w = NULL;
+    struct batch b;
+    for (; *hint != q->posted; ++*hint) {
+        w = via_work_at(q, *hint);
+        if (w->started && !wire_before(psn, w->first_psn) && wire_before(psn, w->first_psn + w->n_frames))
+            break;
+    }
+    if (*hint == q->posted)
+        return 0; /* spoilt: never sent */
+    int built = build_batch(vi, w, psn, n, &b);
+    if (built < 0) {
+        w->error =
+            VIP_STATUS_PROTECTION_ERROR; /* completes in its turn, which has come: all before it is acknowledged */
+        via_complete_sends(vi);
+        return -1;
+    }
+    b.frames[built - 1].header.flags |= flags;
+    int sent = via_link_send(vi->nic, vi->peer, b.frames, built);
+    if (sent <= 0)
+        return 0;
+    VI_COUNT(vi, frames_retransmitted, sent);
+    VI_COUNT(vi, frames_sent, sent);
+    ack_went_along(vi);
+    if (vi->rtt.timing && !wire_before(vi->rtt.psn - 1, psn) && wire_before(vi->rtt.psn - 1, psn + (uint32_t)sent))
+        vi->rtt.timing = 0; /* whose answer it was nobody could tell */
+    return sent;
 }
 
 void via_stall(struct via_vi *vi)

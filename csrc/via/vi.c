@@ -79,6 +79,7 @@ void via_break(struct via_vi *vi, int report_conn_lost)
     vi->rx_source = 0;
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;
+    via_forget_frames(vi);
     via_flush(vi);
     if (report_conn_lost)
         via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_CONN_LOST);
@@ -92,10 +93,12 @@ void via_vi_reset(struct via_vi *vi)
     vi->peer = NULL;
     vi->confirmed = 0;
     vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->write_psn = first;
-    vi->flight_head = vi->flight_tail = first;
+    vi->flight_head = vi->flight_seen = vi->flight_tail = first;
     vi->window = vi->threshold = vi->undo_window = vi->nic->options.window;
     vi->window_credit = 0;
-    vi->rto = vi->rto_base = (uint64_t)vi->nic->options.rto_us * VK_US;
+    vi->lost_frames = 0;
+    via_rtt_reset(vi);
+    vi->rto = via_rtt_timeout(vi);
     vi->rto_deadline = VK_NEVER;
     vi->retries = 0;
     vi->probing = 0;
@@ -230,6 +233,9 @@ static void free_vi(struct via_vi *vi)
         remove_from(&nic->ack_list, vi, offsetof(struct via_vi, ack_next));
     if (vi->on_stall_list)
         remove_from(&nic->stall_list, vi, offsetof(struct via_vi, stall_next));
+    if (vi->on_answer_list)
+        remove_from(&nic->answer_list, vi, offsetof(struct via_vi, answer_next));
+    via_forget_frames(vi);
     via_conn_forget_vi(nic, vi);
     via_add_counters(nic->counters, vi);
     *(vi->prev ? &vi->prev->next : &nic->vis) = vi->next;

@@ -109,7 +109,7 @@ static void noisy_both(side *s)
         CHECK(SINCE(fault_reordered) > 0 && SINCE(fault_corrupted) > 0);
         CHECK(SINCE(dropped_checksum) > 0);
         CHECK(SINCE(dropped_duplicate) > 0);
-        CHECK(SINCE(dropped_out_of_order) > 0);
+        CHECK(SINCE(frames_kept_early) > 0);
         CHECK(SINCE(frames_retransmitted) > 0);
         CHECK(SINCE(naks_sent) > 0 && SINCE(naks_received) > 0);
     }
@@ -131,9 +131,9 @@ static void copies_both(side *s)
     CHECK_OK(viakit_nic_counters(s->nic, after));
     printf("       %s %c: %.2f copies and %.1f bytes copied per message of 64 B received\n", s->link->name,
            s->role == SIDE_A ? 'A' : 'B', (double)SINCE(copies) / N, (double)SINCE(bytes_copied) / N);
-    CHECK(SINCE(copies) >= N); /* data does not appear by itself */
-    CHECK(SINCE(copies) <= 2 * N);
-    CHECK(SINCE(bytes_copied) <= 2 * 64 * N);
+    CHECK(SINCE(copies) >= N);                                   /* data does not appear by itself */
+    CHECK(SINCE(copies) <= 2 * N + SINCE(frames_retransmitted)); /* a peer that sleeps long is asked once more */
+    CHECK(SINCE(bytes_copied) <= 64 * (2 * N + SINCE(frames_retransmitted)));
     endpoint_disconnect(&e);
     endpoint_close(&e);
 }

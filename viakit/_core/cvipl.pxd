@@ -251,6 +251,10 @@ cdef extern from "viakit.h" nogil:
         VIAKIT_FORM_PLAIN
         VIAKIT_FORM_UDP
 
+    ctypedef enum viakit_retransmission:
+        VIAKIT_SELECTIVE
+        VIAKIT_GO_BACK_N
+
     ctypedef struct viakit_nic_options:
         size_t size
         viakit_form form
@@ -266,6 +270,7 @@ cdef extern from "viakit.h" nogil:
         int no_thread
         int no_cma
         int no_map
+        viakit_retransmission retransmission
 
     VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *nic)
 

@@ -1,8 +1,10 @@
 # The NIC: opening and closing, what it is, what it counts, names, and the asynchronous errors of everything on it.
 
+cdef dict _RETRANSMISSIONS = {r.name.lower(): int(r) for r in _types.Retransmission}
 cdef dict _FORMS = {form.name.lower(): int(form) for form in _types.Form}
 _OPTIONS = ("form", "mtu", "ring_slots", "window", "rto_us", "max_retries", "ack_delay_us", "keepalive_ms", "spin_us",
-            "first_psn", "no_thread", "no_cma", "no_map")
+            "first_psn", "no_thread", "no_cma", "no_map",
+            "retransmission")
 
 
 cdef uint32_t _option_u32(str name, object value) except? 0:
@@ -49,6 +51,11 @@ cdef int _fill_options(viakit_nic_options *options, dict given) except -1:
             options.no_cma = bool(value)
         elif name == "no_map":
             options.no_map = bool(value)
+        elif name == "retransmission":
+            way = _RETRANSMISSIONS.get(value.lower(), -1) if isinstance(value, str) else int(value)
+            if way not in _RETRANSMISSIONS.values():
+                raise ValueError(f"retransmission={value!r}: expected one of {', '.join(_RETRANSMISSIONS)}")
+            options.retransmission = <viakit_retransmission><int>way
     return 0
 
 
@@ -115,7 +122,9 @@ cdef class Nic:
         ``form`` (eth: ``"auto"``, ``"plain"``, ``"udp"``), ``mtu`` (eth: bytes of a frame after its header),
         ``ring_slots`` (frames), ``window`` (frames), ``rto_us``, ``max_retries``, ``ack_delay_us``, ``keepalive_ms``,
         ``spin_us`` (how long waits spin before they sleep; -1: never), ``first_psn``, ``no_thread`` (only calls make
-        progress), ``no_cma`` and ``no_map`` (shm: never copy straight between processes). 0 or None: the default.
+        progress), ``no_cma`` and ``no_map`` (shm: never copy straight between processes), ``retransmission`` (what this
+        side does with frames that come before a lost one: ``"selective"`` keeps them, ``"go_back_n"`` drops them). 0 or
+        None: the default.
 
     Raises
     ------

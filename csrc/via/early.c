@@ -1,0 +1,235 @@
+/*
+ * The receiver's side of selective repeat: frames that come before their turn are kept until the missing ones have come.
+ *
+ *        expected                                  ahead
+ *    -------+------+--+-----------+--+-----------+----- psn ->
+ *     taken | gap  |##|    gap    |##|###########|          ## kept
+ *
+ * Frames are copied into slots of equal size, 64 slots a *group*; a bit per slot says whether it holds a frame. Groups exist only
+ * where frames are kept: a connection without losses has none. Empty ones go to a free list of the NIC, and to the system when
+ * they were not needed for a while. Their number is bounded; a frame for which there is no room is dropped, and so named
+ * as missing.
+ *
+ * The peer is told at the end of each look at the link in which there was something new to tell (a gap, a frame that filled one,
+ * a frame that asks), not for each frame: one answer tells of all gaps, as a list of struct wire_run. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+#define GROUP 64                                /* slots: as many as a word has bits */
+#define N_GROUPS (VIA_EARLY_FRAMES / GROUP + 1) /* of one VI: the first one may be used in part */
+#define NIC_BYTES (64u << 20)                   /* for all VIs of a NIC */
+
+_Static_assert((N_GROUPS & (N_GROUPS - 1)) == 0, "numbers wrap: the groups must go on as they do");
+
+struct via_early_group {
+    struct via_early_group *next;
+    uint64_t used_at;
+    uint8_t slots[]; /* [GROUP * stride]: header and payload */
+};
+
+/* Group g is that of all psn with psn / GROUP % N_GROUPS == g. */
+struct via_early {
+    uint64_t held[N_GROUPS];
+    struct via_early_group *groups[N_GROUPS];
+};
+
+static inline size_t stride(const struct via_nic *nic)
+{
+    return (sizeof(struct wire_header) + nic->limits.max_payload + 7) & ~(size_t)7;
+}
+
+static inline uint32_t group_of(uint32_t psn)
+{
+    return psn / GROUP % N_GROUPS;
+}
+
+static inline uint64_t bit_of(uint32_t psn)
+{
+    return 1ull << psn % GROUP;
+}
+
+/* In how many groups from that of expected_psn on it lies. */
+static inline uint32_t groups_ahead(const struct via_vi *vi, uint32_t psn)
+{
+    return (psn - (vi->expected_psn & ~(GROUP - 1u))) / GROUP;
+}
+
+static inline int is_held(const struct via_vi *vi, uint32_t psn)
+{
+    return vi->early && groups_ahead(vi, psn) < N_GROUPS && (vi->early->held[group_of(psn)] & bit_of(psn));
+}
+
+static inline uint8_t *slot_of(const struct via_vi *vi, uint32_t psn)
+{
+    return vi->early->groups[group_of(psn)]->slots + psn % GROUP * stride(vi->nic);
+}
+
+static struct via_early_group *get_group(struct via_nic *nic)
+{
+    struct via_early_group *g = nic->early_free;
+    if (g) {
+        nic->early_free = g->next;
+        return g;
+    }
+    size_t len = sizeof *g + GROUP * stride(nic);
+    if ((nic->n_early_groups + 1) * len > NIC_BYTES || (g = malloc(len)) == NULL)
+        return NULL;
+    nic->n_early_groups++;
+    return g;
+}
+
+static void put_group(struct via_nic *nic, struct via_early_group *g)
+{
+    g->next = nic->early_free;
+    g->used_at = nic->now;
+    nic->early_free = g;
+}
+
+/* Room for this frame; 0 if there is none. */
+static int make_room(struct via_vi *vi, uint32_t psn)
+{
+    if (groups_ahead(vi, psn) >= N_GROUPS)
+        return 0; /* would lie where a group of earlier numbers is */
+    if (vi->early == NULL)
+        vi->early = calloc(1, sizeof *vi->early);
+    if (vi->early == NULL)
+        return 0;
+    struct via_early_group **g = &vi->early->groups[group_of(psn)];
+    if (*g == NULL)
+        *g = get_group(vi->nic);
+    return *g != NULL;
+}
+
+int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    if (is_held(vi, h->psn)) {
+        VI_COUNT(vi, dropped_duplicate, 1);
+        return 0;
+    }
+    if (h->len > vi->nic->limits.max_payload || !make_room(vi, h->psn)) {
+        VI_COUNT(vi, dropped_out_of_order, 1);
+        return 0;
+    }
+    uint8_t *slot = slot_of(vi, h->psn);
+    memcpy(slot, h, sizeof *h);
+    memcpy(slot + sizeof *h, payload, h->len);
+    vi->early->held[group_of(h->psn)] |= bit_of(h->psn);
+    VI_COUNT(vi, frames_kept_early, 1);
+    return 1;
+}
+
+const uint8_t *via_early_next(struct via_vi *vi)
+{
+    return is_held(vi, vi->expected_psn) ? slot_of(vi, vi->expected_psn) : NULL;
+}
+
+void via_early_done(struct via_vi *vi, uint32_t psn)
+{
+    struct via_early *e = vi->early;
+    uint32_t g = group_of(psn);
+    e->held[g] &= ~bit_of(psn);
+    if (e->held[g] == 0) {
+        put_group(vi->nic, e->groups[g]);
+        e->groups[g] = NULL;
+    }
+}
+
+void via_early_drop(struct via_vi *vi)
+{
+    struct via_early *e = vi->early;
+    if (e == NULL)
+        return;
+    for (int g = 0; g < N_GROUPS; g++)
+        if (e->groups[g])
+            put_group(vi->nic, e->groups[g]);
+    free(e);
+    vi->early = NULL;
+}
+
+void via_early_trim(struct via_nic *nic)
+{
+    struct via_early_group **p = &nic->early_free;
+    while (*p) {
+        struct via_early_group *g = *p;
+        if (nic->now - g->used_at < VK_SECOND) {
+            p = &g->next;
+            continue;
+        }
+        *p = g->next;
+        free(g);
+        nic->n_early_groups--;
+    }
+    if (nic->early_free)
+        via_timer(nic, nic->now + VK_SECOND);
+}
+
+void via_early_fini(struct via_nic *nic)
+{
+    while (nic->early_free) {
+        struct via_early_group *g = nic->early_free;
+        nic->early_free = g->next;
+        free(g);
+    }
+}
+
+/* ---------------------------------------------------------------- answers */
+
+/* What is missing and what is held, from expected_psn on. */
+static uint32_t list_gaps(const struct via_vi *vi, struct wire_run *runs)
+{
+    uint32_t psn = vi->expected_psn, n = 0;
+    int was_held = 0;
+    while (wire_before(psn, vi->ahead_psn)) {
+        int held = is_held(vi, psn);
+        if (n == 0 || (was_held && !held)) {
+            if (n == WIRE_MAX_RUNS)
+                break;
+            runs[n++] = (struct wire_run){0, 0};
+        }
+        uint16_t *count = held ? &runs[n - 1].held : &runs[n - 1].missing;
+        if (*count == UINT16_MAX)
+            break;
+        ++*count;
+        was_held = held;
+        psn++;
+    }
+    return n;
+}
+
+void via_send_ack(struct via_vi *vi)
+{
+    struct wire_run runs[WIRE_MAX_RUNS];
+    uint32_t n = vi->has_gap ? list_gaps(vi, runs) : 0;
+    if (n == 0) {
+        via_send_control(vi, WIRE_ACK, 0, 0);
+        return;
+    }
+    if (via_send_block(vi, WIRE_NAK, 0, runs, n * sizeof *runs) == 1)
+        VI_COUNT(vi, naks_sent, 1);
+    else
+        via_owe_ack(vi, 1); /* the link was full */
+}
+
+void via_owe_answer(struct via_vi *vi)
+{
+    if (vi->on_answer_list)
+        return;
+    vi->on_answer_list = 1;
+    vi->answer_next = vi->nic->answer_list;
+    vi->nic->answer_list = vi;
+}
+
+void via_send_answers(struct via_nic *nic)
+{
+    struct via_vi *vi = nic->answer_list;
+    nic->answer_list = NULL;
+    while (vi) {
+        struct via_vi *next = vi->answer_next;
+        vi->on_answer_list = 0;
+        if (vi->state == VIP_STATE_CONNECTED)
+            via_send_ack(vi);
+        vi = next;
+    }
+}
