@@ -376,7 +376,7 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h, const
 }
 
 /* A frame whose turn it is. */
-static void take_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+static void take_in_turn(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     vi->expected_psn = h->psn + 1;
     vi->nak_sent = 0;
@@ -410,7 +410,7 @@ static void close_gap(struct via_vi *vi)
         struct wire_header h;
         memcpy(&h, frame, sizeof h);
         h.flags &= (uint8_t)~WIRE_FLAG_ACK_NOW; /* answered when it came */
-        take_frame(vi, &h, frame + sizeof h);
+        take_in_turn(vi, &h, frame + sizeof h);
         if (vi->state == VIP_STATE_CONNECTED)
             via_early_done(vi, h.psn);
     }
@@ -427,7 +427,7 @@ static void data_frame(struct via_vi *vi, const struct wire_header *h, const uin
 {
     if (vk_unlikely(h->psn != vi->expected_psn) && !out_of_sequence(vi, h, payload))
         return;
-    take_frame(vi, h, payload);
+    take_in_turn(vi, h, payload);
     if (vk_unlikely(vi->has_gap))
         close_gap(vi);
 }
