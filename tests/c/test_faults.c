@@ -1,0 +1,542 @@
+/*
+ * test_faults.c - that faults are what they say, on any link: test_faults LINK [CASE...], see harness.h for LINK.
+ *
+ * Each case sets faults of its own; the connection is made under "no faults", which on a link that loses nothing makes it run the full
+ * protocol. Messages carry their number as immediate data.
+ */
+#include <sys/select.h>
+
+#include "harness.h"
+
+static viakit_faults faults_of(const char *text)
+{
+    viakit_faults f;
+    if (viakit_parse_faults(text, &f) != VIP_SUCCESS)
+        FAIL("'%s' was not understood", text);
+    return f;
+}
+
+static void set_faults(side *s, const char *text)
+{
+    viakit_faults f = faults_of(text);
+    CHECK_OK(viakit_set_faults(s->nic, &f));
+}
+
+#define ROOM 4096 /* bytes of a buffer */
+
+/* Both sides: a connection that does not rely on the link, with n receives posted, of room bytes each, and room for one more. */
+static void meet_with(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, int n, size_t room)
+{
+    set_faults(s, "");
+    endpoint_open(e, s, level, 65536 + (size_t)(n + 1) * (room + 512));
+    for (int i = 0; i < n; i++)
+        post_recv(e, prep_recv(e, descriptor(e, 1), buffer(e, room), room));
+    endpoint_connect(e, "faults");
+    CHECK_OK(viakit_set_faults(s->nic, NULL));
+    SIDE_SYNC(s, 100);
+}
+
+static void meet(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, int n)
+{
+    meet_with(e, s, level, n, ROOM);
+}
+
+static void leave(endpoint *e)
+{
+    CHECK_OK(viakit_set_faults(e->s->nic, NULL));
+    endpoint_disconnect(e);
+    endpoint_close(e);
+}
+
+static void send_number(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, uint32_t number)
+{
+    pattern_fill(data, len, number);
+    prep_send(e, d, data, len);
+    d->CS.Control |= VIP_CONTROL_IMMEDIATE;
+    d->CS.ImmediateData = number;
+    post_send(e, d);
+    CHECK(next_send(e) == d);
+    CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
+}
+
+/* The number of the next message, which must be whole. */
+static uint32_t receive_number(endpoint *e)
+{
+    VIP_DESCRIPTOR *d = next_recv(e);
+    CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
+    pattern_check(d->DS[0].Local.Data.Address, d->CS.Length, d->CS.ImmediateData);
+    return d->CS.ImmediateData;
+}
+
+/* Has a message come? Looks as often as it takes for one that was sent before the last sync to be there. */
+static int nothing_more(endpoint *e)
+{
+    VIP_DESCRIPTOR *d;
+    for (int i = 0; i < 1000; i++)
+        if (VipRecvDone(e->vi, &d) != VIP_NOT_DONE)
+            return 0;
+    return 1;
+}
+
+/* ---- same_seed: exactly those messages are missing that viakit_fault_of() names beforehand */
+
+#define N_SEEDED 400
+
+static void same_seed_a(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 100);
+    set_faults(s, "loss=0.3,kinds=send,seed=42");
+    uint64_t lost = nic_counter(s, VIAKIT_COUNTER_fault_dropped);
+    for (uint32_t i = 0; i < N_SEEDED; i++) {
+        send_number(&e, d, data, 100, i);
+        if (i % 50 == 49)
+            side_exchange(s, nic_counter(s, VIAKIT_COUNTER_fault_dropped) - lost); /* not more than a ring holds */
+    }
+    leave(&e);
+}
+
+static void same_seed_b(side *s)
+{
+    endpoint e;
+    viakit_faults f = faults_of("loss=0.3,kinds=send,seed=42");
+    uint64_t lost = 0;
+    uint32_t number = 0;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, N_SEEDED);
+    for (uint32_t i = 0; i < N_SEEDED; i += 50) {
+        uint64_t theirs = side_exchange(s, 0);
+        for (; number < i + 50; number++) /* no other frames were sent: message and frame have the same number */
+            if (viakit_fault_of(&f, number, 1, number) & 1u << VIAKIT_DROP)
+                lost++;
+            else
+                CHECK_EQ(receive_number(&e), number);
+        CHECK_EQ(theirs, lost);
+    }
+    CHECK(lost > N_SEEDED / 5);
+    leave(&e);
+}
+
+/* ---- chosen: one frame lost, one doubled, one late, one damaged, and it shows in what an unreliable receiver gets */
+
+static void chosen_a(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 300);
+    set_faults(s, "drop=send:3,double=send:5,hold=send:7,spoil=send:11");
+    for (uint32_t i = 0; i < 20; i++)
+        send_number(&e, d, data, 300, i);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 1);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_duplicated), 1);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_reordered), 1);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_corrupted), 1);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void chosen_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 25);
+    for (uint32_t i = 0; i < 20; i++)
+        if (i != 3 && i != 7 && i != 11) /* the late one comes when its turn is over: that is lost, too */
+            CHECK_EQ(receive_number(&e), i);
+    SIDE_SYNC(s, 1);
+    CHECK(nothing_more(&e));
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_duplicate), 2);
+    /* The bit that was turned may have been one of the address: then the damaged frame is not even ours. */
+    CHECK(nic_counter(s, VIAKIT_COUNTER_dropped_checksum) + nic_counter(s, VIAKIT_COUNTER_dropped_malformed) <= 1);
+    leave(&e);
+}
+
+/* ---- mended: the same on a reliable connection; nothing is missing, and in order */
+
+static void mended_a(side *s)
+{
+    for (int level = 0; level < 2; level++) {
+        endpoint e;
+        meet(&e, s, s->levels[level], 0);
+        VIP_DESCRIPTOR *d = descriptor(&e, 1);
+        uint8_t *data = buffer(&e, 300);
+        set_faults(s, "drop=send:3,double=send:5,hold=send:7,spoil=send:11,drop=send:13-15");
+        for (uint32_t i = 0; i < 30; i++)
+            send_number(&e, d, data, 300, i);
+        leave(&e);
+    }
+}
+
+static void mended_b(side *s)
+{
+    for (int level = 0; level < 2; level++) {
+        endpoint e;
+        meet(&e, s, s->levels[level], 35);
+        set_faults(s, "drop=ack:0-1,double=ack:2");
+        for (uint32_t i = 0; i < 30; i++)
+            CHECK_EQ(receive_number(&e), i);
+        leave(&e);
+    }
+}
+
+/* ---- late_alone: a late frame that nobody overtakes arrives all the same */
+
+static void late_alone_a(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 300);
+    set_faults(s, "reorder=1/64");
+    send_number(&e, d, data, 300, 5);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void late_alone_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 1);
+    CHECK_EQ(receive_number(&e), 5);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+/* ---- delayed: never sooner than asked for, in order although each waits for a time of its own; sleeping or polling */
+
+static void delayed_a(side *s)
+{
+    endpoint e;
+    double begin = 0;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 1000);
+    set_faults(s, "delay=30ms,jitter=10ms,seed=9");
+    begin = check_now();
+    for (uint32_t i = 0; i < 30; i++)
+        send_number(&e, d, data, i % 2 ? 1000 : 8, i);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_delayed), 30);
+    side_send(s, &begin, sizeof(begin)); /* one clock, for it is one machine */
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void delayed_b(side *s)
+{
+    endpoint e;
+    double begin, first = 0;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 35);
+    for (uint32_t i = 0; i < 30; i++) {
+        VIP_DESCRIPTOR *d;
+        if (i % 2)
+            CHECK_EQ(receive_number(&e), i);
+        else {
+            CHECK_OK(VipRecvWait(e.vi, CHECK_WAIT_S * 1000, &d));
+            CHECK_EQ(d->CS.ImmediateData, i);
+        }
+        if (i == 0)
+            first = check_now();
+    }
+    side_recv(s, &begin, sizeof(begin));
+    CHECK(first - begin >= 0.030);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+/* ---- stalled: nothing passes for a while, then everything, in order and none lost */
+
+static void stalled_a(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 300);
+    uint32_t i = 0;
+    double begin = check_now();
+    set_faults(s, "stall=99ms/100ms");
+    WAIT_UNTIL(check_now() > begin + 0.002); /* it has begun */
+    for (; i < 60; i++) {
+        send_number(&e, d, data, 300, i);
+        if (i % 20 == 19)
+            side_exchange(s, 0);
+    }
+    CHECK(nic_counter(s, VIAKIT_COUNTER_fault_stalled) > 0);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void stalled_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 65);
+    for (uint32_t i = 0; i < 60; i++) {
+        CHECK_EQ(receive_number(&e), i);
+        if (i % 20 == 19)
+            side_exchange(s, 0);
+    }
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+/* ---- partition_heals: cut off by count and by time, both ways; afterwards nothing is missing */
+
+static void partition_heals_a(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 300);
+    set_faults(s, "partition=5f@10f");
+    for (uint32_t i = 0; i < 40; i++)
+        send_number(&e, d, data, 300, i);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent), 5);
+    SIDE_SYNC(s, 1);
+    set_faults(s, "partition=100ms");
+    for (uint32_t i = 0; i < 40; i++)
+        send_number(&e, d, data, 300, i);
+    CHECK(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent) > 5);
+    SIDE_SYNC(s, 2);
+    SIDE_SYNC(s, 3); /* B is cut off now; not for ever, so it hears the retransmissions at last */
+    for (uint32_t i = 0; i < 40; i++)
+        send_number(&e, d, data, 300, i);
+    SIDE_SYNC(s, 4);
+    leave(&e);
+}
+
+static void partition_heals_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 125);
+    for (uint32_t i = 0; i < 40; i++)
+        CHECK_EQ(receive_number(&e), i);
+    SIDE_SYNC(s, 1);
+    for (uint32_t i = 0; i < 40; i++)
+        CHECK_EQ(receive_number(&e), i);
+    SIDE_SYNC(s, 2);
+    set_faults(s, "partition=100ms");
+    SIDE_SYNC(s, 3);
+    for (uint32_t i = 0; i < 40; i++)
+        CHECK_EQ(receive_number(&e), i);
+    CHECK(nic_counter(s, VIAKIT_COUNTER_fault_cut_received) > 0);
+    SIDE_SYNC(s, 4);
+    leave(&e);
+}
+
+/* ---- partition_for_ever: both sides find out by themselves, whoever of them is cut off */
+
+static void impatient(viakit_nic_options *o)
+{
+    o->keepalive_ms = 50;
+    o->max_retries = 4;
+}
+
+static void partition_for_ever_a(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
+    set_faults(s, "partition=ever");
+    wait_error(s, VIP_ERROR_CONN_LOST, 1);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_ERROR);
+    SIDE_SYNC(s, 1);
+    CHECK_OK(viakit_set_faults(s->nic, NULL));
+    endpoint_close(&e);
+}
+
+static void partition_for_ever_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
+    wait_error(s, VIP_ERROR_CONN_LOST, 1);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_ERROR);
+    SIDE_SYNC(s, 1);
+    endpoint_close(&e);
+}
+
+/* ---- healed: what was kept goes out at once when the faults end */
+
+static void healed_a(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 300);
+    set_faults(s, "delay=1000s");
+    for (uint32_t i = 0; i < 5; i++)
+        send_number(&e, d, data, 300, i);
+    SIDE_SYNC(s, 1);
+    SIDE_SYNC(s, 2);
+    CHECK_OK(viakit_set_faults(s->nic, NULL));
+    for (uint32_t i = 5; i < 10; i++)
+        send_number(&e, d, data, 300, i);
+    SIDE_SYNC(s, 3);
+    leave(&e);
+}
+
+static void healed_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 15);
+    SIDE_SYNC(s, 1);
+    CHECK(nothing_more(&e));
+    SIDE_SYNC(s, 2);
+    for (uint32_t i = 0; i < 10; i++)
+        CHECK_EQ(receive_number(&e), i);
+    SIDE_SYNC(s, 3);
+    leave(&e);
+}
+
+/* ---- older: a connection that was made before the faults, and relies on the link, is not touched; a later one is */
+
+static void older_a(side *s)
+{
+    endpoint e;
+    viakit_nic_info info;
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_connect(&e, "older");
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, ROOM);
+    set_faults(s, info.lossless ? "loss=1" : "loss=0.2");
+    for (uint32_t i = 0; i < 50; i++)
+        send_number(&e, d, data, i % 2 ? 3000 : 30, i);
+    if (info.lossless)
+        CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 0);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void older_b(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536 + 60 * ROOM);
+    for (int i = 0; i < 55; i++)
+        post_recv(&e, prep_recv(&e, descriptor(&e, 1), buffer(&e, ROOM), ROOM));
+    endpoint_connect(&e, "older");
+    for (uint32_t i = 0; i < 50; i++)
+        CHECK_EQ(receive_number(&e), i);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+/* ---- super_frames: a super-frame loses segments and stays one */
+
+#define LONG_MESSAGE (1u << 20)
+
+static void super_frames_a(side *s)
+{
+    endpoint e;
+    viakit_nic_info info;
+    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0, LONG_MESSAGE);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, LONG_MESSAGE);
+    set_faults(s, "loss=0.01,dup=0.01,reorder=0.01,seed=5");
+    uint64_t frames = nic_counter(s, VIAKIT_COUNTER_frames_sent);
+    uint64_t supers = nic_counter(s, VIAKIT_COUNTER_super_frames_sent);
+    for (uint32_t i = 0; i < 8; i++)
+        send_number(&e, d, data, LONG_MESSAGE, i);
+    frames = nic_counter(s, VIAKIT_COUNTER_frames_sent) - frames;
+    supers = nic_counter(s, VIAKIT_COUNTER_super_frames_sent) - supers;
+    CHECK(nic_counter(s, VIAKIT_COUNTER_fault_dropped) > 0 || frames < 1000);
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    if (info.super_payload > 8 * info.max_payload && !strcmp(info.link, "eth"))
+        CHECK(supers > 0 && frames / supers > 5);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void super_frames_b(side *s)
+{
+    endpoint e;
+    meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 8, LONG_MESSAGE);
+    for (uint32_t i = 0; i < 8; i++)
+        CHECK_EQ(receive_number(&e), i);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+/* ---- filter: a test's own decision; every frame is asked about once, also while the link has no room */
+
+#define N_FILTERED 500
+
+typedef struct {
+    uint64_t asked, wrong;
+} asked;
+
+static viakit_verdict count_questions(void *context, VIP_UINT64 index, int kind, size_t len)
+{
+    asked *a = context;
+    (void)kind, (void)len;
+    a->wrong += index != a->asked++;
+    return index % 10 == 9 ? VIAKIT_DROP : VIAKIT_PASS;
+}
+
+static void filter_a(side *s)
+{
+    endpoint e;
+    asked a = {0, 0};
+    VIP_DESCRIPTOR *d[N_FILTERED];
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 60);
+    uint8_t *data = buffer(&e, ROOM);
+    CHECK_OK(viakit_set_frame_filter(s->nic, count_questions, &a));
+    for (int i = 0; i < N_FILTERED; i++) {
+        d[i] = prep_send(&e, descriptor(&e, 1), data, ROOM);
+        post_send(&e, d[i]);
+        CHECK_OK(viakit_poll(s->nic, NULL)); /* offers again what found no room: B does not look */
+    }
+    SIDE_SYNC(s, 1);
+    for (int i = 0; i < N_FILTERED; i++)
+        CHECK(next_send(&e) == d[i]);
+    CHECK(a.asked >= N_FILTERED);
+    CHECK_EQ(a.wrong, 0);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_filter), a.asked / 10);
+    CHECK_OK(viakit_set_frame_filter(s->nic, NULL, NULL));
+    side_exchange(s, 0);
+    leave(&e);
+}
+
+static int has_spoken(side *s)
+{
+    struct timeval none = {0, 0};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(s->ctl, &set);
+    return select(s->ctl + 1, &set, NULL, NULL, &none) == 1;
+}
+
+static void filter_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
+    SIDE_SYNC(s, 1);
+    uint64_t done = 0;
+    side_send(s, &done, sizeof(done));
+    WAIT_UNTIL(viakit_poll(s->nic, NULL) != VIP_SUCCESS || has_spoken(s)); /* until A is through, somebody makes room */
+    side_recv(s, &done, sizeof(done));
+    leave(&e);
+}
+
+#define CASES(X)                        \
+    X(same_seed, 0, NULL)               \
+    X(chosen, 0, NULL)                  \
+    X(mended, 0, NULL)                  \
+    X(late_alone, 0, NULL)              \
+    X(delayed, 0, NULL)                 \
+    X(stalled, 0, NULL)                 \
+    X(partition_heals, 0, NULL)         \
+    X(partition_for_ever, 0, impatient) \
+    X(healed, 0, NULL)                  \
+    X(older, 0, NULL)                   \
+    X(super_frames, 0, NULL)            \
+    X(filter, CASE_NO_THREAD, NULL)
+
+static const test_case cases[] = {
+#define ENTRY(name, flags, options) {#name, name##_a, name##_b, flags, options},
+    CASES(ENTRY)
+#undef ENTRY
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
