@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ from viakit._types import (
     Reliability,
     Retransmission,
     Status,
+    TapInfo,
     ViAttributes,
     ViState,
 )
@@ -77,6 +79,15 @@ class Nic(_Closable):
     @property
     def errors(self) -> deque[AsyncError]: ...
     def poll(self) -> int: ...
+    def tap(
+        self,
+        file: str | PathLike[str] | None = None,
+        *,
+        events: bool = False,
+        frames: bool = True,
+        snap_bytes: int | None = None,
+        ring_bytes: int | None = None,
+    ) -> Tap: ...
     def create_tag(self) -> ProtectionTag: ...
     def allocate(self, nbytes: int) -> Allocation: ...
     def register(
@@ -99,6 +110,26 @@ class Nic(_Closable):
     def connect_wait(self, discriminator: bytes | str, timeout_s: float | None = None) -> ConnectionRequest: ...
     def resolve(self, name: str, discriminator: bytes | str = b"") -> Address: ...
     def name_of(self, address: Address) -> str: ...
+
+class Tap(_Closable):
+    def __init__(
+        self,
+        nic: Nic,
+        file: str | PathLike[str] | None = None,
+        *,
+        events: bool = False,
+        frames: bool = True,
+        snap_bytes: int | None = None,
+        ring_bytes: int | None = None,
+    ) -> None: ...
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def info(self) -> TapInfo: ...
+    def read(self, nbytes: int = 1048576) -> bytes: ...
+    def flush(self) -> None: ...
 
 class ProtectionTag(_Closable): ...
 

@@ -205,6 +205,17 @@ class NicInfo(_Record):
 
 
 @dataclass(frozen=True, eq=False)
+class TapInfo(_Record):
+    """What a tap has recorded. ``lost`` counts frames and events that found its ring full."""
+
+    file: str
+    frames_sent: int
+    frames_received: int
+    events: int
+    lost: int
+
+
+@dataclass(frozen=True, eq=False)
 class ViAttributes(_Record):
     """The attributes of a VI. A remote VI's protection tag means nothing here and is left out."""
 

@@ -2,6 +2,7 @@
 # on their way to Python, the process an object belongs to, and the place where it was made.
 
 import atexit
+import os
 import sys
 import warnings
 import weakref

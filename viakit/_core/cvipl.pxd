@@ -306,6 +306,26 @@ cdef extern from "viakit.h" nogil:
     const char *viakit_counter_name(int counter)
     const char *viakit_counter_text(int counter)
 
+    ctypedef struct viakit_tap_options:
+        size_t size
+        VIP_UINT32 snap_len
+        VIP_UINT32 ring_bytes
+        int events
+        int no_frames
+
+    ctypedef struct viakit_tap_info:
+        char file[512]
+        VIP_UINT64 frames_sent
+        VIP_UINT64 frames_received
+        VIP_UINT64 events
+        VIP_UINT64 lost
+
+    VIP_RETURN viakit_tap_open(VIP_NIC_HANDLE nic, const char *file, const viakit_tap_options *options)
+    VIP_RETURN viakit_tap_close(VIP_NIC_HANDLE nic)
+    VIP_RETURN viakit_tap_flush(VIP_NIC_HANDLE nic)
+    VIP_RETURN viakit_tap_read(VIP_NIC_HANDLE nic, void *buffer, size_t len, size_t *n)
+    VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE nic, viakit_tap_info *info)
+
     ctypedef struct viakit_live:
         VIP_UINT32 nics
         VIP_UINT32 vis

@@ -371,6 +371,33 @@ cdef class Nic:
         _check(viakit_poll(self._handle, &n_events), "viakit_poll")
         return n_events
 
+    def tap(self, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None):
+        """Write down what the NIC does: a :class:`Tap`, best used in a ``with`` statement. A NIC has at most one.
+
+        Parameters
+        ----------
+        file : path-like, optional
+            A pcapng file, for Wireshark and for :mod:`viakit.trace`; it is emptied. ``%p`` in its name is the process
+            number, and a folder gets one file per process. NICs of one process may share a file. None: there is no
+            file, and :meth:`Tap.read` gives what would be in it.
+        events : bool
+            Write the life of each descriptor, too: posted, doorbell, placed, acknowledged, completed, reaped.
+        frames : bool
+            Write the frames that are sent and received.
+        snap_bytes : int, optional
+            Keep so many bytes of each frame, its 32-byte header included; 48 at least. None: all.
+        ring_bytes : int, optional
+            Room for what was not written yet. What finds no room is lost and counted. None: 8 MiB.
+
+        Raises
+        ------
+        InvalidStateError
+            The NIC has a tap.
+        ResourceError
+            The file cannot be made.
+        """
+        return Tap(self, file, events=events, frames=frames, snap_bytes=snap_bytes, ring_bytes=ring_bytes)
+
     def create_tag(self):
         """A new :class:`ProtectionTag`: only VIs and regions with the same tag work together."""
         self._use()

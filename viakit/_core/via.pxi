@@ -14,6 +14,7 @@ cdef class Descriptor
 cdef class Vi
 cdef class CompletionQueue
 cdef class ConnectionRequest
+cdef class Tap
 
 include "nic.pxi"
 include "mem.pxi"
@@ -21,3 +22,4 @@ include "desc.pxi"
 include "vi.pxi"
 include "cq.pxi"
 include "conn.pxi"
+include "tap.pxi"

@@ -1,0 +1,131 @@
+# The tap on a NIC: what it does, written down as pcapng.
+
+cdef class Tap:
+    """A record of what a NIC does, in pcapng. Made by :meth:`Nic.tap`; ends with :meth:`close`, or with its NIC.
+
+    Attributes
+    ----------
+    file : str or None
+        The file as it was opened; None if there is none and :meth:`read` gives what would be in it.
+    """
+
+    cdef object __weakref__
+    cdef Nic _nic
+    cdef readonly object file
+    cdef bint _closed
+    cdef long _generation
+
+    def __init__(self, Nic nic not None, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None):
+        cdef viakit_tap_options options
+        cdef bytes name = b"" if file is None else os.fsencode(file)
+        cdef const char *c_name = NULL
+        cdef VIP_RETURN code
+        cdef int os_error
+        self._closed = True
+        nic._use()
+        self._nic = nic
+        self._generation = _generation
+        if b"\0" in name:
+            raise ValueError(f"the file name {file!r} holds a zero byte")
+        if file is not None:
+            c_name = name
+        memset(&options, 0, sizeof(options))
+        options.size = sizeof(options)
+        options.events = bool(events)
+        options.no_frames = not frames
+        options.snap_len = _option_u32("snap_bytes", snap_bytes or 0)
+        options.ring_bytes = _option_u32("ring_bytes", ring_bytes or 0)
+        with nogil:
+            c_errno.errno = 0
+            code = viakit_tap_open(nic._handle, c_name, &options)
+            os_error = c_errno.errno
+        if code != VIP_SUCCESS:
+            raise _error(code, "viakit_tap_open", os_error)
+        self._closed = False
+        self.file = self.info.file if file is not None else None
+
+    cdef int _use(self) except -1:
+        self._nic._use()
+        if self._closed:
+            raise _errors.ClosedError(f"{self!r} is closed")
+        return 0
+
+    @property
+    def closed(self):
+        """Whether :meth:`close` was called, or the NIC was closed."""
+        return bool(self._closed or self._nic._closed)
+
+    @property
+    def info(self):
+        """What was recorded so far: a :class:`TapInfo`."""
+        cdef viakit_tap_info i
+        cdef VIP_RETURN code
+        self._use()
+        with nogil:
+            code = viakit_query_tap(self._nic._handle, &i)
+        _check(code, "viakit_query_tap")
+        return _types.TapInfo(os.fsdecode(<bytes>i.file), i.frames_sent, i.frames_received, i.events, i.lost)
+
+    def read(self, nbytes=1 << 20):
+        """Take what was recorded since the last read, if the tap has no file.
+
+        Parameters
+        ----------
+        nbytes : int
+            At most so many bytes, 200 KiB at least.
+
+        Returns
+        -------
+        bytes
+            Whole blocks of a pcapng file, whose beginning the first read gave; empty if there is nothing new.
+        """
+        cdef size_t n = 0
+        cdef size_t room = max(nbytes, 200 << 10)
+        cdef VIP_RETURN code
+        cdef void *buffer
+        self._use()
+        buffer = malloc(room)
+        if buffer == NULL:
+            raise MemoryError(f"no room for {room} bytes")
+        try:
+            with nogil:
+                code = viakit_tap_read(self._nic._handle, buffer, room, &n)
+            _check(code, "viakit_tap_read")
+            return (<char *>buffer)[:n]
+        finally:
+            free(buffer)
+
+    def flush(self):
+        """Write everything recorded so far to the file."""
+        cdef VIP_RETURN code
+        self._use()
+        with nogil:
+            code = viakit_tap_flush(self._nic._handle)
+        _check(code, "viakit_tap_flush")
+
+    def close(self):
+        """Write what is still to be written, and end. Closing twice does nothing.
+
+        Raises
+        ------
+        ResourceError
+            The file could not be written whole; the tap is closed all the same.
+        """
+        cdef VIP_RETURN code
+        if self.closed or self._generation != _generation:
+            self._closed = True
+            return
+        self._closed = True
+        with nogil:
+            code = viakit_tap_close(self._nic._handle)
+        _check(code, "viakit_tap_close")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+    def __repr__(self):
+        return (f"<viakit.via.Tap of {self._nic.device!r}{'' if self.file is None else f' into {self.file}'}"
+                f"{' closed' if self._closed else ''}>")
