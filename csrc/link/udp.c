@@ -176,6 +176,11 @@ static void udp_info(struct link *link, viakit_nic_info *info)
     udp_count_losses(link);
 }
 
+static void udp_peer_address(const struct link_peer *peer, uint8_t address[6])
+{
+    memcpy(address, peer->address, 6);
+}
+
 const struct link_ops link_udp = {
     .name = "udp",
     .open = udp_open,
@@ -188,6 +193,7 @@ const struct link_ops link_udp = {
     .send = udp_send,
     .send_short = udp_send_short,
     .poll = udp_poll,
+    .peer_address = udp_peer_address,
     .descriptors = udp_descriptors,
     .arm = udp_arm,
     .disarm = udp_disarm,
