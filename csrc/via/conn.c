@@ -219,6 +219,8 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
             conn_peer_request_arrived(nic, &f);
         else if (f.c.mode == WIRE_MODE_CLIENT)
             conn_request_arrived(nic, &f);
+        else if (f.c.mode == WIRE_MODE_DISCOVER)
+            conn_discovery_arrived(nic, &f);
         else
             NIC_COUNT(nic, dropped_malformed, 1);
         break;
@@ -234,7 +236,7 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
             conn_accepted(nic, &f);
         break;
     default: /* PENDING, REJECT, NOMATCH */
-        if (!conn_peer_answered(nic, &f, kind))
+        if (!conn_peer_answered(nic, &f, kind) && !conn_discovery_answered(nic, &f))
             conn_answered(nic, &f, kind);
     }
 }
@@ -244,6 +246,7 @@ void via_conn_timers(struct via_nic *nic)
 {
     conn_client_timers(nic);
     conn_peer_timers(nic);
+    conn_discovery_timers(nic);
     conn_server_timers(nic);
 }
 

@@ -81,6 +81,11 @@ void conn_peer_lost(struct via_nic *nic, struct link_peer *peer);
 /* Forgets the VI's peer request, whatever has become of it. */
 void conn_peer_drop(struct via_vi *vi);
 
+/* discover.c */
+void conn_discovery_arrived(struct via_nic *nic, struct conn_frame *f);
+int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f);
+void conn_discovery_timers(struct via_nic *nic);
+
 /* conn_client.c */
 void conn_accepted(struct via_nic *nic, struct conn_frame *f);
 void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind); /* PENDING, REJECT, NOMATCH */

@@ -11,9 +11,12 @@ struct vk_pool via_cq_pool = VK_POOL_INIT(struct via_cq, VIA_CQ_POOL, entries);
 
 void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv)
 {
-    if (cq->tail - cq->head == cq->capacity) {
-        via_report(cq->nic, vi, cq, NULL, VIP_RESOURCE_CQ, VIP_ERROR_CATASTROPHIC);
-        return;
+    if (vk_unlikely(cq->tail - cq->head >= cq->limit)) { /* full, or there are tags to look at */
+        if (cq->tail - cq->head >= cq->capacity) {
+            via_report(cq->nic, vi, cq, NULL, VIP_RESOURCE_CQ, VIP_ERROR_CATASTROPHIC);
+            return;
+        }
+        via_cq_signal(cq);
     }
     cq->entries[cq->tail & cq->mask] = (struct via_cq_entry){vk_pool_handle(vi), recv ? VIP_TRUE : VIP_FALSE};
     cq->tail++;
@@ -45,7 +48,7 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
     if (cq) {
         cq->nic = nic;
         cq->entries = entries;
-        cq->capacity = (uint32_t)n;
+        cq->capacity = cq->limit = (uint32_t)n;
         cq->mask = size - 1;
         cq->head = cq->tail = nic->options.first_psn;
         cq->next = nic->cqs;
@@ -70,6 +73,8 @@ void via_cq_free(struct via_cq *cq)
     if (cq->next)
         cq->next->prev = cq->prev;
     nic->n_cqs--;
+    via_notify_cancel(nic, cq);
+    via_cq_drop_tags(cq);
     free(cq->entries);
     vk_pool_put(&via_cq_pool, cq);
     via_wake_waiters(nic); /* a call that waits on it shall see that it is gone */
@@ -117,6 +122,7 @@ VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
         old = cq->entries;
         cq->entries = entries;
         cq->capacity = (uint32_t)n;
+        cq->limit = cq->tags ? 0 : cq->capacity;
         cq->mask = size - 1;
     }
     via_leave(cq->nic);
@@ -124,7 +130,7 @@ VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
     return code;
 }
 
-static int take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
+int via_cq_take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
     if (cq->head == cq->tail)
         return 0;
@@ -144,10 +150,10 @@ VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
     if (vk_unlikely(cq == NULL))
         return code;
     struct via_nic *nic = cq->nic;
-    int got = take(cq, vi, recv);
+    int got = via_cq_take(cq, vi, recv);
     if (!got) {
         via_drive(nic);
-        got = take(cq, vi, recv);
+        got = via_cq_take(cq, vi, recv);
     }
     via_leave(nic);
     return got ? VIP_SUCCESS : VIP_NOT_DONE;
@@ -184,7 +190,7 @@ VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout, VIP_VI_HANDLE *vi,
     if (gone(&p))
         code = via_fail(VIP_INVALID_PARAMETER, "the completion queue was destroyed while a call waited on it");
     else if (code == VIP_SUCCESS)
-        take(cq, vi, recv);
+        via_cq_take(cq, vi, recv);
     via_leave(nic);
     return code;
 }

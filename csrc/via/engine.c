@@ -103,10 +103,11 @@ VIP_RETURN viakit_poll(VIP_NIC_HANDLE handle, int *n_events)
     int n = via_drive(nic);
     if (n == 0)
         via_drive_slow(nic);
-    if (!nic->has_thread && nic->events_head != nic->events_tail) {
+    if (!nic->has_thread && via_callbacks_wait(nic)) {
         nic->n_calls++; /* the NIC stays until the handlers are through */
         via_leave(nic);
         via_run_handlers(nic);
+        via_run_notifications(nic);
         via_enter(nic);
         nic->n_calls--;
     }
@@ -125,7 +126,11 @@ static int futex(uint32_t *word, int operation, uint32_t value, const struct tim
 
 void via_wake_waiters(struct via_nic *nic)
 {
-    if (vk_likely(nic->n_waiting == 0))
+    if (vk_likely(nic->listeners == 0))
+        return;
+    if (nic->notifications)
+        via_notify_due(nic);
+    if (nic->n_waiting == 0)
         return;
     vk_store_release(&nic->event_word, nic->event_word + 1);
     if (nic->n_waiting > (nic->sleeper == 2)) {
@@ -261,6 +266,7 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
     if (nic->options.spin_us > 0 && spin(nic, ready, argument, spin_until))
         return VIP_SUCCESS;
     vk_store_relaxed(&nic->n_waiting, nic->n_waiting + 1);
+    nic->listeners++;
     while (!ready(argument)) {
         uint64_t now = nic->now = vk_now();
         if (nic->closing) {
@@ -284,8 +290,10 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
             break;
         via_leave(nic);
         int stop = interrupted();
-        if (!nic->has_thread)
+        if (!nic->has_thread) {
             via_run_handlers(nic);
+            via_run_notifications(nic);
+        }
         via_enter(nic);
         if (stop && !ready(argument)) {
             code = via_fail(VIP_TIMEOUT, "the wait was interrupted");
@@ -293,6 +301,7 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
         }
     }
     vk_store_relaxed(&nic->n_waiting, nic->n_waiting - 1);
+    nic->listeners--;
     if (nic->n_waiting && nic->sleeper == 0)
         via_wake_waiters(nic); /* one of them takes our place on the descriptor */
     if (vk_load_relaxed(&nic->thread_dozing) && nic->n_waiting == 0)
@@ -340,7 +349,7 @@ static void thread_drives(struct via_nic *nic)
         }
         if (vk_load_relaxed(&nic->polls) != polls)
             break; /* somebody polls again */
-        if (nic->events_head != nic->events_tail)
+        if (via_callbacks_wait(nic))
             break;
     }
     via_own_leave_slow(&nic->own);
@@ -355,6 +364,7 @@ static void *thread_main(void *argument)
     via_thread_id_make();
     while (!vk_load_acquire(&nic->closing)) {
         via_run_handlers(nic);
+        via_run_notifications(nic);
         uint64_t polls = vk_load_relaxed(&nic->polls);
         int control;
         /* Somebody inside is driving, however long it takes: a large message may be on its way out. */

@@ -43,11 +43,6 @@ VIP_RETURN via_bad_handle(const char *what, const void *handle)
                     "%p is not the handle of a living %s (NULL, never given out, or already closed)", handle, what);
 }
 
-VIP_RETURN via_unsupported(const char *function)
-{
-    return via_fail(VIP_ERROR_NOT_SUPPORTED, "%s: this provider does not offer it", function);
-}
-
 /* ---------------------------------------------------------------- names and texts: one list per enum */
 
 #define RETURNS(X)                                                                                        \

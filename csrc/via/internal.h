@@ -12,6 +12,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "../base/atomic.h"
 #include "../base/clock.h"
@@ -115,7 +116,9 @@ struct via_cq {
     struct via_cq_entry *entries;
     uint32_t capacity, mask; /* as asked for; array size - 1 */
     uint32_t head, tail;     /* free-running: taken, added */
+    uint32_t limit;          /* entries that via_cq_push adds without a second look: capacity, or 0 if there are tags */
     uint32_t n_queues;       /* attached work queues */
+    struct via_tag *tags;    /* events to signal (extension.c) */
     struct via_cq *next, *prev;
 };
 
@@ -136,7 +139,9 @@ struct via_vi {
     uint16_t number;  /* index in nic->vis */
     uint8_t reliable; /* level is not UNRELIABLE */
     uint8_t lossless; /* this connection runs over a lossless link, unfiltered: no sequence checks, no retransmission */
-    VIP_VI_STATE state;
+    VIP_VI_STATE state __attribute__((aligned(8)));
+    uint32_t deferring; /* sends from hold_from on wait for the program's word (VipPostDeferredSends) */
+    uint32_t hold_from;
     VIP_VI_ATTRIBUTES attributes;
     uint32_t ptag; /* number */
     VIP_PVOID user_data;
@@ -287,7 +292,8 @@ struct via_nic {
     int checksum;
     uint64_t whole_message; /* first word of a frame that is a whole message for this NIC, but for length and VI */
     viakit_nic_options options;
-    char device[64];
+    char device[64]; /* what it is */
+    char name[64];   /* what the program called it */
 
     struct via_vi **vi_by_number; /* [VIA_MAX_VI] */
     uint32_t next_vi_number, n_vis, n_cqs;
@@ -315,7 +321,9 @@ struct via_nic {
     struct via_peering *peerings; /* peer requests, oldest first */
     struct via_peer_refusal peer_refusals[VIA_PEER_REFUSALS]; /* the latest that did not fit, to say so again */
     uint32_t n_peer_refusals;
-    int names_ready;
+    struct via_discovery *discoveries; /* calls that ask the wire who is there (discover.c) */
+    uint8_t *discovered;               /* what the last one found: the program has its address */
+    char *hosts_file;                  /* named to VipNSInit, or NULL */
 
     /* time */
     uint64_t now;       /* when somebody last looked at the clock */
@@ -331,6 +339,7 @@ struct via_nic {
     uint64_t sleep_until;    /* when it means to wake */
     uint32_t n_calls;        /* calls in a wait, spinning ones included: the NIC cannot go */
     uint32_t n_waiting;      /* calls in a sleeping wait */
+    uint32_t listeners;      /* n_waiting and n_notifications: who wants to hear of completions */
     uint32_t event_word;     /* futex of the waiting calls that do not sleep on data_fd */
     uint32_t thread_dozing;  /* the thread sleeps long: poke it when the program goes away */
 
@@ -339,6 +348,9 @@ struct via_nic {
     VIP_PVOID handler_context;
     struct via_event *events; /* [VIA_MAX_EVENTS] */
     uint32_t events_head, events_tail;
+    struct via_notification *notifications; /* asked for, oldest first (notify.c) */
+    uint32_t n_notifications;
+    uint32_t notify_due; /* one of them may have something */
 
     struct link *fault;         /* the decorator that loses and spoils frames, while there is one (fault.c) */
     int lossy;                  /* it is there: new connections do not rely on the link's losing nothing */
@@ -362,14 +374,40 @@ extern uint32_t via_n_regions_live, via_n_allocations_live;
 VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 VIP_RETURN via_bad_handle(const char *what, const void *handle);
 
-VIP_RETURN via_unsupported(const char *function);
-
 /* Queues an asynchronous error; the handler runs later, without ownership. */
 void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d,
                 VIP_RESOURCE_CODE resource, VIP_ERROR_CODE code);
 /* Runs queued handlers. Called without ownership, by the NIC's thread (or whoever polls a NIC without one). */
 void via_run_handlers(struct via_nic *nic);
 extern __thread const struct via_nic *via_in_handler; /* NULL outside */
+
+/* ---------------------------------------------------------------- notify.c, extension.c */
+
+/* Something completed while notifications are outstanding. */
+void via_notify_due(struct via_nic *nic);
+/* Those of a VI or a completion queue that goes. */
+void via_notify_cancel(struct via_nic *nic, const void *vi_or_cq);
+/* Calls the handlers of those that have something. Like via_run_handlers. */
+void via_run_notifications(struct via_nic *nic);
+
+static inline int via_callbacks_wait(const struct via_nic *nic)
+{
+    return nic->events_head != nic->events_tail || nic->notify_due;
+}
+
+/* The events tied to the queue are signalled. */
+void via_cq_signal(const struct via_cq *cq);
+void via_cq_drop_tags(struct via_cq *cq);
+
+/* Connected, and sends are not deferred: one comparison for the two words. */
+static inline int via_may_transmit(const struct via_vi *vi)
+{
+    uint64_t both;
+    _Static_assert(sizeof(VIP_VI_STATE) == 4 && offsetof(struct via_vi, deferring) == offsetof(struct via_vi, state) + 4,
+                   "state and deferring are one word");
+    memcpy(&both, &vi->state, sizeof both);
+    return both == VIP_STATE_CONNECTED;
+}
 
 /* ---------------------------------------------------------------- engine.c */
 
@@ -503,6 +541,8 @@ void via_flush(struct via_vi *vi);
 /* The connection is over because of an error: VI to ERROR, queues flushed, CONN_LOST (or the given code) reported. */
 void via_break(struct via_vi *vi, int report_conn_lost);
 void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv);
+/* The oldest entry; 0 if there is none. */
+int via_cq_take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv);
 /* Entries at the head that were found wrong when posted complete now. */
 void via_settle_errors(struct via_vi *vi, struct via_queue *q);
 void via_vi_reset(struct via_vi *vi);

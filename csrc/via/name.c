@@ -1,20 +1,47 @@
 /*
- * The name service: names to addresses of the NIC's kind.
+ * The name service: names to addresses of the NIC's kind, and back.
  *
  *   "aa:bb:cc:dd:ee:ff"       itself, on every link
- *   a name in the hosts file  its address; the file is $VIAKIT_HOSTS, else /etc/vip_hosts: lines "name address", # comments
+ *   a host of the user's      what the files and variables of config.h say; files named to VipNSInit come first
  *   "localhost", our name     this NIC's own address
- *   a name or address         of the Internet, on udp: HOST, HOST:PORT, 10.0.0.1, [fe80::1%eth0]:PORT
  *   any other short name      on loop and shm, where all processes share one station: this NIC's own address, so that
  *                             programs written for hosts "a" and "b" run on one; elsewhere unknown
+ *   a name or address         of the Internet, on udp, whose stations have such names: HOST, HOST:PORT, 10.0.0.1,
+ *                             [fe80::1%eth0]:PORT; there a host of the user's may be such a name, too
  *   anything else             unknown (VIP_ERROR_NAMESERVICE)
+ *
+ * Nothing here needs the NIC but what it is: the calls copy that, leave, and look around outside, for files and other machines
+ * may take their time.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "config.h"
 #include "internal.h"
+
+/* What a look-up needs to know of a NIC. */
+struct view {
+    uint8_t own[6];
+    int one_station; /* all processes share one address: loop and shm */
+    char *hosts_file;
+    int (*resolve)(const uint8_t own[6], const char *name, unsigned index, uint8_t address[6]); /* the link's, or NULL */
+};
+
+static VIP_RETURN look(VIP_NIC_HANDLE handle, struct view *v)
+{
+    VIP_RETURN code = VIP_SUCCESS;
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
+        return code;
+    memcpy(v->own, nic->limits.address, 6);
+    v->one_station = nic->limits.lossless;
+    v->resolve = nic->ops->resolve;
+    v->hosts_file = nic->hosts_file ? strdup(nic->hosts_file) : NULL;
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
 
 static int parse_address(const char *text, uint8_t address[6])
 {
@@ -27,83 +54,196 @@ static int parse_address(const char *text, uint8_t address[6])
     return 1;
 }
 
-static int find_in_file(const char *name, uint8_t address[6])
+/* ---------------------------------------------------------------- hosts that the user has named */
+
+/* What an entry says, if it is said for links of this kind: six bytes, or something that the link understands. A file may have
+ * both for one host: its card's address, and what it is called on the Internet. */
+static int understood(const struct view *v, const char *value, int six_bytes, uint8_t address[6])
 {
-    const char *path = getenv("VIAKIT_HOSTS");
-    FILE *f = fopen(path && *path ? path : "/etc/vip_hosts", "re");
-    char line[512], label[256], value[64];
-    int found = 0;
-    if (f == NULL)
+    if (parse_address(value, address))
+        return six_bytes;
+    return !six_bytes && v->resolve && v->resolve(v->own, value, 0, address) == 0;
+}
+
+struct by_name {
+    const struct view *view;
+    const char *name;
+    unsigned long index; /* of those with this name, which one; counted down */
+    int six_bytes;       /* look for such entries, or for the others */
+    uint8_t *address;
+};
+
+static int same_name(void *context, const char *name, const char *value, const char *where)
+{
+    struct by_name *b = context;
+    (void)where;
+    uint8_t address[6];
+    if (strcmp(name, b->name) != 0 || !understood(b->view, value, b->six_bytes, address) || b->index-- > 0)
         return 0;
-    while (!found && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "#\n")] = 0;
-        if (sscanf(line, "%255s %63s", label, value) == 2 && strcmp(label, name) == 0)
-            found = parse_address(value, address);
-    }
-    fclose(f);
-    return found;
+    memcpy(b->address, address, 6);
+    return 1;
+}
+
+struct by_address {
+    const struct view *view;
+    const uint8_t *address;
+    char *name;
+    size_t size;
+};
+
+static int same_address(void *context, const char *name, const char *value, const char *where)
+{
+    struct by_address *b = context;
+    uint8_t address[6];
+    (void)where;
+    if (!understood(b->view, value, 1, address) && !understood(b->view, value, 0, address))
+        return 0;
+    if (memcmp(address, b->address, 6) != 0)
+        return 0;
+    snprintf(b->name, b->size, "%s", name);
+    return 1;
+}
+
+/* ---------------------------------------------------------------- our own name */
+
+static void own_name(char *host, size_t size)
+{
+    if (gethostname(host, size - 1) != 0)
+        *host = 0;
+    host[size - 1] = 0;
 }
 
 static int is_own_name(const char *name)
 {
-    char host[256] = "";
+    char host[256];
     if (strcmp(name, "localhost") == 0)
         return 1;
-    if (gethostname(host, sizeof host - 1) != 0)
-        return 0;
-    if (strcmp(name, host) == 0)
+    own_name(host, sizeof host);
+    if (*host && strcmp(name, host) == 0)
         return 1;
     host[strcspn(host, ".")] = 0; /* the short name */
     return host[0] && strcmp(name, host) == 0;
 }
 
+/* ---------------------------------------------------------------- the calls */
+
+static int no_visit(void *context, const char *name, const char *value, const char *where)
+{
+    (void)context, (void)name, (void)value, (void)where;
+    return 0;
+}
+
+/* NSInitInfo is NULL, or the path of a file of hosts. */
 VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID info)
 {
     VIP_RETURN code;
+    const char *path = info && *(const char *)info ? info : NULL;
+    if (config_each(CONFIG_HOST, path, 0, no_visit, NULL) < 0)
+        return VIP_ERROR_NAMESERVICE; /* explained: which file, which line */
+    char *copy = path ? strdup(path) : NULL;
     struct via_nic *nic = via_nic_enter(handle, &code);
-    (void)info; /* each provider's own; this one needs nothing */
-    if (nic == NULL)
+    if (nic == NULL) {
+        free(copy);
         return code;
+    }
+    free(nic->hosts_file);
+    nic->hosts_file = copy;
     via_leave(nic);
     return VIP_SUCCESS;
 }
 
 VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
 {
-    return VipNSInit(handle, NULL);
+    VIP_RETURN code;
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
+        return code;
+    free(nic->hosts_file);
+    nic->hosts_file = NULL;
+    via_leave(nic);
+    return VIP_SUCCESS;
+}
+
+/* The address of the index-th host of that name, given what the NIC is. */
+static VIP_RETURN find_address(const struct view *v, const char *name, unsigned long index, uint8_t address[6])
+{
+    struct by_name b = {v, name, index, 0, address};
+    if (parse_address(name, address))
+        return index == 0 ? VIP_SUCCESS : via_fail(VIP_ERROR_NAMESERVICE, "an address has no index but 0");
+    /* The list in VIAKIT_HOSTS tells of hosts on a wire, which a NIC of one machine cannot reach. */
+    int found = v->resolve ? config_each(CONFIG_HOST, v->hosts_file, v->one_station, same_name, &b) : 0;
+    b.six_bytes = 1;
+    if (found == 0)
+        found = config_each(CONFIG_HOST, v->hosts_file, v->one_station, same_name, &b);
+    if (found)
+        return found > 0 ? VIP_SUCCESS : VIP_ERROR_NAMESERVICE;
+    if (b.index != index)
+        return via_fail(VIP_ERROR_NAMESERVICE, "host '%.64s' has %lu addresses: index %lu is past them", name,
+                        index - b.index, index);
+    if (v->resolve && !is_own_name(name)) /* the link explains */
+        return v->resolve(v->own, name, (unsigned)index, address) == 0 ? VIP_SUCCESS : VIP_ERROR_NAMESERVICE;
+    if (!is_own_name(name) && !(v->one_station && *name && name[strcspn(name, ".:/")] == 0))
+        return via_fail(VIP_ERROR_NAMESERVICE,
+                        "no host '%.64s': write its address as aa:bb:cc:dd:ee:ff, or 'host %.64s = ADDRESS' into "
+                        "~/.config/viakit/viakit.conf (or the file named by VIAKIT_HOSTS)",
+                        name, name);
+    if (index != 0)
+        return via_fail(VIP_ERROR_NAMESERVICE, "host '%.64s' has one address: index %lu is past it", name, index);
+    memcpy(address, v->own, 6);
+    return VIP_SUCCESS;
 }
 
 VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADDRESS *out, VIP_ULONG index)
 {
-    VIP_RETURN code;
-    uint8_t address[6], own[6];
+    struct view v;
+    uint8_t address[6];
     if (name == NULL || out == NULL)
         return via_fail(VIP_INVALID_PARAMETER,
                         "VipNSGetHostByName: a name and a place for the address are needed (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
+    VIP_RETURN code = look(handle, &v);
+    if (code)
         return code;
-    memcpy(own, nic->limits.address, 6);
-    int one_station = nic->limits.lossless && strcspn(name, ".:/") == strlen(name) && *name;
-    int (*resolve)(const uint8_t *, const char *, unsigned, uint8_t *) = nic->ops->resolve;
-    via_leave(nic);
-    if (!parse_address(name, address) && !find_in_file(name, address)) {
-        if (!is_own_name(name) && resolve) {
-            if (resolve(own, name, (unsigned)index, address) != 0)
-                return VIP_ERROR_NAMESERVICE; /* the link has explained */
-            index = 0;
-        } else if (is_own_name(name) || one_station)
-            memcpy(address, own, 6);
-        else
-            return via_fail(VIP_ERROR_NAMESERVICE,
-                            "no host '%.64s': write its address as aa:bb:cc:dd:ee:ff, or add it to /etc/vip_hosts "
-                            "(or the file named by VIAKIT_HOSTS)",
-                            name);
-    }
-    if (index != 0)
-        return via_fail(VIP_ERROR_NAMESERVICE, "host '%.64s' has one address: index %lu is past it", name, index);
+    code = find_address(&v, name, index, address);
+    free(v.hosts_file);
+    if (code)
+        return code;
     out->HostAddressLen = 6;
     uint8_t *bytes = out->HostAddress; /* DiscriminatorLen is the caller's: many leave it unset until later */
     memcpy(bytes, address, 6);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *address, VIP_CHAR *name, VIP_ULONG *len)
+{
+    struct view v;
+    char found[256] = "";
+    if (address == NULL || len == NULL || (name == NULL && *len > 0))
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipNSGetHostByAddr: an address, a place for the name and its length are needed (NULL)");
+    if (address->HostAddressLen != 6)
+        return via_fail(VIP_INVALID_PARAMETER, "VipNSGetHostByAddr: host address of %u bytes: addresses here have 6",
+                        address->HostAddressLen);
+    VIP_RETURN code = look(handle, &v);
+    if (code)
+        return code;
+    const uint8_t *bytes = address->HostAddress;
+    struct by_address b = {&v, bytes, found, sizeof found};
+    int n = config_each(CONFIG_HOST, v.hosts_file, v.one_station, same_address, &b);
+    free(v.hosts_file);
+    if (n < 0)
+        return VIP_ERROR_NAMESERVICE; /* explained */
+    if (n == 0 && memcmp(bytes, v.own, 6) == 0) {
+        own_name(found, sizeof found);
+        found[strcspn(found, ".")] = 0;
+    }
+    if (*found == 0)
+        return via_fail(VIP_ERROR_NAMESERVICE, "no host with address %02x:%02x:%02x:%02x:%02x:%02x is known", bytes[0],
+                        bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]);
+    size_t need = strlen(found) + 1, room = *len;
+    *len = need;
+    if (room < need)
+        return via_fail(VIP_ERROR_RESOURCE, "VipNSGetHostByAddr: the name takes %zu bytes with its end, there are %zu",
+                        need, room);
+    memcpy(name, found, need);
     return VIP_SUCCESS;
 }

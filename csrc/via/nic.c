@@ -1,11 +1,15 @@
 /* The NIC: opening by device name, closing whatever is left, attributes, counters, and what this provider does not offer. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "config.h"
 #include "internal.h"
 #include "tap.h"
+
+#define DEVICES "give loop, loop:NAME, shm, shm:NAME, eth:INTERFACE or udp:ADDRESS"
 
 struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024, ops);
 int via_process_id;
@@ -69,6 +73,8 @@ static void free_nic(struct via_nic *nic)
 {
     free(nic->vi_by_number);
     free(nic->events);
+    free(nic->discovered);
+    free(nic->hosts_file);
     vk_pool_put(&via_nic_pool, nic); /* the last thing: then the next one may have the slot */
 }
 
@@ -102,25 +108,44 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
     return VIP_SUCCESS;
 }
 
+/* The device and its link behind the name that a program gives: a link's own name, or one that the user, or history, has given to
+ * a device (config.h). rest points into `real`. */
+static VIP_RETURN find_device(const char *name, char real[64], const struct link_ops **ops, const char **rest)
+{
+    char device[128], where[300];
+    if (config_device(name, device, sizeof device, where, sizeof where) < 0)
+        return VIP_INVALID_PARAMETER; /* explained: which file, which line */
+    *ops = strlen(device) < 64 ? find_link(strcpy(real, device), rest) : NULL;
+    if (*ops)
+        return VIP_SUCCESS;
+    if (*where)
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "device '%.64s' is '%.64s' by %.200s, which is no device: " DEVICES, name, device, where);
+    return via_fail(VIP_INVALID_PARAMETER, "no device '%.64s': " DEVICES ", or a name that VIAKIT_DEVICES or "
+                                           "viakit.conf gives to one of these", name);
+}
+
 VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *out)
 {
-    const char *rest;
+    const char *rest = "";
     if (device == NULL || out == NULL)
         return via_fail(VIP_INVALID_PARAMETER,
                         "VipOpenNic: a device name and a place for the handle are needed (NULL)");
-    const struct link_ops *ops = find_link(device, &rest);
-    if (ops == NULL || strlen(device) >= sizeof((struct via_nic *)0)->device)
-        return via_fail(VIP_INVALID_PARAMETER,
-                        "no device '%.64s': give loop, loop:NAME, shm, shm:NAME, eth:INTERFACE or udp:ADDRESS", device);
+    const struct link_ops *ops;
+    char real[sizeof((struct via_nic *)0)->device];
+    VIP_RETURN code = find_device(device, real, &ops, &rest);
+    if (code)
+        return code;
     struct via_nic *nic = vk_pool_get(&via_nic_pool);
     if (nic == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: too many NICs are open in this process");
     nic->ops = ops;
     vk_store_relaxed(&nic->pid, via_process_id);
-    strcpy(nic->device, device);
+    strcpy(nic->device, real);
+    snprintf(nic->name, sizeof nic->name, "%s", device);
     settle_options(&nic->options, options);
     via_own_init(&nic->own);
-    VIP_RETURN code = set_up(nic, rest);
+    code = set_up(nic, rest);
     if (code) {
         free_nic(nic);
         return code;
@@ -185,7 +210,7 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
     if (nic == NULL)
         return code;
     memset(a, 0, sizeof *a);
-    strcpy(a->Name, nic->device);
+    strcpy(a->Name, nic->name);
     a->HardwareVersion = WIRE_VERSION;
     a->ProviderVersion = VIAKIT_WIRE_VERSION;
     a->NicAddressLen = sizeof nic->limits.address;

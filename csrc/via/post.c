@@ -141,8 +141,10 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
             via_settle_errors(vi, q);
         if (vk_unlikely(vi->state == VIP_STATE_ERROR))
             via_flush(vi);
-    } else if (vk_likely(vi->state == VIP_STATE_CONNECTED))
+    } else if (vk_likely(via_may_transmit(vi)))
         via_transmit(vi);
+    else if (vi->state == VIP_STATE_CONNECTED)
+        w->is_short = 0; /* deferred: it goes with the others, later, and by the way that all can go */
     else
         while (q->done != q->posted)
             via_complete(vi, q, w->error ? w->error : VIP_STATUS_DESC_FLUSHED_ERROR);

@@ -509,6 +509,8 @@ void via_transmit(struct via_vi *vi)
     if (vk_likely(q->next + 1 == q->posted) && transmit_short(vi, via_work_at(q, q->next)))
         return;
     while (q->next != q->posted && vi->state == VIP_STATE_CONNECTED) {
+        if (vk_unlikely(vi->deferring && q->next == vi->hold_from))
+            return; /* the program says when */
         struct via_work *w = via_work_at(q, q->next);
         if (vk_unlikely(w->error)) {
             w->sent = 1;

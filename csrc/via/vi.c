@@ -91,6 +91,7 @@ void via_vi_reset(struct via_vi *vi)
 {
     uint32_t first = vi->nic->options.first_psn;
     vi->peer = NULL;
+    vi->hold_from = vi->send.posted;
     vi->confirmed = 0;
     vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->write_psn = first;
     vi->flight_head = vi->flight_seen = vi->flight_tail = first;
@@ -237,6 +238,7 @@ static void free_vi(struct via_vi *vi)
         remove_from(&nic->answer_list, vi, offsetof(struct via_vi, answer_next));
     via_forget_frames(vi);
     via_conn_forget_vi(nic, vi);
+    via_notify_cancel(nic, vi);
     via_add_counters(nic->counters, vi);
     *(vi->prev ? &vi->prev->next : &nic->vis) = vi->next;
     if (vi->next)
@@ -322,27 +324,6 @@ VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
     }
     via_leave(nic);
     return code;
-}
-
-VIP_PVOID VipGetUserData(VIP_VI_HANDLE handle)
-{
-    VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return NULL;
-    VIP_PVOID data = vi->user_data;
-    via_leave(vi->nic);
-    return data;
-}
-
-void VipSetUserData(VIP_VI_HANDLE handle, VIP_PVOID data)
-{
-    VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
-    if (vi == NULL)
-        return; /* explained; the function can say nothing */
-    vi->user_data = data;
-    via_leave(vi->nic);
 }
 
 VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)

@@ -76,7 +76,15 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(peer_self, CASE_NO_ETH, NULL) \
     X(peer_crowd, 0, NULL)
 
-#define ALL_CASES(X) CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
+/* cases_notify.c */
+#define NOTIFY_CASES(X)                     \
+    X(notify_queues, 0, NULL)               \
+    X(notify_polled, CASE_NO_THREAD, NULL)  \
+    X(notify_cq, 0, NULL)                   \
+    X(cq_tags, 0, NULL)                     \
+    X(deferred, 0, NULL)
+
+#define ALL_CASES(X) NOTIFY_CASES(X) CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
 
 #define DECLARE(name, flags, options) \
     void name##_a(side *s);           \

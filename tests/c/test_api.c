@@ -407,50 +407,6 @@ static void test_names(void)
     close_objects(&o);
 }
 
-/* ---------------------------------------------------------------- what comes later */
-
-static void nothing(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d)
-{
-    (void)context, (void)nic, (void)vi, (void)d;
-}
-
-static void nothing_cq(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN recv)
-{
-    (void)context, (void)nic, (void)vi, (void)recv;
-}
-
-static void test_not_supported(void)
-{
-    const VIP_RETURN later = VIP_ERROR_NOT_SUPPORTED;
-    objects o;
-    address local, remote;
-    VIP_VI_ATTRIBUTES attr;
-    VIP_AUTODISCOVERY_LIST list;
-    VIP_BOOLEAN deferred;
-    char name[64];
-    VIP_ULONG len = sizeof(name);
-    open_objects(&o);
-    own_address(&o, &local, "x");
-    own_address(&o, &remote, "x");
-    attr = o.vi_attr;
-    memset(&list, 0, sizeof(list));
-    CHECK_RET(VipConnectPeerRequest(o.vi, &local.net, &remote.net, 10), later);
-    CHECK_RET(VipConnectPeerDone(o.vi, &attr), later);
-    CHECK_RET(VipConnectPeerWait(o.vi, &attr), later);
-    CHECK_RET(VipSendNotify(o.vi, NULL, nothing), later);
-    CHECK_RET(VipRecvNotify(o.vi, NULL, nothing), later);
-    CHECK_RET(VipCQNotify(o.cq, NULL, nothing_cq), later);
-    CHECK_RET(VipResizeCQ(o.cq, 32), later);
-    CHECK_RET(VipSetViAttributes(o.vi, &attr), later);
-    CHECK_RET(VipNSGetHostByAddr(o.nic, &local.net, name, &len), later);
-    CHECK_RET(VipQuerySystemManagementInfo(o.nic, VIP_SMI_AUTODISCOVERY, &list), later);
-    CHECK_RET(VipAddTagCQ(o.cq, NULL, 1, 0), later);
-    CHECK_RET(VipRemoveTagCQ(o.cq, NULL, 1), later);
-    CHECK_RET(VipPostDeferredSends(o.vi, VIP_TRUE, &deferred), later);
-    CHECK(strlen(viakit_last_error()) > 0);
-    close_objects(&o);
-}
-
 /* ---------------------------------------------------------------- fork */
 
 static void test_fork(void)
@@ -492,7 +448,6 @@ int main(void)
     test_addresses();
     test_cq_overrun();
     test_names();
-    test_not_supported();
     test_fork();
     CHECK_NOTHING_LEFT();
     return 0;

@@ -1,0 +1,227 @@
+/* See config.h: walks through the environment and the files, one entry at a time. */
+#include "config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../link/link.h"
+
+#define LINE 512
+#define PATH 1024
+
+struct walk {
+    enum config_kind kind;
+    config_visit *visit;
+    void *context;
+};
+
+/* Cuts white space off both ends. */
+static char *trim(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    size_t n = strlen(text);
+    while (n && isspace((unsigned char)text[n - 1]))
+        text[--n] = 0;
+    return text;
+}
+
+/* ---------------------------------------------------------------- "NAME=VALUE;NAME=VALUE" */
+
+static int walk_list(const struct walk *w, const char *variable, const char *list)
+{
+    char entry[LINE];
+    while (*list) {
+        size_t n = strcspn(list, ";");
+        if (n < sizeof entry) {
+            memcpy(entry, list, n);
+            entry[n] = 0;
+            char *equals = strchr(entry, '=');
+            if (equals) {
+                *equals = 0;
+                if (w->visit(w->context, trim(entry), trim(equals + 1), variable))
+                    return 1;
+            } else if (*trim(entry)) {
+                via_explain("%s: '%s' is not NAME=VALUE", variable, trim(entry));
+                return -1;
+            }
+        }
+        list += n + (list[n] == ';');
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- files */
+
+/* "device NAME = VALUE" or "host NAME = VALUE": 1 with kind, name and value; 0 if the line is neither. */
+static int parse_statement(char *line, enum config_kind *kind, char **name, char **value)
+{
+    char *rest = line + strcspn(line, " \t"), *equals = strchr(line, '=');
+    size_t n = (size_t)(rest - line);
+    if (equals == NULL || equals < rest)
+        return 0;
+    if (n == 6 && strncmp(line, "device", 6) == 0)
+        *kind = CONFIG_DEVICE;
+    else if (n == 4 && strncmp(line, "host", 4) == 0)
+        *kind = CONFIG_HOST;
+    else
+        return 0;
+    *equals = 0;
+    *name = trim(rest);
+    *value = trim(equals + 1);
+    return **name && **value;
+}
+
+/* M-VIA's form: a name, an address, perhaps more. */
+static int parse_host_line(char *line, char **name, char **value)
+{
+    *name = line;
+    char *end = line + strcspn(line, " \t");
+    if (*end == 0)
+        return 0;
+    *end = 0;
+    *value = trim(end + 1);
+    (*value)[strcspn(*value, " \t")] = 0;
+    return 1;
+}
+
+/* A missing file is nothing, unless the user has named it. */
+static int walk_file(const struct walk *w, const char *path, int named, int hosts_form)
+{
+    char line[LINE], where[PATH + 16];
+    int result = 0, number = 0;
+    FILE *f = fopen(path, "re");
+    if (f == NULL) {
+        if (!named && (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
+            return 0;
+        via_explain("cannot read %s: %s", path, strerror(errno));
+        return -1;
+    }
+    while (result == 0 && fgets(line, sizeof line, f)) {
+        enum config_kind kind = CONFIG_HOST;
+        char *name, *value;
+        number++;
+        line[strcspn(line, "#\n")] = 0;
+        char *text = trim(line);
+        if (*text == 0)
+            continue;
+        snprintf(where, sizeof where, "%s:%d", path, number);
+        if (!parse_statement(text, &kind, &name, &value) && !(hosts_form && parse_host_line(text, &name, &value))) {
+            via_explain("%s: '%.80s' is not understood: write 'device NAME = LINK:X' or 'host NAME = ADDRESS'%s", where,
+                        text, hosts_form ? ", or 'NAME ADDRESS'" : "");
+            result = -1;
+        } else if (kind == w->kind)
+            result = w->visit(w->context, name, value, where) ? 1 : 0;
+    }
+    fclose(f);
+    return result;
+}
+
+static int walk_config(const struct walk *w)
+{
+    const char *path = secure_getenv("VIAKIT_CONFIG"), *base = secure_getenv("XDG_CONFIG_HOME");
+    char usual[PATH];
+    if (path && *path)
+        return walk_file(w, path, 1, 0);
+    if (base && *base)
+        snprintf(usual, sizeof usual, "%s/viakit/viakit.conf", base);
+    else if ((base = secure_getenv("HOME")) && *base)
+        snprintf(usual, sizeof usual, "%s/.config/viakit/viakit.conf", base);
+    else
+        return 0;
+    return walk_file(w, usual, 0, 0);
+}
+
+static int walk_hosts(const struct walk *w, const char *hosts_file, int in_files_only)
+{
+    const char *hosts = secure_getenv("VIAKIT_HOSTS");
+    int result = hosts_file ? walk_file(w, hosts_file, 1, 1) : 0;
+    if (result == 0 && hosts && *hosts) {
+        int is_list = strchr(hosts, '=') != NULL;
+        if (!is_list)
+            result = walk_file(w, hosts, 1, 1);
+        else if (!in_files_only)
+            result = walk_list(w, "VIAKIT_HOSTS", hosts);
+    }
+    if (result == 0)
+        result = walk_config(w);
+    return result ? result : walk_file(w, "/etc/vip_hosts", 0, 1);
+}
+
+int config_each(enum config_kind kind, const char *hosts_file, int in_files_only, config_visit *visit, void *context)
+{
+    struct walk w = {kind, visit, context};
+    const char *devices = secure_getenv("VIAKIT_DEVICES");
+    if (kind == CONFIG_HOST)
+        return walk_hosts(&w, hosts_file, in_files_only);
+    int result = devices ? walk_list(&w, "VIAKIT_DEVICES", devices) : 0;
+    return result ? result : walk_config(&w);
+}
+
+/* ---------------------------------------------------------------- devices */
+
+struct wanted {
+    const char *name;
+    char *device, *where;
+    size_t size, where_size;
+};
+
+static int is_wanted(void *context, const char *name, const char *value, const char *where)
+{
+    struct wanted *w = context;
+    if (strcmp(name, w->name) != 0)
+        return 0;
+    snprintf(w->device, w->size, "%s", value);
+    snprintf(w->where, w->where_size, "%s", where);
+    return 1;
+}
+
+/* Names that programs have built in. % stands for a number, the same on both sides. One machine stands in for a cluster then: what
+ * were cards are shared memory, whose NICs find each other as two programs on one machine would. */
+static const struct {
+    const char *name, *device;
+} table[] = {
+    {"/dev/clanvi%", "shm:%"}, /* Giganet cLAN */
+    {"nic%", "shm:%"},
+    {"VINIC", "shm:0"}, /* Myricom VI-GM */
+    {"VINIC%", "shm:%"},
+    {"/dev/via_lo", "shm:lo"}, /* M-VIA, loopback */
+    {"/etc/via_lo", "shm:lo"},
+    {"/dev/via_eth%", "eth:eth%"}, /* M-VIA, Ethernet */
+    {"shm%", "shm:%"},             /* without the colon */
+    {"loop%", "loop:%"},
+};
+
+/* Fits name the pattern? Then the number's digits. */
+static int matches(const char *pattern, const char *name, const char **digits, size_t *n_digits)
+{
+    size_t n = strcspn(pattern, "%");
+    if (strncmp(pattern, name, n) != 0)
+        return 0;
+    *digits = name + n;
+    *n_digits = strspn(*digits, "0123456789");
+    return pattern[n] == 0 ? name[n] == 0 : *n_digits > 0 && (*digits)[*n_digits] == 0;
+}
+
+int config_device(const char *name, char *device, size_t size, char *where, size_t where_size)
+{
+    struct wanted w = {name, device, where, size, where_size};
+    *where = 0;
+    int found = config_each(CONFIG_DEVICE, NULL, 0, is_wanted, &w);
+    if (found)
+        return found < 0 ? -1 : 0;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const char *digits, *to = table[i].device;
+        size_t n;
+        if (!matches(table[i].name, name, &digits, &n))
+            continue;
+        snprintf(device, size, "%.*s%.*s", (int)strcspn(to, "%"), to, strchr(to, '%') ? (int)n : 0, digits);
+        snprintf(where, where_size, "the table of historical names");
+        return 0;
+    }
+    snprintf(device, size, "%s", name);
+    return 0;
+}

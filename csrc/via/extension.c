@@ -1,0 +1,161 @@
+/*
+ * The calls that providers of the time added to VIPL (Giganet's cLAN above all): tags on completion queues, deferred sends, and a
+ * pointer of the program's on each VI. docs/choices.md tells what their scant documentation left to decide.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* ---------------------------------------------------------------- tags on completion queues
+ *
+ * A tag ties an event to a completion queue: whenever an entry is added, the event is signalled, that is, 1 is written to an
+ * eventfd. So a program sleeps in poll or epoll on many completion queues, sockets and timers at once. */
+
+struct via_tag {
+    struct via_tag *next; /* of the same queue, higher priority first */
+    VIP_EVENT_HANDLE event;
+    VIP_ULONG tag, priority;
+    int fd; /* our own copy: the program may close its one */
+};
+
+void via_cq_signal(const struct via_cq *cq)
+{
+    const uint64_t one = 1;
+    for (const struct via_tag *t = cq->tags; t; t = t->next) {
+        ssize_t written = write(t->fd, &one, sizeof one);
+        (void)written; /* only a counter that is full fails: then it is readable already */
+        NIC_COUNT(cq->nic, system_calls, 1);
+    }
+}
+
+static void set_limit(struct via_cq *cq)
+{
+    cq->limit = cq->tags ? 0 : cq->capacity; /* 0: every entry takes the long way, where tags are looked at */
+}
+
+void via_cq_drop_tags(struct via_cq *cq)
+{
+    while (cq->tags) {
+        struct via_tag *t = cq->tags;
+        cq->tags = t->next;
+        close(t->fd);
+        free(t);
+    }
+    set_limit(cq);
+}
+
+static int is_eventfd(int fd)
+{
+    char path[64], target[64] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    return n > 0 && strstr(target, "[eventfd]") != NULL;
+}
+
+/* An event is a file descriptor in the guise of a pointer. Makes our copy. */
+static int copy_event(VIP_EVENT_HANDLE event)
+{
+    intptr_t fd = (intptr_t)event;
+    if (fd < 0 || fd > INT32_MAX || !is_eventfd((int)fd))
+        return -1;
+    return fcntl((int)fd, F_DUPFD_CLOEXEC, 0);
+}
+
+VIP_RETURN VipAddTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG tag, VIP_ULONG priority)
+{
+    VIP_RETURN code;
+    int fd = copy_event(event);
+    if (fd < 0)
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipAddTagCQ: %ld is not an eventfd: make one with eventfd(0, 0) and pass (VIP_EVENT_HANDLE)fd",
+                        (long)(intptr_t)event);
+    struct via_tag *t = malloc(sizeof *t), **p;
+    struct via_cq *cq = via_cq_enter(handle, &code);
+    if (t == NULL || cq == NULL) {
+        if (cq)
+            via_leave(cq->nic);
+        close(fd);
+        free(t);
+        return cq ? via_fail(VIP_ERROR_RESOURCE, "VipAddTagCQ: memory is exhausted") : code;
+    }
+    *t = (struct via_tag){.event = event, .tag = tag, .priority = priority, .fd = fd};
+    for (p = &cq->tags; *p && (*p)->priority >= priority; p = &(*p)->next) {}
+    t->next = *p;
+    *p = t;
+    set_limit(cq);
+    if (cq->head != cq->tail)
+        via_cq_signal(cq); /* what is there already must not be slept over */
+    via_leave(cq->nic);
+    return VIP_SUCCESS;
+}
+
+VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG tag)
+{
+    VIP_RETURN code = VIP_SUCCESS;
+    struct via_cq *cq = via_cq_enter(handle, &code);
+    if (cq == NULL)
+        return code;
+    struct via_tag **p = &cq->tags;
+    while (*p && ((*p)->event != event || (*p)->tag != tag))
+        p = &(*p)->next;
+    struct via_tag *t = *p;
+    if (t) {
+        *p = t->next;
+        close(t->fd);
+        free(t);
+        set_limit(cq);
+    } else
+        code = via_fail(VIP_INVALID_PARAMETER, "VipRemoveTagCQ: the queue has no tag %lu with that event", tag);
+    via_leave(cq->nic);
+    return code;
+}
+
+/* ---------------------------------------------------------------- deferred sends
+ *
+ * Between Enable and its end VipPostSend only queues: no frame leaves. Then all that was queued leaves at once, and what fits
+ * together travels together. */
+
+VIP_RETURN VipPostDeferredSends(VIP_VI_HANDLE handle, VIP_BOOLEAN enable, VIP_BOOLEAN *deferred)
+{
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return code;
+    if (deferred)
+        *deferred = vi->deferring ? VIP_TRUE : VIP_FALSE;
+    if (enable && !vi->deferring)
+        vi->hold_from = vi->send.posted;
+    vi->deferring = enable != 0;
+    if (!enable && via_may_transmit(vi))
+        via_transmit(vi);
+    via_leave(vi->nic);
+    return VIP_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- the program's pointer */
+
+VIP_PVOID VipGetUserData(VIP_VI_HANDLE handle)
+{
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return NULL; /* explained; the function can say nothing else */
+    VIP_PVOID data = vi->user_data;
+    via_leave(vi->nic);
+    return data;
+}
+
+void VipSetUserData(VIP_VI_HANDLE handle, VIP_PVOID data)
+{
+    VIP_RETURN code;
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return;
+    vi->user_data = data;
+    via_leave(vi->nic);
+}
