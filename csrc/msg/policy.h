@@ -50,7 +50,7 @@ typedef enum {
     X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), whatever `rendezvous` says")                \
     X(piece, 67108864, "RDMA moves at most so many bytes at a time; at most MaxTransferSize")                          \
     X(credits, 64, "eager buffers that a rank keeps ready for each other rank (via)")                                  \
-    X(pool_bytes, 16777216, "bound of all eager buffers of a rank (via); see above")                                   \
+    X(pool_bytes, 8388608, "bound of all eager buffers of a rank (via); see above")                                   \
     X(unexpected_bytes, 67108864, "data of unexpected messages a rank keeps before it asks senders to hold theirs")    \
     X(synchronous, 0, "1: every send is complete only when its receive has been matched")                              \
     X(copy_send, 0, "1: data is packed into a buffer of the library before it is sent")                                \

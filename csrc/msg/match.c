@@ -1,0 +1,249 @@
+/*
+ * Who gets which message, in MPI's order: of the receives that a message fits, the one posted first; of the messages that a
+ * receive fits, the one that came first.
+ *
+ * A *lane* is a list of all entries with the same (context, source, tag), in order; lanes are found by hashing. A receive is in one lane,
+ * whose source or tag may be "any". A message is looked for in up to four of them:
+ *
+ *      message (c, 3, 7)  ->  (c, 3, 7)  (c, any, 7)  (c, 3, any)  (c, any, any)      the earliest of the four heads
+ *
+ * only in those kinds of lane that hold a receive at all, so programs without wildcards pay for one look-up. A message that comes too early
+ * is put into its four lanes at once, so that any receive finds it at the head of the one lane that it names. Nothing is ever
+ * searched through: 100 000 entries cost what one does, but for memory. Lanes that have become empty are kept until the
+ * table would have to grow.
+ */
+#include <stdlib.h>
+
+#include "engine.h"
+
+#define FIRST_BUCKETS 256
+
+static inline void list_init(struct msg_link *list)
+{
+    list->prev = list->next = list;
+}
+
+static inline int list_empty(const struct msg_link *list)
+{
+    return list->next == list;
+}
+
+static inline void list_append(struct msg_link *list, struct msg_link *l)
+{
+    l->prev = list->prev;
+    l->next = list;
+    list->prev->next = l;
+    list->prev = l;
+}
+
+static inline void list_remove(struct msg_link *l)
+{
+    l->prev->next = l->next;
+    l->next->prev = l->prev;
+    l->next = l->prev = NULL;
+}
+
+int msg_lanes_init(struct msg_lanes *lanes)
+{
+    memset(lanes, 0, sizeof *lanes);
+    lanes->buckets = calloc(FIRST_BUCKETS, sizeof *lanes->buckets);
+    lanes->mask = FIRST_BUCKETS - 1;
+    return lanes->buckets ? 0 : -1;
+}
+
+static void free_list(struct msg_lane *lane)
+{
+    while (lane) {
+        struct msg_lane *next = lane->next;
+        free(lane);
+        lane = next;
+    }
+}
+
+void msg_lanes_fini(struct msg_lanes *lanes)
+{
+    for (uint32_t i = 0; lanes->buckets && i <= lanes->mask; i++)
+        free_list(lanes->buckets[i]);
+    free_list(lanes->free);
+    free(lanes->buckets);
+    memset(lanes, 0, sizeof *lanes);
+}
+
+static inline uint32_t hash(int context, int source, int tag)
+{
+    uint64_t h = ((uint64_t)(uint32_t)source << 32 | (uint32_t)tag) * 0x9E3779B97F4A7C15ull;
+    h ^= (uint64_t)(uint32_t)context * 0xC2B2AE3D27D4EB4Full;
+    return (uint32_t)((h ^ h >> 29) * 0xBF58476D1CE4E5B9ull >> 32);
+}
+
+static inline int is_lane(const struct msg_lane *lane, int context, int source, int tag)
+{
+    return lane->tag == tag && lane->source == source && lane->context == context;
+}
+
+static inline struct msg_lane *find(msg_world *w, struct msg_lanes *lanes, int context, int source, int tag)
+{
+    struct msg_lane *lane = lanes->last;
+    MSG_COUNT(w, match_lookups, 1);
+    MSG_COUNT(w, match_steps, 1);
+    if (lane && is_lane(lane, context, source, tag))
+        return lane;
+    for (lane = lanes->buckets[hash(context, source, tag) & lanes->mask]; lane; lane = lane->next) {
+        MSG_COUNT(w, match_steps, 1);
+        if (is_lane(lane, context, source, tag)) {
+            lanes->last = lane;
+            return lane;
+        }
+    }
+    return NULL;
+}
+
+/* Empty lanes go; if that does not make room the table doubles. */
+static void tidy(msg_world *w, struct msg_lanes *lanes)
+{
+    uint32_t alive = 0, size = lanes->mask + 1;
+    lanes->last = NULL;
+    for (uint32_t i = 0; i <= lanes->mask; i++)
+        for (struct msg_lane **p = &lanes->buckets[i], *lane; (lane = *p) != NULL;) {
+            if (!list_empty(&lane->list)) {
+                alive++;
+                p = &lane->next;
+                continue;
+            }
+            *p = lane->next;
+            lane->next = lanes->free;
+            lanes->free = lane;
+        }
+    lanes->n_lanes = alive;
+    if (alive < size / 2)
+        return;
+    struct msg_lane **bigger = calloc(2 * (size_t)size, sizeof *bigger);
+    if (bigger == NULL)
+        return; /* longer chains, then */
+    MSG_COUNT(w, allocations, 1);
+    for (uint32_t i = 0; i < size; i++)
+        for (struct msg_lane *lane = lanes->buckets[i], *next; lane; lane = next) {
+            struct msg_lane **to = &bigger[hash(lane->context, lane->source, lane->tag) & (2 * size - 1)];
+            next = lane->next;
+            lane->next = *to;
+            *to = lane;
+        }
+    free(lanes->buckets);
+    lanes->buckets = bigger;
+    lanes->mask = 2 * size - 1;
+}
+
+static struct msg_lane *find_or_make(msg_world *w, struct msg_lanes *lanes, int context, int source, int tag)
+{
+    struct msg_lane *lane = find(w, lanes, context, source, tag);
+    if (lane)
+        return lane;
+    if (lanes->n_lanes > lanes->mask)
+        tidy(w, lanes);
+    lane = lanes->free;
+    if (lane)
+        lanes->free = lane->next;
+    else {
+        lane = malloc(sizeof *lane);
+        MSG_COUNT(w, allocations, 1);
+        if (lane == NULL)
+            return NULL;
+    }
+    struct msg_lane **bucket = &lanes->buckets[hash(context, source, tag) & lanes->mask];
+    *lane = (struct msg_lane){.next = *bucket, .context = context, .source = source, .tag = tag};
+    list_init(&lane->list);
+    *bucket = lanes->last = lane;
+    lanes->n_lanes++;
+    return lane;
+}
+
+/* ---------------------------------------------------------------- posted receives */
+
+static inline int view_of(int source, int tag)
+{
+    return (source == MSG_ANY_SOURCE ? MSG_VIEW_ANY_SOURCE : 0) | (tag == MSG_ANY_TAG ? MSG_VIEW_ANY_TAG : 0);
+}
+
+static inline msg_request *first_posted(msg_world *w, int context, int source, int tag)
+{
+    struct msg_lane *lane = find(w, &w->posted, context, source, tag);
+    return lane && !list_empty(&lane->list) ? (msg_request *)(void *)lane->list.next : NULL;
+}
+
+int msg_post(msg_world *w, msg_request *r)
+{
+    struct msg_lane *lane = find_or_make(w, &w->posted, r->context, r->peer, r->tag);
+    if (lane == NULL)
+        return MSG_ERR_NO_MEMORY;
+    r->sequence = w->sequence++;
+    r->flags |= MSG_ON_POSTED;
+    list_append(&lane->list, &r->link);
+    w->n_posted[view_of(r->peer, r->tag)]++;
+    MSG_COUNT(w, posted_now, 1);
+    return MSG_SUCCESS;
+}
+
+void msg_unpost(msg_world *w, msg_request *r)
+{
+    list_remove(&r->link);
+    r->flags &= (uint8_t)~MSG_ON_POSTED;
+    w->n_posted[view_of(r->peer, r->tag)]--;
+    MSG_COUNT(w, posted_now, -1);
+}
+
+msg_request *msg_match_posted(msg_world *w, int context, int source, int tag)
+{
+    msg_request *best = NULL;
+    for (int view = 0; view < MSG_VIEWS; view++) {
+        if (w->n_posted[view] == 0)
+            continue;
+        msg_request *r = first_posted(w, context, view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : source,
+                                      view & MSG_VIEW_ANY_TAG ? MSG_ANY_TAG : tag);
+        if (r && (best == NULL || r->sequence < best->sequence))
+            best = r;
+    }
+    if (best)
+        msg_unpost(w, best);
+    return best;
+}
+
+/* ---------------------------------------------------------------- messages that came too early */
+
+int msg_add_early(msg_world *w, msg_message *m)
+{
+    struct msg_lane *lanes[MSG_VIEWS];
+    for (int view = 0; view < MSG_VIEWS; view++) {
+        lanes[view] = find_or_make(w, &w->early, m->packet.head.context,
+                                   view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : m->source,
+                                   view & MSG_VIEW_ANY_TAG ? MSG_ANY_TAG : m->packet.head.tag);
+        if (lanes[view] == NULL) {
+            while (view-- > 0)
+                list_remove(&m->views[view]);
+            return MSG_ERR_NO_MEMORY;
+        }
+        list_append(&lanes[view]->list, &m->views[view]); /* at once: making the next lane may sweep empty ones away */
+    }
+    w->n_early++;
+    MSG_COUNT(w, unexpected_now, 1);
+    return MSG_SUCCESS;
+}
+
+void msg_take_early(msg_world *w, msg_message *m)
+{
+    for (int view = 0; view < MSG_VIEWS; view++)
+        list_remove(&m->views[view]);
+    m->taken = 1;
+    w->n_early--;
+    MSG_COUNT(w, unexpected_now, -1);
+}
+
+msg_message *msg_find_early(msg_world *w, int context, int source, int tag)
+{
+    if (vk_likely(w->n_early == 0))
+        return NULL;
+    struct msg_lane *lane = find(w, &w->early, context, source, tag);
+    if (lane == NULL || list_empty(&lane->list))
+        return NULL;
+    struct msg_link *l = lane->list.next;
+    return (msg_message *)(void *)((char *)(l - view_of(source, tag)) - offsetof(msg_message, views));
+}

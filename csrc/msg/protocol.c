@@ -1,0 +1,713 @@
+/*
+ * Packets: what is sent for a message, and what an arriving one leads to. engine.h has the picture of the protocols.
+ *
+ * A message is sent eagerly if it is short and the receiver has not asked to be spared (XOFF, when its unexpected queue
+ * holds too much). Everything else is announced (RTS) and waits for its receive. The receiver decides how the data comes: as the
+ * sender proposed if both can, else by DATA packets, which every channel has.
+ *
+ * Nothing that another rank says is believed: ids are looked up, lengths and offsets are held against the request.
+ */
+#include <stdlib.h>
+
+#include "channel.h"
+
+static void accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r);
+
+/* ---------------------------------------------------------------- pushing */
+
+static void enqueue(struct msg_peer *peer, struct msg_out *out)
+{
+    msg_world *w = peer->world;
+    out->next = NULL;
+    if (peer->queue == NULL)
+        peer->queue_end = &peer->queue;
+    *peer->queue_end = out;
+    peer->queue_end = &out->next;
+    if (out->request)
+        out->request->flags |= MSG_QUEUED;
+    if (!peer->on_busy_list) {
+        peer->on_busy_list = 1;
+        peer->busy = w->busy;
+        w->busy = peer;
+    }
+}
+
+void msg_push(struct msg_peer *peer, struct msg_out *out)
+{
+    if (peer->state == MSG_PEER_FAILED)
+        return; /* the request was ended when it was started, or will be by the sweep */
+    if (vk_likely(peer->queue == NULL)) {
+        int taken = peer->channel->push(peer, out);
+        if (taken == 1)
+            msg_out_taken(peer, out);
+        if (taken != 0)
+            return;
+    }
+    enqueue(peer, out);
+}
+
+void msg_push_queue(struct msg_peer *peer)
+{
+    struct msg_out *out;
+    while ((out = peer->queue) != NULL) {
+        int taken = peer->channel->push(peer, out);
+        if (taken != 1)
+            return; /* later; or the rank has failed and the queue is gone */
+        peer->queue = out->next;
+        if (out->request)
+            out->request->flags &= (uint8_t)~MSG_QUEUED;
+        msg_out_taken(peer, out);
+    }
+}
+
+void msg_push_control(struct msg_peer *peer, const struct msg_packet *packet)
+{
+    struct msg_out once = {.packet = *packet};
+    if (peer->state == MSG_PEER_FAILED)
+        return;
+    if (peer->queue == NULL && peer->channel->push(peer, &once) != 0)
+        return;
+    msg_request *r = msg_request_new(peer->world, MSG_REQ_CARRIER, 0, peer->rank, 0, NULL, 0);
+    if (r == NULL) {
+        msg_peer_failed(peer, "memory is exhausted, a message of the protocol could not be kept");
+        return;
+    }
+    r->flags = MSG_DETACHED;
+    r->out = once;
+    r->out.request = r;
+    enqueue(peer, &r->out);
+}
+
+static void control(struct msg_peer *peer, int kind, uint64_t id, uint64_t peer_id)
+{
+    struct msg_packet p = {.head.kind = (uint8_t)kind, .rest = {.id = id, .peer_id = peer_id}};
+    msg_push_control(peer, &p);
+}
+
+void msg_out_taken(struct msg_peer *peer, struct msg_out *out)
+{
+    msg_request *r = out->request;
+    (void)peer;
+    if (r == NULL)
+        return;
+    if (r->complete) { /* it ended, in error, while it was queued */
+        if (r->flags & MSG_DETACHED)
+            msg_request_put(r->world, r);
+        return;
+    }
+    switch (out->packet.head.kind & MSG_PKT_MASK) {
+    case MSG_PKT_EAGER:
+    case MSG_PKT_DATA:
+        msg_complete(r, MSG_SUCCESS);
+        break;
+    case MSG_PKT_SYNC:
+    case MSG_PKT_RTS:
+        r->flags |= MSG_ANNOUNCED;
+        break;
+    default: /* a carrier */
+        msg_request_put(r->world, r);
+    }
+}
+
+/* ---------------------------------------------------------------- a send begins */
+
+void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode)
+{
+    msg_world *w = r->world;
+    int synchronous = mode == MSG_SYNCHRONOUS || w->policy.synchronous;
+    int eager = r->len <= peer->eager_limit && (!peer->off || r->len <= MSG_INLINE);
+    struct msg_out *out = &r->out;
+    *out = (struct msg_out){.request = r};
+    out->packet.head = (struct msg_head){.context = (uint16_t)r->context, .tag = r->tag};
+    out->packet.rest = (struct msg_rest){.len = r->len, .id = r->id};
+    if (eager) {
+        out->packet.head.kind = synchronous ? MSG_PKT_SYNC : MSG_PKT_EAGER;
+        out->data = r->buf;
+        out->len = r->len;
+        MSG_COUNT(w, eager_sent, 1);
+    } else {
+        out->packet.head.kind = MSG_PKT_RTS;
+        out->packet.rest.how = MSG_R3;
+        /* What would do for eager sending does for segments; RDMA pays above. */
+        if (peer->channel->put && r->len >= (size_t)w->policy.rdma_from && r->len > peer->eager_limit)
+            out->packet.rest.how = (uint32_t)w->policy.rendezvous;
+        if (out->packet.rest.how == MSG_RGET) {
+            if (peer->channel->can_get(peer) && peer->channel->hold(peer, r, r->len, 2) == 0) {
+                out->packet.rest.address = r->address;
+                out->packet.rest.handle = r->handle;
+            } else
+                out->packet.rest.how = MSG_RPUT;
+        }
+        MSG_COUNT(w, rendezvous_sent, 1);
+    }
+    if (mode == MSG_READY)
+        out->packet.head.kind |= MSG_FLAG_READY;
+    msg_push(peer, out);
+}
+
+/* ---------------------------------------------------------------- RDMA */
+
+/* Starts what can be started. 1: all of it is; the request may be gone then. */
+static int move_pieces(msg_request *r)
+{
+    struct msg_peer *peer = &r->world->peers[r->peer];
+    const struct msg_channel *c = peer->channel;
+    int reading = r->kind == MSG_REQ_RECV, put = r->kind == MSG_REQ_PUT;
+    size_t piece = (size_t)r->world->policy.piece;
+    uint64_t id = r->remote_id;
+    for (int last = 0; !last;) {
+        size_t at = r->started, n = r->want - at < piece ? r->want - at : piece;
+        last = at + n == r->want;
+        r->started += n; /* before: the request may end within the call */
+        int started = (reading ? c->get : c->put)(peer, r, at, n, r->address + at, r->handle);
+        if (started == 1)
+            continue;
+        if (started == 0) {
+            r->started = at;
+            return 0;
+        }
+        if (peer->state == MSG_PEER_CONNECTED)
+            msg_peer_failed(peer, "an RDMA operation could not be started");
+        return 1;
+    }
+    if (!reading && !put) /* it stays behind what was written */
+        control(peer, MSG_PKT_FIN, 0, id);
+    return 1;
+}
+
+static void begin_moving(msg_request *r)
+{
+    r->started = r->moved = 0;
+    if (!move_pieces(r)) {
+        r->moving = r->world->moving;
+        r->world->moving = r;
+    }
+}
+
+void msg_move(msg_world *w)
+{
+    msg_request *todo = w->moving, *left = NULL;
+    w->moving = NULL;
+    while (todo) {
+        msg_request *r = todo;
+        todo = r->moving;
+        r->moving = NULL;
+        if (!r->complete && !move_pieces(r)) {
+            r->moving = left;
+            left = r;
+        }
+    }
+    while (left) {
+        msg_request *r = left;
+        left = r->moving;
+        r->moving = w->moving;
+        w->moving = r;
+    }
+}
+
+static void let_go(msg_request *r)
+{
+    struct msg_peer *peer = &r->world->peers[r->peer];
+    if (r->registered && peer->channel->drop)
+        peer->channel->drop(peer, r);
+    r->registered = NULL;
+}
+
+void msg_moved(msg_request *r, size_t len, int error)
+{
+    struct msg_peer *peer = &r->world->peers[r->peer];
+    if (error) {
+        if (peer->state == MSG_PEER_CONNECTED)
+            msg_peer_failed(peer, "an RDMA operation failed");
+        return;
+    }
+    r->moved += len;
+    if (r->moved < r->want)
+        return;
+    let_go(r);
+    if (r->kind == MSG_REQ_RECV)
+        control(peer, MSG_PKT_FIN, r->remote_id, 0);
+    msg_complete(r, MSG_SUCCESS);
+}
+
+/* ---------------------------------------------------------------- data comes in */
+
+/* What a heterogeneous library does to every word; its own inverse. */
+void msg_convert(char *to, const char *from, size_t len)
+{
+    size_t i = 0;
+    for (; i + 4 <= len; i += 4) {
+        uint32_t word;
+        memcpy(&word, from + i, 4);
+        word = __builtin_bswap32(word);
+        memcpy(to + i, &word, 4);
+    }
+    if (to != from)
+        memcpy(to + i, from + i, len - i);
+}
+
+/* A whole message into its receive. */
+void msg_copy_in(msg_world *w, msg_request *r, const void *data, size_t len)
+{
+    size_t n = len;
+    if (vk_unlikely(len > r->len)) {
+        n = r->len;
+        r->status.error = MSG_ERR_TRUNCATE;
+    }
+    r->status.len = n;
+    if (vk_unlikely(w->policy.convert))
+        msg_convert(r->buf, data, n);
+    else if (n)
+        vk_copy_short(r->buf, data, n);
+    MSG_COUNT(w, copies, n != 0);
+    MSG_COUNT(w, bytes_copied, n);
+}
+
+/* The receive is this message's from now on. */
+static inline void bind_to(msg_request *r, int source, const struct msg_packet *p)
+{
+    r->peer = r->status.source = source;
+    r->tag = r->status.tag = p->head.tag;
+}
+
+static inline void received(msg_request *r)
+{
+    MSG_COUNT(r->world, received, 1);
+    MSG_COUNT(r->world, bytes_received, r->status.len);
+    msg_complete(r, MSG_SUCCESS);
+}
+
+/* The last byte of a rendezvous is here. */
+static void received_long(msg_request *r)
+{
+    let_go(r);
+    if (r->world->policy.convert)
+        msg_convert(r->buf, r->buf, r->status.len);
+    received(r);
+}
+
+static void told_too_much(struct msg_peer *peer)
+{
+    msg_world *w = peer->world;
+    if (w->early_bytes <= (size_t)w->policy.unexpected_bytes || peer->told_off)
+        return;
+    peer->told_off = 1;
+    w->throttling = 1;
+    MSG_COUNT(w, throttled, 1);
+    control(peer, MSG_PKT_XOFF, 0, 0);
+}
+
+void msg_relieve(msg_world *w)
+{
+    w->throttling = 0;
+    for (int i = 0; i < w->n_ranks; i++)
+        if (w->peers[i].told_off) {
+            w->peers[i].told_off = 0;
+            control(&w->peers[i], MSG_PKT_XON, 0, 0);
+        }
+}
+
+/* Keeps a message nobody has asked for. data NULL: its data is still to come, or was only announced. */
+static msg_message *keep(struct msg_peer *peer, const struct msg_packet *p, const void *data, size_t len)
+{
+    msg_world *w = peer->world;
+    msg_message *m = msg_message_new(w, len);
+    if (m) {
+        m->packet = *p;
+        m->source = peer->rank;
+        if (data && len) {
+            memcpy(m->data, data, len);
+            MSG_COUNT(w, copies, 1);
+            MSG_COUNT(w, bytes_copied, len);
+        }
+        if (msg_add_early(w, m) == MSG_SUCCESS) {
+            MSG_COUNT(w, unexpected, 1);
+            MSG_COUNT(w, ready_missed, p->head.kind & MSG_FLAG_READY ? 1 : 0);
+            told_too_much(peer);
+            return m;
+        }
+        msg_message_put(w, m);
+    }
+    msg_peer_failed(peer, "memory is exhausted: an unexpected message could not be kept");
+    return NULL;
+}
+
+void msg_deliver_early(msg_world *w, msg_message *m, msg_request *r)
+{
+    bind_to(r, m->source, &m->packet);
+    if (m->arriving) { /* the rest goes on into the envelope, and from there to the receive */
+        r->flags |= MSG_MOVING;
+        m->to = r;
+        return;
+    }
+    if (m->from) { /* from ourselves, and the data is still where it was */
+        msg_copy_in(w, r, m->data ? m->data : m->from->buf, m->len);
+        msg_complete(m->from, MSG_SUCCESS);
+        received(r);
+    } else if (m->data == NULL) {
+        accept_announced(&w->peers[m->source], &m->packet, r);
+    } else {
+        msg_copy_in(w, r, m->data, m->len);
+        if ((m->packet.head.kind & MSG_PKT_MASK) == MSG_PKT_SYNC && m->source != w->rank)
+            control(&w->peers[m->source], MSG_PKT_ACK, m->packet.rest.id, 0);
+        received(r);
+    }
+    msg_message_put(w, m);
+}
+
+/* ---------------------------------------------------------------- rendezvous */
+
+/* The receiver's answer to an announced message. */
+static void accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r)
+{
+    int error = msg_peer_error(peer);
+    if (error) {
+        msg_complete(r, error);
+        return;
+    }
+    r->want = p->rest.len < r->len ? p->rest.len : r->len;
+    if (r->want < p->rest.len)
+        r->status.error = MSG_ERR_TRUNCATE;
+    r->status.len = r->want;
+    r->remote_id = p->rest.id;
+    r->flags |= MSG_MOVING;
+    struct msg_packet cts = {
+        .head.kind = MSG_PKT_CTS,
+        .rest = {.len = r->want, .id = p->rest.id, .peer_id = r->id, .how = MSG_R3},
+    };
+    if (r->want && p->rest.how == MSG_RGET && peer->channel->get && peer->channel->hold(peer, r, r->want, 0) == 0) {
+        r->address = p->rest.address;
+        r->handle = p->rest.handle;
+        MSG_COUNT(peer->world, rget, 1);
+        begin_moving(r);
+        return;
+    }
+    if (r->want && p->rest.how != MSG_R3 && peer->channel->put && peer->channel->hold(peer, r, r->want, 1) == 0) {
+        cts.rest.how = MSG_RPUT;
+        cts.rest.address = r->address;
+        cts.rest.handle = r->handle;
+    }
+    if (r->want == 0)
+        received(r);
+    msg_push_control(peer, &cts);
+}
+
+/* The sender's turn. */
+static void clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
+{
+    msg_world *w = peer->world;
+    msg_request *r = msg_request_find(w, p->rest.id);
+    if (r == NULL || r->kind != MSG_REQ_SEND || r->peer != peer->rank || !(r->flags & MSG_ANNOUNCED) ||
+        (r->flags & MSG_MOVING))
+        return;
+    let_go(r); /* it may have been offered for reading */
+    r->flags |= MSG_MOVING;
+    r->want = p->rest.len < r->len ? p->rest.len : r->len;
+    if (r->want == 0) {
+        msg_complete(r, MSG_SUCCESS);
+        return;
+    }
+    if (p->rest.how == MSG_RPUT && peer->channel->put && peer->channel->hold(peer, r, r->want, 0) == 0) {
+        r->remote_id = p->rest.peer_id;
+        r->address = p->rest.address;
+        r->handle = p->rest.handle;
+        MSG_COUNT(w, rput, 1);
+        begin_moving(r);
+        return;
+    }
+    MSG_COUNT(w, r3, 1);
+    r->out = (struct msg_out){.request = r, .data = r->buf, .len = r->want};
+    r->out.packet.head.kind = MSG_PKT_DATA;
+    r->out.packet.rest = (struct msg_rest){.peer_id = p->rest.peer_id, .len = r->want};
+    msg_push(peer, &r->out);
+}
+
+/* The receive that this segment belongs to, and its place in it; NULL if there is none. */
+static msg_request *receive_of(struct msg_peer *peer, uint64_t id)
+{
+    msg_request *r = msg_request_find(peer->world, id);
+    return r && r->kind == MSG_REQ_RECV && r->peer == peer->rank && (r->flags & MSG_MOVING) ? r : NULL;
+}
+
+static void segment_done(msg_request *r, size_t len)
+{
+    r->moved += len;
+    if (r->moved == r->want)
+        received_long(r);
+}
+
+static void finished(struct msg_peer *peer, const struct msg_packet *p)
+{
+    msg_request *r = p->rest.peer_id ? receive_of(peer, p->rest.peer_id) : msg_request_find(peer->world, p->rest.id);
+    if (r == NULL || r->peer != peer->rank)
+        return;
+    if (r->kind == MSG_REQ_RECV)
+        received_long(r);
+    else if (r->kind == MSG_REQ_SEND && (r->flags & MSG_ANNOUNCED)) {
+        let_go(r);
+        msg_complete(r, MSG_SUCCESS);
+    }
+}
+
+static void said_bye(struct msg_peer *peer);
+
+/* Packets that carry no message data. */
+static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
+{
+    msg_world *w = peer->world;
+    msg_request *r;
+    switch (p->head.kind & MSG_PKT_MASK) {
+    case MSG_PKT_RTS:
+        r = msg_match_posted(w, p->head.context, peer->rank, p->head.tag);
+        if (r) {
+            bind_to(r, peer->rank, p);
+            accept_announced(peer, p, r);
+        } else {
+            msg_message *m = keep(peer, p, NULL, 0);
+            if (m) {
+                m->data = NULL;
+                m->len = p->rest.len;
+            }
+        }
+        break;
+    case MSG_PKT_CTS:
+        clear_to_send(peer, p);
+        break;
+    case MSG_PKT_FIN:
+        finished(peer, p);
+        break;
+    case MSG_PKT_ACK:
+        r = msg_request_find(w, p->rest.id);
+        if (r && r->kind == MSG_REQ_SEND && r->peer == peer->rank)
+            msg_complete(r, MSG_SUCCESS);
+        break;
+    case MSG_PKT_XOFF:
+        peer->off = 1;
+        break;
+    case MSG_PKT_XON:
+        peer->off = 0;
+        break;
+    case MSG_PKT_BYE:
+        said_bye(peer);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---------------------------------------------------------------- arrivals */
+
+void msg_arrived(struct msg_peer *peer, const struct msg_packet *p, const void *data, size_t len)
+{
+    msg_world *w = peer->world;
+    int kind = p->head.kind & MSG_PKT_MASK;
+    if (vk_likely(kind <= MSG_PKT_SYNC)) {
+        msg_request *r = msg_match_posted(w, p->head.context, peer->rank, p->head.tag);
+        if (r == NULL) {
+            keep(peer, p, data, len);
+            return;
+        }
+        bind_to(r, peer->rank, p);
+        msg_copy_in(w, r, data, len);
+        if (kind == MSG_PKT_SYNC)
+            control(peer, MSG_PKT_ACK, p->rest.id, 0);
+        received(r);
+    } else if (kind == MSG_PKT_DATA) {
+        msg_request *r = receive_of(peer, p->rest.peer_id);
+        if (r == NULL || p->rest.address > r->want || len > r->want - p->rest.address)
+            return;
+        memcpy((char *)r->buf + p->rest.address, data, len);
+        MSG_COUNT(w, copies, 1);
+        MSG_COUNT(w, bytes_copied, len);
+        segment_done(r, len);
+    } else
+        handle_control(peer, p);
+}
+
+/* A message whose data follows on the stream: where to? */
+static void message_arriving(struct msg_peer *peer, struct msg_in *in)
+{
+    msg_world *w = peer->world;
+    const struct msg_packet *p = &in->packet;
+    msg_request *r = msg_match_posted(w, p->head.context, peer->rank, p->head.tag);
+    if (r) {
+        bind_to(r, peer->rank, p);
+        r->flags |= MSG_MOVING;
+        if (!w->policy.copy_recv && !w->policy.convert) {
+            in->request = r;
+            in->to = r->buf;
+            in->room = in->len < r->len ? in->len : r->len;
+            return;
+        }
+        msg_message *m = msg_message_new(w, in->len);
+        if (m == NULL) {
+            msg_peer_failed(peer, "memory is exhausted: a message could not be received");
+            return;
+        }
+        m->packet = *p;
+        m->source = peer->rank;
+        m->taken = m->arriving = 1;
+        m->to = r;
+        in->message = m;
+    } else {
+        in->message = keep(peer, p, NULL, in->len);
+        if (in->message)
+            in->message->arriving = 1;
+    }
+    if (in->message) {
+        in->to = in->message->data;
+        in->room = in->len;
+    }
+}
+
+void msg_arriving(struct msg_peer *peer, const struct msg_packet *p, size_t len, struct msg_in *in)
+{
+    *in = (struct msg_in){.len = len, .packet = *p};
+    int kind = p->head.kind & MSG_PKT_MASK;
+    if (kind == MSG_PKT_EAGER || kind == MSG_PKT_SYNC) {
+        message_arriving(peer, in);
+    } else if (kind == MSG_PKT_DATA) {
+        msg_request *r = receive_of(peer, p->rest.peer_id);
+        if (r == NULL || p->rest.address > r->want || len > r->want - p->rest.address)
+            return; /* read and dropped */
+        in->request = r;
+        in->room = len;
+        in->to = (char *)r->buf + p->rest.address;
+        if (peer->world->policy.copy_recv && (in->message = msg_message_new(peer->world, len)) != NULL)
+            in->to = in->message->data;
+    }
+}
+
+void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
+{
+    msg_world *w = peer->world;
+    msg_message *m = in->message;
+    msg_request *r = in->request;
+    int kind = in->packet.head.kind & MSG_PKT_MASK;
+    if (kind != MSG_PKT_EAGER && kind != MSG_PKT_SYNC && kind != MSG_PKT_DATA) {
+        handle_control(peer, &in->packet);
+        return;
+    }
+    if (kind == MSG_PKT_DATA) {
+        if (m && r) {
+            memcpy((char *)r->buf + in->packet.rest.address, m->data, in->len);
+            MSG_COUNT(w, copies, 1);
+            MSG_COUNT(w, bytes_copied, in->len);
+            msg_message_put(w, m);
+        }
+        if (r)
+            segment_done(r, in->len);
+        return;
+    }
+    if (m) {
+        m->arriving = 0;
+        r = m->to;
+        if (r) {
+            msg_copy_in(w, r, m->data, m->len);
+            msg_message_put(w, m);
+        }
+    } else if (r) {
+        r->status.len = in->room;
+        if (in->len > r->len)
+            r->status.error = MSG_ERR_TRUNCATE;
+    }
+    if (r) {
+        if (kind == MSG_PKT_SYNC)
+            control(peer, MSG_PKT_ACK, in->packet.rest.id, 0);
+        received(r);
+    }
+}
+
+/* The rank died in the middle of it. */
+void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in)
+{
+    msg_message *m = in->message;
+    if (m == NULL)
+        return;
+    if (m->taken && m->to == NULL && (in->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA) {
+        m->arriving = 2; /* somebody holds it, by msg_mprobe: msg_mrecv will say so */
+        return;
+    }
+    if (!m->taken && (in->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
+        msg_take_early(peer->world, m);
+    msg_message_put(peer->world, m);
+}
+
+/* ---------------------------------------------------------------- ranks that leave or die */
+
+struct sweep {
+    struct msg_peer *peer;
+    int error;
+};
+
+/* Ends what can no longer come about. */
+static void sweep_request(msg_request *r, void *context)
+{
+    const struct sweep *s = context;
+    if (r->complete || r->kind == MSG_REQ_CARRIER)
+        return;
+    int anybody = r->kind == MSG_REQ_RECV && r->peer == MSG_ANY_SOURCE;
+    if (r->peer != s->peer->rank && !(anybody && s->error == MSG_ERR_PROC_FAILED))
+        return;
+    if (r->flags & MSG_ON_POSTED)
+        msg_unpost(r->world, r);
+    if (!anybody)
+        let_go(r);
+    r->flags &= (uint8_t)~MSG_QUEUED; /* the queue was emptied */
+    msg_complete(r, s->error);
+}
+
+static void forget_peer(struct msg_peer *peer, int error)
+{
+    msg_world *w = peer->world;
+    struct sweep s = {peer, error};
+    struct msg_out *out = peer->queue;
+    peer->queue = NULL;
+    while (out) { /* carriers go now, requests by the sweep */
+        struct msg_out *next = out->next;
+        msg_request *r = out->request;
+        if (error == MSG_ERR_LEFT && (out->packet.head.kind & MSG_PKT_MASK) == MSG_PKT_BYE) {
+            enqueue(peer, out); /* it still wants to hear ours */
+            out = next;
+            continue;
+        }
+        r->flags &= (uint8_t)~MSG_QUEUED;
+        if (r->kind == MSG_REQ_CARRIER || (r->complete && (r->flags & MSG_DETACHED)))
+            msg_request_put(w, r);
+        out = next;
+    }
+    for (msg_request **p = &w->moving; *p;)
+        if ((*p)->peer == peer->rank)
+            *p = (*p)->moving;
+        else
+            p = &(*p)->moving;
+    msg_each_request(w, sweep_request, &s);
+    w->n_completed++; /* whoever waits looks again */
+}
+
+void msg_peer_failed(struct msg_peer *peer, const char *why)
+{
+    msg_world *w = peer->world;
+    if (peer->state != MSG_PEER_CONNECTED)
+        return;
+    peer->state = MSG_PEER_FAILED;
+    if (w->closing)
+        return;
+    w->n_failed++;
+    w->unacknowledged++;
+    msg_fail(w, MSG_ERR_PROC_FAILED, "rank %d has died or cannot be reached any more (%s): %s", peer->rank,
+             peer->channel->route(peer), why);
+    forget_peer(peer, MSG_ERR_PROC_FAILED);
+}
+
+static void said_bye(struct msg_peer *peer)
+{
+    msg_world *w = peer->world;
+    if (peer->state != MSG_PEER_CONNECTED)
+        return;
+    peer->state = MSG_PEER_LEFT;
+    w->n_left++;
+    if (!w->closing)
+        msg_fail(w, MSG_ERR_LEFT, "rank %d has closed its world", peer->rank);
+    forget_peer(peer, MSG_ERR_LEFT);
+}

@@ -1,0 +1,286 @@
+/*
+ * Sending: the public calls. A short message in standard mode to a rank that has room goes straight to the channel, without a
+ * request; all others get one.
+ */
+#include <stdlib.h>
+
+#include "channel.h"
+
+static int bad_rank(msg_world *w, int rank)
+{
+    return msg_fail(w, MSG_ERR_RANK, "rank %d: this world has ranks 0 to %d", rank, w->n_ranks - 1);
+}
+
+int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
+{
+    if (vk_unlikely((unsigned)dst >= (unsigned)w->n_ranks) && dst != MSG_PROC_NULL)
+        return bad_rank(w, dst);
+    if (vk_unlikely(tag < 0))
+        return msg_fail(w, MSG_ERR_TAG, "tag %d: tags are 0 to 2147483647", tag);
+    if (vk_unlikely((unsigned)context > MSG_MAX_CONTEXT))
+        return msg_fail(w, MSG_ERR_CONTEXT, "context %d: contexts are 0 to %d", context, MSG_MAX_CONTEXT);
+    if (vk_unlikely(buf == NULL && len))
+        return msg_fail(w, MSG_ERR_ARG, "a buffer is needed for %zu bytes (NULL)", len);
+    if (vk_unlikely(!msg_same_process(w)))
+        return MSG_ERR_PROCESS;
+    return MSG_SUCCESS;
+}
+
+/* A message to ourselves: matched at once, or kept; long or synchronous ones keep their sender waiting, as between two. */
+static void send_to_self(msg_request *s, msg_mode mode)
+{
+    msg_world *w = s->world;
+    struct msg_packet p = {.head = {.kind = MSG_PKT_EAGER, .context = (uint16_t)s->context, .tag = s->tag}};
+    msg_request *r = msg_match_posted(w, s->context, w->rank, s->tag);
+    if (r) {
+        r->peer = r->status.source = w->rank;
+        r->tag = r->status.tag = s->tag;
+        msg_copy_in(w, r, s->buf, s->len);
+        MSG_COUNT(w, received, 1);
+        MSG_COUNT(w, bytes_received, r->status.len);
+        msg_complete(r, MSG_SUCCESS);
+        msg_complete(s, MSG_SUCCESS);
+        return;
+    }
+    int holds = mode == MSG_SYNCHRONOUS || w->policy.synchronous || s->len > w->peers[w->rank].eager_limit ||
+                w->early_bytes > (size_t)w->policy.unexpected_bytes;
+    msg_message *m = msg_message_new(w, holds ? 0 : s->len);
+    if (m == NULL) {
+        msg_complete(s, MSG_ERR_NO_MEMORY);
+        return;
+    }
+    m->packet = p;
+    m->source = w->rank;
+    if (holds) {
+        m->data = NULL;
+        m->len = s->len;
+        m->from = s;
+        s->flags |= MSG_ANNOUNCED;
+    } else if (s->len) {
+        memcpy(m->data, s->buf, s->len);
+        MSG_COUNT(w, copies, 1);
+        MSG_COUNT(w, bytes_copied, s->len);
+    }
+    if (msg_add_early(w, m) != MSG_SUCCESS) {
+        msg_message_put(w, m);
+        msg_complete(s, MSG_ERR_NO_MEMORY);
+        return;
+    }
+    MSG_COUNT(w, unexpected, 1);
+    MSG_COUNT(w, ready_missed, mode == MSG_READY);
+    if (!holds)
+        msg_complete(s, MSG_SUCCESS);
+}
+
+/* What some libraries do first: the data goes through a buffer of theirs. Also for buffered sends. */
+static int pack(msg_request *r, msg_mode mode)
+{
+    msg_world *w = r->world;
+    void *copy;
+    if (mode == MSG_BUFFERED) {
+        copy = msg_buffer_get(w, r->len);
+        if (copy == NULL)
+            return msg_fail(w, MSG_ERR_BUFFER, "no room for a buffered send of %zu bytes: attach a larger buffer, or wait "
+                                               "until earlier ones are sent", r->len);
+        r->flags |= MSG_BSEND;
+    } else {
+        if (r->len == 0)
+            return MSG_SUCCESS;
+        copy = malloc(r->len);
+        if (copy == NULL)
+            return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory to pack %zu bytes", r->len);
+        r->flags |= MSG_OWN_COPY;
+    }
+    if (w->policy.convert)
+        msg_convert(copy, r->buf, r->len);
+    else if (r->len)
+        memcpy(copy, r->buf, r->len);
+    MSG_COUNT(w, copies, 1);
+    MSG_COUNT(w, bytes_copied, r->len);
+    r->buf = copy;
+    return MSG_SUCCESS;
+}
+
+int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode, msg_request **out)
+{
+    int code = msg_check_send(w, context, buf, len, dst, tag);
+    if (code)
+        return code;
+    if (vk_unlikely((unsigned)mode > MSG_READY))
+        return msg_fail(w, MSG_ERR_ARG, "mode %d: there is standard (0), synchronous (1), buffered (2), ready (3)", (int)mode);
+    msg_request *r = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, (void *)(uintptr_t)buf, len);
+    if (r == NULL)
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
+    r->status.len = len;
+    if (dst == MSG_PROC_NULL) {
+        r->status.len = 0;
+        msg_complete(r, MSG_SUCCESS);
+        *out = r;
+        return MSG_SUCCESS;
+    }
+    struct msg_peer *peer = &w->peers[dst];
+    int remote = dst != w->rank;
+    if (vk_unlikely(mode == MSG_BUFFERED || (remote && (w->policy.copy_send || w->policy.convert)))) {
+        code = pack(r, mode);
+        if (code) {
+            msg_request_put(w, r);
+            return code;
+        }
+    }
+    *out = r;
+    if (mode == MSG_BUFFERED) { /* done, as far as the caller can see; the copy travels with a request of its own */
+        msg_request *own = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, r->buf, len);
+        if (own == NULL) {
+            r->flags &= (uint8_t)~MSG_BSEND;
+            msg_buffer_put(w, r->buf);
+            msg_request_put(w, r);
+            return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
+        }
+        own->flags = MSG_BSEND | MSG_DETACHED;
+        r->flags &= (uint8_t)~MSG_BSEND;
+        msg_complete(r, MSG_SUCCESS);
+        r = own;
+        mode = MSG_STANDARD;
+    }
+    MSG_COUNT(w, sent, 1);
+    MSG_COUNT(w, bytes_sent, len);
+    if (!remote) {
+        send_to_self(r, mode);
+    } else if (vk_unlikely(peer->state != MSG_PEER_CONNECTED)) {
+        msg_fail(w, msg_peer_error(peer), "rank %d %s", dst, peer->state == MSG_PEER_LEFT ? "has closed its world" : "has died");
+        msg_complete(r, msg_peer_error(peer));
+    } else
+        msg_begin_send(r, peer, mode);
+    return MSG_SUCCESS;
+}
+
+int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode, msg_request **out)
+{
+    msg_lock(w);
+    msg_request *r = NULL;
+    int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
+    if (code == MSG_SUCCESS)
+        *out = r;
+    msg_unlock(w);
+    return code;
+}
+
+static int is_complete(void *argument)
+{
+    return ((msg_request *)argument)->complete;
+}
+
+/* The caller wants its buffer back although the message is not gone: what is left of it travels in a copy. 0, or -1: it cannot be. */
+static int keep_copy(msg_request *r)
+{
+    if (r->registered || r->flags & (MSG_OWN_COPY | MSG_BSEND))
+        return r->registered ? -1 : 0;
+    void *copy = malloc(r->len ? r->len : 1);
+    if (copy == NULL)
+        return -1;
+    memcpy(copy, r->buf, r->len);
+    if (r->out.data)
+        r->out.data = (char *)copy + (r->out.data - (const char *)r->buf);
+    r->buf = copy;
+    r->flags |= MSG_OWN_COPY;
+    return 0;
+}
+
+/* A blocking send that cannot be done at once. Lock held. */
+static int send_slowly(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
+{
+    msg_request *r;
+    msg_status status;
+    int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
+    if (code)
+        return code;
+    code = msg_wait_until(w, is_complete, r, MSG_FOREVER);
+    if (code != MSG_SUCCESS && !r->complete && keep_copy(r) == 0) {
+        r->flags |= MSG_DETACHED;
+        return code;
+    }
+    while (!r->complete) /* RDMA is reading the caller's memory: that ends soon, one way or the other */
+        msg_wait_until(w, is_complete, r, MSG_FOREVER);
+    msg_reap(w, &r, &status);
+    return status.error;
+}
+
+int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
+{
+    msg_lock(w);
+    if (vk_likely((unsigned)dst < (unsigned)w->n_ranks && mode == MSG_STANDARD)) {
+        struct msg_peer *peer = &w->peers[dst];
+        if (vk_likely(len < peer->n_short && peer->queue == NULL && peer->state == MSG_PEER_CONNECTED &&
+                      (!peer->off || len <= MSG_INLINE) && tag >= 0 && (unsigned)context <= MSG_MAX_CONTEXT &&
+                      (buf || !len) && msg_same_process(w))) {
+            struct msg_head head = {.kind = MSG_PKT_EAGER, .context = (uint16_t)context, .tag = tag};
+            if (vk_likely(peer->channel->push_short(peer, head, buf, len) == 1)) {
+                MSG_COUNT(w, sent, 1);
+                MSG_COUNT(w, bytes_sent, len);
+                MSG_COUNT(w, eager_sent, 1);
+                msg_unlock(w);
+                return MSG_SUCCESS;
+            }
+        }
+    }
+    int code = send_slowly(w, context, buf, len, dst, tag, mode);
+    msg_unlock(w);
+    return code;
+}
+
+/* ---------------------------------------------------------------- one-sided writes */
+
+int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
+            msg_request **out)
+{
+    msg_lock(w);
+    msg_request *r = NULL;
+    struct msg_peer *peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
+    int code = MSG_SUCCESS;
+    if (peer == NULL)
+        code = bad_rank(w, target);
+    else if (exposed == NULL || offset > exposed->len || len > exposed->len - offset || (buf == NULL && len))
+        code = msg_fail(w, MSG_ERR_ARG, "a write of %zu bytes at %llu does not fit what was exposed", len,
+                        (unsigned long long)offset);
+    else if (peer->channel == NULL) {
+        memmove((char *)(uintptr_t)exposed->address + offset, buf, len);
+    } else if (peer->channel->put == NULL)
+        code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", peer->channel->name);
+    else if (peer->state != MSG_PEER_CONNECTED)
+        code = msg_fail_plain(w, msg_peer_error(peer));
+    else if (out == NULL && len > MSG_PUT_SHORT)
+        code = msg_fail(w, MSG_ERR_ARG, "a write of more than %d bytes needs a request", MSG_PUT_SHORT);
+    if (code == MSG_SUCCESS && (out || (peer->channel && len))) {
+        uint64_t address = exposed->address + offset;
+        uint32_t handle = peer->channel ? exposed->handle[peer->channel->handle_index(peer)] : 0;
+        MSG_COUNT(w, puts, 1);
+        if (peer->channel && len && len <= MSG_PUT_SHORT) { /* waits only for room */
+            while (!(code = peer->channel->put_short(peer, buf, len, address, handle)) && peer->state == MSG_PEER_CONNECTED)
+                msg_step(w);
+            code = code == 1 ? MSG_SUCCESS : MSG_ERR_PROC_FAILED;
+        }
+        if (code == MSG_SUCCESS && out) {
+            r = msg_request_new(w, MSG_REQ_PUT, 0, target, 0, (void *)(uintptr_t)buf, len);
+            if (r == NULL)
+                code = msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
+            else if (len <= MSG_PUT_SHORT || peer->channel == NULL)
+                msg_complete(r, MSG_SUCCESS);
+            else {
+                r->want = len;
+                code = peer->channel->hold(peer, r, len, 0);
+                r->address = address;
+                r->handle = handle;
+                if (code == 0) {
+                    r->moving = w->moving;
+                    w->moving = r;
+                    msg_move(w);
+                } else
+                    msg_request_put(w, r);
+            }
+        }
+    }
+    if (code == MSG_SUCCESS && out)
+        *out = r;
+    msg_unlock(w);
+    return code;
+}

@@ -1,0 +1,504 @@
+/*
+ * A world's life: the ranks find out about one another, connect, and part again.
+ *
+ *   open:  each rank tells all others what it is (HELLO, by the launcher's exchange) and finds the job's name, who shares its host, and
+ *          whether all were started alike; the channel connects; a last exchange makes success or failure unanimous
+ *   close: queued packets go out, then BYE to everybody; whoever has said BYE, or is gone, is not waited for
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "channel.h"
+
+#define MAGIC 0x766b6d7367303031ull /* "vkmsg001": the last digits are the protocol's version */
+
+struct hello {
+    uint64_t magic;
+    uint64_t host;   /* hash of what names the host */
+    uint64_t policy; /* hash of everything in it that both sides must agree on */
+    uint32_t byte_order;
+    uint32_t rank, n_ranks, pid;
+    uint8_t random[16];
+};
+
+unsigned msg_fork_epoch;
+
+static void in_child(void)
+{
+    msg_fork_epoch++;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+/* ---------------------------------------------------------------- words */
+
+const char *msg_error_name(int code)
+{
+    switch (code) {
+#define MSG_X(name, value, text) \
+    case value:                  \
+        return "MSG_" #name;
+        MSG_ERRORS(MSG_X)
+#undef MSG_X
+    default:
+        return NULL;
+    }
+}
+
+const char *msg_error_text(int code)
+{
+    switch (code) {
+#define MSG_X(name, value, text) \
+    case value:                  \
+        return text;
+        MSG_ERRORS(MSG_X)
+#undef MSG_X
+    default:
+        return NULL;
+    }
+}
+
+static const struct {
+    const char *name, *text;
+} counters[MSG_N_COUNTERS] = {
+#define MSG_X(name, text) {#name, text},
+    MSG_COUNTERS(MSG_X)
+#undef MSG_X
+};
+
+const char *msg_counter_name(int counter)
+{
+    return counter >= 0 && counter < MSG_N_COUNTERS ? counters[counter].name : NULL;
+}
+
+const char *msg_counter_text(int counter)
+{
+    return counter >= 0 && counter < MSG_N_COUNTERS ? counters[counter].text : NULL;
+}
+
+void msg_counters(msg_world *w, uint64_t *values)
+{
+    msg_lock(w);
+    memcpy(values, w->counters, sizeof w->counters);
+    msg_unlock(w);
+}
+
+int msg_fail(msg_world *w, int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(w->error, sizeof w->error, format, args);
+    va_end(args);
+    return code;
+}
+
+/* A failure has often been explained where it was noticed: then that stays. */
+int msg_fail_plain(msg_world *w, int code)
+{
+    if ((code != MSG_ERR_PROC_FAILED && code != MSG_ERR_LEFT) || w->error[0] == 0)
+        snprintf(w->error, sizeof w->error, "%s", msg_error_text(code));
+    return code;
+}
+
+const char *msg_last_error(const msg_world *w)
+{
+    return w->error;
+}
+
+int msg_rank(const msg_world *w)
+{
+    return w->rank;
+}
+
+int msg_size(const msg_world *w)
+{
+    return w->n_ranks;
+}
+
+const struct msg_policy *msg_world_policy(const msg_world *w)
+{
+    return &w->policy;
+}
+
+const char *msg_peer_route(const msg_world *w, int rank)
+{
+    if ((unsigned)rank >= (unsigned)w->n_ranks)
+        return "";
+    struct msg_peer *peer = &w->peers[rank];
+    return peer->channel ? peer->channel->route(peer) : "self";
+}
+
+int msg_peer_status(msg_world *w, int rank)
+{
+    return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].state : -MSG_ERR_RANK;
+}
+
+int msg_failures(msg_world *w, int *ranks, int room)
+{
+    msg_lock(w);
+    int n = 0;
+    for (int i = 0; i < w->n_ranks; i++)
+        if (w->peers[i].state == MSG_PEER_FAILED && n++ < room)
+            ranks[n - 1] = i;
+    msg_unlock(w);
+    return n;
+}
+
+void msg_failures_ack(msg_world *w)
+{
+    msg_lock(w);
+    w->unacknowledged = 0;
+    msg_unlock(w);
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
+{
+    const uint8_t *p = data;
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ p[i]) * 1099511628211ull;
+    return h;
+}
+#define HASH_BEGIN 1469598103934665603ull
+
+/* Processes with the same boot id and network namespace can reach each other through shm. */
+static uint64_t hash_host(const char *name)
+{
+    char boot[64] = "";
+    struct stat st = {0};
+    if (name)
+        return hash_bytes(HASH_BEGIN, name, strlen(name));
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, boot, sizeof boot) : 0;
+    if (fd >= 0)
+        close(fd);
+    if (stat("/proc/self/ns/net", &st) != 0)
+        st.st_ino = 0;
+    return hash_bytes(hash_bytes(HASH_BEGIN, boot, got > 0 ? (size_t)got : 0), &st.st_ino, sizeof st.st_ino);
+}
+
+static uint64_t hash_policy(const msg_policy *p)
+{
+    msg_policy shared = *p; /* what each rank may choose for itself is left out */
+    shared.spin_us = shared.yield_us = shared.progress = 0;
+    shared.cache_bytes = shared.cache_entries = shared.unexpected_bytes = 0;
+    uint64_t h = hash_bytes(HASH_BEGIN, shared.channel, strlen(shared.channel));
+    for (int i = 0; msg_policy_field_name(i); i++) {
+        int64_t value = msg_policy_get(&shared, i);
+        h = hash_bytes(h, &value, sizeof value);
+    }
+    return h;
+}
+
+int msg_allgather(msg_world *w, const msg_options *o, const void *mine, size_t len, void *all)
+{
+    if (w->n_ranks == 1) {
+        memcpy(all, mine, len);
+        return MSG_SUCCESS;
+    }
+    if (o->exchange(o->exchange_context, mine, len, all) != 0)
+        return msg_fail(w, MSG_ERR_EXCHANGE, "the launcher's exchange failed: a rank is missing, or gave up");
+    return MSG_SUCCESS;
+}
+
+static int compare_hellos(msg_world *w, const struct hello *all)
+{
+    int local = 0;
+    for (int i = 0; i < w->n_ranks; i++) {
+        const struct hello *h = &all[i], *mine = &all[w->rank];
+        if (h->magic != MAGIC || h->n_ranks != (uint32_t)w->n_ranks || h->rank != (uint32_t)i)
+            return msg_fail(w, MSG_ERR_MISMATCH, "rank %d calls itself %u of %u: all must be given ranks 0 to n - 1, and "
+                                                 "the same version of viakit", i, h->rank, h->n_ranks);
+        if (h->byte_order != mine->byte_order)
+            return msg_fail(w, MSG_ERR_MISMATCH, "rank %d has another byte order", i);
+        if (h->policy != all[0].policy)
+            return msg_fail(w, MSG_ERR_MISMATCH, "rank %d was started with another policy than rank 0", i);
+        w->peers[i].host = h->host;
+        local += h->host == mine->host;
+    }
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    w->crowded = local > cores;
+    w->n_local = local;
+    for (int i = 0; i < 16; i++)
+        snprintf(w->job + 2 * i, 3, "%02x", all[0].random[i]);
+    return MSG_SUCCESS;
+}
+
+static int greet(msg_world *w, const msg_options *o)
+{
+    struct hello mine = {.magic = MAGIC,
+                         .host = hash_host(o->host),
+                         .policy = hash_policy(&w->policy),
+                         .byte_order = 0x01020304,
+                         .rank = (uint32_t)w->rank,
+                         .n_ranks = (uint32_t)w->n_ranks,
+                         .pid = (uint32_t)getpid()};
+    struct hello *all = calloc((size_t)w->n_ranks, sizeof *all);
+    if (all == NULL)
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    if (getrandom(mine.random, sizeof mine.random, 0) != (ssize_t)sizeof mine.random)
+        mine.random[0] = (uint8_t)vk_now();
+    int code = msg_allgather(w, o, &mine, sizeof mine, all);
+    if (code == MSG_SUCCESS)
+        code = compare_hellos(w, all);
+    free(all);
+    return code;
+}
+
+static int choose_policy(msg_world *w, const msg_options *o, char *error)
+{
+    const char *text = getenv("VIAKIT_MSG");
+    w->policy = o->policy ? *o->policy : *msg_policy_find("via");
+    if (o->policy == NULL && text && msg_policy_parse(&w->policy, text, error) != 0)
+        return MSG_ERR_ARG;
+    if (w->policy.size != sizeof w->policy || w->policy.eager_limit < 0 || w->policy.piece <= 0 || w->policy.credits <= 0) {
+        snprintf(error, MSG_ERROR_LEN, "the policy is not complete: begin with one from msg_policy_find and change its fields");
+        return MSG_ERR_ARG;
+    }
+    if (strcmp(w->policy.channel, "via") == 0)
+        w->channel = &msg_channel_via;
+    else if (strcmp(w->policy.channel, "tcp") == 0)
+        w->channel = &msg_channel_tcp;
+    else {
+        snprintf(error, MSG_ERROR_LEN, "there is no channel '%s': via and tcp are", w->policy.channel);
+        return MSG_ERR_ARG;
+    }
+    if (w->policy.eager_limit_local < 0)
+        w->policy.eager_limit_local = w->policy.eager_limit;
+    return MSG_SUCCESS;
+}
+
+static int init_world(msg_world *w, const msg_options *o)
+{
+    pthread_condattr_t monotonic;
+    w->rank = o->rank;
+    w->n_ranks = o->n_ranks;
+    w->threads = o->threads || w->policy.progress != MSG_PROGRESS_CALLER;
+    w->fork_epoch = msg_fork_epoch;
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    w->peers = calloc((size_t)w->n_ranks, sizeof *w->peers);
+    if (w->peers == NULL || msg_pool_init(w) != 0)
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    for (int i = 0; i < w->n_ranks; i++)
+        w->peers[i] = (struct msg_peer){.world = w,
+                                        .rank = i,
+                                        .state = MSG_PEER_CONNECTED,
+                                        .channel = i == w->rank ? NULL : w->channel,
+                                        .eager_limit = (size_t)w->policy.eager_limit_local};
+    if (w->n_ranks == 1)
+        w->channel = NULL;
+    return MSG_SUCCESS;
+}
+
+static void free_world(msg_world *w)
+{
+    msg_pool_fini(w);
+    free(w->attached);
+    free(w->peers);
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->mutex);
+    free(w);
+}
+
+/* Connects; all ranks succeed or none. */
+static int connect_all(msg_world *w, const msg_options *o)
+{
+    int mine = w->channel ? w->channel->open(w, o) : MSG_SUCCESS, opened = mine == MSG_SUCCESS;
+    int *all = calloc((size_t)w->n_ranks, sizeof *all);
+    int code = all ? msg_allgather(w, o, &mine, sizeof mine, all) : MSG_ERR_NO_MEMORY;
+    for (int i = 0; code == MSG_SUCCESS && i < w->n_ranks; i++)
+        if (all[i] != MSG_SUCCESS && mine == MSG_SUCCESS)
+            code = msg_fail(w, all[i], "rank %d could not connect", i);
+    code = mine ? mine : code;
+    free(all);
+    if (code && opened && w->channel)
+        w->channel->close(w);
+    if (code)
+        return code;
+    for (int i = 0; i < w->n_ranks; i++) {
+        struct msg_peer *p = &w->peers[i];
+        int plain = !w->policy.synchronous && !w->policy.copy_send && !w->policy.convert;
+        p->n_short = p->channel && p->channel->push_short && plain ? p->eager_limit + 1 : 0;
+    }
+    return MSG_SUCCESS;
+}
+
+int msg_world_open(const msg_options *options, msg_world **out, char *error)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    char text[MSG_ERROR_LEN] = "";
+    error = error ? error : text;
+    pthread_once(&once, watch_forks);
+    if (options == NULL || options->size != sizeof *options || options->n_ranks < 1 || options->rank < 0 ||
+        options->rank >= options->n_ranks || (options->n_ranks > 1 && options->exchange == NULL) || out == NULL) {
+        snprintf(error, MSG_ERROR_LEN, "options are incomplete: size, a rank below n_ranks and, for more than one, an exchange");
+        return MSG_ERR_ARG;
+    }
+    msg_world *w = calloc(1, sizeof *w);
+    if (w == NULL) {
+        snprintf(error, MSG_ERROR_LEN, "no memory");
+        return MSG_ERR_NO_MEMORY;
+    }
+    int code = choose_policy(w, options, error);
+    if (code) {
+        free(w);
+        return code;
+    }
+    code = init_world(w, options);
+    if (code == MSG_SUCCESS)
+        code = greet(w, options);
+    if (code == MSG_SUCCESS)
+        code = connect_all(w, options);
+    if (code == MSG_SUCCESS && w->channel && w->policy.progress != MSG_PROGRESS_CALLER) {
+        code = msg_thread_start(w);
+        if (code)
+            w->channel->close(w);
+    }
+    if (code) {
+        snprintf(error, MSG_ERROR_LEN, "%s", w->error);
+        free_world(w);
+        return code;
+    }
+    *out = w;
+    return MSG_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- closing */
+
+static int all_sent(void *argument)
+{
+    msg_world *w = argument;
+    for (int i = 0; i < w->n_ranks; i++)
+        if (w->peers[i].queue && w->peers[i].state == MSG_PEER_CONNECTED)
+            return 0;
+    return w->moving == NULL;
+}
+
+static int all_gone(void *argument)
+{
+    msg_world *w = argument;
+    for (int i = 0; i < w->n_ranks; i++)
+        if (i != w->rank && w->peers[i].state != MSG_PEER_FAILED && (w->peers[i].state == MSG_PEER_CONNECTED || w->peers[i].queue))
+            return 0;
+    return 1;
+}
+
+static void count_dropped(msg_request *r, void *context)
+{
+    if (r->kind != MSG_REQ_CARRIER && !r->complete && !(r->flags & MSG_DETACHED))
+        ++*(int *)context;
+}
+
+int msg_world_close(msg_world *w, int64_t timeout_ms)
+{
+    int code = MSG_SUCCESS, dropped = 0;
+    if (w == NULL)
+        return MSG_SUCCESS;
+    if (!msg_same_process(w))
+        return MSG_ERR_PROCESS;
+    msg_thread_stop(w);
+    msg_lock(w);
+    uint64_t deadline = timeout_ms < 0 ? VK_NEVER : vk_now() + (uint64_t)timeout_ms * VK_MS;
+    msg_each_request(w, count_dropped, &dropped);
+    if (w->channel) {
+        code = msg_wait_until(w, all_sent, w, timeout_ms);
+        w->closing = 1;
+        struct msg_packet bye = {.head.kind = MSG_PKT_BYE};
+        for (int i = 0; i < w->n_ranks; i++)
+            if (i != w->rank)
+                msg_push_control(&w->peers[i], &bye);
+        uint64_t now = vk_now();
+        int64_t left = deadline == VK_NEVER ? MSG_FOREVER : now < deadline ? (int64_t)((deadline - now) / VK_MS) : 0;
+        code = msg_wait_until(w, all_gone, w, left);
+        w->channel->close(w);
+    }
+    msg_unlock(w);
+    free_world(w);
+    return code == MSG_INTERRUPTED || code == MSG_TIMEOUT ? MSG_TIMEOUT : dropped ? MSG_ERR_STATE : MSG_SUCCESS;
+}
+
+void msg_world_abort(msg_world *w)
+{
+    if (w == NULL || !msg_same_process(w))
+        return;
+    msg_thread_stop(w);
+    w->closing = 1;
+    if (w->channel)
+        w->channel->close(w);
+    free_world(w);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+int msg_alloc(msg_world *w, size_t len, void **memory)
+{
+    msg_lock(w);
+    int code;
+    if (w->channel && w->channel->alloc)
+        code = w->channel->alloc(w, len, memory);
+    else {
+        code = posix_memalign(memory, 4096, len ? len : 1) == 0 ? MSG_SUCCESS : msg_fail_plain(w, MSG_ERR_NO_MEMORY);
+    }
+    msg_unlock(w);
+    return code;
+}
+
+int msg_free(msg_world *w, void *memory)
+{
+    int code = MSG_SUCCESS;
+    msg_lock(w);
+    if (w->channel && w->channel->free)
+        code = w->channel->free(w, memory);
+    else
+        free(memory);
+    msg_unlock(w);
+    return code;
+}
+
+void msg_forget(msg_world *w, const void *buf, size_t len)
+{
+    msg_lock(w);
+    if (w->channel && w->channel->forget)
+        w->channel->forget(w, buf, len);
+    msg_unlock(w);
+}
+
+int msg_expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
+{
+    msg_lock(w);
+    int code = MSG_SUCCESS;
+    if (buf == NULL || len == 0)
+        code = msg_fail(w, MSG_ERR_ARG, "nothing to expose (%zu bytes at %p)", len, buf);
+    else if (w->channel == NULL)
+        *exposed = (msg_exposed){.address = (uint64_t)(uintptr_t)buf, .len = len};
+    else if (w->channel->expose == NULL)
+        code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", w->channel->name);
+    else
+        code = w->channel->expose(w, buf, len, exposed);
+    msg_unlock(w);
+    return code;
+}
+
+int msg_hide(msg_world *w, const msg_exposed *exposed)
+{
+    msg_lock(w);
+    int code = w->channel && w->channel->hide ? w->channel->hide(w, exposed) : MSG_SUCCESS;
+    msg_unlock(w);
+    return code;
+}
