@@ -179,6 +179,7 @@ struct msg_peer {
     uint64_t host; /* equal on one host */
     int rank;
     int state;       /* msg_peer_state */
+    uint8_t gone;    /* nothing can be sent to it any more: it has failed, or left and hung up */
     uint8_t off;     /* it asked us not to send eagerly */
     uint8_t told_off; /* we asked it */
     uint8_t on_busy_list;

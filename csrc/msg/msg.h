@@ -115,7 +115,9 @@ typedef struct {
 
     int threads;             /* 1: calls may come from several threads at once */
     int64_t open_timeout_ms; /* for connecting to all ranks; default 60 000 */
-    int first_spin;          /* reserved, 0 */
+    /* As msg_set_interrupt, from the beginning: it also ends the opening. */
+    int (*interrupt)(void *context);
+    void *interrupt_context;
 } msg_options;
 
 /* Opens this rank's end of the job and connects it to all others: collective, returns on all ranks when every pair is connected, or on

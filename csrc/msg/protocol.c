@@ -34,7 +34,7 @@ static void enqueue(struct msg_peer *peer, struct msg_out *out)
 
 void msg_push(struct msg_peer *peer, struct msg_out *out)
 {
-    if (peer->state == MSG_PEER_FAILED)
+    if (peer->gone)
         return; /* the request was ended when it was started, or will be by the sweep */
     if (vk_likely(peer->queue == NULL)) {
         int taken = peer->channel->push(peer, out);
@@ -63,7 +63,7 @@ void msg_push_queue(struct msg_peer *peer)
 void msg_push_control(struct msg_peer *peer, const struct msg_packet *packet)
 {
     struct msg_out once = {.packet = *packet};
-    if (peer->state == MSG_PEER_FAILED)
+    if (peer->gone)
         return;
     if (peer->queue == NULL && peer->channel->push(peer, &once) != 0)
         return;
@@ -166,8 +166,7 @@ static int move_pieces(msg_request *r)
             r->started = at;
             return 0;
         }
-        if (peer->state == MSG_PEER_CONNECTED)
-            msg_peer_failed(peer, "an RDMA operation could not be started");
+        msg_peer_failed(peer, "an RDMA operation could not be started");
         return 1;
     }
     if (!reading && !put) /* it stays behind what was written */
@@ -217,8 +216,7 @@ void msg_moved(msg_request *r, size_t len, int error)
 {
     struct msg_peer *peer = &r->world->peers[r->peer];
     if (error) {
-        if (peer->state == MSG_PEER_CONNECTED)
-            msg_peer_failed(peer, "an RDMA operation failed");
+        msg_peer_failed(peer, "an RDMA operation failed");
         return;
     }
     r->moved += len;
@@ -649,6 +647,8 @@ static void sweep_request(msg_request *r, void *context)
     int anybody = r->kind == MSG_REQ_RECV && r->peer == MSG_ANY_SOURCE;
     if (r->peer != s->peer->rank && !(anybody && s->error == MSG_ERR_PROC_FAILED))
         return;
+    if (!s->peer->gone && (r->flags & MSG_MOVING) && r->registered && r->started == r->want)
+        return; /* RDMA under way: it has what it wants, only our completion is outstanding */
     if (r->flags & MSG_ON_POSTED)
         msg_unpost(r->world, r);
     if (!anybody)
@@ -688,11 +688,18 @@ static void forget_peer(struct msg_peer *peer, int error)
 void msg_peer_failed(struct msg_peer *peer, const char *why)
 {
     msg_world *w = peer->world;
-    if (peer->state != MSG_PEER_CONNECTED)
+    int had_left = peer->state == MSG_PEER_LEFT;
+    if (peer->gone)
         return;
-    peer->state = MSG_PEER_FAILED;
+    peer->gone = 1;
+    if (!had_left)
+        peer->state = MSG_PEER_FAILED;
     if (w->closing)
         return;
+    if (had_left) { /* not a failure, but what was still under way is over */
+        forget_peer(peer, MSG_ERR_LEFT);
+        return;
+    }
     w->n_failed++;
     w->unacknowledged++;
     msg_fail(w, MSG_ERR_PROC_FAILED, "rank %d has died or cannot be reached any more (%s): %s", peer->rank,

@@ -35,14 +35,6 @@ static void unsettle(struct vc_rank *rank)
     v->unsettled = rank;
 }
 
-static void lost(struct vc_rank *rank, const char *why)
-{
-    if (rank->peer->state == MSG_PEER_CONNECTED)
-        msg_peer_failed(rank->peer, why);
-    else
-        rank->peer->state = MSG_PEER_FAILED; /* it had said BYE */
-}
-
 static inline void send_done(struct vc_slot *slot, int failed)
 {
     struct vc_rank *rank = slot->rank;
@@ -65,7 +57,7 @@ static inline void send_done(struct vc_slot *slot, int failed)
         port->n_free_sends++;
     }
     if (vk_unlikely(failed))
-        lost(rank, "a send failed");
+        msg_peer_failed(rank->peer, "a send failed");
 }
 
 void vc_reap(struct vc_rank *rank)
@@ -223,14 +215,14 @@ static void receive(VIP_VI_HANDLE vi)
     struct vc_slot *slot = (struct vc_slot *)(void *)d;
     struct vc_rank *rank = slot->rank;
     if (vk_unlikely(code != VIP_SUCCESS)) {
-        lost(rank, "the connection was lost");
+        msg_peer_failed(rank->peer, "the connection was lost");
         return;
     }
     const struct msg_packet *p = (const struct msg_packet *)(const void *)slot->buf;
     size_t len = d->CS.Length;
     int kind = p->head.kind & MSG_PKT_MASK;
     if (vk_unlikely(len < sizeof p->head || (kind != MSG_PKT_EAGER && kind != MSG_PKT_CREDIT && len < sizeof *p))) {
-        lost(rank, "a packet was too short");
+        msg_peer_failed(rank->peer, "a packet was too short");
         return;
     }
     rank->credits += p->head.credits;
@@ -239,7 +231,7 @@ static void receive(VIP_VI_HANDLE vi)
     else if (kind != MSG_PKT_CREDIT)
         msg_arrived(rank->peer, p, slot->buf + sizeof *p, len - sizeof *p);
     if (vk_unlikely(vc_post_recv(rank, slot) != 0)) {
-        lost(rank, "no receive could be posted");
+        msg_peer_failed(rank->peer, "no receive could be posted");
         return;
     }
     rank->owed += kind != MSG_PKT_CREDIT;
@@ -259,7 +251,7 @@ static int settle(struct vc_world *v)
         rank->on_list = 0;
         vc_reap(rank);
         n += (int)(before - rank->n_outstanding);
-        int owes = rank->owed >= (rank->port->n_recv - VC_RESERVE) / 2 && rank->peer->state != MSG_PEER_FAILED;
+        int owes = rank->owed >= (rank->port->n_recv - VC_RESERVE) / 2 && !rank->peer->gone;
         if (rank->n_outstanding || (owes && !send_credits(rank)))
             unsettle(rank);
     }

@@ -51,6 +51,7 @@ struct vc_port { /* an open NIC */
     int index;    /* 0 local, 1 network */
     int lossless; /* a posted send is done when the call returns, most times */
     int can_read;
+    uint32_t lost;                /* set by the NIC's handler: a connection broke */
     size_t eager_limit, room; /* room: bytes of an eager buffer */
     uint32_t n_recv, n_ranks; /* buffers for each rank; ranks on this NIC */
     struct vc_slot *slots;   /* send, RDMA and receive slots, one registered block */

@@ -287,6 +287,8 @@ static int init_world(msg_world *w, const msg_options *o)
     w->n_ranks = o->n_ranks;
     w->threads = o->threads || w->policy.progress != MSG_PROGRESS_CALLER;
     w->fork_epoch = msg_fork_epoch;
+    w->interrupt = o->interrupt;
+    w->interrupt_context = o->interrupt_context;
     pthread_mutex_init(&w->mutex, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -385,7 +387,7 @@ static int all_sent(void *argument)
 {
     msg_world *w = argument;
     for (int i = 0; i < w->n_ranks; i++)
-        if (w->peers[i].queue && w->peers[i].state == MSG_PEER_CONNECTED)
+        if (w->peers[i].queue && !w->peers[i].gone)
             return 0;
     return w->moving == NULL;
 }
@@ -394,7 +396,7 @@ static int all_gone(void *argument)
 {
     msg_world *w = argument;
     for (int i = 0; i < w->n_ranks; i++)
-        if (i != w->rank && w->peers[i].state != MSG_PEER_FAILED && (w->peers[i].state == MSG_PEER_CONNECTED || w->peers[i].queue))
+        if (i != w->rank && !w->peers[i].gone && (w->peers[i].state == MSG_PEER_CONNECTED || w->peers[i].queue))
             return 0;
     return 1;
 }

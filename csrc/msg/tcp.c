@@ -1,0 +1,275 @@
+/*
+ * The `tcp` channel: packets on streams, sockets that never block. What arrives goes straight to the receive's buffer if one is
+ * posted, unless the policy wants it copied. Short packets are read several at a time through a small stage.
+ *
+ *      stage:  | done | begin .. packets, perhaps a part of one .. end | free |
+ *
+ * All rendezvous are R3 here: after CTS the data follows as one DATA packet, however long, from the sender's buffer into the receiver's.
+ */
+#include "tcp.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define FRONT_SHORT (8 + sizeof(struct msg_head))
+#define FRONT_LONG (8 + sizeof(struct msg_packet))
+#define AT_ONCE (8ul << 20) /* bytes handed to the kernel in one call */
+
+static inline struct tc_rank *rank_of(struct msg_peer *peer)
+{
+    return peer->at;
+}
+
+static inline struct tc_world *tcp_of(msg_world *w)
+{
+    return w->at;
+}
+
+static void hang_up(struct tc_rank *rank, const char *why)
+{
+    struct tc_world *t = tcp_of(rank->peer->world);
+    if (rank->fd < 0)
+        return;
+    epoll_ctl(t->epoll, EPOLL_CTL_DEL, rank->fd, NULL);
+    close(rank->fd);
+    rank->fd = -1;
+    t->n_open--;
+    if (rank->in_body)
+        msg_arrival_lost(rank->peer, &rank->in);
+    rank->in_body = 0;
+    msg_peer_failed(rank->peer, why);
+}
+
+static void watch_out(struct tc_rank *rank, int on)
+{
+    struct epoll_event e = {.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = rank};
+    if (rank->wants_out == on)
+        return;
+    rank->wants_out = on;
+    epoll_ctl(tcp_of(rank->peer->world)->epoll, EPOLL_CTL_MOD, rank->fd, &e);
+}
+
+/* ---------------------------------------------------------------- sending */
+
+static int push(struct msg_peer *peer, struct msg_out *out)
+{
+    struct tc_rank *rank = rank_of(peer);
+    char front[FRONT_LONG];
+    uint64_t len = out->len;
+    size_t packet_len = msg_packet_len(&out->packet), front_len = 8 + packet_len, whole = front_len + out->len;
+    if (rank->fd < 0)
+        return -1;
+    memcpy(front, &len, 8);
+    memcpy(front + 8, &out->packet, packet_len);
+    while (rank->sent < whole) {
+        struct iovec v[2];
+        int n = 0;
+        size_t data_sent = rank->sent > front_len ? rank->sent - front_len : 0;
+        if (rank->sent < front_len)
+            v[n++] = (struct iovec){front + rank->sent, front_len - rank->sent};
+        if (out->len > data_sent)
+            v[n++] = (struct iovec){(char *)(uintptr_t)out->data + data_sent,
+                                    out->len - data_sent < AT_ONCE ? out->len - data_sent : AT_ONCE};
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
+        ssize_t sent = sendmsg(rank->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
+            out->sent = data_sent ? data_sent : rank->sent != 0; /* what has begun cannot be withdrawn */
+            watch_out(rank, 1);
+            return 0;
+        }
+        if (sent < 0) {
+            /* What it sent before it went may still be there to be read: the end is noticed there. */
+            return peer->gone ? -1 : 0;
+        }
+        rank->sent += (size_t)sent;
+    }
+    rank->sent = 0;
+    watch_out(rank, 0);
+    return 1;
+}
+
+/* ---------------------------------------------------------------- receiving */
+
+/* All of the present packet is here. */
+static void body_done(struct tc_rank *rank)
+{
+    rank->in_body = 0;
+    msg_arrival_done(rank->peer, &rank->in);
+}
+
+/* Takes n bytes of the body from the stage, or, if from is NULL, that many have been read to their place. */
+static void take_body(struct tc_rank *rank, const char *from, size_t n)
+{
+    struct msg_in *in = &rank->in;
+    if (from && in->to && rank->got < in->room)
+        memcpy(in->to + rank->got, from, rank->got + n < in->room ? n : in->room - rank->got);
+    rank->got += n;
+    if (rank->got == in->len)
+        body_done(rank);
+}
+
+/* Packets in the stage, until one is not whole. Returns how many began; stops when *enough. */
+static int parse(struct tc_rank *rank, const uint8_t *enough)
+{
+    int n = 0;
+    for (;;) {
+        size_t there = rank->end - rank->begin;
+        const char *at = rank->stage + rank->begin;
+        if (rank->in_body) {
+            size_t want = rank->in.len - rank->got, take = want < there ? want : there;
+            if (take == 0)
+                return n;
+            rank->begin += take;
+            take_body(rank, at, take);
+        } else {
+            struct msg_packet p = {.rest = {0}};
+            uint64_t len;
+            if (there < FRONT_SHORT)
+                return n;
+            memcpy(&len, at, 8);
+            memcpy(&p.head, at + 8, sizeof p.head);
+            size_t front = (p.head.kind & MSG_PKT_MASK) == MSG_PKT_EAGER ? FRONT_SHORT : FRONT_LONG;
+            if (there < front)
+                return n;
+            memcpy(&p, at + 8, front - 8);
+            rank->begin += front;
+            rank->got = 0;
+            rank->in_body = 1;
+            msg_arriving(rank->peer, &p, len, &rank->in);
+            n++;
+            if (len == 0)
+                body_done(rank);
+        }
+        if (rank->fd < 0 || (enough && *enough))
+            return n;
+    }
+}
+
+/* The rest of the body to its place, and what follows it into the stage. 1 something came, 0 nothing, -1 hung up. */
+static int fill(struct tc_rank *rank)
+{
+    char nowhere[16384];
+    struct iovec v[2];
+    int n = 0;
+    size_t direct = 0;
+    if (rank->begin == rank->end)
+        rank->begin = rank->end = 0;
+    else if (rank->begin && rank->end == TC_STAGE) {
+        memmove(rank->stage, rank->stage + rank->begin, rank->end - rank->begin);
+        rank->end -= rank->begin;
+        rank->begin = 0;
+    }
+    if (rank->in_body) { /* then the stage is empty */
+        size_t left = rank->in.len - rank->got, room = rank->got < rank->in.room ? rank->in.room - rank->got : 0;
+        if (rank->in.to && room) {
+            direct = left < room ? left : room;
+            direct = direct < AT_ONCE ? direct : AT_ONCE;
+            v[n++] = (struct iovec){rank->in.to + rank->got, direct};
+        } else {
+            direct = left < sizeof nowhere ? left : sizeof nowhere;
+            v[n++] = (struct iovec){nowhere, direct};
+        }
+        if (direct == left)
+            v[n++] = (struct iovec){rank->stage, TC_STAGE};
+    } else
+        v[n++] = (struct iovec){rank->stage + rank->end, TC_STAGE - rank->end};
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    ssize_t got = recvmsg(rank->fd, &m, MSG_DONTWAIT);
+    if (got < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    if (got == 0)
+        return -1;
+    size_t body = rank->in_body ? ((size_t)got < direct ? (size_t)got : direct) : 0;
+    rank->end += (size_t)got - body;
+    if (body)
+        take_body(rank, NULL, body);
+    return 1;
+}
+
+/* Returns packets, or 1 for a piece of one. */
+static int receive(struct tc_rank *rank, const uint8_t *enough)
+{
+    int n = rank->begin != rank->end ? parse(rank, enough) : 0;
+    for (int round = 0; round < 4 && rank->fd >= 0 && !(enough && *enough); round++) {
+        int came = fill(rank);
+        if (came < 0) {
+            hang_up(rank, "the connection was closed");
+            return n + 1;
+        }
+        if (came == 0)
+            break;
+        n += 1 + parse(rank, enough);
+    }
+    tcp_of(rank->peer->world)->leftover |= rank->begin != rank->end;
+    return n;
+}
+
+static int progress(msg_world *w, const uint8_t *enough)
+{
+    struct tc_world *t = tcp_of(w);
+    int n = 0;
+    if (w->n_ranks - 1 <= TC_FEW) {
+        for (int i = 0; i < w->n_ranks; i++)
+            if (i != w->rank && t->ranks[i].fd >= 0) {
+                n += receive(&t->ranks[i], enough);
+                if (enough && *enough)
+                    break;
+            }
+        return n;
+    }
+    if (t->leftover) { /* read already but not looked at, because somebody had enough */
+        t->leftover = 0;
+        for (int i = 0; i < w->n_ranks; i++)
+            if (i != w->rank && t->ranks[i].begin != t->ranks[i].end) {
+                n += parse(&t->ranks[i], enough);
+                t->leftover |= t->ranks[i].begin != t->ranks[i].end;
+            }
+        if (enough && *enough)
+            return n;
+    }
+    struct epoll_event events[32];
+    int ready = epoll_wait(t->epoll, events, 32, 0);
+    for (int i = 0; i < ready; i++) {
+        struct tc_rank *rank = events[i].data.ptr;
+        if ((events[i].events & ~(uint32_t)EPOLLOUT) && rank->fd >= 0)
+            n += receive(rank, enough);
+        if (enough && *enough)
+            return n;
+    }
+    return n;
+}
+
+static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
+{
+    struct tc_world *t = tcp_of(w);
+    struct epoll_event event;
+    (void)token;
+    epoll_wait(t->epoll, &event, 1, (int)((ns + VK_MS - 1) / VK_MS));
+}
+
+static void wake(msg_world *w, struct msg_token *token)
+{
+    (void)w;
+    (void)token;
+}
+
+static const char *route(struct msg_peer *peer)
+{
+    return rank_of(peer) ? rank_of(peer)->route : "tcp";
+}
+
+const struct msg_channel msg_channel_tcp = {
+    .name = "tcp",
+    .open = tc_open,
+    .close = tc_close,
+    .push = push,
+    .progress = progress,
+    .sleep = channel_sleep,
+    .wake = wake,
+    .route = route,
+};

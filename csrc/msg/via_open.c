@@ -1,0 +1,384 @@
+/*
+ * Opening the `via` channel: NICs, eager buffers, and a connection to every other rank; and closing it.
+ *
+ * All ranks connect at the start, pair by pair, as equals (VipConnectPeerRequest): both sides name the pair, nobody waits for
+ * anybody, and what is lost is repeated by the provider. Pairs are taken in the order of a tournament, where in each round
+ * everybody has another partner, so that both sides come to a pair at about the same time; WINDOW of them are under way at
+ * once, which keeps the number of repeated requests small when 64 ranks share 2 cores.
+ *
+ * The NICs of one job have a name of their own on shm. Ranks of this host are reached through it, all others through the
+ * network device. A local NIC has no thread of its own: on one host nothing needs acknowledging, and 64 more threads
+ * would only be in the way.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "via.h"
+
+#define WINDOW 16
+#define REQUEST_MS 600000 /* of one request: our own deadline comes before */
+#define CLOSE_MS 1000     /* for sends that are not acknowledged yet */
+
+struct address_card {
+    uint8_t host[2][8]; /* of the local, the network NIC */
+    uint8_t len[2];
+    uint8_t failed;
+};
+
+/* ---------------------------------------------------------------- NICs */
+
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    struct vc_port *port = context;
+    if (error->ErrorCode == VIP_ERROR_CONN_LOST) /* what follows from it is seen by the queues */
+        vk_store_release(&port->lost, 1);
+}
+
+static void close_port(struct vc_port *port)
+{
+    vc_cache_fini(port);
+    if (port->slots_handle)
+        VipDeregisterMem(port->nic, port->slots, port->slots_handle);
+    if (port->send_handle)
+        VipDeregisterMem(port->nic, port->send_memory, port->send_handle);
+    if (port->recv_handle)
+        VipDeregisterMem(port->nic, port->recv_memory, port->recv_handle);
+    if (port->send_memory)
+        viakit_free(port->nic, port->send_memory);
+    free(port->recv_memory);
+    free(port->slots);
+    if (port->cq)
+        VipDestroyCQ(port->cq);
+    if (port->ptag)
+        VipDestroyPtag(port->nic, port->ptag);
+    VipCloseNic(port->nic); /* frees what msg_alloc gave out */
+    free(port);
+}
+
+static int failed(msg_world *w, const char *call, VIP_RETURN code)
+{
+    const char *name = viakit_return_name((int)code), *why = viakit_last_error();
+    return msg_fail(w, MSG_ERR_CHANNEL, "%s: %s%s%s", call, name ? name : "failed", *why ? ": " : "", why);
+}
+
+/* Registered memory of the port's own. */
+static int reg(struct vc_port *port, void *memory, size_t len, VIP_MEM_HANDLE *handle)
+{
+    VIP_MEM_ATTRIBUTES attributes = {.Ptag = port->ptag};
+    VIP_RETURN code = VipRegisterMem(port->nic, memory, len, &attributes, handle);
+    return code == VIP_SUCCESS ? 0 : failed(port->world, "VipRegisterMem", code);
+}
+
+static void prepare_slot(struct vc_slot *slot, char *buf, VIP_MEM_HANDLE handle, size_t len)
+{
+    slot->buf = buf;
+    slot->d.CS.SegCount = 1;
+    slot->d.DS[0].Local.Data.Address = buf;
+    slot->d.DS[0].Local.Handle = handle;
+    slot->d.DS[0].Local.Length = (VIP_UINT32)len;
+}
+
+/* Slots, and buffers for sending and receiving. */
+static int make_buffers(struct vc_port *port)
+{
+    msg_world *w = port->world;
+    const msg_policy *p = &w->policy;
+    port->eager_limit = (size_t)(port->index == 0 ? p->eager_limit_local : p->eager_limit);
+    size_t most = port->attributes.MaxTransferSize - sizeof(struct msg_packet);
+    if (port->eager_limit > most)
+        port->eager_limit = most;
+    port->room = (port->eager_limit + sizeof(struct msg_packet) + 63) & ~(size_t)63;
+    if (port->room < 256)
+        port->room = 256;
+    uint64_t credits = (uint64_t)p->pool_bytes / (port->n_ranks * port->room);
+    credits = credits > (uint64_t)p->credits ? (uint64_t)p->credits : credits;
+    uint64_t limit = port->attributes.MaxDescriptorsPerQueue - VC_RESERVE;
+    credits = credits < VC_LEAST_CREDITS ? VC_LEAST_CREDITS : credits > limit ? limit : credits;
+    port->n_recv = (uint32_t)credits + VC_RESERVE;
+    port->recv_bytes = (size_t)port->n_ranks * port->n_recv * port->room;
+    port->n_slots = VC_SEND_SLOTS + VC_RDMA_SLOTS + (size_t)port->n_ranks * port->n_recv;
+    void *slots = NULL, *recv = NULL, *send = NULL;
+    if (posix_memalign(&slots, 4096, port->n_slots * sizeof *port->slots) != 0 ||
+        posix_memalign(&recv, 4096, port->recv_bytes) != 0) {
+        free(slots);
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for %zu bytes of eager buffers", port->recv_bytes);
+    }
+    memset(slots, 0, port->n_slots * sizeof *port->slots);
+    port->slots = slots;
+    port->recv_memory = recv;
+    VIP_RETURN code = viakit_alloc(port->nic, VC_SEND_SLOTS * port->room, &send); /* readable by ranks of this host */
+    if (code != VIP_SUCCESS)
+        return failed(w, "viakit_alloc", code);
+    port->send_memory = send;
+    if (reg(port, slots, port->n_slots * sizeof *port->slots, &port->slots_handle) != 0 ||
+        reg(port, recv, port->recv_bytes, &port->recv_handle) != 0 ||
+        reg(port, send, VC_SEND_SLOTS * port->room, &port->send_handle) != 0)
+        return MSG_ERR_CHANNEL;
+    for (size_t i = 0; i < VC_SEND_SLOTS; i++) {
+        prepare_slot(&port->slots[i], port->send_memory + i * port->room, port->send_handle, port->room);
+        port->slots[i].next = port->free_sends;
+        port->free_sends = &port->slots[i];
+    }
+    port->n_free_sends = VC_SEND_SLOTS;
+    for (size_t i = VC_SEND_SLOTS; i < VC_SEND_SLOTS + VC_RDMA_SLOTS; i++) {
+        port->slots[i].next = port->free_rdma;
+        port->free_rdma = &port->slots[i];
+    }
+    for (size_t i = VC_SEND_SLOTS + VC_RDMA_SLOTS, k = 0; i < port->n_slots; i++, k++)
+        prepare_slot(&port->slots[i], port->recv_memory + k * port->room, port->recv_handle, port->room);
+    return 0;
+}
+
+static int open_port(msg_world *w, int index, const char *device, uint32_t n_ranks)
+{
+    struct vc_world *v = w->at;
+    viakit_nic_options options = {.size = sizeof options};
+    viakit_nic_info info;
+    struct vc_port *port = calloc(1, sizeof *port);
+    if (port == NULL)
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    options.spin_us = -1; /* we spin ourselves */
+    options.no_thread = strncmp(device, "shm", 3) == 0 && w->policy.progress == MSG_PROGRESS_CALLER;
+    port->world = w;
+    port->index = index;
+    port->n_ranks = n_ranks;
+    snprintf(port->device, sizeof port->device, "%s", device);
+    VIP_RETURN code = viakit_open_nic(device, &options, &port->nic);
+    if (code != VIP_SUCCESS) {
+        free(port);
+        return failed(w, device, code);
+    }
+    v->ports[index] = port;
+    VipErrorCallback(port->nic, port, on_error);
+    if ((code = VipQueryNic(port->nic, &port->attributes)) != VIP_SUCCESS)
+        return failed(w, "VipQueryNic", code);
+    if ((code = viakit_query_nic(port->nic, &info)) != VIP_SUCCESS)
+        return failed(w, "viakit_query_nic", code);
+    if ((code = VipCreatePtag(port->nic, &port->ptag)) != VIP_SUCCESS)
+        return failed(w, "VipCreatePtag", code);
+    port->lossless = info.lossless && w->policy.reliability == VIP_SERVICE_RELIABLE_DELIVERY;
+    port->can_read = (port->attributes.RDMAReadSupport & w->policy.reliability) != 0;
+    if (vc_cache_init(port) != 0 || make_buffers(port) != 0)
+        return MSG_ERR_CHANNEL;
+    code = VipCreateCQ(port->nic, (VIP_ULONG)n_ranks * port->n_recv + 1, &port->cq);
+    return code == VIP_SUCCESS ? 0 : failed(w, "VipCreateCQ", code);
+}
+
+/* ---------------------------------------------------------------- VIs */
+
+static int make_rank(struct vc_rank *rank, struct vc_port *port, uint32_t place)
+{
+    VIP_VI_ATTRIBUTES attributes = {
+        .ReliabilityLevel = (VIP_RELIABILITY_LEVEL)port->world->policy.reliability,
+        .MaxTransferSize = port->attributes.MaxTransferSize,
+        .Ptag = port->ptag,
+        .EnableRdmaWrite = VIP_TRUE,
+        .EnableRdmaRead = port->can_read ? VIP_TRUE : VIP_FALSE,
+    };
+    VIP_RETURN code = VipCreateVi(port->nic, &attributes, NULL, port->cq, &rank->vi);
+    if (code != VIP_SUCCESS) {
+        rank->vi = NULL;
+        return failed(port->world, "VipCreateVi", code);
+    }
+    rank->port = port;
+    rank->credits = port->n_recv - VC_RESERVE;
+    rank->recv = port->slots + VC_SEND_SLOTS + VC_RDMA_SLOTS + (size_t)place * port->n_recv;
+    rank->peer->eager_limit = port->eager_limit;
+    for (uint32_t i = 0; i < port->n_recv; i++)
+        if (vc_post_recv(rank, &rank->recv[i]) != 0)
+            return failed(port->world, "VipPostRecv", VIP_ERROR_RESOURCE);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- connecting */
+
+union net_address {
+    VIP_NET_ADDRESS net;
+    uint8_t bytes[4 + 8 + 16];
+};
+
+/* Host, then "this job, from, to". */
+static void name_end(union net_address *a, const uint8_t *host, size_t host_len, const char *job, int from, int to)
+{
+    uint32_t pair[2] = {(uint32_t)from, (uint32_t)to};
+    uint8_t *p = a->bytes + offsetof(VIP_NET_ADDRESS, HostAddress);
+    memset(a, 0, sizeof *a);
+    a->net.HostAddressLen = (VIP_UINT16)host_len;
+    a->net.DiscriminatorLen = 16;
+    memcpy(p, host, host_len);
+    memcpy(p + host_len, job, 8);
+    memcpy(p + host_len + 8, pair, sizeof pair);
+}
+
+/* Who our partner is in a round of a tournament of n (made even by one who has nobody). -1: no one. */
+static int partner_in(int round, int rank, int n)
+{
+    int all = n + n % 2, circle = all - 1;
+    int partner = rank == circle ? (int)((int64_t)round * (all / 2) % circle) : ((round - rank) % circle + circle) % circle;
+    if (partner == rank)
+        partner = circle;
+    return partner < n ? partner : -1;
+}
+
+static int ask(msg_world *w, int rank, const struct address_card *cards)
+{
+    struct vc_rank *r = &((struct vc_world *)w->at)->ranks[rank];
+    int k = r->port->index;
+    union net_address local, remote;
+    name_end(&local, cards[w->rank].host[k], cards[w->rank].len[k], w->job, w->rank, rank);
+    name_end(&remote, cards[rank].host[k], cards[rank].len[k], w->job, rank, w->rank);
+    VIP_RETURN code = VipConnectPeerRequest(r->vi, &local.net, &remote.net, REQUEST_MS);
+    return code == VIP_SUCCESS ? 0 : failed(w, "VipConnectPeerRequest", code);
+}
+
+/* Are those under way connected? Returns how many more are, or a negative error. */
+static int collect(msg_world *w, int *under_way, int *n)
+{
+    struct vc_world *v = w->at;
+    int done = 0;
+    for (int i = 0; i < *n;) {
+        VIP_VI_ATTRIBUTES attributes;
+        VIP_RETURN code = VipConnectPeerDone(v->ranks[under_way[i]].vi, &attributes);
+        if (code == VIP_SUCCESS) {
+            under_way[i] = under_way[--*n];
+            done++;
+        } else if (code == VIP_NOT_DONE)
+            i++;
+        else {
+            failed(w, "VipConnectPeerDone", code);
+            return -1;
+        }
+    }
+    return done;
+}
+
+static int connect_ranks(msg_world *w, const msg_options *o, const struct address_card *cards)
+{
+    struct vc_world *v = w->at;
+    int under_way[WINDOW], n = 0, rounds = w->n_ranks + w->n_ranks % 2 - 1;
+    uint64_t deadline = vk_now() + (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000) * VK_MS;
+    for (int round = 0, done = 0; round < rounds || n;) {
+        while (round < rounds && n < WINDOW) {
+            int partner = partner_in(round++, w->rank, w->n_ranks);
+            if (partner < 0)
+                continue;
+            if (ask(w, partner, cards) != 0)
+                return MSG_ERR_CHANNEL;
+            under_way[n++] = partner;
+        }
+        if ((done = collect(w, under_way, &n)) < 0)
+            return MSG_ERR_CHANNEL;
+        for (int i = 0; i < 2; i++)
+            if (v->ports[i] && vk_load_acquire(&v->ports[i]->lost))
+                return msg_fail(w, MSG_ERR_PROC_FAILED, "a rank died while the ranks were connecting");
+        if (done == 0 && vk_now() > deadline)
+            return msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not be connected in time: is it running?", under_way[0]);
+        if (done == 0 && w->interrupt && w->interrupt(w->interrupt_context))
+            return msg_fail(w, MSG_INTERRUPTED, "opening was interrupted");
+        if (done == 0)
+            sched_yield();
+    }
+    return 0;
+}
+
+/* Everything that concerns only ourselves. */
+static int open_ports(msg_world *w, const msg_options *o)
+{
+    struct vc_world *v = w->at;
+    char name[64];
+    uint32_t n[2] = {(uint32_t)w->n_local - 1, (uint32_t)(w->n_ranks - w->n_local)}, place[2] = {0, 0};
+    snprintf(name, sizeof name, "shm:msg-%.16s", w->job);
+    if (n[0] && open_port(w, 0, o->local_device ? o->local_device : name, n[0]) != 0)
+        return MSG_ERR_CHANNEL;
+    if (n[1] && o->network_device == NULL)
+        return msg_fail(w, MSG_ERR_CHANNEL, "ranks are on several hosts: a network device is needed, such as eth:eth0 or "
+                                            "udp:ADDRESS");
+    if (n[1] && open_port(w, 1, o->network_device, n[1]) != 0)
+        return MSG_ERR_CHANNEL;
+    for (int i = 0; i < w->n_ranks; i++) {
+        int k = w->peers[i].host != w->peers[w->rank].host;
+        v->ranks[i].peer = &w->peers[i];
+        w->peers[i].at = &v->ranks[i];
+        if (i != w->rank && make_rank(&v->ranks[i], v->ports[k], place[k]++) != 0)
+            return MSG_ERR_CHANNEL;
+    }
+    return 0;
+}
+
+int vc_open(msg_world *w, const msg_options *o)
+{
+    struct vc_world *v = calloc(1, sizeof *v);
+    struct address_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine = {.failed = 0};
+    w->at = v;
+    if (v)
+        v->ranks = calloc((size_t)w->n_ranks, sizeof *v->ranks);
+    int code = v && v->ranks && cards ? open_ports(w, o) : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    mine.failed = code != 0;
+    for (int i = 0; i < 2 && code == 0; i++)
+        if (v->ports[i] && v->ports[i]->attributes.NicAddressLen <= sizeof mine.host[i]) {
+            mine.len[i] = (uint8_t)v->ports[i]->attributes.NicAddressLen;
+            memcpy(mine.host[i], v->ports[i]->attributes.LocalNicAddress, mine.len[i]);
+        }
+    int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
+    for (int i = 0; code == 0 && gathered == 0 && i < w->n_ranks; i++)
+        if (cards[i].failed)
+            code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not open its NIC", i);
+    code = code ? code : gathered;
+    if (code == 0)
+        code = connect_ranks(w, o, cards);
+    free(cards);
+    if (code)
+        vc_close(w);
+    return code;
+}
+
+/* ---------------------------------------------------------------- closing */
+
+/* Sends that the other side has not acknowledged would be lost with the connection. */
+static void drain(struct vc_world *v, int n_ranks)
+{
+    uint64_t deadline = vk_now() + CLOSE_MS * VK_MS;
+    for (int i = 0; i < n_ranks; i++) {
+        struct vc_rank *rank = &v->ranks[i];
+        while (rank->vi && rank->n_outstanding && !rank->peer->gone && vk_now() < deadline) {
+            vc_reap(rank);
+            if (rank->n_outstanding)
+                sched_yield();
+        }
+    }
+}
+
+static void destroy_rank(struct vc_rank *rank)
+{
+    VIP_DESCRIPTOR *d;
+    if (rank->vi == NULL)
+        return;
+    VipDisconnect(rank->vi);
+    do /* flushed descriptors have to be taken back */
+        d = NULL;
+    while (VipSendDone(rank->vi, &d) != VIP_INVALID_PARAMETER && d);
+    do
+        d = NULL;
+    while (VipRecvDone(rank->vi, &d) != VIP_INVALID_PARAMETER && d);
+    VipDestroyVi(rank->vi);
+    rank->vi = NULL;
+}
+
+void vc_close(msg_world *w)
+{
+    struct vc_world *v = w->at;
+    if (v == NULL)
+        return;
+    if (v->ranks)
+        drain(v, w->n_ranks);
+    for (int i = 0; v->ranks && i < w->n_ranks; i++)
+        destroy_rank(&v->ranks[i]);
+    for (int i = 0; i < 2; i++)
+        if (v->ports[i])
+            close_port(v->ports[i]);
+    free(v->ranks);
+    free(v);
+    w->at = NULL;
+}

@@ -1,0 +1,128 @@
+/* Messages as they should be: every size, mode and way, order, wildcards. */
+#include "msg_cases.h"
+
+#include "check.h"
+
+#define OK(call)                                                                                        \
+    do {                                                                                                \
+        int check_code = (call);                                                                        \
+        if (check_code != MSG_SUCCESS)                                                                  \
+            FAIL("%s: %s (%s)", #call, msg_error_name(check_code), msg_last_error(w));                  \
+    } while (0)
+
+void case_alone(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    char a[100], b[100];
+    msg_status s;
+    msg_request *r;
+    CHECK_EQ(rank, 0);
+    CHECK_EQ(n_ranks, 1);
+    job_fill(a, sizeof a, 1);
+    OK(msg_send(w, 3, a, sizeof a, 0, 5, MSG_STANDARD));
+    OK(msg_recv(w, 3, b, sizeof b, MSG_ANY_SOURCE, MSG_ANY_TAG, &s));
+    CHECK_EQ(s.source, 0);
+    CHECK_EQ(s.tag, 5);
+    CHECK_EQ(s.len, sizeof a);
+    CHECK(job_holds(b, sizeof b, 1));
+    OK(msg_irecv(w, 3, b, sizeof b, 0, 6, &r));
+    CHECK_EQ(msg_test(w, &r, &s), MSG_PENDING);
+    OK(msg_send(w, 3, a, 10, 0, 6, MSG_SYNCHRONOUS));
+    OK(msg_wait(w, &r, &s, MSG_FOREVER));
+    CHECK(r == NULL);
+    CHECK_EQ(s.len, 10);
+}
+
+static const size_t sizes[] = {0,    1,    7,    8,     16,    17,    56,     57,     63,      64,     65,     255,    1016,
+                               1023, 1024, 4096, 8191,  8192,  8193,  16383,  16384,  16385,   65536,  100001, 262144, 1048576,
+                               1048577, 4194304};
+#define N_SIZES (sizeof sizes / sizeof *sizes)
+
+static void send_and_receive(msg_world *w, int rank, char *buf, size_t len, int mode, int early)
+{
+    unsigned seed = (unsigned)(len + (size_t)mode);
+    msg_status s;
+    if (rank == 0) {
+        job_fill(buf + 64, len, seed);
+        if (early) {
+            msg_request *r;
+            OK(msg_isend(w, 1, buf + 64, len, 1, mode, (msg_mode)mode, &r));
+            OK(msg_send(w, 1, NULL, 0, 1, 99, MSG_STANDARD)); /* overtaken by nothing: when this is there, so is that */
+            OK(msg_wait(w, &r, &s, MSG_FOREVER));
+            CHECK_EQ(s.error, MSG_SUCCESS);
+        } else
+            OK(msg_send(w, 1, buf + 64, len, 1, mode, (msg_mode)mode));
+        OK(msg_recv(w, 1, NULL, 0, 1, 7, NULL));
+    } else {
+        memset(buf, 0x5A, len + 128);
+        if (early)
+            OK(msg_recv(w, 1, NULL, 0, 0, 99, NULL));
+        OK(msg_recv(w, 1, buf + 64, len, 0, mode, &s));
+        CHECK_EQ(s.len, len);
+        CHECK_EQ(s.source, 0);
+        CHECK_EQ(s.tag, mode);
+        CHECK(job_holds(buf + 64, len, seed));
+        for (int i = 0; i < 64; i++)
+            CHECK(buf[i] == 0x5A && buf[64 + len + (size_t)i] == 0x5A);
+        OK(msg_send(w, 1, NULL, 0, 0, 7, MSG_STANDARD));
+    }
+}
+
+void case_sizes(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    size_t most = sizes[N_SIZES - 1];
+    char *buf = malloc(most + 128), *attached = malloc(most + MSG_BSEND_OVERHEAD);
+    void *mapped = NULL;
+    (void)n_ranks;
+    CHECK(buf && attached);
+    OK(msg_buffer_attach(w, attached, most + MSG_BSEND_OVERHEAD));
+    OK(msg_alloc(w, most + 128, &mapped));
+    for (size_t i = 0; i < N_SIZES; i++)
+        for (int early = 0; early < 2; early++)
+            for (int mode = 0; mode <= MSG_READY; mode++)
+                send_and_receive(w, rank, mode == MSG_SYNCHRONOUS ? mapped : buf, sizes[i], mode, early);
+    void *back;
+    size_t len;
+    OK(msg_buffer_detach(w, &back, &len));
+    CHECK(back == attached && len == most + MSG_BSEND_OVERHEAD);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_requests_now), 0);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_now), 0);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_bytes_now), 0);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_posted_now), 0);
+    if (rank == 0)
+        CHECK(job_counter(w, MSG_COUNTER_rendezvous_sent) > 0);
+    OK(msg_free(w, mapped));
+    free(buf);
+    free(attached);
+}
+
+void case_sizes_rget(msg_world **world, int rank, int n_ranks)
+{
+    case_sizes(world, rank, n_ranks);
+}
+
+void case_sizes_r3(msg_world **world, int rank, int n_ranks)
+{
+    case_sizes(world, rank, n_ranks);
+    CHECK_EQ(job_counter(*world, MSG_COUNTER_rput), 0);
+}
+
+void case_ring(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    int next = (rank + 1) % n_ranks, previous = (rank + n_ranks - 1) % n_ranks;
+    static const size_t lens[] = {8, 20000, 300000};
+    for (size_t k = 0; k < 3; k++)
+        for (int round = 0; round < 20; round++) {
+            char *a = malloc(lens[k]), *b = malloc(lens[k]);
+            msg_status s;
+            job_fill(a, lens[k], (unsigned)(rank * 100 + round));
+            OK(msg_sendrecv(w, 2, a, lens[k], next, round, b, lens[k], previous, round, &s));
+            CHECK_EQ(s.source, previous);
+            CHECK_EQ(s.len, lens[k]);
+            CHECK(job_holds(b, lens[k], (unsigned)(previous * 100 + round)));
+            free(a);
+            free(b);
+        }
+}

@@ -1,0 +1,251 @@
+#include "msg_job.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "check.h"
+
+#define MAX_RANKS 128
+
+struct rank {
+    const job *job;
+    job_main main;
+    int rank, socket;
+    pthread_t thread;
+};
+
+static __thread const struct rank *me;
+
+/* ---------------------------------------------------------------- the exchange */
+
+static int read_all(int fd, void *to, size_t len)
+{
+    for (size_t got = 0; got < len;) {
+        ssize_t n = read(fd, (char *)to + got, len - got);
+        if (n <= 0 && errno != EINTR)
+            return -1;
+        got += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+static int write_all(int fd, const void *from, size_t len)
+{
+    for (size_t sent = 0; sent < len;) {
+        ssize_t n = send(fd, (const char *)from + sent, len - sent, MSG_NOSIGNAL);
+        if (n <= 0 && errno != EINTR)
+            return -1;
+        sent += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+static int exchange(void *context, const void *mine, size_t len, void *all)
+{
+    const struct rank *r = context;
+    uint32_t size = (uint32_t)len;
+    if (write_all(r->socket, &size, sizeof size) != 0 || write_all(r->socket, mine, len) != 0)
+        return -1;
+    return read_all(r->socket, all, len * (size_t)r->job->n_ranks);
+}
+
+void job_meet(void)
+{
+    char all[MAX_RANKS], mine = 0;
+    CHECK_EQ(exchange((void *)(uintptr_t)me, &mine, 1, all), 0);
+}
+
+/* The other end: collects a blob from each rank that is left, sends all of them to each, until all have hung up. */
+static void serve(int n, int *sockets)
+{
+    static char blobs[MAX_RANKS * 4096];
+    int alive = n;
+    while (alive > 0) {
+        uint32_t len = 0;
+        for (int i = 0; i < n; i++) {
+            if (sockets[i] < 0)
+                continue;
+            if (read_all(sockets[i], &len, sizeof len) != 0 || len > 4096 ||
+                read_all(sockets[i], blobs + (size_t)i * len, len) != 0) {
+                close(sockets[i]);
+                sockets[i] = -1;
+                alive--;
+            }
+        }
+        for (int i = 0; i < n; i++)
+            if (sockets[i] >= 0)
+                write_all(sockets[i], blobs, (size_t)len * (size_t)n);
+    }
+}
+
+/* ---------------------------------------------------------------- ranks */
+
+int job_open(const char *policy, msg_world **world, char *error)
+{
+    const job *j = me->job;
+    msg_policy p = *msg_policy_find(strcmp(j->link, "tcp") == 0 ? "tcp" : "via");
+    char host[32], device[64];
+    msg_options o = {.size = sizeof o,
+                     .rank = me->rank,
+                     .n_ranks = j->n_ranks,
+                     .policy = &p,
+                     .exchange = exchange,
+                     .exchange_context = (void *)(uintptr_t)me,
+                     .threads = j->threads,
+                     .open_timeout_ms = CHECK_WAIT_S * 2000};
+    if (j->policy && msg_policy_parse(&p, j->policy, error) != 0)
+        return MSG_ERR_ARG;
+    if (policy && msg_policy_parse(&p, policy, error) != 0)
+        return MSG_ERR_ARG;
+    if (j->hosts) {
+        snprintf(host, sizeof host, "host %d", me->rank % j->hosts);
+        o.host = host;
+        snprintf(device, sizeof device, "shm:test-net-%d", (int)(strcmp(j->link, "loop") ? getppid() : getpid()));
+        o.network_device = device;
+        if (strcmp(j->link, "tcp") == 0)
+            o.address = "127.0.0.1";
+    }
+    if (strcmp(j->link, "loop") == 0)
+        o.local_device = "loop:test";
+    return msg_world_open(&o, world, error);
+}
+
+static void *run_rank(void *argument)
+{
+    char error[MSG_ERROR_LEN] = "";
+    msg_world *world = NULL;
+    me = argument;
+    int code = job_open(NULL, &world, error);
+    if (code)
+        FAIL("rank %d: msg_world_open: %s: %s", me->rank, msg_error_name(code), error);
+    me->main(&world, me->rank, me->job->n_ranks);
+    if (world) {
+        code = msg_world_close(world, CHECK_WAIT_S * 1000);
+        if (code)
+            FAIL("rank %d: msg_world_close: %s", me->rank, msg_error_name(code));
+    }
+    return NULL;
+}
+
+static void run_threads(const job *j, struct rank *ranks, int *sockets)
+{
+    for (int i = 0; i < j->n_ranks; i++)
+        CHECK_EQ(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    /* nobody hangs up before the end, so the server has a thread as well: ours, until all ranks have ended */
+    for (;;) {
+        struct pollfd fds[MAX_RANKS];
+        static char blobs[MAX_RANKS * 4096];
+        uint32_t len = 0;
+        for (int i = 0; i < j->n_ranks; i++)
+            fds[i] = (struct pollfd){.fd = sockets[i], .events = POLLIN};
+        int ended = 0;
+        for (int i = 0; i < j->n_ranks && !ended; i++) {
+            while (poll(&fds[i], 1, 20) == 0) {
+                if (pthread_tryjoin_np(ranks[i].thread, NULL) == 0) {
+                    ended = 1;
+                    break;
+                }
+            }
+            if (ended) {
+                for (int k = 0; k < j->n_ranks; k++)
+                    if (k != i)
+                        pthread_join(ranks[k].thread, NULL);
+                return;
+            }
+            CHECK_EQ(read_all(sockets[i], &len, sizeof len), 0);
+            CHECK(len <= 4096);
+            CHECK_EQ(read_all(sockets[i], blobs + (size_t)i * len, len), 0);
+        }
+        for (int i = 0; i < j->n_ranks; i++)
+            CHECK_EQ(write_all(sockets[i], blobs, (size_t)len * (size_t)j->n_ranks), 0);
+    }
+}
+
+static void run_processes(const job *j, struct rank *ranks, int *sockets)
+{
+    pid_t pids[MAX_RANKS];
+    fflush(stdout);
+    for (int i = 0; i < j->n_ranks; i++) {
+        pids[i] = fork();
+        CHECK(pids[i] >= 0);
+        if (pids[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            check_deadline(300);
+            for (int k = 0; k < j->n_ranks; k++) {
+                close(sockets[k]);
+                if (k != i)
+                    close(ranks[k].socket);
+            }
+            run_rank(&ranks[i]);
+            CHECK_NOTHING_LEFT();
+            exit(0);
+        }
+    }
+    for (int i = 0; i < j->n_ranks; i++)
+        close(ranks[i].socket);
+    serve(j->n_ranks, sockets);
+    int bad = 0;
+    for (int i = 0; i < j->n_ranks; i++) {
+        int status = 0;
+        CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);
+        if (status != 0 && !(j->may_die >> i & 1)) {
+            fprintf(stderr, "[%s] rank %d ended with status 0x%x\n", check_context, i, status);
+            bad = 1;
+        }
+    }
+    if (bad)
+        exit(1);
+}
+
+void job_run(const job *j, job_main main)
+{
+    struct rank ranks[MAX_RANKS];
+    int sockets[MAX_RANKS];
+    for (int i = 0; i < j->n_ranks; i++) {
+        int pair[2];
+        CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+        sockets[i] = pair[0];
+        ranks[i] = (struct rank){.job = j, .main = main, .rank = i, .socket = pair[1]};
+    }
+    if (strcmp(j->link, "loop") == 0) {
+        run_threads(j, ranks, sockets);
+        for (int i = 0; i < j->n_ranks; i++) {
+            close(sockets[i]);
+            close(ranks[i].socket);
+        }
+    } else
+        run_processes(j, ranks, sockets);
+    CHECK_NOTHING_LEFT();
+}
+
+/* ---------------------------------------------------------------- patterns */
+
+static inline unsigned char pattern(size_t i, unsigned seed)
+{
+    return (unsigned char)((i * 2654435761u + seed * 40503u) >> 8 ^ i ^ seed);
+}
+
+void job_fill(void *buf, size_t len, unsigned seed)
+{
+    for (size_t i = 0; i < len; i++)
+        ((unsigned char *)buf)[i] = pattern(i, seed);
+}
+
+int job_holds(const void *buf, size_t len, unsigned seed)
+{
+    for (size_t i = 0; i < len; i++)
+        if (((const unsigned char *)buf)[i] != pattern(i, seed))
+            return 0;
+    return 1;
+}
+
+uint64_t job_counter(msg_world *world, msg_counter counter)
+{
+    uint64_t values[MSG_N_COUNTERS];
+    msg_counters(world, values);
+    return values[counter];
+}

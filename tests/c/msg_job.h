@@ -1,0 +1,38 @@
+/*
+ * msg_job.h - jobs for tests of the message engine: n ranks as forked processes (or threads, where the link is loop), with an
+ * exchange through the process that started them.
+ */
+#ifndef MSG_JOB_H
+#define MSG_JOB_H
+
+#include "msg/msg.h"
+#include "msg/policy.h"
+
+typedef struct {
+    const char *link; /* "shm", "loop", "tcp" */
+    int n_ranks;
+    const char *policy; /* on top of the link's own, as msg_policy_parse takes it; NULL: nothing */
+    int threads;        /* worlds opened for several threads */
+    int may_die;        /* bit r: rank r may end in any way */
+    int hosts;          /* pretend that ranks are on so many hosts, round robin; 0: one */
+} job;
+
+/* What each rank does; it returns when all is well. The world is open, and is closed afterwards unless *world was set to NULL. */
+typedef void (*job_main)(msg_world **world, int rank, int n_ranks);
+
+/* Runs it and fails the test if a rank fails. */
+void job_run(const job *j, job_main main);
+
+/* Opens the world of a rank of the running job once more (all ranks must), for tests of opening itself. */
+int job_open(const char *policy, msg_world **world, char *error);
+
+/* All ranks meet; nobody goes on before all have come. Outside the engine, so that it proves nothing about it. */
+void job_meet(void);
+
+/* A pattern that depends on the seed, and its check. */
+void job_fill(void *buf, size_t len, unsigned seed);
+int job_holds(const void *buf, size_t len, unsigned seed);
+
+uint64_t job_counter(msg_world *world, msg_counter counter);
+
+#endif
