@@ -77,8 +77,8 @@ static inline size_t msg_packet_len(const struct msg_packet *p)
 struct msg_out {
     struct msg_out *next;
     struct msg_packet packet;
-    const char *data; /* behind the packet; of a DATA packet all that is left, which the channel may cut */
-    size_t len, sent; /* bytes of it; how many are taken already */
+    const char *data;     /* behind the packet; of a DATA packet all that is left, which the channel may cut */
+    size_t len, sent;     /* bytes of it; how many are taken already */
     msg_request *request; /* told by msg_out_taken */
 };
 
@@ -90,7 +90,7 @@ struct msg_link {
 
 /* All entries with one (context, source, tag), in order: what a receive names, or a message offers. */
 struct msg_lane {
-    struct msg_link list; /* sentinel */
+    struct msg_link list;  /* sentinel */
     struct msg_lane *next; /* in its bucket, or free */
     int32_t context, source, tag;
 };
@@ -121,13 +121,13 @@ struct msg_request {
     uint64_t id, sequence; /* sequence: order of posting */
     msg_world *world;
     void *buf;
-    size_t len;      /* of buf */
-    size_t want;     /* rendezvous: bytes to move ... */
-    size_t started;  /* ... handed to the channel ... */
-    size_t moved;    /* ... done */
+    size_t len;     /* of buf */
+    size_t want;    /* rendezvous: bytes to move ... */
+    size_t started; /* ... handed to the channel ... */
+    size_t moved;   /* ... done */
     uint64_t remote_id, address;
-    void *registered;     /* the channel's hold on buf */
-    msg_request *moving;  /* next of those with data still to be handed over (world->moving) */
+    void *registered;    /* the channel's hold on buf */
+    msg_request *moving; /* next of those with data still to be handed over (world->moving) */
     uint32_t handle;
     int32_t context, peer, tag;
     uint8_t kind, flags, complete, how;
@@ -150,11 +150,11 @@ struct msg_message {
     msg_world *world;
     struct msg_packet packet; /* its first */
     int32_t source;
-    uint8_t arriving; /* 1: data is still coming in (tcp); 2: and will not, its sender died ... */
-    uint8_t taken;    /* out of the queue: by msg_mprobe, or by a receive */
-    size_t len;       /* bytes of data, or announced */
-    char *data;       /* `small`, or malloc'ed; NULL: announced only */
-    msg_request *to;  /* ... and then goes here */
+    uint8_t arriving;  /* 1: data is still coming in (tcp); 2: and will not, its sender died ... */
+    uint8_t taken;     /* out of the queue: by msg_mprobe, or by a receive */
+    size_t len;        /* bytes of data, or announced */
+    char *data;        /* `small`, or malloc'ed; NULL: announced only */
+    msg_request *to;   /* ... and then goes here */
     msg_request *from; /* a message to oneself: the send request that still has the data, or waits for the match */
     struct msg_message *next;
     char small[MSG_INLINE];
@@ -162,9 +162,9 @@ struct msg_message {
 
 /* Where data that a channel receives piece by piece is to go. */
 struct msg_in {
-    char *to;      /* NULL: nowhere, it is read and dropped */
-    size_t room;   /* bytes beyond are dropped */
-    size_t len;    /* bytes that will come */
+    char *to;    /* NULL: nowhere, it is read and dropped */
+    size_t room; /* bytes beyond are dropped */
+    size_t len;  /* bytes that will come */
     msg_request *request;
     msg_message *message;
     struct msg_packet packet;
@@ -178,13 +178,13 @@ struct msg_peer {
     msg_world *world;
     uint64_t host; /* equal on one host */
     int rank;
-    int state;       /* msg_peer_state */
-    uint8_t gone;    /* nothing can be sent to it any more: it has failed, or left and hung up */
-    uint8_t off;     /* it asked us not to send eagerly */
+    int state;        /* msg_peer_state */
+    uint8_t gone;     /* nothing can be sent to it any more: it has failed, or left and hung up */
+    uint8_t off;      /* it asked us not to send eagerly */
     uint8_t told_off; /* we asked it */
     uint8_t on_busy_list;
     size_t eager_limit;
-    size_t n_short; /* fewer bytes than this may go by push_short */
+    size_t n_short;                    /* fewer bytes than this may go by push_short */
     const struct msg_channel *channel; /* NULL: ourselves */
     void *at;                          /* the channel's own */
     struct msg_out *queue, **queue_end;
@@ -216,7 +216,7 @@ struct msg_world {
 
     struct msg_buffer *attached;
     int n_failed, n_left, unacknowledged; /* ranks; unacknowledged: failures that receives from anybody must report */
-    int n_local, crowded; /* ranks on this host; more of them than cores */
+    int n_local, crowded;                 /* ranks on this host; more of them than cores */
     int closing;
     unsigned fork_epoch;
     int threads;
@@ -224,7 +224,7 @@ struct msg_world {
     pthread_cond_t changed; /* something completed: for calls that leave progress to the thread */
     pthread_t thread;
     int has_thread, stop_thread, n_sleeping;
-    uint64_t n_completed; /* free-running */
+    uint64_t n_completed;  /* free-running */
     const uint8_t *enough; /* the present wait is over when this is non-zero; NULL: the channel cannot know */
     int (*interrupt)(void *);
     void *interrupt_context;
@@ -323,7 +323,8 @@ static inline int msg_peer_error(const struct msg_peer *p)
 /* ---------------------------------------------------------------- send.c, recv.c, wait.c, bsend.c */
 
 int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag);
-int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode, msg_request **r);
+int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
+                   msg_request **r);
 int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **r);
 int msg_step(msg_world *w);
 /* Waits, with the lock held on entry and return, until done(argument) is true. */

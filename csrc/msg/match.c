@@ -213,9 +213,9 @@ int msg_add_early(msg_world *w, msg_message *m)
 {
     struct msg_lane *lanes[MSG_VIEWS];
     for (int view = 0; view < MSG_VIEWS; view++) {
-        lanes[view] = find_or_make(w, &w->early, m->packet.head.context,
-                                   view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : m->source,
-                                   view & MSG_VIEW_ANY_TAG ? MSG_ANY_TAG : m->packet.head.tag);
+        lanes[view] =
+            find_or_make(w, &w->early, m->packet.head.context, view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : m->source,
+                         view & MSG_VIEW_ANY_TAG ? MSG_ANY_TAG : m->packet.head.tag);
         if (lanes[view] == NULL) {
             while (view-- > 0)
                 list_remove(&m->views[view]);

@@ -70,26 +70,29 @@ const char *msg_error_text(int code); /* one sentence; NULL likewise */
 
 #define MSG_ANY_SOURCE (-2)
 #define MSG_ANY_TAG (-1)
-#define MSG_PROC_NULL (-3)     /* sending there and receiving from there completes at once, with nothing */
-#define MSG_MAX_CONTEXT 65535  /* contexts are the caller's to choose; no two communicators alive share one */
-#define MSG_ERROR_LEN 256      /* bytes of an error text */
+#define MSG_PROC_NULL (-3)    /* sending there and receiving from there completes at once, with nothing */
+#define MSG_MAX_CONTEXT 65535 /* contexts are the caller's to choose; no two communicators alive share one */
+#define MSG_ERROR_LEN 256     /* bytes of an error text */
 #define MSG_FOREVER INT64_C(-1)
 
 /* Send modes, as MPI's: Send, Ssend, Bsend, Rsend. */
 typedef enum { MSG_STANDARD = 0, MSG_SYNCHRONOUS = 1, MSG_BUFFERED = 2, MSG_READY = 3 } msg_mode;
 
 typedef struct msg_world msg_world;
-typedef struct msg_request msg_request; /* one operation under way; from a pool, freed by the call that reports its end */
-typedef struct msg_message msg_message; /* a message taken out of the queue by msg_mprobe, to be received by msg_mrecv */
-struct msg_policy;                      /* policy.h */
+typedef struct msg_request
+    msg_request; /* one operation under way; from a pool, freed by the call that reports its end */
+typedef struct msg_message
+    msg_message;   /* a message taken out of the queue by msg_mprobe, to be received by msg_mrecv */
+struct msg_policy; /* policy.h */
 
 typedef struct {
-    int source;    /* rank; MSG_PROC_NULL for such a receive; of a send: the destination */
+    int source; /* rank; MSG_PROC_NULL for such a receive; of a send: the destination */
     int tag;
     int error;     /* MSG_SUCCESS or what went wrong with this operation */
     int cancelled; /* 1: msg_cancel took effect; nothing was received */
-    size_t len;    /* bytes received (of a truncated message: bytes that fitted), or sent, or, from a probe, of the message */
-    uint64_t id;   /* of the request; equals msg_request_id() */
+    size_t
+        len; /* bytes received (of a truncated message: bytes that fitted), or sent, or, from a probe, of the message */
+    uint64_t id; /* of the request; equals msg_request_id() */
 } msg_status;
 
 /* ---------------------------------------------------------------- opening and closing */
@@ -110,7 +113,7 @@ typedef struct {
     const char *host;           /* NULL: made of the machine's boot id and the network namespace */
     const char *local_device;   /* channel via: "shm:NAME" or "loop:NAME"; NULL: "shm:" and a name drawn for this job */
     const char *network_device; /* channel via: "eth:IFNAME", "udp:ADDRESS"; NULL: none, all ranks must share a host */
-    const char *address;        /* channel tcp: numeric IPv4 or IPv6 address of this host that the others can reach; NULL:
+    const char *address; /* channel tcp: numeric IPv4 or IPv6 address of this host that the others can reach; NULL:
                                  * 127.0.0.1 if all ranks share a host, else the address that routes to the others */
 
     int threads;             /* 1: calls may come from several threads at once */
@@ -158,8 +161,8 @@ int msg_irecv(msg_world *world, int context, void *buf, size_t len, int src, int
  * error is returned and stands in status, which may be NULL. */
 int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode);
 int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status);
-int msg_sendrecv(msg_world *world, int context, const void *sendbuf, size_t send_len, int dst, int send_tag, void *recvbuf,
-                 size_t recv_len, int src, int recv_tag, msg_status *status);
+int msg_sendrecv(msg_world *world, int context, const void *sendbuf, size_t send_len, int dst, int send_tag,
+                 void *recvbuf, size_t recv_len, int src, int recv_tag, msg_status *status);
 
 /* A buffer for buffered sends; detach waits until all of it is sent and gives it back. A message takes its length
  * and at most MSG_BSEND_OVERHEAD bytes of it. */
@@ -221,7 +224,8 @@ void msg_set_interrupt(msg_world *world, int (*check)(void *context), void *cont
  * A rank that dies: operations under way with it end with MSG_ERR_PROC_FAILED, within a second on one host; receives from
  * MSG_ANY_SOURCE that are posted or will be posted end so, too, until msg_failures_ack() says that the caller knows
  * (nobody can know whose message they waited for). Everything else goes on. */
-int msg_failures(msg_world *world, int *ranks, int room); /* number of ranks known to have died; at most room are listed */
+int msg_failures(msg_world *world, int *ranks,
+                 int room); /* number of ranks known to have died; at most room are listed */
 void msg_failures_ack(msg_world *world);
 
 /* ---------------------------------------------------------------- memory, one-sided writes

@@ -34,13 +34,16 @@ static const msg_policy table[] = {
     {DEFAULTS.name = "via", .channel = "via", .source = "viakit: eager with credits, rendezvous by RDMA write"},
     {TCP, .name = "tcp", .source = "viakit: the same engine over sockets, straight into the receiver's buffer"},
     {TCP, .name = "mpich-p4", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(32),
-     .source = "001, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, P4_SOCKBUFSIZE 32 kB by default, "
-               "rendezvous above 128000 bytes; section 7: all messages are received into a buffer and copied out. (000, 4.2, of 1.1.2: "
+     .source = "001, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, P4_SOCKBUFSIZE 32 kB by "
+               "default, "
+               "rendezvous above 128000 bytes; section 7: all messages are received into a buffer and copied out. "
+               "(000, 4.2, of 1.1.2: "
                "socket buffers of 4096 bytes.)"},
     {TCP, .name = "mpich-p4-tuned", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(256),
      .source = "001, 4.1: P4_SOCKBUFSIZE raised from 32 to 256 kB, from 75 to 400 Mbit/s"},
     {TCP, .name = "lam-c2c", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24,
-     .source = "000, 4.2: LAM client to client, short messages below 64 kB, socket buffers of that length and an envelope, the rest of "
+     .source = "000, 4.2: LAM client to client, short messages below 64 kB, socket buffers of that length and an "
+               "envelope, the rest of "
                "a long message after an acknowledgement; 001, 3.2: with -O, no conversion of data"},
     {TCP, .name = "lam-c2c-convert", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24, .convert = 1,
      .source = "001, 4.2: LAM without -O on a homogeneous cluster, 350 instead of nearly 550 Mbit/s"},
@@ -51,26 +54,31 @@ static const msg_policy table[] = {
     {TCP, .name = "mpi-pro-tuned", .eager_limit = KIB(128), .progress = MSG_PROGRESS_THREAD,
      .source = "001, 4.3: tcp_long raised to 128 kB"},
     {TCP, .name = "mp_lite", .eager_limit = NO_RENDEZVOUS, .socket_buffer = -1, .progress = MSG_PROGRESS_SIGNAL,
-     .source = "001, 3.4: MP_Lite 2.3, SIGIO keeps data flowing through socket buffers of the greatest length allowed; no handshake "
+     .source = "001, 3.4: MP_Lite 2.3, SIGIO keeps data flowing through socket buffers of the greatest length allowed; "
+               "no handshake "
                "for long messages is mentioned"},
     {TCP, .name = "pvm", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1, .route = MSG_ROUTE_DAEMON,
-     .source = "001, 3.5 and 4.5: PVM 3.4.3 by default, through the pvmd daemons, data copied before and after: 90 Mbit/s"},
+     .source =
+         "001, 3.5 and 4.5: PVM 3.4.3 by default, through the pvmd daemons, data copied before and after: 90 Mbit/s"},
     {TCP, .name = "pvm-direct", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1,
      .source = "001, 4.5: pvm_setopt for direct routes, 330 Mbit/s"},
     {TCP, .name = "pvm-direct-inplace", .eager_limit = NO_RENDEZVOUS,
      .source = "001, 4.5: direct routes and PvmDataInPlace, which saves both copies, 415 Mbit/s"},
     {TCP, .name = "tcgmsg", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(32),
-     .source = "001, 3.6 and 7: TCGMSG 4.04, a thin layer; SND blocks until the matching RCV is complete; SR_SOCK_BUF_SIZE 32 kB"},
+     .source = "001, 3.6 and 7: TCGMSG 4.04, a thin layer; SND blocks until the matching RCV is complete; "
+               "SR_SOCK_BUF_SIZE 32 kB"},
     {TCP, .name = "tcgmsg-tuned", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(256),
      .source = "001, 7: SR_SOCK_BUF_SIZE raised from 32 to 256 kB, up to raw TCP"},
     {DEFAULTS.name = "mvich-rput", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
-     .source = "001, 6.1 and 6.2: MVICH 1.0 with VIADEV_RPUT_SUPPORT, vital for performance; the RDMA threshold shows at 16 kB"},
+     .source = "001, 6.1 and 6.2: MVICH 1.0 with VIADEV_RPUT_SUPPORT, vital for performance; the RDMA threshold shows "
+               "at 16 kB"},
     {DEFAULTS.name = "mvich-rput-tuned", .channel = "via", .eager_limit = KIB(64), .eager_limit_local = -1,
      .source = "001, 6.1: via_long raised to 64 kB gets rid of the dip"},
-    {DEFAULTS.name = "mvich-rget", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1, .rendezvous = MSG_RGET,
+    {DEFAULTS.name = "mvich-rget", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .rendezvous = MSG_RGET,
      .source = "MVICH's third way, where the provider reads: 000, 4.2 calls it the get protocol"},
-    {DEFAULTS.name = "mvich-r3", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1, .rendezvous = MSG_R3,
-     .source = "001, 6.1: MVICH without VIADEV_RPUT_SUPPORT: a handshake, then copied segments"},
+    {DEFAULTS.name = "mvich-r3", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
+     .rendezvous = MSG_R3, .source = "001, 6.1: MVICH without VIADEV_RPUT_SUPPORT: a handshake, then copied segments"},
     {DEFAULTS.name = "mp_lite-via", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
      .source = "001, 6.1 and 6.2: MP_Lite 2.3's VIA module, RDMA from 16 kB on"},
 };
@@ -232,7 +240,8 @@ int msg_policy_parse(msg_policy *policy, const char *text, char *error)
         } else if (*item) {
             const msg_policy *named = msg_policy_find(item);
             if (i > 0 || named == NULL)
-                return refuse(error, "'%.40s': expected the name of a policy first, then field=value, separated by commas", item);
+                return refuse(
+                    error, "'%.40s': expected the name of a policy first, then field=value, separated by commas", item);
             result = *named;
         }
     }

@@ -34,7 +34,8 @@ typedef enum {
 typedef enum {
     MSG_PROGRESS_CALLER = 0, /* only calls of the program move messages */
     MSG_PROGRESS_THREAD = 1, /* a thread of the world's own does, too */
-    MSG_PROGRESS_SIGNAL = 2  /* data arriving or leaving interrupts the program (SIGIO); here by a thread that sleeps until then */
+    MSG_PROGRESS_SIGNAL =
+        2 /* data arriving or leaving interrupts the program (SIGIO); here by a thread that sleeps until then */
 } msg_progress_kind;
 
 typedef enum {
@@ -43,14 +44,14 @@ typedef enum {
 } msg_route;
 
 /* field, default, what it decides */
-#define MSG_POLICY_FIELDS(X)                                                                                          \
+#define MSG_POLICY_FIELDS(X)                                                                                           \
     X(eager_limit, 16384, "messages up to so many bytes are sent at once, with their data; longer ones by rendezvous") \
     X(eager_limit_local, 8192, "the same between ranks of one host (channel via); -1: as eager_limit")                 \
     X(rendezvous, MSG_RPUT, "how longer ones go: 0 rput, 1 rget, 2 r3")                                                \
     X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), whatever `rendezvous` says")                \
     X(piece, 67108864, "RDMA moves at most so many bytes at a time; at most MaxTransferSize")                          \
     X(credits, 64, "eager buffers that a rank keeps ready for each other rank (via)")                                  \
-    X(pool_bytes, 8388608, "bound of all eager buffers of a rank (via); see above")                                   \
+    X(pool_bytes, 8388608, "bound of all eager buffers of a rank (via); see above")                                    \
     X(unexpected_bytes, 67108864, "data of unexpected messages a rank keeps before it asks senders to hold theirs")    \
     X(synchronous, 0, "1: every send is complete only when its receive has been matched")                              \
     X(copy_send, 0, "1: data is packed into a buffer of the library before it is sent")                                \

@@ -80,8 +80,10 @@ static int pack(msg_request *r, msg_mode mode)
     if (mode == MSG_BUFFERED) {
         copy = msg_buffer_get(w, r->len);
         if (copy == NULL)
-            return msg_fail(w, MSG_ERR_BUFFER, "no room for a buffered send of %zu bytes: attach a larger buffer, or wait "
-                                               "until earlier ones are sent", r->len);
+            return msg_fail(w, MSG_ERR_BUFFER,
+                            "no room for a buffered send of %zu bytes: attach a larger buffer, or wait "
+                            "until earlier ones are sent",
+                            r->len);
         r->flags |= MSG_BSEND;
     } else {
         if (r->len == 0)
@@ -101,13 +103,15 @@ static int pack(msg_request *r, msg_mode mode)
     return MSG_SUCCESS;
 }
 
-int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode, msg_request **out)
+int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
+                   msg_request **out)
 {
     int code = msg_check_send(w, context, buf, len, dst, tag);
     if (code)
         return code;
     if (vk_unlikely((unsigned)mode > MSG_READY))
-        return msg_fail(w, MSG_ERR_ARG, "mode %d: there is standard (0), synchronous (1), buffered (2), ready (3)", (int)mode);
+        return msg_fail(w, MSG_ERR_ARG, "mode %d: there is standard (0), synchronous (1), buffered (2), ready (3)",
+                        (int)mode);
     msg_request *r = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, (void *)(uintptr_t)buf, len);
     if (r == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
@@ -147,14 +151,16 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
     if (!remote) {
         send_to_self(r, mode);
     } else if (vk_unlikely(peer->state != MSG_PEER_CONNECTED)) {
-        msg_fail(w, msg_peer_error(peer), "rank %d %s", dst, peer->state == MSG_PEER_LEFT ? "has closed its world" : "has died");
+        msg_fail(w, msg_peer_error(peer), "rank %d %s", dst,
+                 peer->state == MSG_PEER_LEFT ? "has closed its world" : "has died");
         msg_complete(r, msg_peer_error(peer));
     } else
         msg_begin_send(r, peer, mode);
     return MSG_SUCCESS;
 }
 
-int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode, msg_request **out)
+int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
+              msg_request **out)
 {
     msg_lock(w);
     msg_request *r = NULL;
@@ -255,7 +261,8 @@ int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exp
         uint32_t handle = peer->channel ? exposed->handle[peer->channel->handle_index(peer)] : 0;
         MSG_COUNT(w, puts, 1);
         if (peer->channel && len && len <= MSG_PUT_SHORT) { /* waits only for room */
-            while (!(code = peer->channel->put_short(peer, buf, len, address, handle)) && peer->state == MSG_PEER_CONNECTED)
+            while (!(code = peer->channel->put_short(peer, buf, len, address, handle)) &&
+                   peer->state == MSG_PEER_CONNECTED)
                 msg_step(w);
             code = code == 1 ? MSG_SUCCESS : MSG_ERR_PROC_FAILED;
         }

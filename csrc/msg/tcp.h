@@ -20,9 +20,9 @@ struct tc_rank {
     /* sending: bytes of the present packet that are on the stream, its front included */
     size_t sent;
     /* receiving */
-    char *stage;           /* [TC_STAGE] */
-    size_t begin, end;     /* unread bytes of stage */
-    int in_body;           /* a packet's front was read, its data is coming: */
+    char *stage;       /* [TC_STAGE] */
+    size_t begin, end; /* unread bytes of stage */
+    int in_body;       /* a packet's front was read, its data is coming: */
     struct msg_in in;
     size_t got; /* bytes of it */
     char route[64];

@@ -70,7 +70,8 @@ static int own_address(union socket_address *a, uint32_t *len)
         return -1;
     for (int family = AF_INET; found && family != 0; family = family == AF_INET ? AF_INET6 : 0)
         for (i = all; found && i; i = i->ifa_next)
-            if (i->ifa_addr && i->ifa_addr->sa_family == family && !(i->ifa_flags & IFF_LOOPBACK) && (i->ifa_flags & IFF_UP)) {
+            if (i->ifa_addr && i->ifa_addr->sa_family == family && !(i->ifa_flags & IFF_LOOPBACK) &&
+                (i->ifa_flags & IFF_UP)) {
                 *len = family == AF_INET ? sizeof a->in : sizeof a->in6;
                 memcpy(a, i->ifa_addr, *len);
                 found = 0;
@@ -83,11 +84,13 @@ static int find_address(msg_world *w, const msg_options *o, union socket_address
 {
     if (o->address) {
         if (parse(o->address, a, len) != 0)
-            return msg_fail(w, MSG_ERR_ARG, "address '%.60s': a numeric IPv4 or IPv6 address of this host is needed", o->address);
+            return msg_fail(w, MSG_ERR_ARG, "address '%.60s': a numeric IPv4 or IPv6 address of this host is needed",
+                            o->address);
     } else if (w->n_local == w->n_ranks) {
         parse("127.0.0.1", a, len);
     } else if (own_address(a, len) != 0)
-        return msg_fail(w, MSG_ERR_CHANNEL, "this host has no address but the loopback's: ranks on other hosts cannot reach it");
+        return msg_fail(w, MSG_ERR_CHANNEL,
+                        "this host has no address but the loopback's: ranks on other hosts cannot reach it");
     return 0;
 }
 
@@ -95,7 +98,8 @@ static void describe(struct tc_rank *rank, const union socket_address *a)
 {
     char host[INET6_ADDRSTRLEN] = "?";
     int six = a->any.sa_family == AF_INET6;
-    inet_ntop(a->any.sa_family, six ? (const void *)&a->in6.sin6_addr : (const void *)&a->in.sin_addr, host, sizeof host);
+    inet_ntop(a->any.sa_family, six ? (const void *)&a->in6.sin6_addr : (const void *)&a->in.sin_addr, host,
+              sizeof host);
     snprintf(rank->route, sizeof rank->route, "tcp %s:%u", host, ntohs(six ? a->in6.sin6_port : a->in.sin_port));
 }
 
@@ -104,7 +108,8 @@ static void describe(struct tc_rank *rank, const union socket_address *a)
 /* Before the connection is made: the window's scale is decided then. */
 static void set_buffers(const msg_world *w, int fd)
 {
-    int len = w->policy.socket_buffer < 0 ? 1 << 30 : (int)w->policy.socket_buffer; /* the kernel cuts it to its maximum */
+    int len =
+        w->policy.socket_buffer < 0 ? 1 << 30 : (int)w->policy.socket_buffer; /* the kernel cuts it to its maximum */
     if (len) {
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &len, sizeof len);
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &len, sizeof len);

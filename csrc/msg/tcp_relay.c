@@ -138,10 +138,12 @@ static int make_plan(msg_world *w, struct plan *p)
             return msg_fail(w, MSG_ERR_CHANNEL, "socketpair: %s", strerror(errno));
         p->ours[i] = pair[0];
         p->keep[p->n] = pair[1];
-        p->pipes[p->n] = (struct pipe){.from = pair[1], .to = t->ranks[i].fd, .bytes = p->bytes + (size_t)p->n * BUFFER};
+        p->pipes[p->n] =
+            (struct pipe){.from = pair[1], .to = t->ranks[i].fd, .bytes = p->bytes + (size_t)p->n * BUFFER};
         p->n++;
         p->keep[p->n] = t->ranks[i].fd;
-        p->pipes[p->n] = (struct pipe){.from = t->ranks[i].fd, .to = pair[1], .bytes = p->bytes + (size_t)p->n * BUFFER};
+        p->pipes[p->n] =
+            (struct pipe){.from = t->ranks[i].fd, .to = pair[1], .bytes = p->bytes + (size_t)p->n * BUFFER};
         p->n++;
     }
     qsort(p->keep, (size_t)p->n, sizeof(int), by_value);
@@ -173,8 +175,8 @@ int tc_relay_start(msg_world *w)
         if (code == 0) {
             close(t->ranks[i].fd);
             t->ranks[i].fd = p.ours[i];
-            snprintf(t->ranks[i].route + strlen(t->ranks[i].route), sizeof t->ranks[i].route - strlen(t->ranks[i].route),
-                     " by daemons");
+            snprintf(t->ranks[i].route + strlen(t->ranks[i].route),
+                     sizeof t->ranks[i].route - strlen(t->ranks[i].route), " by daemons");
         } else if (p.ours[i] >= 0)
             close(p.ours[i]);
     }

@@ -331,8 +331,8 @@ static void drop(struct msg_peer *peer, msg_request *r)
     vc_cache_put(rank_of(peer)->port, r->registered);
 }
 
-static int start_rdma(struct vc_rank *rank, int operation, uint64_t id, void *local, VIP_MEM_HANDLE local_handle, size_t len,
-                      uint64_t address, uint32_t handle)
+static int start_rdma(struct vc_rank *rank, int operation, uint64_t id, void *local, VIP_MEM_HANDLE local_handle,
+                      size_t len, uint64_t address, uint32_t handle)
 {
     struct vc_slot *slot = rank->port->free_rdma;
     if (slot == NULL) {

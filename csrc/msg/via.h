@@ -27,8 +27,8 @@ struct vc_slot {
     struct vc_rank *rank; /* posted to its VI */
     char *buf;
     struct vc_slot *next; /* free */
-    uint64_t request;      /* RDMA: id of the request it moves data for ... */
-    size_t len;            /* ... and how much; 0: not RDMA */
+    uint64_t request;     /* RDMA: id of the request it moves data for ... */
+    size_t len;           /* ... and how much; 0: not RDMA */
     uint64_t reserved[3];
 };
 _Static_assert(sizeof(struct vc_slot) == 128, "a descriptor and a line of ours");
@@ -51,10 +51,10 @@ struct vc_port { /* an open NIC */
     int index;    /* 0 local, 1 network */
     int lossless; /* a posted send is done when the call returns, most times */
     int can_read;
-    uint32_t lost;                /* set by the NIC's handler: a connection broke */
+    uint32_t lost;            /* set by the NIC's handler: a connection broke */
     size_t eager_limit, room; /* room: bytes of an eager buffer */
     uint32_t n_recv, n_ranks; /* buffers for each rank; ranks on this NIC */
-    struct vc_slot *slots;   /* send, RDMA and receive slots, one registered block */
+    struct vc_slot *slots;    /* send, RDMA and receive slots, one registered block */
     size_t n_slots;
     char *send_memory, *recv_memory;
     size_t recv_bytes;
@@ -78,7 +78,7 @@ struct vc_rank {
 
 struct vc_world {
     struct vc_port *ports[2];
-    struct vc_rank *ranks;   /* [n_ranks] */
+    struct vc_rank *ranks; /* [n_ranks] */
     struct vc_rank *unsettled;
     struct exposure *exposures;
     int turn; /* whose turn it is to be slept on */

@@ -216,7 +216,8 @@ static void name_end(union net_address *a, const uint8_t *host, size_t host_len,
 static int partner_in(int round, int rank, int n)
 {
     int all = n + n % 2, circle = all - 1;
-    int partner = rank == circle ? (int)((int64_t)round * (all / 2) % circle) : ((round - rank) % circle + circle) % circle;
+    int partner =
+        rank == circle ? (int)((int64_t)round * (all / 2) % circle) : ((round - rank) % circle + circle) % circle;
     if (partner == rank)
         partner = circle;
     return partner < n ? partner : -1;
@@ -293,8 +294,9 @@ static int open_ports(msg_world *w, const msg_options *o)
     if (n[0] && open_port(w, 0, o->local_device ? o->local_device : name, n[0]) != 0)
         return MSG_ERR_CHANNEL;
     if (n[1] && o->network_device == NULL)
-        return msg_fail(w, MSG_ERR_CHANNEL, "ranks are on several hosts: a network device is needed, such as eth:eth0 or "
-                                            "udp:ADDRESS");
+        return msg_fail(w, MSG_ERR_CHANNEL,
+                        "ranks are on several hosts: a network device is needed, such as eth:eth0 or "
+                        "udp:ADDRESS");
     if (n[1] && open_port(w, 1, o->network_device, n[1]) != 0)
         return MSG_ERR_CHANNEL;
     for (int i = 0; i < w->n_ranks; i++) {

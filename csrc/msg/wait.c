@@ -280,7 +280,7 @@ int msg_test(msg_world *w, msg_request **request, msg_status *status)
 struct set {
     msg_world *w;
     msg_request **requests;
-    int n, at; /* all: those before `at` are complete */
+    int n, at;     /* all: those before `at` are complete */
     uint64_t seen; /* any: completions when last looked */
 };
 

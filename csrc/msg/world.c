@@ -217,8 +217,10 @@ static int compare_hellos(msg_world *w, const struct hello *all)
     for (int i = 0; i < w->n_ranks; i++) {
         const struct hello *h = &all[i], *mine = &all[w->rank];
         if (h->magic != MAGIC || h->n_ranks != (uint32_t)w->n_ranks || h->rank != (uint32_t)i)
-            return msg_fail(w, MSG_ERR_MISMATCH, "rank %d calls itself %u of %u: all must be given ranks 0 to n - 1, and "
-                                                 "the same version of viakit", i, h->rank, h->n_ranks);
+            return msg_fail(w, MSG_ERR_MISMATCH,
+                            "rank %d calls itself %u of %u: all must be given ranks 0 to n - 1, and "
+                            "the same version of viakit",
+                            i, h->rank, h->n_ranks);
         if (h->byte_order != mine->byte_order)
             return msg_fail(w, MSG_ERR_MISMATCH, "rank %d has another byte order", i);
         if (h->policy != all[0].policy)
@@ -263,8 +265,10 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     w->policy = o->policy ? *o->policy : *msg_policy_find("via");
     if (o->policy == NULL && text && msg_policy_parse(&w->policy, text, error) != 0)
         return MSG_ERR_ARG;
-    if (w->policy.size != sizeof w->policy || w->policy.eager_limit < 0 || w->policy.piece <= 0 || w->policy.credits <= 0) {
-        snprintf(error, MSG_ERROR_LEN, "the policy is not complete: begin with one from msg_policy_find and change its fields");
+    if (w->policy.size != sizeof w->policy || w->policy.eager_limit < 0 || w->policy.piece <= 0 ||
+        w->policy.credits <= 0) {
+        snprintf(error, MSG_ERROR_LEN,
+                 "the policy is not complete: begin with one from msg_policy_find and change its fields");
         return MSG_ERR_ARG;
     }
     if (strcmp(w->policy.channel, "via") == 0)
@@ -349,7 +353,8 @@ int msg_world_open(const msg_options *options, msg_world **out, char *error)
     pthread_once(&once, watch_forks);
     if (options == NULL || options->size != sizeof *options || options->n_ranks < 1 || options->rank < 0 ||
         options->rank >= options->n_ranks || (options->n_ranks > 1 && options->exchange == NULL) || out == NULL) {
-        snprintf(error, MSG_ERROR_LEN, "options are incomplete: size, a rank below n_ranks and, for more than one, an exchange");
+        snprintf(error, MSG_ERROR_LEN,
+                 "options are incomplete: size, a rank below n_ranks and, for more than one, an exchange");
         return MSG_ERR_ARG;
     }
     msg_world *w = calloc(1, sizeof *w);

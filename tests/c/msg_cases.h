@@ -10,11 +10,11 @@
 #define ON_VIA (ON_SHM | ON_LOOP)
 #define ON_ALL (ON_VIA | ON_TCP)
 
-#define MSG_CASES(X)                       \
-    X(alone, 1, NULL, ON_ALL)              \
-    X(sizes, 2, NULL, ON_ALL)              \
+#define MSG_CASES(X)                            \
+    X(alone, 1, NULL, ON_ALL)                   \
+    X(sizes, 2, NULL, ON_ALL)                   \
     X(sizes_rget, 2, "rendezvous=rget", ON_VIA) \
-    X(sizes_r3, 2, "rendezvous=r3", ON_VIA) \
+    X(sizes_r3, 2, "rendezvous=r3", ON_VIA)     \
     X(ring, 5, NULL, ON_ALL)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);

@@ -3,11 +3,11 @@
 
 #include "check.h"
 
-#define OK(call)                                                                                        \
-    do {                                                                                                \
-        int check_code = (call);                                                                        \
-        if (check_code != MSG_SUCCESS)                                                                  \
-            FAIL("%s: %s (%s)", #call, msg_error_name(check_code), msg_last_error(w));                  \
+#define OK(call)                                                                       \
+    do {                                                                               \
+        int check_code = (call);                                                       \
+        if (check_code != MSG_SUCCESS)                                                 \
+            FAIL("%s: %s (%s)", #call, msg_error_name(check_code), msg_last_error(w)); \
     } while (0)
 
 void case_alone(msg_world **world, int rank, int n_ranks)
@@ -33,9 +33,9 @@ void case_alone(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(s.len, 10);
 }
 
-static const size_t sizes[] = {0,    1,    7,    8,     16,    17,    56,     57,     63,      64,     65,     255,    1016,
-                               1023, 1024, 4096, 8191,  8192,  8193,  16383,  16384,  16385,   65536,  100001, 262144, 1048576,
-                               1048577, 4194304};
+static const size_t sizes[] = {0,     1,     7,     8,      16,     17,      56,      57,     63,   64,
+                               65,    255,   1016,  1023,   1024,   4096,    8191,    8192,   8193, 16383,
+                               16384, 16385, 65536, 100001, 262144, 1048576, 1048577, 4194304};
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 
 static void send_and_receive(msg_world *w, int rank, char *buf, size_t len, int mode, int early)
