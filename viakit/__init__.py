@@ -16,6 +16,8 @@ errors
     What can go wrong, as exceptions that are also Python's own.
 testbed
     Hosts made of network namespaces, without root.
+launch
+    Jobs of several ranks: starting them, and finding each other.
 measure
     Sweeps over message sizes and protocols, results, comparison, plots and reports.
 doctor
@@ -33,13 +35,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from viakit import cli, config, doctor, errors, measure, testbed, via
+    from viakit import cli, config, doctor, errors, launch, measure, testbed, via
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("cli", "config", "doctor", "errors", "measure", "testbed", "via")
+_SUBMODULES = ("cli", "config", "doctor", "errors", "launch", "measure", "testbed", "via")
 
-__all__ = ["__version__", "cli", "config", "doctor", "errors", "measure", "testbed", "via"]
+__all__ = ["__version__", "cli", "config", "doctor", "errors", "launch", "measure", "testbed", "via"]
 
 
 def __getattr__(name: str) -> ModuleType:

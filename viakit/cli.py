@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from viakit import __version__
+from viakit._cli_run import run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,6 +58,7 @@ def _known(error: Exception) -> Failure | None:
         ("viakit.measure.sweep", "UsageError", 2),
         ("viakit.measure.endpoints", "MeasureError", 1),
         ("viakit.measure.endpoints", "UnknownProtocol", 2),
+        ("viakit.launch", "LaunchError", 1),
         ("viakit.testbed", "TestbedError", 1),
     ):
         kind = getattr(sys.modules.get(module), name, None)
@@ -165,6 +167,9 @@ def cli() -> None:
 
     Start with `viakit demo`; if something does not work on this machine, `viakit doctor` says why.
     """
+
+
+cli.add_command(run)
 
 
 # ------------------------------------------------------------------------------------------------ sweep

@@ -1,0 +1,422 @@
+"""Jobs of several ranks: they find each other under every launcher, and none is left however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from viakit import _rendezvous, launch
+from viakit._launch import Options
+from viakit._launch_agent import mpi_agent
+from viakit._rendezvous import Client, Meeting, RendezvousError
+from viakit.measure import mpi
+from viakit.measure.endpoints import MeasureError
+from viakit.testbed import NamespaceError, Testbed
+
+DEADLINE_S = 60.0
+VIAKIT = [sys.executable, "-m", "viakit"]
+
+HELLO = """
+import socket
+from viakit.launch import bootstrap
+job = bootstrap()
+blobs = job.exchange(f"{job.rank}@{socket.gethostname()}".encode() * 1000)
+assert [b.decode().split("@")[0] for b in blobs] == [str(r) for r in range(job.size)], blobs
+assert job.exchange(b"") == [b""] * job.size
+assert bootstrap() is job
+words = (job.launcher, job.way, job.rank, job.size, socket.gethostname(), job.network_device)
+print("/".join(map(str, words)) + "\\n", end="", flush=True)
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Write a program and return its path."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "prog.py"
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def viakit_run(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*VIAKIT, "run", *words], capture_output=True, text=True, timeout=DEADLINE_S, **options)
+
+
+def running_with(word: str) -> list[int]:
+    """Processes with `word` among their arguments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            continue
+        if word.encode() in words and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def gone(word: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while running_with(word):
+        assert time.monotonic() < deadline, f"still running: {running_with(word)}"
+        os.sched_yield()
+
+
+def library(flavour: str) -> mpi.Library:
+    try:
+        return mpi.find(f"mpi:{flavour}")
+    except MeasureError as error:
+        pytest.skip(f"missing package: {error}")
+
+
+def open_testbed(hosts: int) -> Testbed:
+    try:
+        return Testbed(hosts=hosts).open()
+    except NamespaceError as error:
+        pytest.skip(f"no namespaces here: {error}")
+
+
+# ---- finding each other
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_ranks_find_each_other(program, n):
+    done = viakit_run("-n", str(n), program(HELLO))
+    assert done.returncode == 0, done.stderr
+    way = "rendezvous" if n > 1 else ""
+    expected = [f"viakit/{way}/{r}/{n}/{socket.gethostname()}/None" for r in range(n)]
+    assert sorted(done.stdout.split()) == expected
+
+
+@pytest.mark.parametrize("placement", ["block", "cyclic"])
+def test_ranks_on_hosts(program, placement):
+    open_testbed(2).close()
+    done = viakit_run("-n", "4", "--hosts", "testbed:2", "--placement", placement, program(HELLO))
+    assert done.returncode == 0, done.stderr
+    hosts = {"block": "0011", "cyclic": "0101"}[placement]
+    expected = [f"viakit/rendezvous/{r}/4/h{hosts[r]}/eth:eth0" for r in range(4)]
+    assert sorted(done.stdout.split()) == expected
+
+
+@pytest.mark.parametrize("way", ["", "mpi4py", "pmi", "rendezvous"])
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_under_mpirun(program, tmp_path, flavour, way):
+    if way == "pmi" and flavour == "openmpi":
+        pytest.skip("Open MPI's launcher speaks PMIx")
+    found = library(flavour)
+    environment = {**os.environ, **found.environment(str(tmp_path)), "VIAKIT_BOOTSTRAP": way}
+    command = found.command([sys.executable, program(HELLO)])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == [
+        f"{flavour}/{way or 'mpi4py'}/{r}/2/{socket.gethostname()}/None" for r in range(2)
+    ]
+
+
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_mpirun_across_hosts(program, tmp_path, flavour):
+    found = library(flavour)
+    environment = {**os.environ, **found.environment(str(tmp_path))}
+    if flavour == "openmpi":
+        environment["OMPI_MCA_btl"] = "self,sm,tcp"
+    with open_testbed(2) as hosts, mpi_agent(hosts) as agent:
+        command = agent.command(found, 2, [sys.executable, program(HELLO)])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == [f"{flavour}/mpi4py/{r}/4/h{r // 2}/eth:eth0" for r in range(4)]
+
+
+def test_alone(monkeypatch):
+    for name in ("VIAKIT_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    assert launch.detect() == launch.Place("alone", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, ("mpich", 2, 3)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "PMI_RANK": "0", "PMI_SIZE": "1"},
+            ("openmpi", 0, 1),
+        ),
+        ({"SLURM_PROCID": "7", "SLURM_NTASKS": "8"}, ("srun", 7, 8)),
+    ],
+)
+def test_what_launchers_leave(environment, place):
+    assert launch.detect(environment) == launch.Place(*place)
+
+
+@pytest.mark.parametrize("size", ["", "0", "2", "x"])
+def test_an_environment_that_makes_no_sense(size):
+    with pytest.raises(launch.LaunchError, match="VIAKIT_SIZE"):
+        launch.detect({"VIAKIT_RANK": "2", "VIAKIT_SIZE": size})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("node[03-07,11],gpu1", "node03"), ("a1", "a1"), ("a1,b[2-3]", "a1"), ("n[7]", "n7")]
+)
+def test_slurms_first_node(monkeypatch, nodes, first):
+    monkeypatch.setenv("SLURM_STEP_NODELIST", nodes)
+    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
+    assert launch._first_node() == first
+
+
+# ---- the exchange itself
+
+
+def in_threads(n: int, address: str, sizes: list[int] | None = None) -> list[object]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(rank: int) -> object:
+        client = _rendezvous.connect(address, rank, (sizes or [n] * n)[rank], b"token", 10.0)
+        try:
+            return client.exchange(bytes([rank]) * rank * 100_000, 10.0)
+        except RendezvousError as error:
+            return str(error)
+        finally:
+            client.close()
+
+    stop = _rendezvous.listen_for(address, n, b"token")
+    try:
+        with ThreadPoolExecutor(n) as pool:
+            return list(pool.map(one, range(n)))
+    finally:
+        stop()
+
+
+def free_tcp() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"tcp:127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("address", [f"unix:@viakit-test-{os.getpid()}", "tcp"])
+def test_a_meeting(address):
+    blobs = [bytes([rank]) * rank * 100_000 for rank in range(5)]
+    assert in_threads(5, free_tcp() if address == "tcp" else address) == [blobs] * 5
+
+
+def test_ranks_that_disagree_on_their_number():
+    answers = in_threads(2, f"unix:@viakit-test-{os.getpid()}-size", [2, 3])
+    assert all("as one of 3" in str(answer) for answer in answers), answers
+
+
+def test_strangers_are_shown_out():
+    address = f"unix:@viakit-test-{os.getpid()}-stranger"
+    stop = _rendezvous.listen_for(address, 1, b"token")
+    try:
+        for words in (b"GET / HTTP/1.1\r\n\r\n", b"VKH1" + bytes(12) + b"wrong"):
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.settimeout(10.0)
+                stranger.connect("\0" + address[6:])
+                stranger.sendall(words.ljust(21, b"."))
+                try:
+                    assert stranger.recv(1) == b""
+                except ConnectionResetError:
+                    pass  # shown out with words unread
+        client = _rendezvous.connect(address, 0, 1, b"token", 10.0)
+        assert client.exchange(b"x", 10.0) == [b"x"]
+        client.close()
+    finally:
+        stop()
+
+
+def test_nobody_there():
+    with pytest.raises(RendezvousError, match="VIAKIT_RENDEZVOUS=tcp"):
+        _rendezvous.connect(f"unix:@viakit-test-{os.getpid()}-nobody", 1, 2, b"", 0.1)
+
+
+@pytest.mark.parametrize("address", ["fd:x", "fd:999", "udp:1.2.3.4:5", "tcp:host", "tcp:host:0", ""])
+def test_addresses_that_make_no_sense(address):
+    with pytest.raises(RendezvousError, match="VIAKIT_RENDEZVOUS"):
+        _rendezvous.connect(address, 0, 2, b"", 0.1)
+
+
+def test_a_rank_that_leaves_is_told_to_the_others():
+    meeting = Meeting(2)
+    pairs = [socket.socketpair() for _ in range(2)]
+    for rank, (near, _) in enumerate(pairs):
+        meeting.admit(rank, near)
+    stays = Client(pairs[0][1], 2)
+    pairs[0][1].setblocking(True)
+    pairs[0][1].sendall(b"VKX1" + (1).to_bytes(4, "little") + b"x")
+    meeting.handle(set(meeting.interest()))
+    pairs[1][1].close()
+    meeting.handle(set(meeting.interest()))
+    pairs[0][1].setblocking(False)
+    stays._wait = lambda *arguments: pytest.fail("nothing was answered")
+    stays._send = lambda *arguments: None  # it has asked already
+    with pytest.raises(RendezvousError, match="rank 1 left before all had met"):
+        stays.exchange(b"x", 1.0)
+    stays.close()
+    meeting.close()
+
+
+# ---- how jobs end
+
+
+def test_the_first_failure_counts(program):
+    done = viakit_run(
+        "-n",
+        "4",
+        program("""
+        import sys, time
+        from viakit.launch import bootstrap
+        job = bootstrap()
+        job.exchange(b"")
+        if job.rank == 2:
+            raise ValueError("the planted one")
+        time.sleep(100)
+        """),
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("ValueError: the planted one") == 1
+    assert "rank 2 ended with exit status 1; the 3 still running are ended" in done.stderr
+
+
+@pytest.mark.parametrize(("end", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+def test_exit_status(program, end, status):
+    assert (
+        viakit_run("-n", "2", program(f"import os, sys\nif os.environ['VIAKIT_RANK'] == '1': {end}")).returncode
+        == status
+    )
+
+
+def test_a_rank_that_ends_before_the_exchange(program):
+    done = viakit_run(
+        "-n",
+        "2",
+        program("""
+        import os
+        from viakit.launch import bootstrap, RendezvousError
+        if os.environ["VIAKIT_RANK"] == "0":
+            try:
+                bootstrap().exchange(b"")
+            except RendezvousError as error:
+                print(error)
+        """),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 1" in done.stdout
+
+
+def test_labels_whole_lines_and_input(program):
+    done = viakit_run(
+        "-n",
+        "2",
+        "--label",
+        program("""
+        import os, sys
+        word = sys.stdin.readline().strip() or "nothing"
+        for part in ("one ", "line of ", word, "\\n", "no end"):
+            sys.stdout.write(part); sys.stdout.flush()
+        """),
+        input="typed\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "[0] no end",
+        "[0] one line of typed",
+        "[1] no end",
+        "[1] one line of nothing",
+    ]
+
+
+def test_any_program_and_environment():
+    done = viakit_run(
+        "-n", "1", "--env", "WORD=a b", "--protocol", "tcp", "--", "sh", "-c", 'echo "$WORD $VIAKIT_PROTOCOL"'
+    )
+    assert (done.returncode, done.stdout) == (0, "a b tcp\n")
+
+
+def test_time_out():
+    word = f"1{os.getpid()}.25"
+    done = viakit_run("-n", "2", "--timeout", "0.3", "--", "sleep", word)
+    assert done.returncode == 124
+    assert "after 0.3 s" in done.stderr
+    gone(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-n", "0", "x.py"], "1<=x<=1024"),
+        (["x.py"], "x.py: no such file"),
+        (["nothing-of-this-name"], "no such program"),
+        (["-m"], "needs the name of a module"),
+        (["--hosts", "testbed:0", "x.py"], "testbed:N"),
+        (["--hosts", "testbed:3", "-n", "2", "true"], "a rank for each host"),
+        (["--timeout", "-1", "true"], "more than 0"),
+        (["--env", "X", "true"], "NAME=VALUE"),
+    ],
+)
+def test_what_makes_no_sense(words, text):
+    done = viakit_run(*words)
+    assert done.returncode in (1, 2)
+    assert text in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_options_are_checked_before_anything_starts():
+    with pytest.raises(ValueError, match="placement"):
+        Options(ranks=1, placement="random").check()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("hosts", ["local", "testbed:2"])
+def test_whatever_ends_the_launcher_ends_the_ranks(program, number, hosts):
+    if hosts != "local":
+        open_testbed(2).close()
+    word = f"word-{os.getpid()}-{number.value}-{hosts}"
+    path = program("""
+        import signal
+        from viakit.launch import bootstrap
+        job = bootstrap()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)   # a stubborn one
+        job.exchange(b"")
+        if job.rank == 0:
+            print("ready", flush=True)
+        signal.pause()
+        """)
+    launcher = subprocess.Popen(
+        [*VIAKIT, "run", "-n", "2", "--hosts", hosts, path, word], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == b"ready\n"
+    launcher.send_signal(number)
+    _, err = launcher.communicate(timeout=DEADLINE_S)
+    assert launcher.returncode == (-9 if number == signal.SIGKILL else 130), err
+    gone(word)
+
+
+def test_a_forked_child_is_no_rank(program):
+    done = viakit_run(
+        "-n",
+        "2",
+        program("""
+        import os
+        from viakit.launch import bootstrap, LaunchError
+        bootstrap()
+        if os.fork() == 0:
+            try:
+                bootstrap()
+            except LaunchError as error:
+                os.write(1, b"refused\\n")
+            os._exit(0)
+        os.wait()
+        """),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "refused\n" * 2

@@ -1,0 +1,76 @@
+"""The command ``viakit run``; its own module, because the command line has many."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+__all__ = ["run"]
+
+
+class _Hosts(click.ParamType):
+    """``local`` or ``testbed:N``; converted to the number of hosts, 0 for local."""
+
+    name = "hosts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"testbed:([0-9]{1,3})", value)
+        if value != "local" and (match is None or not 1 <= int(match[1]) <= 64):
+            self.fail(f"{value!r}; right would be local, or testbed:N with 1 to 64 hosts", param, ctx)
+        return int(match[1]) if match else 0
+
+
+def _environment(words: tuple[str, ...]) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise click.BadParameter(f"{name!r}; right would be NAME=VALUE", param_hint="--env")
+    return {name: value for name, _, value in pairs}
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-n", "--ranks", type=click.IntRange(1, 1024), default=1, show_default=True, help="How many.")
+@click.option(
+    "--hosts",
+    type=_Hosts(),
+    default="local",
+    show_default=True,
+    metavar="local|testbed:N",
+    help="On this machine, or on N hosts made of network namespaces (no root needed).",
+)
+@click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes.")
+@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
+@click.option(
+    "--placement",
+    type=click.Choice(["block", "cyclic"]),
+    default="block",
+    show_default=True,
+    help="Neighbouring ranks on one host, or on neighbouring hosts.",
+)
+@click.option("--protocol", help="What viakit.world() uses: via, bip, tcp, mpi.")
+@click.option("--policy", help="A policy of the message engine, by name.")
+@click.option("--network", metavar="DEVICE", help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS.")
+@click.option("--label", "-l", is_flag=True, help="Begin each line of output with its rank.")
+@click.option("--timeout", type=float, metavar="S", help="End the job after so many seconds, with status 124.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set in the ranks' environment; repeatable.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGUMENT...]")
+@click.pass_context
+def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], **options: Any) -> None:
+    r"""Run a program as the ranks of a job: a Python file, -m and a module, or any program.
+
+    \b
+    viakit run -n 4 prog.py arguments
+    viakit run -n 4 -m viakit.apps.sor --size 1024
+    viakit run -n 8 --hosts testbed:4 --label prog.py
+    viakit run -n 2 -- ./a.out
+
+    Exit status: that of the first rank that failed; the others are ended then.
+    """
+    from viakit._launch import Launch, Options
+
+    words = [*command[1:]] if command[0] == "--" else [*command]
+    ctx.exit(Launch(words, Options(environment=_environment(env), **options)).run())

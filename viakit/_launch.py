@@ -1,0 +1,546 @@
+"""Starting ranks and seeing them through: the work behind ``viakit run``.
+
+::
+
+    launcher (this process): one loop over the ranks' ends, their output and the meeting point
+      |-- guard: has a pipe from the launcher and the ranks' numbers; kills them if the pipe breaks (kill -9 of us)
+      |-- rank 0, in a process group of its own, stdin from us
+      |-- rank 1 ...                                        on a testbed's hosts instead: the testbed is the guard
+
+Everything happens in the thread that calls :meth:`Launch.run`; nothing waits without a deadline or a signal that ends
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any
+
+from viakit._rendezvous import Meeting
+from viakit.launch import LaunchError
+
+if TYPE_CHECKING:
+    from viakit.testbed import Host, HostProcess, Testbed
+
+__all__ = ["TIMED_OUT", "Launch", "Options"]
+
+MAX_RANKS = 1024
+TIMED_OUT = 124
+_GRACE_S = 1.2  # between SIGTERM and SIGKILL, so that the rest is gone within two seconds
+_SLICE_MS = 200
+_PR_SET_PDEATHSIG = 1
+_MAX_LINE = 1 << 16
+
+
+@dataclass
+class Options:
+    """How a job is run.
+
+    Attributes
+    ----------
+    ranks : int
+        How many, 1 to 1024; more than there are cores is normal.
+    hosts : int
+        0: this machine; else so many hosts of a testbed.
+    mtu, rate : int, str or None
+        Of the testbed's wire; see :class:`viakit.testbed.Testbed`.
+    placement : str
+        "block" (ranks 0, 1 on the first host) or "cyclic" (ranks 0, H, ... on the first of H).
+    protocol, policy, network : str or None
+        Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK.
+    label : bool
+        Begin each line of output with its rank.
+    timeout : float or None
+        Seconds after which the job is ended, with status 124.
+    environment : dict
+        To be added to the ranks' environment.
+    """
+
+    ranks: int
+    hosts: int = 0
+    mtu: int = 1500
+    rate: str | float | None = None
+    placement: str = "block"
+    protocol: str | None = None
+    policy: str | None = None
+    network: str | None = None
+    label: bool = False
+    timeout: float | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise ValueError for what makes no sense, before anything is started."""
+        if not 1 <= self.ranks <= MAX_RANKS:
+            raise ValueError(f"{self.ranks} ranks; right would be 1 to {MAX_RANKS}")
+        if self.hosts > self.ranks:
+            raise ValueError(f"{self.hosts} hosts for {self.ranks} ranks; right would be a rank for each host at least")
+        if self.placement not in ("block", "cyclic"):
+            raise ValueError(f"placement is {self.placement!r}; right would be block or cyclic")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ValueError(f"timeout is {self.timeout:g} s; right would be more than 0")
+
+    def host_of(self, rank: int) -> int:
+        """On which host of the testbed a rank goes."""
+        return rank % self.hosts if self.placement == "cyclic" else rank * self.hosts // self.ranks
+
+
+class _Stream:
+    """What one rank writes to one of its streams: passed on in whole lines."""
+
+    def __init__(self, rank: int, source: IO[bytes], sink: IO[bytes], label: bool) -> None:
+        self.rank, self.source, self.sink = rank, source, sink
+        self.prefix = f"[{rank}] ".encode() if label else b""
+        self.pending = b""
+        self.hidden = 0  # lines that were not passed on
+        self.mute = False
+        os.set_blocking(source.fileno(), False)
+
+    def read(self) -> bool:
+        """Pass on what there is. False at the end."""
+        try:
+            data = self.source.read(1 << 16)
+        except OSError:
+            data = b""
+        if data is None:
+            return True
+        lines = (self.pending + data).split(b"\n")
+        self.pending = lines.pop()
+        if not data or len(self.pending) > _MAX_LINE:  # the last line may have no end
+            lines += [self.pending] if self.pending else []
+            self.pending = b""
+        if self.mute:
+            self.hidden += len(lines)
+        elif lines:
+            with contextlib.suppress(OSError, ValueError):
+                self.sink.write(b"".join(self.prefix + line + b"\n" for line in lines))
+                self.sink.flush()
+        return bool(data)
+
+
+class _Rank:
+    """One rank's process, on this machine or on a host."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes] | HostProcess) -> None:
+        self.number = number
+        self.process = process
+        self.local = isinstance(process, subprocess.Popen)
+        self.end_fd = os.pidfd_open(process.pid) if self.local else process.fileno()  # type: ignore[union-attr]
+        self.status: int | None = None
+
+    def poll(self) -> bool:
+        """True when it has ended now; never twice."""
+        if self.status is not None or self.process.poll() is None:
+            return False
+        self.status = self.process.returncode
+        if self.local:
+            os.close(self.end_fd)
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the rank and what it started in its process group."""
+        if self.local:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number, group=True)  # type: ignore[call-arg]
+
+
+# Runs without viakit, NumPy or site packages: a few milliseconds. Lines "+PID" and "-PID" come and go; the end of the
+# pipe without "." before it means that the launcher was killed.
+_GUARD = """
+import os, signal, sys
+groups, orderly = set(), False
+for line in sys.stdin:
+    if line[0] == "+": groups.add(int(line[1:]))
+    elif line[0] == "-": groups.discard(int(line[1:]))
+    else: orderly = True
+for group in groups if not orderly else ():
+    try: os.killpg(group, signal.SIGKILL)
+    except OSError: pass
+"""
+
+
+class _Guard:
+    """Ends the ranks of this machine if the launcher is killed."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def tell(self, text: str) -> None:
+        """Say that a rank has come or gone."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(text.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def dismiss(self) -> None:
+        """All is well: nobody is to be killed."""
+        self.tell(".")
+        self._process.communicate(timeout=5.0)
+
+
+def _die_with_parent() -> None:
+    """In the child, before the program starts: for the moment in which the guard does not know it yet."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def program(words: list[str]) -> list[str]:
+    """Return the command for what the user named: a Python file, ``-m`` and a module, or any program.
+
+    Raises
+    ------
+    LaunchError
+        If there is no such program.
+    """
+    if not words:
+        raise LaunchError("no program given: viakit run -n 4 prog.py")
+    if words[0] == "-m":
+        if len(words) < 2:
+            raise LaunchError("-m needs the name of a module: viakit run -n 4 -m viakit.apps.sor")
+        return [sys.executable, *words]
+    if words[0].endswith(".py"):
+        if not Path(words[0]).is_file():
+            raise LaunchError(f"{words[0]}: no such file; the program is looked for from {Path.cwd()}")
+        return [sys.executable, *words]
+    found = shutil.which(words[0])
+    if found is None:
+        raise LaunchError(f"{words[0]}: no such program, neither here nor in PATH (a Python file ends in .py)")
+    return [os.path.abspath(found) if os.path.dirname(words[0]) else found, *words[1:]]
+
+
+class Launch:
+    """One job.
+
+    Parameters
+    ----------
+    command : list of str
+        The program and its arguments, as :func:`program` takes them.
+    options : Options
+    out, err : binary files, optional
+        Where the ranks' output goes; default: this process's own.
+    """
+
+    def __init__(
+        self, command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
+    ) -> None:
+        options.check()
+        self._command = program(command)
+        self._options = options
+        self._out, self._err = out or sys.stdout.buffer, err or sys.stderr.buffer
+        self._ranks: list[_Rank] = []
+        self._streams: dict[int, _Stream] = {}
+        self._meeting = Meeting(options.ranks)
+        self._guard: _Guard | None = None
+        self._testbed: Testbed | None = None
+        self._job = secrets.token_hex(8)
+        self._failed: _Rank | None = None
+        self._ending_at: float | None = None
+        self._interrupted: int | None = None
+        self._feed: _Feed | None = None
+
+    def run(self) -> int:
+        """Start the ranks and wait for their end.
+
+        Returns
+        -------
+        int
+            0; or the status of the first rank that failed (128 + the signal's number, if one ended it); 124 after the
+            time-out. An interruption by SIGINT, SIGTERM or SIGHUP ends all ranks and then raises KeyboardInterrupt.
+
+        Raises
+        ------
+        LaunchError, viakit.testbed.TestbedError
+            If they cannot be started; nothing is left then.
+        """
+        deadline = None if self._options.timeout is None else time.monotonic() + self._options.timeout
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._signals())
+            stack.callback(self._clear_away)
+            self._start()
+            while any(rank.status is None for rank in self._ranks) or self._streams:
+                self._turn()
+                now = time.monotonic()
+                if deadline is not None and now > deadline and self._ending_at is None:
+                    self._say(f"the job was ended after {self._options.timeout:g} s, as asked")
+                    self._failed = None
+                    self._end_all()
+                    self._interrupted = -1
+                if self._ending_at is not None and now > self._ending_at:
+                    self._signal_all(signal.SIGKILL)
+                    self._ending_at = now + _GRACE_S
+                if self._streams and all(rank.status is not None for rank in self._ranks) and self._abandoned(now):
+                    break
+        if self._interrupted is not None:
+            if self._interrupted == -1:
+                return TIMED_OUT
+            raise KeyboardInterrupt
+        return 0 if self._failed is None else _status(self._failed)
+
+    # ---- starting
+
+    def _start(self) -> None:
+        hosts: list[Host] = []
+        if self._options.hosts:
+            from viakit.testbed import Testbed
+
+            self._testbed = Testbed(self._options.hosts, self._options.mtu, self._options.rate).open()
+            hosts = self._testbed.hosts
+        else:
+            self._guard = _Guard()
+        counts = [0] * max(1, self._options.hosts)
+        for number in range(self._options.ranks):
+            where = self._options.host_of(number) if hosts else 0
+            self._start_rank(number, hosts[where] if hosts else None, counts[where])
+            counts[where] += 1
+
+    def _environment(self, number: int, host: Host | None, local_rank: int, fd: int) -> dict[str, str]:
+        options = self._options
+        per_host = options.ranks
+        if options.hosts:
+            mine = options.host_of(number)
+            per_host = sum(options.host_of(other) == mine for other in range(options.ranks))
+        environment = dict(os.environ)
+        for name in list(environment):  # what another launcher said is not for these ranks
+            if name.startswith(("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "SLURM_PROCID", "VIAKIT_RENDEZVOUS")):
+                del environment[name]
+        threads = str(max(1, (os.cpu_count() or 1) // per_host))
+        environment |= {
+            "VIAKIT_RANK": str(number),
+            "VIAKIT_SIZE": str(options.ranks),
+            "VIAKIT_LOCAL_RANK": str(local_rank),
+            "VIAKIT_LOCAL_SIZE": str(per_host),
+            "VIAKIT_RENDEZVOUS": f"fd:{fd}",
+            "VIAKIT_JOB": self._job,
+            "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
+            "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", threads),
+            "OPENBLAS_NUM_THREADS": environment.get("OPENBLAS_NUM_THREADS", threads),
+        }
+        given = {"PROTOCOL": options.protocol, "POLICY": options.policy, "NETWORK": options.network}
+        environment |= {f"VIAKIT_{name}": value for name, value in given.items() if value}
+        if host is not None:
+            environment["VIAKIT_ADDRESS"] = host.address
+            environment.setdefault("VIAKIT_NETWORK", f"eth:{host.interface}")
+        return environment | options.environment
+
+    def _start_rank(self, number: int, host: Host | None, local_rank: int) -> None:
+        near, far = socket.socketpair()
+        stdin = subprocess.DEVNULL
+        if number == 0 and sys.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                # A rank in a process group of its own may not read from the terminal: we do, and pass it on.
+                stdin = subprocess.PIPE if os.isatty(sys.stdin.fileno()) else sys.stdin.fileno()
+        try:
+            environment = self._environment(number, host, local_rank, far.fileno())
+            if host is None:
+                process: Any = subprocess.Popen(
+                    self._command,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    env=environment,
+                    pass_fds=[far.fileno()],
+                    preexec_fn=_die_with_parent,
+                )
+            else:
+                process = host.popen(
+                    self._command,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                    pass_fds=[far.fileno()],
+                )
+        except OSError as error:
+            near.close()
+            raise LaunchError(f"rank {number} cannot be started: {self._command[0]}: {error.strerror}") from error
+        finally:
+            far.close()
+        rank = _Rank(number, process)
+        self._ranks.append(rank)
+        if self._guard is not None:
+            self._guard.tell(f"+{process.pid}")
+        self._meeting.admit(number, near)
+        for source, sink in ((process.stdout, self._out), (process.stderr, self._err)):
+            self._streams[source.fileno()] = _Stream(number, source, sink, self._options.label)
+        if process.stdin is not None:
+            self._feed = _Feed(process.stdin)
+
+    # ---- the loop
+
+    def _turn(self) -> None:
+        """Wait for something, at most a slice, and see to it."""
+        poll = select.poll()
+        interest = self._meeting.interest()
+        for fd, events in interest.items():
+            poll.register(fd, events)
+        for fd in self._streams:
+            poll.register(fd, select.POLLIN)
+        for rank in self._ranks:
+            if rank.status is None:
+                poll.register(rank.end_fd, select.POLLIN)
+        if self._feed is not None:
+            poll.register(sys.stdin.fileno(), select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(_SLICE_MS)}
+        if self._feed is not None and sys.stdin.fileno() in ready and not self._feed.pump():
+            self._feed = None
+        for fd in ready & set(self._streams):
+            if not self._streams[fd].read():
+                self._streams.pop(fd).source.close()
+        self._meeting.handle(ready & set(interest))
+        for rank in self._ranks:
+            if rank.poll():
+                self._ended(rank)
+
+    def _ended(self, rank: _Rank) -> None:
+        if self._guard is not None:
+            self._guard.tell(f"-{rank.process.pid}")
+        how = _how(rank)
+        self._meeting.fail(f"rank {rank.number} ended {how} before all had met")
+        if rank.status == 0 or self._ending_at is not None:
+            return
+        self._failed = rank
+        rest = [other for other in self._ranks if other.status is None]
+        ended = {0: "", 1: "; the last one still running is ended"}.get(
+            len(rest), f"; the {len(rest)} still running are ended"
+        )
+        for fd in [fd for fd, stream in self._streams.items() if stream.rank == rank.number]:
+            while fd in self._streams and self._streams[fd].source.readable():  # its last words first
+                if not self._streams[fd].read():
+                    self._streams.pop(fd).source.close()
+                elif not select.select([fd], [], [], 0)[0]:
+                    break
+        self._say(f"rank {rank.number} ended {how}{ended}")
+        for stream in self._streams.values():
+            stream.mute = stream.rank != rank.number and stream.sink is self._err and not self._options.label
+        self._end_all()
+
+    def _end_all(self) -> None:
+        self._signal_all(signal.SIGTERM)
+        self._ending_at = time.monotonic() + _GRACE_S
+
+    def _signal_all(self, number: int) -> None:
+        for rank in self._ranks:
+            if rank.status is None:
+                rank.signal(number)
+
+    def _abandoned(self, now: float) -> bool:
+        """All ranks have ended, but something that one of them started holds its output open: wait a little for it."""
+        if self._ending_at is None:
+            self._ending_at = now + _GRACE_S
+            for rank in self._ranks:
+                rank.signal(signal.SIGTERM)
+        return now > self._ending_at
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._err.write(f"viakit run: {text}\n".encode())
+            self._err.flush()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Any:
+        """While the job runs, signals that would end us end the ranks first."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            del frame
+            if self._interrupted is None:
+                self._interrupted = number
+                self._end_all()
+            else:
+                self._signal_all(signal.SIGKILL)
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        try:
+            before: dict[int, Any] = {number: signal.signal(number, note) for number in numbers}
+        except ValueError:  # not the main thread: whoever calls us there sees to signals
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _clear_away(self) -> None:
+        """However it ended: nothing is left."""
+        steps: list[Callable[[], object]] = [lambda: self._signal_all(signal.SIGKILL)]
+        steps += [lambda rank=rank: rank.process.wait(5.0) for rank in self._ranks if rank.status is None]
+        steps += [rank.poll for rank in self._ranks]
+        for rank in self._ranks:
+            if rank.local:
+                steps.append(lambda rank=rank: rank.signal(signal.SIGKILL))  # what it left in its process group
+        steps += [stream.source.close for stream in self._streams.values()]
+        if self._feed is not None:
+            steps.append(self._feed.close)
+        steps.append(self._meeting.close)
+        if self._guard is not None:
+            steps.append(self._guard.dismiss)
+        if self._testbed is not None:
+            steps.append(self._testbed.close)
+        for step in steps:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                step()
+
+
+class _Feed:
+    """The terminal's lines, passed on to rank 0."""
+
+    def __init__(self, sink: IO[bytes]) -> None:
+        self._sink = sink
+        os.set_blocking(sink.fileno(), False)
+
+    def pump(self) -> bool:
+        """Pass on what was typed. False when it is over."""
+        try:
+            data = os.read(sys.stdin.fileno(), 1 << 12)
+            if data:
+                os.write(self._sink.fileno(), data)
+                return True
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        self.close()
+        return False
+
+    def close(self) -> None:
+        """Rank 0 sees the end of its input."""
+        self._sink.close()
+
+
+def _status(rank: _Rank) -> int:
+    assert rank.status is not None
+    return rank.status if rank.status >= 0 else 128 - rank.status
+
+
+def _how(rank: _Rank) -> str:
+    """How a rank ended, in words."""
+    assert rank.status is not None
+    if rank.status >= 0:
+        return f"with exit status {rank.status}"
+    try:
+        return f"by {signal.Signals(-rank.status).name}"
+    except ValueError:
+        return f"by signal {-rank.status}"
