@@ -22,6 +22,8 @@ measure
     Sweeps over message sizes and protocols, results, comparison, plots and reports.
 doctor
     What this machine can and cannot do, and how to remedy it.
+inspect
+    What the NICs of a running process are doing.
 config
     Where libvipl and its headers are, for programs in C.
 cli
@@ -35,13 +37,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from viakit import cli, config, doctor, errors, launch, measure, testbed, via
+    from viakit import cli, config, doctor, errors, inspect, launch, measure, testbed, via
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("cli", "config", "doctor", "errors", "launch", "measure", "testbed", "via")
+_SUBMODULES = ("cli", "config", "doctor", "errors", "inspect", "launch", "measure", "testbed", "via")
 
-__all__ = ["__version__", "cli", "config", "doctor", "errors", "launch", "measure", "testbed", "via"]
+__all__ = ["__version__", "cli", "config", "doctor", "errors", "inspect", "launch", "measure", "testbed", "via"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -60,6 +60,7 @@ def _known(error: Exception) -> Failure | None:
         ("viakit.measure.endpoints", "UnknownProtocol", 2),
         ("viakit.launch", "LaunchError", 1),
         ("viakit.testbed", "TestbedError", 1),
+        ("viakit.inspect", "InspectError", 1),
     ):
         kind = getattr(sys.modules.get(module), name, None)
         if kind is not None and isinstance(error, kind):
@@ -531,6 +532,44 @@ def bench(seconds: float, json_file: str | None, seed: int | None, quiet: bool) 
                 click.echo(f"wrote {json_file}")
     if judged.interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
+
+
+@cli.command("inspect")
+@click.argument("pid", type=int, required=False)
+@click.option("--json", "as_json", is_flag=True, help="The answer as it came (docs/inspect.md), one line.")
+@click.option("--watch", is_flag=True, help="Again and again, with rates, until the process ends or Ctrl-C.")
+@click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between two looks of --watch.")
+def inspect_command(pid: int | None, as_json: bool, watch: bool, interval: float) -> None:
+    """Show what the NICs of a running process are doing: VIs, queues, memory, connections, counters.
+
+    The process need not be prepared for it and is not stopped. Without PID, the processes that use viakit are listed.
+    """
+    import json
+
+    from viakit import inspect
+
+    if interval <= 0:
+        raise Failure(f"--interval {interval:g}: give a time of more than 0 seconds", 2)
+    if pid is None:
+        for one in inspect.processes():
+            command = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            click.echo(f"{one:8} {command.strip()[:100]}")
+        return
+    if as_json:
+        for answer in inspect.watch(pid, interval) if watch else [inspect.inspect(pid)]:
+            click.echo(json.dumps(answer))
+        return
+    if not watch:
+        _console().print(inspect.tables(inspect.inspect(pid)))
+        return
+    from rich.live import Live
+
+    before = None
+    with Live(console=_console(), auto_refresh=False) as live:
+        for answer in inspect.watch(pid, interval):
+            live.update(inspect.tables(answer, before), refresh=True)
+            before = answer
+    click.echo(f"process {pid} has ended or closed its last NIC")
 
 
 # ------------------------------------------------------------------------------------------------ C programs

@@ -172,6 +172,16 @@ typedef struct {
 } viakit_live;
 VIPL_EXPORT void viakit_live_objects(viakit_live *live);
 
+/* ---------------------------------------------------------------- snapshots
+ *
+ * What the NIC and everything on it is doing at this moment, as a JSON text (docs/inspect.md): VIs with their peers, sequence
+ * numbers, queues and oldest descriptors, completion queues, regions, tags, connections in the making, counters. It is
+ * taken in one piece, under the NIC's ownership but for no longer than copying takes; nothing is driven or changed.
+ *
+ * *len is the length of the text without its final zero, also when it does not fit into size bytes: then the answer is
+ * VIP_ERROR_RESOURCE, the text is cut, and a larger buffer will do (a moment later there may be more to tell). */
+VIPL_EXPORT VIP_RETURN viakit_snapshot(VIP_NIC_HANDLE nic, char *text, size_t size, size_t *len);
+
 /* ---------------------------------------------------------------- words for codes */
 
 /* Why the last call of this thread that failed did so: a sentence that says what was given, what would have been right and

@@ -19,7 +19,8 @@ VIP_RETURN via_refuse_handle(const struct vk_pool *pool, const void *handle, con
     return via_bad_handle(what, handle);
 }
 
-struct via_nic *via_nic_enter(VIP_NIC_HANDLE handle, VIP_RETURN *code)
+/* quietly: as the NIC's own thread does, so that the program's thread keeps its free way in (own.h). */
+static struct via_nic *enter_nic(VIP_NIC_HANDLE handle, VIP_RETURN *code, int quietly)
 {
     uint32_t generation = 0;
     struct via_nic *nic =
@@ -32,12 +33,22 @@ struct via_nic *via_nic_enter(VIP_NIC_HANDLE handle, VIP_RETURN *code)
         *code = another_process(nic);
         return NULL;
     }
-    via_enter(nic);
+    quietly ? via_own_enter_slow(&nic->own, 1) : via_enter(nic);
     if (vk_object_is(&nic->object, generation) && !nic->closing)
         return nic;
-    via_leave(nic);
+    quietly ? via_own_leave_slow(&nic->own) : via_leave(nic);
     *code = via_bad_handle("NIC", handle);
     return NULL;
+}
+
+struct via_nic *via_nic_enter(VIP_NIC_HANDLE handle, VIP_RETURN *code)
+{
+    return enter_nic(handle, code, 0);
+}
+
+struct via_nic *via_nic_enter_quietly(VIP_NIC_HANDLE handle, VIP_RETURN *code)
+{
+    return enter_nic(handle, code, 1);
 }
 
 struct via_conn *via_conn_enter(VIP_CONN_HANDLE handle, VIP_RETURN *code)

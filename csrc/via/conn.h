@@ -81,6 +81,10 @@ void conn_peer_lost(struct via_nic *nic, struct link_peer *peer);
 /* Forgets the VI's peer request, whatever has become of it. */
 void conn_peer_drop(struct via_vi *vi);
 
+/* What a peer request is about, for snapshots: its VI, whom it asks, and the frame it asks with. Returns the next one. */
+struct via_peering *conn_peer_look(struct via_peering *p, struct via_vi **vi, const uint8_t **address,
+                                   const struct link_frame **frame);
+
 /* discover.c */
 void conn_discovery_arrived(struct via_nic *nic, struct conn_frame *f);
 int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f);

@@ -62,6 +62,15 @@ void conn_peer_drop(struct via_vi *vi)
     free(p);
 }
 
+struct via_peering *conn_peer_look(struct via_peering *p, struct via_vi **vi, const uint8_t **address,
+                                   const struct link_frame **frame)
+{
+    *vi = p->vi;
+    *address = p->address;
+    *frame = &p->frame;
+    return p->next;
+}
+
 static void finish(struct via_peering *p, VIP_RETURN result)
 {
     p->state = OVER;

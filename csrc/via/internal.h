@@ -73,9 +73,9 @@ static inline const VIP_DESCRIPTOR_SEGMENT *via_segment(const VIP_DESCRIPTOR *d,
 /* A posted descriptor. psn fields are valid once transmission began. */
 struct via_work {
     VIP_DESCRIPTOR *descriptor;
-    void *data;         /* is_short: the one segment ... */
+    void *data;         /* is_short: the one segment, ... */
     uint32_t len;       /* message length in bytes */
-    uint32_t room;      /* ... its length ... */
+    uint32_t room;      /* of a receive: the segments' sum */
     uint32_t epoch;     /* ... and nic->region_epoch when it was found granted */
     uint32_t error;     /* status bits found when posted: completes with these in its turn */
     uint32_t first_psn; /* of its first frame */
@@ -283,6 +283,7 @@ struct via_nic {
     struct vk_object object;
     struct via_own own __attribute__((aligned(VK_CACHE_LINE)));
     int pid;                    /* process that opened it */
+    int inspectable;            /* wholly open, and counted in inspect.c, which looks at this before it enters */
     const struct link_ops *ops; /* from here on zeroed when a slot is used again */
     struct link *link;
     struct link_limits limits;
@@ -470,6 +471,10 @@ static inline struct via_cq *via_cq_enter(VIP_CQ_HANDLE handle, VIP_RETURN *code
 struct via_conn *via_conn_enter(VIP_CONN_HANDLE handle, VIP_RETURN *code);
 /* A NIC that is not being closed. */
 struct via_nic *via_nic_enter(VIP_NIC_HANDLE handle, VIP_RETURN *code);
+/* The same without disturbing whose NIC it is; left with via_own_leave_slow(). */
+struct via_nic *via_nic_enter_quietly(VIP_NIC_HANDLE handle, VIP_RETURN *code);
+/* What viakit_query_nic tells, for the owner. */
+void via_nic_info(struct via_nic *nic, viakit_nic_info *info);
 
 #define VIA_BUDGET 64    /* link slots handled per look */
 #define VIA_SLOW_LOOK 64 /* idle looks between looks at the clock */

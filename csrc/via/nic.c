@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "internal.h"
+#include "snapshot.h"
 #include "tap.h"
 
 #define DEVICES "give loop, loop:NAME, shm, shm:NAME, eth:INTERFACE or udp:ADDRESS"
@@ -153,11 +154,13 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
     code = via_faults_from_environment(nic);
     if (code == VIP_SUCCESS)
         code = via_tap_from_environment(nic);
-    if (code)
+    if (code) {
         VipCloseNic(vk_pool_handle(nic));
-    else
-        *out = vk_pool_handle(nic);
-    return code;
+        return code;
+    }
+    *out = vk_pool_handle(nic);
+    via_inspect_begin(nic);
+    return VIP_SUCCESS;
 }
 
 VIP_RETURN VipOpenNic(const VIP_CHAR *device, VIP_NIC_HANDLE *out)
@@ -196,8 +199,12 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     via_enter(nic);
     via_mem_fini(nic);
     nic->ops->close(nic->link);
+    int inspectable = nic->inspectable;
+    vk_store_relaxed(&nic->inspectable, 0);
     free_nic(nic);
     via_leave(nic);
+    if (inspectable)
+        via_inspect_end();
     return VIP_SUCCESS;
 }
 
@@ -233,14 +240,8 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
     return VIP_SUCCESS;
 }
 
-VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
+void via_nic_info(struct via_nic *nic, viakit_nic_info *info)
 {
-    VIP_RETURN code;
-    if (info == NULL)
-        return via_fail(VIP_INVALID_PARAMETER, "viakit_query_nic: no place for the information (NULL)");
-    struct via_nic *nic = via_nic_enter(handle, &code);
-    if (nic == NULL)
-        return code;
     memset(info, 0, sizeof *info);
     strcpy(info->link, nic->ops->name);
     strcpy(info->device, nic->device);
@@ -262,6 +263,17 @@ VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
     info->cqs = (int)nic->n_cqs;
     if (nic->ops->info)
         nic->ops->info(nic->link, info);
+}
+
+VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE handle, viakit_nic_info *info)
+{
+    VIP_RETURN code;
+    if (info == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_query_nic: no place for the information (NULL)");
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
+        return code;
+    via_nic_info(nic, info);
     via_leave(nic);
     return VIP_SUCCESS;
 }

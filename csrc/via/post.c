@@ -65,10 +65,10 @@ static uint32_t check_recv(const struct via_vi *vi, const VIP_DESCRIPTOR *d, str
     if ((d->CS.Control & ~(VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE)) != 0 || d->CS.SegCount > VIA_MAX_SEGMENTS)
         return VIP_STATUS_FORMAT_ERROR;
     uint32_t error = check_segments(vi, d, 0, d->CS.SegCount, &sum);
+    w->room = (uint32_t)sum;
     if (d->CS.SegCount == 1 && !error) {
         w->is_short = 1;
         w->data = d->DS[0].Local.Data.Address;
-        w->room = d->DS[0].Local.Length;
         w->epoch = vi->nic->region_epoch;
     }
     return error;

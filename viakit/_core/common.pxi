@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 import weakref
+from json import loads as _json_loads
 
 cimport cython
 from cpython.buffer cimport (

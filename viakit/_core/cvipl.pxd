@@ -302,6 +302,7 @@ cdef extern from "viakit.h" nogil:
     VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address)
 
     VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE nic, VIP_UINT64 *values)
+    VIP_RETURN viakit_snapshot(VIP_NIC_HANDLE nic, char *text, size_t size, size_t *len)
     VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE vi, VIP_UINT64 *values)
     const char *viakit_counter_name(int counter)
     const char *viakit_counter_text(int counter)

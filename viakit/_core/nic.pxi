@@ -336,6 +336,38 @@ cdef class Nic:
         _check(viakit_nic_counters(self._handle, values), "viakit_nic_counters")
         return _counters(values)
 
+    def snapshot(self):
+        """What the NIC and everything on it is doing at this moment.
+
+        Taken in one piece, without driving or changing anything. :mod:`viakit.inspect` shows it as tables, and takes it
+        from other processes.
+
+        Returns
+        -------
+        dict
+            ``vis`` (state, peer, sequence numbers, queues with their oldest descriptors), ``cqs``, ``regions``,
+            ``ptags``, ``connections`` (in the making), ``counters``, and what the NIC is; docs/inspect.md has all of it.
+        """
+        cdef size_t size = 16384
+        cdef size_t length = 0
+        cdef VIP_RETURN code
+        cdef char *text
+        self._use()
+        while True:
+            text = <char *>malloc(size)
+            if text == NULL:
+                raise MemoryError
+            try:
+                with nogil:
+                    code = viakit_snapshot(self._handle, text, size, &length)
+                if code == VIP_SUCCESS:
+                    return _json_loads(text[:length])
+                if code != VIP_ERROR_RESOURCE or length < size:
+                    _check(code, "viakit_snapshot")
+                size = length + length // 4 + 4096   # a moment later there may be more to tell
+            finally:
+                free(text)
+
     @property
     def on_error(self):
         """A function that is called with every :class:`AsyncError`, or None.
