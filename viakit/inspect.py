@@ -230,7 +230,9 @@ def _table(title: str, heads: str) -> Any:
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for head in heads.split("|"):
-        table.add_column(head, justify="right" if head.startswith(">") else "left", no_wrap=head != "oldest descriptors")
+        table.add_column(
+            head, justify="right" if head.startswith(">") else "left", no_wrap=head != "oldest descriptors"
+        )
         table.columns[-1].header = head.lstrip(">")
     return table
 

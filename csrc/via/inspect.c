@@ -39,38 +39,39 @@ static struct {
 
 /* ---------------------------------------------------------------- the answer */
 
-/* All of it, or as much as the other side takes until its time is over or the process ends its last NIC. */
-static void say(int socket, const char *text, size_t len)
+/* Returns 1 when all of it is on its way; 0 if the other side went, or took nothing for too long, or the process is closing
+ * its last NIC: then there is no more to be said. */
+static int say(int socket, const char *text, size_t len)
 {
     uint64_t deadline = vk_now() + PATIENCE;
     while (len) {
         ssize_t n = send(socket, text, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        uint64_t now = vk_now();
         if (n >= 0) {
             text += n;
             len -= (size_t)n;
+            deadline = now + PATIENCE;
             continue;
         }
         struct pollfd fds[2] = {{.fd = socket, .events = POLLOUT}, {.fd = self.stop, .events = POLLIN}};
-        uint64_t now = vk_now();
         if (errno != EAGAIN || now >= deadline || poll(fds, 2, (int)((deadline - now) / VK_MS) + 1) <= 0 ||
             fds[1].revents)
-            return;
+            return 0;
     }
+    return 1;
 }
 
-/* Returns whether it had something to say: the NIC may be closed in between. */
+/* 1 said, 0 there is nothing to say any more: the NIC was closed in between; -1 as say() fails. */
 static int say_nic(int socket, VIP_NIC_HANDLE handle, int first)
 {
     VIP_RETURN code;
+    int said = 0;
     struct snapshot *s = via_snapshot_take(handle, &code);
     size_t len = s ? via_snapshot_text(s, NULL, 0) : 0;
     char *text = s ? malloc(len + 1) : NULL;
-    int said = text != NULL;
     if (text) {
         via_snapshot_text(s, text, len + 1);
-        if (!first)
-            say(socket, ",", 1);
-        say(socket, text, len);
+        said = (first || say(socket, ",", 1)) && say(socket, text, len) ? 1 : -1;
     }
     free(text);
     via_snapshot_free(s);
@@ -103,12 +104,16 @@ static void answer(int socket)
     uint32_t n_slots = via_nic_pool.n_touched;
     pthread_mutex_unlock(&via_nic_pool.mutex);
     int n = snprintf(head, sizeof head, "{\"schema\":\"viakit.process/1\",\"pid\":%d,\"nics\":[", (int)getpid());
-    say(socket, head, (size_t)n);
-    int n_said = 0;
+    if (!say(socket, head, (size_t)n))
+        return;
+    int first = 1;
     for (uint32_t i = 0; i < n_slots; i++) {
         VIP_NIC_HANDLE nic = nic_at(i);
-        if (nic)
-            n_said += say_nic(socket, nic, n_said == 0);
+        int said = nic ? say_nic(socket, nic, first) : 0;
+        if (said < 0)
+            return;
+        if (said)
+            first = 0;
     }
     say(socket, "]}\n", 3);
 }

@@ -238,6 +238,7 @@ VIP_RETURN viakit_snapshot(VIP_NIC_HANDLE handle, char *text, size_t size, size_
     *len = via_snapshot_text(s, text, size);
     via_snapshot_free(s);
     if (*len >= size)
-        return via_fail(VIP_ERROR_RESOURCE, "viakit_snapshot: the text has %zu bytes and the buffer %zu", *len + 1, size);
+        return via_fail(VIP_ERROR_RESOURCE, "viakit_snapshot: the text has %zu bytes and the buffer %zu", *len + 1,
+                        size);
     return VIP_SUCCESS;
 }

@@ -19,7 +19,7 @@ struct snap_work {
 };
 
 struct snap_queue {
-    const void *cq; /* handle */
+    const void *cq;            /* handle */
     uint32_t n_done, n_posted; /* complete but not taken back; not complete */
     uint32_t n_listed;
     struct snap_work work[SNAP_DESCRIPTORS];

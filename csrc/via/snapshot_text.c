@@ -22,7 +22,8 @@ static void put(struct out *o, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    int n = vsnprintf(o->len < o->size ? o->text + o->len : NULL, o->len < o->size ? o->size - o->len : 0, format, list);
+    int n =
+        vsnprintf(o->len < o->size ? o->text + o->len : NULL, o->len < o->size ? o->size - o->len : 0, format, list);
     va_end(list);
     if (n > 0)
         o->len += (size_t)n;

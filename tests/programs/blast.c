@@ -49,11 +49,11 @@ static void fatal(char *where, VIP_RETURN rc)
     exit(1);
 }
 
-#define TRY(f, args)               \
-    do {                           \
-        VIP_RETURN rc_ = f args;   \
-        if (rc_ != VIP_SUCCESS)    \
-            fatal(#f, rc_);        \
+#define TRY(f, args)             \
+    do {                         \
+        VIP_RETURN rc_ = f args; \
+        if (rc_ != VIP_SUCCESS)  \
+            fatal(#f, rc_);      \
     } while (0)
 
 static void errorHandler(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *err)

@@ -346,7 +346,7 @@ cdef class Nic:
         -------
         dict
             ``vis`` (state, peer, sequence numbers, queues with their oldest descriptors), ``cqs``, ``regions``,
-            ``ptags``, ``connections`` (in the making), ``counters``, and what the NIC is; docs/inspect.md has all of it.
+            ``ptags``, ``connections`` (in the making), ``counters``, and what the NIC is; docs/inspect.md lists it.
         """
         cdef size_t size = 16384
         cdef size_t length = 0
