@@ -304,10 +304,12 @@ static size_t undress(const struct link *link, const uint8_t *frame, size_t have
     return udp_len - UDP_LEN;
 }
 
-/* A promiscuous interface shows us others' frames. */
+/* A promiscuous interface shows us others' frames. What is sent to all is a question who is there (via/discover.c). */
 static int is_for_us(const struct link *link, const uint8_t *frame, size_t len)
 {
-    return len >= sizeof(struct ether_header) && memcmp(frame, link->address, 6) == 0;
+    static const uint8_t everybody[6] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
+    return len >= sizeof(struct ether_header) &&
+           (vk_likely(memcmp(frame, link->address, 6) == 0) || memcmp(frame, everybody, 6) == 0);
 }
 
 static void deliver_slot(struct link *link, const uint8_t *frame, size_t len)

@@ -414,3 +414,34 @@ void many_vis_b(side *s)
 {
     many_both(s);
 }
+
+/* ---- discover: on a wire, who answers a question to all; on one host, the only station there is */
+
+static void discover_both(side *s)
+{
+    VIP_AUTODISCOVERY_LIST list;
+    int seen_self = 0, seen_peer = 0;
+    SIDE_SYNC(s, 1);
+    CHECK_OK(VipQuerySystemManagementInfo(s->nic, VIP_SMI_AUTODISCOVERY, &list));
+    for (VIP_ULONG i = 0; i < list.NumAdAddrs; i++) {
+        const uint8_t *a = (const uint8_t *)list.ADAddrArray + i * (4 + (size_t)s->attr.NicAddressLen);
+        CHECK(a[0] == 6 && a[2] == 0);
+        seen_self += !memcmp(a + 4, s->attr.LocalNicAddress, 6);
+        seen_peer += !memcmp(a + 4, s->peer_host, 6);
+    }
+    CHECK_EQ(seen_self, 1);
+    if (s->link->kind == ON_ETH)
+        CHECK_EQ(seen_peer, 1);
+    CHECK_EQ(list.NumberOfHops, s->link->kind != ON_LOOP && s->link->kind != ON_SHM);
+    SIDE_SYNC(s, 2);
+}
+
+void discover_a(side *s)
+{
+    discover_both(s);
+}
+
+void discover_b(side *s)
+{
+    discover_both(s);
+}

@@ -19,6 +19,7 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(discriminators, 0, NULL)  \
     X(two_waiters, 0, NULL)     \
     X(reconnect, 0, NULL)       \
+    X(discover, CASE_NO_FAULT, NULL) \
     X(many_vis, CASE_NO_FAULT, NULL)
 
 /* cases_message.c */
