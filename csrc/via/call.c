@@ -51,6 +51,16 @@ struct via_nic *via_nic_enter_quietly(VIP_NIC_HANDLE handle, VIP_RETURN *code)
     return enter_nic(handle, code, 1);
 }
 
+struct via_vi *via_vi_enter(VIP_VI_HANDLE handle, VIP_RETURN *code)
+{
+    return via_vi_enter_inline(handle, code);
+}
+
+struct via_cq *via_cq_enter(VIP_CQ_HANDLE handle, VIP_RETURN *code)
+{
+    return via_cq_enter_inline(handle, code);
+}
+
 struct via_conn *via_conn_enter(VIP_CONN_HANDLE handle, VIP_RETURN *code)
 {
     struct via_conn *conn = via_enter_object(&via_conn_pool, handle, via_conn_pool.stride, via_conn_pool.capacity,

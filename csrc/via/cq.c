@@ -146,7 +146,7 @@ VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
     VIP_RETURN code;
     if (vk_unlikely(vi == NULL || recv == NULL))
         return via_fail(VIP_INVALID_PARAMETER, "VipCQDone: no place for the VI or the queue (NULL)");
-    struct via_cq *cq = via_cq_enter(handle, &code);
+    struct via_cq *cq = via_cq_enter_inline(handle, &code);
     if (vk_unlikely(cq == NULL))
         return code;
     struct via_nic *nic = cq->nic;

@@ -455,18 +455,21 @@ static inline __attribute__((always_inline)) void *via_enter_object(const struct
     return NULL;
 }
 
-static inline struct via_vi *via_vi_enter(VIP_VI_HANDLE handle, VIP_RETURN *code)
+/* In line, for the calls that are made for every message; the others use the functions below. */
+static inline __attribute__((always_inline)) struct via_vi *via_vi_enter_inline(VIP_VI_HANDLE handle, VIP_RETURN *code)
 {
     return (struct via_vi *)via_enter_object(&via_vi_pool, handle, VK_POOL_STRIDE(sizeof(struct via_vi)), VIA_VI_POOL,
                                              "VI", code);
 }
 
-static inline struct via_cq *via_cq_enter(VIP_CQ_HANDLE handle, VIP_RETURN *code)
+static inline __attribute__((always_inline)) struct via_cq *via_cq_enter_inline(VIP_CQ_HANDLE handle, VIP_RETURN *code)
 {
     return (struct via_cq *)via_enter_object(&via_cq_pool, handle, VK_POOL_STRIDE(sizeof(struct via_cq)), VIA_CQ_POOL,
                                              "completion queue", code);
 }
 
+struct via_vi *via_vi_enter(VIP_VI_HANDLE handle, VIP_RETURN *code);
+struct via_cq *via_cq_enter(VIP_CQ_HANDLE handle, VIP_RETURN *code);
 /* A request that the program has not answered yet. */
 struct via_conn *via_conn_enter(VIP_CONN_HANDLE handle, VIP_RETURN *code);
 /* A NIC that is not being closed. */

@@ -122,7 +122,7 @@ static struct via_work *append(struct via_queue *q, VIP_DESCRIPTOR *d)
 static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE mem, int recv)
 {
     VIP_RETURN code;
-    struct via_vi *vi = via_vi_enter(handle, &code);
+    struct via_vi *vi = via_vi_enter_inline(handle, &code);
     if (vk_unlikely(vi == NULL))
         return code;
     struct via_nic *nic = vi->nic;
@@ -177,7 +177,7 @@ static VIP_RETURN done(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out, int recv)
     VIP_RETURN code;
     if (vk_unlikely(out == NULL))
         return via_fail(VIP_INVALID_PARAMETER, "no place for the descriptor (NULL)");
-    struct via_vi *vi = via_vi_enter(handle, &code);
+    struct via_vi *vi = via_vi_enter_inline(handle, &code);
     if (vk_unlikely(vi == NULL))
         return code;
     struct via_nic *nic = vi->nic;
