@@ -614,6 +614,12 @@ static int fault_fetch(struct link *link, struct link_peer *peer, uint64_t addre
     return link->inner->fetch(link->link, peer, address, to, n_to, len);
 }
 
+static int fault_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
+                      const struct iovec *to, int n_to, size_t len)
+{
+    return link->inner->take(link->link, peer, handle, ptag, address, to, n_to, len);
+}
+
 static int fault_place(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                        const struct iovec *from, int n_from, size_t len)
 {
@@ -694,6 +700,7 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
     DECORATE(reach);
     DECORATE(fetch);
     DECORATE(place);
+    DECORATE(take);
 #undef DECORATE
     link->ops.due = fault_due;
     *ops = &link->ops;

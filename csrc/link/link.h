@@ -139,6 +139,11 @@ struct link_ops {
      * 0 done; -EACCES not granted; -EAGAIN no direct way (send frames instead). */
     int (*place)(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                  const struct iovec *from, int n_from, size_t len);
+
+    /* Reads from the region (handle, address) of the peer into pieces of local memory, if its table grants that to a VI with tag ptag. Returns what
+     * place returns. */
+    int (*take)(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
+                const struct iovec *to, int n_to, size_t len);
 };
 
 extern const struct link_ops link_loop, link_shm, link_eth, link_udp;

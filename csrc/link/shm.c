@@ -341,22 +341,61 @@ static int place_granted(struct link *link, struct link_peer *peer, uint64_t add
     return 0;
 }
 
+/* The entry of the peer's region table for a handle, held so that the region stays (users); NULL: no direct way. Announces us first, then the
+ * caller looks at the handle; the owner takes the handle away, then looks for us (via/mem.c). */
+static struct shm_region *hold_region(struct link_peer *peer, uint32_t handle)
+{
+    uint32_t index = handle & 0xFFFF;
+    if (!peer->alive || peer->station == NULL || handle == 0 ||
+        (index + 1) * sizeof(struct shm_region) > peer->arena_offset - SHM_TABLE_OFFSET)
+        return NULL;
+    struct shm_region *r = (struct shm_region *)(void *)((char *)peer->station + SHM_TABLE_OFFSET) + index;
+    vk_add(&r->users, 1);
+    return r;
+}
+
+static void release_region(struct shm_region *r)
+{
+    vk_add(&r->users, (uint32_t)-1);
+}
+
+static int granted(const struct shm_region *r, uint32_t handle, uint32_t ptag, uint32_t right, uint64_t address,
+                   size_t len)
+{
+    uint64_t offset = address - r->address;
+    return vk_load_acquire(&r->handle) == handle && r->ptag == ptag && (r->rights & right) && offset <= r->len &&
+           len <= r->len - offset;
+}
+
+static int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
+                    const struct iovec *to, int n, size_t len)
+{
+    struct shm_region *r = len && n ? hold_region(peer, handle) : NULL;
+    int result = -EACCES;
+    if (r == NULL)
+        return -EAGAIN;
+    if (granted(r, handle, ptag, 2, address, len)) {
+        int direct = mapped(peer, address, len) != NULL || (!link->no_cma && vk_load_relaxed(&peer->rx->can_fetch));
+        result = direct && shm_fetch(link, peer, address, to, n, len) == 0 ? 0 : -EAGAIN;
+    }
+    release_region(r);
+    if (result == 0) {
+        LINK_COUNT(link->nic, copies, 1);
+        LINK_COUNT(link->nic, bytes_copied, len);
+    }
+    return result;
+}
+
 static int shm_place(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                      const struct iovec *from, int n, size_t len)
 {
-    uint32_t index = handle & 0xFFFF;
-    if (!peer->alive || peer->station == NULL || len == 0 || n == 0 || handle == 0 ||
-        (index + 1) * sizeof(struct shm_region) > peer->arena_offset - SHM_TABLE_OFFSET)
-        return -EAGAIN;
-    struct shm_region *r = (struct shm_region *)(void *)((char *)peer->station + SHM_TABLE_OFFSET) + index;
+    struct shm_region *r = len && n ? hold_region(peer, handle) : NULL;
     int result = -EACCES;
-    /* Announce ourselves, then look at the handle; the owner takes the handle away, then looks for us (via/mem.c). */
-    vk_add(&r->users, 1);
-    uint64_t offset = address - r->address;
-    if (vk_load_acquire(&r->handle) == handle && r->ptag == ptag && (r->rights & 1) && offset <= r->len &&
-        len <= r->len - offset)
+    if (r == NULL)
+        return -EAGAIN;
+    if (granted(r, handle, ptag, 1, address, len))
         result = place_granted(link, peer, address, from, n, len);
-    vk_add(&r->users, (uint32_t)-1);
+    release_region(r);
     return result;
 }
 
@@ -589,4 +628,5 @@ const struct link_ops link_shm = {
     .reach = shm_reach,
     .fetch = shm_fetch,
     .place = shm_place,
+    .take = shm_take,
 };

@@ -14,7 +14,8 @@
  * A *port* tells apart the NICs that share one address (processes that opened the same interface); port 0 in a
  * connection request means "whoever waits". A *key* is drawn at random for each connection and told only to the peer:
  * frames of an earlier connection, or of a stranger, do not carry it. The first frame of an RDMA write has the wire_write
- * block behind the header. The checksum covers header (checksum field 0) and payload; FLAG_CRC says that it is there:
+ * block behind the header. READ frames stand outside the sequence: their psn is the number of the ask, their immediate data the serial
+ * number of the request (via/read.c). The checksum covers header (checksum field 0) and payload; FLAG_CRC says that it is there:
  * links that cannot corrupt leave it out.
  */
 #ifndef VIAKIT_WIRE_H
@@ -33,6 +34,7 @@
 
 /* kinds: name, what it says */
 #define WIRE_KINDS(X)                                                                                 \
+    X(READ, 0, "an RDMA read: a request for pieces of memory (FIRST), or such a piece")               \
     X(SEND, 1, "a piece of a message for the receive queue")                                          \
     X(WRITE, 2, "a piece of an RDMA write")                                                           \
     X(ACK, 3, "everything before `ack` is placed")                                                    \
@@ -95,6 +97,19 @@ struct wire_run {
     uint16_t missing, held;
 } __attribute__((packed, aligned(2)));
 #define WIRE_MAX_RUNS 40
+
+/* A request to read: of the len bytes at address those pieces whose bit is set in `wanted`. */
+struct wire_read {
+    uint64_t address, wanted;
+    uint32_t handle;
+    uint32_t len;
+} __attribute__((packed, aligned(4)));
+_Static_assert(sizeof(struct wire_read) == 24, "the read request is 24 bytes");
+
+/* Before the bytes of a piece: where it belongs in what was asked for, and how long that is. */
+struct wire_read_data {
+    uint32_t offset, len;
+} __attribute__((packed, aligned(4)));
 
 /* A piece of the sender's memory, for links on which the receiver can reach it (shm). */
 struct wire_reference {

@@ -73,6 +73,7 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
     vi->peer_key = c->key;
     vi->peer_ptag = c->ptag;
     vi->peer_rdma_write = c->rdma_write;
+    vi->peer_rdma_read = c->rdma_read;
     vi->expected_psn = vi->acked_psn = c->first_psn;
     uint32_t carried = nic->ops->payload_to ? nic->ops->payload_to(nic->link, peer) : nic->limits.max_payload;
     vi->chunk = c->max_payload < carried ? c->max_payload : carried;

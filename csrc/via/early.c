@@ -206,7 +206,7 @@ void via_send_ack(struct via_vi *vi)
         via_send_control(vi, WIRE_ACK, 0, 0);
         return;
     }
-    if (via_send_block(vi, WIRE_NAK, 0, runs, n * sizeof *runs) == 1)
+    if (via_send_block(vi, WIRE_NAK, 0, 0, 0, runs, n * sizeof *runs) == 1)
         VI_COUNT(vi, naks_sent, 1);
     else
         via_owe_ack(vi, 1); /* the link was full */

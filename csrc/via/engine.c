@@ -52,6 +52,8 @@ static void retry_stalled(struct via_nic *nic)
     while (vi) {
         struct via_vi *next = vi->stall_next;
         vi->on_stall_list = 0;
+        if (vi->reads)
+            via_reads_go_on(vi);
         via_transmit(vi);
         vi = next;
     }

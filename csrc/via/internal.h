@@ -32,7 +32,9 @@
 #define VIA_MAX_TRANSFER (64ul << 20)
 #define VIA_BATCH 45          /* frames built at once: a super-frame at MTU 1500 */
 #define VIA_FLIGHT 256        /* link sends a VI may have unacknowledged, at most; a power of two */
+#define VIA_ASKS 16           /* parts of RDMA reads that a VI may have outstanding, and another's that may wait for its answers */
 #define VIA_EARLY_FRAMES 4032 /* a receiver keeps no frame that is further ahead of what it waits for */
+#define VIA_RDMA_READ_LEVELS (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 #define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 
 /* ---------------------------------------------------------------- registered memory (mem.c) */
@@ -73,10 +75,16 @@ static inline const VIP_DESCRIPTOR_SEGMENT *via_segment(const VIP_DESCRIPTOR *d,
 /* A posted descriptor. psn fields are valid once transmission began. */
 struct via_work {
     VIP_DESCRIPTOR *descriptor;
-    void *data;         /* is_short: the one segment, ... */
-    uint32_t len;       /* message length in bytes */
-    uint32_t room;      /* of a receive: the segments' sum */
-    uint32_t epoch;     /* ... and nic->region_epoch when it was found granted */
+    void *data;   /* is_short: the one segment, ... */
+    uint32_t len; /* message length in bytes */
+    union {
+        uint32_t room;    /* of a receive: the segments' sum */
+        uint32_t arrived; /* an RDMA read: bytes that are here */
+    };
+    union {
+        uint32_t epoch; /* ... and nic->region_epoch when it was found granted */
+        uint32_t asked; /* an RDMA read: bytes asked for, from the beginning on */
+    };
     uint32_t error;     /* status bits found when posted: completes with these in its turn */
     uint32_t first_psn; /* of its first frame */
     uint32_t n_frames;
@@ -85,11 +93,12 @@ struct via_work {
     uint8_t how;           /* VIA_HOW_* */
     uint8_t started, sent; /* first / last frame handed to the link */
     uint8_t wait_ack;      /* completes on acknowledgement, not on sending */
-    uint8_t pad[7];
+    uint8_t all_asked;     /* an RDMA read: nothing is left to ask for */
+    uint8_t pad[6];
 };
 _Static_assert(sizeof(struct via_work) <= 64, "an entry is a cache line");
 
-enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2 };
+enum { VIA_HOW_FRAMES = 0, VIA_HOW_REFERENCE = 1, VIA_HOW_PLACED = 2, VIA_HOW_READ = 3 };
 
 /* Free-running: reaped <= done <= next <= posted. Entries before done are complete and wait for a Done call; on the
  * send queue, next is the first not wholly handed to the link. */
@@ -154,7 +163,7 @@ struct via_vi {
     uint16_t peer_port, peer_vi;
     uint32_t key, peer_key; /* in frames to us / to the peer */
     uint32_t peer_ptag;
-    uint8_t peer_rdma_write;
+    uint8_t peer_rdma_write, peer_rdma_read;
     uint8_t confirmed;            /* the peer is known to be connected (it sent CONFIRM or data) */
     uint32_t chunk;               /* payload bytes per frame, both sides agree */
     struct wire_header tx_header; /* what all our frames to this peer have in common ... */
@@ -184,6 +193,8 @@ struct via_vi {
     uint32_t retries;
     uint8_t probing;
     struct via_rtt rtt;
+
+    struct via_reads *reads;    /* RDMA reads, of both sides (read.c); NULL: none yet */
 
     /* receiver */
     uint32_t expected_psn;
@@ -580,7 +591,10 @@ int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uin
  * message's memory is gone, and the connection with it. *hint is where on the send queue to begin to look: nothing before it matters. */
 int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, uint32_t *hint);
 /* A control frame with a block of len bytes. What link send returns; not put off if that is not 1. */
-int via_send_block(struct via_vi *vi, int kind, uint32_t psn, const void *block, size_t len);
+int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uint32_t immediate, const void *block,
+                   size_t len);
+/* What all frames for the VI's peer have; an acknowledgement rides along. */
+void via_address_frame(struct via_vi *vi, struct link_frame *f, int kind, uint32_t psn);
 
 void via_acknowledged(struct via_vi *vi, uint32_t ack);
 void via_complete_sends(struct via_vi *vi);
@@ -596,6 +610,25 @@ void via_shrink_window(struct via_vi *vi, uint32_t to);
 void via_skip_to(struct via_vi *vi, uint32_t psn);
 /* The connection is over: what it kept of frames goes. */
 void via_forget_frames(struct via_vi *vi);
+
+/* Nobody answers any more. */
+void via_give_up(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- read.c: RDMA reads */
+
+/* Makes room for the VI's reads; 0 if memory is exhausted. Reset: nothing is outstanding any more. */
+int via_reads_ready(struct via_vi *vi);
+void via_reads_reset(struct via_vi *vi);
+void via_reads_free(struct via_vi *vi);
+/* Begins the read at index on the send queue. 1 if it is complete already; 0: go on, from the time that it is behind q->next. */
+int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index);
+/* Asks and answers as far as possible; vi->reads is not NULL. */
+void via_reads_go_on(struct via_vi *vi);
+int via_reads_open(const struct via_vi *vi);
+uint64_t via_reads_deadline(const struct via_vi *vi);
+void via_read_time_out(struct via_vi *vi);
+void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+void via_read_refused(struct via_vi *vi, uint32_t number);
 
 /* ---------------------------------------------------------------- early.c: the receiver's side of selective repeat */
 

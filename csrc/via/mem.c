@@ -302,9 +302,9 @@ static struct via_region *find_region(struct via_nic *nic, const void *address, 
     return (exact ? offset == 0 : offset < r->len) ? r : NULL;
 }
 
-/* Takes the region out of use and waits for peers that are writing into it at this moment: a memcpy's time, or until it is
- * clear that they died in the middle. */
-static void drop_region(struct via_nic *nic, struct via_region *r)
+/* Hides the region from peers, which reach it by its handle, and waits for those that write into it or read from it at this moment: a memcpy's
+ * time, or until it is clear that they died in the middle. */
+static void hide_region(struct via_nic *nic, struct via_region *r)
 {
     nic->region_epoch++;
     vk_store_release(&r->handle, 0);
@@ -320,6 +320,11 @@ static void drop_region(struct via_nic *nic, struct via_region *r)
         }
         sched_yield();
     }
+}
+
+static void drop_region(struct via_nic *nic, struct via_region *r)
+{
+    hide_region(nic, r);
     nic->bytes_registered -= r->len;
     if (r->pinned)
         nic->bytes_pinned -= r->len;
@@ -393,9 +398,11 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
     else {
         ptag_use(nic, r->ptag, -1);
         ptag_use(nic, ptag, 1);
-        nic->region_epoch++;
-        vk_store_release(&r->ptag, ptag);
-        vk_store_release(&r->rights, rights_of(attributes));
+        /* Whoever was granted more is done when we return; meanwhile peers find no handle and send frames, which are judged after this. */
+        hide_region(nic, r);
+        r->ptag = ptag;
+        r->rights = rights_of(attributes);
+        vk_store_release(&r->handle, mem); /* a peer that sees the handle sees the rest */
     }
     via_leave(nic);
     return code;

@@ -235,7 +235,7 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
     a->NativeMTU = nic->limits.max_payload;
     a->MaxPtags = VIA_MAX_PTAGS - 1;
     a->ReliabilityLevelSupport = VIA_ALL_LEVELS;
-    a->RDMAReadSupport = 0;
+    a->RDMAReadSupport = VIA_RDMA_READ_LEVELS;
     via_leave(nic);
     return VIP_SUCCESS;
 }

@@ -26,13 +26,13 @@ static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d,
     return error;
 }
 
-static uint32_t check_send(const struct via_vi *vi, const VIP_DESCRIPTOR *d, struct via_work *w)
+static uint32_t check_send(struct via_vi *vi, const VIP_DESCRIPTOR *d, struct via_work *w)
 {
     uint32_t op = d->CS.Control & VIP_CONTROL_OP_MASK, n = d->CS.SegCount,
              first = op == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
     uint64_t sum = 0;
     w->is_short = 0;
-    if (vk_likely(n == 1 && first == 0 && !(d->CS.Control & VIP_CONTROL_RESERVED))) { /* most are so */
+    if (vk_likely(n == 1 && first == 0 && !(d->CS.Control & (VIP_CONTROL_RESERVED | VIP_CONTROL_QFENCE)))) { /* most are so */
         const VIP_DATA_SEGMENT *s = &d->DS[0].Local;
         w->is_short = 1;
         w->data = s->Data.Address;
@@ -47,14 +47,16 @@ static uint32_t check_send(const struct via_vi *vi, const VIP_DESCRIPTOR *d, str
     }
     if ((d->CS.Control & VIP_CONTROL_RESERVED) || op == VIP_CONTROL_OP_RESERVED || n > VIA_MAX_SEGMENTS || n < first)
         return VIP_STATUS_FORMAT_ERROR;
-    if (op == VIP_CONTROL_OP_RDMAREAD)
-        return VIP_STATUS_FORMAT_ERROR; /* RDMAReadSupport is 0: no VI can be created with it */
+    if (op == VIP_CONTROL_OP_RDMAREAD && (!vi->reliable || d->CS.Control & VIP_CONTROL_IMMEDIATE))
+        return VIP_STATUS_FORMAT_ERROR; /* what would be lost for good; what nobody would be told */
     uint32_t error = check_segments(vi, d, first, n, &sum);
     if (sum != d->CS.Length)
         return VIP_STATUS_FORMAT_ERROR;
     if (sum > vi->attributes.MaxTransferSize)
         return VIP_STATUS_LENGTH_ERROR;
     w->len = (uint32_t)sum;
+    if (op == VIP_CONTROL_OP_RDMAREAD && !via_reads_ready(vi))
+        error |= VIP_STATUS_TRANSPORT_ERROR; /* memory is exhausted */
     return error;
 }
 

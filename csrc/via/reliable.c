@@ -66,6 +66,7 @@ void via_forget_frames(struct via_vi *vi)
 {
     via_early_drop(vi);
     via_repeat_forget(vi);
+    via_reads_reset(vi);
     vi->has_gap = 0;
 }
 
@@ -148,6 +149,8 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
     else if (!vi->lossless)
         via_arm_rto(vi);
     via_complete_sends(vi);
+    if (vk_unlikely(via_reads_open(vi)) && vi->state == VIP_STATE_CONNECTED)
+        via_reads_go_on(vi); /* a read may have waited for this */
     if (vi->send.next != vi->send.posted && !vi->on_stall_list)
         via_transmit(vi);
 }
@@ -190,8 +193,11 @@ void via_negative(struct via_vi *vi, uint32_t from)
 void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status)
 {
     struct via_queue *q = &vi->send;
+    int read = (status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_RDMA_READ;
     status &= VIP_STATUS_REMOTE_DESC_ERROR | VIP_STATUS_RDMA_PROT_ERROR;
-    if (status && vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION && q->done != q->posted) {
+    if (read)
+        via_read_refused(vi, psn);
+    else if (status && vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION && q->done != q->posted) {
         struct via_work *w = via_work_at(q, q->done);
         if (w->started && !wire_before(psn, w->first_psn) && wire_before(psn, end_of(w)))
             via_complete(vi, q, status);
@@ -233,8 +239,7 @@ void via_flush_acks(struct via_nic *nic, int all)
     }
 }
 
-/* Nobody answers any more. */
-static void give_up(struct via_vi *vi)
+void via_give_up(struct via_vi *vi)
 {
     if (vi->send.done != vi->send.posted)
         via_complete(vi, &vi->send, VIP_STATUS_TRANSPORT_ERROR);
@@ -262,7 +267,7 @@ static void time_out(struct via_vi *vi)
     }
     VI_COUNT(vi, timeouts, 1);
     if (++vi->retries > nic->options.max_retries) {
-        give_up(vi);
+        via_give_up(vi);
         return;
     }
     if (vi->rto < RTO_LONGEST)
@@ -314,8 +319,13 @@ void via_reliable_timers(struct via_nic *nic)
         keep_alive(vi);
         if (vi->rto_deadline <= nic->now)
             time_out(vi);
-        if (vi->state == VIP_STATE_CONNECTED && vi->rto_deadline != VK_NEVER)
-            via_timer(nic, vi->rto_deadline);
+        if (vi->state == VIP_STATE_CONNECTED && via_reads_deadline(vi) <= nic->now)
+            via_read_time_out(vi);
+        if (vi->state != VIP_STATE_CONNECTED)
+            continue;
+        uint64_t due = via_reads_deadline(vi) < vi->rto_deadline ? via_reads_deadline(vi) : vi->rto_deadline;
+        if (due != VK_NEVER)
+            via_timer(nic, due);
     }
     if (nic->early_free)
         via_early_trim(nic);

@@ -439,7 +439,7 @@ static void stranger(struct via_nic *nic, const uint8_t from[6], struct link_pee
 {
     int kind = h->version_kind & 15;
     NIC_COUNT(nic, dropped_stranger, 1);
-    if (kind != WIRE_SEND && kind != WIRE_WRITE && kind != WIRE_PROBE)
+    if (kind != WIRE_SEND && kind != WIRE_WRITE && kind != WIRE_PROBE && kind != WIRE_READ)
         return;
     if (peer == NULL && nic->ops->route(nic->link, from, h->src_port, &peer) != 0)
         return;
@@ -493,6 +493,9 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
         break;
     case WIRE_DISCONNECT:
         via_break(vi, 1);
+        break;
+    case WIRE_READ:
+        via_read_frame(vi, h, payload);
         break;
     default:
         NIC_COUNT(vi->nic, dropped_malformed, 1);
@@ -626,7 +629,7 @@ static void take_frame(struct via_nic *nic, const uint8_t from[6], struct link_p
         return;
     }
     int kind = h.version_kind & 15;
-    if (vk_unlikely(kind == 0 || (h.dst_port != nic->limits.port && kind != WIRE_REQUEST))) {
+    if (vk_unlikely(h.dst_port != nic->limits.port && kind != WIRE_REQUEST)) {
         NIC_COUNT(nic, dropped_stranger, 1);
         return;
     }
@@ -686,7 +689,7 @@ void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size
     struct via_vi *vi = last->dst_port == nic->limits.port ? addressee(nic, last) : NULL;
     int kind = last->version_kind & 15;
     if (nic->deaf || vi == NULL || vi->state != VIP_STATE_CONNECTED || vi->expected_psn != last->psn + 1 ||
-        vi->rx_skip || vi->rx_active != kind)
+        vi->rx_skip || vi->rx_active != kind || kind == WIRE_READ)
         return NULL;
     if (kind == WIRE_WRITE) {
         void *to = (void *)(uintptr_t)vi->rx_address;

@@ -26,10 +26,21 @@ static inline int is_write(const struct via_work *w)
     return (w->control & VIP_CONTROL_OP_MASK) == VIP_CONTROL_OP_RDMAWRITE;
 }
 
+static inline int is_read(const struct via_work *w)
+{
+    return (w->control & VIP_CONTROL_OP_MASK) == VIP_CONTROL_OP_RDMAREAD;
+}
+
+/* The first local segment: before it RDMA has the remote address. */
+static inline uint32_t first_local(const struct via_work *w)
+{
+    return (w->control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV;
+}
+
 int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max)
 {
     int n = 0;
-    for (uint32_t i = is_write(w) ? 1 : 0; len && i < w->seg_count; i++) {
+    for (uint32_t i = first_local(w); len && i < w->seg_count; i++) {
         const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, i)->Local;
         uint32_t have = s->Length;
         if (offset >= have) {
@@ -102,10 +113,18 @@ int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame
     return sent;
 }
 
-int via_send_block(struct via_vi *vi, int kind, uint32_t psn, const void *block, size_t len)
+void via_address_frame(struct via_vi *vi, struct link_frame *f, int kind, uint32_t psn)
+{
+    address_frame(vi, f, kind, psn);
+}
+
+int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uint32_t immediate, const void *block,
+                   size_t len)
 {
     struct link_frame f;
     address_frame(vi, &f, kind, psn);
+    f.header.flags |= flags;
+    f.header.immediate = immediate;
     memcpy(f.block.bytes, block, len);
     f.header.len = (uint16_t)len;
     f.header_len += (uint32_t)len;
@@ -516,6 +535,17 @@ void via_transmit(struct via_vi *vi)
             w->sent = 1;
             q->next++;
             via_complete_sends(vi);
+            continue;
+        }
+        if (!w->started && w->control & VIP_CONTROL_QFENCE && via_reads_open(vi))
+            return; /* the last of the reads will call again */
+        if (is_read(w)) {
+            int complete = !w->started && via_read_begin(vi, w, q->next);
+            q->next++;
+            if (complete)
+                via_complete_sends(vi);
+            else
+                via_reads_go_on(vi);
             continue;
         }
         if (!w->started)

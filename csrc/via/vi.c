@@ -124,8 +124,9 @@ static VIP_RETURN check_attributes(struct via_nic *nic, VIP_VI_ATTRIBUTES *a, ui
     *ptag = via_ptag_number(nic, a->Ptag, &valid);
     if (!valid)
         return via_fail(VIP_INVALID_PTAG, "%p is not a protection tag of this NIC", a->Ptag);
-    if (a->EnableRdmaRead)
-        return via_fail(VIP_INVALID_RDMAREAD, "RDMA read is not supported by this NIC (RDMAReadSupport is 0)");
+    if (a->EnableRdmaRead && !(a->ReliabilityLevel & VIA_RDMA_READ_LEVELS))
+        return via_fail(VIP_INVALID_RDMAREAD,
+                        "RDMA read needs a reliable level: what of it is lost could not be asked for again");
     return VIP_SUCCESS;
 }
 
@@ -237,6 +238,7 @@ static void free_vi(struct via_vi *vi)
     if (vi->on_answer_list)
         remove_from(&nic->answer_list, vi, offsetof(struct via_vi, answer_next));
     via_forget_frames(vi);
+    via_reads_free(vi);
     via_conn_forget_vi(nic, vi);
     via_notify_cancel(nic, vi);
     via_add_counters(nic->counters, vi);

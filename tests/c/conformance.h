@@ -46,6 +46,18 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(rdma_spin, 0, NULL)      \
     X(rdma_empty_queue, 0, NULL)
 
+/* cases_read.c */
+#define READ_CASES(X)                       \
+    X(rdma_read, 0, NULL)                   \
+    X(read_largest, CASE_NO_FAULT, NULL)    \
+    X(read_many, 0, NULL)                   \
+    X(read_after_write, 0, NULL)            \
+    X(read_fence, 0, NULL)                  \
+    X(read_denied, 0, NULL)                 \
+    X(read_format, 0, NULL)                 \
+    X(read_deregistered, 0, NULL)           \
+    X(read_killed, CASE_NO_LOOP | CASE_KILLS_B, NULL)
+
 /* cases_error.c */
 #define ERROR_CASES(X)                                     \
     X(bad_descriptor, 0, NULL)                             \
@@ -85,7 +97,8 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(cq_tags, 0, NULL)                     \
     X(deferred, 0, NULL)
 
-#define ALL_CASES(X) NOTIFY_CASES(X) CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
+#define ALL_CASES(X) NOTIFY_CASES(X) CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) \
+    RDMA_CASES(X) READ_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
 
 #define DECLARE(name, flags, options) \
     void name##_a(side *s);           \

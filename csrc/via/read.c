@@ -1,0 +1,495 @@
+/*
+ * RDMA reads: memory of the peer comes here, and its program does nothing for it.
+ *
+ *      requester                                   target
+ *   PostSend(RDMAREAD)
+ *        |  --- READ(number, address, handle) ------>  granted? then at once, from where the memory lies:
+ *        |  <-- READ data, a piece ... -------------
+ *   placed by offset, in any order; when all pieces are here the descriptor completes
+ *
+ * Between processes of one host the requester copies from the target's memory itself, and no frame is sent (link operation `take`).
+ *
+ * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them outstanding, and
+ * keeps a bit per piece: what is missing is asked for again, by its bits. The target remembers nothing; an ask is answered
+ * whenever it comes, and as often. (So nothing of a read is in the sequence of the data frames, and nothing is kept to be sent again: the region itself
+ * is what is sent again.) Only where the link is full an ask waits at the target, and no more than VIA_ASKS may.
+ *
+ * Order: a read is asked for when everything that was sent before it has been acknowledged, so it sees what earlier RDMA writes
+ * wrote. What is posted behind it does not wait, unless it has VIP_CONTROL_QFENCE set.
+ *
+ * Losses: each request has a serial number, which its answer repeats. Requests and answers keep their order, so a piece for a later request shows
+ * that what is missing of earlier ones is lost. Where nothing follows that could show it, a time-out does.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+#include "tap.h"
+
+#define ASK_PIECES 64      /* as many as a word has bits */
+#define PLAIN_PIECES 16    /* of one ask, where each piece takes a slot of our ring */
+#define WAIT_LONGEST (500 * VK_MS)
+
+/* The requester's side: part of a read. Its number is its index in the ring, free-running. */
+struct ask {
+    uint32_t work;        /* index on the send queue */
+    uint32_t offset, len; /* of the read's bytes */
+    uint32_t serial;      /* of the latest request for it */
+    uint64_t missing;     /* a bit per piece that is not here yet; 0: done */
+    uint64_t wanted;      /* what the latest request asked for */
+};
+
+/* The target's side: an ask that waits for the link. */
+struct answer {
+    struct wire_read read; /* wanted: what is still to be sent */
+    uint32_t number, serial;
+};
+
+struct via_reads {
+    uint64_t deadline; /* VK_NEVER: nothing is outstanding */
+    uint64_t wait;     /* present time-out */
+    struct ask asks[VIA_ASKS];
+    uint32_t head, tail; /* outstanding */
+    uint32_t next;       /* on the send queue: the first read not wholly asked for is here or behind */
+    uint32_t n_open;     /* reads begun and not complete */
+    uint32_t allowed;    /* asks outstanding at most, now: fewer after a time-out */
+    uint32_t serial, heard_serial;
+    uint32_t retries;
+    int progress; /* since the deadline was set */
+    struct answer answers[VIA_ASKS];
+    uint32_t answer_head, answer_tail;
+    uint32_t counted; /* the ask behind the last one that was counted as the end of a read */
+};
+
+static inline int is_open(const struct via_work *w)
+{
+    return w->how == VIA_HOW_READ && w->started && !w->sent && !w->error;
+}
+
+/* Bytes of memory in one frame of an answer; multiples of a word. */
+static inline uint32_t piece_len(const struct via_vi *vi)
+{
+    return (vi->chunk - (uint32_t)sizeof(struct wire_read_data)) & ~7u;
+}
+
+/* A bit for each piece of an ask of len bytes; 0 if it has too many. An ask of no bytes has one piece, too: it asks for leave. */
+static uint64_t all_pieces(const struct via_vi *vi, uint32_t len)
+{
+    uint32_t piece = piece_len(vi), n = len ? len / piece + (len % piece != 0) : 1;
+    return n > ASK_PIECES ? 0 : n == ASK_PIECES ? ~0ull : (1ull << n) - 1;
+}
+
+/* Pieces of one ask, and how many asks may be under way: as many as fit the window of link sends. */
+static uint32_t ask_pieces(const struct via_vi *vi)
+{
+    uint32_t batch = vi->nic->limits.max_batch;
+    return batch == 1 ? PLAIN_PIECES : batch < ASK_PIECES ? batch : ASK_PIECES;
+}
+
+static uint32_t most_asks(const struct via_vi *vi)
+{
+    uint32_t window = vi->nic->options.window, n = vi->nic->limits.max_batch == 1 ? window / PLAIN_PIECES : window;
+    return n < 1 ? 1 : n < VIA_ASKS ? n : VIA_ASKS;
+}
+
+int via_reads_ready(struct via_vi *vi)
+{
+    if (vi->reads == NULL && (vi->reads = calloc(1, sizeof *vi->reads)) != NULL)
+        via_reads_reset(vi);
+    return vi->reads != NULL;
+}
+
+void via_reads_reset(struct via_vi *vi)
+{
+    struct via_reads *r = vi->reads;
+    if (r == NULL)
+        return;
+    r->head = r->tail = 0;
+    r->answer_head = r->answer_tail = 0;
+    r->n_open = r->retries = 0;
+    r->serial = r->heard_serial = r->counted = 0;
+    r->progress = 0;
+    r->deadline = VK_NEVER;
+    r->allowed = VIA_ASKS;
+}
+
+void via_reads_free(struct via_vi *vi)
+{
+    free(vi->reads);
+    vi->reads = NULL;
+}
+
+int via_reads_open(const struct via_vi *vi)
+{
+    return vi->reads != NULL && vi->reads->n_open != 0;
+}
+
+uint64_t via_reads_deadline(const struct via_vi *vi)
+{
+    return vi->reads ? vi->reads->deadline : VK_NEVER;
+}
+
+/* ---------------------------------------------------------------- asking */
+
+static void arm(struct via_vi *vi)
+{
+    struct via_reads *r = vi->reads;
+    if (vi->lossless)
+        return; /* nothing is lost: who does not answer has died, and the link knows */
+    vi->nic->now = vk_now();
+    r->progress = 0;
+    r->deadline = vi->nic->now + r->wait;
+    via_timer(vi->nic, r->deadline);
+}
+
+/* Asks (again) for what is missing. 0 if the link is full. */
+static int send_ask(struct via_vi *vi, uint32_t number)
+{
+    struct via_reads *r = vi->reads;
+    struct ask *a = &r->asks[number % VIA_ASKS];
+    const struct via_work *w = via_work_at(&vi->send, a->work);
+    const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
+    struct wire_read b = {remote->Data.AddressBits + a->offset, a->missing, remote->Handle, a->len};
+    uint8_t flags = WIRE_FLAG_FIRST | (a->offset + a->len == w->len ? WIRE_FLAG_LAST : 0);
+    if (via_send_block(vi, WIRE_READ, flags, number, r->serial + 1, &b, sizeof b) != 1)
+        return 0;
+    a->serial = ++r->serial;
+    a->wanted = a->missing;
+    if (r->deadline == VK_NEVER) {
+        r->wait = via_rtt_probe(vi);
+        arm(vi);
+    }
+    return 1;
+}
+
+/* The next part of the read. 0 if there is nobody to ask at the moment. */
+static int ask_more(struct via_vi *vi, uint32_t index, struct via_work *w)
+{
+    struct via_reads *r = vi->reads;
+    uint32_t most = ask_pieces(vi) * piece_len(vi), left = w->len - w->asked;
+    uint32_t allowed = most_asks(vi) < r->allowed ? most_asks(vi) : r->allowed;
+    if (r->tail - r->head >= allowed)
+        return 0;
+    struct ask *a = &r->asks[r->tail % VIA_ASKS];
+    *a = (struct ask){.work = index, .offset = w->asked, .len = left < most ? left : most};
+    a->missing = all_pieces(vi, a->len);
+    if (!send_ask(vi, r->tail)) {
+        via_stall(vi);
+        return 0;
+    }
+    r->tail++;
+    w->asked += a->len;
+    w->all_asked = w->asked == w->len;
+    return 1;
+}
+
+static void ask_all(struct via_vi *vi)
+{
+    struct via_reads *r = vi->reads;
+    for (; r->n_open && wire_before(r->next, vi->send.next); r->next++) {
+        struct via_work *w = via_work_at(&vi->send, r->next);
+        if (!is_open(w))
+            continue;
+        if (!vi->lossless && wire_before(vi->una_psn, w->first_psn))
+            return; /* an acknowledgement will call again */
+        while (!w->all_asked)
+            if (!ask_more(vi, r->next, w))
+                return;
+    }
+}
+
+/* Straight from the peer's memory, on one host. 1 if done. */
+static int try_take(struct via_vi *vi, const struct via_work *w)
+{
+    const struct link_ops *ops = vi->nic->ops;
+    const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
+    struct iovec iov[VIA_MAX_SEGMENTS];
+    if (!vi->lossless || ops->take == NULL || !vi->peer_rdma_read || wire_before(vi->una_psn, vi->write_psn))
+        return 0; /* frames, behind the writes that went by frames; or the peer will say no */
+    int n = via_gather(vi, w, 0, w->len, iov, VIA_MAX_SEGMENTS);
+    if (n < 0)
+        return 0;
+    return ops->take(vi->nic->link, vi->peer, remote->Handle, vi->peer_ptag, remote->Data.AddressBits, iov, n,
+                     w->len) == 0;
+}
+
+static void read_is_here(struct via_vi *vi, struct via_work *w)
+{
+    w->sent = 1;
+    VI_COUNT(vi, rdma_reads_sent, 1);
+    VI_COUNT(vi, bytes_received, w->len);
+}
+
+int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index)
+{
+    struct via_reads *r = vi->reads;
+    w->how = VIA_HOW_READ;
+    w->first_psn = vi->next_psn;
+    w->n_frames = 0;
+    w->asked = w->arrived = 0;
+    w->all_asked = 0;
+    w->started = 1;
+    VIA_TAP(vi->nic, via_tap_doorbell(vi, w));
+    if (r->n_open == 0 && try_take(vi, w)) {
+        read_is_here(vi, w);
+        return 1;
+    }
+    if (r->n_open++ == 0)
+        r->next = index;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- what comes */
+
+/* Nothing more is wanted of this read: it is here, or it has failed. */
+static void close_read(struct via_vi *vi, uint32_t index)
+{
+    struct via_reads *r = vi->reads;
+    for (uint32_t i = r->head; i != r->tail; i++)
+        if (r->asks[i % VIA_ASKS].work == index)
+            r->asks[i % VIA_ASKS].missing = 0;
+    r->n_open--;
+}
+
+/* Places one piece. 0 if our own memory is not granted any more. */
+static int place(struct via_vi *vi, const struct via_work *w, uint32_t offset, const uint8_t *payload, uint32_t len)
+{
+    struct iovec iov[VIA_MAX_SEGMENTS];
+    int n = len ? via_gather(vi, w, offset, len, iov, VIA_MAX_SEGMENTS) : 0;
+    for (int i = 0; i < n; i++) {
+        memcpy(iov[i].iov_base, payload, iov[i].iov_len);
+        payload += iov[i].iov_len;
+        VI_COUNT(vi, copies, 1);
+        VI_COUNT(vi, bytes_copied, iov[i].iov_len);
+    }
+    return n >= 0;
+}
+
+/* A later request is being answered: what is missing of earlier ones is lost. */
+static void find_losses(struct via_vi *vi, uint32_t serial)
+{
+    struct via_reads *r = vi->reads;
+    for (uint32_t i = r->head; i != r->tail; i++) {
+        struct ask *a = &r->asks[i % VIA_ASKS];
+        if (a->missing && wire_before(a->serial, serial) && !send_ask(vi, i))
+            return;
+    }
+}
+
+/* A piece was placed, or could not be. What follows from it for the ask, the read and the queue. */
+static void settle(struct via_vi *vi, struct ask *a, int placed)
+{
+    struct via_reads *r = vi->reads;
+    struct via_work *w = via_work_at(&vi->send, a->work);
+    if (!placed) {
+        w->error = VIP_STATUS_PROTECTION_ERROR;
+        w->sent = 1;
+        close_read(vi, a->work);
+    } else if (a->missing == 0) {
+        if (r->allowed < VIA_ASKS)
+            r->allowed++;
+        if (w->arrived == w->len && w->all_asked) {
+            close_read(vi, a->work);
+            read_is_here(vi, w);
+        }
+    }
+    while (r->head != r->tail && r->asks[r->head % VIA_ASKS].missing == 0)
+        r->head++;
+    if (r->head == r->tail)
+        r->deadline = VK_NEVER;
+    if (w->sent)
+        via_complete_sends(vi);
+    if (vi->state == VIP_STATE_CONNECTED)
+        ask_all(vi);
+    if (vi->state == VIP_STATE_CONNECTED && w->sent && vi->send.next != vi->send.posted)
+        via_transmit(vi); /* a fence may have waited for it */
+}
+
+static void data_arrived(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    struct via_reads *r = vi->reads;
+    struct wire_read_data d;
+    if (r == NULL || h->psn - r->head >= r->tail - r->head) {
+        VI_COUNT(vi, dropped_duplicate, 1); /* of a read that is complete */
+        return;
+    }
+    struct ask *a = &r->asks[h->psn % VIA_ASKS];
+    uint32_t piece = piece_len(vi), len = h->len < sizeof d ? 0 : h->len - (uint32_t)sizeof d;
+    if (h->len < sizeof d) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    memcpy(&d, payload, sizeof d);
+    uint32_t k = d.offset / piece, left = d.offset <= a->len ? a->len - d.offset : 0;
+    if (d.len != a->len || d.offset % piece || k >= ASK_PIECES || !(all_pieces(vi, a->len) >> k & 1) ||
+        len != (left < piece ? left : piece)) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    uint64_t bit = 1ull << k;
+    r->retries = 0;
+    r->progress = 1;
+    if (!(a->missing & bit))
+        VI_COUNT(vi, dropped_duplicate, 1);
+    else {
+        struct via_work *w = via_work_at(&vi->send, a->work);
+        int placed = place(vi, w, a->offset + d.offset, payload + sizeof d, len);
+        a->missing &= ~bit;
+        w->arrived += len;
+        if (a->missing && placed && a->serial == h->immediate && !(a->wanted >> k >> 1))
+            send_ask(vi, h->psn); /* the last of what was wanted is here, others are not */
+        if (a->missing == 0 || !placed)
+            settle(vi, a, placed);
+    }
+    if (vi->state == VIP_STATE_CONNECTED && wire_before(r->heard_serial, h->immediate)) {
+        r->heard_serial = h->immediate;
+        find_losses(vi, h->immediate);
+    }
+}
+
+void via_read_time_out(struct via_vi *vi)
+{
+    struct via_reads *r = vi->reads;
+    if (r->progress) {
+        arm(vi);
+        return;
+    }
+    VI_COUNT(vi, timeouts, 1);
+    if (++r->retries > vi->nic->options.max_retries) {
+        via_give_up(vi);
+        return;
+    }
+    r->allowed = r->allowed > 1 ? r->allowed / 2 : 1;
+    r->wait = 2 * r->wait < WAIT_LONGEST ? 2 * r->wait : WAIT_LONGEST;
+    uint32_t n = 0;
+    for (uint32_t i = r->head; i != r->tail && n < r->allowed; i++)
+        if (r->asks[i % VIA_ASKS].missing)
+            n += send_ask(vi, i) ? 1 : r->allowed;
+    arm(vi);
+}
+
+/* ---------------------------------------------------------------- answering */
+
+static int read_granted(const struct via_vi *vi, const struct wire_read *b)
+{
+    if (!vi->attributes.EnableRdmaRead)
+        return 0;
+    if (b->len == 0)
+        return 1;
+    return via_mem_grants(vi->nic, b->handle, (void *)(uintptr_t)b->address, b->len, vi->ptag) &&
+           (vi->nic->regions[b->handle & 0xFFFF].rights & VIA_RIGHT_READ);
+}
+
+static void refuse(struct via_vi *vi, uint32_t number)
+{
+    VI_COUNT(vi, dropped_protection, 1);
+    via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAR_PROT);
+    vi->error_psn = number;
+    vi->error_status = VIP_STATUS_RDMA_PROT_ERROR | VIP_STATUS_OP_RDMA_READ;
+    via_send_control(vi, WIRE_ERROR, vi->error_psn, vi->error_status);
+    via_break(vi, 1);
+}
+
+/* Sends what the link takes of the pieces wanted, straight from where they lie. 0 if some are left. */
+static int send_pieces(struct via_vi *vi, struct answer *a)
+{
+    struct link_frame frames[VIA_BATCH];
+    struct iovec iov[VIA_BATCH];
+    uint32_t piece = piece_len(vi), most = vi->nic->limits.max_batch;
+    while (a->read.wanted) {
+        int n = 0;
+        for (uint64_t bits = a->read.wanted; bits && n < (int)most; bits &= bits - 1, n++) {
+            uint32_t offset = (uint32_t)__builtin_ctzll(bits) * piece, left = a->read.len - offset;
+            struct link_frame *f = &frames[n];
+            struct wire_read_data d = {offset, a->read.len};
+            via_address_frame(vi, f, WIRE_READ, a->number);
+            f->header.immediate = a->serial;
+            memcpy(f->block.bytes, &d, sizeof d);
+            f->header_len += (uint32_t)sizeof d;
+            f->payload_len = left < piece ? left : piece;
+            f->header.len = (uint16_t)(sizeof d + f->payload_len);
+            iov[n] = (struct iovec){(void *)(uintptr_t)(a->read.address + offset), f->payload_len};
+            f->iov = &iov[n];
+            f->n_iov = f->payload_len != 0;
+        }
+        int sent = via_link_send(vi->nic, vi->peer, frames, n);
+        for (int i = 0; i < sent; i++) {
+            VI_COUNT(vi, bytes_sent, frames[i].payload_len);
+            VI_COUNT(vi, frames_sent, 1);
+            a->read.wanted &= a->read.wanted - 1;
+        }
+        if (sent < n)
+            return 0;
+    }
+    return 1;
+}
+
+/* 0 if the rest must wait for the link. */
+static int serve(struct via_vi *vi, struct answer *a)
+{
+    if (!read_granted(vi, &a->read)) { /* again, after it has waited: the region may have been deregistered */
+        refuse(vi, a->number);
+        return 1;
+    }
+    return send_pieces(vi, a);
+}
+
+static void asked(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    struct answer a = {.number = h->psn, .serial = h->immediate};
+    if (h->len != sizeof a.read || !via_reads_ready(vi)) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    memcpy(&a.read, payload, sizeof a.read);
+    struct via_reads *r = vi->reads;
+    uint64_t all = all_pieces(vi, a.read.len);
+    if (all == 0 || a.read.wanted == 0 || (a.read.wanted & ~all) || r->answer_tail - r->answer_head == VIA_ASKS) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1); /* nobody asks so much, or so many times */
+        return;
+    }
+    if (h->flags & WIRE_FLAG_LAST && !wire_before(h->psn, r->counted) && read_granted(vi, &a.read)) {
+        r->counted = h->psn + 1; /* asked again it is still the same read */
+        VI_COUNT(vi, rdma_reads_received, 1);
+    }
+    if (r->answer_head == r->answer_tail && serve(vi, &a))
+        return;
+    r->answers[r->answer_tail++ % VIA_ASKS] = a;
+    via_stall(vi);
+}
+
+void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    if (!vi->reliable)
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+    else if (h->flags & WIRE_FLAG_FIRST)
+        asked(vi, h, payload);
+    else
+        data_arrived(vi, h, payload);
+}
+
+void via_reads_go_on(struct via_vi *vi)
+{
+    struct via_reads *r = vi->reads;
+    while (vi->state == VIP_STATE_CONNECTED && r->answer_head != r->answer_tail) {
+        if (!serve(vi, &r->answers[r->answer_head % VIA_ASKS])) {
+            via_stall(vi);
+            break;
+        }
+        if (r->answer_head != r->answer_tail) /* a refusal has emptied the list */
+            r->answer_head++;
+    }
+    if (vi->state == VIP_STATE_CONNECTED)
+        ask_all(vi);
+}
+
+/* The target refused the ask: its read fails in its turn. */
+void via_read_refused(struct via_vi *vi, uint32_t number)
+{
+    struct via_reads *r = vi->reads;
+    if (r == NULL || number - r->head >= r->tail - r->head)
+        return;
+    struct via_work *w = via_work_at(&vi->send, r->asks[number % VIA_ASKS].work);
+    if (is_open(w))
+        w->error = VIP_STATUS_RDMA_PROT_ERROR;
+}
