@@ -100,59 +100,59 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
 /* ---------------------------------------------------------------- counters
  *
  * One list for a NIC and for a VI; a VI leaves at 0 what only its NIC can know. Free-running, 64 bits. */
-#define VIAKIT_COUNTERS(X)                                                                            \
-    X(messages_sent, "messages whose last frame was handed to the link (sends and RDMA writes)")      \
-    X(messages_received, "messages placed whole (receives and incoming RDMA writes)")                 \
-    X(bytes_sent, "payload bytes handed to the link, retransmissions not counted")                    \
-    X(bytes_received, "payload bytes placed")                                                         \
-    X(rdma_writes_sent, "RDMA writes among messages_sent")                                            \
+#define VIAKIT_COUNTERS(X)                                                                              \
+    X(messages_sent, "messages whose last frame was handed to the link (sends and RDMA writes)")        \
+    X(messages_received, "messages placed whole (receives and incoming RDMA writes)")                   \
+    X(bytes_sent, "payload bytes handed to the link, retransmissions not counted")                      \
+    X(bytes_received, "payload bytes placed")                                                           \
+    X(rdma_writes_sent, "RDMA writes among messages_sent")                                              \
     X(rdma_reads_sent, "RDMA reads of others' memory whose data is here")                               \
     X(rdma_reads_received, "RDMA reads of this NIC's memory that it answered; not those made directly") \
-    X(rdma_writes_received, "RDMA writes among messages_received")                                    \
-    X(copies, "times the provider copied payload in user space or by process_vm_*")                   \
-    X(bytes_copied, "payload bytes so copied")                                                        \
-    X(copies_mapped, "copies straight between registered memory of two processes, through a mapping") \
-    X(copies_cma, "copies straight between two processes by process_vm_readv or process_vm_writev")   \
-    X(copies_ring, "copies into or out of a shared-memory ring or frame buffer")                      \
-    X(system_calls, "system calls made to move data or to wait")                                      \
-    X(frames_sent, "frames handed to the link; a super-frame counts its segments")                    \
-    X(super_frames_sent, "super-frames handed to the link")                                           \
-    X(frames_received, "frames taken from the link")                                                  \
-    X(frames_retransmitted, "data frames sent again")                                                 \
-    X(frames_kept_early, "frames kept because they came before an earlier one that was lost")         \
-    X(tail_probes, "last frames sent again because nothing was heard for two round trips")            \
-    X(timeouts, "retransmission time-outs")                                                           \
-    X(acks_sent, "frames sent only to acknowledge")                                                   \
-    X(acks_received, "frames received that only acknowledge")                                         \
-    X(naks_sent, "negative acknowledgements sent: a gap was seen")                                    \
-    X(naks_received, "negative acknowledgements received")                                            \
-    X(probes_sent, "keep-alive probes sent")                                                          \
-    X(dropped_checksum, "frames dropped: CRC32C wrong")                                               \
-    X(dropped_malformed, "frames dropped: too short, lengths that contradict, unknown kind")          \
-    X(dropped_version, "frames dropped: another version of the protocol")                             \
-    X(dropped_stranger, "frames dropped: no such port, VI or connection")                             \
-    X(dropped_duplicate, "frames dropped: seen before")                                               \
-    X(dropped_out_of_order, "frames dropped: an earlier one is missing, and early ones are not kept") \
-    X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                    \
-    X(dropped_protection, "messages dropped: remote memory not granted")                              \
-    X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                           \
-    X(dropped_filter, "frames dropped on sending by a test's filter")                                 \
-    X(fault_dropped, "frames that the faults asked for lost on sending")                              \
-    X(fault_duplicated, "frames that they sent twice")                                                \
-    X(fault_reordered, "frames that they let others overtake")                                        \
-    X(fault_corrupted, "frames in which they flipped bits")                                           \
-    X(fault_delayed, "frames that they sent later: delay, jitter")                                    \
-    X(fault_stalled, "frames that met a stall and were sent at its end")                              \
-    X(fault_cut_sent, "frames lost on sending because the NIC was cut off (partition)")               \
-    X(fault_cut_received, "frames dropped on arrival because the NIC was cut off (partition)")        \
-    X(send_stalls, "times the link could not take a frame at once")                                   \
-    X(window_stalls, "times a send waited for the window")                                            \
-    X(wakeups, "times a thread slept in the kernel on behalf of the NIC and was woken")               \
-    X(doorbells, "times another process or thread was woken by a system call")                        \
-    X(thread_takeovers, "times the NIC's own thread began to drive because nobody polled")            \
-    X(polls, "times the link was looked at")                                                          \
-    X(lock_waits, "times a thread had to wait because another was driving the NIC")                   \
-    X(pin_failures, "registrations whose memory could not be locked (RLIMIT_MEMLOCK)")                \
+    X(rdma_writes_received, "RDMA writes among messages_received")                                      \
+    X(copies, "times the provider copied payload in user space or by process_vm_*")                     \
+    X(bytes_copied, "payload bytes so copied")                                                          \
+    X(copies_mapped, "copies straight between registered memory of two processes, through a mapping")   \
+    X(copies_cma, "copies straight between two processes by process_vm_readv or process_vm_writev")     \
+    X(copies_ring, "copies into or out of a shared-memory ring or frame buffer")                        \
+    X(system_calls, "system calls made to move data or to wait")                                        \
+    X(frames_sent, "frames handed to the link; a super-frame counts its segments")                      \
+    X(super_frames_sent, "super-frames handed to the link")                                             \
+    X(frames_received, "frames taken from the link")                                                    \
+    X(frames_retransmitted, "data frames sent again")                                                   \
+    X(frames_kept_early, "frames kept because they came before an earlier one that was lost")           \
+    X(tail_probes, "last frames sent again because nothing was heard for two round trips")              \
+    X(timeouts, "retransmission time-outs")                                                             \
+    X(acks_sent, "frames sent only to acknowledge")                                                     \
+    X(acks_received, "frames received that only acknowledge")                                           \
+    X(naks_sent, "negative acknowledgements sent: a gap was seen")                                      \
+    X(naks_received, "negative acknowledgements received")                                              \
+    X(probes_sent, "keep-alive probes sent")                                                            \
+    X(dropped_checksum, "frames dropped: CRC32C wrong")                                                 \
+    X(dropped_malformed, "frames dropped: too short, lengths that contradict, unknown kind")            \
+    X(dropped_version, "frames dropped: another version of the protocol")                               \
+    X(dropped_stranger, "frames dropped: no such port, VI or connection")                               \
+    X(dropped_duplicate, "frames dropped: seen before")                                                 \
+    X(dropped_out_of_order, "frames dropped: an earlier one is missing, and early ones are not kept")   \
+    X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                      \
+    X(dropped_protection, "messages dropped: remote memory not granted")                                \
+    X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                             \
+    X(dropped_filter, "frames dropped on sending by a test's filter")                                   \
+    X(fault_dropped, "frames that the faults asked for lost on sending")                                \
+    X(fault_duplicated, "frames that they sent twice")                                                  \
+    X(fault_reordered, "frames that they let others overtake")                                          \
+    X(fault_corrupted, "frames in which they flipped bits")                                             \
+    X(fault_delayed, "frames that they sent later: delay, jitter")                                      \
+    X(fault_stalled, "frames that met a stall and were sent at its end")                                \
+    X(fault_cut_sent, "frames lost on sending because the NIC was cut off (partition)")                 \
+    X(fault_cut_received, "frames dropped on arrival because the NIC was cut off (partition)")          \
+    X(send_stalls, "times the link could not take a frame at once")                                     \
+    X(window_stalls, "times a send waited for the window")                                              \
+    X(wakeups, "times a thread slept in the kernel on behalf of the NIC and was woken")                 \
+    X(doorbells, "times another process or thread was woken by a system call")                          \
+    X(thread_takeovers, "times the NIC's own thread began to drive because nobody polled")              \
+    X(polls, "times the link was looked at")                                                            \
+    X(lock_waits, "times a thread had to wait because another was driving the NIC")                     \
+    X(pin_failures, "registrations whose memory could not be locked (RLIMIT_MEMLOCK)")                  \
     X(async_errors, "asynchronous errors reported to the handler")
 
 typedef enum {

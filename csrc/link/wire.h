@@ -149,8 +149,8 @@ static inline uint64_t wire_word_source(uint16_t port, uint16_t vi, uint32_t key
     return (uint64_t)port | (uint64_t)vi << 16 | (uint64_t)key << 32;
 }
 
-#define WIRE_MODE_CLIENT 0 /* for whoever is in VipConnectWait */
-#define WIRE_MODE_PEER 1   /* for whoever has made the opposite request */
+#define WIRE_MODE_CLIENT 0   /* for whoever is in VipConnectWait */
+#define WIRE_MODE_PEER 1     /* for whoever has made the opposite request */
 #define WIRE_MODE_DISCOVER 2 /* for nobody: every NIC answers NOMATCH, and is known to be there */
 
 #define WIRE_MAX_DISCRIMINATOR 64

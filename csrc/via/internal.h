@@ -30,9 +30,10 @@
 #define VIA_MAX_QUEUE 1024 /* descriptors per work queue; a power of two */
 #define VIA_MAX_SEGMENTS 252
 #define VIA_MAX_TRANSFER (64ul << 20)
-#define VIA_BATCH 45          /* frames built at once: a super-frame at MTU 1500 */
-#define VIA_FLIGHT 256        /* link sends a VI may have unacknowledged, at most; a power of two */
-#define VIA_ASKS 16           /* parts of RDMA reads that a VI may have outstanding, and another's that may wait for its answers */
+#define VIA_BATCH 45   /* frames built at once: a super-frame at MTU 1500 */
+#define VIA_FLIGHT 256 /* link sends a VI may have unacknowledged, at most; a power of two */
+#define VIA_ASKS \
+    16 /* parts of RDMA reads that a VI may have outstanding, and another's that may wait for its answers */
 #define VIA_EARLY_FRAMES 4032 /* a receiver keeps no frame that is further ahead of what it waits for */
 #define VIA_RDMA_READ_LEVELS (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 #define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
@@ -194,7 +195,7 @@ struct via_vi {
     uint8_t probing;
     struct via_rtt rtt;
 
-    struct via_reads *reads;    /* RDMA reads, of both sides (read.c); NULL: none yet */
+    struct via_reads *reads; /* RDMA reads, of both sides (read.c); NULL: none yet */
 
     /* receiver */
     uint32_t expected_psn;
@@ -330,7 +331,7 @@ struct via_nic {
     uint32_t n_conns, n_refused;
     uint32_t
         refused[64]; /* the latest requests that were answered NOMATCH: a copy that comes late is not taken after all */
-    struct via_peering *peerings; /* peer requests, oldest first */
+    struct via_peering *peerings;                             /* peer requests, oldest first */
     struct via_peer_refusal peer_refusals[VIA_PEER_REFUSALS]; /* the latest that did not fit, to say so again */
     uint32_t n_peer_refusals;
     struct via_discovery *discoveries; /* calls that ask the wire who is there (discover.c) */
@@ -415,7 +416,8 @@ void via_cq_drop_tags(struct via_cq *cq);
 static inline int via_may_transmit(const struct via_vi *vi)
 {
     uint64_t both;
-    _Static_assert(sizeof(VIP_VI_STATE) == 4 && offsetof(struct via_vi, deferring) == offsetof(struct via_vi, state) + 4,
+    _Static_assert(sizeof(VIP_VI_STATE) == 4 &&
+                       offsetof(struct via_vi, deferring) == offsetof(struct via_vi, state) + 4,
                    "state and deferring are one word");
     memcpy(&both, &vi->state, sizeof both);
     return both == VIP_STATE_CONNECTED;

@@ -32,7 +32,8 @@ static uint32_t check_send(struct via_vi *vi, const VIP_DESCRIPTOR *d, struct vi
              first = op == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
     uint64_t sum = 0;
     w->is_short = 0;
-    if (vk_likely(n == 1 && first == 0 && !(d->CS.Control & (VIP_CONTROL_RESERVED | VIP_CONTROL_QFENCE)))) { /* most are so */
+    if (vk_likely(n == 1 && first == 0 &&
+                  !(d->CS.Control & (VIP_CONTROL_RESERVED | VIP_CONTROL_QFENCE)))) { /* most are so */
         const VIP_DATA_SEGMENT *s = &d->DS[0].Local;
         w->is_short = 1;
         w->data = s->Data.Address;

@@ -26,8 +26,8 @@
 #include "internal.h"
 #include "tap.h"
 
-#define ASK_PIECES 64      /* as many as a word has bits */
-#define PLAIN_PIECES 16    /* of one ask, where each piece takes a slot of our ring */
+#define ASK_PIECES 64   /* as many as a word has bits */
+#define PLAIN_PIECES 16 /* of one ask, where each piece takes a slot of our ring */
 #define WAIT_LONGEST (500 * VK_MS)
 
 /* The requester's side: part of a read. Its number is its index in the ring, free-running. */

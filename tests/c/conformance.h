@@ -47,15 +47,15 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(rdma_empty_queue, 0, NULL)
 
 /* cases_read.c */
-#define READ_CASES(X)                       \
-    X(rdma_read, 0, NULL)                   \
-    X(read_largest, CASE_NO_FAULT, NULL)    \
-    X(read_many, 0, NULL)                   \
-    X(read_after_write, 0, NULL)            \
-    X(read_fence, 0, NULL)                  \
-    X(read_denied, 0, NULL)                 \
-    X(read_format, 0, NULL)                 \
-    X(read_deregistered, 0, NULL)           \
+#define READ_CASES(X)                    \
+    X(rdma_read, 0, NULL)                \
+    X(read_largest, CASE_NO_FAULT, NULL) \
+    X(read_many, 0, NULL)                \
+    X(read_after_write, 0, NULL)         \
+    X(read_fence, 0, NULL)               \
+    X(read_denied, 0, NULL)              \
+    X(read_format, 0, NULL)              \
+    X(read_deregistered, 0, NULL)        \
     X(read_killed, CASE_NO_LOOP | CASE_KILLS_B, NULL)
 
 /* cases_error.c */
@@ -81,24 +81,25 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(opened_twice, CASE_NO_ETH, NULL)
 
 /* cases_peer.c */
-#define PEER_CASES(X)         \
-    X(peer_connect, 0, NULL)  \
-    X(peer_names, 0, NULL)    \
-    X(peer_mismatch, 0, NULL) \
-    X(peer_timeout, 0, NULL)  \
+#define PEER_CASES(X)               \
+    X(peer_connect, 0, NULL)        \
+    X(peer_names, 0, NULL)          \
+    X(peer_mismatch, 0, NULL)       \
+    X(peer_timeout, 0, NULL)        \
     X(peer_self, CASE_NO_ETH, NULL) \
     X(peer_crowd, 0, NULL)
 
 /* cases_notify.c */
-#define NOTIFY_CASES(X)                     \
-    X(notify_queues, 0, NULL)               \
-    X(notify_polled, CASE_NO_THREAD, NULL)  \
-    X(notify_cq, 0, NULL)                   \
-    X(cq_tags, 0, NULL)                     \
+#define NOTIFY_CASES(X)                    \
+    X(notify_queues, 0, NULL)              \
+    X(notify_polled, CASE_NO_THREAD, NULL) \
+    X(notify_cq, 0, NULL)                  \
+    X(cq_tags, 0, NULL)                    \
     X(deferred, 0, NULL)
 
-#define ALL_CASES(X) NOTIFY_CASES(X) CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) \
-    RDMA_CASES(X) READ_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
+#define ALL_CASES(X) \
+    NOTIFY_CASES(X)  \
+    CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) READ_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
 
 #define DECLARE(name, flags, options) \
     void name##_a(side *s);           \
