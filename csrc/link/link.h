@@ -166,6 +166,10 @@ void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size
 /* The peer is gone for good: connections over it are lost. */
 void link_peer_lost(struct via_nic *nic, struct link_peer *peer);
 
+/* Is the connection request of that number (header block, connect.request) still open? A link that passes it on later asks first: one that comes
+ * after its end may be matched with somebody who then waits for nothing. */
+int link_still_asking(struct via_nic *nic, uint32_t request);
+
 /* There is certainly no NIC at that address: requests for it need not wait. */
 void link_nobody_there(struct via_nic *nic, const uint8_t address[6]);
 

@@ -44,6 +44,7 @@ static void udp_close(struct link *link)
     if (link->epoll_fd >= 0)
         close(link->epoll_fd);
     udp_free_peers(link);
+    free(link->asks);
     free(link->buffer);
     free(link);
 }

@@ -19,7 +19,7 @@
 #define UDP_SLOT 65536u    /* the longest datagram fits */
 #define UDP_SMALL 256u     /* up to so much payload is gathered into one buffer: cheaper than a vector for the kernel */
 #define UDP_MAX_LISTED 256 /* NICs of one station that are named to who asks */
-#define UDP_ASKS 32        /* requests whose station was asked who is there */
+#define UDP_MAX_ASKS 8192  /* requests whose station was asked who is there: one per VI, and some */
 
 /* An address and port of either family. */
 union udp_name {
@@ -113,7 +113,8 @@ struct link {
     struct link_peer *wants_lane;
     struct link_peer *peers[UDP_BUCKETS];
     uint32_t n_peers;
-    struct udp_ask asks[UDP_ASKS];
+    struct udp_ask *asks; /* [n_asks] */
+    int n_asks;
     uint64_t secret[2]; /* of the cookies */
     uint16_t listed[UDP_MAX_LISTED];
     int n_listed;

@@ -242,16 +242,29 @@ static void send_request(struct link *link, struct link_peer *peer, const struct
     udp_put(link, link->sockets[0].fd, &peer->name, bytes, ask->len + sizeof t);
 }
 
+/* The entry of the request, or a free one, or a new one; where all are in use, the one that ends first. NULL: no memory. */
 static struct udp_ask *place_for(struct link *link, uint32_t number)
 {
-    struct udp_ask *oldest = &link->asks[0];
-    for (int i = 0; i < UDP_ASKS; i++) {
-        if (link->asks[i].until && link->asks[i].number == number)
-            return &link->asks[i];
-        if (link->asks[i].until < oldest->until)
-            oldest = &link->asks[i];
+    uint64_t now = vk_now();
+    struct udp_ask *first = NULL;
+    for (int i = 0; i < link->n_asks; i++) {
+        struct udp_ask *ask = &link->asks[i];
+        if (ask->number == number && ask->until)
+            return ask;
+        if (first == NULL || ask->until < first->until)
+            first = ask;
     }
-    return oldest;
+    if (first && (first->until < now || link->n_asks == UDP_MAX_ASKS))
+        return first;
+    int more = link->n_asks ? link->n_asks * 2 : 4;
+    struct udp_ask *asks = realloc(link->asks, (size_t)more * sizeof *asks);
+    if (asks == NULL)
+        return first;
+    memset(asks + link->n_asks, 0, (size_t)(more - link->n_asks) * sizeof *asks);
+    first = asks + link->n_asks;
+    link->asks = asks;
+    link->n_asks = more;
+    return first;
 }
 
 int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
@@ -264,6 +277,8 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
     if (udp_unpack(address, link->name.any.sa_family, &station) != 0)
         return 0;
     struct udp_ask *ask = place_for(link, frame->block.connect.request);
+    if (ask == NULL)
+        return -1;
     frame->header.dst_port = 0;
     ask->number = frame->block.connect.request;
     ask->station = station;
@@ -287,10 +302,14 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
 static void told_who(struct link *link, const union udp_name *from, const struct udp_call *here)
 {
     uint64_t now = vk_now();
-    for (int i = 0; i < UDP_ASKS; i++) {
+    for (int i = 0; i < link->n_asks; i++) {
         struct udp_ask *ask = &link->asks[i];
         if (ask->until < now || ask->nonce != here->nonce || !udp_same(&ask->station, from))
             continue;
+        if (!link_still_asking(link->nic, ask->number)) {
+            ask->until = 0;
+            return;
+        }
         for (uint32_t k = 0; k < here->n; k++) {
             union udp_name name = ask->station;
             udp_set_port(&name, here->ports[k]);
@@ -307,12 +326,12 @@ static void told_who(struct link *link, const union udp_name *from, const struct
 static void challenged(struct link *link, struct link_peer *peer, const struct udp_call *call)
 {
     uint64_t now = vk_now();
-    for (int i = 0; i < UDP_ASKS; i++) {
+    for (int i = 0; i < link->n_asks; i++) {
         struct udp_ask *ask = &link->asks[i];
         if (ask->until < now || ask->number != call->nonce || memcmp(ask->address, peer->address, 6) != 0)
             continue;
-        if (peer->has_cookie && peer->cookie == call->cookie)
-            return; /* it has been sent that already */
+        if ((peer->has_cookie && peer->cookie == call->cookie) || !link_still_asking(link->nic, ask->number))
+            return; /* it has been sent that already, or it is not wanted any more */
         peer->cookie = call->cookie;
         peer->has_cookie = 1;
         send_request(link, peer, ask);
@@ -377,7 +396,7 @@ void udp_refused(struct link *link, const union udp_name *name)
         link->n_lost++;
     }
     uint64_t now = vk_now();
-    for (int i = 0; i < UDP_ASKS; i++)
+    for (int i = 0; i < link->n_asks; i++)
         if (link->asks[i].until >= now && udp_same(&link->asks[i].station, name)) {
             link->asks[i].until = 0;
             link_nobody_there(link->nic, link->asks[i].address);

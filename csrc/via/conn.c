@@ -299,6 +299,11 @@ void link_peer_lost(struct via_nic *nic, struct link_peer *peer)
     conn_client_lost(nic, peer);
 }
 
+int link_still_asking(struct via_nic *nic, uint32_t request)
+{
+    return conn_client_asking(nic, request) || conn_peer_asking(nic, request);
+}
+
 /* The NIC closes: whoever still waits for an answer is rejected. */
 void via_conn_fini(struct via_nic *nic)
 {

@@ -72,6 +72,7 @@ void conn_server_lost(struct via_nic *nic, struct link_peer *peer);
 void conn_server_fini(struct via_nic *nic);
 
 /* conn_peer.c; those that return something say whether the frame was for a peer request */
+int conn_peer_asking(const struct via_nic *nic, uint32_t request);
 void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f);
 int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f);
 int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind);
@@ -91,6 +92,7 @@ int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f);
 void conn_discovery_timers(struct via_nic *nic);
 
 /* conn_client.c */
+int conn_client_asking(const struct via_nic *nic, uint32_t request); /* is it still open? */
 void conn_accepted(struct via_nic *nic, struct conn_frame *f);
 void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind); /* PENDING, REJECT, NOMATCH */
 void conn_client_timers(struct via_nic *nic);

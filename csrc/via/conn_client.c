@@ -212,6 +212,14 @@ void conn_client_lost(struct via_nic *nic, struct link_peer *peer)
         }
 }
 
+int conn_client_asking(const struct via_nic *nic, uint32_t request)
+{
+    const struct via_request *r = nic->requests;
+    while (r && (r->done || r->number != request))
+        r = r->next;
+    return r != NULL;
+}
+
 void link_nobody_there(struct via_nic *nic, const uint8_t address[6])
 {
     for (struct via_request *r = nic->requests; r; r = r->next)

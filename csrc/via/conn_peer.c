@@ -434,3 +434,11 @@ VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
     via_leave(nic);
     return code;
 }
+
+int conn_peer_asking(const struct via_nic *nic, uint32_t request)
+{
+    const struct via_peering *p = nic->peerings;
+    while (p && (p->state != ASKING || p->number != request))
+        p = p->next;
+    return p != NULL;
+}
