@@ -184,11 +184,10 @@ void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t 
         via_defer(nic, to->peer, &f);
 }
 
-void conn_say_to_server(struct via_nic *nic, struct link_peer *peer, uint16_t port, uint16_t src_vi, uint32_t request,
+void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint16_t src_vi, uint32_t request,
                         uint32_t key, int kind)
 {
-    conn_say(nic, &(struct conn_to){.peer = peer, .port = port}, kind, src_vi, 0,
-             &(struct wire_connect){.request = request, .key = key});
+    conn_say(nic, server, kind, src_vi, 0, &(struct wire_connect){.request = request, .key = key});
 }
 
 /* ---------------------------------------------------------------- frames in, time */

@@ -33,8 +33,9 @@ struct conn_to {
 };
 void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t src_vi, uint32_t immediate,
               const struct wire_connect *body);
-/* CONFIRM or CANCEL: the request's number and the requester's key are all that they tell. */
-void conn_say_to_server(struct via_nic *nic, struct link_peer *peer, uint16_t port, uint16_t src_vi, uint32_t request,
+/* CONFIRM or CANCEL: the request's number and the requester's key, and in the header the VI and key of the ACCEPT that is answered, if it is
+ * one: two VIs may have promised themselves to one request. */
+void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint16_t src_vi, uint32_t request,
                         uint32_t key, int kind);
 
 /* Both discriminators behind the connection block of a REQUEST. */
@@ -66,7 +67,8 @@ int conn_route(struct via_nic *nic, struct conn_frame *f);
 
 /* conn_server.c */
 void conn_request_arrived(struct via_nic *nic, struct conn_frame *f);
-int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind); /* CONFIRM, CANCEL: 1 if it was for us */
+int conn_server_says(struct via_nic *nic, const struct conn_frame *f,
+                     int kind); /* CONFIRM, CANCEL: 1 if it was for us */
 void conn_server_timers(struct via_nic *nic);
 void conn_server_lost(struct via_nic *nic, struct link_peer *peer);
 void conn_server_fini(struct via_nic *nic);

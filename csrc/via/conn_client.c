@@ -31,19 +31,19 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
     struct via_request *r = open_request(nic, f);
     if (!conn_route(nic, f))
         return;
+    struct conn_to to = {f->peer, h->src_port, h->src_vi, f->c.key};
     if (r && !r->done) {
         r->remote = f->c;
         conn_join(r->vi, f->from, f->peer, h->src_port, h->src_vi, &f->c);
         r->vi->confirmed = 1;
-        conn_say_to_server(nic, f->peer, h->src_port, r->vi->number, r->number, r->vi->key, WIRE_CONFIRM);
+        conn_say_to_server(nic, &to, r->vi->number, r->number, r->vi->key, WIRE_CONFIRM);
         finish_request(r, VIP_SUCCESS);
         return;
     }
     /* Again: either our CONFIRM was lost, or we had given up. */
     struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
     int connected = vi && vi->key == h->key && vi->state == VIP_STATE_CONNECTED && vi->peer_key == f->c.key;
-    conn_say_to_server(nic, f->peer, h->src_port, h->dst_vi, f->c.request, h->key,
-                       connected ? WIRE_CONFIRM : WIRE_CANCEL);
+    conn_say_to_server(nic, &to, h->dst_vi, f->c.request, h->key, connected ? WIRE_CONFIRM : WIRE_CANCEL);
 }
 
 /* One NIC's answer says nothing about the others: where it is known how many were asked, all are waited for. */
@@ -147,7 +147,8 @@ static void give_up(struct via_nic *nic, struct via_request *r, VIP_RETURN code)
     struct via_vi *vi = r->vi;
     vi->state = VIP_STATE_IDLE;
     if (r->offered && code == VIP_TIMEOUT && r->server)
-        conn_say_to_server(nic, r->server, r->server_port, vi->number, r->number, vi->key, WIRE_CANCEL);
+        conn_say_to_server(nic, &(struct conn_to){.peer = r->server, .port = r->server_port}, vi->number, r->number,
+                           vi->key, WIRE_CANCEL);
     vi->key = 0;
 }
 

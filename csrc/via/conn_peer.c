@@ -19,7 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMISE_FOR (2 * VK_SECOND) /* then somebody else may have it; a CONFIRM that comes later is honoured if it can be */
+#define PROMISE_FOR \
+    (2 * VK_SECOND) /* then somebody else may have it; a CONFIRM that comes later is honoured if it can be */
 
 enum peering_state { ASKING, PROMISED, OVER };
 
@@ -187,7 +188,8 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
         finish(p, code);
         return;
     }
-    if (!we_are_higher(nic, p->vi, f)) { /* all that it needs is our request; the broadcast one may have come too early */
+    if (!we_are_higher(nic, p->vi,
+                       f)) { /* all that it needs is our request; the broadcast one may have come too early */
         p->frame.header.dst_port = f->h->src_port;
         via_link_send(nic, f->peer, &p->frame, 1);
         return;
@@ -225,10 +227,10 @@ int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
         return 1; /* first we must hear from the one we promised to; this one will ask again */
     if (conn_check_fit("VipConnectPeerRequest", p->vi, &f->c) != VIP_SUCCESS)
         return 1; /* a partner of ours has checked that: somebody is lying */
-    struct conn_to to = {f->peer, f->h->src_port, f->h->src_vi, 0};
+    struct conn_to to = {f->peer, f->h->src_port, f->h->src_vi, f->c.key};
     uint32_t key = p->vi->key;
     connect_with(p, f->from, &to, &f->c);
-    conn_say_to_server(nic, to.peer, to.port, p->vi->number, p->number, key, WIRE_CONFIRM);
+    conn_say_to_server(nic, &to, p->vi->number, p->number, key, WIRE_CONFIRM);
     return 1;
 }
 
@@ -247,7 +249,7 @@ int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
 int conn_peer_says(struct via_nic *nic, const struct conn_frame *f, int kind)
 {
     struct via_peering *p = nic->peerings;
-    while (p && (p->state == OVER || !promised_to(p, f)))
+    while (p && (p->state == OVER || !promised_to(p, f) || f->h->dst_vi != p->vi->number || f->h->key != p->vi->key))
         p = p->next;
     if (p == NULL)
         return 0;
