@@ -26,8 +26,8 @@ from viakit.measure.pair import Pair
 from viakit.testbed import NamespaceError, Testbed
 
 SIZES = (0, 1, 64, 4096, 100_000, 1 << 20)
-LOCAL = ("via-shm", "via-loop", "tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
-WIRED = ("via-eth", "tcp", "udp", "zmq")
+LOCAL = ("via-shm", "via-udp", "via-loop", "tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
+WIRED = ("via-eth", "via-udp", "tcp", "udp", "zmq")
 DEADLINE_S = 30.0
 
 

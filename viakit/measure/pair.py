@@ -67,7 +67,7 @@ class Samples:
     counters : dict of str to int
         What the run, warm-up included, added to the counters of both sides; "messages" counts its messages, both ways.
     lost : int
-        Datagrams that had to be sent again (udp, via-eth); their delay is in the samples.
+        Datagrams that had to be sent again (udp, via-eth, via-udp); their delay is in the samples.
     nbytes, mode : int, str
         As given.
     """

@@ -38,6 +38,7 @@ COLOURS = {
     "tcp": "#0072B2",
     "udp": "#56B4E9",
     "zmq": "#009E73",
+    "via-udp": "#B5651D",
     "via-shm": "#E69F00",
     "mpi": "#CC79A7",
     "mpi:openmpi": "#CC79A7",

@@ -21,6 +21,7 @@ __all__ = ["html", "words"]
 
 NAMES = {
     "via-eth": "VIA on raw Ethernet frames",
+    "via-udp": "VIA on UDP sockets",
     "via-shm": "VIA on shared memory",
     "via-loop": "VIA inside one process",
     "tcp": "TCP",
@@ -149,7 +150,7 @@ def words(document: Document) -> list[str]:
             groups.setdefault((one["hosts"], one["mode"], one["wait"], one["level"]), {})[one["protocol"]] = one
     sentences: list[str] = []
     for (hosts, mode, _, _), found in groups.items():
-        mine = next((found[name] for name in ("via-eth", "via-shm", "via-loop") if name in found), None)
+        mine = next((found[name] for name in ("via-eth", "via-udp", "via-shm", "via-loop") if name in found), None)
         if mine is None:
             continue
         others = [one for one in found.values() if one is not mine]

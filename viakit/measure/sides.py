@@ -367,6 +367,8 @@ class ViaSide(Side):
     def device(self) -> str:
         """Return the NIC's name. shm and loop get one of their own, so that pairs at the same time do not meet."""
         link = self.protocol.removeprefix("via-")
+        if link == "udp":
+            return f"udp:{self.request['address']}"
         return f"eth:{self.request['interface']}" if link == "eth" else f"{link}:b{self.token.hex()[:16]}"
 
     def _choices(self) -> dict[str, int]:
@@ -442,6 +444,10 @@ class ViaSide(Side):
         if self.protocol == "via-eth":
             facts["form"] = str(said["form"])
             facts["transport"] = f"raw Ethernet frames, form {said['form']}"
+            facts |= {key: value for key, value in interface_facts(str(said["interface"])).items() if key != "mtu"}
+        elif self.protocol == "via-udp":
+            super_frames = int(said["super_payload"]) > int(said["max_payload"])
+            facts["transport"] = "UDP sockets, " + ("segmentation offload" if super_frames else "a datagram per frame")
             facts |= {key: value for key, value in interface_facts(str(said["interface"])).items() if key != "mtu"}
         else:
             facts["transport"] = {"via-shm": "shared memory", "via-loop": "one process"}[self.protocol]
