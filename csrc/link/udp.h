@@ -1,6 +1,6 @@
 /*
  * What the files of the link `udp` share. Reading order: udp.c (opening, the table of operations), udp_address.c (six bytes for an address),
- * udp_station.c (how NICs find each other), udp_transfer.c (the data's way).
+ * udp_station.c (how NICs find each other), udp_send.c and udp_receive.c (the data's way).
  */
 #ifndef VIAKIT_UDP_H
 #define VIAKIT_UDP_H
@@ -74,6 +74,7 @@ struct udp_socket {
     int fd;                         /* -1: none */
     struct link_peer *peer;         /* lane: whose */
     uint8_t streak;                 /* looks in a row that found something */
+    uint32_t segments;              /* lane: frames in the datagram that came last */
     uint8_t fresh;                  /* bound a moment before it was connected: others' datagrams may still lie in it */
     uint32_t seen_traffic, traffic; /* datagrams; at the last search for a lane to give to another, and now */
     uint32_t dropped;               /* by the kernel, as far as counted */
@@ -158,16 +159,19 @@ void udp_refused(struct link *link, const union udp_name *name);
 
 #define UDP_TRAILER 12 /* bytes behind a REQUEST: the sender's station port, and the receiver's cookie */
 
-/* ---- udp_transfer.c ---- */
+/* ---- udp_send.c ---- */
 
 int udp_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
 int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
                    size_t len);
+/* Bytes to a name, outside the provider's protocol: sent, or lost with -errno. */
+int udp_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len);
+
+/* ---- udp_receive.c ---- */
+
 int udp_poll(struct link *link, int budget);
 int udp_arm(struct link *link);
 void udp_disarm(struct link *link);
-/* Bytes to a name, outside the provider's protocol: sent, or lost with -errno. */
-int udp_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len);
 void udp_count_losses(struct link *link);
 /* The options that every socket for data has. */
 void udp_set_options(struct link *link, int fd);

@@ -1,311 +1,44 @@
 /*
- * The data's way over UDP sockets.
- *
- * Sending: one system call per frame, or per *super-frame*: up to 64 KiB of frames of equal length that the kernel, or the card, cuts into datagrams
- * (UDP_SEGMENT). Where that is refused (an old kernel, a card without checksums, a path narrower than the frames) the frames of a batch go by
- * one sendmmsg. A datagram longer than the path carries is cut by IP: slow, and it works until the connection is made anew.
- *
- * Receiving: what the kernel joined again (UDP_GRO) comes in one piece, by one call. Each segment is a complete frame that tells its length,
- * so nobody need know which of all this happened:
+ * Receiving by UDP sockets. What the kernel joined again (UDP_GRO) comes in one piece, by one call. Each segment is a complete frame that tells
+ * its length, so nobody need know whether it was ever joined, or cut:
  *
  *    datagram | header | payload | header | payload | ... |
  *
  * Sockets: the common one takes whatever comes. The peers that talk most get a *lane*, a socket bound to the same port and connected to that peer:
- * the kernel finds route and receiver faster, some 15 % of a short message's time. A poll looks at the socket that brought something last
- * and at one of the others every few looks.
+ * the kernel finds route and receiver faster, some 15 % of a short message's time. A poll looks at the socket that brought something last,
+ * and now and then at one of the others.
+ *
+ * Polling costs a system call per look: this link cannot do without. Only while somebody sleeps are the sockets watched by the
+ * epoll descriptor; whoever sends to a program that polls does not pay for waking it.
  */
 #include <errno.h>
-#include <time.h> /* before errqueue.h, which forgets it */
-
-#include <linux/errqueue.h>
-#include <linux/sock_diag.h>
 #include <netinet/udp.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h> /* before errqueue.h, which forgets it */
 #include <unistd.h>
 
+#include <linux/errqueue.h>
+#include <linux/sock_diag.h>
+
 #include "../base/atomic.h"
-#include "../base/copy.h"
-#include "../base/crc32c.h"
 #include "udp.h"
 
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
 #ifndef UDP_GRO
 #define UDP_GRO 104
 #endif
 
-#define MAX_IOV 1000
-#define MAX_BATCH 64         /* frames of one call; the provider builds fewer */
-#define LANE_AFTER 16        /* datagrams by the common socket after which a peer gets a lane, if one is free ... */
-#define LANE_STEAL 4096      /* ... or one of another peer's that has been silent meanwhile */
-#define OTHERS_EVERY 8       /* looks at the hot socket for one at another */
-#define SLEEPLESS 256        /* looks without a sleep after which nobody will */
-#define COUNT_EVERY 4096     /* looks that found something between counts of what the kernel dropped */
-#define SINGLES_FIRST 64     /* sends without super-frames after the path refused one; doubles ... */
-#define SINGLES_LONGEST 8192 /* ... up to this */
+#define LANE_AFTER 16   /* datagrams by the common socket after which a peer gets a lane, if one is free ... */
+#define LANE_STEAL 4096 /* ... or one of another peer's that has been silent meanwhile */
+#define OTHERS_EVERY \
+    32 /* looks at the only lane for one at the common socket; with more lanes every other look is at another */
+#define MAX_SEGMENTS 64  /* of a super-frame that goes straight to its place ... */
+#define MANY_SEGMENTS 4  /* ... and in the one before, for it to be worth a try */
+#define SLEEPLESS 256    /* looks without a sleep after which nobody will */
+#define COUNT_EVERY 4096 /* looks that found something between counts of what the kernel dropped */
 
-/* ---------------------------------------------------------------- sending */
-
-static void checksum(struct link_frame *f)
-{
-    if (f->header.flags & WIRE_FLAG_CRC)
-        return; /* has one already: of a frame that was spoilt on purpose afterwards */
-    f->header.flags |= WIRE_FLAG_CRC;
-    f->header.crc = 0;
-    uint32_t crc = vk_crc32c(0, &f->header, sizeof f->header);
-    if (f->header_len > sizeof f->header)
-        crc = vk_crc32c(crc, &f->block, f->header_len - sizeof f->header);
-    for (uint32_t i = 0; i < f->n_iov; i++)
-        crc = vk_crc32c(crc, f->iov[i].iov_base, f->iov[i].iov_len);
-    f->header.crc = crc;
-}
-
-/* What to do about a send that failed: 1 the datagram is as good as lost, 0 not now, -1 the kernel refuses the form, 2 try again: the error
- * was about an earlier datagram. */
-static int judge(struct link *link, struct link_peer *peer, int error, int is_super)
-{
-    switch (error) {
-    case EAGAIN:
-    case ENOBUFS:
-    case ENOMEM:
-    case EINTR:
-        return 0;
-    case ECONNREFUSED:
-        if (peer->lane)
-            udp_refused(link, &peer->name);
-        else
-            link->errors = 1;
-        return 2;
-    case EHOSTUNREACH:
-        link->errors |= peer->lane == 0;
-        return 2;
-    case EINVAL:
-    case EMSGSIZE:
-    case EIO:
-    case EOPNOTSUPP:
-    case ENOPROTOOPT:
-        return is_super ? -1 : 1;
-    default:
-        return 1; /* EPERM of a firewall, ENETUNREACH, ENETDOWN: if it lasts, the peer does not answer and the connection ends */
-    }
-}
-
-static int put_message(struct link *link, struct link_peer *peer, struct msghdr *m)
-{
-    for (int attempt = 0; attempt < 3; attempt++) {
-        if (peer->lane == 0) {
-            m->msg_name = &peer->name;
-            m->msg_namelen = udp_name_len(&peer->name);
-        }
-        LINK_COUNT(link->nic, system_calls, 1);
-        if (sendmsg(link->sockets[peer->lane].fd, m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
-            return 1;
-        int verdict = judge(link, peer, errno, m->msg_controllen != 0);
-        if (verdict != 2)
-            return verdict;
-    }
-    return 1;
-}
-
-static int put_bytes(struct link *link, struct link_peer *peer, const void *bytes, size_t len)
-{
-    for (int attempt = 0; attempt < 3; attempt++) {
-        int fd = link->sockets[peer->lane].fd;
-        LINK_COUNT(link->nic, system_calls, 1);
-        ssize_t sent = peer->lane ? send(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                  : sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &peer->name.any,
-                                           udp_name_len(&peer->name));
-        if (vk_likely(sent >= 0))
-            return 1;
-        int verdict = judge(link, peer, errno, 0);
-        if (verdict != 2)
-            return verdict;
-    }
-    return 1;
-}
-
-int udp_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len)
-{
-    for (int attempt = 0; attempt < 3; attempt++) {
-        LINK_COUNT(link->nic, system_calls, 1);
-        if (sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &to->any, udp_name_len(to)) >= 0)
-            return 0;
-        if (errno != ECONNREFUSED && errno != EHOSTUNREACH)
-            return -errno;
-        link->errors = 1; /* about an earlier datagram */
-    }
-    return -EHOSTUNREACH;
-}
-
-static void count_gathered(struct link *link, size_t len)
-{
-    if (len == 0)
-        return;
-    LINK_COUNT(link->nic, copies, 1);
-    LINK_COUNT(link->nic, copies_ring, 1);
-    LINK_COUNT(link->nic, bytes_copied, len);
-}
-
-int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
-                   size_t len)
-{
-    const size_t header_len = sizeof(struct wire_header);
-    uint8_t *p = link->small;
-    uint64_t first = header[0] | (uint64_t)WIRE_FLAG_CRC << 8;
-    memcpy(p, &first, 8);
-    for (int i = 1; i < WIRE_WORDS; i++)
-        memcpy(p + 8 * i, &header[i], 8);
-    vk_copy_short(p + header_len, payload, len);
-    uint32_t crc = vk_crc32c(0, p, header_len + len);
-    memcpy(p + offsetof(struct wire_header, crc), &crc, sizeof crc);
-    if (put_bytes(link, peer, p, header_len + len) == 0)
-        return 0;
-    count_gathered(link, len);
-    return 1;
-}
-
-static int send_single(struct link *link, struct link_peer *peer, struct link_frame *f)
-{
-    checksum(f);
-    if (vk_likely(f->payload_len <= UDP_SMALL)) { /* header and payload in one buffer */
-        uint8_t *p = link->small;
-        memcpy(p, &f->header, sizeof f->header);
-        memcpy(p + sizeof f->header, &f->block, f->header_len - sizeof f->header);
-        p += f->header_len;
-        for (uint32_t i = 0; i < f->n_iov; i++) {
-            memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
-            p += f->iov[i].iov_len;
-        }
-        count_gathered(link, f->payload_len);
-        return put_bytes(link, peer, link->small, (size_t)(p - link->small));
-    }
-    struct iovec iov[MAX_IOV];
-    size_t n = 2;
-    iov[0] = (struct iovec){&f->header, sizeof f->header};
-    iov[1] = (struct iovec){&f->block, f->header_len - sizeof f->header};
-    for (uint32_t i = 0; i < f->n_iov && n < MAX_IOV; i++)
-        iov[n++] = f->iov[i];
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
-    return put_message(link, peer, &m);
-}
-
-/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. */
-static int run_length(const struct link *link, const struct link_frame *frames, int n)
-{
-    size_t first = frames[0].header_len + frames[0].payload_len, total = first, iovs = 2 + frames[0].n_iov;
-    int k = 1;
-    while (k < n && k < MAX_BATCH) {
-        size_t len = frames[k].header_len + frames[k].payload_len;
-        iovs += 2 + frames[k].n_iov;
-        if (len > first || total + len > link->super_bytes || iovs > MAX_IOV)
-            break;
-        total += len;
-        k++;
-        if (len < first)
-            break;
-    }
-    return k;
-}
-
-/* Header, block and payload of each frame, one behind the other. Returns the pieces used. */
-static size_t lay_out(struct link_frame *f, struct iovec *iov)
-{
-    size_t k = 0;
-    checksum(f);
-    iov[k++] = (struct iovec){&f->header, sizeof f->header};
-    if (f->header_len > sizeof f->header)
-        iov[k++] = (struct iovec){&f->block, f->header_len - sizeof f->header};
-    for (uint32_t i = 0; i < f->n_iov; i++)
-        iov[k++] = f->iov[i];
-    return k;
-}
-
-static int send_super(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
-{
-    struct iovec iov[MAX_IOV];
-    union {
-        struct cmsghdr head;
-        uint8_t room[CMSG_SPACE(sizeof(uint16_t))];
-    } control;
-    uint16_t segment = (uint16_t)(frames[0].header_len + frames[0].payload_len);
-    size_t k = 0;
-    for (int i = 0; i < n; i++)
-        k += lay_out(&frames[i], iov + k);
-    memset(&control, 0, sizeof control);
-    control.head =
-        (struct cmsghdr){.cmsg_level = IPPROTO_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof segment)};
-    memcpy(CMSG_DATA(&control.head), &segment, sizeof segment);
-    struct msghdr m = {
-        .msg_iov = iov, .msg_iovlen = k, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof segment)};
-    int sent = put_message(link, peer, &m);
-    if (sent == 1) {
-        LINK_COUNT(link->nic, super_frames_sent, 1);
-        peer->next_singles = 0;
-    }
-    return sent;
-}
-
-/* The same without segmentation: a datagram each, by one call. Returns how many were taken. */
-static int send_many(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
-{
-    struct iovec iov[MAX_IOV];
-    struct mmsghdr m[MAX_BATCH];
-    size_t k = 0;
-    memset(m, 0, (size_t)n * sizeof *m);
-    for (int i = 0; i < n; i++) {
-        m[i].msg_hdr.msg_iov = iov + k;
-        m[i].msg_hdr.msg_iovlen = lay_out(&frames[i], iov + k);
-        k += m[i].msg_hdr.msg_iovlen;
-        if (peer->lane == 0) {
-            m[i].msg_hdr.msg_name = &peer->name;
-            m[i].msg_hdr.msg_namelen = udp_name_len(&peer->name);
-        }
-    }
-    LINK_COUNT(link->nic, system_calls, 1);
-    int sent = sendmmsg(link->sockets[peer->lane].fd, m, (unsigned)n, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0)
-        return sent;
-    return judge(link, peer, errno, 0) !=
-           0; /* an error concerns the first: lost, or what concerned an earlier one is out of the way */
-}
-
-/* The path, or the kernel, refused a super-frame: without them for a while, and longer each time. */
-static void go_without(struct link_peer *peer)
-{
-    peer->next_singles = peer->next_singles ? peer->next_singles * 2 : SINGLES_FIRST;
-    if (peer->next_singles > SINGLES_LONGEST)
-        peer->next_singles = SINGLES_LONGEST;
-    peer->singles = peer->next_singles;
-}
-
-int udp_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
-{
-    int done = 0;
-    while (done < n) {
-        int run = n - done == 1 ? 1 : run_length(link, frames + done, n - done), sent;
-        if (run == 1)
-            sent = send_single(link, peer, frames + done);
-        else if (link->super_frames && peer->singles == 0) {
-            sent = send_super(link, peer, frames + done, run);
-            if (sent < 0) {
-                go_without(peer);
-                continue;
-            }
-            sent *= run;
-        } else {
-            peer->singles -= peer->singles != 0;
-            sent = send_many(link, peer, frames + done, run);
-        }
-        if (sent <= 0)
-            break;
-        done += sent;
-    }
-    return done ? done : -EAGAIN;
-}
-
-/* ---------------------------------------------------------------- receiving */
+/* ---------------------------------------------------------------- what arrived */
 
 /* Length of the frame at p, of which at most `left` bytes are there: what its header says, and what the link put behind it. */
 static size_t frame_len(const uint8_t *p, size_t left)
@@ -379,6 +112,8 @@ static void take_errors(struct link *link)
     }
 }
 
+static int take_one(struct link *link, struct udp_socket *s);
+
 /* A receiving call said neither "here it is" nor "nothing". */
 static void socket_error(struct link *link, const struct udp_socket *s, int error)
 {
@@ -388,15 +123,100 @@ static void socket_error(struct link *link, const struct udp_socket *s, int erro
         udp_refused(link, &s->peer->name);
 }
 
+/* By the system call itself: the C library's function would look whether the thread is being cancelled, each time we look. */
+static inline ssize_t receive(struct link *link, const struct udp_socket *s, size_t room, int flags,
+                              union udp_name *from)
+{
+    socklen_t from_len = sizeof *from;
+    LINK_COUNT(link->nic, system_calls, 1);
+    return (ssize_t)syscall(SYS_recvfrom, s->fd, link->buffer, room, flags | MSG_DONTWAIT, from,
+                            from ? &from_len : NULL);
+}
+
+/* ---- super-frames that go straight to where their message goes */
+
+/* The segments after the first, headers here and payloads there. One call, and no copy but the kernel's:
+ *
+ *    | first segment again | header | payload | header | payload | ... | header | payload |
+ *      to be ignored         headers   place     headers   place
+ *
+ * The checksum of each is proved after it lies in its place; one that is wrong is sent again to the same place, or its message fails. But the
+ * last word of an RDMA write tells its target that all before it is good, so the last segment of a write takes the way by the buffer. */
+static void to_its_place(struct link *link, const struct udp_socket *s, const struct wire_header *first, size_t begin,
+                         size_t end, uint8_t *place)
+{
+    struct wire_header headers[MAX_SEGMENTS];
+    struct iovec iov[1 + 2 * MAX_SEGMENTS] = {{link->buffer, begin}};
+    struct link_peer *peer = s->peer;
+    const size_t head = sizeof *first;
+    size_t n = 0;
+    for (size_t at = begin; at < end; n++) {
+        size_t payload = (end - at < begin ? end - at : begin) - head;
+        at += head + payload;
+        int is_end = at == end && (first->version_kind & 15) == WIRE_WRITE;
+        iov[1 + 2 * n] = (struct iovec){&headers[n], head};
+        iov[2 + 2 * n] = (struct iovec){is_end ? link->buffer + begin : place, payload};
+        place += payload;
+    }
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = 1 + 2 * n};
+    LINK_COUNT(link->nic, system_calls, 1);
+    if (recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)end)
+        return; /* not what was there a moment ago: as if lost */
+    for (size_t i = 0; i < n; i++) {
+        const struct iovec *payload = &iov[2 + 2 * i];
+        if (headers[i].len == payload->iov_len && (headers[i].version_kind & 15) != WIRE_REQUEST)
+            link_deliver_parts(link->nic, peer->address, peer, &headers[i], payload->iov_base, payload->iov_len);
+        else
+            LINK_COUNT(link->nic, dropped_malformed, 1);
+    }
+}
+
+/* How many bytes of payload lie behind the first segment of `begin` bytes, of `end` in all, as far as they may go to their place; 0: they are
+ * not segments of one length. */
+static size_t payload_ahead(const struct wire_header *first, size_t begin, size_t end)
+{
+    size_t n = (end - 1) / begin, shortest = end - n * begin; /* segments behind the first; bytes of the last */
+    if (n == 0 || n > MAX_SEGMENTS || shortest < sizeof *first || first->len == 0)
+        return 0;
+    size_t payload = end - begin - n * sizeof *first;
+    return (first->version_kind & 15) == WIRE_WRITE ? payload - (shortest - sizeof *first) : payload;
+}
+
+/* The first segment is looked at and delivered; it tells which message the others belong to. Returns 0 if nothing was there. */
+static int take_super(struct link *link, struct udp_socket *s)
+{
+    ssize_t all = receive(link, s, link->segment, MSG_PEEK | MSG_TRUNC, NULL);
+    if (all <= (ssize_t)sizeof(struct wire_header)) {
+        s->segments = 0; /* nothing, or an error: the plain way finds out */
+        return take_one(link, s);
+    }
+    size_t end = (size_t)all, have = end < link->segment ? end : link->segment, begin = frame_len(link->buffer, have);
+    struct wire_header first;
+    memcpy(&first, link->buffer, sizeof first);
+    size_t ahead = begin < have || have < end ? payload_ahead(&first, begin, end) : 0;
+    if (ahead == 0 || (first.version_kind & 15) > WIRE_WRITE || begin != sizeof first + first.len) {
+        s->segments = 0;
+        return take_one(link, s);
+    }
+    struct link_peer *peer = s->peer;
+    peer->refusals = 0;
+    link_deliver(link->nic, peer->address, peer, link->buffer, begin);
+    uint8_t *place = link_place_ahead(link->nic, &first, ahead);
+    if (place)
+        to_its_place(link, s, &first, begin, end, place);
+    else if (receive(link, s, UDP_SLOT, 0, NULL) == all)
+        deliver(link, peer, &peer->name, link->buffer + begin, end - begin);
+    return 1;
+}
+
 /* One datagram. Returns 0 if there was none. */
 static int take_one(struct link *link, struct udp_socket *s)
 {
     union udp_name from;
-    socklen_t from_len = sizeof from;
     int known = s->peer && !s->fresh;
-    LINK_COUNT(link->nic, system_calls, 1);
-    ssize_t len = known ? recv(s->fd, link->buffer, UDP_SLOT, MSG_DONTWAIT)
-                        : recvfrom(s->fd, link->buffer, UDP_SLOT, MSG_DONTWAIT, &from.any, &from_len);
+    if (s->segments >= MANY_SEGMENTS)
+        return take_super(link, s);
+    ssize_t len = receive(link, s, UDP_SLOT, 0, known ? NULL : &from);
     if (vk_likely(len < 0)) {
         if (vk_unlikely(errno != EAGAIN))
             socket_error(link, s, errno);
@@ -404,9 +224,11 @@ static int take_one(struct link *link, struct udp_socket *s)
             s->fresh = 0; /* empty: from now on the kernel lets in none but its peer's */
         return 0;
     }
-    if (known)
+    if (known) {
+        size_t one = frame_len(link->buffer, (size_t)len);
+        s->segments = one ? (uint32_t)((size_t)len / one) : 0;
         deliver(link, s->peer, &s->peer->name, link->buffer, (size_t)len);
-    else
+    } else
         deliver_from(link, &from, link->buffer, (size_t)len);
     return 1;
 }
@@ -446,7 +268,7 @@ static int look(struct link *link, int which, int budget)
 {
     struct udp_socket *s = &link->sockets[which];
     /* The first look asks for one datagram: a program that waits for it gets it at once. Where there is always more, many at a time. */
-    int n = s->streak < 2 ? take_one(link, s) : take_many(link, s, budget);
+    int n = s->streak < 2 || s->segments >= MANY_SEGMENTS ? take_one(link, s) : take_many(link, s, budget);
     if (vk_likely(n == 0)) {
         s->streak = 0;
         return 0;

@@ -1,0 +1,283 @@
+/*
+ * Sending by UDP sockets: one system call per frame, or per *super-frame*: up to 64 KiB of frames of equal length that the kernel, or the card, cuts
+ * into datagrams (UDP_SEGMENT). Where that is refused (an old kernel, a card without checksums, a path narrower than the frames) the
+ * frames of a batch go by one sendmmsg. A datagram longer than the path carries is cut by IP: slow, but it works until the connection is
+ * made anew.
+ *
+ * Errors: those that a sending call reports may be about any earlier datagram, for that is how the kernel passes on what ICMP said. They are
+ * taken, and the call is made again; nobody is believed dead for one of them (udp_refused counts).
+ */
+#include <errno.h>
+#include <netinet/udp.h>
+#include <string.h>
+
+#include "../base/atomic.h"
+#include "../base/copy.h"
+#include "../base/crc32c.h"
+#include "udp.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+
+#define MAX_IOV 1000
+#define MAX_BATCH 64         /* frames of one call; the provider builds fewer */
+#define SINGLES_FIRST 64     /* sends without super-frames after the path refused one; doubles ... */
+#define SINGLES_LONGEST 8192 /* ... up to this */
+
+static void checksum(struct link_frame *f)
+{
+    if (f->header.flags & WIRE_FLAG_CRC)
+        return; /* has one already: of a frame that was spoilt on purpose afterwards */
+    f->header.flags |= WIRE_FLAG_CRC;
+    f->header.crc = 0;
+    uint32_t crc = vk_crc32c(0, &f->header, sizeof f->header);
+    if (f->header_len > sizeof f->header)
+        crc = vk_crc32c(crc, &f->block, f->header_len - sizeof f->header);
+    for (uint32_t i = 0; i < f->n_iov; i++)
+        crc = vk_crc32c(crc, f->iov[i].iov_base, f->iov[i].iov_len);
+    f->header.crc = crc;
+}
+
+/* What to do about a send that failed: 1 the datagram is as good as lost, 0 not now, -1 the kernel refuses the form, 2 try again: the error
+ * was about an earlier datagram. */
+static int judge(struct link *link, struct link_peer *peer, int error, int is_super)
+{
+    switch (error) {
+    case EAGAIN:
+    case ENOBUFS:
+    case ENOMEM:
+    case EINTR:
+        return 0;
+    case ECONNREFUSED:
+        if (peer->lane)
+            udp_refused(link, &peer->name);
+        else
+            link->errors = 1;
+        return 2;
+    case EHOSTUNREACH:
+        link->errors |= peer->lane == 0;
+        return 2;
+    case EINVAL:
+    case EMSGSIZE:
+    case EIO:
+    case EOPNOTSUPP:
+    case ENOPROTOOPT:
+        return is_super ? -1 : 1;
+    default:
+        return 1; /* EPERM of a firewall, ENETUNREACH, ENETDOWN: if it lasts, the peer does not answer and the connection ends */
+    }
+}
+
+static int put_message(struct link *link, struct link_peer *peer, struct msghdr *m)
+{
+    for (int attempt = 0; attempt < 3; attempt++) {
+        if (peer->lane == 0) {
+            m->msg_name = &peer->name;
+            m->msg_namelen = udp_name_len(&peer->name);
+        }
+        LINK_COUNT(link->nic, system_calls, 1);
+        if (sendmsg(link->sockets[peer->lane].fd, m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+            return 1;
+        int verdict = judge(link, peer, errno, m->msg_controllen != 0);
+        if (verdict != 2)
+            return verdict;
+    }
+    return 1;
+}
+
+static int put_bytes(struct link *link, struct link_peer *peer, const void *bytes, size_t len)
+{
+    for (int attempt = 0; attempt < 3; attempt++) {
+        int fd = link->sockets[peer->lane].fd;
+        LINK_COUNT(link->nic, system_calls, 1);
+        ssize_t sent = peer->lane ? send(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                                  : sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &peer->name.any,
+                                           udp_name_len(&peer->name));
+        if (vk_likely(sent >= 0))
+            return 1;
+        int verdict = judge(link, peer, errno, 0);
+        if (verdict != 2)
+            return verdict;
+    }
+    return 1;
+}
+
+int udp_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len)
+{
+    for (int attempt = 0; attempt < 3; attempt++) {
+        LINK_COUNT(link->nic, system_calls, 1);
+        if (sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &to->any, udp_name_len(to)) >= 0)
+            return 0;
+        if (errno != ECONNREFUSED && errno != EHOSTUNREACH)
+            return -errno;
+        link->errors = 1; /* about an earlier datagram */
+    }
+    return -EHOSTUNREACH;
+}
+
+static void count_gathered(struct link *link, size_t len)
+{
+    if (len == 0)
+        return;
+    LINK_COUNT(link->nic, copies, 1);
+    LINK_COUNT(link->nic, copies_ring, 1);
+    LINK_COUNT(link->nic, bytes_copied, len);
+}
+
+int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
+                   size_t len)
+{
+    const size_t header_len = sizeof(struct wire_header);
+    uint8_t *p = link->small;
+    uint64_t first = header[0] | (uint64_t)WIRE_FLAG_CRC << 8;
+    memcpy(p, &first, 8);
+    for (int i = 1; i < WIRE_WORDS; i++)
+        memcpy(p + 8 * i, &header[i], 8);
+    vk_copy_short(p + header_len, payload, len);
+    uint32_t crc = vk_crc32c(0, p, header_len + len);
+    memcpy(p + offsetof(struct wire_header, crc), &crc, sizeof crc);
+    if (put_bytes(link, peer, p, header_len + len) == 0)
+        return 0;
+    count_gathered(link, len);
+    return 1;
+}
+
+static int send_single(struct link *link, struct link_peer *peer, struct link_frame *f)
+{
+    checksum(f);
+    if (vk_likely(f->payload_len <= UDP_SMALL)) { /* header and payload in one buffer */
+        uint8_t *p = link->small;
+        memcpy(p, &f->header, sizeof f->header);
+        memcpy(p + sizeof f->header, &f->block, f->header_len - sizeof f->header);
+        p += f->header_len;
+        for (uint32_t i = 0; i < f->n_iov; i++) {
+            memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
+            p += f->iov[i].iov_len;
+        }
+        count_gathered(link, f->payload_len);
+        return put_bytes(link, peer, link->small, (size_t)(p - link->small));
+    }
+    struct iovec iov[MAX_IOV];
+    size_t n = 2;
+    iov[0] = (struct iovec){&f->header, sizeof f->header};
+    iov[1] = (struct iovec){&f->block, f->header_len - sizeof f->header};
+    for (uint32_t i = 0; i < f->n_iov && n < MAX_IOV; i++)
+        iov[n++] = f->iov[i];
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
+    return put_message(link, peer, &m);
+}
+
+/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. */
+static int run_length(const struct link *link, const struct link_frame *frames, int n)
+{
+    size_t first = frames[0].header_len + frames[0].payload_len, total = first, iovs = 2 + frames[0].n_iov;
+    int k = 1;
+    while (k < n && k < MAX_BATCH) {
+        size_t len = frames[k].header_len + frames[k].payload_len;
+        iovs += 2 + frames[k].n_iov;
+        if (len > first || total + len > link->super_bytes || iovs > MAX_IOV)
+            break;
+        total += len;
+        k++;
+        if (len < first)
+            break;
+    }
+    return k;
+}
+
+/* Header, block and payload of each frame, one behind the other. Returns the pieces used. */
+static size_t lay_out(struct link_frame *f, struct iovec *iov)
+{
+    size_t k = 0;
+    checksum(f);
+    iov[k++] = (struct iovec){&f->header, sizeof f->header};
+    if (f->header_len > sizeof f->header)
+        iov[k++] = (struct iovec){&f->block, f->header_len - sizeof f->header};
+    for (uint32_t i = 0; i < f->n_iov; i++)
+        iov[k++] = f->iov[i];
+    return k;
+}
+
+static int send_super(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    struct iovec iov[MAX_IOV];
+    union {
+        struct cmsghdr head;
+        uint8_t room[CMSG_SPACE(sizeof(uint16_t))];
+    } control;
+    uint16_t segment = (uint16_t)(frames[0].header_len + frames[0].payload_len);
+    size_t k = 0;
+    for (int i = 0; i < n; i++)
+        k += lay_out(&frames[i], iov + k);
+    memset(&control, 0, sizeof control);
+    control.head =
+        (struct cmsghdr){.cmsg_level = IPPROTO_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof segment)};
+    memcpy(CMSG_DATA(&control.head), &segment, sizeof segment);
+    struct msghdr m = {
+        .msg_iov = iov, .msg_iovlen = k, .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof segment)};
+    int sent = put_message(link, peer, &m);
+    if (sent == 1) {
+        LINK_COUNT(link->nic, super_frames_sent, 1);
+        peer->next_singles = 0;
+    }
+    return sent;
+}
+
+/* The same without segmentation: a datagram each, by one call. Returns how many were taken. */
+static int send_many(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    struct iovec iov[MAX_IOV];
+    struct mmsghdr m[MAX_BATCH];
+    size_t k = 0;
+    memset(m, 0, (size_t)n * sizeof *m);
+    for (int i = 0; i < n; i++) {
+        m[i].msg_hdr.msg_iov = iov + k;
+        m[i].msg_hdr.msg_iovlen = lay_out(&frames[i], iov + k);
+        k += m[i].msg_hdr.msg_iovlen;
+        if (peer->lane == 0) {
+            m[i].msg_hdr.msg_name = &peer->name;
+            m[i].msg_hdr.msg_namelen = udp_name_len(&peer->name);
+        }
+    }
+    LINK_COUNT(link->nic, system_calls, 1);
+    int sent = sendmmsg(link->sockets[peer->lane].fd, m, (unsigned)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0)
+        return sent;
+    return judge(link, peer, errno, 0) !=
+           0; /* an error concerns the first: lost, or what concerned an earlier one is out of the way */
+}
+
+/* The path, or the kernel, refused a super-frame: without them for a while, and longer each time. */
+static void go_without(struct link_peer *peer)
+{
+    peer->next_singles = peer->next_singles ? peer->next_singles * 2 : SINGLES_FIRST;
+    if (peer->next_singles > SINGLES_LONGEST)
+        peer->next_singles = SINGLES_LONGEST;
+    peer->singles = peer->next_singles;
+}
+
+int udp_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    int done = 0;
+    while (done < n) {
+        int run = n - done == 1 ? 1 : run_length(link, frames + done, n - done), sent;
+        if (run == 1)
+            sent = send_single(link, peer, frames + done);
+        else if (link->super_frames && peer->singles == 0) {
+            sent = send_super(link, peer, frames + done, run);
+            if (sent < 0) {
+                go_without(peer);
+                continue;
+            }
+            sent *= run;
+        } else {
+            peer->singles -= peer->singles != 0;
+            sent = send_many(link, peer, frames + done, run);
+        }
+        if (sent <= 0)
+            break;
+        done += sent;
+    }
+    return done ? done : -EAGAIN;
+}
