@@ -28,8 +28,10 @@ from viakit._core import (
     Tap,
     Vi,
     counters_help,
+    frame_kinds,
     live_objects,
 )
+from viakit._faults import FaultRule, Faults
 from viakit._types import (
     Address,
     AsyncError,
@@ -63,6 +65,8 @@ __all__ = [
     "Counters",
     "Descriptor",
     "ErrorCode",
+    "FaultRule",
+    "Faults",
     "Form",
     "MemoryRegion",
     "Nic",
@@ -84,5 +88,6 @@ __all__ = [
     "ViState",
     "ViaError",
     "counters_help",
+    "frame_kinds",
     "live_objects",
 ]

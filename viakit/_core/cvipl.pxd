@@ -345,4 +345,50 @@ cdef extern from "viakit.h" nogil:
     const char *viakit_error_code_text(int code)
     const char *viakit_state_name(int state)
 
+    ctypedef enum viakit_verdict:
+        VIAKIT_PASS
+        VIAKIT_DROP
+        VIAKIT_DUPLICATE
+        VIAKIT_HOLD
+        VIAKIT_CORRUPT
+
+    enum:
+        VIAKIT_MAX_FAULT_RULES
+
+    const double VIAKIT_FOR_EVER
+
+    ctypedef struct viakit_fault_rule:
+        viakit_verdict verdict
+        VIP_UINT32 kind
+        VIP_UINT64 first
+        VIP_UINT64 last
+
+    ctypedef struct viakit_faults:
+        size_t size
+        VIP_UINT64 seed
+        double loss
+        double duplicate
+        double reorder
+        double corrupt
+        VIP_UINT32 reorder_distance
+        VIP_UINT32 corrupt_bits
+        VIP_UINT32 kinds
+        double delay_us
+        double jitter_us
+        double stall_us
+        double stall_every_us
+        double partition_us
+        double partition_after_us
+        VIP_UINT64 partition_frames
+        VIP_UINT64 partition_after_frames
+        VIP_UINT32 n_rules
+        viakit_fault_rule rules[8]
+
+    VIP_RETURN viakit_set_faults(VIP_NIC_HANDLE nic, const viakit_faults *faults)
+    VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE nic, viakit_faults *faults, int *active)
+    VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *faults)
+    VIP_RETURN viakit_format_faults(const viakit_faults *faults, char *text, size_t len)
+    unsigned viakit_fault_of(const viakit_faults *faults, VIP_UINT64 index, int kind, VIP_UINT64 index_of_kind)
+    const char *viakit_frame_kind_name(int kind)
+
     void viakit_set_interrupt(int (*check)(void *context) noexcept nogil, void *context)

@@ -369,6 +369,39 @@ cdef class Nic:
                 free(text)
 
     @property
+    def faults(self):
+        """What the NIC does to the frames that it sends: a :class:`Faults`, or None.
+
+        Set it to a :class:`Faults`, to a line of text (``"loss=0.05,delay=200us,seed=7"``), or to None, which heals.
+        Frames and times are counted from then on. On links that lose nothing (loop, shm) it concerns connections that
+        are made afterwards; older ones rely on the link and are left alone.
+
+        Raises
+        ------
+        ValueError
+            On a chance outside 0..1, a time below 0, or a text that is not understood.
+        """
+        cdef viakit_faults f
+        cdef int active = 0
+        self._use()
+        _check(viakit_get_faults(self._handle, &f, &active), "viakit_get_faults")
+        return _faults_from(&f) if active else None
+
+    @faults.setter
+    def faults(self, faults):
+        cdef viakit_faults f
+        cdef VIP_RETURN code
+        cdef VIP_NIC_HANDLE handle
+        cdef bint heal = faults is None
+        if not heal:
+            _fill_faults(&f, faults)
+        self._use()
+        handle = self._handle
+        with nogil:  # the NIC's thread may be inside
+            code = viakit_set_faults(handle, NULL if heal else &f)
+        _check(code, "viakit_set_faults")
+
+    @property
     def on_error(self):
         """A function that is called with every :class:`AsyncError`, or None.
 

@@ -16,6 +16,7 @@ cdef class CompletionQueue
 cdef class ConnectionRequest
 cdef class Tap
 
+include "fault.pxi"
 include "nic.pxi"
 include "mem.pxi"
 include "desc.pxi"
