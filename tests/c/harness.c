@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "harness.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -166,16 +167,44 @@ static void init_side(side *s, side_role role, const link_spec *link, const test
         snprintf(s->device, sizeof(s->device), "%s:t%d", link->kind == ON_LOOP ? "loop" : "shm", (int)parent);
 }
 
+/* Entries of a directory under /proc/self: open files. */
+static int count_entries(const char *directory)
+{
+    int n = 0;
+    DIR *d = opendir(directory);
+    CHECK(d != NULL);
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* Mappings of files or shared memory: rings, segments, arenas. The allocator's own come and go as it likes. */
+static int count_shared_mappings(void)
+{
+    char line[512], may[8];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "re");
+    CHECK(f != NULL);
+    while (fgets(line, sizeof(line), f))
+        n += sscanf(line, "%*s %7s", may) == 1 && may[3] == 's';
+    fclose(f);
+    return n;
+}
+
 /* In a child of the runner: the whole of `loop`, or one side. Ends the process. */
 __attribute__((noreturn)) static void child(const link_spec *link, const test_case *test, int role, int ctl[2],
                                             pid_t parent)
 {
     static side sides[2];
+    int files, mappings;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check_deadline(link->fault ? FAULT_CASE_SECONDS : CASE_SECONDS);
     if (link->kind == ON_LOOP) {
         pthread_t thread;
         snprintf(check_context, sizeof(check_context), "%s %s", link->name, test->name);
+        files = count_entries("/proc/self/fd");
+        mappings = count_shared_mappings();
         init_side(&sides[0], SIDE_A, link, test, ctl[0], parent);
         init_side(&sides[1], SIDE_B, link, test, ctl[1], parent);
         CHECK_EQ(pthread_create(&thread, NULL, run_side_thread, &sides[1]), 0);
@@ -186,10 +215,14 @@ __attribute__((noreturn)) static void child(const link_spec *link, const test_ca
         close(ctl[!role]);
         if (on_veth(link) && setns(namespaces[role], CLONE_NEWNET))
             FAIL("cannot enter the namespace of host %d: %s", role, strerror(errno));
+        files = count_entries("/proc/self/fd");
+        mappings = count_shared_mappings();
         init_side(&sides[0], (side_role)role, link, test, ctl[role], parent);
         run_side(&sides[0]);
     }
     CHECK_NOTHING_LEFT();
+    CHECK_EQ(count_entries("/proc/self/fd"), files);
+    CHECK_EQ(count_shared_mappings(), mappings);
     exit(0);
 }
 
