@@ -187,14 +187,15 @@ static void put_interface(struct tap_file *f, struct via_tap *tap, int events)
 {
     const struct via_nic *nic = tap->nic;
     const uint8_t *a = nic->limits.address;
-    char name[80], description[160], comment[200];
+    char name[80], description[160], comment[240];
     snprintf(name, sizeof name, "%s%s", nic->device, events ? " events" : "");
     snprintf(description, sizeof description, "VIA NIC %s of %.32s, process %d%s", nic->device,
              program_invocation_short_name, (int)getpid(), events ? ": the life of descriptors" : "");
     snprintf(comment, sizeof comment,
-             "viakit role=%s pid=%d link=%s port=%u address=%02x:%02x:%02x:%02x:%02x:%02x lossless=%d device=%s",
+             "viakit role=%s pid=%d link=%s port=%u address=%02x:%02x:%02x:%02x:%02x:%02x lossless=%d device=%s "
+             "program=%.32s",
              events ? "events" : "frames", (int)getpid(), nic->ops->name, nic->limits.port, a[0], a[1], a[2], a[3],
-             a[4], a[5], nic->limits.lossless, nic->device);
+             a[4], a[5], nic->limits.lossless, nic->device, program_invocation_short_name);
     pcapng_interface(&f->out, events ? PCAPNG_USER0 : PCAPNG_ETHERNET,
                      events || !tap->snap_len ? 0 : tap->snap_len + 14, name, description, comment, events ? NULL : a);
     *(events ? &tap->event_interface : &tap->frame_interface) = f->n_interfaces++;

@@ -1,0 +1,71 @@
+"""A timeline as a picture: one line per NIC and role, messages as slanting lines between them."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from viakit.trace.timeline import Message, NicSeen, Timeline, names_of
+
+__all__ = ["save"]
+
+COLOURS = {
+    "posted": "#1b7837", "doorbell": "#5aae61", "sent": "#2166ac", "arrived": "#2166ac", "placed": "#4393c3",
+    "acknowledged": "#b2182b", "completed": "#762a83", "reaped": "#9970ab",
+}  # fmt: skip
+MOST_MESSAGES = 60
+
+
+def _stations(message: Message, row: dict[int, int]) -> list[tuple[str, float, float]]:
+    """What happened, when, and on which line (program above, wire below)."""
+    own = row[id(message.nic)]
+    found = [
+        ("posted", message.posted, own), ("doorbell", message.doorbell, own + 0.15), ("sent", message.sent, own + 0.3),
+        ("acknowledged", message.acknowledged, own + 0.3), ("completed", message.completed, own + 0.15),
+        ("reaped", message.reaped, own),
+    ]  # fmt: skip
+    if message.receiver is not None:
+        other = row[id(message.receiver)]
+        found += [
+            ("arrived", message.arrived, other + 0.3), ("placed", message.placed, other + 0.3),
+            ("completed", message.recv_completed, other + 0.15), ("reaped", message.recv_reaped, other),
+        ]  # fmt: skip
+    return [(name, time, y) for name, time, y in found if time is not None]
+
+
+def save(timeline: Timeline, path: str | PathLike[str], *, messages: int = MOST_MESSAGES) -> int:
+    """Draw the last *messages* messages that were seen whole; returns how many were drawn.
+
+    Parameters
+    ----------
+    path : path-like
+        .png, .svg or .pdf.
+    messages : int
+        At most so many.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    whole = [one for one in timeline.messages if one.posted is not None and one.arrived is not None]
+    shown = whole[-messages:]
+    nics: list[NicSeen] = list({id(n): n for m in shown for n in (m.nic, m.receiver) if n is not None}.values())
+    names, row = names_of(timeline.nics), {id(nic): i for i, nic in enumerate(nics)}
+    begin = min((one.posted for one in shown if one.posted is not None), default=0)
+    figure, axes = plt.subplots(figsize=(11, 1.5 + 1.2 * max(len(nics), 1)), layout="constrained")
+    for message in shown:
+        stations = sorted(_stations(message, row), key=lambda one: one[1])
+        way = [one for one in stations if one[0] != "acknowledged"]
+        axes.plot([(t - begin) / 1e3 for _, t, _ in way], [y for *_, y in way], color="0.8", linewidth=0.8, zorder=1)
+        for name, time, y in stations:
+            axes.plot((time - begin) / 1e3, y, "o", markersize=4, color=COLOURS[name], zorder=2)
+    for name, colour in COLOURS.items():
+        axes.plot([], [], "o", color=colour, label=name)
+    axes.set_yticks(range(len(nics)), [f"{names[id(n)]}\n{n.program} ({n.pid})" for n in nics])
+    axes.invert_yaxis()
+    axes.set_xlabel("time / µs")
+    axes.set_title(f"{len(shown)} messages, from the post to the reap", loc="left")
+    axes.legend(ncols=4, fontsize="small", loc="upper left", bbox_to_anchor=(0, -0.25), frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return len(shown)

@@ -1,0 +1,395 @@
+"""What happened to each message, put together from the frames and events of all NICs that saw it.
+
+A message is followed from the post on one side to the reap on the other by what both sides' records share: its frames
+carry a key that was drawn for the connection, and sequence numbers. All times are CLOCK_MONOTONIC in nanoseconds, so
+processes of one host can be laid side by side.
+
+    posted -> doorbell -> sent -> arrived -> placed -> completed -> reaped      (the last two at the receiver)
+                            \\-> acknowledged -> completed -> reaped            (at the sender)
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from viakit.trace.pcapng import ETHERNET, USER0, Capture, Packet
+
+__all__ = ["EVENT_KINDS", "FRAME_KINDS", "LEGS", "Event", "Frame", "Message", "NicSeen", "Timeline", "build"]
+
+FRAME_KINDS = (
+    "CALL", "SEND", "WRITE", "ACK", "NAK", "ERROR", "PROBE", "DISCONNECT",
+    "RESET", "REQUEST", "PENDING", "ACCEPT", "CONFIRM", "REJECT", "NOMATCH", "CANCEL",
+)  # fmt: skip
+EVENT_KINDS = {1: "posted", 2: "doorbell", 3: "placed", 4: "acknowledged", 5: "completed", 6: "reaped"}
+ETHER_LEN, HEADER_LEN = 14, 32
+FIRST, LAST = 0x01, 0x02
+
+# Legs of a message's way: name, from, to. What a message did not do (an RDMA write is not reaped) has no time.
+LEGS = (
+    ("post to doorbell", "posted", "doorbell"),
+    ("doorbell to first frame", "doorbell", "sent"),
+    ("first frame to its arrival", "sent", "arrived"),
+    ("arrival to placement of the last byte", "arrived", "placed"),
+    ("placement to completion, receiver", "placed", "recv_completed"),
+    ("completion to reap, receiver", "recv_completed", "recv_reaped"),
+    ("last frame to acknowledgement", "last_sent", "acknowledged"),
+    ("post to completion, sender", "posted", "completed"),
+    ("completion to reap, sender", "completed", "reaped"),
+    ("post to reap at the receiver", "posted", "recv_reaped"),
+)
+
+
+@dataclass(eq=False)
+class NicSeen:
+    """A NIC that had a tap."""
+
+    pid: int
+    program: str
+    device: str
+    link: str
+    address: str
+    port: int
+    lost: int = 0  # records that its tap had to drop
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """A frame that a NIC sent or took; ``note`` says why it was dropped, or what was done to it on purpose."""
+
+    time_ns: int
+    nic: NicSeen
+    out: bool
+    kind: int
+    flags: int
+    length: int
+    dst_port: int
+    dst_vi: int
+    src_port: int
+    src_vi: int
+    key: int
+    psn: int
+    ack: int
+    note: str
+
+    @property
+    def name(self) -> str:
+        """What kind it is, in a word."""
+        return FRAME_KINDS[self.kind]
+
+    @property
+    def lost(self) -> bool:
+        """Whether it went no further: lost on purpose when sent, or dropped on arrival."""
+        return self.note.startswith("lost") if self.out else "dropped" in self.note
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """A station in the life of a descriptor."""
+
+    time_ns: int
+    nic: NicSeen
+    kind: int
+    vi: int
+    queue: int
+    how: int
+    control: int
+    index: int
+    psn: int
+    n_frames: int
+    length: int
+    status: int
+    key: int
+    descriptor: int
+
+    @property
+    def name(self) -> str:
+        """What happened, in a word."""
+        return EVENT_KINDS.get(self.kind, str(self.kind))
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """One message (a send or an RDMA write) with the times of what happened to it; None: it did not, or was not seen."""
+
+    nic: NicSeen
+    vi: int
+    index: int
+    length: int
+    psn: int
+    n_frames: int
+    how: int
+    is_write: bool
+    posted: int | None = None
+    doorbell: int | None = None
+    sent: int | None = None
+    last_sent: int | None = None
+    arrived: int | None = None
+    placed: int | None = None
+    acknowledged: int | None = None
+    completed: int | None = None
+    reaped: int | None = None
+    status: int = 0
+    receiver: NicSeen | None = None
+    recv_vi: int | None = None
+    recv_index: int | None = None
+    recv_completed: int | None = None
+    recv_reaped: int | None = None
+
+    def leg(self, start: str, end: str) -> int | None:
+        """Nanoseconds between two stations, or None."""
+        a, b = getattr(self, start), getattr(self, end)
+        return None if a is None or b is None else b - a
+
+
+@dataclass
+class Timeline:
+    """Everything that the taps saw, in order of time, and the messages in it."""
+
+    nics: list[NicSeen] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The first and the last time; (0, 0) if nothing was seen."""
+        times = [one[i].time_ns for one in (self.frames, self.events) if one for i in (0, -1)]
+        return (min(times), max(times)) if times else (0, 0)
+
+    def medians_ns(self) -> dict[str, tuple[int, float]]:
+        """For each of :data:`LEGS` that was seen: how often, and its median in nanoseconds."""
+        result = {}
+        for name, start, end in LEGS:
+            values = [value for one in self.messages if (value := one.leg(start, end)) is not None]
+            if values:
+                result[name] = (len(values), median(values))
+        return result
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """Frames by kind, and events by kind.
+
+        ``sent`` (of these ``again``: data that was sent before), ``received`` (of these ``dropped``), and ``lost``: on
+        purpose, before they reached the link.
+        """
+        names = ("sent", "again", "received", "dropped", "lost", "events")
+        result: dict[str, Counter[str]] = {name: Counter() for name in names}
+        seen: set[tuple[int, int, int]] = set()
+        for frame in self.frames:
+            data = (id(frame.nic), frame.key, frame.psn)
+            if not frame.out:
+                result["received"][frame.name] += 1
+                result["dropped"][frame.name] += frame.lost
+            elif frame.lost:
+                result["lost"][frame.name] += 1
+            else:
+                result["sent"][frame.name] += 1
+                result["again"][frame.name] += frame.kind in (1, 2) and data in seen
+            if frame.out and frame.kind in (1, 2):
+                seen.add(data)
+        for event in self.events:
+            result["events"][event.name] += 1
+        return result
+
+
+# ---------------------------------------------------------------- from packets
+
+
+def _frame(packet: Packet, nic: NicSeen) -> Frame | None:
+    data = packet.data
+    if len(data) < ETHER_LEN + HEADER_LEN or data[ETHER_LEN] >> 4 != 1:
+        return None
+    head = struct.unpack_from("<BBHHHHHIII", data, ETHER_LEN)
+    return Frame(packet.time_ns, nic, bool(packet.out), head[0] & 15, *head[1:], packet.comment)
+
+
+def _event(packet: Packet, nic: NicSeen) -> Event | None:
+    if len(packet.data) < 40 or packet.data[0] != 1:
+        return None
+    v = struct.unpack_from("<BBHBBHIIIIIIQ", packet.data)
+    return Event(packet.time_ns, nic, v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12])
+
+
+def _nics(capture: Capture) -> dict[int, NicSeen]:
+    """The NIC of each interface; both interfaces of a NIC have the same one."""
+    by_key: dict[tuple[str, ...], NicSeen] = {}
+    result = {}
+    for one in capture.interfaces:
+        words = one.words
+        if not words:
+            continue
+        if one.key not in by_key:
+            by_key[one.key] = NicSeen(
+                int(words.get("pid", "0")), words.get("program", "?"), words.get("device", "?"),
+                words.get("link", "?"), words.get("address", ""), int(words.get("port", "0")),
+            )  # fmt: skip
+        result[id(one)] = by_key[one.key]
+    return result
+
+
+# ---------------------------------------------------------------- putting together
+
+
+def _before(a: int, b: int) -> bool:
+    """Sequence numbers wrap."""
+    return 0 < (b - a) & 0xFFFFFFFF < 0x80000000
+
+
+class _Index:
+    """Times by a key, in order; several under one key where numbers come again after a reconnection."""
+
+    def __init__(self) -> None:
+        self._times: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        self._things: defaultdict[tuple[object, ...], list[object]] = defaultdict(list)
+
+    def add(self, key: tuple[object, ...], time_ns: int, thing: object) -> None:
+        self._times[key].append(time_ns)
+        self._things[key].append(thing)
+
+    def first_from(self, key: tuple[object, ...], time_ns: int) -> object | None:
+        times = self._times.get(key)
+        at = bisect.bisect_left(times, time_ns) if times else 0
+        return self._things[key][at] if times and at < len(times) else None
+
+    def last_until(self, key: tuple[object, ...], time_ns: int) -> object | None:
+        times = self._times.get(key)
+        at = bisect.bisect_right(times, time_ns) if times else 0
+        return self._things[key][at - 1] if at else None
+
+    def count(self, key: tuple[object, ...]) -> int:
+        return len(self._times.get(key, ()))
+
+
+@dataclass
+class _Indices:
+    sent: _Index = field(default_factory=_Index)  # (NIC, VI, psn)
+    arrived: _Index = field(default_factory=_Index)  # (key, psn)
+    placed: _Index = field(default_factory=_Index)  # (key, psn)
+    life: _Index = field(default_factory=_Index)  # (NIC, VI, queue, index, kind)
+
+
+def _index(timeline: Timeline) -> _Indices:
+    i = _Indices()
+    for frame in timeline.frames:
+        if frame.kind not in (1, 2):
+            continue
+        if frame.out:
+            if not frame.lost:
+                i.sent.add((id(frame.nic), frame.src_vi, frame.psn), frame.time_ns, frame)
+        elif not frame.lost:
+            i.arrived.add((frame.key, frame.psn), frame.time_ns, frame)
+    for event in timeline.events:
+        if event.name == "placed":
+            i.placed.add((event.key, event.psn), event.time_ns, event)
+        elif event.name in ("posted", "completed", "reaped"):
+            i.life.add((id(event.nic), event.vi, event.queue, event.index, event.name), event.time_ns, event)
+    return i
+
+
+def _follow_frames(message: Message, i: _Indices, start_ns: int) -> None:
+    """The message's way over the wire and into the receiver."""
+    last_psn = (message.psn + message.n_frames - 1) & 0xFFFFFFFF
+    first = i.sent.first_from((id(message.nic), message.vi, message.psn), start_ns)
+    last = i.sent.first_from((id(message.nic), message.vi, last_psn), start_ns)
+    if not isinstance(first, Frame):
+        return
+    message.sent = first.time_ns
+    message.is_write = first.kind == 2
+    if isinstance(last, Frame):
+        message.last_sent = last.time_ns
+    arrival = i.arrived.first_from((first.key, message.psn), first.time_ns)
+    if isinstance(arrival, Frame):
+        message.arrived, message.receiver, message.recv_vi = arrival.time_ns, arrival.nic, arrival.dst_vi
+    placed = i.placed.first_from((first.key, last_psn), first.time_ns)
+    if isinstance(placed, Event):
+        message.placed, message.receiver, message.recv_vi = placed.time_ns, placed.nic, placed.vi
+        if placed.queue == 1:
+            message.recv_index = placed.index
+
+
+def _follow_lives(message: Message, i: _Indices, start_ns: int) -> None:
+    """Completion and reap on both sides."""
+    own = (id(message.nic), message.vi, 0, message.index)
+    posted = i.life.last_until((*own, "posted"), start_ns)
+    completed = i.life.first_from((*own, "completed"), start_ns)
+    reaped = i.life.first_from((*own, "reaped"), start_ns)
+    message.posted = posted.time_ns if isinstance(posted, Event) else None
+    if isinstance(completed, Event):
+        message.completed, message.status = completed.time_ns, completed.status
+    message.reaped = reaped.time_ns if isinstance(reaped, Event) else None
+    if message.recv_index is not None and message.placed is not None:
+        other = (id(message.receiver), message.recv_vi, 1, message.recv_index)
+        completed = i.life.first_from((*other, "completed"), message.placed)
+        reaped = i.life.first_from((*other, "reaped"), message.placed)
+        message.recv_completed = completed.time_ns if isinstance(completed, Event) else None
+        message.recv_reaped = reaped.time_ns if isinstance(reaped, Event) else None
+
+
+def _find_acknowledgements(messages: Iterable[Message], events: Iterable[Event]) -> None:
+    """The first acknowledgement, in time, that goes beyond a message's last frame. Both come in order, per VI."""
+    of_vi: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in events:
+        if event.name == "acknowledged":
+            of_vi[id(event.nic), event.vi].append(event)
+    at: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for message in messages:
+        vi = (id(message.nic), message.vi)
+        acks, end = of_vi.get(vi, []), (message.psn + message.n_frames) & 0xFFFFFFFF
+        while at[vi] < len(acks):
+            ack = acks[at[vi]]
+            if ack.time_ns >= (message.doorbell or 0) and not _before(ack.psn, end):
+                break
+            at[vi] += 1
+        if message.n_frames and at[vi] < len(acks):
+            ack = acks[at[vi]]
+            if message.completed is None or ack.time_ns <= message.completed:
+                message.acknowledged = ack.time_ns
+
+
+def build(capture: Capture) -> Timeline:
+    """Make a timeline of a capture with events.
+
+    Parameters
+    ----------
+    capture : Capture
+        All files of one run, from :func:`viakit.trace.pcapng.read`.
+    """
+    nics = _nics(capture)
+    timeline = Timeline(nics=list({id(nic): nic for nic in nics.values()}.values()))
+    for packet in capture.packets:
+        nic = nics.get(id(packet.interface))
+        if nic is None:
+            continue
+        nic.lost += packet.lost
+        if packet.interface.link_type == ETHERNET:
+            frame = _frame(packet, nic)
+            if frame:
+                timeline.frames.append(frame)
+        elif packet.interface.link_type == USER0:
+            event = _event(packet, nic)
+            if event:
+                timeline.events.append(event)
+    i = _index(timeline)
+    for event in timeline.events:
+        if event.name == "doorbell":
+            message = Message(
+                event.nic, event.vi, event.index, event.length, event.psn, event.n_frames, event.how,
+                event.control & 3 == 1, doorbell=event.time_ns,
+            )  # fmt: skip
+            if message.n_frames:
+                _follow_frames(message, i, event.time_ns)
+            _follow_lives(message, i, event.time_ns)
+            timeline.messages.append(message)
+    _find_acknowledgements(timeline.messages, timeline.events)
+    return timeline
+
+
+def names_of(nics: Iterable[NicSeen]) -> Mapping[int, str]:
+    """A name for each NIC (by ``id``), with its port where the device alone does not tell it from others of its process."""
+    nics = list(nics)
+    alike = Counter((nic.pid, nic.device) for nic in nics)
+    return {id(n): n.device if alike[n.pid, n.device] == 1 else f"{n.device} port {n.port}" for n in nics}
