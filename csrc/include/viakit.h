@@ -213,7 +213,7 @@ VIPL_EXPORT void viakit_set_interrupt(int (*check)(void *context), void *context
  * and never holds the NIC up. NICs of one process that name the same file share it. Times are CLOCK_MONOTONIC, moved to 1970 by an
  * offset that the file's section comment tells (clock_offset_ns=N).
  *
- * The environment variable VIAKIT_TAP=FILE[,events][,noframes][,snap=BYTES][,ring=BYTES] opens a tap on every NIC of a program that knows nothing of taps. %p in
+ * The environment variable VIAKIT_TAP=FILE[,events][,noframes][,snap=BYTES][,ring=BYTES][,limit=BYTES] opens a tap on every NIC of a program that knows nothing of taps. %p in
  * FILE becomes the process number; a FILE that is a folder gets one file per process; and where another living process writes FILE,
  * its number is put before the suffix. */
 typedef struct {
@@ -222,7 +222,11 @@ typedef struct {
     VIP_UINT32 ring_bytes; /* of the ring; 0: 8 MiB */
     int events;            /* 1: the life of descriptors as well */
     int no_frames;         /* 1: no frames */
+    VIP_UINT64
+    file_bytes; /* the file grows no longer than this, give or take; what comes then is counted as lost. 0: no bound */
 } viakit_tap_options;
+
+#define VIAKIT_TAP_OPTIONS_INIT {sizeof(viakit_tap_options)}
 
 /* Opens the tap of a NIC, which has at most one (else VIP_INVALID_STATE). file is created, or emptied if no NIC of this process writes it;
  * NULL: there is no file, and viakit_tap_read gives what would be in it. options may be NULL. May block on the file system. */
@@ -244,7 +248,7 @@ typedef struct {
     VIP_UINT64 frames_sent; /* recorded */
     VIP_UINT64 frames_received;
     VIP_UINT64 events;
-    VIP_UINT64 lost; /* frames and events that found the ring full */
+    VIP_UINT64 lost; /* frames and events that found the ring full, or the file at its bound */
 } viakit_tap_info;
 
 VIPL_EXPORT VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE nic, viakit_tap_info *info);

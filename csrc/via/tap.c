@@ -11,6 +11,7 @@
 #include "tap.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -333,7 +334,7 @@ static void take_out(struct via_nic *nic, struct via_tap *tap)
 /* A tap, ready but not in its place. NULL if memory is exhausted. */
 static struct via_tap *make_tap(struct via_nic *nic, const viakit_tap_options *given)
 {
-    viakit_tap_options o = {sizeof o, 0, 0, 0, 0};
+    viakit_tap_options o = VIAKIT_TAP_OPTIONS_INIT;
     if (given)
         memcpy(&o, given, given->size && given->size < sizeof o ? given->size : sizeof o);
     struct via_tap *tap = calloc(1, sizeof *tap);
@@ -345,6 +346,7 @@ static struct via_tap *make_tap(struct via_nic *nic, const viakit_tap_options *g
     tap->snap_len = o.snap_len && o.snap_len < LEAST_SNAP ? LEAST_SNAP : o.snap_len;
     tap->events = o.events;
     tap->frames = !o.no_frames;
+    tap->file_bytes = o.file_bytes;
     return tap;
 }
 
@@ -469,7 +471,7 @@ VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE handle, viakit_tap_info *info)
     info->frames_sent = tap->n_sent;
     info->frames_received = tap->n_received;
     info->events = tap->n_events;
-    info->lost = tap->ring.lost;
+    info->lost = tap->ring.lost + tap->skipped;
     via_leave(nic);
     via_tap_unlock();
     return VIP_SUCCESS;
@@ -485,20 +487,32 @@ void via_tap_end(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- VIAKIT_TAP */
 
-/* One word behind the file name: events, noframes, snap=N, ring=N. */
+/* "NAME=NUMBER" of this name, at most `most`. 1 if it is one. */
+static int parse_number(const char *word, const char *name, unsigned long most, unsigned long *value)
+{
+    size_t n = strlen(name);
+    char *end;
+    if (strncmp(word, name, n) != 0 || word[n] != '=' || word[n + 1] < '0' || word[n + 1] > '9')
+        return 0;
+    *value = strtoul(word + n + 1, &end, 10);
+    return *end == 0 && *value <= most;
+}
+
+/* One word behind the file name. */
 static int parse_word(const char *word, viakit_tap_options *o)
 {
-    char *end;
+    unsigned long v;
     if (strcmp(word, "events") == 0)
         o->events = 1;
     else if (strcmp(word, "noframes") == 0)
         o->no_frames = 1;
-    else if (strncmp(word, "snap=", 5) == 0 || strncmp(word, "ring=", 5) == 0) {
-        unsigned long v = strtoul(word + 5, &end, 10);
-        if (end == word + 5 || *end || v > UINT32_MAX)
-            return 0;
-        *(word[0] == 's' ? &o->snap_len : &o->ring_bytes) = (VIP_UINT32)v;
-    } else
+    else if (parse_number(word, "snap", UINT32_MAX, &v))
+        o->snap_len = (VIP_UINT32)v;
+    else if (parse_number(word, "ring", UINT32_MAX, &v))
+        o->ring_bytes = (VIP_UINT32)v;
+    else if (parse_number(word, "limit", ULONG_MAX, &v))
+        o->file_bytes = v;
+    else
         return 0;
     return 1;
 }
@@ -506,7 +520,7 @@ static int parse_word(const char *word, viakit_tap_options *o)
 VIP_RETURN via_tap_from_environment(struct via_nic *nic)
 {
     const char *text = secure_getenv("VIAKIT_TAP"); /* not where somebody else's environment would choose our files */
-    viakit_tap_options o = {sizeof o, 0, 0, 0, 0};
+    viakit_tap_options o = VIAKIT_TAP_OPTIONS_INIT;
     char words[768], *rest, *word;
     if (text == NULL || *text == 0)
         return VIP_SUCCESS;
@@ -519,7 +533,7 @@ VIP_RETURN via_tap_from_environment(struct via_nic *nic)
     while ((word = strtok_r(NULL, ",", &rest)) != NULL)
         if (!parse_word(word, &o))
             return via_fail(VIP_INVALID_PARAMETER,
-                            "VIAKIT_TAP: '%s' is none of events, noframes, snap=BYTES, ring=BYTES", word);
+                            "VIAKIT_TAP: '%s' is none of events, noframes, snap=BYTES, ring=BYTES, limit=BYTES", word);
     via_tap_lock();
     VIP_RETURN code = open_tap(nic, file, &o, 1);
     via_tap_unlock();

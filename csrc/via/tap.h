@@ -31,6 +31,8 @@ struct via_tap {
     struct tap_file *file;
     uint32_t frame_interface, event_interface;
     uint64_t lost_told;
+    uint64_t file_bytes; /* bound of the file; 0: none */
+    uint64_t skipped;    /* records beyond it */
 };
 
 /* Records in the ring. */

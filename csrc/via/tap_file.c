@@ -42,6 +42,7 @@ struct tap_file {
     int error;              /* of the first write that failed; -errno */
     struct via_tap *taps;
     uint32_t n_interfaces;
+    uint64_t n_written;       /* bytes */
     struct pcapng_buffer out; /* headers and packets not yet written */
 };
 
@@ -259,9 +260,10 @@ static int write_out(struct tap_file *f)
     size_t done = 0;
     while (f->fd >= 0 && done < f->out.used) {
         ssize_t n = write(f->fd, f->out.bytes + done, f->out.used - done);
-        if (n > 0)
+        if (n > 0) {
             done += (size_t)n;
-        else if (n < 0 && errno != EINTR) {
+            f->n_written += (size_t)n;
+        } else if (n < 0 && errno != EINTR) {
             f->error = f->error ? f->error : -errno;
             close(f->fd);
             f->fd = -1;
@@ -291,7 +293,9 @@ static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
         int is_file = to == &f->out;
         if (is_file && to->size - to->used < LEAST_ROOM)
             write_out(f);
-        if (put_record(of, to, first) == 0 && !is_file)
+        if (is_file && of->file_bytes && f->n_written + to->used >= of->file_bytes)
+            of->skipped++;
+        else if (put_record(of, to, first) == 0 && !is_file)
             break;
         vk_ring_consume(&of->ring, first);
         n++;
@@ -457,7 +461,7 @@ int tap_file_detach(struct via_tap *tap)
         drain(f, &f->out, VK_NEVER);
     if (is_file && tap->frames)
         pcapng_statistics(&f->out, tap->frame_interface, vk_now() + clock_offset, tap->n_sent + tap->n_received,
-                          tap->ring.lost);
+                          tap->ring.lost + tap->skipped);
     int error = is_file ? write_out(f) : 0;
     struct via_tap **p = &f->taps;
     while (*p != tap)

@@ -313,6 +313,7 @@ cdef extern from "viakit.h" nogil:
         VIP_UINT32 ring_bytes
         int events
         int no_frames
+        VIP_UINT64 file_bytes
 
     ctypedef struct viakit_tap_info:
         char file[512]

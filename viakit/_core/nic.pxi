@@ -436,7 +436,7 @@ cdef class Nic:
         _check(viakit_poll(self._handle, &n_events), "viakit_poll")
         return n_events
 
-    def tap(self, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None):
+    def tap(self, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None, file_bytes=None):
         """Write down what the NIC does: a :class:`Tap`, best used in a ``with`` statement. A NIC has at most one.
 
         Parameters
@@ -453,6 +453,8 @@ cdef class Nic:
             Keep so many bytes of each frame, its 32-byte header included; 48 at least. None: all.
         ring_bytes : int, optional
             Room for what was not written yet. What finds no room is lost and counted. None: 8 MiB.
+        file_bytes : int, optional
+            About how long the file may become; what comes then is counted as lost. None: no bound.
 
         Raises
         ------
@@ -461,7 +463,8 @@ cdef class Nic:
         ResourceError
             The file cannot be made.
         """
-        return Tap(self, file, events=events, frames=frames, snap_bytes=snap_bytes, ring_bytes=ring_bytes)
+        return Tap(self, file, events=events, frames=frames, snap_bytes=snap_bytes, ring_bytes=ring_bytes,
+                   file_bytes=file_bytes)
 
     def create_tag(self):
         """A new :class:`ProtectionTag`: only VIs and regions with the same tag work together."""

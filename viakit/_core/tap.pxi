@@ -15,7 +15,8 @@ cdef class Tap:
     cdef bint _closed
     cdef long _generation
 
-    def __init__(self, Nic nic not None, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None):
+    def __init__(self, Nic nic not None, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None,
+                 file_bytes=None):
         cdef viakit_tap_options options
         cdef bytes name = b"" if file is None else os.fsencode(file)
         cdef const char *c_name = NULL
@@ -35,6 +36,7 @@ cdef class Tap:
         options.no_frames = not frames
         options.snap_len = _option_u32("snap_bytes", snap_bytes or 0)
         options.ring_bytes = _option_u32("ring_bytes", ring_bytes or 0)
+        options.file_bytes = file_bytes or 0
         with nogil:
             c_errno.errno = 0
             code = viakit_tap_open(nic._handle, c_name, &options)

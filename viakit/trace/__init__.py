@@ -1,8 +1,8 @@
 """Seeing what NICs do: captures for Wireshark, and timelines from the post to the peer's reap.
 
 A tap (:meth:`viakit.via.Nic.tap`, or ``VIAKIT_TAP`` for programs that know nothing of it) writes pcapng. This package
-reads such files, joins those of several processes, follows each message through them, and writes what Perfetto, Matplotlib
-and Wireshark can show.
+reads such files, joins those of several processes, follows each message through them, and writes what Perfetto,
+Matplotlib and Wireshark can show.
 
     >>> from viakit import trace
     >>> with trace.recording() as taken:           # every NIC opened here, and in child processes, has a tap
@@ -31,13 +31,16 @@ __all__ = [
 ]  # fmt: skip
 
 HEADERS_ONLY = 176  # bytes of a frame: the longest connection request, without its payload's neighbours
+FILE_BYTES = 8 << 20  # of each process: some 50000 records, which Perfetto shows without effort
 
 read = pcapng.read
 merge = pcapng.merge
 build = timeline.build
 
 
-def variable(file: str | os.PathLike[str], *, events: bool, snap_bytes: int | None) -> str:
+def variable(
+    file: str | os.PathLike[str], *, events: bool, snap_bytes: int | None = None, file_bytes: int | None = None
+) -> str:
     """Return what ``VIAKIT_TAP`` has to be for taps that write to *file*, a file or a folder.
 
     Raises
@@ -48,7 +51,8 @@ def variable(file: str | os.PathLike[str], *, events: bool, snap_bytes: int | No
     name = os.fspath(file)
     if "," in name:
         raise ValueError(f"{name}: a comma cannot be in the name of a capture")
-    words = [name, *(["events"] if events else []), *([f"snap={snap_bytes}"] if snap_bytes else [])]
+    words = [name, *(["events"] if events else [])]
+    words += [f"{word}={value}" for word, value in (("snap", snap_bytes), ("limit", file_bytes)) if value]
     return ",".join(words)
 
 
@@ -76,7 +80,9 @@ class Recording:
 
 
 @contextlib.contextmanager
-def recording(*, events: bool = True, snap_bytes: int | None = HEADERS_ONLY) -> Iterator[Recording]:
+def recording(
+    *, events: bool = True, snap_bytes: int | None = HEADERS_ONLY, file_bytes: int | None = FILE_BYTES
+) -> Iterator[Recording]:
     """Give a tap to every NIC that this process and its children open within the ``with`` statement.
 
     Parameters
@@ -85,6 +91,8 @@ def recording(*, events: bool = True, snap_bytes: int | None = HEADERS_ONLY) -> 
         The life of each descriptor, too.
     snap_bytes : int, optional
         Bytes of each frame to keep; None: all.
+    file_bytes : int, optional
+        About how much each process may write; what comes then is counted as lost. None: no bound.
 
     Notes
     -----
@@ -94,7 +102,7 @@ def recording(*, events: bool = True, snap_bytes: int | None = HEADERS_ONLY) -> 
     with tempfile.TemporaryDirectory(prefix="viakit-trace-") as folder:
         taken = Recording(Path(folder))
         before = os.environ.get("VIAKIT_TAP")
-        os.environ["VIAKIT_TAP"] = variable(folder, events=events, snap_bytes=snap_bytes)
+        os.environ["VIAKIT_TAP"] = variable(folder, events=events, snap_bytes=snap_bytes, file_bytes=file_bytes)
         try:
             yield taken
         finally:
@@ -159,7 +167,7 @@ def render(seen: timeline.Timeline, console: Console) -> None:
     lost = sum(nic.lost for nic in seen.nics)
     console.print(f"{len(seen.messages)} messages on {len(seen.nics)} NICs", markup=False)
     if lost:
-        console.print(f"{lost} records were lost: the rings were full. Fewer messages, or VIAKIT_TAP=...,ring=BYTES")
+        console.print(f"{lost} records more were not kept: a ring was full, or a file at its limit", markup=False)
 
 
 def convert(paths: Sequence[str | os.PathLike[str]]) -> timeline.Timeline:

@@ -1,8 +1,8 @@
 """Captures that taps have written: reading them, and merging several into one.
 
-Only the blocks that taps write are understood (section, interface, packet, statistics); others are skipped. A library is
-not used here: the readers that exist take each packet apart into objects of a general kind, a hundred times slower than
-this, and none merges by a clock of ours.
+Only the blocks that taps write are understood (section, interface, packet, statistics); others are skipped. A library
+is not used here: the readers that exist take each packet apart into objects of a general kind, far slower than this, and
+none merges by a clock of ours.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class Interface:
 
 @dataclass(slots=True, eq=False)
 class Packet:
-    """One packet: ``time_ns`` is CLOCK_MONOTONIC, ``out`` None where the direction is not said, ``lost`` packets went missing before."""
+    """One packet.
+
+    ``time_ns`` is CLOCK_MONOTONIC; ``out`` is None where the direction is not said; ``lost`` packets are missing before
+    it.
+    """
 
     time_ns: int
     interface: Interface
@@ -191,7 +195,9 @@ def read(paths: Sequence[str | PathLike[str]]) -> Capture:
 def _section(offset_ns: int) -> bytes:
     comment = f"viakit clock_offset_ns={offset_ns} program=merged".encode()
     padded = comment + bytes(-len(comment) % 4)
-    body = struct.pack("<IHHq", BYTE_ORDER, 1, 0, -1) + struct.pack("<HH", OPT_COMMENT, len(comment)) + padded + bytes(4)
+    body = (
+        struct.pack("<IHHq", BYTE_ORDER, 1, 0, -1) + struct.pack("<HH", OPT_COMMENT, len(comment)) + padded + bytes(4)
+    )
     return struct.pack("<II", SECTION, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
 
 

@@ -9,25 +9,28 @@ from viakit.trace.timeline import Message, NicSeen, Timeline, names_of
 __all__ = ["save"]
 
 COLOURS = {
-    "posted": "#1b7837", "doorbell": "#5aae61", "sent": "#2166ac", "arrived": "#2166ac", "placed": "#4393c3",
+    "posted": "#1b7837", "doorbell": "#5aae61", "sent": "#2166ac", "arrived": "#92c5de", "placed": "#4393c3",
     "acknowledged": "#b2182b", "completed": "#762a83", "reaped": "#9970ab",
 }  # fmt: skip
-MOST_MESSAGES = 60
+MOST_MESSAGES = 24
 
 
 def _stations(message: Message, row: dict[int, int]) -> list[tuple[str, float, float]]:
-    """What happened, when, and on which line (program above, wire below)."""
-    own = row[id(message.nic)]
+    """What happened, when, and on which line: the wire between two NICs, their programs outside."""
+
+    def line(nic: NicSeen, depth: float) -> float:
+        return row[id(nic)] + (depth if row[id(nic)] % 2 == 0 else -depth)
+
+    nic, other = message.nic, message.receiver
     found = [
-        ("posted", message.posted, own), ("doorbell", message.doorbell, own + 0.15), ("sent", message.sent, own + 0.3),
-        ("acknowledged", message.acknowledged, own + 0.3), ("completed", message.completed, own + 0.15),
-        ("reaped", message.reaped, own),
+        ("posted", message.posted, line(nic, 0)), ("doorbell", message.doorbell, line(nic, 0.15)),
+        ("sent", message.sent, line(nic, 0.3)), ("acknowledged", message.acknowledged, line(nic, 0.3)),
+        ("completed", message.completed, line(nic, 0.15)), ("reaped", message.reaped, line(nic, 0)),
     ]  # fmt: skip
-    if message.receiver is not None:
-        other = row[id(message.receiver)]
+    if other is not None:
         found += [
-            ("arrived", message.arrived, other + 0.3), ("placed", message.placed, other + 0.3),
-            ("completed", message.recv_completed, other + 0.15), ("reaped", message.recv_reaped, other),
+            ("arrived", message.arrived, line(other, 0.3)), ("placed", message.placed, line(other, 0.25)),
+            ("completed", message.recv_completed, line(other, 0.15)), ("reaped", message.recv_reaped, line(other, 0)),
         ]  # fmt: skip
     return [(name, time, y) for name, time, y in found if time is not None]
 

@@ -1,11 +1,11 @@
-"""What happened to each message, put together from the frames and events of all NICs that saw it.
+r"""What happened to each message, put together from the frames and events of all NICs that saw it.
 
 A message is followed from the post on one side to the reap on the other by what both sides' records share: its frames
 carry a key that was drawn for the connection, and sequence numbers. All times are CLOCK_MONOTONIC in nanoseconds, so
 processes of one host can be laid side by side.
 
     posted -> doorbell -> sent -> arrived -> placed -> completed -> reaped      (the last two at the receiver)
-                            \\-> acknowledged -> completed -> reaped            (at the sender)
+                            \-> acknowledged -> completed -> reaped            (at the sender)
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Event:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One message (a send or an RDMA write) with the times of what happened to it; None: it did not, or was not seen."""
+    """A message (a send or an RDMA write) and the times of what happened to it; None: it did not, or was not seen."""
 
     nic: NicSeen
     vi: int
@@ -364,7 +364,6 @@ def build(capture: Capture) -> Timeline:
         nic = nics.get(id(packet.interface))
         if nic is None:
             continue
-        nic.lost += packet.lost
         if packet.interface.link_type == ETHERNET:
             frame = _frame(packet, nic)
             if frame:
@@ -373,6 +372,9 @@ def build(capture: Capture) -> Timeline:
             event = _event(packet, nic)
             if event:
                 timeline.events.append(event)
+    for one in capture.interfaces:
+        if id(one) in nics:
+            nics[id(one)].lost += one.dropped
     i = _index(timeline)
     for event in timeline.events:
         if event.name == "doorbell":
@@ -389,7 +391,7 @@ def build(capture: Capture) -> Timeline:
 
 
 def names_of(nics: Iterable[NicSeen]) -> Mapping[int, str]:
-    """A name for each NIC (by ``id``), with its port where the device alone does not tell it from others of its process."""
+    """A name for each NIC (by ``id``), with its port where the device is not enough to tell it within its process."""
     nics = list(nics)
     alike = Counter((nic.pid, nic.device) for nic in nics)
     return {id(n): n.device if alike[n.pid, n.device] == 1 else f"{n.device} port {n.port}" for n in nics}
