@@ -1,9 +1,9 @@
 """A timeline as JSON for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
 
 The Trace Event Format: one process per process, and per VI three rows, ``program`` (posts and reaps), ``send queue``
-and ``receive queue`` (each descriptor from post to completion, as asynchronous spans, for many are posted at once), and
-per NIC one row ``wire`` with its frames. Arrows of category ``message`` lead from the post over the frames to the peer's
-reap; arrows of category ``completion`` from the post to the sender's own reap.
+and ``receive queue`` (each descriptor from post to completion, as asynchronous spans, for many are posted at once),
+and per NIC one row ``wire`` with its frames. Arrows of category ``message`` lead from the post over the frames to the
+peer's reap; arrows of category ``completion`` from the post to the sender's own reap.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Captures that taps have written: reading them, and merging several into one.
 
 Only the blocks that taps write are understood (section, interface, packet, statistics); others are skipped. A library
-is not used here: the readers that exist take each packet apart into objects of a general kind, far slower than this, and
-none merges by a clock of ours.
+is not used here: the readers that exist take each packet apart into objects of a general kind, far slower than this,
+and none merges by a clock of ours.
 """
 
 from __future__ import annotations
