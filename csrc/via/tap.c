@@ -334,7 +334,7 @@ static void take_out(struct via_nic *nic, struct via_tap *tap)
 /* A tap, ready but not in its place. NULL if memory is exhausted. */
 static struct via_tap *make_tap(struct via_nic *nic, const viakit_tap_options *given)
 {
-    viakit_tap_options o = VIAKIT_TAP_OPTIONS_INIT;
+    viakit_tap_options o = {.size = sizeof o};
     if (given)
         memcpy(&o, given, given->size && given->size < sizeof o ? given->size : sizeof o);
     struct via_tap *tap = calloc(1, sizeof *tap);
@@ -520,7 +520,7 @@ static int parse_word(const char *word, viakit_tap_options *o)
 VIP_RETURN via_tap_from_environment(struct via_nic *nic)
 {
     const char *text = secure_getenv("VIAKIT_TAP"); /* not where somebody else's environment would choose our files */
-    viakit_tap_options o = VIAKIT_TAP_OPTIONS_INIT;
+    viakit_tap_options o = {.size = sizeof o};
     char words[768], *rest, *word;
     if (text == NULL || *text == 0)
         return VIP_SUCCESS;
