@@ -46,10 +46,26 @@ void msg_push(struct msg_peer *peer, struct msg_out *out)
     enqueue(peer, out);
 }
 
+/* Was queued with its data, and now the receiver has asked to be spared: announce it instead. */
+static void announce_instead(struct msg_out *out)
+{
+    uint8_t kind = out->packet.head.kind & MSG_PKT_MASK;
+    if ((kind != MSG_PKT_EAGER && kind != MSG_PKT_SYNC) || out->len <= MSG_INLINE || out->sent)
+        return;
+    out->packet.head.kind = (uint8_t)((out->packet.head.kind & ~MSG_PKT_MASK) | MSG_PKT_RTS);
+    out->packet.rest.how = MSG_R3;
+    out->data = NULL;
+    out->len = 0;
+    MSG_COUNT(out->request->world, eager_sent, -1);
+    MSG_COUNT(out->request->world, rendezvous_sent, 1);
+}
+
 void msg_push_queue(struct msg_peer *peer)
 {
     struct msg_out *out;
     while ((out = peer->queue) != NULL) {
+        if (vk_unlikely(peer->off))
+            announce_instead(out);
         int taken = peer->channel->push(peer, out);
         if (taken != 1)
             return; /* later; or the rank has failed and the queue is gone */

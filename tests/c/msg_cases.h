@@ -10,12 +10,36 @@
 #define ON_VIA (ON_SHM | ON_LOOP)
 #define ON_ALL (ON_VIA | ON_TCP)
 
-#define MSG_CASES(X)                            \
-    X(alone, 1, NULL, ON_ALL)                   \
-    X(sizes, 2, NULL, ON_ALL)                   \
-    X(sizes_rget, 2, "rendezvous=rget", ON_VIA) \
-    X(sizes_r3, 2, "rendezvous=r3", ON_VIA)     \
-    X(ring, 5, NULL, ON_ALL)
+#define MSG_CASES(X)                                 \
+    X(alone, 1, NULL, ON_ALL)                        \
+    X(sizes, 2, NULL, ON_ALL)                        \
+    X(sizes_rget, 2, "rendezvous=rget", ON_VIA)      \
+    X(sizes_r3, 2, "rendezvous=r3", ON_VIA)          \
+    X(ring, 5, NULL, ON_ALL)                         \
+    X(order, 3, "credits=8", ON_ALL)                 \
+    X(wildcards, 4, NULL, ON_ALL)                    \
+    X(truncation, 2, NULL, ON_ALL)                   \
+    X(probes, 2, NULL, ON_ALL)                       \
+    X(cancel, 2, NULL, ON_ALL)                       \
+    X(modes, 2, NULL, ON_ALL)                        \
+    X(arguments, 2, NULL, ON_ALL)                    \
+    X(requests, 2, NULL, ON_ALL)                     \
+    X(contexts, 2, NULL, ON_ALL)                     \
+    X(unexpected, 2, NULL, ON_ALL)                   \
+    X(throttle, 3, "unexpected_bytes=1M", ON_ALL)    \
+    X(outstanding, 2, NULL, ON_ALL)                  \
+    X(posted, 2, NULL, ON_ALL)                       \
+    X(put, 3, NULL, ON_VIA)                          \
+    X(cache, 2, "cache_entries=4", ON_VIA)           \
+    X(storm, 8, NULL, ON_ALL)                        \
+    X(hosts_ring, 4, NULL, ON_SHM | ON_TCP)          \
+    X(death, 4, NULL, ON_SHM | ON_TCP)               \
+    X(death_long, 3, NULL, ON_SHM | ON_TCP)          \
+    X(leave, 3, NULL, ON_ALL)                        \
+    X(interrupt, 2, NULL, ON_ALL)                    \
+    X(threads, 2, NULL, ON_ALL)                      \
+    X(thread_progress, 2, "progress=thread", ON_ALL) \
+    X(policies, 2, NULL, ON_SHM)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);
 MSG_CASES(X)

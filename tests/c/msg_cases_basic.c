@@ -3,13 +3,6 @@
 
 #include "check.h"
 
-#define OK(call)                                                                       \
-    do {                                                                               \
-        int check_code = (call);                                                       \
-        if (check_code != MSG_SUCCESS)                                                 \
-            FAIL("%s: %s (%s)", #call, msg_error_name(check_code), msg_last_error(w)); \
-    } while (0)
-
 void case_alone(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

@@ -33,6 +33,21 @@ void job_meet(void);
 void job_fill(void *buf, size_t len, unsigned seed);
 int job_holds(const void *buf, size_t len, unsigned seed);
 
+/* A call on the world `w` that must succeed. */
+#define OK(call)                                                                       \
+    do {                                                                               \
+        int check_code = (call);                                                       \
+        if (check_code != MSG_SUCCESS)                                                 \
+            FAIL("%s: %s (%s)", #call, msg_error_name(check_code), msg_last_error(w)); \
+    } while (0)
+/* One that must give this code. */
+#define GIVES(call, code)                                                                                   \
+    do {                                                                                                    \
+        int check_code = (call);                                                                            \
+        if (check_code != (code))                                                                           \
+            FAIL("%s: %s instead of %s (%s)", #call, msg_error_name(check_code), #code, msg_last_error(w)); \
+    } while (0)
+
 uint64_t job_counter(msg_world *world, msg_counter counter);
 
 #endif

@@ -35,7 +35,7 @@ int main(int argc, char **argv)
         check_deadline(120);
         job j = {.link = argv[1], .n_ranks = cases[i].n_ranks, .policy = cases[i].policy};
         if (strncmp(cases[i].name, "death", 5) == 0)
-            j.may_die = 2;
+            j.may_die = 2; /* rank 1 */
         if (strncmp(cases[i].name, "hosts", 5) == 0)
             j.hosts = 2;
         if (strncmp(cases[i].name, "threads", 7) == 0)

@@ -1,0 +1,495 @@
+/* Arguments and modes; one-sided writes; ranks that leave, die, are many; threads; policies. */
+#include <pthread.h>
+
+#include "check.h"
+#include "msg_cases.h"
+
+void case_modes(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    int v = 5;
+    enum { BIG = 100000 };
+    char *big = calloc(1, BIG);
+    msg_request *r;
+    msg_status s;
+    (void)n_ranks;
+    if (rank == 0) {
+        /* a synchronous send is not complete before its receive is there */
+        for (int k = 0; k < 2; k++) {
+            OK(msg_isend(w, 1, big, k ? BIG : 8, 1, 1, MSG_SYNCHRONOUS, &r));
+            for (int i = 0; i < 200; i++)
+                CHECK_EQ(msg_test(w, &r, &s), MSG_PENDING);
+            job_meet();
+            OK(msg_wait(w, &r, &s, MSG_FOREVER));
+        }
+        OK(msg_send(w, 1, &v, sizeof v, 1, 2, MSG_READY)); /* a receive is posted */
+        job_meet();
+        OK(msg_send(w, 1, &v, sizeof v, 1, 3, MSG_READY)); /* none is: counted there */
+        /* buffered: done at once, whatever the receiver does; without room an error, and nothing is sent */
+        char room[3 * (1000 + MSG_BSEND_OVERHEAD)], data[1000];
+        GIVES(msg_send(w, 1, data, sizeof data, 1, 4, MSG_BUFFERED), MSG_ERR_BUFFER);
+        OK(msg_buffer_attach(w, room, sizeof room));
+        GIVES(msg_buffer_attach(w, room, sizeof room), MSG_ERR_BUFFER);
+        GIVES(msg_send(w, 1, data, sizeof room + 1, 1, 4, MSG_BUFFERED), MSG_ERR_BUFFER);
+        for (int i = 0; i < 50; i++) {
+            job_fill(data, sizeof data, (unsigned)i);
+            int code;
+            WAIT_UNTIL((code = msg_send(w, 1, data, sizeof data, 1, 4, MSG_BUFFERED)) == MSG_SUCCESS ||
+                       (msg_progress(w) >= 0 && code != MSG_ERR_BUFFER));
+            CHECK_EQ(code, MSG_SUCCESS);
+        }
+        void *back;
+        size_t len;
+        OK(msg_buffer_detach(w, &back, &len));
+        CHECK(back == room && len == sizeof room);
+        OK(msg_recv(w, 1, NULL, 0, 1, 9, NULL));
+    } else {
+        OK(msg_irecv(w, 1, &v, sizeof v, 0, 2, &r));
+        for (int k = 0; k < 2; k++) {
+            job_meet();
+            OK(msg_recv(w, 1, big, BIG, 0, 1, &s));
+        }
+        job_meet();
+        OK(msg_wait(w, &r, &s, MSG_FOREVER));
+        OK(msg_probe(w, 1, 0, 3, &s, MSG_FOREVER));
+        OK(msg_recv(w, 1, &v, sizeof v, 0, 3, &s));
+        CHECK_EQ(job_counter(w, MSG_COUNTER_ready_missed), 1);
+        for (int i = 0; i < 50; i++) {
+            OK(msg_recv(w, 1, big, 1000, 0, 4, &s));
+            CHECK(job_holds(big, 1000, (unsigned)i));
+        }
+        OK(msg_send(w, 1, NULL, 0, 0, 9, MSG_STANDARD));
+    }
+    free(big);
+}
+
+void case_arguments(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    msg_request *r = (msg_request *)world;
+    msg_status s;
+    int v = 0, index = 5;
+    GIVES(msg_send(w, 1, &v, 4, n_ranks, 1, MSG_STANDARD), MSG_ERR_RANK);
+    GIVES(msg_send(w, 1, &v, 4, -1, 1, MSG_STANDARD), MSG_ERR_RANK);
+    GIVES(msg_send(w, 1, &v, 4, MSG_ANY_SOURCE, 1, MSG_STANDARD), MSG_ERR_RANK);
+    GIVES(msg_send(w, 1, &v, 4, 0, -1, MSG_STANDARD), MSG_ERR_TAG);
+    GIVES(msg_send(w, -1, &v, 4, 0, 1, MSG_STANDARD), MSG_ERR_CONTEXT);
+    GIVES(msg_send(w, MSG_MAX_CONTEXT + 1, &v, 4, 0, 1, MSG_STANDARD), MSG_ERR_CONTEXT);
+    GIVES(msg_send(w, 1, NULL, 4, 0, 1, MSG_STANDARD), MSG_ERR_ARG);
+    GIVES(msg_send(w, 1, &v, 4, 0, 1, (msg_mode)4), MSG_ERR_ARG);
+    GIVES(msg_isend(w, 1, &v, 4, 99, 1, MSG_STANDARD, &r), MSG_ERR_RANK);
+    CHECK(r == (msg_request *)world);
+    GIVES(msg_recv(w, 1, &v, 4, 99, 1, &s), MSG_ERR_RANK);
+    GIVES(msg_recv(w, 1, &v, 4, 0, -7, &s), MSG_ERR_TAG);
+    GIVES(msg_irecv(w, 1, NULL, 4, 0, 1, &r), MSG_ERR_ARG);
+    CHECK(*msg_last_error(w));
+    OK(msg_send(w, 1, &v, 4, MSG_PROC_NULL, 1, MSG_STANDARD));
+    OK(msg_recv(w, 1, &v, 4, MSG_PROC_NULL, 1, &s));
+    CHECK_EQ(s.source, MSG_PROC_NULL);
+    CHECK_EQ(s.tag, MSG_ANY_TAG);
+    CHECK_EQ(s.len, 0);
+    r = NULL;
+    OK(msg_wait(w, &r, &s, MSG_FOREVER));
+    CHECK_EQ(s.source, MSG_ANY_SOURCE);
+    OK(msg_waitany(w, 1, &r, &index, &s, MSG_FOREVER));
+    CHECK_EQ(index, -1);
+    OK(msg_irecv(w, 1, &v, 4, !rank, 5, &r));
+    msg_request *stale = r;
+    GIVES(msg_wait(w, &r, &s, 5), MSG_TIMEOUT);
+    CHECK(r != NULL);
+    OK(msg_cancel(w, r));
+    OK(msg_wait(w, &r, &s, MSG_FOREVER));
+    GIVES(msg_wait(w, &stale, &s, MSG_FOREVER), MSG_ERR_REQUEST);
+    GIVES(msg_cancel(w, stale), MSG_ERR_REQUEST);
+    CHECK_EQ(msg_peer_status(w, !rank), MSG_PEER_CONNECTED);
+    CHECK_EQ(msg_peer_status(w, 9), -MSG_ERR_RANK);
+    CHECK(*msg_peer_route(w, !rank));
+    CHECK_EQ(strcmp(msg_peer_route(w, rank), "self"), 0);
+    for (int i = 0; i < MSG_N_COUNTERS; i++)
+        CHECK(msg_counter_name(i) && msg_counter_text(i));
+    CHECK(msg_counter_name(MSG_N_COUNTERS) == NULL);
+    CHECK(msg_error_name(12345) == NULL);
+    job_meet(); /* nobody leaves while the other still looks */
+}
+
+/* Many requests of all kinds under way in both directions, tested, not waited for. */
+void case_requests(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { N = 64 };
+    (void)n_ranks;
+    enum { MOST = 40000 };
+    char (*in)[MOST] = calloc(N, MOST), (*out)[MOST] = calloc(N, MOST);
+    for (int round = 0; round < 20; round++) {
+        msg_request *r[2 * N];
+        for (int i = 0; i < N; i++)
+            OK(msg_irecv(w, 1, in[i], sizeof in[i], !rank, i, &r[i]));
+        for (int i = 0; i < N; i++) {
+            size_t len = (size_t)(i * i * 9 + round);
+            job_fill(out[i], len, (unsigned)(rank + i));
+            OK(msg_isend(w, 1, out[i], len, !rank, i, (msg_mode)(i % 2), &r[N + i]));
+        }
+        int left = 2 * N;
+        double end = check_now() + CHECK_WAIT_S;
+        while (left && check_now() < end)
+            for (int i = 0; i < 2 * N; i++) {
+                msg_status s;
+                if (r[i] && msg_test(w, &r[i], &s) == MSG_SUCCESS) {
+                    left--;
+                    CHECK_EQ(s.error, MSG_SUCCESS);
+                    if (i < N)
+                        CHECK(s.len == (size_t)(i * i * 9 + round) && job_holds(in[i], s.len, (unsigned)(!rank + i)));
+                }
+            }
+        CHECK_EQ(left, 0);
+    }
+    free(in);
+    free(out);
+}
+
+/* Writes into memory whose owner calls nothing. */
+void case_put(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { LEN = 200000 };
+    void *memory;
+    msg_exposed mine, theirs[3];
+    msg_request *r;
+    OK(msg_alloc(w, LEN, &memory));
+    memset(memory, 0, LEN);
+    volatile unsigned char *cells = memory;
+    OK(msg_expose(w, memory, LEN, &mine));
+    for (int i = 0; i < n_ranks; i++) {
+        OK(msg_send(w, 1, &mine, sizeof mine, i, 1, MSG_STANDARD));
+        OK(msg_recv(w, 1, &theirs[i], sizeof mine, i, 1, NULL));
+    }
+    int next = (rank + 1) % n_ranks;
+    unsigned char one = 1;
+    char *data = malloc(LEN);
+    for (int k = 1; k <= 100; k++) {
+        one = (unsigned char)k;
+        OK(msg_put(w, &one, 1, next, &theirs[next], (uint64_t)rank, NULL));
+        WAIT_UNTIL(cells[(rank + n_ranks - 1) % n_ranks] >= k); /* no call of ours */
+    }
+    job_fill(data, LEN - 64, (unsigned)rank);
+    OK(msg_put(w, data, LEN - 64, next, &theirs[next], 64, &r));
+    OK(msg_wait(w, &r, NULL, MSG_FOREVER));
+    OK(msg_send(w, 1, NULL, 0, next, 2, MSG_STANDARD)); /* arrives after what was written */
+    OK(msg_recv(w, 1, NULL, 0, (rank + n_ranks - 1) % n_ranks, 2, NULL));
+    CHECK(job_holds((char *)memory + 64, LEN - 64, (unsigned)((rank + n_ranks - 1) % n_ranks)));
+    OK(msg_put(w, &one, 1, rank, &mine, 3, NULL));
+    CHECK_EQ(cells[3], one);
+    GIVES(msg_put(w, &one, 1, next, &theirs[next], LEN, NULL), MSG_ERR_ARG);
+    GIVES(msg_put(w, data, 1000, next, &theirs[next], 0, NULL), MSG_ERR_ARG);
+    job_meet();
+    OK(msg_hide(w, &mine));
+    GIVES(msg_hide(w, &mine), MSG_ERR_ARG);
+    OK(msg_free(w, memory));
+    GIVES(msg_free(w, memory), MSG_ERR_ARG);
+    free(data);
+}
+
+/* The registration cache stays within its bound and is used. */
+void case_cache(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { LEN = 100000 };
+    char *bufs[8];
+    (void)n_ranks;
+    for (int i = 0; i < 8; i++)
+        bufs[i] = malloc(LEN);
+    for (int round = 0; round < 40; round++) {
+        char *buf = bufs[round < 20 ? 0 : round % 8];
+        if (rank == 0) {
+            job_fill(buf, LEN, (unsigned)round);
+            OK(msg_send(w, 1, buf, LEN, 1, round, MSG_STANDARD));
+        } else {
+            OK(msg_recv(w, 1, buf, LEN, 0, round, NULL));
+            CHECK(job_holds(buf, LEN, (unsigned)round));
+        }
+        CHECK(job_counter(w, MSG_COUNTER_cache_bytes_now) <= 5 * LEN);
+    }
+    CHECK(job_counter(w, MSG_COUNTER_cache_hits) >= 19);
+    CHECK(job_counter(w, MSG_COUNTER_cache_evictions) > 0);
+    for (int i = 0; i < 8; i++) {
+        msg_forget(w, bufs[i], LEN);
+        free(bufs[i]);
+    }
+    CHECK_EQ(job_counter(w, MSG_COUNTER_cache_bytes_now), 0);
+}
+
+/* Everybody with everybody, all lengths, at once. */
+void case_storm(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    static const size_t lens[] = {0, 8, 500, 7000, 30000, 200000};
+    enum { MOST = 200000 };
+    char *in = malloc((size_t)n_ranks * MOST), *out = malloc((size_t)n_ranks * MOST);
+    for (int round = 0; round < 6; round++) {
+        msg_request *r[64];
+        for (int i = 0; i < n_ranks; i++)
+            OK(msg_irecv(w, 1, in + (size_t)i * MOST, MOST, i, round, &r[i]));
+        for (int i = 0; i < n_ranks; i++) {
+            size_t len = lens[(round + i + rank) % 6];
+            job_fill(out + (size_t)i * MOST, len, (unsigned)(rank * 64 + i));
+            OK(msg_isend(w, 1, out + (size_t)i * MOST, len, i, round, MSG_STANDARD, &r[n_ranks + i]));
+        }
+        OK(msg_waitall(w, 2 * n_ranks, r, NULL, MSG_FOREVER));
+        for (int i = 0; i < n_ranks; i++)
+            CHECK(job_holds(in + (size_t)i * MOST, lens[(round + i + rank) % 6], (unsigned)(i * 64 + rank)));
+    }
+    free(in);
+    free(out);
+}
+
+/* Ranks that are told to be on two hosts reach each other by two NICs. */
+void case_hosts_ring(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    if (strcmp(case_link, "shm") == 0)
+        CHECK(strcmp(msg_peer_route(w, (rank + 1) % n_ranks), msg_peer_route(w, (rank + 2) % n_ranks)) != 0);
+    case_ring(world, rank, n_ranks);
+}
+
+/* Rank 1 dies. Whatever waits for it ends, everything else goes on. */
+void case_death(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    int v = 0, listed[4];
+    msg_status s;
+    msg_request *r[4];
+    if (rank == 1) {
+        OK(msg_recv(w, 1, &v, sizeof v, 0, 1, &s));
+        kill(getpid(), SIGKILL);
+    }
+    static char big[1 << 20];
+    OK(msg_irecv(w, 1, &v, sizeof v, 1, 5, &r[0]));
+    OK(msg_irecv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 6, &r[1]));
+    OK(msg_isend(w, 1, big, sizeof big, 1, 7, MSG_STANDARD, &r[2]));
+    OK(msg_isend(w, 1, &v, sizeof v, 1, 7, MSG_SYNCHRONOUS, &r[3]));
+    if (rank == 0)
+        OK(msg_send(w, 1, &v, sizeof v, 1, 1, MSG_STANDARD));
+    for (int i = 0; i < 4; i++) {
+        OK(msg_wait(w, &r[i], &s, CHECK_WAIT_S * 1000));
+        CHECK_EQ(s.error, MSG_ERR_PROC_FAILED);
+    }
+    CHECK_EQ(msg_peer_status(w, 1), MSG_PEER_FAILED);
+    CHECK_EQ(msg_failures(w, listed, 4), 1);
+    CHECK_EQ(listed[0], 1);
+    GIVES(msg_send(w, 1, &v, sizeof v, 1, 1, MSG_STANDARD), MSG_ERR_PROC_FAILED);
+    GIVES(msg_recv(w, 1, &v, sizeof v, 1, 1, &s), MSG_ERR_PROC_FAILED);
+    GIVES(msg_recv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 1, &s), MSG_ERR_PROC_FAILED);
+    GIVES(msg_probe(w, 1, 1, 1, &s, MSG_FOREVER), MSG_ERR_PROC_FAILED);
+    msg_failures_ack(w);
+    int next = rank == 0 ? 2 : rank == 2 ? 3 : 0;
+    for (int i = 0; i < 100; i++) {
+        OK(msg_irecv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 8, &r[0]));
+        OK(msg_send(w, 1, &i, sizeof i, next, 8, MSG_STANDARD));
+        OK(msg_wait(w, &r[0], &s, MSG_FOREVER));
+        CHECK_EQ(v, i);
+    }
+    CHECK_EQ(n_ranks, 4);
+}
+
+/* Rank 1 dies in the middle of long messages, in both directions. */
+void case_death_long(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { LEN = 8 << 20 };
+    char *a = calloc(1, LEN), *b = calloc(1, LEN);
+    msg_status s = {.error = 0};
+    (void)n_ranks;
+    for (int i = 0; i < 1000; i++) {
+        msg_request *r[2];
+        if (rank == 1 && i == 5) {
+            OK(msg_irecv(w, 1, b, LEN, 0, 1, &r[0]));
+            OK(msg_isend(w, 1, a, LEN, 2, 1, MSG_STANDARD, &r[1]));
+            for (int k = 0; k < 3; k++)
+                msg_progress(w);
+            kill(getpid(), SIGKILL);
+        }
+        int partner_in = rank == 0 ? 1 : rank == 1 ? 0 : 1, partner_out = rank == 0 ? 1 : rank == 1 ? 2 : 1;
+        if (rank == 2) {
+            OK(msg_irecv(w, 1, b, LEN, partner_in, 1, &r[0]));
+            OK(msg_wait(w, &r[0], &s, CHECK_WAIT_S * 1000));
+        } else if (rank == 0) {
+            OK(msg_isend(w, 1, a, LEN, partner_out, 1, MSG_STANDARD, &r[0]));
+            OK(msg_wait(w, &r[0], &s, CHECK_WAIT_S * 1000));
+        } else {
+            OK(msg_recv(w, 1, b, LEN, 0, 1, &s));
+            OK(msg_send(w, 1, a, LEN, 2, 1, MSG_STANDARD));
+        }
+        if (s.error)
+            break;
+    }
+    CHECK_EQ(s.error, MSG_ERR_PROC_FAILED);
+    free(a);
+    free(b);
+}
+
+/* A rank that closes its world is not one that died; what it sent before is still there. */
+void case_leave(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    int v = rank;
+    msg_status s;
+    (void)n_ranks;
+    if (rank == 1) {
+        OK(msg_send(w, 1, &v, sizeof v, 0, 1, MSG_STANDARD));
+        return; /* the others are waited for in msg_world_close */
+    }
+    if (rank == 0) {
+        GIVES(msg_recv(w, 1, &v, sizeof v, 1, 2, &s), MSG_ERR_LEFT);
+        CHECK_EQ(msg_peer_status(w, 1), MSG_PEER_LEFT);
+        OK(msg_recv(w, 1, &v, sizeof v, 1, 1, &s));
+        CHECK_EQ(v, 1);
+        GIVES(msg_send(w, 1, &v, sizeof v, 1, 2, MSG_STANDARD), MSG_ERR_LEFT);
+        CHECK_EQ(msg_failures(w, NULL, 0), 0);
+        OK(msg_send(w, 1, &v, sizeof v, 2, 2, MSG_STANDARD));
+    } else
+        OK(msg_recv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 2, &s));
+}
+
+static int stop_now(void *context)
+{
+    return ++*(int *)context > 2;
+}
+
+void case_interrupt(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    int calls = 0, v = 0;
+    msg_request *r;
+    msg_status s;
+    (void)n_ranks;
+    enum { BIG = 1 << 20 };
+    char *big = malloc(BIG);
+    if (rank == 0) {
+        msg_set_interrupt(w, stop_now, &calls);
+        GIVES(msg_recv(w, 1, &v, sizeof v, 1, 1, &s), MSG_INTERRUPTED);
+        calls = 0;
+        OK(msg_irecv(w, 1, &v, sizeof v, 1, 1, &r));
+        GIVES(msg_wait(w, &r, &s, MSG_FOREVER), MSG_INTERRUPTED);
+        CHECK(r != NULL);
+        calls = 0;
+        job_fill(big, BIG, 7);
+        GIVES(msg_send(w, 1, big, BIG, 1, 2, MSG_STANDARD), MSG_INTERRUPTED);
+        memset(big, 0, BIG); /* ours again */
+        msg_set_interrupt(w, NULL, NULL);
+        job_meet();
+        OK(msg_wait(w, &r, &s, MSG_FOREVER));
+        OK(msg_recv(w, 1, &v, sizeof v, 1, 3, &s));
+    } else {
+        job_meet();
+        OK(msg_send(w, 1, &v, sizeof v, 0, 1, MSG_STANDARD));
+        OK(msg_recv(w, 1, big, BIG, 0, 2, &s));
+        CHECK(job_holds(big, BIG, 7));
+        OK(msg_send(w, 1, &v, sizeof v, 0, 3, MSG_STANDARD));
+    }
+    free(big);
+}
+
+struct player {
+    msg_world *w;
+    int rank, number;
+};
+
+static void *play(void *argument)
+{
+    struct player *p = argument;
+    msg_world *w = p->w;
+    static const size_t lens[] = {8, 30000};
+    char *buf = malloc(30000);
+    for (int i = 0; i < 200; i++) {
+        size_t len = lens[i % 10 == 9];
+        msg_status s;
+        if (p->rank == 0) {
+            job_fill(buf, len, (unsigned)(i + p->number));
+            OK(msg_send(w, 1, buf, len, 1, p->number, MSG_STANDARD));
+        }
+        OK(msg_recv(w, 1, buf, 30000, !p->rank, p->number, &s));
+        CHECK_EQ(s.len, len);
+        CHECK(job_holds(buf, len, (unsigned)(i + p->number)));
+        if (p->rank == 1)
+            OK(msg_send(w, 1, buf, len, 0, p->number, MSG_STANDARD));
+    }
+    free(buf);
+    return NULL;
+}
+
+/* Three threads of each rank, each with a conversation of its own. */
+void case_threads(msg_world **world, int rank, int n_ranks)
+{
+    struct player players[3];
+    pthread_t threads[3];
+    (void)n_ranks;
+    for (int i = 0; i < 3; i++) {
+        players[i] = (struct player){*world, rank, i};
+        CHECK_EQ(pthread_create(&threads[i], NULL, play, &players[i]), 0);
+    }
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* A long message gets through while both programs do nothing but look at memory. */
+void case_thread_progress(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { LEN = 3 << 20 };
+    char *buf = malloc(LEN);
+    msg_request *r;
+    case_threads(world, rank, n_ranks);
+    job_fill(buf, LEN, 1);
+    if (rank == 1)
+        memset(buf, 0, LEN);
+    OK(rank == 0 ? msg_isend(w, 1, buf, LEN, 1, 1, MSG_STANDARD, &r) : msg_irecv(w, 1, buf, LEN, 0, 1, &r));
+    WAIT_UNTIL(msg_request_peek(w, r, NULL));
+    OK(msg_wait(w, &r, NULL, MSG_FOREVER));
+    CHECK(job_holds(buf, LEN, 1));
+    free(buf);
+}
+
+/* Every policy of the table carries messages; text sets fields; ranks that differ are told. */
+void case_policies(msg_world **world, int rank, int n_ranks)
+{
+    msg_policy p = *msg_policy_find("tcp");
+    char error[MSG_ERROR_LEN];
+    (void)n_ranks;
+    CHECK_EQ(msg_policy_parse(&p, "mpich-p4,socket_buffer=256K,rendezvous=r3,progress=thread", error), 0);
+    CHECK_EQ(p.socket_buffer, 262144);
+    CHECK_EQ(p.eager_limit, 128000);
+    CHECK_EQ(p.progress, MSG_PROGRESS_THREAD);
+    CHECK_EQ(msg_policy_parse(&p, "nonsense", error), -1);
+    CHECK_EQ(msg_policy_parse(&p, "credits=many", error), -1);
+    CHECK_EQ(msg_policy_parse(&p, "colour=3", error), -1);
+    CHECK(msg_policy_find("nonsense") == NULL && msg_policy_at(-1) == NULL);
+    for (int i = 0; msg_policy_field_name(i); i++)
+        CHECK(*msg_policy_field_text(i));
+    for (int i = 0; msg_policy_at(i); i++) {
+        msg_world *w = NULL;
+        int code = job_open(msg_policy_at(i)->name, &w, error);
+        if (code)
+            FAIL("%s: %s", msg_policy_at(i)->name, error);
+        CHECK(*msg_policy_at(i)->source);
+        static char buf[300000];
+        static const size_t lens[] = {0, 5, 1000, 40000, 150001, 300000};
+        for (int k = 0; k < 6; k++)
+            for (int turn = 0; turn < 2; turn++) {
+                msg_status s;
+                if (rank == turn) {
+                    job_fill(buf, lens[k], (unsigned)k);
+                    OK(msg_send(w, 1, buf, lens[k], !rank, k, MSG_STANDARD));
+                } else {
+                    memset(buf, 0, lens[k]);
+                    OK(msg_recv(w, 1, buf, sizeof buf, !rank, k, &s));
+                    CHECK_EQ(s.len, lens[k]);
+                    CHECK(job_holds(buf, lens[k], (unsigned)k));
+                }
+            }
+        OK(msg_world_close(w, CHECK_WAIT_S * 1000));
+    }
+    msg_world *w = *world, *other = NULL;
+    GIVES(job_open(rank ? "credits=9" : "credits=10", &other, error), MSG_ERR_MISMATCH);
+    GIVES(job_open("channel=pigeon", &other, error), MSG_ERR_ARG);
+    CHECK(other == NULL);
+}

@@ -1,0 +1,380 @@
+/* Matching: order, wildcards, probes, cancelling, and large numbers of everything. */
+#include <sys/resource.h>
+
+#include "check.h"
+#include "msg_cases.h"
+
+/* Two senders, many messages of all ways; each sender's arrive in order although receives are posted late and early. */
+void case_order(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { N = 300 };
+    static const size_t lens[] = {4, 9000, 4, 40000, 200, 4};
+    char *buf = calloc(N, 40000);
+    if (rank > 0) {
+        msg_request *r[N];
+        for (int i = 0; i < N; i++) {
+            memcpy(buf + (size_t)i * 40000, &i, sizeof i);
+            OK(msg_isend(w, 1, buf + (size_t)i * 40000, lens[(unsigned)(i * 7 + rank) % 6], 0, i % 2, MSG_STANDARD,
+                         &r[i]));
+        }
+        OK(msg_waitall(w, N, r, NULL, MSG_FOREVER));
+    } else {
+        int expected[2][3] = {{0}};
+        for (int i = 0; i < N; i++)
+            for (int src = 1; src < n_ranks; src++) {
+                msg_status s;
+                int got, tag = i / 10 % 2 && expected[1][src] < N / 2 ? 1 : 0; /* one tag runs ahead of the other */
+                if (expected[tag][src] == N / 2)
+                    tag = !tag;
+                OK(msg_recv(w, 1, buf, 40000, src, tag, &s));
+                memcpy(&got, buf, sizeof got);
+                CHECK_EQ(got, 2 * expected[tag][src] + tag);
+                CHECK_EQ(s.len, lens[(unsigned)(got * 7 + src) % 6]);
+                expected[tag][src]++;
+            }
+    }
+    free(buf);
+}
+
+/* Of the receives that a message fits, the first posted gets it; of the messages that a receive fits, the first come. */
+void case_wildcards(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    static const int wanted[6][2] = {
+        {MSG_ANY_SOURCE, MSG_ANY_TAG}, {1, 5}, {MSG_ANY_SOURCE, 5}, {1, MSG_ANY_TAG}, {1, 5},
+        {MSG_ANY_SOURCE, MSG_ANY_TAG}};
+    if (rank == 0) {
+        msg_request *r[6];
+        int got[6] = {0};
+        msg_status s[6];
+        for (int i = 0; i < 6; i++)
+            OK(msg_irecv(w, 1, &got[i], sizeof(int), wanted[i][0], wanted[i][1], &r[i]));
+        job_meet();
+        OK(msg_waitall(w, 6, r, s, MSG_FOREVER));
+        for (int i = 0; i < 6; i++) {
+            CHECK_EQ(got[i], i); /* rank 1 sent six with tag 5 */
+            CHECK_EQ(s[i].source, 1);
+            CHECK_EQ(s[i].tag, 5);
+        }
+        /* now unexpected: one of each other rank, taken in order of arrival by ANY_SOURCE, by name otherwise */
+        job_meet();
+        job_meet();
+        int v;
+        msg_status t;
+        OK(msg_recv(w, 1, &v, sizeof v, 2, MSG_ANY_TAG, &t));
+        CHECK_EQ(t.tag, 12);
+        OK(msg_recv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 13, &t));
+        CHECK_EQ(t.source, 3);
+        OK(msg_recv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, MSG_ANY_TAG, &t));
+        CHECK_EQ(t.source, 1);
+        CHECK_EQ(t.tag, 11);
+        for (int i = 1; i < n_ranks; i++) { /* messages of one rank keep their order under every wildcard */
+            OK(msg_recv(w, 2, &v, sizeof v, i, MSG_ANY_TAG, &t));
+            CHECK_EQ(v, 0);
+            OK(msg_recv(w, 2, &v, sizeof v, i, 1, &t));
+            CHECK_EQ(v, 1);
+        }
+    } else {
+        job_meet();
+        for (int i = 0; i < 6 && rank == 1; i++)
+            OK(msg_send(w, 1, &i, sizeof i, 0, 5, MSG_STANDARD));
+        job_meet();
+        OK(msg_send(w, 1, &rank, sizeof rank, 0, 10 + rank, MSG_STANDARD));
+        for (int i = 0; i < 2; i++)
+            OK(msg_send(w, 2, &i, sizeof i, 0, i, MSG_STANDARD));
+        job_meet();
+    }
+}
+
+void case_truncation(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    static const size_t lens[] = {100, 5000, 100000, 3000000};
+    char *buf = malloc(3000000);
+    (void)n_ranks;
+    for (int i = 0; i < 4; i++)
+        for (int early = 0; early < 2; early++)
+            for (int room = 0; room < 2; room++) {
+                size_t fits = room ? lens[i] / 3 : 0;
+                msg_status s;
+                if (rank == 0) {
+                    job_fill(buf, lens[i], 1);
+                    if (!early)
+                        job_meet();
+                    OK(msg_send(w, 1, buf, lens[i], 1, 2, MSG_STANDARD));
+                    if (early && lens[i] <= 6000)
+                        job_meet();
+                } else {
+                    msg_request *r;
+                    memset(buf, 1, lens[i]);
+                    if (early && lens[i] <= 6000)
+                        job_meet();
+                    OK(msg_irecv(w, 1, buf, fits, 0, 2, &r));
+                    if (!early)
+                        job_meet();
+                    OK(msg_wait(w, &r, &s, MSG_FOREVER));
+                    CHECK_EQ(s.error, MSG_ERR_TRUNCATE);
+                    CHECK_EQ(s.len, fits);
+                    CHECK(job_holds(buf, fits, 1));
+                    for (size_t k = fits; k < lens[i]; k++)
+                        CHECK(buf[k] == 1);
+                }
+            }
+    free(buf);
+}
+
+void case_probes(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    char *buf = malloc(100000);
+    (void)n_ranks;
+    if (rank == 0) {
+        job_fill(buf, 100000, 3);
+        OK(msg_send(w, 1, buf, 10, 1, 1, MSG_STANDARD));
+        msg_request *r;
+        OK(msg_isend(w, 1, buf, 100000, 1, 2, MSG_STANDARD, &r));
+        OK(msg_send(w, 1, buf, 20, 1, 1, MSG_STANDARD));
+        OK(msg_wait(w, &r, NULL, MSG_FOREVER));
+        job_meet();
+    } else {
+        msg_status s;
+        msg_message *m = NULL, *long_one = NULL;
+        int flag = 7, dummy;
+        OK(msg_iprobe(w, 1, 0, 77, &flag, &s));
+        CHECK_EQ(flag, 0);
+        OK(msg_probe(w, 1, MSG_ANY_SOURCE, 1, &s, MSG_FOREVER));
+        CHECK_EQ(s.len, 10);
+        CHECK_EQ(s.source, 0);
+        OK(msg_probe(w, 1, 0, MSG_ANY_TAG, &s, MSG_FOREVER));
+        CHECK_EQ(s.tag, 1);
+        OK(msg_mprobe(w, 1, 0, MSG_ANY_TAG, &m, &s, MSG_FOREVER));
+        CHECK_EQ(s.len, 10);
+        OK(msg_mprobe(w, 1, 0, 2, &long_one, &s, MSG_FOREVER));
+        CHECK_EQ(s.len, 100000);
+        WAIT_UNTIL(msg_iprobe(w, 1, 0, 1, &flag, &s) == MSG_SUCCESS && flag);
+        CHECK_EQ(s.len, 20); /* the first of tag 1 is out of the queue */
+        OK(msg_mrecv(w, &long_one, buf, 100000, &s));
+        CHECK(long_one == NULL);
+        CHECK(job_holds(buf, 100000, 3));
+        OK(msg_recv(w, 1, buf, 100, 0, 1, &s));
+        CHECK_EQ(s.len, 20);
+        msg_request *r;
+        OK(msg_imrecv(w, &m, buf, 100, &r));
+        OK(msg_wait(w, &r, &s, MSG_FOREVER));
+        CHECK_EQ(s.len, 10);
+        OK(msg_improbe(w, 1, 0, 1, &m, &s));
+        CHECK(m == NULL);
+        GIVES(msg_mprobe(w, 1, 0, 1, &m, &s, 20), MSG_TIMEOUT);
+        OK(msg_mprobe(w, 1, MSG_PROC_NULL, 1, &m, &s, MSG_FOREVER));
+        OK(msg_mrecv(w, &m, &dummy, sizeof dummy, &s));
+        CHECK_EQ(s.source, MSG_PROC_NULL);
+        GIVES(msg_mrecv(w, &m, &dummy, sizeof dummy, &s), MSG_ERR_ARG);
+        job_meet();
+    }
+    free(buf);
+}
+
+void case_cancel(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    (void)n_ranks;
+    int a = 1, b = 2;
+    msg_status s;
+    if (rank == 1) {
+        msg_request *first, *second, *any;
+        OK(msg_irecv(w, 1, &a, sizeof a, 0, 1, &first));
+        OK(msg_irecv(w, 1, &b, sizeof b, 0, 1, &second));
+        OK(msg_irecv(w, 1, &b, sizeof b, MSG_ANY_SOURCE, MSG_ANY_TAG, &any));
+        OK(msg_cancel(w, first));
+        OK(msg_cancel(w, any));
+        OK(msg_wait(w, &first, &s, MSG_FOREVER));
+        CHECK_EQ(s.cancelled, 1);
+        OK(msg_wait(w, &any, &s, MSG_FOREVER));
+        CHECK_EQ(s.cancelled, 1);
+        job_meet();
+        OK(msg_wait(w, &second, &s, MSG_FOREVER));
+        CHECK_EQ(s.cancelled, 0);
+        CHECK_EQ(b, 42);
+        CHECK_EQ(a, 1);
+        OK(msg_irecv(w, 1, &a, sizeof a, 0, 2, &first)); /* the message is there: too late */
+        WAIT_UNTIL(msg_request_peek(w, first, &s) || msg_progress(w) < 0);
+        OK(msg_cancel(w, first));
+        OK(msg_wait(w, &first, &s, MSG_FOREVER));
+        CHECK_EQ(s.cancelled, 0);
+        CHECK_EQ(a, 42);
+        OK(msg_irecv(w, 1, &a, sizeof a, 0, 3, &first));
+        OK(msg_request_free(w, &first));
+        CHECK(first == NULL);
+        OK(msg_send(w, 1, NULL, 0, 0, 9, MSG_STANDARD));
+        OK(msg_recv(w, 1, NULL, 0, 0, 4, NULL));
+        CHECK_EQ(a, 43);
+    } else {
+        job_meet();
+        a = 42;
+        OK(msg_send(w, 1, &a, sizeof a, 1, 1, MSG_STANDARD));
+        OK(msg_send(w, 1, &a, sizeof a, 1, 2, MSG_STANDARD));
+        OK(msg_recv(w, 1, NULL, 0, 1, 9, NULL));
+        a = 43;
+        OK(msg_send(w, 1, &a, sizeof a, 1, 3, MSG_STANDARD));
+        OK(msg_send(w, 1, NULL, 0, 1, 4, MSG_STANDARD));
+    }
+    CHECK_EQ(job_counter(w, MSG_COUNTER_requests_now), 0);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_posted_now), 0);
+}
+
+void case_contexts(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    (void)n_ranks;
+    for (int i = 0; i < 2000 && rank == 0; i++)
+        OK(msg_send(w, i % 1000 * 65, &i, sizeof i, 1, 1, MSG_STANDARD));
+    for (int i = 1999; i >= 0 && rank == 1; i--) {
+        int v, context = i % 1000 * 65;
+        OK(msg_recv(w, context, &v, sizeof v, MSG_ANY_SOURCE, MSG_ANY_TAG, NULL));
+        CHECK_EQ(v, i >= 1000 ? i - 1000 : i + 1000);
+    }
+}
+
+static size_t resident(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    CHECK(f && fscanf(f, "%*d %ld", &pages) == 1);
+    fclose(f);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* 100 000 messages nobody has asked for: a match costs the same at any depth, memory stays within an envelope each. */
+void case_unexpected(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { N = 100000 };
+    (void)n_ranks;
+    if (rank == 0) {
+        for (int i = 0; i < N; i++)
+            OK(msg_send(w, 1, &i, sizeof i, 1, i % 1000, MSG_STANDARD));
+        OK(msg_send(w, 2, NULL, 0, 1, 0, MSG_STANDARD));
+        OK(msg_recv(w, 2, NULL, 0, 1, 0, NULL));
+        return;
+    }
+    size_t before = resident();
+    OK(msg_recv(w, 2, NULL, 0, 0, 0, NULL));
+    CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_now), N);
+    CHECK(resident() - before < (size_t)N * 320 + (16 << 20));
+    uint64_t steps = job_counter(w, MSG_COUNTER_match_steps);
+    int v, order[4] = {0, 0, 0, 0};
+    msg_status s;
+    for (int i = 0; i < N; i++) {
+        int tag = (int)((unsigned)i * 7919u % 1000); /* from anywhere in the queue */
+        OK(msg_recv(w, 1, &v, sizeof v, i % 2 ? MSG_ANY_SOURCE : 0, tag, &s));
+        CHECK_EQ(v % 1000, tag);
+        if (tag < 4) {
+            CHECK_EQ(v / 1000, order[tag]); /* the oldest of its tag */
+            order[tag]++;
+        }
+    }
+    CHECK(job_counter(w, MSG_COUNTER_match_steps) - steps < (uint64_t)N * 8);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_now), 0);
+    OK(msg_send(w, 2, NULL, 0, 0, 0, MSG_STANDARD));
+}
+
+/* 100 000 receives posted, all different, matched from the last to the first. */
+void case_posted(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { N = 100000 };
+    (void)n_ranks;
+    if (rank == 0) {
+        OK(msg_recv(w, 2, NULL, 0, 1, 0, NULL));
+        for (int i = N - 1; i >= 0; i--)
+            OK(msg_send(w, 1, &i, sizeof i, 1, i, MSG_STANDARD));
+        return;
+    }
+    msg_request **r = calloc(N, sizeof *r);
+    int *values = calloc(N, sizeof *values);
+    for (int i = 0; i < N; i++)
+        OK(msg_irecv(w, 1, &values[i], sizeof(int), i % 3 ? 0 : MSG_ANY_SOURCE, i, &r[i]));
+    uint64_t steps = job_counter(w, MSG_COUNTER_match_steps);
+    OK(msg_send(w, 2, NULL, 0, 0, 0, MSG_STANDARD));
+    OK(msg_waitall(w, N, r, NULL, MSG_FOREVER));
+    for (int i = 0; i < N; i++)
+        CHECK_EQ(values[i], i);
+    CHECK(job_counter(w, MSG_COUNTER_match_steps) - steps < (uint64_t)N * 12);
+    CHECK_EQ(job_counter(w, MSG_COUNTER_requests_now), 0);
+    free(r);
+    free(values);
+}
+
+/* Data beyond the bound stays with its senders. */
+void case_throttle(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { N = 3000, LEN = 4000 };
+    char *buf = calloc(N, LEN);
+    if (rank > 0) {
+        msg_request **r = calloc(N, sizeof *r);
+        for (int i = 0; i < N; i++) {
+            job_fill(buf + (size_t)i * LEN, LEN, (unsigned)(rank * N + i));
+            OK(msg_isend(w, 1, buf + (size_t)i * LEN, LEN, 0, i, MSG_STANDARD, &r[i]));
+        }
+        OK(msg_waitall(w, N, r, NULL, MSG_FOREVER));
+        free(r);
+    } else {
+        WAIT_UNTIL(msg_progress(w) >= 0 && job_counter(w, MSG_COUNTER_unexpected_now) == 2 * N);
+        uint64_t most = job_counter(w, MSG_COUNTER_unexpected_bytes_most);
+        CHECK(most > 1 << 20);
+        CHECK(most < (1 << 20) + (strcmp(case_link, "tcp") ? 2 << 20 : 16 << 20));
+        CHECK(job_counter(w, MSG_COUNTER_throttled) > 0);
+        for (int i = N - 1; i >= 0; i--)
+            for (int src = 1; src < n_ranks; src++) {
+                OK(msg_recv(w, 1, buf, LEN, src, i, NULL));
+                CHECK(job_holds(buf, LEN, (unsigned)(src * N + i)));
+            }
+        CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_bytes_now), 0);
+    }
+    free(buf);
+}
+
+/* 10 000 requests on each side, short and long, waited for in several ways. */
+void case_outstanding(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { N = 10000 };
+    (void)n_ranks;
+    static const size_t lens[] = {8, 100, 3000, 20000};
+    msg_request **r = calloc(N, sizeof *r);
+    int *indices = calloc(N, sizeof *indices);
+    msg_status *s = calloc(N, sizeof *s);
+    char *buf = malloc((size_t)N / 4 * (8 + 100 + 3000 + 20000)), *at = buf;
+    for (int i = 0; i < N; at += lens[i % 4], i++) {
+        if (rank == 0)
+            job_fill(at, lens[i % 4], (unsigned)i);
+        OK(rank == 0 ? msg_isend(w, 1, at, lens[i % 4], 1, i % 10, MSG_STANDARD, &r[i])
+                     : msg_irecv(w, 1, at, lens[i % 4], 0, i % 10, &r[i]));
+    }
+    CHECK(job_counter(w, MSG_COUNTER_requests_now) >= N);
+    int n = 0, got = 0, index;
+    while (n < N / 2) {
+        OK(msg_waitsome(w, N, r, &got, indices, s, MSG_FOREVER));
+        CHECK(got > 0);
+        n += got;
+    }
+    if (n < N) {
+        OK(msg_waitany(w, N, r, &index, s, MSG_FOREVER));
+        CHECK(index >= 0 && r[index] == NULL);
+    }
+    OK(msg_waitall(w, N, r, s, MSG_FOREVER));
+    at = buf;
+    for (int i = 0; i < N && rank == 1; at += lens[i % 4], i++)
+        CHECK(job_holds(at, lens[i % 4], (unsigned)i));
+    OK(msg_waitany(w, N, r, &index, s, MSG_FOREVER));
+    CHECK_EQ(index, -1);
+    OK(msg_waitsome(w, N, r, &got, indices, s, MSG_FOREVER));
+    CHECK_EQ(got, -1);
+    WAIT_UNTIL(msg_progress(w) >= 0 && job_counter(w, MSG_COUNTER_requests_now) == 0);
+    free(r);
+    free(indices);
+    free(s);
+    free(buf);
+}
