@@ -149,7 +149,7 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
 int udp_count_neighbours(struct link *link);
 /* Whoever knocked at the door is told who lives here. */
 void udp_control(struct link *link);
-/* A frame between links, not for the provider (kind 0). peer may be NULL. */
+/* A frame between links, not for the provider (UDP_CALL). peer may be NULL. */
 void udp_call_arrived(struct link *link, const union udp_name *from, struct link_peer *peer, const uint8_t *frame,
                       size_t len);
 /* A connection request from somebody unknown: the peer, if it shows a cookie of ours; else it is given one. */
@@ -158,6 +158,7 @@ struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *fro
 void udp_refused(struct link *link, const union udp_name *name);
 
 #define UDP_TRAILER 12 /* bytes behind a REQUEST: the sender's station port, and the receiver's cookie */
+#define UDP_CALL 0xF0  /* first byte of frames between links: a version that no frame of the provider has */
 
 /* ---- udp_send.c ---- */
 

@@ -60,7 +60,7 @@ static void deliver(struct link *link, struct link_peer *peer, const union udp_n
     do {
         size_t len = frame_len(p, left);
         int kind = len ? p[0] & 15 : 0;
-        if (vk_unlikely(len >= sizeof(struct wire_header) && p[0] == wire_version_kind(0)))
+        if (vk_unlikely(len >= sizeof(struct wire_header) && p[0] == UDP_CALL))
             udp_call_arrived(link, from, peer, p, len);
         else {
             if (vk_unlikely(peer == NULL && kind == WIRE_REQUEST))

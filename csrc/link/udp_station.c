@@ -37,7 +37,7 @@ enum { CALL_WHO = 1, CALL_HERE = 2, CALL_CHALLENGE = 3 };
 #define LIST_EVERY VK_MS        /* ... and again after so long: knocking must not keep a processor busy */
 #define REFUSALS 3              /* in a row, with nothing heard between: certain */
 
-/* A frame between links: kind 0, and 32 bytes as every header, so that whoever cuts a super-frame need not know it. */
+/* A frame between links: a first byte that no frame has, and 32 bytes as every header, so that whoever cuts a super-frame need not know it. */
 struct udp_call {
     uint8_t version_kind, what;
     uint16_t len;     /* bytes behind the first 32 */
@@ -202,7 +202,7 @@ int udp_count_neighbours(struct link *link)
 static void answer_who(struct link *link, const union udp_name *from, const struct udp_call *who, size_t len)
 {
     struct udp_call here = {
-        .version_kind = wire_version_kind(0), .what = CALL_HERE, .station = link->station, .nonce = who->nonce};
+        .version_kind = UDP_CALL, .what = CALL_HERE, .station = link->station, .nonce = who->nonce};
     int n = list_station(link);
     while (n && sizeof(struct wire_header) + (size_t)n * sizeof here.ports[0] > len)
         n--; /* never more than was sent */
@@ -222,7 +222,7 @@ void udp_control(struct link *link)
         LINK_COUNT(link->nic, system_calls, 1);
         if (len < 0)
             return;
-        if ((size_t)len < sizeof(struct wire_header) || who.version_kind != wire_version_kind(0) ||
+        if ((size_t)len < sizeof(struct wire_header) || who.version_kind != UDP_CALL ||
             who.what != CALL_WHO)
             LINK_COUNT(link->nic, dropped_malformed, 1);
         else
@@ -270,7 +270,7 @@ static struct udp_ask *place_for(struct link *link, uint32_t number)
 int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     union udp_name station;
-    struct udp_call who = {.version_kind = wire_version_kind(0),
+    struct udp_call who = {.version_kind = UDP_CALL,
                            .what = CALL_WHO,
                            .len = sizeof who - sizeof(struct wire_header),
                            .station = link->station};
@@ -373,7 +373,7 @@ struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *fro
     memcpy(&c, frame + sizeof h, sizeof c);
     memcpy(&t, frame + sizeof h + h.len, sizeof t);
     if (t.cookie != cookie) {
-        struct udp_call call = {.version_kind = wire_version_kind(0),
+        struct udp_call call = {.version_kind = UDP_CALL,
                                 .what = CALL_CHALLENGE,
                                 .station = link->station,
                                 .nonce = c.request,
