@@ -87,8 +87,8 @@ static void child_of_fork(void)
     files = NULL;
     writer_state = NO_WRITER;
     written[0] = written_for[0] = 0;
-    pthread_mutex_init(&mutex, NULL);
     pthread_cond_init(&changed, NULL);
+    pthread_mutex_unlock(&mutex); /* this thread took it, in the parent */
 }
 
 __attribute__((constructor)) static void prepare(void)
