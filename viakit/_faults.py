@@ -131,6 +131,12 @@ class Faults:
         return frozenset(what for number, what in enumerate(_VERDICTS, 1) if bits >> number & 1)
 
     @property
+    def loses(self) -> bool:
+        """Whether frames may be lost by them, or be as good as lost."""
+        cut = self.partition_s > 0 or self.partition_frames > 0
+        return self.loss > 0 or self.corrupt > 0 or self.reorder > 0 or cut or bool(self.rules)
+
+    @property
     def for_ever(self) -> bool:
         """Whether the partition never ends."""
         return self.partition_s == math.inf

@@ -213,6 +213,15 @@ cli.add_command(run)
     "--reliability", type=click.Choice(["unreliable", "delivery", "reception"]), help="Reliability level of via-*."
 )
 @click.option(
+    "--fault",
+    metavar="LIST",
+    help="What both sides of via-* do to the frames that they send: loss=1%,dup=1%,reorder=1%,corrupt=1%,delay=200us,"
+    "jitter=50us,stall=10ms/100ms,seed=7.",
+)
+@click.option(
+    "--retransmission", type=click.Choice(["selective", "go_back_n"]), help="How via-* repeats what was lost."
+)
+@click.option(
     "--sizes",
     default="1:4M",
     show_default=True,

@@ -263,6 +263,8 @@ typedef struct {
     unsigned form, mtu;   /* viakit_nic_options; 0: default */
     int spin_us;          /* blocking: how long a wait polls before it sleeps; 0: never, so that sleeping is measured */
     bool polled;
+    unsigned retransmission; /* viakit_nic_options */
+    const char *faults;      /* as viakit_parse_faults reads them; NULL or "": none */
 } bench_via_options;
 
 bench_ep *bench_via_open(const bench_via_options *options, char *error);

@@ -312,6 +312,7 @@ static int open_all(via_ep *ep, const bench_via_options *options)
     nic.size = sizeof nic;
     nic.form = (viakit_form)options->form;
     nic.mtu = options->mtu;
+    nic.retransmission = (viakit_retransmission)options->retransmission;
     nic.spin_us = options->spin_us > 0 ? options->spin_us
                   : options->polled    ? 0
                                        : -1; /* 0: default, which is not never */
@@ -319,6 +320,12 @@ static int open_all(via_ep *ep, const bench_via_options *options)
     if (code != VIP_SUCCESS) {
         ep->nic = NULL;
         return call_failed(ep, options->device, code);
+    }
+    if (options->faults && *options->faults) {
+        viakit_faults faults;
+        if ((code = viakit_parse_faults(options->faults, &faults)) != VIP_SUCCESS ||
+            (code = viakit_set_faults(ep->nic, &faults)) != VIP_SUCCESS)
+            return call_failed(ep, "viakit_set_faults", code);
     }
     VipErrorCallback(ep->nic, ep, on_error);
     if ((code = VipQueryNic(ep->nic, &ep->attributes)) != VIP_SUCCESS)

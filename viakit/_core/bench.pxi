@@ -60,6 +60,8 @@ cdef extern from "bench/bench.h" nogil:
         unsigned mtu
         int spin_us
         bint polled
+        unsigned retransmission
+        const char *faults
 
     int bench_prepare(bench_ep *ep, const bench_plan *plan)
     int bench_run(bench_ep *ep, const bench_plan *plan, double *samples)
@@ -197,13 +199,15 @@ cdef class BenchEndpoint:
         return BenchEndpoint._wrap(bench_mpi_open(path, comm, byte_type, peer, error), error, None)
 
     @staticmethod
-    def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0, int spin_us=0):
+    def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0, int spin_us=0,
+            unsigned retransmission=0, str faults=""):
         """A VI on *device* (``"shm:NAME"``, ``"eth:IFNAME"``), to be connected by `via_accept` or `via_connect`.
 
-        Blocking, a wait polls for *spin_us* before it sleeps; 0: not at all.
+        Blocking, a wait polls for *spin_us* before it sleeps; 0: not at all. *faults* is text as for ``Nic.faults``.
         """
         cdef char error[BENCH_ERROR_LEN]
         cdef bytes name = device.encode()
+        cdef bytes spoilt = faults.encode()
         cdef bench_via_options options
         cdef bench_ep *ep
         memset(&options, 0, sizeof(options))
@@ -213,6 +217,8 @@ cdef class BenchEndpoint:
         options.form = form
         options.mtu = mtu
         options.spin_us = spin_us
+        options.retransmission = retransmission
+        options.faults = spoilt
         with nogil:
             ep = bench_via_open(&options, error)
         cdef BenchEndpoint self = BenchEndpoint._wrap(ep, error, name)

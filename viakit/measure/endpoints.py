@@ -91,7 +91,9 @@ _TABLE = {
     protocol.name: protocol
     for protocol in (
         Protocol("via-eth", "eth", _BOTH, frozenset({"testbed"}), "VIA over raw Ethernet frames", max_bytes=_VIA_MAX),
-        Protocol("via-udp", "ip", _BOTH, _NOTHING, "VIA over UDP sockets: no privilege, any network", max_bytes=_VIA_MAX),
+        Protocol(
+            "via-udp", "ip", _BOTH, _NOTHING, "VIA over UDP sockets: no privilege, any network", max_bytes=_VIA_MAX
+        ),
         Protocol("via-shm", "shm", _BOTH, _NOTHING, "VIA between two processes of one host", max_bytes=_VIA_MAX),
         Protocol("via-loop", "loop", ("c",), _NOTHING, "VIA between two threads of one process", max_bytes=_VIA_MAX),
         Protocol("tcp", "ip", _BOTH, _NOTHING, "TCP sockets with TCP_NODELAY", min_bytes=1),

@@ -97,6 +97,7 @@ class Pair:
         Bytes of the socket buffers, for protocols that have them; None: what the system chooses.
     options : dict, optional
         For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu",
+        "fault" (as text, see :class:`viakit.via.Faults`), "retransmission" ("selective", "go_back_n"),
         "spin_us" (how long a blocking wait polls before it sleeps; default 0, so that sleeping is measured), and
         without a testbed "interface", one name or two with a comma between, for A and B.
     timeout_s : float

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import dataclasses
 import fcntl
 import os
 import re
@@ -29,6 +30,7 @@ from viakit.measure.endpoints import MeasureError
 __all__ = ["Side", "make_side", "pin"]
 
 _RELIABILITY = {"unreliable": 1, "delivery": 2, "reception": 4}
+_RETRANSMISSION = {"selective": 0, "go_back_n": 1}
 _FORMS = {"auto": 0, "plain": 1, "udp": 2}
 _SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
 _ETHTOOL = {"rx-checksum": 0x14, "tx-checksum": 0x16, "sg": 0x18, "tso": 0x1E, "gso": 0x23, "gro": 0x2B}
@@ -379,8 +381,21 @@ class ViaSide(Side):
             raise MeasureError(f"reliability {reliability!r}: expected {', '.join(_RELIABILITY)}", "usage")
         if form not in _FORMS:
             raise MeasureError(f"form {form!r}: expected {', '.join(_FORMS)}", "usage")
+        retransmission = str(self.options.get("retransmission") or "selective")
+        if retransmission not in _RETRANSMISSION:
+            raise MeasureError(f"retransmission {retransmission!r}: expected {', '.join(_RETRANSMISSION)}", "usage")
         choices = {"reliability": _RELIABILITY[reliability], "form": _FORMS[form]}
+        choices["retransmission"] = _RETRANSMISSION[retransmission]
         return choices | {"mtu": int(self.options.get("mtu") or 0), "spin_us": int(self.options.get("spin_us") or 0)}
+
+    def _faults(self) -> str:
+        """The faults asked for, as text. B's seed is A's plus one, so that the two do not lose the same frames."""
+        if not self.options.get("fault"):
+            return ""
+        from viakit import via
+
+        faults = via.Faults.parse(str(self.options["fault"]))
+        return str(dataclasses.replace(faults, seed=(faults.seed + self.side) % 2**64))
 
     def _explain(self, error: Exception) -> MeasureError:
         """Add the next step to what the provider said."""
@@ -400,7 +415,8 @@ class ViaSide(Side):
         super().open()
         choices = self._choices()
         try:
-            self.endpoint = self.core_module.BenchEndpoint.via(self.device(), self.polled, **choices)
+            faults = self._faults()
+            self.endpoint = self.core_module.BenchEndpoint.via(self.device(), self.polled, faults=faults, **choices)
             return {"address": self.endpoint.via_address().hex()}
         except RuntimeError as error:
             raise self._explain(error) from None
@@ -468,8 +484,13 @@ class PyViaSide(ViaSide):
         try:
             spin_us = None if self.polled else choices["spin_us"] or -1
             self.nic = via.Nic(
-                self.device(), form=via.Form(choices["form"]), mtu=choices["mtu"] or None, spin_us=spin_us
+                self.device(),
+                form=via.Form(choices["form"]),
+                mtu=choices["mtu"] or None,
+                spin_us=spin_us,
+                retransmission=choices["retransmission"],
             )
+            self.nic.faults = self._faults() or None
         except (OSError, RuntimeError, ValueError) as error:
             raise self._explain(error) from None
         self.vi = self.nic.create_vi(reliability=choices["reliability"])

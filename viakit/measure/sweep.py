@@ -43,6 +43,7 @@ MODES = ("pingpong", "stream", "bidir")
 WAITS = ("poll", "block")
 LEVELS = ("c", "python")
 FORMS = ("plain", "udp", "auto")
+RETRANSMISSIONS = ("selective", "go_back_n")
 RELIABILITIES = ("unreliable", "delivery", "reception")
 
 MIN_ROUNDS = 11  # bursts of a point before its interval may end it
@@ -100,6 +101,11 @@ class Config:
         Of via-eth's frames.
     reliability : {"unreliable", "delivery", "reception"}, optional
         Of a VI.
+    fault : str, optional
+        What both sides of via-* do to the frames that they send: ``"loss=1%,delay=200us,seed=7"``, as
+        :class:`viakit.via.Faults` reads it.
+    retransmission : {"selective", "go_back_n"}, optional
+        What receivers of via-* do with frames that come before a lost one.
     seed : int, optional
         Of the order; drawn if not given.
     skip_unavailable : bool
@@ -120,6 +126,8 @@ class Config:
     validate: bool = False
     form: str | None = None
     reliability: str | None = None
+    fault: str | None = None
+    retransmission: str | None = None
     seed: int | None = None
     skip_unavailable: bool = False
     timeout_s: float = 30.0
@@ -214,12 +222,30 @@ def _check(config: Config) -> None:
         _one_of("--form", config.form, FORMS)
     if config.reliability is not None:
         _one_of("--reliability", config.reliability, RELIABILITIES)
+    if config.retransmission is not None:
+        _one_of("--retransmission", config.retransmission, RETRANSMISSIONS)
+    if config.fault is not None:
+        _check_faults(config)
     if not config.seconds > 0 or config.seconds > 1e6:
         raise UsageError(f"--seconds is {config.seconds:g}: give the time that the sweep may take, for instance 10")
     if config.sockbuf is not None and config.sockbuf <= 0:
         raise UsageError(f"--sockbuf is {config.sockbuf}: give a number of bytes, for instance 128K")
     if config.seed is not None and config.seed < 0:
         raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
+
+
+def _check_faults(config: Config) -> None:
+    """Raise :class:`UsageError` for faults that are not understood, or that would leave nothing to measure."""
+    from viakit import via
+
+    try:
+        faults = via.Faults.parse(config.fault or "")
+    except ValueError as error:
+        raise UsageError(f"--fault: {error}") from None
+    if not any(name.startswith("via-") for name in config.protocols):
+        raise UsageError("--fault spoils what via-* sends: name at least one of them")
+    if config.reliability == "unreliable" and faults.loses:
+        raise UsageError("--fault with loss and --reliability unreliable: a lost message would be waited for in vain")
 
 
 def _levels(protocol: Any, name: str, wanted: str | None, mode: str) -> list[str]:
@@ -376,6 +402,8 @@ class _Run:
             for key, value in (
                 ("form", config.form),
                 ("reliability", config.reliability),
+                ("fault", config.fault),
+                ("retransmission", config.retransmission),
                 ("interface", config.interface),
             )
             if value is not None
