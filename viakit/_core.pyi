@@ -23,6 +23,7 @@ from viakit._types import (
     Status,
     TapInfo,
     ViAttributes,
+    ViInfo,
     ViState,
 )
 from viakit.errors import CompletionError
@@ -192,6 +193,7 @@ class Segment(Buffer):
 
 class Descriptor:
     immediate: int | None
+    fence: bool
     @staticmethod
     def send(
         segments: Segments = (), immediate: int | None = None, *, owner: Vi | ProtectionTag | Nic | None = None
@@ -204,6 +206,14 @@ class Descriptor:
         remote_address: int,
         remote_handle: int,
         immediate: int | None = None,
+        *,
+        owner: Vi | ProtectionTag | Nic | None = None,
+    ) -> Descriptor: ...
+    @staticmethod
+    def rdma_read(
+        segments: Segments,
+        remote_address: int,
+        remote_handle: int,
         *,
         owner: Vi | ProtectionTag | Nic | None = None,
     ) -> Descriptor: ...
@@ -237,6 +247,8 @@ class Vi(_Closable):
     def attributes(self) -> ViAttributes: ...
     @property
     def counters(self) -> Counters: ...
+    @property
+    def info(self) -> ViInfo: ...
     @property
     def n_sends_posted(self) -> int: ...
     @property

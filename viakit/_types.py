@@ -205,6 +205,29 @@ class NicInfo(_Record):
 
 
 @dataclass(frozen=True, eq=False)
+class ViInfo(_Record):
+    """How a VI's connection is doing at this moment.
+
+    Times are seconds. ``srtt_s`` and ``rttvar_s`` are the measured round trip, smoothed, and its variation (RFC 6298);
+    0 where nothing was measured yet, or nothing needs to be because the link loses nothing. ``window`` and
+    ``sends_in_flight`` count frames or super-frames.
+    """
+
+    lossless: bool
+    retransmission: Retransmission
+    srtt_s: float
+    rttvar_s: float
+    rto_s: float
+    tail_probe_s: float
+    window: int
+    sends_in_flight: int
+    frames_in_flight: int
+    frames_missing: int
+    reads_open: int
+    retries: int
+
+
+@dataclass(frozen=True, eq=False)
 class TapInfo(_Record):
     """What a tap has recorded. ``lost`` counts frames and events that found its ring full."""
 

@@ -50,6 +50,7 @@ from viakit._types import (
     Status,
     TapInfo,
     ViAttributes,
+    ViInfo,
     ViState,
 )
 from viakit.errors import CompletionError, ViaError
@@ -85,6 +86,7 @@ __all__ = [
     "TapInfo",
     "Vi",
     "ViAttributes",
+    "ViInfo",
     "ViState",
     "ViaError",
     "counters_help",

@@ -85,6 +85,23 @@ typedef struct {
 
 VIPL_EXPORT VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE nic, viakit_nic_info *info);
 
+/* How a VI's connection is doing at this moment. Of an unreliable VI, and where the link itself loses nothing, only the first two fields mean much. */
+typedef struct {
+    int lossless;                         /* the link loses nothing: no acknowledgements, no retransmission */
+    viakit_retransmission retransmission; /* what we do with frames that come early */
+    double srtt_us, rttvar_us;  /* the round trip as measured, smoothed, and its variation; 0: not measured yet */
+    double rto_us;              /* present retransmission time-out */
+    double tail_probe_us;       /* silence after which the last frame is sent once more */
+    VIP_UINT32 window;          /* link sends (frames or super-frames) that may be unacknowledged now ... */
+    VIP_UINT32 sends_in_flight; /* ... and that are */
+    VIP_UINT32 frames_in_flight;
+    VIP_UINT32 frames_missing; /* of the peer's, before the furthest that has come */
+    VIP_UINT32 reads_open;     /* RDMA reads whose data is not here yet */
+    VIP_UINT32 retries;        /* time-outs in a row */
+} viakit_vi_info;
+
+VIPL_EXPORT VIP_RETURN viakit_query_vi(VIP_VI_HANDLE vi, viakit_vi_info *info);
+
 /* Drives the NIC once, without blocking: receives what has arrived, sends what may be sent, runs what is due.
  * *n_events (may be NULL) is the number of frames handled. */
 VIPL_EXPORT VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events);

@@ -23,8 +23,7 @@ VIP_RETURN via_refuse_handle(const struct vk_pool *pool, const void *handle, con
 static struct via_nic *enter_nic(VIP_NIC_HANDLE handle, VIP_RETURN *code, int quietly)
 {
     uint32_t generation = 0;
-    struct via_nic *nic =
-        vk_pool_slot(&via_nic_pool, handle, via_nic_pool.stride, via_nic_pool.capacity, &generation);
+    struct via_nic *nic = vk_pool_slot(&via_nic_pool, handle, via_nic_pool.stride, via_nic_pool.capacity, &generation);
     if (nic == NULL || generation == 0 || !vk_object_is(&nic->object, generation)) {
         *code = via_bad_handle("NIC", handle);
         return NULL;

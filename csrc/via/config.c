@@ -184,14 +184,11 @@ static int is_wanted(void *context, const char *name, const char *value, const c
 static const struct {
     const char *name, *device;
 } table[] = {
-    {"/dev/clanvi%", "shm:%"}, /* Giganet cLAN */
-    {"nic%", "shm:%"},
-    {"VINIC", "shm:0"}, /* Myricom VI-GM */
-    {"VINIC%", "shm:%"},
-    {"/dev/via_lo", "shm:lo"}, /* M-VIA, loopback */
-    {"/etc/via_lo", "shm:lo"},
-    {"/dev/via_eth%", "eth:eth%"}, /* M-VIA, Ethernet */
-    {"shm%", "shm:%"},             /* without the colon */
+    {"/dev/clanvi%", "shm:%"},                                /* Giganet cLAN */
+    {"nic%", "shm:%"},         {"VINIC", "shm:0"},            /* Myricom VI-GM */
+    {"VINIC%", "shm:%"},       {"/dev/via_lo", "shm:lo"},     /* M-VIA, loopback */
+    {"/etc/via_lo", "shm:lo"}, {"/dev/via_eth%", "eth:eth%"}, /* M-VIA, Ethernet */
+    {"shm%", "shm:%"},                                        /* without the colon */
     {"loop%", "loop:%"},
 };
 

@@ -84,8 +84,8 @@ static int named_host(void *context, const char *name, const char *value, const 
     char rest;
     (void)name, (void)where;
     if (sscanf(value, "%2x:%2x:%2x:%2x:%2x:%2x%c", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5], &rest) == 6)
-        add(context, (uint8_t[6]){(uint8_t)b[0], (uint8_t)b[1], (uint8_t)b[2], (uint8_t)b[3], (uint8_t)b[4],
-                                  (uint8_t)b[5]});
+        add(context,
+            (uint8_t[6]){(uint8_t)b[0], (uint8_t)b[1], (uint8_t)b[2], (uint8_t)b[3], (uint8_t)b[4], (uint8_t)b[5]});
     return 0;
 }
 
@@ -101,10 +101,8 @@ static void ask_the_wire(struct via_nic *nic, struct via_discovery *d)
     d->number = conn_random();
     d->key = conn_random();
     via_frame_init(nic, &d->frame, WIRE_REQUEST);
-    d->frame.block.connect = (struct wire_connect){.request = d->number,
-                                                   .key = d->key,
-                                                   .max_payload = WIRE_LEAST_PAYLOAD,
-                                                   .mode = WIRE_MODE_DISCOVER};
+    d->frame.block.connect = (struct wire_connect){
+        .request = d->number, .key = d->key, .max_payload = WIRE_LEAST_PAYLOAD, .mode = WIRE_MODE_DISCOVER};
     d->frame.header.len = (uint16_t)sizeof d->frame.block.connect;
     d->frame.header_len = (uint32_t)(sizeof d->frame.header + sizeof d->frame.block.connect);
     d->next = nic->discoveries;
@@ -138,7 +136,8 @@ VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE handle, VIP_ULONG type, V
     struct via_discovery d = {0};
     VIP_RETURN code = VIP_SUCCESS;
     if (type != VIP_SMI_AUTODISCOVERY)
-        return via_fail(VIP_INVALID_PARAMETER, "VipQuerySystemManagementInfo: there is no information of type %lu", type);
+        return via_fail(VIP_INVALID_PARAMETER, "VipQuerySystemManagementInfo: there is no information of type %lu",
+                        type);
     if (list == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipQuerySystemManagementInfo: no place for the list (NULL)");
     struct via_nic *nic = via_nic_enter(handle, &code);

@@ -136,6 +136,14 @@ void via_early_done(struct via_vi *vi, uint32_t psn)
     }
 }
 
+uint32_t via_early_missing(const struct via_vi *vi)
+{
+    uint32_t n = 0;
+    for (uint32_t psn = vi->expected_psn; vi->has_gap && wire_before(psn, vi->ahead_psn); psn++)
+        n += !is_held(vi, psn);
+    return n;
+}
+
 void via_early_drop(struct via_vi *vi)
 {
     struct via_early *e = vi->early;

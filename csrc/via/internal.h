@@ -626,7 +626,8 @@ void via_reads_free(struct via_vi *vi);
 int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index);
 /* Asks and answers as far as possible; vi->reads is not NULL. */
 void via_reads_go_on(struct via_vi *vi);
-int via_reads_open(const struct via_vi *vi);
+/* How many have begun and are not complete. */
+uint32_t via_reads_open(const struct via_vi *vi);
 uint64_t via_reads_deadline(const struct via_vi *vi);
 void via_read_time_out(struct via_vi *vi);
 void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
@@ -641,6 +642,8 @@ const uint8_t *via_early_next(struct via_vi *vi);
 void via_early_done(struct via_vi *vi, uint32_t psn);
 /* Forgets all frames kept; gives the memory back. */
 void via_early_drop(struct via_vi *vi);
+/* How many frames are missing before the furthest one that has come. */
+uint32_t via_early_missing(const struct via_vi *vi);
 /* Memory that was not needed for a while goes back to the system; at the end, all of it. */
 void via_early_trim(struct via_nic *nic);
 void via_early_fini(struct via_nic *nic);

@@ -26,7 +26,8 @@ struct view {
     uint8_t own[6];
     int one_station; /* all processes share one address: loop and shm */
     char *hosts_file;
-    int (*resolve)(const uint8_t own[6], const char *name, unsigned index, uint8_t address[6]); /* the link's, or NULL */
+    int (*resolve)(const uint8_t own[6], const char *name, unsigned index,
+                   uint8_t address[6]); /* the link's, or NULL */
 };
 
 static VIP_RETURN look(VIP_NIC_HANDLE handle, struct view *v)

@@ -120,10 +120,12 @@ static VIP_RETURN find_device(const char *name, char real[64], const struct link
     if (*ops)
         return VIP_SUCCESS;
     if (*where)
-        return via_fail(VIP_INVALID_PARAMETER,
-                        "device '%.64s' is '%.64s' by %.200s, which is no device: " DEVICES, name, device, where);
-    return via_fail(VIP_INVALID_PARAMETER, "no device '%.64s': " DEVICES ", or a name that VIAKIT_DEVICES or "
-                                           "viakit.conf gives to one of these", name);
+        return via_fail(VIP_INVALID_PARAMETER, "device '%.64s' is '%.64s' by %.200s, which is no device: " DEVICES,
+                        name, device, where);
+    return via_fail(VIP_INVALID_PARAMETER,
+                    "no device '%.64s': " DEVICES ", or a name that VIAKIT_DEVICES or "
+                    "viakit.conf gives to one of these",
+                    name);
 }
 
 VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *out)

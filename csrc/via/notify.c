@@ -87,8 +87,8 @@ static VIP_RETURN notify_queue(const char *function, VIP_VI_HANDLE handle, VIP_P
     if (q->cq)
         code = via_fail(VIP_INVALID_STATE, "%s: the queue belongs to a completion queue: use VipCQNotify", function);
     else
-        code = enlist(nic,
-                      &(struct via_notification){.vi = vi, .queue = q, .context = context, .on_descriptor = handler});
+        code =
+            enlist(nic, &(struct via_notification){.vi = vi, .queue = q, .context = context, .on_descriptor = handler});
     via_leave(nic);
     return code;
 }

@@ -119,9 +119,9 @@ void via_reads_free(struct via_vi *vi)
     vi->reads = NULL;
 }
 
-int via_reads_open(const struct via_vi *vi)
+uint32_t via_reads_open(const struct via_vi *vi)
 {
-    return vi->reads != NULL && vi->reads->n_open != 0;
+    return vi->reads ? vi->reads->n_open : 0;
 }
 
 uint64_t via_reads_deadline(const struct via_vi *vi)

@@ -62,6 +62,9 @@ static void copy_vi(const struct via_vi *vi, struct snap_vi *to)
     to->n_in_flight = vi->flight_tail - vi->flight_head;
     to->retries = vi->retries;
     to->rto = vi->rto;
+    to->srtt = vi->rtt.smoothed;
+    to->rttvar = vi->rtt.variation;
+    to->n_reads = via_reads_open(vi);
     memcpy(to->counters, vi->counters, sizeof to->counters);
 }
 

@@ -37,7 +37,8 @@ struct snap_vi {
     uint32_t chunk;
     uint32_t next_psn, una_psn, expected_psn, acked_psn; /* the peer's copies of the last two are its own affair */
     uint32_t window, n_in_flight, retries;
-    uint64_t rto;
+    uint32_t n_reads;
+    uint64_t rto, srtt, rttvar;
     uint64_t counters[VIAKIT_N_COUNTERS];
 };
 

@@ -197,6 +197,9 @@ static void put_vi(struct out *o, const struct snap_vi *vi)
     put_number(o, "window", vi->window);
     put_number(o, "payload", vi->chunk);
     put_number(o, "rto_us", vi->rto / VK_US);
+    put_number(o, "srtt_us", vi->srtt / VK_US);
+    put_number(o, "rttvar_us", vi->rttvar / VK_US);
+    put_number(o, "reads_open", vi->n_reads);
     put_number(o, "retries", vi->retries);
     put_bool(o, "lossless", vi->lossless);
     close_with(o, "}");

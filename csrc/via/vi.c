@@ -328,6 +328,31 @@ VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
     return code;
 }
 
+VIP_RETURN viakit_query_vi(VIP_VI_HANDLE handle, viakit_vi_info *info)
+{
+    VIP_RETURN code;
+    if (info == NULL)
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_query_vi: no place for the information (NULL)");
+    struct via_vi *vi = via_vi_enter(handle, &code);
+    if (vi == NULL)
+        return code;
+    memset(info, 0, sizeof *info);
+    info->lossless = vi->lossless;
+    info->retransmission = vi->nic->options.retransmission;
+    info->srtt_us = (double)vi->rtt.smoothed / VK_US;
+    info->rttvar_us = (double)vi->rtt.variation / VK_US;
+    info->rto_us = (double)vi->rto / VK_US;
+    info->tail_probe_us = (double)via_rtt_probe(vi) / VK_US;
+    info->window = vi->window;
+    info->sends_in_flight = vi->flight_tail - vi->flight_head;
+    info->frames_in_flight = vi->high_psn - vi->una_psn;
+    info->frames_missing = via_early_missing(vi);
+    info->reads_open = via_reads_open(vi);
+    info->retries = vi->retries;
+    via_leave(vi->nic);
+    return VIP_SUCCESS;
+}
+
 VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)
 {
     VIP_RETURN code;

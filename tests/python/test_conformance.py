@@ -171,6 +171,15 @@ def test_rdma_write_while_the_target_computes(link):
     link("rdma_write_while_computing")
 
 
+@pytest.mark.parametrize("level", ["reliable_delivery", "reliable_reception"])
+def test_rdma_read(link, level):
+    link("rdma_read", level=level)
+
+
+def test_rdma_read_refused(link):
+    link("rdma_read_refused")
+
+
 @pytest.mark.parametrize("case", ["wrong_tag", "stale_handle", "deregister_while_posted"])
 def test_local_error(link, case):
     link(case)

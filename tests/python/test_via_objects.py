@@ -392,6 +392,36 @@ def test_rdma_descriptors(nic):
             via.Descriptor.rdma_write(region, 1, 2**32)
 
 
+def test_read_descriptors_and_fences(nic):
+    with nic.create_region(64) as region:
+        descriptor = via.Descriptor.rdma_read(region[8:24], 0x1234567890, 0xABCD)
+        assert descriptor.operation is via.Operation.RDMA_READ
+        assert descriptor.raw[32:40] == (0x1234567890).to_bytes(8, sys.byteorder)
+        assert not descriptor.fence
+        descriptor.fence = True
+        assert descriptor.fence
+        descriptor.fence = False
+        assert not descriptor.fence
+        with pytest.raises(errors.InvalidStateError):
+            via.Descriptor.recv(region).fence = True
+    with nic.register(b"cannot be written") as fixed, pytest.raises(ValueError, match="read into"):
+        via.Descriptor.rdma_read(fixed, 1, 1)
+
+
+def test_what_a_vi_says_of_its_connection(nic):
+    with nic.create_vi() as vi:
+        info = vi.info
+        assert info.reads_open == info.frames_in_flight == info.frames_missing == info.retries == 0
+        assert info.srtt_s == 0
+        assert 0 < info.tail_probe_s < info.rto_s
+        assert info.retransmission is via.Retransmission.SELECTIVE
+        assert info["window"] == nic.info.window
+    with via.Nic("loop", retransmission="go_back_n") as other, other.create_vi() as vi:
+        assert vi.info.retransmission is via.Retransmission.GO_BACK_N
+    with pytest.raises(ValueError, match="selective"):
+        via.Nic("loop", retransmission="sometimes")
+
+
 def test_descriptors_that_make_no_sense(nic):
     with pytest.raises(ValueError, match="owner"):
         via.Descriptor.send()

@@ -436,6 +436,48 @@ def rdma_write_refused(me: Side, level: str, fault: str):
         assert (store.array == GUARD).all(), "a byte was written that nobody granted"
 
 
+def rdma_read(me: Side, level: str, nbytes: int = 100000):
+    """The other side's memory comes, while its program only waits elsewhere; a fence holds what is posted behind it."""
+    vi = me.vi(LEVELS[level], rdma_read=True)
+    store = Guarded(me, nbytes, rdma_read=True)
+    if me.is_b:
+        store.inside[:] = pattern(nbytes)
+        vi.post_recv(via.Descriptor.recv(owner=vi))
+    me.join(vi)
+    address, handle = me.meet([store.address, store.region.handle])
+    if me.is_a:
+        store.inside[:] = 0
+        read = via.Descriptor.rdma_read([store.segment[:100], store.segment[100:]], address, handle)
+        note = via.Descriptor.send(owner=vi)
+        note.fence = True
+        vi.post_send(read)
+        vi.post_send(note)
+        assert vi.send_wait(LIMIT_S).operation is via.Operation.RDMA_READ
+        assert np.array_equal(store.inside, pattern(nbytes))
+        assert vi.send_wait(LIMIT_S) is note
+        assert vi.counters["rdma_reads_sent"] == 1
+        assert vi.info.reads_open == 0
+    else:
+        vi.recv_wait(LIMIT_S)
+    store.check()
+    me.meet()
+
+
+def rdma_read_refused(me: Side):
+    """Memory that grants writing only: the reader's descriptor says so, and the connection is broken."""
+    vi = me.vi(via.Reliability.RELIABLE_DELIVERY, rdma_read=True)
+    store = Guarded(me, 4096, rdma_write=True)
+    me.join(vi)
+    address, handle = me.meet([store.address, store.region.handle])
+    if me.is_a:
+        vi.post_send(via.Descriptor.rdma_read(store.segment, address, handle))
+        assert failed(vi.send_wait, LIMIT_S) & via.Status.RDMA_PROT_ERROR
+    else:
+        me.until(lambda: via.ErrorCode.RDMAR_PROT in me.errors(), "RDMAR_PROT")
+    me.until(lambda: vi.state is via.ViState.ERROR, "the connection broken")
+    me.meet()
+
+
 def rdma_write_while_computing(me: Side):
     """It lands while the target computes in pure Python and calls nothing."""
     vi = me.vi(rdma_write=True)
@@ -664,9 +706,9 @@ CASES = {
     function.__name__: function
     for function in (
         connect, connection_tells_who_asks, refuse, no_match, mismatch, message, too_long_for_the_vi,
-        too_long_for_the_receive, order, segments, immediate, rdma_write, rdma_write_refused,
-        rdma_write_while_computing, wrong_tag, stale_handle, deregister_while_posted, receive_not_posted,
-        disconnect_with_descriptors_posted, many_vis, peer_killed, wait_is_not_a_spin,
+        too_long_for_the_receive, order, segments, immediate, rdma_read, rdma_read_refused, rdma_write,
+        rdma_write_refused, rdma_write_while_computing, wrong_tag, stale_handle, deregister_while_posted,
+        receive_not_posted, disconnect_with_descriptors_posted, many_vis, peer_killed, wait_is_not_a_spin,
     )
 }  # fmt: skip
 

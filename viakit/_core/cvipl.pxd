@@ -296,6 +296,22 @@ cdef extern from "viakit.h" nogil:
         int ptags
         int cqs
 
+    ctypedef struct viakit_vi_info:
+        int lossless
+        viakit_retransmission retransmission
+        double srtt_us
+        double rttvar_us
+        double rto_us
+        double tail_probe_us
+        VIP_UINT32 window
+        VIP_UINT32 sends_in_flight
+        VIP_UINT32 frames_in_flight
+        VIP_UINT32 frames_missing
+        VIP_UINT32 reads_open
+        VIP_UINT32 retries
+
+    VIP_RETURN viakit_query_vi(VIP_VI_HANDLE vi, viakit_vi_info *info)
+
     VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE nic, viakit_nic_info *info)
     VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events)
     VIP_RETURN viakit_alloc(VIP_NIC_HANDLE nic, size_t len, void **address)

@@ -98,8 +98,8 @@ cdef ProtectionTag _owner_tag(list segments, object owner):
 cdef class Descriptor:
     """A request for a work queue: what to do, and with which pieces of registered memory.
 
-    Made by :meth:`send`, :meth:`recv` and :meth:`rdma_write`, and then posted as often as one likes, though only in one
-    place at a time. It holds its regions; it needs no closing.
+    Made by :meth:`send`, :meth:`recv`, :meth:`rdma_write` and :meth:`rdma_read`, and then posted as often as one likes,
+    though only in one place at a time. It holds its regions; it needs no closing.
     """
 
     cdef _Chunk _chunk
@@ -112,7 +112,7 @@ cdef class Descriptor:
     cdef bint _posted
 
     def __init__(self):
-        raise TypeError("a descriptor is made by Descriptor.send(), .recv() or .rdma_write()")
+        raise TypeError("a descriptor is made by Descriptor.send(), .recv(), .rdma_write() or .rdma_read()")
 
     def __dealloc__(self):
         if self._c != NULL and self._chunk is not None:
@@ -178,6 +178,29 @@ cdef class Descriptor:
         """
         return _prepare(VIP_CONTROL_OP_RDMAWRITE, False, segments, immediate, remote_address, remote_handle, owner)
 
+    @staticmethod
+    def rdma_read(segments, remote_address, remote_handle, *, owner=None):
+        """A read of registered memory there into registered memory here; the program there does nothing for it.
+
+        For VIs of the reliable levels. Posted with :meth:`Vi.post_send`, as it goes through the send queue.
+
+        Parameters
+        ----------
+        segments : Segment, MemoryRegion, or a sequence of them
+            Where the bytes go to; their sum is how many are read.
+        remote_address : int
+            Where they come from, in the other process: its ``region.address`` plus an offset in bytes.
+        remote_handle : int
+            Its ``region.handle``; the region and the VI there must both have ``rdma_read=True``.
+        owner : Vi, ProtectionTag or Nic, optional
+            Whose descriptor memory to use; by default that of the first segment's tag.
+
+        Returns
+        -------
+        Descriptor
+        """
+        return _prepare(VIP_CONTROL_OP_RDMAREAD, False, segments, None, remote_address, remote_handle, owner)
+
     cdef inline void _hold(self) noexcept:
         cdef MemoryRegion region
         for region in self._regions:
@@ -198,6 +221,8 @@ cdef class Descriptor:
             return _Operation.RECEIVE
         if self._c.CS.Control & VIP_CONTROL_OP_MASK == VIP_CONTROL_OP_RDMAWRITE:
             return _Operation.RDMA_WRITE
+        if self._c.CS.Control & VIP_CONTROL_OP_MASK == VIP_CONTROL_OP_RDMAREAD:
+            return _Operation.RDMA_READ
         return _Operation.SEND
 
     @property
@@ -251,6 +276,23 @@ cdef class Descriptor:
         self._c.CS.Control |= VIP_CONTROL_IMMEDIATE
 
     @property
+    def fence(self):
+        """Whether it waits, once posted, until all RDMA reads posted before it on its VI are complete.
+
+        Of a send, RDMA write or RDMA read that is not posted it can be set.
+        """
+        return self._c.CS.Control & VIP_CONTROL_QFENCE != 0
+
+    @fence.setter
+    def fence(self, value):
+        if self._posted or self._is_recv:
+            raise _errors.InvalidStateError("a fence can be set on a send descriptor that is not posted")
+        if value:
+            self._c.CS.Control |= <uint16_t>VIP_CONTROL_QFENCE
+        else:
+            self._c.CS.Control &= <uint16_t>~<uint16_t>VIP_CONTROL_QFENCE
+
+    @property
     def address(self):
         """The virtual address of the descriptor itself, a multiple of 64."""
         return <size_t>self._c
@@ -278,7 +320,8 @@ cdef Descriptor _prepare(int control, bint is_recv, object given, object immedia
                          object remote_handle, object owner):
     cdef list segments = _segments_of(given)
     cdef ProtectionTag tag = _owner_tag(segments, owner)
-    cdef bint rdma = control == VIP_CONTROL_OP_RDMAWRITE
+    cdef bint rdma = control != VIP_CONTROL_OP_SENDRECV
+    cdef bint fills = is_recv or control == VIP_CONTROL_OP_RDMAREAD
     cdef int n = len(segments) + rdma
     cdef int size_class = 0
     cdef int i = rdma
@@ -292,8 +335,8 @@ cdef Descriptor _prepare(int control, bint is_recv, object given, object immedia
         raise ValueError(f"{n} segments: the NIC takes {tag._nic.attributes.max_segments_per_descriptor}")
     for segment in segments:
         total += segment.nbytes
-        if is_recv and segment.region is not None and segment.region.readonly:
-            raise ValueError(f"{segment.region!r} cannot be received into")
+        if fills and segment.region is not None and segment.region.readonly:
+            raise ValueError(f"{segment.region!r} cannot be {'received' if is_recv else 'read'} into")
     if total > UINT32_MAX:
         raise ValueError(f"a message of {total} bytes is too long: its length has 32 bits")
     while (64 << size_class) < 32 + 16 * n:

@@ -249,6 +249,18 @@ cdef class Vi:
         return _counters(values)
 
     @property
+    def info(self):
+        """How the connection is doing at this moment, with the measured round trip: a :class:`ViInfo`."""
+        cdef viakit_vi_info i
+        self._use()
+        _check(viakit_query_vi(self._handle, &i), "viakit_query_vi")
+        return _types.ViInfo(
+            bool(i.lossless), _types.Retransmission(<int>i.retransmission), i.srtt_us * 1e-6, i.rttvar_us * 1e-6,
+            i.rto_us * 1e-6, i.tail_probe_us * 1e-6, i.window, i.sends_in_flight, i.frames_in_flight, i.frames_missing,
+            i.reads_open, i.retries,
+        )
+
+    @property
     def n_sends_posted(self):
         """Descriptors in the send queue, complete or not, that were not taken yet."""
         return self._sends.n
@@ -435,8 +447,9 @@ cdef class Vi:
         return descriptor
 
     def post_send(self, Descriptor descriptor not None):
-        """Put a send or RDMA write at the end of the send queue. The VI holds the descriptor until it is taken.
+        """Put a send, RDMA write or RDMA read at the end of the send queue.
 
+        The VI holds the descriptor until it is taken.
         On a VI that is not connected it completes with DESC_FLUSHED.
 
         Raises
