@@ -153,6 +153,7 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
     X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                      \
     X(dropped_protection, "messages dropped: remote memory not granted")                                \
     X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                             \
+    X(dropped_backlog, "answers dropped: the peer takes none, and too many wait for it already")        \
     X(dropped_filter, "frames dropped on sending by a test's filter")                                   \
     X(fault_dropped, "frames that the faults asked for lost on sending")                                \
     X(fault_duplicated, "frames that they sent twice")                                                  \

@@ -477,6 +477,15 @@ static int eth_route(struct link *link, const uint8_t address[6], uint16_t port,
     return 0;
 }
 
+/* One that is not on the list: a liar can invent any number of addresses, and gets no more than an answer. */
+static int eth_passing(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
+{
+    (void)port;
+    memcpy(link->passing.address, address, 6);
+    *out = &link->passing;
+    return 0;
+}
+
 static int eth_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct link_peer *peer;
@@ -566,6 +575,7 @@ const struct link_ops link_eth = {
     .open = eth_open,
     .close = eth_close,
     .route = eth_route,
+    .passing = eth_passing,
     .ask_all = eth_ask_all,
     .count_neighbours = eth_count_neighbours,
     .send = eth_send,

@@ -55,6 +55,7 @@ struct link {
     uint32_t n_slots, slot_len, slots_per_block, at;
     struct link_peer *peers;
     uint32_t n_peers;
+    struct link_peer passing; /* who gets one answer */
     uint16_t ip_id;
     uint8_t small[sizeof(struct eth_head) + sizeof(struct wire_header) + 200 + SMALL];
     uint8_t *whole; /* [SUPER_SLOT] for a super-frame whose payload cannot go straight to its place */

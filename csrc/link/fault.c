@@ -702,6 +702,7 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
     DECORATE(place);
     DECORATE(take);
 #undef DECORATE
+    link->ops.passing = NULL; /* a frame may be kept here: route() then */
     link->ops.due = fault_due;
     *ops = &link->ops;
     *inner = link;

@@ -71,6 +71,10 @@ struct link_ops {
     /* Finds the way to (address, port). Returns -EHOSTUNREACH if there is certainly no such NIC. *peer stays the link's. */
     int (*route)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
 
+    /* The same for one answer to a stranger: the peer may be overwritten by the next call, so it is for a frame that is sent at once. NULL where
+     * route() keeps nothing that a stranger could make it keep. */
+    int (*passing)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
+
     /* Hands a connection request to every NIC of the station (header.dst_port is set by the link where it must be). Returns how many NICs were asked, 0 if there is
      * certainly none, -1 if the link cannot know how many hear it. */
     int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);

@@ -180,7 +180,7 @@ void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t 
     f.block.connect = *body;
     f.header_len += (uint32_t)sizeof f.block.connect;
     f.header.len = (uint16_t)sizeof f.block.connect;
-    if (via_link_send(nic, to->peer, &f, 1) == -EAGAIN)
+    if (via_link_send(nic, to->peer, &f, 1) == -EAGAIN && !to->passing)
         via_defer(nic, to->peer, &f);
 }
 
@@ -195,6 +195,14 @@ void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint1
 int conn_route(struct via_nic *nic, struct conn_frame *f)
 {
     return f->peer != NULL || nic->ops->route(nic->link, f->from, f->h->src_port, &f->peer) == 0;
+}
+
+void conn_say_in_passing(struct via_nic *nic, const struct conn_frame *f, int kind, uint32_t immediate,
+                         const struct wire_connect *body)
+{
+    struct conn_to to = {f->peer, f->h->src_port, f->h->src_vi, f->c.key, f->peer == NULL};
+    if (to.peer || via_route_in_passing(nic, f->from, f->h->src_port, &to.peer) == 0)
+        conn_say(nic, &to, kind, f->h->dst_vi, immediate, body);
 }
 
 void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,

@@ -30,6 +30,7 @@ struct conn_to {
     struct link_peer *peer;
     uint16_t port, vi;
     uint32_t key;
+    int passing; /* peer is a stranger's (via_route_in_passing): now or never */
 };
 void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t src_vi, uint32_t immediate,
               const struct wire_connect *body);
@@ -63,6 +64,9 @@ struct conn_frame {
 };
 
 /* The way back to whoever sent it; 0 if there is none. */
+/* An answer to somebody of whom we keep nothing, not even the way to him. */
+void conn_say_in_passing(struct via_nic *nic, const struct conn_frame *f, int kind, uint32_t immediate,
+                         const struct wire_connect *body);
 int conn_route(struct via_nic *nic, struct conn_frame *f);
 
 /* conn_server.c */

@@ -29,13 +29,13 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
 {
     const struct wire_header *h = f->h;
     struct via_request *r = open_request(nic, f);
-    if (!conn_route(nic, f))
-        return;
-    struct conn_to to = {f->peer, h->src_port, h->src_vi, f->c.key};
     if (r && !r->done) {
+        if (!conn_route(nic, f))
+            return;
         r->remote = f->c;
         conn_join(r->vi, f->from, f->peer, h->src_port, h->src_vi, &f->c);
         r->vi->confirmed = 1;
+        struct conn_to to = {.peer = f->peer, .port = h->src_port, .vi = h->src_vi, .key = f->c.key};
         conn_say_to_server(nic, &to, r->vi->number, r->number, r->vi->key, WIRE_CONFIRM);
         finish_request(r, VIP_SUCCESS);
         return;
@@ -43,7 +43,8 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
     /* Again: either our CONFIRM was lost, or we had given up. */
     struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
     int connected = vi && vi->key == h->key && vi->state == VIP_STATE_CONNECTED && vi->peer_key == f->c.key;
-    conn_say_to_server(nic, &to, h->dst_vi, f->c.request, h->key, connected ? WIRE_CONFIRM : WIRE_CANCEL);
+    conn_say_in_passing(nic, f, connected ? WIRE_CONFIRM : WIRE_CANCEL, 0,
+                        &(struct wire_connect){.request = f->c.request, .key = h->key});
 }
 
 /* One NIC's answer says nothing about the others: where it is known how many were asked, all are waited for. */

@@ -154,9 +154,9 @@ static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, con
 
 /* The two VIs do not fit together: both requests end with the same code, and whoever has not heard it yet is told when it
  * asks again. */
-static void refuse(struct via_nic *nic, const struct conn_to *to, uint32_t request, VIP_RETURN code)
+static void refuse(struct via_nic *nic, const struct conn_frame *f, VIP_RETURN code)
 {
-    conn_say(nic, to, WIRE_REJECT, 0, (uint32_t)code, &(struct wire_connect){.request = request});
+    conn_say_in_passing(nic, f, WIRE_REJECT, (uint32_t)code, &(struct wire_connect){.request = f->c.request});
 }
 
 static VIP_RETURN refused_before(const struct via_nic *nic, uint32_t request)
@@ -169,22 +169,19 @@ static VIP_RETURN refused_before(const struct via_nic *nic, uint32_t request)
 
 void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
 {
-    if (!conn_route(nic, f))
-        return;
-    struct conn_to to = {f->peer, f->h->src_port, f->h->src_vi, f->c.key};
     VIP_RETURN code = refused_before(nic, f->c.request);
     if (code != VIP_SUCCESS) {
-        refuse(nic, &to, f->c.request, code);
+        refuse(nic, f, code);
         return;
     }
     struct via_peering *p = counterpart(nic, f);
-    if (p == NULL)
+    if (p == NULL || !conn_route(nic, f))
         return; /* silence: it will ask again, and perhaps we shall have asked then */
     code = conn_check_fit("VipConnectPeerRequest", p->vi, &f->c);
     if (code != VIP_SUCCESS) {
         nic->peer_refusals[nic->n_peer_refusals++ % VIA_PEER_REFUSALS] =
             (struct via_peer_refusal){f->c.request, (uint32_t)code};
-        refuse(nic, &to, f->c.request, code);
+        refuse(nic, f, code);
         finish(p, code);
         return;
     }
@@ -196,7 +193,7 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
     }
     if (p->state == ASKING) {
         p->state = PROMISED;
-        p->partner = to;
+        p->partner = (struct conn_to){.peer = f->peer, .port = f->h->src_port, .vi = f->h->src_vi, .key = f->c.key};
         memcpy(p->partner_address, f->from, 6);
         p->remote = f->c;
         p->interval = CONN_REPEAT_FIRST;
@@ -227,7 +224,7 @@ int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
         return 1; /* first we must hear from the one we promised to; this one will ask again */
     if (conn_check_fit("VipConnectPeerRequest", p->vi, &f->c) != VIP_SUCCESS)
         return 1; /* a partner of ours has checked that: somebody is lying */
-    struct conn_to to = {f->peer, f->h->src_port, f->h->src_vi, f->c.key};
+    struct conn_to to = {.peer = f->peer, .port = f->h->src_port, .vi = f->h->src_vi, .key = f->c.key};
     uint32_t key = p->vi->key;
     connect_with(p, f->from, &to, &f->c);
     conn_say_to_server(nic, &to, p->vi->number, p->number, key, WIRE_CONFIRM);

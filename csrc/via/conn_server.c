@@ -18,7 +18,7 @@ struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536, next);
 static void answer(struct via_conn *conn, int kind, const struct wire_connect *body)
 {
     const struct wire_connect brief = {.request = conn->remote.request};
-    conn_say(conn->nic, &(struct conn_to){conn->peer, conn->port, conn->vi, conn->remote.key}, kind,
+    conn_say(conn->nic, &(struct conn_to){conn->peer, conn->port, conn->vi, conn->remote.key, 0}, kind,
              conn->accepted ? conn->accepted->number : 0, 0, body ? body : &brief);
 }
 
@@ -83,8 +83,35 @@ static void refuse(struct via_nic *nic, const struct conn_frame *f)
 {
     if (!was_refused(nic, f->c.request))
         nic->refused[nic->n_refused++ % N_REFUSED] = f->c.request;
-    conn_say(nic, &(struct conn_to){f->peer, f->h->src_port, f->h->src_vi, f->c.key}, WIRE_NOMATCH, 0,
-             (uint32_t)nic->ops->count_neighbours(nic->link), &(struct wire_connect){.request = f->c.request});
+    conn_say_in_passing(nic, f, WIRE_NOMATCH, (uint32_t)nic->ops->count_neighbours(nic->link),
+                        &(struct wire_connect){.request = f->c.request});
+}
+
+static void forget(struct via_nic *nic, struct via_conn *conn)
+{
+    for (struct via_conn **p = &nic->conns; *p; p = &(*p)->next)
+        if (*p == conn) {
+            *p = conn->next;
+            break;
+        }
+    nic->n_conns--;
+    vk_pool_put(&via_conn_pool, conn);
+}
+
+/* Room for one more: when many are remembered, the oldest that was answered is forgotten, but for an acceptance that was not heard yet. Somebody
+ * who asks and withdraws as fast as he can shall not fill our memory, nor make us look through a long list each time. */
+static struct via_conn *new_conn(struct via_nic *nic)
+{
+    struct via_conn *oldest = NULL;
+    if (nic->n_conns >= VIA_MAX_CONNS) {
+        for (struct via_conn *c = nic->conns; c; c = c->next)
+            if (!c->held && (c->accepted == NULL || c->accepted->confirmed))
+                oldest = c;
+        if (oldest == NULL)
+            return NULL;
+        forget(nic, oldest);
+    }
+    return vk_pool_get(&via_conn_pool);
 }
 
 void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
@@ -94,10 +121,8 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
         repeat_answer(conn);
         return;
     }
-    if (!conn_route(nic, f))
-        return;
     struct via_waiter *w = was_refused(nic, f->c.request) ? NULL : find_waiter(nic, f->names, f->c.wanted_len);
-    conn = w ? vk_pool_get(&via_conn_pool) : NULL;
+    conn = w && conn_route(nic, f) ? new_conn(nic) : NULL;
     if (conn == NULL) {
         refuse(nic, f);
         return;
@@ -150,17 +175,6 @@ static void remove_waiter(struct via_nic *nic, struct via_waiter *w)
             *p = w->next;
             return;
         }
-}
-
-static void forget(struct via_nic *nic, struct via_conn *conn)
-{
-    for (struct via_conn **p = &nic->conns; *p; p = &(*p)->next)
-        if (*p == conn) {
-            *p = conn->next;
-            break;
-        }
-    nic->n_conns--;
-    vk_pool_put(&via_conn_pool, conn);
 }
 
 static void tell_remote(const struct via_conn *conn, VIP_NET_ADDRESS *out)

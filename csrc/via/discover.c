@@ -43,9 +43,7 @@ static void add(struct via_discovery *d, const uint8_t address[6])
 
 void conn_discovery_arrived(struct via_nic *nic, struct conn_frame *f)
 {
-    if (conn_route(nic, f))
-        conn_say(nic, &(struct conn_to){f->peer, f->h->src_port, f->h->src_vi, f->c.key}, WIRE_NOMATCH, 0, 0,
-                 &(struct wire_connect){.request = f->c.request});
+    conn_say_in_passing(nic, f, WIRE_NOMATCH, 0, &(struct wire_connect){.request = f->c.request});
 }
 
 int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f)

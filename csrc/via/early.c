@@ -85,6 +85,7 @@ static void put_group(struct via_nic *nic, struct via_early_group *g)
     g->next = nic->early_free;
     g->used_at = nic->now;
     nic->early_free = g;
+    via_timer(nic, nic->now + VK_SECOND); /* trimmed even if no connection is left */
 }
 
 /* Room for this frame; 0 if there is none. */

@@ -30,10 +30,13 @@
 #define VIA_MAX_QUEUE 1024 /* descriptors per work queue; a power of two */
 #define VIA_MAX_SEGMENTS 252
 #define VIA_MAX_TRANSFER (64ul << 20)
-#define VIA_BATCH 45   /* frames built at once: a super-frame at MTU 1500 */
-#define VIA_FLIGHT 256 /* link sends a VI may have unacknowledged, at most; a power of two */
 #define VIA_ASKS \
     16 /* parts of RDMA reads that a VI may have outstanding, and another's that may wait for its answers */
+#define VIA_BATCH 45          /* frames built at once: a super-frame at MTU 1500 */
+#define VIA_MAX_DEFERRED 4096 /* control frames that wait for room on the link: one per VI */
+#define VIA_MAX_CONNS 1024    /* connection requests of a NIC that are remembered after their answer */
+#define VIA_FLIGHT 256        /* link sends a VI may have unacknowledged, at most; a power of two */
+#define VIA_MAX_AHEAD 16384   /* a sender is no further ahead: VIA_FLIGHT link sends of VIA_BATCH frames */
 #define VIA_EARLY_FRAMES 4032 /* a receiver keeps no frame that is further ahead of what it waits for */
 #define VIA_RDMA_READ_LEVELS (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 #define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
@@ -369,6 +372,7 @@ struct via_nic {
     int lossy;                  /* it is there: new connections do not rely on the link's losing nothing */
     int deaf;                   /* what arrives is dropped: set only while the decorator polls */
     struct link_flat *deferred; /* control frames that the link could not take */
+    uint32_t n_deferred;
 
     uint64_t counters[VIAKIT_N_COUNTERS];
 };
@@ -581,7 +585,16 @@ void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immedi
 /* Any frame to any peer. What link send returns. */
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n);
 void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind);
-/* Keeps a copy of a frame that must not be lost for want of room; via_drive sends it. */
+/* The way back to somebody who gets one answer and is forgotten: strangers can come from any number of addresses. The peer is good for
+ * one frame that is sent at once, not kept. */
+static inline int via_route_in_passing(struct via_nic *nic, const uint8_t address[6], uint16_t port,
+                                       struct link_peer **peer)
+{
+    return (nic->ops->passing ? nic->ops->passing : nic->ops->route)(nic->link, address, port, peer);
+}
+
+/* Keeps a copy of a frame that must not be lost for want of room; via_drive sends it. Where more of them wait than any peer needs that takes its
+ * frames, it is dropped, and counted. */
 void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f);
 void via_send_deferred(struct via_nic *nic);
 void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer);

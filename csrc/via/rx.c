@@ -334,6 +334,10 @@ static void gap_unreliable(struct via_vi *vi)
 /* Selective repeat: the frame is kept, and the peer is told when there is a new gap, or when it asks. */
 static void early_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
+    if (h->psn - vi->expected_psn >= VIA_MAX_AHEAD) { /* further than any window reaches: not even worth an answer */
+        VI_COUNT(vi, dropped_out_of_order, 1);
+        return;
+    }
     if (!vi->has_gap) {
         vi->has_gap = 1;
         vi->rx_source = 0; /* whole_message() does not look for frames that are kept */
@@ -441,7 +445,7 @@ static void stranger(struct via_nic *nic, const uint8_t from[6], struct link_pee
     NIC_COUNT(nic, dropped_stranger, 1);
     if (kind != WIRE_SEND && kind != WIRE_WRITE && kind != WIRE_PROBE && kind != WIRE_READ)
         return;
-    if (peer == NULL && nic->ops->route(nic->link, from, h->src_port, &peer) != 0)
+    if (peer == NULL && via_route_in_passing(nic, from, h->src_port, &peer) != 0)
         return;
     struct link_frame f;
     via_frame_init(nic, &f, WIRE_RESET);
@@ -451,13 +455,21 @@ static void stranger(struct via_nic *nic, const uint8_t from[6], struct link_pee
     via_link_send(nic, peer, &f, 1);
 }
 
-/* The VI a frame is for, if the frame proves that it belongs to its connection. */
-static struct via_vi *addressee(struct via_nic *nic, const struct wire_header *h)
+/* Does the frame come from the VI that this one is connected with? from may be NULL: then the station was looked at already. */
+static int from_its_peer(const struct via_vi *vi, const struct wire_header *h, const uint8_t from[6])
+{
+    return h->src_port == vi->peer_port && h->src_vi == vi->peer_vi &&
+           (from == NULL || memcmp(from, vi->peer_address, 6) == 0);
+}
+
+/* The VI a frame is for, if the frame proves that it belongs to its connection: by the key, and by its source, without which a key
+ * would be all that somebody has to guess. While a connection is being made the peer is not known yet; the key is. */
+static struct via_vi *addressee(struct via_nic *nic, const struct wire_header *h, const uint8_t from[6])
 {
     struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
     if (vk_unlikely(vi == NULL || vi->key != h->key || vi->state == VIP_STATE_IDLE))
         return NULL;
-    return vi;
+    return vi->state == VIP_STATE_CONNECT_PENDING || from_its_peer(vi, h, from) ? vi : NULL;
 }
 
 /* Frames to a VI that is not CONNECTED: in ERROR the sender is told (again) why; while pending the sender is ahead of us. */
@@ -468,6 +480,15 @@ static void not_connected(struct via_vi *vi, const struct wire_header *h)
         kind == WIRE_RESET)
         return;
     via_send_control(vi, WIRE_ERROR, vi->error_psn, vi->error_status);
+}
+
+/* What ends a connection has to know more of it than its key: it carries an acknowledgement, as all frames do, and who guesses that of a
+ * reliable connection finds one in 65536, of an unreliable one, whose peer may have missed any number of frames, one in 256. A peer on the same
+ * host can end the connection in easier ways. */
+static int knows_where_we_are(const struct via_vi *vi, uint32_t ack)
+{
+    uint32_t behind = vi->high_psn - ack, most = vi->reliable ? 1u << 16 : 1u << 24;
+    return vi->lossless || behind <= most + (vi->reliable ? vi->high_psn - vi->una_psn : 0);
 }
 
 static void control_frame(struct via_vi *vi, const struct wire_header *h, int kind, const uint8_t *payload)
@@ -489,10 +510,13 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
         via_send_ack(vi);
         break;
     case WIRE_ERROR:
-        via_remote_error(vi, h->psn, h->immediate);
-        break;
     case WIRE_DISCONNECT:
-        via_break(vi, 1);
+        if (!knows_where_we_are(vi, h->ack))
+            NIC_COUNT(vi->nic, dropped_stranger, 1);
+        else if (kind == WIRE_ERROR)
+            via_remote_error(vi, h->psn, h->immediate);
+        else
+            via_break(vi, 1);
         break;
     case WIRE_READ:
         via_read_frame(vi, h, payload);
@@ -509,13 +533,14 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
     if (vk_unlikely(kind == WIRE_RESET)) {
         /* It cannot know our key; it proves itself by the one that we used. */
         struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
-        if (vi && vi->state == VIP_STATE_CONNECTED && vi->peer_key == h->immediate)
+        if (vi && vi->state == VIP_STATE_CONNECTED && vi->peer_key == h->immediate && h->src_port == vi->peer_port &&
+            memcmp(from, vi->peer_address, 6) == 0)
             via_break(vi, 1);
         else
             NIC_COUNT(nic, dropped_stranger, 1);
         return;
     }
-    struct via_vi *vi = addressee(nic, h);
+    struct via_vi *vi = addressee(nic, h, from);
     if (vk_unlikely(vi == NULL)) {
         stranger(nic, from, peer, h);
         return;
@@ -686,7 +711,7 @@ void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *
 
 void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size_t len)
 {
-    struct via_vi *vi = last->dst_port == nic->limits.port ? addressee(nic, last) : NULL;
+    struct via_vi *vi = last->dst_port == nic->limits.port ? addressee(nic, last, NULL) : NULL;
     int kind = last->version_kind & 15;
     if (nic->deaf || vi == NULL || vi->state != VIP_STATE_CONNECTED || vi->expected_psn != last->psn + 1 ||
         vi->rx_skip || vi->rx_active != kind || kind == WIRE_READ)

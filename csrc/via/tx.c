@@ -154,9 +154,12 @@ void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immedi
 
 void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f)
 {
-    struct link_flat *flat = link_flatten(peer, f), **end = &nic->deferred;
-    if (flat == NULL)
-        return; /* as if the link had lost it */
+    struct link_flat *flat = nic->n_deferred < VIA_MAX_DEFERRED ? link_flatten(peer, f) : NULL, **end = &nic->deferred;
+    if (flat == NULL) { /* as if the link had lost it: somebody makes us answer and does not read */
+        NIC_COUNT(nic, dropped_backlog, 1);
+        return;
+    }
+    nic->n_deferred++;
     while (*end)
         end = &(*end)->next;
     *end = flat;
@@ -182,6 +185,7 @@ void via_send_deferred(struct via_nic *nic)
         }
         NIC_COUNT(nic, frames_sent, 1);
         *p = flat->next;
+        nic->n_deferred--;
         free(flat);
     }
 }
@@ -196,6 +200,7 @@ void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer)
             continue;
         }
         *p = flat->next;
+        nic->n_deferred--;
         free(flat);
     }
 }

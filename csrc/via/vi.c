@@ -233,6 +233,8 @@ static void free_vi(struct via_vi *vi)
     struct via_nic *nic = vi->nic;
     if (vi->on_ack_list)
         remove_from(&nic->ack_list, vi, offsetof(struct via_vi, ack_next));
+    if (vi->on_answer_list)
+        remove_from(&nic->answer_list, vi, offsetof(struct via_vi, answer_next));
     if (vi->on_stall_list)
         remove_from(&nic->stall_list, vi, offsetof(struct via_vi, stall_next));
     if (vi->on_answer_list)
