@@ -138,11 +138,11 @@ void vc_cache_put(struct vc_port *port, struct vc_region *r)
 void vc_cache_forget(struct vc_port *port, const void *buf, size_t len)
 {
     struct vc_cache *c = &port->cache;
-    const char *from = buf, *to = from + len;
+    uintptr_t from = (uintptr_t)buf, to = len > UINTPTR_MAX - from ? UINTPTR_MAX : from + len;
     for (uint32_t i = 0; i <= c->mask; i++)
         for (struct vc_region *r = c->buckets[i], *next; r; r = next) {
             next = r->chain;
-            if (r->buf >= to || r->buf + r->len <= from)
+            if ((uintptr_t)r->buf >= to || (uintptr_t)r->buf + r->len <= from)
                 continue;
             r->stale = 1;
             if (r->users == 0) {
