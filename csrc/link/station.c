@@ -2,10 +2,16 @@
 #include "station.h"
 
 #include <errno.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
+#include <netinet/tcp.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
 {
@@ -43,7 +49,17 @@ static int known(const uint16_t *ports, int n, unsigned port)
     return 0;
 }
 
-int station_ports(const char *prefix, uint16_t *ports, int max)
+/* The port in "PREFIX/PORT", or -1 if this is another name. */
+static int port_in(const char *name, const char *prefix, size_t prefix_len)
+{
+    unsigned port;
+    if (strncmp(name, prefix, prefix_len) != 0 || name[prefix_len] != '/' ||
+        sscanf(name + prefix_len + 1, "%u", &port) != 1 || port > 65535)
+        return -1;
+    return (int)port;
+}
+
+static int ports_from_text(const char *prefix, uint16_t *ports, int max)
 {
     char line[512];
     size_t len = strlen(prefix);
@@ -52,12 +68,80 @@ int station_ports(const char *prefix, uint16_t *ports, int max)
     if (f == NULL)
         return 0;
     while (n < max && fgets(line, sizeof line, f)) {
-        unsigned port;
         const char *name = strchr(line, '@');
-        if (name && strncmp(name + 1, prefix, len) == 0 && name[1 + len] == '/' &&
-            sscanf(name + len + 2, "%u", &port) == 1 && port <= 65535 && !known(ports, n, port))
+        int port = name ? port_in(name + 1, prefix, len) : -1;
+        if (port >= 0 && !known(ports, n, (unsigned)port))
             ports[n++] = (uint16_t)port;
     }
     fclose(f);
     return n;
+}
+
+/* The name in a socket's entry of a dump, without the zero that makes it abstract; 0 if it has none. */
+static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_un *)0)->sun_path)])
+{
+    const struct rtattr *a =
+        (const struct rtattr *)(const void *)((const char *)NLMSG_DATA(h) + sizeof(struct unix_diag_msg));
+    int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(struct unix_diag_msg));
+    for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) {
+        size_t len = RTA_PAYLOAD(a);
+        const char *bytes = RTA_DATA(a);
+        if (a->rta_type != UNIX_DIAG_NAME || len < 2 || len > sizeof(((struct sockaddr_un *)0)->sun_path) || bytes[0])
+            continue;
+        memcpy(name, bytes + 1, len - 1);
+        name[len - 1] = 0;
+        return 1;
+    }
+    return 0;
+}
+
+/* Asks the kernel for all sockets but connected ones: where 64 NICs know one another those are thousands, and the text
+ * above takes milliseconds. -1: this kernel cannot be asked so. */
+static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
+{
+    struct {
+        struct nlmsghdr h;
+        struct unix_diag_req r;
+    } request = {
+        .h = {.nlmsg_len = sizeof request,
+              .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+              .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+        .r = {.sdiag_family = AF_UNIX, .udiag_states = ~(1u << TCP_ESTABLISHED), .udiag_show = UDIAG_SHOW_NAME},
+    };
+    union {
+        struct nlmsghdr h;
+        char bytes[16384];
+    } answer;
+    char name[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    size_t len = strlen(prefix);
+    int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), n = 0, done = s < 0 ? -1 : 0;
+    if (s >= 0 && send(s, &request, sizeof request, 0) != (ssize_t)sizeof request)
+        done = -1;
+    while (done == 0) {
+        ssize_t got = recv(s, &answer, sizeof answer, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            done = -1;
+        for (struct nlmsghdr *h = &answer.h; done == 0 && NLMSG_OK(h, got); h = NLMSG_NEXT(h, got)) {
+            if (h->nlmsg_type == NLMSG_DONE)
+                done = 1;
+            else if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY)
+                done = -1;
+            else if (name_of(h, name)) {
+                int port = port_in(name, prefix, len);
+                if (port >= 0 && n < max && !known(ports, n, (unsigned)port))
+                    ports[n++] = (uint16_t)port;
+            }
+        }
+    }
+    if (s >= 0)
+        close(s);
+    return done == 1 ? n : -1;
+}
+
+int station_ports(const char *prefix, uint16_t *ports, int max)
+{
+    int n = ports_from_kernel(prefix, ports, max);
+    return n >= 0 ? n : ports_from_text(prefix, ports, max);
 }

@@ -167,7 +167,8 @@ static void measure(msg_world **world, int rank, int n_ranks)
     memset(shared, 1, 2 * MOST);
     raw_open(&raw, rank);
     if (rank == 0)
-        printf("%9s %12s %12s %12s   %s\n", "bytes", "VIA us", "messages us", "own memory", "difference, VIA/messages, VIA/own");
+        printf("%9s %12s %12s %12s   %s\n", "bytes", "VIA us", "messages us", "own memory",
+               "difference, VIA/messages, VIA/own");
     for (size_t k = 0; k < sizeof lens / sizeof *lens; k++) {
         static double t[WAYS][1001];
         int n = lens[k] <= 1024 ? 500 : lens[k] <= 65536 ? 100 : 4;

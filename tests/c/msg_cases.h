@@ -32,6 +32,8 @@
     X(put, 3, NULL, ON_VIA)                          \
     X(cache, 2, "cache_entries=4", ON_VIA)           \
     X(storm, 8, NULL, ON_ALL)                        \
+    X(many, 64, NULL, ON_SHM | ON_TCP)               \
+    X(giant, 2, NULL, ON_ALL)                        \
     X(hosts_ring, 4, NULL, ON_SHM | ON_TCP)          \
     X(death, 4, NULL, ON_SHM | ON_TCP)               \
     X(death_long, 3, NULL, ON_SHM | ON_TCP)          \

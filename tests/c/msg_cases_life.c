@@ -242,6 +242,39 @@ void case_storm(msg_world **world, int rank, int n_ranks)
     free(out);
 }
 
+/* More ranks than anybody has cores: they start, meet in a dissemination barrier many times, and part. */
+void case_many(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    for (int round = 0; round < 10; round++)
+        for (int step = 1; step < n_ranks; step *= 2) {
+            int v = -1;
+            OK(msg_sendrecv(w, 1, &round, sizeof round, (rank + step) % n_ranks, step, &v, sizeof v,
+                            (rank + n_ranks - step) % n_ranks, step, NULL));
+            CHECK_EQ(v, round);
+        }
+}
+
+/* A message longer than MaxTransferSize, in pieces. The long form: 1 GiB. */
+void case_giant(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    size_t len = getenv("VIAKIT_LONG_TESTS") ? (size_t)1 << 30 : ((size_t)64 << 20) + 4097;
+    char *buf = malloc(len);
+    msg_status s;
+    (void)n_ranks;
+    CHECK(buf != NULL);
+    if (rank == 0) {
+        job_fill(buf, len, 1);
+        OK(msg_send(w, 1, buf, len, 1, 1, MSG_STANDARD));
+    } else {
+        OK(msg_recv(w, 1, buf, len, 0, 1, &s));
+        CHECK_EQ(s.len, len);
+        CHECK(job_holds(buf, len, 1));
+    }
+    free(buf);
+}
+
 /* Ranks that are told to be on two hosts reach each other by two NICs. */
 void case_hosts_ring(msg_world **world, int rank, int n_ranks)
 {

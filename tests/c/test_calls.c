@@ -146,7 +146,7 @@ static void test_resize(void)
     CHECK_OK(VipResizeCQ(cq, 1000));
     for (int i = 6; i < 10; i++)
         CHECK_OK(VipPostSend(vi, descriptor(&o, i, o.mh), o.mh)); /* more than the old ring could hold */
-    for (int i = 0; i < 9; i++) { /* in order */
+    for (int i = 0; i < 9; i++) {                                 /* in order */
         CHECK_OK(VipCQDone(cq, &from, &recv));
         CHECK(from == vi);
         CHECK_EQ(recv, i == 4);
@@ -204,9 +204,10 @@ static void expect_no_device(const char *name, const char *part_of_reason)
 static void test_devices(void)
 {
     /* Notes for the implementer, 2: names that programs have built in. */
-    static const char *const table[][2] = {{"/dev/clanvi0", "shm:0"}, {"nic0", "shm:0"},        {"VINIC", "shm:0"},
-                                           {"VINIC0", "shm:0"},       {"/dev/via_lo", "shm:lo"}, {"/etc/via_lo", "shm:lo"},
-                                           {"shm7", "shm:7"},         {"loop3", "loop:3"},       {"nic12", "shm:12"}};
+    static const char *const table[][2] = {
+        {"/dev/clanvi0", "shm:0"}, {"nic0", "shm:0"},         {"VINIC", "shm:0"},
+        {"VINIC0", "shm:0"},       {"/dev/via_lo", "shm:lo"}, {"/etc/via_lo", "shm:lo"},
+        {"shm7", "shm:7"},         {"loop3", "loop:3"},       {"nic12", "shm:12"}};
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         expect_device(table[i][0], table[i][1]);
     expect_no_device("nic", "no device 'nic'");
@@ -221,8 +222,10 @@ static void test_devices(void)
     setenv("VIAKIT_DEVICES", "nic0", 1);
     expect_no_device("loop", "'nic0' is not NAME=VALUE");
     unsetenv("VIAKIT_DEVICES");
-    setenv("VIAKIT_CONFIG", write_file("viakit.conf", "# ours\n\ndevice nic0 = loop:file # as always\n"
-                                                      "device wrong = tin\nhost anna = 02:00:00:00:00:aa\n"), 1);
+    setenv("VIAKIT_CONFIG",
+           write_file("viakit.conf", "# ours\n\ndevice nic0 = loop:file # as always\n"
+                                     "device wrong = tin\nhost anna = 02:00:00:00:00:aa\n"),
+           1);
     expect_device("nic0", "loop:file");
     expect_no_device("wrong", "viakit.conf:4");
     setenv("VIAKIT_CONFIG", write_file("bad.conf", "device nic0 = loop\nnonsense\n"), 1);
