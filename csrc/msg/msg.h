@@ -248,9 +248,10 @@ typedef struct {
 /* Lets all ranks write into [buf, buf+len) until it is hidden again. MSG_ERR_NOT_SUPPORTED on channels without RDMA. */
 int msg_expose(msg_world *world, void *buf, size_t len, msg_exposed *exposed);
 int msg_hide(msg_world *world, const msg_exposed *exposed);
-/* Writes len bytes to target at offset of a range that it has exposed; it need not call anything and sees the last word last. Writes and messages to
- * one rank arrive in the order in which they were started. Complete (buf reusable) like a send. request NULL: buf may be reused at once for
- * len <= MSG_PUT_SHORT; longer ones need a request. */
+/* Writes len bytes to target at offset of a range that it has exposed. The target sees the last word last, and need not call anything if it is
+ * on another host, or if the range is memory from msg_alloc; otherwise it should call msg_progress now and then while it waits. Writes and
+ * messages to one rank arrive in the order in which they were started. Complete (buf reusable) like a send. request NULL: buf may be
+ * reused at once, for len <= MSG_PUT_SHORT; longer ones need a request. */
 #define MSG_PUT_SHORT 256
 int msg_put(msg_world *world, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **request);

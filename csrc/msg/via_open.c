@@ -284,6 +284,18 @@ static int connect_ranks(msg_world *w, const msg_options *o, const struct addres
     return 0;
 }
 
+/* Connections on shm are ready for direct writes when both sides have shown each other their memory, which may come a little later
+ * than the first frame. Without a thread of the NIC's it is our polling that takes notice: a look that finds nothing does. */
+static void take_notice(const msg_world *w)
+{
+    const struct vc_world *v = w->at;
+    for (int idle = 0, n = 0; v->ports[0] && idle < 4 + w->n_local / 8;) {
+        if (viakit_poll(v->ports[0]->nic, &n) != VIP_SUCCESS)
+            return;
+        idle += n == 0;
+    }
+}
+
 /* Everything that concerns only ourselves. */
 static int open_ports(msg_world *w, const msg_options *o)
 {
@@ -330,6 +342,8 @@ int vc_open(msg_world *w, const msg_options *o)
     code = code ? code : gathered;
     if (code == 0)
         code = connect_ranks(w, o, cards);
+    if (code == 0)
+        take_notice(w);
     free(cards);
     if (code)
         vc_close(w);
