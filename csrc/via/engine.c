@@ -306,8 +306,11 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
     nic->listeners--;
     if (nic->n_waiting && nic->sleeper == 0)
         via_wake_waiters(nic); /* one of them takes our place on the descriptor */
-    if (vk_load_relaxed(&nic->thread_dozing) && nic->n_waiting == 0)
-        via_kick_thread(nic);
+    if (nic->n_waiting == 0) {
+        vk_fence_full(); /* n_waiting before our look at thread_dozing; the thread does the reverse */
+        if (vk_load_relaxed(&nic->thread_dozing))
+            via_kick_thread(nic);
+    }
     return code;
 }
 
@@ -389,6 +392,11 @@ static void *thread_main(void *argument)
         } else
             slept_since = 0;
         vk_store_relaxed(&nic->thread_dozing, tick == DOZE);
+        if (tick == DOZE) {
+            vk_fence_full(); /* thread_dozing before our look at n_waiting: one of the two sees the other */
+            if (vk_load_relaxed(&nic->n_waiting) == 0)
+                tick = TICK; /* the call that we leave the NIC to has just ended */
+        }
         control = sleep_on(nic, nic->wake_fd, 0, tick);
         vk_store_relaxed(&nic->thread_dozing, 0);
         if (tick < TICK_LONGEST)

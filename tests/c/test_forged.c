@@ -1,0 +1,240 @@
+/*
+ * test_forged.c - frames that somebody made by hand: test_forged LINK [CASE...], on eth links that take plain frames.
+ *
+ * B listens to the wire with a socket of its own, so it learns A's key from A's connection request as anybody in between could, and sends A
+ * frames that no NIC would send. A drops and counts them, and goes on.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <sys/socket.h>
+
+#include "base/crc32c.h"
+#include "harness.h"
+#include "link/wire.h"
+
+static int open_wire(void)
+{
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, htons(WIRE_ETHERTYPE));
+    CHECK(fd >= 0);
+    return fd;
+}
+
+/* From B's interface to A's, with a checksum that is right. */
+static void forge(side *s, int fd, struct wire_header h, const void *payload, size_t len)
+{
+    uint8_t frame[sizeof(struct ether_header) + sizeof(h) + 2048];
+    struct ether_header ether;
+    struct sockaddr_ll to;
+    CHECK(len <= 2048);
+    memcpy(ether.ether_dhost, s->peer_host, 6);
+    memcpy(ether.ether_shost, s->attr.LocalNicAddress, 6);
+    ether.ether_type = htons(WIRE_ETHERTYPE);
+    h.version_kind = wire_version_kind(h.version_kind);
+    h.flags |= WIRE_FLAG_CRC;
+    h.len = (uint16_t)len;
+    h.crc = 0;
+    h.crc = vk_crc32c(vk_crc32c(0, &h, sizeof(h)), payload, len);
+    memcpy(frame, &ether, sizeof(ether));
+    memcpy(frame + sizeof(ether), &h, sizeof(h));
+    memcpy(frame + sizeof(ether) + sizeof(h), payload, len);
+    memset(&to, 0, sizeof(to));
+    to.sll_family = AF_PACKET;
+    to.sll_ifindex = (int)if_nametoindex("eth0");
+    to.sll_halen = 6;
+    memcpy(to.sll_addr, s->peer_host, 6);
+    len += sizeof(ether) + sizeof(h);
+    CHECK_EQ(sendto(fd, frame, len, 0, (struct sockaddr *)(void *)&to, sizeof(to)), len);
+}
+
+/* The next frame of that kind on the wire, and its connection block if it is long enough for one. */
+static struct wire_header listen_for(int fd, int kind, struct wire_connect *block)
+{
+    uint8_t frame[2048];
+    struct wire_header h;
+    double end = check_now() + CHECK_WAIT_S;
+    for (;;) {
+        ssize_t n = recv(fd, frame, sizeof(frame), 0);
+        if (n < 0) {
+            CHECK(check_now() < end);
+            sched_yield();
+            continue;
+        }
+        if (n < (ssize_t)(sizeof(struct ether_header) + sizeof(h) + sizeof(*block)))
+            continue;
+        memcpy(&h, frame + sizeof(struct ether_header), sizeof(h));
+        memcpy(block, frame + sizeof(struct ether_header) + sizeof(h), sizeof(*block));
+        if ((h.version_kind & 15) == kind)
+            return h;
+    }
+}
+
+/* As SIDE_SYNC, but B's NIC is not driven meanwhile. */
+static void side_sync_blind(side *s, int tag)
+{
+    s->options.no_thread = 0; /* as if the NIC had a thread that does it */
+    SIDE_SYNC(s, tag);
+    s->options.no_thread = 1;
+}
+
+/* ---- forged_accept: an acceptance that names frames without room for data, is cut short, or is for somebody else */
+
+static void forged_accept_a(side *s)
+{
+    endpoint e;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_malformed);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    make_address(&local, s->attr.LocalNicAddress, "forged", 6);
+    make_address(&remote, s->peer_host, "forged", 6);
+    SIDE_SYNC(s, 1);
+    CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_REJECT);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    CHECK(nic_counter(s, VIAKIT_COUNTER_dropped_malformed) >= before + 3);
+    SIDE_SYNC(s, 2);
+    endpoint_close(&e);
+}
+
+/* B's NIC has no thread, and nobody drives it: what A asks only the forger hears. */
+static void forged_accept_b(side *s)
+{
+    int fd = open_wire();
+    struct wire_connect c;
+    struct wire_header h;
+    uint32_t key;
+    side_sync_blind(s, 1);
+    h = listen_for(fd, WIRE_REQUEST, &c);
+    key = c.key;
+    h = (struct wire_header){.version_kind = WIRE_ACCEPT,
+                             .dst_port = h.src_port,
+                             .dst_vi = h.src_vi,
+                             .src_port = 5,
+                             .src_vi = 6,
+                             .key = key};
+    c.key = 4711;
+    c.max_payload = 0;
+    forge(s, fd, h, &c, sizeof(c));
+    c.max_payload = WIRE_LEAST_PAYLOAD - 1;
+    forge(s, fd, h, &c, sizeof(c));
+    c.max_payload = 1000;
+    forge(s, fd, h, &c, sizeof(c) - 1);
+    h.key = key + 1;
+    forge(s, fd, h, &c, sizeof(c));
+    h.key = key;
+    c.request++;
+    forge(s, fd, h, &c, sizeof(c));
+    c.request--;
+    h.version_kind = WIRE_REJECT;
+    forge(s, fd, h, &c, sizeof(c));
+    side_sync_blind(s, 2);
+    close(fd);
+}
+
+/* ---- forged_lists: what a receiver claims to have and to miss is checked against what is in flight
+ *
+ * A sends to B, which says nothing (its NIC is not driven), so that much is in flight while the forger speaks. */
+
+#define IN_FLIGHT 40
+
+static void forged_lists_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[IN_FLIGHT + 1];
+    uint64_t malformed, repeated;
+    viakit_vi_info info;
+    double end = check_now() + CHECK_WAIT_S;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 262144);
+    for (int i = 0; i <= IN_FLIGHT; i++)
+        prep_send(&e, d[i] = descriptor(&e, 1), buffer(&e, 100), 100);
+    SIDE_SYNC(s, 0); /* the forger listens */
+    endpoint_connect(&e, "lists");
+    SIDE_SYNC(s, 1);
+    malformed = nic_counter(s, VIAKIT_COUNTER_dropped_malformed);
+    repeated = nic_counter(s, VIAKIT_COUNTER_frames_retransmitted);
+    for (int i = 0; i < IN_FLIGHT; i++)
+        post_send(&e, d[i]);
+    SIDE_SYNC(s, 2);
+    SIDE_SYNC(s, 3); /* everything was forged */
+    while (nic_counter(s, VIAKIT_COUNTER_naks_received) < 8) {
+        CHECK(check_now() < end);
+        CHECK_OK(viakit_poll(s->nic, NULL));
+    }
+    CHECK_OK(viakit_query_vi(e.vi, &info));
+    CHECK_EQ(info.frames_in_flight, IN_FLIGHT);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_malformed) - malformed, 6);
+    /* Two lists were plausible, and the same: what they name was sent again, once. */
+    CHECK(nic_counter(s, VIAKIT_COUNTER_frames_retransmitted) - repeated >= 10);
+    CHECK(nic_counter(s, VIAKIT_COUNTER_frames_retransmitted) - repeated <=
+          10 + nic_counter(s, VIAKIT_COUNTER_tail_probes) + IN_FLIGHT * nic_counter(s, VIAKIT_COUNTER_timeouts));
+    SIDE_SYNC(s, 4);
+    for (int i = 0; i < IN_FLIGHT; i++)
+        reap_send(&e, d[i], VIP_STATUS_OP_SEND);
+    post_send(&e, d[IN_FLIGHT]);
+    reap_send(&e, d[IN_FLIGHT], VIP_STATUS_OP_SEND);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void forged_lists_b(side *s)
+{
+    static const struct {
+        struct wire_run runs[3];
+        size_t len;
+        uint32_t ahead; /* of what is unacknowledged */
+    } lists[] = {
+        {{{65535, 65535}}, 4, 0},          /* more than is in flight */
+        {{{1, IN_FLIGHT}}, 4, 0},          /* by one */
+        {{{0, 0}, {0, 0}, {0, 0}}, 12, 0}, /* says nothing at all */
+        {{{1, 1}, {1, 1}}, 7, 0},          /* cut */
+        {{{1, 1}}, 4, 0x80000000u},        /* acknowledges what was never sent */
+        {{{1, 1}}, 1, 0},
+        {{{5, 5}, {5, 1}}, 8, 0}, /* plausible, and a lie */
+        {{{5, 5}, {5, 1}}, 8, 0},
+    };
+    endpoint e;
+    VIP_DESCRIPTOR *d[IN_FLIGHT + 1];
+    struct wire_connect c;
+    struct wire_header h;
+    uint32_t first;
+    int fd = open_wire();
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 262144);
+    for (int i = 0; i <= IN_FLIGHT; i++)
+        post_recv(&e, d[i] = prep_recv(&e, descriptor(&e, 1), buffer(&e, 100), 100));
+    SIDE_SYNC(s, 0);
+    endpoint_connect(&e, "lists");
+    h = listen_for(fd, WIRE_REQUEST, &c);
+    first = c.first_psn;
+    side_sync_blind(s, 1);
+    h = (struct wire_header){
+        .version_kind = WIRE_NAK, .dst_port = h.src_port, .dst_vi = h.src_vi, .src_port = h.dst_port, .key = c.key};
+    side_sync_blind(s, 2);
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        h.ack = first + lists[i].ahead;
+        forge(s, fd, h, lists[i].runs, lists[i].len);
+    }
+    side_sync_blind(s, 3);
+    side_sync_blind(s, 4);
+    close(fd);
+    for (int i = 0; i <= IN_FLIGHT; i++)
+        reap_recv(&e, d[i], VIP_STATUS_OP_RECEIVE);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void slow(viakit_nic_options *o)
+{
+    o->rto_us = 400000;
+}
+
+static const test_case cases[] = {
+    {"forged_accept", forged_accept_a, forged_accept_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
+    {"forged_lists", forged_lists_a, forged_lists_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, slow},
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
