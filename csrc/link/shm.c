@@ -263,8 +263,8 @@ static void *mapped(const struct link_peer *peer, uint64_t address, uint64_t len
 
 static int shm_reach(struct link *link, struct link_peer *peer, const void *address, size_t len)
 {
-    uint64_t offset = (uint64_t)(uintptr_t)address - link->station->arena_address;
-    if (!link->no_map && offset <= link->station->arena_len && len <= link->station->arena_len - offset)
+    uint64_t offset = (uint64_t)(uintptr_t)address - link->arena_address;
+    if (!link->no_map && offset <= link->arena_len && len <= link->arena_len - offset)
         return 1;
     return !link->no_cma && vk_load_relaxed(&peer->tx->can_fetch) ? 2 : 0;
 }
@@ -412,28 +412,28 @@ static int shm_alloc(struct link *link, size_t len, void **address)
     struct shm_allocation **p = &link->allocations, *a;
     for (; *p && (*p)->offset - at < want; p = &(*p)->next)
         at = (*p)->offset + (*p)->len;
-    if (want < len || at + want > link->station->arena_len)
+    if (want < len || at + want > link->arena_len)
         return -ENOMEM;
     a = malloc(sizeof *a);
     if (a == NULL)
         return -ENOMEM;
     *a = (struct shm_allocation){*p, at, want};
     *p = a;
-    *address = (void *)(uintptr_t)(link->station->arena_address + at);
+    *address = (void *)(uintptr_t)(link->arena_address + at);
     return 0;
 }
 
 static void give_back(struct link *link, const struct shm_allocation *a)
 {
     /* pages go, address space stays */
-    if (fallocate(link->segment_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  (off_t)(link->station->arena_offset + a->offset), (off_t)a->len) != 0)
-        memset((void *)(uintptr_t)(link->station->arena_address + a->offset), 0, a->len);
+    if (fallocate(link->segment_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(link->arena_offset + a->offset),
+                  (off_t)a->len) != 0)
+        memset((void *)(uintptr_t)(link->arena_address + a->offset), 0, a->len);
 }
 
 static int shm_free(struct link *link, void *address)
 {
-    uint64_t offset = (uint64_t)(uintptr_t)address - link->station->arena_address;
+    uint64_t offset = (uint64_t)(uintptr_t)address - link->arena_address;
     for (struct shm_allocation **p = &link->allocations; *p; p = &(*p)->next)
         if ((*p)->offset == offset) {
             struct shm_allocation *a = *p;
@@ -447,7 +447,7 @@ static int shm_free(struct link *link, void *address)
 
 static void *shm_region_table(struct link *link, size_t len)
 {
-    return SHM_TABLE_OFFSET + len <= link->station->arena_offset ? (char *)link->station + SHM_TABLE_OFFSET : NULL;
+    return SHM_TABLE_OFFSET + len <= link->arena_offset ? (char *)link->station + SHM_TABLE_OFFSET : NULL;
 }
 
 /* ---------------------------------------------------------------- opening and closing */
@@ -471,10 +471,13 @@ static int make_segment(struct link *link)
     fcntl(link->segment_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* no peer can pull it away */
     madvise(p, link->segment_len, MADV_DONTDUMP);
     link->station = p;
+    link->arena_offset = before;
+    link->arena_len = link->segment_len - before;
+    link->arena_address = (uint64_t)(uintptr_t)p + before;
     *link->station = (struct shm_station){.magic = SHM_MAGIC,
                                           .arena_offset = before,
-                                          .arena_len = link->segment_len - before,
-                                          .arena_address = (uint64_t)(uintptr_t)p + before,
+                                          .arena_len = link->arena_len,
+                                          .arena_address = link->arena_address,
                                           .needs_fence = via_membarrier_register() != 0};
     return 0;
 }

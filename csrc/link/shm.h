@@ -92,11 +92,13 @@ struct link {
     char name[48];
     int listener, epoll, event_fd, segment_fd;
     int no_map, no_cma, cma_seen;
-    struct shm_station *station; /* our segment */
+    struct shm_station *station; /* our segment: peers read it, and might write it; so what we rely on stands here */
+    uint64_t arena_offset, arena_len, arena_address;
     size_t segment_len;
     struct shm_allocation *allocations; /* sorted by offset */
     struct link_peer *peers;
     struct link_peer *arriving; /* called, but have not said HELLO */
+    uint32_t n_arriving;
     uint32_t n_lost;
 };
 

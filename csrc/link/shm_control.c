@@ -34,6 +34,8 @@ struct greeting {
     uint64_t probe_address; /* of a word that holds SHM_MAGIC in the sender's own memory */
 };
 
+#define MAX_ARRIVING 128 /* callers that have not said HELLO: each holds a descriptor of ours */
+
 static uint64_t probe_word = SHM_MAGIC;
 static const uint64_t nothing;
 
@@ -140,6 +142,19 @@ static int is_sealed(int fd)
 {
     int seals = fcntl(fd, F_GET_SEALS);
     return seals >= 0 && (seals & F_SEAL_SHRINK);
+}
+
+/* Ringing must not block us: the peer's doorbell has to be an eventfd, and one that says so when it is full. */
+static int is_doorbell(int fd)
+{
+    char path[32], what[32];
+    int flags = fcntl(fd, F_GETFL);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, what, sizeof what);
+    static const char eventfd_name[] = "anon_inode:[eventfd]";
+    return flags >= 0 && (flags & O_NONBLOCK) &&
+           (n < 0 /* no /proc here */ ||
+            (n == sizeof eventfd_name - 1 && memcmp(what, eventfd_name, sizeof eventfd_name - 1) == 0));
 }
 
 /* Maps the peer's segment. The descriptor is closed. */
@@ -298,7 +313,7 @@ void shm_receive_greeting(struct link_peer *peer)
     int got = peer->greeted ? 0 : read_greeting(peer->socket, &g, fds, 2);
     if (got == 1) {
         peer->event_fd = fds[0];
-        if (map_station(peer, fds[1]) != 0) {
+        if (map_station(peer, fds[1]) != 0 || !is_doorbell(fds[0])) {
             shm_drop_peer(peer);
             return;
         }
@@ -312,17 +327,18 @@ void shm_receive_greeting(struct link_peer *peer)
 /* Somebody calls. HELLO may still be on its way: the peer waits among the arriving. */
 static void answer_call(struct link *link, int s)
 {
-    struct link_peer *peer = same_user(s) ? new_peer(link, s, 0) : NULL;
+    struct link_peer *peer = same_user(s) && link->n_arriving < MAX_ARRIVING ? new_peer(link, s, 0) : NULL;
     if (peer == NULL) {
         close(s);
         return;
     }
+    if (watch(link, s, peer) != 0) {
+        discard(peer);
+        return;
+    }
     peer->next = link->arriving;
     link->arriving = peer;
-    if (watch(link, s, peer) != 0) {
-        link->arriving = peer->next;
-        discard(peer);
-    }
+    link->n_arriving++;
 }
 
 /* HELLO of an arriving peer, or its end. */
@@ -337,11 +353,13 @@ static void welcome(struct link *link, struct link_peer *peer)
     while (*p != peer)
         p = &(*p)->next;
     *p = peer->next;
+    link->n_arriving--;
     if (got == 1) {
         peer->port = (uint16_t)g.port;
         peer->event_fd = fds[1];
         int bad = map_rings(peer, fds[0]);
         bad |= map_station(peer, fds[2]); /* closes the descriptor either way */
+        bad |= !is_doorbell(fds[1]);
         if (!bad && send_greeting(peer, own, 2) == 0) {
             peer->greeted = 1;
             probe_cma(peer, g.probe_address);
@@ -357,6 +375,7 @@ void shm_drop_arriving(struct link *link)
     while (link->arriving) {
         struct link_peer *peer = link->arriving;
         link->arriving = peer->next;
+        link->n_arriving--;
         discard(peer);
     }
 }

@@ -43,18 +43,18 @@
 
 /* ---------------------------------------------------------------- registered memory (mem.c) */
 
-/* One entry of a NIC's region table. Lies in memory that peers of the same host can see where the link has such (shm): they
- * check rights here before they write directly, holding `users` meanwhile. */
+/* One entry of a NIC's region table. Where the link has memory that peers of the same host can see (shm), a copy of the table lies there
+ * (nic->published): they check rights in it before they write directly, holding `users` meanwhile. We never believe that copy: whoever can
+ * read it can write it as well, by mistake if by nothing else. */
 struct via_region {
     uint64_t address, len;
-    uint32_t handle; /* 0: free; else generation << 16 | index: changes with every registration */
-    uint32_t ptag;   /* number of the tag, 0 none */
-    uint32_t rights; /* VIA_RIGHT_* */
-    uint32_t users;  /* peers that are writing directly at this moment */
-    uint64_t reserved[2];
-    uint32_t generation; /* of the last handle given out for this index */
+    uint32_t handle;  /* 0: free; else generation << 16 | index: changes with every registration */
+    uint32_t ptag;    /* number of the tag, 0 none */
+    uint32_t rights;  /* VIA_RIGHT_* */
+    uint32_t users;   /* published: peers that are reading or writing directly at this moment */
+    uint32_t past[4]; /* generations of this index that were given out last: none of them comes again at once */
     uint32_t pinned;
-    uint32_t next_free, pad;
+    uint32_t next_free, pad[2];
 };
 _Static_assert(sizeof(struct via_region) == 64, "a region entry is a cache line");
 
@@ -320,7 +320,8 @@ struct via_nic {
     struct via_early_group *early_free; /* memory for early frames that no VI uses now */
     uint32_t n_early_groups;            /* that exist, used and free */
 
-    struct via_region *regions; /* [VIA_MAX_REGIONS] */
+    struct via_region *regions;   /* [VIA_MAX_REGIONS] */
+    struct via_region *published; /* what peers see of it; NULL: nothing */
     uint32_t region_free, region_touched, n_regions;
     uint32_t region_epoch; /* moves on when a region goes or changes: what was granted before must be checked again */
     struct via_allocation *allocations; /* by viakit_alloc, not freed yet */

@@ -2,8 +2,8 @@
  * Protection tags and registered memory.
  *
  * A region is a range of the process's memory with a tag and rights; its handle is generation << 16 | index, the generation
- * drawn at random when the NIC is opened and moved on at each registration, so that handles are hard to guess and old
- * ones stay invalid. The table lies where peers of the same host can look into it if the link has such memory; a peer
+ * drawn at random for each registration, so that handles cannot be guessed and old ones are of no use. Where the link has memory
+ * that peers of the same host can see, a copy of the table is published there; a peer
  * that writes directly (link place operation) announces itself in `users` first and then looks at `handle`; we take the
  * handle away first and then wait for `users` to be 0. One of the two always sees the other.
  *
@@ -15,10 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "conn.h"
 
 struct vk_pool via_ptag_pool = VK_POOL_INIT(struct via_ptag, 65536, number);
 uint32_t via_n_regions_live, via_n_allocations_live;
@@ -62,21 +61,39 @@ __attribute__((constructor)) static void begin(void)
 int via_mem_init(struct via_nic *nic)
 {
     size_t len = sizeof(struct via_region) * VIA_MAX_REGIONS;
-    void *table = NULL;
-    if (nic->ops->region_table)
-        table = nic->ops->region_table(nic->link, len);
-    if (table == NULL) {
-        table = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (table == MAP_FAILED)
-            return -ENOMEM;
-    }
+    void *table = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (table == MAP_FAILED)
+        return -ENOMEM;
     nic->regions = table;
     nic->region_touched = 1; /* index 0 stays unused: no handle is 0 */
-    uint32_t seed = 0;
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
-        seed = (uint32_t)vk_now();
-    nic->regions[0].generation = seed & 0xFFFF;
+    nic->published = nic->ops->region_table ? nic->ops->region_table(nic->link, len) : NULL;
     return 0;
+}
+
+/* A generation that nobody can guess and that none of the last few registrations of this index had. */
+static uint32_t new_generation(struct via_region *r)
+{
+    const uint32_t n = sizeof r->past / sizeof *r->past;
+    uint32_t g, i;
+    do {
+        g = conn_random() >> 16;
+        for (i = 0; i < n && r->past[i] != g; i++) {}
+    } while (g == 0 || i < n);
+    memmove(r->past + 1, r->past, sizeof r->past - sizeof *r->past);
+    return r->past[0] = g;
+}
+
+/* Shows the region to peers: the handle last, for who sees it may go by the rest. */
+static void publish(struct via_nic *nic, const struct via_region *r)
+{
+    if (nic->published == NULL)
+        return;
+    struct via_region *p = &nic->published[r - nic->regions];
+    p->address = r->address;
+    p->len = r->len;
+    p->ptag = r->ptag;
+    p->rights = r->rights;
+    vk_store_release(&p->handle, r->handle);
 }
 
 static void pages_of(uint64_t address, uint64_t len, uintptr_t *from, uintptr_t *to)
@@ -227,7 +244,6 @@ static struct via_region *new_region(struct via_nic *nic)
         nic->region_free = nic->regions[index].next_free;
     else if (nic->region_touched < VIA_MAX_REGIONS) {
         index = nic->region_touched;
-        nic->regions[index].generation = nic->regions[0].generation + index * 40503u; /* odd: spreads over 16 bits */
         vk_store_relaxed(&nic->region_touched, index + 1);
     } else
         return NULL;
@@ -274,9 +290,6 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
         r->len = len;
         r->ptag = ptag;
         r->rights = rights_of(attributes);
-        r->generation = (r->generation + 1) & 0xFFFF;
-        if (r->generation == 0)
-            r->generation = 1;
         if (!pin(r))
             NIC_COUNT(nic, pin_failures, 1);
         else
@@ -285,8 +298,8 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
         nic->n_regions++;
         __atomic_add_fetch(&via_n_regions_live, 1, __ATOMIC_RELAXED);
         ptag_use(nic, ptag, 1);
-        *out = r->generation << 16 | index;
-        vk_store_release(&r->handle, *out); /* a peer that sees the handle sees the rest */
+        *out = r->handle = new_generation(r) << 16 | index;
+        publish(nic, r);
     }
     via_leave(nic);
     return code;
@@ -302,20 +315,24 @@ static struct via_region *find_region(struct via_nic *nic, const void *address, 
     return (exact ? offset == 0 : offset < r->len) ? r : NULL;
 }
 
-/* Hides the region from peers, which reach it by its handle, and waits for those that write into it or read from it at this moment: a memcpy's
- * time, or until it is clear that they died in the middle. */
+/* Nobody reaches the region by its handle any more, and peers that write into it or read from it at this moment are waited for: a
+ * memcpy's time, or until it is clear that they died in the middle. */
 static void hide_region(struct via_nic *nic, struct via_region *r)
 {
     nic->region_epoch++;
-    vk_store_release(&r->handle, 0);
+    r->handle = 0;
+    if (nic->published == NULL)
+        return;
+    struct via_region *p = &nic->published[r - nic->regions];
+    vk_store_release(&p->handle, 0);
     vk_fence_full(); /* handle is gone before users is looked at */
     uint64_t give_up = 0;
-    while (vk_load_acquire(&r->users)) {
+    while (vk_load_acquire(&p->users)) {
         uint64_t now = vk_now();
         if (give_up == 0)
             give_up = now + VK_SECOND;
         if (now > give_up) {
-            vk_store_release(&r->users, 0);
+            vk_store_release(&p->users, 0);
             break;
         }
         sched_yield();
@@ -402,7 +419,8 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
         hide_region(nic, r);
         r->ptag = ptag;
         r->rights = rights_of(attributes);
-        vk_store_release(&r->handle, mem); /* a peer that sees the handle sees the rest */
+        r->handle = mem;
+        publish(nic, r);
     }
     via_leave(nic);
     return code;
@@ -423,8 +441,7 @@ void via_mem_fini(struct via_nic *nic)
             vk_pool_put(&via_ptag_pool, nic->ptags[i]);
             nic->ptags[i] = NULL;
         }
-    if (nic->ops->region_table == NULL)
-        munmap(nic->regions, sizeof(struct via_region) * VIA_MAX_REGIONS);
+    munmap(nic->regions, sizeof(struct via_region) * VIA_MAX_REGIONS);
 }
 
 /* ---------------------------------------------------------------- memory that peers can map (viakit.h) */
