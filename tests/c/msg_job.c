@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -105,7 +106,7 @@ int job_open(const char *policy, msg_world **world, char *error)
         snprintf(host, sizeof host, "host %d", me->rank % j->hosts);
         o.host = host;
         snprintf(device, sizeof device, "shm:test-net-%d", (int)(strcmp(j->link, "loop") ? getppid() : getpid()));
-        o.network_device = device;
+        o.network_device = strcmp(j->link, "eth") == 0 ? "eth:eth0" : device;
         if (strcmp(j->link, "tcp") == 0)
             o.address = "127.0.0.1";
     }
@@ -180,6 +181,8 @@ static void run_processes(const job *j, struct rank *ranks, int *sockets)
                 if (k != i)
                     close(ranks[k].socket);
             }
+            if (strcmp(j->link, "eth") == 0)
+                CHECK_EQ(setns(j->namespaces[i % 2], CLONE_NEWNET), 0);
             run_rank(&ranks[i]);
             CHECK_NOTHING_LEFT();
             exit(0);

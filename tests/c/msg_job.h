@@ -9,12 +9,13 @@
 #include "msg/policy.h"
 
 typedef struct {
-    const char *link; /* "shm", "loop", "tcp" */
+    const char *link; /* "shm", "loop", "tcp", "eth" */
     int n_ranks;
     const char *policy; /* on top of the link's own, as msg_policy_parse takes it; NULL: nothing */
     int threads;        /* worlds opened for several threads */
     int may_die;        /* bit r: rank r may end in any way */
     int hosts;          /* pretend that ranks are on so many hosts, round robin; 0: one */
+    int namespaces[2];  /* link eth: the two hosts (netns.h), which ranks are on in turn */
 } job;
 
 /* What each rank does; it returns when all is well. The world is open, and is closed afterwards unless *world was set to NULL. */

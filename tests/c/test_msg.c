@@ -1,10 +1,11 @@
 /*
  * test_msg.c - the message engine on every channel: test_msg LINK [CASE]. The same cases on shm (processes), loop (threads) and
- * tcp (processes): what a channel carries may not depend on which it is.
+ * tcp (processes), and between two hosts on eth: what a channel carries may not depend on which it is.
  */
 #include "msg_cases.h"
 
 #include "check.h"
+#include "netns.h"
 
 static const struct {
     const char *name;
@@ -26,6 +27,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: test_msg LINK [CASE]\n");
         return 2;
     }
+    int namespaces[2] = {-1, -1}, eth = strcmp(argv[1], "eth") == 0;
+    char why[256];
+    if (eth && (netns_enter(argv, why, sizeof why) != 0 || netns_make_pair(1500, namespaces, why, sizeof why) != 0)) {
+        printf("no hosts can be made here: %s\n", why);
+        return CHECK_SKIPPED;
+    }
     case_link = argv[1];
     int link = strcmp(argv[1], "loop") == 0 ? ON_LOOP : strcmp(argv[1], "tcp") == 0 ? ON_TCP : ON_SHM;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -36,8 +43,9 @@ int main(int argc, char **argv)
         job j = {.link = argv[1], .n_ranks = cases[i].n_ranks, .policy = cases[i].policy};
         if (strncmp(cases[i].name, "death", 5) == 0)
             j.may_die = 2; /* rank 1 */
-        if (strncmp(cases[i].name, "hosts", 5) == 0)
+        if (eth || strncmp(cases[i].name, "hosts", 5) == 0)
             j.hosts = 2;
+        memcpy(j.namespaces, namespaces, sizeof namespaces);
         if (strncmp(cases[i].name, "threads", 7) == 0)
             j.threads = 1;
         double began = check_now();
