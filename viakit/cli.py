@@ -581,9 +581,8 @@ def inspect_command(pid: int | None, as_json: bool, watch: bool, interval: float
     if interval <= 0:
         raise Failure(f"--interval {interval:g}: give a time of more than 0 seconds", 2)
     if pid is None:
-        for one in inspect.processes():
-            command = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            click.echo(f"{one:8} {command.strip()[:100]}")
+        for number, command in inspect.processes().items():
+            click.echo(f"{number:8} {command[:100]}")
         return
     if as_json:
         for answer in inspect.watch(pid, interval) if watch else [inspect.inspect(pid)]:
@@ -594,10 +593,14 @@ def inspect_command(pid: int | None, as_json: bool, watch: bool, interval: float
         return
     from rich.live import Live
 
-    before = None
-    with Live(console=_console(), auto_refresh=False) as live:
+    console, before = _console(), None
+    with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
         for answer in inspect.watch(pid, interval):
-            live.update(inspect.tables(answer, before), refresh=True)
+            shown = inspect.tables(answer, before)
+            if live is None:
+                console.print(shown)
+            else:
+                live.update(shown, refresh=True)
             before = answer
     click.echo(f"process {pid} has ended or closed its last NIC")
 

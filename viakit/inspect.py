@@ -9,6 +9,7 @@ stopped, and does not notice. It answers only its own user and root. ``viakit in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -177,13 +178,15 @@ def inspect(pid: int) -> dict[str, Any]:
     return answer
 
 
-def processes() -> list[int]:
-    """Return the processes of this user that have libvipl loaded, whether a NIC is open in them or not."""
-    found = []
+def processes() -> dict[int, str]:
+    """Return the processes that have libvipl loaded, as far as this user may look: their numbers and commands."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) != os.getpid() and _uses_viakit(int(entry.name)):
-            found.append(int(entry.name))
-    return sorted(found)
+        pid = int(entry.name)
+        if pid != os.getpid() and _uses_viakit(pid):
+            with contextlib.suppress(OSError):  # it has just ended
+                found[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    return dict(sorted(found.items()))
 
 
 def watch(pid: int, interval_s: float) -> Iterator[dict[str, Any]]:

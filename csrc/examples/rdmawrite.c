@@ -4,7 +4,7 @@
  *     rdmawrite shm                   in one terminal: the target
  *     rdmawrite shm localhost 1000    in another: writes 1000 pages, and finds the answers in its own memory
  *
- * Each side tells the other, in one ordinary message, where its page lies and under which handle: a writer needs no more.
+ * Each side tells the other, in one ordinary message, where its page lies and under which handle: no more is needed.
  * A page carries its number in every word. The NIC stores the last word last: when it is there, all of the page is.
  */
 #include <sched.h>

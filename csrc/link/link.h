@@ -76,7 +76,7 @@ struct link_ops {
     int (*passing)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
 
     /* Hands a connection request to every NIC of the station (header.dst_port is set by the link where it must be). Returns how many NICs were asked, 0 if there is
-     * certainly none, -1 if the link cannot know how many hear it. */
+     * certainly none (it may have said more about that by via_explain), -1 if the link cannot know how many hear it. */
     int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
 
     /* The largest payload of a frame that the way to the peer carries in one piece; NULL where that is max_payload for all. */

@@ -584,6 +584,8 @@ static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_
         frame->header.dst_port = ports[i];
         asked += shm_send(link, peer, frame, 1) == 1;
     }
+    if (asked == 0)
+        shm_explain_absence(link);
     return asked;
 }
 

@@ -100,6 +100,8 @@ struct link {
     struct link_peer *arriving; /* called, but have not said HELLO */
     uint32_t n_arriving;
     uint32_t n_lost;
+    long other_user;            /* who has a NIC of this name, as far as was known ... */
+    uint64_t other_user_seen;   /* ... then: looking takes long */
 };
 
 /* shm_control.c: greeting and leaving */
@@ -107,6 +109,7 @@ int shm_listen(struct link *link, const char *name);
 int shm_call(struct link *link, uint16_t port, struct link_peer **peer);
 void shm_control(struct link *link);
 void shm_receive_greeting(struct link_peer *peer);
+void shm_explain_absence(struct link *link);
 int shm_ports(const struct link *link, uint16_t *ports, int max);
 void shm_drop_peer(struct link_peer *peer);
 void shm_drop_arriving(struct link *link);

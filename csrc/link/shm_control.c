@@ -24,6 +24,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../base/clock.h"
 #include "shm.h"
 #include "station.h"
 
@@ -54,6 +55,21 @@ int shm_ports(const struct link *link, uint16_t *ports, int max)
         if (ports[i] == link->port)
             ports[i--] = ports[--n];
     return n;
+}
+
+/* The same name, but another user: the likeliest reason why nobody is there. Whoever asks again and again until somebody is
+ * there shall not have us read the kernel's list of sockets each time. */
+void shm_explain_absence(struct link *link)
+{
+    uint64_t now = vk_now();
+    if (link->other_user_seen == 0 || now - link->other_user_seen > VK_SECOND) {
+        link->other_user_seen = now;
+        link->other_user = station_other_user("viakit/shm", (unsigned)getuid(), link->name);
+    }
+    if (link->other_user >= 0)
+        via_explain("VipConnectRequest: no NIC of this user (%u) is at that address: shm:%s is open for user %ld, and "
+                    "shm joins processes of one user only. Run both sides as the same user, or use eth or udp",
+                    (unsigned)getuid(), link->name, link->other_user);
 }
 
 static int watch(struct link *link, int fd, void *what)

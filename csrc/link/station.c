@@ -145,3 +145,24 @@ int station_ports(const char *prefix, uint16_t *ports, int max)
     int n = ports_from_kernel(prefix, ports, max);
     return n >= 0 ? n : ports_from_text(prefix, ports, max);
 }
+
+long station_other_user(const char *head, unsigned uid, const char *tail)
+{
+    char line[512];
+    size_t head_len = strlen(head), tail_len = strlen(tail);
+    long found = -1;
+    FILE *f = fopen("/proc/net/unix", "re");
+    if (f == NULL)
+        return -1;
+    while (found < 0 && fgets(line, sizeof line, f)) {
+        unsigned user;
+        int n = 0;
+        const char *name = strchr(line, '@');
+        if (name && strncmp(name + 1, head, head_len) == 0 && sscanf(name + 1 + head_len, "/%u/%n", &user, &n) == 1 &&
+            n && strncmp(name + 1 + head_len + n, tail, tail_len) == 0 && name[1 + head_len + n + tail_len] == '/' &&
+            user != uid)
+            found = (long)user;
+    }
+    fclose(f);
+    return found;
+}

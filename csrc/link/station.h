@@ -18,4 +18,7 @@ int station_claim(int socket, const char *prefix, uint16_t *port);
 /* The ports that are claimed now, each once. Returns their number, at most max. */
 int station_ports(const char *prefix, uint16_t *ports, int max);
 
+/* A user other than uid who has claimed ports of HEAD/USER/TAIL; -1: there is none. For explanations only. */
+long station_other_user(const char *head, unsigned uid, const char *tail);
+
 #endif

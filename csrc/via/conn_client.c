@@ -177,8 +177,10 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     r.next = nic->requests;
     nic->requests = &r;
     nic->now = vk_now();
+    explain_result(VIP_NOT_REACHABLE, 0); /* the link may know better */
     ask(nic, &r);
-    if (r.asked == 0) {
+    int absent = r.asked == 0;
+    if (absent) {
         r.done = 1;
         r.result = VIP_NOT_REACHABLE;
     }
@@ -191,7 +193,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     via_leave(nic);
     if (code == VIP_SUCCESS)
         conn_attributes(&r.remote, attributes);
-    return explain_result(code, timeout);
+    return absent && code == VIP_NOT_REACHABLE ? code : explain_result(code, timeout);
 }
 
 int conn_client_withdraw(struct via_vi *vi)

@@ -173,7 +173,7 @@ static int serve(void)
     VIP_DESCRIPTOR *d;
     VIP_BOOLEAN isRecv;
     VIP_UINT32 more = 1;
-    int n = 0, credits = 0, sends = 0;
+    int n = 0, credits = 0, sends = 0, posted = 0;
     VIP_ULONG i;
 
     while (more || sends) {
@@ -189,7 +189,7 @@ static int serve(void)
         n++;
         postRecv(d);
         if (++credits == NBUF / 2 || !more) {
-            postSend(sendDesc[n / (NBUF / 2) % NBUF], 0, credits); /* no data: the immediate word says it all */
+            postSend(sendDesc[posted++ % NBUF], 0, credits); /* no data: the immediate word says it all */
             sends++;
             credits = 0;
         }
