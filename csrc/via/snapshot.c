@@ -184,9 +184,12 @@ static int make_room(void **list, uint32_t *room, uint32_t n, size_t size)
     free(*list);
     *room = n + n / 8 + 4;
     *list = malloc(*room * size);
-    if (*list == NULL)
+    if (*list == NULL) {
         *room = 0;
-    return *list != NULL;
+        return 0;
+    }
+    memset(*list, 0, *room * size); /* so that the kernel brings the pages now and not while the NIC waits */
+    return 1;
 }
 
 static int make_rooms(struct snapshot *s)

@@ -446,3 +446,44 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     program = tmp_path / "pingpong"
     said = run_pair(place, [program, None], [python, "-c", PLAYER, "client", None, "localhost", "50"])
     assert said[1] == "50\n"
+
+
+# ---------------------------------------------------------------- the page that tells of all this
+
+
+def snippets(page, language):
+    text = (CHECKOUT / "docs" / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
+
+
+def test_the_commands_of_the_page(tmp_path):
+    shutil.copy(example("pingpong"), tmp_path)
+    (commands,) = snippets("c-programs.md", "sh")
+    commands = commands.replace(" shm", f" shm:page{os.getpid()}")  # not what others use meanwhile
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-euc", f"{commands}\nwait"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.endswith("us one way\n")
+
+
+def test_the_python_of_the_page(build):
+    place = Place(f"shm:page{os.getpid()}")
+    (code,) = snippets("c-programs.md", "python")
+    code = code.replace('"shm"', repr(place.devices[0]))
+    run_pair(place, [build(example("pingpong"), *STRICT), None], [sys.executable, "-c", code])
+
+
+def test_the_page_shows_the_examples_themselves():
+    text = (CHECKOUT / "docs" / "c-programs.md").read_text()
+    shown = re.findall(r"\{literalinclude\} \.\./csrc/examples/(\w+)\.c", text)
+    assert sorted(shown) == sorted(EXAMPLES)
+    for name in shown:
+        assert (CHECKOUT / "csrc" / "examples" / f"{name}.c").read_text() == example(name).read_text()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -307,3 +308,30 @@ def test_another_user_may_not_look(tmp_path):
 def test_the_command_wants_sense():
     assert run(os.getpid(), "--watch", "--interval", "0").returncode == 2
     assert run("not-a-number").returncode == 2
+
+
+# ---------------------------------------------------------------- the page that tells of all this
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "inspect.md"
+
+
+def test_the_python_of_the_page():
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.M | re.S)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "NIC loop" in ran.stdout
+
+
+def test_the_page_names_every_field():
+    text = PAGE.read_text()
+    with via.Nic("loop:fields") as nic, nic.create_vi() as vi, nic.create_region(64) as region:
+        cq = nic.create_cq(1)
+        vi.post_recv(via.Descriptor.recv(region[:8]))
+        shot = nic.snapshot()
+        (one,) = shot["vis"]
+        names = {*shot, *one, *one["transmitter"], *one["receiver"], *one["recv"], *one["recv"]["descriptors"][0]}
+        for each in (*shot["regions"], *shot["ptags"], *shot["cqs"]):
+            names.update(each)
+        cq.close()
+    missing = {name for name in names if f"`{name}`" not in text}
+    assert missing - {"schema", "descriptor"} == set()
