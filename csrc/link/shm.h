@@ -100,8 +100,8 @@ struct link {
     struct link_peer *arriving; /* called, but have not said HELLO */
     uint32_t n_arriving;
     uint32_t n_lost;
-    long other_user;            /* who has a NIC of this name, as far as was known ... */
-    uint64_t other_user_seen;   /* ... then: looking takes long */
+    long other_user;          /* who has a NIC of this name, as far as was known ... */
+    uint64_t other_user_seen; /* ... then: looking takes long */
 };
 
 /* shm_control.c: greeting and leaving */
