@@ -409,7 +409,8 @@ struct batch {
 };
 
 /* The work's frames from psn on: a batch, or what is left of it, at most `most`. Returns their number, -1 if memory is gone. */
-static int build_batch(struct via_vi *vi, const struct via_work *w, uint32_t psn, uint32_t most, struct batch *b)
+static inline __attribute__((always_inline)) int build_batch(struct via_vi *vi, const struct via_work *w, uint32_t psn,
+                                                             uint32_t most, struct batch *b)
 {
     uint32_t end = w->first_psn + w->n_frames, max = vi->nic->limits.max_batch;
     int n = 0, used = 0;
@@ -527,6 +528,17 @@ static inline int transmit_short(struct via_vi *vi, struct via_work *w)
     return 1;
 }
 
+/* The next on the queue is a read: it needs no turn in the sequence, and what is behind it goes on. */
+static void begin_read(struct via_vi *vi, struct via_work *w)
+{
+    int complete = !w->started && via_read_begin(vi, w, vi->send.next);
+    vi->send.next++;
+    if (complete)
+        via_complete_sends(vi);
+    else
+        via_reads_go_on(vi);
+}
+
 void via_transmit(struct via_vi *vi)
 {
     struct via_queue *q = &vi->send;
@@ -542,16 +554,13 @@ void via_transmit(struct via_vi *vi)
             via_complete_sends(vi);
             continue;
         }
-        if (!w->started && w->control & VIP_CONTROL_QFENCE && via_reads_open(vi))
-            return; /* the last of the reads will call again */
-        if (is_read(w)) {
-            int complete = !w->started && via_read_begin(vi, w, q->next);
-            q->next++;
-            if (complete)
-                via_complete_sends(vi);
-            else
-                via_reads_go_on(vi);
-            continue;
+        if (vk_unlikely(w->control & (VIP_CONTROL_QFENCE | VIP_CONTROL_OP_RDMAREAD))) {
+            if (!w->started && w->control & VIP_CONTROL_QFENCE && via_reads_open(vi))
+                return; /* the last of the reads will call again */
+            if (is_read(w)) {
+                begin_read(vi, w);
+                continue;
+            }
         }
         if (!w->started)
             start(vi, w);
