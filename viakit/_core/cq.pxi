@@ -11,6 +11,7 @@ cdef class CompletionQueue:
     cdef VIP_CQ_HANDLE _handle
     cdef readonly size_t n_entries
     cdef int _n_users
+    cdef dict _handlers   # of notifications that are outstanding, by number
     cdef str _made_at
     cdef long _generation
 
@@ -23,6 +24,7 @@ cdef class CompletionQueue:
             raise TypeError("a CompletionQueue is made once")
         nic._use()
         self._nic = nic
+        self._handlers = {}
         self.n_entries = wanted
         self._made_at = _place()
         _check(VipCreateCQ(nic._handle, wanted, &self._handle), "VipCreateCQ")
@@ -57,6 +59,7 @@ cdef class CompletionQueue:
             raise _errors.ResourceError(f"{self._n_users} work queues are attached to {self!r}: close their VIs first",
                                         code=VIP_ERROR_RESOURCE, operation="VipDestroyCQ")
         self._handle = NULL
+        _cancel_notifications(self._handlers)
         self._nic._cqs.pop(<size_t>handle, None)
         _check(VipDestroyCQ(handle), "VipDestroyCQ")
 
@@ -151,6 +154,58 @@ cdef class CompletionQueue:
             self._use()
             if code != VIP_TIMEOUT or (deadline != _FOREVER and _now_ns() >= deadline):
                 raise error
+
+    def notify(self, handler):
+        """Call a function with the next completion, once; several calls queue up.
+
+        Parameters
+        ----------
+        handler : callable
+            Takes a :class:`Completion`, whose descriptor is taken already. As in :meth:`Vi.send_notify` it runs on the
+            NIC's own thread, may ask to be called again, and is never called if the queue is closed first.
+        """
+        cdef VIP_RETURN code
+        cdef size_t number
+        self._use()
+        number = _new_notification(self, self._handlers, handler)
+        code = VipCQNotify(self._handle, <VIP_PVOID>number, _on_entry_done)
+        if code != VIP_SUCCESS:
+            self._handlers.pop(number, None)
+            _notified.pop(number, None)
+            raise _error(code, "VipCQNotify")
+
+    def resize(self, n_entries):
+        """Make room for another number of completions; those that are there stay, in order.
+
+        Raises
+        ------
+        ResourceError
+            More than that are there now; nothing is changed.
+        """
+        cdef VIP_ULONG wanted = n_entries
+        self._use()
+        _check(VipResizeCQ(self._handle, wanted), "VipResizeCQ")
+        self.n_entries = wanted
+
+    def add_event(self, fd, tag=0, priority=0):
+        """Signal an eventfd for every completion, so that ``select``, ``epoll`` or asyncio can wait for it.
+
+        Parameters
+        ----------
+        fd : int
+            From :func:`os.eventfd`. The queue uses a copy: it may be closed.
+        tag : int
+            Tells several with one `fd` apart.
+        priority : int
+            Events of higher priority are signalled first.
+        """
+        self._use()
+        _check(VipAddTagCQ(self._handle, <VIP_PVOID><size_t>fd, tag, priority), "VipAddTagCQ")
+
+    def remove_event(self, fd, tag=0):
+        """Take back :meth:`add_event`."""
+        self._use()
+        _check(VipRemoveTagCQ(self._handle, <VIP_PVOID><size_t>fd, tag), "VipRemoveTagCQ")
 
     def __iter__(self):
         while True:

@@ -188,12 +188,22 @@ cdef extern from "vipl.h" nogil:
         VIP_ERROR_NOT_SUPPORTED
 
     ctypedef void (*VIP_ERROR_HANDLER)(VIP_PVOID Context, VIP_ERROR_DESCRIPTOR *ErrorDesc) noexcept nogil
+    ctypedef void (*VIP_DESC_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle,
+                                      VIP_DESCRIPTOR *Descriptor) noexcept nogil
+    ctypedef void (*VIP_CQ_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle,
+                                    VIP_BOOLEAN RecvQueue) noexcept nogil
+    ctypedef struct VIP_AUTODISCOVERY_LIST:
+        VIP_ULONG NumberOfHops
+        VIP_NET_ADDRESS *ADAddrArray
+        VIP_ULONG NumAdAddrs
+    VIP_ULONG VIP_SMI_AUTODISCOVERY
 
     # ---------------------------------------------------------------- calls
 
     VIP_RETURN VipOpenNic(const VIP_CHAR *DeviceName, VIP_NIC_HANDLE *NicHandle)
     VIP_RETURN VipCloseNic(VIP_NIC_HANDLE NicHandle)
     VIP_RETURN VipQueryNic(VIP_NIC_HANDLE NicHandle, VIP_NIC_ATTRIBUTES *Attributes)
+    VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE NicHandle, VIP_ULONG InfoType, VIP_PVOID SysManInfo)
     VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE NicHandle, VIP_PVOID Context, VIP_ERROR_HANDLER Handler)
 
     VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE NicHandle, VIP_PROTECTION_HANDLE *Ptag)
@@ -211,6 +221,7 @@ cdef extern from "vipl.h" nogil:
     VIP_RETURN VipDestroyVi(VIP_VI_HANDLE ViHandle)
     VIP_RETURN VipQueryVi(VIP_VI_HANDLE ViHandle, VIP_VI_STATE *State, VIP_VI_ATTRIBUTES *Attributes,
                           VIP_BOOLEAN *SendQEmpty, VIP_BOOLEAN *RecvQEmpty)
+    VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE ViHandle, VIP_VI_ATTRIBUTES *Attributes)
 
     VIP_RETURN VipPostSend(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR *DescriptorPtr, VIP_MEM_HANDLE MemoryHandle)
     VIP_RETURN VipSendDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr)
@@ -219,8 +230,13 @@ cdef extern from "vipl.h" nogil:
     VIP_RETURN VipRecvDone(VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR **DescriptorPtr)
     VIP_RETURN VipRecvWait(VIP_VI_HANDLE ViHandle, VIP_ULONG Timeout, VIP_DESCRIPTOR **DescriptorPtr)
 
+    VIP_RETURN VipSendNotify(VIP_VI_HANDLE ViHandle, VIP_PVOID Context, VIP_DESC_HANDLER Callback)
+    VIP_RETURN VipRecvNotify(VIP_VI_HANDLE ViHandle, VIP_PVOID Context, VIP_DESC_HANDLER Callback)
+
     VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE NicHandle, VIP_ULONG EntryCount, VIP_CQ_HANDLE *CQHandle)
     VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE CQHandle)
+    VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE CQHandle, VIP_ULONG EntryCount)
+    VIP_RETURN VipCQNotify(VIP_CQ_HANDLE CQHandle, VIP_PVOID Context, VIP_CQ_HANDLER Callback)
     VIP_RETURN VipCQDone(VIP_CQ_HANDLE CQHandle, VIP_VI_HANDLE *ViHandle, VIP_BOOLEAN *RecvQueue)
     VIP_RETURN VipCQWait(VIP_CQ_HANDLE CQHandle, VIP_ULONG Timeout, VIP_VI_HANDLE *ViHandle, VIP_BOOLEAN *RecvQueue)
 
@@ -232,6 +248,10 @@ cdef extern from "vipl.h" nogil:
     VIP_RETURN VipConnectRequest(VIP_VI_HANDLE ViHandle, VIP_NET_ADDRESS *LocalAddr, VIP_NET_ADDRESS *RemoteAddr,
                                  VIP_ULONG Timeout, VIP_VI_ATTRIBUTES *RemoteViAttribs)
     VIP_RETURN VipDisconnect(VIP_VI_HANDLE ViHandle)
+    VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE ViHandle, VIP_NET_ADDRESS *LocalAddr, VIP_NET_ADDRESS *RemoteAddr,
+                                     VIP_ULONG Timeout)
+    VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE ViHandle, VIP_VI_ATTRIBUTES *RemoteAttribs)
+    VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE ViHandle, VIP_VI_ATTRIBUTES *RemoteAttribs)
 
     VIP_RETURN VipNSInit(VIP_NIC_HANDLE NicHandle, VIP_PVOID NSInitInfo)
     VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE NicHandle, VIP_CHAR *Name, VIP_NET_ADDRESS *Address,
@@ -239,6 +259,12 @@ cdef extern from "vipl.h" nogil:
     VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE NicHandle, VIP_NET_ADDRESS *Address, VIP_CHAR *Name,
                                   VIP_ULONG *NameLen)
     VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE NicHandle)
+
+    VIP_RETURN VipAddTagCQ(VIP_CQ_HANDLE CQHandle, VIP_PVOID Event, VIP_ULONG Tag, VIP_ULONG Priority)
+    VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE CQHandle, VIP_PVOID Event, VIP_ULONG Tag)
+    VIP_RETURN VipPostDeferredSends(VIP_VI_HANDLE ViHandle, VIP_BOOLEAN Enable, VIP_BOOLEAN *Deferred)
+    VIP_PVOID VipGetUserData(VIP_VI_HANDLE ViHandle)
+    void VipSetUserData(VIP_VI_HANDLE ViHandle, VIP_PVOID UserData)
 
 
 cdef extern from "viakit.h" nogil:

@@ -93,6 +93,9 @@ cdef class Vi:
     cdef CompletionQueue _recv_cq
     cdef _Posted _sends
     cdef _Posted _recvs
+    cdef dict _handlers        # of notifications that are outstanding, by number
+    cdef object _user_data
+    cdef bint _deferring
     cdef str _made_at
     cdef long _generation
     cdef bint _closing
@@ -118,6 +121,7 @@ cdef class Vi:
         self._tag = nic._tag_of(tag)
         self._sends = _Posted()
         self._recvs = _Posted()
+        self._handlers = {}
         self._send_cq = send_cq
         self._recv_cq = recv_cq
         self._made_at = _place()
@@ -183,6 +187,10 @@ cdef class Vi:
         if code == VIP_ERROR_RESOURCE:
             _check(code, "VipDestroyVi")   # it lives, and can be closed later
         self._handle = NULL
+        _cancel_notifications(self._handlers)
+        for posted in (self._sends, self._recvs):   # what a notification had taken and not yet told
+            while (<_Posted>posted).head is not None:
+                (<_Posted>posted).take((<_Posted>posted).head._c)
         self._nic._vis.pop(<size_t>handle, None)
         self._tag._n_users -= 1
         if self._send_cq is not None:
@@ -239,6 +247,72 @@ cdef class Vi:
         self._use()
         _check(VipQueryVi(self._handle, &state, &attributes, &send_empty, &recv_empty), "VipQueryVi")
         return _vi_attributes(&attributes)
+
+    def set_attributes(self, reliability=None, max_transfer_size=None, tag=None, rdma_write=None, rdma_read=None):
+        """Change some attributes of an idle VI; None leaves one as it is.
+
+        Parameters
+        ----------
+        reliability : Reliability, optional
+        max_transfer_size : int, optional
+            Bytes of the longest message; 0 is the NIC's maximum.
+        tag : ProtectionTag, optional
+        rdma_write, rdma_read : bool, optional
+
+        Raises
+        ------
+        InvalidStateError
+            The VI is not idle.
+        ReliabilityLevelError, MtuError, RdmaReadError
+            As in :meth:`Nic.create_vi`; nothing is changed then.
+        """
+        cdef VIP_VI_STATE state
+        cdef VIP_VI_ATTRIBUTES attributes
+        cdef VIP_BOOLEAN send_empty, recv_empty
+        cdef ProtectionTag new_tag
+        self._use()
+        new_tag = self._tag if tag is None else self._nic._tag_of(tag)
+        _check(VipQueryVi(self._handle, &state, &attributes, &send_empty, &recv_empty), "VipQueryVi")
+        if reliability is not None:
+            attributes.ReliabilityLevel = int(reliability)
+        if max_transfer_size is not None:
+            attributes.MaxTransferSize = max_transfer_size
+        if rdma_write is not None:
+            attributes.EnableRdmaWrite = bool(rdma_write)
+        if rdma_read is not None:
+            attributes.EnableRdmaRead = bool(rdma_read)
+        attributes.Ptag = new_tag._handle
+        _check(VipSetViAttributes(self._handle, &attributes), "VipSetViAttributes")
+        self._tag._n_users -= 1
+        new_tag._n_users += 1
+        self._tag = new_tag
+
+    @property
+    def user_data(self):
+        """Any object of the program's, None at first. C code gets a borrowed ``PyObject *`` by VipGetUserData."""
+        return self._user_data
+
+    @user_data.setter
+    def user_data(self, data):
+        self._use()
+        VipSetUserData(self._handle, <VIP_PVOID><PyObject *>data)
+        self._user_data = data
+
+    @property
+    def deferring(self):
+        """Whether sends wait: set it to True, post, set it to False, and all that was posted meanwhile leaves at once."""
+        return bool(self._deferring)
+
+    @deferring.setter
+    def deferring(self, on):
+        cdef VIP_VI_HANDLE handle = self._handle
+        cdef VIP_BOOLEAN enable = bool(on)
+        cdef VIP_RETURN code
+        self._use()
+        with nogil:
+            code = VipPostDeferredSends(handle, enable, NULL)
+        _check(code, "VipPostDeferredSends")
+        self._deferring = bool(on)
 
     @property
     def counters(self):
@@ -332,6 +406,59 @@ cdef class Vi:
                 raise error
             _sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
+
+    def connect_peer(self, remote, local=b"", timeout_s=10.0):
+        """Connect to somebody who does the same: neither side is server, and it does not matter who begins.
+
+        The two belong together if each asks for the address and the discriminator that the other has.
+
+        Parameters
+        ----------
+        remote : Address
+            The other side's: ``nic.resolve(host, "name of the other end")``.
+        local : bytes or str
+            The discriminator of this end; the other side asks for it.
+        timeout_s : float or None
+            Seconds that the other side has to ask; more than 0. None waits for ever.
+
+        Returns
+        -------
+        ViAttributes
+            Of the VI at the other end.
+
+        Raises
+        ------
+        ViaTimeoutError
+            Nobody asked for this VI in time.
+        ReliabilityLevelError, MtuError, QosError
+            The two VIs do not fit; both sides are told so.
+        InvalidStateError
+            The VI is not idle.
+        """
+        _peer_request(self, remote, local, timeout_s)
+        return _peer_wait(self)
+
+    def request_peer(self, remote, local=b"", timeout_s=10.0):
+        """Begin what :meth:`connect_peer` does, and return at once; :meth:`peer_done` tells the result."""
+        _peer_request(self, remote, local, timeout_s)
+
+    def peer_done(self):
+        """Has the peer request come to an end?
+
+        Returns
+        -------
+        ViAttributes or None
+            Of the VI at the other end, now that the two are connected; None while nothing is decided. The result is
+            given once.
+
+        Raises
+        ------
+        InvalidStateError
+            No peer request is under way, or its result was given.
+        ViaTimeoutError, ReliabilityLevelError, MtuError, QosError
+            As in :meth:`connect_peer`.
+        """
+        return _peer_done(self)
 
     def disconnect(self):
         """End the connection; every descriptor that is still posted completes with DESC_FLUSHED. The VI is idle again.
@@ -518,6 +645,42 @@ cdef class Vi:
     def spin_recv(self, timeout_s=None):
         """As :meth:`recv_wait`, but polling in C all the time: lowest latency, one core busy."""
         return self._wait(True, timeout_s, True)
+
+    def send_notify(self, handler):
+        """Call a function when the oldest send is done, once; several calls queue up.
+
+        Parameters
+        ----------
+        handler : callable
+            Takes a :class:`Completion`, of which an ``error`` may be set. It runs on the NIC's own thread (with
+            ``no_thread`` in :meth:`Nic.poll` and in calls that wait) and may use the NIC and ask to be called again. What
+            it raises is reported by ``sys.unraisablehook``. If the VI is closed first it is never called.
+
+        Raises
+        ------
+        InvalidStateError
+            The queue has a completion queue: use its ``notify``.
+        """
+        self._notify(handler, False)
+
+    def recv_notify(self, handler):
+        """Call a function when the oldest receive is done: as :meth:`send_notify`."""
+        self._notify(handler, True)
+
+    cdef int _notify(self, object handler, bint recv) except -1:
+        cdef VIP_RETURN code
+        cdef size_t number
+        self._use()
+        number = _new_notification(self, self._handlers, handler)
+        if recv:
+            code = VipRecvNotify(self._handle, <VIP_PVOID>number, _on_recv_done)
+        else:
+            code = VipSendNotify(self._handle, <VIP_PVOID>number, _on_send_done)
+        if code != VIP_SUCCESS:
+            self._handlers.pop(number, None)
+            _notified.pop(number, None)
+            raise _error(code, "VipRecvNotify" if recv else "VipSendNotify")
+        return 0
 
     def drain(self):
         """Take everything that is done from both queues, with and without error, and raise nothing.

@@ -1,0 +1,53 @@
+# Connections between equals: what Vi.connect_peer, request_peer and peer_done do.
+
+cdef int _peer_request(Vi vi, object remote, object local, object timeout_s) except -1:
+    cdef NetAddress here, there
+    cdef VIP_VI_HANDLE handle
+    cdef VIP_RETURN code
+    cdef VIP_ULONG left_ms
+    vi._use()
+    if not isinstance(remote, _types.Address):
+        raise TypeError(f"remote is an Address, such as nic.address / 'name'; not {remote!r}")
+    _fill_address(&here, vi._nic._address / local)
+    _fill_address(&there, remote)
+    left_ms = _remaining_ms(_deadline_ns(timeout_s))
+    handle = vi._handle
+    with nogil:
+        code = VipConnectPeerRequest(handle, &here.net, &there.net, left_ms)
+    return _check(code, "VipConnectPeerRequest")
+
+
+cdef object _peer_done(Vi vi):
+    cdef VIP_VI_ATTRIBUTES attributes
+    cdef VIP_RETURN code
+    vi._use()
+    code = VipConnectPeerDone(vi._handle, &attributes)
+    if code == VIP_NOT_DONE:
+        return None
+    _check(code, "VipConnectPeerDone")
+    return _vi_attributes(&attributes)
+
+
+cdef object _peer_wait(Vi vi):
+    """Wait for the end of the peer request; a signal whose handler raises withdraws it."""
+    cdef VIP_VI_ATTRIBUTES attributes
+    cdef VIP_VI_HANDLE handle
+    cdef VIP_RETURN code
+    while True:
+        vi._use()
+        handle = vi._handle
+        with nogil:
+            viakit_set_interrupt(_interrupted, &_WAKE_FOR_EVENTS)
+            code = VipConnectPeerWait(handle, &attributes)
+            viakit_set_interrupt(NULL, NULL)
+        if code == VIP_SUCCESS:
+            _raise_signal()
+            return _vi_attributes(&attributes)
+        if PyErr_Occurred() != NULL:   # a pending exception stays set through calls that are pure C
+            VipDisconnect(handle)
+            _raise_signal()
+        error = _error(code, "VipConnectPeerWait")
+        _raise_interrupt()
+        vi._use()
+        if code != VIP_TIMEOUT or vi.state != _ViState.CONNECT_PENDING:
+            raise error
