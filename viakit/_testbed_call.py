@@ -280,7 +280,8 @@ def start_on(
         "argv": argv,
         "pass_fds": fds,
         "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
-        "env": dict(os.environ if env is None else env),
+        # The names of the testbed's hosts, for VipNSGetHostByName there; whoever gives an environment has the last word.
+        "env": {**os.environ, **host._environment()} if env is None else {**host._environment(), **env},
         **extra,
     }
     ident = host._next_id()

@@ -130,13 +130,16 @@ class Host:
         Number of the host's first process, as seen from here: /proc/PID/ns/net is the host's network.
     """
 
-    def __init__(self, testbed: Testbed, index: int, plan: dict[str, Any], pid: int, control: socket.socket) -> None:
+    def __init__(
+        self, testbed: Testbed, index: int, plan: dict[str, Any], pid: int, control: socket.socket, names: str
+    ) -> None:
         self.index = index
         self.name: str = plan["name"]
         self.address: str = plan["address"]
         self.interface: str = plan["interface"]
         self.mac: str = plan["mac"]
         self.pid = pid
+        self._names = names
         self._testbed = weakref.ref(testbed)  # the testbed holds its hosts, not they it
         self._control = control
         self._lock = threading.Lock()
@@ -201,7 +204,7 @@ class Host:
         capture_output, text : bool
             Collect the output, and as text (UTF-8).
         cwd, env
-            Directory and environment; by default those of this process.
+            Directory and environment; by default those of this process, and ``VIAKIT_HOSTS`` with the hosts' names.
 
         Raises
         ------
@@ -261,6 +264,10 @@ class Host:
         if not argv or isinstance(command, (str, bytes)):
             raise ValueError(f'command is {command!r}; right would be a list such as ["ip", "addr"]')
         return start_on(self, argv, {}, (stdin, stdout, stderr), pass_fds=pass_fds, cwd=cwd, env=env, text=text)
+
+    def _environment(self) -> dict[str, str]:
+        """What a process here is told by its environment: the hosts' names, for the name service of VIPL."""
+        return {"VIAKIT_HOSTS": self._names}
 
     def kill(self) -> None:
         """Kill this host with every process on it, at once, as if its power failed; the other hosts stay."""
@@ -373,8 +380,10 @@ class Testbed:
             tbf = {"rate_Bps": max(1, self.rate_bps // 8), "burst": self.burst, "limit": max(16 << 20, 4 * self.burst)}
         warden = _Warden(plans, {"parent": os.getpid(), "mtu": self.mtu, "tbf": tbf})
         self._warden, self._release = warden, weakref.finalize(self, warden.stop)
+        # Each by both kinds of address: eth takes the first, udp the second.
+        names = ";".join(f"{plan['name']}={plan[kind]}" for plan in plans for kind in ("mac", "address"))
         self.hosts = [
-            Host(self, i, plan, pid, control)
+            Host(self, i, plan, pid, control, names)
             for i, (plan, pid, control) in enumerate(zip(plans, warden.pids, warden.controls, strict=True))
         ]
         return self

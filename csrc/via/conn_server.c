@@ -127,7 +127,7 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
         refuse(nic, f);
         return;
     }
-    conn->nic = nic;
+    vk_store_relaxed(&conn->nic, nic); /* an old handle of this slot may be looked at right now */
     conn->state = VIA_CONN_OFFERED;
     conn->held = 1;
     conn->peer = f->peer;

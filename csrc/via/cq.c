@@ -46,7 +46,7 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
     }
     struct via_cq *cq = entries && nic->n_cqs < VIA_MAX_CQ ? vk_pool_get(&via_cq_pool) : NULL;
     if (cq) {
-        cq->nic = nic;
+        vk_store_relaxed(&cq->nic, nic); /* an old handle of this slot may be looked at right now */
         cq->entries = entries;
         cq->capacity = cq->limit = (uint32_t)n;
         cq->mask = size - 1;

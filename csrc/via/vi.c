@@ -164,7 +164,7 @@ static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, ui
         nic->next_vi_number++;
     vi->number = (uint16_t)(nic->next_vi_number++ % VIA_MAX_VI);
     nic->vi_by_number[vi->number] = vi;
-    vi->nic = nic;
+    vk_store_relaxed(&vi->nic, nic); /* an old handle of this slot may be looked at right now */
     set_attributes(vi, a, ptag);
     vi->send.work = work;
     vi->recv.work = work + VIA_MAX_QUEUE;

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 from viakit import errors, via
+from viakit.testbed import NamespaceError, Testbed
 
 WAIT_S = 20.0
 
@@ -291,3 +292,39 @@ def test_devices_and_hosts_by_names_of_a_file(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("VIAKIT_DEVICES", "card=loop:other")
     with via.Nic("card") as nic:
         assert nic.info.device == "loop:other"
+
+
+@pytest.fixture
+def testbed_pair() -> Iterator[Testbed]:
+    try:
+        bed = Testbed(hosts=2).open()
+    except NamespaceError as error:
+        pytest.skip(f"no hosts here: {error}")
+    yield bed
+    bed.close()
+
+
+def _ask_for_names(device: str) -> tuple[list[str], str, dict[str, bytes], int]:
+    """On a host: the addresses of h0 and h1, the name of h1's, and who answers."""
+    with via.Nic(device) as nic:
+        found = [nic.resolve(name) for name in ("h0", "h1")]
+        return (
+            [str(address) for address in found],
+            nic.name_of(found[1]),
+            {name: address.host for name, address in nic.names.items()},
+            len(nic.discover()),
+        )
+
+
+def test_hosts_of_a_testbed_know_each_other_by_name(testbed_pair: Testbed) -> None:
+    a, b = testbed_pair.hosts
+    macs = [bytes.fromhex(host.mac.replace(":", "")) for host in (a, b)]
+    found, name, names, n = a.call(_ask_for_names, f"eth:{a.interface}")
+    assert found == [str(via.Address(mac)) for mac in macs]
+    assert (name, names, n) == ("h1", {"h0": macs[0], "h1": macs[1]}, 2)
+    found, name, names, n = b.call(_ask_for_names, "udp:" + b.address)
+    assert name == "h1"
+    assert {"h1"} <= set(names)
+    assert n >= 1
+    # A program's own setting has the last word, and one that runs on one machine is not sent to the wire.
+    assert "elsewhere" in a.run(["sh", "-c", "echo $VIAKIT_HOSTS"], env={"VIAKIT_HOSTS": "elsewhere"}).stdout
