@@ -70,6 +70,6 @@ const char *short_name(int code); /* VIP_RETURN without VIP_ */
 /* The tables. A driver is called for one cell: `row` and `column` as docs/states.md has them. It writes what it saw
  * into `seen`, or "-" if it has no way to make the event happen in that state. Returns 0 for an unknown row. */
 typedef int cell_driver(const char *row, int column, char *seen);
-cell_driver drive_vi, drive_connection, drive_descriptor;
+cell_driver drive_vi, drive_connection, drive_peer, drive_descriptor;
 
 #endif /* STATES_H */

@@ -102,13 +102,13 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         cell_driver *drive;
-    } tables[] = {{"vi", drive_vi}, {"connection", drive_connection}, {"descriptor", drive_descriptor}};
+    } tables[] = {{"vi", drive_vi}, {"connection", drive_connection}, {"peer", drive_peer}, {"descriptor", drive_descriptor}};
     char *rest = read_doc(argc, argv), *line, name[32], *cells[COLUMNS];
     int table = -1, header = 0, n_cells = 0, n_wrong = 0, seen_tables = 0;
     while ((line = strsep(&rest, "\n"))) {
         int n;
         if (sscanf(line, "<!-- table: %31[a-z] -->", name) == 1) {
-            for (table = 2; table >= 0 && strcmp(name, tables[table].name); table--)
+            for (table = 3; table >= 0 && strcmp(name, tables[table].name); table--)
                 ;
             CHECK(table >= 0);
             header = 2; /* the head and the rule below it */
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
         for (int i = 1; i < n; i++, n_cells++)
             n_wrong += check_cell(tables[table].drive, tables[table].name, cells[0], i - 1, cells[i]);
     }
-    CHECK_EQ(seen_tables, 3);
+    CHECK_EQ(seen_tables, 4);
     CHECK(n_cells > 0);
     printf("%d cells, %d wrong\n", n_cells, n_wrong);
     return n_wrong ? 1 : 0;
