@@ -280,7 +280,7 @@ def start_on(
         "argv": argv,
         "pass_fds": fds,
         "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
-        # The names of the testbed's hosts, for VipNSGetHostByName there; whoever gives an environment has the last word.
+        # The hosts' names, for VipNSGetHostByName there; whoever gives an environment has the last word.
         "env": {**os.environ, **host._environment()} if env is None else {**host._environment(), **env},
         **extra,
     }

@@ -35,10 +35,10 @@ struct vk_pool {
 };
 
 /* `after_kept` is the first member that a new object finds zeroed. */
-#define VK_POOL_INIT(type, n, after_kept)      \
-    {.stride = VK_POOL_STRIDE(sizeof(type)),   \
-     .keep = offsetof(type, after_kept),       \
-     .capacity = (n),                          \
+#define VK_POOL_INIT(type, n, after_kept)    \
+    {.stride = VK_POOL_STRIDE(sizeof(type)), \
+     .keep = offsetof(type, after_kept),     \
+     .capacity = (n),                        \
      .mutex = PTHREAD_MUTEX_INITIALIZER}
 #define VK_POOL_STRIDE(size) \
     ((size) <= 64     ? 64   \
@@ -62,8 +62,8 @@ static inline void *vk_pool_handle(const void *object)
 
 /* The slot that a handle points at, alive or not, or NULL if there is none; *generation is what the handle says. stride and
  * capacity are the pool's, given as constants so that the compiler has them. */
-static inline __attribute__((always_inline)) void *
-vk_pool_slot(const struct vk_pool *pool, const void *handle, size_t stride, size_t capacity, uint32_t *generation)
+static inline __attribute__((always_inline)) void *vk_pool_slot(const struct vk_pool *pool, const void *handle,
+                                                                size_t stride, size_t capacity, uint32_t *generation)
 {
     const char *base = __atomic_load_n(&pool->base, __ATOMIC_RELAXED);
     size_t offset = (size_t)((const char *)handle - base);

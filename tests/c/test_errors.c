@@ -37,8 +37,8 @@ typedef struct {
 
 /* What the filter of the side `here` does. */
 static struct {
-    int kind;      /* of frames to lose; 0 all, -1 none */
-    int skip, n;   /* of those, let so many pass, then lose so many */
+    int kind;    /* of frames to lose; 0 all, -1 none */
+    int skip, n; /* of those, let so many pass, then lose so many */
 } lose;
 
 static viakit_verdict filter(void *context, VIP_UINT64 index, int kind, size_t len)
@@ -68,7 +68,7 @@ static void host_open(host *h, VIP_RELIABILITY_LEVEL level, int small_cq)
     memset(&o, 0, sizeof(o));
     o.size = sizeof(o);
     o.rto_us = 2000;
-    o.max_retries = 4; /* a silent peer is given up soon ... */
+    o.max_retries = 4;        /* a silent peer is given up soon ... */
     o.keepalive_ms = 3600000; /* ... but nobody asks an idle one */
     CHECK_OK(viakit_open_nic("loop:errors", &o, &h->nic));
     CHECK_OK(VipErrorCallback(h->nic, h, on_error));
@@ -500,7 +500,8 @@ static VIP_RETURN call(const char *how, host *here, host *there, VIP_RELIABILITY
         return ask_server(here, &s, vi);
     }
     if (!strncmp(how, "accept with a VI of another ", 28)) {
-        VIP_RELIABILITY_LEVEL other = level == VIP_SERVICE_UNRELIABLE ? VIP_SERVICE_RELIABLE_DELIVERY : VIP_SERVICE_UNRELIABLE;
+        VIP_RELIABILITY_LEVEL other =
+            level == VIP_SERVICE_UNRELIABLE ? VIP_SERVICE_RELIABLE_DELIVERY : VIP_SERVICE_UNRELIABLE;
         s.with = how[28] == 'l'   ? another_vi(there, other, 65536, 0)
                  : how[28] == 'M' ? another_vi(there, level, 32768, 0)
                                   : another_vi(there, level, 65536, 5);

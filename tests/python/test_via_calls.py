@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+
 from viakit import errors, via
 from viakit.testbed import NamespaceError, Testbed
 
@@ -29,12 +30,16 @@ def until(condition: Callable[[], object]) -> None:
 @contextmanager
 def pair(device: str, **vi_options: object) -> Iterator[tuple[via.Nic, via.Vi, via.Vi, via.MemoryRegion]]:
     """Two VIs of one NIC, connected as peers, and memory."""
-    with via.Nic(device) as nic, nic.create_region(4096) as memory:
-        with nic.create_vi() as a, nic.create_vi(**vi_options) as b:
-            a.request_peer(nic.address / "b", "a", timeout_s=WAIT_S)
-            b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
-            until(lambda: a.peer_done() is not None)
-            yield nic, a, b, memory
+    with (
+        via.Nic(device) as nic,
+        nic.create_region(4096) as memory,
+        nic.create_vi() as a,
+        nic.create_vi(**vi_options) as b,
+    ):
+        a.request_peer(nic.address / "b", "a", timeout_s=WAIT_S)
+        b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
+        until(lambda: a.peer_done() is not None)
+        yield nic, a, b, memory
 
 
 # ---------------------------------------------------------------- peers
@@ -70,24 +75,23 @@ def test_two_threads_connect_as_peers_of_two_nics() -> None:
 
 
 def test_peers_that_do_not_fit_and_peers_that_do_not_come() -> None:
-    with via.Nic("loop:misfits") as nic:
-        with nic.create_vi(via.Reliability.UNRELIABLE) as a, nic.create_vi() as b:
-            a.request_peer(nic.address / "b", "a")
-            with pytest.raises(errors.ReliabilityLevelError):
-                b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
-            until(lambda: a.state is via.ViState.IDLE)
-            with pytest.raises(errors.ReliabilityLevelError):
-                a.peer_done()
-            with pytest.raises(errors.ViaTimeoutError, match="no peer asked"):
-                b.connect_peer(nic.address / "nobody", "b", timeout_s=0.02)
-            b.request_peer(nic.address / "nobody", "b", timeout_s=None)
-            assert b.peer_done() is None
-            b.disconnect()
-            assert b.state is via.ViState.IDLE
-            with pytest.raises(TypeError, match="remote is an Address"):
-                b.connect_peer("nobody")
-            with pytest.raises(errors.InvalidParameterError, match="timeout 0"):
-                b.request_peer(nic.address / "nobody", timeout_s=0)
+    with via.Nic("loop:misfits") as nic, nic.create_vi(via.Reliability.UNRELIABLE) as a, nic.create_vi() as b:
+        a.request_peer(nic.address / "b", "a")
+        with pytest.raises(errors.ReliabilityLevelError):
+            b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
+        until(lambda: a.state is via.ViState.IDLE)
+        with pytest.raises(errors.ReliabilityLevelError):
+            a.peer_done()
+        with pytest.raises(errors.ViaTimeoutError, match="no peer asked"):
+            b.connect_peer(nic.address / "nobody", "b", timeout_s=0.02)
+        b.request_peer(nic.address / "nobody", "b", timeout_s=None)
+        assert b.peer_done() is None
+        b.disconnect()
+        assert b.state is via.ViState.IDLE
+        with pytest.raises(TypeError, match="remote is an Address"):
+            b.connect_peer("nobody")
+        with pytest.raises(errors.InvalidParameterError, match="timeout 0"):
+            b.request_peer(nic.address / "nobody", timeout_s=0)
 
 
 # ---------------------------------------------------------------- notifications
@@ -117,27 +121,32 @@ def test_notified_of_every_message_from_another_thread() -> None:
 
 
 def test_notified_of_sends_and_of_an_entry_that_is_there_already() -> None:
-    with via.Nic("loop:notify-cq") as nic, nic.create_region(4096) as memory, nic.create_cq(16) as cq:
-        with nic.create_vi() as a, nic.create_vi(recv_cq=cq) as b:
-            a.request_peer(nic.address / "b", "a")
-            b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
-            until(lambda: a.peer_done() is not None)
-            with pytest.raises(errors.InvalidStateError, match="VipCQNotify"):
-                b.recv_notify(print)
-            receive, send = via.Descriptor.recv(memory[:64]), via.Descriptor.send(memory[64:72])
-            b.post_recv(receive)
-            sent: list[via.Completion] = []
-            received: list[via.Completion] = []
-            a.send_notify(sent.append)
-            a.post_send(send)
-            until(lambda: sent)
-            assert sent[0].descriptor is send
-            assert not send.posted
-            cq.notify(received.append)
-            until(lambda: received)
-            assert received[0] == (b, via.Queue.RECV, receive)
-            with pytest.raises(TypeError, match="takes a Completion"):
-                cq.notify(None)
+    with (
+        via.Nic("loop:notify-cq") as nic,
+        nic.create_region(4096) as memory,
+        nic.create_cq(16) as cq,
+        nic.create_vi() as a,
+        nic.create_vi(recv_cq=cq) as b,
+    ):
+        a.request_peer(nic.address / "b", "a")
+        b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
+        until(lambda: a.peer_done() is not None)
+        with pytest.raises(errors.InvalidStateError, match="VipCQNotify"):
+            b.recv_notify(print)
+        receive, send = via.Descriptor.recv(memory[:64]), via.Descriptor.send(memory[64:72])
+        b.post_recv(receive)
+        sent: list[via.Completion] = []
+        received: list[via.Completion] = []
+        a.send_notify(sent.append)
+        a.post_send(send)
+        until(lambda: sent)
+        assert sent[0].descriptor is send
+        assert not send.posted
+        cq.notify(received.append)
+        until(lambda: received)
+        assert received[0] == (b, via.Queue.RECV, receive)
+        with pytest.raises(TypeError, match="takes a Completion"):
+            cq.notify(None)
 
 
 def test_what_a_handler_raises_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +180,10 @@ def test_a_flushed_descriptor_is_told_with_its_error_and_closing_cancels() -> No
             vi.send_notify(told.append)
         with nic.create_cq(4) as cq:
             cq.notify(told.append)
-        vi = nic.create_vi()
-        vi.recv_notify(lambda _: vi)  # a circle, which is collected
-        vi.close()
-        del vi
+        circle = nic.create_vi()
+        circle.recv_notify(lambda _, vi=circle: vi)  # which is collected
+        circle.close()
+        del circle
         gc.collect()
         assert len(told) == 1
 
@@ -223,16 +232,20 @@ def test_user_data_is_kept_as_long_as_the_vi() -> None:
 
 
 def test_a_completion_queue_is_resized_and_keeps_its_entries() -> None:
-    with via.Nic("loop:resize") as nic, nic.create_region(64) as memory, nic.create_cq(4) as cq:
-        with nic.create_vi(send_cq=cq) as vi:
-            sends = [via.Descriptor.send(memory[:8]) for _ in range(4)]
-            for send in sends:
-                vi.post_send(send)  # flushed: the VI is idle
-            with pytest.raises(errors.ResourceError, match="4 completions wait"):
-                cq.resize(3)
-            cq.resize(100)
-            assert cq.n_entries == 100
-            assert [completion.descriptor for completion in cq] == sends
+    with (
+        via.Nic("loop:resize") as nic,
+        nic.create_region(64) as memory,
+        nic.create_cq(4) as cq,
+        nic.create_vi(send_cq=cq) as vi,
+    ):
+        sends = [via.Descriptor.send(memory[:8]) for _ in range(4)]
+        for send in sends:
+            vi.post_send(send)  # flushed: the VI is idle
+        with pytest.raises(errors.ResourceError, match="4 completions wait"):
+            cq.resize(3)
+        cq.resize(100)
+        assert cq.n_entries == 100
+        assert [completion.descriptor for completion in cq] == sends
 
 
 def test_an_eventfd_wakes_whoever_selects() -> None:
