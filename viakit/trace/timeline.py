@@ -22,7 +22,7 @@ from viakit.trace.pcapng import ETHERNET, USER0, Capture, Packet
 __all__ = ["EVENT_KINDS", "FRAME_KINDS", "LEGS", "Event", "Frame", "Message", "NicSeen", "Timeline", "build"]
 
 FRAME_KINDS = (
-    "CALL", "SEND", "WRITE", "ACK", "NAK", "ERROR", "PROBE", "DISCONNECT",
+    "READ", "SEND", "WRITE", "ACK", "NAK", "ERROR", "PROBE", "DISCONNECT",
     "RESET", "REQUEST", "PENDING", "ACCEPT", "CONFIRM", "REJECT", "NOMATCH", "CANCEL",
 )  # fmt: skip
 EVENT_KINDS = {1: "posted", 2: "doorbell", 3: "placed", 4: "acknowledged", 5: "completed", 6: "reaped"}

@@ -19,23 +19,24 @@ frame.prefs.link_frames = Pref.bool("Link frames", true, "Say which frame acknow
 -- ---------------------------------------------------------------- names
 
 local KINDS = {
-    [0] = "CALL", [1] = "SEND", [2] = "WRITE", [3] = "ACK", [4] = "NAK", [5] = "ERROR", [6] = "PROBE",
+    [0] = "READ", [1] = "SEND", [2] = "WRITE", [3] = "ACK", [4] = "NAK", [5] = "ERROR", [6] = "PROBE",
     [7] = "DISCONNECT", [8] = "RESET", [9] = "REQUEST", [10] = "PENDING", [11] = "ACCEPT", [12] = "CONFIRM",
     [13] = "REJECT", [14] = "NOMATCH", [15] = "CANCEL",
 }
 local MEANING = {
-    [0] = "between links: who is there?", [1] = "a piece of a message for the receive queue",
+    [0] = "an RDMA read: a request for pieces of memory (FIRST), or such a piece", [1] = "a piece of a message for the receive queue",
     [2] = "a piece of an RDMA write", [3] = "everything before ack is placed",
     [4] = "frames are missing from ack on", [5] = "processing stopped at psn", [6] = "still there? answer with ACK",
     [7] = "the peer disconnected", [8] = "no such connection here", [9] = "connection request",
     [10] = "a waiter took the request; its answer follows", [11] = "accepted", [12] = "the acceptance arrived",
     [13] = "rejected", [14] = "nobody waits here for that discriminator", [15] = "the request is withdrawn",
 }
-local SEND, WRITE, NAK, ERROR, RESET, REQUEST, NOMATCH = 1, 2, 4, 5, 8, 9, 14
-local HEADER, CONNECT_LEN, WRITE_LEN, TRAILER_LEN = 32, 40, 16, 12
+local READ, SEND, WRITE, NAK, ERROR, RESET, REQUEST, NOMATCH = 0, 1, 2, 4, 5, 8, 9, 14
+local HEADER, CONNECT_LEN, WRITE_LEN, READ_LEN, READ_DATA_LEN, TRAILER_LEN = 32, 40, 16, 24, 8, 12
 local VERSION = 1
+local CALL = 0xF0 -- the first byte of what NICs of the link udp say among themselves
 local LEVELS = { [1] = "unreliable", [2] = "reliable delivery", [4] = "reliable reception" }
-local MODES = { [0] = "client", [1] = "peer" }
+local MODES = { [0] = "client", [1] = "peer", [2] = "discover" }
 local CALLS = { [1] = "WHO", [2] = "HERE", [3] = "CHALLENGE" }
 local YES_NO = { [0] = "no", [1] = "yes" }
 local CRC_STATES = { [0] = "wrong", [1] = "right", [2] = "not computed: the frame was cut off", [3] = "none" }
@@ -78,6 +79,13 @@ local f = {
     write_address = ProtoField.uint64("viakit.write.address", "Remote address", base.HEX),
     write_handle = ProtoField.uint32("viakit.write.handle", "Remote memory handle", base.HEX),
     write_len = ProtoField.uint32("viakit.write.len", "Length of the whole RDMA write"),
+    read_address = ProtoField.uint64("viakit.read.address", "Remote address", base.HEX),
+    read_wanted = ProtoField.uint64("viakit.read.wanted", "Pieces wanted", base.HEX),
+    read_handle = ProtoField.uint32("viakit.read.handle", "Remote memory handle", base.HEX),
+    read_len = ProtoField.uint32("viakit.read.len", "Length of the part asked for"),
+    read_offset = ProtoField.uint32("viakit.read.offset", "Offset of the piece in the part"),
+    read_ask = ProtoField.uint32("viakit.read.ask", "Number of the ask"),
+    read_serial = ProtoField.uint32("viakit.read.serial", "Serial number of the request"),
     ref_address = ProtoField.uint64("viakit.reference.address", "Address in the sender", base.HEX),
     ref_len = ProtoField.uint64("viakit.reference.len", "Length"),
     missing = ProtoField.uint16("viakit.nak.missing", "Frames missing"),
@@ -202,6 +210,10 @@ function frame.init()
     in_flight, arrived_in, sent_in = {}, {}, {}
 end
 
+local function flag(flags, value)
+    return math.floor(flags / value) % 2 == 1
+end
+
 local function before(a, b) -- sequence numbers wrap
     local d = (b - a) % 4294967296
     return d > 0 and d < 2147483648
@@ -256,12 +268,16 @@ local function remember(h, id, number, direction)
     if h.kind == SEND or h.kind == WRITE then
         remember_data(h, id, number, where)
     end
-    if h.kind < REQUEST and h.kind ~= RESET and h.kind ~= 0 then
+    if h.kind < REQUEST and h.kind ~= RESET then
         remember_ack(h, id, number, where)
-    elseif h.kind == REQUEST then
-        requests[where .. h.request] = requests[where .. h.request] or { id = id, number = number }
-    elseif h.kind > REQUEST then
-        local asked = requests[where .. h.request]
+    end
+    local first = flag(h.flags, 0x01)
+    if h.kind == REQUEST or (h.kind == READ and first) then
+        local key = where .. h.kind .. "/" .. (h.kind == READ and h.from_to .. h.immediate or h.request)
+        requests[key] = requests[key] or { id = id, number = number }
+    elseif h.kind > REQUEST or h.kind == READ then
+        local key = h.kind == READ and READ .. "/" .. h.to_from .. h.immediate or REQUEST .. "/" .. h.request
+        local asked = requests[where .. key]
         if asked then
             answer_in[asked.id] = answer_in[asked.id] or number
             answer_to[id] = asked.number
@@ -290,10 +306,6 @@ local function add_links(tree, h, id, number, pinfo)
 end
 
 -- ---------------------------------------------------------------- blocks behind the header
-
-local function flag(flags, value)
-    return math.floor(flags / value) % 2 == 1
-end
 
 -- Bytes that print as text, others as hexadecimal.
 local function name_of(range)
@@ -332,11 +344,6 @@ local function add_connect(tree, tvb, offset, len, h)
     if own > 0 then
         b:add(f.own, tvb(at, own), name_of(tvb(at, own)))
     end
-    at = at + own
-    if h.kind == REQUEST and offset + len - at == TRAILER_LEN then -- of the link udp
-        b:add_le(f.station, tvb(at, 2))
-        b:add_le(f.cookie, tvb(at + 4, 8))
-    end
 end
 
 local function add_references(tree, tvb, offset, len)
@@ -367,6 +374,27 @@ local function add_data(tree, tvb, offset, len, h)
     end
 end
 
+local function add_read(tree, tvb, offset, len, h)
+    local asks = flag(h.flags, 0x01)
+    if len < (asks and READ_LEN or READ_DATA_LEN) then
+        tree:add_proto_expert_info(bad_block)
+        return
+    end
+    local b = tree:add(frame, tvb(offset, asks and READ_LEN or READ_DATA_LEN), asks and "RDMA read" or "RDMA read data")
+    if asks then
+        b:add_le(f.read_address, tvb(offset, 8))
+        b:add_le(f.read_wanted, tvb(offset + 8, 8))
+        b:add_le(f.read_handle, tvb(offset + 16, 4))
+        b:add_le(f.read_len, tvb(offset + 20, 4))
+    else
+        b:add_le(f.read_offset, tvb(offset, 4))
+        b:add_le(f.read_len, tvb(offset + 4, 4))
+        if len > READ_DATA_LEN then
+            tree:add(f.payload, tvb(offset + READ_DATA_LEN, len - READ_DATA_LEN))
+        end
+    end
+end
+
 local function add_runs(tree, tvb, offset, len)
     while len >= 4 do
         tree:add_le(f.missing, tvb(offset, 2))
@@ -381,6 +409,8 @@ local function add_body(tree, tvb, offset, len, h)
         add_connect(tree, tvb, offset, len, h)
     elseif h.kind == SEND or h.kind == WRITE then
         add_data(tree, tvb, offset, len, h)
+    elseif h.kind == READ then
+        add_read(tree, tvb, offset, len, h)
     elseif h.kind == NAK then
         add_runs(tree, tvb, offset, len)
     elseif len > 0 then
@@ -393,8 +423,6 @@ end
 -- Between links of udp: the same 32 bytes, read differently.
 local function add_call(tree, tvb, offset, len)
     local what = tvb(offset + 1, 1):uint()
-    tree:add_le(f.version, tvb(offset, 1))
-    tree:add_le(f.kind, tvb(offset, 1))
     tree:add_le(f.call, tvb(offset + 1, 1))
     tree:add_le(f.len, tvb(offset + 2, 2))
     tree:add_le(f.station, tvb(offset + 4, 2))
@@ -440,9 +468,9 @@ local function add_header(tree, tvb, offset, h)
     tree:add_le(f.src_port, tvb(offset + 8, 2))
     tree:add_le(f.src_vi, tvb(offset + 10, 2))
     tree:add_le(f.key, tvb(offset + 12, 4))
-    tree:add_le(f.psn, tvb(offset + 16, 4))
+    tree:add_le(h.kind == READ and f.read_ask or f.psn, tvb(offset + 16, 4))
     tree:add_le(f.ack, tvb(offset + 20, 4))
-    local fourth = ({ [ERROR] = f.status, [RESET] = f.tried_key, [NOMATCH] = f.neighbours })[h.kind] or f.immediate
+    local fourth = ({ [READ] = f.read_serial, [ERROR] = f.status, [RESET] = f.tried_key, [NOMATCH] = f.neighbours })[h.kind] or f.immediate
     tree:add_le(fourth, tvb(offset + 24, 4))
 end
 
@@ -469,6 +497,8 @@ local function words_about(h)
         words[#words + 1] = flag(h.flags, 0x02) and "LAST" or nil
         words[#words + 1] = flag(h.flags, 0x10) and "REFERENCE" or nil
         words[#words + 1] = flag(h.flags, 0x04) and string.format("immediate=0x%x", h.immediate) or nil
+    elseif h.kind == READ then
+        words[#words + 1] = (flag(h.flags, 0x01) and "ask=" or "data for ask=") .. h.psn .. " len=" .. h.len
     elseif h.kind >= REQUEST then
         words[#words + 1] = string.format("request=0x%x", h.request)
         words[#words + 1] = h.wanted and ('"' .. h.wanted .. '"') or nil
@@ -481,8 +511,12 @@ end
 
 -- One frame at offset, of which `have` bytes at most are captured and `room` bytes were on the wire. Returns the bytes it takes and
 -- its words for the Info column, or nil if it is none of ours.
-local function dissect_frame(tvb, pinfo, root, offset, have, room, segment)
-    if have < HEADER or math.floor(tvb(offset, 1):uint() / 16) ~= VERSION then
+local function dissect_frame(tvb, pinfo, root, offset, have, room, is_datagram, segment)
+    if have < HEADER then
+        return nil
+    end
+    local is_call = tvb(offset, 1):uint() == CALL
+    if not is_call and math.floor(tvb(offset, 1):uint() / 16) ~= VERSION then
         return nil
     end
     local behind = tvb(offset + 2, 2):le_uint()
@@ -492,7 +526,7 @@ local function dissect_frame(tvb, pinfo, root, offset, have, room, segment)
     if segment then
         tree:add(f.segment, segment):set_generated()
     end
-    if tvb(offset, 1):uint() % 16 == 0 then
+    if is_call then
         return math.min(whole, room), add_call(tree, tvb, offset, shown)
     end
     local h = read_header(tvb, offset)
@@ -500,8 +534,14 @@ local function dissect_frame(tvb, pinfo, root, offset, have, room, segment)
     add_crc(tree, tvb, offset, h, shown == whole)
     if whole > room then
         tree:add_proto_expert_info(bad_len)
-    elseif shown == whole or h.kind == SEND or h.kind == WRITE then
+    elseif shown == whole or h.kind <= WRITE then
         add_body(tree, tvb, offset + HEADER, shown - HEADER, h)
+    end
+    if h.kind == REQUEST and is_datagram and have >= whole + TRAILER_LEN then -- of the link udp, for the link itself
+        tree:add_le(f.station, tvb(offset + whole, 2))
+        tree:add_le(f.cookie, tvb(offset + whole + 4, 8))
+        tree:set_len(whole + TRAILER_LEN)
+        whole = whole + TRAILER_LEN
     end
     if frame.prefs.link_frames then
         add_links(tree, h, pinfo.number * 64 + (segment or 0), pinfo.number, pinfo)
@@ -520,7 +560,7 @@ end
 
 -- Behind an Ethernet header: one frame; short ones are padded.
 local function dissect_plain(tvb, pinfo, root)
-    local taken, words = dissect_frame(tvb, pinfo, root, 0, tvb:len(), tvb:reported_len(), nil)
+    local taken, words = dissect_frame(tvb, pinfo, root, 0, tvb:len(), tvb:reported_len(), false, nil)
     if not taken then
         return 0
     end
@@ -534,7 +574,7 @@ local function dissect_datagram(tvb, pinfo, root)
     local total, reported = tvb:len(), tvb:reported_len()
     local several = total >= HEADER and HEADER + tvb(2, 2):le_uint() < reported
     while offset < total do
-        local taken, words = dissect_frame(tvb, pinfo, root, offset, total - offset, reported - offset,
+        local taken, words = dissect_frame(tvb, pinfo, root, offset, total - offset, reported - offset, true,
             several and n + 1 or nil)
         if not taken then
             break
@@ -567,12 +607,14 @@ local function looks_like_ours(tvb)
         return false
     end
     while offset + HEADER <= tvb:len() do
-        if math.floor(tvb(offset, 1):uint() / 16) ~= VERSION then
+        local first = tvb(offset, 1):uint()
+        if first ~= CALL and math.floor(first / 16) ~= VERSION then
             return false
         end
-        offset = offset + HEADER + tvb(offset + 2, 2):le_uint()
+        local trailer = first == 0x10 + REQUEST and TRAILER_LEN or 0 -- behind what the header counts
+        offset = offset + HEADER + tvb(offset + 2, 2):le_uint() + trailer
     end
-    return offset == total or (offset > total and tvb:len() < total) or offset >= tvb:len() and tvb:len() < total
+    return offset == total or (offset >= tvb:len() and tvb:len() < total)
 end
 
 local function heuristic(tvb, pinfo, root)
