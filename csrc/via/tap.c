@@ -45,6 +45,7 @@ static struct tap_frame *record_frame(struct via_tap *tap, uint64_t time, size_t
     if (r == NULL)
         return NULL;
     r->time = time;
+    r->lost = (uint32_t)tap->ring.lost;
     r->note = NULL;
     r->len = (uint32_t)len;
     r->captured = copy_pieces(r->bytes, keep, iov, n);
@@ -96,6 +97,7 @@ static viakit_event *record_event(struct via_vi *vi, int kind)
     if (r == NULL)
         return NULL;
     r->time = vk_now();
+    r->lost = tap->ring.lost;
     memset(&r->event, 0, sizeof r->event);
     r->event.version = 1;
     r->event.kind = (uint8_t)kind;

@@ -30,7 +30,7 @@ struct via_tap {
     struct via_tap *next; /* of the same file */
     struct tap_file *file;
     uint32_t frame_interface, event_interface;
-    uint64_t lost_told;
+    uint32_t lost_told;
     uint64_t file_bytes; /* bound of the file; 0: none */
     uint64_t skipped;    /* records beyond it */
 };
@@ -45,14 +45,15 @@ struct tap_frame {
     uint32_t len;           /* of the frame, wire header included ... */
     uint32_t captured;      /* ... and how much of it follows */
     uint8_t to[6], from[6]; /* stations */
-    uint16_t out;
-    uint16_t pad;
+    uint32_t out;
+    uint32_t lost; /* records of the ring so far, modulo 2^32 */
     uint8_t bytes[];
 };
 
 struct tap_event {
     struct vk_record head;
     uint64_t time;
+    uint64_t lost;
     viakit_event event;
 };
 

@@ -31,7 +31,7 @@
 #define LEAST_ROOM (96u << 10)      /* one block of any frame fits in so much */
 #define PERIOD (2 * VK_MS)          /* the writer looks so often while there is something ... */
 #define PERIOD_LONGEST (16 * VK_MS) /* ... and at least so often */
-#define SETTLE (500 * VK_US)        /* records younger than this wait: an earlier one may still be on its way */
+#define SETTLE (2 * VK_MS)          /* records younger than this wait: an earlier one may still be on its way */
 #define PATH_BYTES sizeof(((viakit_tap_info *)0)->file)
 
 struct tap_file {
@@ -205,8 +205,8 @@ static void put_interface(struct tap_file *f, struct via_tap *tap, int events)
 /* The record as a block. 0 if there is no room for it. */
 static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const struct vk_record *record)
 {
-    uint64_t lost = vk_load_relaxed(&tap->ring.lost);
-    struct pcapng_packet p = {.lost_before = lost - tap->lost_told};
+    struct pcapng_packet p = {0};
+    uint32_t lost;
     uint8_t ether[14];
     struct iovec iov[2];
     char comment[120];
@@ -214,6 +214,7 @@ static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const st
     p.iov = iov;
     if (record->kind == TAP_EVENT) {
         const struct tap_event *e = (const struct tap_event *)(const void *)record;
+        lost = (uint32_t)e->lost;
         p.interface = tap->event_interface;
         p.time = e->time + clock_offset;
         p.len = p.captured = sizeof e->event;
@@ -221,6 +222,7 @@ static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const st
         p.n_iov = 1;
     } else {
         const struct tap_frame *r = (const struct tap_frame *)(const void *)record;
+        lost = r->lost;
         memcpy(ether, r->to, 6);
         memcpy(ether + 6, r->from, 6);
         ether[12] = WIRE_ETHERTYPE >> 8;
@@ -235,6 +237,7 @@ static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const st
         iov[1] = (struct iovec){(void *)(uintptr_t)r->bytes, r->captured};
         p.n_iov = 2;
     }
+    p.lost_before = lost - tap->lost_told;
     if (p.lost_before && p.comment == NULL) {
         snprintf(comment, sizeof comment, "%llu records before this one were lost: the tap's ring was full",
                  (unsigned long long)p.lost_before);

@@ -182,7 +182,8 @@ def test_the_block_of_connections(tmp_path, kind):
     )
     values = [value if not value.startswith("0x") else str(int(value, 0)) for value in row.values()]
     assert values == [
-        str(0x1234), str(0xABCD), "99", str(1 << 26), str(0x55), "7", "2", "1460", "1", "0", "1", "1", "table 1", "0102",
+        str(0x1234), str(0xABCD), "99", str(1 << 26), str(0x55), "7", "2", "1460", "1", "0", "1", "1", "table 1",
+        "0102",
     ]  # fmt: skip
 
 

@@ -98,6 +98,12 @@ def _words(comment: str) -> dict[str, str]:
     return words
 
 
+def number(words: dict[str, str], name: str) -> int:
+    """A word that is a number; 0 if it is not there, or is none."""
+    text = words.get(name, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
 def _blocks(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
     """Type and bytes of each block. A last block that was cut off, as by a killed program, ends the file."""
     offset = 0
@@ -149,8 +155,16 @@ def _statistics(block: bytes, interfaces: Sequence[Interface]) -> None:
 
 
 def _read_one(path: Path, into: Capture) -> None:
-    name, interfaces, offset_ns = str(path), [], 0
-    data = path.read_bytes()
+    name = str(path)
+    try:
+        _read_blocks(name, path.read_bytes(), into)
+    except struct.error as error:
+        raise CaptureError(f"{name}: damaged: {error}") from error
+
+
+def _read_blocks(name: str, data: bytes, into: Capture) -> None:
+    interfaces: list[Interface] = []
+    offset_ns = 0
     if len(data) >= 4 and struct.unpack_from("<I", data)[0] != SECTION:
         raise CaptureError(f"{name}: not a pcapng file")
     for kind, block in _blocks(data, name):
@@ -159,7 +173,7 @@ def _read_one(path: Path, into: Capture) -> None:
             for code, value in _options(block, 24, len(block) - 4):
                 if code == OPT_COMMENT:
                     words = _words(value.decode(errors="replace"))
-                    offset_ns = int(words.get("clock_offset_ns", "0"))
+                    offset_ns = number(words, "clock_offset_ns")
         elif kind == INTERFACE:
             interfaces.append(_interface(block, offset_ns))
             into.interfaces.append(interfaces[-1])

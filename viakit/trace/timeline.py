@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from viakit.trace.pcapng import ETHERNET, USER0, Capture, Packet
+from viakit.trace.pcapng import ETHERNET, USER0, Capture, Packet, number
 
 __all__ = ["EVENT_KINDS", "FRAME_KINDS", "LEGS", "Event", "Frame", "Message", "NicSeen", "Timeline", "build"]
 
@@ -224,8 +224,8 @@ def _nics(capture: Capture) -> dict[int, NicSeen]:
             continue
         if one.key not in by_key:
             by_key[one.key] = NicSeen(
-                int(words.get("pid", "0")), words.get("program", "?"), words.get("device", "?"),
-                words.get("link", "?"), words.get("address", ""), int(words.get("port", "0")),
+                number(words, "pid"), words.get("program", "?"), words.get("device", "?"),
+                words.get("link", "?"), words.get("address", ""), number(words, "port"),
             )  # fmt: skip
         result[id(one)] = by_key[one.key]
     return result
