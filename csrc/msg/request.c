@@ -132,7 +132,7 @@ void msg_complete(msg_request *r, int error)
         return;
     if (error)
         r->status.error = error;
-    r->complete = 1;
+    vk_store_release(&r->complete, 1); /* after the status: msg_request_peek looks without the lock */
     w->n_completed++;
     if (r->flags & MSG_BSEND) {
         msg_buffer_put(w, r->buf);

@@ -33,6 +33,7 @@ static void unsettle(struct vc_rank *rank)
     rank->on_list = 1;
     rank->next = v->unsettled;
     v->unsettled = rank;
+    vk_store_relaxed(&v->n_unsettled, v->n_unsettled + 1);
 }
 
 static inline void send_done(struct vc_slot *slot, int failed)
@@ -244,6 +245,7 @@ static int settle(struct vc_world *v)
 {
     struct vc_rank *rank = v->unsettled, *next;
     int n = 0;
+    vk_store_relaxed(&v->n_unsettled, 0);
     v->unsettled = NULL; /* what is begun meanwhile makes a new list */
     for (; rank; rank = next) {
         uint32_t before = rank->n_outstanding;
@@ -292,7 +294,7 @@ static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
         port = v->ports[vk_add(&v->turn, 1) & 1];
         ms = 1;
     }
-    if (vk_load_relaxed(&v->unsettled))
+    if (vk_load_relaxed(&v->n_unsettled))
         ms = 1;
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv;

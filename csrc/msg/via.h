@@ -80,6 +80,7 @@ struct vc_world {
     struct vc_port *ports[2];
     struct vc_rank *ranks; /* [n_ranks] */
     struct vc_rank *unsettled;
+    uint32_t n_unsettled; /* roughly; looked at without the lock */
     struct exposure *exposures;
     int turn; /* whose turn it is to be slept on */
 };

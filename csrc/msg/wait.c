@@ -166,6 +166,10 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
 {
     if (done(argument))
         return MSG_SUCCESS;
+    if (timeout_ms == 0) {
+        msg_step(w);
+        return done(argument) ? MSG_SUCCESS : MSG_TIMEOUT;
+    }
     /* short waits never look at the clock */
     for (int i = w->crowded || w->has_thread ? 2 : 200; i > 0; i--) {
         msg_step(w);
@@ -176,8 +180,6 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
         else
             vk_pause();
     }
-    if (timeout_ms == 0)
-        return MSG_TIMEOUT;
     return wait_long(w, done, argument, timeout_ms);
 }
 
@@ -377,7 +379,7 @@ int msg_waitsome(msg_world *w, int n, msg_request **requests, int *n_done, int *
 
 int msg_request_peek(const msg_world *w, const msg_request *request, msg_status *status)
 {
-    if (request && !request->complete)
+    if (request && !vk_load_acquire(&request->complete))
         return 0;
     if (status)
         *status = request && request->world == w ? request->status : empty_status;

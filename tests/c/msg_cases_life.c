@@ -157,7 +157,7 @@ void case_put(msg_world **world, int rank, int n_ranks)
     msg_request *r;
     OK(msg_alloc(w, LEN, &memory));
     memset(memory, 0, LEN);
-    volatile unsigned char *cells = memory;
+    unsigned char *cells = memory;
     OK(msg_expose(w, memory, LEN, &mine));
     for (int i = 0; i < n_ranks; i++) {
         OK(msg_send(w, 1, &mine, sizeof mine, i, 1, MSG_STANDARD));
@@ -169,7 +169,8 @@ void case_put(msg_world **world, int rank, int n_ranks)
     for (int k = 1; k <= 100; k++) {
         one = (unsigned char)k;
         OK(msg_put(w, &one, 1, next, &theirs[next], (uint64_t)rank, NULL));
-        WAIT_UNTIL(cells[(rank + n_ranks - 1) % n_ranks] >= k); /* no call of ours */
+        WAIT_UNTIL(__atomic_load_n(&cells[(rank + n_ranks - 1) % n_ranks], __ATOMIC_ACQUIRE) >=
+                   k); /* no call of ours */
     }
     job_fill(data, LEN - 64, (unsigned)rank);
     OK(msg_put(w, data, LEN - 64, next, &theirs[next], 64, &r));
