@@ -283,6 +283,8 @@ static int applies(const link_spec *link, const test_case *test)
         return 0;
     if ((test->flags & CASE_ONLY_ETH) && link->kind != ON_ETH)
         return 0;
+    if ((test->flags & CASE_ONLY_NETWORK) && !on_veth(link))
+        return 0;
     return !((test->flags & CASE_NO_FAULT) && link->fault);
 }
 

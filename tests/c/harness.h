@@ -41,9 +41,10 @@ enum {
     CASE_NO_LOOP = 1, /* needs two processes */
     CASE_NO_ETH = 2,  /* about one process, or one host */
     CASE_ONLY_ETH = 4,
-    CASE_NO_FAULT = 8,  /* looks at behaviour that faults change by design */
-    CASE_KILLS_B = 16,  /* B ends by SIGKILL */
-    CASE_NO_THREAD = 32 /* NICs without a progress thread */
+    CASE_NO_FAULT = 8,     /* looks at behaviour that faults change by design */
+    CASE_KILLS_B = 16,     /* B ends by SIGKILL */
+    CASE_NO_THREAD = 32,   /* NICs without a progress thread */
+    CASE_ONLY_NETWORK = 64 /* two hosts with an interface each */
 };
 
 typedef struct {

@@ -1,0 +1,642 @@
+/*
+ * test_life.c - what happens to programs, hosts and wires, and what each side then sees: test_life LINK [CASE...], see harness.h for
+ * LINK. docs/faults.md has the table; each line of it is a case here (or one of the conformance suite: peer_killed, no_receive).
+ *
+ * The short form makes NICs impatient, so that "the peer is silent for longer than a connection lives" takes less than a second;
+ * VIAKIT_LONG=1 gives the defaults (and ten seconds of silence), VIAKIT_CYCLES says how often connections are made.
+ */
+#define _GNU_SOURCE
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "harness.h"
+
+#define ROOM 4096
+#define N_MESSAGES 40
+
+static int long_form(void)
+{
+    return getenv("VIAKIT_LONG") != NULL;
+}
+
+static void impatient(viakit_nic_options *o)
+{
+    if (long_form())
+        return;
+    o->keepalive_ms = 50;
+    o->max_retries = 4; /* lost after 10 + 20 + 40 + 80 + 160 ms */
+}
+
+static int is_network(const side *s)
+{
+    return s->link->kind >= ON_ETH;
+}
+
+/* ---------------------------------------------------------------- messages with numbers, many under way */
+
+/* N_MESSAGES of them: on A with their data, on B posted. */
+static void prepare(endpoint *e, side *s, VIP_DESCRIPTOR *d[N_MESSAGES], VIP_RELIABILITY_LEVEL level, int n_rounds)
+{
+    endpoint_open(e, s, level, 65536 + (size_t)(n_rounds * N_MESSAGES + 1) * (ROOM + 512));
+    for (int round = 0; round < n_rounds; round++)
+        for (int i = 0; i < N_MESSAGES; i++) {
+            VIP_DESCRIPTOR *one = descriptor(e, 1);
+            uint8_t *data = buffer(e, ROOM);
+            if (s->role == SIDE_B)
+                post_recv(e, prep_recv(e, one, data, ROOM));
+            else {
+                prep_send(e, one, data, i % 3 ? 40 : ROOM);
+                pattern_fill(data, ROOM, (uint64_t)i);
+            }
+            if (d && round == 0)
+                d[i] = one;
+        }
+}
+
+static void post_all(endpoint *e, VIP_DESCRIPTOR *d[N_MESSAGES])
+{
+    for (int i = 0; i < N_MESSAGES; i++) {
+        d[i]->CS.Control = VIP_CONTROL_OP_SENDRECV | VIP_CONTROL_IMMEDIATE;
+        d[i]->CS.Status = 0;
+        d[i]->CS.ImmediateData = (VIP_UINT32)i;
+        d[i]->CS.Length = d[i]->DS[0].Local.Length;
+        post_send(e, d[i]);
+    }
+}
+
+static void all_sent(endpoint *e, VIP_DESCRIPTOR *d[N_MESSAGES])
+{
+    for (int i = 0; i < N_MESSAGES; i++) {
+        CHECK(next_send(e) == d[i]);
+        CHECK_EQ(d[i]->CS.Status & VIP_STATUS_ERROR_MASK, 0);
+    }
+}
+
+static void all_received(endpoint *e)
+{
+    for (int i = 0; i < N_MESSAGES; i++) {
+        VIP_DESCRIPTOR *d = next_recv(e);
+        CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
+        CHECK_EQ(d->CS.ImmediateData, i);
+        CHECK_EQ(d->CS.Length, i % 3 ? 40 : ROOM);
+        pattern_check(d->DS[0].Local.Data.Address, d->CS.Length, (uint64_t)i);
+    }
+}
+
+/* The peer has not answered: time-outs are counted on a network; elsewhere nothing is waited for but time. */
+static void feel_silence(side *s, uint64_t before)
+{
+    double end = check_now() + (long_form() ? 10 : 0.25);
+    if (is_network(s) && !long_form())
+        WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2);
+    else
+        while (check_now() < end)
+            sched_yield();
+}
+
+/* The connection is over: what was posted came back, and the VI can be used again. */
+static void over(endpoint *e, int n_errors)
+{
+    wait_error(e->s, VIP_ERROR_CONN_LOST, n_errors);
+    wait_state(e, VIP_STATE_ERROR);
+    CHECK_OK(VipDisconnect(e->vi));
+    drain(e->vi);
+    CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
+}
+
+static void say(side *s, const char *what, double since)
+{
+    printf("       %s %s %c: %s after %.2f s\n", s->link->name, s->test->name, s->role == SIDE_A ? 'A' : 'B', what,
+           check_now() - since);
+    fflush(stdout);
+}
+
+/* ---- client_killed: as peer_killed, but the one that dies is the one that connected */
+
+static void client_killed_a(side *s)
+{
+    endpoint e;
+    address local, remote = {.room = {0}};
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    make_address(&remote, s->peer_host, "", 64);
+    CHECK_OK(VipConnectWait(s->nic, make_address(&local, s->attr.LocalNicAddress, "client", 6), CHECK_WAIT_S * 1000,
+                            &remote.net, &attr, &conn));
+    CHECK_OK(VipConnectAccept(conn, e.vi));
+    side_exchange(s, 0);
+    double begin = check_now();
+    over(&e, 1);
+    say(s, "the death of the client was noticed", begin);
+    endpoint_close(&e);
+}
+
+static void client_killed_b(side *s)
+{
+    endpoint e;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_RETURN r;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    make_address(&local, s->attr.LocalNicAddress, "me", 2);
+    make_address(&remote, s->peer_host, "client", 6);
+    WAIT_UNTIL((r = VipConnectRequest(e.vi, &local.net, &remote.net, CHECK_WAIT_S * 1000, &attr)) != VIP_NO_MATCH);
+    CHECK_OK(r);
+    side_exchange(s, 0);
+    raise(SIGKILL);
+}
+
+/* ---- left: B's process ends as a careless program does, without closing anything: as a killed one, and no sooner noticed */
+
+static void left_a(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+    endpoint_connect(&e, "left");
+    pid_t child = (pid_t)side_exchange(s, 0);
+    double begin = check_now();
+    CHECK(child > 0);
+    over(&e, 1);
+    say(s, "the end of the process was noticed", begin);
+    endpoint_close(&e);
+}
+
+static void left_b(side *s)
+{
+    endpoint e;
+    int status;
+    /* B itself has to report to the harness, so a child of it is the careless one. It opens a NIC of its own. */
+    pid_t child = fork();
+    if (child == 0) {
+        side of_child = *s;
+        check_deadline(60);
+        CHECK_OK(viakit_open_nic(s->device, &s->options, &of_child.nic));
+        CHECK_OK(VipQueryNic(of_child.nic, &of_child.attr));
+        endpoint_open(&e, &of_child, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+        endpoint_connect(&e, "left");
+        side_exchange(s, (uint64_t)getpid());
+        exit(42); /* not _exit: what the library does at exit must not hang or crash */
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+}
+
+/* ---- stopped: B stands still for a while, then goes on; the connection lives, and nothing is missing */
+
+static void stopped_a(side *s)
+{
+    for (int level = 0; level < 2; level++) {
+        endpoint e;
+        VIP_DESCRIPTOR *d[N_MESSAGES];
+        prepare(&e, s, d, s->levels[level], 1);
+        endpoint_connect(&e, "stopped");
+        SIDE_SYNC(s, 1);
+        uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
+        CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
+        post_all(&e, d);
+        double end = check_now() + 0.25;
+        if (is_network(s))
+            WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 3);
+        else
+            while (check_now() < end)
+                sched_yield();
+        CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
+        all_sent(&e, d);
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+static void stopped_b(side *s)
+{
+    for (int level = 0; level < 2; level++) {
+        endpoint e;
+        prepare(&e, s, NULL, s->levels[level], 1);
+        endpoint_connect(&e, "stopped");
+        SIDE_SYNC(s, 1);
+        all_received(&e);
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+/* ---- stopped_long: B stands still for longer than a connection over a network lives. On shm it lives: the process is there */
+
+static void stopped_long_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES];
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    endpoint_connect(&e, "stopped");
+    SIDE_SYNC(s, 1);
+    CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
+    post_all(&e, d);
+    double begin = check_now();
+    if (is_network(s)) {
+        over(&e, 1);
+        say(s, "given up", begin);
+        while (long_form() && check_now() < begin + 10)
+            sched_yield();
+    } else
+        feel_silence(s, 0);
+    CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
+    if (!is_network(s))
+        all_sent(&e, d);
+    SIDE_SYNC(s, 2);
+    if (!is_network(s))
+        endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void stopped_long_b(side *s)
+{
+    endpoint e;
+    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    endpoint_connect(&e, "stopped");
+    SIDE_SYNC(s, 1);
+    if (is_network(s))
+        over(&e, 1); /* A was silent, too, or says that it knows of no such connection */
+    else
+        all_received(&e);
+    SIDE_SYNC(s, 2);
+    if (!is_network(s))
+        endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---------------------------------------------------------------- the interface */
+
+/* Of this side's host. 0, or -1 where the interface refuses. */
+static int with_interface(unsigned long request, struct ifreq *r)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), result;
+    CHECK(fd >= 0);
+    strcpy(r->ifr_name, "eth0");
+    result = ioctl(fd, request, r);
+    close(fd);
+    return result;
+}
+
+static void set_interface(int up)
+{
+    struct ifreq r = {.ifr_flags = 0};
+    CHECK_EQ(with_interface(SIOCGIFFLAGS, &r), 0);
+    r.ifr_flags = (short)(up ? r.ifr_flags | IFF_UP : r.ifr_flags & ~IFF_UP);
+    CHECK_EQ(with_interface(SIOCSIFFLAGS, &r), 0);
+}
+
+static void set_mtu(int mtu)
+{
+    struct ifreq r = {.ifr_mtu = mtu};
+    CHECK_EQ(with_interface(SIOCSIFMTU, &r), 0);
+}
+
+/* ---- interface_down: and up again, soon: nothing is missing, whichever side's it was */
+
+static void interface_down_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES];
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    endpoint_connect(&e, "down");
+    for (int whose = 0; whose < 2; whose++) {
+        SIDE_SYNC(s, 1);
+        if (whose == SIDE_A)
+            set_interface(0);
+        SIDE_SYNC(s, 2);
+        uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
+        post_all(&e, d);
+        WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2);
+        if (whose == SIDE_A)
+            set_interface(1);
+        SIDE_SYNC(s, 3);
+        all_sent(&e, d);
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void interface_down_b(side *s)
+{
+    endpoint e;
+    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_DELIVERY, 2);
+    endpoint_connect(&e, "down");
+    for (int whose = 0; whose < 2; whose++) {
+        SIDE_SYNC(s, 1);
+        if (whose == SIDE_B)
+            set_interface(0);
+        SIDE_SYNC(s, 2);
+        SIDE_SYNC(s, 3);
+        if (whose == SIDE_B)
+            set_interface(1);
+        all_received(&e);
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- interface_down_long: both sides give the connection up; when the wire is back, the same NICs connect again */
+
+static void interface_down_long_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES];
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    endpoint_connect(&e, "down");
+    SIDE_SYNC(s, 1);
+    set_interface(0);
+    double begin = check_now();
+    post_all(&e, d);
+    over(&e, 1);
+    say(s, "given up", begin);
+    SIDE_SYNC(s, 2);
+    set_interface(1);
+    SIDE_SYNC(s, 3);
+    endpoint_connect(&e, "up again");
+    post_all(&e, d);
+    all_sent(&e, d);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void interface_down_long_b(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES];
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    endpoint_connect(&e, "down");
+    SIDE_SYNC(s, 1);
+    double begin = check_now();
+    over(&e, 1);
+    say(s, "given up", begin);
+    for (int i = 0; i < N_MESSAGES; i++) /* they came back unused */
+        post_recv(&e, prep_recv(&e, d[i], d[i]->DS[0].Local.Data.Address, ROOM));
+    SIDE_SYNC(s, 2);
+    SIDE_SYNC(s, 3);
+    endpoint_connect(&e, "up again");
+    all_received(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- mtu_lowered: frames longer than the wire takes are as good as lost until it takes them again */
+
+static void mtu_lowered_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES];
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    endpoint_connect(&e, "mtu");
+    set_mtu(576);
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
+    post_all(&e, d);
+    /* Lost, or through: between hosts of one machine a super-frame is never cut, and UDP cuts to what the wire takes. */
+    WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2 ||
+               __atomic_load_n(&d[N_MESSAGES - 1]->CS.Status, __ATOMIC_ACQUIRE));
+    set_mtu(s->link->mtu);
+    all_sent(&e, d);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void mtu_lowered_b(side *s)
+{
+    endpoint e;
+    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    endpoint_connect(&e, "mtu");
+    all_received(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- ring_full: B does not look at all, its ring is small, and there is no thread that would look for it */
+
+static void small_and_alone(viakit_nic_options *o)
+{
+    o->ring_slots = 16;
+    o->window = 64;
+}
+
+static void ring_full_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES];
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    endpoint_connect(&e, "full");
+    SIDE_SYNC(s, 1);
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
+    post_all(&e, d);
+    double end = check_now() + 0.1;
+    WAIT_UNTIL(viakit_poll(s->nic, NULL) != VIP_SUCCESS ||
+               (is_network(s) ? nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2 : check_now() > end));
+    CHECK_EQ(send(s->ctl, "", 1, 0), 1);
+    all_sent(&e, d);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void ring_full_b(side *s)
+{
+    endpoint e;
+    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    endpoint_connect(&e, "full");
+    SIDE_SYNC(s, 1);
+    CHECK_EQ(recv(s->ctl, &(char){0}, 1, 0), 1); /* not by side_recv(), which looks at the NIC meanwhile */
+    all_received(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- slow_receiver: B looks once in a while; it posts a receive only when it has taken one, and grants each by a message */
+
+static void slow_receiver_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES], *grant;
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    grant = descriptor(&e, 1);
+    post_recv(&e, prep_recv(&e, grant, NULL, 0));
+    endpoint_connect(&e, "slow");
+    for (int i = 0; i < N_MESSAGES; i++) {
+        post_send(&e, d[i]);
+        CHECK(next_send(&e) == d[i]);
+        CHECK_EQ(d[i]->CS.Status & VIP_STATUS_ERROR_MASK, 0);
+        reap_recv(&e, grant, VIP_STATUS_OP_RECEIVE);
+        post_recv(&e, prep_recv(&e, grant, NULL, 0));
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void slow_receiver_b(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1), *grant = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, ROOM);
+    post_recv(&e, prep_recv(&e, d, data, ROOM));
+    endpoint_connect(&e, "slow");
+    for (int i = 0; i < N_MESSAGES; i++) {
+        double end = check_now() + (i % 8 ? 0.0005 : 0.02);
+        while (check_now() < end) /* computes */
+            ;
+        CHECK(next_recv(&e) == d);
+        pattern_check(data, i % 3 ? 40 : ROOM, (uint64_t)i);
+        post_recv(&e, prep_recv(&e, d, data, ROOM));
+        post_send(&e, prep_send(&e, grant, NULL, 0));
+        reap_send(&e, grant, VIP_STATUS_OP_SEND);
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- thousand: so many VIs on one NIC, each with a connection and a message of its own in both directions */
+
+#define THOUSAND (1000 / CHECK_SLOWER)
+
+static void thousand_both(side *s)
+{
+    VIP_PROTECTION_HANDLE tag;
+    VIP_MEM_HANDLE handle;
+    VIP_VI_HANDLE *vi = calloc(THOUSAND, sizeof(*vi));
+    size_t each = 256, size = THOUSAND * each;
+    uint8_t *memory = aligned_alloc(4096, (size + 4095) & ~4095ul);
+    VIP_MEM_ATTRIBUTES rights;
+    endpoint e = {.s = s};
+    CHECK(vi != NULL && memory != NULL);
+    CHECK_OK(VipCreatePtag(s->nic, &tag));
+    memset(&rights, 0, sizeof(rights));
+    rights.Ptag = tag;
+    CHECK_OK(VipRegisterMem(s->nic, memory, size, &rights, &handle));
+    e.mh = handle;
+    for (int i = 0; i < THOUSAND; i++) {
+        VIP_VI_ATTRIBUTES a = {.ReliabilityLevel = s->levels[i % 2], .Ptag = tag};
+        VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)(memory + (size_t)i * each);
+        char name[32];
+        snprintf(name, sizeof(name), "thousand-%d", i);
+        CHECK_OK(VipCreateVi(s->nic, &a, NULL, NULL, &vi[i]));
+        e.vi = vi[i];
+        CHECK_OK(VipQueryVi(vi[i], &(VIP_VI_STATE){VIP_STATE_IDLE}, &e.attr, &(VIP_BOOLEAN){VIP_FALSE},
+                            &(VIP_BOOLEAN){VIP_FALSE}));
+        CHECK_OK(VipPostRecv(vi[i], prep_recv(&e, d, memory + (size_t)i * each + 192, 8), handle));
+        endpoint_connect(&e, name);
+    }
+    SIDE_SYNC(s, 1);
+    for (int k = 0; k < THOUSAND; k++) {
+        int i = s->role == SIDE_A ? k : THOUSAND - 1 - k;
+        VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)(memory + (size_t)i * each + 64);
+        uint64_t word = (uint64_t)i * 2 + s->role;
+        memcpy(memory + (size_t)i * each + 200, &word, 8);
+        CHECK_OK(VipPostSend(vi[i], prep_send(&e, d, memory + (size_t)i * each + 200, 8), handle));
+    }
+    for (int i = 0; i < THOUSAND; i++) {
+        uint64_t word;
+        e.vi = vi[i];
+        CHECK_EQ(next_recv(&e)->CS.Status & VIP_STATUS_ERROR_MASK, 0);
+        CHECK_EQ(next_send(&e)->CS.Status & VIP_STATUS_ERROR_MASK, 0);
+        memcpy(&word, memory + (size_t)i * each + 192, 8);
+        CHECK_EQ(word, i * 2 + !s->role);
+    }
+    SIDE_SYNC(s, 2);
+    for (int i = 0; i < THOUSAND; i++) {
+        CHECK_OK(VipDisconnect(vi[i]));
+        CHECK_OK(VipDestroyVi(vi[i]));
+    }
+    CHECK_OK(VipDeregisterMem(s->nic, memory, handle));
+    CHECK_OK(VipDestroyPtag(s->nic, tag));
+    free(memory);
+    free(vi);
+}
+
+/* ---- cycles: connections made and ended over and over; memory and what else there is do not grow with their number */
+
+static size_t peak_memory(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (size_t)u.ru_maxrss << 10;
+}
+
+static void cycles_both(side *s)
+{
+    const char *given = getenv("VIAKIT_CYCLES");
+    int n = given ? atoi(given) : (is_network(s) ? 400 : 2000) / CHECK_SLOWER;
+    size_t warm = 0;
+    endpoint e;
+    viakit_live before, after;
+    check_deadline((unsigned)(60 + n / 50));
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 64);
+    double begin = check_now();
+    SIDE_SYNC(s, 1);
+    viakit_live_objects(&before);
+    SIDE_SYNC(s, 5);
+    for (int i = 0; i < n; i++) {
+        if (s->role == SIDE_B)
+            post_recv(&e, prep_recv(&e, d, data, 64));
+        endpoint_connect(&e, "cycle");
+        if (s->role == SIDE_A) {
+            pattern_fill(data, 64, (uint64_t)i);
+            post_send(&e, prep_send(&e, d, data, 64));
+            reap_send(&e, d, VIP_STATUS_OP_SEND);
+        } else {
+            reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+            pattern_check(data, 64, (uint64_t)i);
+        }
+        SIDE_SYNC(s, 2);
+        CHECK_OK(VipDisconnect(e.vi));
+        drain(e.vi);
+        if (i == n / 2)
+            warm = peak_memory();
+    }
+    SIDE_SYNC(s, 3);
+    viakit_live_objects(&after);
+    printf("       %s cycles %c: %d connections, %.0f us each; peak memory %.1f MiB, %.1f since half; %u requests "
+           "remembered\n",
+           s->link->name, s->role == SIDE_A ? 'A' : 'B', n, (check_now() - begin) / n * 1e6,
+           (double)peak_memory() / 1048576, (double)(peak_memory() - warm) / 1048576, after.connections);
+    fflush(stdout);
+    CHECK(peak_memory() - warm < (16u << 20));
+    SIDE_SYNC(s, 4);
+    CHECK_EQ(after.vis, before.vis);
+    CHECK_EQ(after.regions, before.regions);
+    endpoint_close(&e);
+}
+
+#define BOTH(name)                \
+    static void name##_a(side *s) \
+    {                             \
+        name##_both(s);           \
+    }                             \
+    static void name##_b(side *s) \
+    {                             \
+        name##_both(s);           \
+    }
+
+BOTH(thousand)
+BOTH(cycles)
+
+static const test_case cases[] = {
+    {"client_killed", client_killed_a, client_killed_b, CASE_NO_LOOP | CASE_KILLS_B, impatient},
+    {"left", left_a, left_b, CASE_NO_LOOP, impatient},
+    {"stopped", stopped_a, stopped_b, CASE_NO_LOOP, NULL},
+    {"stopped_long", stopped_long_a, stopped_long_b, CASE_NO_LOOP, impatient},
+    {"interface_down", interface_down_a, interface_down_b, CASE_ONLY_NETWORK, NULL},
+    {"interface_down_long", interface_down_long_a, interface_down_long_b, CASE_ONLY_NETWORK, impatient},
+    {"mtu_lowered", mtu_lowered_a, mtu_lowered_b, CASE_ONLY_NETWORK, NULL},
+    {"ring_full", ring_full_a, ring_full_b, CASE_NO_THREAD, small_and_alone},
+    {"slow_receiver", slow_receiver_a, slow_receiver_b, 0, NULL},
+    {"thousand", thousand_a, thousand_b, 0, NULL},
+    {"cycles", cycles_a, cycles_b, 0, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return harness_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
+}
