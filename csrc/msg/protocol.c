@@ -201,11 +201,11 @@ static void begin_moving(msg_request *r)
 
 void msg_move(msg_world *w)
 {
-    msg_request *todo = w->moving, *left = NULL;
+    msg_request *waiting = w->moving, *left = NULL;
     w->moving = NULL;
-    while (todo) {
-        msg_request *r = todo;
-        todo = r->moving;
+    while (waiting) {
+        msg_request *r = waiting;
+        waiting = r->moving;
         r->moving = NULL;
         if (!r->complete && !move_pieces(r)) {
             r->moving = left;
