@@ -186,8 +186,10 @@ static size_t payload_ahead(const struct wire_header *first, size_t begin, size_
 static int take_super(struct link *link, struct udp_socket *s)
 {
     ssize_t all = receive(link, s, link->segment, MSG_PEEK | MSG_TRUNC, NULL);
+    if (all < 0 && errno == EAGAIN)
+        return 0;
     if (all <= (ssize_t)sizeof(struct wire_header)) {
-        s->segments = 0; /* nothing, or an error: the plain way finds out */
+        s->segments = 0; /* an error, or something short: the plain way takes it */
         return take_one(link, s);
     }
     size_t end = (size_t)all, have = end < link->segment ? end : link->segment, begin = frame_len(link->buffer, have);

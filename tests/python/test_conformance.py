@@ -19,7 +19,7 @@ _spec = importlib.util.spec_from_file_location("via_cases", Path(__file__).with_
 cases = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(cases)
 
-LINKS = ("loop", "shm", "eth")
+LINKS = ("loop", "shm", "eth", "udp")
 LEVELS = tuple(cases.LEVELS)
 LIMIT_S = 3 * cases.LIMIT_S
 numbers = itertools.count(1)
@@ -127,7 +127,7 @@ def link(request):
             def start_there(role, command, fds):
                 return testbed.hosts["ab".index(role)].popen(command, pass_fds=fds)
 
-            pair = Pair("eth:eth0", start_there)
+            pair = Pair(f"{request.param}:eth0", start_there)
         stack.callback(pair.close)
         yield lambda case, **parameters: pair.run(case, parameters)
 
@@ -199,6 +199,6 @@ def test_waiting(link):
     link("wait_is_not_a_spin")
 
 
-@pytest.mark.parametrize("link", ["shm", "eth"], indirect=True)
+@pytest.mark.parametrize("link", ["shm", "eth", "udp"], indirect=True)
 def test_peer_killed(link):
     link("peer_killed")
