@@ -128,7 +128,7 @@ def test_the_nics_of_a_station_are_found_whoever_keeps_the_door(station):
         nics = [stack.enter_context(via.Nic(station)) for _ in range(4)]
         assert len({nic.info.port for nic in nics}) == 4
         assert len({nic.address for nic in nics}) == 1
-        # The door is with one of the first three, whichever: each of them is closed in turn, and another found through the rest.
+        # One of the first three has the door, whichever: each is closed in turn, and the next found through the rest.
         for i in range(3):
             serving, asking = join(nics[i], nics[3], f"nic {i}")
             asking.disconnect()
@@ -213,7 +213,8 @@ def test_a_request_without_a_cookie_is_only_given_one(station, stranger):
         assert {len(answer) for answer in answers} == {32}, "shorter than the question, and never a connection's frame"
         assert {answer[1] for answer in answers} == {CHALLENGE}
         cookies = {answer[16:24] for answer in answers}
-        assert len(cookies) == 1 and b"\x00" * 8 not in cookies
+        assert len(cookies) == 1
+        assert b"\x00" * 8 not in cookies
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as another:
             another.settimeout(LIMIT_S)
             another.sendto(asked, nic_name)
