@@ -6,12 +6,14 @@ process with a deadline where it might hang; otherwise it reads what the kernel 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import platform
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -298,6 +300,37 @@ def _membarrier() -> Finding:
     return Finding("membarrier", True, "private expedited" if commands & 8 else f"commands {commands:#x}")
 
 
+_RECEIVE_WANTED = 4 * _MIB  # a full window of super-frames fits
+
+
+def _udp_offload() -> Finding:
+    """Whether the kernel cuts and joins datagrams for a program (UDP_SEGMENT, UDP_GRO)."""
+    have = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for option, number in (("UDP_SEGMENT", 103), ("UDP_GRO", 104)):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_UDP, number, 0)
+                have.append(option)
+    name = "UDP segmentation offload"
+    if len(have) == 2:
+        return Finding(name, True, ", ".join(have), "the link udp hands over up to 64 KiB at a time")
+    detail = "large messages over the link udp cost a datagram's work for each frame"
+    remedy = "a newer kernel: UDP_SEGMENT came with 4.18, UDP_GRO with 5.0"
+    return Finding(name, None, ", ".join(have) or "none", detail, remedy)
+
+
+def _receive_buffers() -> Finding:
+    """How much a socket may hold that was not read yet: what is granted when more is asked for."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+        most = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles what it grants
+    name, value = "net.core.rmem_max", f"{most / _MIB:.3g} MiB"
+    if most >= _RECEIVE_WANTED or _capable(12):  # CAP_NET_ADMIN
+        return Finding(name, True, value, "the link udp can keep a full window under way")
+    detail = "the link udp makes its super-frames shorter and its window smaller, so that a receiver can hold them"
+    return Finding(name, None, value, detail, f"sudo sysctl -w net.core.rmem_max={_RECEIVE_WANTED}")
+
+
 def _huge_pages() -> Finding:
     """Huge pages, transparent and reserved."""
     thp = namespaces.read_setting("/sys/kernel/mm/transparent_hugepage/enabled") or ""
@@ -513,6 +546,6 @@ def _functions_by_value() -> Finding:
 
 
 _CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
-    _core, _kernel, _hosts, _cores, _memlock, _process_vm_readv, _membarrier, _huge_pages, _dev_shm, _crc32, _governor,
-    _virtualisation, _mpi, _zmq, _plotting, _functions_by_value,
+    _core, _kernel, _hosts, _cores, _memlock, _udp_offload, _receive_buffers, _process_vm_readv, _membarrier,
+    _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _plotting, _functions_by_value,
 )  # fmt: skip

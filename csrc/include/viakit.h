@@ -21,7 +21,9 @@ extern "C" {
 /* ---------------------------------------------------------------- NICs
  *
  * Device names: "loop" or "loop:NAME" (NICs of one process that share a NAME see each other), "shm" or "shm:NAME"
- * (processes of one host and one user), "eth:IFNAME" (raw Ethernet on an interface; needs CAP_NET_RAW).
+ * (processes of one host and one user), "eth:IFNAME" (raw Ethernet on an interface; needs CAP_NET_RAW),
+ * "udp:ADDRESS", "udp:IFNAME" or "udp:" (datagrams of the Internet, from this host's address; no privilege), and
+ * "udp:...:PORT" for a station other than the usual one at port 34997.
  * VipOpenNic(device) is viakit_open_nic(device, NULL, nic).
  */
 
@@ -43,7 +45,7 @@ typedef enum {
 typedef struct {
     size_t size;           /* sizeof(viakit_nic_options) */
     viakit_form form;      /* eth only */
-    VIP_UINT32 mtu;        /* eth: bytes of a frame after the Ethernet header; at most the interface's */
+    VIP_UINT32 mtu;        /* eth, udp: bytes of a frame after the Ethernet header; at most the interface's */
     VIP_UINT32 ring_slots; /* receive ring: frames or super-frames it holds, at least */
     VIP_UINT32 window;     /* link sends (frames or super-frames) a reliable VI may have unacknowledged */
     VIP_UINT32 rto_us; /* retransmission time-out until the round trip has been measured; doubles up to half a second */
@@ -64,9 +66,9 @@ VIPL_EXPORT VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_opti
 
 /* What a NIC really is, beyond VIP_NIC_ATTRIBUTES. */
 typedef struct {
-    char link[16];      /* "loop", "shm", "eth" */
+    char link[16];      /* "loop", "shm", "eth", "udp" */
     char device[64];    /* as opened */
-    char interface[16]; /* eth: interface name */
+    char interface[16]; /* eth, udp: interface name */
     char form[8];       /* eth: "auto", "plain", "udp" */
     VIP_UINT8 address[6];
     VIP_UINT16 port;          /* this NIC among the NICs of its address */

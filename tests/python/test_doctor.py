@@ -37,7 +37,8 @@ def test_everything_is_looked_at(findings):
     names = [finding.name for finding in findings]
     assert len(set(names)) == len(names)
     expected = {
-        *HOST_STEPS, "raw sockets", "memlock limit", "process_vm_readv", "membarrier", "huge pages", "/dev/shm",
+        *HOST_STEPS, "raw sockets", "memlock limit", "UDP segmentation offload", "net.core.rmem_max",
+        "process_vm_readv", "membarrier", "huge pages", "/dev/shm",
         "CRC32C instructions", "cores", "frequency governor", "virtualisation", "mpi4py", "ZeroMQ", "matplotlib",
         "plotly", "kernel", "viakit's compiled part",
     }  # fmt: skip

@@ -117,9 +117,11 @@ cdef class Nic:
     ----------
     device : str
         ``"loop"`` or ``"loop:NAME"`` (NICs of one process), ``"shm"`` or ``"shm:NAME"`` (processes of one host and one
-        user), ``"eth:IFNAME"`` (raw Ethernet frames on an interface; needs CAP_NET_RAW, see :mod:`viakit.testbed`).
+        user), ``"eth:IFNAME"`` (raw Ethernet frames on an interface; needs CAP_NET_RAW, see :mod:`viakit.testbed`),
+        ``"udp:ADDRESS"``, ``"udp:IFNAME"`` or ``"udp:"`` (datagrams from this host's address, on any network, without
+        privilege), with ``:PORT`` behind it for a station other than the usual one.
     **options
-        ``form`` (eth: ``"auto"``, ``"plain"``, ``"udp"``), ``mtu`` (eth: bytes of a frame after its header),
+        ``form`` (eth: ``"auto"``, ``"plain"``, ``"udp"``), ``mtu`` (eth, udp: bytes of a frame after its header),
         ``ring_slots`` (frames), ``window`` (frames), ``rto_us``, ``max_retries``, ``ack_delay_us``, ``keepalive_ms``,
         ``spin_us`` (how long waits spin before they sleep; -1: never), ``first_psn``, ``no_thread`` (only calls make
         progress), ``no_cma`` and ``no_map`` (shm: never copy straight between processes), ``retransmission`` (what this
@@ -566,7 +568,8 @@ cdef class Nic:
         Parameters
         ----------
         name : str
-            ``"localhost"``; on shm and loop the NAME of a device; on eth a MAC address or a name of the hosts file.
+            ``"localhost"``; on shm and loop the NAME of a device; on eth a MAC address or a name of the hosts file; on udp
+            a host of the Internet by name or address, with ``:PORT`` if need be.
         discriminator : bytes or str
             What the address shall carry.
 

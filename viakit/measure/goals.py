@@ -82,12 +82,14 @@ def _why_not(document: Document | None, names: tuple[str, ...], error: str) -> s
     return error or "not finished"
 
 
-def _judge_pair(goal: Goal, document: Document | None, nbytes: int, *, bandwidth: bool, error: str) -> None:
-    """Judge via-eth against tcp."""
-    mine, peer = (table.find_series(document, name) if document else None for name in ("via-eth", "tcp"))
+def _judge_pair(
+    goal: Goal, document: Document | None, nbytes: int, *, bandwidth: bool, error: str, name: str = "via-eth"
+) -> None:
+    """Judge the protocol *name* against tcp."""
+    mine, peer = (table.find_series(document, one) if document else None for one in (name, "tcp"))
     top, bottom = table.point_at(mine, nbytes), table.point_at(peer, nbytes)
     if top is None or bottom is None:
-        goal.reason = _why_not(document, ("via-eth", "tcp"), error)
+        goal.reason = _why_not(document, (name, "tcp"), error)
         return
     if bandwidth:
         numbers = [table.format_bandwidth(point["bandwidth_Bps"]) for point in (top, bottom)]
@@ -203,15 +205,17 @@ def run(
         raise sweep.UsageError(f"--seconds is {seconds:g}: give the time that measuring may take, for instance 60")
     latency = Goal("VIA on eth / TCP, 64 B, one-way time, polled, MTU 1500", 0.40)
     stream = Goal("VIA on eth / TCP, stream of 4 MiB, bandwidth, MTU 1500", 3.0, at_most=False)
+    udp_latency = Goal("VIA on udp / TCP, 64 B, one-way time, polled, MTU 1500", 0.80)
+    udp_stream = Goal("VIA on udp / TCP, stream of 4 MiB, bandwidth, MTU 1500", 2.5, at_most=False)
     floor = Goal("VIA on shm / core-to-core floor, 8 B, polled", 1.6)
     short = Goal("VIA on shm / the better MPI, every size below 4 KiB", 0.8)
     long = Goal("VIA on shm / the better MPI, every size 4 KiB to 64 MiB", 1.0)
     importing = Goal("import viakit, beyond NumPy", 0.1, unit="s")
-    goals = [latency, stream, floor, short, long, importing]
+    goals = [latency, stream, udp_latency, udp_stream, floor, short, long, importing]
     common: dict[str, Any] = {"seed": seed, "skip_unavailable": True, "level": "c"}
     parts = (
-        (0.12, Config(("via-eth", "tcp"), (64,), hosts="testbed", mtu=1500, **common)),
-        (0.13, Config(("via-eth", "tcp"), (4 << 20,), hosts="testbed", mtu=1500, mode="stream", **common)),
+        (0.12, Config(("via-eth", "via-udp", "tcp"), (64,), hosts="testbed", mtu=1500, **common)),
+        (0.13, Config(("via-eth", "via-udp", "tcp"), (4 << 20,), hosts="testbed", mtu=1500, mode="stream", **common)),
         (0.75, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
     )
     documents: list[Document | None] = []
@@ -241,6 +245,8 @@ def run(
         done += share
     _judge_pair(latency, documents[0], 64, bandwidth=False, error=errors[0])
     _judge_pair(stream, documents[1], 4 << 20, bandwidth=True, error=errors[1])
+    _judge_pair(udp_latency, documents[0], 64, bandwidth=False, error=errors[0], name="via-udp")
+    _judge_pair(udp_stream, documents[1], 4 << 20, bandwidth=True, error=errors[1], name="via-udp")
     _judge_floor(floor, documents[2], errors[2])
     _judge_mpi(short, documents[2], lambda nbytes: nbytes < EAGER_LIMIT, errors[2])
     _judge_mpi(long, documents[2], lambda nbytes: nbytes >= EAGER_LIMIT, errors[2])
