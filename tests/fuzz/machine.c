@@ -230,6 +230,25 @@ static size_t put_write(struct machine *x, uint8_t *p)
     return sizeof w;
 }
 
+/* A request to read, or a piece of what was read. */
+static size_t put_read(struct machine *x, uint8_t *p, int asks)
+{
+    if (asks) {
+        struct wire_read r = {0};
+        uint32_t len = u16(x), bits = u16(x);
+        VIP_MEM_HANDLE handle;
+        r.address = aim(x, &handle);
+        r.handle = handle;
+        r.len = len & 0x8000 ? (uint32_t)(int16_t)len : len;
+        r.wanted = (uint64_t)bits << (bits & 63) | (bits >> 8);
+        memcpy(p, &r, sizeof r);
+        return sizeof r;
+    }
+    struct wire_read_data d = {u8(x) * 8, u16(x)};
+    memcpy(p, &d, sizeof d);
+    return sizeof d;
+}
+
 /* References into "the peer's memory": odd addresses cannot be read. */
 static size_t put_references(struct machine *x, uint8_t *p)
 {
@@ -292,6 +311,10 @@ static void op_frame(struct machine *x)
     memset(frame + n, 0xEE, 16);
     if ((kind & 15) == WIRE_WRITE && flags & WIRE_FLAG_FIRST)
         n += put_write(x, frame + n);
+    if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of an ask, from 0 on */
+        h.psn = turn & 15;
+        n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST);
+    }
     if ((kind & 15) >= WIRE_REQUEST)
         n += put_connect(x, frame + n, (int)(kind & 15));
     else if (flags & WIRE_FLAG_REFERENCE)
@@ -608,6 +631,7 @@ static struct via_vi *create_vi(struct world *w, VIP_RELIABILITY_LEVEL level, in
         code = VipCreateVi(w->h.handle, &a, cq, cq, &handle);
     }
     HOLLOW_CHECK(code == VIP_SUCCESS, "%s", viakit_last_error());
+    via_reads_ready(vk_pool_find(&via_vi_pool, handle)); /* made when first needed, and then kept with the VI */
     return (struct via_vi *)vk_pool_find(&via_vi_pool, handle);
 }
 
