@@ -147,7 +147,8 @@ static int read_greeting(int socket, struct greeting *g, int *fds, int want)
         n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(fds, CMSG_DATA(c), (size_t)n * sizeof(int));
     }
-    if (got == (ssize_t)sizeof *g && g->magic == SHM_MAGIC && g->version == WIRE_VERSION && n == want)
+    if (got == (ssize_t)sizeof *g && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && g->magic == SHM_MAGIC &&
+        g->version == WIRE_VERSION && n == want)
         return 1;
     for (int i = 0; i < n; i++)
         close(fds[i]);

@@ -62,6 +62,23 @@ void hollow_input_leaves(void)
     in_input = 0;
 }
 
+__attribute__((weak)) void __lsan_disable(void);
+__attribute__((weak)) void __lsan_enable(void);
+
+void hollow_set_up_begins(void)
+{
+    if (__lsan_disable)
+        __lsan_disable();
+    in_input = 1;
+}
+
+void hollow_set_up_ends(void)
+{
+    in_input = 0;
+    if (__lsan_enable)
+        __lsan_enable();
+}
+
 void hollow_input_ends(void)
 {
     in_input = 0;

@@ -61,5 +61,8 @@ __attribute__((noreturn, format(printf, 4, 5))) void hollow_violation(const char
 void hollow_input_begins(void);
 void hollow_input_ends(void);
 void hollow_input_leaves(void); /* the same where something is to stay */
+/* Around what is made once and stays for the life of the process: what that leaves at its end is no leak. */
+void hollow_set_up_begins(void);
+void hollow_set_up_ends(void);
 
 #endif

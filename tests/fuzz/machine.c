@@ -682,21 +682,13 @@ static void make_world(struct world *w, enum hollow_kind kind)
     hollow_time_passes(&w->h, 6000); /* the request that connected it is forgotten */
 }
 
-/* They stay for the life of the process; what that leaves at its end is no leak. */
-__attribute__((weak)) void __lsan_disable(void);
-__attribute__((weak)) void __lsan_enable(void);
-
 static void make_worlds(void)
 {
-    if (__lsan_disable)
-        __lsan_disable();
-    hollow_input_begins();
+    hollow_set_up_begins();
     for (int kind = 0; kind < HOLLOW_KINDS; kind++)
         make_world(&worlds[kind], (enum hollow_kind)kind);
     viakit_live_objects(&live_at_rest);
-    hollow_input_leaves();
-    if (__lsan_enable)
-        __lsan_enable();
+    hollow_set_up_ends();
 }
 
 /* ---------------------------------------------------------------- an input */
