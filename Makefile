@@ -4,7 +4,7 @@
 
 SECONDS ?= 60
 
-.PHONY: help setup demo test bench lint ctest asan tsan fuzz docs lab clean
+.PHONY: help setup demo test bench lint ctest asan tsan fuzz soak docs lab clean
 
 help: ; @sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv ## make .venv and install viakit into it
@@ -16,6 +16,7 @@ ctest: setup ; @tools/ctest plain ## C tests
 asan: setup ; @tools/ctest asan ## C tests under AddressSanitizer and UBSan
 tsan: setup ; @tools/ctest tsan ## C tests under ThreadSanitizer
 fuzz: setup ; @tools/fuzz $(SECONDS) ## hostile input made up by libFuzzer, SECONDS=60 per target, and how much of it
+soak: setup ; @tools/ctest plain 'faults loop' && tools/soak ## a million messages per level over bad links, and what happens to programs and hosts; hours
 docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
 lab: ; @tools/setup-venv lab && .venv/bin/jupyter lab ## JupyterLab with viakit
 clean: ; @rm -rf .venv .setup.lock build viakit-demo .pytest_cache .ruff_cache .hypothesis .benchmarks .mypy_cache ## all that the above have made
