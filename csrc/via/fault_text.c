@@ -83,7 +83,7 @@ static int take_decimal(const char **p, double *value)
         int minus = take(p, "-");
         if (!minus)
             take(p, "+");
-        if (!take_number(p, &exponent) || exponent > 300)
+        if (!take_number(p, &exponent) || exponent > 400)
             return 0;
         scale += minus ? -(int)exponent : (int)exponent;
     }

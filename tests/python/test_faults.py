@@ -53,9 +53,12 @@ def test_text_and_back(faults):
 @given(st.text(max_size=60))
 def test_any_text_is_understood_or_refused_with_a_word(text):
     try:
-        via.Faults.parse(text.replace("\0", ""))
+        faults = via.Faults.parse(text)
     except ValueError as error:
-        assert "faults" in str(error)
+        message = str(error)
+    else:
+        message = f"faults: {via.Faults.parse(str(faults))}"
+    assert message.startswith("faults: ")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,9 @@ def test_the_same_seed_hits_the_same_messages():
         for i in range(100):
             memoryview(out)[:1] = bytes([i])
             va.send(out[:64], timeout_s=LIMIT_S)
-        assert [bytes(memoryview(vb.recv_wait(LIMIT_S).segments[0]))[0] for _ in expected] == expected
+        for _ in expected:
+            vb.recv_wait(LIMIT_S)
+        assert list(memoryview(into)[: 64 * len(expected) : 64]) == expected  # whatever arrives fills the next receive
         assert a.counters["fault_dropped"] == 100 - len(expected)
         va.disconnect()
         vb.disconnect()

@@ -90,7 +90,9 @@ def parse_faults(str text not None):
         With the word that is wrong and what would be right.
     """
     cdef viakit_faults f
-    cdef bytes encoded = text.encode()
+    cdef bytes encoded = text.encode("utf-8", "surrogatepass")
+    if b"\0" in encoded:
+        raise ValueError(f"faults: {text!r} holds a zero character, which no item does")
     _check(viakit_parse_faults(encoded, &f), "viakit_parse_faults")
     return _faults_from(&f)
 
