@@ -102,9 +102,10 @@ static inline int send_one(struct link *link, struct link_peer *peer, const stru
     size_t len = f->header_len + f->payload_len;
     uint32_t n = cells_for(len);
     uint64_t header[WIRE_WORDS];
-    uint8_t *cell = reserve(peer, n), *p = cell + SHM_CONTROL + sizeof header;
+    uint8_t *cell = reserve(peer, n);
     if (vk_unlikely(cell == NULL))
         return 0;
+    uint8_t *p = cell + SHM_CONTROL + sizeof header;
     memcpy(header, &f->header, sizeof header);
     memcpy(p, &f->block, f->header_len - sizeof header);
     p += f->header_len - sizeof header;
