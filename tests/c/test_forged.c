@@ -49,14 +49,18 @@ static void forge(side *s, int fd, struct wire_header h, const void *payload, si
     CHECK_EQ(sendto(fd, frame, len, 0, (struct sockaddr *)(void *)&to, sizeof(to)), len);
 }
 
-/* The next frame of that kind on the wire, and its connection block if it is long enough for one. */
+/* The latest frame of that kind on the wire (a client that found nobody asks again, with another key), with its connection block. Waits for
+ * the first one. */
 static struct wire_header listen_for(int fd, int kind, struct wire_connect *block)
 {
     uint8_t frame[2048];
-    struct wire_header h;
+    struct wire_header h, found;
+    int n_found = 0;
     double end = check_now() + CHECK_WAIT_S;
     for (;;) {
         ssize_t n = recv(fd, frame, sizeof(frame), 0);
+        if (n < 0 && n_found)
+            return found;
         if (n < 0) {
             CHECK(check_now() < end);
             sched_yield();
@@ -65,9 +69,11 @@ static struct wire_header listen_for(int fd, int kind, struct wire_connect *bloc
         if (n < (ssize_t)(sizeof(struct ether_header) + sizeof(h) + sizeof(*block)))
             continue;
         memcpy(&h, frame + sizeof(struct ether_header), sizeof(h));
+        if ((h.version_kind & 15) != kind)
+            continue;
         memcpy(block, frame + sizeof(struct ether_header) + sizeof(h), sizeof(*block));
-        if ((h.version_kind & 15) == kind)
-            return h;
+        found = h;
+        n_found++;
     }
 }
 
@@ -199,7 +205,9 @@ static void forged_lists_b(side *s)
     struct wire_connect c;
     struct wire_header h;
     uint32_t first;
+    viakit_nic_info info;
     int fd = open_wire();
+    CHECK_OK(viakit_query_nic(s->nic, &info));
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 262144);
     for (int i = 0; i <= IN_FLIGHT; i++)
         post_recv(&e, d[i] = prep_recv(&e, descriptor(&e, 1), buffer(&e, 100), 100));
@@ -208,8 +216,9 @@ static void forged_lists_b(side *s)
     h = listen_for(fd, WIRE_REQUEST, &c);
     first = c.first_psn;
     side_sync_blind(s, 1);
+    /* As B's only VI, which has number 0, would send it. */
     h = (struct wire_header){
-        .version_kind = WIRE_NAK, .dst_port = h.src_port, .dst_vi = h.src_vi, .src_port = h.dst_port, .key = c.key};
+        .version_kind = WIRE_NAK, .dst_port = h.src_port, .dst_vi = h.src_vi, .src_port = info.port, .key = c.key};
     side_sync_blind(s, 2);
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         h.ack = first + lists[i].ahead;

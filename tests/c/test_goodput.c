@@ -57,7 +57,10 @@ static void goodput_a(side *s)
     endpoint e;
     uint8_t *data;
     VIP_DESCRIPTOR *d[AHEAD], *end;
-    uint64_t at, handle;
+    uint64_t at, handle, in_flight;
+    viakit_nic_info info;
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    in_flight = (uint64_t)info.window * (info.super_payload / info.max_payload);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 3u << 20);
     pattern_fill(data = buffer(&e, 1u << 20), 1u << 20, 3);
     for (int i = 0; i < AHEAD; i++)
@@ -82,8 +85,9 @@ static void goodput_a(side *s)
                clean.seconds / lossy.seconds, (unsigned long long)lossy.repeated, (unsigned long long)lossy.frames,
                (unsigned long long)lossy.timeouts, (unsigned long long)lossy.probes);
         CHECK(lossy.repeated > 0);
-        if (s->options.retransmission == VIAKIT_SELECTIVE) /* what was lost, and little more */
-            CHECK(lossy.repeated < lossy.frames / 10);
+        /* What was lost, and little more; but after a time-out, as a busy machine has them, all that was in flight. */
+        if (s->options.retransmission == VIAKIT_SELECTIVE)
+            CHECK(lossy.repeated < lossy.frames / 10 + lossy.timeouts * in_flight);
     }
     endpoint_disconnect(&e);
     endpoint_close(&e);
