@@ -145,6 +145,8 @@ const char *msg_peer_route(const msg_world *world, int rank);
 
 typedef enum { MSG_PEER_CONNECTED = 1, MSG_PEER_LEFT = 2, MSG_PEER_FAILED = 3 } msg_peer_state;
 int msg_peer_status(msg_world *world, int rank); /* a msg_peer_state; MSG_ERR_RANK negated for no such rank */
+/* A number that ranks of one host have in common, and no other; 0 for no such rank. */
+uint64_t msg_peer_host(const msg_world *world, int rank);
 
 /* ---------------------------------------------------------------- sending and receiving
  *
@@ -218,6 +220,8 @@ int msg_idle(msg_world *world, int64_t timeout_ms);
 /* While a call waits, check(context) is called at least every 50 ms by the waiting thread; non-zero ends the wait. It must not call the
  * engine. NULL removes it. */
 void msg_set_interrupt(msg_world *world, int (*check)(void *context), void *context);
+/* For waits of the caller's own: asks that callback. Non-zero: end the wait. */
+int msg_interrupted(msg_world *world);
 
 /* ---------------------------------------------------------------- failures
  *

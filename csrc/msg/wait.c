@@ -75,6 +75,14 @@ static int interrupted(msg_world *w)
     return stop;
 }
 
+int msg_interrupted(msg_world *w)
+{
+    msg_lock(w);
+    int stop = interrupted(w);
+    msg_unlock(w);
+    return stop;
+}
+
 /* The progress thread tells when something has completed. */
 static void sleep_until_changed(msg_world *w, uint64_t ns)
 {

@@ -142,6 +142,11 @@ int msg_peer_status(msg_world *w, int rank)
     return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].state : -MSG_ERR_RANK;
 }
 
+uint64_t msg_peer_host(const msg_world *w, int rank)
+{
+    return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].host : 0;
+}
+
 int msg_failures(msg_world *w, int *ranks, int room)
 {
     msg_lock(w);

@@ -1,0 +1,340 @@
+/*
+ * The barriers. Two shapes of exchange, pairwise and dissemination, are written once and told how one rank signals another: by a
+ * message without data, or by writing the barrier's number into a cell of the other's memory:
+ *
+ *   signal   put(number -> cell "from me" of his memory)        (5.1, 6.4)
+ *   await    until my cell "from him" >= number
+ *
+ * It is >= because a fast rank may have come to the next barrier, and written that, before a slow one has looked. A cell is written
+ * by one rank only, and at most once per barrier, so it needs no clearing, and nothing ever overwrites what is still needed.
+ *
+ *   pairwise exchange of 4        overall, two ranks on each of 4 nodes
+ *   0 <-> 1   2 <-> 3             1 -> 0 (flags)   3 -> 2   5 -> 4   7 -> 6
+ *   0 <-> 2   1 <-> 3             pairwise exchange of 0 2 4 6
+ *                                 0 -> 1 (flags)   2 -> 3   4 -> 5   6 -> 7
+ */
+#include <string.h>
+
+#include "inside.h"
+
+static const struct {
+    const char *name, *text;
+} names[COLL_N_BARRIERS] = {
+#define COLL_X(name, word, text) {word, text},
+    COLL_BARRIERS(COLL_X)
+#undef COLL_X
+};
+
+const char *coll_barrier_name(int algorithm)
+{
+    return algorithm >= 0 && algorithm < COLL_N_BARRIERS ? names[algorithm].name : NULL;
+}
+
+const char *coll_barrier_text(int algorithm)
+{
+    return algorithm >= 0 && algorithm < COLL_N_BARRIERS ? names[algorithm].text : NULL;
+}
+
+int coll_barrier_find(const char *name)
+{
+    for (int i = 0; i < COLL_N_BARRIERS; i++)
+        if (strcmp(names[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+/* ---------------------------------------------------------------- how one signals another */
+
+/* The members of an exchange, numbered from 0: all ranks of the group, or the masters of its nodes. */
+struct circle {
+    coll *c;
+    int n, me;
+    const int *ranks; /* of each member; NULL: members are ranks */
+    size_t first;     /* index of the cell of member 0 */
+    int64_t number;   /* of this barrier */
+    int (*signal)(const struct circle *circle, int to);
+    int (*await)(const struct circle *circle, int from);
+};
+
+static inline int rank_in(const struct circle *circle, int member)
+{
+    return circle->ranks ? circle->ranks[member] : member;
+}
+
+static int signal_by_rdma(const struct circle *circle, int to)
+{
+    coll *c = circle->c;
+    int rank = rank_in(circle, to);
+    uint64_t offset = (circle->first + (size_t)circle->me) * sizeof(struct coll_cell);
+    int code =
+        msg_put(c->world, &circle->number, sizeof circle->number, c->ranks[rank], &c->theirs[rank], offset, NULL);
+    return code ? coll_fail(c, code) : MSG_SUCCESS;
+}
+
+static int await_by_rdma(const struct circle *circle, int from)
+{
+    coll *c = circle->c;
+    const struct coll_cell *cell = &c->cells[circle->first + (size_t)from];
+    struct coll_patience p = {.source = rank_in(circle, from)};
+    int code;
+    p.network = c->node_of[p.source] != c->node;
+    while (vk_load_acquire(&cell->number) < circle->number) /* what he did before the barrier happened before this */
+        if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+            return code;
+    return MSG_SUCCESS;
+}
+
+static int signal_by_message(const struct circle *circle, int to)
+{
+    return coll_send(circle->c, COLL_TAG_BARRIER, NULL, 0, rank_in(circle, to));
+}
+
+static int await_by_message(const struct circle *circle, int from)
+{
+    return coll_recv(circle->c, COLL_TAG_BARRIER, NULL, 0, rank_in(circle, from));
+}
+
+/* ---------------------------------------------------------------- who signals whom */
+
+/* 5.1: pairwise exchange with recursive doubling. S, the largest power of two, exchange; each of the rest, S', first tells its
+ * partner in S that it has come, and is told at the end. log2 S steps, and two if there is a rest. */
+static int pairwise(const struct circle *circle)
+{
+    int s = 1, me = circle->me, code = MSG_SUCCESS;
+    while (2 * s <= circle->n)
+        s *= 2;
+    if (me >= s) {
+        code = circle->signal(circle, me - s);
+        return code ? code : circle->await(circle, me - s);
+    }
+    int extra = me + s < circle->n ? me + s : -1;
+    if (extra >= 0)
+        code = circle->await(circle, extra);
+    for (int step = 1; step < s && code == MSG_SUCCESS; step *= 2) {
+        code = circle->signal(circle, me ^ step);
+        if (code == MSG_SUCCESS)
+            code = circle->await(circle, me ^ step);
+    }
+    if (extra >= 0 && code == MSG_SUCCESS)
+        code = circle->signal(circle, extra);
+    return code;
+}
+
+/* Dissemination (Hensgen, Finkel and Manber, 1988): in round k everybody signals whoever is 2^k further on. ceil(log2 n) rounds,
+ * whatever n is; no partner is met twice in one barrier, so a cell for each rank is enough here as well. */
+static int dissemination(const struct circle *circle)
+{
+    int n = circle->n, me = circle->me, code = MSG_SUCCESS;
+    for (int step = 1; step < n && code == MSG_SUCCESS; step *= 2) {
+        code = circle->signal(circle, (me + step) % n);
+        if (code == MSG_SUCCESS)
+            code = circle->await(circle, (me - step + n) % n);
+    }
+    return code;
+}
+
+/* Gather and broadcast (4 names it as the other usual one): up a binomial tree with rank 0 at its root, and down again. */
+static int gather_broadcast(const struct circle *circle)
+{
+    int n = circle->n, me = circle->me, code = MSG_SUCCESS, step = 1;
+    for (; step < n && !(me & step) && code == MSG_SUCCESS; step *= 2)
+        if (me + step < n)
+            code = circle->await(circle, me + step);
+    if (me && code == MSG_SUCCESS)
+        code = circle->signal(circle, me - step);
+    if (me && code == MSG_SUCCESS)
+        code = circle->await(circle, me - step);
+    for (step /= 2; step >= 1 && code == MSG_SUCCESS; step /= 2)
+        if (me + step < n)
+            code = circle->signal(circle, me + step);
+    return code;
+}
+
+static struct circle all_ranks(coll *c)
+{
+    return (struct circle){.c = c, .n = c->n, .me = c->rank, .signal = signal_by_message, .await = await_by_message};
+}
+
+static struct circle all_ranks_by_rdma(coll *c)
+{
+    return (struct circle){
+        .c = c, .n = c->n, .me = c->rank, .number = ++c->n_rdma, .signal = signal_by_rdma, .await = await_by_rdma};
+}
+
+/* ---------------------------------------------------------------- within a node */
+
+/* 5.2, the master's first half: all have checked in. */
+static int flat_gather(coll *c)
+{
+    int code;
+    for (int i = 1; i < c->n_locals; i++) {
+        struct coll_patience p = {.source = c->locals[i]};
+        while (!vk_load_acquire(&c->shared->lines[i].flag)) /* what it did before the barrier is visible from here on */
+            if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+                return code;
+    }
+    return MSG_SUCCESS;
+}
+
+/* 5.2, its second half: resets everybody's flag. */
+static void flat_release(coll *c)
+{
+    for (int i = 1; i < c->n_locals; i++)
+        vk_store_release(&c->shared->lines[i].flag, 0); /* what all did happened before whoever sees this goes on */
+}
+
+/* 5.2: everybody else checks in by its flag, and waits until it is reset. */
+static int flat_check_in(coll *c)
+{
+    uint32_t *flag = &c->shared->lines[c->local].flag;
+    struct coll_patience p = {.source = c->locals[0]};
+    int code;
+    vk_store_release(flag, 1);
+    while (vk_load_acquire(flag))
+        if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+            return code;
+    return MSG_SUCCESS;
+}
+
+static int flat(coll *c)
+{
+    if (c->local != 0)
+        return flat_check_in(c);
+    int code = flat_gather(c);
+    if (code == MSG_SUCCESS)
+        flat_release(c);
+    return code;
+}
+
+/* 3, figure 2: a location for each process; it writes there and reads everybody else's. Numbers instead of ones, so that the next barrier
+ * needs no clearing. One crossing of a cache line where `flat` has two, for n times as many reads. */
+static int flags(coll *c)
+{
+    uint64_t number = ++c->n_flags;
+    int code, n = c->n_locals;
+    vk_store_release(&c->shared->lines[c->local].number, number);
+    for (int step = 1, i = c->local; step < n; step++) {
+        i = i + 1 < n ? i + 1 : 0;
+        struct coll_patience p = {.source = c->locals[i]};
+        while (vk_load_acquire(&c->shared->lines[i].number) < number)
+            if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+                return code;
+    }
+    return MSG_SUCCESS;
+}
+
+/* 3, the first: everybody increments one location. With more ranks than cores it is the quickest, since whoever comes last lets all go at
+ * once, and each rank needs to be run once per barrier only. */
+static int counter(coll *c)
+{
+    struct coll_shared *s = c->shared;
+    uint64_t number = ++c->n_counter;
+    if (vk_add(&s->arrived, 1) == (uint32_t)c->n_locals) {
+        vk_store_relaxed(&s->arrived, 0);         /* nobody increments it again before ... */
+        vk_store_release(&s->generation, number); /* ... it sees this */
+        return MSG_SUCCESS;
+    }
+    struct coll_patience p = {.source = -1};
+    int code;
+    while (vk_load_acquire(&s->generation) < number)
+        if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+            return code;
+    return MSG_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- the overall barrier */
+
+/* 5.3: the master waits until all of its node have come, exchanges with the other masters, and lets its node go. */
+static int overall(coll *c)
+{
+    struct circle masters = {.c = c,
+                             .n = c->n_nodes,
+                             .me = c->node,
+                             .ranks = c->masters,
+                             .first = (size_t)c->n,
+                             .signal = signal_by_rdma,
+                             .await = await_by_rdma};
+    masters.number = ++c->n_overall;
+    if (c->local != 0)
+        return flat_check_in(c);
+    int code = flat_gather(c);
+    if (code == MSG_SUCCESS)
+        code = pairwise(&masters);
+    if (code == MSG_SUCCESS)
+        flat_release(c);
+    return code;
+}
+
+/* ---------------------------------------------------------------- the call */
+
+int coll_barrier_check(const coll *c, coll_algorithm algorithm)
+{
+    int rdma = c->cells != NULL, one_node = c->n_nodes == 1 && c->shared;
+    switch (algorithm) {
+    case COLL_BARRIER_DEFAULT:
+    case COLL_BARRIER_MESSAGE:
+    case COLL_BARRIER_DISSEMINATION:
+    case COLL_BARRIER_GATHER:
+        return MSG_SUCCESS;
+    case COLL_BARRIER_RDMA:
+    case COLL_BARRIER_RDMA_DISSEMINATION:
+        return rdma ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
+    case COLL_BARRIER_OVERALL:
+        return c->shared && (rdma || c->n_nodes == 1) ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
+    case COLL_BARRIER_FLAT:
+    case COLL_BARRIER_FLAGS:
+    case COLL_BARRIER_COUNTER:
+        return one_node ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
+    default:
+        return MSG_ERR_ARG;
+    }
+}
+
+coll_algorithm coll_barrier_default(const coll *c)
+{
+    if (c->n_nodes == 1 && c->shared)
+        return c->all_fit && c->n <= 8 ? COLL_BARRIER_FLAGS : COLL_BARRIER_COUNTER;
+    if (c->cells && c->n_nodes < c->n && c->shared)
+        return COLL_BARRIER_OVERALL;
+    int power = (c->n & (c->n - 1)) == 0;
+    if (c->cells)
+        return power ? COLL_BARRIER_RDMA : COLL_BARRIER_RDMA_DISSEMINATION;
+    return COLL_BARRIER_DISSEMINATION;
+}
+
+int coll_barrier(coll *c, coll_algorithm algorithm)
+{
+    struct circle circle;
+    if (vk_unlikely(c->error))
+        return c->error;
+    int code = coll_barrier_check(c, algorithm);
+    if (code != MSG_SUCCESS || c->n == 1)
+        return code;
+    if (algorithm == COLL_BARRIER_DEFAULT)
+        algorithm = coll_barrier_default(c);
+    switch (algorithm) {
+    case COLL_BARRIER_FLAGS:
+        return flags(c);
+    case COLL_BARRIER_COUNTER:
+        return counter(c);
+    case COLL_BARRIER_FLAT:
+        return flat(c);
+    case COLL_BARRIER_OVERALL:
+        return overall(c);
+    case COLL_BARRIER_RDMA:
+        circle = all_ranks_by_rdma(c);
+        return pairwise(&circle);
+    case COLL_BARRIER_RDMA_DISSEMINATION:
+        circle = all_ranks_by_rdma(c);
+        return dissemination(&circle);
+    case COLL_BARRIER_MESSAGE:
+        circle = all_ranks(c);
+        return pairwise(&circle);
+    case COLL_BARRIER_GATHER:
+        circle = all_ranks(c);
+        return gather_broadcast(&circle);
+    default:
+        circle = all_ranks(c);
+        return dissemination(&circle);
+    }
+}

@@ -1,0 +1,296 @@
+/*
+ * test_coll.c - barriers on every channel: test_coll LINK [CASE]. That no rank leaves a barrier before all have come, whatever the
+ * algorithm, the number of ranks, where they are, and who is late; and what the others see of a rank that dies, leaves or gives up.
+ */
+#include <signal.h>
+#include <sys/mman.h>
+
+#include "check.h"
+#include "coll/coll.h"
+#include "msg_job.h"
+#include "netns.h"
+
+/* Memory of all processes of the test: how often each rank has come to a barrier. */
+static struct {
+    uint32_t arrived[64];
+    uint32_t late;
+} *board;
+
+static const char *link_name;
+static coll_algorithm algorithm;
+static int inside; /* death: within the barrier, not before it */
+
+#define GIVE(call, code)                                                            \
+    do {                                                                            \
+        int check_code = (call);                                                    \
+        if (check_code != (code))                                                   \
+            FAIL("%s: %s instead of %s", #call, msg_error_name(check_code), #code); \
+    } while (0)
+
+static coll *make(msg_world *w, int first, int n, int context)
+{
+    int ranks[64];
+    coll *c = NULL;
+    for (int i = 0; i < n; i++)
+        ranks[i] = first + i;
+    OK(coll_create(w, ranks, n, context, &c));
+    CHECK_EQ(coll_rank(c), msg_rank(w) - first);
+    CHECK_EQ(coll_size(c), n);
+    return c;
+}
+
+/* Everybody says that it has come; behind the barrier everybody has. */
+static void cross(coll *c, coll_algorithm a, uint32_t count)
+{
+    __atomic_store_n(&board->arrived[coll_rank(c)], count, __ATOMIC_RELEASE);
+    GIVE(coll_barrier(c, a), MSG_SUCCESS);
+    for (int i = 0; i < coll_size(c); i++) {
+        uint32_t seen = __atomic_load_n(&board->arrived[i], __ATOMIC_ACQUIRE);
+        if (seen < count)
+            FAIL("%s, %d ranks: rank %d left barrier %u, and rank %d was at %u", coll_barrier_name(a), coll_size(c),
+                 coll_rank(c), count, i, seen);
+    }
+}
+
+static void be_late(double s)
+{
+    for (double end = check_now() + s; check_now() < end;)
+        sched_yield();
+}
+
+/* ---------------------------------------------------------------- cases */
+
+/* Many in a row; then one rank after the other is late, so late that the others go to sleep; then all algorithms in turn. */
+static void case_all(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    coll *c = make(w, 0, n, 9);
+    uint32_t count = 0;
+    int rounds = n <= 5 ? 200 : 40;
+    for (int a = 0; a < COLL_N_BARRIERS; a++) {
+        if (coll_barrier_check(c, (coll_algorithm)a) != MSG_SUCCESS) {
+            GIVE(coll_barrier(c, (coll_algorithm)a), MSG_ERR_NOT_SUPPORTED);
+            continue;
+        }
+        for (int i = 0; i < rounds; i++)
+            cross(c, (coll_algorithm)a, ++count);
+        for (int late = 0; late < n; late += n > 4 ? n - 1 : 1) {
+            if (rank == late)
+                be_late(0.03);
+            cross(c, (coll_algorithm)a, ++count);
+        }
+    }
+    for (int i = 0; i < 20; i++)
+        for (int a = 0; a < COLL_N_BARRIERS; a++)
+            if (coll_barrier_check(c, (coll_algorithm)a) == MSG_SUCCESS)
+                cross(c, (coll_algorithm)a, ++count);
+    coll_free(c);
+}
+
+/* What a group can do follows from where it is. */
+static void case_abilities(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    coll *c = make(w, 0, n, 9), *self;
+    int tcp = strcmp(link_name, "tcp") == 0, one = coll_hosts(c) == 1;
+    CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_RDMA), tcp ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
+    CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_OVERALL), tcp && !one ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
+    CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_FLAT), one ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED);
+    CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_GATHER), MSG_SUCCESS);
+    CHECK_EQ(coll_barrier_check(c, COLL_N_BARRIERS), MSG_ERR_ARG);
+    GIVE(coll_barrier(c, COLL_N_BARRIERS), MSG_ERR_ARG);
+    CHECK(coll_barrier_default(c) != COLL_BARRIER_DEFAULT);
+    CHECK_EQ(coll_barrier_check(c, coll_barrier_default(c)), MSG_SUCCESS);
+    for (int a = 0; a < COLL_N_BARRIERS; a++) {
+        CHECK_EQ(coll_barrier_find(coll_barrier_name(a)), a);
+        CHECK(coll_barrier_text(a) != NULL);
+    }
+    CHECK_EQ(coll_barrier_find("no such"), -1);
+    CHECK(coll_barrier_name(COLL_N_BARRIERS) == NULL && coll_barrier_text(-1) == NULL);
+
+    int wrong[2] = {rank, n}, twice[2] = {rank, rank}, others[1] = {(rank + 1) % n};
+    GIVE(coll_create(w, wrong, 2, 10, &self), MSG_ERR_RANK);
+    GIVE(coll_create(w, twice, 2, 10, &self), MSG_ERR_RANK);
+    GIVE(coll_create(w, others, 1, 10, &self), MSG_ERR_RANK);
+    GIVE(coll_create(w, wrong, 0, 10, &self), MSG_ERR_ARG);
+    GIVE(coll_create(w, wrong, 1, MSG_MAX_CONTEXT + 1, &self), MSG_ERR_CONTEXT);
+    OK(coll_create(w, &rank, 1, 10, &self));
+    for (int a = 0; a < COLL_N_BARRIERS; a++)
+        if (coll_barrier_check(self, (coll_algorithm)a) == MSG_SUCCESS)
+            GIVE(coll_barrier(self, (coll_algorithm)a), MSG_SUCCESS);
+    coll_free(self);
+    coll_free(c);
+    coll_free(NULL);
+}
+
+/* Two halves at the same time, and all of them in reverse, while messages with the same tags travel. */
+static void case_groups(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    int reverse[64], v = rank, got = -1;
+    coll *all = make(w, 0, n, 9), *back,
+         *half = make(w, rank < n / 2 ? 0 : n / 2, rank < n / 2 ? n / 2 : n - n / 2, 10);
+    msg_request *r;
+    for (int i = 0; i < n; i++)
+        reverse[i] = n - 1 - i;
+    OK(coll_create(w, reverse, n, 11, &back));
+    CHECK_EQ(coll_rank(back), n - 1 - rank);
+    OK(msg_irecv(w, 1, &got, sizeof got, (rank + 1) % n, 2, &r));
+    for (int i = 0; i < 30; i++) {
+        GIVE(coll_barrier(half, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
+        if (i % 3 == 0)
+            GIVE(coll_barrier(all, COLL_BARRIER_MESSAGE), MSG_SUCCESS);
+        cross(back, i % 2 ? COLL_BARRIER_DEFAULT : COLL_BARRIER_DISSEMINATION, (uint32_t)i + 1);
+        if (i == 15)
+            OK(msg_send(w, 1, &v, sizeof v, (rank + n - 1) % n, 2, MSG_STANDARD));
+    }
+    OK(msg_wait(w, &r, NULL, MSG_FOREVER));
+    CHECK_EQ(got, (rank + 1) % n);
+    coll_free(half);
+    coll_free(back);
+    coll_free(all);
+}
+
+static int die(void *context)
+{
+    (void)context;
+    kill(getpid(), SIGKILL);
+    return 0;
+}
+
+/* Rank 1 dies, before the barrier or within it. The others are told, agree on it, and go on without it. */
+static void case_death(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    coll *c = make(w, 0, n, 9), *rest = NULL;
+    int left[64], n_left = 0, code = MSG_SUCCESS;
+    uint32_t count = 0;
+    for (int i = 0; i < 5; i++)
+        cross(c, algorithm, ++count);
+    if (rank == 1) {
+        if (!inside)
+            die(NULL);
+        msg_set_interrupt(w, die, NULL); /* the first time that it asks, it is waiting */
+    }
+    if (rank == 0 && inside) /* makes it wait */
+        WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) == MSG_PEER_FAILED);
+    code = coll_barrier(c, algorithm);
+    if (code != MSG_SUCCESS) /* it had signalled some already */
+        CHECK_EQ(code, MSG_ERR_PROC_FAILED);
+    else
+        code = coll_barrier(c, algorithm);
+    CHECK_EQ(code, MSG_ERR_PROC_FAILED);
+    GIVE(coll_barrier(c, COLL_BARRIER_MESSAGE), MSG_ERR_PROC_FAILED);
+    coll_free(c);
+    for (int i = 0; i < n; i++)
+        if (i != 1)
+            left[n_left++] = i;
+    OK(coll_create(w, left, n_left, 10, &rest));
+    for (int i = 0; i < 5; i++)
+        GIVE(coll_barrier(rest, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
+    coll_free(rest);
+}
+
+static int stop(void *context)
+{
+    return ++*(int *)context > 3;
+}
+
+/* Rank 1 is interrupted while it waits for rank 0: it gives up, and the others do not wait for it. */
+static void case_interrupt(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    coll *c = make(w, 0, n, 9);
+    int asked = 0;
+    for (int i = 0; i < 5; i++)
+        cross(c, algorithm, (uint32_t)i + 1);
+    if (rank == 1) {
+        msg_set_interrupt(w, stop, &asked);
+        GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
+        msg_set_interrupt(w, NULL, NULL);
+        GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
+        __atomic_store_n(&board->late, 1, __ATOMIC_RELEASE);
+    } else {
+        if (rank == 0)
+            WAIT_UNTIL(__atomic_load_n(&board->late, __ATOMIC_ACQUIRE));
+        int code = coll_barrier(c, algorithm);
+        if (code == MSG_SUCCESS) /* it had signalled us */
+            code = coll_barrier(c, algorithm);
+        CHECK_EQ(code, MSG_ERR_LEFT);
+    }
+    coll_free(c);
+}
+
+/* Rank 1 goes home. A write into memory that it has taken back breaks the connection. */
+static void case_leave(msg_world **world, int rank, int n)
+{
+    msg_world *w = *world;
+    coll *c = make(w, 0, n, 9);
+    for (int i = 0; i < 5; i++)
+        cross(c, algorithm, (uint32_t)i + 1);
+    if (rank != 1) {
+        int code = coll_barrier(c, algorithm);
+        if (code != MSG_ERR_PROC_FAILED)
+            CHECK_EQ(code, MSG_ERR_LEFT);
+    }
+    coll_free(c);
+}
+
+/* ---------------------------------------------------------------- running them */
+
+static int eth_hosts[2] = {-1, -1};
+
+static void run(const char *case_name, const char *only, job_main main_, int n, int hosts, int may_die)
+{
+    if (only && strcmp(only, case_name) != 0)
+        return;
+    int eth = strcmp(link_name, "eth") == 0;
+    job j = {.link = link_name, .n_ranks = n, .may_die = may_die, .hosts = eth ? 2 : hosts};
+    memcpy(j.namespaces, eth_hosts, sizeof eth_hosts);
+    snprintf(check_context, sizeof check_context, "%s %s %s, %d ranks, %d hosts", link_name, case_name,
+             coll_barrier_name((int)algorithm), n, j.hosts);
+    memset(board, 0, sizeof *board);
+    check_deadline(120);
+    double began = check_now();
+    job_run(&j, main_);
+    printf("%-12s %-20s %2d ranks, %d hosts %6.2f s\n", case_name, coll_barrier_name((int)algorithm), n, j.hosts,
+           check_now() - began);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    static const int sizes[] = {1, 2, 3, 4, 5, 7, 8, 16};
+    if (argc < 2) {
+        fprintf(stderr, "usage: test_coll LINK [CASE]\n");
+        return 2;
+    }
+    char why[256];
+    link_name = argv[1];
+    const char *only = argc > 2 ? argv[2] : NULL;
+    int eth = strcmp(link_name, "eth") == 0, threads = strcmp(link_name, "loop") == 0;
+    if (eth && (netns_enter(argv, why, sizeof why) != 0 || netns_make_pair(1500, eth_hosts, why, sizeof why) != 0)) {
+        printf("no hosts can be made here: %s\n", why);
+        return CHECK_SKIPPED;
+    }
+    board = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(board != MAP_FAILED);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        run("all", only, case_all, sizes[i], 0, 0);
+        if (!eth && !threads && sizes[i] >= 3 && sizes[i] <= 8)
+            run("all", only, case_all, sizes[i], sizes[i] == 5 ? 3 : 2, 0);
+    }
+    run("abilities", only, case_abilities, 3, 0, 0);
+    run("groups", only, case_groups, 6, 0, 0);
+    for (int a = COLL_BARRIER_DEFAULT + 1; a < COLL_N_BARRIERS; a++) {
+        int shared = a >= COLL_BARRIER_FLAT, rdma = a == COLL_BARRIER_RDMA || a == COLL_BARRIER_RDMA_DISSEMINATION;
+        algorithm = (coll_algorithm)a;
+        if ((eth && shared) || (rdma && strcmp(link_name, "tcp") == 0))
+            continue;
+        run("leave", only, case_leave, 4, 0, 0);
+        run("interrupt", only, case_interrupt, 4, 0, 0);
+        for (inside = 0; inside < 2 && !threads; inside++)
+            run(inside ? "death-inside" : "death", only, case_death, 4, 0, 2);
+    }
+    return 0;
+}
