@@ -335,22 +335,39 @@ static void deliver_slot(struct link *link, const uint8_t *frame, size_t len)
 
 /* ---------------------------------------------------------------- super-frames that wait in the socket's queue */
 
-/* Brings the oldest one. Returns its length, however much room there was; 0 if it is not to be had. */
-static size_t bring(struct link *link, struct iovec *iov, size_t n)
+/* What a slot shows of the super-frame that waits for it: len bytes in all, `have` of them at frame. */
+struct beginning {
+    const uint8_t *frame;
+    size_t have, len;
+};
+
+#define HEADS (sizeof(struct ether_header) + DRESS_LEN + sizeof(struct wire_header))
+
+/* Brings the one that belongs to the slot; iov begins with link->whole. 0 if it is not to be had. An error of the interface (it went down) is
+ * reported by one call that takes nothing; so slots and queue could part, and what is brought is compared with what the slot shows. */
+static int bring(struct link *link, const struct beginning *b, struct iovec *iov, size_t n)
 {
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
-    ssize_t len = recvmsg(link->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
-    LINK_COUNT(link->nic, system_calls, 1);
-    return len < 0 ? 0 : (size_t)len;
+    size_t known = b->have < HEADS ? b->have : HEADS;
+    for (uint32_t tries = 0; tries <= link->n_slots; tries++) {
+        ssize_t len = recvmsg(link->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
+        LINK_COUNT(link->nic, system_calls, 1);
+        if (vk_likely(len >= 0 && (size_t)len == b->len && memcmp(link->whole, b->frame, known) == 0))
+            return 1;
+        if (len < 0 &&
+            (errno == EAGAIN || errno == EFAULT)) /* nothing there / there, and lost: the place is not mapped */
+            return 0;
+    }
+    return 0;
 }
 
 /* All of it into one buffer, and the segments from `begin` on delivered from there. */
-static void by_buffer(struct link *link, size_t begin, size_t end)
+static void by_buffer(struct link *link, const struct beginning *b, size_t begin, size_t end)
 {
     struct iovec iov = {link->whole, SUPER_SLOT};
-    size_t len = bring(link, &iov, 1);
+    int here = bring(link, b, &iov, 1);
     const struct ether_header *e = (const struct ether_header *)link->whole;
-    if (end <= begin || end > len || end > SUPER_SLOT)
+    if (!here || end <= begin || end > b->len || end > SUPER_SLOT)
         return;
     deliver_segments(link, e->ether_shost, link->whole + begin, end - begin);
 }
@@ -362,7 +379,8 @@ static void by_buffer(struct link *link, size_t begin, size_t end)
  *
  * The checksum of each is proved after it lies in its place; one that is wrong is sent again to the same place, or its message fails. But the
  * last word of an RDMA write tells its target that all before it is good, so the last segment of a write takes the way by the buffer. */
-static void to_its_place(struct link *link, const struct wire_header *first, size_t begin, size_t end, uint8_t *place)
+static void to_its_place(struct link *link, const struct beginning *b, const struct wire_header *first, size_t begin,
+                         size_t end, uint8_t *place)
 {
     struct wire_header headers[MAX_SEGMENTS];
     struct iovec iov[1 + 2 * MAX_SEGMENTS] = {{link->whole, begin}};
@@ -375,7 +393,7 @@ static void to_its_place(struct link *link, const struct wire_header *first, siz
         iov[2 + 2 * n] = (struct iovec){at == end && (first->version_kind & 15) == WIRE_WRITE ? last : place, payload};
         place += payload;
     }
-    if (bring(link, iov, 1 + 2 * n) < end)
+    if (!bring(link, b, iov, 1 + 2 * n))
         return;
     memcpy(from, ((const struct ether_header *)link->whole)->ether_shost, 6);
     for (size_t i = 0; i < n; i++) {
@@ -391,16 +409,17 @@ static void to_its_place(struct link *link, const struct wire_header *first, siz
 static void deliver_queued(struct link *link, const uint8_t *frame, size_t have, size_t len)
 {
     const size_t head = sizeof(struct ether_header) + DRESS_LEN;
+    const struct beginning b = {frame, have, len};
     struct wire_header first;
     size_t segments = is_for_us(link, frame, have) ? undress(link, frame, have, len) : 0, end = head + segments;
     if (segments == 0 || have < head + sizeof first) {
-        by_buffer(link, 0, 0);
+        by_buffer(link, &b, 0, 0);
         return;
     }
     memcpy(&first, frame + head, sizeof first);
     size_t segment = sizeof first + first.len;
     if (head + segment > have || segment >= segments || first.len == 0) {
-        by_buffer(link, head, end); /* a larger segment than our MTU allows: somebody tests us */
+        by_buffer(link, &b, head, end); /* a larger segment than our MTU allows: somebody tests us */
         return;
     }
     link_deliver(link->nic, ((const struct ether_header *)frame)->ether_shost, NULL, frame + head, segment);
@@ -414,9 +433,9 @@ static void deliver_queued(struct link *link, const uint8_t *frame, size_t have,
         place = link_place_ahead(link->nic, &first, payload);
     }
     if (place)
-        to_its_place(link, &first, head + segment, end, place);
+        to_its_place(link, &b, &first, head + segment, end, place);
     else
-        by_buffer(link, head + segment, end);
+        by_buffer(link, &b, head + segment, end);
 }
 
 static void count_losses(struct link *link)
