@@ -573,18 +573,26 @@ static int shm_route(struct link *link, const uint8_t address[6], uint16_t port,
     return shm_call(link, port, out);
 }
 
-/* Every NIC of the station, our own excepted: a process that talks to itself uses loop. */
+/* Every NIC of the station, our own excepted: a process that talks to itself uses loop. One that has no room
+ * just now has not heard, but it is there. */
 static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     uint16_t ports[512];
-    int n = memcmp(address, link->address, 6) == 0 ? shm_ports(link, ports, 512) : 0, asked = 0;
+    int n = memcmp(address, link->address, 6) == 0 ? shm_ports(link, ports, 512) : 0, asked = 0, full = 0;
     for (int i = 0; i < n; i++) {
         struct link_peer *peer;
-        if (shm_route(link, address, ports[i], &peer) != 0)
+        int error = shm_route(link, address, ports[i], &peer);
+        full |= error == -EAGAIN;
+        if (error)
             continue;
         frame->header.dst_port = ports[i];
-        asked += shm_send(link, peer, frame, 1) == 1;
+        if (shm_send(link, peer, frame, 1) == 1)
+            asked++;
+        else
+            full = 1;
     }
+    if (full)
+        return -1;
     if (asked == 0)
         shm_explain_absence(link);
     return asked;

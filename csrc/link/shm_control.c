@@ -299,11 +299,14 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
     if (s < 0)
         return -errno;
     struct link_peer *peer = NULL;
-    if (connect(s, (struct sockaddr *)&a, len) == 0 && same_user(s))
+    int busy = 0; /* more callers wait there than it listens for */
+    if (connect(s, (struct sockaddr *)&a, len) != 0)
+        busy = errno == EAGAIN;
+    else if (same_user(s))
         peer = new_peer(link, s, 1);
     if (peer == NULL) {
         close(s);
-        return -EHOSTUNREACH;
+        return busy ? -EAGAIN : -EHOSTUNREACH;
     }
     peer->port = port;
     int rings = make_rings(peer);

@@ -87,10 +87,15 @@ void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind)
         no_match(nic, r, f->h->src_port, f->h->immediate);
 }
 
+/* Each time the link may find that nobody is there: the first frame may have been lost before it could tell. */
 static void ask(struct via_nic *nic, struct via_request *r)
 {
     int asked = nic->ops->ask_all(nic->link, r->address, &r->frame);
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : 1);
+    if (asked == 0 && !r->offered) {
+        finish_request(r, VIP_NOT_REACHABLE);
+        return;
+    }
     r->asked = asked; /* NICs come and go */
     r->next_send = nic->now + r->interval;
     r->interval = conn_longer(r->interval);
@@ -106,6 +111,8 @@ void conn_client_timers(struct via_nic *nic)
             finish_request(r, VIP_NO_MATCH);
         else if (r->next_send <= nic->now)
             ask(nic, r);
+        if (r->done)
+            continue;
         via_timer(nic, r->next_send < r->give_up_no_match ? r->next_send : r->give_up_no_match);
     }
 }
@@ -179,11 +186,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     nic->now = vk_now();
     explain_result(VIP_NOT_REACHABLE, 0); /* the link may know better */
     ask(nic, &r);
-    int absent = r.asked == 0;
-    if (absent) {
-        r.done = 1;
-        r.result = VIP_NOT_REACHABLE;
-    }
+    int absent = r.done;
     code = via_wait_owned(nic, timeout, request_done, &r);
     remove_request(nic, &r);
     if (code == VIP_SUCCESS)

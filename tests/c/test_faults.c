@@ -516,6 +516,30 @@ static void filter_b(side *s)
     leave(&e);
 }
 
+/* ---- nobody: that nobody is there is found although the request was lost the first times that it was sent */
+
+static void nobody_a(side *s)
+{
+    static const uint8_t nobody[6] = {0x02, 0xde, 0xad, 0, 0, 1};
+    endpoint e;
+    address local, nowhere;
+    VIP_VI_ATTRIBUTES attr;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    make_address(&local, s->attr.LocalNicAddress, "nobody", 6);
+    make_address(&nowhere, nobody, "nobody", 6);
+    set_faults(s, "drop=request:0-2");
+    CHECK_RET(VipConnectRequest(e.vi, &local.net, &nowhere.net, 1000 * CHECK_WAIT_S, &attr), VIP_NOT_REACHABLE);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 3);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    CHECK_OK(viakit_set_faults(s->nic, NULL));
+    endpoint_close(&e);
+}
+
+static void nobody_b(side *s)
+{
+    (void)s;
+}
+
 #define CASES(X)                        \
     X(same_seed, 0, NULL)               \
     X(chosen, 0, NULL)                  \
@@ -528,6 +552,7 @@ static void filter_b(side *s)
     X(healed, 0, NULL)                  \
     X(older, 0, NULL)                   \
     X(super_frames, 0, NULL)            \
+    X(nobody, CASE_NO_ETH, NULL)        \
     X(filter, CASE_NO_THREAD, NULL)
 
 static const test_case cases[] = {
