@@ -1,0 +1,198 @@
+/*
+ * Sends. One at a time:
+ *
+ *                 a credit                     GO                      all packets acknowledged
+ *      QUEUED ---------------> (short) IDLE         MOVING ------------------------------------> IDLE
+ *                   \--------> (long) ASKED ----------^
+ *
+ * A short message is copied once and the buffer is free again at once. A long one is written by RDMA in packets of equal size, PACKETS of
+ * which are under way at most; the last one carries immediate data, which tells the receiver that all of it is there.
+ */
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "bip/internal.h"
+
+void bip_send_end(bip_job *job, int code)
+{
+    bip_send_request *s = &job->send;
+    bip_region_put(s->region);
+    s->region = NULL;
+    s->code = code;
+    s->state = SEND_IDLE;
+    if (code == 0)
+        BIP_COUNT(job, bytes_sent, s->len);
+    else
+        bip_fail(job, code, "a message of %zu bytes with tag %d to rank %d: %s", s->len, s->tag, s->peer->rank,
+                 bip_code_text(code));
+}
+
+/* The message, or the question whether it may come. */
+static void start(bip_job *job)
+{
+    bip_send_request *s = &job->send;
+    bip_peer *peer = s->peer;
+    bool is_short = s->len <= peer->small;
+    bip_slot *slot;
+    if (peer->credits == 0 || (slot = bip_take_send(peer, KEPT_SLOTS)) == NULL)
+        return;
+    bip_head head = {.kind = is_short ? KIND_SHORT : KIND_ASK, .seq = peer->send_seq, .tag = s->tag, .len = s->len};
+    if (job->options.checksum && is_short)
+        head.crc = vk_crc32c(0, s->buf, s->len);
+    memcpy(slot->buf, &head, sizeof head);
+    if (is_short && s->len)
+        memcpy(slot->buf + sizeof head, s->buf, s->len);
+    peer->credits--;
+    peer->send_seq++;
+    s->state = SEND_ASKED;
+    if (bip_post_head(peer, slot, sizeof head + (is_short ? s->len : 0)) != 0 || !is_short)
+        return; /* a post that failed has ended the send already */
+    BIP_COUNT(job, short_sent, 1);
+    bip_send_end(job, 0);
+}
+
+/* ---------------------------------------------------------------- the pipeline */
+
+static void move(bip_job *job)
+{
+    bip_send_request *s = &job->send;
+    bip_port *port = s->peer->port;
+    bip_slot *slot;
+    while (s->state == SEND_MOVING && s->posted < s->len && (slot = port->free_packets) != NULL) {
+        size_t n = s->len - s->posted < s->packet ? s->len - s->posted : s->packet;
+        bool last = s->posted + n == s->len;
+        port->free_packets = slot->next;
+        slot->d.CS.Control = (VIP_UINT16)(VIP_CONTROL_OP_RDMAWRITE | (last ? VIP_CONTROL_IMMEDIATE : 0));
+        slot->d.CS.ImmediateData = job->options.checksum ? s->crc : (uint32_t)s->len;
+        slot->d.CS.SegCount = 2;
+        slot->d.CS.Length = (VIP_UINT32)n;
+        slot->d.DS[0].Remote.Data.AddressBits = s->address + s->posted;
+        slot->d.DS[0].Remote.Handle = s->handle;
+        slot->d.DS[0].Remote.Reserved = 0;
+        slot->d.DS[1].Local.Data.Address = (char *)(uintptr_t)s->buf + s->posted;
+        slot->d.DS[1].Local.Handle = s->region->handle;
+        slot->d.DS[1].Local.Length = (VIP_UINT32)n;
+        s->posted += n;
+        s->under_way++;
+        BIP_COUNT(job, packets_sent, 1);
+        if (bip_post_send(s->peer, slot) != 0)
+            return;
+    }
+}
+
+void bip_packet_sent(bip_slot *slot, bool failed)
+{
+    bip_job *job = slot->peer->port->job;
+    bip_send_request *s = &job->send;
+    if (s->state != SEND_MOVING || s->peer != slot->peer)
+        return; /* of a send that has failed */
+    s->under_way--;
+    s->done += slot->d.CS.Length;
+    if (failed || s->done < s->len)
+        return; /* losing the peer ends it */
+    BIP_COUNT(job, long_sent, 1);
+    bip_send_end(job, 0);
+}
+
+void bip_send_go(bip_peer *peer, const bip_go *go)
+{
+    bip_job *job = peer->port->job;
+    bip_send_request *s = &job->send;
+    if (s->state != SEND_ASKED || s->peer != peer)
+        return;
+    s->address = go->address;
+    s->handle = go->handle;
+    s->posted = s->done = 0;
+    s->under_way = 0;
+    s->packet = bip_packet(job, peer->rank, s->len);
+    s->state = SEND_MOVING;
+    peer->long_sent++;
+    move(job);
+}
+
+void bip_send_step(bip_job *job)
+{
+    if (job->send.state == SEND_QUEUED)
+        start(job);
+    else if (job->send.state == SEND_MOVING)
+        move(job);
+}
+
+/* ---------------------------------------------------------------- the calls */
+
+size_t bip_packet(const bip_job *job, int dst, size_t len)
+{
+    if (dst < 0 || dst >= job->options.n_ranks || job->peers[dst].port == NULL)
+        return len;
+    const bip_port *port = job->peers[dst].port;
+    uint64_t p = job->options.packet ? job->options.packet : bip_table_packet(&port->table, len);
+    if (p > port->attributes.MaxTransferSize)
+        p = port->attributes.MaxTransferSize;
+    p = bip_equal_packets(len, p);
+    return p < port->attributes.MaxTransferSize ? p : port->attributes.MaxTransferSize;
+}
+
+int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
+{
+    bip_send_request *s = &job->send;
+    if (dst < 0 || dst >= job->options.n_ranks)
+        return bip_fail(job, BIP_ERR_ARGUMENT, "there is no rank %d: there are %d", dst, job->options.n_ranks);
+    if (dst == job->options.rank)
+        return bip_fail(job, BIP_ERR_SELF, "rank %d sends to itself: BIP does not do that", dst);
+    if (buf == NULL && len)
+        return bip_fail(job, BIP_ERR_ARGUMENT, "a message of %zu bytes without a buffer", len);
+    if (!job->connected)
+        return bip_fail(job, BIP_ERR_ARGUMENT, "the job is not connected yet");
+    if (s->state != SEND_IDLE)
+        return bip_fail(job, BIP_ERR_BUSY, "the send to rank %d is still outstanding: wait for it first",
+                        s->peer->rank);
+    bip_peer *peer = &job->peers[dst];
+    if (peer->lost || peer->said_bye)
+        return bip_fail(job, peer->said_bye ? BIP_ERR_LEFT : BIP_ERR_PEER, "rank %d %s", dst,
+                        peer->said_bye ? "has left the job" : "died");
+    *s = (bip_send_request){
+        .state = SEND_QUEUED, .id = (s->id + 1) & 0x3fffffff, .peer = peer, .tag = tag, .buf = buf, .len = len};
+    if (len > peer->small) {
+        s->region = bip_region_get(peer->port, buf, len);
+        if (s->region == NULL) {
+            s->state = SEND_IDLE;
+            return BIP_ERR_RESOURCE;
+        }
+        if (job->options.checksum)
+            s->crc = vk_crc32c(0, buf, len);
+    }
+    start(job);
+    if (s->state == SEND_QUEUED) {
+        bip_progress(job);
+        BIP_COUNT(job, queue_full, s->state == SEND_QUEUED);
+    }
+    return s->id;
+}
+
+int bip_stest_id(bip_job *job, int id)
+{
+    bip_send_request *s = &job->send;
+    if (id != s->id)
+        return 1; /* an earlier one: there is one at a time */
+    if (s->state != SEND_IDLE)
+        bip_progress(job);
+    if (s->state != SEND_IDLE)
+        return 0;
+    int code = s->code;
+    s->code = 0;
+    return code ? code : 1;
+}
+
+int bip_swait_id(bip_job *job, int id, int timeout_ms)
+{
+    bip_wait wait;
+    int done = bip_stest_id(job, id), code;
+    if (done)
+        return done < 0 ? done : 0;
+    bip_wait_begin(job, &wait, timeout_ms);
+    while ((done = job->send.state == SEND_IDLE) == 0)
+        if ((code = bip_wait_step(job, &wait)) != 0 && job->send.state != SEND_IDLE)
+            return code;
+    done = bip_stest_id(job, id);
+    return done < 0 ? done : 0;
+}
