@@ -7,6 +7,8 @@
  *
  * Memory must not grow with the number of messages: the peak after all of them is compared with the peak after a tenth.
  *
+ * By RDMA read it is the other way round: B writes numbered messages into its own memory, tells A, and A fetches and looks.
+ *
  * The harness sees to it that no object, file descriptor or mapping is left.
  *
  * VIAKIT_SOAK_MESSAGES says how many per case; without it a few thousand. Each side prints what was done to it.
@@ -245,6 +247,136 @@ FLOOD(reception, VIP_SERVICE_RELIABLE_RECEPTION, BY_SEND)
 FLOOD(delivery_write, VIP_SERVICE_RELIABLE_DELIVERY, BY_WRITE)
 FLOOD(reception_write, VIP_SERVICE_RELIABLE_RECEPTION, BY_WRITE)
 
+/* ---------------------------------------------------------------- RDMA reads: B writes into slots of its own memory, A fetches what is there */
+
+static void make_readable(endpoint *e)
+{
+    VIP_MEM_ATTRIBUTES attr = {.Ptag = e->ptag, .EnableRdmaWrite = VIP_TRUE, .EnableRdmaRead = VIP_TRUE};
+    CHECK_OK(VipSetMemAttributes(e->s->nic, e->mem, e->mh, &attr));
+    e->attr.EnableRdmaRead = VIP_TRUE;
+    CHECK_OK(VipSetViAttributes(e->vi, &e->attr));
+}
+
+/* A word in immediate data: how many messages are there (B's), or fetched (A's). */
+static void tell(endpoint *e, VIP_DESCRIPTOR *d, uint64_t n)
+{
+    prep_send(e, d, NULL, 0);
+    d->CS.Control |= VIP_CONTROL_IMMEDIATE;
+    d->CS.ImmediateData = (VIP_UINT32)n;
+    post_send(e, d);
+}
+
+/* Takes what the partner has told, in its order; returns the last of it, or `known` if there is nothing new. */
+static uint64_t told(endpoint *e, uint64_t known, uint64_t n)
+{
+    VIP_DESCRIPTOR *d;
+    while ((d = recv_done(e, known)) != NULL) {
+        known += n - known < CREDIT ? n - known : CREDIT;
+        CHECK_EQ(d->CS.ImmediateData, (VIP_UINT32)known);
+        post_recv(e, prep_recv(e, d, NULL, 0));
+    }
+    return known;
+}
+
+static void read_a(side *s, VIP_RELIABILITY_LEVEL level)
+{
+    endpoint e;
+    record r;
+    uint64_t n = n_messages(), there = 0, asked = 0, fetched = 0, words = 0, source, handle;
+    VIP_DESCRIPTOR *d[N_SLOTS], *word[N_SLOTS], *c;
+    uint8_t *data[N_SLOTS];
+    record_begin(&r, s);
+    endpoint_open(&e, s, level, 65536 + N_SLOTS * (LONGEST + 1024));
+    for (int i = 0; i < N_SLOTS; i++) {
+        d[i] = descriptor(&e, 2);
+        word[i] = descriptor(&e, 1);
+        data[i] = buffer(&e, LONGEST);
+        post_recv(&e, prep_recv(&e, descriptor(&e, 1), NULL, 0));
+    }
+    endpoint_connect(&e, "soak");
+    source = side_exchange(s, 0);
+    handle = side_exchange(s, 0);
+    while (fetched < n) {
+        there = told(&e, there, n);
+        for (; asked < there; asked++) {
+            int slot = (int)(asked % N_SLOTS);
+            size_t len = length_of(asked);
+            memset(data[slot], 0, len); /* what was there before must not be taken for it */
+            prep_write(&e, d[slot], data[slot], len, source + (uint64_t)slot * LONGEST, (VIP_MEM_HANDLE)handle);
+            d[slot]->CS.Control = VIP_CONTROL_OP_RDMAREAD;
+            post_send(&e, d[slot]);
+        }
+        if ((c = send_done(&e, fetched)) == NULL) {
+            sched_yield();
+            continue;
+        }
+        if ((c->CS.Status & VIP_STATUS_OP_MASK) != VIP_STATUS_OP_RDMA_READ)
+            continue; /* a word of ours */
+        CHECK(c == d[fetched % N_SLOTS]);
+        CHECK_EQ(c->CS.Length, length_of(fetched));
+        pattern_check(data[fetched % N_SLOTS], length_of(fetched), fetched);
+        r.bytes += length_of(fetched);
+        record_progress(&r, fetched++, n);
+        if (fetched % CREDIT == 0 || fetched == n)
+            tell(&e, word[words++ % N_SLOTS], fetched);
+    }
+    r.whole = fetched;
+    SIDE_SYNC(s, 1);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+    record_end(&r);
+}
+
+static void read_b(side *s, VIP_RELIABILITY_LEVEL level)
+{
+    endpoint e;
+    record r;
+    uint64_t n = n_messages(), there = 0, fetched = 0, words = 0;
+    VIP_DESCRIPTOR *word[N_SLOTS];
+    uint8_t *all;
+    record_begin(&r, s);
+    endpoint_open(&e, s, level, 65536 + N_SLOTS * (LONGEST + 1024));
+    make_readable(&e);
+    all = buffer(&e, N_SLOTS * LONGEST);
+    for (int i = 0; i < N_SLOTS; i++) {
+        word[i] = descriptor(&e, 1);
+        post_recv(&e, prep_recv(&e, descriptor(&e, 1), NULL, 0));
+    }
+    endpoint_connect(&e, "soak");
+    side_exchange(s, (uintptr_t)all);
+    side_exchange(s, e.mh);
+    while (fetched < n) {
+        while (there < n && there - fetched < N_SLOTS) {
+            pattern_fill(all + there % N_SLOTS * LONGEST, length_of(there), there);
+            r.bytes += length_of(there);
+            record_progress(&r, there++, n);
+            if (there % CREDIT == 0 || there == n)
+                tell(&e, word[words++ % N_SLOTS], there);
+        }
+        while (send_done(&e, there) != NULL) {}
+        sched_yield();
+        fetched = told(&e, fetched, n);
+    }
+    r.whole = fetched;
+    SIDE_SYNC(s, 1);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+    record_end(&r);
+}
+
+#define READ(name, level)         \
+    static void name##_a(side *s) \
+    {                             \
+        read_a(s, level);         \
+    }                             \
+    static void name##_b(side *s) \
+    {                             \
+        read_b(s, level);         \
+    }
+
+READ(delivery_read, VIP_SERVICE_RELIABLE_DELIVERY)
+READ(reception_read, VIP_SERVICE_RELIABLE_RECEPTION)
+
 /* ---------------------------------------------------------------- the unreliable level: in bursts that the receiver has room for */
 
 #define BURST 16
@@ -333,6 +465,8 @@ static const test_case cases[] = {
     {"reception", reception_a, reception_b, 0, NULL},
     {"delivery_write", delivery_write_a, delivery_write_b, 0, NULL},
     {"reception_write", reception_write_a, reception_write_b, 0, NULL},
+    {"delivery_read", delivery_read_a, delivery_read_b, 0, NULL},
+    {"reception_read", reception_read_a, reception_read_b, 0, NULL},
     {"unreliable", unreliable_a, unreliable_b, 0, NULL},
 };
 
