@@ -20,6 +20,7 @@ from viakit.testbed import Testbed, TestbedError
 LIMIT_S = 30.0
 HEADER = struct.Struct("<BBHHHHHIIIII")  # csrc/link/wire.h
 CONNECT = struct.Struct("<IIIIQIHHBBBBBBH")
+CALL = 0xF0  # the first byte of what links of udp say to each other
 WHO, HERE, CHALLENGE = 1, 2, 3
 REQUEST = 9
 
@@ -170,7 +171,7 @@ def test_a_process_that_goes_away_is_refused_by_its_host(station):
 
 
 def who(nonce: int, room: int) -> bytes:
-    return struct.pack("<BBHHHQQQ", 0x10, WHO, room, 0, 0, nonce, 0, 0) + bytes(room)
+    return struct.pack("<BBHHHQQQ", CALL, WHO, room, 0, 0, nonce, 0, 0) + bytes(room)
 
 
 def request(port: int, number: int, trailer: bytes) -> bytes:
