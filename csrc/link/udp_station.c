@@ -201,8 +201,7 @@ int udp_count_neighbours(struct link *link)
 
 static void answer_who(struct link *link, const union udp_name *from, const struct udp_call *who, size_t len)
 {
-    struct udp_call here = {
-        .version_kind = UDP_CALL, .what = CALL_HERE, .station = link->station, .nonce = who->nonce};
+    struct udp_call here = {.version_kind = UDP_CALL, .what = CALL_HERE, .station = link->station, .nonce = who->nonce};
     int n = list_station(link);
     while (n && sizeof(struct wire_header) + (size_t)n * sizeof here.ports[0] > len)
         n--; /* never more than was sent */
@@ -222,8 +221,7 @@ void udp_control(struct link *link)
         LINK_COUNT(link->nic, system_calls, 1);
         if (len < 0)
             return;
-        if ((size_t)len < sizeof(struct wire_header) || who.version_kind != UDP_CALL ||
-            who.what != CALL_WHO)
+        if ((size_t)len < sizeof(struct wire_header) || who.version_kind != UDP_CALL || who.what != CALL_WHO)
             LINK_COUNT(link->nic, dropped_malformed, 1);
         else
             answer_who(link, &from, &who, (size_t)len);

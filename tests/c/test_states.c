@@ -102,7 +102,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         cell_driver *drive;
-    } tables[] = {{"vi", drive_vi}, {"connection", drive_connection}, {"peer", drive_peer}, {"descriptor", drive_descriptor}};
+    } tables[] = {
+        {"vi", drive_vi}, {"connection", drive_connection}, {"peer", drive_peer}, {"descriptor", drive_descriptor}};
     char *rest = read_doc(argc, argv), *line, name[32], *cells[COLUMNS];
     int table = -1, header = 0, n_cells = 0, n_wrong = 0, seen_tables = 0;
     while ((line = strsep(&rest, "\n"))) {

@@ -568,8 +568,8 @@ cdef class Nic:
         Parameters
         ----------
         name : str
-            ``"localhost"``; on shm and loop the NAME of a device; on eth a MAC address or a name of the hosts file; on udp
-            a host of the Internet by name or address, with ``:PORT`` if need be.
+            ``"localhost"``; on shm and loop the NAME of a device; on eth a MAC address or a name of the hosts file; on
+            udp a host of the Internet by name or address, with ``:PORT`` if need be.
         discriminator : bytes or str
             What the address shall carry.
 

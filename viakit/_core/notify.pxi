@@ -1,8 +1,8 @@
 # Notifications: a Python function that is called when something completes, on the NIC's own thread.
 #
-# C is given a number, not an object: what it stands for may be gone when the handler runs, because the owner was closed in
-# that moment. The owner holds the functions, and a table of all of them knows the owner weakly, so that a VI and a function
-# that refers to it can be collected together.
+# C is given a number, not an object: what it stands for may be gone when the handler runs, because the owner was closed
+# in that moment. The owner holds the functions, and a table of all of them knows the owner weakly, so that a VI and a
+# function that refers to it can be collected together.
 #
 # The handler takes the GIL. That cannot lock up: no thread waits for the NIC's thread with the GIL in its hands.
 

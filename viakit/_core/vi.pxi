@@ -300,7 +300,7 @@ cdef class Vi:
 
     @property
     def deferring(self):
-        """Whether sends wait: set it to True, post, set it to False, and all that was posted meanwhile leaves at once."""
+        """Whether sends wait: set it to True, post, set it to False; what was posted meanwhile leaves then, at once."""
         return bool(self._deferring)
 
     @deferring.setter
@@ -653,8 +653,8 @@ cdef class Vi:
         ----------
         handler : callable
             Takes a :class:`Completion`, of which an ``error`` may be set. It runs on the NIC's own thread (with
-            ``no_thread`` in :meth:`Nic.poll` and in calls that wait) and may use the NIC and ask to be called again. What
-            it raises is reported by ``sys.unraisablehook``. If the VI is closed first it is never called.
+            ``no_thread`` in :meth:`Nic.poll` and in calls that wait) and may use the NIC and ask to be called again.
+            What it raises is reported by ``sys.unraisablehook``. If the VI is closed first it is never called.
 
         Raises
         ------
