@@ -43,6 +43,8 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
     /* Again: either our CONFIRM was lost, or we had given up. */
     struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
     int connected = vi && vi->key == h->key && vi->state == VIP_STATE_CONNECTED && vi->peer_key == f->c.key;
+    if (!connected)
+        NIC_COUNT(nic, dropped_stranger, 1);
     conn_say_in_passing(nic, f, connected ? WIRE_CONFIRM : WIRE_CANCEL, 0,
                         &(struct wire_connect){.request = f->c.request, .key = h->key});
 }

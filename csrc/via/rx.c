@@ -451,6 +451,7 @@ static void stranger(struct via_nic *nic, const uint8_t from[6], struct link_pee
     via_frame_init(nic, &f, WIRE_RESET);
     f.header.dst_port = h->src_port;
     f.header.dst_vi = h->src_vi;
+    f.header.src_vi = h->dst_vi; /* of another VI than its own peer the sender believes nothing */
     f.header.immediate = h->key;
     via_link_send(nic, peer, &f, 1);
 }
@@ -533,8 +534,7 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
     if (vk_unlikely(kind == WIRE_RESET)) {
         /* It cannot know our key; it proves itself by the one that we used. */
         struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
-        if (vi && vi->state == VIP_STATE_CONNECTED && vi->peer_key == h->immediate && h->src_port == vi->peer_port &&
-            memcmp(from, vi->peer_address, 6) == 0)
+        if (vi && vi->state == VIP_STATE_CONNECTED && vi->peer_key == h->immediate && from_its_peer(vi, h, from))
             via_break(vi, 1);
         else
             NIC_COUNT(nic, dropped_stranger, 1);
