@@ -16,7 +16,9 @@
 
 #include "channel.h"
 
-#define MAGIC 0x766b6d7367303031ull /* "vkmsg001": the last digits are the protocol's version */
+#define MAGIC 0x766b6d7367303032ull /* "vkmsg002": the last digits are the protocol's version */
+
+#define N_CORES 256
 
 struct hello {
     uint64_t magic;
@@ -25,6 +27,7 @@ struct hello {
     uint32_t byte_order;
     uint32_t rank, n_ranks, pid;
     uint8_t random[16];
+    uint64_t cores[N_CORES / 64]; /* a bit for each that this rank may run on, counted modulo N_CORES */
 };
 
 unsigned msg_fork_epoch;
@@ -218,7 +221,8 @@ int msg_allgather(msg_world *w, const msg_options *o, const void *mine, size_t l
 
 static int compare_hellos(msg_world *w, const struct hello *all)
 {
-    int local = 0;
+    int local = 0, cores = 0;
+    uint64_t usable[N_CORES / 64] = {0};
     for (int i = 0; i < w->n_ranks; i++) {
         const struct hello *h = &all[i], *mine = &all[w->rank];
         if (h->magic != MAGIC || h->n_ranks != (uint32_t)w->n_ranks || h->rank != (uint32_t)i)
@@ -231,16 +235,31 @@ static int compare_hellos(msg_world *w, const struct hello *all)
         if (h->policy != all[0].policy)
             return msg_fail(w, MSG_ERR_MISMATCH, "rank %d was started with another policy than rank 0", i);
         w->peers[i].host = h->host;
-        local += h->host == mine->host;
+        if (h->host != mine->host)
+            continue;
+        local++;
+        for (int k = 0; k < N_CORES / 64; k++)
+            usable[k] |= h->cores[k];
     }
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    w->crowded = local > cores;
+    /* All ranks' cores count, not only ours: a launcher that binds each rank to a core of its own leaves room for all. */
+    for (int k = 0; k < N_CORES / 64; k++)
+        cores += __builtin_popcountll(usable[k]);
+    w->crowded = local > (cores ? cores : 1);
     w->n_local = local;
     for (int i = 0; i < 16; i++)
         snprintf(w->job + 2 * i, 3, "%02x", all[0].random[i]);
     return MSG_SUCCESS;
+}
+
+/* Where this rank may run. None are marked if the kernel does not say: then there is one. */
+static void mark_cores(uint64_t *marks)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        for (unsigned i = 0; i < CPU_SETSIZE; i++)
+            if (CPU_ISSET(i, &set))
+                marks[i % N_CORES / 64] |= UINT64_C(1) << i % 64;
 }
 
 static int greet(msg_world *w, const msg_options *o)
@@ -257,6 +276,7 @@ static int greet(msg_world *w, const msg_options *o)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     if (getrandom(mine.random, sizeof mine.random, 0) != (ssize_t)sizeof mine.random)
         mine.random[0] = (uint8_t)vk_now();
+    mark_cores(mine.cores);
     int code = msg_allgather(w, o, &mine, sizeof mine, all);
     if (code == MSG_SUCCESS)
         code = compare_hellos(w, all);

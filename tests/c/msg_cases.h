@@ -41,7 +41,8 @@
     X(interrupt, 2, NULL, ON_ALL)                    \
     X(threads, 2, NULL, ON_ALL)                      \
     X(thread_progress, 2, "progress=thread", ON_ALL) \
-    X(policies, 2, NULL, ON_SHM)
+    X(policies, 2, NULL, ON_SHM)                     \
+    X(bound, 2, NULL, ON_SHM | ON_TCP)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);
 MSG_CASES(X)

@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "msg_cases.h"
+#include "msg/engine.h"
 
 void case_modes(msg_world **world, int rank, int n_ranks)
 {
@@ -526,4 +527,34 @@ void case_policies(msg_world **world, int rank, int n_ranks)
     GIVES(job_open(rank ? "credits=9" : "credits=10", &other, error), MSG_ERR_MISMATCH);
     GIVES(job_open("channel=pigeon", &other, error), MSG_ERR_ARG);
     CHECK(other == NULL);
+}
+
+/* Ranks are too many for their cores only if all of theirs together are too few: a launcher may have bound each to its own. */
+void case_bound(msg_world **world, int rank, int n_ranks)
+{
+    char error[MSG_ERROR_LEN];
+    cpu_set_t all, one;
+    int first = -1, second = -1;
+    (void)world;
+    CHECK_EQ(n_ranks, 2);
+    CHECK_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &all)) {
+            if (first < 0)
+                first = i;
+            else if (second < 0)
+                second = i;
+        }
+    for (int together = 0; together < 2; together++) {
+        msg_world *w = NULL;
+        CPU_ZERO(&one);
+        CPU_SET(rank && !together && second >= 0 ? second : first, &one);
+        CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+        if (job_open(NULL, &w, error))
+            FAIL("%s", error);
+        CHECK_EQ(w->crowded, together || second < 0);
+        OK(msg_world_close(w, CHECK_WAIT_S * 1000));
+        job_meet(); /* the next world is opened when both have closed this one */
+    }
+    CHECK_EQ(sched_setaffinity(0, sizeof all, &all), 0);
 }
