@@ -4,7 +4,7 @@
  *      loop.c      ping-pong, stream, bidir; validation; deadlines. Knows no protocol.
  *      clock.c     ticks and what they are worth
  *      endpoint.c  buffers and error texts that endpoints share
- *      ep_*.c      one protocol each: null and floor, socket (tcp, unix), udp, zmq, mpi, via
+ *      ep_*.c      one protocol each: null and floor, socket (tcp, unix), udp, zmq, mpi, via, msg
  *
  * A measurement has two sides, A (side 0, which holds the clock) and B (side 1). Each side runs the same three calls
  * on its own endpoint, and whoever drives the two keeps them in step:
@@ -280,5 +280,26 @@ const char *bench_via_counter_name(int counter); /* NULL past the end */
 
 /* What the NIC is, one "name=value" per line. Returns the length; cut at room. */
 int bench_via_describe(bench_ep *ep, char *text, size_t room);
+
+/* Messages (msg/msg.h) between two ranks. Returns when both are connected, or after timeout_s. */
+typedef struct {
+    const char *channel;        /* "via", "tcp" */
+    const char *policy;         /* on top of the channel's own, as msg_policy_parse reads it; NULL or "": nothing */
+    const char *network_device; /* via: "eth:eth0", "udp:ADDRESS", taken if the two are on different hosts; or NULL */
+    const char *address;        /* tcp: numeric, of this host; or NULL */
+    int fd;                     /* a stream socket to the other side, used while the two open and never later */
+    int side;
+    bool polled;
+    double timeout_s;
+} bench_msg_options;
+
+bench_ep *bench_msg_open(const bench_msg_options *options, char *error);
+
+/* The engine's counters, free-running: fills values (room for 64), returns how many there are; their names. */
+int bench_msg_counters(bench_ep *ep, uint64_t *values);
+const char *bench_msg_counter_name(int counter); /* NULL past the end */
+
+/* Policy, channel, route and the policy's fields, one "name=value" per line. Returns the length; cut at room. */
+int bench_msg_describe(bench_ep *ep, char *text, size_t room);
 
 #endif /* BENCH_BENCH_H */

@@ -2,8 +2,8 @@
 #include <pthread.h>
 
 #include "check.h"
-#include "msg_cases.h"
 #include "msg/engine.h"
+#include "msg_cases.h"
 
 void case_modes(msg_world **world, int rank, int n_ranks)
 {

@@ -481,6 +481,109 @@ static void test_via(void)
     CHECK(!bench_via_open(&nowhere, error) && *error);
 }
 
+/* ---------------------------------------------------------------- messages */
+
+static void *open_msg(void *options)
+{
+    char error[BENCH_ERROR_LEN];
+    bench_ep *ep = bench_msg_open(options, error);
+    if (!ep)
+        FAIL("%s", error);
+    return ep;
+}
+
+/* Two ranks. Each opens in a thread of its own, for both must be there. */
+static void msg_pair(const char *channel, const char *policy, int polled, bench_ep *eps[2])
+{
+    int fds[2];
+    bench_msg_options options[2];
+    pthread_t thread;
+    void *b;
+    snprintf(check_context, sizeof check_context, "msg %s %s", channel, policy);
+    stream_pair(fds);
+    for (int i = 0; i < 2; i++)
+        options[i] = (bench_msg_options){
+            .channel = channel, .policy = policy, .fd = fds[i], .side = i, .polled = polled, .timeout_s = CHECK_WAIT_S};
+    CHECK_EQ(pthread_create(&thread, NULL, open_msg, &options[1]), 0);
+    eps[0] = open_msg(&options[0]);
+    pthread_join(thread, &b);
+    eps[1] = b;
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void *close_ep(void *ep)
+{
+    bench_close(ep);
+    return NULL;
+}
+
+/* Worlds are closed together, or the first one waits for the second. */
+static void msg_close(bench_ep *eps[2])
+{
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, close_ep, eps[1]), 0);
+    bench_close(eps[0]);
+    pthread_join(thread, NULL);
+}
+
+static void test_messages(void)
+{
+    static const char *const ways[][2] = {{"via", ""},
+                                          {"via", "mvich-rget"},
+                                          {"via", "mvich-r3,credits=8"},
+                                          {"via", "progress=thread"},
+                                          {"tcp", ""},
+                                          {"tcp", "mpich-p4"},
+                                          {"tcp", "tcgmsg"},
+                                          {"tcp", "eager_limit=unlimited,copy_send=1,unexpected_bytes=1M"}};
+    static const size_t lens[] = {0, 8, 9000, 100000, 1 << 20};
+    bench_ep *eps[2];
+    uint64_t values[64];
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        for (int polled = 0; polled < 2; polled++) {
+            msg_pair(ways[i][0], ways[i][1], polled, eps);
+            run_all(eps[0], eps[1], lens, sizeof lens / sizeof lens[0]);
+            int n = bench_msg_counters(eps[0], values);
+            CHECK(n > 0 && n <= 64 && bench_msg_counter_name(n - 1) && !bench_msg_counter_name(n));
+            CHECK(strcmp(bench_msg_counter_name(0), "sent") == 0);
+            CHECK(values[0] > 0);
+            msg_close(eps);
+        }
+    }
+    /* a peer that is silent, a flag that says stop, a peer that goes */
+    for (int polled = 0; polled < 2; polled++) {
+        for (size_t len = 8; len <= 1 << 20; len = len * 131072) {
+            bench_plan plan = plan_of(BENCH_PINGPONG, len, false);
+            volatile int stop = 1;
+            msg_pair("via", "", polled, eps);
+            plan.stall_s = 0.1;
+            CHECK_EQ(run_alone(eps[0], plan), BENCH_TIMEOUT);
+            msg_close(eps);
+            msg_pair("via", "", polled, eps);
+            plan.stop = &stop;
+            CHECK_EQ(run_alone(eps[0], plan), BENCH_STOPPED);
+            plan.stop = NULL;
+            plan.stall_s = CHECK_WAIT_S;
+            msg_close(eps);
+            msg_pair("via", "", polled, eps);
+            bench_close(eps[1]);
+            CHECK_EQ(run_alone(eps[0], plan), BENCH_GONE);
+            bench_close(eps[0]);
+        }
+    }
+    CHECK_NOTHING_LEFT();
+    char error[BENCH_ERROR_LEN];
+    bench_msg_options bad = {.channel = "via", .policy = "mpich-p4", .fd = -1, .timeout_s = 1};
+    CHECK(!bench_msg_open(&bad, error) && strstr(error, "measure it as msg-tcp"));
+    bad.policy = "nonsense";
+    CHECK(!bench_msg_open(&bad, error) && strstr(error, "policy: "));
+    bad.policy = NULL;
+    CHECK(!bench_msg_open(&bad, error) && strstr(error, "as a socket"));
+    bad.channel = "pigeon";
+    CHECK(!bench_msg_open(&bad, error) && strstr(error, "no channel"));
+}
+
 int main(void)
 {
     check_deadline(150);
@@ -493,5 +596,6 @@ int main(void)
     test_ends();
     test_bad_plans();
     test_via();
+    test_messages();
     return 0;
 }
