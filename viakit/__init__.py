@@ -16,6 +16,10 @@ errors
     What can go wrong, as exceptions that are also Python's own.
 testbed
     Hosts made of network namespaces, without root.
+comm
+    Communicators with mpi4py's interface, over every channel; ``viakit.world()`` opens the first one.
+mpi
+    ``from viakit.mpi import MPI`` in place of ``from mpi4py import MPI``.
 launch
     Jobs of several ranks: starting them, and finding each other.
 measure
@@ -33,21 +37,35 @@ cli
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from viakit import cli, config, doctor, errors, inspect, launch, measure, testbed, via
+    from viakit import cli, comm, config, doctor, errors, inspect, launch, measure, mpi, testbed, via
+    from viakit.comm import world
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("cli", "config", "doctor", "errors", "inspect", "launch", "measure", "testbed", "via")
+_SUBMODULES = ("cli", "comm", "config", "doctor", "errors", "inspect", "launch", "measure", "mpi", "testbed", "via")
 
-__all__ = ["__version__", "cli", "config", "doctor", "errors", "inspect", "launch", "measure", "testbed", "via"]
+__all__ = [
+    "__version__",
+    "cli",
+    "comm",
+    "config",
+    "doctor",
+    "errors",
+    "inspect",
+    "launch",
+    "measure",
+    "mpi",
+    "testbed",
+    "via",
+    "world",
+]
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Load the submodule *name* on first use (PEP 562).
+def __getattr__(name: str) -> Any:
+    """Load the submodule *name*, or the function `world`, on first use (PEP 562).
 
     Raises
     ------
@@ -56,6 +74,8 @@ def __getattr__(name: str) -> ModuleType:
     ImportError
         If the compiled part is missing, which is so when Python finds the source tree before the installed package.
     """
+    if name == "world":
+        return __getattr__("comm").world
     if name not in _SUBMODULES:
         raise AttributeError(f"module 'viakit' has no attribute {name!r}")
     try:
@@ -71,4 +91,4 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_SUBMODULES))
+    return sorted(set(globals()) | set(_SUBMODULES) | {"world"})

@@ -8,3 +8,4 @@ twice. Nothing is defined in this file; each included file holds one family of o
 include "_core/common.pxi"
 include "_core/via.pxi"
 include "_core/bench.pxi"
+include "_core/msg.pxi"

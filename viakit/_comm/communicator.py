@@ -1,0 +1,645 @@
+"""Communicators: collectives under MPI's names, communicators made of others, grids."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from viakit import _core
+from viakit._comm import collective, errors
+from viakit._comm.datatype import UNDEFINED
+from viakit._comm.errors import error
+from viakit._comm.group import CONGRUENT, IDENT, Group
+from viakit._comm.op import NAMED as OPS
+from viakit._comm.op import Op
+from viakit._comm.point import PointToPoint
+from viakit._comm.request import PROC_NULL, Prequest, Request, Schedule, ScheduleRequest, run
+from viakit._comm.spec import IN_PLACE, Simple, same_blocks, simple, vector, w_vector
+
+errors._setup()
+SUM = OPS["SUM"]
+MAX_COMMUNICATORS = 16383
+COMM_TYPE_SHARED = 0
+CART = 1
+
+
+class World(_core.MsgWorld):
+    """One rank's end of a job, and the numbers of the communicators that live in it."""
+
+    def __init__(self, rank: int, size: int, **options: Any) -> None:
+        self.used: set[int] = set()
+        super().__init__(rank, size, **options)
+
+    def take_number(self, everybody: Sequence[set[int]]) -> int:
+        """The smallest number that nobody uses."""
+        taken = set().union(*everybody)
+        number = next(i for i in range(len(taken) + 1) if i not in taken)
+        if number > MAX_COMMUNICATORS:
+            raise error("ERR_OTHER", f"more than {MAX_COMMUNICATORS} communicators: free some")
+        return number
+
+
+Made = tuple[collective.Step, Schedule]
+
+
+class Collectives(PointToPoint):
+    """The collective part of ``MPI.Comm``: each is prepared once, and run, started, or kept to be started again."""
+
+    def _run(self, made: Made) -> Any:
+        step, schedule = made
+        return run(self, schedule, step.check)
+
+    def _begin(self, made: Made) -> ScheduleRequest:
+        step, schedule = made
+        return ScheduleRequest(self, schedule, step.check)
+
+    def _kept(self, make: Callable[[], Made]) -> Prequest:
+        return Prequest(lambda: self._begin(make()))
+
+    # ------------------------------------------------------------ what each of them does
+
+    def _barrier(self) -> Made:
+        step = collective.Step(self, "barrier")
+        return step, collective.barrier(step)
+
+    def _bcast(self, buf: Any, root: int = 0) -> Made:
+        step = collective.Step(self, "bcast", root)
+        return step, collective.bcast(step, simple(buf, self.rank != root))
+
+    def _gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = collective.Step(self, "gather", root)
+        into = same_blocks(simple(recvbuf, True, self.size), self.size) if self.rank == root else None
+        mine = self._send_side(sendbuf, self.rank == root)
+        each = mine.nbytes if mine is not None else into[0].nbytes if into else 0
+        if mine is not None and into is not None and mine.nbytes != into[0].nbytes:
+            raise error(
+                "ERR_TRUNCATE", f"gather: {mine.nbytes} bytes are sent where {into[0].nbytes} are to be received"
+            )
+        return step, collective.gather(step, mine, into, each)
+
+    def _gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = collective.Step(self, "gatherv", root)
+        into = vector(recvbuf, True, self.size).parts if self.rank == root else None
+        return step, collective.gather(step, self._send_side(sendbuf, self.rank == root), into)
+
+    def _scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = collective.Step(self, "scatter", root)
+        out = same_blocks(simple(sendbuf, False, self.size), self.size) if self.rank == root else None
+        mine = self._recv_side(recvbuf, self.rank == root)
+        each = mine.nbytes if mine is not None else out[0].nbytes if out else 0
+        if mine is not None and out is not None and mine.nbytes != out[0].nbytes:
+            raise error(
+                "ERR_TRUNCATE", f"scatter: {out[0].nbytes} bytes are sent where {mine.nbytes} are to be received"
+            )
+        return step, collective.scatter(step, out, mine, each)
+
+    def _scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = collective.Step(self, "scatterv", root)
+        out = vector(sendbuf, False, self.size).parts if self.rank == root else None
+        return step, collective.scatter(step, out, self._recv_side(recvbuf, self.rank == root))
+
+    def _allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = collective.Step(self, "allgather")
+        into = same_blocks(simple(recvbuf, True, self.size), self.size)
+        return step, collective.allgather(step, self._send_side(sendbuf, True), into)
+
+    def _allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = collective.Step(self, "allgatherv")
+        into = vector(recvbuf, True, self.size).parts
+        return step, collective.allgather(step, self._send_side(sendbuf, True), into)
+
+    def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = collective.Step(self, "alltoall")
+        into = same_blocks(simple(recvbuf, True, self.size), self.size)
+        out = None if sendbuf is IN_PLACE else same_blocks(simple(sendbuf, False, self.size), self.size)
+        return step, collective.alltoall(step, out, into, equal=True)
+
+    def _alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = collective.Step(self, "alltoallv")
+        into = vector(recvbuf, True, self.size).parts
+        out = None if sendbuf is IN_PLACE else vector(sendbuf, False, self.size).parts
+        return step, collective.alltoall(step, out, into)
+
+    def _alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = collective.Step(self, "alltoallw")
+        into = w_vector(recvbuf, True, self.size).parts
+        out = None if sendbuf is IN_PLACE else w_vector(sendbuf, False, self.size).parts
+        return step, collective.alltoall(step, out, into)
+
+    def _reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Made:
+        step = collective.Step(self, "reduce", root)
+        into = simple(recvbuf, True) if self.rank == root else None
+        mine = into if sendbuf is IN_PLACE and into is not None else simple(sendbuf, False)
+        return step, collective.reduce(step, mine, self._fitting(into, mine), op)
+
+    def _allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        step = collective.Step(self, "allreduce")
+        into = simple(recvbuf, True)
+        mine = into if sendbuf is IN_PLACE else simple(sendbuf, False)
+        self._fitting(into, mine)
+        return step, collective.allreduce(step, mine, into, op)
+
+    def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        step = collective.Step(self, "reduce_scatter_block")
+        if sendbuf is IN_PLACE:
+            mine = same_blocks(simple(recvbuf, True, self.size), self.size)
+            into = mine[0]
+        else:
+            mine = same_blocks(simple(sendbuf, False, self.size), self.size)
+            into = simple(recvbuf, True)
+        return step, collective.reduce_scatter(step, mine, self._fitting(into, mine[0]) or into, op)
+
+    def _reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: Op = SUM
+    ) -> Made:
+        step = collective.Step(self, "reduce_scatter")
+        into = simple(recvbuf, True)
+        whole = into if sendbuf is IN_PLACE else simple(sendbuf, False)
+        if recvcounts is None:
+            counts = (
+                [whole.count // self.size] * self.size if sendbuf is IN_PLACE else list(self.allgather(into.count))  # type: ignore[attr-defined]
+            )
+        else:
+            counts = [int(count) for count in recvcounts]
+        if len(counts) != self.size:
+            raise ValueError(f"expecting {self.size} counts, got {len(counts)}")
+        if sum(counts) > whole.count:
+            raise ValueError(f"the counts add up to {sum(counts)}, but only {whole.count} items are sent")
+        extent = whole.datatype.extent
+        parts = [
+            Simple(whole.memory, whole.datatype, n, whole.start + sum(counts[:i]) * extent)
+            for i, n in enumerate(counts)
+        ]
+        target = Simple(into.memory, into.datatype, counts[self.rank], into.start)
+        return step, collective.reduce_scatter(step, parts, target, op)
+
+    def _scan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        return self._prefix("scan", sendbuf, recvbuf, op)
+
+    def _exscan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        return self._prefix("exscan", sendbuf, recvbuf, op)
+
+    def _prefix(self, kind: str, sendbuf: Any, recvbuf: Any, op: Op) -> Made:
+        step = collective.Step(self, kind)
+        into = simple(recvbuf, True)
+        mine = into if sendbuf is IN_PLACE else simple(sendbuf, False)
+        self._fitting(into, mine)
+        return step, collective.scan(step, mine, into, op, kind == "exscan")
+
+    def _send_side(self, sendbuf: Any, may_be_in_place: bool) -> Simple | None:
+        return None if sendbuf is IN_PLACE and may_be_in_place else simple(sendbuf, False)
+
+    def _recv_side(self, recvbuf: Any, may_be_in_place: bool) -> Simple | None:
+        return None if recvbuf is IN_PLACE and may_be_in_place else simple(recvbuf, True)
+
+    @staticmethod
+    def _fitting(into: Simple | None, mine: Simple) -> Simple | None:
+        if into is not None and into.nbytes < mine.nbytes:
+            raise error("ERR_TRUNCATE", f"a result of {mine.nbytes} bytes does not fit into {into.nbytes}")
+        return into
+
+    # ------------------------------------------------------------ objects
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self._run(self._barrier())
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """The root's object, on all ranks."""
+        step = collective.Step(self, "bcast(object)", root)
+        return run(self, collective.bcast_object(step, obj), step.check)
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """All ranks' objects in a list on the root; None elsewhere."""
+        step = collective.Step(self, "gather(object)", root)
+        return run(self, collective.gather_object(step, sendobj), step.check)
+
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        """Of this rank's item of the root's sequence."""
+        step = collective.Step(self, "scatter(object)", root)
+        return run(self, collective.scatter_object(step, sendobj), step.check)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """All ranks' objects in a list."""
+        step = collective.Step(self, "allgather(object)")
+        return run(self, collective.allgather_object(step, sendobj), step.check)
+
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """What each rank has for this one, in a list."""
+        step = collective.Step(self, "alltoall(object)")
+        return run(self, collective.alltoall_object(step, sendobj), step.check)
+
+    def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
+        """All ranks' objects combined, on the root; None elsewhere."""
+        step = collective.Step(self, "reduce(object)", root)
+        return run(self, collective.reduce_object(step, sendobj, op), step.check)
+
+    def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """All ranks' objects combined, on all."""
+        step = collective.Step(self, "allreduce(object)")
+        return run(self, collective.allreduce_object(step, sendobj, op), step.check)
+
+    def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """The objects of ranks 0 to this one combined."""
+        step = collective.Step(self, "scan(object)")
+        return run(self, collective.scan_object(step, sendobj, op, False), step.check)
+
+    def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """The objects of the ranks before this one combined; None on rank 0."""
+        step = collective.Step(self, "exscan(object)")
+        return run(self, collective.scan_object(step, sendobj, op, True), step.check)
+
+
+def _offer(name: str, text: str) -> None:
+    """Give Collectives the blocking, the non-blocking and the persistent form of what ``_name`` prepares."""
+    make = getattr(Collectives, f"_{name}")
+    upper = name[0].upper() + name[1:]
+
+    def block(self: Collectives, *args: Any, **kwargs: Any) -> None:
+        self._run(make(self, *args, **kwargs))
+
+    def begin(self: Collectives, *args: Any, **kwargs: Any) -> ScheduleRequest:
+        return self._begin(make(self, *args, **kwargs))
+
+    def keep(self: Collectives, *args: Any, **kwargs: Any) -> Prequest:
+        kwargs.pop("info", None)
+        return self._kept(lambda: make(self, *args, **kwargs))
+
+    forms = ((upper, block, text), (f"I{name}", begin, f"Start: {text}"), (f"{upper}_init", keep, f"Keep: {text}"))
+    for form, function, says in forms:
+        function.__name__, function.__qualname__, function.__doc__ = form, f"Collectives.{form}", says
+        function.__signature__ = _signature(make)  # type: ignore[attr-defined]
+        setattr(Collectives, form, function)
+
+
+def _signature(make: Callable[..., Any]) -> Any:
+    import inspect
+
+    return inspect.signature(make)
+
+
+for _name, _text in (
+    ("barrier", "wait until all ranks are here."),
+    ("bcast", "the root's buffer, into all ranks' buffers."),
+    ("gather", "all ranks' buffers, one after the other, on the root."),
+    ("gatherv", "the same with a count and a place for each rank."),
+    ("scatter", "this rank's part of the root's buffer."),
+    ("scatterv", "the same with a count and a place for each rank."),
+    ("allgather", "all ranks' buffers, one after the other."),
+    ("allgatherv", "the same with a count and a place for each rank."),
+    ("alltoall", "from each rank the part that it has for this one."),
+    ("alltoallv", "the same with a count and a place for each rank."),
+    ("alltoallw", "the same with a datatype for each rank, too, and places in bytes."),
+    ("reduce", "all ranks' buffers combined, on the root."),
+    ("allreduce", "all ranks' buffers combined, on all."),
+    ("reduce_scatter_block", "this rank's part of all ranks' buffers combined, in equal parts."),
+    ("reduce_scatter", "the same with a count for each rank."),
+    ("scan", "the buffers of ranks 0 to this one combined."),
+    ("exscan", "the buffers of the ranks before this one combined."),
+):
+    _offer(_name, _text)
+
+
+class Comm(Collectives):
+    """``MPI.Comm``: ranks that can send messages to each other and to nobody else."""
+
+    def __init__(self, world: World, number: int, ranks: Sequence[int] | None = None) -> None:
+        self._spare = []
+        self._name = ""
+        self._freed = False
+        self._attributes: dict[int, Any] = {}
+        world.used.add(number)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Comm) and other.world is self.world and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash((id(self.world), self.number))
+
+    def __bool__(self) -> bool:
+        return not self._freed
+
+    def __repr__(self) -> str:
+        return f"<viakit MPI.{type(self).__name__} {self._name!r}: rank {self.rank} of {self.size}>"
+
+    # ------------------------------------------------------------ what it is
+
+    def Get_rank(self) -> int:
+        """The rank of this process."""
+        return self.rank
+
+    def Get_size(self) -> int:
+        """How many ranks."""
+        return self.size
+
+    @property
+    def group(self) -> Group:
+        """The ranks."""
+        return Group(self.world_ranks(), self.world.rank)
+
+    def Get_group(self) -> Group:
+        """The ranks."""
+        return self.group
+
+    @property
+    def name(self) -> str:
+        """The name that it was given."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    def Get_name(self) -> str:
+        """The name that it was given."""
+        return self._name
+
+    def Set_name(self, name: str) -> None:
+        """Give it a name."""
+        self._name = name
+
+    def Compare(self, comm: Comm) -> int:
+        """IDENT, CONGRUENT (the same ranks), SIMILAR (in another order) or UNEQUAL."""
+        if self == comm:
+            return IDENT
+        same = self.group.Compare(comm.group)
+        return CONGRUENT if same == IDENT else same
+
+    is_inter, is_intra = False, True
+
+    def Is_inter(self) -> bool:
+        """False: there are no intercommunicators."""
+        return False
+
+    def Is_intra(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def topology(self) -> int:
+        """CART for a grid, else UNDEFINED."""
+        return UNDEFINED
+
+    def Get_topology(self) -> int:
+        """CART for a grid, else UNDEFINED."""
+        return self.topology
+
+    @property
+    def is_topo(self) -> bool:
+        """Whether it is a grid."""
+        return self.topology != UNDEFINED
+
+    def Get_failed(self) -> Group:
+        """The members that are known to have died."""
+        dead = set(self.world.failures())
+        return Group((rank for rank in self.world_ranks() if rank in dead), self.world.rank)
+
+    def Ack_failed(self, num_to_ack: int | None = None) -> int:
+        """Allow receives from any source again although members have died; how many have."""
+        del num_to_ack
+        self.world.failures_ack()
+        return self.Get_failed().size
+
+    def Abort(self, errorcode: int = 0) -> None:
+        """End this process at once; the launcher ends the others."""
+        from viakit.launch import bootstrap
+
+        with contextlib.suppress(Exception):
+            self.world.abort()
+            bootstrap().abort(errorcode & 0xFF)
+        os._exit(errorcode & 0xFF)
+
+    def Get_errhandler(self) -> Any:
+        """ERRORS_RETURN: errors are exceptions."""
+        from viakit.mpi import MPI
+
+        return MPI.ERRORS_RETURN
+
+    def Set_errhandler(self, errhandler: Any) -> None:
+        """Errors stay exceptions, whatever is asked for."""
+
+    def Attach_buffer(self, buf: Any) -> None:
+        """The buffer for buffered sends (of the whole process)."""
+        self.world.attach(buf)
+
+    def Detach_buffer(self) -> Any:
+        """Wait until buffered sends have left; the buffer."""
+        return self.world.detach()
+
+    # ------------------------------------------------------------ others made of it
+
+    def _new(self, kind: type[Comm], number: int, ranks: Sequence[int], *args: Any) -> Any:
+        return kind(self.world, number, list(ranks), *args)
+
+    def Dup(self, info: Any = None) -> Any:
+        """The same ranks, and messages of their own."""
+        del info
+        return self._new(Intracomm, self.world.take_number(self.allgather(self.world.used)), self.world_ranks())
+
+    Clone = Dup
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        """One communicator for each color, its ranks in the order of `key`; COMM_NULL for UNDEFINED."""
+        color = int(color)
+        if color < 0 and color != UNDEFINED:
+            raise error("ERR_ARG", f"color {color}: colors are 0 or more, or UNDEFINED")
+        everybody = self.allgather((color, int(key), self.world.used))
+        number = self.world.take_number([used for _, _, used in everybody])
+        if color == UNDEFINED:
+            return COMM_NULL
+        ranks = self.world_ranks()
+        mine = sorted((k, i) for i, (c, k, _) in enumerate(everybody) if c == color)
+        return self._new(Intracomm, number, [ranks[i] for _, i in mine])
+
+    def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
+        """COMM_TYPE_SHARED: the ranks of each host together."""
+        del info
+        if split_type == UNDEFINED:
+            return self.Split(UNDEFINED, key)
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            host = (file.read().strip(), os.stat("/proc/self/ns/net").st_ino)
+        hosts = self.allgather(host)
+        return self.Split(hosts.index(host), key)
+
+    def Create(self, group: Group) -> Any:
+        """The ranks of a group; COMM_NULL for the others. All ranks call."""
+        number = self.world.take_number(self.allgather(self.world.used))
+        return self._new(Intracomm, number, group._ranks) if self.world.rank in group._ranks else COMM_NULL
+
+    def Create_group(self, group: Group, tag: int = 0) -> Any:
+        """The ranks of a group; only they call."""
+        ranks = [self.group._ranks.index(rank) for rank in group._ranks]
+        if self.rank not in ranks:
+            return COMM_NULL
+        import numpy as np
+
+        mask = np.zeros(MAX_COMMUNICATORS + 1, np.uint8)
+        mask[list(self.world.used)] = 1
+        leader, others = ranks[0], ranks[1:]
+        if self.rank == leader:
+            got = np.empty_like(mask)
+            for rank in others:
+                self.start_recv(got, rank, tag, 3).Wait()
+                mask |= got
+            Request.Waitall([self.start_send(mask, rank, tag, 0, 3) for rank in others])
+        else:
+            self.start_send(mask, leader, tag, 0, 3).Wait()
+            self.start_recv(mask, leader, tag, 3).Wait()
+        number = self.world.take_number([set(np.flatnonzero(mask).tolist())])
+        return self._new(Intracomm, number, group._ranks)
+
+    def Free(self) -> None:
+        """Give it up. Collective."""
+        if self.number < 2:
+            raise error("ERR_COMM", "COMM_WORLD and COMM_SELF cannot be freed")
+        if self._freed:
+            raise error("ERR_COMM", "this communicator has been freed already")
+        self.barrier()
+        self._freed = True
+        self.forget()
+        self.world.used.discard(self.number)
+
+    Disconnect = Free
+
+    free = Free
+
+
+class Intracomm(Comm):
+    """``MPI.Intracomm``."""
+
+    def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> Any:
+        """A grid of this shape, row by row; COMM_NULL for ranks that it does not need."""
+        del reorder
+        shape = [int(d) for d in ([dims] if isinstance(dims, int) else dims)]
+        if periods is None:
+            periods = [False] * len(shape)
+        elif isinstance(periods, (bool, int)):
+            periods = [bool(periods)] * len(shape)
+        if len(periods) != len(shape):
+            raise ValueError(f"{len(shape)} dims, but {len(periods)} periods")
+        n = math.prod(shape)
+        if any(d < 1 for d in shape) or n > self.size:
+            raise error("ERR_DIMS", f"a grid of shape {shape} on {self.size} ranks")
+        number = self.world.take_number(self.allgather(self.world.used))
+        if self.rank >= n:
+            return COMM_NULL
+        return Cartcomm(self.world, number, self.world_ranks()[:n], shape, [bool(p) for p in periods])
+
+
+class Cartcomm(Intracomm):
+    """``MPI.Cartcomm``: ranks laid out as a grid."""
+
+    def __init__(self, world: World, number: int, ranks: Sequence[int], dims: list[int], periods: list[bool]) -> None:
+        super().__init__(world, number, ranks)
+        self.dims = dims
+        self._periods = periods
+
+    @property
+    def topology(self) -> int:
+        """CART."""
+        return CART
+
+    @property
+    def periods(self) -> list[int]:
+        """1 for each dimension that is a ring."""
+        return [int(p) for p in self._periods]
+
+    @property
+    def coords(self) -> list[int]:
+        """Where this rank is."""
+        return self.Get_coords(self.rank)
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self.dims)
+
+    dim = ndim
+
+    @property
+    def topo(self) -> tuple[list[int], list[int], list[int]]:
+        """Shape, periods, and where this rank is."""
+        return (list(self.dims), self.periods, self.coords)
+
+    def Get_dim(self) -> int:
+        """How many dimensions."""
+        return self.ndim
+
+    def Get_topo(self) -> tuple[list[int], list[int], list[int]]:
+        """Shape, periods, and where this rank is."""
+        return self.topo
+
+    def Get_cart_rank(self, coords: Sequence[int]) -> int:
+        """The rank at a place; rings wrap around."""
+        rank = 0
+        for x, n, ring in zip(coords, self.dims, self._periods, strict=True):
+            if ring:
+                x %= n
+            elif not 0 <= x < n:
+                raise error("ERR_ARG", f"place {list(coords)} is not in a grid of shape {self.dims}")
+            rank = rank * n + x
+        return rank
+
+    def Get_coords(self, rank: int) -> list[int]:
+        """The place of a rank."""
+        if not 0 <= rank < self.size:
+            raise error("ERR_RANK", f"rank {rank}: this grid has ranks 0 to {self.size - 1}")
+        place = []
+        for n in reversed(self.dims):
+            rank, x = divmod(rank, n)
+            place.append(x)
+        return place[::-1]
+
+    def Shift(self, direction: int, disp: int) -> tuple[int, int]:
+        """Whom to receive from and whom to send to, `disp` steps along a dimension; PROC_NULL beyond the border."""
+        if not 0 <= direction < self.ndim:
+            raise error("ERR_DIMS", f"direction {direction}: this grid has {self.ndim} dimensions")
+
+        def at(step: int) -> int:
+            place = self.coords
+            place[direction] += step
+            inside = self._periods[direction] or 0 <= place[direction] < self.dims[direction]
+            return self.Get_cart_rank(place) if inside else PROC_NULL
+
+        return at(-disp), at(disp)
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Any:
+        """The grids of the dimensions that remain, one for each place in the others."""
+        keep = [bool(k) for k in remain_dims]
+        place = self.coords
+        color = key = 0
+        for x, n, k in zip(place, self.dims, keep, strict=True):
+            if k:
+                key = key * n + x
+            else:
+                color = color * n + x
+        part = self.Split(color, key)
+        dims = [n for n, k in zip(self.dims, keep, strict=True) if k]
+        periods = [p for p, k in zip(self._periods, keep, strict=True) if k]
+        return Cartcomm(part.world, part.number, part.world_ranks(), dims, periods)
+
+    def Dup(self, info: Any = None) -> Any:
+        """The same grid, and messages of its own."""
+        plain = super().Dup(info)
+        return Cartcomm(plain.world, plain.number, plain.world_ranks(), list(self.dims), list(self._periods))
+
+
+class _NullComm:
+    """``MPI.COMM_NULL``: no communicator."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "MPI.COMM_NULL"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise error("ERR_COMM", f"COMM_NULL has no {name}")
+
+
+COMM_NULL: Any = _NullComm()

@@ -1,0 +1,145 @@
+"""Any Python object as a message.
+
+A short object is one message, its pickle. A long one is announced by a head of at most 16 KiB under the program's
+tag, and its parts follow in a context of their own, where nothing else can match them: the pickle, and the large
+buffers that pickle protocol 5 leaves out of it, which go from the sender's memory into the receiver's without being
+pickled. So a receive never has to know how long an object is.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+from viakit._comm.request import Request, Schedule, ScheduleRequest, Status
+
+SHORT = 16384  # bytes of a pickle, and of a head
+_HEAD = struct.Struct("<cII")  # "V", the parts' tag, how many parts; then the length of each, 8 bytes
+_LARGE = 16384  # buffers from here on travel outside the pickle
+_PART_BODY = 2  # the context of the parts
+
+
+def dump(obj: Any) -> tuple[bytes, list[Any]]:
+    """The pickle of an object, and the large buffers that were left out of it."""
+    outside: list[Any] = []
+
+    def leave_out(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:
+            return True  # not contiguous: pickled as usual
+        if raw.nbytes < _LARGE or raw.readonly or len(outside) >= 1000:
+            return True
+        outside.append(raw)
+        return False
+
+    data = pickle.dumps(obj, protocol=5, buffer_callback=leave_out)
+    return data, outside
+
+
+def load(data: Any, outside: list[Any] | None = None) -> Any:
+    """The object again."""
+    return pickle.loads(data, buffers=outside or None)
+
+
+def start_send(comm: Any, obj: Any, dest: int, tag: int, mode: int) -> list[Request]:
+    """Start to send an object: one request, or one for the head and one for each part."""
+    data, outside = dump(obj)
+    if (len(data) <= SHORT and not outside) or dest < 0:
+        return [comm.start_send(data, dest, tag, mode)]
+    comm._n_objects = number = (comm._n_objects + 1) & 0x7FFFFFFF
+    parts = [data, *outside]
+    head = _HEAD.pack(b"V", number, len(parts)) + b"".join(struct.pack("<Q", len(part)) for part in parts)
+    requests = [comm.start_send(head, dest, tag, mode)]
+    later = 0 if mode == 3 else mode  # the parts' receives are posted when the head is known: never ready
+    return requests + [comm.start_send(part, dest, number, later, _PART_BODY) for part in parts]
+
+
+def _parts(comm: Any, data: memoryview, source: int) -> tuple[list[Request], list[bytearray]]:
+    """Start to receive the parts that a head announces."""
+    _, number, n = _HEAD.unpack_from(data)
+    lengths = struct.unpack_from(f"<{n}Q", data, _HEAD.size)
+    parts = [bytearray(length) for length in lengths]
+    return [comm.start_recv(part, source, number, _PART_BODY) for part in parts], parts
+
+
+def receiving(comm: Any, request: Request, buffer: bytearray, status: Status) -> Schedule:
+    """The schedule that receives an object whose first message comes by `request` into `buffer`."""
+    yield [request]
+    request.fill(status)
+    if status.source < 0 or status.was_cancelled:
+        return None
+    data = memoryview(buffer)[: request.nbytes]
+    if request.nbytes == 0 or data[0] != ord("V"):
+        return load(data)
+    requests, parts = _parts(comm, data, status.source)
+    yield requests
+    return load(parts[0], parts[1:])
+
+
+def receive(comm: Any, source: int, tag: int) -> ScheduleRequest:
+    """Start to receive an object."""
+    buffer = bytearray(SHORT)
+    return _request(comm, comm.start_recv(buffer, source, tag), buffer)
+
+
+def receive_message(message: Any) -> ScheduleRequest:
+    """Start to receive the object of a message that a matching probe took."""
+    buffer = bytearray(max(message.nbytes, 1))
+    return _request(message.comm, message.receive(buffer), buffer)
+
+
+def _request(comm: Any, first: Request, buffer: bytearray) -> ScheduleRequest:
+    status = Status()
+    request = ScheduleRequest(comm, receiving(comm, first, buffer, status))
+    request._source = status
+    return request
+
+
+def receive_now(comm: Any, source: int, tag: int, status: Status | None) -> Any:
+    """Receive an object."""
+    world = comm.world
+    if world.n_active:
+        return receive(comm, source, tag).wait(status)
+    found = Status() if status is None else status
+    buffer = comm._spare.pop() if comm._spare else bytearray(SHORT)
+    comm.Recv(buffer, source, tag, found)
+    if found.source < 0:
+        return None
+    data = memoryview(buffer)[: found.nbytes]
+    if data[:1] != b"V":
+        obj = load(data)
+    else:
+        requests, parts = _parts(comm, data, found.source)
+        Request.Waitall(requests)
+        obj = load(parts[0], parts[1:])
+    comm._spare.append(buffer)
+    return obj
+
+
+def sending(requests: list[Request]) -> Schedule:
+    """The schedule of an object's messages."""
+    yield requests
+
+
+# ---------------------------------------------------------------- within collectives: the length first, then the pickle
+
+
+def start_plain(step: Any, data: bytes, dest: int) -> list[Request]:
+    """Start to send a pickle to a rank that takes the same step."""
+    return [step.send(struct.pack("<Q", len(data)), dest), step.send(data, dest)]
+
+
+def receiving_plain(step: Any, source: int) -> Schedule:
+    """Receive such a pickle."""
+    head = bytearray(8)
+    yield [step.recv(head, source)]
+    data = bytearray(struct.unpack("<Q", head)[0])
+    yield [step.recv(data, source)]
+    return data
+
+
+def dump_plain(obj: Any) -> bytes:
+    """The pickle of an object with everything in it."""
+    return pickle.dumps(obj, protocol=5)

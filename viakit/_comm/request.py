@@ -1,0 +1,553 @@
+"""Requests and statuses under MPI's names, and schedules: operations of several messages, one after the other.
+
+A schedule is a generator that yields lists of requests to be waited for, and returns the operation's result. A
+blocking call drives it to its end; a non-blocking one hands out a ScheduleRequest, which goes on whenever anything
+is tested or waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from viakit import _core
+from viakit._comm.datatype import UNDEFINED, Datatype
+from viakit._comm.errors import error
+
+ANY_SOURCE, ANY_TAG, PROC_NULL = -2, -1, -3
+_LOOK_S = 0.05  # how often a schedule that waits looks for ranks that have died or do something else
+
+Schedule = Generator[Sequence["Request"], None, Any]
+
+
+class Status(_core.MsgStatus):
+    """``MPI.Status``: source, tag, error and length of a message."""
+
+    def __repr__(self) -> str:
+        return f"<viakit MPI.Status source={self.source} tag={self.tag} bytes={self.nbytes}>"
+
+    def Get_source(self) -> int:
+        """The sender's rank."""
+        return self.source
+
+    def Set_source(self, source: int) -> None:
+        """Set the sender's rank."""
+        self.source = source
+
+    def Get_tag(self) -> int:
+        """The tag."""
+        return self.tag
+
+    def Set_tag(self, tag: int) -> None:
+        """Set the tag."""
+        self.tag = tag
+
+    def Get_error(self) -> int:
+        """The error class."""
+        return self.error
+
+    def Set_error(self, error: int) -> None:
+        """Set the error class."""
+        self.error = error
+
+    def Get_count(self, datatype: Datatype | None = None) -> int:
+        """How many elements of `datatype` (None: bytes) arrived, or UNDEFINED if it is no whole number of them."""
+        size = 1 if datatype is None else datatype.size
+        if size == 0:
+            return 0 if self.nbytes == 0 else UNDEFINED
+        return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
+
+    def Get_elements(self, datatype: Datatype) -> int:
+        """How many basic elements arrived."""
+        if datatype.dtype is None or datatype.dtype.names is not None:
+            return self.Get_count(datatype)
+        return self.nbytes // datatype.dtype.itemsize
+
+    def Set_elements(self, datatype: Datatype, count: int) -> None:
+        """Set the length to `count` elements."""
+        self.nbytes = datatype.size * count
+
+    @property
+    def count(self) -> int:
+        """Bytes that arrived."""
+        return self.nbytes
+
+    def Is_cancelled(self) -> bool:
+        """Whether the operation was cancelled."""
+        return self.was_cancelled
+
+    def Set_cancelled(self, flag: bool) -> None:
+        """Set whether it was cancelled."""
+        self.was_cancelled = flag
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the operation was cancelled."""
+        return self.was_cancelled
+
+
+class Request(_core.MsgRequest):
+    """``MPI.Request``: one operation under way."""
+
+    result: Any = None
+
+    def __init__(self, request: Request | None = None) -> None:
+        del request
+        self.release()
+
+    def __bool__(self) -> bool:
+        return not self.ended
+
+    def Wait(self, status: Status | None = None) -> bool:
+        """Wait until the operation is complete; always True."""
+        if self.ended:
+            _empty(status)
+            return True
+        self.wait_for()
+        if status is not None:
+            self.fill(status)
+        return True
+
+    def Test(self, status: Status | None = None) -> bool:
+        """Whether the operation is complete."""
+        if self.ended:
+            _empty(status)
+            return True
+        if not self.test_once():
+            return False
+        if status is not None:
+            self.fill(status)
+        return True
+
+    def wait(self, status: Status | None = None) -> Any:
+        """Wait, and return the object that was received, or None."""
+        self.Wait(status)
+        return self.result
+
+    def test(self, status: Status | None = None) -> tuple[bool, Any]:
+        """Whether it is complete, and the object that was received."""
+        done = self.Test(status)
+        return (done, self.result if done else None)
+
+    def Get_status(self, status: Status | None = None) -> bool:
+        """Whether it is complete; the request stays."""
+        if self.ended:
+            _empty(status)
+            return True
+        progress = getattr(self, "progress", None)
+        if progress is not None:
+            progress()
+        return self.peek()
+
+    get_status = Get_status
+
+    def Cancel(self) -> None:
+        """Ask for the operation to be cancelled; it still has to be waited for."""
+        self.withdraw()
+
+    def cancel(self) -> None:
+        """As Cancel."""
+        self.Cancel()
+
+    def Free(self) -> None:
+        """Forget the operation; it goes on until it ends."""
+        self.release()
+
+    def free(self) -> None:
+        """As Free."""
+        self.Free()
+
+    # ------------------------------------------------------------ of several
+
+    @classmethod
+    def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Wait for all of them; the first error is raised when all have ended."""
+        problem: BaseException | None = None
+        for i, request in enumerate(requests):
+            status = _status_at(statuses, i)
+            try:
+                request.Wait(status)
+            except RuntimeError as caught:
+                problem = problem or caught
+        if problem is not None:
+            raise problem
+        return True
+
+    @classmethod
+    def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Whether all are complete; if so they have ended."""
+        complete = [_is_complete(request) for request in requests]  # each gets its chance to go on
+        if not all(complete):
+            return False
+        return cls.Waitall(requests, statuses)
+
+    @classmethod
+    def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
+        """Wait for one of them; its index, or UNDEFINED if none is active."""
+        return _until(requests, lambda: cls.Testany(requests, status))[0]
+
+    @classmethod
+    def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """The index of one that is complete, and whether there is one; (UNDEFINED, True) if none is active."""
+        active = False
+        for i, request in enumerate(requests):
+            if not request.ended:
+                active = True
+                if request.Test(status):
+                    return (i, True)
+        if not active:
+            _empty(status)
+        return (UNDEFINED, not active)
+
+    @classmethod
+    def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """The indices of those that are complete; None if none is active."""
+        if all(request.ended for request in requests):
+            return None
+        done = []
+        for i, request in enumerate(requests):
+            if not request.ended and request.Test(_status_at(statuses, len(done))):
+                done.append(i)
+        return done
+
+    @classmethod
+    def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """Wait for at least one; the indices of those that are complete, None if none is active."""
+
+        def look() -> tuple[list[int] | None, bool]:
+            done = cls.Testsome(requests, statuses)
+            return done, done is None or bool(done)
+
+        return _until(requests, look)[0]
+
+    @classmethod
+    def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
+        """Wait for all of them; the objects that were received."""
+        cls.Waitall(requests, statuses)
+        return [request.result for request in requests]
+
+    @classmethod
+    def testall(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[bool, list[Any] | None]:
+        """Whether all are complete, and the objects that were received."""
+        if not cls.Testall(requests, statuses):
+            return (False, None)
+        return (True, [request.result for request in requests])
+
+    @classmethod
+    def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
+        """Wait for one of them; its index and its object."""
+        index = cls.Waitany(requests, status)
+        return (index, None if index == UNDEFINED else requests[index].result)
+
+    @classmethod
+    def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
+        """Index, whether one is complete, and its object."""
+        index, flag = cls.Testany(requests, status)
+        return (index, flag, None if index == UNDEFINED else requests[index].result)
+
+    @classmethod
+    def waitsome(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Wait for at least one; indices and objects."""
+        done = cls.Waitsome(requests, statuses)
+        return (done, None if done is None else [requests[i].result for i in done])
+
+    @classmethod
+    def testsome(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Indices and objects of those that are complete."""
+        done = cls.Testsome(requests, statuses)
+        return (done, None if done is None else [requests[i].result for i in done])
+
+
+def _empty(status: Status | None) -> None:
+    if status is not None:
+        status.source, status.tag, status.error = ANY_SOURCE, ANY_TAG, 0
+        status.nbytes, status.was_cancelled = 0, False
+
+
+def _status_at(statuses: list[Status] | None, index: int) -> Status | None:
+    """The list's status at `index`, which grows for it as mpi4py's does."""
+    if statuses is None:
+        return None
+    while len(statuses) <= index:
+        statuses.append(Status())
+    return statuses[index]
+
+
+def _is_complete(request: Request) -> bool:
+    return request.ended or request.Get_status()
+
+
+def _until(requests: Sequence[Request], look: Any) -> Any:
+    """Look again and again, between which the engine waits until something happens."""
+    pause = 0.0
+    while True:
+        found = look()
+        if found[1]:
+            return found
+        for request in requests:
+            world = getattr(request, "world", None)
+            if world is not None and not request.ended:
+                world.idle(pause)
+                break
+        else:
+            time.sleep(0)
+        pause = 0.001
+
+
+class ScheduleRequest(Request):
+    """A request that is a schedule: it goes on while this, or anything else, is tested or waited for."""
+
+    def __new__(cls, *args: Any) -> ScheduleRequest:
+        return super().__new__(cls)
+
+    def __init__(self, comm: Any, schedule: Schedule, check: Any = None) -> None:
+        self._schedule: Schedule | None = schedule
+        self._pending: list[Request] = []
+        self._problem: BaseException | None = None
+        self._complete = False
+        self._taken = False
+        self._check = check
+        self._looked = time.monotonic()
+        self._source: Status = Status()
+        self.world = comm.world
+        self._step()
+        if not self._complete:
+            self.world.schedules[self] = None
+            self.world.n_active = len(self.world.schedules)
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Complete, and taken note of."""
+        return self._taken
+
+    def _step(self) -> None:
+        """Go on as far as possible without waiting."""
+        if self._complete or self._schedule is None:
+            return
+        schedule, self._schedule = self._schedule, None  # not to be entered again from within
+        try:
+            while True:
+                self._pending = [request for request in self._pending if not _ended(request)]
+                if self._pending:
+                    if self._check is not None and time.monotonic() - self._looked > _LOOK_S:
+                        self._looked = time.monotonic()
+                        self._check()
+                    return
+                self._pending = list(next(schedule))
+        except StopIteration as stop:
+            self.result = stop.value
+            self._finish()
+        except Exception as problem:
+            self._problem = problem
+            self._finish()
+        finally:
+            self._schedule = schedule
+
+    def _finish(self) -> None:
+        self._complete = True
+        self._pending = []
+        self.world.schedules.pop(self, None)
+        self.world.n_active = len(self.world.schedules)
+
+    def progress(self) -> None:
+        """Make progress."""
+        self.world.progress()
+        self._step()
+
+    def peek(self) -> bool:
+        """Whether it is complete."""
+        return self._complete
+
+    def test_once(self) -> bool:
+        """Make progress; True if it is complete."""
+        if not self._complete:
+            self.world.progress()
+            self.world.step()
+            self._step()
+        if not self._complete:
+            return False
+        self._take()
+        return True
+
+    def _take(self) -> None:
+        self._taken = True
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+
+    def wait_for(self, timeout_s: float = -1) -> bool:
+        """Wait, at most `timeout_s` seconds (below 0: for ever)."""
+        deadline = None if timeout_s < 0 else time.monotonic() + timeout_s
+        while not self._complete:
+            self.world.step()
+            self._step()
+            if self._complete:
+                break
+            if self._pending and len(self.world.schedules) == 1:
+                # nothing else wants to go on meanwhile: the engine may wait as it likes
+                self.world.n_active = 0
+                try:
+                    self._pending[0].wait_for(_LOOK_S)
+                except RuntimeError as problem:
+                    self._problem = problem
+                    self._finish()
+                finally:
+                    self.world.n_active = len(self.world.schedules)
+            else:
+                self.world.idle(0.001)
+            if deadline is not None and time.monotonic() > deadline and not self._complete:
+                return False
+        self._take()
+        return True
+
+    def fill(self, status: Status) -> None:  # type: ignore[override]
+        """What is known of the message that it received."""
+        for name in ("source", "tag", "error", "nbytes", "was_cancelled"):
+            setattr(status, name, getattr(self._source, name))
+
+    def withdraw(self) -> None:
+        """Cancel, if it has not got beyond its first message."""
+        if self._pending:
+            self._pending[0].withdraw()
+
+    def release(self) -> None:
+        """Forget it; it goes on while others wait."""
+        self._taken = True
+
+
+def _ended(request: Request) -> bool:
+    return request.ended or request.test_once()
+
+
+def run(comm: Any, schedule: Schedule, check: Any = None) -> Any:
+    """Drive a schedule to its end and return its result."""
+    world = comm.world
+    if world.n_active:
+        request = ScheduleRequest(comm, schedule, check)
+        request.wait_for()
+        return request.result
+    try:
+        while True:
+            for request in next(schedule):
+                while not request.ended and not request.wait_for(_LOOK_S):
+                    if check is not None:
+                        check()
+    except StopIteration as stop:
+        return stop.value
+
+
+class Prequest(Request):
+    """``MPI.Prequest``: an operation that can be started again and again."""
+
+    def __new__(cls, *args: Any) -> Prequest:
+        return super().__new__(cls)
+
+    def __init__(self, begin: Any) -> None:
+        self._begin: Any = begin
+        self._inner: Request | None = None
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """True while it is not active."""
+        return self._inner is None or self._inner.ended
+
+    def __bool__(self) -> bool:
+        return self._begin is not None
+
+    @property
+    def world(self) -> Any:
+        """Where it is active."""
+        return getattr(self._inner, "world", None)
+
+    def Start(self) -> None:
+        """Begin once more."""
+        if self._begin is None:
+            raise error("ERR_REQUEST", "this request has been freed")
+        if not self.ended:
+            raise error("ERR_REQUEST", "this request is active already: wait for it before starting it again")
+        self._inner = self._begin()
+
+    @classmethod
+    def Startall(cls, requests: Sequence[Prequest]) -> None:
+        """Begin all of them."""
+        for request in requests:
+            request.Start()
+
+    def test_once(self) -> bool:
+        """Make progress; True if it is complete."""
+        return self._inner is None or self._inner.test_once()
+
+    def wait_for(self, timeout_s: float = -1) -> bool:
+        """Wait for it."""
+        return self._inner is None or self._inner.wait_for(timeout_s)
+
+    def peek(self) -> bool:
+        """Whether it is complete."""
+        return self._inner is None or self._inner.peek()
+
+    def progress(self) -> None:
+        """Make progress."""
+        if self._inner is not None and hasattr(self._inner, "progress"):
+            self._inner.progress()
+
+    def fill(self, status: Status) -> None:  # type: ignore[override]
+        """What is known of the message that it received."""
+        if self._inner is not None:
+            self._inner.fill(status)
+
+    def withdraw(self) -> None:
+        """Ask for it to be cancelled."""
+        if self._inner is not None:
+            self._inner.withdraw()
+
+    def release(self) -> None:
+        """Forget it for good."""
+        if self._inner is not None:
+            self._inner.release()
+        self._begin = None
+
+
+class Message(_core.MsgMessage):
+    """``MPI.Message``: a message taken out of the queue, to be received by Recv or recv."""
+
+    comm_: Any = None
+    none = False  # of PROC_NULL
+
+    def Irecv(self, buf: Any) -> Request:
+        """Start to receive it into a buffer."""
+        return _receive(self, buf)
+
+    def Recv(self, buf: Any, status: Status | None = None) -> None:
+        """Receive it into a buffer."""
+        self.Irecv(buf).Wait(status)
+
+    def recv(self, status: Status | None = None) -> Any:
+        """Receive it as an object."""
+        return self.irecv().wait(status)
+
+    def irecv(self) -> Request:
+        """Start to receive it as an object."""
+        from viakit._comm import objects
+
+        return objects.receive_message(self)
+
+
+def _receive(message: Message, buf: Any) -> Request:
+    from viakit._comm.spec import simple
+
+    place = simple(buf, True)
+    if place.direct:
+        return message.receive(place.pack())
+    import numpy as np
+
+    data = np.empty(place.nbytes, np.uint8)
+    request = message.receive(data)
+    request.after = lambda done: place.unpack(data[: done.nbytes])
+    return request

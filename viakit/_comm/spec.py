@@ -1,0 +1,243 @@
+"""What a buffer argument means, in all the forms that mpi4py takes.
+
+A simple one is a buffer, or a list of buffer, count (or counts and displacements) and datatype; a vector has a
+count and a displacement for each rank; a "w" has a datatype for each rank, too, and displacements in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from viakit._comm.datatype import BYTE, Datatype, as_bytes, elements_in, fromcode, of_buffer
+from viakit._comm.errors import error
+
+
+class Constant:
+    """A word with a meaning of its own, such as ``MPI.IN_PLACE``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __reduce__(self) -> str:
+        return self._name
+
+    def __bool__(self) -> bool:
+        return False
+
+
+IN_PLACE = Constant("IN_PLACE")
+BOTTOM = Constant("BOTTOM")
+_NOTHING = np.zeros(0, dtype=np.uint8)
+
+
+class Simple:
+    """`count` elements of `datatype` in `memory` (bytes) from byte `start` on."""
+
+    def __init__(self, memory: np.ndarray, datatype: Datatype, count: int, start: int = 0) -> None:
+        self.memory, self.datatype, self.count, self.start = memory, datatype, count, start
+        if count and (start < 0 or start + (count - 1) * datatype.extent + datatype.true_ub > memory.size):
+            raise error(
+                "ERR_TRUNCATE",
+                f"{count} elements of {datatype.extent} bytes from byte {start} on do not fit into {memory.size} bytes",
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data, packed."""
+        return self.count * self.datatype.size
+
+    def pack(self) -> np.ndarray:
+        """The data as bytes without gaps: a view where there are none."""
+        return self.datatype.gather(self.memory, self.start, self.count)
+
+    def unpack(self, data: np.ndarray) -> None:
+        """Put packed bytes into place."""
+        self.datatype.scatter(self.memory, self.start, self.count, data)
+
+    @property
+    def direct(self) -> bool:
+        """Whether pack() is a view, into which may be received."""
+        return self.datatype.contiguous
+
+    def part(self, index: int, parts: int) -> Simple:
+        """The index-th of `parts` equal parts."""
+        each = self.count // parts
+        return Simple(self.memory, self.datatype, each, self.start + index * each * self.datatype.extent)
+
+
+def _datatype(what: Any, view: memoryview | None) -> Datatype:
+    if what is None:
+        return BYTE if view is None else of_buffer(view)
+    if isinstance(what, Datatype):
+        if not what:
+            raise error("ERR_TYPE", "DATATYPE_NULL, or a datatype that was freed")
+        return what
+    if isinstance(what, str):
+        return fromcode(what)
+    return fromcode(np.dtype(what).str)
+
+
+def _is_datatype(what: Any) -> bool:
+    return isinstance(what, (Datatype, str))
+
+
+def _memory(buffer: Any, writable: bool) -> tuple[np.ndarray, memoryview | None]:
+    if buffer is None:
+        return _NOTHING, None
+    if buffer is BOTTOM:
+        raise error("ERR_BUFFER", "BOTTOM: absolute addresses are not supported; give the buffer itself")
+    if buffer is IN_PLACE:
+        raise error("ERR_BUFFER", "IN_PLACE is not possible here")
+    return as_bytes(buffer, writable), memoryview(buffer)
+
+
+def _number(what: Any) -> int:
+    number = int(what)
+    if number < 0:
+        raise error("ERR_COUNT", f"a count of {number}; right would be 0 or more")
+    return number
+
+
+def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
+    """What a simple argument says. Without a count: as many elements as fit, a multiple of `blocks`."""
+    if not isinstance(spec, (list, tuple)):
+        spec = (spec,)
+    n = len(spec)
+    count: Any = None
+    displacement: Any = None
+    kind: Any = None
+    if n == 1:
+        (buffer,) = spec
+    elif n == 2:
+        buffer, second = spec
+        if _is_datatype(second):
+            kind = second
+        elif isinstance(second, (list, tuple)):
+            count, displacement = second
+        else:
+            count = second
+    elif n == 3:
+        buffer, second, kind = spec
+        if isinstance(second, (list, tuple)):
+            count, displacement = second
+        else:
+            count = second
+    elif n == 4:
+        buffer, count, displacement, kind = spec
+    else:
+        raise ValueError("message: expecting 1 to 4 items")
+    memory, view = _memory(buffer, writable)
+    datatype = _datatype(kind, view)
+    start = int(displacement or 0) * datatype.extent
+    if start < 0:
+        raise ValueError(f"message: negative displacement {displacement}")
+    if count is None:
+        room = max(memory.size - start, 0)
+        count = elements_in(room, datatype)
+        if datatype.contiguous and datatype.extent and room % datatype.extent:
+            raise ValueError(
+                f"message: buffer length {room} is not a multiple of the datatype's extent {datatype.extent}"
+            )
+        if blocks > 1 and count % blocks:
+            raise ValueError(
+                f"message: number of datatype items {count} is not a multiple of the required number of blocks {blocks}"
+            )
+    return Simple(memory, datatype, _number(count), start)
+
+
+class Vector:
+    """A part for each rank."""
+
+    def __init__(self, parts: list[Simple]) -> None:
+        self.parts = parts
+
+
+def _list(what: Any, ranks: int, name: str) -> list[int]:
+    numbers = [int(x) for x in (what.tolist() if isinstance(what, np.ndarray) else what)]
+    if len(numbers) != ranks:
+        raise ValueError(f"message: expecting {ranks} {name}, got {len(numbers)}")
+    return numbers
+
+
+def vector(spec: Any, writable: bool, ranks: int) -> Vector:
+    """What the argument of a vector form (Scatterv, Allgatherv, ...) says."""
+    if not isinstance(spec, (list, tuple)):
+        spec = (spec,)
+    n = len(spec)
+    counts: Any = None
+    displacements: Any = None
+    kind: Any = None
+    if n == 1:
+        (buffer,) = spec
+    elif n == 2:
+        buffer, second = spec
+        if _is_datatype(second):
+            kind = second
+        else:
+            counts = second
+    elif n == 3:
+        buffer, counts, kind = spec
+    elif n == 4:
+        buffer, counts, displacements, kind = spec
+    else:
+        raise ValueError("message: expecting 1 to 4 items")
+    if isinstance(counts, tuple) and (len(counts) == 2 and (counts[1] is None or not np.isscalar(counts[1]))):
+        counts, displacements = counts
+    memory, view = _memory(buffer, writable)
+    datatype = _datatype(kind, view)
+    if counts is None:
+        total = elements_in(memory.size, datatype)
+        counts = [total // ranks + (i < total % ranks) for i in range(ranks)]
+    elif isinstance(counts, (int, np.integer)):
+        counts = [int(counts)] * ranks
+    else:
+        counts = _list(counts, ranks, "counts")
+    if displacements is None:
+        displacements = [sum(counts[:i]) for i in range(ranks)]
+    elif isinstance(displacements, (int, np.integer)):
+        displacements = [int(displacements) * i for i in range(ranks)]
+    else:
+        displacements = _list(displacements, ranks, "displacements")
+    return Vector(
+        [
+            Simple(memory, datatype, _number(c), d * datatype.extent)
+            for c, d in zip(counts, displacements, strict=True)
+        ]
+    )  # fmt: skip
+
+
+def w_vector(spec: Any, writable: bool, ranks: int) -> Vector:
+    """What the argument of Alltoallw says; displacements are in bytes."""
+    if not isinstance(spec, (list, tuple)) or not 2 <= len(spec) <= 4:
+        raise ValueError("message: expecting 2 to 4 items")
+    counts: Any = None
+    displacements: Any = None
+    if len(spec) == 2:
+        buffer, kinds = spec
+    elif len(spec) == 3:
+        buffer, (counts, displacements), kinds = spec
+    else:
+        buffer, counts, displacements, kinds = spec
+    memory, _ = _memory(buffer, writable)
+    datatypes = [_datatype(kind, None) for kind in ([kinds] * ranks if _is_datatype(kinds) else kinds)]
+    counts = [1] * ranks if counts is None else _list(counts, ranks, "counts")
+    displacements = [0] * ranks if displacements is None else _list(displacements, ranks, "displacements")
+    return Vector(
+        [
+            Simple(memory, datatype, _number(c), d)
+            for datatype, c, d in zip(datatypes, counts, displacements, strict=True)
+        ]
+    )  # fmt: skip
+
+
+def same_blocks(total: Simple, ranks: int) -> Sequence[Simple]:
+    """A simple message cut into one equal part for each rank."""
+    if total.count % ranks:
+        raise ValueError(f"message: {total.count} items are not a multiple of {ranks} ranks")
+    return [total.part(i, ranks) for i in range(ranks)]

@@ -1,0 +1,149 @@
+"""Communicators with mpi4py's interface, over every channel.
+
+>>> import viakit
+>>> comm = viakit.world("via")          # or "tcp", or "mpi": mpi4py underneath
+>>> comm.rank, comm.size
+(0, 1)
+
+A program finds its ranks by :func:`viakit.launch.bootstrap`: under ``viakit run``, under ``mpirun``, or alone. What may
+be called on a communicator is mpi4py's: see docs/comm.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from typing import Any
+
+from viakit._comm.communicator import COMM_NULL, Cartcomm, Comm, Intracomm, World
+from viakit._comm.datatype import Datatype
+from viakit._comm.errors import Exception, error
+from viakit._comm.group import Group
+from viakit._comm.op import Op
+from viakit._comm.request import ANY_SOURCE, ANY_TAG, PROC_NULL, Message, Prequest, Request, Status
+from viakit._comm.spec import BOTTOM, IN_PLACE
+
+__all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
+    "BOTTOM",
+    "COMM_NULL",
+    "IN_PLACE",
+    "PROC_NULL",
+    "Cartcomm",
+    "Comm",
+    "Datatype",
+    "Exception",
+    "Group",
+    "Intracomm",
+    "Message",
+    "Op",
+    "Prequest",
+    "Request",
+    "Status",
+    "close_all",
+    "world",
+]
+
+_lock = threading.RLock()
+_worlds: dict[tuple[int, str], Any] = {}  # by process and protocol: a forked child has none of its parent's
+
+
+def default_protocol() -> str:
+    """What ``VIAKIT_PROTOCOL`` says, or "via"."""
+    return os.environ.get("VIAKIT_PROTOCOL") or "via"
+
+
+def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: float = 60.0) -> Intracomm:
+    """The communicator of all ranks of this job, over one protocol; the same object on every call.
+
+    Collective: all ranks call it, with the same arguments.
+
+    Parameters
+    ----------
+    protocol : str, optional
+        "via" (shared memory within a host, and between hosts the NIC that ``VIAKIT_NETWORK`` names), "tcp" (sockets),
+        or "mpi" (mpi4py underneath). Default: what ``VIAKIT_PROTOCOL`` says, else "via".
+    policy : str, optional
+        A policy of the message engine, with changes: "mvich-rput,credits=16". Default: what ``VIAKIT_POLICY`` or
+        ``VIAKIT_MSG`` says, else one named as the protocol.
+    timeout_s : float
+        Seconds within which all ranks have to be connected.
+
+    Returns
+    -------
+    Intracomm
+
+    Raises
+    ------
+    Exception
+        ERR_ARG for an unknown protocol or policy; ERR_OTHER if the ranks cannot be connected: the text says why.
+    """
+    protocol = protocol or default_protocol()
+    with _lock:
+        found = _worlds.get((os.getpid(), protocol))
+        if found is None:
+            if protocol == "mpi":
+                from viakit._comm.over_mpi import world_over_mpi
+
+                found = world_over_mpi()
+            elif protocol in ("via", "tcp"):
+                found = Intracomm(_open(protocol, policy, timeout_s), 0)
+                found.name = "MPI_COMM_WORLD"
+            else:
+                raise error("ERR_ARG", f"protocol {protocol!r}: there are 'via', 'tcp' and 'mpi'")
+            _worlds[os.getpid(), protocol] = found
+        return found
+
+
+def _open(protocol: str, policy: str | None, timeout_s: float) -> World:
+    from viakit.launch import bootstrap
+
+    job = bootstrap(timeout_s)
+    policy = policy or job.policy or os.environ.get("VIAKIT_MSG") or protocol
+    first = policy.partition(",")[0]
+    if "=" in first:
+        policy = f"{protocol},{policy}"
+    opened = World(
+        job.rank,
+        job.size,
+        exchange=lambda blob: job.exchange(blob, timeout_s),
+        policy=policy,
+        network_device=job.network_device,
+        address=job.address,
+        timeout_s=timeout_s,
+    )
+    opened.used.add(1)  # COMM_SELF
+    atexit.register(_leave, opened, os.getpid())
+    return opened
+
+
+def self_of(comm: Any) -> Intracomm:
+    """The communicator of this rank alone, beside a world."""
+    found = _worlds.get((os.getpid(), f"self of {id(comm)}"))
+    if found is None:
+        found = Intracomm(comm.world, 1, [comm.world.rank])
+        found.name = "MPI_COMM_SELF"
+        _worlds[os.getpid(), f"self of {id(comm)}"] = found
+    return found
+
+
+def _leave(opened: World, process: int) -> None:
+    """At the end of a program: wait for the others, or, if it ends by an exception, let them see that at once."""
+    if os.getpid() != process or opened.closed:
+        return
+    if getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1"):
+        opened.abort()
+    else:
+        opened.close()
+
+
+def close_all() -> None:
+    """Close every world of this process, which waits until the other ranks do so, too."""
+    with _lock:
+        for key in [key for key in _worlds if key[0] == os.getpid()]:
+            found = _worlds.pop(key)
+            if isinstance(found, Intracomm) and not found.world.closed:
+                found.world.close()
