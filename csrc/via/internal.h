@@ -98,7 +98,7 @@ struct via_work {
     uint8_t started, sent; /* first / last frame handed to the link */
     uint8_t wait_ack;      /* completes on acknowledgement, not on sending */
     uint8_t all_asked;     /* an RDMA read: nothing is left to ask for */
-    uint8_t pad[6];
+    uint32_t mem;          /* a receive: handle of the memory where the descriptor itself lies */
 };
 _Static_assert(sizeof(struct via_work) <= 64, "an entry is a cache line");
 

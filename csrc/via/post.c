@@ -140,6 +140,7 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
     w->error = recv ? check_recv(vi, d, w) : check_send(vi, d, w);
     q->posted++;
     if (recv) {
+        w->mem = mem;
         if (vk_unlikely(w->error))
             via_settle_errors(vi, q);
         if (vk_unlikely(vi->state == VIP_STATE_ERROR))

@@ -241,8 +241,12 @@ void via_flush_acks(struct via_nic *nic, int all)
 
 void via_give_up(struct via_vi *vi)
 {
-    if (vi->send.done != vi->send.posted)
+    if (vi->send.done != vi->send.posted) {
+        const struct via_work *w = via_work_at(&vi->send, vi->send.done);
+        if ((w->control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV)
+            via_report(vi->nic, vi, NULL, w->descriptor, VIP_RESOURCE_VI, VIP_ERROR_RDMA_TRANSPORT);
         via_complete(vi, &vi->send, VIP_STATUS_TRANSPORT_ERROR);
+    }
     via_break(vi, 1);
 }
 

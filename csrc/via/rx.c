@@ -136,9 +136,24 @@ static struct via_work *take_receive(struct via_vi *vi, uint32_t psn)
     return NULL;
 }
 
+/* The message is here, but the program has deregistered the descriptor's own memory meanwhile: no completion may stand there. It is written all the
+ * same, so that the descriptor can be taken back, as an error. (whole_message() need not look: a deregistration ends what it knows.) */
+static void completion_denied(struct via_vi *vi, uint32_t psn)
+{
+    via_report(vi->nic, vi, NULL, via_work_at(&vi->recv, vi->recv.done)->descriptor, VIP_RESOURCE_DESCRIPTOR,
+               VIP_ERROR_COMP_PROT);
+    fail_receive(vi, psn, VIP_STATUS_PROTECTION_ERROR, VIP_STATUS_REMOTE_DESC_ERROR);
+    vi->rx_skip = 0; /* nothing of this message is to come */
+}
+
 static void finish_receive(struct via_vi *vi, const struct wire_header *h, uint32_t status)
 {
-    VIP_DESCRIPTOR *d = via_work_at(&vi->recv, vi->recv.done)->descriptor;
+    const struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
+    VIP_DESCRIPTOR *d = w->descriptor;
+    if (vk_unlikely(!via_mem_grants(vi->nic, w->mem, d, sizeof(VIP_CONTROL_SEGMENT), vi->ptag))) {
+        completion_denied(vi, h->psn);
+        return;
+    }
     if (h->flags & WIRE_FLAG_IMMEDIATE) {
         d->CS.ImmediateData = h->immediate;
         status |= VIP_STATUS_IMMEDIATE;
@@ -560,6 +575,18 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
         control_frame(vi, h, kind, payload);
 }
 
+/* A frame with a wrong checksum is dropped, whatever it was. But where an unreliable VI's RDMA write was damaged nothing will be repeated, and its
+ * program shall hear of it, if the header still proves whose it was. */
+static void note_damage(struct via_nic *nic, const uint8_t from[6], const struct wire_header *h)
+{
+    NIC_COUNT(nic, dropped_checksum, 1);
+    if ((h->version_kind & 15) != WIRE_WRITE || h->dst_port != nic->limits.port)
+        return;
+    struct via_vi *vi = addressee(nic, h, from);
+    if (vi && vi->state == VIP_STATE_CONNECTED && !vi->reliable)
+        via_report(nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAW_DATA);
+}
+
 static int checksum_right(const struct wire_header *h, const uint8_t *payload)
 {
     struct wire_header copy = *h;
@@ -650,7 +677,7 @@ static void take_frame(struct via_nic *nic, const uint8_t from[6], struct link_p
         return;
     }
     if ((h.flags & WIRE_FLAG_CRC) && !checksum_right(&h, payload)) {
-        NIC_COUNT(nic, dropped_checksum, 1);
+        note_damage(nic, from, &h);
         return;
     }
     int kind = h.version_kind & 15;

@@ -39,19 +39,23 @@ typedef struct {
 static struct {
     int kind;    /* of frames to lose; 0 all, -1 none */
     int skip, n; /* of those, let so many pass, then lose so many */
+    int spoil;   /* do not lose them, but turn a bit over */
 } lose;
 
 static viakit_verdict filter(void *context, VIP_UINT64 index, int kind, size_t len)
 {
-    (void)context, (void)index, (void)len;
+    (void)context;
     if (lose.kind < 0 || (lose.kind && kind != lose.kind) || lose.n == 0)
         return VIAKIT_PASS;
     if (lose.skip > 0) {
         lose.skip--;
         return VIAKIT_PASS;
     }
+    /* A spoilt byte shall be in the payload, so that the header still says whose the frame is; see csrc/link/fault.c. */
+    if (lose.spoil && index * 7919 % len < 64)
+        return VIAKIT_PASS;
     lose.n--;
-    return VIAKIT_DROP;
+    return lose.spoil ? VIAKIT_CORRUPT : VIAKIT_DROP;
 }
 
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
@@ -242,6 +246,36 @@ static void write_lost(host *here, host *there)
     CHECK_OK(VipPostSend(here->vi, prepare(here, 1, 8), here->mh));
 }
 
+static void write_damaged(host *here, host *there)
+{
+    lose.spoil = 1;
+    write_lost(here, there);
+}
+
+/* The memory where the descriptor lies, not that of its data. */
+static void homeless(host *here, host *there)
+{
+    VIP_DESCRIPTOR *d = prepare(there, 0, 8);
+    there->looked_at = d;
+    CHECK_OK(VipPostRecv(there->vi, d, there->extra_mh));
+    CHECK_OK(VipDeregisterMem(there->nic, there->mem, there->extra_mh));
+    send_now(here, prepare(here, 0, 8));
+}
+
+static void silence_while_writing(host *here, host *there)
+{
+    lose.skip = 0, lose.n = INT32_MAX, lose.kind = 0;
+    send_now(here, prepare_write(here, there, there->mh, 8));
+}
+
+static void silence_while_reading(host *here, host *there)
+{
+    VIP_DESCRIPTOR *d = prepare_write(here, there, there->mh, 8);
+    d->CS.Control = VIP_CONTROL_OP_RDMAREAD;
+    lose.skip = 0, lose.n = INT32_MAX, lose.kind = 0;
+    send_now(here, d);
+}
+
 static void silence(host *here, host *there)
 {
     (void)there;
@@ -297,12 +331,16 @@ static const struct {
     {"send, more than MaxTransferSize", too_long, 0},
     {"receive too short", too_short, 0},
     {"receive, memory deregistered", deregistered, 0},
+    {"receive, the descriptor's own memory deregistered", homeless, 0},
     {"no receive posted", no_receive, 0},
     {"RDMA write, not granted", write_denied, 0},
     {"RDMA write with immediate data, not granted", write_denied_immediate, 0},
     {"a frame of a message is lost", frame_lost, 1},
     {"a frame of an RDMA write is lost", write_lost, 1},
+    {"a frame of an RDMA write is damaged", write_damaged, 1},
     {"nothing arrives any more", silence, 1},
+    {"nothing arrives any more, an RDMA write under way", silence_while_writing, 1},
+    {"nothing arrives any more, an RDMA read under way", silence_while_reading, 1},
     {"disconnected with a receive posted", disconnected, 0},
     {"the partner disconnects, a receive posted", partner_disconnects, 0},
     {"descriptor not aligned", not_aligned, 0},
@@ -370,7 +408,7 @@ static void look(host *h, const char *who, char *text)
 static int goes_on(host *here, host *there, void (*cause)(host *, host *))
 {
     host *sides[2] = {here, there};
-    if (cause == too_many || cause == cq_too_small || cause == silence)
+    if (cause == too_many || cause == cq_too_small || lose.n > BIG)
         return 0; /* no room for another receive, or no way */
     for (int i = 0; i < 2; i++)
         if (strcmp(viakit_state_name((int)state_of(sides[i])), "VIP_STATE_CONNECTED"))
@@ -397,6 +435,7 @@ static int check_cause(const char *name, VIP_RELIABILITY_LEVEL level, const char
         FAIL("no cause \"%s\" is known", name);
     snprintf(check_context, sizeof(check_context), "%s, level %d", name, level);
     lose.kind = -1;
+    lose.n = lose.spoil = 0;
     host_open(&here, level, causes[i].needs == 2);
     host_open(&there, level, 0);
     if (causes[i].needs == 1)
@@ -623,9 +662,8 @@ int main(int argc, char **argv)
     printf("%d cells, %d wrong\n", n_cells, n_wrong);
     CHECK(n_cells > 0);
     if (argc == 2 && n_wrong == 0) {
-        /* Everything that vipl.h names was seen, but for what the page says never is. */
-        const unsigned never = 1u << VIP_ERROR_RDMAW_DATA | 1u << VIP_ERROR_RDMAR_PROT | 1u << VIP_ERROR_COMP_PROT |
-                               1u << VIP_ERROR_RDMA_TRANSPORT;
+        /* Everything that vipl.h names was seen; of reads the page says where. */
+        const unsigned never = 1u << VIP_ERROR_RDMAR_PROT;
         CHECK_EQ(bits_seen, VIP_STATUS_ERROR_MASK);
         CHECK_EQ(codes_seen, ((1u << (VIP_ERROR_CATASTROPHIC + 1)) - 1) & ~never);
         CHECK_EQ(returns_seen, (1u << VIP_ERROR_NOT_SUPPORTED) - 1);
