@@ -461,8 +461,9 @@ static void *thread_main(void *argument)
         if (w->stop_thread)
             break;
         memset(&token, 0, sizeof token);
+        uint64_t at_most = w->busy || w->moving ? SHORTEST_SLEEP : LONGEST_SLEEP;
         msg_unlock(w);
-        w->channel->sleep(w, w->busy || w->moving ? SHORTEST_SLEEP : LONGEST_SLEEP, &token);
+        w->channel->sleep(w, at_most, &token);
         msg_lock(w);
         w->channel->wake(w, &token);
     }
