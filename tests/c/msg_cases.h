@@ -10,6 +10,8 @@
 #define ON_VIA (ON_SHM | ON_LOOP)
 #define ON_ALL (ON_VIA | ON_TCP)
 
+#define TIGHT "unexpected_bytes=1M,socket_buffer=256K"
+
 #define MSG_CASES(X)                                 \
     X(alone, 1, NULL, ON_ALL)                        \
     X(sizes, 2, NULL, ON_ALL)                        \
@@ -26,7 +28,7 @@
     X(requests, 2, NULL, ON_ALL)                     \
     X(contexts, 2, NULL, ON_ALL)                     \
     X(unexpected, 2, NULL, ON_ALL)                   \
-    X(throttle, 3, "unexpected_bytes=1M", ON_ALL)    \
+    X(throttle, 3, TIGHT, ON_ALL)                    \
     X(outstanding, 2, NULL, ON_ALL)                  \
     X(posted, 2, NULL, ON_ALL)                       \
     X(put, 3, NULL, ON_VIA)                          \
