@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from viakit import __version__
+from viakit._cli_barrier import barrier, save_picture
 from viakit._cli_run import run
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(barrier)
 
 
 # ------------------------------------------------------------------------------------------------ sweep
@@ -416,6 +418,10 @@ def plot(files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linea
     result.check_writable(out)
     documents = [result.load(name) for name in files]
     names = [Path(name).stem for name in files]
+    if any("algorithm" in one for document in documents for one in document["series"]):
+        save_picture(documents, out, title)
+        click.echo(f"wrote {out}")
+        return
     plotting.save(
         documents, out, names=names, graphs=graphs or ("throughput", "signature"), log_y=not linear, title=title
     )
@@ -438,6 +444,11 @@ def show(file: str, against: str | None) -> None:
         style="dim",
     )
     console.print(document["command"], style="dim", markup=False)
+    if any("algorithm" in one for one in document["series"]):
+        from viakit import barrier as barriers
+
+        barriers.show(document, console)
+        return
     table.show(document, console, against)
 
 

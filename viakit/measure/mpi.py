@@ -46,12 +46,12 @@ class Library:
     libmpi: str
     mpiexec: str
 
-    def command(self, program: list[str]) -> list[str]:
-        """Return the command that starts two ranks of *program* on this host, however few cores it has."""
+    def command(self, program: list[str], n_ranks: int = 2) -> list[str]:
+        """Return the command that starts ranks of *program* on this host, however few cores it has."""
         flags = ["--oversubscribe", "--bind-to", "none"] if self.flavour == "openmpi" else ["-bind-to", "none"]
         if self.flavour == "openmpi" and os.geteuid() == 0:
             flags.append("--allow-run-as-root")
-        return [self.mpiexec, "-n", "2", *flags, *program]
+        return [self.mpiexec, "-n", str(n_ranks), *flags, *program]
 
     def environment(self, scratch: str) -> dict[str, str]:
         """Return what to add to the environment of :meth:`command`.

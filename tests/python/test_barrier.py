@@ -1,0 +1,197 @@
+"""`viakit barrier`: that it measures what it says, writes valid results, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from viakit import barrier
+from viakit.measure import mpi, result
+from viakit.measure.crew import Crew
+from viakit.measure.endpoints import MeasureError
+from viakit.testbed import NamespaceError, Testbed
+
+VIAKIT = [sys.executable, "-m", "viakit"]
+
+
+def test_the_algorithms_have_names_and_sections():
+    known = barrier.algorithms()
+    assert next(iter(known)) == "default"
+    assert {"rdma", "overall", "flat", "message", "gather", "dissemination"} <= known.keys()
+    assert "5.1" in known["rdma"]
+    assert "5.2" in known["flat"]
+    assert "5.3" in known["overall"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_a_crew_runs_every_barrier_that_it_can(n):
+    with Crew(n) as crew:
+        assert {"rdma", "overall", "flat", "flags", "counter", "message"} <= set(crew.algorithms)
+        assert crew.default in crew.algorithms
+        for name in crew.algorithms:
+            times = crew.run(name, 20, warmup=3)
+            assert times.seconds.shape == (1,)
+            assert times.seconds[0] > 0
+        with pytest.raises(ValueError, match="right here would be one of"):
+            crew.run("no such", 1)
+
+
+def test_with_skew_the_last_to_come_is_what_counts():
+    with Crew(3) as crew:
+        times = crew.run("default", 25, skew_s=0.001, seed=7)
+        assert times.seconds.shape == (25,)
+        assert np.all(times.seconds > 0)  # nobody left before the last had come
+
+
+def test_over_tcp_there_is_no_rdma():
+    with Crew(3, protocol="tcp") as crew:
+        assert "rdma" not in crew.algorithms
+        assert "message" in crew.algorithms
+        assert crew.run("default", 10).seconds[0] > 0
+
+
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_mpi_barrier_is_measured_the_same_way(flavour):
+    found = mpi.find_all()
+    if flavour not in found:
+        pytest.skip(f"{flavour} is not installed")
+    with Crew(2, mpi_library=found[flavour]) as crew:
+        assert crew.algorithms == [""]
+        assert crew.run("", 20).seconds.shape == (1,)
+        assert crew.run("", 5, skew_s=1e-4).seconds.shape == (5,)
+
+
+def test_a_rank_that_is_killed_ends_the_measurement():
+    with Crew(3) as crew:
+        crew.run("flat", 10)
+        os.kill(crew._processes[1].pid, signal.SIGKILL)
+        with pytest.raises(MeasureError, match="3 ranks"):
+            crew.run("flat", 1000000, timeout_s=30)
+
+
+def test_on_hosts_ranks_are_in_blocks():
+    try:
+        testbed = Testbed(hosts=2)
+        testbed.open()
+    except NamespaceError as error:
+        pytest.skip(str(error))
+    with testbed, Crew(4, testbed=testbed) as crew:
+        assert [crew.host_of(rank) for rank in range(4)] == [0, 0, 1, 1]
+        assert crew.default == "overall"
+        assert "flat" not in crew.algorithms
+        for name in ("overall", "rdma", "message"):
+            assert crew.run(name, 10).seconds[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"ranks": []}, "right would be numbers from 1 to"),
+        ({"ranks": [0]}, "right would be numbers from 1 to"),
+        ({"ranks": [2], "algorithms": ["wrong"]}, "no barrier is called 'wrong'"),
+        ({"ranks": [2], "hosts": 3}, "at least one rank on each host"),
+        ({"ranks": [2], "protocol": "pigeon"}, "right would be one of via"),
+        ({"ranks": [2], "protocol": "udp"}, "several hosts"),
+        ({"ranks": [2], "seconds": 0}, "for instance 10"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        barrier.measure(**arguments)
+
+
+@pytest.fixture(scope="module")
+def document():
+    return barrier.measure([2, 3], algorithms=["default", "flat", "message"], with_mpi=False, seconds=0.2, seed=1)
+
+
+def test_a_result_is_valid_and_says_who_where_and_how_long(document, tmp_path):
+    result.save(document, tmp_path / "b.json")
+    read = result.load(tmp_path / "b.json")
+    assert barrier.is_collective(read)
+    assert [(one["algorithm"], one["ranks"], one["hosts"]) for one in read["series"]] == [
+        (name, n, 1) for n in (2, 3) for name in ("default", "flat", "message")
+    ]
+    point = barrier.find(read, "message", 3)
+    assert point["nbytes"] == 0
+    assert point["time_s"]["p5"] <= point["time_s"]["median"] <= point["time_s"]["p99"]
+    assert len(point["rounds"]) == len(point["bursts_s"]) >= 6
+    assert read["series"][0]["info"]["stands_for"] == "flags"
+    assert barrier.find(read, "rdma", 3) is None
+    assert barrier.best_mpi(read, 3) is None
+    ratio = barrier.ratio(barrier.find(read, "flat", 2), point)
+    assert ratio.low <= ratio.value <= ratio.high or ratio.value > 0
+
+
+def test_a_series_of_barriers_needs_its_own_fields(document):
+    broken = json.loads(json.dumps(document))
+    del broken["series"][1]["ranks"]
+    with pytest.raises(result.ResultError, match=r"series/1.*ranks"):
+        result.validate(broken)
+    broken = json.loads(json.dumps(document))
+    broken["series"][0]["points"][0]["one_way_s"] = broken["series"][0]["points"][0].pop("time_s")
+    with pytest.raises(result.ResultError, match="time_s"):
+        result.validate(broken)
+
+
+def test_it_is_drawn(document):
+    drawing = barrier.figure([document])
+    (axes,) = drawing.axes
+    assert len(axes.get_lines()) == 3
+    assert [label.get_text() for label in axes.get_legend().get_texts()] == ["default", "flat", "message"]
+    with pytest.raises(result.ResultError, match="nothing to draw"):
+        barrier.figure([{**document, "series": []}])
+
+
+def test_the_command(tmp_path):
+    out, picture = tmp_path / "b.json", tmp_path / "b.png"
+    words = "barrier --ranks 2 --algorithms flat,message --no-mpi --seconds 0.2 --skew 20us".split()
+    done = subprocess.run(
+        [*VIAKIT, *words, "--json", str(out), "--plot", str(picture)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "flat" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert result.load(out)["series"][0]["skew_s"] == pytest.approx(20e-6)
+    for command in (["show", str(out)], ["plot", str(out), "-o", str(tmp_path / "c.svg")]):
+        done = subprocess.run([*VIAKIT, *command], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--list"], "pairwise exchange with recursive doubling"),
+        (["--ranks", "two"], "right would be numbers"),
+        (["--skew", "1h"], "right would be a time"),
+        (["--algorithms", "wrong"], "no barrier is called"),
+    ],
+)
+def test_the_command_answers(words, answer):
+    done = subprocess.run([*VIAKIT, "barrier", *words], capture_output=True, text=True, timeout=60)
+    assert answer in done.stdout + done.stderr
+    assert done.returncode == (0 if words == ["--list"] else 2)
+
+
+def test_interrupted_it_keeps_what_it_has(tmp_path):
+    out = tmp_path / "b.json"
+    words = ["barrier", "--ranks", "2", "--algorithms", "message", "--no-mpi", "--seconds", "50", "--json", str(out)]
+    process = subprocess.Popen([*VIAKIT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    n_ranks = 0
+    while n_ranks < 2 and process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+        with open(children, encoding="ascii") as file:
+            n_ranks = len(file.read().split())
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert result.load(out)["complete"] is False

@@ -1,0 +1,209 @@
+# A rank that measures barriers (csrc/coll). viakit.barrier starts the ranks and tells them when; this file converts, checks and calls.
+
+from libc.string cimport memcpy as _coll_memcpy
+
+cdef extern from "coll/coll.h" nogil:
+    ctypedef struct coll:
+        pass
+    enum:
+        COLL_N_BARRIERS
+        _COLL_OK "MSG_SUCCESS"
+    const char *coll_barrier_name(int algorithm)
+    const char *coll_barrier_text(int algorithm)
+    int coll_barrier_check(const coll *group, int algorithm)
+    int coll_barrier_default(const coll *group)
+    int coll_hosts(const coll *group)
+    const char *_coll_error_text "msg_error_text" (int code)
+
+cdef extern from "coll/measure.h" nogil:
+    ctypedef struct coll_measure:
+        pass
+    ctypedef struct coll_measure_options:
+        int rank
+        int n_ranks
+        int (*exchange)(void *context, const void *mine, size_t len, void *everybody) noexcept nogil
+        void *exchange_context
+        const char *policy
+        const char *network_device
+        const char *address
+        int control_fd
+    ctypedef struct coll_measure_run_plan:
+        uint64_t n
+        uint64_t warmup
+        uint64_t skew_ns
+        uint64_t seed
+        int crowded
+        uint64_t *enter
+        uint64_t *leave
+    int coll_measure_open(const coll_measure_options *options, coll_measure **m, char *error)
+    void coll_measure_close(coll_measure *m)
+    const coll *coll_measure_group(const coll_measure *m)
+    const char *coll_measure_route(const coll_measure *m)
+    int coll_measure_run(coll_measure *m, int algorithm, const coll_measure_run_plan *plan)
+    int coll_measure_run_mpi(const char *library, uintptr_t comm, const coll_measure_run_plan *plan)
+
+
+def barrier_algorithms():
+    """Return the barriers that there are: a dict from name to what it does, in the order of their numbers."""
+    return {coll_barrier_name(i).decode(): coll_barrier_text(i).decode() for i in range(COLL_N_BARRIERS)}
+
+
+cdef int _coll_exchange(void *context, const void *mine, size_t length, void *everybody) noexcept with gil:
+    cdef BarrierRank rank = <BarrierRank>context
+    cdef bytes answer
+    try:
+        answer = b"".join(rank._exchange(PyBytes_FromStringAndSize(<const char *>mine, <Py_ssize_t>length)))
+        if <size_t>len(answer) != length * <size_t>rank._n:
+            return 1
+        _coll_memcpy(everybody, PyBytes_AS_STRING(answer), <size_t>len(answer))
+        return 0
+    except BaseException as error:  # C cannot raise: the opening fails, and says why
+        rank._failure = error
+        return 1
+
+
+cdef class BarrierRank:
+    """One rank of a group that measures barriers.
+
+    Parameters
+    ----------
+    rank, n_ranks : int
+    exchange : callable
+        Takes this rank's blob (bytes) and returns all ranks' blobs in their order; called a few times while opening.
+    policy : str
+        On top of the message engine's policy ``via``: ``"tcp"``, or fields.
+    network : str
+        NIC for ranks on other hosts (``"eth:eth0"``); ``""``: all are on one.
+    address : str
+        Of this host, for channel tcp; ``""``: found out.
+    control_fd : int
+        A stream socket; when its other end is closed, waits end. -1: none.
+
+    Raises
+    ------
+    RuntimeError
+        If the ranks cannot be connected.
+    """
+
+    cdef coll_measure *_m
+    cdef object _exchange
+    cdef object _failure
+    cdef int _n
+
+    def __cinit__(self, int rank, int n_ranks, exchange, *, str policy="", str network="", str address="",
+                  int control_fd=-1):
+        cdef char error[256]
+        cdef coll_measure_options options
+        cdef bytes p = policy.encode(), d = network.encode(), a = address.encode()
+        cdef int code
+        self._exchange = exchange
+        self._n = n_ranks
+        memset(&options, 0, sizeof(options))
+        options.rank = rank
+        options.n_ranks = n_ranks
+        options.exchange = _coll_exchange
+        options.exchange_context = <void *>self
+        options.control_fd = control_fd
+        if p:
+            options.policy = p
+        if d:
+            options.network_device = d
+        if a:
+            options.address = a
+        with nogil:
+            code = coll_measure_open(&options, &self._m, error)
+        if code != _COLL_OK:
+            self._m = NULL
+            raise RuntimeError(error.decode("utf-8", "replace")) from self._failure
+
+    def __dealloc__(self):
+        self.close()
+
+    def close(self):
+        """Leave the group. Waits up to 3 s for the others."""
+        cdef coll_measure *m = self._m
+        self._m = NULL
+        if m != NULL:
+            with nogil:
+                coll_measure_close(m)
+
+    cdef coll_measure *_open(self) except NULL:
+        if self._m == NULL:
+            raise ValueError("this rank was closed")
+        return self._m
+
+    @property
+    def algorithms(self):
+        """Names of the barriers that this group can do; the same on all ranks."""
+        cdef const coll *group = coll_measure_group(self._open())
+        return [coll_barrier_name(i).decode() for i in range(COLL_N_BARRIERS)
+                if coll_barrier_check(group, i) == _COLL_OK]
+
+    @property
+    def default(self):
+        """The barrier that ``default`` stands for here."""
+        return coll_barrier_name(coll_barrier_default(coll_measure_group(self._open()))).decode()
+
+    @property
+    def route(self):
+        """How another rank is reached: ``"shm:..."``, ``"eth:eth0"``."""
+        return coll_measure_route(self._open()).decode()
+
+    def run(self, int algorithm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1, bint crowded=False):
+        """Run *n* barriers; all ranks together. See :func:`run_mpi_barrier` for what is returned."""
+        cdef coll_measure *m = self._open()
+        cdef coll_measure_run_plan plan
+        times = _coll_plan(&plan, n, warmup, skew_ns, seed, crowded)
+        cdef int code
+        with nogil:
+            code = coll_measure_run(m, algorithm, &plan)
+        if code != _COLL_OK:
+            raise RuntimeError(f"barrier {coll_barrier_name(algorithm).decode()}: {_coll_error_text(code).decode()}")
+        return times
+
+
+cdef object _coll_plan(coll_measure_run_plan *plan, uint64_t n, uint64_t warmup, uint64_t skew_ns, uint64_t seed,
+                       bint crowded):
+    room = <Py_ssize_t>(8 * (n if skew_ns else 1))
+    enter = PyBytes_FromStringAndSize(NULL, room)
+    leave = PyBytes_FromStringAndSize(NULL, room)
+    plan.n = n
+    plan.warmup = warmup
+    plan.skew_ns = skew_ns
+    plan.seed = seed
+    plan.crowded = crowded
+    plan.enter = <uint64_t *>PyBytes_AS_STRING(enter)
+    plan.leave = <uint64_t *>PyBytes_AS_STRING(leave)
+    return enter, leave
+
+
+def run_mpi_barrier(str library, uintptr_t comm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1,
+                    bint crowded=False):
+    """Run *n* times ``MPI_Barrier`` of communicator *comm*, a handle of the MPI library at path *library*.
+
+    Parameters
+    ----------
+    n, warmup : int
+        Barriers that are measured, and before them not.
+    skew_ns : int
+        0: one after the other. Else each rank is late by a random time below it, before each.
+    seed : int
+        Of these times.
+    crowded : bool
+        Whoever is late gives its core away meanwhile.
+
+    Returns
+    -------
+    enter, leave : bytes
+        uint64 nanoseconds of CLOCK_MONOTONIC: before the first and after the last, or with skew of each.
+    """
+    cdef coll_measure_run_plan plan
+    cdef bytes path = library.encode()
+    cdef const char *name = path
+    times = _coll_plan(&plan, n, warmup, skew_ns, seed, crowded)
+    cdef int code
+    with nogil:
+        code = coll_measure_run_mpi(name, comm, &plan)
+    if code:
+        raise RuntimeError(f"MPI_Barrier of {library} failed with code {code}")
+    return times
