@@ -428,6 +428,35 @@ static void mtu_lowered_b(side *s)
     endpoint_close(&e);
 }
 
+/* ---- mtu_raised: on both hosts, under way. The connection goes on with the frames it began with; a NIC opened later uses longer ones */
+
+static void mtu_raised_both(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[N_MESSAGES];
+    viakit_nic_info before, after;
+    VIP_NIC_HANDLE later;
+    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    CHECK_OK(viakit_query_nic(s->nic, &before));
+    endpoint_connect(&e, "mtu");
+    SIDE_SYNC(s, 1);
+    if (s->role == SIDE_A)
+        post_all(&e, d);
+    set_mtu(4 * s->link->mtu);
+    SIDE_SYNC(s, 2);
+    if (s->role == SIDE_A)
+        all_sent(&e, d);
+    else
+        all_received(&e);
+    CHECK_OK(viakit_open_nic(s->device, &s->options, &later));
+    CHECK_OK(viakit_query_nic(later, &after));
+    CHECK_EQ(after.mtu, 4 * s->link->mtu);
+    CHECK(after.mtu > before.mtu && after.max_payload >= before.max_payload);
+    CHECK_OK(VipCloseNic(later));
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 /* ---- ring_full: B does not look at all, its ring is small, and there is no thread that would look for it */
 
 static void small_and_alone(viakit_nic_options *o)
@@ -635,6 +664,7 @@ static void cycles_both(side *s)
 
 BOTH(thousand)
 BOTH(cycles)
+BOTH(mtu_raised)
 
 static const test_case cases[] = {
     {"client_killed", client_killed_a, client_killed_b, CASE_NO_LOOP | CASE_KILLS_B, impatient},
@@ -646,6 +676,7 @@ static const test_case cases[] = {
     {"interface_down", interface_down_a, interface_down_b, CASE_ONLY_NETWORK, NULL},
     {"interface_down_long", interface_down_long_a, interface_down_long_b, CASE_ONLY_NETWORK, impatient},
     {"mtu_lowered", mtu_lowered_a, mtu_lowered_b, CASE_ONLY_NETWORK, NULL},
+    {"mtu_raised", mtu_raised_a, mtu_raised_b, CASE_ONLY_NETWORK, NULL},
     {"ring_full", ring_full_a, ring_full_b, CASE_NO_THREAD, small_and_alone},
     {"slow_receiver", slow_receiver_a, slow_receiver_b, 0, NULL},
     {"thousand", thousand_a, thousand_b, 0, NULL},
