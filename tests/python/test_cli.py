@@ -154,6 +154,21 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path):
     assert "not measured" in done.output
 
 
+@pytest.mark.parametrize("way", ["selective", "go_back_n"])
+def test_sweep_under_faults_repeats_what_was_lost(tmp_path, way):
+    out = tmp_path / "a.json"
+    arguments = ["--mode", "stream", "--sizes", "64K", "--perturb", "0", "--seconds", "1", "--json", str(out)]
+    done = invoke("sweep", "via-shm", *arguments, "--fault", "loss=2%,seed=7", "--retransmission", way)
+    assert done.exit_code == 0, say(done)
+    (series,) = json.loads(out.read_text())["series"]
+    assert series["info"]["options"] == {"fault": "loss=2%,seed=7", "retransmission": way}
+    counters = series["points"][0]["counters"]
+    assert counters["fault_dropped"] > 0
+    assert counters["frames_retransmitted"] > 0
+    assert (counters["frames_kept_early"] > 0) is (way == "selective")
+    assert "frames were lost and sent again" in done.output
+
+
 # ---------------------------------------------------------------- how it fails
 
 
@@ -173,6 +188,10 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path):
         (["sweep", "tcp", "--sockbuf", "x"], 2, "--sockbuf"),
         (["sweep", "tcp", "--hosts", "local", "--mtu", "9000"], 2, "--hosts testbed"),
         (["sweep", "tcp", "--against", "udp"], 2, "--against"),
+        (["sweep", "tcp", "--fault", "loss=1%"], 2, "name at least one"),
+        (["sweep", "via-eth", "--fault", "lost=1%"], 2, "--fault"),
+        (["sweep", "via-eth", "--fault", "loss=1%", "--reliability", "unreliable"], 2, "waited for in vain"),
+        (["sweep", "via-eth", "--retransmission", "twice"], 2, "go_back_n"),
         (["sweep", "mpi", "--wait", "block"], 2, "only with poll"),
         (["sweep", "udp", "--level", "python"], 2, "only at c"),
         (["sweep", "tcp", "--plot", "a.jpeg"], 1, ".png"),
