@@ -522,6 +522,44 @@ def test_one_host_can_lose_its_power():
         b.kill()
 
 
+def serve_for_ever(device: str) -> None:
+    """Accept one connection, then keep it until the power fails."""
+    from viakit import via
+
+    with via.Nic(device) as nic, nic.create_vi() as vi:
+        nic.connect_wait("power", timeout_s=DEADLINE_S).accept(vi)
+        wait_for_ever()
+
+
+def outlive(device: str, host: str, connected: str) -> tuple[str, list[str]]:
+    """Connect, touch the file *connected*; once the connection is over return the VI's state and the error codes."""
+    from viakit import via
+
+    with via.Nic(device, keepalive_ms=100, rto_us=2000, max_retries=5) as nic, nic.create_vi() as vi:
+        vi.connect(nic.resolve(host) / "power", timeout_s=DEADLINE_S, retry=True)
+        Path(connected).touch()
+        assert eventually(lambda: vi.state == via.ViState.ERROR and bool(nic.errors))
+        said = vi.state.name, [error.code.name for error in nic.errors]
+        vi.disconnect()
+        assert vi.state == via.ViState.IDLE
+        return said
+
+
+@pytest.mark.parametrize("link", ["eth", "udp"])
+def test_a_connection_to_a_host_that_lost_its_power_is_lost(link, tmp_path):
+    with opened(hosts=2) as testbed:
+        a, b = testbed.hosts
+        connected = tmp_path / "connected"
+        devices = [f"{link}:{'eth0' if link == 'eth' else host.address}" for host in (a, b)]
+        server = b.submit(serve_for_ever, devices[1])
+        client = a.submit(outlive, devices[0], b.name, str(connected))
+        assert eventually(lambda: connected.exists() or client.done()), "never connected"
+        b.kill()
+        assert client.result(DEADLINE_S) == ("ERROR", ["CONN_LOST"])
+        with pytest.raises(TestbedError):
+            server.result(DEADLINE_S)
+
+
 def test_a_testbed_that_nobody_closes_warns_and_goes():
     testbed = opened(hosts=2)
     networks = networks_of(testbed)
