@@ -98,6 +98,18 @@ def _judge_pair(
     goal.reached(table.point_ratio(top, bottom, bandwidth=bandwidth), f"{numbers[0]} against {numbers[1]}")
 
 
+def _judge_loss(goal: Goal, lossy: Document | None, clean: Document | None, name: str, error: str) -> None:
+    """Judge the protocol *name* at 4 MiB under loss against itself without, measured one after the other."""
+    top, bottom = (
+        table.point_at(table.find_series(document, name) if document else None, 4 << 20) for document in (lossy, clean)
+    )
+    if top is None or bottom is None:
+        goal.reason = _why_not(lossy, (name,), error)
+        return
+    numbers = [table.format_bandwidth(point["bandwidth_Bps"]) for point in (top, bottom)]
+    goal.reached(table.point_ratio(top, bottom, bandwidth=True), f"{numbers[0]} against {numbers[1]}")
+
+
 def _judge_floor(goal: Goal, document: Document | None, error: str) -> None:
     """Judge via-shm at 8 B against the floor."""
     point = table.point_at(table.find_series(document, "via-shm") if document else None, 8)
@@ -210,13 +222,36 @@ def run(
     floor = Goal("VIA on shm / core-to-core floor, 8 B, polled", 1.6)
     short = Goal("VIA on shm / the better MPI, every size below 4 KiB", 0.8)
     long = Goal("VIA on shm / the better MPI, every size 4 KiB to 64 MiB", 1.0)
+    lossy = {
+        (name, way): Goal(f"VIA on {name[4:]}, stream of 4 MiB, 1 % loss / none, bandwidth, {way}", 0.5, at_most=False)
+        for way in ("selective", "go_back_n")
+        for name in ("via-eth", "via-udp")
+    }
+    free = Goal("taps and faults compiled in but off / left out, one-way time", 1.03)
+    free.reason = "there is no build without them to measure beside this one"
     importing = Goal("import viakit, beyond NumPy", 0.1, unit="s")
-    goals = [latency, stream, udp_latency, udp_stream, floor, short, long, importing]
+    goals = [latency, stream, udp_latency, udp_stream, *lossy.values(), floor, short, long, free, importing]
     common: dict[str, Any] = {"seed": seed, "skip_unavailable": True, "level": "c"}
     parts = (
         (0.12, Config(("via-eth", "via-udp", "tcp"), (64,), hosts="testbed", mtu=1500, **common)),
         (0.13, Config(("via-eth", "via-udp", "tcp"), (4 << 20,), hosts="testbed", mtu=1500, mode="stream", **common)),
-        (0.75, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
+        (0.65, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
+        *(
+            (
+                0.05,
+                Config(
+                    ("via-eth", "via-udp"),
+                    (4 << 20,),
+                    hosts="testbed",
+                    mtu=1500,
+                    mode="stream",
+                    fault="loss=1%,seed=11",
+                    retransmission=way,
+                    **common,
+                ),
+            )
+            for way in ("selective", "go_back_n")
+        ),
     )
     documents: list[Document | None] = []
     errors: list[str] = []
@@ -247,6 +282,9 @@ def run(
     _judge_pair(stream, documents[1], 4 << 20, bandwidth=True, error=errors[1])
     _judge_pair(udp_latency, documents[0], 64, bandwidth=False, error=errors[0], name="via-udp")
     _judge_pair(udp_stream, documents[1], 4 << 20, bandwidth=True, error=errors[1], name="via-udp")
+    for (name, way), goal in lossy.items():
+        at = 3 if way == "selective" else 4
+        _judge_loss(goal, documents[at], documents[1], name, errors[at] or errors[1])
     _judge_floor(floor, documents[2], errors[2])
     _judge_mpi(short, documents[2], lambda nbytes: nbytes < EAGER_LIMIT, errors[2])
     _judge_mpi(long, documents[2], lambda nbytes: nbytes >= EAGER_LIMIT, errors[2])
