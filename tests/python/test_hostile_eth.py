@@ -1,8 +1,9 @@
-"""A program on the Ethernet that speaks the protocol by hand: as a stranger, and as a peer with a connection of its own.
+"""A program on the Ethernet that speaks the protocol by hand: a stranger, or a peer with a connection of its own.
 
 Victim and partner are programs on two hosts of a testbed, with a good connection between them. The attacker is this
-process, with a raw socket on the partner's host; so its frames come from the partner's very station. Each attack must be
-dropped and counted for the right reason, must change no byte that was not granted, and the good connection must go on.
+process, with a raw socket on the partner's host; so its frames come from the partner's very station. Each attack must
+be dropped and counted for the right reason, must change no byte that was not granted, and the good connection must go
+on.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ class Remote:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-            self.process.communicate()
+            self.process.stdin.close()
+            self.process.stdout.close()
 
 
 def raw_socket(host: Any) -> socket.socket:
@@ -484,7 +486,8 @@ def test_what_is_granted_is_done(scene: Scene) -> None:
         peer.send(WRITE, bytes(64), LAST)  # the rest of a write of which there is no beginning
     peer.read(handle, address, 64)
     kind, _, payload = peer.receive({READ})
-    assert kind == READ and payload[8:72] == FILL * 64
+    assert kind == READ
+    assert payload[8:72] == FILL * 64
     assert scene.victim("look")["states"]["attacker"] == "CONNECTED"
 
 
@@ -578,7 +581,7 @@ def test_the_end_needs_more_than_the_key(scene: Scene) -> None:
 
 
 def test_replayed_frames(scene: Scene) -> None:
-    """The partner's own frames, to the last bit: at once, and when the connection they belonged to has been made anew."""
+    """The partner's own frames, to the last bit: at once, and when their connection has been made anew."""
     scene.overheard(set())
     for _ in range(5):
         scene.talk()
