@@ -313,6 +313,10 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
         VI_COUNT(vi, dropped_duplicate, 1); /* of a read that is complete */
         return;
     }
+    if (wire_before(r->serial, h->immediate)) { /* it would have us believe that all we asked for until then is lost */
+        NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
     struct ask *a = &r->asks[h->psn % VIA_ASKS];
     uint32_t piece = piece_len(vi), len = h->len < sizeof d ? 0 : h->len - (uint32_t)sizeof d;
     if (h->len < sizeof d) {

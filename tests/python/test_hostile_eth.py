@@ -77,6 +77,7 @@ class Program:
         self.memory[:] = FILL * len(self.memory)
         self.regions: dict[str, via.MemoryRegion] = {}
         self.box = self.nic.create_region(MAX_TRANSFER)
+        self.inbox = self.nic.create_region(64, self.tag)
         self.waiting: list[threading.Thread] = []
 
     def where(self) -> list[Any]:
@@ -141,6 +142,14 @@ class Program:
         done = self.vis["good"].recv_wait(timeout_s=DEADLINE_S)
         return bytes(memoryview(self.box)[: done.length]).decode()
 
+    def ask(self, name: str) -> None:
+        vi = self.vis[name]
+        vi.post_send(via.Descriptor.rdma_read(self.inbox[:64], 0x10000, 7))
+
+    def got(self, name: str) -> str:
+        self.vis[name].send_wait(timeout_s=DEADLINE_S)
+        return bytes(memoryview(self.inbox)[:64]).hex()
+
     def look(self) -> dict[str, Any]:
         return {
             "counters": {k: v for k, v in self.nic.counters.items() if k.startswith("dropped_")},
@@ -155,7 +164,7 @@ class Program:
             vi.disconnect()
             vi.drain()
             vi.close()
-        for region in [self.box, *self.regions.values()]:
+        for region in [self.box, self.inbox, *self.regions.values()]:
             region.deregister()
         self.nic.close()
 
@@ -489,6 +498,26 @@ def test_what_is_granted_is_done(scene: Scene) -> None:
     assert kind == READ
     assert payload[8:72] == FILL * 64
     assert scene.victim("look")["states"]["attacker"] == "CONNECTED"
+
+
+def test_answers_to_what_was_not_asked(scene: Scene) -> None:
+    """The victim reads the attacker's memory; only answers to a request that it has sent are taken."""
+    peer = scene.peer("attacker")
+    scene.victim("ask", "attacker")
+    asked = peer.receive({READ})
+    assert asked is not None
+    _, header, _ = asked
+    number, serial = header[8], header[10]
+    right = {"psn": number, "immediate": serial, "ack": peer.ack}
+    good = struct.pack("<II", 0, 64) + b"right..." * 8
+    with scene.dropped("dropped_malformed", 5):
+        peer.send(READ, good, **{**right, "immediate": serial + 1000})
+        peer.send(READ, struct.pack("<II", 0, 64) + b"short", **right)
+        peer.send(READ, struct.pack("<II", 8, 64) + bytes(56), **right)
+        peer.send(READ, struct.pack("<II", 0xFFFFFFF8, 64) + bytes(64), **right)
+        peer.send(READ, b"", **right)
+    peer.send(READ, good, **right)
+    assert bytes.fromhex(scene.victim("got", "attacker")) == b"right..." * 8
 
 
 def test_numbers_of_another_vi(scene: Scene) -> None:
