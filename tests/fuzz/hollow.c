@@ -290,14 +290,17 @@ void hollow_close(struct hollow *h)
 
 /* ---------------------------------------------------------------- driving */
 
-void hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len)
+int hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len)
 {
     static uint8_t *block; /* behind it, the sanitizer's red zone begins */
     if (block == NULL && (block = malloc(HOLLOW_FRAME_MAX)) == NULL)
         abort();
     uint8_t *p = block + HOLLOW_FRAME_MAX - len;
     memcpy(p, frame, len);
+    if (h->carry)
+        return h->carry(h, p, len);
     link_deliver(h->nic, hollow_stranger, the_peer(), p, len);
+    return 1;
 }
 
 void hollow_time_passes(struct hollow *h, uint64_t ms)

@@ -33,6 +33,9 @@ struct hollow {
     /* Called by poll(); delivers what it likes and returns how many frames. May be NULL. */
     int (*feed)(struct hollow *h, void *context);
     void *feed_context;
+    /* In place of the wire: brings a frame to the NIC, through a link's own parser for instance, and returns how many frames it made of it.
+     * NULL: link_deliver() is called. The frame lies in memory of exactly its length. */
+    int (*carry)(struct hollow *h, const uint8_t *frame, size_t len);
 };
 
 extern const uint8_t hollow_stranger[6]; /* the address that frames come from */
@@ -41,8 +44,8 @@ extern const uint8_t hollow_stranger[6]; /* the address that frames come from */
 void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_options *options);
 void hollow_close(struct hollow *h);
 
-/* One frame arrives, in memory of exactly its length: a sanitizer sees every byte read beyond. */
-void hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len);
+/* One frame arrives, in memory of exactly its length: a sanitizer sees every byte read beyond. Returns how many frames carry() made of it. */
+int hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len);
 
 /* Time moves by ms and what is due by then is done. */
 void hollow_time_passes(struct hollow *h, uint64_t ms);

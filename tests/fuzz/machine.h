@@ -21,4 +21,8 @@
 /* Runs one input. connected: the scene begins with a connection; else with connection requests of the input's making. */
 void machine_run(const uint8_t *data, size_t len, int connected);
 
+/* From now on the frames of scenes with HOLLOW_ETHERNET come by carry (hollow.h). */
+struct hollow;
+void machine_carry(int (*carry)(struct hollow *h, const uint8_t *frame, size_t len));
+
 #endif

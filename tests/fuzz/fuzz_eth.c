@@ -1,0 +1,138 @@
+/*
+ * What eth makes of what the kernel shows it: a slot of the ring, or the beginning of a super-frame of which the rest waits in the socket's
+ * queue. The frames are those of machine.h; the first bytes of the input say how each travels:
+ *
+ *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
+ *   way: | form, and what is wrong | copies, each with the next psn | how much of it the slot has | what to add to a length |
+ *
+ * The link's source is compiled into this program, and its recvmsg() is ours.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static ssize_t recv_queued(int fd, struct msghdr *m, int flags);
+#define recvmsg recv_queued
+#include "link/eth.c"
+#undef recvmsg
+
+#include "hollow.h"
+#include "machine.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+#define WAYS 4
+enum {
+    DRESSED = 1,
+    QUEUED = 2,
+    OTHERS_ADDRESS = 4,
+    OTHER_TYPE = 8,
+    NOT_SEALED = 16,
+    GONE = 32,
+    SHORTER = 64,
+    RAW = 128
+};
+
+static uint8_t ways[WAYS][4];
+static unsigned turn;
+static struct link eth;
+static uint8_t *block;       /* what lies in the slot or queue ends where this does */
+static const uint8_t *queue; /* the super-frame that waits */
+static size_t queue_len;
+
+/* As the kernel has it with MSG_TRUNC: the length of the datagram, however much room there was. */
+static ssize_t recv_queued(int fd, struct msghdr *m, int flags)
+{
+    size_t at = 0;
+    (void)fd, (void)flags;
+    if (queue == NULL) {
+        errno = EAGAIN;
+        return -1;
+    }
+    for (size_t i = 0; i < m->msg_iovlen && at < queue_len; i++) {
+        size_t part = m->msg_iov[i].iov_len < queue_len - at ? m->msg_iov[i].iov_len : queue_len - at;
+        memcpy(m->msg_iov[i].iov_base, queue + at, part);
+        at += part;
+    }
+    queue = NULL;
+    return (ssize_t)queue_len;
+}
+
+/* The frame and its copies, one behind the other. Returns their length. */
+static size_t put_copies(uint8_t *to, const uint8_t *frame, size_t len, unsigned n, int sealed)
+{
+    for (unsigned i = 0; i < n; i++, to += len) {
+        struct wire_header h;
+        memcpy(to, frame, len);
+        if (i == 0 || len < sizeof h)
+            continue;
+        memcpy(&h, to, sizeof h);
+        h.psn += i;
+        h.flags &= (uint8_t)~WIRE_FLAG_FIRST; /* the message goes on */
+        if (h.flags & WIRE_FLAG_CRC && sealed && h.len <= len - sizeof h) {
+            h.crc = 0;
+            h.crc = vk_crc32c(vk_crc32c(0, &h, sizeof h), to + sizeof h, h.len);
+        }
+        memcpy(to, &h, sizeof h);
+    }
+    return n * len;
+}
+
+/* Ethernet, and with it IPv4 and UDP if dressed, around what the machine wants to arrive; then the parser. */
+static int carry(struct hollow *h, const uint8_t *frame, size_t len)
+{
+    const uint8_t *way = ways[turn++ % WAYS];
+    int form = way[0], dressed = form & (DRESSED | QUEUED);
+    unsigned n = dressed ? 1 + way[1] % 70 : 1;
+    if (n * len > SUPER_BYTES - UDP_LEN - IP_LEN)
+        n = 1;
+    size_t head = sizeof(struct ether_header) + (dressed ? DRESS_LEN : 0), all = head + n * len;
+    if (form & SHORTER && all > way[3])
+        all -= way[3]; /* the end is missing */
+    uint8_t *p = block + SUPER_SLOT - all, *whole = malloc(head + n * len);
+    if (whole == NULL)
+        abort();
+    memset(whole, 0, head);
+    memcpy(whole, eth.address, 6);
+    whole[5] ^= form & OTHERS_ADDRESS ? 1 : 0;
+    memcpy(whole + 6, hollow_stranger, 6);
+    put16(whole + 12, form & OTHER_TYPE ? 0x0806 : dressed ? ETHERTYPE_IP : WIRE_ETHERTYPE);
+    if (dressed) {
+        uint32_t udp_len = (uint32_t)(UDP_LEN + n * len);
+        whole[14] = 0x45;
+        whole[14 + 9] = 17;
+        if (form & RAW) /* another length than it has */
+            udp_len += (uint32_t)(int8_t)way[3];
+        put16(whole + 14 + IP_LEN + 4, udp_len);
+    }
+    put_copies(whole + head, frame, len, n, !(form & NOT_SEALED));
+    memcpy(p, whole, all);
+    free(whole);
+    eth.nic = h->nic;
+    if (form & QUEUED) {
+        size_t have = (size_t)way[2] * 16;
+        queue = form & GONE ? NULL : p;
+        queue_len = all;
+        deliver_queued(&eth, p, have < all ? have : all, all);
+        HOLLOW_CHECK(queue == NULL, "a super-frame stays in the queue for ever");
+    } else
+        deliver_slot(&eth, p, all);
+    return (int)n;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
+{
+    if (len < sizeof ways)
+        return 0;
+    if (block == NULL) {
+        block = malloc(SUPER_SLOT);
+        eth.whole = malloc(SUPER_SLOT);
+        eth.fd = -1;
+        memcpy(eth.address, "\x02\x66\x75\x7a\x7a\x02", 6);
+        machine_carry(carry);
+    }
+    memcpy(ways, data, sizeof ways);
+    turn = 0;
+    machine_run(data + sizeof ways, len - sizeof ways, 1);
+    return 0;
+}
