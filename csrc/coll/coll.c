@@ -361,7 +361,8 @@ int coll_create(msg_world *world, const int *ranks, int n, int context, coll **g
         c->masters = numbers + 2 * count;
         c->locals = numbers + 3 * count;
         c->spin_ns = policy->spin_us < 0 ? 0 : 10 * (uint64_t)policy->spin_us * VK_US;
-        c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US;
+        /* A look at memory is cheap, and two ranks may share a core although there are others: sooner than for messages. */
+        c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US / 8;
         c->shared_len = sizeof(struct coll_shared) + count * sizeof(struct coll_line);
         code = choose_members(c, ranks);
         if (code == MSG_SUCCESS)

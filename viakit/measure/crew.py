@@ -8,7 +8,7 @@
 
 Ranks are processes of this host, of a testbed's hosts, or started by ``mpiexec``. Between runs all of them sleep in
 read(), so any number of crews may be open at once and be measured in turns. They end with the crew, and with the
-process that made it, however that dies. Started as ``python -m viakit.measure.crew``, this module is a rank.
+process that made it, however that dies. :func:`main` is a rank.
 """
 
 from __future__ import annotations
@@ -312,7 +312,13 @@ class Crew:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "viakit.measure.crew", *arguments]
+    """Return the command of a rank: the same Python and the same viakit, wherever the current directory is."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
+    code = (
+        "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
+        "from viakit.measure.crew import main; sys.exit(main())"
+    )
+    return [sys.executable, "-c", code, root, *arguments]
 
 
 # ---------------------------------------------------------------------------------------------- a rank
@@ -437,7 +443,3 @@ def main(arguments: list[str] | None = None) -> int:
         _serve(channel)
     over.set()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

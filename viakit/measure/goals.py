@@ -180,6 +180,60 @@ print(b - a, c - b, d - c)
 """
 
 
+def _barrier_goals() -> list[tuple[Goal, dict[str, Any], int, str]]:
+    """Return the goals for barriers: each with how it is measured, at how many ranks, and against what."""
+    return [
+        (
+            Goal("RDMA barrier / message barrier, 8 ranks, each on a host of its own, eth", 0.5),
+            {"ranks": [8], "hosts": 8, "algorithms": ["rdma", "message"], "with_mpi": False},
+            8,
+            "message",
+        ),
+        (
+            Goal("RDMA barrier (overall) / message barrier, 8 ranks, two on each host, eth", 0.5),
+            {"ranks": [8], "hosts": 4, "algorithms": ["overall", "message"], "with_mpi": False},
+            8,
+            "message",
+        ),
+        (Goal("Barrier / the better MPI, 2 ranks, shm", 0.6), {"ranks": [2], "algorithms": ["default"]}, 2, ""),
+        (Goal("Barrier / the better MPI, 16 ranks, shm", 0.12), {"ranks": [16], "algorithms": ["default"]}, 16, ""),
+    ]
+
+
+def _judge_barriers(
+    goals: list[tuple[Goal, dict[str, Any], int, str]], seconds: float, seed: int | None
+) -> list[Document]:
+    """Measure and judge the goals for barriers, each in one interleaved run. Ctrl-C ends it."""
+    from viakit import barrier
+    from viakit.measure.endpoints import MeasureError
+
+    documents = []
+    for goal, arguments, n, peer in goals:
+        try:
+            document = barrier.measure(**arguments, seconds=seconds / len(goals), seed=seed)
+        except (MeasureError, OSError, RuntimeError, ValueError) as failure:
+            goal.reason = str(failure)
+            continue
+        documents.append(document)
+        if not document["complete"]:
+            goal.reason = "interrupted"
+            raise KeyboardInterrupt
+        mine = barrier.find(document, arguments["algorithms"][0], n)
+        rivals = {name: barrier.find(document, "MPI_Barrier", n, name) for name in MPIS}
+        missing = [name for name, point in rivals.items() if point is None]
+        if not peer and missing:  # half the comparison is no comparison
+            goal.reason = _why_not(document, tuple(missing), "")
+            continue
+        best = barrier.best_mpi(document, n)
+        bottom = barrier.find(document, peer, n) if peer else best[1] if best else None
+        if mine is None or bottom is None:
+            goal.reason = _why_not(document, (peer, *MPIS), "")
+            continue
+        numbers = [table.format_time(point["time_s"]["median"]) for point in (mine, bottom)]
+        goal.reached(barrier.ratio(mine, bottom), f"{numbers[0]} against {numbers[1]}")
+    return documents
+
+
 def _judge_import(goal: Goal, times: int = 11) -> None:
     """Judge the time of ``import viakit`` beyond NumPy, in fresh interpreters."""
     rows = []
@@ -293,11 +347,20 @@ def run(
     _judge_floor(floor, documents[2], errors[2])
     _judge_mpi(short, documents[2], lambda nbytes: nbytes < EAGER_LIMIT, errors[2])
     _judge_mpi(long, documents[2], lambda nbytes: nbytes >= EAGER_LIMIT, errors[2])
+    measured = [one for one in documents if one is not None]
+    if pair_class is None:  # barriers have no synthetic ranks
+        barriers = _barrier_goals()
+        goals += [one[0] for one in barriers]
+        try:
+            measured += [] if interrupted else _judge_barriers(barriers, seconds * 0.2, seed)
+        except KeyboardInterrupt:
+            interrupted = True
+        for goal, *_ in barriers if interrupted else ():
+            goal.reason = goal.reason or "interrupted"
     if interrupted:
         importing.reason = "interrupted"
     else:
         _judge_import(importing)
-    measured = [one for one in documents if one is not None]
     return Judged(goals, result.merge(measured, command_line()) if measured else None, interrupted)
 
 

@@ -150,7 +150,7 @@ def groups(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """Return the series that belong side by side: same mode, wait, and hosts."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in document["series"]:
-        if one["points"]:
+        if one["points"] and "algorithm" not in one:  # viakit.barrier shows those
             mtu = one["mtu"] if one["hosts"] == "testbed" else None
             found.setdefault((one["mode"], one["wait"], one["hosts"], mtu), []).append(one)
     return list(found.values())
