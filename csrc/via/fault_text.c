@@ -233,6 +233,21 @@ static const char *take_item(const char **p, viakit_faults *f)
            "seed";
 }
 
+/* How far, how many and how often say nothing of what never happens: left out, as they are when faults are written. */
+static void forget_idle(viakit_faults *f)
+{
+    if (f->reorder <= 0)
+        f->reorder_distance = 0;
+    if (f->corrupt <= 0)
+        f->corrupt_bits = 0;
+    if (f->stall_us <= 0)
+        f->stall_every_us = 0;
+    if (f->partition_us == 0)
+        f->partition_after_us = 0;
+    if (f->partition_frames == 0)
+        f->partition_after_frames = 0;
+}
+
 VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *out)
 {
     viakit_faults f = {.size = sizeof f};
@@ -249,7 +264,10 @@ VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *out)
             return via_fail(VIP_INVALID_PARAMETER, "faults: '%.*s' is not understood; give %s",
                             (int)strcspn(begin, ","), begin, right);
     }
-    return via_settle_faults(&f, out);
+    VIP_RETURN code = via_settle_faults(&f, out);
+    if (code == VIP_SUCCESS)
+        forget_idle(out);
+    return code;
 }
 
 /* ---------------------------------------------------------------- writing */
