@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from viakit import barrier
-from viakit.measure import mpi, result
+from viakit.measure import goals, mpi, result
 from viakit.measure.crew import Crew
 from viakit.measure.endpoints import MeasureError
 from viakit.testbed import NamespaceError, Testbed
@@ -148,6 +148,40 @@ def test_it_is_drawn(document):
     assert [label.get_text() for label in axes.get_legend().get_texts()] == ["default", "flat", "message"]
     with pytest.raises(result.ResultError, match="nothing to draw"):
         barrier.figure([{**document, "series": []}])
+
+
+def _invented(without=()):
+    """Return what stands in for measuring: message barriers and MPI's take 10 us, ours 3 us."""
+
+    def measure(ranks, *, algorithms, hosts=1, with_mpi=True, seconds, seed):
+        def series(protocol, algorithm, time_s):
+            bursts = [time_s * (1 + i / 1000) for i in range(8)]
+            point = {"nbytes": 0, "time_s": {"median": time_s}, "bursts_s": bursts, "rounds": list(range(8))}
+            return {"protocol": protocol, "algorithm": algorithm, "ranks": ranks[0], "hosts": hosts, "points": [point]}
+
+        made = [series("via", name, 10e-6 if name == "message" else 3e-6) for name in algorithms]
+        if with_mpi:
+            made += [series(f"mpi:{one}", "MPI_Barrier", 10e-6) for one in mpi.FLAVOURS if one not in without]
+        skipped = [{"protocol": f"mpi:{one}", "reason": "not installed"} for one in without]
+        return {"complete": True, "series": made, "skipped": skipped}
+
+    return measure
+
+
+def test_goals_are_judged_by_ratios_of_one_run(monkeypatch):
+    monkeypatch.setattr(barrier, "measure", _invented())
+    judged = goals._barrier_goals()
+    assert len(goals._judge_barriers(judged, 1.0, None)) == len(judged)
+    assert [one[0].value for one in judged] == pytest.approx([0.3] * 4)
+    assert [one[0].status for one in judged] == ["holds", "holds", "holds", "falls short"]
+
+
+def test_half_a_comparison_with_mpi_is_none(monkeypatch):
+    monkeypatch.setattr(barrier, "measure", _invented(without=["mpich"]))
+    judged = goals._barrier_goals()
+    goals._judge_barriers(judged, 1.0, None)
+    assert [one[0].status for one in judged] == ["holds", "holds", "not measured", "not measured"]
+    assert judged[2][0].reason == "mpi:mpich: not installed"
 
 
 def test_the_command(tmp_path):

@@ -1,4 +1,5 @@
-# A rank that measures barriers (csrc/coll). viakit.barrier starts the ranks and tells them when; this file converts, checks and calls.
+# A rank that measures barriers (csrc/coll). viakit.barrier starts the ranks and tells them when; this file converts,
+# checks and calls.
 
 from libc.string cimport memcpy as _coll_memcpy
 
@@ -149,7 +150,8 @@ cdef class BarrierRank:
         """How another rank is reached: ``"shm:..."``, ``"eth:eth0"``."""
         return coll_measure_route(self._open()).decode()
 
-    def run(self, int algorithm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1, bint crowded=False):
+    def run(self, int algorithm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1,
+            bint crowded=False):
         """Run *n* barriers; all ranks together. See :func:`run_mpi_barrier` for what is returned."""
         cdef coll_measure *m = self._open()
         cdef coll_measure_run_plan plan
