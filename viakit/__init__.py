@@ -12,6 +12,8 @@ Submodules
 ----------
 via
     The Virtual Interface Architecture: NICs, registered memory, virtual interfaces, descriptors, completion queues.
+bip
+    BIP, messages of 1997: a queue for short ones, a pipeline for long ones.
 errors
     What can go wrong, as exceptions that are also Python's own.
 testbed
@@ -40,15 +42,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from viakit import cli, comm, config, doctor, errors, inspect, launch, measure, mpi, testbed, via
+    from viakit import bip, cli, comm, config, doctor, errors, inspect, launch, measure, mpi, testbed, via
     from viakit.comm import world
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("cli", "comm", "config", "doctor", "errors", "inspect", "launch", "measure", "mpi", "testbed", "via")
+_SUBMODULES = (
+    "bip",
+    "cli",
+    "comm",
+    "config",
+    "doctor",
+    "errors",
+    "inspect",
+    "launch",
+    "measure",
+    "mpi",
+    "testbed",
+    "via",
+)
 
 __all__ = [
     "__version__",
+    "bip",
     "cli",
     "comm",
     "config",

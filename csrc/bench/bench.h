@@ -4,7 +4,7 @@
  *      loop.c      ping-pong, stream, bidir; validation; deadlines. Knows no protocol.
  *      clock.c     ticks and what they are worth
  *      endpoint.c  buffers and error texts that endpoints share
- *      ep_*.c      one protocol each: null and floor, socket (tcp, unix), udp, zmq, mpi, via, msg
+ *      ep_*.c      one protocol each: null and floor, socket (tcp, unix), udp, zmq, mpi, via, msg, bip
  *
  * A measurement has two sides, A (side 0, which holds the clock) and B (side 1). Each side runs the same three calls
  * on its own endpoint, and whoever drives the two keeps them in step:
@@ -301,5 +301,25 @@ const char *bench_msg_counter_name(int counter); /* NULL past the end */
 
 /* Policy, channel, route and the policy's fields, one "name=value" per line. Returns the length; cut at room. */
 int bench_msg_describe(bench_ep *ep, char *text, size_t room);
+
+/* BIP between ranks 0 and 1 of a job. Both sides give their card to the other, then connect with both. */
+typedef struct {
+    const char *device; /* as for VIA */
+    const char *job;    /* a word that both sides share */
+    int side;
+    uint64_t small, packet; /* bytes; 0: as calibrated */
+    unsigned form, mtu, retransmission;
+    int spin_us;
+    bool polled;
+    const char *faults;
+} bench_bip_options;
+
+bench_ep *bench_bip_open(const bench_bip_options *options, char *error);
+int bench_bip_card(bench_ep *ep, unsigned char *card, size_t room); /* length, or an error below zero */
+/* Both cards, one after the other. BENCH_DONE, BENCH_NOT_YET: the time is over, do not call again; or an error. */
+int bench_bip_connect(bench_ep *ep, const unsigned char *cards, int timeout_ms);
+int bench_bip_counters(bench_ep *ep, uint64_t *values, int n); /* the NIC's, as bench_via_counters */
+/* What NIC and job are, and the packets of a message of len bytes. As bench_via_describe. */
+int bench_bip_describe(bench_ep *ep, size_t len, char *text, size_t room);
 
 #endif /* BENCH_BENCH_H */

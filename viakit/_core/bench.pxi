@@ -63,6 +63,19 @@ cdef extern from "bench/bench.h" nogil:
         unsigned retransmission
         const char *faults
 
+    ctypedef struct bench_bip_options:
+        const char *device
+        const char *job
+        int side
+        uint64_t small
+        uint64_t packet
+        unsigned form
+        unsigned mtu
+        unsigned retransmission
+        int spin_us
+        bint polled
+        const char *faults
+
     int bench_prepare(bench_ep *ep, const bench_plan *plan)
     int bench_run(bench_ep *ep, const bench_plan *plan, double *samples)
     void bench_counters(bench_ep *ep, uint64_t *values)
@@ -84,6 +97,11 @@ cdef extern from "bench/bench.h" nogil:
     int bench_via_counters(bench_ep *ep, uint64_t *values, int n)
     const char *bench_via_counter_name(int counter)
     int bench_via_describe(bench_ep *ep, char *text, size_t room)
+    bench_ep *bench_bip_open(const bench_bip_options *options, char *error)
+    int bench_bip_card(bench_ep *ep, unsigned char *card, size_t room)
+    int bench_bip_connect(bench_ep *ep, const unsigned char *cards, int timeout_ms)
+    int bench_bip_counters(bench_ep *ep, uint64_t *values, int n)
+    int bench_bip_describe(bench_ep *ep, size_t len, char *text, size_t room)
 
 
 class BenchError(RuntimeError):
@@ -121,7 +139,7 @@ cdef class BenchEndpoint:
     cdef bench_ep *_ep
     cdef bench_plan _plan
     cdef int _stop
-    cdef bint _prepared, _via
+    cdef bint _prepared, _via, _bip
     cdef object _keep      # sockets and the like, which C uses and Python owns
     cdef object _exception  # what a signal handler raised in the middle of a run
 
@@ -224,6 +242,66 @@ cdef class BenchEndpoint:
         cdef BenchEndpoint self = BenchEndpoint._wrap(ep, error, name)
         self._via = True
         return self
+
+    @staticmethod
+    def bip(str device, str job, int side, bint polled, uint64_t small=0, uint64_t packet=0, unsigned form=0,
+            unsigned mtu=0, int spin_us=0, unsigned retransmission=0, str faults=""):
+        """Rank *side* of a BIP job of two, named *job* (at most 15 characters), on *device*.
+
+        *small* and *packet* are bytes of the longest short message and of each packet; 0: as calibrated. The rest as
+        for `via`. To be connected by `bip_card` and `bip_connect`.
+        """
+        cdef char error[BENCH_ERROR_LEN]
+        cdef bytes name = device.encode(), word = job.encode(), spoilt = faults.encode()
+        cdef bench_bip_options options
+        cdef bench_ep *ep
+        memset(&options, 0, sizeof(options))
+        options.device = name
+        options.job = word
+        options.side = side
+        options.small = small
+        options.packet = packet
+        options.form = form
+        options.mtu = mtu
+        options.retransmission = retransmission
+        options.spin_us = spin_us
+        options.polled = polled
+        options.faults = spoilt
+        with nogil:
+            ep = bench_bip_open(&options, error)
+        cdef BenchEndpoint self = BenchEndpoint._wrap(ep, error, None)
+        self._bip = True
+        return self
+
+    def bip_card(self):
+        """What the other side needs for `bip_connect`, as bytes."""
+        cdef unsigned char card[64]
+        cdef int n = bench_bip_card(self._open(), card, sizeof(card))
+        if n < 0:
+            raise self._failed(n)
+        return PyBytes_FromStringAndSize(<char *>card, n)
+
+    def bip_connect(self, bytes cards, int timeout_ms):
+        """Connect, given the cards of side 0 and of side 1 in one. False: it took too long."""
+        cdef const unsigned char *data = <const unsigned char *>PyBytes_AS_STRING(cards)
+        cdef bench_ep *ep = self._open()
+        cdef int code
+        if len(cards) != 128:
+            raise ValueError("two cards of 64 bytes are needed")
+        with nogil:
+            code = bench_bip_connect(ep, data, timeout_ms)
+        if code < 0:
+            raise self._failed(code)
+        return code == BENCH_DONE
+
+    def bip_describe(self, size_t nbytes=0):
+        """What NIC and job are, and the packets of a message of *nbytes*, as a dict of strings."""
+        cdef char text[2048]
+        cdef int n = bench_bip_describe(self._open(), nbytes, text, sizeof(text))
+        if n < 0:
+            raise self._failed(n)
+        lines = (<bytes>text).decode("utf-8", "replace").splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
 
     # ---------------------------------------------------------------- VIA's connection
 
@@ -385,6 +463,9 @@ cdef class BenchEndpoint:
         result = {bench_counter_name(i).decode(): values[i] for i in range(BENCH_N_COUNTERS)}
         if self._via:
             n = min(bench_via_counters(ep, values, 256), 256)
+            result.update({bench_via_counter_name(i).decode(): values[i] for i in range(n)})
+        if self._bip:
+            n = min(bench_bip_counters(ep, values, 256), 256)
             result.update({bench_via_counter_name(i).decode(): values[i] for i in range(n)})
         return result
 

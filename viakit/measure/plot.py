@@ -45,6 +45,9 @@ COLOURS = {
     "mpi:mpich": "#7A4A8C",
     "unix": "#6B6B6B",
     "via-loop": "#A05A00",
+    "bip-eth": "#882255",
+    "bip-udp": "#AA4499",
+    "bip-shm": "#661100",
 }
 SPARE = ("#000000", "#8C6D31", "#1B7837", "#762A83", "#4D4D4D")
 DASHES = {("poll", "c"): "-", ("block", "c"): "--", ("poll", "python"): ":", ("block", "python"): "-."}

@@ -366,9 +366,11 @@ class MpiSide(Side):
 class ViaSide(Side):
     """VIA on any link, in C."""
 
+    link_prefix = "via-"
+
     def device(self) -> str:
         """Return the NIC's name. shm and loop get one of their own, so that pairs at the same time do not meet."""
-        link = self.protocol.removeprefix("via-")
+        link = self.protocol.removeprefix(self.link_prefix)
         if link == "udp":
             return f"udp:{self.request['address']}"
         return f"eth:{self.request['interface']}" if link == "eth" else f"{link}:b{self.token.hex()[:16]}"
@@ -399,7 +401,7 @@ class ViaSide(Side):
 
     def _explain(self, error: Exception) -> MeasureError:
         """Add the next step to what the provider said."""
-        text, link = str(error), self.protocol.removeprefix("via-")
+        text, link = str(error), self.protocol.removeprefix(self.link_prefix)
         if link == "eth":
             known = {name for _, name in socket.if_nameindex()}
             interface = self.request["interface"]
@@ -457,18 +459,59 @@ class ViaSide(Side):
         facts["mtu"] = int(said["mtu"])
         if not self.polled:
             facts["spin_us"] = self._choices()["spin_us"]
-        if self.protocol == "via-eth":
+        if said["link"] == "eth":
             facts["form"] = str(said["form"])
             facts["transport"] = f"raw Ethernet frames, form {said['form']}"
             facts |= {key: value for key, value in interface_facts(str(said["interface"])).items() if key != "mtu"}
-        elif self.protocol == "via-udp":
+        elif said["link"] == "udp":
             super_frames = int(said["super_payload"]) > int(said["max_payload"])
             facts["transport"] = "UDP sockets, " + ("segmentation offload" if super_frames else "a datagram per frame")
             facts |= {key: value for key, value in interface_facts(str(said["interface"])).items() if key != "mtu"}
         else:
-            facts["transport"] = {"via-shm": "shared memory", "via-loop": "one process"}[self.protocol]
+            facts["transport"] = {"shm": "shared memory", "loop": "one process"}[said["link"]]
             del facts["mtu"]
         return facts
+
+
+class BipSide(ViaSide):
+    """BIP on any link, in C: options of VIA, and ``packet`` and ``small``, bytes, in place of what is calibrated."""
+
+    link_prefix = "bip-"
+
+    def _choices(self) -> dict[str, int]:
+        return super()._choices() | {"reliability": _RELIABILITY["delivery"]}
+
+    def open(self) -> dict[str, Any]:
+        """Open the job."""
+        Side.open(self)
+        choices = self._choices()
+        del choices["reliability"]
+        try:
+            sizes = {key: int(self.options.get(key) or 0) for key in ("packet", "small")}
+            faults, word = self._faults(), self.token.hex()[:15]
+            bip = self.core_module.BenchEndpoint.bip
+            self.endpoint = bip(self.device(), word, self.side, self.polled, faults=faults, **sizes, **choices)
+            self.card: bytes = self.endpoint.bip_card()
+            return {"address": self.card.hex()}
+        except RuntimeError as error:
+            raise self._explain(error) from None
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """Both ask for each other."""
+        cards = [self.card, bytes.fromhex(peer["address"])]
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            if not self.endpoint.bip_connect(b"".join(cards if self.side == 0 else cards[::-1]), int(left * 1000)):
+                raise MeasureError(f"{self.protocol}: the peer did not answer in time", "timeout")
+        except RuntimeError as error:
+            if isinstance(error, MeasureError):
+                raise
+            raise self._explain(error) from None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what NIC and job say of themselves."""
+        said = self.endpoint.bip_describe()
+        return self._facts(said) | {"small_bytes": int(said["small"])}
 
 
 class PyViaSide(ViaSide):
@@ -511,7 +554,7 @@ class PyViaSide(ViaSide):
         """Return what the NIC says of itself."""
         info = self.nic.info
         said = {key: getattr(info, key) for key in ("max_payload", "super_payload", "ring_slots", "bytes_registered")}
-        said |= {key: getattr(info, key) for key in ("bytes_pinned", "device", "mtu", "form", "interface")}
+        said |= {key: getattr(info, key) for key in ("bytes_pinned", "device", "link", "mtu", "form", "interface")}
         return self._facts(said | {"nic_window": info.window, "cma": -1 if info.cma is None else int(info.cma)})
 
     def close(self) -> None:
@@ -528,6 +571,8 @@ def make_side(request: dict[str, Any]) -> Side:
     name = request["protocol"]
     if name.startswith("via-"):
         return ViaSide(request) if request["level"] == "c" else PyViaSide(request)
+    if name.startswith("bip-"):
+        return BipSide(request)
     if name.startswith("mpi"):
         return MpiSide(request)
     kinds: dict[str, type[Side]] = {"tcp": SocketSide, "unix": SocketSide, "udp": UdpSide, "zmq": ZmqSide}

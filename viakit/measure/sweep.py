@@ -242,8 +242,8 @@ def _check_faults(config: Config) -> None:
         faults = via.Faults.parse(config.fault or "")
     except ValueError as error:
         raise UsageError(f"--fault: {error}") from None
-    if not any(name.startswith("via-") for name in config.protocols):
-        raise UsageError("--fault spoils what via-* sends: name at least one of them")
+    if not any(name.startswith(("via-", "bip-")) for name in config.protocols):
+        raise UsageError("--fault spoils what via-* and bip-* send: name at least one of them")
     if config.reliability == "unreliable" and faults.loses:
         raise UsageError("--fault with loss and --reliability unreliable: a lost message would be waited for in vain")
 
@@ -417,7 +417,7 @@ class _Run:
                     wait="poll" if one.is_floor else config.wait,
                     level=one.level,
                     sockbuf=config.sockbuf,
-                    options=options if one.name.startswith("via-") else {},
+                    options=options if one.name.startswith(("via-", "bip-")) else {},
                     timeout_s=config.timeout_s,
                 )
                 self.pairs[one] = stack.enter_context(pair)

@@ -1,0 +1,178 @@
+"""BIP from Python: messages, errors and what holds a buffer, in ranks that `viakit run` starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from viakit import _core, bip
+
+PRELUDE = """
+import os
+import numpy as np
+from viakit import bip
+"""
+
+
+def run(program: str, ranks: int = 2, **environment: str) -> str:
+    """Run *program* on some ranks, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "viakit", "run", "-n", str(ranks), "--timeout", "60", "--", sys.executable, "-c",
+         PRELUDE + textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=90, check=False, cwd="/", env=os.environ | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_alone() -> None:
+    """One rank: there is nobody to talk to, and it says so."""
+    with bip.Job(0, 1, "alone") as job:
+        job.connect([job.card()])
+        assert (job.rank, job.size) == (0, 1)
+        with pytest.raises(bip.BipArgumentError, match="to itself"):
+            job.send(0, b"x")
+        with pytest.raises(bip.BipPeerError, match="one rank only"):
+            job.recv(bytearray(1))
+        with pytest.raises(ValueError, match="cards"):
+            job.connect([])
+    assert "closed" in repr(job)
+    with pytest.raises(ValueError, match="closed"):
+        job.send(0, b"x")
+    job.close()
+
+
+def test_messages() -> None:
+    """Short and long, tags, both forms, any contiguous buffer."""
+    run("""
+        with bip.open() as job:
+            other = 1 - job.rank
+            big = np.arange(100000, dtype=np.float64) + job.rank
+            room = np.zeros_like(big)
+            request = job.irecv(room, tag=3)
+            assert request.test() is None or job.rank >= 0
+            job.send(other, big, tag=3)
+            assert request.wait() == (big.nbytes, other)
+            assert request.test().source == other
+            assert (room == np.arange(100000) + other).all()
+            job.send(other, b"hello", tag=1)
+            job.send(other, None, tag=2)
+            small = bytearray(10)
+            assert job.recv(None, tag=2) == (0, other)
+            assert job.recv(small, tag=1).nbytes == 5 and small[:5] == b"hello"
+            job.tag_queue(5, 10, 100)
+            send = job.isend(other, b"abc", tag=5)
+            send.wait()
+            assert send.test()
+            assert job.get(5) == (b"abc", other)
+            assert job.get(5, timeout_s=0) is None
+            counters = job.counters
+            assert counters["long_sent"] == counters["long_received"] == 1
+            assert counters["short_sent"] == 3 and counters["packets_sent"] >= 1
+            assert job.small_bytes(other) >= 252 and job.packet_bytes(other, 1 << 20) > 1024
+            assert job.memory_bytes > 0
+    """)
+
+
+def test_errors() -> None:
+    """What goes wrong is said, and the job goes on where it can."""
+    run("""
+        with bip.open(slots=2) as job:
+            other = 1 - job.rank
+            room = bytearray(100)
+            def fails(kind, call, *arguments, **named):
+                try:
+                    call(*arguments, **named)
+                except kind as error:
+                    return error
+                raise AssertionError(f"{kind} was not raised")
+            assert fails(bip.BipArgumentError, job.send, 9, b"").name == "ARGUMENT"
+            assert fails(ValueError, job.send, job.rank, b"").name == "SELF"
+            request = job.irecv(room, tag=8)
+            assert fails(bip.BipArgumentError, job.irecv, room, tag=8).name == "BUSY"
+            fails(BufferError, room.append, 1)      # C writes into it
+            request.cancel()
+            room.append(1)
+            fails(TimeoutError, job.recv, room, tag=8, timeout_s=0.01)
+            fails(ValueError, job.recv, room, tag=8, timeout_s=-1)
+            fails((BufferError, TypeError), job.recv, b"read only")
+            fails((BufferError, TypeError, ValueError), job.send, other, np.zeros(10)[::2])
+            if job.rank == 0:
+                job.send(other, b"1234567890")
+                assert fails(bip.BipTooLongError, job.send, other, bytes(100000)).name == "TOO_LONG"
+            else:
+                fails(ValueError, job.recv, bytearray(9))
+                fails(ValueError, job.recv, bytearray(9))
+            if job.rank == 0:
+                job.recv(None, tag=99)
+                fails(bip.BipPeerError, job.recv, room)   # the other has left
+            else:
+                job.send(0, None, tag=99)
+    """)
+
+
+def test_peer_killed() -> None:
+    """A rank that dies ends the waiting of the others, in their own words."""
+    done = subprocess.run(
+        [sys.executable, "-m", "viakit", "run", "-n", "2", "--timeout", "60", "--", sys.executable, "-c", PRELUDE + """
+import signal
+job = bip.open()
+if job.rank:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    job.recv(bytearray(1))
+except ConnectionError as error:
+    print("told:", error, flush=True)
+"""],
+        capture_output=True, text=True, timeout=90, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 128 + 9
+
+
+def test_interrupt() -> None:
+    """Ctrl-C ends a wait, and the buffer is free again."""
+    run("""
+        import signal
+        with bip.open() as job:
+            room = bytearray(4)
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            try:
+                job.recv(room, tag=1)
+            except KeyboardInterrupt:
+                room.append(1)
+            else:
+                raise AssertionError("not interrupted")
+            other = 1 - job.rank
+            job.send(other, b"on", tag=2)
+            assert job.recv(room, tag=2).nbytes == 2
+    """)
+
+
+def test_fork() -> None:
+    """A job belongs to the process that opened it."""
+    job = bip.Job(0, 1, "forked")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            job.card()
+        except Exception as error:
+            status = 0 if "before a fork" in str(error) else 2
+        os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    job.close()
+
+
+def test_model() -> None:
+    """The best packet size is the best of all, and grows with the message."""
+    numbers = (50e-6, 2e-6, 1e-9, 3e-9)
+    best = _core.bip_best(*numbers, 1 << 20, 1 << 24)
+    least = _core.bip_time(*numbers, 1 << 20, best)
+    assert all(_core.bip_time(*numbers, 1 << 20, p) >= least * 0.999 for p in range(1024, 1 << 20, 1000))
+    assert best < _core.bip_best(*numbers, 1 << 24, 1 << 24)
+    assert _core.bip_equal(10000, 4096) == 3392
