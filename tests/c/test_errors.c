@@ -417,7 +417,8 @@ static int goes_on(host *here, host *there, void (*cause)(host *, host *))
         VIP_DESCRIPTOR *r = prepare(sides[i], 100, 8), *s = prepare(sides[!i], 101, 8);
         CHECK_OK(VipPostRecv(sides[i]->vi, r, sides[i]->mh));
         CHECK_OK(VipPostSend(sides[!i]->vi, s, sides[!i]->mh));
-        WAIT_UNTIL(r->CS.Status & VIP_STATUS_DONE && s->CS.Status & VIP_STATUS_DONE);
+        WAIT_UNTIL(__atomic_load_n(&r->CS.Status, __ATOMIC_ACQUIRE) & VIP_STATUS_DONE &&
+                   __atomic_load_n(&s->CS.Status, __ATOMIC_ACQUIRE) & VIP_STATUS_DONE);
         CHECK_STATUS(r, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
     }
     return 1;
