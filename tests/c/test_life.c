@@ -125,7 +125,7 @@ static void client_killed_a(side *s)
     VIP_VI_ATTRIBUTES attr;
     VIP_CONN_HANDLE conn;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
-    make_address(&remote, s->peer_host, "", 64);
+    make_address(&remote, s->peer_host, (const char[64]){0}, 64); /* room for the client's */
     CHECK_OK(VipConnectWait(s->nic, make_address(&local, s->attr.LocalNicAddress, "client", 6), CHECK_WAIT_S * 1000,
                             &remote.net, &attr, &conn));
     CHECK_OK(VipConnectAccept(conn, e.vi));
