@@ -392,6 +392,37 @@ def _rescue(document: dict[str, Any]) -> str:
     return "and there was no room for them anywhere else: they are lost; show them again by another run"
 
 
+@cli.command()
+@click.argument("links", nargs=-1, metavar="[shm|eth|udp]...")
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time for measuring each link, about.")
+@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
+@click.option(
+    "--plot", "picture", metavar="P", help="Draw model and measurement; several links: P with the link's name."
+)
+@click.option("--dry-run", is_flag=True, help="Show the calibration and do not keep it.")
+def calibrate(links: tuple[str, ...], seconds: float, rate: str | None, picture: str | None, dry_run: bool) -> None:
+    """Measure BIP's pipeline, and keep the packet sizes that follow. Default: all links; eth and udp on a testbed."""
+    from viakit import calibrate as calibration
+    from viakit.testbed import Testbed
+
+    for link in links or ("shm", "eth", "udp"):
+        if link not in ("shm", "eth", "udp"):
+            raise click.UsageError(f"{link!r} is no link that can be calibrated: give shm, eth or udp")
+        with contextlib.ExitStack() as stack:
+            testbed = None if link == "shm" else stack.enter_context(Testbed(hosts=2, rate=rate))
+            found = calibration.calibrate(
+                link, testbed=testbed, seconds=seconds, say=lambda text: click.echo(text, err=True)
+            )
+        click.echo(found.text(), nl=False)
+        click.echo(f"# model against measurement: {found.error:.0%} apart (median)")
+        if not dry_run:
+            click.echo(f"wrote {found.save()}")
+        if picture:
+            place = Path(picture) if len(links) == 1 else Path(picture).with_stem(f"{Path(picture).stem}-{link}")
+            calibration.save_picture(found, str(place))
+            click.echo(f"wrote {place}")
+
+
 # ------------------------------------------------------------------------------------------------ results
 
 

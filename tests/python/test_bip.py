@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from viakit import _core, bip
+from viakit import _core, bip, calibrate
 
 PRELUDE = """
 import os
@@ -176,3 +177,24 @@ def test_model() -> None:
     assert all(_core.bip_time(*numbers, 1 << 20, p) >= least * 0.999 for p in range(1024, 1 << 20, 1000))
     assert best < _core.bip_best(*numbers, 1 << 24, 1 << 24)
     assert _core.bip_equal(10000, 4096) == 3392
+
+
+def test_calibration(tmp_path: Path) -> None:
+    """The fit finds the numbers that made the times, and the file gives C the same packet sizes."""
+    truth = (2e-5, 3e-6, 4e-10, 9e-10)
+    times = {
+        (n, p): _core.bip_time(*truth, n, p) for n in calibrate.LENGTHS for p in calibrate.PACKETS if p <= n or p >> 24
+    }
+    found = calibrate.Calibration("shm", *calibrate.fit(times), small_bytes=8192, times=times, environment={"a": 1})
+    assert (found.start, found.packet, found.byte, found.fill) == pytest.approx(truth, rel=1e-3)
+    assert found.error < 1e-3
+    path = found.save(str(tmp_path / "new" / "bip-shm.txt"))
+    program = """
+        with bip.open() as job:
+            print(job.small_bytes(1 - job.rank), job.packet_bytes(1 - job.rank, 1 << 20))
+    """
+    said = run(program, VIAKIT_BIP_TABLE=path).split()
+    assert said[0] == "8192"
+    assert int(said[1]) == _core.bip_equal(1 << 20, dict(found.rows)[1 << 20])
+    calibrate.save_picture(found, str(tmp_path / "picture.png"))
+    assert (tmp_path / "picture.png").stat().st_size > 1000

@@ -1,0 +1,170 @@
+"""Measure what BIP's pipeline costs on a link, and keep the packet sizes that follow: ``viakit calibrate``.
+
+The model is that of ``csrc/bip/model.h``: a message of n bytes in packets of p takes
+``start + (k - 1) (packet + p byte) + p fill`` seconds, k = n / p. Its four numbers are fitted to measured one-way times
+with fixed packet sizes (least squares of relative errors, none below zero). The limit between short and long messages
+is the last length at which the queue was as fast as the rendezvous.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from viakit import _core
+
+if TYPE_CHECKING:
+    from viakit.testbed import Testbed
+
+__all__ = ["Calibration", "calibrate", "fit", "save_picture"]
+
+WHOLE = 16 << 20  # "one packet"
+PACKETS = (4096, 16384, 65536, 262144, WHOLE)
+LENGTHS = (32768, 131072, 524288, 2 << 20, 8 << 20)
+SHORTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+
+@dataclass
+class Calibration:
+    """What was measured on one link, and what follows.
+
+    ``start``, ``packet`` (seconds), ``byte`` and ``fill`` (seconds per byte) are the model's; ``times`` are measured
+    one-way times in seconds by (message bytes, packet bytes); ``small_bytes`` is the longest short message;
+    ``rows`` are (message up to, packet), bytes.
+    """
+
+    link: str
+    start: float
+    packet: float
+    byte: float
+    fill: float
+    small_bytes: int
+    times: dict[tuple[int, int], float]
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """Packet sizes by length of the message."""
+        model = (self.start, self.packet, self.byte, self.fill)
+        return [(1 << i, _core.bip_best(*model, 1 << i, WHOLE)) for i in range(12, 31)]
+
+    def predict(self, nbytes: int, packet_bytes: int) -> float:
+        """Return the model's time for a message, in seconds."""
+        return _core.bip_time(self.start, self.packet, self.byte, self.fill, nbytes, packet_bytes)
+
+    @property
+    def error(self) -> float:
+        """The median relative difference between model and measurement."""
+        return float(np.median([abs(self.predict(*key) / value - 1) for key, value in self.times.items()]))
+
+    def text(self) -> str:
+        """Return the calibration file, which C and Python programs read."""
+        lines = [
+            f"# viakit calibration of {self.link}, {time.strftime('%Y-%m-%d %H:%M:%S')}",
+            *(f"# {key}: {value}" for key, value in sorted(self.environment.items()) if not isinstance(value, dict)),
+            f"model {self.start:.9g} {self.packet:.9g} {self.byte:.9g} {self.fill:.9g}",
+            f"small {self.small_bytes}",
+            *(f"row {upto} {packet}" for upto, packet in self.rows),
+        ]
+        return "\n".join(" ".join(line.split()) for line in lines) + "\n"
+
+    def save(self, path: str | None = None) -> str:
+        """Write the file where BIP looks for it, or to *path*; return its name. Raises OSError if that cannot be."""
+        place = Path(path or _core.bip_calibration_path(self.link))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(place.name + ".new")
+        draft.write_text(self.text(), encoding="utf-8")
+        draft.replace(place)
+        return str(place)
+
+
+def fit(times: dict[tuple[int, int], float]) -> tuple[float, float, float, float]:
+    """Return start, packet, byte and fill for measured times in seconds, by (message bytes, packet bytes)."""
+    rows, weights = [], []
+    for (nbytes, packet), seconds in times.items():
+        each = _core.bip_equal(nbytes, packet)
+        more = -(-nbytes // each) - 1
+        rows.append([1.0, more, more * each, each])
+        weights.append(1.0 / seconds)
+    weight = np.array(weights)
+    matrix = np.array(rows) * weight[:, None]
+    used = [0, 1, 2, 3]
+    found = np.zeros(4)
+    while used:  # a number below zero means that the times do not show it: without it, again
+        scale = np.linalg.norm(matrix[:, used], axis=0)
+        found[:] = 0
+        found[used] = np.linalg.lstsq(matrix[:, used] / scale, np.ones(len(weight)), rcond=None)[0] / scale
+        if found.min() >= 0:
+            break
+        used.remove(int(found.argmin()))
+    start, packet, byte, fill = (float(value) for value in found)
+    return start, packet, byte, max(fill, byte)
+
+
+def calibrate(
+    link: str, *, testbed: Testbed | None = None, seconds: float = 10.0, say: Callable[[str], None] = lambda _: None
+) -> Calibration:
+    """Measure a link.
+
+    Parameters
+    ----------
+    link : str
+        "shm", "eth" or "udp"; "eth" needs a *testbed*, on which "udp" is measured, too, if there is one.
+    seconds : float
+        Time for measuring, about.
+    say : callable
+        Is told what is being measured.
+    """
+    from viakit.measure.environment import environment
+    from viakit.measure.pair import Pair
+
+    slice_s = seconds / (len(PACKETS) * len(LENGTHS) + 2 * len(SHORTS))
+    name = f"bip-{link}"
+
+    def measure(lengths: tuple[int, ...], **options: int) -> dict[int, float]:
+        found = {}
+        with Pair(name, testbed=testbed, options=options) as pair:
+            for nbytes in lengths:
+                first = float(np.median(pair.run(nbytes, count=5).one_way_s))
+                count = int(min(2000, max(5, slice_s / (2 * first))))
+                found[nbytes] = float(np.median(pair.run(nbytes, count=count).one_way_s))
+        return found
+
+    times: dict[tuple[int, int], float] = {}
+    for packet in PACKETS:
+        say(f"{link}: packets of {packet} bytes" if packet < WHOLE else f"{link}: one packet")
+        for nbytes, value in measure(LENGTHS, packet=packet, small=252).items():
+            if packet <= nbytes or packet == WHOLE:
+                times[nbytes, packet] = value
+    say(f"{link}: short messages")
+    queue, rendezvous = measure(SHORTS, small=65536), measure(SHORTS, small=252, packet=WHOLE)
+    faster = [nbytes for nbytes in SHORTS if queue[nbytes] <= rendezvous[nbytes]]
+    return Calibration(link, *fit(times), small_bytes=max(faster, default=252), times=times, environment=environment())
+
+
+def save_picture(found: Calibration, path: str) -> None:
+    """Draw measured times (points) and the model (lines) for every packet size, and the adaptive choice."""
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(8, 5), layout="constrained")
+    axes = picture.subplots()
+    lengths = np.unique(np.logspace(np.log10(min(LENGTHS)), np.log10(max(LENGTHS)), 200).astype(int))
+    for i, packet in enumerate(PACKETS):
+        points = [(n, value) for (n, p), value in found.times.items() if p == packet]
+        label = f"packets of {packet // 1024} KiB" if packet < WHOLE else "one packet"
+        axes.plot(*zip(*((n, 1e6 * t) for n, t in points), strict=True), "o", color=f"C{i}", label=label)
+        shown = [n for n in lengths if n >= points[0][0]]
+        axes.plot(shown, [1e6 * found.predict(int(n), packet) for n in shown], "-", color=f"C{i}", linewidth=0.8)
+    table = found.rows
+    best = [next((p for upto, p in table if n <= upto), table[-1][1]) for n in lengths]
+    adaptive = [1e6 * found.predict(int(n), p) for n, p in zip(lengths, best, strict=True)]
+    axes.plot(lengths, adaptive, "k--", label="model, adaptive packets")
+    axes.set(xscale="log", yscale="log", xlabel="message, bytes", ylabel="one-way time, microseconds")
+    axes.set_title(f"BIP's pipeline on {found.link}: measured (points) and modelled (lines)")
+    axes.legend()
+    picture.savefig(path)
