@@ -353,7 +353,7 @@ int bench_msg_describe(bench_ep *base, char *text, size_t room)
 {
     msg_ep *ep = (msg_ep *)base;
     const msg_policy *policy = msg_world_policy(ep->world);
-    int n = snprintf(text, room, "policy=%s\nchannel=%s\nroute=%s\n", policy->name, policy->channel,
+    int n = snprintf(text, room, "policy=%s\nchannel=%s\npeer_route=%s\n", policy->name, policy->channel,
                      msg_peer_route(ep->world, ep->peer));
     for (int i = 0; msg_policy_field_name(i) && n > 0 && (size_t)n < room; i++)
         n += snprintf(text + n, room - (size_t)n, "%s=%lld\n", msg_policy_field_name(i),

@@ -8,7 +8,8 @@
  *
  * The NICs of one job have a name of their own on shm. Ranks of this host are reached through it, all others through the
  * network device. A local NIC has no thread of its own: on one host nothing needs acknowledging, and 64 more threads
- * would only be in the way.
+ * would only be in the way. Only where the environment asks for faults (VIAKIT_FAULT) is anything lost there, and it has one, to
+ * repeat it while the program computes.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -140,7 +141,9 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
     if (port == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     options.spin_us = -1; /* we spin ourselves */
-    options.no_thread = strncmp(device, "shm", 3) == 0 && w->policy.progress == MSG_PROGRESS_CALLER;
+    const char *faults = getenv("VIAKIT_FAULT");
+    options.no_thread =
+        strncmp(device, "shm", 3) == 0 && w->policy.progress == MSG_PROGRESS_CALLER && !(faults && *faults);
     port->world = w;
     port->index = index;
     port->n_ranks = n_ranks;

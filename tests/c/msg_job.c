@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "check.h"
+#include "netns.h"
 
 #define MAX_RANKS 128
 
@@ -106,6 +107,8 @@ int job_open(const char *policy, msg_world **world, char *error)
         snprintf(host, sizeof host, "host %d", me->rank % j->hosts);
         o.host = host;
         snprintf(device, sizeof device, "shm:test-net-%d", (int)(strcmp(j->link, "loop") ? getppid() : getpid()));
+        if (strcmp(j->link, "udp") == 0)
+            snprintf(device, sizeof device, "udp:%s", netns_address(0, me->rank % 2));
         o.network_device = strcmp(j->link, "eth") == 0 ? "eth:eth0" : device;
         if (strcmp(j->link, "tcp") == 0)
             o.address = "127.0.0.1";
@@ -181,7 +184,7 @@ static void run_processes(const job *j, struct rank *ranks, int *sockets)
                 if (k != i)
                     close(ranks[k].socket);
             }
-            if (strcmp(j->link, "eth") == 0)
+            if (strcmp(j->link, "eth") == 0 || strcmp(j->link, "udp") == 0)
                 CHECK_EQ(setns(j->namespaces[i % 2], CLONE_NEWNET), 0);
             run_rank(&ranks[i]);
             CHECK_NOTHING_LEFT();
