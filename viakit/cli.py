@@ -224,6 +224,12 @@ cli.add_command(barrier)
     "--retransmission", type=click.Choice(["selective", "go_back_n"]), help="How via-* repeats what was lost."
 )
 @click.option(
+    "--policy",
+    metavar="NAME",
+    help="Policy of msg-*: mpich-p4, lam-c2c, mvich-rget ..., or fields of it: via,eager_limit=64K,credits=16.",
+)
+@click.option("--network", type=click.Choice(["eth", "udp"]), help="What msg-via takes between two hosts.")
+@click.option(
     "--sizes",
     default="1:4M",
     show_default=True,

@@ -152,6 +152,12 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path):
         assert goal["status"] == "not measured", "half the comparison is no comparison"
         assert "MPICH is not there" in goal["reason"]
     assert "not measured" in done.output
+    added, kept = (goal for what, goal in judged.items() if "messages over VIA" in what)
+    assert added["unit"] == "s"
+    assert kept["unit"] == "ratio"
+    for goal in (added, kept):
+        assert goal["status"] != "not measured", goal["reason"]
+        assert goal["ci95"][0] <= goal["value"] <= goal["ci95"][1]
 
 
 @pytest.mark.parametrize("way", ["selective", "go_back_n"])

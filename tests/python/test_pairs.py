@@ -26,8 +26,9 @@ from viakit.measure.pair import Pair
 from viakit.testbed import NamespaceError, Testbed
 
 SIZES = (0, 1, 64, 4096, 100_000, 1 << 20)
-LOCAL = ("via-shm", "via-udp", "via-loop", "tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
-WIRED = ("via-eth", "via-udp", "tcp", "udp", "zmq")
+LOCAL = ("via-shm", "via-udp", "via-loop", "msg-via", "msg-tcp")
+LOCAL += ("tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
+WIRED = ("via-eth", "via-udp", "msg-via", "msg-tcp", "tcp", "udp", "zmq")
 DEADLINE_S = 30.0
 
 
@@ -468,3 +469,41 @@ def test_wrong_data_is_noticed():
     with pytest.raises(MeasureError, match="message 0 of 100 bytes: byte") as caught:
         endpoint.run()
     assert caught.value.reason == "mismatch"
+
+
+# ---------------------------------------------------------------- messages
+
+
+@pytest.mark.parametrize(
+    ("protocol", "policy"),
+    [("msg-via", "mvich-rget"), ("msg-via", "mvich-r3,credits=8"), ("msg-tcp", "mpich-p4"), ("msg-tcp", "tcgmsg")],
+)
+def test_policies_of_messages(protocol, policy):
+    with Pair(protocol, options={"policy": policy}) as pair:
+        exercise(pair, (0, 64, 100_000))
+        assert pair.info["policy"] == policy.partition(",")[0]
+        assert pair.run(200_000, count=4, warmup=1).counters["msg_sent"] == 10
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "words"),
+    [
+        ("msg-via", {"policy": "mpich-p4"}, "measure it as msg-tcp"),
+        ("msg-tcp", {"policy": "nonsense"}, "expected the name of a policy"),
+        ("msg-via", {"network": "pigeon"}, "expected eth, udp"),
+    ],
+)
+def test_policies_that_make_no_sense(protocol, options, words):
+    with pytest.raises(MeasureError, match=words) as raised:
+        Pair(protocol, options=options)
+    assert raised.value.reason == "usage"
+
+
+@pytest.mark.parametrize("network", ["eth", "udp"])
+def test_messages_say_how_they_went(testbed, network):
+    with Pair("msg-via", testbed=testbed, options={"network": network}) as pair:
+        exercise(pair, (64, 100_000))
+        assert pair.info["route"].startswith(f"{network}:")
+        assert pair.info["mtu"] == 1500
+    with Pair("msg-via") as pair:
+        assert pair.info["route"].startswith("shm:")

@@ -103,6 +103,21 @@ cdef extern from "bench/bench.h" nogil:
     int bench_bip_counters(bench_ep *ep, uint64_t *values, int n)
     int bench_bip_describe(bench_ep *ep, size_t len, char *text, size_t room)
 
+    ctypedef struct bench_msg_options:
+        const char *channel
+        const char *policy
+        const char *network_device
+        const char *address
+        int fd
+        int side
+        bint polled
+        double timeout_s
+
+    bench_ep *bench_msg_open(const bench_msg_options *options, char *error)
+    int bench_msg_counters(bench_ep *ep, uint64_t *values)
+    const char *bench_msg_counter_name(int counter)
+    int bench_msg_describe(bench_ep *ep, char *text, size_t room)
+
 
 class BenchError(RuntimeError):
     """A measurement failed in C.
@@ -139,7 +154,7 @@ cdef class BenchEndpoint:
     cdef bench_ep *_ep
     cdef bench_plan _plan
     cdef int _stop
-    cdef bint _prepared, _via, _bip
+    cdef bint _prepared, _via, _bip, _msg
     cdef object _keep      # sockets and the like, which C uses and Python owns
     cdef object _exception  # what a signal handler raised in the middle of a run
 
@@ -303,6 +318,65 @@ cdef class BenchEndpoint:
         lines = (<bytes>text).decode("utf-8", "replace").splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
+    @staticmethod
+    def msg(str channel, sock, int side, bint polled, str policy="", str network_device="", str address="",
+            double timeout_s=30.0):
+        """A rank of two that send each other messages, connected when this returns.
+
+        Parameters
+        ----------
+        channel
+            ``"via"`` or ``"tcp"``.
+        sock
+            A connected stream socket (``socket.socket``) to the other side, used only while the two open.
+        side
+            0 or 1: the rank.
+        policy
+            As ``VIAKIT_MSG``: ``"NAME"``, ``"NAME,field=value"`` or ``"field=value"``. With *polled* a wait never sleeps,
+            without it sleeps at once, unless *policy* sets ``spin_us``.
+        network_device
+            What VIA takes between hosts: ``"eth:IFNAME"``, ``"udp:ADDRESS"``.
+        address
+            Of this host, for TCP.
+        timeout_s
+            Longest time of opening.
+
+        Raises
+        ------
+        BenchError
+            If the policy makes no sense for this channel, or the other side cannot be reached.
+        """
+        cdef char error[BENCH_ERROR_LEN]
+        cdef bytes channel_text, policy_text, device_text, address_text
+        cdef bench_msg_options options
+        cdef bench_ep *ep
+        if side not in (0, 1):
+            raise ValueError(f"side {side}: expected 0 or 1")
+        if not 0 < timeout_s < 1e6:
+            raise ValueError(f"timeout_s {timeout_s} must be positive")
+        channel_text, policy_text = channel.encode(), policy.encode()
+        device_text, address_text = network_device.encode(), address.encode()
+        memset(&options, 0, sizeof(options))
+        options.channel = channel_text
+        options.policy = policy_text
+        options.network_device = <const char *>device_text if device_text else NULL
+        options.address = <const char *>address_text if address_text else NULL
+        options.fd = sock.fileno()
+        options.side = side
+        options.polled = polled
+        options.timeout_s = timeout_s
+        with nogil:
+            ep = bench_msg_open(&options, error)
+        cdef BenchEndpoint self = BenchEndpoint._wrap(ep, error, sock)
+        self._msg = True
+        return self
+
+    def msg_describe(self):
+        """Policy, channel, route and every field of the policy, as a dict of strings."""
+        cdef char text[2048]
+        cdef int n = bench_msg_describe(self._open(), text, sizeof(text))
+        return dict(line.split("=", 1) for line in (<bytes>text[:n]).decode("utf-8", "replace").splitlines())
+
     # ---------------------------------------------------------------- VIA's connection
 
     def via_address(self):
@@ -455,7 +529,7 @@ cdef class BenchEndpoint:
         self._stop = 1
 
     def counters(self):
-        """Free-running counters of the endpoint and the calling thread, as a dict; VIA adds its NIC's."""
+        """Free-running counters of the endpoint and the calling thread, as a dict; VIA adds its NIC's, messages the engine's."""
         cdef uint64_t values[256]
         cdef bench_ep *ep = self._open()
         cdef int i, n
@@ -467,6 +541,9 @@ cdef class BenchEndpoint:
         if self._bip:
             n = min(bench_bip_counters(ep, values, 256), 256)
             result.update({bench_via_counter_name(i).decode(): values[i] for i in range(n)})
+        if self._msg:
+            n = bench_msg_counters(ep, values)
+            result.update({"msg_" + bench_msg_counter_name(i).decode(): values[i] for i in range(n)})
         return result
 
     def close(self):

@@ -99,6 +99,10 @@ _TABLE = {
         Protocol("bip-eth", "eth", ("c",), frozenset({"testbed"}), "BIP over raw Ethernet frames"),
         Protocol("bip-udp", "ip", ("c",), _NOTHING, "BIP over UDP sockets"),
         Protocol("bip-shm", "shm", ("c",), _NOTHING, "BIP between two processes of one host"),
+        Protocol(
+            "msg-via", "via", ("c",), _NOTHING, "the message engine over VIA: shm on one host, eth or udp between two"
+        ),
+        Protocol("msg-tcp", "ip", ("c",), _NOTHING, "the message engine over TCP sockets"),
         Protocol("tcp", "ip", _BOTH, _NOTHING, "TCP sockets with TCP_NODELAY", min_bytes=1),
         Protocol("udp", "ip", ("c",), _NOTHING, "UDP sockets; what is lost is sent again, and counted"),
         Protocol("unix", "unix", _BOTH, _NOTHING, "Unix stream sockets", min_bytes=1),

@@ -117,6 +117,26 @@ def _judge_loss(
     goal.reached(table.point_ratio(top, bottom, bandwidth=True), f"{numbers[0]} against {numbers[1]}")
 
 
+def _judge_messages(more: Goal, share: Goal, document: Document | None, error: str) -> None:
+    """Judge msg-via against via-shm: the time that messages add at 8 B, the bandwidth that they keep at 4 MiB."""
+    mine, below = (table.find_series(document, one) if document else None for one in ("msg-via", "via-shm"))
+    for goal, nbytes, bandwidth in ((more, 8, False), (share, 4 << 20, True)):
+        top, bottom = table.point_at(mine, nbytes), table.point_at(below, nbytes)
+        if top is None or bottom is None:
+            goal.reason = _why_not(document, ("msg-via", "via-shm"), error)
+            continue
+        show = table.format_bandwidth if bandwidth else table.format_time
+        numbers = [show(one["bandwidth_Bps"] if bandwidth else one["one_way_s"]["median"]) for one in (top, bottom)]
+        goal.reached(table.point_ratio(top, bottom, bandwidth=bandwidth), f"{numbers[0]} against {numbers[1]}")
+        if goal.unit == "s" and goal.value is not None and goal.interval is not None:
+            # The difference, from the ratio of neighbouring bursts: drift falls out of it as it does of the ratio.
+            time_s = bottom["one_way_s"]["median"]
+            goal.value, goal.interval = (
+                (goal.value - 1) * time_s,
+                ((goal.interval[0] - 1) * time_s, (goal.interval[1] - 1) * time_s),
+            )
+
+
 def _judge_floor(goal: Goal, document: Document | None, error: str) -> None:
     """Judge via-shm at 8 B against the floor."""
     point = table.point_at(table.find_series(document, "via-shm") if document else None, 8)
@@ -287,15 +307,18 @@ def run(
         name: Goal(f"VIA on {name[4:]}, stream of 4 MiB, 1 % loss / none, bandwidth, MTU 1500", 0.5, at_most=False)
         for name in ("via-eth", "via-udp")
     }
+    added = Goal("messages over VIA, beyond VIA itself, 8 B on shm, one-way time, polled", 0.15e-6, unit="s")
+    kept = Goal("messages over VIA / VIA itself, 4 MiB on shm, bandwidth", 0.95, at_most=False)
     free = Goal("taps and faults compiled in but off / left out, one-way time", 1.03)
     free.reason = "there is no build without them to measure beside this one"
     importing = Goal("import viakit, beyond NumPy", 0.1, unit="s")
-    goals = [latency, stream, udp_latency, udp_stream, *lossy.values(), floor, short, long, free, importing]
+    goals = [latency, stream, udp_latency, udp_stream, *lossy.values(), floor, short, long]
+    goals += [added, kept, free, importing]
     common: dict[str, Any] = {"seed": seed, "skip_unavailable": True, "level": "c"}
     parts = (
         (0.12, Config(("via-eth", "via-udp", "tcp"), (64,), hosts="testbed", mtu=1500, **common)),
         (0.13, Config(("via-eth", "via-udp", "tcp"), (4 << 20,), hosts="testbed", mtu=1500, mode="stream", **common)),
-        (0.65, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
+        (0.59, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
         *(
             (
                 0.05,
@@ -312,6 +335,7 @@ def run(
             )
             for way in ("selective", "go_back_n")
         ),
+        (0.06, Config(("via-shm", "msg-via"), (8, 4 << 20), hosts="local", **common)),
     )
     documents: list[Document | None] = []
     errors: list[str] = []
@@ -347,6 +371,7 @@ def run(
     _judge_floor(floor, documents[2], errors[2])
     _judge_mpi(short, documents[2], lambda nbytes: nbytes < EAGER_LIMIT, errors[2])
     _judge_mpi(long, documents[2], lambda nbytes: nbytes >= EAGER_LIMIT, errors[2])
+    _judge_messages(added, kept, documents[-1], errors[-1])
     measured = [one for one in documents if one is not None]
     if pair_class is None:  # barriers have no synthetic ranks
         barriers = _barrier_goals()

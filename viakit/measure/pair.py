@@ -99,7 +99,8 @@ class Pair:
         For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu",
         "fault" (as text, see :class:`viakit.via.Faults`), "retransmission" ("selective", "go_back_n"),
         "spin_us" (how long a blocking wait polls before it sleeps; default 0, so that sleeping is measured), and
-        without a testbed "interface", one name or two with a comma between, for A and B.
+        without a testbed "interface", one name or two with a comma between, for A and B. For messages: "policy"
+        (``"NAME"``, ``"NAME,field=value"``, ``"field=value"``), and for msg-via on a testbed "network" ("eth", "udp").
     timeout_s : float
         Longest time of a run, unless the run says otherwise.
 
@@ -140,7 +141,7 @@ class Pair:
             raise ValueError(f"timeout_s is {timeout_s}; right would be some seconds, more than 0")
         if sockbuf is not None and not 0 < sockbuf < 1 << 31:
             raise ValueError(f"sockbuf is {sockbuf}; right would be bytes, more than 0")
-        wired = self.protocol.link in ("eth", "ip")
+        wired = self.protocol.link in ("eth", "ip", "via")
         self._testbed = testbed if wired else None
         self._options = dict(options or {})
         interface = self._options.pop("interface", None)

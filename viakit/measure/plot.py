@@ -48,6 +48,8 @@ COLOURS = {
     "bip-eth": "#882255",
     "bip-udp": "#AA4499",
     "bip-shm": "#661100",
+    "msg-via": "#332288",
+    "msg-tcp": "#117733",
 }
 SPARE = ("#000000", "#8C6D31", "#1B7837", "#762A83", "#4D4D4D")
 DASHES = {("poll", "c"): "-", ("block", "c"): "--", ("poll", "python"): ":", ("block", "python"): "-."}

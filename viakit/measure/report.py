@@ -27,6 +27,8 @@ NAMES = {
     "bip-eth": "BIP on raw Ethernet frames",
     "bip-udp": "BIP on UDP sockets",
     "bip-shm": "BIP on shared memory",
+    "msg-via": "messages over VIA",
+    "msg-tcp": "messages over TCP",
     "tcp": "TCP",
     "udp": "UDP",
     "unix": "a Unix-domain socket",

@@ -566,6 +566,94 @@ class PyViaSide(ViaSide):
         self.nic.close()
 
 
+class MsgSide(Side):
+    """Messages between two ranks, on VIA or TCP, in C. The engine connects by itself, led by a socket of ours."""
+
+    sock: socket.socket | None = None
+    listener: socket.socket | None = None
+
+    def open(self) -> dict[str, Any]:
+        """B listens."""
+        super().open()
+        network = str(self.options.get("network") or "eth")
+        if network not in ("eth", "udp"):
+            raise MeasureError(f"network {network!r}: expected eth, udp", "usage")
+        self.network = f"eth:{self.request['interface']}" if network == "eth" else f"udp:{self.request['address']}"
+        if self.side == 0:
+            return {}
+        self.listener = socket.create_server((self.request["address"], 0), backlog=1)
+        return {"address": self.listener.getsockname()}
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """A connects, B accepts; then both open their rank."""
+        if self.side == 0:
+            self.sock = socket.create_connection(tuple(peer["address"]), max(0.1, deadline - time.monotonic()))
+            self.sock.sendall(self.token)
+        else:
+            assert self.listener is not None
+            self.sock = self._accept(self.listener, deadline)
+            self.listener.close()
+        self.sock.settimeout(None)
+        try:
+            self.endpoint = self.core_module.BenchEndpoint.msg(
+                self.protocol.removeprefix("msg-"),
+                self.sock,
+                self.side,
+                self.polled,
+                policy=str(self.options.get("policy") or ""),
+                network_device=self.network,
+                address=self.request["address"],
+                timeout_s=max(0.1, deadline - time.monotonic()),
+            )
+        except RuntimeError as error:
+            text = str(error)
+            raise MeasureError(
+                f"{self.protocol}: {text}", "usage" if text.startswith("policy") else getattr(error, "reason", "error")
+            ) from None
+        finally:
+            self.sock.close()
+
+    def _accept(self, listener: socket.socket, deadline: float) -> socket.socket:
+        """Take the connection that begins with our token; others on this host may try the port."""
+        while True:
+            listener.settimeout(max(0.1, deadline - time.monotonic()))
+            sock, _ = listener.accept()
+            said = b""
+            try:
+                while len(said) < len(self.token):
+                    sock.settimeout(max(0.1, deadline - time.monotonic()))
+                    more = sock.recv(len(self.token) - len(said))
+                    if not more:
+                        break
+                    said += more
+            except OSError:
+                said = b""
+            if said == self.token:
+                return sock
+            sock.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Return policy and route."""
+        said = self.endpoint.msg_describe()
+        facts: dict[str, Any] = {
+            "library": "viakit",
+            "policy": said["policy"],
+            "route": said["peer_route"],
+            "eager_limit": int(said["eager_limit_local" if said["peer_route"].startswith("shm:") else "eager_limit"]),
+            "transport": f"messages, policy {said['policy']}, over {said['route'].split(':')[0].split()[0]}",
+        }
+        if not said["peer_route"].startswith("shm:"):
+            facts |= interface_facts(self.request["interface"])
+        return facts
+
+    def close(self) -> None:
+        """Close endpoint and sockets."""
+        super().close()
+        for sock in (self.sock, self.listener):
+            if sock is not None:
+                sock.close()
+
+
 def make_side(request: dict[str, Any]) -> Side:
     """Return the side that *request* asks for, not yet open."""
     name = request["protocol"]
@@ -575,6 +663,8 @@ def make_side(request: dict[str, Any]) -> Side:
         return BipSide(request)
     if name.startswith("mpi"):
         return MpiSide(request)
+    if name in ("msg-via", "msg-tcp"):
+        return MsgSide(request)
     kinds: dict[str, type[Side]] = {"tcp": SocketSide, "unix": SocketSide, "udp": UdpSide, "zmq": ZmqSide}
     kinds |= {"floor": FloorSide, "null": NullSide}
     if name not in kinds:

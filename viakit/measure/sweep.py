@@ -44,6 +44,7 @@ WAITS = ("poll", "block")
 LEVELS = ("c", "python")
 FORMS = ("plain", "udp", "auto")
 RETRANSMISSIONS = ("selective", "go_back_n")
+NETWORKS = ("eth", "udp")
 RELIABILITIES = ("unreliable", "delivery", "reception")
 
 MIN_ROUNDS = 11  # bursts of a point before its interval may end it
@@ -106,6 +107,11 @@ class Config:
         :class:`viakit.via.Faults` reads it.
     retransmission : {"selective", "go_back_n"}, optional
         What receivers of via-* do with frames that come before a lost one.
+    policy : str, optional
+        Of the message engine, for msg-*: a name of its table (``"mpich-p4"``), a name and fields
+        (``"via,eager_limit=64K"``), or fields alone, on top of the channel's own policy.
+    network : {"eth", "udp"}, optional
+        What msg-via takes between the hosts of a testbed; eth if not given.
     seed : int, optional
         Of the order; drawn if not given.
     skip_unavailable : bool
@@ -128,6 +134,8 @@ class Config:
     reliability: str | None = None
     fault: str | None = None
     retransmission: str | None = None
+    policy: str | None = None
+    network: str | None = None
     seed: int | None = None
     skip_unavailable: bool = False
     timeout_s: float = 30.0
@@ -224,6 +232,11 @@ def _check(config: Config) -> None:
         _one_of("--reliability", config.reliability, RELIABILITIES)
     if config.retransmission is not None:
         _one_of("--retransmission", config.retransmission, RETRANSMISSIONS)
+    if config.network is not None:
+        _one_of("--network", config.network, NETWORKS)
+    for option, given in (("--policy", config.policy), ("--network", config.network)):
+        if given is not None and not any(name.startswith("msg-") for name in config.protocols):
+            raise UsageError(f"{option} is for the message engine: name msg-via or msg-tcp")
     if config.fault is not None:
         _check_faults(config)
     if not config.seconds > 0 or config.seconds > 1e6:
@@ -397,17 +410,17 @@ class _Run:
                     {"protocol": one.name, "reason": reason} for one in self.series if one.hosts == "testbed"
                 ]
                 self.series = [one for one in self.series if one.hosts != "testbed"]
-        options = {
-            key: value
-            for key, value in (
-                ("form", config.form),
-                ("reliability", config.reliability),
-                ("fault", config.fault),
-                ("retransmission", config.retransmission),
-                ("interface", config.interface),
-            )
-            if value is not None
+        chosen: dict[str, dict[str, Any]] = {
+            "via": {
+                "form": config.form,
+                "reliability": config.reliability,
+                "fault": config.fault,
+                "retransmission": config.retransmission,
+                "interface": config.interface,
+            },
+            "msg": {"policy": config.policy, "network": config.network},
         }
+        chosen["bip"] = chosen["via"]
         for one in list(self.series):
             self._say(Progress(0.0, config.seconds, f"starting {one.name}"))
             try:
@@ -417,7 +430,7 @@ class _Run:
                     wait="poll" if one.is_floor else config.wait,
                     level=one.level,
                     sockbuf=config.sockbuf,
-                    options=options if one.name.startswith(("via-", "bip-")) else {},
+                    options={k: v for k, v in chosen.get(one.name.partition("-")[0], {}).items() if v is not None},
                     timeout_s=config.timeout_s,
                 )
                 self.pairs[one] = stack.enter_context(pair)
