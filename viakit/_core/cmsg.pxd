@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""msg.h and policy.h as Cython sees them, as far as the communicator needs them; what the calls mean is written there."""
+"""msg.h and policy.h as Cython sees them, as far as the communicator needs them."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 

@@ -1,8 +1,8 @@
 # The message engine (csrc/msg) as viakit.comm needs it: worlds, one rank's end of a communicator, requests, messages.
 #
-# Here is only what has to be fast or has to hold memory; MPI's names for the rest are in viakit/_comm. A communicator has
-# four contexts of the engine, so that what travels for it never matches what the program sends: PLAIN for the program's own
-# messages, COLLECTIVE, BODY for the long parts of pickled objects, and one in reserve.
+# Here is only what has to be fast or has to hold memory; MPI's names for the rest are in viakit/_comm. A communicator
+# has four contexts of the engine, so that what travels for it never matches what the program sends: the program's own
+# messages, collectives, the long parts of pickled objects, and what makes new communicators.
 #
 # A request holds its buffer (Py_buffer) until the engine has done with it. A request that is dropped while it is active
 # hands both to its world, which keeps them until the operation has ended.
@@ -76,7 +76,7 @@ cdef class MsgWorld:
         base, _, changes = policy.partition(",")
         found = msg_policy_find(base.encode())
         if found == NULL:
-            raise _message_error(MSG_ERR_ARG, f"there is no policy {base!r}; 'via' and 'tcp' are two of those there are")
+            raise _message_error(MSG_ERR_ARG, f"there is no policy {base!r}; 'via' and 'tcp' are two that there are")
         chosen = found[0]
         if changes and msg_policy_parse(&chosen, changes.encode(), error) != 0:
             raise _message_error(MSG_ERR_ARG, _text(error))
@@ -141,7 +141,7 @@ cdef class MsgWorld:
         return self._w == NULL
 
     def close(self, timeout_s=None):
-        """Send what is queued, wait for the others to close too (None: as long as it takes), and let go of everything."""
+        """Send what is queued, wait for the others to close, too (None: as long as it takes), and let go of all."""
         cdef msg_world *w = self._w
         cdef int64_t timeout_ms = MSG_FOREVER if timeout_s is None else <int64_t>(<double>timeout_s * 1000)
         self._w = NULL
