@@ -14,6 +14,7 @@ import numpy as np
 COSTS = {  # fixed cost in s, bandwidth in B/s
     "via-eth": (1.1e-6, 7e9),
     "via-udp": (2.2e-6, 6e9),
+    "bip-eth": (2.2e-6, 6e9),
     "tcp": (3.4e-6, 2e9),
     "udp": (2.9e-6, 1.8e9),
     "zmq": (9.0e-6, 1.5e9),

@@ -254,6 +254,24 @@ def _judge_barriers(
     return documents
 
 
+def _judge_bip(goal: Goal, document: Document | None, nbytes: int, error: str) -> None:
+    """Judge bip-eth's bandwidth against what a wire of 1 Gbit/s carries of payload: its frames' share of data."""
+    series = table.find_series(document, "bip-eth") if document else None
+    point = table.point_at(series, nbytes)
+    payload = series["info"].get("max_payload") if series else None
+    if series is None or point is None or not payload:
+        goal.reason = _why_not(document, ("bip-eth",), error)
+        return
+    limit = 1e9 / 8 * payload / (1500 + 14)  # bytes per second; 14: the Ethernet header, which the limit counts
+    low, high = point["one_way_s"].get("ci95") or (0.0, 0.0)
+    if not low > 0:
+        goal.reason = "too few bursts: give it more --seconds, or a calmer machine"
+        return
+    goal.value = nbytes / point["one_way_s"]["median"] / limit
+    goal.interval = (nbytes / high / limit, nbytes / low / limit)
+    goal.detail = f"{table.format_bandwidth(goal.value * limit)} of {table.format_bandwidth(limit)}"
+
+
 def _judge_import(goal: Goal, times: int = 11) -> None:
     """Judge the time of ``import viakit`` beyond NumPy, in fresh interpreters."""
     rows = []
@@ -307,18 +325,22 @@ def run(
         name: Goal(f"VIA on {name[4:]}, stream of 4 MiB, 1 % loss / none, bandwidth, MTU 1500", 0.5, at_most=False)
         for name in ("via-eth", "via-udp")
     }
+    bip = {
+        4 << 20: Goal("BIP on eth, 4 MiB, bandwidth / payload limit of 1 Gbit/s", 0.955, at_most=False),
+        4096: Goal("BIP on eth, 4 KiB, bandwidth / payload limit of 1 Gbit/s", 0.955 / 2, at_most=False),
+    }
     added = Goal("messages over VIA, beyond VIA itself, 8 B on shm, one-way time, polled", 0.15e-6, unit="s")
     kept = Goal("messages over VIA / VIA itself, 4 MiB on shm, bandwidth", 0.95, at_most=False)
     free = Goal("taps and faults compiled in but off / left out, one-way time", 1.03)
     free.reason = "there is no build without them to measure beside this one"
     importing = Goal("import viakit, beyond NumPy", 0.1, unit="s")
-    goals = [latency, stream, udp_latency, udp_stream, *lossy.values(), floor, short, long]
+    goals = [latency, stream, udp_latency, udp_stream, *lossy.values(), *bip.values(), floor, short, long]
     goals += [added, kept, free, importing]
     common: dict[str, Any] = {"seed": seed, "skip_unavailable": True, "level": "c"}
     parts = (
         (0.12, Config(("via-eth", "via-udp", "tcp"), (64,), hosts="testbed", mtu=1500, **common)),
         (0.13, Config(("via-eth", "via-udp", "tcp"), (4 << 20,), hosts="testbed", mtu=1500, mode="stream", **common)),
-        (0.59, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
+        (0.54, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
         *(
             (
                 0.05,
@@ -335,6 +357,7 @@ def run(
             )
             for way in ("selective", "go_back_n")
         ),
+        (0.05, Config(("bip-eth",), tuple(bip), hosts="testbed", mtu=1500, rate="1gbit", **common)),
         (0.06, Config(("via-shm", "msg-via"), (8, 4 << 20), hosts="local", **common)),
     )
     documents: list[Document | None] = []
@@ -368,6 +391,8 @@ def run(
     _judge_pair(udp_stream, documents[1], 4 << 20, bandwidth=True, error=errors[1], name="via-udp")
     for name, goal in lossy.items():
         _judge_loss(goal, documents[3], documents[1], documents[4], name, errors[3] or errors[1])
+    for nbytes, goal in bip.items():
+        _judge_bip(goal, documents[5], nbytes, errors[5])
     _judge_floor(floor, documents[2], errors[2])
     _judge_mpi(short, documents[2], lambda nbytes: nbytes < EAGER_LIMIT, errors[2])
     _judge_mpi(long, documents[2], lambda nbytes: nbytes >= EAGER_LIMIT, errors[2])
