@@ -332,8 +332,8 @@ cdef class BenchEndpoint:
         side
             0 or 1: the rank.
         policy
-            As ``VIAKIT_MSG``: ``"NAME"``, ``"NAME,field=value"`` or ``"field=value"``. With *polled* a wait never sleeps,
-            without it sleeps at once, unless *policy* sets ``spin_us``.
+            As ``VIAKIT_MSG``: ``"NAME"``, ``"NAME,field=value"`` or ``"field=value"``. With *polled* a wait never
+            sleeps, without it sleeps at once, unless *policy* sets ``spin_us``.
         network_device
             What VIA takes between hosts: ``"eth:IFNAME"``, ``"udp:ADDRESS"``.
         address
@@ -529,7 +529,7 @@ cdef class BenchEndpoint:
         self._stop = 1
 
     def counters(self):
-        """Free-running counters of the endpoint and the calling thread, as a dict; VIA adds its NIC's, messages the engine's."""
+        """Free-running counters of the endpoint and its thread, a dict; VIA adds its NIC's, messages the engine's."""
         cdef uint64_t values[256]
         cdef bench_ep *ep = self._open()
         cdef int i, n

@@ -419,5 +419,5 @@ def bip_calibration_path(str link):
     cdef char path[4096]
     cdef bytes name = link.encode()
     if bip_table_path(name, path, sizeof(path)) != 0:
-        raise FileNotFoundError(2, "there is no home directory to keep calibrations in: set XDG_CACHE_HOME or HOME", link)
+        raise FileNotFoundError(2, "there is no home directory for calibrations: set XDG_CACHE_HOME or HOME", link)
     return path.decode("utf-8", "surrogateescape")
