@@ -92,7 +92,7 @@ static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 
 int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_status *status)
 {
-    msg_request *r;
+    msg_request *r = NULL;
     msg_lock(w);
     int code = msg_start_recv(w, context, buf, len, src, tag, &r);
     if (vk_likely(code == MSG_SUCCESS))
@@ -241,7 +241,7 @@ int msg_imrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_r
 
 int msg_mrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_status *status)
 {
-    msg_request *r;
+    msg_request *r = NULL;
     msg_lock(w);
     int code = start_mrecv(w, message, buf, len, &r);
     if (code == MSG_SUCCESS)

@@ -44,8 +44,8 @@ static void there_and_back(void)
         "loss=0.05",
         "loss=0.123456789012345,dup=1,reorder=1e-07/64,corrupt=0.01/32",
         "delay=1.5us,jitter=2ms,stall=999us/1s,partition=ever@3s",
-        "partition=5f,kinds=send+write+ack,drop=send,drop=send:3,double=0-9,hold=nak:1-2,spoil=7,seed="
-        "18446744073709551615",
+        ("partition=5f,kinds=send+write+ack,drop=send,drop=send:3,double=0-9,hold=nak:1-2,spoil=7,"
+         "seed=18446744073709551615"),
     };
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         viakit_faults f = parsed(texts[i]), g;
