@@ -270,15 +270,17 @@ static void test_who_answers(void)
 static void test_fork(void)
 {
     VIP_NIC_HANDLE nic;
-    int to_child[2];
+    int to_child[2], to_parent[2];
     char go = 0;
     snprintf(check_context, sizeof check_context, "fork");
     CHECK_OK(VipOpenNic("loop", &nic));
     CHECK_EQ(pipe(to_child), 0);
+    CHECK_EQ(pipe(to_parent), 0);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         close(to_child[1]);
+        CHECK_EQ(write(to_parent[1], &go, 1), 1); /* what it had inherited is closed by now */
         CHECK(ask(getpid()) == NULL);
         CHECK_OK(VipOpenNic("loop", &nic));
         char *text = ask(getpid());
@@ -292,10 +294,13 @@ static void test_fork(void)
     char *text = ask(getpid());
     CHECK(text != NULL);
     free(text);
+    CHECK_EQ(read(to_parent[0], &go, 1), 1);
     CHECK_OK(VipCloseNic(nic));
     CHECK(ask(getpid()) == NULL); /* although the child had inherited the socket */
     close(to_child[0]);
     close(to_child[1]);
+    close(to_parent[0]);
+    close(to_parent[1]);
     int status;
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
