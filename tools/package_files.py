@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-SUFFIXES = {".py", ".pyi", ".typed", ".json", ".html", ".css", ".js", ".lua", ".mplstyle"}
+SUFFIXES = {".py", ".pyi", ".typed", ".json", ".html", ".css", ".js", ".lua", ".mplstyle", ".c"}
 
 
 def main(folder: str) -> None:

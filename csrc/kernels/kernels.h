@@ -1,0 +1,61 @@
+/*
+ * The numeric kernels of the applications: what each computes, on which arrays. No communication, no allocation unless it
+ * says so, no state but the choice of vector instructions. All may be called from any thread; two calls must not write to
+ * the same array.
+ *
+ * A kernel has up to three forms. The one called here; behind it, where vectors help, one per level of vector instructions
+ * (lanes.h), of which the best that the machine has runs; and in apps/ a version in NumPy, to read and to check against.
+ */
+#ifndef VIAKIT_KERNELS_KERNELS_H
+#define VIAKIT_KERNELS_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Levels of vector instructions
+ */
+
+/* In rising order; a machine that has one has those before it. On other architectures than x86-64 there is the first only. */
+enum kernels_level {
+    KERNELS_PORTABLE, /* what every machine of the architecture has: SSE2, NEON */
+    KERNELS_AVX2,     /* with FMA */
+    KERNELS_AVX512,   /* F, DQ, VL, BW */
+    KERNELS_N_LEVELS,
+};
+
+/* The name that users know a level by; NULL if there is no such level. */
+const char *kernels_level_name(int level);
+
+/* The best level that this machine can run. */
+int kernels_level_best(void);
+
+/* The level in use: the best, unless another was set. */
+int kernels_level(void);
+
+/* Use `level` from now on in the whole process: to test and to compare. -1, and nothing changed, where it cannot run. */
+int kernels_level_set(int level);
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * The random numbers of the NAS Parallel Benchmarks
+ *
+ * x[k+1] = a x[k] mod 2^46, and x[k] 2^-46 is the k-th number, in (0, 1). A state x is below 2^46. Since 2^46 divides 2^64, the
+ * product of unsigned 64-bit numbers is right modulo 2^46, however much of it is lost above.
+ */
+
+#define KERNELS_RANDOM_MASK ((UINT64_C(1) << 46) - 1)
+#define KERNELS_RANDOM_A UINT64_C(1220703125) /* 5^13, the multiplier of all these benchmarks */
+
+/* a^n mod 2^46, in as many steps as n has bits. */
+uint64_t kernels_random_power(uint64_t a, uint64_t n);
+
+/* The state n numbers after x: how a rank finds the start of its part. */
+static inline uint64_t kernels_random_skip(uint64_t x, uint64_t n)
+{
+    return x * kernels_random_power(KERNELS_RANDOM_A, n) & KERNELS_RANDOM_MASK;
+}
+
+/* The n numbers after state x go into out; returns the state after them. */
+uint64_t kernels_random_fill(uint64_t x, double *out, size_t n);
+
+#endif

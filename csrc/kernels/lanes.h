@@ -1,0 +1,131 @@
+/*
+ * Vectors, for files that are compiled once per level of vector instructions (meson.build, `lane_sources`).
+ *
+ * The compiler's own vector types (GCC and Clang alike) and no intrinsics: `a * b + c` of two vectors is what it looks like, one
+ * source serves SSE2, NEON, AVX2 and AVX-512, and where a level has no instruction for something, the compiler makes do.
+ * A comparison gives a vector of integers, all bits set where it is true; choose it with select_f64() and its like, since C
+ * (unlike C++) has no `?:` on vectors.
+ *
+ * How a kernel foo comes to run. In kernels.h: its public function. In foo_lanes.c, at every level:
+ *
+ *     static void sum(...) { ... vectors ... }
+ *     const struct foo_lanes LANES(foo_lanes) = {.sum = sum};
+ *
+ * where `struct foo_lanes` of pointers to functions stands in a header foo_lanes.h, followed by
+ *
+ *     KERNELS_DECLARE(struct foo_lanes, foo_lanes)
+ *
+ * and in foo.c, compiled once, the public function calls KERNELS_PICK(foo_lanes)->sum(...). All functions of a
+ * *_lanes.c are static but for that table: two levels never meet by name.
+ */
+#ifndef VIAKIT_KERNELS_LANES_H
+#define VIAKIT_KERNELS_LANES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels.h"
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Names per level
+ */
+
+#define LANES_PASTE_(name, level) name##_##level
+#define LANES_PASTE(name, level) LANES_PASTE_(name, level)
+#ifdef KERNELS_LEVEL
+#define LANES(name) LANES_PASTE(name, KERNELS_LEVEL)
+#endif
+
+#ifdef KERNELS_X86
+#define KERNELS_DECLARE(type, name) extern const type name##_portable, name##_avx2, name##_avx512;
+#define KERNELS_PICK(name)                              \
+    (kernels_level() == KERNELS_AVX512 ? &name##_avx512 \
+     : kernels_level() == KERNELS_AVX2 ? &name##_avx2   \
+                                       : &name##_portable)
+#else
+#define KERNELS_DECLARE(type, name) extern const type name##_portable;
+#define KERNELS_PICK(name) (&name##_portable)
+#endif
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Types. LANES_F64 doubles to a vector, LANES_F32 floats.
+ */
+
+#if defined(__AVX512F__)
+#define LANES_BYTES 64
+#elif defined(__AVX2__)
+#define LANES_BYTES 32
+#else
+#define LANES_BYTES 16
+#endif
+#define LANES_F64 (LANES_BYTES / 8)
+#define LANES_F32 (LANES_BYTES / 4)
+
+typedef double vf64 __attribute__((vector_size(LANES_BYTES)));
+typedef int64_t vi64 __attribute__((vector_size(LANES_BYTES)));
+typedef uint64_t vu64 __attribute__((vector_size(LANES_BYTES)));
+typedef float vf32 __attribute__((vector_size(LANES_BYTES)));
+typedef int32_t vi32 __attribute__((vector_size(LANES_BYTES)));
+typedef uint32_t vu32 __attribute__((vector_size(LANES_BYTES)));
+
+#define LANES_INLINE static inline __attribute__((always_inline, unused))
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Loads and stores, at any address; a number in all lanes; one of two by a mask.
+ */
+
+#define LANES_DEFINE(suffix, vector, scalar, mask)                     \
+    LANES_INLINE vector load_##suffix(const scalar *p)                 \
+    {                                                                  \
+        vector v;                                                      \
+        memcpy(&v, p, sizeof v);                                       \
+        return v;                                                      \
+    }                                                                  \
+    LANES_INLINE void store_##suffix(scalar *p, vector v)              \
+    {                                                                  \
+        memcpy(p, &v, sizeof v);                                       \
+    }                                                                  \
+    LANES_INLINE vector all_##suffix(scalar x)                         \
+    {                                                                  \
+        return x - (vector){0};                                        \
+    }                                                                  \
+    LANES_INLINE vector select_##suffix(mask m, vector yes, vector no) \
+    {                                                                  \
+        return (vector)(((mask)yes & m) | ((mask)no & ~m));            \
+    }
+
+LANES_DEFINE(f64, vf64, double, vi64)
+LANES_DEFINE(i64, vi64, int64_t, vi64)
+LANES_DEFINE(u64, vu64, uint64_t, vi64)
+LANES_DEFINE(f32, vf32, float, vi32)
+LANES_DEFINE(i32, vi32, int32_t, vi32)
+LANES_DEFINE(u32, vu32, uint32_t, vi32)
+#undef LANES_DEFINE
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * What many kernels want
+ */
+
+/* Whole numbers in [0, 2^52) as doubles, exactly: they are put below the leading bit of 2^52, which is then taken off. */
+LANES_INLINE vf64 f64_of_u52(vu64 x)
+{
+    return (vf64)(x | UINT64_C(0x4330000000000000)) - 0x1p52;
+}
+
+/* The next state of LANES_F64 streams at once, each times `power`, which is below 2^46 (kernels.h, random numbers). */
+LANES_INLINE vu64 random_next(vu64 x, vu64 power)
+{
+    return x * power & KERNELS_RANDOM_MASK;
+}
+
+/* The sum of all lanes, always in the same order. */
+LANES_INLINE double sum_f64(vf64 v)
+{
+    double sum = v[0];
+    for (int i = 1; i < LANES_F64; i++) {
+        sum += v[i];
+    }
+    return sum;
+}
+
+#endif

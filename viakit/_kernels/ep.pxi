@@ -1,0 +1,1 @@
+# EP: pairs of Gaussian deviates.

@@ -1,0 +1,1 @@
+# FT: the fast Fourier transform of three dimensions.

@@ -1,0 +1,1 @@
+# IS: ranking of integers.

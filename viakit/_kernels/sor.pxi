@@ -1,0 +1,1 @@
+# SOR: red-black successive over-relaxation.
