@@ -1,1 +1,155 @@
-"""The kernels as plain C loops: what one would write first, to read, and to measure the library's kernels beside."""
+"""The kernels as plain C loops: what one would write first, to read, and to measure the library's kernels beside.
+
+Each application has a source NAME.c here, and in its module a function ``beside(quick)`` that yields :class:`Case`
+objects: the same work by the library and by the plain loop. :func:`compare` compiles the source on the machine it runs
+on, with ``cc -O3`` and with ``cc -O3 -march=native``, and takes turns between the three, so that drift falls out of
+the ratios.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+__all__ = ["COMPILERS", "FLAGS", "MODULES", "Case", "Comparison", "NoCompiler", "build", "compare", "compiler"]
+
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS: dict[str, tuple[str, ...]] = {"-O3": ("-O3",), "-O3 -march=native": ("-O3", "-march=native")}
+MODULES = {
+    "sor": "sor",
+    "ep": "ep",
+    "is": "is_",
+    "ft": "fft",
+    "water": "water",
+}  # source here: module of the application
+COMPILE_S = 120
+
+
+class NoCompiler(RuntimeError):
+    """There is no C compiler on this machine, or it does not compile; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work, done by the library and by the plain loop.
+
+    Attributes
+    ----------
+    what : str
+        The work, in words: "SOR, zero, 4096 x 4096, 50 iterations".
+    ours : callable
+        ``ours()``: the library's kernel; returns what came out.
+    plain : callable
+        ``plain(library)``: the same by the compiled plain source, a ``ctypes.CDLL``.
+    same : callable
+        ``same(a, b)``: whether two such results agree.
+    prepare : callable, optional
+        Called before each of the two; its time does not count.
+    """
+
+    what: str
+    ours: Callable[[], Any]
+    plain: Callable[[ctypes.CDLL], Any]
+    same: Callable[[Any, Any], bool]
+    prepare: Callable[[], None] | None = None
+
+
+@dataclass
+class Comparison:
+    """What was measured: seconds of each turn, of the library (``ours``) and of the plain loop by compiler flags."""
+
+    what: str
+    ours: list[float] = field(default_factory=list)
+    plain: dict[str, list[float]] = field(default_factory=dict)
+
+    def ratio(self, flags: str = "-O3") -> float:
+        """Median time of the library over median time of the plain loop."""
+        return statistics.median(self.ours) / statistics.median(self.plain[flags])
+
+
+def compiler() -> list[str]:
+    """Return the command of the C compiler: CC, else the first of :data:`COMPILERS`; NoCompiler if there is none."""
+    if os.environ.get("CC"):
+        return os.environ["CC"].split()
+    for name in COMPILERS:
+        if shutil.which(name):
+            return [name]
+    raise NoCompiler("no C compiler to make the plain loops with (CC, cc, gcc, clang): sudo apt-get install gcc")
+
+
+def build(name: str, folder: str | os.PathLike[str], flags: Iterable[str] = ("-O3",)) -> ctypes.CDLL:
+    """Compile NAME.c of this folder into a shared library in *folder*, and load it; NoCompiler if that fails."""
+    flags = tuple(flags)
+    target = Path(folder) / f"{name}{''.join(flags)}.so"
+    source = resources.files(__name__) / f"{name}.c"
+    with resources.as_file(source) as path:
+        command = [*compiler(), *flags, "-shared", "-fPIC", "-o", str(target), str(path), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NoCompiler(f"{' '.join(command)}: {error}") from error
+    if done.returncode:
+        raise NoCompiler(f"{' '.join(command)}: {done.stderr.strip().splitlines()[-1:] or done.returncode}")
+    return ctypes.CDLL(str(target))
+
+
+def _timed(case: Case, work: Callable[[], Any]) -> tuple[float, Any]:
+    if case.prepare is not None:
+        case.prepare()
+    began = time.perf_counter()
+    outcome = work()
+    return time.perf_counter() - began, outcome
+
+
+def compare(name: str, *, rounds: int = 5, quick: bool = False) -> Iterator[Comparison]:
+    """Measure the kernels of one application beside its plain loops, in turns.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`MODULES`.
+    rounds : int
+        Turns of each. One more, which warms caches and compares what comes out, does not count.
+    quick : bool
+        Small sizes: to see that it works.
+
+    Yields
+    ------
+    Comparison
+        One for each case, when it is done.
+
+    Raises
+    ------
+    NoCompiler
+        Where plain loops cannot be compiled.
+    ArithmeticError
+        If the two do not agree.
+    """
+    module = importlib.import_module(f"viakit.apps.{MODULES[name]}")
+    with tempfile.TemporaryDirectory(prefix="viakit-plain-") as folder:
+        libraries = {label: build(name, folder, flags) for label, flags in FLAGS.items()}
+        for case in module.beside(quick):
+            comparison = Comparison(case.what, plain={label: [] for label in libraries})
+            for turn in range(rounds + 1):
+                took, mine = _timed(case, case.ours)
+                if turn:
+                    comparison.ours.append(took)
+                for label, library in libraries.items():
+                    took, theirs = _timed(case, partial(case.plain, library))
+                    if turn:
+                        comparison.plain[label].append(took)
+                    elif not case.same(mine, theirs):
+                        raise ArithmeticError(f"{case.what}: the plain loop ({label}) finds something else")
+            yield comparison
