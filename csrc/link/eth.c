@@ -33,6 +33,7 @@
 #include "../base/copy.h"
 #include "../base/crc32c.h"
 #include "eth.h"
+#include "seal.h"
 #include "station.h"
 
 #define MAX_IOV 1000
@@ -40,20 +41,6 @@
 #define MAX_SEGMENTS 64 /* of a super-frame that goes straight to its place */
 
 /* ---------------------------------------------------------------- sending */
-
-static void checksum(struct link_frame *f)
-{
-    if (f->header.flags & WIRE_FLAG_CRC)
-        return; /* has one already: of a frame that a test's filter spoilt on purpose afterwards */
-    f->header.flags |= WIRE_FLAG_CRC;
-    f->header.crc = 0;
-    uint32_t crc = vk_crc32c(0, &f->header, sizeof f->header);
-    if (f->header_len > sizeof f->header)
-        crc = vk_crc32c(crc, &f->block, f->header_len - sizeof f->header);
-    for (uint32_t i = 0; i < f->n_iov; i++)
-        crc = vk_crc32c(crc, f->iov[i].iov_base, f->iov[i].iov_len);
-    f->header.crc = crc;
-}
 
 static uint32_t sum16(const void *data, size_t len, uint32_t sum)
 {
@@ -168,7 +155,7 @@ static int send_single(struct link *link, const struct link_peer *peer, struct l
     int dressed = link->form == VIAKIT_FORM_UDP;
     struct eth_head *h = (struct eth_head *)link->small;
     size_t head_len;
-    checksum(f);
+    link_seal(f);
     if (vk_likely(f->payload_len <= SMALL)) { /* head, header and payload in one buffer */
         uint8_t *head = make_head(link, peer, h, dressed, len, &head_len), *p = head + head_len;
         memcpy(p, &f->header, sizeof f->header);
@@ -227,7 +214,7 @@ static int send_super(struct link *link, const struct link_peer *peer, struct li
     size_t k = 1;
     for (int i = 0; i < n; i++) {
         struct link_frame *f = &frames[i];
-        checksum(f);
+        link_seal(f);
         iov[k++] = (struct iovec){&f->header, sizeof f->header};
         if (f->header_len > sizeof f->header)
             iov[k++] = (struct iovec){&f->block, f->header_len - sizeof f->header};

@@ -14,6 +14,7 @@
 #include "../base/atomic.h"
 #include "../base/copy.h"
 #include "../base/crc32c.h"
+#include "seal.h"
 #include "udp.h"
 
 #ifndef UDP_SEGMENT
@@ -24,20 +25,6 @@
 #define MAX_BATCH 64         /* frames of one call; the provider builds fewer */
 #define SINGLES_FIRST 64     /* sends without super-frames after the path refused one; doubles ... */
 #define SINGLES_LONGEST 8192 /* ... up to this */
-
-static void checksum(struct link_frame *f)
-{
-    if (f->header.flags & WIRE_FLAG_CRC)
-        return; /* has one already: of a frame that was spoilt on purpose afterwards */
-    f->header.flags |= WIRE_FLAG_CRC;
-    f->header.crc = 0;
-    uint32_t crc = vk_crc32c(0, &f->header, sizeof f->header);
-    if (f->header_len > sizeof f->header)
-        crc = vk_crc32c(crc, &f->block, f->header_len - sizeof f->header);
-    for (uint32_t i = 0; i < f->n_iov; i++)
-        crc = vk_crc32c(crc, f->iov[i].iov_base, f->iov[i].iov_len);
-    f->header.crc = crc;
-}
 
 /* What to do about a send that failed: 1 the datagram is as good as lost, 0 not now, -1 the kernel refuses the form, 2 try again: the error
  * was about an earlier datagram. */
@@ -145,7 +132,7 @@ int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t hea
 
 static int send_single(struct link *link, struct link_peer *peer, struct link_frame *f)
 {
-    checksum(f);
+    link_seal(f);
     if (vk_likely(f->payload_len <= UDP_SMALL)) { /* header and payload in one buffer */
         uint8_t *p = link->small;
         memcpy(p, &f->header, sizeof f->header);
@@ -190,7 +177,7 @@ static int run_length(const struct link *link, const struct link_frame *frames, 
 static size_t lay_out(struct link_frame *f, struct iovec *iov)
 {
     size_t k = 0;
-    checksum(f);
+    link_seal(f);
     iov[k++] = (struct iovec){&f->header, sizeof f->header};
     if (f->header_len > sizeof f->header)
         iov[k++] = (struct iovec){&f->block, f->header_len - sizeof f->header};

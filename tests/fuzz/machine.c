@@ -4,97 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/crc32c.h"
-#include "hollow.h"
-
-#define N_SLOTS 8       /* receives, and sends, that can be posted at a time */
-#define RECV_BYTES 512  /* room of a receive's buffer */
-#define SEND_BYTES 2048 /* longest message we send: eight frames */
-#define MAX_TRANSFER 2000
-#define CHUNK 256 /* the peer takes frames of so many bytes */
-#define GUARD 192
-#define MAX_OPS 24
-#define FILL 0x3C
-#define PEER_KEY 0x11223344u
-#define PEER_PSN 0xFFFFFFF8u /* sequence numbers wrap soon */
-#define PEER_PORT 9
-#define PEER_VI 3
-
-/* ---------------------------------------------------------------- memory */
-
-/* What peers may aim at. Everything between and behind is guard. */
-enum { AREA_WRITE, AREA_READ, AREA_OTHER_TAG, AREA_STALE, AREA_RECV, AREA_SEND, AREA_DESC, N_AREAS };
-
-struct memory {
-    uint8_t guard0[GUARD];
-    uint8_t granted[1024]; /* AREA_WRITE: grants writes */
-    uint8_t guard1[GUARD];
-    uint8_t read_only[1024];
-    uint8_t guard2[GUARD];
-    uint8_t other_tag[1024]; /* grants writes, but to another tag */
-    uint8_t guard3[GUARD];
-    uint8_t stale[1024]; /* was registered, with the right to write */
-    uint8_t guard4[GUARD];
-    struct {
-        uint8_t bytes[RECV_BYTES], guard[GUARD];
-    } recv[N_SLOTS]; /* registered as a whole; only posted bytes may change */
-    uint8_t send[SEND_BYTES];
-    uint8_t guard5[GUARD];
-    struct {
-        VIP_DESCRIPTOR d;
-        VIP_DATA_SEGMENT more[2];
-        uint8_t guard[32];
-    } __attribute__((aligned(64))) recv_desc[N_SLOTS], send_desc[N_SLOTS];
-    VIP_DESCRIPTOR bystander;
-    uint8_t bystander_bytes[256];
-    uint8_t guard6[GUARD];
-};
-
-struct slot {
-    int posted;
-    uint32_t len;
-    VIP_DESCRIPTOR copy; /* as posted: the segments must not change */
-};
-
-/* One NIC with all that an input needs; made once. */
-struct world {
-    struct hollow h;
-    struct memory *m;
-    VIP_PROTECTION_HANDLE tag, second_tag;
-    VIP_MEM_HANDLE handles[N_AREAS];
-    VIP_CQ_HANDLE cq;
-    struct via_vi *vis[3][2]; /* by level, by right to write */
-    struct via_vi *bystander;
-};
+#include "machine_inside.h"
 
 static viakit_live live_at_rest; /* objects while no input runs */
 static struct world worlds[HOLLOW_KINDS];
 
-/* The present input. */
-struct machine {
-    const uint8_t *p, *end;
-    struct world *w;
-    struct via_vi *vi, *other; /* the one under attack, and one that may get connected as well */
-    int depth, n_ops;
-    int may_write;     /* some VI with the right was connected */
-    int bystander_hit; /* a frame knew the bystander's key */
-    int reregister;
-    VIP_CONN_HANDLE held; /* a request that ConnectWait gave us */
-    struct slot recv[N_SLOTS], send[N_SLOTS];
-};
-
-static uint32_t u8(struct machine *m)
-{
-    return m->p < m->end ? *m->p++ : 0;
-}
-
-static uint32_t u16(struct machine *m)
-{
-    uint32_t low = u8(m);
-    return low | u8(m) << 8;
-}
-
-static uint8_t *area(struct world *w, int which, size_t *len)
+uint8_t *machine_area(struct world *w, int which, size_t *len)
 {
     struct memory *m = w->m;
     uint8_t *const at[N_AREAS] = {m->granted,         m->read_only,       m->other_tag,           m->stale,
@@ -113,7 +28,7 @@ static uint8_t *area(struct world *w, int which, size_t *len)
 static VIP_MEM_HANDLE register_area(struct world *w, int which)
 {
     size_t len;
-    uint8_t *p = area(w, which, &len);
+    uint8_t *p = machine_area(w, which, &len);
     VIP_MEM_ATTRIBUTES a = {.Ptag = which == AREA_OTHER_TAG ? w->second_tag : w->tag,
                             .EnableRdmaWrite = which == AREA_WRITE || which == AREA_OTHER_TAG || which == AREA_STALE,
                             .EnableRdmaRead = which == AREA_READ};
@@ -157,200 +72,6 @@ static void check_memory(const struct machine *x)
     }
     if (!x->bystander_hit)
         CHECK_FILL(bystander_bytes);
-}
-
-/* ---------------------------------------------------------------- frames */
-
-static void deliver(struct machine *x, uint8_t *frame, size_t len)
-{
-    struct hollow *h = &x->w->h;
-    struct wire_header f;
-    uint64_t frames = h->n_sent, bytes = h->bytes_sent;
-    int ours = h->nic->deferred != NULL; /* an older answer may go with it */
-    if (len >= sizeof f) {
-        memcpy(&f, frame, sizeof f);
-        struct via_vi *vi = f.dst_vi < VIA_MAX_VI ? h->nic->vi_by_number[f.dst_vi] : NULL;
-        ours |= vi && (vi->key == f.key || vi->peer_key == f.immediate);
-        if (vi && vi == x->w->bystander && (vi->key == f.key || vi->peer_key == f.immediate))
-            x->bystander_hit = 1;
-    }
-    uint64_t n = (uint64_t)hollow_deliver(h, frame, len);
-    frames = h->n_sent - frames;
-    bytes = h->bytes_sent - bytes;
-    HOLLOW_CHECK(frames <= 64 * n, "%lu frames sent because of %lu", (unsigned long)frames, (unsigned long)n);
-    HOLLOW_CHECK(ours || (frames <= n && bytes <= len * n),
-                 "%lu times %zu bytes of a stranger were answered by %lu in %lu frames", (unsigned long)n, len,
-                 (unsigned long)bytes, (unsigned long)frames);
-}
-
-static void seal(uint8_t *frame, size_t len)
-{
-    struct wire_header h;
-    memcpy(&h, frame, sizeof h);
-    h.flags |= WIRE_FLAG_CRC;
-    h.crc = 0;
-    h.crc = vk_crc32c(vk_crc32c(0, &h, sizeof h), frame + sizeof h, len - sizeof h);
-    memcpy(frame, &h, sizeof h);
-}
-
-/* What is to be wrong with a frame. */
-enum {
-    BAD_CRC = 1,
-    BAD_KEY = 2,
-    BAD_VI = 4,
-    BAD_PORT = 8,
-    BAD_VERSION = 16,
-    BAD_LEN = 32,
-    TO_OTHER = 64,
-    NO_CRC = 128
-};
-
-static uint64_t aim(struct machine *x, VIP_MEM_HANDLE *handle)
-{
-    uint32_t which = u8(x), offset = u16(x);
-    size_t len;
-    uint8_t *p = area(x->w, (int)(which & 15) % N_AREAS, &len);
-    *handle = x->w->handles[(which & 15) % N_AREAS];
-    if (which & 0x10)
-        *handle += 0x10000; /* the next generation */
-    if (which & 0x20)
-        *handle = offset << 16 | which;
-    uint64_t base = (uint64_t)(uintptr_t)(which & 0x40 ? p + len : p);
-    return (which & 0x80 ? 0 - (uint64_t)offset : base) + (uint64_t)(int64_t)(int16_t)offset;
-}
-
-/* The block of an RDMA write: area, offset, length. */
-static size_t put_write(struct machine *x, uint8_t *p)
-{
-    struct wire_write w;
-    w.address = aim(x, &w.handle);
-    w.len = u16(x);
-    if (w.len & 0x8000)
-        w.len = (uint32_t)(int16_t)w.len; /* lengths near 4 GiB */
-    memcpy(p, &w, sizeof w);
-    return sizeof w;
-}
-
-/* A request to read, or a piece of what was read. */
-static size_t put_read(struct machine *x, uint8_t *p, int asks)
-{
-    if (asks) {
-        struct wire_read r = {0};
-        uint32_t len = u16(x), bits = u16(x);
-        VIP_MEM_HANDLE handle;
-        r.address = aim(x, &handle);
-        r.handle = handle;
-        r.len = len & 0x8000 ? (uint32_t)(int16_t)len : len;
-        r.wanted = (uint64_t)bits << (bits & 63) | (bits >> 8);
-        memcpy(p, &r, sizeof r);
-        return sizeof r;
-    }
-    struct wire_read_data d = {u8(x) * 8, u16(x)};
-    memcpy(p, &d, sizeof d);
-    return sizeof d;
-}
-
-/* References into "the peer's memory": odd addresses cannot be read. */
-static size_t put_references(struct machine *x, uint8_t *p)
-{
-    uint32_t n = u8(x) & 7;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t len = u16(x);
-        struct wire_reference r = {0x1000 + (u8(x) & 1), len & 0x8000 ? (uint64_t)(int64_t)(int16_t)len : len};
-        memcpy(p + i * sizeof r, &r, sizeof r);
-    }
-    return n * sizeof(struct wire_reference);
-}
-
-static size_t put_connect(struct machine *x, uint8_t *p, int kind)
-{
-    uint32_t what = u8(x), level = u8(x);
-    struct via_request *r = x->w->h.nic->requests;
-    struct wire_connect c = {.request = r && !(what & 1) ? r->number : 7 + (what >> 6),
-                             .key = kind == WIRE_REQUEST || kind == WIRE_ACCEPT || what & 2 ? PEER_KEY : x->vi->key,
-                             .first_psn = PEER_PSN,
-                             .max_transfer = what & 4 ? u16(x) : MAX_TRANSFER,
-                             .qos = what & 8 ? u16(x) : 0,
-                             .ptag = level >> 4,
-                             .reliability = level & 8 ? (uint16_t)(level & 7) : x->vi->attributes.ReliabilityLevel,
-                             .max_payload = what & 16 ? (uint16_t)u16(x) : CHUNK,
-                             .rdma_write = 1,
-                             .lossless = (level >> 5) & 1,
-                             .wanted_len = 1,
-                             .own_len = 1};
-    uint8_t names[2] = {'f', 'g'};
-    if (what & 32) {
-        c.wanted_len = (uint8_t)u8(x);
-        c.own_len = (uint8_t)u8(x);
-        names[0] = (uint8_t)u8(x);
-    }
-    memcpy(p, &c, sizeof c);
-    memcpy(p + sizeof c, names, 2);
-    return sizeof c + 2;
-}
-
-/* A frame that is right but for what `bad` says. */
-static void op_frame(struct machine *x)
-{
-    static uint8_t frame[HOLLOW_FRAME_MAX];
-    uint32_t kind = u8(x), bad = u8(x), flags = u8(x), turn = u8(x), len = u8(x);
-    struct via_vi *to = bad & TO_OTHER ? x->other : x->vi;
-    struct wire_header h = {.version_kind = wire_version_kind((int)(kind & 15)),
-                            .flags = (uint8_t)(flags & ~WIRE_FLAG_CRC),
-                            .dst_port = x->w->h.nic->limits.port,
-                            .dst_vi = to->number,
-                            .src_port = PEER_PORT,
-                            .src_vi = PEER_VI,
-                            .key = to->key,
-                            .immediate = kind & 0x10 ? to->peer_key : u8(x)};
-    /* turn: distances from the expected number, and from what was sent, in -8..7 */
-    h.psn = to->expected_psn + (uint32_t)((int32_t)((turn & 15) ^ 8) - 8);
-    h.ack = (kind & 0x20 ? to->high_psn : to->una_psn) + (uint32_t)((int32_t)((turn >> 4) ^ 8) - 8);
-    size_t n = sizeof h;
-    if (kind & 0x40)
-        len = u16(x) & 2047;
-    memset(frame + n, 0xEE, 16);
-    if ((kind & 15) == WIRE_WRITE && flags & WIRE_FLAG_FIRST)
-        n += put_write(x, frame + n);
-    if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of an ask, from 0 on */
-        h.psn = turn & 15;
-        n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST);
-    }
-    if ((kind & 15) >= WIRE_REQUEST)
-        n += put_connect(x, frame + n, (int)(kind & 15));
-    else if (flags & WIRE_FLAG_REFERENCE)
-        n += put_references(x, frame + n);
-    else {
-        memset(frame + n, (int)turn, len);
-        n += len;
-    }
-    h.len = (uint16_t)(n - sizeof h);
-    if (bad & BAD_KEY)
-        h.key ^= 1u << (turn & 31);
-    if (bad & BAD_VI)
-        h.dst_vi = (uint16_t)u16(x);
-    if (bad & BAD_PORT)
-        h.dst_port = (uint16_t)(turn & 1 ? 0 : h.dst_port + turn);
-    if (bad & BAD_VERSION)
-        h.version_kind ^= (uint8_t)(0x10 << (turn & 3));
-    if (bad & BAD_LEN)
-        h.len = (uint16_t)(h.len + (int8_t)u8(x));
-    memcpy(frame, &h, sizeof h);
-    if ((x->w->h.kind == HOLLOW_ETHERNET) != !!(bad & NO_CRC) && (size_t)h.len + sizeof h <= sizeof frame)
-        seal(frame, sizeof h + h.len);
-    if (bad & BAD_CRC)
-        frame[turn % n] ^= 1;
-    deliver(x, frame, n);
-}
-
-/* Bytes as they come. */
-static void op_raw(struct machine *x)
-{
-    static uint8_t frame[256];
-    uint32_t len = u8(x);
-    for (uint32_t i = 0; i < len; i++)
-        frame[i] = (uint8_t)u8(x);
-    deliver(x, frame, len);
 }
 
 /* ---------------------------------------------------------------- calls of the program */
@@ -400,7 +121,7 @@ static void op_post_send(struct machine *x)
     memset(d, 0, sizeof *d);
     if (first) {
         VIP_MEM_HANDLE handle;
-        d->DS[0].Remote.Data.AddressBits = aim(x, &handle);
+        d->DS[0].Remote.Data.AddressBits = machine_aim(x, &handle);
         d->DS[0].Remote.Handle = handle;
         n++;
     }
@@ -485,7 +206,7 @@ static void op_local(struct machine *x)
     case 4: {
         int which = what & 8 ? AREA_WRITE : what & 16 ? AREA_SEND : AREA_RECV;
         if (!(x->reregister & 1 << which))
-            VipDeregisterMem(w->h.handle, area(w, which, &len), w->handles[which]);
+            VipDeregisterMem(w->h.handle, machine_area(w, which, &len), w->handles[which]);
         x->reregister |= 1 << which;
         break;
     }
@@ -530,7 +251,7 @@ static int feed(struct hollow *h, void *context)
         return 0;
     x->depth++;
     if (x->p < x->end && x->n_ops++ < MAX_OPS)
-        u8(x) & 0x80 ? op_raw(x) : op_frame(x);
+        u8(x) & 0x80 ? machine_op_raw(x) : machine_op_frame(x);
     x->depth--;
     return (int)(h->nic->counters[VIAKIT_COUNTER_frames_received] - before);
 }
@@ -598,7 +319,7 @@ static int feed_good_request(struct hollow *h, void *context)
     memcpy(frame, &f, sizeof f);
     memcpy(frame + sizeof f, &c, sizeof c);
     frame[sizeof f + sizeof c] = 'f';
-    seal(frame, sizeof f + sizeof c + 1);
+    machine_seal(frame, sizeof f + sizeof c + 1);
     hollow_deliver(h, frame, sizeof f + sizeof c + 1);
     return 1;
 }
@@ -722,7 +443,7 @@ static void operations(struct machine *x)
     while (x->p < x->end && x->n_ops++ < MAX_OPS) {
         switch (u8(x) & 15) {
         case 9:
-            op_raw(x);
+            machine_op_raw(x);
             break;
         case 10:
         case 11:
@@ -741,7 +462,7 @@ static void operations(struct machine *x)
             op_connect(x);
             break;
         default:
-            op_frame(x);
+            machine_op_frame(x);
         }
         check_vi(x->vi);
     }

@@ -4,7 +4,7 @@
  * bytes is a valid input; so a byte changed by the fuzzer is a field changed, not a checksum broken.
  *
  *   scene      | link, level, rights | receives posted | sends posted |
- *   operation  | which | its fields ...                                     (see the functions op_* in machine.c)
+ *   operation  | which | its fields ...                                     (see the functions op_* in machine.c and machine_frames.c)
  *
  * After each input all is undone by the calls that a program would use, and the machine checks:
  *   - no byte has changed but in posted receives, and in the one region that grants writes to the VI that has the right;

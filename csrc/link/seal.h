@@ -1,0 +1,23 @@
+/* The checksum of a frame that still lies in pieces, for links whose wire can damage it. */
+#ifndef VIAKIT_SEAL_H
+#define VIAKIT_SEAL_H
+
+#include "../base/crc32c.h"
+#include "link.h"
+
+/* Sums header, block and payload, in the order in which they leave, and says in the flags that the sum is there. */
+static inline void link_seal(struct link_frame *f)
+{
+    if (f->header.flags & WIRE_FLAG_CRC)
+        return; /* has one already: of a frame that was spoilt on purpose afterwards */
+    f->header.flags |= WIRE_FLAG_CRC;
+    f->header.crc = 0;
+    uint32_t crc = vk_crc32c(0, &f->header, sizeof f->header);
+    if (f->header_len > sizeof f->header)
+        crc = vk_crc32c(crc, &f->block, f->header_len - sizeof f->header);
+    for (uint32_t i = 0; i < f->n_iov; i++)
+        crc = vk_crc32c(crc, f->iov[i].iov_base, f->iov[i].iov_len);
+    f->header.crc = crc;
+}
+
+#endif

@@ -1,0 +1,198 @@
+/* Frames of the input's making: right in all but what it says is to be wrong, so that each check of the receiver is reached. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "machine_inside.h"
+
+static void deliver(struct machine *x, uint8_t *frame, size_t len)
+{
+    struct hollow *h = &x->w->h;
+    struct wire_header f;
+    uint64_t frames = h->n_sent, bytes = h->bytes_sent;
+    int ours = h->nic->deferred != NULL; /* an older answer may go with it */
+    if (len >= sizeof f) {
+        memcpy(&f, frame, sizeof f);
+        struct via_vi *vi = f.dst_vi < VIA_MAX_VI ? h->nic->vi_by_number[f.dst_vi] : NULL;
+        ours |= vi && (vi->key == f.key || vi->peer_key == f.immediate);
+        if (vi && vi == x->w->bystander && (vi->key == f.key || vi->peer_key == f.immediate))
+            x->bystander_hit = 1;
+    }
+    uint64_t n = (uint64_t)hollow_deliver(h, frame, len);
+    frames = h->n_sent - frames;
+    bytes = h->bytes_sent - bytes;
+    HOLLOW_CHECK(frames <= 64 * n, "%lu frames sent because of %lu", (unsigned long)frames, (unsigned long)n);
+    HOLLOW_CHECK(ours || (frames <= n && bytes <= len * n),
+                 "%lu times %zu bytes of a stranger were answered by %lu in %lu frames", (unsigned long)n, len,
+                 (unsigned long)bytes, (unsigned long)frames);
+}
+
+void machine_seal(uint8_t *frame, size_t len)
+{
+    struct wire_header h;
+    memcpy(&h, frame, sizeof h);
+    h.flags |= WIRE_FLAG_CRC;
+    h.crc = 0;
+    h.crc = vk_crc32c(vk_crc32c(0, &h, sizeof h), frame + sizeof h, len - sizeof h);
+    memcpy(frame, &h, sizeof h);
+}
+
+/* What is to be wrong with a frame. */
+enum {
+    BAD_CRC = 1,
+    BAD_KEY = 2,
+    BAD_VI = 4,
+    BAD_PORT = 8,
+    BAD_VERSION = 16,
+    BAD_LEN = 32,
+    TO_OTHER = 64,
+    NO_CRC = 128
+};
+
+uint64_t machine_aim(struct machine *x, VIP_MEM_HANDLE *handle)
+{
+    uint32_t which = u8(x), offset = u16(x);
+    size_t len;
+    uint8_t *p = machine_area(x->w, (int)(which & 15) % N_AREAS, &len);
+    *handle = x->w->handles[(which & 15) % N_AREAS];
+    if (which & 0x10)
+        *handle += 0x10000; /* the next generation */
+    if (which & 0x20)
+        *handle = offset << 16 | which;
+    uint64_t base = (uint64_t)(uintptr_t)(which & 0x40 ? p + len : p);
+    return (which & 0x80 ? 0 - (uint64_t)offset : base) + (uint64_t)(int64_t)(int16_t)offset;
+}
+
+/* The block of an RDMA write: area, offset, length. */
+static size_t put_write(struct machine *x, uint8_t *p)
+{
+    struct wire_write w;
+    w.address = machine_aim(x, &w.handle);
+    w.len = u16(x);
+    if (w.len & 0x8000)
+        w.len = (uint32_t)(int16_t)w.len; /* lengths near 4 GiB */
+    memcpy(p, &w, sizeof w);
+    return sizeof w;
+}
+
+/* A request to read, or a piece of what was read. */
+static size_t put_read(struct machine *x, uint8_t *p, int asks)
+{
+    if (asks) {
+        struct wire_read r = {0};
+        uint32_t len = u16(x), bits = u16(x);
+        VIP_MEM_HANDLE handle;
+        r.address = machine_aim(x, &handle);
+        r.handle = handle;
+        r.len = len & 0x8000 ? (uint32_t)(int16_t)len : len;
+        r.wanted = (uint64_t)bits << (bits & 63) | (bits >> 8);
+        memcpy(p, &r, sizeof r);
+        return sizeof r;
+    }
+    struct wire_read_data d = {u8(x) * 8, u16(x)};
+    memcpy(p, &d, sizeof d);
+    return sizeof d;
+}
+
+/* References into "the peer's memory": odd addresses cannot be read. */
+static size_t put_references(struct machine *x, uint8_t *p)
+{
+    uint32_t n = u8(x) & 7;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t len = u16(x);
+        struct wire_reference r = {0x1000 + (u8(x) & 1), len & 0x8000 ? (uint64_t)(int64_t)(int16_t)len : len};
+        memcpy(p + i * sizeof r, &r, sizeof r);
+    }
+    return n * sizeof(struct wire_reference);
+}
+
+static size_t put_connect(struct machine *x, uint8_t *p, int kind)
+{
+    uint32_t what = u8(x), level = u8(x);
+    struct via_request *r = x->w->h.nic->requests;
+    struct wire_connect c = {.request = r && !(what & 1) ? r->number : 7 + (what >> 6),
+                             .key = kind == WIRE_REQUEST || kind == WIRE_ACCEPT || what & 2 ? PEER_KEY : x->vi->key,
+                             .first_psn = PEER_PSN,
+                             .max_transfer = what & 4 ? u16(x) : MAX_TRANSFER,
+                             .qos = what & 8 ? u16(x) : 0,
+                             .ptag = level >> 4,
+                             .reliability = level & 8 ? (uint16_t)(level & 7) : x->vi->attributes.ReliabilityLevel,
+                             .max_payload = what & 16 ? (uint16_t)u16(x) : CHUNK,
+                             .rdma_write = 1,
+                             .lossless = (level >> 5) & 1,
+                             .wanted_len = 1,
+                             .own_len = 1};
+    uint8_t names[2] = {'f', 'g'};
+    if (what & 32) {
+        c.wanted_len = (uint8_t)u8(x);
+        c.own_len = (uint8_t)u8(x);
+        names[0] = (uint8_t)u8(x);
+    }
+    memcpy(p, &c, sizeof c);
+    memcpy(p + sizeof c, names, 2);
+    return sizeof c + 2;
+}
+
+/* A frame that is right but for what `bad` says. */
+void machine_op_frame(struct machine *x)
+{
+    static uint8_t frame[HOLLOW_FRAME_MAX];
+    uint32_t kind = u8(x), bad = u8(x), flags = u8(x), turn = u8(x), len = u8(x);
+    struct via_vi *to = bad & TO_OTHER ? x->other : x->vi;
+    struct wire_header h = {.version_kind = wire_version_kind((int)(kind & 15)),
+                            .flags = (uint8_t)(flags & ~WIRE_FLAG_CRC),
+                            .dst_port = x->w->h.nic->limits.port,
+                            .dst_vi = to->number,
+                            .src_port = PEER_PORT,
+                            .src_vi = PEER_VI,
+                            .key = to->key,
+                            .immediate = kind & 0x10 ? to->peer_key : u8(x)};
+    /* turn: distances from the expected number, and from what was sent, in -8..7 */
+    h.psn = to->expected_psn + (uint32_t)((int32_t)((turn & 15) ^ 8) - 8);
+    h.ack = (kind & 0x20 ? to->high_psn : to->una_psn) + (uint32_t)((int32_t)((turn >> 4) ^ 8) - 8);
+    size_t n = sizeof h;
+    if (kind & 0x40)
+        len = u16(x) & 2047;
+    memset(frame + n, 0xEE, 16);
+    if ((kind & 15) == WIRE_WRITE && flags & WIRE_FLAG_FIRST)
+        n += put_write(x, frame + n);
+    if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of an ask, from 0 on */
+        h.psn = turn & 15;
+        n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST);
+    }
+    if ((kind & 15) >= WIRE_REQUEST)
+        n += put_connect(x, frame + n, (int)(kind & 15));
+    else if (flags & WIRE_FLAG_REFERENCE)
+        n += put_references(x, frame + n);
+    else {
+        memset(frame + n, (int)turn, len);
+        n += len;
+    }
+    h.len = (uint16_t)(n - sizeof h);
+    if (bad & BAD_KEY)
+        h.key ^= 1u << (turn & 31);
+    if (bad & BAD_VI)
+        h.dst_vi = (uint16_t)u16(x);
+    if (bad & BAD_PORT)
+        h.dst_port = (uint16_t)(turn & 1 ? 0 : h.dst_port + turn);
+    if (bad & BAD_VERSION)
+        h.version_kind ^= (uint8_t)(0x10 << (turn & 3));
+    if (bad & BAD_LEN)
+        h.len = (uint16_t)(h.len + (int8_t)u8(x));
+    memcpy(frame, &h, sizeof h);
+    if ((x->w->h.kind == HOLLOW_ETHERNET) != !!(bad & NO_CRC) && (size_t)h.len + sizeof h <= sizeof frame)
+        machine_seal(frame, sizeof h + h.len);
+    if (bad & BAD_CRC)
+        frame[turn % n] ^= 1;
+    deliver(x, frame, n);
+}
+
+/* Bytes as they come. */
+void machine_op_raw(struct machine *x)
+{
+    static uint8_t frame[256];
+    uint32_t len = u8(x);
+    for (uint32_t i = 0; i < len; i++)
+        frame[i] = (uint8_t)u8(x);
+    deliver(x, frame, len);
+}
