@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from viakit._cli_base import INTERRUPTED, make_console
+
 __all__ = ["barrier", "save_picture"]
 
 
@@ -109,7 +111,6 @@ def barrier(
     The algorithms are the paper's (docs/collectives.md). All that are compared take turns in one run.
     """
     from viakit import barrier as barriers
-    from viakit.cli import INTERRUPTED, _console
     from viakit.measure import plot, result
 
     known = barriers.algorithms()
@@ -121,7 +122,7 @@ def barrier(
         if path in plot_files:
             plot.check_format(path)
         result.check_writable(path)
-    console, progress = _console(), _console(stderr=True)
+    console, progress = make_console(), make_console(stderr=True)
     quiet_progress = quiet or not progress.is_terminal
 
     def tell(part: float, what: str) -> None:

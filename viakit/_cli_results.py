@@ -1,0 +1,102 @@
+"""The commands ``viakit plot``, ``viakit show`` and ``viakit protocols``: what was, and what can be measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from viakit._cli_barrier import save_picture
+from viakit._cli_base import make_console
+
+__all__ = ["plot", "protocols", "show"]
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="F...")
+@click.option("-o", "--out", metavar="PICTURE", help="Where to; .png, .svg, .pdf or .html.  [default: F.png]")
+@click.option(
+    "--graph",
+    "graphs",
+    type=click.Choice(["throughput", "signature", "time"]),
+    multiple=True,
+    help="What to draw; repeatable.  [default: throughput and signature]",
+)
+@click.option("--linear", is_flag=True, help="Throughput on a linear axis.")
+@click.option("--title", help="Above the graphs.")
+def plot(files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linear: bool, title: str | None) -> None:
+    """Draw result files: NetPIPE's throughput and signature graphs; several files are overlaid."""
+    from viakit.measure import plot as plotting
+    from viakit.measure import result
+
+    if out is None:
+        out = str(Path(files[0]).with_suffix(".png"))
+    plotting.check_format(out)
+    result.check_writable(out)
+    documents = [result.load(name) for name in files]
+    names = [Path(name).stem for name in files]
+    if any("algorithm" in one for document in documents for one in document["series"]):
+        save_picture(documents, out, title)
+        click.echo(f"wrote {out}")
+        return
+    plotting.save(
+        documents, out, names=names, graphs=graphs or ("throughput", "signature"), log_y=not linear, title=title
+    )
+    click.echo(f"wrote {out}")
+
+
+@click.command()
+@click.argument("file", metavar="F")
+@click.option("--against", metavar="PROTOCOL", help="Protocol that ratios are against.  [default: the first]")
+def show(file: str, against: str | None) -> None:
+    """Show a result file as tables."""
+    from viakit.measure import result, table
+
+    document = result.load(file)
+    console = make_console()
+    machine = document["environment"]
+    console.print(
+        f"{machine['date']}  {machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
+        f"viakit {machine['viakit']}",
+        style="dim",
+    )
+    console.print(document["command"], style="dim", markup=False)
+    if any("algorithm" in one for one in document["series"]):
+        from viakit import barrier as barriers
+
+        barriers.show(document, console)
+        return
+    table.show(document, console, against)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def protocols(as_json: bool) -> None:
+    """List what can be measured."""
+    from viakit.measure import endpoints
+
+    found = endpoints.protocols()
+    if as_json:
+        import json
+
+        rows = [
+            {
+                "name": one.name,
+                "link": one.link,
+                "levels": list(one.levels),
+                "needs": sorted(one.needs),
+                "description": one.description,
+            }
+            for one in found.values()
+        ]
+        click.echo(json.dumps(rows, indent=1))
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("protocol", "link", "loop in", "needs", "what it is"):
+        table.add_column(head, no_wrap=head == "protocol")
+    for one in found.values():
+        table.add_row(one.name, one.link, ", ".join(one.levels), ", ".join(sorted(one.needs)) or "-", one.description)
+    make_console().print(table)
