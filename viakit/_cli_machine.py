@@ -149,13 +149,13 @@ def inspect_command(pid: int | None, as_json: bool, watch: bool, interval: float
 @click.option("--examples", "wanted", flag_value="example_dir", multiple=True, help="The folder of the C examples.")
 @click.option("--version", "wanted", flag_value="version", multiple=True, help="The library's version.")
 def config_command(wanted: tuple[str, ...], static: bool) -> None:
-    r"""Say what a compiler needs for C programs that use VIPL.
+    """Say what a compiler needs for C programs that use VIPL.
 
     \b
     cc pingpong.c $(viakit config --cflags --libs) -o pingpong
     cc pingpong.c $(viakit config --cflags --libs --static) -o pingpong
     PKG_CONFIG_PATH=$(viakit config --pkg-config-dir) pkg-config --cflags --libs vipl
-    """
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit import config
 
     if not wanted:

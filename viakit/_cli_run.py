@@ -60,7 +60,7 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGUMENT...]")
 @click.pass_context
 def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], **options: Any) -> None:
-    r"""Run a program as the ranks of a job: a Python file, -m and a module, or any program.
+    """Run a program as the ranks of a job: a Python file, -m and a module, or any program.
 
     \b
     viakit run -n 4 prog.py arguments
@@ -69,7 +69,7 @@ def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], **op
     viakit run -n 2 -- ./a.out
 
     Exit status: that of the first rank that failed; the others are ended then.
-    """
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit._launch import Launch, Options
 
     words = [*command[1:]] if command[0] == "--" else [*command]

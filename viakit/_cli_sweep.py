@@ -117,7 +117,7 @@ def sweep(
     quiet: bool,
     **options: Any,
 ) -> None:
-    r"""Measure protocols over message sizes, interleaved point by point.
+    """Measure protocols over message sizes, interleaved point by point.
 
     \b
     viakit sweep via-eth tcp --sizes 64              latency on one wire, two hosts
@@ -125,7 +125,7 @@ def sweep(
     viakit sweep via-shm mpi:openmpi mpi:mpich --sizes 1:4M --json shm.json --plot shm.png
 
     `viakit protocols` lists what can be measured.
-    """
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.measure import ladder, plot, result
     from viakit.measure import sweep as sweeping
 

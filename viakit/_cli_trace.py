@@ -41,7 +41,7 @@ def trace(
     install_dissector: bool,
     quiet: bool,
 ) -> None:
-    r"""Run a command and show what its NICs did: each message from the post to the peer's reap.
+    """Run a command and show what its NICs did: each message from the post to the peer's reap.
 
     \b
     viakit trace --out trace.json viakit sweep via-shm --sizes 8 --seconds 1
@@ -49,7 +49,7 @@ def trace(
     viakit trace --from both.pcapng --picture both.png
 
     The exit status is the command's.
-    """
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit import trace as tracing
     from viakit.measure import result
 

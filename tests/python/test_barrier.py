@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+import needs
 import numpy as np
 import pytest
 
@@ -16,7 +17,6 @@ from viakit import barrier
 from viakit.measure import goals, mpi, result
 from viakit.measure.crew import Crew
 from viakit.measure.endpoints import MeasureError
-from viakit.testbed import NamespaceError, Testbed
 
 VIAKIT = [sys.executable, "-m", "viakit"]
 
@@ -59,10 +59,7 @@ def test_over_tcp_there_is_no_rdma():
 
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
 def test_mpi_barrier_is_measured_the_same_way(flavour):
-    found = mpi.find_all()
-    if flavour not in found:
-        pytest.skip(f"{flavour} is not installed")
-    with Crew(2, mpi_library=found[flavour]) as crew:
+    with Crew(2, mpi_library=needs.mpi_library(f"mpi:{flavour}")) as crew:
         assert crew.algorithms == [""]
         assert crew.run("", 20).seconds.shape == (1,)
         assert crew.run("", 5, skew_s=1e-4).seconds.shape == (5,)
@@ -77,12 +74,7 @@ def test_a_rank_that_is_killed_ends_the_measurement():
 
 
 def test_on_hosts_ranks_are_in_blocks():
-    try:
-        testbed = Testbed(hosts=2)
-        testbed.open()
-    except NamespaceError as error:
-        pytest.skip(str(error))
-    with testbed, Crew(4, testbed=testbed) as crew:
+    with needs.hosts() as testbed, Crew(4, testbed=testbed) as crew:
         assert [crew.host_of(rank) for rank in range(4)] == [0, 0, 1, 1]
         assert crew.default == "overall"
         assert "flat" not in crew.algorithms

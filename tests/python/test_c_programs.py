@@ -15,10 +15,10 @@ import tempfile
 import venv
 from pathlib import Path
 
+import needs
 import pytest
 
 from viakit import config, via
-from viakit.testbed import NamespaceError, Testbed
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROGRAMS = CHECKOUT / "tests" / "programs"
@@ -28,14 +28,6 @@ LIMIT_S = 60.0
 # As strict as a compiler of today can be with the language of then.
 STRICT = ["-std=gnu89", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2"]
 NOBODY, SOMEBODY = 65534, 64321  # two users that own nothing here
-
-
-def need(tool):
-    """The path of a tool, or a skip that CI takes for a failure."""
-    path = shutil.which(tool)
-    if path is None:
-        pytest.skip(f"missing package {tool}: sudo apt-get install {tool}")
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +47,8 @@ def build(tmp_path_factory):
 
 
 def compile_to(target, source, *flags, libs):
-    command = [need("cc" if shutil.which("cc") else "gcc"), *flags, str(source), "-o", str(target), *libs, "-lpthread"]
+    compiler = needs.tool("cc" if shutil.which("cc") else "gcc")
+    command = [compiler, *flags, str(source), "-o", str(target), *libs, "-lpthread"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd="/")
     assert result.returncode == 0, f"{shlex.join(command)}\n{result.stderr}"
 
@@ -83,11 +76,7 @@ class Place:
 
 @pytest.fixture(scope="session")
 def testbed():
-    try:
-        opened = Testbed(hosts=2).open()
-    except NamespaceError as error:
-        pytest.skip(str(error))
-    with opened:
+    with needs.hosts() as opened:
         yield opened
 
 
@@ -131,7 +120,7 @@ def run_pair(place, server, client):
 
 
 def symbols(path, *options):
-    out = subprocess.run([need("nm"), *options, str(path)], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([needs.tool("nm"), *options, str(path)], capture_output=True, text=True, check=True).stdout
     return [line.split() for line in out.splitlines()]
 
 
@@ -155,7 +144,7 @@ def test_no_semaphore_is_used():
 
 def test_the_name_that_programs_record():
     out = subprocess.run(
-        [need("readelf"), "-d", str(config.library())], capture_output=True, text=True, check=True
+        [needs.tool("readelf"), "-d", str(config.library())], capture_output=True, text=True, check=True
     ).stdout
     assert re.search(r"SONAME.*\[libvipl\.so\.1\]", out)
     assert not re.search(r"TEXTREL|RPATH|RUNPATH", out)
@@ -209,7 +198,7 @@ def test_config_wants_sense(arguments):
 
 
 def test_pkg_config_finds_it_wherever_the_folder_is_moved(tmp_path, build):
-    tool = need("pkg-config")
+    tool = needs.tool("pkg-config")
     moved = tmp_path / "moved"
     shutil.copytree(config.include_dir(), moved / "include")
     shutil.copytree(config.lib_dir(), moved / "lib")
@@ -218,7 +207,9 @@ def test_pkg_config_finds_it_wherever_the_folder_is_moved(tmp_path, build):
         [tool, "--cflags", "--libs", "vipl"], env=environment, capture_output=True, text=True, check=True
     )
     compile_to(tmp_path / "program", PROGRAMS / "ask.c", libs=shlex.split(out.stdout))
-    linked = subprocess.run([need("ldd"), str(tmp_path / "program")], capture_output=True, text=True, check=True).stdout
+    linked = subprocess.run(
+        [needs.tool("ldd"), str(tmp_path / "program")], capture_output=True, text=True, check=True
+    ).stdout
     assert str(moved / "lib") in os.path.normpath(re.search(r"libvipl\.so\.1 => (\S+)", linked)[1])
     version = subprocess.run(
         [tool, "--modversion", "vipl"], env=environment, capture_output=True, text=True, check=True
@@ -262,7 +253,7 @@ def test_example_of_many_vis_in_one_process(device, build):
 
 def valgrind(program, *arguments):
     options = ["--error-exitcode=99", "--leak-check=full", "--show-leak-kinds=definite,indirect,possible", "-q"]
-    return [need("valgrind"), *options, program, *arguments]
+    return [needs.tool("valgrind"), *options, program, *arguments]
 
 
 @pytest.mark.slow

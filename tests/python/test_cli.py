@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parent))
 from synthetic import SyntheticPair, SyntheticTestbed
 
 import viakit
@@ -411,3 +409,8 @@ def test_as_a_real_process_it_ends_with_2_for_nonsense(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, "one message, one line"
+
+
+def test_no_help_shows_a_mark_for_the_formatter():
+    for name in cli.cli.commands:
+        assert "\\b" not in invoke(name, "--help").output, name

@@ -9,10 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import needs
 import pytest
-
-from viakit.measure import mpi
-from viakit.measure.endpoints import MeasureError
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 DEADLINE_S = 90.0
@@ -52,10 +50,7 @@ def test_basic_calls(protocol, ranks):
 
 def under_mpi(ranks: int, scratch: Path) -> str:
     """What the program prints under mpi4py and Open MPI."""
-    try:
-        library = mpi.find("mpi:openmpi")
-    except MeasureError as error:
-        pytest.skip(f"missing package: {error}")
+    library = needs.mpi_library("mpi:openmpi")
     command = library.command([sys.executable, str(PROGRAMS / "mpi_program.py")])
     command[2] = str(ranks)
     environment = {**os.environ, **library.environment(str(scratch)), "MPI_MODULE": "mpi4py"}

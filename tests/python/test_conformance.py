@@ -13,6 +13,7 @@ import threading
 import traceback
 from pathlib import Path
 
+import needs
 import pytest
 
 _spec = importlib.util.spec_from_file_location("via_cases", Path(__file__).with_name("via_cases.py"))
@@ -117,12 +118,7 @@ def link(request):
         if request.param == "shm":
             pair = Pair("shm:{name}", start_here)
         else:
-            from viakit.testbed import Testbed, TestbedError
-
-            try:
-                testbed = stack.enter_context(Testbed(hosts=2))
-            except TestbedError as error:
-                pytest.skip(f"no testbed on this machine: {error}")
+            testbed = stack.enter_context(needs.hosts())
 
             def start_there(role, command, fds):
                 return testbed.hosts["ab".index(role)].popen(command, pass_fds=fds)

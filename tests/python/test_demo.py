@@ -4,13 +4,10 @@ import json
 import os
 import re
 import signal
-import sys
 from html import escape
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from synthetic import SyntheticPair, SyntheticTestbed
 from test_cli import Started, marked, namespaces, until
 

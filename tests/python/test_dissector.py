@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
+import needs
 import pytest
 
 from viakit import trace
@@ -77,9 +77,7 @@ def write_pcap(path: Path, packets: list[bytes], snap: int = 65535) -> Path:
 
 def tshark(path: Path, fields: str, *more: str) -> list[dict[str, str]]:
     """The fields of each packet as tshark names them; several values of one field are joined by commas."""
-    program = shutil.which("tshark")
-    if program is None:
-        pytest.skip("missing package: tshark")
+    program = needs.tool("tshark")
     names = fields.split()
     command = [program, "-r", str(path), "-X", f"lua_script:{trace.dissector()}", "-n", *more]
     command += ["-T", "fields", "-E", "separator=/t", *(word for name in names for word in ("-e", name))]

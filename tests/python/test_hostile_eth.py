@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import needs
 import pytest
 
 from viakit import via
@@ -429,14 +430,8 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
-    from viakit.testbed import Testbed, TestbedError
-
     with ExitStack() as stack:
-        try:
-            testbed = stack.enter_context(Testbed(hosts=2))
-        except TestbedError as error:
-            pytest.skip(f"no testbed on this machine: {error}")
-        yield Scene(testbed, stack)
+        yield Scene(stack.enter_context(needs.hosts()), stack)
 
 
 # ---------------------------------------------------------------- a peer that goes too far

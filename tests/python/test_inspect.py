@@ -11,11 +11,11 @@ import threading
 import time
 from pathlib import Path
 
+import needs
 import pytest
 
 from viakit import inspect, via
 from viakit.errors import RejectedError
-from viakit.testbed import NamespaceError, Testbed
 
 VIAKIT = str(Path(sys.executable).parent / "viakit")
 LIMIT_S = 20.0
@@ -205,11 +205,7 @@ def test_watching_ends_with_the_process():
 
 
 def test_on_a_host_of_a_testbed():
-    try:
-        testbed = Testbed(hosts=2).open()
-    except NamespaceError as error:
-        pytest.skip(str(error))
-    with testbed:
+    with needs.hosts() as testbed:
         a, b = testbed.hosts
         with program("eth:eth0", popen=a.popen) as other:
             with open(f"/proc/{other.pid}/comm"):

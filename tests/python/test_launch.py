@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import needs
 import pytest
 
 from viakit import _rendezvous, launch
@@ -18,8 +19,6 @@ from viakit._launch import Options
 from viakit._launch_agent import mpi_agent
 from viakit._rendezvous import Client, Meeting, RendezvousError
 from viakit.measure import mpi
-from viakit.measure.endpoints import MeasureError
-from viakit.testbed import NamespaceError, Testbed
 
 DEADLINE_S = 60.0
 VIAKIT = [sys.executable, "-m", "viakit"]
@@ -74,20 +73,6 @@ def gone(word: str) -> None:
         os.sched_yield()
 
 
-def library(flavour: str) -> mpi.Library:
-    try:
-        return mpi.find(f"mpi:{flavour}")
-    except MeasureError as error:
-        pytest.skip(f"missing package: {error}")
-
-
-def open_testbed(hosts: int) -> Testbed:
-    try:
-        return Testbed(hosts=hosts).open()
-    except NamespaceError as error:
-        pytest.skip(f"no namespaces here: {error}")
-
-
 # ---- finding each other
 
 
@@ -102,7 +87,7 @@ def test_ranks_find_each_other(program, n):
 
 @pytest.mark.parametrize("placement", ["block", "cyclic"])
 def test_ranks_on_hosts(program, placement):
-    open_testbed(2).close()
+    needs.hosts().close()
     done = viakit_run("-n", "4", "--hosts", "testbed:2", "--placement", placement, program(HELLO))
     assert done.returncode == 0, done.stderr
     hosts = {"block": "0011", "cyclic": "0101"}[placement]
@@ -110,12 +95,12 @@ def test_ranks_on_hosts(program, placement):
     assert sorted(done.stdout.split()) == expected
 
 
-@pytest.mark.parametrize("way", ["", "mpi4py", "pmi", "rendezvous"])
-@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+WAYS = [(flavour, way) for flavour in mpi.FLAVOURS for way in ("", "mpi4py", "rendezvous")]
+
+
+@pytest.mark.parametrize(("flavour", "way"), [*WAYS, ("mpich", "pmi")])
 def test_under_mpirun(program, tmp_path, flavour, way):
-    if way == "pmi" and flavour == "openmpi":
-        pytest.skip("Open MPI's launcher speaks PMIx")
-    found = library(flavour)
+    found = needs.mpi_library(f"mpi:{flavour}")
     environment = {**os.environ, **found.environment(str(tmp_path)), "VIAKIT_BOOTSTRAP": way}
     command = found.command([sys.executable, program(HELLO)])
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
@@ -127,15 +112,24 @@ def test_under_mpirun(program, tmp_path, flavour, way):
 
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
 def test_mpirun_across_hosts(program, tmp_path, flavour):
-    found = library(flavour)
+    found = needs.mpi_library(f"mpi:{flavour}")
     environment = {**os.environ, **found.environment(str(tmp_path))}
     if flavour == "openmpi":
         environment["OMPI_MCA_btl"] = "self,sm,tcp"
-    with open_testbed(2) as hosts, mpi_agent(hosts) as agent:
+    with needs.hosts() as hosts, mpi_agent(hosts) as agent:
         command = agent.command(found, 2, [sys.executable, program(HELLO)])
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == [f"{flavour}/mpi4py/{r}/4/h{r // 2}/eth:eth0" for r in range(4)]
+
+
+def test_pmi_where_the_launcher_has_none(program, tmp_path):
+    found = needs.mpi_library("mpi:openmpi")  # speaks PMIx
+    environment = {**os.environ, **found.environment(str(tmp_path)), "VIAKIT_BOOTSTRAP": "pmi"}
+    command = found.command([sys.executable, program(HELLO)])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode != 0
+    assert "no PMI_FD" in done.stderr
 
 
 def test_alone(monkeypatch):
@@ -378,7 +372,7 @@ def test_options_are_checked_before_anything_starts():
 @pytest.mark.parametrize("hosts", ["local", "testbed:2"])
 def test_whatever_ends_the_launcher_ends_the_ranks(program, number, hosts):
     if hosts != "local":
-        open_testbed(2).close()
+        needs.hosts().close()
     word = f"word-{os.getpid()}-{number.value}-{hosts}"
     path = program("""
         import signal

@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 
@@ -23,7 +24,6 @@ from viakit.measure import endpoints, mpi
 from viakit.measure import pair as pair_module
 from viakit.measure.endpoints import MeasureError, UnknownProtocol
 from viakit.measure.pair import Pair
-from viakit.testbed import NamespaceError, Testbed
 
 SIZES = (0, 1, 64, 4096, 100_000, 1 << 20)
 LOCAL = ("via-shm", "via-udp", "via-loop", "msg-via", "msg-tcp")
@@ -35,10 +35,7 @@ DEADLINE_S = 30.0
 def need(protocol: str) -> None:
     """Skip where the library that a protocol stands on is not installed."""
     if protocol.startswith("mpi"):
-        try:
-            mpi.find(protocol)
-        except MeasureError as error:
-            pytest.skip(f"missing package: {error}")
+        needs.mpi_library(protocol)
 
 
 def wait_for(condition, what: str) -> None:
@@ -72,12 +69,8 @@ def _no_file_of_mpi_left():
 
 @pytest.fixture(scope="module")
 def testbed():
-    try:
-        bed = Testbed(hosts=2, mtu=1500).open()
-    except NamespaceError as error:
-        pytest.skip(f"no hosts here: {error}")
-    yield bed
-    bed.close()
+    with needs.hosts(mtu=1500) as bed:
+        yield bed
 
 
 def exercise(pair: Pair, sizes=SIZES) -> None:

@@ -2,13 +2,9 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parent))
 from synthetic import SyntheticPair, SyntheticTestbed
 
 from viakit.measure import plot, report, sweep, table

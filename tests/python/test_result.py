@@ -6,12 +6,8 @@ import io
 import json
 import os
 import stat
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from synthetic import SyntheticPair, SyntheticTestbed
 
 from viakit.measure import environment, result, sweep

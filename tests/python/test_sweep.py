@@ -1,13 +1,9 @@
 """Sweeps, on a machine that never existed: order, budget, stop rule, and what is kept when something goes wrong."""
 
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from synthetic import SyntheticPair, SyntheticTestbed
 
 from viakit.measure import result, sweep, table

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 
-import pytest
-
-from viakit.testbed import NamespaceError, Testbed
+import needs
 
 TURNS = 2000
 PLAYER = """
@@ -40,14 +37,9 @@ with via.Nic("eth:eth0") as nic, nic.create_vi() as vi, nic.create_region(192) a
 
 
 def test_one_call_to_send_and_none_to_receive(tmp_path):
-    if shutil.which("strace") is None:
-        pytest.skip("missing package strace: sudo apt-get install strace")
-    try:
-        bed = Testbed(hosts=2).open()
-    except NamespaceError as error:
-        pytest.skip(f"this machine refuses hosts: {error}")
+    needs.tool("strace")
     trace = tmp_path / "trace"
-    with bed:
+    with needs.hosts() as bed:
         player = [sys.executable, "-c", PLAYER]
         waits = bed.hosts[1].popen([*player, "waits", "-", str(TURNS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         watched = ["strace", "-f", "-c", "-e", "trace=network", "-o", str(trace)]

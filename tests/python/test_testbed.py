@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import errno
 import functools
 import operator
 import os
-import platform
 import select
 import shutil
 import signal
@@ -21,33 +19,25 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import needs
 import pytest
 
-from viakit import _testbed_namespaces as namespaces
 from viakit import testbed as testbed_module
-from viakit.testbed import HostTimeoutError, NamespaceError, RemoteError, Testbed, TestbedError, parse_rate
+from viakit.testbed import HostTimeoutError, RemoteError, Testbed, TestbedError, parse_rate
 
 PACKAGE = Path(testbed_module.__file__).parent
 DEADLINE_S = 20.0
 
 
-def opened(**options) -> Testbed:
-    """A testbed, or a skip where this machine refuses namespaces."""
-    try:
-        return Testbed(**options).open()
-    except NamespaceError as error:
-        pytest.skip(f"this machine refuses hosts: {error}")
-
-
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Testbed]:
-    with opened(hosts=2, mtu=1400) as testbed:
+    with needs.hosts(2, mtu=1400) as testbed:
         yield testbed
 
 
 @pytest.fixture(scope="module")
 def trio() -> Iterator[Testbed]:
-    with opened(hosts=3, mtu=9000, rate="1gbit") as testbed:
+    with needs.hosts(3, mtu=9000, rate="1gbit") as testbed:
         yield testbed
 
 
@@ -219,13 +209,13 @@ def test_a_rate_limit_stands_in_the_switch_and_reads_back(trio):
 
 
 def test_rates_beyond_32_bits_of_bytes():
-    with opened(hosts=2, rate=40e9) as testbed:
+    with needs.hosts(2, rate=40e9) as testbed:
         limits = [q for q in testbed.describe()["switch"]["qdiscs"] if q["kind"] == "tbf"]
         assert [q["rate_bps"] for q in limits] == [40_000_000_000] * 2
 
 
 def test_a_single_host_has_its_loopback():
-    with opened(hosts=1, mtu=1300) as testbed:
+    with needs.hosts(1, mtu=1300) as testbed:
         (host,) = testbed.hosts
         assert testbed.describe()["joined_by"] == "loopback"
         assert host.interface == "lo"
@@ -237,7 +227,7 @@ def test_a_single_host_has_its_loopback():
 
 @pytest.mark.parametrize("mtu", [68, 65535])
 def test_the_extremes_of_the_mtu(mtu):
-    with opened(hosts=2, mtu=mtu) as testbed:
+    with needs.hosts(2, mtu=mtu) as testbed:
         assert testbed.hosts[0].call(interface_mtu, "eth0") == mtu
 
 
@@ -473,7 +463,7 @@ def networks_of(testbed: Testbed) -> set[int]:
 
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_nothing_is_left_after_the_context(hosts):
-    testbed = opened(hosts=hosts)
+    testbed = needs.hosts(hosts)
     with testbed:
         ...
     with pytest.raises(TestbedError, match="not open"):
@@ -481,7 +471,7 @@ def test_nothing_is_left_after_the_context(hosts):
 
 
 def test_close_ends_what_runs_and_what_hides(pair):
-    with opened(hosts=2) as testbed:
+    with needs.hosts(2) as testbed:
         networks = networks_of(testbed)
         host = testbed.hosts[0]
         call = host.submit(wait_for_ever)
@@ -500,7 +490,7 @@ def test_close_ends_what_runs_and_what_hides(pair):
 
 
 def test_an_exception_in_the_context_leaves_nothing():
-    testbed = opened(hosts=3)
+    testbed = needs.hosts(3)
     networks = networks_of(testbed)
     with pytest.raises(KeyboardInterrupt), testbed:
         raise KeyboardInterrupt
@@ -508,7 +498,7 @@ def test_an_exception_in_the_context_leaves_nothing():
 
 
 def test_one_host_can_lose_its_power():
-    with opened(hosts=3) as testbed:
+    with needs.hosts(3) as testbed:
         a, b, _ = testbed.hosts
         networks = {os.stat(f"/proc/{b.pid}/ns/net").st_ino}
         process = b.popen(["cat"], stdin=subprocess.PIPE)
@@ -547,7 +537,7 @@ def outlive(device: str, host: str, connected: str) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("link", ["eth", "udp"])
 def test_a_connection_to_a_host_that_lost_its_power_is_lost(link, tmp_path):
-    with opened(hosts=2) as testbed:
+    with needs.hosts(2) as testbed:
         a, b = testbed.hosts
         connected = tmp_path / "connected"
         devices = [f"{link}:{'eth0' if link == 'eth' else host.address}" for host in (a, b)]
@@ -561,7 +551,7 @@ def test_a_connection_to_a_host_that_lost_its_power_is_lost(link, tmp_path):
 
 
 def test_a_testbed_that_nobody_closes_warns_and_goes():
-    testbed = opened(hosts=2)
+    testbed = needs.hosts(2)
     networks = networks_of(testbed)
     with pytest.warns(ResourceWarning, match="unclosed <Testbed"):
         del testbed
@@ -569,7 +559,7 @@ def test_a_testbed_that_nobody_closes_warns_and_goes():
 
 
 def test_open_twice():
-    with opened(hosts=1) as testbed, pytest.raises(TestbedError, match="open already"):
+    with needs.hosts(1) as testbed, pytest.raises(TestbedError, match="open already"):
         testbed.open()
 
 
@@ -708,113 +698,3 @@ def test_the_examples_of_the_documentation_run(tmp_path):
     assert done.stdout == (
         "b'HELLO'\nh1 answered 10.77.0.1\nh0\n\n" + "".join(f"port{i} 1000000000 bit/s, 0 drops\n" for i in range(3))
     ), done.stderr
-
-
-# --- Refusals -------------------------------------------------------------------------------------------------------
-
-
-def settings(**files: str) -> Callable[[str], str | None]:
-    """A reader of /proc in which only these settings exist (dots for slashes)."""
-    known = {"/proc/sys/" + name.replace("__", "/"): text for name, text in files.items()}
-    return known.get
-
-
-@pytest.mark.parametrize(
-    ("number", "read", "setting", "remedy"),
-    [
-        (errno.ENOSPC, settings(user__max_user_namespaces="0"), "user.max_user_namespaces", "sudo sysctl -w user.max"),
-        (errno.ENOSPC, settings(user__max_user_namespaces="7"), "user.max_user_namespaces", "sudo sysctl"),
-        (
-            errno.EPERM,
-            settings(kernel__unprivileged_userns_clone="0"),
-            "kernel.unprivileged_userns_clone",
-            "sudo sysctl -w kernel.unprivileged_userns_clone=1",
-        ),
-        (
-            errno.EPERM,
-            settings(kernel__apparmor_restrict_unprivileged_userns="1", kernel__unprivileged_userns_clone="1"),
-            "kernel.apparmor_restrict_unprivileged_userns",
-            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-        (errno.EPERM, {"/proc/self/status": "Name: x\nSeccomp:\t2\n"}.get, "seccomp filter", "seccomp=unconfined"),
-        (errno.EPERM, settings(), "security module", "run as root"),
-        (errno.EINVAL, settings(), "CONFIG_USER_NS", "run as root"),
-    ],
-)
-def test_a_refusal_names_its_setting_and_its_remedy(number, read, setting, remedy):
-    refusal = namespaces.explain_refusal("user", number, read)
-    assert setting in refusal.setting
-    assert remedy in refusal.remedy
-
-
-def test_a_missing_kernel_module_is_named():
-    assert namespaces.explain_refusal("tbf", errno.ENOENT).remedy == "sudo modprobe sch_tbf"
-
-
-def test_a_refusal_is_a_permission_error_that_says_what_still_works():
-    error = NamespaceError("user", errno.EPERM)
-    assert isinstance(error, PermissionError)
-    assert isinstance(error, TestbedError)
-    assert error.errno == errno.EPERM
-    assert "links loop and shm" in str(error)
-    assert "viakit doctor" in str(error)
-
-
-def refused_program(preparation: str) -> subprocess.CompletedProcess[str]:
-    """Run code that makes the kernel refuse, then open a testbed; the NamespaceError's step and setting are printed."""
-    code = f"""
-import sys
-sys.path[:] = {sys.path!r}
-from viakit import _testbed_namespaces as namespaces
-from viakit.testbed import NamespaceError, Testbed
-{preparation}
-try:
-    with Testbed(hosts=2):
-        print("open")
-except NamespaceError as error:
-    print(error.step, "|", error.setting)
-"""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-
-
-def test_the_kernel_refuses_when_the_limit_is_nought():
-    done = refused_program("""
-try:
-    namespaces.enter_user_namespace()
-    assert open("/proc/self/uid_map").read().split()[2] == "1"  # the limit below is this namespace's alone
-    with open("/proc/sys/user/max_net_namespaces", "w") as file:
-        file.write("0")
-except OSError:
-    print("cannot try")
-    sys.exit()
-""")
-    if done.stdout.strip() == "cannot try":
-        pytest.skip("this machine refuses user namespaces, or the setting in them")
-    assert done.stdout.strip() == "net | user.max_net_namespaces", done.stderr
-
-
-def test_a_seccomp_filter_like_a_containers_is_recognised():
-    number = {"x86_64": 272, "aarch64": 97}.get(platform.machine())
-    if number is None:
-        pytest.skip("the number of unshare is not known on this machine")
-    if any((namespaces.read_setting(f"/proc/sys/kernel/{name}") or good) != good for name, good in (
-        ("unprivileged_userns_clone", "1"), ("apparmor_restrict_unprivileged_userns", "0"))):  # fmt: skip
-        pytest.skip("another setting refuses first")
-    done = refused_program(f"""
-import ctypes, struct
-# Load the system call's number; if it is unshare, answer EPERM; else allow.
-steps = (0x20, 0, 0, 0), (0x15, 0, 1, {number}), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)
-code = b"".join(struct.pack("=HBBI", *step) for step in steps)
-buffer = ctypes.create_string_buffer(code, len(code))
-program = struct.pack("HP", 4, ctypes.addressof(buffer))
-libc = ctypes.CDLL(None, use_errno=True)
-assert libc.prctl(38, 1, 0, 0, 0) == 0
-assert libc.prctl(22, 2, ctypes.create_string_buffer(program, len(program)), 0, 0) == 0
-""")
-    assert done.stdout.strip() == "user | the container's seccomp filter", done.stderr
-
-
-def test_a_helper_that_cannot_start_is_told(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(TestbedError, match=r"helper process \(/bin/false\) has ended"):
-        Testbed(hosts=2).open()

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parent))
 from test_dissector import tshark
 
 from viakit import cli, errors, trace, via

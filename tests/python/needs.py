@@ -1,0 +1,40 @@
+"""What a test needs of the machine, or a skip that says what is missing.
+
+A reason that begins with "missing package" is a failure in CI (conftest.py), where every package can be installed; what
+a kernel refuses to an ordinary user, or hardware lacks, is a skip everywhere.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from viakit.measure import mpi
+from viakit.measure.endpoints import MeasureError
+from viakit.testbed import NamespaceError, Testbed
+
+
+def tool(name: str) -> str:
+    """The path of a program."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"missing package {name}: sudo apt-get install {name}")
+    return path
+
+
+def mpi_library(protocol: str) -> mpi.Library:
+    """The library for "mpi", "mpi:mpich" or "mpi:openmpi"."""
+    try:
+        return mpi.find(protocol)
+    except MeasureError as error:
+        pytest.skip(f"missing package: {error}")
+
+
+def hosts(number: int = 2, **options: Any) -> Testbed:
+    """An open testbed: to be used in a `with` statement, or closed."""
+    try:
+        return Testbed(hosts=number, **options).open()
+    except NamespaceError as error:
+        pytest.skip(f"this machine refuses hosts: {error}")
