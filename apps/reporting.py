@@ -1,0 +1,248 @@
+"""What is told of a run: a table, a result file of schema ``viakit.result/1``, a trace."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from viakit.apps.harness import Application, RankReport, Run, as_dict
+from viakit.apps.phases import STATES
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["check_files", "document", "series", "table", "tell"]
+
+MOST_ROWS = 16  # a table of more ranks has the least, the middle and the most instead
+
+
+def check_files(json_file: str | None, trace_file: str | None) -> None:
+    """Raise ResultError if what is to be written plainly cannot be."""
+    from viakit.measure import result
+
+    if json_file not in (None, "-"):
+        result.check_writable(str(json_file))
+    if trace_file is not None:
+        from viakit.apps import tracing
+
+        tracing.check_format(trace_file)
+        result.check_writable(trace_file)
+
+
+def _library() -> tuple[str, dict[str, Any]]:
+    """The protocol's full name and what is known of the library, where mpi4py carries the messages."""
+    from mpi4py import MPI
+
+    version = MPI.Get_library_version().strip().splitlines()[0].rstrip("\x00 ")
+    flavour = "openmpi" if "Open MPI" in version else "mpich" if "MPICH" in version else "other"
+    return f"mpi:{flavour}", {"protocol": f"mpi:{flavour}", "library": flavour, "version": version}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value)
+
+
+def _cores(value: Sequence[int] | None = None) -> int:
+    return len(os.sched_getaffinity(0)) if value is None else len(value)
+
+
+def series(
+    application: Application, problem: Any, protocol: str | None, runs: Sequence[Run], *, hosts: int = 1
+) -> dict[str, Any]:
+    """Return what a result file holds of the runs of one application.
+
+    Parameters
+    ----------
+    protocol : str or None
+        None: the serial program.
+    """
+    from viakit.measure import stats
+
+    name, info = (protocol or "serial", {}) if protocol != "mpi" else _library()
+    summary = application.summary(problem, runs[-1].outcome) if application.summary else {}
+    return {
+        "application": application.name,
+        "title": application.title,
+        "protocol": name,
+        "ranks": len(runs[0].ranks),
+        "hosts": hosts,
+        "cores": _cores(),
+        "level": "python",
+        "problem": _plain(asdict(problem)) if is_dataclass(problem) and not isinstance(problem, type) else str(problem),
+        "summary": _plain(summary),
+        "info": info,
+        "runs": [
+            {
+                "wall_s": one.wall_s,
+                "ok": one.ok,
+                "checks": [_plain(as_dict(check)) for check in one.checks],
+                "ranks": [as_dict(report) for report in one.ranks],
+            }
+            for one in runs
+        ],
+        "points": [
+            {
+                "nbytes": 0,
+                "time_s": stats.summarise([[one.wall_s] for one in runs]).as_dict(),
+                "samples": len(runs),
+                "bursts_s": [one.wall_s for one in runs],
+                "rounds": list(range(len(runs))),
+            }
+        ],
+    }
+
+
+def document(made: Sequence[dict[str, Any]], *, elapsed_s: float, command: str | None = None) -> dict[str, Any]:
+    """Return a ``viakit.result/1`` of several series."""
+    from viakit.measure.environment import environment
+    from viakit.measure.result import SCHEMA
+
+    return {
+        "schema": SCHEMA,
+        "command": command or _command(),
+        "complete": True,
+        "errors": [],
+        "skipped": [],
+        "elapsed_s": round(elapsed_s, 3),
+        "environment": environment(command=command or _command(), infos=[one["info"] for one in made]),
+        "floor": None,
+        "series": list(made),
+    }
+
+
+def _command() -> str:
+    """The command of this program, as it can be given again."""
+    import shlex
+
+    from viakit.launch import detect
+
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    words = ["-m", spec.name, *sys.argv[1:]] if spec is not None else sys.argv
+    ranks = detect().size
+    start = ["viakit", "run", "-n", str(ranks)] if ranks > 1 else ["python"]
+    return shlex.join([*start, *words])
+
+
+# ------------------------------------------------------------------------------------------------------ table
+
+
+def _size(nbytes: float) -> str:
+    return f"{nbytes / 1024:.1f}"
+
+
+def _row(report: RankReport) -> list[str]:
+    from viakit.measure.table import format_time
+
+    times = [format_time(report.seconds[state]) for state in STATES]
+    share = report.communication_s / report.wall_s if report.wall_s else 0.0
+    ends = [format_time(report.cpu_s), str(report.messages), _size(report.nbytes)]
+    return [str(report.rank), format_time(report.wall_s), *times, f"{share:.1%}", *ends]
+
+
+def table(application: Application, problem: Any, protocol: str | None, one: Run) -> Table:
+    """Return a rich table of one run: a row per rank, and one for all."""
+    from rich import box
+    from rich.table import Table
+
+    how = f"{len(one.ranks)} rank{'s' * (len(one.ranks) > 1)} over {protocol}" if protocol else "serial"
+    sheet = Table(
+        title=f"[bold]{application.title}[/bold], {application.describe(problem)}, {how}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for head in ("rank", "wall", *STATES, "communication", "CPU", "messages", "KiB sent"):
+        sheet.add_column(head, justify="right")
+    reports = sorted(one.ranks, key=lambda report: report.rank)
+    if len(reports) > MOST_ROWS:
+        by_time = sorted(reports, key=lambda report: report.communication_s)
+        reports = [by_time[0], by_time[len(by_time) // 2], by_time[-1]]
+    for report in reports:
+        sheet.add_row(*_row(report))
+    if len(one.ranks) > 1:
+        from viakit.measure.table import format_time
+
+        sheet.add_section()
+        messages, nbytes = sum(r.messages for r in one.ranks), sum(r.nbytes for r in one.ranks)
+        cpu = format_time(sum(r.cpu_s for r in one.ranks))
+        blank = [""] * (len(STATES) + 1)
+        sheet.add_row("all", format_time(one.wall_s), *blank, cpu, str(messages), _size(nbytes))
+    return sheet
+
+
+def _verdict(one: Run) -> str:
+    if not one.checks:
+        return "[yellow]not verified: there is nothing to hold this problem's result against[/yellow]"
+    if one.ok:
+        return f"[green]right: {len(one.checks)} figures verified[/green]"
+    return f"[bold red]WRONG: {len(one.wrong())} of {len(one.checks)} figures[/bold red]"
+
+
+def tell(
+    application: Application,
+    problem: Any,
+    protocol: str | None,
+    runs: Sequence[Run],
+    *,
+    json_file: str | None,
+    trace_file: str | None,
+    quiet: bool,
+    elapsed_s: float,
+) -> None:
+    """Print the table of the run with the median time, and write the files."""
+    from rich.console import Console
+
+    from viakit.measure import result
+
+    median = sorted(runs, key=lambda one: one.wall_s)[(len(runs) - 1) // 2]
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(highlight=False, width=160)
+    if json_file == "-":
+        found = document([series(application, problem, protocol, runs)], elapsed_s=elapsed_s)
+        result.validate(found)
+        sys.stdout.write(result.to_bytes(found).decode())
+    elif not quiet:
+        console.print(table(application, problem, protocol, median))
+        if application.summary is not None:
+            for key, value in application.summary(problem, median.outcome).items():
+                console.print(f"{key}: {value}", markup=False)
+        if len(runs) > 1:
+            console.print(
+                f"{len(runs)} runs: {min(r.wall_s for r in runs):.4g} to {max(r.wall_s for r in runs):.4g} s; the table "
+                "is of the one in the middle"
+            )
+        console.print(_verdict(next((one for one in runs if not one.ok), median)))
+        ranks, cores = len(median.ranks), _cores()
+        if ranks > cores:
+            console.print(
+                f"{ranks} ranks on {cores} cores of {socket.gethostname()}: CPU says what a rank's work was, not wall"
+            )
+    if json_file not in (None, "-"):
+        result.save(document([series(application, problem, protocol, runs)], elapsed_s=elapsed_s), str(json_file))
+    if trace_file is not None:
+        from viakit.apps import tracing
+
+        tracing.save(median.ranks, trace_file, title=f"{application.title}, {application.describe(problem)}")
+    if not quiet and json_file != "-":
+        for path in (json_file, trace_file):
+            if path is not None:
+                console.print(f"wrote {path}", markup=False)
