@@ -1,9 +1,9 @@
 """Where the time of a rank goes, and how many messages it sends.
 
-A rank is always in one state of :data:`STATES`. :class:`Phases` keeps the time spent in each, and with tracing on every
-interval. :class:`Counting` is a thin communicator around any other (viakit's or mpi4py's) that moves its rank from state
-to state as it sends, receives and waits, and counts the messages that the program sends; whatever is not in one of its
-calls is computing. So an application says nothing of this, except where its measured part begins::
+A rank is always in one state of :data:`STATES`. :class:`Phases` keeps the time spent in each, and with tracing on
+every interval. :class:`Counting` is a thin communicator around any other (viakit's or mpi4py's) that moves its rank
+from state to state as it sends, receives and waits, and counts the messages that the program sends; whatever is not in
+one of its calls is computing. So an application says nothing of this, except where its measured part begins::
 
     def parallel(comm, problem, phases=None):
         phases = phases or Phases()
@@ -292,9 +292,9 @@ class Counting:
 
     What it counts are the messages of the program, as the paper's Table II does. A collective operation counts as the
     messages of its plain form: a broadcast or a scatter size-1 by the root, a reduction or a gather one by each other
-    rank, an all-reduce both, an all-to-all or an all-gather size-1 by each rank (parts of no bytes are none), a scan one
-    by each but the last. Barriers count nothing; nor do objects (``send``, ``bcast``, ...), nor communicators made of
-    this one.
+    rank, an all-reduce both, an all-to-all or an all-gather size-1 by each rank (parts of no bytes are none), a scan
+    one by each but the last. Barriers count nothing; nor do objects (``send``, ``bcast``, ...), nor communicators made
+    of this one.
 
     Parameters
     ----------

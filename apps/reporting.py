@@ -227,8 +227,8 @@ def tell(
                 console.print(f"{key}: {value}", markup=False)
         if len(runs) > 1:
             console.print(
-                f"{len(runs)} runs: {min(r.wall_s for r in runs):.4g} to {max(r.wall_s for r in runs):.4g} s; the table "
-                "is of the one in the middle"
+                f"{len(runs)} runs: {min(r.wall_s for r in runs):.4g} to {max(r.wall_s for r in runs):.4g} s; the "
+                "table is of the one in the middle"
             )
         console.print(_verdict(next((one for one in runs if not one.ok), median)))
         ranks, cores = len(median.ranks), _cores()

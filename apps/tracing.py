@@ -1,9 +1,9 @@
 """What each rank did when: as JSON for Perfetto and Chrome, and as a picture like Jumpshot's.
 
-The states of :data:`viakit.apps.phases.STATES` are drawn as bars on a row per rank, messages as arrows from the sender's
-row to the receiver's. The k-th message with a tag that a rank received from another is the k-th that the other sent there
-with it: channels do not overtake. All times are of one machine's monotonic clock; ranks on several machines would need
-more.
+The states of :data:`viakit.apps.phases.STATES` are drawn as bars on a row per rank, messages as arrows from the
+sender's row to the receiver's. The k-th message with a tag that a rank received from another is the k-th that the
+other sent there with it: channels do not overtake. All times are of one machine's monotonic clock; ranks on several
+machines would need more.
 """
 
 from __future__ import annotations
