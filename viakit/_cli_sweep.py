@@ -68,7 +68,7 @@ __all__ = ["calibrate", "sweep"]
     metavar="NAME",
     help="Policy of msg-*: mpich-p4, lam-c2c, mvich-rget ..., or fields of it: via,eager_limit=64K,credits=16.",
 )
-@click.option("--network", type=click.Choice(["eth", "udp"]), help="What msg-via takes between two hosts.")
+@click.option("--network", type=click.Choice(["eth", "udp"]), help="What msg-via and msg-bip take between two hosts.")
 @click.option(
     "--sizes",
     default="1:4M",

@@ -1,7 +1,7 @@
 """Communicators with mpi4py's interface, over every channel.
 
 >>> import viakit
->>> comm = viakit.world("via")          # or "tcp", or "mpi": mpi4py underneath
+>>> comm = viakit.world("via")          # or "bip", or "tcp", or "mpi": mpi4py underneath
 >>> comm.rank, comm.size
 (0, 1)
 
@@ -64,8 +64,8 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
     Parameters
     ----------
     protocol : str, optional
-        "via" (shared memory within a host, and between hosts the NIC that ``VIAKIT_NETWORK`` names), "tcp" (sockets),
-        or "mpi" (mpi4py underneath). Default: what ``VIAKIT_PROTOCOL`` says, else "via".
+        "via" (shared memory within a host, and between hosts the NIC that ``VIAKIT_NETWORK`` names), "bip" (BIP on the
+        same NICs), "tcp" (sockets), or "mpi" (mpi4py underneath). Default: what ``VIAKIT_PROTOCOL`` says, else "via".
     policy : str, optional
         A policy of the message engine, with changes: "mvich-rput,credits=16". Default: what ``VIAKIT_POLICY`` or
         ``VIAKIT_MSG`` says, else one named as the protocol.
@@ -89,11 +89,11 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
                 from viakit._comm.over_mpi import world_over_mpi
 
                 found = world_over_mpi()
-            elif protocol in ("via", "tcp"):
+            elif protocol in ("via", "bip", "tcp"):
                 found = Intracomm(_open(protocol, policy, timeout_s), 0)
                 found.name = "MPI_COMM_WORLD"
             else:
-                raise error("ERR_ARG", f"protocol {protocol!r}: there are 'via', 'tcp' and 'mpi'")
+                raise error("ERR_ARG", f"protocol {protocol!r}: there are 'via', 'bip', 'tcp' and 'mpi'")
             _worlds[os.getpid(), protocol] = found
         return found
 

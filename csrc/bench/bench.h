@@ -283,7 +283,7 @@ int bench_via_describe(bench_ep *ep, char *text, size_t room);
 
 /* Messages (msg/msg.h) between two ranks. Returns when both are connected, or after timeout_s. */
 typedef struct {
-    const char *channel;        /* "via", "tcp" */
+    const char *channel;        /* "via", "bip", "tcp" */
     const char *policy;         /* on top of the channel's own, as msg_policy_parse reads it; NULL or "": nothing */
     const char *network_device; /* via: "eth:eth0", "udp:ADDRESS", taken if the two are on different hosts; or NULL */
     const char *address;        /* tcp: numeric, of this host; or NULL */

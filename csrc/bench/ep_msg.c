@@ -1,5 +1,5 @@
 /*
- * bench/ep_msg.c - the message engine, by nothing but msg.h: two ranks of a job, on channel via or tcp, by any policy.
+ * bench/ep_msg.c - the message engine, by nothing but msg.h: two ranks of a job, on channel via, bip or tcp, by any policy.
  *
  * Who connects the two sides gives a stream socket between them. Opening a world needs an exchange of a few hundred bytes, which
  * a launcher does otherwise; here each side writes its own and reads the other's. Nothing else ever travels there.
@@ -280,7 +280,7 @@ static int choose_policy(const bench_msg_options *options, msg_policy *policy, c
     const msg_policy *base = msg_policy_find(options->channel);
     char why[MSG_ERROR_LEN];
     if (!base) {
-        snprintf(error, BENCH_ERROR_LEN, "there is no channel '%.32s': via and tcp are", options->channel);
+        snprintf(error, BENCH_ERROR_LEN, "there is no channel '%.32s': via, bip and tcp are", options->channel);
         return -1;
     }
     *policy = *base;

@@ -38,7 +38,7 @@
 #define SEND_SLOTS 64
 #define KEPT_SLOTS 4 /* of these, for what must always go out */
 #define PACKETS 64   /* of the pipeline that may be under way */
-#define REGIONS 32   /* registered buffers that are kept */
+#define REGIONS 64   /* registered buffers that are kept */
 #define BUCKETS 256
 
 enum { KIND_SHORT = 1, KIND_ASK, KIND_GO, KIND_REFUSE, KIND_CREDIT, KIND_BYE };
@@ -98,7 +98,7 @@ typedef struct {
     VIP_NIC_ATTRIBUTES attributes;
     VIP_PROTECTION_HANDLE ptag;
     VIP_CQ_HANDLE cq;
-    char link[16];
+    char link[16], device[64];
     bip_table table;
     uint32_t n_peers;
     size_t room; /* bytes of a slot's buffer */
@@ -137,6 +137,8 @@ typedef enum { SEND_IDLE, SEND_QUEUED, SEND_ASKED, SEND_MOVING } bip_send_state;
 /* The one send of the job. */
 typedef struct {
     bip_send_state state;
+    bool noted; /* its end is told to the layer, with this: */
+    uint64_t cookie;
     int id;   /* of the present or last send */
     int code; /* how it ended */
     bip_peer *peer;
@@ -174,11 +176,14 @@ struct bip_recv {
     size_t max_len, len;
     bip_peer *peer;
     bip_region *region;
+    bool noted; /* its end is told to the layer, with this: */
+    uint64_t cookie;
     bip_recv *next; /* free, or waiting to say GO */
 };
 
 struct bip_job {
     bip_options options;
+    bip_layer layer; /* if options.layer */
     bip_port *ports[2];
     bip_peer *peers;
     bip_send_request send;
@@ -238,7 +243,7 @@ void bip_packet_sent(bip_slot *slot, bool failed);
 void bip_arrived(bip_arrival *arrival);
 void bip_recv_step(bip_job *job);
 void bip_long_arrived(bip_peer *peer, uint32_t immediate);
-void bip_recv_end(bip_job *job, bip_recv *recv, int code);
+void bip_recv_end(bip_job *job, bip_recv *recv, int code); /* of a noted one: it is gone afterwards */
 void bip_tags_fini(bip_job *job);
 
 #endif

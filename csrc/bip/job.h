@@ -67,6 +67,18 @@ const char *bip_counter_name(int counter); /* NULL past the end */
 #define BIP_CARD_LEN 64
 #define BIP_MAX_RANKS 1024
 
+/* For a layer with queues of its own above BIP, as MPI-BIP is: it is told what happens instead of asking. Short messages are handed over
+ * where they lie and leave BIP's queue when the call returns; they are not kept by tag. What was begun by bip_isend_noted or bip_irecv_noted
+ * has ended when sent or received is called, with the cookie it was given; there is nothing to wait for. All of it is called from within
+ * bip_progress, bip_woken and the sends; a layer may send short messages from there and begin nothing else. */
+typedef struct {
+    void (*short_arrived)(void *context, int node, int tag, const void *data, size_t len);
+    void (*sent)(void *context, uint64_t cookie, int code);
+    void (*received)(void *context, uint64_t cookie, int code);
+    void (*lost)(void *context, int node); /* nothing will come from that rank any more, and nothing reach it */
+    void *context;
+} bip_layer;
+
 /* Zero is "the default". Where a field has an environment variable, that counts if the field is zero. */
 typedef struct {
     size_t size; /* sizeof(bip_options) */
@@ -88,6 +100,7 @@ typedef struct {
     const bip_table *table;     /* NULL: this machine's calibration, or what is built in */
     int (*interrupt)(void *context);
     void *interrupt_context;
+    const bip_layer *layer; /* NULL: none */
 } bip_options;
 
 typedef struct bip_job bip_job;
@@ -113,6 +126,29 @@ int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms);
 /* Takes a receive back. BIP_ERR_BUSY: data is on its way into the buffer already; wait for it. */
 int bip_rcancel_id(bip_job *job, int id);
 
+/* ---- for a layer */
+
+/* A short message of two parts, together at most bip_small(): 1 it is on its way, and both parts may be used again; 0 the receiver's queue is
+ * full, or all buffers are under way; below zero: the rank is gone. An outstanding send does not hinder it. */
+int bip_send_parts(bip_job *job, int dst, int tag, const void *head, size_t head_len, const void *data, size_t len);
+/* Long messages: longer than bip_small(). As bip_isend_bytes and bip_irecv_bytes, but their end is told. */
+int bip_isend_noted(bip_job *job, int dst, int tag, const void *buf, size_t len, uint64_t cookie);
+int bip_irecv_noted(bip_job *job, int tag, void *buf, size_t max_len, uint64_t cookie);
+/* Registers a buffer for messages to or from that rank and keeps it so until bip_release; NULL: not now, or not at all. */
+void *bip_reserve(bip_job *job, int rank, const void *buf, size_t len);
+void bip_release(void *reserved);
+/* Forgets registrations of memory that is to go. */
+void bip_forget(bip_job *job, const void *buf, size_t len);
+/* Does something of ours wait for an acknowledgement, which no completion queue tells of? */
+int bip_unsettled(const bip_job *job);
+/* Sleeps until something arrives by a NIC (0 local, 1 network; one that is there), at most ms, and touches nothing of the job: other threads may
+ * use it meanwhile. What it returns goes to bip_woken. */
+void *bip_doze(const bip_job *job, int nic, int ms);
+void bip_woken(bip_job *job, void *what);
+int bip_has_nic(const bip_job *job, int nic);
+
+/* ---- */
+
 /* A short message that is here: 1; 0: none, or a long one. */
 int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len, int *node);
 /* One in its place in the queue, until bip_freemsg. 1; 0: none; ARGUMENT: the next message of this tag is a long one. timeout 0: look once. */
@@ -134,6 +170,8 @@ size_t bip_packet(const bip_job *job, int dst, size_t len);
 /* Bytes of all queues and buffers: does not grow with the number of messages. */
 size_t bip_memory(const bip_job *job);
 void bip_counters(const bip_job *job, uint64_t values[BIP_N_COUNTERS]);
+/* Its device, "shm:bip-JOB"; NULL for oneself. */
+const char *bip_link(const bip_job *job, int rank);
 /* The NIC by which that rank is reached, for whoever wants to know more (a VIP_NIC_HANDLE); NULL for oneself. */
 void *bip_nic(const bip_job *job, int rank);
 

@@ -110,7 +110,8 @@ static int open_port(bip_job *job, int index, const char *device)
     if (port == NULL)
         return bip_fail(job, BIP_ERR_RESOURCE, "no memory");
     options.spin_us = -1; /* we spin ourselves */
-    options.no_thread = strncmp(device, "shm", 3) == 0;
+    const char *lossy = getenv("VIAKIT_FAULT"); /* what is lost on shm, too, is repeated while the program computes */
+    options.no_thread = strncmp(device, "shm", 3) == 0 && !(lossy && *lossy);
     options.mtu = (VIP_UINT32)o->mtu;
     options.form = (viakit_form)o->form;
     options.retransmission = o->go_back_n ? VIAKIT_GO_BACK_N : VIAKIT_SELECTIVE;
@@ -121,6 +122,7 @@ static int open_port(bip_job *job, int index, const char *device)
         return bip_nic_failed(job, device, code);
     }
     job->ports[index] = port;
+    snprintf(port->device, sizeof port->device, "%s", device);
     if (o->faults && *o->faults) {
         viakit_faults faults;
         if ((code = viakit_parse_faults(o->faults, &faults)) != VIP_SUCCESS ||
@@ -190,6 +192,10 @@ int bip_open(const bip_options *options, bip_job **job_out, char *error)
     job->options.job = job->options.host = job->options.local_device = job->options.network_device = NULL;
     job->options.faults = NULL;
     job->options.table = NULL;
+    if (job->options.layer) {
+        job->layer = *job->options.layer;
+        job->options.layer = &job->layer;
+    }
     job->connected = o->n_ranks == 1;
     *job_out = job;
     return 0;
@@ -508,6 +514,17 @@ size_t bip_memory(const bip_job *job)
 void bip_counters(const bip_job *job, uint64_t values[BIP_N_COUNTERS])
 {
     memcpy(values, job->counters, sizeof job->counters);
+}
+
+const char *bip_link(const bip_job *job, int rank)
+{
+    const bip_port *port = rank >= 0 && rank < job->options.n_ranks ? job->peers[rank].port : NULL;
+    return port ? port->device : NULL;
+}
+
+int bip_has_nic(const bip_job *job, int nic)
+{
+    return job->ports[nic] != NULL;
 }
 
 void *bip_nic(const bip_job *job, int rank)

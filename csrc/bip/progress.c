@@ -85,6 +85,8 @@ static void peer_lost(bip_peer *peer)
     if (peer->incoming)
         bip_recv_end(job, peer->incoming, code);
     peer->incoming = NULL;
+    if (job->options.layer)
+        job->layer.lost(job->layer.context, peer->rank);
 }
 
 /* Nothing that he has not asked for yet will be taken. He may have left so soon after our last packet that its acknowledgement was lost with
@@ -238,6 +240,14 @@ static void message(bip_peer *peer, bip_slot *slot, const bip_head *head)
         damaged(peer, "its checksum is wrong");
         return;
     }
+    if (peer->port->job->options.layer && head->kind == KIND_SHORT) {
+        bip_job *job = peer->port->job;
+        BIP_COUNT(job, short_received, 1);
+        BIP_COUNT(job, bytes_received, head->len);
+        job->layer.short_arrived(job->layer.context, peer->rank, head->tag, slot->buf + sizeof *head, head->len);
+        bip_free_slot(slot);
+        return;
+    }
     slot->arrival = (bip_arrival){.peer = peer, .head = *head, .data = slot->buf + sizeof *head, .slot = slot};
     bip_arrived(&slot->arrival);
 }
@@ -388,6 +398,25 @@ void bip_sleep(bip_job *job, int ms)
         ms = 1;
     if (VipCQWait(port->cq, (VIP_ULONG)ms, &vi, &recv) == VIP_SUCCESS)
         receive(vi);
+}
+
+int bip_unsettled(const bip_job *job)
+{
+    return job->n_unsettled != 0;
+}
+
+void *bip_doze(const bip_job *job, int nic, int ms)
+{
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+    return VipCQWait(job->ports[nic]->cq, (VIP_ULONG)(ms > 0 ? ms : 1), &vi, &recv) == VIP_SUCCESS ? vi : NULL;
+}
+
+void bip_woken(bip_job *job, void *what)
+{
+    (void)job;
+    if (what)
+        receive(what);
 }
 
 void bip_idle(bip_job *job, int ms)

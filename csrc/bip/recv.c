@@ -112,6 +112,8 @@ static void release(bip_tag *t, bip_arrival *a)
     t->own_free = a;
 }
 
+static void end_recv(bip_job *job, bip_recv *r);
+
 void bip_recv_end(bip_job *job, bip_recv *r, int code)
 {
     bip_region_put(r->region);
@@ -123,6 +125,10 @@ void bip_recv_end(bip_job *job, bip_recv *r, int code)
     else
         bip_fail(job, code, "a message of %zu bytes with tag %d of rank %d for a buffer of %zu: %s", r->len,
                  r->tag->tag, r->peer->rank, r->max_len, bip_code_text(code));
+    if (r->noted) {
+        end_recv(job, r);
+        job->layer.received(job->layer.context, r->cookie, code);
+    }
 }
 
 static void take_short(bip_job *job, bip_tag *t, bip_arrival *a, void *buf)
@@ -290,7 +296,7 @@ static void end_recv(bip_job *job, bip_recv *r)
     job->free_recvs = r;
 }
 
-int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len)
+static int begin(bip_job *job, int tag, void *buf, size_t max_len, bool noted, uint64_t cookie)
 {
     if (buf == NULL && max_len)
         return bip_fail(job, BIP_ERR_ARGUMENT, "room for %zu bytes without a buffer", max_len);
@@ -307,10 +313,23 @@ int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len)
     r->len = 0;
     r->code = 0;
     r->peer = NULL;
+    r->noted = noted;
+    r->cookie = cookie;
     t->posted = r;
+    int id = (int)(r->generation << 16) | r->index;
     if (t->first)
         match(job, r, take_first(t));
-    return (int)(r->generation << 16) | r->index;
+    return id;
+}
+
+int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len)
+{
+    return begin(job, tag, buf, max_len, false, 0);
+}
+
+int bip_irecv_noted(bip_job *job, int tag, void *buf, size_t max_len, uint64_t cookie)
+{
+    return begin(job, tag, buf, max_len, true, cookie);
 }
 
 int bip_rtest_id(bip_job *job, int id, size_t *len, int *node)

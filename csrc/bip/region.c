@@ -48,6 +48,30 @@ void bip_region_put(bip_region *region)
         region->users--;
 }
 
+void *bip_reserve(bip_job *job, int rank, const void *buf, size_t len)
+{
+    bip_port *port = rank >= 0 && rank < job->options.n_ranks ? job->peers[rank].port : NULL;
+    return port && buf && len ? bip_region_get(port, buf, len) : NULL;
+}
+
+void bip_release(void *reserved)
+{
+    bip_region_put(reserved);
+}
+
+void bip_forget(bip_job *job, const void *buf, size_t len)
+{
+    uintptr_t from = (uintptr_t)buf, to = len > UINTPTR_MAX - from ? UINTPTR_MAX : from + len;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; job->ports[k] && i < REGIONS; i++) {
+            bip_region *r = &job->ports[k]->regions[i];
+            if (r->buf == NULL || r->users || (uintptr_t)r->buf >= to || (uintptr_t)r->buf + r->len <= from)
+                continue;
+            VipDeregisterMem(job->ports[k]->nic, r->buf, r->handle);
+            *r = (bip_region){.buf = NULL};
+        }
+}
+
 void bip_regions_fini(bip_port *port)
 {
     for (int i = 0; i < REGIONS; i++)

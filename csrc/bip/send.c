@@ -10,6 +10,7 @@
  */
 #include <string.h>
 
+#include "base/copy.h"
 #include "base/crc32c.h"
 #include "bip/internal.h"
 
@@ -25,6 +26,10 @@ void bip_send_end(bip_job *job, int code)
     else
         bip_fail(job, code, "a message of %zu bytes with tag %d to rank %d: %s", s->len, s->tag, s->peer->rank,
                  bip_code_text(code));
+    if (s->noted) {
+        s->noted = false;
+        job->layer.sent(job->layer.context, s->cookie, code);
+    }
 }
 
 /* The message, or the question whether it may come. */
@@ -132,7 +137,8 @@ size_t bip_packet(const bip_job *job, int dst, size_t len)
     return p < port->attributes.MaxTransferSize ? p : port->attributes.MaxTransferSize;
 }
 
-int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
+/* Begins a send, as far as that goes at once; the id, or what is wrong. */
+static int begin(bip_job *job, int dst, int tag, const void *buf, size_t len, bool noted, uint64_t cookie)
 {
     bip_send_request *s = &job->send;
     if (dst < 0 || dst >= job->options.n_ranks)
@@ -150,8 +156,14 @@ int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
     if (peer->lost || peer->said_bye)
         return bip_fail(job, peer->said_bye ? BIP_ERR_LEFT : BIP_ERR_PEER, "rank %d %s", dst,
                         peer->said_bye ? "has left the job" : "died");
-    *s = (bip_send_request){
-        .state = SEND_QUEUED, .id = (s->id + 1) & 0x3fffffff, .peer = peer, .tag = tag, .buf = buf, .len = len};
+    *s = (bip_send_request){.state = SEND_QUEUED,
+                            .noted = noted,
+                            .cookie = cookie,
+                            .id = (s->id + 1) & 0x3fffffff,
+                            .peer = peer,
+                            .tag = tag,
+                            .buf = buf,
+                            .len = len};
     if (len > peer->small) {
         s->region = bip_region_get(peer->port, buf, len);
         if (s->region == NULL) {
@@ -162,11 +174,47 @@ int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
             s->crc = vk_crc32c(0, buf, len);
     }
     start(job);
-    if (s->state == SEND_QUEUED) {
-        bip_progress(job);
-        BIP_COUNT(job, queue_full, s->state == SEND_QUEUED);
-    }
     return s->id;
+}
+
+int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
+{
+    int id = begin(job, dst, tag, buf, len, false, 0);
+    if (id >= 0 && job->send.state == SEND_QUEUED) {
+        bip_progress(job);
+        BIP_COUNT(job, queue_full, job->send.state == SEND_QUEUED);
+    }
+    return id;
+}
+
+int bip_isend_noted(bip_job *job, int dst, int tag, const void *buf, size_t len, uint64_t cookie)
+{
+    return begin(job, dst, tag, buf, len, true, cookie);
+}
+
+int bip_send_parts(bip_job *job, int dst, int tag, const void *head, size_t head_len, const void *data, size_t len)
+{
+    bip_peer *peer = &job->peers[dst];
+    bip_slot *slot;
+    if (vk_unlikely(peer->lost || peer->port == NULL))
+        return BIP_ERR_PEER;
+    if (vk_unlikely(peer->credits == 0 || (slot = bip_take_send(peer, KEPT_SLOTS)) == NULL)) {
+        BIP_COUNT(job, queue_full, 1);
+        return 0;
+    }
+    size_t n = head_len + len;
+    char *to = slot->buf + sizeof(bip_head);
+    vk_copy_short(to, head, head_len);
+    if (len)
+        vk_copy_short(to + head_len, data, len);
+    bip_head h = {.kind = KIND_SHORT, .seq = peer->send_seq++, .tag = tag, .len = n};
+    if (job->options.checksum)
+        h.crc = vk_crc32c(0, to, n);
+    memcpy(slot->buf, &h, sizeof h);
+    peer->credits--;
+    BIP_COUNT(job, short_sent, 1);
+    BIP_COUNT(job, bytes_sent, n);
+    return bip_post_head(peer, slot, sizeof h + n) == 0 ? 1 : BIP_ERR_PEER;
 }
 
 int bip_stest_id(bip_job *job, int id)

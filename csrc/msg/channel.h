@@ -56,7 +56,9 @@ struct msg_channel {
      * possibly before this returns. 1 started, 0 not now, negative: not possible. Packets pushed afterwards arrive after what was written. */
     int (*put)(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle);
     int (*get)(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle);
-    /* Up to MSG_PUT_SHORT bytes, taken at once: 1 or 0. */
+    /* The receiver's channel itself knows when what was put is there, and calls msg_put_arrived(): no FIN is sent. */
+    int tells_receiver;
+    /* Up to MSG_PUT_SHORT bytes, taken at once: 1 or 0. NULL: put is for rendezvous only. */
     int (*put_short)(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle);
     int (*can_get)(struct msg_peer *peer);
 
@@ -69,6 +71,6 @@ struct msg_channel {
     int (*handle_index)(struct msg_peer *peer);
 };
 
-extern const struct msg_channel msg_channel_via, msg_channel_tcp;
+extern const struct msg_channel msg_channel_via, msg_channel_bip, msg_channel_tcp;
 
 #endif

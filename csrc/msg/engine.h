@@ -310,6 +310,7 @@ void msg_arriving(struct msg_peer *peer, const struct msg_packet *packet, size_t
 void msg_arrival_done(struct msg_peer *peer, struct msg_in *in);
 void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in);
 void msg_moved(msg_request *r, size_t len, int error); /* RDMA of len bytes for this request is done */
+void msg_put_arrived(msg_request *r); /* all that the peer was to write into this receive's buffer is there */
 void msg_peer_failed(struct msg_peer *peer, const char *why);
 
 /* Is there anything to be done with this rank? MSG_SUCCESS, or why not. */

@@ -185,7 +185,7 @@ static int move_pieces(msg_request *r)
         msg_peer_failed(peer, "an RDMA operation could not be started");
         return 1;
     }
-    if (!reading && !put) /* it stays behind what was written */
+    if (!reading && !put && !c->tells_receiver) /* it stays behind what was written */
         control(peer, MSG_PKT_FIN, 0, id);
     return 1;
 }
@@ -298,6 +298,11 @@ static void received_long(msg_request *r)
     if (r->world->policy.convert)
         msg_convert(r->buf, r->buf, r->status.len);
     received(r);
+}
+
+void msg_put_arrived(msg_request *r)
+{
+    received_long(r);
 }
 
 static void told_too_much(struct msg_peer *peer)
@@ -654,6 +659,12 @@ struct sweep {
     int error;
 };
 
+/* Is this a send that the channel brings to its end by itself? A rank that leaves takes part until all others have left. */
+static int goes_on(const struct msg_peer *peer, const msg_request *r)
+{
+    return !peer->gone && peer->channel->tells_receiver && r->kind == MSG_REQ_SEND;
+}
+
 /* Ends what can no longer come about. */
 static void sweep_request(msg_request *r, void *context)
 {
@@ -663,7 +674,7 @@ static void sweep_request(msg_request *r, void *context)
     int anybody = r->kind == MSG_REQ_RECV && r->peer == MSG_ANY_SOURCE;
     if (r->peer != s->peer->rank && !(anybody && s->error == MSG_ERR_PROC_FAILED))
         return;
-    if (!s->peer->gone && (r->flags & MSG_MOVING) && r->registered && r->started == r->want)
+    if (!s->peer->gone && (r->flags & MSG_MOVING) && r->registered && (r->started == r->want || goes_on(s->peer, r)))
         return; /* RDMA under way: it has what it wants, only our completion is outstanding */
     if (r->flags & MSG_ON_POSTED)
         msg_unpost(r->world, r);
@@ -693,7 +704,7 @@ static void forget_peer(struct msg_peer *peer, int error)
         out = next;
     }
     for (msg_request **p = &w->moving; *p;)
-        if ((*p)->peer == peer->rank)
+        if ((*p)->peer == peer->rank && !goes_on(peer, *p))
             *p = (*p)->moving;
         else
             p = &(*p)->moving;

@@ -250,7 +250,7 @@ int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exp
                         (unsigned long long)offset);
     else if (peer->channel == NULL) {
         memmove((char *)(uintptr_t)exposed->address + offset, buf, len);
-    } else if (peer->channel->put == NULL)
+    } else if (peer->channel->put_short == NULL)
         code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", peer->channel->name);
     else if (peer->state != MSG_PEER_CONNECTED)
         code = msg_fail_plain(w, msg_peer_error(peer));

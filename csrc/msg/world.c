@@ -290,7 +290,8 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     w->policy = o->policy ? *o->policy : *msg_policy_find("via");
     if (o->policy == NULL && text && msg_policy_parse(&w->policy, text, error) != 0)
         return MSG_ERR_ARG;
-    if (w->policy.size != sizeof w->policy || w->policy.eager_limit < 0 || w->policy.piece <= 0 ||
+    int by_bip = strcmp(w->policy.channel, "bip") == 0; /* which knows its own limit */
+    if (w->policy.size != sizeof w->policy || (w->policy.eager_limit < 0 && !by_bip) || w->policy.piece <= 0 ||
         w->policy.credits <= 0) {
         snprintf(error, MSG_ERROR_LEN,
                  "the policy is not complete: begin with one from msg_policy_find and change its fields");
@@ -300,10 +301,14 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
         w->channel = &msg_channel_via;
     else if (strcmp(w->policy.channel, "tcp") == 0)
         w->channel = &msg_channel_tcp;
+    else if (by_bip)
+        w->channel = &msg_channel_bip;
     else {
-        snprintf(error, MSG_ERROR_LEN, "there is no channel '%s': via and tcp are", w->policy.channel);
+        snprintf(error, MSG_ERROR_LEN, "there is no channel '%s': via, bip and tcp are", w->policy.channel);
         return MSG_ERR_ARG;
     }
+    if (by_bip)
+        w->policy.piece = INT64_MAX; /* its pipeline cuts messages */
     if (w->policy.eager_limit_local < 0)
         w->policy.eager_limit_local = w->policy.eager_limit;
     return MSG_SUCCESS;
@@ -331,7 +336,7 @@ static int init_world(msg_world *w, const msg_options *o)
                                         .rank = i,
                                         .state = MSG_PEER_CONNECTED,
                                         .channel = i == w->rank ? NULL : w->channel,
-                                        .eager_limit = (size_t)w->policy.eager_limit_local};
+                                        .eager_limit = (size_t)(w->policy.eager_limit_local < 0 ? 8192 : w->policy.eager_limit_local)};
     if (w->n_ranks == 1)
         w->channel = NULL;
     return MSG_SUCCESS;

@@ -7,8 +7,9 @@
 #define ON_SHM 1
 #define ON_LOOP 2
 #define ON_TCP 4
+#define ON_BIP 8
 #define ON_VIA (ON_SHM | ON_LOOP)
-#define ON_ALL (ON_VIA | ON_TCP)
+#define ON_ALL (ON_VIA | ON_TCP | ON_BIP)
 
 #define TIGHT "unexpected_bytes=1M,socket_buffer=256K"
 
@@ -34,22 +35,23 @@
     X(put, 3, NULL, ON_VIA)                          \
     X(cache, 2, "cache_entries=4", ON_VIA)           \
     X(storm, 8, NULL, ON_ALL)                        \
-    X(many, 64, NULL, ON_SHM | ON_TCP)               \
+    X(many, 64, NULL, ON_SHM | ON_TCP | ON_BIP)               \
     X(giant, 2, NULL, ON_ALL)                        \
-    X(hosts_ring, 4, NULL, ON_SHM | ON_TCP)          \
-    X(death, 4, NULL, ON_SHM | ON_TCP)               \
-    X(death_long, 3, NULL, ON_SHM | ON_TCP)          \
+    X(hosts_ring, 4, NULL, ON_SHM | ON_TCP | ON_BIP)          \
+    X(death, 4, NULL, ON_SHM | ON_TCP | ON_BIP)               \
+    X(death_long, 3, NULL, ON_SHM | ON_TCP | ON_BIP)          \
     X(leave, 3, NULL, ON_ALL)                        \
     X(interrupt, 2, NULL, ON_ALL)                    \
     X(threads, 2, NULL, ON_ALL)                      \
     X(thread_progress, 2, "progress=thread", ON_ALL) \
     X(policies, 2, NULL, ON_SHM)                     \
-    X(bound, 2, NULL, ON_SHM | ON_TCP)
+    X(bound, 2, NULL, ON_SHM | ON_TCP | ON_BIP)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);
 MSG_CASES(X)
 #undef X
 
 extern const char *case_link;
+extern int case_bip;
 
 #endif

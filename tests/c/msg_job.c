@@ -89,7 +89,7 @@ static void serve(int n, int *sockets)
 int job_open(const char *policy, msg_world **world, char *error)
 {
     const job *j = me->job;
-    msg_policy p = *msg_policy_find(strcmp(j->link, "tcp") == 0 ? "tcp" : "via");
+    msg_policy p = *msg_policy_find(strcmp(j->link, "tcp") == 0 ? "tcp" : j->bip ? "bip" : "via");
     char host[32], device[64];
     msg_options o = {.size = sizeof o,
                      .rank = me->rank,

@@ -12,6 +12,7 @@ typedef struct {
     const char *link; /* "shm", "loop", "tcp", "eth" */
     int n_ranks;
     const char *policy; /* on top of the link's own, as msg_policy_parse takes it; NULL: nothing */
+    int bip;            /* by channel bip on that link */
     int threads;        /* worlds opened for several threads */
     int may_die;        /* bit r: rank r may end in any way */
     int hosts;          /* pretend that ranks are on so many hosts, round robin; 0: one */

@@ -1,6 +1,6 @@
 /*
  * test_msg.c - the message engine on every channel: test_msg LINK [CASE]. The same cases on shm (processes), loop (threads) and
- * tcp (processes), and between two hosts on eth and udp: what a channel carries may not depend on which it is. eth+fault and
+ * tcp (processes), on BIP (bip-shm), and between two hosts on eth, udp, bip-eth and bip-udp: what a channel carries may not depend on which it is. eth+fault and
  * udp+fault lose, double, delay and spoil frames, between ranks of one host (shm) as well.
  */
 #include "msg_cases.h"
@@ -21,6 +21,7 @@ static const struct {
 };
 
 const char *case_link;
+int case_bip;
 
 /* What a bad network does, for the links with +fault. */
 #define FAULTS "loss=1%,dup=1%,reorder=1%,corrupt=0.5%,seed=11"
@@ -40,19 +41,26 @@ int main(int argc, char **argv)
     static char link_name[16];
     char why[256], *plus;
     snprintf(link_name, sizeof link_name, "%s", argv[1]);
-    int fault = (plus = strchr(link_name, '+')) != NULL;
+    int network, fault = (plus = strchr(link_name, '+')) != NULL;
     if (fault) {
         *plus = 0;
         setenv("VIAKIT_FAULT", FAULTS, 1); /* every NIC that a rank opens */
     }
-    int namespaces[2] = {-1, -1}, network = strcmp(link_name, "eth") == 0 || strcmp(link_name, "udp") == 0;
+    int namespaces[2] = {-1, -1};
+    case_bip = strncmp(link_name, "bip-", 4) == 0;
+    if (case_bip)
+        memmove(link_name, link_name + 4, strlen(link_name) - 3);
+    network = strcmp(link_name, "eth") == 0 || strcmp(link_name, "udp") == 0;
     if (network &&
         (netns_enter(argv, why, sizeof why) != 0 || netns_make_pair(1500, namespaces, why, sizeof why) != 0)) {
         printf("no hosts can be made here: %s\n", why);
         return CHECK_SKIPPED;
     }
     case_link = link_name;
-    int link = strcmp(link_name, "loop") == 0 ? ON_LOOP : strcmp(link_name, "tcp") == 0 ? ON_TCP : ON_SHM;
+    int link = strcmp(link_name, "loop") == 0  ? ON_LOOP
+               : strcmp(link_name, "tcp") == 0 ? ON_TCP
+               : case_bip                      ? ON_BIP
+                                               : ON_SHM;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!(cases[i].links & link) || (argc > 2 && strcmp(argv[2], cases[i].name) != 0))
             continue;
@@ -60,7 +68,7 @@ int main(int argc, char **argv)
             continue;
         snprintf(check_context, sizeof check_context, "%s %s", argv[1], cases[i].name);
         check_deadline(120);
-        job j = {.link = link_name, .n_ranks = cases[i].n_ranks, .policy = cases[i].policy};
+        job j = {.link = link_name, .n_ranks = cases[i].n_ranks, .policy = cases[i].policy, .bip = case_bip};
         if (strncmp(cases[i].name, "death", 5) == 0)
             j.may_die = 2; /* rank 1 */
         if (network || strncmp(cases[i].name, "hosts", 5) == 0)

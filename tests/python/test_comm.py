@@ -14,7 +14,7 @@ import pytest
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 DEADLINE_S = 90.0
-PROTOCOLS = ("via", "tcp")
+PROTOCOLS = ("via", "bip", "tcp")
 
 
 def job(ranks: int, *words: str, protocol: str = "via") -> subprocess.CompletedProcess[str]:

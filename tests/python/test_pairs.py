@@ -26,9 +26,9 @@ from viakit.measure.endpoints import MeasureError, UnknownProtocol
 from viakit.measure.pair import Pair
 
 SIZES = (0, 1, 64, 4096, 100_000, 1 << 20)
-LOCAL = ("via-shm", "via-udp", "via-loop", "msg-via", "msg-tcp")
+LOCAL = ("via-shm", "via-udp", "via-loop", "msg-via", "msg-bip", "msg-tcp")
 LOCAL += ("tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
-WIRED = ("via-eth", "via-udp", "msg-via", "msg-tcp", "tcp", "udp", "zmq")
+WIRED = ("via-eth", "via-udp", "msg-via", "msg-bip", "msg-tcp", "tcp", "udp", "zmq")
 DEADLINE_S = 30.0
 
 

@@ -326,7 +326,7 @@ cdef class BenchEndpoint:
         Parameters
         ----------
         channel
-            ``"via"`` or ``"tcp"``.
+            ``"via"``, ``"bip"`` or ``"tcp"``.
         sock
             A connected stream socket (``socket.socket``) to the other side, used only while the two open.
         side

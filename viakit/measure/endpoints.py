@@ -102,6 +102,7 @@ _TABLE = {
         Protocol(
             "msg-via", "via", ("c",), _NOTHING, "the message engine over VIA: shm on one host, eth or udp between two"
         ),
+        Protocol("msg-bip", "via", ("c",), _NOTHING, "the message engine over BIP, which is over VIA"),
         Protocol("msg-tcp", "ip", ("c",), _NOTHING, "the message engine over TCP sockets"),
         Protocol("tcp", "ip", _BOTH, _NOTHING, "TCP sockets with TCP_NODELAY", min_bytes=1),
         Protocol("udp", "ip", ("c",), _NOTHING, "UDP sockets; what is lost is sent again, and counted"),

@@ -28,6 +28,7 @@ NAMES = {
     "bip-udp": "BIP on UDP sockets",
     "bip-shm": "BIP on shared memory",
     "msg-via": "messages over VIA",
+    "msg-bip": "messages over BIP",
     "msg-tcp": "messages over TCP",
     "tcp": "TCP",
     "udp": "UDP",

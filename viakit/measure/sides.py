@@ -567,7 +567,7 @@ class PyViaSide(ViaSide):
 
 
 class MsgSide(Side):
-    """Messages between two ranks, on VIA or TCP, in C. The engine connects by itself, led by a socket of ours."""
+    """Messages between two ranks, on VIA, BIP or TCP, in C. The engine connects by itself, led by a socket of ours."""
 
     sock: socket.socket | None = None
     listener: socket.socket | None = None
@@ -663,7 +663,7 @@ def make_side(request: dict[str, Any]) -> Side:
         return BipSide(request)
     if name.startswith("mpi"):
         return MpiSide(request)
-    if name in ("msg-via", "msg-tcp"):
+    if name in ("msg-via", "msg-bip", "msg-tcp"):
         return MsgSide(request)
     kinds: dict[str, type[Side]] = {"tcp": SocketSide, "unix": SocketSide, "udp": UdpSide, "zmq": ZmqSide}
     kinds |= {"floor": FloorSide, "null": NullSide}

@@ -111,7 +111,7 @@ class Config:
         Of the message engine, for msg-*: a name of its table (``"mpich-p4"``), a name and fields
         (``"via,eager_limit=64K"``), or fields alone, on top of the channel's own policy.
     network : {"eth", "udp"}, optional
-        What msg-via takes between the hosts of a testbed; eth if not given.
+        What msg-via and msg-bip take between the hosts of a testbed; eth if not given.
     seed : int, optional
         Of the order; drawn if not given.
     skip_unavailable : bool
@@ -236,7 +236,7 @@ def _check(config: Config) -> None:
         _one_of("--network", config.network, NETWORKS)
     for option, given in (("--policy", config.policy), ("--network", config.network)):
         if given is not None and not any(name.startswith("msg-") for name in config.protocols):
-            raise UsageError(f"{option} is for the message engine: name msg-via or msg-tcp")
+            raise UsageError(f"{option} is for the message engine: name msg-via, msg-bip or msg-tcp")
     if config.fault is not None:
         _check_faults(config)
     if not config.seconds > 0 or config.seconds > 1e6:
