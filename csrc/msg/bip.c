@@ -30,8 +30,8 @@
 struct bc_world {
     msg_world *world;
     bip_job *job;
-    uint64_t sending; /* the request whose data BIP is moving; 0: none (no request for one: see put) */
-    int busy, over;   /* BIP has a send of ours; it has ended: 1 well, -1 not */
+    uint64_t sending;     /* the request whose data BIP is moving; 0: none (no request for one: see put) */
+    int busy, over;       /* BIP has a send of ours; it has ended: 1 well, -1 not */
     uint32_t n_unsettled; /* looked at without the lock */
     uint32_t turn;
     int n_events; /* of the present progress call */

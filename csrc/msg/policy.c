@@ -33,7 +33,8 @@
 static const msg_policy table[] = {
     {DEFAULTS.name = "via", .channel = "via", .source = "viakit: eager with credits, rendezvous by RDMA write"},
     {DEFAULTS.name = "bip", .channel = "bip", .eager_limit = -1, .eager_limit_local = -1, .credits = 32,
-     .source = "viakit: MPI on BIP as MPI-BIP was: credits above its ring, long messages through its pipeline (004, 3)"},
+     .source =
+         "viakit: MPI on BIP as MPI-BIP was: credits above its ring, long messages through its pipeline (004, 3)"},
     {TCP, .name = "tcp", .source = "viakit: the same engine over sockets, straight into the receiver's buffer"},
     {TCP, .name = "mpich-p4", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(32),
      .source = "001, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, P4_SOCKBUFSIZE 32 kB by "

@@ -332,11 +332,12 @@ static int init_world(msg_world *w, const msg_options *o)
     if (w->peers == NULL || msg_pool_init(w) != 0)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     for (int i = 0; i < w->n_ranks; i++)
-        w->peers[i] = (struct msg_peer){.world = w,
-                                        .rank = i,
-                                        .state = MSG_PEER_CONNECTED,
-                                        .channel = i == w->rank ? NULL : w->channel,
-                                        .eager_limit = (size_t)(w->policy.eager_limit_local < 0 ? 8192 : w->policy.eager_limit_local)};
+        w->peers[i] = (struct msg_peer){
+            .world = w,
+            .rank = i,
+            .state = MSG_PEER_CONNECTED,
+            .channel = i == w->rank ? NULL : w->channel,
+            .eager_limit = (size_t)(w->policy.eager_limit_local < 0 ? 8192 : w->policy.eager_limit_local)};
     if (w->n_ranks == 1)
         w->channel = NULL;
     return MSG_SUCCESS;

@@ -35,11 +35,11 @@
     X(put, 3, NULL, ON_VIA)                          \
     X(cache, 2, "cache_entries=4", ON_VIA)           \
     X(storm, 8, NULL, ON_ALL)                        \
-    X(many, 64, NULL, ON_SHM | ON_TCP | ON_BIP)               \
+    X(many, 64, NULL, ON_SHM | ON_TCP | ON_BIP)      \
     X(giant, 2, NULL, ON_ALL)                        \
-    X(hosts_ring, 4, NULL, ON_SHM | ON_TCP | ON_BIP)          \
-    X(death, 4, NULL, ON_SHM | ON_TCP | ON_BIP)               \
-    X(death_long, 3, NULL, ON_SHM | ON_TCP | ON_BIP)          \
+    X(hosts_ring, 4, NULL, ON_SHM | ON_TCP | ON_BIP) \
+    X(death, 4, NULL, ON_SHM | ON_TCP | ON_BIP)      \
+    X(death_long, 3, NULL, ON_SHM | ON_TCP | ON_BIP) \
     X(leave, 3, NULL, ON_ALL)                        \
     X(interrupt, 2, NULL, ON_ALL)                    \
     X(threads, 2, NULL, ON_ALL)                      \
