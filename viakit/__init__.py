@@ -24,6 +24,8 @@ mpi
     ``from viakit.mpi import MPI`` in place of ``from mpi4py import MPI``.
 launch
     Jobs of several ranks: starting them, and finding each other.
+lab
+    Experiments in a notebook, measured while you watch.
 measure
     Sweeps over message sizes and protocols, results, comparison, plots and reports.
 doctor
@@ -42,7 +44,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from viakit import bip, cli, comm, config, doctor, errors, inspect, launch, measure, mpi, testbed, via
+    from viakit import bip, cli, comm, config, doctor, errors, inspect, lab, launch, measure, mpi, testbed, via
     from viakit.comm import world
 
 __version__ = "0.1.0"
@@ -55,6 +57,7 @@ _SUBMODULES = (
     "doctor",
     "errors",
     "inspect",
+    "lab",
     "launch",
     "measure",
     "mpi",
@@ -71,6 +74,7 @@ __all__ = [
     "doctor",
     "errors",
     "inspect",
+    "lab",
     "launch",
     "measure",
     "mpi",

@@ -17,6 +17,8 @@ stats
     Medians, intervals, ratios.
 sweep
     Several protocols, interleaved point by point.
+analysis
+    Results as objects that draw, fit and compare themselves.
 result, environment
     Files of schema ``viakit.result/1`` and what they say of the machine.
 table, plot, report
@@ -31,12 +33,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from viakit.measure import endpoints, environment, goals, ladder, pair, plot, report, result, stats, sweep, table
+    from viakit.measure import (
+        analysis,
+        endpoints,
+        environment,
+        goals,
+        ladder,
+        pair,
+        plot,
+        report,
+        result,
+        stats,
+        sweep,
+        table,
+    )
+    from viakit.measure.analysis import Result
     from viakit.measure.endpoints import MeasureError
     from viakit.measure.pair import Pair
     from viakit.measure.sweep import Config, Outcome
 
 _MODULES = (
+    "analysis",
     "endpoints",
     "environment",
     "goals",
@@ -49,13 +66,15 @@ _MODULES = (
     "sweep",
     "table",
 )
-_NAMES = {"Config": "sweep", "MeasureError": "endpoints", "Outcome": "sweep", "Pair": "pair"}
+_NAMES = {"Result": "analysis", "Config": "sweep", "MeasureError": "endpoints", "Outcome": "sweep", "Pair": "pair"}
 
 __all__ = [
     "Config",
     "MeasureError",
     "Outcome",
     "Pair",
+    "Result",
+    "analysis",
     "endpoints",
     "environment",
     "goals",

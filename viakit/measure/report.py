@@ -17,7 +17,7 @@ from viakit.measure.ladder import format_size
 from viakit.measure.result import Document, series_label
 from viakit.measure.stats import Ratio
 
-__all__ = ["html", "words"]
+__all__ = ["html", "html_table", "per_message", "tables_html", "words"]
 
 NAMES = {
     "via-eth": "VIA on raw Ethernet frames",
@@ -214,7 +214,8 @@ th:first-child, td:first-child { text-align: left; }
 """
 
 
-def _html_table(caption: str, head: list[str], rows: list[list[str]], kind: str = "numbers") -> str:
+def html_table(caption: str, head: list[str], rows: list[list[str]], kind: str = "numbers") -> str:
+    """Return an HTML table of text cells."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
@@ -246,7 +247,7 @@ def _time_rows(document: Document) -> str:
             rows.append(row)
         meaning = "median [its 95 % interval], 99th percentile" if first["mode"] == "pingpong" else "median"
         caption = f"{table.HEADS[first['mode']]}; {table.how(group)}: {meaning}"
-        parts.append(_html_table(caption, ["message", *(table.column_name(group, one) for one in group)], rows))
+        parts.append(html_table(caption, ["message", *(table.column_name(group, one) for one in group)], rows))
     return "".join(parts)
 
 
@@ -275,9 +276,14 @@ def _counter_rows(document: Document) -> str:
     if not rows:
         return ""
     caption = "Counters per message, both sides together"
-    return "<h2>What a message cost</h2>" + _html_table(
+    return "<h2>What a message cost</h2>" + html_table(
         caption, ["protocol", "message", *(key.replace("_", " ") for key in shown)], rows
     )
+
+
+def tables_html(document: Document) -> str:
+    """Return the tables of a result, times and counters, as HTML without a page around them."""
+    return _time_rows(document) + _counter_rows(document)
 
 
 def _flat(value: Any) -> str:
@@ -325,7 +331,7 @@ src="data:image/png;base64,{picture}"></noscript>
 <p>Protocols take turns at each size, burst by burst, in a random order (seed {document.get("seed")}), so that drift of
 the machine hits all alike. Each interval is that of the medians of bursts. The measuring loop's own cost is part of the
 times and stands beside each protocol below. Measured again by: <code>{escape(document["command"])}</code></p>
-{_html_table("Endpoints", ["protocol", "mode", "what it says of itself"], infos, "facts")}
-{_html_table("Machine", ["", ""], facts, "facts")}
+{html_table("Endpoints", ["protocol", "mode", "what it says of itself"], infos, "facts")}
+{html_table("Machine", ["", ""], facts, "facts")}
 </body></html>
 """

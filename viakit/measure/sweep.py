@@ -37,7 +37,7 @@ from viakit.measure import ladder, stats
 from viakit.measure.environment import command_line, environment
 from viakit.measure.result import SCHEMA, Document
 
-__all__ = ["Config", "Outcome", "Progress", "UsageError", "needs_testbed", "run", "shielded"]
+__all__ = ["Config", "Outcome", "Progress", "UsageError", "check", "needs_testbed", "run", "shielded"]
 
 MODES = ("pingpong", "stream", "bidir")
 WAITS = ("poll", "block")
@@ -308,6 +308,11 @@ def _plan(config: Config) -> tuple[list[_Series], bool]:
     if shared and config.mode == "pingpong" and config.wait == "poll" and "floor" not in found:
         series.append(_Series("floor", endpoints.lookup("floor"), "c", "local", (FLOOR_NBYTES,), is_floor=True))
     return series, any(one.hosts == "testbed" for one in series)
+
+
+def check(config: Config) -> None:
+    """Raise what :func:`run` would for a *config* that makes no sense, without starting anything."""
+    _plan(config)
 
 
 # ------------------------------------------------------------------------------------------------ points

@@ -1,0 +1,85 @@
+"""The laboratory: experiments in a notebook, measured while you watch.
+
+::
+
+    from viakit import lab
+
+    run = lab.compare("via-eth", "tcp", sizes="1:64K", seconds=20)   # returns at once; curves grow below the cell
+    result = run.wait()                                              # or: result = await run
+    result.save("today.json")
+
+What is measured runs in processes of its own, never in the kernel's; stopping it ends them all. Without widgets (plain
+Python, nbconvert) the same calls return when they are done and show a picture and a table. docs/lab.md has it all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from viakit.lab._job import Busy, LabError, current
+
+if TYPE_CHECKING:
+    from viakit.lab._compare import Compare
+
+__all__ = ["Busy", "LabError", "compare", "running", "stop"]
+
+
+def compare(
+    *protocols: str,
+    sizes: str | int | Iterable[int] | None = None,
+    against: Sequence[Mapping[str, Any] | str | os.PathLike[str]] = (),
+    start: bool | None = None,
+    **settings: Any,
+) -> Compare:
+    """Compare protocols, by throughput and signature graph.
+
+    Parameters
+    ----------
+    *protocols : str
+        As ``viakit protocols`` lists them. None: "via-eth" and "tcp", to be changed in the panel.
+    sizes : str, int or iterable of int, optional
+        Message sizes in bytes: ``"1,64,4K"``, ``"1:1M"``, or numbers. By default ten, from 1 byte to 1 MiB.
+    against : sequence, optional
+        Earlier results, or names of their files, to be drawn beside.
+    start : bool, optional
+        False: only show the controls. By default it starts if protocols are named, or if there are no controls.
+    **settings
+        Any other field of :class:`viakit.measure.Config`: ``hosts``, ``mtu``, ``rate``, ``sockbuf``, ``policy`` (the
+        thresholds of the message engine), ``mode``, ``wait``, ``level``, ``seconds`` (15), ``seed``, ...
+
+    Returns
+    -------
+    Compare
+        With ``wait()``, ``stop()``, ``result``, ``save()``; ``await`` it to wait with working buttons.
+
+    Raises
+    ------
+    Busy
+        If something is being measured already.
+    LabError
+        If the measurement failed, and the call waits for it (without widgets).
+    ValueError
+        If the settings make no sense; the message says which would.
+    """
+    from viakit.lab import _compare
+
+    made = _compare.Compare(
+        protocols or _compare.PROTOCOLS, _compare.SIZES if sizes is None else sizes, against, settings
+    )
+    made._begin(bool(protocols) or made._mode != "widgets" if start is None else start)
+    return made
+
+
+def running() -> str | None:
+    """Return what this process is measuring, in words, or None."""
+    job = current()
+    return job.title if job is not None else None
+
+
+def stop() -> None:
+    """End what this process is measuring, whatever it is, with all its ranks and hosts."""
+    job = current()
+    if job is not None:
+        job.stop()
