@@ -110,5 +110,12 @@ def __getattr__(name: str) -> Any:
         raise
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext viakit`` calls in a notebook: see :mod:`viakit.lab.magics`."""
+    from viakit.lab.magics import load
+
+    load(shell)
+
+
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(_SUBMODULES) | {"world"})

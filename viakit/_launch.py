@@ -299,6 +299,10 @@ class Launch:
             raise KeyboardInterrupt
         return 0 if self._failed is None else _status(self._failed)
 
+    def interrupt(self) -> None:
+        """Send SIGINT to all ranks, as Ctrl-C in each of them would; they run on. Any thread may call it."""
+        self._signal_all(signal.SIGINT)
+
     # ---- starting
 
     def _start(self) -> None:

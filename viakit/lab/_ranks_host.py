@@ -1,0 +1,129 @@
+"""The process that keeps the ranks of ``%%ranks``: an ipyparallel controller, and one engine per rank.
+
+::
+
+    kernel --stdin--> this process (a session of its own: Ctrl-C is for the kernel)
+                        |-- controller: one process, its schedulers are threads; ends with us (PR_SET_PDEATHSIG)
+                        |-- guard, and rank 0 ... N-1: started as `viakit run` starts ranks; each is an engine
+
+The kernel holds the other end of stdin. A line ``interrupt`` sends SIGINT to all ranks; the end of the pipe, which
+comes when the kernel closes it or dies, however it dies, ends everything. All files are in one folder, which the kernel
+made and this process removes. Sockets are files there too, so ranks on a testbed's hosts reach the controller although
+no network joins them to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CLIENT_FILE", "ENGINE_FILE", "READY_FILE", "main"]
+
+ENGINE_FILE = "profile/security/ipcontroller-engine.json"
+CLIENT_FILE = "profile/security/ipcontroller-client.json"
+READY_FILE = "ready"  # written when clients may connect
+_START_S = 60.0
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the controller; return when it has written the file by which engines find it."""
+    profile = folder / "profile"
+    profile.mkdir()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ipyparallel.controller",
+            f"--profile-dir={profile}",
+            f"--ipython-dir={folder}",
+            "--IPController.use_threads=True",
+            "--IPController.engine_transport=ipc",
+            "--IPController.client_transport=ipc",
+            f"--IPController.engine_ip={folder}/e",
+            f"--IPController.client_ip={folder}/c",
+            "--nodb",
+            "--log-level=WARN",
+        ],
+        stdin=subprocess.DEVNULL,
+        preexec_fn=_end_with_parent,
+    )
+    deadline = time.monotonic() + _START_S
+    while not ((folder / ENGINE_FILE).exists() and (folder / CLIENT_FILE).exists()):
+        if process.poll() is not None:
+            raise RuntimeError(f"ipyparallel's controller ended with status {process.returncode}")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise RuntimeError(f"ipyparallel's controller was not ready within {_START_S:g} s")
+        time.sleep(0.02)  # between two looks
+    _link_sockets(profile / "security", folder)
+    (folder / READY_FILE).touch()
+    return process
+
+
+def _link_sockets(security: Path, folder: Path) -> None:
+    """Let the controller's sockets be found under the names by which ipyparallel's clients and engines look for them.
+
+    It makes socket files NAME-PORT, but looks for NAME:PORT. A symbolic link may come before its file: ZeroMQ tries
+    again until there is somebody.
+    """
+    for who, letter in (("engine", "e"), ("client", "c")):
+        for value in json.loads((security / f"ipcontroller-{who}.json").read_text()).values():
+            for port in value if isinstance(value, list) else [value]:
+                if isinstance(port, int) and not (folder / f"{letter}:{port}").exists():
+                    (folder / f"{letter}:{port}").symlink_to(f"{letter}-{port}")
+
+
+def _obey(commands: int, launch: Any) -> None:
+    """Do what the kernel says, until it goes."""
+    with os.fdopen(commands) as lines:
+        for line in lines:
+            if line.strip() == "interrupt":
+                launch.interrupt()
+    os.kill(os.getpid(), signal.SIGTERM)  # the launcher's handler ends all ranks
+
+
+def main() -> int:
+    """Keep the ranks that the first argument (JSON: folder, options) describes until the kernel goes."""
+    from viakit._launch import Launch, Options
+
+    wish = json.loads(sys.argv[1])
+    folder = Path(wish["folder"])
+    commands = os.dup(0)  # rank 0 inherits descriptor 0: it gets nothing to read
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    controller = None
+    try:
+        controller = _start_controller(folder)
+        engine = ["-m", "ipyparallel.engine", f"--file={folder / ENGINE_FILE}", f"--profile-dir={folder / 'profile'}"]
+        engine += [f"--ipython-dir={folder}", "--log-level=ERROR", "--timeout=60", "--IPEngine.enable_nanny=False"]
+        environment = {"IPYTHONDIR": str(folder), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+        launch = Launch(engine, Options(**wish["options"], environment=environment), out=sys.stderr.buffer)
+        threading.Thread(target=_obey, args=(commands, launch), daemon=True).start()
+        with contextlib.suppress(KeyboardInterrupt):
+            return launch.run()
+        return 0
+    finally:
+        if controller is not None:
+            controller.kill()
+            controller.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

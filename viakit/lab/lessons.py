@@ -1,0 +1,204 @@
+"""What the lessons in ``notebooks/`` share: how long to measure, where to measure, and checks of exercises.
+
+A lesson's numbers differ from machine to machine, so no check asks for a time: checks ask for counters, which are exact,
+or for ratios of what was measured in one run. ``VIAKIT_QUICK=1`` makes everything short, for a look or for the tests.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["Verdict", "Wire", "check", "median_us", "per_message", "point", "quick", "ratio", "rates", "table", "wire"]
+
+
+def quick() -> bool:
+    """Whether everything is to be short: ``VIAKIT_QUICK=1``."""
+    return os.environ.get("VIAKIT_QUICK") == "1"
+
+
+class Wire:
+    """Where lessons measure: two hosts of a testbed, or, where namespaces are forbidden, this host alone.
+
+    Attributes
+    ----------
+    hosts : str
+        "testbed" or "local".
+    via : str
+        The protocol that carries VIA there: "via-eth" or "via-udp".
+    reason : str
+        Why there is no testbed; empty if there is one.
+    """
+
+    def __init__(self, hosts: str, via: str, reason: str = "") -> None:
+        self.hosts, self.via, self.reason = hosts, via, reason
+
+    def __repr__(self) -> str:
+        if self.hosts == "testbed":
+            return "two hosts made of network namespaces, joined by a virtual cable; VIA runs on raw Ethernet frames"
+        return (
+            f"this host alone, because it makes no hosts for you ({self.reason}). VIA runs on UDP sockets instead of "
+            "raw frames. `viakit doctor` names the remedy"
+        )
+
+
+@lru_cache(maxsize=1)
+def wire() -> Wire:
+    """Find out where to measure: tries once to make two hosts, and remembers."""
+    from viakit.testbed import Testbed, TestbedError
+
+    try:
+        with Testbed(hosts=2):
+            return Wire("testbed", "via-eth")
+    except (TestbedError, OSError) as error:
+        return Wire("local", "via-udp", str(error).partition("\n")[0])
+
+
+class Verdict:
+    """What a check found; prints and shows itself, and is true if the exercise is solved.
+
+    Attributes
+    ----------
+    exercise : int
+    passed : bool
+    text : str
+        Why, or what to try next.
+    """
+
+    def __init__(self, exercise: int, passed: bool, text: str) -> None:
+        self.exercise, self.passed, self.text = exercise, passed, text
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return f"exercise {self.exercise}: {'passed' if self.passed else 'not yet'}. {self.text}"
+
+    def _repr_html_(self) -> str:
+        colour, word = ("#1a7f37", "passed") if self.passed else ("#9a6700", "not yet")
+        return (
+            f'<div style="border-left:4px solid {colour};padding:.4em .8em">exercise {self.exercise}: '
+            f'<b style="color:{colour}">{word}</b>. {html.escape(self.text)}</div>'
+        )
+
+
+def check(exercise: int, solved: Callable[[], Any], good: str, hint: str) -> Verdict:
+    """Judge an exercise.
+
+    Parameters
+    ----------
+    exercise : int
+    solved : callable
+        Returns whether it is solved. What it raises counts as no: an answer that was not given yet is ``...``, with which
+        nothing can be computed.
+    good, hint : str
+        What to say in either case.
+    """
+    try:
+        passed = bool(solved())
+    except Exception as error:
+        if isinstance(error, TypeError) and "ellipsis" in str(error):
+            return Verdict(exercise, False, hint)
+        return Verdict(exercise, False, f"{hint} (the check met {type(error).__name__}: {error})")
+    return Verdict(exercise, passed, good if passed else hint)
+
+
+# ------------------------------------------------------------------------------------------------ reading results
+
+
+def _document(result: Any) -> Mapping[str, Any]:
+    """The ``viakit.result/1`` within whatever a measurement returned."""
+    return result if isinstance(result, Mapping) else result.document
+
+
+def point(result: Any, protocol: str, nbytes: int | None = None) -> Mapping[str, Any]:
+    """Return what was measured of a protocol at a size: a point of docs/results.md.
+
+    Parameters
+    ----------
+    result
+        A result object, an outcome of a sweep, or its document.
+    protocol : str
+        As it was measured, "tcp" for instance.
+    nbytes : int, optional
+        Default: the only or the largest size.
+
+    Raises
+    ------
+    LookupError
+        If there is no such point; the message says what there is.
+    """
+    series = [one for one in _document(result)["series"] if one["protocol"] == protocol]
+    if not series:
+        there = ", ".join(one["protocol"] for one in _document(result)["series"])
+        raise LookupError(f"{protocol!r} was not measured; there are: {there}")
+    points = {one["nbytes"]: one for one in series[0]["points"]}
+    if nbytes is None and points:
+        nbytes = max(points)
+    if nbytes not in points:
+        raise LookupError(f"{protocol} was not measured at {nbytes} bytes; it was at {sorted(points)}")
+    return points[nbytes]
+
+
+def median_us(result: Any, protocol: str, nbytes: int | None = None) -> float:
+    """Median one-way time, microseconds."""
+    return 1e6 * float(point(result, protocol, nbytes)["one_way_s"]["median"])
+
+
+def ratio(result: Any, protocol: str, other: str, nbytes: int | None = None) -> float:
+    """How many times as long a message of `protocol` takes as one of `other`, both measured in this run."""
+    return median_us(result, protocol, nbytes) / median_us(result, other, nbytes)
+
+
+def per_message(result: Any, protocol: str, counter: str, nbytes: int | None = None) -> float:
+    """What one message costs of a counter (``viakit.via.counters_help``), both sides together."""
+    counters = point(result, protocol, nbytes)["counters"]
+    return float(counters.get(counter, 0)) / max(counters["messages"], 1)
+
+
+def rates(result: Any) -> dict[str, dict[int, float]]:
+    """Throughput in Mbit/s by protocol and size."""
+    return {
+        one["protocol"]: {point["nbytes"]: point["bandwidth_Bps"] * 8e-6 for point in one["points"]}
+        for one in _document(result)["series"]
+    }
+
+
+class table:  # noqa: N801 - used as a function whose result shows itself
+    """Rows of figures for reading: a plain text table, and an HTML one in a notebook.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        All with the same keys, which become the head. Floats are shown with three significant figures.
+    caption : str, optional
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
+        self.rows, self.caption = [dict(row) for row in rows], caption
+
+    def _cells(self) -> list[list[str]]:
+        head = list(self.rows[0]) if self.rows else []
+        return [head, *[[_word(row.get(name, "")) for name in head] for row in self.rows]]
+
+    def __repr__(self) -> str:
+        cells = self._cells()
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+        lines = ["  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join([self.caption, *lines] if self.caption else lines)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._cells()
+        top = "".join(f"<th>{html.escape(word)}</th>" for word in head)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(word)}</td>" for word in row) + "</tr>" for row in rows)
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        return f"<table>{caption}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
