@@ -7,8 +7,9 @@ SECONDS ?= 60
 .PHONY: help setup demo test bench lint ctest asan tsan fuzz soak docs lab clean
 
 help: ; @sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
-setup: ; @tools/setup-venv ## make .venv and install viakit into it
+setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
 demo: setup ; @.venv/bin/viakit demo ## VIA beside TCP, UDP, ZeroMQ and MPI, in under a minute, without root
+test: EXTRAS = lab browser
 test: setup ctest ; @cd tests && ../.venv/bin/pytest $(ARGS) ## C tests, then Python tests
 bench: setup ; @.venv/bin/viakit bench && cd tests && ../.venv/bin/pytest --benchmark-only python/test_benchmark_via.py $(ARGS) ## every promised figure beside its peer
 lint: ; @tools/setup-venv dev && tools/lint ## formatters and linters, in check mode

@@ -38,3 +38,8 @@ def hosts(number: int = 2, **options: Any) -> Testbed:
         return Testbed(hosts=number, **options).open()
     except NamespaceError as error:
         pytest.skip(f"this machine refuses hosts: {error}")
+
+
+def module(name: str, extra: str) -> Any:
+    """A module that one of viakit's extras brings."""
+    return pytest.importorskip(name, reason=f"missing package {name}: pip install 'viakit[{extra}]'")

@@ -33,11 +33,24 @@ ENGINE_FILE = "profile/security/ipcontroller-engine.json"
 CLIENT_FILE = "profile/security/ipcontroller-client.json"
 READY_FILE = "ready"  # written when clients may connect
 _START_S = 60.0
+_GRACE_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
 def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """In the controller, before it starts: SIGTERM when we go, upon which it ends its own processes."""
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end(controller: subprocess.Popen[bytes]) -> None:
+    """End the controller and what it has started."""
+    controller.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        controller.wait(_GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(controller.pid, signal.SIGKILL)
+    controller.wait()
 
 
 def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
@@ -67,7 +80,7 @@ def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
         if process.poll() is not None:
             raise RuntimeError(f"ipyparallel's controller ended with status {process.returncode}")
         if time.monotonic() > deadline:
-            process.kill()
+            _end(process)
             raise RuntimeError(f"ipyparallel's controller was not ready within {_START_S:g} s")
         time.sleep(0.02)  # between two looks
     _link_sockets(profile / "security", folder)
@@ -120,8 +133,7 @@ def main() -> int:
         return 0
     finally:
         if controller is not None:
-            controller.kill()
-            controller.wait()
+            _end(controller)
         shutil.rmtree(folder, ignore_errors=True)
 
 

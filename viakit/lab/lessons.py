@@ -1,7 +1,8 @@
 """What the lessons in ``notebooks/`` share: how long to measure, where to measure, and checks of exercises.
 
-A lesson's numbers differ from machine to machine, so no check asks for a time: checks ask for counters, which are exact,
-or for ratios of what was measured in one run. ``VIAKIT_QUICK=1`` makes everything short, for a look or for the tests.
+A lesson's numbers differ from machine to machine, so no check asks for a time: checks ask for counters, which are
+exact, or for ratios of what was measured in one run. ``VIAKIT_QUICK=1`` makes everything short, for a look or for
+the tests.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Verdict", "Wire", "check", "median_us", "per_message", "point", "quick", "ratio", "rates", "table", "wire"]
+__all__ = ["Verdict", "Wire", "check", "median_us", "per_message", "point", "quick", "rates", "ratio", "table", "wire"]
 
 
 def quick() -> bool:
@@ -92,8 +93,8 @@ def check(exercise: int, solved: Callable[[], Any], good: str, hint: str) -> Ver
     ----------
     exercise : int
     solved : callable
-        Returns whether it is solved. What it raises counts as no: an answer that was not given yet is ``...``, with which
-        nothing can be computed.
+        Returns whether it is solved. What it raises counts as no: an answer that was not given yet is ``...``, with
+        which nothing can be computed.
     good, hint : str
         What to say in either case.
     """

@@ -140,9 +140,7 @@ class ViakitMagics(Magics):
             print("the ranks of before are gone: starting new ones", file=sys.stderr)
         n = given.ranks or (running.n if running is not None else 4)
         self.stop()
-        self._ranks = Ranks(
-            n, given.protocol, policy=given.policy, hosts=hosts, mtu=given.mtu, rate=given.rate
-        )
+        self._ranks = Ranks(n, given.protocol, policy=given.policy, hosts=hosts, mtu=given.mtu, rate=given.rate)
         return self._ranks
 
     def _tell_once(self, error: RankError, size: int) -> None:
@@ -168,7 +166,9 @@ class ViakitMagics(Magics):
         """Run a command of viakit in a process of its own; what measures gives back its result."""
         words = shlex.split(line)
         command = [sys.executable, "-m", "viakit", *words]
-        wants_result = bool(words) and words[0] in _WITH_RESULT and not {"--json", "--help", "-h", "--list"} & set(words)
+        wants_result = (
+            bool(words) and words[0] in _WITH_RESULT and not {"--json", "--help", "-h", "--list"} & set(words)
+        )
         if not wants_result:
             _run(command)
             return None

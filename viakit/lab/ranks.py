@@ -61,7 +61,7 @@ class RankError(RuntimeError):
         super().__init__("\n".join(lines))
 
 
-class RanksEnded(RuntimeError):  # noqa: N818 - it says what happened
+class RanksEnded(RuntimeError):
     """The ranks are gone: a rank died, was killed, or could not be started. The text has what they said last."""
 
 
@@ -121,7 +121,12 @@ class Ranks:
         self._folder = _make_folder()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._host = subprocess.Popen(
-            [sys.executable, "-m", "viakit.lab._ranks_host", json.dumps({"folder": str(self._folder), "options": options})],
+            [
+                sys.executable,
+                "-m",
+                "viakit.lab._ranks_host",
+                json.dumps({"folder": str(self._folder), "options": options}),
+            ],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
@@ -139,6 +144,7 @@ class Ranks:
         self._wait_until((self._folder / READY_FILE).exists, deadline)
         file = str(self._folder / CLIENT_FILE)
         self._client = ipyparallel.Client(file, timeout=_START_S, profile_dir=str(self._folder / "profile"))
+        _let_cells_follow_failures(self._client)
         self._wait_until(lambda: len(self._client.ids) >= self.n, deadline)
         self._view = self._client[:]
         numbers = self._view.apply_async(_rank_of_engine)
@@ -316,6 +322,18 @@ class _Listener:
             if last and value and not told["value"] and self._on_display is not None:
                 told["value"] = True
                 self._on_display(rank, value)
+
+
+def _let_cells_follow_failures(client: Any) -> None:
+    """Have engines run what was sent while an earlier cell failed: a rank that skips one leaves the others waiting."""
+    send = client._send
+
+    def send_and_go_on(socket: Any, kind: str, content: dict[str, Any] | None = None, **rest: Any) -> Any:
+        if kind == "execute_request" and content is not None:
+            content["stop_on_error"] = False
+        return send(socket, kind, content=content, **rest)
+
+    client._send = send_and_go_on
 
 
 def _metadata(pending: Any) -> list[dict[str, Any]]:
