@@ -58,4 +58,32 @@ static inline uint64_t kernels_random_skip(uint64_t x, uint64_t n)
 /* The n numbers after state x go into out; returns the state after them. */
 uint64_t kernels_random_fill(uint64_t x, double *out, size_t n);
 
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Red-black SOR (sor.c)
+ */
+
+/* Half-sweeps over a band of the grid: which, in which order of colours, and over which rows each goes. */
+struct kernels_sor_sweep {
+    long n_stages;   /* so many half-sweeps, of one colour and the other in turn */
+    int black_first; /* the first is of black squares */
+    long first;      /* the rows of the first half-sweep, [first, last), counted in the arrays ... */
+    long last;
+    int first_step; /* ... and by how much either end moves from one half-sweep to the next: -1, 0 or 1 */
+    int last_step;
+    long origin; /* the number that row 0 of the arrays has in the whole grid */
+};
+
+/*
+ * Do the half-sweeps on `red` and `black`, rows of n + 1 floats, of which n are computed. All are done in one passage over the
+ * rows. The caller sees to it that the rows around are what each half-sweep must find there.
+ */
+void kernels_sor_sweep(float *red, float *black, size_t n, const struct kernels_sor_sweep *sweep);
+
+/*
+ * FNV-1a, 64 bits, over pairs (red, black) of floats, little-endian, from the value `hash` on. The reference values of SOR start from
+ * FNV's own start value less its last decimal digit.
+ */
+#define KERNELS_FNV_START UINT64_C(1469598103934665603)
+uint64_t kernels_sor_fnv(uint64_t hash, const float *red, const float *black, size_t n_pairs);
+
 #endif

@@ -1,0 +1,35 @@
+/*
+ * One row of a half-sweep. A quarter of a sum is the sum times 0.25 to the last bit, subnormal numbers included, since both
+ * are powers of two. What is written is not read, so a vector may be written twice: the first and the last one overlap
+ * their neighbours, and those between lie on boundaries of vectors in `out`, where a store touches one cache line.
+ */
+#include "sor_lanes.h"
+
+LANES_INLINE void one(float *out, const float *up, const float *down, const float *side, size_t k)
+{
+    vf32 sum = load_f32(up + k) + load_f32(down + k) + load_f32(side + k) + load_f32(side + k + 1);
+    store_f32(out + k, sum * 0.25f);
+}
+
+static void row(float *restrict out, const float *restrict up, const float *restrict down, const float *restrict side,
+                size_t n)
+{
+    if (n < LANES_F32) {
+        for (size_t k = 0; k < n; k++) {
+            out[k] = (up[k] + down[k] + side[k] + side[k + 1]) * 0.25f;
+        }
+        return;
+    }
+    one(out, up, down, side, 0);
+    size_t k = LANES_F32 - ((uintptr_t)out / sizeof(float)) % LANES_F32;
+    for (; k + 2 * LANES_F32 <= n; k += 2 * LANES_F32) {
+        one(out, up, down, side, k);
+        one(out, up, down, side, k + LANES_F32);
+    }
+    if (k + LANES_F32 <= n) {
+        one(out, up, down, side, k);
+    }
+    one(out, up, down, side, n - LANES_F32);
+}
+
+const struct sor_lanes LANES(sor_lanes) = {.row = row};
