@@ -17,6 +17,19 @@ def random_skip(x: int, n: int) -> int: ...
 def random_fill(x: int, out: npt.NDArray[np.float64]) -> int: ...
 
 # SOR
+def sor_sweep(
+    red: npt.NDArray[np.float32],
+    black: npt.NDArray[np.float32],
+    n_stages: int,
+    black_first: bool,
+    first: int,
+    last: int,
+    *,
+    origin: int = 0,
+    first_step: int = 0,
+    last_step: int = 0,
+) -> None: ...
+def sor_fnv(red: npt.NDArray[np.float32], black: npt.NDArray[np.float32], value: int | None = None) -> int: ...
 
 # EP
 

@@ -1,7 +1,8 @@
 # What all kernels share: looking at arrays before C gets their addresses, and the level of vector instructions.
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 import numpy as np
 
@@ -21,7 +22,11 @@ cdef object _check(object array, str name, str dtype, object shape, bint written
         raise TypeError(f"{name} is to be a NumPy array of {dtype}, not {type(array).__name__}")
     if array.dtype != dtype:
         raise TypeError(f"{name} is to be of dtype {dtype}, not {array.dtype}")
-    fits = array.ndim == len(shape) and all(want is None or want == have for want, have in zip(shape, array.shape))
+    cdef tuple wanted_shape = shape, given_shape = array.shape
+    cdef bint fits = len(wanted_shape) == len(given_shape)
+    cdef Py_ssize_t i
+    for i in range(len(wanted_shape) if fits else 0):
+        fits = fits and (wanted_shape[i] is None or wanted_shape[i] == given_shape[i])
     if not fits:
         wanted = "(" + ", ".join("any" if one is None else str(one) for one in shape) + ")"
         raise ValueError(f"{name} is to be of shape {wanted}, not {array.shape}")
@@ -32,9 +37,14 @@ cdef object _check(object array, str name, str dtype, object shape, bint written
     return array
 
 
-# The address is good as long as the array is referred to, which it is: by the caller's argument.
-cdef inline void *_address(object array) except? NULL:
-    return <void *><uintptr_t>array.ctypes.data
+# The address is good as long as the array is referred to, which it is: by the caller's argument. An array that is
+# referred to elsewhere cannot be resized, so the view need not be held. (array.ctypes.data says the same, but slowly.)
+cdef void *_address(object array) except? NULL:
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+    cdef void *address = view.buf
+    PyBuffer_Release(&view)
+    return address
 
 
 def level() -> str:
@@ -43,7 +53,7 @@ def level() -> str:
 
 
 def levels() -> list:
-    """Return the levels that this machine can run, from the plainest to the best, which is in use until another is set."""
+    """Return the levels that this machine can run, plainest first; the last is used unless another is set."""
     return [kernels_level_name(one).decode() for one in range(kernels_level_best() + 1)]
 
 

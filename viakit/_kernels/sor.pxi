@@ -54,7 +54,7 @@ def sor_sweep(
     cdef long lowest = first + min(0, first_step * (n_stages - 1))
     cdef long highest = last + max(0, last_step * (n_stages - 1))
     if n_stages and (lowest < 1 or highest > rows - 1):
-        raise ValueError(f"rows [{lowest}, {highest}) are not all within [1, {rows - 1}), where rows have rows around them")
+        raise ValueError(f"rows [{lowest}, {highest}) are not within [1, {rows - 1}), where rows have rows around them")
     cdef kernels_sor_sweep_s sweep
     sweep.n_stages, sweep.black_first = n_stages, black_first
     sweep.first, sweep.last, sweep.origin = first, last, origin
@@ -66,7 +66,7 @@ def sor_sweep(
 
 
 def sor_fnv(red, black, value=None) -> int:
-    """Return the 64-bit FNV-1a hash of the squares, red and black in turn, going on from the hash *value* if it is given."""
+    """Return the 64-bit FNV-1a hash of the squares, red and black in turn, going on from the hash *value* if given."""
     _check(red, "red", "float32", (None, None))
     _check(black, "black", "float32", red.shape)
     cdef uint64_t hash = KERNELS_FNV_START if value is None else value
