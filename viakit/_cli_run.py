@@ -51,7 +51,10 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
     show_default=True,
     help="Neighbouring ranks on one host, or on neighbouring hosts.",
 )
-@click.option("--protocol", help="What viakit.world() uses: via, bip, tcp, mpi.")
+@click.option(
+    "--protocol",
+    help="What viakit.world() uses: via, bip, tcp; mpi, mpi:mpich, mpi:openmpi start the ranks by that MPI's launcher.",
+)
 @click.option("--policy", help="A policy of the message engine, by name.")
 @click.option("--network", metavar="DEVICE", help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS.")
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with its rank.")
@@ -70,7 +73,7 @@ def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], **op
 
     Exit status: that of the first rank that failed; the others are ended then.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
-    from viakit._launch import Launch, Options
+    from viakit._launch import Options, launch_of
 
     words = [*command[1:]] if command[0] == "--" else [*command]
-    ctx.exit(Launch(words, Options(environment=_environment(env), **options)).run())
+    ctx.exit(launch_of(words, Options(environment=_environment(env), **options)).run())

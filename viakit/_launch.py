@@ -36,7 +36,7 @@ from viakit.launch import LaunchError
 if TYPE_CHECKING:
     from viakit.testbed import Host, HostProcess, Testbed
 
-__all__ = ["TIMED_OUT", "Launch", "Options"]
+__all__ = ["TIMED_OUT", "Launch", "Options", "launch_of"]
 
 MAX_RANKS = 1024
 TIMED_OUT = 124
@@ -61,7 +61,8 @@ class Options:
     placement : str
         "block" (ranks 0, 1 on the first host) or "cyclic" (ranks 0, H, ... on the first of H).
     protocol, policy, network : str or None
-        Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK.
+        Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK. Protocol "mpi" (or "mpi:mpich", "mpi:openmpi")
+        has the ranks started by that MPI's launcher: see :func:`launch_of`.
     label : bool
         Begin each line of output with its rank.
     timeout : float or None
@@ -107,6 +108,7 @@ class _Stream:
         self.pending = b""
         self.hidden = 0  # lines that were not passed on
         self.mute = False
+        self.rewrite: Callable[[bytes], bytes] | None = None  # of a line, before it is passed on
         os.set_blocking(source.fileno(), False)
 
     def read(self) -> bool:
@@ -122,6 +124,8 @@ class _Stream:
         if not data or len(self.pending) > _MAX_LINE:  # the last line may have no end
             lines += [self.pending] if self.pending else []
             self.pending = b""
+        if self.rewrite is not None:
+            lines = [self.rewrite(line) for line in lines]
         if self.mute:
             self.hidden += len(lines)
         elif lines:
@@ -506,6 +510,13 @@ class Launch:
         for step in steps:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 step()
+
+
+def launch_of(command: list[str], options: Options) -> Launch:
+    """The job that the options ask for: ranks of ours, or under protocol "mpi" an MPI's own launcher."""
+    from viakit._launch_mpi import MpiLaunch, is_mpi
+
+    return MpiLaunch(command, options) if is_mpi(options.protocol) else Launch(command, options)
 
 
 class _Feed:

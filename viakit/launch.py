@@ -316,6 +316,6 @@ def run(command: list[str], ranks: int, **options: object) -> int:
 
     See :class:`viakit._launch.Options` for what else can be said; ``viakit run --help`` says the same in other words.
     """
-    from viakit._launch import Launch, Options
+    from viakit._launch import Options, launch_of
 
-    return Launch(command, Options(ranks=ranks, **options)).run()  # type: ignore[arg-type]
+    return launch_of(command, Options(ranks=ranks, **options)).run()  # type: ignore[arg-type]

@@ -257,9 +257,9 @@ class _Mpi(ModuleType):
 def _choose() -> Any:
     """mpi4py's own module where that is the protocol, else the one that stands in for it."""
     if os.environ.get("VIAKIT_PROTOCOL") == "mpi":
-        import mpi4py.MPI
+        from viakit._comm.over_mpi import load
 
-        return mpi4py.MPI
+        return load()
     return _Mpi()
 
 

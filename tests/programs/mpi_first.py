@@ -18,11 +18,12 @@ comm.Recv(got, left, 5, status)
 send.Wait()
 assert (got == left).all()
 assert (status.source, status.tag, status.Get_count(MPI.DOUBLE)) == (left, 5, 4)
+over_mpi = MPI.get_vendor()[0] != "viakit" or hasattr(comm, "over_mpi")  # where irecv has 32 KiB for an object
 for obj in ({"rank": rank}, np.arange(100000) + rank, b"x" * 100000, list(range(30000))):
     request = comm.isend(obj, right, 3)
     one = comm.recv(source=left, tag=3)
     request.wait()
-    request = comm.irecv(source=left)
+    request = comm.irecv(bytearray(1 << 20) if over_mpi else None, source=left)
     comm.isend(obj, right).wait() if size == 1 else comm.send(obj, right)
     other = request.wait()
     assert repr(one) == repr(other)
@@ -57,7 +58,8 @@ for k in (1, 5, 100, 40000, 300000):
     assert (one == (rank * (rank - 1) // 2 if rank else -1)).all()
     comm.Reduce_scatter_block(np.repeat(everybody, k).astype("i8") + rank, one)
     assert (one == size * rank + total).all()
-    requests = [comm.Iallreduce(np.full(k, rank, "i8"), one), comm.Ibarrier()]
+    mine = np.full(k, rank, "i8")
+    requests = [comm.Iallreduce(mine, one), comm.Ibarrier()]
     MPI.Request.Waitall(requests)
     assert (one == total).all()
 

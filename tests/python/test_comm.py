@@ -12,6 +12,8 @@ from pathlib import Path
 import needs
 import pytest
 
+from viakit.measure import mpi
+
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 DEADLINE_S = 90.0
 PROTOCOLS = ("via", "bip", "tcp")
@@ -45,6 +47,17 @@ def test_basic_calls(protocol, ranks):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("program", ["mpi_first.py", "names_over_mpi.py"])
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_basic_calls_over_mpi(flavour, program):
+    """By mpi4py's own names, and by ours in front of it."""
+    needs.mpi_library(f"mpi:{flavour}")
+    words = [str(PROGRAMS / program), *([str(PROGRAMS / "mpi_first.py")] if program == "names_over_mpi.py" else [])]
+    for ranks in (1, 3):
+        done = job(ranks, *words, protocol=f"mpi:{flavour}")
+        assert done.returncode == 0, done.stderr
+
+
 # ---------------------------------------------------------------- the same program, the same results
 
 
@@ -69,6 +82,11 @@ def test_same_results_as_mpi4py(ranks, tmp_path):
         done = job(ranks, str(PROGRAMS / "mpi_program.py"), protocol=protocol)
         assert done.returncode == 0, done.stderr
         assert done.stdout == expected, protocol
+    if ranks > 1:
+        program = str(PROGRAMS / "mpi_program.py")
+        done = job(ranks, str(PROGRAMS / "names_over_mpi.py"), program, protocol="mpi:mpich")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == expected
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -123,6 +123,85 @@ def test_mpirun_across_hosts(program, tmp_path, flavour):
     assert sorted(done.stdout.split()) == [f"{flavour}/mpi4py/{r}/4/h{r // 2}/eth:eth0" for r in range(4)]
 
 
+# ---- viakit run --protocol mpi
+
+
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_protocol_mpi_is_that_mpis_launcher(program, flavour):
+    needs.mpi_library(f"mpi:{flavour}")
+    done = viakit_run("-n", "2", "--protocol", f"mpi:{flavour}", "--label", program(HELLO))
+    assert done.returncode == 0, done.stderr
+    expected = [f"[{r}] {flavour}/mpi4py/{r}/2/{socket.gethostname()}/None" for r in range(2)]
+    assert sorted(line for line in done.stdout.splitlines() if "/" in line) == expected
+
+
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_protocol_mpi_on_hosts(program, flavour):
+    needs.mpi_library(f"mpi:{flavour}")
+    needs.hosts().close()
+    done = viakit_run("-n", "4", "--hosts", "testbed:2", "--protocol", f"mpi:{flavour}", program(HELLO))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == [f"{flavour}/mpi4py/{r}/4/h{r // 2}/eth:eth0" for r in range(4)]
+
+
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_protocol_mpi_ends_with_the_first_exception(program, flavour):
+    needs.mpi_library(f"mpi:{flavour}")
+    word = f"word-{os.getpid()}-{flavour}"
+    text = """
+        import viakit
+        comm = viakit.world()
+        if comm.rank == 1:
+            raise ValueError("out of cheese")
+        comm.recv(source=1)
+    """
+    done = viakit_run("-n", "3", "--protocol", f"mpi:{flavour}", program(text), word)
+    assert done.returncode not in (0, 124)
+    assert "out of cheese" in done.stderr
+    gone(word)
+
+
+def test_protocol_mpi_is_interrupted(program):
+    needs.mpi_library("mpi")
+    word = f"word-{os.getpid()}-mpi"
+    text = """
+        import viakit
+        comm = viakit.world()
+        comm.barrier()
+        print("here", flush=True)
+        comm.recv()
+    """
+    command = [*VIAKIT, "run", "-n", "2", "--protocol", "mpi", program(text), word]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().strip() == "here"
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 130
+    gone(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("--protocol", "mpi:lam"), "mpi, mpi:mpich or mpi:openmpi"),
+        (("--protocol", "mpi", "--hosts", "testbed:2"), "equally many"),
+    ],
+)
+def test_protocol_mpi_says_what_would_be_right(program, words, remedy):
+    needs.mpi_library("mpi")
+    done = viakit_run("-n", "3", *words, program(HELLO))
+    assert done.returncode != 0
+    assert remedy in done.stderr
+
+
+def test_protocol_mpi_without_mpi_says_what_to_start(program):
+    needs.mpi_library("mpi")
+    done = viakit_run("-n", "2", program("import viakit; viakit.world('mpi')"))
+    assert done.returncode != 0
+    assert "viakit run --protocol mpi" in done.stderr
+
+
 def test_pmi_where_the_launcher_has_none(program, tmp_path):
     found = needs.mpi_library("mpi:openmpi")  # speaks PMIx
     environment = {**os.environ, **found.environment(str(tmp_path)), "VIAKIT_BOOTSTRAP": "pmi"}

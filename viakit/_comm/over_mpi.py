@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
+import sys
+import weakref
 from typing import Any
 
 from viakit._comm import communicator, datatype, errors, op
@@ -10,6 +15,7 @@ from viakit._comm.request import ANY_SOURCE, ANY_TAG, PROC_NULL, Status
 from viakit._comm.spec import BOTTOM, IN_PLACE
 
 _RANKS = {"dest", "source"}
+_made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # mpi4py's twins of our types and operations
 
 
 def world_over_mpi() -> OverMpi:
@@ -20,14 +26,51 @@ def world_over_mpi() -> OverMpi:
     Exception
         ERR_OTHER if mpi4py, or an MPI library for it, is missing.
     """
-    from viakit.launch import bootstrap
+    return OverMpi(load().COMM_WORLD)
 
-    bootstrap()  # chooses the library that belongs to the launcher
+
+def load() -> Any:
+    """``mpi4py.MPI`` with the library that belongs to the launcher, or alone with one that is here.
+
+    A rank that ends by an exception aborts the job, as under every other protocol: MPI alone would wait for it.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER if mpi4py or an MPI library is missing, or if ``viakit run`` has started the ranks without MPI.
+    """
+    from viakit.launch import detect
+
+    place = detect()
+    if place.launcher == "viakit" and place.size > 1:
+        raise errors.error(
+            "ERR_OTHER", "these ranks are not MPI's: start them by viakit run --protocol mpi, or by mpirun"
+        )
+    if "MPI4PY_LIBMPI" not in os.environ and "mpi4py.MPI" not in sys.modules:
+        from viakit.measure import mpi
+
+        found = mpi.find_all()
+        library = found.get(place.launcher) or next(iter(found.values()), None)
+        if library is not None:
+            os.environ["MPI4PY_LIBMPI"] = library.libmpi
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as problem:
-        raise errors.error("ERR_OTHER", f"the protocol 'mpi' needs mpi4py and an MPI library: {problem}") from problem
-    return OverMpi(MPI.COMM_WORLD)
+        text = str(problem).partition("\n")[0]
+        raise errors.error(
+            "ERR_OTHER", f"the protocol 'mpi' needs mpi4py and an MPI: pip install 'viakit[mpich]' ({text})"
+        ) from problem
+    atexit.register(_leave, MPI, os.getpid())
+    return MPI
+
+
+def _leave(mpi: Any, process: int) -> None:
+    """At the end of a program: if it ends by an exception, the others are not to wait for it."""
+    if os.getpid() != process or getattr(sys, "last_value", None) is None or hasattr(sys, "ps1"):
+        return
+    if not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
+        sys.stderr.flush()
+        mpi.COMM_WORLD.Abort(1)
 
 
 def _out(value: Any) -> Any:
@@ -40,14 +83,19 @@ def _out(value: Any) -> Any:
         name = value.name.removeprefix("MPI_")
         if value.is_predefined and hasattr(MPI, name):
             return getattr(MPI, name)
-        return MPI.BYTE.Create_hindexed([n for _, n in value._blocks], [at for at, _ in value._blocks]).Create_resized(
-            value.lb, value.extent
-        ).Commit()  # fmt: skip
+        if value not in _made:
+            places, lengths = [at for at, _ in value._blocks], [n for _, n in value._blocks]
+            plain = MPI.BYTE.Create_hindexed(lengths, places)
+            _made[value] = plain.Create_resized(value.lb, value.extent).Commit()
+            plain.Free()
+        return _made[value]
     if isinstance(value, op.Op):
-        if value._user is not None:
+        if value._user is None:
+            return getattr(MPI, value.name.removeprefix("MPI_"))
+        if value not in _made:
             user = value._user
-            return MPI.Op.Create(lambda a, b, _: user(a, b, datatype.BYTE), value._commutative)
-        return getattr(MPI, value.name.removeprefix("MPI_"))
+            _made[value] = MPI.Op.Create(lambda a, b, kind: user(a, b, datatype.BYTE), value._commutative)
+        return _made[value]
     if value is IN_PLACE:
         return MPI.IN_PLACE
     if value is BOTTOM:
@@ -103,13 +151,16 @@ def _call(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     for i in _RANK_AT.get(name.lower(), ()):
         if i < len(plain):
             plain[i] = _rank_out(plain[i])
+    if name in _CONSTANTS:
+        if plain:
+            plain[0] = _constant(name, plain[0])
+        keys = {key: _constant(name, value) if key in ("color", "split_type") else value for key, value in keys.items()}
     try:
         result = function(*plain, **keys)
     except MPI.Exception as problem:
         raise errors.Exception(_class_of(problem.Get_error_class()), problem.Get_error_string()) from problem
     for ours, theirs in statuses:
-        ours.source, ours.tag = _rank_back(theirs.source), theirs.tag
-        ours.nbytes, ours.error, ours.was_cancelled = theirs.Get_count(MPI.BYTE), theirs.error, theirs.cancelled
+        _fill(ours, theirs)
     return tuple(map(_rank_back, result)) if name == "Shift" else _back(result)
 
 
@@ -119,6 +170,19 @@ def _tag_or_rank(key: str, value: Any) -> Any:
     if key in _RANKS:
         return _rank_out(value)
     return MPI.ANY_TAG if key in ("tag", "recvtag") and value == ANY_TAG and type(value) is int else value
+
+
+# Calls whose first argument may be a constant that has another number there.
+_CONSTANTS = {
+    "Split": {datatype.UNDEFINED: "UNDEFINED"},
+    "Split_type": {datatype.UNDEFINED: "UNDEFINED", communicator.COMM_TYPE_SHARED: "COMM_TYPE_SHARED"},
+}
+
+
+def _constant(name: str, value: Any) -> Any:
+    from mpi4py import MPI
+
+    return getattr(MPI, _CONSTANTS[name][value]) if value in _CONSTANTS[name] else value
 
 
 # Where ranks stand among the arguments.
@@ -141,8 +205,46 @@ def _class_of(number: int) -> int:
     return errors.CLASSES["ERR_UNKNOWN"]
 
 
+def of_requests(name: str, requests: Any, statuses: Any) -> Any:
+    """``Request.Waitall`` and its like for requests of mpi4py's; `statuses` are ours: one, a list, or None."""
+    from mpi4py import MPI
+
+    kind = MPI.Prequest if name == "Startall" else MPI.Request
+    real = [_out(request) for request in requests]
+    theirs = MPI.Status() if isinstance(statuses, Status) else None if statuses is None else []
+    try:
+        result = getattr(kind, name)(real, *([] if theirs is None else [theirs]))
+    except MPI.Exception as problem:
+        raise errors.Exception(_class_of(problem.Get_error_class()), problem.Get_error_string()) from problem
+    if isinstance(theirs, list):
+        statuses.extend(Status() for _ in range(len(theirs) - len(statuses)))
+        for ours, their in zip(statuses, theirs, strict=False):
+            _fill(ours, their)
+    elif theirs is not None:
+        _fill(statuses, theirs)
+    return _plain(result)
+
+
+def _plain(result: Any) -> Any:
+    """mpi4py's UNDEFINED, alone or as an index before a flag or an object, as ours."""
+    from mpi4py import MPI
+
+    if isinstance(result, tuple):
+        return (_plain(result[0]), *result[1:])
+    return datatype.UNDEFINED if type(result) is int and result == MPI.UNDEFINED else result
+
+
+def _fill(ours: Status, theirs: Any) -> None:
+    from mpi4py import MPI
+
+    ours.source, ours.tag = _rank_back(theirs.source), theirs.tag
+    ours.nbytes, ours.error, ours.was_cancelled = theirs.Get_count(MPI.BYTE), theirs.error, theirs.cancelled
+
+
 class _Over:
     """Something of mpi4py's behind this package's words."""
+
+    over_mpi = True
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -163,7 +265,12 @@ class _Over:
         found = getattr(self._real, name)
         if not callable(found):
             return _back(found)
-        return lambda *args, **kwargs: _call(found, name, args, kwargs)
+
+        @functools.wraps(found)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _call(found, name, args, kwargs)
+
+        return call
 
 
 class OverMpi(_Over):
@@ -175,6 +282,18 @@ class OverMpi(_Over):
         from mpi4py import MPI
 
         return OverMpi(MPI.COMM_SELF)
+
+    def Attach_buffer(self, buf: Any) -> None:
+        """The buffer for buffered sends."""
+        from mpi4py import MPI
+
+        MPI.Attach_buffer(buf)
+
+    def Detach_buffer(self) -> Any:
+        """Wait until buffered sends have left; the buffer."""
+        from mpi4py import MPI
+
+        return MPI.Detach_buffer()
 
     def Compare(self, comm: OverMpi) -> int:
         """IDENT, CONGRUENT, SIMILAR or UNEQUAL."""

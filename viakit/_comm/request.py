@@ -163,6 +163,8 @@ class Request(_core.MsgRequest):
     @classmethod
     def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Wait for all of them; the first error is raised when all have ended."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Waitall", requests, statuses)
         problem: BaseException | None = None
         for i, request in enumerate(requests):
             status = _status_at(statuses, i)
@@ -177,6 +179,8 @@ class Request(_core.MsgRequest):
     @classmethod
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Whether all are complete; if so they have ended."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Testall", requests, statuses)
         complete = [_is_complete(request) for request in requests]  # each gets its chance to go on
         if not all(complete):
             return False
@@ -185,11 +189,15 @@ class Request(_core.MsgRequest):
     @classmethod
     def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
         """Wait for one of them; its index, or UNDEFINED if none is active."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Waitany", requests, status)
         return _until(requests, lambda: cls.Testany(requests, status))[0]
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
         """The index of one that is complete, and whether there is one; (UNDEFINED, True) if none is active."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Testany", requests, status)
         active = False
         for i, request in enumerate(requests):
             if not request.ended:
@@ -203,6 +211,8 @@ class Request(_core.MsgRequest):
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """The indices of those that are complete; None if none is active."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Testsome", requests, statuses)
         if all(request.ended for request in requests):
             return None
         done = []
@@ -214,6 +224,8 @@ class Request(_core.MsgRequest):
     @classmethod
     def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Wait for at least one; the indices of those that are complete, None if none is active."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Waitsome", requests, statuses)
 
         def look() -> tuple[list[int] | None, bool]:
             done = cls.Testsome(requests, statuses)
@@ -224,6 +236,8 @@ class Request(_core.MsgRequest):
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
         """Wait for all of them; the objects that were received."""
+        if _elsewhere(requests):
+            return _elsewhere_call("waitall", requests, statuses)
         cls.Waitall(requests, statuses)
         return [request.result for request in requests]
 
@@ -232,6 +246,8 @@ class Request(_core.MsgRequest):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
         """Whether all are complete, and the objects that were received."""
+        if _elsewhere(requests):
+            return _elsewhere_call("testall", requests, statuses)
         if not cls.Testall(requests, statuses):
             return (False, None)
         return (True, [request.result for request in requests])
@@ -239,12 +255,16 @@ class Request(_core.MsgRequest):
     @classmethod
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
         """Wait for one of them; its index and its object."""
+        if _elsewhere(requests):
+            return _elsewhere_call("waitany", requests, status)
         index = cls.Waitany(requests, status)
         return (index, None if index == UNDEFINED else requests[index].result)
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any]:
         """Index, whether one is complete, and its object."""
+        if _elsewhere(requests):
+            return _elsewhere_call("testany", requests, status)
         index, flag = cls.Testany(requests, status)
         return (index, flag, None if index == UNDEFINED else requests[index].result)
 
@@ -253,6 +273,8 @@ class Request(_core.MsgRequest):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Wait for at least one; indices and objects."""
+        if _elsewhere(requests):
+            return _elsewhere_call("waitsome", requests, statuses)
         done = cls.Waitsome(requests, statuses)
         return (done, None if done is None else [requests[i].result for i in done])
 
@@ -261,6 +283,8 @@ class Request(_core.MsgRequest):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Indices and objects of those that are complete."""
+        if _elsewhere(requests):
+            return _elsewhere_call("testsome", requests, statuses)
         done = cls.Testsome(requests, statuses)
         return (done, None if done is None else [requests[i].result for i in done])
 
@@ -278,6 +302,17 @@ def _status_at(statuses: list[Status] | None, index: int) -> Status | None:
     while len(statuses) <= index:
         statuses.append(Status())
     return statuses[index]
+
+
+def _elsewhere(requests: Sequence[Any]) -> bool:
+    """Whether these are requests of mpi4py's, behind our words (channel "mpi")."""
+    return len(requests) > 0 and getattr(requests[0], "over_mpi", False)
+
+
+def _elsewhere_call(name: str, requests: Sequence[Any], statuses: Any) -> Any:
+    from viakit._comm.over_mpi import of_requests
+
+    return of_requests(name, requests, statuses)
 
 
 def _is_complete(request: Request) -> bool:
@@ -477,6 +512,9 @@ class Prequest(Request):
     @classmethod
     def Startall(cls, requests: Sequence[Prequest]) -> None:
         """Begin all of them."""
+        if _elsewhere(requests):
+            _elsewhere_call("Startall", requests, None)
+            return
         for request in requests:
             request.Start()
 

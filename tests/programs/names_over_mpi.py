@@ -1,0 +1,15 @@
+"""Runs a program with viakit's own names for MPI's on the channel "mpi", where viakit.mpi would give mpi4py's module.
+
+viakit run -n 2 --protocol mpi names_over_mpi.py PROGRAM
+"""
+
+import os
+import runpy
+import sys
+
+os.environ["VIAKIT_PROTOCOL"] = "via"
+import viakit.mpi
+
+os.environ["VIAKIT_PROTOCOL"] = "mpi"  # what MPI.COMM_WORLD is opened with when the program asks for it
+assert viakit.mpi.MPI.COMM_WORLD.over_mpi
+runpy.run_path(sys.argv[1], run_name="__main__")

@@ -1,0 +1,157 @@
+"""Ranks started by an MPI's own launcher: ``viakit run --protocol mpi``, ``mpi:mpich``, ``mpi:openmpi``.
+
+To :class:`viakit._launch.Launch` such a job is one process, ``mpiexec``, whose ranks are its own affair: who they are,
+where their output goes, and that all of them end when one fails. On hosts of a testbed ``mpiexec`` reaches them by the
+agent that stands in for ssh there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING
+
+from viakit._launch import Launch, Options, _Guard, _how
+from viakit.launch import LaunchError
+
+if TYPE_CHECKING:
+    from viakit._launch import _Rank
+    from viakit._testbed_host import Host
+
+__all__ = ["MpiLaunch", "is_mpi"]
+
+_OURS = re.compile(r"VIAKIT_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|JOB|PROTOCOL)$")
+_TAG = re.compile(rb"^\[[^,\]]*,(\d+)\]<std(?:out|err)>: ?")  # Open MPI's label: [job,rank]<stream>
+
+
+def is_mpi(protocol: str | None) -> bool:
+    """Whether the protocol is an MPI library's: "mpi", "mpi:mpich", "mpi:openmpi"."""
+    return protocol is not None and protocol.partition(":")[0] == "mpi"
+
+
+class MpiLaunch(Launch):
+    """One job under ``mpiexec``; arguments as for :class:`viakit._launch.Launch`.
+
+    Raises
+    ------
+    LaunchError
+        If mpi4py or the MPI library is missing, or the hosts cannot have equally many ranks; the text says what to do.
+    """
+
+    def __init__(
+        self, command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
+    ) -> None:
+        from viakit.measure import mpi
+        from viakit.measure.endpoints import MeasureError
+
+        assert options.protocol is not None
+        try:
+            self._library = mpi.find(options.protocol)
+        except MeasureError as error:
+            raise LaunchError(str(error)) from error
+        except KeyError as error:
+            raise LaunchError(f"protocol {options.protocol!r}: right would be mpi, mpi:mpich or mpi:openmpi") from error
+        if options.hosts and (options.ranks % options.hosts or options.placement != "block"):
+            raise LaunchError(
+                f"{options.ranks} ranks on {options.hosts} hosts: under mpiexec every host has equally many, "
+                "neighbours together (--placement block)"
+            )
+        super().__init__(command, replace(options, label=False), out, err)
+        self._label = options.label
+        self._scratch = tempfile.TemporaryDirectory(prefix="viakit-mpi-")
+
+    def run(self) -> int:
+        """Start mpiexec and wait for its end; see :meth:`viakit._launch.Launch.run`."""
+        with self._scratch, contextlib.ExitStack() as stack:
+            self._stack = stack
+            return super().run()
+
+    def _start(self) -> None:
+        options, library = self._options, self._library
+        self._guard = _Guard()
+        if options.hosts:
+            from viakit.launch import mpi_agent
+            from viakit.testbed import Testbed
+
+            # The launcher closes the testbed when all is over, and the agent's files go last.
+            self._testbed = Testbed(options.hosts, options.mtu, options.rate).open()
+            agent = self._stack.enter_context(mpi_agent(self._testbed))
+            words = [f"{name}={value}" for name, value in self._for_ranks().items()]
+            self._command = agent.command(library, options.ranks // options.hosts, ["env", *words, *self._command])
+            if self._label:
+                raise LaunchError("--label under mpiexec is for ranks of this machine")
+        else:
+            command = library.command(self._command, options.ranks)
+            if self._label:
+                command[3:3] = ["-prepend-rank"] if library.flavour == "mpich" else ["--output", "tag"]
+            self._command = command
+        self._start_rank(0, None, 0)
+        if self._label and library.flavour == "openmpi":
+            for stream in self._streams.values():
+                stream.rewrite = _label
+
+    def _for_ranks(self) -> dict[str, str]:
+        """What is said to the ranks beyond what the launcher says."""
+        threads = str(max(1, (os.cpu_count() or 1) * max(1, self._options.hosts) // self._options.ranks))
+        wanted = {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        return {
+            "VIAKIT_PROTOCOL": "mpi",
+            "MPI4PY_LIBMPI": self._library.libmpi,
+            "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
+            **wanted,
+            **self._options.environment,
+        }
+
+    def _environment(self, number: int, host: Host | None, local_rank: int, fd: int) -> dict[str, str]:
+        inherited = super()._environment(number, host, local_rank, fd)
+        environment = {name: value for name, value in inherited.items() if not _OURS.match(name)}
+        environment |= self._library.environment(self._scratch.name) | self._for_ranks()
+        if self._options.hosts and self._library.flavour == "openmpi":
+            environment["OMPI_MCA_btl"] = inherited.get("OMPI_MCA_btl", "self,sm,tcp")
+        return environment
+
+    def _ended(self, rank: _Rank) -> None:
+        if rank.status == 0 or self._ending_at is not None:
+            super()._ended(rank)
+            return
+        assert self._guard is not None
+        self._guard.tell(f"-{rank.process.pid}")
+        self._failed = rank
+        self._say(f"{os.path.basename(self._library.mpiexec)} ({self._library.flavour}) ended {_how(rank)}")
+
+    def _clear_away(self) -> None:
+        from viakit.measure.mpi import shared_files
+
+        left = {path for rank in self._ranks if rank.status is None for path in _of_group(rank.process.pid)}
+        super()._clear_away()
+        for path in left - shared_files():  # MPICH's, of ranks that were killed
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _of_group(group: int) -> set[str]:
+    """The shared files of all processes that a launcher has started."""
+    from viakit.measure.mpi import shared_files
+
+    found: set[str] = set()
+    try:
+        out = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, timeout=5).stdout
+    except (OSError, subprocess.SubprocessError):
+        return found
+    parents = dict(tuple(map(int, line.split())) for line in out.splitlines())
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor != group:
+            ancestor = parents[ancestor]
+        if ancestor == group:
+            found |= shared_files(pid)
+    return found
+
+
+def _label(line: bytes) -> bytes:
+    """Open MPI's label in our form."""
+    return _TAG.sub(rb"[\1] ", line)
