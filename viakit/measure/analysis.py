@@ -1,4 +1,4 @@
-"""Results as objects: draw them, tabulate them, hand them on.
+"""Results as objects: draw them, tabulate them, fit models to them, compare them.
 
 A :class:`Result` is the dict of a ``viakit.result/1`` with methods. Whatever takes a document takes a Result, and
 ``json.dump`` writes it as it is.
@@ -16,6 +16,9 @@ from viakit.measure import result
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from viakit.measure.comparison import Comparison
+    from viakit.measure.fit import Fits
 
 __all__ = ["Result"]
 
@@ -85,6 +88,27 @@ class Result(dict[str, Any]):
         from viakit.measure import plot
 
         return plot.figure([self, *map(dict, others)], **kw)
+
+    def fit(self, seed: int = 0) -> Fits:
+        """Fit Hockney's and the LogGP model, and find knees with their probable cause: :mod:`viakit.measure.fit`.
+
+        ::
+
+            fits = result.fit()
+            fits["tcp"].n_half.value, fits["tcp"].knees
+        """
+        from viakit.measure import fit
+
+        return fit.fit(self, seed)
+
+    def compare(self, other: Mapping[str, Any] | str | os.PathLike[str], **kw: Any) -> Comparison:
+        """Compare with *other*, an earlier result or its file: what has changed from it to this one.
+
+        Keywords are those of :func:`viakit.measure.comparison.compare`.
+        """
+        from viakit.measure import comparison
+
+        return comparison.compare(as_documents([other]), self, **kw)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the points as a DataFrame, one row per point: the columns of the CSV, and ``copies``, ``frames_sent``,
