@@ -234,7 +234,7 @@ static int counter(coll *c)
         vk_store_release(&s->generation, number); /* ... it sees this */
         return MSG_SUCCESS;
     }
-    struct coll_patience p = {.source = -1};
+    struct coll_patience p = {.source = COLL_ANYBODY};
     int code;
     while (vk_load_acquire(&s->generation) < number)
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
@@ -312,6 +312,7 @@ int coll_barrier(coll *c, coll_algorithm algorithm)
         return code;
     if (algorithm == COLL_BARRIER_DEFAULT)
         algorithm = coll_barrier_default(c);
+    coll_begin(c, COLL_BARRIER, (int)algorithm, 0, 0);
     switch (algorithm) {
     case COLL_BARRIER_FLAGS:
         return flags(c);

@@ -1,5 +1,5 @@
 /*
- * Groups: who is where, the memory that barriers and collectives use, waiting, and what happens when a rank dies.
+ * Groups: who is where, and the memory that barriers and collectives use.
  *
  *   create:  each rank exposes its cells, each master makes the memory that its node shares; rank 0 gathers a card of each and sends all
  *            cards to all (6.2); the ranks of a node map its memory; a second round says whether everybody has it, so that all
@@ -9,177 +9,25 @@
  * behind. Where that is not possible (other containers, other users) the group goes without.
  */
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "inside.h"
 #include "msg/policy.h"
 
-#define CHECK_NS (5 * VK_MS)
-#define LEAST_SLEEP (50 * VK_US)
-#define LONGEST_SLEEP VK_MS
-#define LONGEST_SLICE_MS 100
-#define LET_FINISH_MS 5000 /* data that is on its way into a buffer of a collective that has failed */
-
 struct card {
     uint64_t host, magic[2];
     msg_exposed exposed;
-    int32_t pid, fd, cores, rdma;
+    int32_t pid, fd, crowded, rdma;
 };
-
-/* ---------------------------------------------------------------- failures */
-
-int coll_fail(coll *c, int code)
-{
-    if (c->error)
-        return c->error;
-    c->error = code;
-    for (int i = 0; i < c->n; i++) {
-        msg_request *r = NULL;
-        if (i == c->rank || msg_peer_status(c->world, c->ranks[i]) != MSG_PEER_CONNECTED)
-            continue;
-        if (msg_isend(c->world, c->context, &code, sizeof code, c->ranks[i], COLL_TAG_ABORT, MSG_STANDARD, &r) ==
-            MSG_SUCCESS)
-            msg_request_free(c->world, &r); /* so short a message is copied at once */
-    }
-    return code;
-}
-
-/* Somebody's word that it gave up. */
-static int aborted(coll *c)
-{
-    for (int i = 0; i < c->n; i++) {
-        int there = 0, code = 0;
-        if (i == c->rank || msg_iprobe(c->world, c->context, c->ranks[i], COLL_TAG_ABORT, &there, NULL) || !there)
-            continue;
-        msg_recv(c->world, c->context, &code, sizeof code, c->ranks[i], COLL_TAG_ABORT, NULL);
-        return code == MSG_ERR_PROC_FAILED ? code : MSG_ERR_LEFT;
-    }
-    return MSG_SUCCESS;
-}
-
-int coll_check(coll *c, struct coll_patience *p, uint64_t now)
-{
-    int gone = MSG_SUCCESS, code;
-    p->checked = now;
-    if (msg_interrupted(c->world))
-        return coll_fail(c, MSG_INTERRUPTED);
-    msg_progress(c->world);
-    for (int i = 0; i < c->n && gone != MSG_ERR_PROC_FAILED; i++) {
-        int state = msg_peer_status(c->world, c->ranks[i]);
-        if (state == MSG_PEER_FAILED)
-            gone = MSG_ERR_PROC_FAILED;
-        else if (state == MSG_PEER_LEFT && (p->source < 0 || p->source == i))
-            gone = MSG_ERR_LEFT; /* of other ranks it may be the right moment to leave */
-    }
-    if ((code = aborted(c)) != MSG_SUCCESS)
-        return coll_fail(c, code);
-    if (gone == MSG_SUCCESS)
-        return MSG_SUCCESS;
-    if (p->failed_at == 0)
-        p->failed_at = now;
-    return now - p->failed_at >= COLL_GRACE_MS * VK_MS ? coll_fail(c, gone) : MSG_SUCCESS;
-}
-
-/* ---------------------------------------------------------------- waiting for memory */
-
-int coll_pause_long(coll *c, struct coll_patience *p)
-{
-    if (p->began == 0) {
-        p->began = p->checked = vk_now();
-        p->stage = c->crowded;
-    }
-    if (p->looks % 8 == 0 || p->stage == 2)
-        msg_progress(c->world);
-    if (p->looks % 32 == 0 || p->stage == 2) {
-        uint64_t now = vk_now(), waited = now - p->began;
-        p->stage = waited >= c->spin_ns ? 2 : c->crowded || waited >= c->yield_ns;
-        if (now - p->checked >= CHECK_NS) {
-            int code = coll_check(c, p, now);
-            if (code != MSG_SUCCESS)
-                return code;
-        }
-        if (p->stage == 2) {
-            uint64_t ns = waited / 16;
-            ns = ns < LEAST_SLEEP ? LEAST_SLEEP : ns > LONGEST_SLEEP ? LONGEST_SLEEP : ns;
-            struct timespec t = {0, (long)ns};
-            nanosleep(&t, NULL);
-            return MSG_SUCCESS;
-        }
-    }
-    if (p->stage == 1)
-        sched_yield();
-    else
-        vk_pause();
-    return MSG_SUCCESS;
-}
-
-/* ---------------------------------------------------------------- waiting for messages */
-
-/* The request of a collective that has failed: its buffer is the caller's again. */
-static void give_up(coll *c, msg_request **request)
-{
-    if (*request == NULL)
-        return;
-    msg_cancel(c->world, *request);
-    if (msg_wait(c->world, request, NULL, LET_FINISH_MS) != MSG_SUCCESS)
-        msg_request_free(c->world, request);
-}
-
-int coll_finish(coll *c, msg_request **request, msg_status *status)
-{
-    struct coll_patience p = {.source = -2}; /* messages know by themselves when their sender has left */
-    msg_status own;
-    status = status ? status : &own;
-    for (int64_t slice = 10;;) {
-        int code = msg_wait(c->world, request, status, slice);
-        if (code == MSG_SUCCESS)
-            return status->error ? coll_fail(c, status->error) : MSG_SUCCESS;
-        if (code == MSG_TIMEOUT)
-            code = coll_check(c, &p, vk_now());
-        else
-            coll_fail(c, code);
-        if (code != MSG_SUCCESS) {
-            give_up(c, request);
-            return c->error;
-        }
-        slice = 2 * slice < LONGEST_SLICE_MS ? 2 * slice : LONGEST_SLICE_MS;
-    }
-}
-
-int coll_sendrecv(coll *c, int tag, const void *sendbuf, size_t send_len, int dst, void *recvbuf, size_t recv_len,
-                  int src)
-{
-    msg_world *w = c->world;
-    msg_request *in = NULL, *out = NULL;
-    int code = MSG_SUCCESS;
-    if (src != MSG_PROC_NULL)
-        code = msg_irecv(w, c->context, recvbuf, recv_len, c->ranks[src], tag, &in);
-    if (code == MSG_SUCCESS && dst != MSG_PROC_NULL)
-        code = msg_isend(w, c->context, sendbuf, send_len, c->ranks[dst], tag, MSG_STANDARD, &out);
-    if (code != MSG_SUCCESS)
-        coll_fail(c, code);
-    if (code == MSG_SUCCESS && out)
-        code = coll_finish(c, &out, NULL);
-    if (code == MSG_SUCCESS && in)
-        code = coll_finish(c, &in, NULL);
-    if (code != MSG_SUCCESS) {
-        give_up(c, &in);
-        give_up(c, &out);
-    }
-    return code;
-}
 
 /* ---------------------------------------------------------------- making a group */
 
-/* Everybody's len bytes to everybody, by way of rank 0. */
-static int gather_all(coll *c, const void *mine, size_t len, void *all)
+int coll_gather_all(coll *c, const void *mine, size_t len, void *all)
 {
     int code = MSG_SUCCESS;
     memcpy((char *)all + (size_t)c->rank * len, mine, len);
@@ -192,13 +40,6 @@ static int gather_all(coll *c, const void *mine, size_t len, void *all)
     for (int i = 1; i < c->n && code == MSG_SUCCESS; i++)
         code = coll_send(c, COLL_TAG_SETUP, all, len * (size_t)c->n, i);
     return code;
-}
-
-static int count_cores(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 /* 6.1 and 6.3: a buffer is registered for every rank, and begins with a number that no barrier has. */
@@ -245,6 +86,11 @@ static void offer_shared(coll *c, struct card *card)
     }
 }
 
+static size_t areas_at(int n)
+{
+    return (sizeof(struct coll_shared) + (size_t)n * sizeof(struct coll_line) + 4095) & ~(size_t)4095;
+}
+
 static void map_shared(coll *c, const struct card *master)
 {
     char path[64];
@@ -259,6 +105,7 @@ static void map_shared(coll *c, const struct card *master)
     if (p == MAP_FAILED)
         return;
     c->shared = p;
+    c->areas = (struct coll_area *)(void *)((char *)p + areas_at(c->n));
     if (memcmp(c->shared->magic, master->magic, sizeof master->magic) != 0) { /* another process of that number */
         munmap(p, c->shared_len);
         c->shared = NULL;
@@ -269,6 +116,7 @@ static void map_shared(coll *c, const struct card *master)
 static void place(coll *c, const struct card *cards)
 {
     c->all_fit = 1;
+    c->crowded = msg_crowded(c->world);
     for (int i = 0; i < c->n; i++) {
         int node = 0;
         while (node < c->n_nodes && cards[c->masters[node]].host != cards[i].host)
@@ -279,13 +127,7 @@ static void place(coll *c, const struct card *cards)
     }
     c->node = c->node_of[c->rank];
     for (int i = 0; i < c->n; i++) {
-        int here = 0;
-        for (int k = 0; k < c->n; k++)
-            here += c->node_of[k] == c->node_of[i];
-        if (here > cards[i].cores) {
-            c->all_fit = 0;
-            c->crowded |= c->node_of[i] == c->node;
-        }
+        c->all_fit &= !cards[i].crowded; /* ranks of other hosts and groups want cores, too, if they share the machine */
         if (c->node_of[i] == c->node) {
             if (i == c->rank)
                 c->local = c->n_locals;
@@ -296,17 +138,17 @@ static void place(coll *c, const struct card *cards)
 
 static int set_up(coll *c, struct card *cards)
 {
-    struct card mine = {.host = msg_peer_host(c->world, c->ranks[c->rank]), .fd = -1, .cores = count_cores()};
+    struct card mine = {.host = msg_peer_host(c->world, c->ranks[c->rank]), .fd = -1, .crowded = msg_crowded(c->world)};
     int rdma = 1, shared = 1;
     int32_t mapped, *all = calloc((size_t)c->n, sizeof *all);
     expose_cells(c, &mine);
     offer_shared(c, &mine);
-    int code = all ? gather_all(c, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
+    int code = all ? coll_gather_all(c, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     if (code == MSG_SUCCESS) {
         place(c, cards);
         map_shared(c, &cards[c->masters[c->node]]);
         mapped = c->shared != NULL;
-        code = gather_all(c, &mapped, sizeof mapped, all);
+        code = coll_gather_all(c, &mapped, sizeof mapped, all);
     }
     for (int i = 0; code == MSG_SUCCESS && i < c->n; i++) {
         rdma &= cards[i].rdma;
@@ -341,55 +183,119 @@ static int choose_members(coll *c, const int *ranks)
     return c->rank < 0 ? MSG_ERR_RANK : MSG_SUCCESS;
 }
 
-int coll_create(msg_world *world, const int *ranks, int n, int context, coll **group)
+static int start(coll *c, const coll_options *o, const int *ranks)
+{
+    size_t count = (size_t)c->n;
+    const msg_policy *policy = msg_world_policy(c->world);
+    int *numbers = calloc(5 * count, sizeof *numbers);
+    c->ranks = numbers;
+    c->theirs = calloc(count, sizeof *c->theirs);
+    c->notes = calloc(count, sizeof *c->notes);
+    c->words = calloc(1, sizeof *c->words);
+    if (numbers == NULL || c->theirs == NULL || c->notes == NULL || c->words == NULL)
+        return MSG_ERR_NO_MEMORY;
+    c->node_of = numbers + count;
+    c->masters = numbers + 2 * count;
+    c->locals = numbers + 3 * count;
+    c->stands = numbers + 4 * count;
+    c->spin_ns = policy->spin_us < 0 ? 0 : 10 * (uint64_t)policy->spin_us * VK_US;
+    /* A look at memory is cheap, and two ranks may share a core although there are others: sooner than for messages. */
+    c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US / 8;
+    c->shared_len = areas_at(c->n) + 2 * count * sizeof(struct coll_area);
+    if (o) {
+        c->now.number = o->number;
+        c->wanted = o->wanted;
+        c->meanwhile = o->wanted ? o->meanwhile : NULL;
+        c->meanwhile_context = o->context;
+    }
+    return choose_members(c, ranks);
+}
+
+int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options, coll **group)
 {
     if (n < 1 || ranks == NULL || group == NULL)
         return MSG_ERR_ARG;
     if (context < 0 || context > MSG_MAX_CONTEXT)
         return MSG_ERR_CONTEXT;
-    size_t count = (size_t)n;
-    const msg_policy *policy = msg_world_policy(world);
     coll *c = calloc(1, sizeof *c);
-    struct card *cards = calloc(count, sizeof *cards);
-    int *numbers = calloc(4 * count, sizeof *numbers), code = MSG_ERR_NO_MEMORY;
-    if (c && cards && numbers && (c->theirs = calloc(count, sizeof *c->theirs)) != NULL) {
+    struct card *cards = calloc((size_t)n, sizeof *cards);
+    int code = MSG_ERR_NO_MEMORY;
+    if (c && cards) {
         c->world = world;
         c->n = n;
         c->context = context;
-        c->ranks = numbers;
-        c->node_of = numbers + count;
-        c->masters = numbers + 2 * count;
-        c->locals = numbers + 3 * count;
-        c->spin_ns = policy->spin_us < 0 ? 0 : 10 * (uint64_t)policy->spin_us * VK_US;
-        /* A look at memory is cheap, and two ranks may share a core although there are others: sooner than for messages. */
-        c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US / 8;
-        c->shared_len = sizeof(struct coll_shared) + count * sizeof(struct coll_line);
-        code = choose_members(c, ranks);
+        code = start(c, options, ranks);
         if (code == MSG_SUCCESS)
             code = set_up(c, cards);
-        if (code == MSG_SUCCESS)
-            *group = c;
-        else
-            coll_free(c);
-    } else {
-        free(numbers);
-        free(c);
     }
+    if (code == MSG_SUCCESS)
+        *group = c;
+    else
+        coll_free(c);
     free(cards);
     return code;
+}
+
+int coll_create(msg_world *world, const int *ranks, int n, int context, coll **group)
+{
+    return coll_create_with(world, ranks, n, context, NULL, group);
+}
+
+void coll_set_number(coll *c, uint64_t number)
+{
+    c->now.number = number;
+}
+
+void coll_break(coll *c, int code)
+{
+    coll_fail(c, code);
+}
+
+int coll_error(const coll *c)
+{
+    return c->error;
+}
+
+void *coll_scratch(coll *c, size_t len)
+{
+    if (len > c->scratch_len) {
+        void *more = realloc(c->scratch, len);
+        if (more == NULL)
+            return NULL;
+        c->scratch = more;
+        c->scratch_len = len;
+    }
+    return c->scratch;
+}
+
+void coll_forget(coll *c)
+{
+    if (c == NULL)
+        return;
+    if (c->shared)
+        munmap(c->shared, c->shared_len);
+    coll_slots_free(c);
+    free(c->scratch);
+    free(c->words);
+    free(c->notes);
+    free(c->theirs);
+    free(c->ranks);
+    free(c);
 }
 
 void coll_free(coll *c)
 {
     if (c == NULL)
         return;
-    if (c->error == MSG_SUCCESS) /* then all that was to be written to us has been */
+    if (c->words && c->words->sending && msg_test(c->world, &c->words->sending, NULL) != MSG_SUCCESS)
+        c->words->lent = 1;
+    if (c->error == MSG_SUCCESS) { /* then all that was to be written to us has been */
         hide_cells(c);
-    if (c->shared)
-        munmap(c->shared, c->shared_len);
-    free(c->theirs);
-    free(c->ranks);
-    free(c);
+        coll_slots_hide(c);
+    }
+    if (c->words && c->words->lent)
+        c->words = NULL; /* a word is still on its way: these few bytes stay as long as the process */
+    coll_forget(c);
 }
 
 int coll_rank(const coll *c)

@@ -4,9 +4,12 @@
  * Ranks are numbered within the group. A *node* is a host of the group; its *master* is the first rank there. What lies where:
  *
  *   cells      memory of each rank that the others write to by RDMA (6.1): one cell for each rank, then one for each node
- *   shared     memory that the ranks of one node map: a line for each rank, and a counter
+ *   shared     memory that the ranks of one node map: lines of each rank, a counter, and for data two areas of each rank
+ *   slots      memory of each rank for data by RDMA (carry.c), made when it is first needed
  *
  * A cell and a line have a cache line or two of their own, so that no two writers ever want the same one (3).
+ *
+ * Reading order: barrier.c, wait.c, coll.c; then carry.c, combine.c, data.c, flat.c, collective.c.
  */
 #ifndef VIAKIT_COLL_INSIDE_H
 #define VIAKIT_COLL_INSIDE_H
@@ -15,7 +18,7 @@
 #include "../base/clock.h"
 #include "coll.h"
 
-enum { COLL_TAG_SETUP = 1, COLL_TAG_BARRIER, COLL_TAG_ABORT };
+#define COLL_ANYBODY (-1) /* for patience: any rank may be the one that is missing */
 
 struct coll_cell {
     int64_t number; /* of the latest barrier that its writer has come to; -1 before the first (6.3) */
@@ -23,9 +26,11 @@ struct coll_cell {
 };
 
 struct coll_line {
-    uint32_t flag;                       /* flat: 1 from the rank's arrival until the master lets it go (5.2) */
-    uint64_t number;                     /* flags: of the latest barrier that the rank has come to */
-    uint8_t pad[2 * VK_CACHE_LINE - 16]; /* processors fetch lines in pairs */
+    uint32_t flag;                        /* flat: 1 from the rank's arrival until the master lets it go (5.2) */
+    uint64_t number;                      /* flags: of the latest barrier that the rank has come to */
+    uint8_t pad0[2 * VK_CACHE_LINE - 16]; /* processors fetch lines in pairs */
+    uint64_t done;                        /* data: of the latest step that the rank will not read in any more */
+    uint8_t pad1[2 * VK_CACHE_LINE - 8];
 };
 
 struct coll_shared {
@@ -35,9 +40,35 @@ struct coll_shared {
     uint8_t pad1[2 * VK_CACHE_LINE - 4];
     uint64_t generation; /* counter: barriers that are over */
     uint8_t pad2[2 * VK_CACHE_LINE - 8];
-    struct coll_line lines[]; /* [ranks of this node] */
+    struct coll_line lines[]; /* [ranks of this node], then their areas */
 };
-_Static_assert(sizeof(struct coll_line) == 128 && offsetof(struct coll_shared, lines) == 384, "lines do not overlap");
+_Static_assert(sizeof(struct coll_line) == 256 && offsetof(struct coll_shared, lines) == 384, "lines do not overlap");
+
+/* Where a rank puts data for its node; two of each, for even and odd steps. */
+#define COLL_AREA_DATA 65520
+struct coll_area {
+    uint64_t step; /* whose data this is */
+    uint64_t what; /* which operation of what length: coll_what */
+    uint8_t data[COLL_AREA_DATA];
+};
+_Static_assert(sizeof(struct coll_area) == 65536, "areas begin on pages");
+
+/* What a rank is doing: sent to who is waited for, when that takes long (wait.c). */
+struct coll_note {
+    uint64_t number;
+    uint16_t operation, algorithm;
+    int32_t root;
+    uint64_t len;
+};
+
+/* Memory of words that may still be on their way when the group is freed. */
+struct coll_words {
+    struct coll_note note;
+    msg_request *sending; /* the note */
+    int abort, lent;      /* lent: some word of giving up has not left yet */
+};
+
+struct coll_slots; /* carry.c */
 
 struct coll {
     msg_world *world;
@@ -48,24 +79,39 @@ struct coll {
     uint64_t spin_ns; /* a wait sleeps after so long */
     uint64_t yield_ns;
 
+    struct coll_note now; /* the present collective, or the last */
+    struct coll_note *notes; /* [n] the latest word of each rank */
+    struct coll_words *words;
+    const int *wanted; /* coll_options */
+    void (*meanwhile)(void *context);
+    void *meanwhile_context;
+
     int n_nodes, node; /* of this rank */
     int *node_of;      /* [n] */
     int *masters;      /* [n_nodes] ranks */
     int *locals;       /* [n_locals] ranks of this node, in order */
+    int *stands;       /* [n_nodes] room for the rank that stands for each node in an operation with a root */
     int n_locals, local;
-    int all_fit; /* every node has a core for each of its ranks */
+    int all_fit; /* no rank is on a machine with more ranks than cores */
 
     struct coll_shared *shared; /* NULL: some node has none, or all have one rank */
+    struct coll_area *areas;    /* [n_locals][2], behind it */
     size_t shared_len;
     uint64_t n_flags, n_counter;
+    uint64_t n_steps; /* of data through the areas; all_done: everybody is known to have left this step */
+    uint64_t all_done;
 
     struct coll_cell *cells; /* [n + n_nodes]; NULL: no RDMA */
     msg_exposed exposed;
     msg_exposed *theirs; /* [n] */
     int64_t n_rdma, n_overall;
+    struct coll_slots *slots; /* NULL: not yet */
+
+    void *scratch; /* for operands under way */
+    size_t scratch_len;
 };
 
-/* ---------------------------------------------------------------- coll.c: waiting
+/* ---------------------------------------------------------------- wait.c
  *
  * For loops that look at memory:
  *     struct coll_patience p = {.source = who};
@@ -75,10 +121,12 @@ struct coll {
 struct coll_patience {
     int source;  /* the rank that is waited for: when it has left the world it will not come */
     int network; /* what is waited for comes from another host: look at the NIC each time */
+    int message; /* what is waited for is a message */
     int stage;   /* 0 pause, 1 give the core away, 2 sleep */
     unsigned looks;
     uint64_t began;              /* of the long part */
     uint64_t checked, failed_at; /* failed_at: a rank of the group was first seen to be gone */
+    uint64_t note_at, note_gap, compare_at;
 };
 int coll_pause_long(coll *c, struct coll_patience *p);
 /* Has the group failed? To be called every few milliseconds of a wait. */
@@ -97,10 +145,12 @@ static inline int coll_pause(coll *c, struct coll_patience *p)
 
 /* The group is broken: tells the others. Returns the code. */
 int coll_fail(coll *c, int code);
-/* Waits for the request, which is freed. */
-int coll_finish(coll *c, msg_request **request, msg_status *status);
+/* Waits for the request, which is freed. who: the rank at its other end. */
+int coll_finish(coll *c, msg_request **request, msg_status *status, int who);
+/* Of a collective that has failed: the request's buffer is the caller's again. */
+void coll_give_up(coll *c, msg_request **request);
 
-/* Messages within the group. Waits for both ends; dst or src may be MSG_PROC_NULL. */
+/* Messages within the group, of exactly these lengths. Waits for both ends; dst or src may be MSG_PROC_NULL. */
 int coll_sendrecv(coll *c, int tag, const void *sendbuf, size_t send_len, int dst, void *recvbuf, size_t recv_len,
                   int src);
 static inline int coll_send(coll *c, int tag, const void *buf, size_t len, int dst)
@@ -111,5 +161,78 @@ static inline int coll_recv(coll *c, int tag, void *buf, size_t len, int src)
 {
     return coll_sendrecv(c, tag, NULL, 0, MSG_PROC_NULL, buf, len, src);
 }
+
+/* ---------------------------------------------------------------- coll.c */
+
+/* Everybody's len bytes to everybody, by way of rank 0. */
+int coll_gather_all(coll *c, const void *mine, size_t len, void *all);
+/* len bytes that stay until the next call; NULL: no memory. */
+void *coll_scratch(coll *c, size_t len);
+
+static inline void coll_begin(coll *c, int operation, int algorithm, int root, size_t len)
+{
+    c->now.number++;
+    c->now.operation = (uint16_t)operation;
+    c->now.algorithm = (uint16_t)algorithm;
+    c->now.root = root;
+    c->now.len = len;
+}
+
+/* A word that goes with data: which collective, which operation, how much. What differs in it is a mismatch. */
+static inline uint64_t coll_what(const coll *c, size_t len)
+{
+    return (uint64_t)len | (uint64_t)c->now.operation << 48 | c->now.number << 56;
+}
+
+/* ---------------------------------------------------------------- carry.c */
+
+/* How data gets from rank to rank: sends out_len bytes to one, and receives in_len from another, at the same time. Either rank may be
+ * MSG_PROC_NULL. Returns when `in` is there and `out` may be changed. */
+typedef int coll_exchange(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from);
+coll_exchange coll_exchange_rdma, coll_exchange_message;
+int coll_slots_need(coll *c);  /* collective: before the first exchange by RDMA */
+void coll_slots_hide(coll *c); /* gives its memory back to the world ... */
+void coll_slots_free(coll *c); /* ... and what it is managed with */
+
+/* ---------------------------------------------------------------- combine.c */
+
+size_t coll_type_size(coll_type type);
+int coll_combines(coll_type type, coll_op op);
+/* to[i] = low[i] op high[i]; to may be either of them. */
+void coll_combine(coll_type type, coll_op op, size_t count, const void *low, const void *high, void *to);
+
+/* ---------------------------------------------------------------- data.c, flat.c: algorithms
+ *
+ * The members of an exchange, numbered from 0: all ranks of the group, or one of each node. */
+struct coll_ring {
+    coll *c;
+    coll_exchange *exchange;
+    int n, me;
+    const int *ranks; /* of each member; NULL: members are ranks */
+};
+struct coll_reduction {
+    coll_type type;
+    coll_op op;
+    size_t count;
+};
+int coll_bcast_binomial(const struct coll_ring *r, void *buf, size_t len, int root);
+int coll_bcast_scatter_ring(const struct coll_ring *r, void *buf, size_t len, int root);
+/* have: this member's operand, and on the root the result. */
+int coll_reduce_binomial(const struct coll_ring *r, void *have, const struct coll_reduction *what, int root);
+int coll_reduce_ring(const struct coll_ring *r, void *have, const struct coll_reduction *what, int root);
+int coll_allreduce_doubling(const struct coll_ring *r, void *have, const struct coll_reduction *what);
+int coll_allreduce_ring(const struct coll_ring *r, void *have, const struct coll_reduction *what);
+/* all: [n][len], this member's own in place. */
+int coll_allgather_bruck(const struct coll_ring *r, void *all, size_t len);
+int coll_allgather_ring(const struct coll_ring *r, void *all, size_t len);
+int coll_alltoall_pairwise(const struct coll_ring *r, const void *out, void *in, size_t len);
+int coll_alltoall_bruck(const struct coll_ring *r, const void *out, void *in, size_t len);
+
+/* Among the ranks of this node; roots are numbered among them. */
+int coll_flat_bcast(coll *c, void *buf, size_t len, int root);
+int coll_flat_reduce(coll *c, const void *in, void *out, const struct coll_reduction *what, int root);
+int coll_flat_allreduce(coll *c, const void *in, void *out, const struct coll_reduction *what);
+int coll_flat_allgather(coll *c, void *all, size_t len);
+int coll_flat_alltoall(coll *c, const void *out, void *in, size_t len);
 
 #endif

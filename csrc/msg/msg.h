@@ -56,7 +56,8 @@ extern "C" {
     X(ERR_NOT_SUPPORTED, 18, "this channel cannot do that")                                                        \
     X(ERR_STATE, 19, "not possible in this state")                                                                 \
     X(ERR_NOT_READY, 20, "a ready send found no posted receive (reported at the receiver, counted, not an error)") \
-    X(ERR_INTERNAL, 21, "a rule of the protocol was broken by the other side")
+    X(ERR_INTERNAL, 21, "a rule of the protocol was broken by the other side")                                     \
+    X(ERR_COLLECTIVE, 22, "mismatched collectives: ranks do different things, or with different lengths")
 
 typedef enum {
 #define MSG_X(name, value, text) MSG_##name = value,
@@ -147,6 +148,9 @@ typedef enum { MSG_PEER_CONNECTED = 1, MSG_PEER_LEFT = 2, MSG_PEER_FAILED = 3 } 
 int msg_peer_status(msg_world *world, int rank); /* a msg_peer_state; MSG_ERR_RANK negated for no such rank */
 /* A number that ranks of one host have in common, and no other; 0 for no such rank. */
 uint64_t msg_peer_host(const msg_world *world, int rank);
+/* 1: this machine has fewer cores than ranks of the world, those on other hosts that are made of it included. Whoever waits for one of
+ * them should give the core away at once. */
+int msg_crowded(const msg_world *world);
 
 /* ---------------------------------------------------------------- sending and receiving
  *

@@ -236,6 +236,15 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
 
 /* ---------------------------------------------------------------- one-sided writes */
 
+/* Is there a write to this rank that has not been handed to the channel as a whole? */
+static int is_moving(const msg_world *w, int target)
+{
+    for (const msg_request *r = w->moving; r; r = r->moving)
+        if (r->kind == MSG_REQ_PUT && r->peer == target && r->started < r->want)
+            return 1;
+    return 0;
+}
+
 int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **out)
 {
@@ -256,6 +265,11 @@ int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exp
         code = msg_fail_plain(w, msg_peer_error(peer));
     else if (out == NULL && len > MSG_PUT_SHORT)
         code = msg_fail(w, MSG_ERR_ARG, "a write of more than %d bytes needs a request", MSG_PUT_SHORT);
+    while (code == MSG_SUCCESS && is_moving(w, target)) { /* a longer write begun before this one comes first */
+        msg_step(w);
+        if (peer->state != MSG_PEER_CONNECTED)
+            code = msg_fail_plain(w, msg_peer_error(peer));
+    }
     if (code == MSG_SUCCESS && (out || (peer->channel && len))) {
         uint64_t address = exposed->address + offset;
         uint32_t handle = peer->channel ? exposed->handle[peer->channel->handle_index(peer)] : 0;

@@ -16,14 +16,15 @@
 
 #include "channel.h"
 
-#define MAGIC 0x766b6d7367303032ull /* "vkmsg002": the last digits are the protocol's version */
+#define MAGIC 0x766b6d7367303033ull /* "vkmsg003": the last digits are the protocol's version */
 
 #define N_CORES 256
 
 struct hello {
     uint64_t magic;
-    uint64_t host;   /* hash of what names the host */
-    uint64_t policy; /* hash of everything in it that both sides must agree on */
+    uint64_t host;    /* hash of what names the host */
+    uint64_t machine; /* hash of the boot id: hosts of a testbed are one machine, and share its cores */
+    uint64_t policy;  /* hash of everything in it that both sides must agree on */
     uint32_t byte_order;
     uint32_t rank, n_ranks, pid;
     uint8_t random[16];
@@ -145,6 +146,11 @@ int msg_peer_status(msg_world *w, int rank)
     return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].state : -MSG_ERR_RANK;
 }
 
+int msg_crowded(const msg_world *w)
+{
+    return w->crowded;
+}
+
 uint64_t msg_peer_host(const msg_world *w, int rank)
 {
     return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].host : 0;
@@ -179,20 +185,25 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
 }
 #define HASH_BEGIN 1469598103934665603ull
 
-/* Processes with the same boot id and network namespace can reach each other through shm. */
-static uint64_t hash_host(const char *name)
+static uint64_t hash_machine(void)
 {
     char boot[64] = "";
-    struct stat st = {0};
-    if (name)
-        return hash_bytes(HASH_BEGIN, name, strlen(name));
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t got = fd >= 0 ? read(fd, boot, sizeof boot) : 0;
     if (fd >= 0)
         close(fd);
+    return hash_bytes(HASH_BEGIN, boot, got > 0 ? (size_t)got : 0);
+}
+
+/* Processes with the same boot id and network namespace can reach each other through shm. */
+static uint64_t hash_host(const char *name)
+{
+    struct stat st = {0};
+    if (name)
+        return hash_bytes(HASH_BEGIN, name, strlen(name));
     if (stat("/proc/self/ns/net", &st) != 0)
         st.st_ino = 0;
-    return hash_bytes(hash_bytes(HASH_BEGIN, boot, got > 0 ? (size_t)got : 0), &st.st_ino, sizeof st.st_ino);
+    return hash_bytes(hash_machine(), &st.st_ino, sizeof st.st_ino);
 }
 
 static uint64_t hash_policy(const msg_policy *p)
@@ -221,7 +232,7 @@ int msg_allgather(msg_world *w, const msg_options *o, const void *mine, size_t l
 
 static int compare_hellos(msg_world *w, const struct hello *all)
 {
-    int local = 0, cores = 0;
+    int local = 0, sharing = 0, cores = 0;
     uint64_t usable[N_CORES / 64] = {0};
     for (int i = 0; i < w->n_ranks; i++) {
         const struct hello *h = &all[i], *mine = &all[w->rank];
@@ -235,16 +246,18 @@ static int compare_hellos(msg_world *w, const struct hello *all)
         if (h->policy != all[0].policy)
             return msg_fail(w, MSG_ERR_MISMATCH, "rank %d was started with another policy than rank 0", i);
         w->peers[i].host = h->host;
-        if (h->host != mine->host)
+        local += h->host == mine->host;
+        if (h->machine != mine->machine)
             continue;
-        local++;
+        sharing++;
         for (int k = 0; k < N_CORES / 64; k++)
             usable[k] |= h->cores[k];
     }
-    /* All ranks' cores count, not only ours: a launcher that binds each rank to a core of its own leaves room for all. */
+    /* Of all ranks on this machine, whatever host they call it. All ranks' cores count, not only ours: a launcher that binds each
+     * rank to a core of its own leaves room for all. */
     for (int k = 0; k < N_CORES / 64; k++)
         cores += __builtin_popcountll(usable[k]);
-    w->crowded = local > (cores ? cores : 1);
+    w->crowded = sharing > (cores ? cores : 1);
     w->n_local = local;
     for (int i = 0; i < 16; i++)
         snprintf(w->job + 2 * i, 3, "%02x", all[0].random[i]);
@@ -266,6 +279,7 @@ static int greet(msg_world *w, const msg_options *o)
 {
     struct hello mine = {.magic = MAGIC,
                          .host = hash_host(o->host),
+                         .machine = hash_machine(),
                          .policy = hash_policy(&w->policy),
                          .byte_order = 0x01020304,
                          .rank = (uint32_t)w->rank,

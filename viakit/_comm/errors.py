@@ -58,6 +58,7 @@ _FROM_ENGINE = {
     19: "ERR_COMM",
     20: "ERR_OTHER",
     21: "ERR_INTERN",
+    22: "ERR_OTHER",
 }
 
 

@@ -1,0 +1,285 @@
+/*
+ * Data from rank to rank, by RDMA write.
+ *
+ * Each rank owns memory that all others may write to, with a *box* for each of them:
+ *
+ *   box of rank f in my memory, written by f only:
+ *     taken      how many of my messages to f it has taken out of its box for me
+ *     offer      where my next long message to f shall be written: an address in f's memory, with the message's number
+ *     slot 0 ..  | ......... data | what | number |      COLL_SLOTS of them, used in turn
+ *
+ *   short      data and the two words behind it, right-aligned, are one write; the number lands last. The receiver waits for the number,
+ *              compares `what`, and copies. The sender keeps count of what was taken, and never has more than COLL_SLOTS under way.
+ *   long       the receiver offers its buffer, the sender writes straight into it, and then the two words into a slot:
+ *              no copy. Buffers stay registered for the next time (a cache of COLL_OFFERS).
+ *
+ * Numbers begin at 1 and count the messages of a pair of ranks, so a slot needs no clearing. Nothing is overwritten that is still needed:
+ * a slot has one writer, who knows that it was taken; an offer is made when the one before has been used.
+ *
+ * To ranks of this host a write is done when the call returns. To others it is done when it is acknowledged; so that nobody waits for that,
+ * short data goes by way of a stage, as messages do.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "inside.h"
+
+#define COLL_SLOTS 4
+#define COLL_STAGES 8
+#define COLL_OFFERS 16
+#define TRAILER 16 /* what, number */
+
+struct coll_offer {
+    msg_exposed place;
+    uint64_t number; /* written last */
+};
+
+struct box_head {
+    uint64_t taken;
+    uint8_t pad0[VK_CACHE_LINE - 8];
+    struct coll_offer offer;
+    uint8_t pad1[VK_CACHE_LINE - sizeof(struct coll_offer)];
+};
+_Static_assert(sizeof(struct box_head) == 128, "each has a line of its own");
+
+struct coll_slots {
+    char *memory; /* [n] boxes, then the stages; exposed */
+    size_t box_len, slot_len, len;
+    msg_exposed mine, *theirs;       /* [n] */
+    uint64_t *sent, *received, *told; /* [n]; told: of received, what the sender was told of */
+    msg_request *staged[COLL_STAGES];
+    unsigned stage;
+    struct {
+        void *buf;
+        size_t len;
+        msg_exposed place;
+    } offers[COLL_OFFERS];
+    unsigned next_offer;
+};
+
+/* ---------------------------------------------------------------- making them */
+
+static int make_slots(coll *c)
+{
+    size_t n = (size_t)c->n;
+    struct coll_slots *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return MSG_ERR_NO_MEMORY;
+    c->slots = s;
+    s->slot_len = n <= 8 ? 16384 : n <= 32 ? 4096 : 2048; /* memory grows with the ranks: 64 KiB to 8 KiB for each other rank */
+    s->box_len = sizeof(struct box_head) + COLL_SLOTS * s->slot_len;
+    s->len = n * s->box_len + COLL_STAGES * s->slot_len;
+    s->theirs = calloc(n, sizeof *s->theirs);
+    s->sent = calloc(3 * n, sizeof *s->sent);
+    if (s->theirs == NULL || s->sent == NULL)
+        return MSG_ERR_NO_MEMORY;
+    s->received = s->sent + n;
+    s->told = s->sent + 2 * n;
+    void *memory = NULL;
+    int code = msg_alloc(c->world, s->len, &memory);
+    if (code != MSG_SUCCESS)
+        return code;
+    memset(memory, 0, s->len); /* numbers begin at 1 */
+    if ((code = msg_expose(c->world, memory, s->len, &s->mine)) != MSG_SUCCESS) {
+        msg_free(c->world, memory);
+        return code;
+    }
+    s->memory = memory;
+    return MSG_SUCCESS;
+}
+
+int coll_slots_need(coll *c)
+{
+    if (vk_likely(c->slots != NULL))
+        return MSG_SUCCESS;
+    int code = make_slots(c);
+    if (code != MSG_SUCCESS)
+        return coll_fail(c, code);
+    return coll_gather_all(c, &c->slots->mine, sizeof c->slots->mine, c->slots->theirs);
+}
+
+void coll_slots_hide(coll *c)
+{
+    struct coll_slots *s = c->slots;
+    if (s == NULL)
+        return;
+    for (int i = 0; i < COLL_STAGES; i++)
+        coll_give_up(c, &s->staged[i]);
+    for (int i = 0; i < COLL_OFFERS; i++)
+        if (s->offers[i].buf)
+            msg_hide(c->world, &s->offers[i].place);
+    if (s->memory) {
+        msg_hide(c->world, &s->mine);
+        msg_free(c->world, s->memory);
+    }
+    s->memory = NULL;
+}
+
+void coll_slots_free(coll *c)
+{
+    if (c->slots == NULL)
+        return;
+    free(c->slots->theirs);
+    free(c->slots->sent);
+    free(c->slots);
+    c->slots = NULL;
+}
+
+static inline struct box_head *box_of(const struct coll_slots *s, int rank)
+{
+    return (struct box_head *)(void *)(s->memory + (size_t)rank * s->box_len);
+}
+
+/* Where the slot of message `number` begins within a box. */
+static inline size_t slot_at(const struct coll_slots *s, uint64_t number)
+{
+    return sizeof(struct box_head) + (size_t)((number - 1) % COLL_SLOTS) * s->slot_len;
+}
+
+/* Writes at an offset of my box in a rank's memory. */
+static int put(coll *c, int to, size_t offset, const void *data, size_t len, msg_request **request)
+{
+    struct coll_slots *s = c->slots;
+    int code = msg_put(c->world, data, len, c->ranks[to], &s->theirs[to], (uint64_t)c->rank * s->box_len + offset,
+                       request);
+    return code == MSG_SUCCESS ? code : coll_fail(c, code);
+}
+
+/* ---------------------------------------------------------------- sending */
+
+/* Until there is a free slot in my box there. */
+static int wait_for_slot(coll *c, int to)
+{
+    struct coll_slots *s = c->slots;
+    struct coll_patience p = {.source = to, .network = c->node_of[to] != c->node};
+    const struct box_head *box = box_of(s, to);
+    int code;
+    while (s->sent[to] - vk_load_acquire(&box->taken) >= COLL_SLOTS) /* he has read it before he says so */
+        if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+            return code;
+    return MSG_SUCCESS;
+}
+
+static int put_trailer(coll *c, int to, uint64_t number, uint64_t what)
+{
+    uint64_t words[2] = {what, number};
+    return put(c, to, slot_at(c->slots, number) + c->slots->slot_len - TRAILER, words, sizeof words, NULL);
+}
+
+static int send_short(coll *c, const void *data, size_t len, int to, uint64_t number)
+{
+    struct coll_slots *s = c->slots;
+    uint64_t words[2] = {coll_what(c, len), number};
+    size_t padded = (len + 7) & ~(size_t)7, at = slot_at(s, number) + s->slot_len - TRAILER - padded;
+    char small[MSG_PUT_SHORT], *stage = small;
+    int code, i = -1;
+    if (padded + TRAILER > sizeof small) {
+        i = (int)(s->stage++ % COLL_STAGES);
+        if (s->staged[i] && (code = coll_finish(c, &s->staged[i], NULL, COLL_ANYBODY)) != MSG_SUCCESS)
+            return code;
+        stage = s->memory + (size_t)c->n * s->box_len + (size_t)i * s->slot_len;
+    }
+    if (len)
+        memcpy(stage, data, len);
+    memcpy(stage + padded, words, sizeof words);
+    return put(c, to, at, stage, padded + TRAILER, i < 0 ? NULL : &s->staged[i]);
+}
+
+static int send_long(coll *c, const void *data, size_t len, int to, uint64_t number, msg_request **request)
+{
+    struct coll_slots *s = c->slots;
+    struct box_head *box = box_of(s, to);
+    struct coll_patience p = {.source = to, .network = 1};
+    int code;
+    while (vk_load_acquire(&box->offer.number) < number) /* the place is there before its number */
+        if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+            return code;
+    if (box->offer.place.len != len)
+        return coll_fail(c, MSG_ERR_COLLECTIVE);
+    if ((code = msg_put(c->world, data, len, c->ranks[to], &box->offer.place, 0, request)) != MSG_SUCCESS)
+        return coll_fail(c, code);
+    return put_trailer(c, to, number, coll_what(c, len));
+}
+
+/* ---------------------------------------------------------------- receiving */
+
+/* The buffer, exposed: as it was the last time if it is the same. NULL: it cannot be. */
+static const msg_exposed *expose(coll *c, void *buf, size_t len)
+{
+    struct coll_slots *s = c->slots;
+    for (unsigned i = 0; i < COLL_OFFERS; i++)
+        if (s->offers[i].buf == buf && s->offers[i].len == len)
+            return &s->offers[i].place;
+    unsigned i = s->next_offer++ % COLL_OFFERS;
+    if (s->offers[i].buf)
+        msg_hide(c->world, &s->offers[i].place);
+    s->offers[i].buf = NULL;
+    if (msg_expose(c->world, buf, len, &s->offers[i].place) != MSG_SUCCESS)
+        return NULL;
+    s->offers[i].buf = buf;
+    s->offers[i].len = len;
+    return &s->offers[i].place;
+}
+
+static int offer(coll *c, void *buf, size_t len, int from)
+{
+    struct coll_offer o = {.number = c->slots->received[from] + 1};
+    const msg_exposed *place = expose(c, buf, len);
+    if (place == NULL)
+        return coll_fail(c, MSG_ERR_NO_MEMORY);
+    o.place = *place;
+    return put(c, from, offsetof(struct box_head, offer), &o, sizeof o, NULL);
+}
+
+static int receive(coll *c, void *buf, size_t len, int from, int is_long)
+{
+    struct coll_slots *s = c->slots;
+    uint64_t number = s->received[from] + 1;
+    const char *end = (const char *)box_of(s, from) + slot_at(s, number) + s->slot_len;
+    const uint64_t *words = (const uint64_t *)(const void *)(end - TRAILER);
+    /* Long data may need our help to get into ordinary memory. */
+    struct coll_patience p = {.source = from, .network = is_long || c->node_of[from] != c->node};
+    int code;
+    while (vk_load_acquire(&words[1]) < number) /* what comes with it landed before it */
+        if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+            return code;
+    if (words[0] != coll_what(c, len))
+        return coll_fail(c, MSG_ERR_COLLECTIVE);
+    if (len && !is_long)
+        memcpy(buf, end - TRAILER - ((len + 7) & ~(size_t)7), len);
+    s->received[from] = number;
+    if (number - s->told[from] < COLL_SLOTS / 2)
+        return MSG_SUCCESS;
+    s->told[from] = number;
+    return put(c, from, offsetof(struct box_head, taken), &number, sizeof number, NULL);
+}
+
+/* ---------------------------------------------------------------- both at once */
+
+int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from)
+{
+    msg_request *request = NULL;
+    int code = MSG_SUCCESS;
+    size_t room = c->slots->slot_len - TRAILER;
+    if (from >= 0 && in_len > room) /* first of all: the sender may be waiting */
+        code = offer(c, in, in_len, from);
+    if (to >= 0 && code == MSG_SUCCESS && (code = wait_for_slot(c, to)) == MSG_SUCCESS) {
+        uint64_t number = ++c->slots->sent[to];
+        code = out_len > room ? send_long(c, out, out_len, to, number, &request)
+                              : send_short(c, out, out_len, to, number);
+    }
+    if (from >= 0 && code == MSG_SUCCESS)
+        code = receive(c, in, in_len, from, in_len > room);
+    if (request && code == MSG_SUCCESS)
+        code = coll_finish(c, &request, NULL, to);
+    if (request)
+        coll_give_up(c, &request);
+    return code;
+}
+
+int coll_exchange_message(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from)
+{
+    /* The operation is in the tag: what belongs to another is left lying, and noticed by notes. */
+    return coll_sendrecv(c, COLL_TAG_DATA + c->now.operation, out, out_len, to < 0 ? MSG_PROC_NULL : to, in, in_len,
+                         from < 0 ? MSG_PROC_NULL : from);
+}
