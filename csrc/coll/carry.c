@@ -19,6 +19,7 @@
  * To ranks of this host a write is done when the call returns. To others it is done when it is acknowledged; so that nobody waits for that,
  * short data goes by way of a stage, as messages do.
  */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,17 +99,17 @@ int coll_slots_need(coll *c)
     return coll_gather_all(c, &c->slots->mine, sizeof c->slots->mine, c->slots->theirs);
 }
 
-void coll_slots_hide(coll *c)
+void coll_slots_hide(coll *c, int whole)
 {
     struct coll_slots *s = c->slots;
     if (s == NULL)
         return;
     for (int i = 0; i < COLL_STAGES; i++)
-        coll_give_up(c, &s->staged[i]);
+        coll_give_up(c, &s->staged[i], COLL_ANYBODY);
     for (int i = 0; i < COLL_OFFERS; i++)
         if (s->offers[i].buf)
             msg_hide(c->world, &s->offers[i].place);
-    if (s->memory) {
+    if (s->memory && whole) {
         msg_hide(c->world, &s->mine);
         msg_free(c->world, s->memory);
     }
@@ -175,7 +176,7 @@ static int send_short(coll *c, const void *data, size_t len, int to, uint64_t nu
     int code, i = -1;
     if (padded + TRAILER > sizeof small) {
         i = (int)(s->stage++ % COLL_STAGES);
-        if (s->staged[i] && (code = coll_finish(c, &s->staged[i], NULL, COLL_ANYBODY)) != MSG_SUCCESS)
+        if (s->staged[i] && (code = coll_finish(c, &s->staged[i], NULL, COLL_ANYBODY, 0)) != MSG_SUCCESS)
             return code;
         stage = s->memory + (size_t)c->n * s->box_len + (size_t)i * s->slot_len;
     }
@@ -196,6 +197,9 @@ static int send_long(coll *c, const void *data, size_t len, int to, uint64_t num
             return code;
     if (box->offer.place.len != len)
         return coll_fail(c, MSG_ERR_COLLECTIVE);
+    msg_progress(c->world); /* who gives up takes its buffer back when it knows that we know */
+    if ((code = coll_gave_up(c, to)) != MSG_SUCCESS)
+        return coll_fail(c, code);
     if ((code = msg_put(c->world, data, len, c->ranks[to], &box->offer.place, 0, request)) != MSG_SUCCESS)
         return coll_fail(c, code);
     return put_trailer(c, to, number, coll_what(c, len));
@@ -231,6 +235,30 @@ static int offer(coll *c, void *buf, size_t len, int from)
     return put(c, from, offsetof(struct box_head, offer), &o, sizeof o, NULL);
 }
 
+/* The collective has failed. The buffer that was offered is not the caller's again before its writer has written, has said that it
+ * gave up, too, or is gone. Messages and writes come in the order in which they were begun: nothing is written after such a word. A writer
+ * who does neither for seconds will find the door shut, which costs the connection. */
+static void withdraw(coll *c, void *buf, size_t len, int from)
+{
+    struct coll_slots *s = c->slots;
+    uint64_t number = s->received[from] + 1, deadline = vk_now() + COLL_LET_FINISH_MS * VK_MS;
+    const char *end = (const char *)box_of(s, from) + slot_at(s, number) + s->slot_len;
+    const uint64_t *landed = (const uint64_t *)(const void *)(end - 8);
+    while (vk_load_acquire(landed) < number && msg_peer_status(c->world, c->ranks[from]) == MSG_PEER_CONNECTED &&
+           !coll_gave_up(c, from)) {
+        if (vk_now() > deadline || msg_interrupted(c->world)) {
+            for (unsigned i = 0; i < COLL_OFFERS; i++)
+                if (s->offers[i].buf == buf && s->offers[i].len == len) {
+                    msg_hide(c->world, &s->offers[i].place);
+                    s->offers[i].buf = NULL;
+                }
+            return;
+        }
+        msg_progress(c->world);
+        sched_yield();
+    }
+}
+
 static int receive(coll *c, void *buf, size_t len, int from, int is_long)
 {
     struct coll_slots *s = c->slots;
@@ -251,7 +279,10 @@ static int receive(coll *c, void *buf, size_t len, int from, int is_long)
     if (number - s->told[from] < COLL_SLOTS / 2)
         return MSG_SUCCESS;
     s->told[from] = number;
-    return put(c, from, offsetof(struct box_head, taken), &number, sizeof number, NULL);
+    code = msg_put(c->world, &number, sizeof number, c->ranks[from], &s->theirs[from],
+                   (uint64_t)c->rank * s->box_len + offsetof(struct box_head, taken), NULL);
+    return code == MSG_SUCCESS || code == MSG_ERR_LEFT ? MSG_SUCCESS /* who has gone home needs no slot */
+                                                       : coll_fail(c, code);
 }
 
 /* ---------------------------------------------------------------- both at once */
@@ -261,7 +292,8 @@ int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *i
     msg_request *request = NULL;
     int code = MSG_SUCCESS;
     size_t room = c->slots->slot_len - TRAILER;
-    if (from >= 0 && in_len > room) /* first of all: the sender may be waiting */
+    int offered = from >= 0 && in_len > room;
+    if (offered) /* first of all: the sender may be waiting */
         code = offer(c, in, in_len, from);
     if (to >= 0 && code == MSG_SUCCESS && (code = wait_for_slot(c, to)) == MSG_SUCCESS) {
         uint64_t number = ++c->slots->sent[to];
@@ -269,11 +301,12 @@ int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *i
                               : send_short(c, out, out_len, to, number);
     }
     if (from >= 0 && code == MSG_SUCCESS)
-        code = receive(c, in, in_len, from, in_len > room);
+        code = receive(c, in, in_len, from, offered);
     if (request && code == MSG_SUCCESS)
-        code = coll_finish(c, &request, NULL, to);
-    if (request)
-        coll_give_up(c, &request);
+        code = coll_finish(c, &request, NULL, to, 1);
+    coll_give_up(c, &request, COLL_ANYBODY);
+    if (code != MSG_SUCCESS && offered)
+        withdraw(c, in, in_len, from);
     return code;
 }
 

@@ -187,7 +187,7 @@ static int start(coll *c, const coll_options *o, const int *ranks)
 {
     size_t count = (size_t)c->n;
     const msg_policy *policy = msg_world_policy(c->world);
-    int *numbers = calloc(5 * count, sizeof *numbers);
+    int *numbers = calloc(6 * count, sizeof *numbers);
     c->ranks = numbers;
     c->theirs = calloc(count, sizeof *c->theirs);
     c->notes = calloc(count, sizeof *c->notes);
@@ -198,6 +198,7 @@ static int start(coll *c, const coll_options *o, const int *ranks)
     c->masters = numbers + 2 * count;
     c->locals = numbers + 3 * count;
     c->stands = numbers + 4 * count;
+    c->gave_up = numbers + 5 * count;
     c->spin_ns = policy->spin_us < 0 ? 0 : 10 * (uint64_t)policy->spin_us * VK_US;
     /* A look at memory is cheap, and two ranks may share a core although there are others: sooner than for messages. */
     c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US / 8;
@@ -258,8 +259,8 @@ int coll_error(const coll *c)
 
 void *coll_scratch(coll *c, size_t len)
 {
-    if (len > c->scratch_len) {
-        void *more = realloc(c->scratch, len);
+    if (c->scratch == NULL || len > c->scratch_len) {
+        void *more = realloc(c->scratch, len ? len : 1);
         if (more == NULL)
             return NULL;
         c->scratch = more;
@@ -289,10 +290,9 @@ void coll_free(coll *c)
         return;
     if (c->words && c->words->sending && msg_test(c->world, &c->words->sending, NULL) != MSG_SUCCESS)
         c->words->lent = 1;
-    if (c->error == MSG_SUCCESS) { /* then all that was to be written to us has been */
+    if (c->error == MSG_SUCCESS) /* then all that was to be written to us has been */
         hide_cells(c);
-        coll_slots_hide(c);
-    }
+    coll_slots_hide(c, c->error == MSG_SUCCESS);
     if (c->words && c->words->lent)
         c->words = NULL; /* a word is still on its way: these few bytes stay as long as the process */
     coll_forget(c);

@@ -18,6 +18,7 @@
 #include "../base/clock.h"
 #include "coll.h"
 
+#define COLL_LET_FINISH_MS 5000 /* for data that is on its way into a buffer of a collective that has failed */
 #define COLL_ANYBODY (-1) /* for patience: any rank may be the one that is missing */
 
 struct coll_cell {
@@ -81,6 +82,7 @@ struct coll {
 
     struct coll_note now; /* the present collective, or the last */
     struct coll_note *notes; /* [n] the latest word of each rank */
+    int *gave_up;            /* [n] what it said */
     struct coll_words *words;
     const int *wanted; /* coll_options */
     void (*meanwhile)(void *context);
@@ -145,10 +147,14 @@ static inline int coll_pause(coll *c, struct coll_patience *p)
 
 /* The group is broken: tells the others. Returns the code. */
 int coll_fail(coll *c, int code);
+/* What this rank gave up with, if it has said so: then nothing more of it will come. */
+int coll_gave_up(coll *c, int rank);
 /* Waits for the request, which is freed. who: the rank at its other end. */
-int coll_finish(coll *c, msg_request **request, msg_status *status, int who);
-/* Of a collective that has failed: the request's buffer is the caller's again. */
-void coll_give_up(coll *c, msg_request **request);
+int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int sending);
+/* Of a collective that has failed: the request's buffer is the caller's again. A receive that was matched gets its data, because its sender's
+ * engine sees that it was before it sees that we gave up; a send to rank `to` is over when that rank has given up. to: COLL_ANYBODY
+ * for anything else. */
+void coll_give_up(coll *c, msg_request **request, int to);
 
 /* Messages within the group, of exactly these lengths. Waits for both ends; dst or src may be MSG_PROC_NULL. */
 int coll_sendrecv(coll *c, int tag, const void *sendbuf, size_t send_len, int dst, void *recvbuf, size_t recv_len,
@@ -178,10 +184,11 @@ static inline void coll_begin(coll *c, int operation, int algorithm, int root, s
     c->now.len = len;
 }
 
-/* A word that goes with data: which collective, which operation, how much. What differs in it is a mismatch. */
+/* A word that goes with data: which collective, operation and root, how much. What differs in it is a mismatch. */
 static inline uint64_t coll_what(const coll *c, size_t len)
 {
-    return (uint64_t)len | (uint64_t)c->now.operation << 48 | c->now.number << 56;
+    uint64_t root = (unsigned)c->now.root & 0xFFF;
+    return (uint64_t)len | root << 40 | (uint64_t)c->now.operation << 52 | c->now.number << 56;
 }
 
 /* ---------------------------------------------------------------- carry.c */
@@ -191,7 +198,7 @@ static inline uint64_t coll_what(const coll *c, size_t len)
 typedef int coll_exchange(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from);
 coll_exchange coll_exchange_rdma, coll_exchange_message;
 int coll_slots_need(coll *c);  /* collective: before the first exchange by RDMA */
-void coll_slots_hide(coll *c); /* gives its memory back to the world ... */
+void coll_slots_hide(coll *c, int whole); /* gives its memory back to the world, slots only if the group is whole ... */
 void coll_slots_free(coll *c); /* ... and what it is managed with */
 
 /* ---------------------------------------------------------------- combine.c */

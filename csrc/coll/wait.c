@@ -20,8 +20,6 @@
 #define LEAST_SLEEP (50 * VK_US)
 #define LONGEST_SLEEP VK_MS
 #define LONGEST_SLICE_MS 100
-#define LET_FINISH_MS 5000 /* data that is on its way into a buffer of a collective that has failed */
-
 /* ---------------------------------------------------------------- failures */
 
 int coll_fail(coll *c, int code)
@@ -44,17 +42,24 @@ int coll_fail(coll *c, int code)
     return code;
 }
 
+int coll_gave_up(coll *c, int rank)
+{
+    int there = 0, code = 0;
+    if (rank == c->rank || c->gave_up[rank])
+        return c->gave_up[rank];
+    if (msg_iprobe(c->world, c->context, c->ranks[rank], COLL_TAG_ABORT, &there, NULL) != MSG_SUCCESS || !there)
+        return MSG_SUCCESS;
+    msg_recv(c->world, c->context, &code, sizeof code, c->ranks[rank], COLL_TAG_ABORT, NULL);
+    return c->gave_up[rank] = code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE ? code : MSG_ERR_LEFT;
+}
+
 /* Somebody's word that it gave up. */
 static int aborted(coll *c)
 {
-    for (int i = 0; i < c->n; i++) {
-        int there = 0, code = 0;
-        if (i == c->rank || msg_iprobe(c->world, c->context, c->ranks[i], COLL_TAG_ABORT, &there, NULL) || !there)
-            continue;
-        msg_recv(c->world, c->context, &code, sizeof code, c->ranks[i], COLL_TAG_ABORT, NULL);
-        return code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE ? code : MSG_ERR_LEFT;
-    }
-    return MSG_SUCCESS;
+    int code = MSG_SUCCESS;
+    for (int i = 0; i < c->n && code == MSG_SUCCESS; i++)
+        code = coll_gave_up(c, i);
+    return code;
 }
 
 /* ---------------------------------------------------------------- who does what */
@@ -171,16 +176,20 @@ int coll_pause_long(coll *c, struct coll_patience *p)
 
 /* ---------------------------------------------------------------- waiting for messages */
 
-void coll_give_up(coll *c, msg_request **request)
+void coll_give_up(coll *c, msg_request **request, int to)
 {
+    uint64_t deadline = vk_now() + COLL_LET_FINISH_MS * VK_MS;
     if (*request == NULL)
         return;
     msg_cancel(c->world, *request);
-    if (msg_wait(c->world, request, NULL, LET_FINISH_MS) != MSG_SUCCESS)
-        msg_request_free(c->world, request);
+    while (msg_wait(c->world, request, NULL, 10) != MSG_SUCCESS)
+        if (vk_now() > deadline || (to >= 0 && coll_gave_up(c, to))) { /* he will not ask for it any more */
+            msg_request_free(c->world, request);
+            return;
+        }
 }
 
-int coll_finish(coll *c, msg_request **request, msg_status *status, int who)
+int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int sending)
 {
     struct coll_patience p = {.source = who, .message = 1}; /* messages know by themselves when their sender has left */
     msg_status own;
@@ -198,7 +207,7 @@ int coll_finish(coll *c, msg_request **request, msg_status *status, int who)
         else
             coll_fail(c, code);
         if (code != MSG_SUCCESS) {
-            coll_give_up(c, request);
+            coll_give_up(c, request, sending ? who : COLL_ANYBODY);
             return c->error;
         }
         slice = 2 * slice < LONGEST_SLICE_MS ? 2 * slice : LONGEST_SLICE_MS;
@@ -219,15 +228,15 @@ int coll_sendrecv(coll *c, int tag, const void *sendbuf, size_t send_len, int ds
     if (code != MSG_SUCCESS)
         coll_fail(c, code);
     if (code == MSG_SUCCESS && out)
-        code = coll_finish(c, &out, NULL, dst);
+        code = coll_finish(c, &out, NULL, dst, 1);
     if (code == MSG_SUCCESS && in) {
-        code = coll_finish(c, &in, &status, src);
+        code = coll_finish(c, &in, &status, src, 0);
         if (code == MSG_SUCCESS && status.len != recv_len)
             code = coll_fail(c, MSG_ERR_COLLECTIVE);
     }
     if (code != MSG_SUCCESS) {
-        coll_give_up(c, &in);
-        coll_give_up(c, &out);
+        coll_give_up(c, &out, dst);
+        coll_give_up(c, &in, COLL_ANYBODY);
     }
     return code;
 }
