@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
+
 from viakit.apps.phases import STATES, Counting, Phases
 
 __all__ = [
@@ -42,16 +44,24 @@ __all__ = [
     "Phases",
     "RankReport",
     "Run",
+    "agreed",
     "check",
+    "find",
     "free_memory",
     "main",
+    "module_of",
     "need_memory",
+    "options_of",
     "run",
     "share",
 ]
 
 INTERRUPTED = 130
 MODULES = {"is": "is_", "ft": "fft"}  # names of applications that are not those of their modules
+_MEET_S = 5.0
+_NOT_MPI = "for protocol mpi start it with the mpirun of that MPI library, or by `viakit app`, which does"
+COMMAND = "VIAKIT_COMMAND"  # set by launchers: the command that was given
+TERMINAL = "VIAKIT_TERMINAL"  # set by launchers: where rank 0 may draw its progress
 NAMES = ("sor", "is", "fft", "water", "ep")
 
 
@@ -168,6 +178,33 @@ class Application:
     summary: Callable[[Any, Any], dict[str, Any]] | None = None
 
 
+def module_of(name: str) -> str:
+    """The module of an application, as ``python -m`` takes it.
+
+    Raises
+    ------
+    ValueError
+        If there is no such application.
+    """
+    module = MODULES.get(name, name)
+    if module not in {MODULES.get(one, one) for one in NAMES}:
+        raise ValueError(f"no application is called {name!r}; there are {', '.join(NAMES)}")
+    return f"viakit.apps.{module}"
+
+
+def find(name: str) -> Application:
+    """Return an application by name: "sor", "is", "fft" (or "ft"), "water", "ep".
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    import importlib
+
+    return importlib.import_module(module_of(name)).APPLICATION
+
+
 def share(n: int, rank: int, size: int) -> tuple[int, int]:
     """Items that a rank has of `n`, [first, end): contiguous, in the order of ranks, at most one apart.
 
@@ -245,6 +282,8 @@ class RankReport:
     rank : int
     wall_s, cpu_s : float
         Of the measured part.
+    work_s : float
+        CPU time spent computing.
     seconds : dict
         Time in each state of :data:`viakit.apps.phases.STATES`.
     messages, nbytes : int
@@ -263,6 +302,7 @@ class RankReport:
     seconds: dict[str, float]
     messages: int
     nbytes: int
+    work_s: float = 0.0
     pid: int = 0
     began_ns: int = 0
     intervals: list[Any] = field(default_factory=list, repr=False)
@@ -350,6 +390,7 @@ def _report(rank: int, phases: Phases) -> RankReport:
         phases.seconds,
         phases.messages,
         phases.nbytes,
+        phases.work_s,
         os.getpid(),
         phases.began_ns,
         phases.intervals,
@@ -395,12 +436,13 @@ def main(application: Application, arguments: Sequence[str] | None = None) -> in
 
     0: done and right; 1: wrong, or failed; 2: the arguments make no sense; 130: interrupted.
     """
-    name = f"python -m viakit.apps.{MODULES.get(application.name, application.name)}"
+    name = f"python -m {module_of(application.name)}" if application.name in NAMES else application.name
     try:
         return int(command(application).main(arguments, prog_name=name, standalone_mode=False) or 0)
     except click.ClickException as error:
         if _is_first():
             error.show()
+        _meet()
         return error.exit_code
     except click.exceptions.Exit as error:
         return error.exit_code
@@ -419,12 +461,21 @@ def _is_first() -> bool:
         return True
 
 
+def _meet() -> None:
+    """Wait for the other ranks, which have the same to say: the launcher would end rank 0 before it has said it."""
+    from viakit.launch import bootstrap, detect
+
+    with contextlib.suppress(RuntimeError, OSError):
+        if detect().size > 1:
+            bootstrap(_MEET_S).exchange(b"", _MEET_S)
+
+
 class _Failure(click.ClickException):
     def show(self, file: Any = None) -> None:
         click.echo(f"viakit: {self.format_message()}", file=file, err=True)
 
 
-def _agreed(comm: Any, question: Callable[[], None]) -> str | None:
+def agreed(comm: Any, question: Callable[[], None]) -> str | None:
     """Ask on rank 0 what must not fail; all ranks learn what it said: None, or why not."""
     text = None
     if comm is None or comm.Get_rank() == 0:
@@ -439,6 +490,19 @@ def _agreed(comm: Any, question: Callable[[], None]) -> str | None:
                 raise
             text = str(error)
     return text if comm is None else comm.bcast(text, root=0)
+
+
+def options_of(application: Application, words: Sequence[str]) -> dict[str, Any]:
+    """The application's own options, as its command line would read them from `words`.
+
+    Raises
+    ------
+    click.ClickException
+        For words that make no sense.
+    """
+    context = command(application).make_context(application.name, list(words))
+    common = {option.name for option in _COMMON}
+    return {key: value for key, value in context.params.items() if key not in common}
 
 
 def _main(
@@ -458,15 +522,22 @@ def _main(
         problem = application.problem(**options)
     except ValueError as error:
         raise click.UsageError(f"{application.name}: {error}") from error
-    ranks = detect().size
+    place = detect()
+    ranks = place.size
     comm = None
     if ranks > 1 or protocol is not None or os.environ.get("VIAKIT_PROTOCOL"):
         protocol = protocol or default_protocol()
+        if protocol == "mpi" and place.launcher == "viakit" and ranks > 1:
+            raise _Failure(f"{application.name}: {_NOT_MPI}")
         try:
             comm = viakit.world(protocol)
         except Exception as error:
             raise _Failure(f"{application.name}: {error}") from error
-        ranks = comm.Get_size()
+        if comm.Get_size() != ranks:
+            raise _Failure(
+                f"{application.name}: this job has {ranks} ranks, but over {protocol!r} there is {comm.Get_size()}; "
+                f"{_NOT_MPI}"
+            )
     first = comm is None or comm.Get_rank() == 0
 
     def ready() -> None:
@@ -476,7 +547,7 @@ def _main(
         if application.memory is not None:
             need_memory(application.memory(problem, ranks), f"{application.name} on {ranks} ranks")
 
-    refusal = _agreed(comm, ready)
+    refusal = agreed(comm, ready)
     if refusal is not None:
         raise _Failure(f"{application.name}: {refusal}")
     began = time.monotonic()
@@ -514,8 +585,13 @@ def _abandon(application: Application, comm: Any, error: BaseException) -> None:
     if isinstance(error, KeyboardInterrupt):
         click.echo(f"viakit: {application.name}: interrupted", err=True)
         comm.Abort(INTERRUPTED)
-    click.echo(f"viakit: {application.name}: rank {comm.Get_rank()} failed:", err=True)
-    traceback.print_exception(error)
+    from viakit.comm import Exception as CommError
+
+    who = f"viakit: {application.name}: rank {comm.Get_rank()} failed"
+    if isinstance(error, CommError):  # mostly that another rank has gone, which tells why itself
+        click.echo(f"{who}: {error}", err=True)
+    else:
+        click.echo(f"{who}:\n{''.join(traceback.format_exception(error))}", err=True, nl=False)
     sys.stderr.flush()
     comm.Abort(1)
 
@@ -526,9 +602,19 @@ def _progress(name: str, wanted: bool, repeat: int) -> Iterator[Callable[[int, i
     from rich.console import Console
 
     console = Console(stderr=True)
-    if not wanted or not console.is_terminal:
-        yield None
-        return
+    with contextlib.ExitStack() as stack:
+        if wanted and not console.is_terminal and os.environ.get(TERMINAL):
+            # A rank's own streams are pipes to its launcher, which said where the terminal is.
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a job in the background may still draw there
+                console = Console(file=stack.enter_context(open(os.environ[TERMINAL], "w", encoding="utf-8")))
+        if not wanted or not console.is_terminal:
+            yield None
+            return
+        yield from _bar(console, name, repeat)
+
+
+def _bar(console: Any, name: str, repeat: int) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -562,5 +648,5 @@ def as_dict(one: Check | RankReport) -> dict[str, Any]:
             if isinstance(value, float) and not math.isfinite(value):
                 plain[key] = str(value)
         return plain
-    keys = ("rank", "wall_s", "cpu_s", "messages", "nbytes")
+    keys = ("rank", "wall_s", "cpu_s", "work_s", "messages", "nbytes")
     return {**{key: getattr(one, key) for key in keys}, "seconds": {state: one.seconds[state] for state in STATES}}

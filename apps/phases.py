@@ -29,6 +29,7 @@ __all__ = ["STATES", "Counting", "Interval", "Message", "Phases", "nbytes_of"]
 STATES = ("compute", "send", "receive", "wait", "barrier", "collective")
 COMPUTE, SEND, RECEIVE, WAIT, BARRIER, COLLECTIVE = range(len(STATES))
 
+_thread_clock = time.thread_time_ns
 _clock = time.perf_counter_ns  # CLOCK_MONOTONIC: one for all processes of a machine, so traces of ranks fit together
 
 
@@ -65,7 +66,7 @@ class _Mark:
 
 
 class Phases:
-    """The states of one rank, its time in each, and its messages; two clock readings for each change of state.
+    """The states of one rank, its time in each, and its messages; two clock readings at each change of state.
 
     Parameters
     ----------
@@ -80,6 +81,8 @@ class Phases:
         What the program sent in the measured part, as :class:`Counting` counts it.
     wall_s, cpu_s : float
         Of the measured part, once :meth:`end` was called. CPU time is that of all threads of the process.
+    work_s : float
+        CPU time that the calling thread spent computing: a rank's work, however many ranks share its core.
     intervals, sent, received : list
         With `trace`: :class:`Interval` in order; :class:`Message`, in the order of sending and of receiving.
     """
@@ -100,8 +103,10 @@ class Phases:
         self.sent: list[Message] = []
         self.received: list[Message] = []
         self.wall_s = self.cpu_s = 0.0
+        self._work_ns = 0
         self._open = True
         self._cpu_ns = time.process_time_ns()
+        self._worked = _thread_clock()
         self._began = self._since = _clock()
 
     def end(self) -> None:
@@ -150,13 +155,15 @@ class Phases:
         self._stack.pop()
 
     def _switch(self) -> None:
-        now = _clock()
+        now, worked = _clock(), _thread_clock()
         if self._open:
             state = self._stack[-1]
             self._ns[state] += now - self._since
+            if state == COMPUTE:
+                self._work_ns += worked - self._worked
             if self.trace and now > self._since:
                 self.intervals.append(Interval(state, self._since, now))
-        self._since = now
+        self._since, self._worked = now, worked
 
     def count(self, messages: int, nbytes: int) -> None:
         """Count messages that were sent, and their bytes altogether."""
@@ -180,6 +187,11 @@ class Phases:
         return {name: ns * 1e-9 for name, ns in zip(STATES, self._ns, strict=True)}
 
     @property
+    def work_s(self) -> float:
+        """CPU time that this thread spent computing."""
+        return self._work_ns * 1e-9
+
+    @property
     def communication_s(self) -> float:
         """Time spent in all states but computing."""
         return sum(self._ns[1:]) * 1e-9
@@ -199,8 +211,8 @@ def _itemsize(kind: Any) -> int:
         return int(fromcode(kind).size)
 
 
-def _parts(spec: Any) -> tuple[int, list[int] | None]:
-    """Bytes of a buffer argument as mpi4py takes it, and, if it has counts, those of each rank."""
+def _parts(spec: Any, vector: bool = True) -> tuple[int, list[int] | None]:
+    """Bytes of a buffer argument as mpi4py takes it, and, if it is a vector with counts, those of each rank."""
     if spec is None:
         return 0, None
     if not isinstance(spec, (list, tuple)):
@@ -214,8 +226,8 @@ def _parts(spec: Any) -> tuple[int, list[int] | None]:
     if rest and (isinstance(rest[-1], (str, type, np.dtype)) or hasattr(rest[-1], "Get_size")):
         item = _itemsize(rest.pop())
     counts = rest[0] if rest else None
-    if isinstance(counts, tuple):
-        counts = counts[0]
+    if isinstance(counts, tuple) and len(counts) == 2 and (not vector or counts[1] is None or np.ndim(counts[1])):
+        counts = counts[0]  # the other are displacements
     if counts is None:
         return view.nbytes, None
     if np.isscalar(counts):
@@ -226,7 +238,7 @@ def _parts(spec: Any) -> tuple[int, list[int] | None]:
 
 def nbytes_of(spec: Any) -> int:
     """Bytes of data that a buffer argument names: an array, ``[array, type]``, ``[array, count, type]`` and so on."""
-    return _parts(spec)[0]
+    return _parts(spec, vector=False)[0]
 
 
 # ------------------------------------------------------------------------------------------- the communicator

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from viakit.apps.harness import Application, RankReport, Run, as_dict
+from viakit.apps.harness import COMMAND, Application, RankReport, Run, as_dict
 from viakit.apps.phases import STATES
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-__all__ = ["check_files", "document", "series", "table", "tell"]
+__all__ = ["check_files", "document", "point", "series", "table", "tell"]
 
 MOST_ROWS = 16  # a table of more ranks has the least, the middle and the most instead
 
@@ -73,8 +74,6 @@ def series(
     protocol : str or None
         None: the serial program.
     """
-    from viakit.measure import stats
-
     name, info = (protocol or "serial", {}) if protocol != "mpi" else _library()
     summary = application.summary(problem, runs[-1].outcome) if application.summary else {}
     return {
@@ -97,15 +96,20 @@ def series(
             }
             for one in runs
         ],
-        "points": [
-            {
-                "nbytes": 0,
-                "time_s": stats.summarise([[one.wall_s] for one in runs]).as_dict(),
-                "samples": len(runs),
-                "bursts_s": [one.wall_s for one in runs],
-                "rounds": list(range(len(runs))),
-            }
-        ],
+        "points": [point([one.wall_s for one in runs])],
+    }
+
+
+def point(walls_s: Sequence[float]) -> dict[str, Any]:
+    """Return the one point of a series: the wall times of its runs."""
+    from viakit.measure import stats
+
+    return {
+        "nbytes": 0,
+        "time_s": stats.summarise([[wall_s] for wall_s in walls_s]).as_dict(),
+        "samples": len(walls_s),
+        "bursts_s": list(walls_s),
+        "rounds": list(range(len(walls_s))),
     }
 
 
@@ -136,8 +140,13 @@ def _command() -> str:
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     words = ["-m", spec.name, *sys.argv[1:]] if spec is not None else sys.argv
-    ranks = detect().size
-    start = ["viakit", "run", "-n", str(ranks)] if ranks > 1 else ["python"]
+    if os.environ.get(COMMAND):
+        return os.environ[COMMAND]
+    place = detect()
+    start = ["python"]
+    if place.size > 1:
+        start = ["viakit", "run"] if place.launcher == "viakit" else ["mpiexec"]
+        start += ["-n", str(place.size), *(["python"] if start == ["mpiexec"] else [])]
     return shlex.join([*start, *words])
 
 
@@ -148,10 +157,10 @@ def _size(nbytes: float) -> str:
     return f"{nbytes / 1024:.1f}"
 
 
-def _row(report: RankReport) -> list[str]:
+def _row(report: RankReport, states: Sequence[str]) -> list[str]:
     from viakit.measure.table import format_time
 
-    times = [format_time(report.seconds[state]) for state in STATES]
+    times = [format_time(report.seconds[state]) for state in states]
     share = report.communication_s / report.wall_s if report.wall_s else 0.0
     ends = [format_time(report.cpu_s), str(report.messages), _size(report.nbytes)]
     return [str(report.rank), format_time(report.wall_s), *times, f"{share:.1%}", *ends]
@@ -169,21 +178,22 @@ def table(application: Application, problem: Any, protocol: str | None, one: Run
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    for head in ("rank", "wall", *STATES, "communication", "CPU", "messages", "KiB sent"):
+    states = [state for state in STATES if state == "compute" or any(each.seconds[state] for each in one.ranks)]
+    for head in ("rank", "wall", *states, "communication", "CPU", "messages", "KiB sent"):
         sheet.add_column(head, justify="right")
     reports = sorted(one.ranks, key=lambda report: report.rank)
     if len(reports) > MOST_ROWS:
         by_time = sorted(reports, key=lambda report: report.communication_s)
         reports = [by_time[0], by_time[len(by_time) // 2], by_time[-1]]
     for report in reports:
-        sheet.add_row(*_row(report))
+        sheet.add_row(*_row(report, states))
     if len(one.ranks) > 1:
         from viakit.measure.table import format_time
 
         sheet.add_section()
         messages, nbytes = sum(r.messages for r in one.ranks), sum(r.nbytes for r in one.ranks)
         cpu = format_time(sum(r.cpu_s for r in one.ranks))
-        blank = [""] * (len(STATES) + 1)
+        blank = [""] * (len(states) + 1)
         sheet.add_row("all", format_time(one.wall_s), *blank, cpu, str(messages), _size(nbytes))
     return sheet
 
@@ -192,8 +202,20 @@ def _verdict(one: Run) -> str:
     if not one.checks:
         return "[yellow]not verified: there is nothing to hold this problem's result against[/yellow]"
     if one.ok:
-        return f"[green]right: {len(one.checks)} figures verified[/green]"
+        n = len(one.checks)
+        return f"[green]right: {n} figure{'s' * (n > 1)} verified[/green]"
     return f"[bold red]WRONG: {len(one.wrong())} of {len(one.checks)} figures[/bold red]"
+
+
+def _console() -> Console:
+    """A console; where it is no terminal, or one without a size (as Open MPI's), wide enough for the table."""
+    from rich.console import Console
+
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return Console(highlight=False, width=None if columns or "COLUMNS" in os.environ else 160)
 
 
 def tell(
@@ -208,14 +230,10 @@ def tell(
     elapsed_s: float,
 ) -> None:
     """Print the table of the run with the median time, and write the files."""
-    from rich.console import Console
-
     from viakit.measure import result
 
     median = sorted(runs, key=lambda one: one.wall_s)[(len(runs) - 1) // 2]
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=160)
+    console = _console()
     if json_file == "-":
         found = document([series(application, problem, protocol, runs)], elapsed_s=elapsed_s)
         result.validate(found)

@@ -11,10 +11,10 @@ import click
 
 from viakit._cli_base import INTERRUPTED, make_console
 
-__all__ = ["barrier", "save_picture"]
+__all__ = ["Numbers", "barrier", "save_picture"]
 
 
-class _Numbers(click.ParamType):
+class Numbers(click.ParamType):
     """``2,3,4,8``; converted to a tuple of numbers."""
 
     name = "numbers"
@@ -63,7 +63,7 @@ def save_picture(documents: list[dict[str, Any]], path: str, title: str | None =
     help="Names with commas between, or all; --list shows them.  [default: the usual ones for where the ranks are]",
 )
 @click.option(
-    "--ranks", type=_Numbers(), default="2,3,4,8,16", show_default=True, metavar="LIST", help="Numbers of ranks."
+    "--ranks", type=Numbers(), default="2,3,4,8,16", show_default=True, metavar="LIST", help="Numbers of ranks."
 )
 @click.option(
     "--hosts",

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-__all__ = ["run"]
+__all__ = ["Hosts", "run"]
 
 
-class _Hosts(click.ParamType):
+class Hosts(click.ParamType):
     """``local`` or ``testbed:N``; converted to the number of hosts, 0 for local."""
 
     name = "hosts"
@@ -36,7 +36,7 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
 @click.option("-n", "--ranks", type=click.IntRange(1, 1024), default=1, show_default=True, help="How many.")
 @click.option(
     "--hosts",
-    type=_Hosts(),
+    type=Hosts(),
     default="local",
     show_default=True,
     metavar="local|testbed:N",

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from viakit import __version__
+from viakit._cli_app import app, speedup
 from viakit._cli_barrier import barrier
 from viakit._cli_base import INTERRUPTED, Failure
 from viakit._cli_machine import bench, config_command, demo, doctor, inspect_command
@@ -42,6 +43,7 @@ def _known(error: Exception) -> Failure | None:
         ("viakit.measure.endpoints", "MeasureError", 1),
         ("viakit.measure.endpoints", "UnknownProtocol", 2),
         ("viakit.launch", "LaunchError", 1),
+        ("viakit._comm.errors", "Exception", 1),
         ("viakit.testbed", "TestbedError", 1),
         ("viakit.inspect", "InspectError", 1),
         ("viakit.trace.pcapng", "CaptureError", 1),
@@ -99,6 +101,8 @@ for _command in (
     bench,
     calibrate,
     run,
+    app,
+    speedup,
     trace,
     inspect_command,
     config_command,

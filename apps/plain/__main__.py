@@ -3,6 +3,7 @@
 import statistics
 
 import click
+
 from viakit.apps import plain
 
 

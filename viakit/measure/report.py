@@ -17,7 +17,7 @@ from viakit.measure.ladder import format_size
 from viakit.measure.result import Document, series_label
 from viakit.measure.stats import Ratio
 
-__all__ = ["html", "html_table", "per_message", "tables_html", "words"]
+__all__ = ["STYLE", "html", "html_table", "per_message", "tables_html", "words"]
 
 NAMES = {
     "via-eth": "VIA on raw Ethernet frames",

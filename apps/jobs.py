@@ -1,0 +1,144 @@
+"""Starting an application's ranks: ours by :mod:`viakit.launch`, those of an MPI library by its own launcher.
+
+Whoever calls waits until the job has ended; an interruption ends all ranks first. Nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import IO
+
+from viakit.apps.harness import COMMAND, TERMINAL
+
+__all__ = ["PROTOCOLS", "protocol_words", "run_ranks"]
+
+PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:openmpi", "mpi:mpich")
+_GRACE_S = 3.0  # for mpiexec to end its ranks
+_PR_SET_PDEATHSIG = 1
+
+
+def protocol_words(protocol: str | None) -> list[str]:
+    """The argument of an application for a protocol; which MPI it is, the launcher decides."""
+    return [] if protocol is None else ["--protocol", protocol.partition(":")[0]]
+
+
+def run_ranks(
+    words: list[str],
+    ranks: int,
+    protocol: str | None,
+    *,
+    hosts: int = 0,
+    mtu: int = 1500,
+    rate: str | None = None,
+    placement: str = "block",
+    timeout_s: float | None = None,
+    out: IO[bytes] | None = None,
+    err: IO[bytes] | None = None,
+) -> int:
+    """Run ``python WORDS`` as the ranks of a job, and wait for its end.
+
+    Parameters
+    ----------
+    words : list of str
+        What follows ``python``: "-m", "viakit.apps.sor", arguments.
+    ranks : int
+    protocol : str or None
+        One of :data:`PROTOCOLS`; "mpi" is the MPI library that is found first. None: one process, no launcher.
+    hosts, mtu, rate, placement
+        A testbed of so many hosts, and its wire; 0: this machine.
+    timeout_s : float, optional
+        Seconds after which the job is ended, with status 124.
+    out, err : binary files, optional
+        Where the output goes; default: this process's own.
+
+    Returns
+    -------
+    int
+        Exit status.
+
+    Raises
+    ------
+    LaunchError, MeasureError, TestbedError
+        If the ranks cannot be started.
+    """
+    from viakit._launch import Launch, Options
+    from viakit.launch import LaunchError
+
+    if protocol is None or protocol.startswith("mpi"):
+        if hosts:
+            raise LaunchError("MPI's ranks and a single process are started on this machine only: leave --hosts away")
+        return _run_other(words, ranks, protocol, timeout_s, out, err)
+    options = Options(
+        ranks, hosts=hosts, mtu=mtu, rate=rate, placement=placement, protocol=protocol, timeout=timeout_s,
+        environment=_told(),
+    )  # fmt: skip
+    return Launch(words if words[0] == "-m" else [sys.executable, *words], options, out, err).run()
+
+
+def _told() -> dict[str, str]:
+    """The command, for the result; and where rank 0 may draw its progress, though its own streams are pipes."""
+    from viakit.measure.environment import command_line
+
+    told = {COMMAND: command_line()}
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            told[TERMINAL] = os.ttyname(sys.stderr.fileno())
+    return told
+
+
+def _end_with_parent() -> None:
+    """In the child, before the program starts: asked to end when its parent dies, whatever that dies of."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _run_other(
+    words: list[str],
+    ranks: int,
+    protocol: str | None,
+    timeout_s: float | None,
+    out: IO[bytes] | None,
+    err: IO[bytes] | None,
+) -> int:
+    """Run one process, or the ranks of an MPI library."""
+    from viakit._launch import TIMED_OUT
+    from viakit.measure import mpi
+
+    command = [sys.executable, *words]
+    with tempfile.TemporaryDirectory(prefix="viakit-app-") as scratch:
+        environment = {**os.environ, **_told()}
+        environment.pop("VIAKIT_PROTOCOL", None)
+        if protocol is not None:
+            library = mpi.find(protocol)
+            command = library.command(command, ranks)
+            environment |= library.environment(scratch)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=environment,
+            start_new_session=True,  # to be ended with all that it starts
+            preexec_fn=_end_with_parent,
+        )
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return TIMED_OUT
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """See to it that a process and all that it started are gone."""
+    for number in (signal.SIGTERM, signal.SIGKILL) if process.poll() is None else ():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+            return

@@ -1,0 +1,280 @@
+"""Speed-ups told: as tables, as pictures like the paper's figures 4 to 10, as a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from viakit.apps.speedup import PROBLEMS, Row, find, paper, rows, wrong
+from viakit.measure.result import Document, ResultError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["figure", "html", "show", "table_3", "words"]
+
+_HEADS = (
+    "ranks", "over", "time", "speed-up", "efficiency", "Karp-Flatt", "communication", "work per rank", "messages", "KiB"
+)  # fmt: skip
+
+
+def _labels(document: Mapping[str, Any]) -> list[str]:
+    there = {one["label"] for one in document["series"]}
+    return [label for label in PROBLEMS if label in there]
+
+
+def _cells(one: Row) -> list[str]:
+    from viakit.measure.table import format_time
+
+    return [
+        f"{one.ranks}{'*' if one.crowded else ''}",
+        one.protocol,
+        format_time(one.wall_s),
+        f"{one.speedup:.2f} ({one.low:.2f} to {one.high:.2f})",
+        f"{one.efficiency:.2f}",
+        "" if one.karp_flatt is None else f"{one.karp_flatt:.3f}",
+        f"{one.communication:.1%}",
+        f"{one.work:.2f}",
+        str(one.messages),
+        f"{one.nbytes / 1024:.0f}",
+    ]
+
+
+def _paper_words(label: str) -> str:
+    said = paper()
+    values = zip(said["columns"], said["problems"][label]["speedups"], strict=True)
+    return "paper, 8 processors: " + ", ".join(f"{name} {'NA' if value is None else value}" for name, value in values)
+
+
+def _size_of(document: Mapping[str, Any], label: str) -> str:
+    serial = find(document, label, "serial", 1) or next(one for one in document["series"] if one["label"] == label)
+    problem = serial["problem"]
+    if not isinstance(problem, Mapping):
+        return str(problem)
+    return ", ".join(f"{key} {value}" for key, value in problem.items())
+
+
+def show(document: Document, console: Console) -> None:
+    """Print a table for each problem, then Table III as it is here beside the paper's."""
+    from rich import box
+    from rich.table import Table
+
+    from viakit.measure.table import format_time
+
+    every = list(rows(document))
+    for label in _labels(document):
+        serial = find(document, label, "serial", 1)
+        took = f"serial {format_time(serial['points'][0]['time_s']['median'])}" if serial else "no serial time"
+        sheet = Table(
+            title=f"[bold]{PROBLEMS[label].title}[/bold] ({took}; {escape(_size_of(document, label))})",
+            caption=_paper_words(label), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )  # fmt: skip
+        for head in _HEADS:
+            sheet.add_column(head, justify="left" if head == "over" else "right")
+        last = None
+        for one in sorted((one for one in every if one.label == label), key=lambda one: (one.ranks, one.protocol)):
+            if last not in (None, one.ranks):
+                sheet.add_section()
+            last = one.ranks
+            sheet.add_row(*_cells(one))
+        console.print(sheet)
+    console.print(table_3(document))
+    for sentence in words(document):
+        console.print(sentence, markup=False)
+    for one in document["skipped"]:
+        console.print(f"not measured: {one['protocol']}: {one['reason']}", style="yellow", markup=False)
+    for one in document["errors"]:
+        console.print(f"failed: {one['message']}", style="red", markup=False)
+
+
+def _protocols(document: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(one["protocol"] for one in document["series"] if one["protocol"] != "serial"))
+
+
+def _most_ranks(document: Mapping[str, Any]) -> int:
+    """8 if that was measured, as in the paper; else the most that was."""
+    there = {one["ranks"] for one in document["series"] if one["protocol"] != "serial"}
+    return paper()["processors"] if paper()["processors"] in there else max(there, default=1)
+
+
+def _table_3_rows(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    n, protocols, said = _most_ranks(document), _protocols(document), paper()
+    found = {(one.label, one.protocol): one for one in rows(document) if one.ranks == n}
+    heads = ["application", *(f"{name}, {n} here" for name in protocols), *(f"{name}, 8" for name in said["columns"])]
+    lines = []
+    for label in _labels(document):
+        mine = [found.get((label, name)) for name in protocols]
+        theirs = ["NA" if value is None else f"{value:.2f}" for value in said["problems"][label]["speedups"]]
+        lines.append([PROBLEMS[label].title, *(f"{one.speedup:.2f}" if one else "-" for one in mine), *theirs])
+    return heads, lines
+
+
+def table_3(document: Mapping[str, Any]) -> Table:
+    """Return Table III of the paper: speed-ups on 8 processors, measured here and the paper's."""
+    from rich import box
+    from rich.table import Table
+
+    heads, lines = _table_3_rows(document)
+    sheet = Table(
+        title="[bold]Speed-ups: here, and Table III of the paper[/bold]", title_justify="left", box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )  # fmt: skip
+    for head in heads:
+        sheet.add_column(head, justify="left" if head == "application" else "right")
+    for line in lines:
+        sheet.add_row(*line)
+    return sheet
+
+
+def words(document: Mapping[str, Any]) -> list[str]:
+    """Return what is to be seen, in sentences: who is quicker, what is not right, what to mind."""
+    found, sentences = list(rows(document)), []
+    n = _most_ranks(document)
+    for label in _labels(document):
+        here = {one.protocol: one for one in found if one.label == label and one.ranks == n}
+        if "via" in here and "tcp" in here:
+            part = here["tcp"].speedup / here["via"].speedup
+            said = paper()["problems"][label]["speedups"]
+            sentences.append(
+                f"{PROBLEMS[label].title}: with {n} ranks the speed-up over TCP is {part:.0%} of that over VIA "
+                f"(in the paper {said[0] / said[1]:.0%} on the same Ethernet)."
+            )
+    if any(one.crowded for one in found):
+        cores = document["series"][0].get("cores", "?")
+        sentences.append(
+            f"* More ranks than the {cores} cores: no speed-up can exceed {cores}. `Work per rank` says how the work "
+            "divides all the same: the CPU time that the busiest rank spends computing, 1 being an even share of the "
+            "serial program's."
+        )
+    sentences += [f"WRONG RESULT: {one}" for one in wrong(document)]
+    return sentences
+
+
+# -------------------------------------------------------------------------------------------------- pictures
+
+
+def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
+    """Draw speed-up over ranks: a field for each problem, as figures 4 to 10 of the paper, with its values at 8.
+
+    Raises
+    ------
+    ResultError
+        If there is nothing to draw.
+    """
+    from matplotlib.figure import Figure
+
+    found, labels = list(rows(document)), _labels(document)
+    if not found:
+        raise ResultError("nothing to draw: no problem was measured both serial and parallel")
+    columns = min(4, len(labels))
+    lines = -(-len(labels) // columns)
+    drawing = Figure(figsize=(max(3.6 * columns, 5.5), 3.3 * lines + 0.7), layout="constrained")
+    fields = drawing.subplots(lines, columns, squeeze=False)
+    said = paper()
+    for axes, label in zip(fields.flat, labels, strict=False):
+        mine = [one for one in found if one.label == label]
+        ticks = sorted({one.ranks for one in mine} | {said["processors"]})
+        axes.plot(ticks, ticks, color="0.75", linewidth=1, linestyle=":", label="linear")
+        for protocol in _protocols(document):
+            points = sorted((one for one in mine if one.protocol == protocol), key=lambda one: one.ranks)
+            if not points:
+                continue
+            spread = [[one.speedup - one.low for one in points], [one.high - one.speedup for one in points]]
+            axes.errorbar(
+                [one.ranks for one in points], [one.speedup for one in points], yerr=spread, marker="o", markersize=4,
+                capsize=2, linewidth=1.2, linestyle="--" if protocol.startswith("mpi") else "-", label=protocol,
+            )  # fmt: skip
+        for i, (name, value) in enumerate(zip(said["columns"], said["problems"][label]["speedups"], strict=True)):
+            if value is not None:
+                axes.plot(
+                    [said["processors"]], [value], marker="x+12*"[i], color="black", markersize=6, linestyle="none",
+                    label=f"paper: {name}",
+                )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xticks(ticks, [str(n) for n in ticks])
+        high = max([one.high for one in mine] + [value for value in said["problems"][label]["speedups"] if value])
+        low = min([one.low for one in mine] + [1.0])
+        powers = [2.0**i for i in range(math.floor(math.log2(max(low, 1e-3))), math.ceil(math.log2(high)) + 1)]
+        axes.set_yticks(powers, [f"{value:g}" for value in powers])
+        axes.minorticks_off()
+        axes.grid(True, alpha=0.25)
+        axes.set_title(f"{PROBLEMS[label].title} (figure {said['problems'][label]['figure']})", fontsize="medium")
+        axes.set_xlabel("ranks")
+        axes.set_ylabel("speed-up")
+    for axes in list(fields.flat)[len(labels) :]:
+        axes.set_axis_off()
+    handles: dict[str, Any] = {}
+    for axes in fields.flat:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    drawing.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)), fontsize="small"
+    )
+    drawing.suptitle(title or "Speed-up against the serial program")
+    return drawing
+
+
+def picture(document: Mapping[str, Any], suffix: str) -> bytes:
+    """Return :func:`figure` as the bytes of a .png, .svg or .pdf."""
+    buffer = io.BytesIO()
+    figure(document).savefig(buffer, format=suffix.removeprefix("."), dpi=130)
+    return buffer.getvalue()
+
+
+def _html_rows(document: Mapping[str, Any], label: str, found: Sequence[Row]) -> str:
+    from viakit.measure.report import html_table
+
+    mine = sorted((one for one in found if one.label == label), key=lambda one: (one.ranks, one.protocol))
+    return html_table(
+        f"{PROBLEMS[label].title}: {_size_of(document, label)}", list(_HEADS), [_cells(one) for one in mine]
+    )
+
+
+def html(document: Document, title: str = "viakit speedup") -> str:
+    """Return a page with the words, the pictures, the tables and the environment of a result: one file, no network."""
+    from viakit.measure.report import STYLE, html_table
+
+    machine, found = document["environment"], list(rows(document))
+    drawn = base64.b64encode(picture(document, ".svg")).decode()
+    heads, lines = _table_3_rows(document)
+    facts = [[key, str(value)] for key, value in machine.items() if key != "command" and value is not None]
+    told = "".join(f"<li>{escape(one)}</li>" for one in words(document))
+    missing = [f"Not measured: {one['protocol']}: {one['reason']}" for one in document["skipped"]]
+    missing += [f"Failed: {one['message']}" for one in document["errors"]]
+    tables = "".join(
+        f"{_html_rows(document, label, found)}<p class='note'>{escape(_paper_words(label))}</p>"
+        for label in _labels(document)
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
+<h1>{escape(title)}</h1>
+<p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
+{escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
+<h2>What is to be seen</h2>
+<ul>{told}</ul>
+{"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}
+<h2>Speed-up</h2>
+<p class="note">Against the serial program, medians over the rounds; bars reach from the least to the greatest ratio
+within a round. Black marks are the paper's speed-ups on 8 processors.</p>
+<img alt="speed-up over ranks for each problem" style="max-width:100%" src="data:image/svg+xml;base64,{drawn}">
+<h2>Table III</h2>
+{html_table("Speed-ups: here, and in the paper", heads, lines)}
+<h2>Numbers</h2>
+<p class="note">Ranks with a star are more than there are cores. Work per rank: the CPU time that the busiest rank
+spends computing, 1 being an even share of the serial program's. Karp-Flatt: the part of the work that would have to be
+serial to explain the speed-up.</p>
+{tables}
+<h2>How it was measured</h2>
+<p>In each round every protocol and number of ranks runs once, in a random order (seed {document.get("seed")}), and the
+serial programs too. Measured again by: <code>{escape(document["command"])}</code></p>
+{html_table("Machine", ["", ""], facts, "facts")}
+</body></html>
+"""

@@ -1,0 +1,79 @@
+"""Several applications one after the other in one job.
+
+``python -m viakit.apps.turns PROBLEMS --json FILE --protocol P``, where PROBLEMS is JSON: a list of
+[label, application, [arguments]]. All run once, in that order; rank 0 writes what came out, a list of series of a
+result file, each with its ``label``; or, with an ``error``, one that could not be run. It is what
+:mod:`viakit.apps.speedup` starts: the start of a job costs as much as some of the applications.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from viakit.apps import harness, reporting
+
+__all__ = ["main", "turns"]
+
+
+def turns(problems: list[tuple[str, str, list[str]]], comm: Any, protocol: str | None) -> list[dict[str, Any]]:
+    """Run each problem once.
+
+    Parameters
+    ----------
+    problems : list of (label, application, arguments)
+    comm : communicator or None
+        None: the serial programs.
+    protocol : str or None
+        Its name.
+
+    Returns
+    -------
+    list of dict
+        On rank 0; empty on the others.
+    """
+    ranks = 1 if comm is None else comm.Get_size()
+    made = []
+    for label, name, words in problems:
+        application = harness.find(name)
+        problem = application.problem(**harness.options_of(application, words))
+
+        def ready(application: harness.Application = application, problem: Any = problem) -> None:
+            if application.memory is not None:
+                harness.need_memory(application.memory(problem, ranks), f"{application.name} on {ranks} ranks")
+
+        refusal = harness.agreed(comm, ready)
+        if refusal is not None:
+            made.append({"label": label, "error": refusal})
+            continue
+        done = harness.run(application, problem, comm)
+        if done is not None:
+            made.append({"label": label, **reporting.series(application, problem, protocol, [done])})
+    return made
+
+
+@click.command()
+@click.argument("problems")
+@click.option("--json", "json_file", required=True)
+@click.option("--protocol")
+def _command(problems: str, json_file: str, protocol: str | None) -> None:
+    import viakit
+
+    comm = None if protocol is None else viakit.world(protocol)
+    made = turns([(label, name, list(words)) for label, name, words in json.loads(problems)], comm, protocol)
+    if comm is None or comm.Get_rank() == 0:
+        with open(json_file, "w", encoding="utf-8") as file:
+            json.dump(made, file)
+
+
+def main() -> int:
+    """Run as a rank of a job."""
+    _command.main(standalone_mode=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

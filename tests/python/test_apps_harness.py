@@ -1,0 +1,369 @@
+"""What the applications share: checks, memory, states, counting, arguments, tables, results, traces."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import needs
+import numpy as np
+import pytest
+
+from viakit.apps import harness, tracing
+from viakit.apps.harness import RankReport, check
+from viakit.apps.phases import STATES, Interval, Message, Phases, nbytes_of
+from viakit.measure import result
+
+RING = str(Path(__file__).resolve().parents[1] / "programs" / "app_ring.py")
+DEADLINE_S = 90.0
+
+
+def python(*words: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program."""
+    environment = {**os.environ, **extra}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False
+    )
+
+
+def ring(ranks: int, *words: str, protocol: str = "via") -> subprocess.CompletedProcess[str]:
+    """Run the ring on so many ranks."""
+    return python("-m", "viakit", "run", "-n", str(ranks), RING, "--protocol", protocol, *words)
+
+
+# ---------------------------------------------------------------------------------------------------- checks
+
+
+def test_a_check_says_which_figure_and_by_how_much():
+    assert check("sum", 1.0, 1.0 + 1e-12, 1e-9).ok
+    wrong = check("sum", 1.1, 1.0, 1e-9)
+    assert not wrong.ok
+    assert str(wrong) == "sum is 1.1; right would be 1.0: a relative error of 0.1, above 1e-09"
+    assert str(check("count", 5, 4)) == "count is 5; right would be exactly 4"
+    assert check("count", np.int64(4), 4).ok
+    assert check("text", "abc", "abc").ok
+    assert not check("text", "abc", "abd").ok
+
+
+@pytest.mark.parametrize("got", [math.nan, math.inf, complex(math.nan, 0)])
+def test_what_is_no_number_is_never_right(got):
+    assert not check("sum", got, 1.0, 1e-6).ok
+    assert not check("sum", got, 0.0, 1e-6).ok
+    result_of = harness.as_dict(check("sum", got, 1.0, 1e-6))
+    json.dumps(result_of, allow_nan=not isinstance(got, float))
+
+
+def test_complex_numbers_are_compared_by_their_distance():
+    assert check("c", 3 + 4j + 1e-13, 3 + 4j, 1e-12).ok
+    assert check("c", 3 + 4j + 5e-12, 3 + 4j, 1e-12).error == pytest.approx(1e-12, rel=1e-3)
+
+
+def test_every_item_is_in_exactly_one_share():
+    for n in (0, 1, 2, 7, 64):
+        for size in (1, 2, 3, 8):
+            parts = [harness.share(n, rank, size) for rank in range(size)]
+            assert [i for first, end in parts for i in range(first, end)] == list(range(n))
+            lengths = [end - first for first, end in parts]
+            assert max(lengths) - min(lengths) <= 1
+
+
+def test_memory_is_asked_for_before_it_is_taken():
+    free = harness.free_memory()
+    assert free is not None
+    assert free > 0
+    harness.need_memory(1 << 20, "a little")
+    with pytest.raises(harness.MemoryShort, match=r"all there is needs about .* GB of memory, and .* are free"):
+        harness.need_memory(1 << 60, "all there is")
+
+
+# ---------------------------------------------------------------------------------------------------- states
+
+
+def test_the_times_of_the_states_add_up():
+    phases = Phases(trace=True)
+    for _ in range(50):
+        with phases.send():
+            pass
+        with phases.wait(), phases.compute():  # the innermost counts
+            sum(range(1000))
+    phases.end()
+    seconds = phases.seconds
+    assert set(seconds) == set(STATES)
+    assert sum(seconds.values()) == pytest.approx(phases.wall_s, rel=1e-9)
+    assert phases.communication_s == pytest.approx(phases.wall_s - seconds["compute"])
+    assert seconds["receive"] == seconds["barrier"] == 0.0
+    assert 0 < phases.work_s <= phases.wall_s + 1e-3
+    for before, after in zip(phases.intervals, phases.intervals[1:], strict=False):
+        assert before.end_ns <= after.begin_ns
+    assert {STATES[one.state] for one in phases.intervals} <= {"compute", "send", "wait"}
+
+
+def test_what_is_before_begin_and_after_end_does_not_count():
+    phases = Phases(trace=True)
+    phases.count(3, 300)
+    with phases.send():
+        phases.begin()  # even within a state
+    phases.count(1, 10)
+    phases.end()
+    phases.count(1, 10)
+    with phases.barrier():
+        pass
+    assert (phases.messages, phases.nbytes) == (1, 10)
+    assert phases.seconds["barrier"] == 0.0
+    wall = phases.wall_s
+    phases.end()
+    assert phases.wall_s == wall
+
+
+def test_the_bytes_of_a_buffer_argument():
+    array = np.zeros(10, dtype=np.float32)
+    assert nbytes_of(array) == 40
+    assert nbytes_of([array, "f"]) == 40
+    assert nbytes_of([array, 3, "f"]) == 12
+    assert nbytes_of([array, [1, 2, 3], "f"]) == 24
+    assert nbytes_of([array, ([1, 2, 3], [0, 1, 3]), "f"]) == 24
+    assert nbytes_of([array, (4, 2), "f"]) == 16  # count and displacement
+    assert nbytes_of([array, 4]) == 16
+    assert nbytes_of(None) == 0
+
+
+COUNTED = """
+import sys
+import numpy as np
+import viakit
+from viakit.apps.phases import Counting, Phases
+
+if sys.argv[1] == "mpi4py":
+    from mpi4py import MPI
+    real = MPI.COMM_WORLD
+else:
+    real = viakit.world(sys.argv[1])
+phases = Phases(trace=True)
+comm = Counting(real, phases)
+rank, size = comm.Get_rank(), comm.Get_size()
+assert (comm.rank, comm.size, size) == (rank, size, 3)
+eight = np.zeros(1)
+table = []
+
+def counted(what):
+    table.append((what, *map(int, real.allgather(phases.messages)), int(sum(real.allgather(phases.nbytes)))))
+    phases.begin()
+
+comm.Bcast(eight, root=1); counted("bcast")
+comm.Reduce(eight, np.zeros(1), root=2); counted("reduce")
+comm.Allreduce(eight, np.zeros(1)); counted("allreduce")
+comm.Gather(eight, np.zeros(3) if rank == 0 else None, root=0); counted("gather")
+comm.Scatter(np.zeros(3) if rank == 0 else None, eight, root=0); counted("scatter")
+comm.Allgather(eight, np.zeros(3)); counted("allgather")
+comm.Alltoall(np.zeros(3), np.zeros(3)); counted("alltoall")
+counts = [0, 1, 2]
+comm.Alltoallv([np.zeros(3), counts], [np.zeros(6), [rank] * 3]); counted("alltoallv")
+comm.Scan(eight, np.zeros(1)); counted("scan")
+comm.Barrier(); counted("barrier")
+left, right = (rank - 1) % 3, (rank + 1) % 3
+comm.Sendrecv(eight, right, 1, np.zeros(1), left, 1); counted("sendrecv")
+sending, receiving = comm.Send_init(eight, right, 2), comm.Recv_init(np.zeros(1), left, 2)
+for _ in range(4):
+    receiving.Start(); sending.Start(); sending.Wait(); receiving.Wait()
+counted("persistent")
+request = comm.Irecv(np.zeros(1))
+comm.Send(eight, right, 7)
+while not request.Test():
+    pass
+assert [one[:2] for one in phases.received] == [(left, 7)], phases.received
+assert [one[:3] for one in phases.sent] == [(right, 7, 8)], phases.sent
+counted("any")
+if rank == 0:
+    for row in table:
+        print(*row)
+"""
+
+
+EXPECTED = """\
+bcast 0 2 0 16
+reduce 1 1 0 16
+allreduce 2 1 1 32
+gather 0 1 1 16
+scatter 2 0 0 16
+allgather 2 2 2 48
+alltoall 2 2 2 48
+alltoallv 2 1 1 48
+scan 1 1 0 16
+barrier 0 0 0 0
+sendrecv 1 1 1 24
+persistent 4 4 4 96
+any 1 1 1 24
+"""
+
+
+@pytest.mark.parametrize("protocol", ["via", "tcp", "mpi4py"])
+def test_messages_are_counted_as_a_plain_program_would_send_them(protocol, tmp_path):
+    program = tmp_path / "counted.py"
+    program.write_text(COUNTED, encoding="utf-8")
+    if protocol == "mpi4py":
+        library = needs.mpi_library("mpi")
+        environment = {**os.environ, **library.environment(str(tmp_path))}
+        command = library.command([sys.executable, str(program), protocol], 3)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False)
+    else:
+        done = python("-m", "viakit", "run", "-n", "3", str(program), protocol)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.replace("\r", "") == EXPECTED
+
+
+# ------------------------------------------------------------------------------------------- the command line
+
+
+def test_alone_it_runs_the_serial_program(tmp_path):
+    done = python(RING, "--n", "100", "--json", str(tmp_path / "r.json"))
+    assert done.returncode == 0, done.stderr
+    assert "serial" in done.stdout
+    assert "right: 1 figure verified" in done.stdout
+    (one,) = result.load(tmp_path / "r.json")["series"]
+    assert (one["protocol"], one["ranks"], one["summary"]) == ("serial", 1, {"sum": 4950})
+    assert one["problem"] == {"n": 100, "rounds": 3, "wrong": 0, "fail": -1}
+
+
+@pytest.mark.parametrize(("protocol", "ranks"), [("via", 1), ("via", 3), ("tcp", 4)])
+def test_ranks_are_timed_counted_and_verified(protocol, ranks, tmp_path):
+    file = tmp_path / "r.json"
+    done = ring(ranks, "--rounds", "4", "--repeat", "2", "--json", str(file), protocol=protocol)
+    assert done.returncode == 0, done.stderr
+    assert f"over {protocol}" in done.stdout
+    document = result.load(file)
+    (one,) = document["series"]
+    assert (one["protocol"], one["ranks"], len(one["runs"])) == (protocol, ranks, 2)
+    assert one["points"][0]["samples"] == 2
+    for run in one["runs"]:
+        assert run["ok"]
+        messages = [rank["messages"] for rank in run["ranks"]]
+        # 3 of 4 rounds, and the broadcast by rank 0; what follows end() is not counted
+        assert messages == ([3 + ranks - 1] + [3] * (ranks - 1) if ranks > 1 else [0])
+        assert sum(rank["nbytes"] for rank in run["ranks"]) == 8 * sum(messages)
+        for rank in run["ranks"]:
+            assert sum(rank["seconds"].values()) == pytest.approx(rank["wall_s"], rel=1e-6)
+        assert run["wall_s"] == max(rank["wall_s"] for rank in run["ranks"])
+    assert f"viakit run -n {ranks} " in document["command"] or ranks == 1
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+def test_it_runs_under_mpirun_over_both(flavour, tmp_path):
+    library = needs.mpi_library(f"mpi:{flavour}")
+    for protocol, name in (("mpi", f"mpi:{flavour}"), ("via", "via")):
+        file = tmp_path / f"{protocol}.json"
+        command = library.command([sys.executable, RING, "--protocol", protocol, "--json", str(file)], 2)
+        environment = {**os.environ, **library.environment(str(tmp_path))}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        document = result.load(file)
+        assert document["series"][0]["protocol"] == name
+        assert document["command"].startswith("mpiexec -n 2 python")
+
+
+def test_a_wrong_result_is_loud():
+    for done in (python(RING, "--n", "10", "--wrong", "1"), ring(3, "--n", "10", "--wrong", "1", "--quiet")):
+        assert done.returncode == 1
+        assert "viakit: ring: WRONG RESULT: sum is 46; right would be exactly 45" in done.stderr
+
+
+def test_arguments_that_make_no_sense():
+    for done in (python(RING, "--n", "0"), ring(3, "--n", "0")):
+        assert done.returncode == 2
+        assert done.stderr.count("--n 0; right would be 1 or more") == 1
+    assert python(RING, "--protocol", "carrier-pigeon").returncode == 2
+    done = python(RING, "--json", "/nowhere/r.json")
+    assert done.returncode == 1
+    assert "there is no folder /nowhere" in done.stderr
+    done = python(RING, "--trace", "trace.txt")
+    assert done.returncode == 1
+    assert "a trace is written as .json" in done.stderr
+
+
+def test_memory_that_does_not_suffice_is_told_by_all_ranks_at_once():
+    done = ring(3, "--n", str(1 << 58))
+    assert done.returncode == 1
+    assert done.stderr.count("ring on 3 ranks needs about") == 1
+    assert "GB are free" in done.stderr
+
+
+def test_a_rank_that_fails_ends_the_job():
+    done = ring(3, "--fail", "1")
+    assert done.returncode != 0
+    assert "rank 1 failed" in done.stderr
+    assert "RuntimeError: asked to fail" in done.stderr
+
+
+def test_over_mpi_without_mpirun_is_refused():
+    needs.mpi_library("mpi")
+    done = ring(2, protocol="mpi")
+    assert done.returncode == 1
+    assert "start it with the mpirun of that MPI library" in done.stderr
+
+
+# ----------------------------------------------------------------------------------------------------- traces
+
+
+def reports() -> list[RankReport]:
+    """Two ranks: 0 sends to 1 twice, 1 to 0 once."""
+    zero = dict.fromkeys(STATES, 0.0)
+    first = RankReport(
+        0, 1e-3, 1e-3, zero, 2, 20, 0.0, 11, 1000,
+        [Interval(0, 1000, 5000), Interval(1, 5000, 6000), Interval(3, 6000, 9000)],
+        [Message(1, 4, 10, 5100), Message(1, 4, 12, 5500)], [Message(1, 9, 0, 8900)],
+    )  # fmt: skip
+    second = RankReport(
+        1, 1e-3, 1e-3, zero, 1, 8, 0.0, 12, 2000,
+        [Interval(0, 2000, 4000), Interval(2, 4000, 7000)],
+        [Message(0, 9, 8, 8000)], [Message(0, 4, 0, 5900), Message(0, 4, 0, 6900), Message(0, 5, 0, 6950)],
+    )  # fmt: skip
+    return [first, second]
+
+
+def test_arrows_join_the_ends_of_messages_in_order():
+    found = list(tracing.arrows(reports()))
+    assert [(one.source, one.dest, one.nbytes, one.sent_ns, one.received_ns) for one in found] == [
+        (1, 0, 8, 8000, 8900), (0, 1, 10, 5100, 5900), (0, 1, 12, 5500, 6900),
+    ]  # fmt: skip
+
+
+def test_a_trace_for_perfetto(tmp_path):
+    path = tmp_path / "t.json"
+    tracing.save(reports(), path, "two ranks")
+    events = json.loads(path.read_text())["traceEvents"]
+    slices = [one for one in events if one["ph"] == "X"]
+    assert [(one["name"], one["pid"], one["ts"], one["dur"]) for one in slices] == [
+        ("compute", 1, 0.0, 4.0), ("send", 1, 4.0, 1.0), ("wait", 1, 5.0, 3.0), ("compute", 2, 1.0, 2.0),
+        ("receive", 2, 3.0, 3.0),
+    ]  # fmt: skip
+    begins = {one["id"]: one for one in events if one["ph"] == "s"}
+    ends = {one["id"]: one for one in events if one["ph"] == "f"}
+    assert begins.keys() == ends.keys()
+    assert len(begins) == 3
+    assert all(begins[i]["ts"] <= ends[i]["ts"] and begins[i]["pid"] != ends[i]["pid"] for i in begins)
+    assert {one["args"]["name"] for one in events if one["name"] == "process_name"} == {"rank 0", "rank 1"}
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_trace_as_a_picture(suffix, tmp_path):
+    path = tmp_path / f"t{suffix}"
+    tracing.save(reports(), path, "two ranks")
+    assert path.stat().st_size > 3000
+    drawing = tracing.figure(reports(), "two ranks")
+    (axes,) = drawing.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+    assert {text.get_text() for text in drawing.legends[0].get_texts()} == {"compute", "send", "receive", "wait"}
+
+
+def test_ranks_are_traced(tmp_path):
+    path = tmp_path / "t.json"
+    done = ring(3, "--trace", str(path), "--rounds", "5")
+    assert done.returncode == 0, done.stderr
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {one["pid"] for one in events if one["ph"] == "X"} == {1, 2, 3}
+    assert len([one for one in events if one["ph"] == "s"]) == 4 * 3
+    for one in events:
+        assert one["ts"] >= 0

@@ -1,0 +1,215 @@
+"""The commands ``viakit app`` and ``viakit speedup``."""
+
+from __future__ import annotations
+
+import click
+
+from viakit._cli_barrier import Numbers
+from viakit._cli_base import INTERRUPTED, Failure, make_console
+from viakit._cli_run import Hosts
+
+__all__ = ["app", "speedup"]
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="[-n RANKS] [OPTIONS]",
+)
+@click.option("-n", "--ranks", type=click.IntRange(1, 1024), help="How many.  [default: 1]")
+@click.option(
+    "--hosts",
+    type=Hosts(),
+    default="local",
+    show_default=True,
+    metavar="local|testbed:N",
+    help="On this machine, or on N hosts made of network namespaces (no root needed).",
+)
+@click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes.")
+@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
+@click.option(
+    "--placement",
+    type=click.Choice(["block", "cyclic"]),
+    default="block",
+    show_default=True,
+    help="Neighbouring ranks on one host, or on neighbouring hosts.",
+)
+@click.option(
+    "--protocol",
+    metavar="P",
+    help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich.  [default: one rank: none; more: via]",
+)
+@click.option("--timeout", type=float, metavar="S", help="End the job after so many seconds, with status 124.")
+@click.option("--help", "-h", "wants_help", is_flag=True, help="Of the application, if one is named.")
+@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE APPLICATION]")
+@click.pass_context
+def app(
+    ctx: click.Context,
+    name: str | None,
+    arguments: tuple[str, ...],
+    ranks: int | None,
+    hosts: int,
+    mtu: int,
+    rate: str | None,
+    placement: str,
+    protocol: str | None,
+    timeout: float | None,
+    wants_help: bool,
+) -> None:
+    r"""Run an application: sor, is, fft, water or ep; without a NAME, say what each is.
+
+    \b
+    viakit app sor --size 1024
+    viakit app sor -n 4 --size 1024 --protocol tcp
+    viakit app is -n 8 --hosts testbed:4 --class A
+    viakit app water -n 2 --protocol mpi --trace water.json
+    viakit app ep --help
+
+    Exit status: 0 done, and the result is right; 1 it is wrong, or the run failed; 2 the arguments make no sense.
+    """
+    if wants_help and name is None:
+        click.echo(ctx.get_help())
+        return
+    from viakit.apps import harness, jobs
+
+    if name is None:
+        for one in harness.NAMES:
+            click.echo(f"{one:8} {harness.find(one).title}")
+        return
+    module = harness.module_of(name)
+    if protocol is not None and protocol not in jobs.PROTOCOLS:
+        raise ValueError(f"protocol {protocol!r}; right would be one of {', '.join(jobs.PROTOCOLS)}")
+    words = [*arguments, *jobs.protocol_words(protocol)]
+    alone = ranks in (None, 1) and not hosts
+    if wants_help or (alone and (protocol is None or not protocol.startswith("mpi")) and timeout is None):
+        ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help]))
+    if protocol is None and not alone:
+        protocol = "via"
+    ctx.exit(
+        jobs.run_ranks(
+            ["-m", module, *words], ranks or max(1, hosts), protocol,
+            hosts=hosts, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
+        )
+    )  # fmt: skip
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[APPLICATION...]")
+@click.option(
+    "--protocols",
+    default="via,tcp,mpi",
+    show_default=True,
+    metavar="LIST",
+    help="Of via, bip, tcp, mpi (every MPI that is here), mpi:openmpi, mpi:mpich.",
+)
+@click.option("--ranks", type=Numbers(), default="1,2,4,8", show_default=True, metavar="LIST", help="Numbers of ranks.")
+@click.option("--paper", is_flag=True, help="All of Table III and figures 4 to 10: every application, 1 to 8 ranks.")
+@click.option("--quick", is_flag=True, help="Small problems in place of the paper's, and fewer rounds.")
+@click.option("--rounds", type=click.IntRange(1, 1000), help="How often each is run.  [default: 5; --quick: 3]")
+@click.option(
+    "--hosts",
+    type=Hosts(),
+    default="local",
+    show_default=True,
+    metavar="local|testbed:N",
+    help="On this machine, or on N hosts made of network namespaces (no root needed).",
+)
+@click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes.")
+@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
+@click.option("--seed", type=int, help="Of the order within the rounds.")
+@click.option("--json", "json_file", metavar="F", help="Write the result (viakit.result/1); - for standard output.")
+@click.option("--png", "--plot", "pictures", metavar="F", multiple=True, help="Draw: .png, .svg, .pdf; repeatable.")
+@click.option("--html", "html_file", metavar="F", help="Write a report: one page, no network needed.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress and no table.")
+def speedup(
+    names: tuple[str, ...],
+    protocols: str,
+    ranks: tuple[int, ...],
+    paper: bool,
+    quick: bool,
+    rounds: int | None,
+    hosts: int,
+    mtu: int,
+    rate: str | None,
+    seed: int | None,
+    json_file: str | None,
+    pictures: tuple[str, ...],
+    html_file: str | None,
+    quiet: bool,
+) -> None:
+    r"""Measure the applications' speed-ups over several protocols, beside the paper's.
+
+    \b
+    viakit speedup sor ep --protocols via,tcp,mpi --ranks 1,2,4,8
+    viakit speedup --paper --json paper.json --html paper.html
+    viakit speedup --quick --hosts testbed:4 --protocols via,tcp
+
+    APPLICATION: sor, is, fft, water, ep, or one of their problems, such as water-1728; none: all.
+    Exit status: 1 if a result was wrong, or a job failed.
+    """
+    from viakit.apps import speedup as measuring
+    from viakit.apps import speedup_report as report
+    from viakit.measure import plot, result
+
+    if paper and (names or quick):
+        raise ValueError("--paper is every application at the paper's sizes: leave names and --quick away")
+    labels = measuring.labels_of(names)
+    for path in (
+        *pictures,
+        *([html_file] if html_file else []),
+        *([json_file] if json_file not in (None, "-") else []),
+    ):
+        if path in pictures and plot.check_format(path) == ".html":
+            raise ValueError(f"{path}: a picture is .png, .svg or .pdf; a page is written by --html")
+        result.check_writable(str(path))
+    if paper:
+        ranks = tuple(sorted({1, 2, 4, 8, *ranks}))
+    progress = make_console(stderr=True)
+    quiet_progress = quiet or not progress.is_terminal
+
+    def tell(part: float, what: str) -> None:
+        if not quiet_progress:
+            progress.print(f"{part:4.0%}  {what:60}", end="\r")
+
+    document = measuring.measure(
+        labels,
+        protocols=tuple(protocols.split(",")),
+        ranks=ranks,
+        rounds=rounds or (3 if quick else 5),
+        quick=quick,
+        hosts=hosts,
+        mtu=mtu,
+        rate=rate,
+        seed=seed,
+        on_progress=tell,
+    )
+    if not quiet_progress:
+        progress.print(" " * 70, end="\r")
+    interrupted = not document["complete"] and not document["errors"]
+    if json_file == "-":
+        result.validate(document)
+        click.echo(result.to_bytes(document).decode(), nl=False)
+    else:
+        if not quiet:
+            report.show(document, make_console())
+        if json_file:
+            result.save(document, json_file)
+    drawn = [*pictures, *([html_file] if html_file else [])] if any(measuring.rows(document)) else []
+    for path in drawn:
+        if path == html_file:
+            result.write_file(path, report.html(document).encode())
+        else:
+            result.write_file(path, report.picture(document, plot.check_format(path)))
+    if not quiet and json_file != "-":
+        for path in (json_file, *drawn):
+            if path:
+                click.echo(f"wrote {path}")
+    for text in measuring.wrong(document):
+        click.echo(f"viakit: WRONG RESULT: {text}", err=True)
+    if interrupted:
+        click.echo("viakit: interrupted; what had been measured is kept, nothing is left running", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
+    if measuring.wrong(document):
+        raise click.exceptions.Exit(1)
+    if document["errors"]:
+        raise Failure("; ".join(dict.fromkeys(one["message"] for one in document["errors"])))
