@@ -1,4 +1,4 @@
-"""Starting an application's ranks: ours by :mod:`viakit.launch`, those of an MPI library by its own launcher.
+"""Starting an application's ranks: ours by :mod:`viakit.launch`, an MPI library's by its own launcher.
 
 Whoever calls waits until the job has ended; an interruption ends all ranks first. Nothing is left behind.
 """
@@ -11,15 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from typing import IO
 
 from viakit.apps.harness import COMMAND, TERMINAL
 
-__all__ = ["PROTOCOLS", "protocol_words", "run_ranks"]
+__all__ = ["PROTOCOLS", "protocol_words", "run_ranks", "told"]
 
 PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:openmpi", "mpi:mpich")
-_GRACE_S = 3.0  # for mpiexec to end its ranks
 _PR_SET_PDEATHSIG = 1
 
 
@@ -64,24 +62,23 @@ def run_ranks(
 
     Raises
     ------
-    LaunchError, MeasureError, TestbedError
+    LaunchError, TestbedError
         If the ranks cannot be started.
     """
     from viakit._launch import Launch, Options
-    from viakit.launch import LaunchError
+    from viakit._launch_mpi import MpiLaunch, is_mpi
 
-    if protocol is None or protocol.startswith("mpi"):
-        if hosts:
-            raise LaunchError("MPI's ranks and a single process are started on this machine only: leave --hosts away")
-        return _run_other(words, ranks, protocol, timeout_s, out, err)
+    if protocol is None:
+        return _run_alone(words, timeout_s, out, err)
     options = Options(
         ranks, hosts=hosts, mtu=mtu, rate=rate, placement=placement, protocol=protocol, timeout=timeout_s,
-        environment=_told(),
+        environment=told(),
     )  # fmt: skip
-    return Launch(words if words[0] == "-m" else [sys.executable, *words], options, out, err).run()
+    launch = MpiLaunch if is_mpi(protocol) else Launch
+    return launch(words if words[0] == "-m" else [sys.executable, *words], options, out, err).run()
 
 
-def _told() -> dict[str, str]:
+def told() -> dict[str, str]:
     """The command, for the result; and where rank 0 may draw its progress, though its own streams are pipes."""
     from viakit.measure.environment import command_line
 
@@ -93,52 +90,29 @@ def _told() -> dict[str, str]:
 
 
 def _end_with_parent() -> None:
-    """In the child, before the program starts: asked to end when its parent dies, whatever that dies of."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """In the child, before the program starts: killed when its parent dies, whatever that dies of."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _run_other(
-    words: list[str],
-    ranks: int,
-    protocol: str | None,
-    timeout_s: float | None,
-    out: IO[bytes] | None,
-    err: IO[bytes] | None,
-) -> int:
-    """Run one process, or the ranks of an MPI library."""
+def _run_alone(words: list[str], timeout_s: float | None, out: IO[bytes] | None, err: IO[bytes] | None) -> int:
+    """Run one process, which belongs to no job."""
     from viakit._launch import TIMED_OUT
-    from viakit.measure import mpi
 
-    command = [sys.executable, *words]
-    with tempfile.TemporaryDirectory(prefix="viakit-app-") as scratch:
-        environment = {**os.environ, **_told()}
-        environment.pop("VIAKIT_PROTOCOL", None)
-        if protocol is not None:
-            library = mpi.find(protocol)
-            command = library.command(command, ranks)
-            environment |= library.environment(scratch)
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=environment,
-            start_new_session=True,  # to be ended with all that it starts
-            preexec_fn=_end_with_parent,
-        )
-        try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return TIMED_OUT
-        finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """See to it that a process and all that it started are gone."""
-    for number in (signal.SIGTERM, signal.SIGKILL) if process.poll() is None else ():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-            return
+    environment = {**os.environ, **told()}
+    environment.pop("VIAKIT_PROTOCOL", None)
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        env=environment,
+        preexec_fn=_end_with_parent,
+    )
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

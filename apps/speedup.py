@@ -110,7 +110,7 @@ class _Job:
         return "serial" if self.protocol is None else f"{self.protocol}, {self.ranks} ranks"
 
 
-def _jobs(protocols: Sequence[str], ranks: Sequence[int], hosts: int, skipped: dict[str, str]) -> list[_Job]:
+def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str]) -> list[_Job]:
     """Every job of a round; what cannot be here is entered in *skipped*."""
     from viakit.measure import mpi
 
@@ -120,8 +120,6 @@ def _jobs(protocols: Sequence[str], ranks: Sequence[int], hosts: int, skipped: d
             raise ValueError(f"protocol {protocol!r}; right would be some of {', '.join(jobs.PROTOCOLS)}")
         if not protocol.startswith("mpi"):
             names.append(protocol)
-        elif hosts > 1:
-            skipped[protocol] = "MPI is compared with on one host only"
         else:
             found = [f"mpi:{flavour}" for flavour in mpi.find_all()]
             wanted = found if protocol == "mpi" else [one for one in found if one == protocol]
@@ -242,7 +240,7 @@ def measure(
     if rounds < 1:
         raise ValueError(f"{rounds} rounds; right would be 1 or more")
     skipped: dict[str, str] = {}
-    entries = _jobs(protocols, ranks, hosts, skipped)
+    entries = _jobs(protocols, ranks, skipped)
     chosen = [PROBLEMS[label] for label in labels]
     problems = [(one.label, one.application, list(one.quick if quick else one.words)) for one in chosen]
     seed = secrets.randbits(31) if seed is None else seed
