@@ -6,6 +6,7 @@ a kernel refuses to an ordinary user, or hardware lacks, is a skip everywhere.
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from typing import Any
 
@@ -43,3 +44,14 @@ def hosts(number: int = 2, **options: Any) -> Testbed:
 def module(name: str, extra: str) -> Any:
     """A module that one of viakit's extras brings."""
     return pytest.importorskip(name, reason=f"missing package {name}: pip install 'viakit[{extra}]'")
+
+
+def packages(*names: str) -> list[Any]:
+    """Modules by name, imported."""
+    found = []
+    for name in names:
+        try:
+            found.append(importlib.import_module(name))
+        except ImportError:
+            pytest.skip(f"missing package {name}: pip install {name}")
+    return found

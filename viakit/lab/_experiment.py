@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ def _unfinished(series: list[dict[str, Any]], job: Job) -> dict[str, Any]:
     from viakit.measure.environment import environment
     from viakit.measure.result import SCHEMA
 
-    command = f"{job.title}, not finished"
+    command, elapsed_s = f"{job.title}, not finished", round(max(time.monotonic() - job.began, 0.001), 3)
     return {
         "schema": SCHEMA,
         "command": command,
@@ -210,8 +211,8 @@ def _unfinished(series: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         "errors": [],
         "skipped": [],
         "seed": 0,
-        "seconds": 0.0,
-        "elapsed_s": 0.0,
+        "seconds": elapsed_s,
+        "elapsed_s": elapsed_s,
         "environment": environment(seed=0, command=command, infos=[one.get("info", {}) for one in series]),
         "floor": None,
         "series": series,

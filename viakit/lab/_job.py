@@ -68,6 +68,10 @@ class Job:
         Why it failed; also when a part of the result is there.
     document : dict or None
         What it came to, once it is over.
+    pid : int or None
+        The worker's, once it has said hello.
+    drawing_failed : str or None
+        The traceback of *on_update*, which is not called any more then.
 
     Raises
     ------
@@ -80,6 +84,8 @@ class Job:
     ) -> None:
         global _current
         self.title = title
+        self.began = time.monotonic()
+        self.drawing_failed: str | None = None
         self.state = "running"
         self.error: str | None = None
         self.kind = ""
@@ -87,6 +93,7 @@ class Job:
         self.document: dict[str, Any] | None = None
         self.pid: int | None = None
         self._points: dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]] = {}
+        self._order = {name: i for i, name in enumerate(request.get("config", {}).get("protocols", ()))}
         self._on_update = on_update
         self._over, self._stop = threading.Event(), threading.Event()
         with _lock:
@@ -232,7 +239,7 @@ class Job:
     def series(self) -> list[dict[str, Any]]:
         """Return what has been measured so far: series of a result file with their points, in order of size."""
         found = []
-        for series, points in list(self._points.values()):
+        for series, points in sorted(self._points.values(), key=lambda one: self._order.get(one[0]["protocol"], 99)):
             found.append({**series, "points": [points[n] for n in sorted(points)]})
         return found
 

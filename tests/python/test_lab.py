@@ -1,0 +1,351 @@
+"""The laboratory: real measurements by real workers, watched, stopped, and left alone in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import needs
+import pytest
+
+from viakit import lab
+from viakit.lab import _front, _worker
+from viakit.measure import Result, result
+from viakit.measure.sweep import UsageError
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def text_mode(monkeypatch):
+    """Plain Python's way, unless a test says otherwise; and nothing is left running by any test."""
+    monkeypatch.setenv("VIAKIT_LAB", "text")
+    yield
+    lab.stop()
+    assert lab.running() is None
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    """A word in the environment by which everything is found that this test starts."""
+    word = f"VIAKIT_TEST_MARK={uuid.uuid4().hex}"
+    monkeypatch.setenv(*word.split("="))
+    return word.encode()
+
+
+def marked(mark: bytes) -> set[int]:
+    """Processes other than this one that carry the mark."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+    return found
+
+
+def until(what, message="it did not happen in time"):
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline, message
+        time.sleep(0.01)
+
+
+def ready(*protocols, **settings):
+    """A comparison that is started by hand, so that nothing waits for it."""
+    settings = {"sizes": "8,4K", "seconds": 1.0, **settings}
+    return lab.compare(*(protocols or ("unix", "via-shm")), start=False, **settings)
+
+
+def measuring(run):
+    run.start()
+    until(lambda: run.job.series() or not run.job.running, "no point came")
+    return run
+
+
+def test_plain_python_measures_and_prints_the_table(capsys):
+    run = lab.compare("unix", "via-shm", sizes="8,4K", seconds=0.5)
+    assert run.state == "done"
+    said = capsys.readouterr().out
+    assert "One-way time" in said
+    assert "via-shm" in said
+    result.validate(run.result)
+    assert isinstance(run.result, Result)
+    assert [point["nbytes"] for point in run.result.series("unix")["points"]] == [8, 4096]
+    assert run.result["command"] == "viakit sweep unix via-shm --sizes 8,4096 --seconds 0.5"
+    assert run.wait() == run.result
+
+
+def test_it_runs_beside_and_points_grow(mark):
+    run = ready(seconds=1.5)
+    assert run.state == "ready"
+    run.start()
+    assert run.state == "running"
+    assert lab.running() == "comparing unix, via-shm"
+    seen = []
+    until(
+        lambda: (
+            seen.append(sum(len(one["bursts_s"]) for s in run.job.series() for one in s["points"]))
+            or not run.job.running
+        )
+    )
+    steps = sorted(set(seen))
+    assert len(steps) > 3  # it grew while it was measured
+    assert run.progress["fraction"] == 1.0
+    assert run.wait()["complete"]
+    assert marked(mark) == set()
+
+
+def test_awaiting_leaves_the_event_loop_free():
+    async def both():
+        run = ready()
+        run.start()
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while run.job.running:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        found, _ = await asyncio.gather(_result(run), tick())
+        return found, ticks
+
+    async def _result(run):
+        return await run
+
+    found, ticks = asyncio.run(both())
+    assert found["complete"]
+    assert ticks > 5
+
+
+def test_stopping_keeps_what_was_measured_and_leaves_nothing(mark):
+    run = measuring(ready(seconds=600))
+    half = run.result
+    assert not half["complete"]
+    result.validate(half)
+    assert marked(mark)
+    run.stop()
+    assert run.state == "stopped"
+    assert not run.wait()["complete"]
+    assert run.wait()["series"][0]["points"]
+    assert marked(mark) == set()
+
+
+def test_a_wait_gives_up_and_the_measurement_goes_on():
+    run = measuring(ready(seconds=600))
+    with pytest.raises(TimeoutError, match="still being measured"):
+        run.wait(0.01)
+    assert run.state == "running"
+
+
+def test_interrupting_a_wait_stops_it(mark):
+    run = measuring(ready(seconds=600))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert run.state == "stopped"
+    assert marked(mark) == set()
+
+
+def test_two_at_once_in_one_process():
+    run = measuring(ready(seconds=600))
+    with pytest.raises(lab.Busy, match=r"comparing unix, via-shm is being measured already.*lab\.stop"):
+        ready().start()
+    assert run.state == "running"
+    lab.stop()
+    assert run.state == "stopped"
+    again = ready(seconds=0.2)
+    again.start()
+    assert again.wait()["complete"]
+
+
+def test_two_at_once_in_two_processes():
+    run = measuring(ready(seconds=600))
+    code = "from viakit import lab\ntry: lab.compare('unix', sizes='8', seconds=0.1)\nexcept lab.Busy as e: print(e)"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert f"process {run.job.pid} of yours is measuring already" in other.stdout
+    assert "Remedy" in other.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kernel_that_dies_takes_everything_with_it(mark, number):
+    code = "from viakit import lab; r = lab.compare('unix', sizes='8', seconds=600, start=False); r.start(); r.wait()"
+    with subprocess.Popen([sys.executable, "-c", code]) as kernel:
+        until(lambda: len(marked(mark)) >= 4, "worker and pair did not start")  # kernel, worker, both sides
+        kernel.send_signal(number)
+        kernel.wait()
+        until(lambda: not marked(mark), "something is left")
+    assert not list(Path("/tmp").glob("viakit-lab-*/wire"))
+
+
+def test_a_worker_that_dies_is_told():
+    run = measuring(ready(seconds=600))
+    os.kill(run.job.pid, signal.SIGKILL)
+    with pytest.raises(lab.LabError, match="ended in the middle"):
+        run.wait()
+    assert run.state == "failed"
+    assert run.result["series"]  # what had come is still there
+    ready(seconds=0.2).start()  # and the next may start
+
+
+def test_what_cannot_be_measured_says_why(capsys):
+    with pytest.raises(lab.LabError, match="nosuch0"):
+        lab.compare("via-eth", sizes="64", hosts="local", interface="nosuch0", seconds=0.1)
+    with pytest.raises(ValueError, match="did you mean tcp"):
+        lab.compare("tpc")
+    with pytest.raises(UsageError, match="--mode"):
+        lab.compare("tcp", mode="pong")
+    with pytest.raises(TypeError, match=r"no setting 'size'; there are .*mtu"):
+        lab.compare("tcp", size=8)
+    with pytest.raises(ValueError, match="'64,4K' or '1:1M'"):
+        lab.compare("tcp", sizes=[8, "x"])
+    with pytest.raises(lab.LabError, match="nothing has been started"):
+        ready().wait()
+    with pytest.raises(result.ResultError):
+        lab.compare("tcp", against=["/nonexistent.json"])
+    assert lab.running() is None
+
+
+def test_the_front_end_is_seen(monkeypatch):
+    monkeypatch.setenv("VIAKIT_LAB", "windows")
+    with pytest.raises(ValueError, match="widgets, static, text"):
+        _front.mode()
+    monkeypatch.delenv("VIAKIT_LAB")
+    assert _front.mode() == "text"
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    assert "ipywidgets" in _front.why_not_widgets()
+    assert "pip install 'viakit[lab]'" in _front.why_not_widgets()
+
+
+def test_the_worker_sends_batches_between_bursts_and_waits_until_they_are_drawn():
+    import threading
+
+    import zmq
+
+    context = zmq.Context()
+    kernel = context.socket(zmq.PAIR)
+    kernel.linger = 0
+    port = kernel.bind_to_random_port("tcp://127.0.0.1")
+    wire = _worker.Wire(f"tcp://127.0.0.1:{port}", threading.Event())
+    got = []
+
+    def draw():
+        while kernel.poll(2000):
+            message = json.loads(kernel.recv())
+            if "batch" not in message:
+                break
+            got.append(message)
+            kernel.send(json.dumps({"drawn": message["batch"]}).encode())
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    began = time.monotonic()
+    n = 0
+    while time.monotonic() - began < 0.5:
+        n += 1
+        wire.point("a", {"protocol": "a"}, {"nbytes": 8, "n": n})
+        wire.progress(0.5, 1.0, "half")
+    used = time.monotonic() - began
+    wire.send({"last": True})
+    thread.join()
+    wire.close()
+    kernel.close()
+    context.term()
+    assert 1 <= len(got) <= used / _worker.LEAST_INTERVAL_S + 1
+    assert all(len(message["points"]) == 1 for message in got)  # of one point only its newest state
+    assert n > len(got)
+
+
+# ------------------------------------------------------------------------------------------------ in a kernel
+
+
+EXECUTE = """
+import json, sys
+import nbclient, nbformat
+from jupyter_client import KernelManager
+book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in json.load(sys.stdin)])
+manager = KernelManager(kernel_name="python3")
+manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+nbclient.NotebookClient(book, km=manager, timeout=60).execute()
+print(json.dumps([cell.outputs for cell in book.cells]))
+"""
+
+
+def notebook(*cells, mode=None, **environment):
+    """Run cells in a kernel of their own; returns the outputs of each."""
+    needs.packages("nbclient", "nbformat", "ipykernel", "ipywidgets", "anywidget")
+    env = {k: v for k, v in os.environ.items() if k not in ("VIAKIT_LAB", *_front._SIGNS)} | environment
+    if mode:
+        env["VIAKIT_LAB"] = mode
+    command = [sys.executable, "-W", "ignore", "-c", EXECUTE]
+    done = subprocess.run(command, input=json.dumps(cells), capture_output=True, text=True, env=env, timeout=110)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def printed(outputs):
+    return "".join(one["text"] for one in outputs if one.get("name") == "stdout")
+
+
+def shown(outputs, kind):
+    return [one["data"][kind] for one in outputs if kind in one.get("data", {})]
+
+
+START = "from viakit import lab\nrun = lab.compare('unix', 'via-shm', sizes='8,4K', seconds=1.5)"
+
+
+def test_in_a_notebook_curves_grow_while_a_cell_runs():
+    begun, watched, buttons, again = notebook(
+        START + "\nprint(run.state)",
+        "import time\nseen = set()\nend = time.monotonic() + 50\n"
+        "while run.state == 'running' and time.monotonic() < end:\n"
+        "    data = run.panel.figure.data\n"
+        "    seen.add(sum(sum(trace.y or ()) for trace in data))\n    time.sleep(0.02)\n"
+        "result = run.wait()\n"
+        "print(len(seen) > 3, result['complete'], sorted(t.name for t in data), len(data[0].x))",
+        "p = run.panel\np.size.value = 8\nprint('copies' in p.counters.value, p.stop.disabled)\n"
+        "p._on_keep(); p.seconds.value = 600; p.start.click()\n"
+        "print(run.state, p.stop.disabled)\np.stop.click()\nrun.job.wait()\n"
+        "print(run.state, 'stopped' in p.progress.text.value, len(p.figure.data))\n"
+        "p.sizes.value = 'many'; p.start.click()\nprint(p.progress.text.value)",
+        "run",
+        mode="widgets",
+    )
+    assert printed(begun) == "running\n"
+    assert shown(begun, "application/vnd.jupyter.widget-view+json")
+    assert printed(watched) == "True True ['unix', 'unix', 'via-shm', 'via-shm'] 2\n"
+    lines = printed(buttons).splitlines()
+    assert lines[0] == "True True"
+    assert lines[1].startswith("running")
+    assert lines[2].startswith("stopped True")
+    assert "is not a message size" in lines[3]
+    assert shown(again, "application/vnd.jupyter.widget-view+json")
+
+
+def test_without_widgets_the_same_call_gives_a_picture_and_a_table():
+    outputs, later = notebook(START + "\nrun", "run")
+    for one in (outputs, later):
+        (page,) = shown(one, "text/html")
+        assert "data:image/png;base64" in page
+        assert "<table" in page
+
+
+def test_missing_widgets_are_no_error():
+    (outputs,) = notebook(
+        "import sys; sys.modules['ipywidgets'] = None\n" + START + "\nprint(run.state)", JPY_SESSION_NAME="a.ipynb"
+    )
+    assert printed(outputs) == "done\n"
+    assert shown(outputs, "text/html")
