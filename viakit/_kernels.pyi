@@ -34,6 +34,27 @@ def sor_fnv(red: npt.NDArray[np.float32], black: npt.NDArray[np.float32], value:
 # EP
 
 # IS
+def is_keys(x: int, max_log: int, out: npt.NDArray[np.int32]) -> None: ...
+def is_count(
+    keys: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int32],
+    base: int = 0,
+    work: npt.NDArray[np.uint8] | None = None,
+) -> None: ...
+def is_prefix(counts: npt.NDArray[np.int32], start: int = 0) -> int: ...
+def is_partition(
+    keys: npt.NDArray[np.int32],
+    shift: int,
+    out: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int32],
+) -> None: ...
+def is_place(
+    keys: npt.NDArray[np.int32],
+    cumulative: npt.NDArray[np.int32],
+    first: int,
+    out: npt.NDArray[np.int32],
+    base: int = 0,
+) -> int: ...
 
 # FT
 

@@ -86,4 +86,34 @@ void kernels_sor_sweep(float *red, float *black, size_t n, const struct kernels_
 #define KERNELS_FNV_START UINT64_C(1469598103934665603)
 uint64_t kernels_sor_fnv(uint64_t hash, const float *red, const float *black, size_t n_pairs);
 
+/* ------------------------------------------------------------------------------------------------------------------------
+ * IS: ranking integers (apps/is_.py)
+ *
+ * A key is max/4 (r1 + r2 + r3 + r4) without its fraction, of four consecutive random numbers: in [0, max), most often in
+ * the middle. Its rank is the number of keys below it.
+ */
+
+/* The n keys below 2^max_log, max_log in [2, 31), whose numbers follow the state x. */
+void kernels_is_keys(uint64_t x, int max_log, int32_t *keys, size_t n);
+
+/* Bytes of memory that kernels_is_count() wants for `work`; none for few different keys. */
+size_t kernels_is_work(size_t m);
+
+/* counts[k - base] += how often each key k occurs; m counts, m in [1, 2^31). -1 if a key is not in [base, base + m): then counts are
+ * of no use. */
+int kernels_is_count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work);
+
+/* Counts become start + the sum of all up to and with each: how many keys are at most so large. Returns the last. */
+int32_t kernels_is_prefix(int32_t *counts, size_t m, int32_t start);
+
+/* Keys grouped by bucket, k >> shift, each group in the order of the keys: those of bucket b go to out[starts[b]], ...
+ * out[starts[b + 1] - 1]. There are up to KERNELS_IS_BUCKETS buckets, and n below 2^31 keys; -1 if one is beyond the last bucket. */
+#define KERNELS_IS_BUCKETS 1024
+int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts);
+
+/* Put each key k of [base, base + m) to out[rank - first], where its rank is --cumulative[k - base], and leave the others. Returns how many were
+ * put; -1 if one would be outside of out, which has room for len. */
+int64_t kernels_is_place(
+    const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len);
+
 #endif

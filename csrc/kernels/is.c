@@ -1,0 +1,38 @@
+/* IS, the ranking of integers: what no vectors help with, and the way to those parts where they do. */
+#include "is_lanes.h"
+
+void kernels_is_keys(uint64_t x, int max_log, int32_t *keys, size_t n)
+{
+    /* max / 4 (x1 + .. + x4) 2^-46, cut off: max is a power of two, and the sum of four numbers of 46 bits is exact. */
+    KERNELS_PICK(is_lanes)->keys(x, 48 - max_log, keys, n);
+}
+
+size_t kernels_is_work(size_t m)
+{
+    return m <= IS_SMALL ? 0 : m;
+}
+
+int kernels_is_count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work)
+{
+    return KERNELS_PICK(is_lanes)->count(keys, n, base, m, counts, work);
+}
+
+int32_t kernels_is_prefix(int32_t *counts, size_t m, int32_t start)
+{
+    for (size_t i = 0; i < m; i++) {
+        start += counts[i];
+        counts[i] = start;
+    }
+    return start;
+}
+
+int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts)
+{
+    return KERNELS_PICK(is_lanes)->partition(keys, n, shift, n_buckets, out, starts);
+}
+
+int64_t kernels_is_place(
+    const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len)
+{
+    return KERNELS_PICK(is_lanes)->place(keys, n, base, m, cumulative, first, out, len);
+}

@@ -1,0 +1,208 @@
+/*
+ * IS: making keys, counting them, dealing them out to their owners, putting them where their rank says.
+ *
+ * Counting is one addition in memory per key, at a place that nobody can foretell, so what counts is in which cache the
+ * table is. A table of bytes is a quarter of one of 32-bit numbers. That a byte went over is found out afterwards and not at
+ * each key: a byte that goes over loses 256, so the sum of the table is the number of keys if, and only if, none did. The
+ * keys are taken in runs short enough that it does not happen where keys are spread as IS spreads them; where it
+ * happens all the same, that run is counted once more, in 32 bits.
+ */
+#include "is_lanes.h"
+
+/* Keys are looked at before they are used as an index, so many at a time that they stay in the first cache. */
+#define CHECKED 4096
+
+/* Keys per possible value in one run. The sum of four uniform numbers has 8/3 of the mean density at its peak: about
+ * 171 keys with the commonest value, and 255 is 6 standard deviations above. */
+#define PER_VALUE 64
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Keys: the sum of four numbers each
+ */
+
+static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
+{
+    const uint64_t a = KERNELS_RANDOM_A;
+    const uint64_t power[] = {a, kernels_random_power(a, 2), kernels_random_power(a, 3), kernels_random_power(a, 4)};
+    size_t done = 0;
+#if LANES_F64 > 2 /* on vectors of two, emulated products of 64 bits cost more than what they save */
+    enum { N_VECTORS = 2, STREAMS = N_VECTORS * LANES_F64 };
+    vu64 state[N_VECTORS];
+    for (int i = 0; i < STREAMS; i++) {
+        state[i / LANES_F64][i % LANES_F64] = kernels_random_skip(x, 4 * (uint64_t)i);
+    }
+    const vu64 p1 = all_u64(power[0]), p2 = all_u64(power[1]), p3 = all_u64(power[2]), p4 = all_u64(power[3]);
+    const vu64 jump = all_u64(kernels_random_power(a, 4 * STREAMS));
+    for (; n - done >= STREAMS; done += STREAMS) {
+        for (int v = 0; v < N_VECTORS; v++) {
+            const vu64 s = state[v];
+            const vu64 sum = (random_next(s, p1) + random_next(s, p2) + random_next(s, p3) + random_next(s, p4)) >> shift;
+            state[v] = random_next(s, jump);
+            for (int lane = 0; lane < LANES_F64; lane++) {
+                keys[done + (size_t)(v * LANES_F64 + lane)] = (int32_t)sum[lane];
+            }
+        }
+    }
+    x = kernels_random_skip(x, 4 * done);
+#endif
+    /* The four products do not wait for each other, and the next key for one of them only. */
+    for (; done < n; done++) {
+        uint64_t sum = 0;
+        for (int i = 0; i < 4; i++) {
+            sum += x * power[i] & KERNELS_RANDOM_MASK;
+        }
+        keys[done] = (int32_t)(sum >> shift);
+        x *= power[3];
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Counting
+ */
+
+/* Whether all keys are in [base, base + m). */
+static int all_within(const int32_t *keys, size_t n, int32_t base, size_t m)
+{
+    uint32_t beyond = 0;
+    for (size_t i = 0; i < n; i++) {
+        beyond |= (uint32_t)keys[i] - (uint32_t)base > (uint32_t)(m - 1);
+    }
+    return !beyond;
+}
+
+/* Two keys by one load, since loads are what is short. Which half is which key does not matter. */
+LANES_INLINE uint64_t two_keys(const int32_t *keys)
+{
+    uint64_t two;
+    memcpy(&two, keys, sizeof two);
+    return two;
+}
+
+/* table[(k - base) >> shift]++ for each key k. Inlined, so that what is 0 costs nothing. */
+#define COUNT_INTO(name, type)                                                                                             \
+    LANES_INLINE void name(const int32_t *keys, size_t n, uint32_t base, int shift, type *table)                           \
+    {                                                                                                                      \
+        size_t i = 0;                                                                                                      \
+        for (; i + 4 <= n; i += 4) {                                                                                       \
+            const uint64_t a = two_keys(keys + i), b = two_keys(keys + i + 2);                                             \
+            table[((uint32_t)a - base) >> shift]++;                                                                        \
+            table[((uint32_t)(a >> 32) - base) >> shift]++;                                                                \
+            table[((uint32_t)b - base) >> shift]++;                                                                        \
+            table[((uint32_t)(b >> 32) - base) >> shift]++;                                                                \
+        }                                                                                                                  \
+        for (; i < n; i++) {                                                                                               \
+            table[((uint32_t)keys[i] - base) >> shift]++;                                                                  \
+        }                                                                                                                  \
+    }
+
+COUNT_INTO(count_bytes, uint8_t)
+COUNT_INTO(count_words, int32_t)
+
+static int count_small(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts)
+{
+    for (size_t done = 0; done < n; done += CHECKED) {
+        const size_t now = n - done < CHECKED ? n - done : CHECKED;
+        if (!all_within(keys + done, now, base, m)) {
+            return -1;
+        }
+        count_words(keys + done, now, (uint32_t)base, 0, counts);
+    }
+    return 0;
+}
+
+/* Add a table of bytes to the counts, and set it to zero; returns the sum of its bytes. */
+static size_t take_bytes(uint8_t *restrict table, size_t m, int32_t *restrict counts)
+{
+    size_t total = 0;
+    for (size_t done = 0; done < m;) {
+        const size_t end = m - done < (1 << 16) ? m : done + (1 << 16); /* so that 32 bits hold the sum of a part */
+        uint32_t sum = 0;
+        for (; done < end; done++) {
+            sum += table[done];
+            counts[done] += table[done];
+        }
+        total += sum;
+    }
+    memset(table, 0, m);
+    return total;
+}
+
+static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work)
+{
+    if (m <= IS_SMALL) {
+        return count_small(keys, n, base, m, counts);
+    }
+    uint8_t *table = work;
+    memset(table, 0, m);
+    for (size_t done = 0; done < n;) {
+        const size_t end = n - done < PER_VALUE * m ? n : done + PER_VALUE * m;
+        for (size_t i = done; i < end; i += CHECKED) {
+            const size_t now = end - i < CHECKED ? end - i : CHECKED;
+            if (!all_within(keys + i, now, base, m)) {
+                return -1;
+            }
+            count_bytes(keys + i, now, (uint32_t)base, 0, table);
+        }
+        const size_t lost = end - done - take_bytes(table, m, counts);
+        if (lost > 0) {
+            /* Some byte went over. What the bytes kept is counted already: take it back, and count in 32 bits. */
+            count_bytes(keys + done, end - done, (uint32_t)base, 0, table);
+            for (size_t i = 0; i < m; i++) {
+                counts[i] -= table[i];
+            }
+            memset(table, 0, m);
+            count_words(keys + done, end - done, (uint32_t)base, 0, counts);
+        }
+        done = end;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Dealing out, and putting into place
+ */
+
+/*
+ * By bucket, and not by owner, though owners are all that is wanted: with few places to go to, one key would often go where
+ * the one before it went, and its store would have to wait for that one's to be done.
+ */
+static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts)
+{
+    int32_t next[KERNELS_IS_BUCKETS] = {0};
+    for (size_t done = 0; done < n; done += CHECKED) {
+        const size_t now = n - done < CHECKED ? n - done : CHECKED;
+        if (!all_within(keys + done, now, 0, n_buckets << shift)) {
+            return -1;
+        }
+        count_words(keys + done, now, 0, shift, next);
+    }
+    starts[0] = 0;
+    for (size_t i = 0; i < n_buckets; i++) {
+        starts[i + 1] = starts[i] + next[i];
+        next[i] = starts[i];
+    }
+    for (size_t i = 0; i < n; i++) {
+        out[next[keys[i] >> shift]++] = keys[i];
+    }
+    return 0;
+}
+
+static int64_t place(
+    const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len)
+{
+    int64_t placed = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = (uint32_t)keys[i] - (uint32_t)base;
+        if (at < m) {
+            const int64_t rank = (int64_t)--cumulative[at] - first;
+            if (rank < 0 || (uint64_t)rank >= len) {
+                return -1;
+            }
+            out[rank] = keys[i];
+            placed++;
+        }
+    }
+    return placed;
+}
+
+const struct is_lanes LANES(is_lanes) = {.keys = make_keys, .count = count, .partition = partition, .place = place};
