@@ -195,11 +195,10 @@ static int64_t place(
         const size_t at = (uint32_t)keys[i] - (uint32_t)base;
         if (at < m) {
             const int64_t rank = (int64_t)--cumulative[at] - first;
-            if (rank < 0 || (uint64_t)rank >= len) {
-                return -1;
+            if (rank >= 0 && (uint64_t)rank < len) {
+                out[rank] = keys[i];
+                placed++;
             }
-            out[rank] = keys[i];
-            placed++;
         }
     }
     return placed;

@@ -111,8 +111,8 @@ int32_t kernels_is_prefix(int32_t *counts, size_t m, int32_t start);
 #define KERNELS_IS_BUCKETS 1024
 int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts);
 
-/* Put each key k of [base, base + m) to out[rank - first], where its rank is --cumulative[k - base], and leave the others. Returns how many were
- * put; -1 if one would be outside of out, which has room for len. */
+/* Put each key k of [base, base + m) to out[rank - first], where its rank is --cumulative[k - base], and leave the others, and those
+ * whose place is not in out, which has room for len. Returns how many were put. */
 int64_t kernels_is_place(
     const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len);
 

@@ -92,7 +92,8 @@ def is_partition(keys, int shift, out, starts) -> None:
 def is_place(keys, cumulative, int first, out, base=0) -> int:
     """Put each key k of [base, base + len(cumulative)) to ``out[rank - first]``; return how many these were.
 
-    Its rank is ``cumulative[k - base]`` after 1 was taken off that. All arrays are int32. ValueError if a rank is not in *out*.
+    Its rank is ``cumulative[k - base]`` after 1 was taken off that. All arrays are int32. Where that is not in *out*, the key
+    is left out.
     """
     _check(keys, "keys", "int32", (None,))
     _check(cumulative, "cumulative", "int32", (None,), written=True)
@@ -105,6 +106,4 @@ def is_place(keys, cumulative, int first, out, base=0) -> int:
     cdef int64_t placed
     with nogil:
         placed = kernels_is_place(k, n, low, m, c, first, o, room)
-    if placed < 0:
-        raise ValueError(f"a rank is not in [{first}, {first + <object>room}), for which there is room")
     return placed

@@ -1,0 +1,235 @@
+"""IS: its kernels against NumPy, its results against what is published, alone and on several ranks; what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from needs import mpi_library
+
+from viakit import _kernels
+from viakit.apps import harness, is_
+
+PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "app_parallel.py"
+CLAIMS = Path(__file__).resolve().parents[3] / "shared" / "data" / "claims.csv"
+DEADLINE_S = 90.0
+
+# Small, and awkward: fewer keys than buckets, a rank's share shorter than what each iteration changes, ranges without keys.
+PROBLEMS = [
+    {"keys_log": keys_log, "max_log": max_log, "algorithm": algorithm}
+    for keys_log, max_log in ((5, 5), (6, 17), (13, 9), (14, 18))
+    for algorithm in is_.ALGORITHMS
+] + [{"klass": "S", "algorithm": algorithm} for algorithm in is_.ALGORITHMS]
+
+
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def level(request):
+    """Each level of vector instructions that this machine can run, in turn."""
+    before = _kernels.level()
+    if request.param not in _kernels.levels():
+        pytest.skip(f"this machine has no {request.param}")
+    _kernels.set_level(request.param)
+    yield request.param
+    _kernels.set_level(before)
+
+
+# ------------------------------------------------------------------------------------------------ kernels
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 1), (0, 1000), (7, 70), (12345, 12345 + 33)])
+@pytest.mark.parametrize("max_log", [5, 11, 19, 30])
+def test_keys(level, first, end, max_log):
+    what = is_.problem(keys_log=20, max_log=max_log)
+    assert np.array_equal(is_.make_keys(what, first, end), is_.make_keys_numpy(what, first, end))
+
+
+def test_keys_stay_within_their_array(level):
+    guarded = np.full(103, -7, np.int32)
+    _kernels.is_keys(is_.SEED, 11, guarded[1:102])
+    assert guarded[0] == guarded[102] == -7
+    assert guarded[1:5].tolist() == [1585, 825, 1060, 1343]
+
+
+@pytest.mark.parametrize("max_log", [5, 11, 16, 17, 19])
+def test_counts(level, max_log):
+    what = is_.problem(keys_log=16, max_log=max_log)
+    keys = is_.make_keys(what, 0, what.n_keys - 3)
+    counts = np.zeros(what.max_key, np.int32)
+    _kernels.is_count(keys, counts)
+    assert np.array_equal(counts, np.bincount(keys, minlength=what.max_key))
+    assert _kernels.is_prefix(counts) == len(keys)
+    assert np.array_equal(counts, is_.rank_numpy(keys, what))
+
+
+@pytest.mark.parametrize("repeats", [1, 255, 256, 257, 70000])
+def test_counts_of_keys_that_are_all_the_same(level, repeats):
+    """More than a byte can count: found out, and counted again."""
+    keys = np.concatenate([np.full(repeats, 99999, np.int32), np.arange(100000, dtype=np.int32)])
+    counts = np.ones(100000, np.int32)
+    _kernels.is_count(keys, counts)
+    assert counts[99999] == repeats + 2
+    assert (counts[:99999] == 2).all()
+
+
+@pytest.mark.parametrize("m", [100, 100000])
+@pytest.mark.parametrize("bad", [-1, 0, 7])
+def test_keys_without_a_count_are_refused(level, m, bad):
+    keys = np.full(5000, 1000, np.int32)
+    keys[4321] = 1000 + (m if bad == 7 else bad)
+    if bad == 0:
+        _kernels.is_count(keys, np.zeros(m, np.int32), 1000)
+        return
+    with pytest.raises(ValueError, match=rf"a key is not in \[1000, {1000 + m}\)"):
+        _kernels.is_count(keys, np.zeros(m, np.int32), 1000)
+
+
+def test_kernels_refuse_arrays_that_will_not_do():
+    keys, counts = np.zeros(10, np.int32), np.zeros(70000, np.int32)
+    with pytest.raises(TypeError, match="keys is to be of dtype int32, not int64"):
+        _kernels.is_count(keys.astype(np.int64), counts)
+    with pytest.raises(ValueError, match="contiguous"):
+        _kernels.is_count(keys[::2], counts)
+    with pytest.raises(ValueError, match="work has 3 bytes; 70000 counts want 70000"):
+        _kernels.is_count(keys, counts, work=np.empty(3, np.uint8))
+    with pytest.raises(ValueError, match="no counts"):
+        _kernels.is_count(keys, counts[:0])
+    with pytest.raises(ValueError, match="below 2"):
+        _kernels.is_keys(1, 31, keys)
+    with pytest.raises(ValueError, match="1 to 1024 buckets"):
+        _kernels.is_partition(keys, 0, keys.copy(), np.zeros(2000, np.int32))
+    with pytest.raises(ValueError, match=r"not in \[0, 16\)"):
+        _kernels.is_partition(np.full(10, 16, np.int32), 2, keys, np.zeros(5, np.int32))
+
+
+def test_partition(level):
+    what = is_.problem(keys_log=14, max_log=17)
+    keys = is_.make_keys(what, 0, 9999)
+    out, starts = np.empty_like(keys), np.empty(1025, np.int32)
+    _kernels.is_partition(keys, what.shift, out, starts)
+    expected, where = is_.partition_numpy(keys, what)
+    assert np.array_equal(out, expected)
+    assert np.array_equal(starts, where)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 61, 3000])
+def test_owners_have_about_as_many_keys_each(size):
+    what = is_.problem(klass="W")
+    begins = is_.owned(what, size)
+    assert len(begins) == size + 1
+    assert (np.diff(begins) >= 0).all()
+    keys = np.sort(is_.make_keys(what, 0, what.n_keys))
+    each = np.diff(np.searchsorted(keys, begins << what.shift))
+    assert each.sum() == what.n_keys
+    assert each.max() <= what.n_keys / size * 1.05 + what.n_keys / 300
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("klass", ["S", "W", "A", "paper"])
+def test_serial_program_is_right(klass):
+    what = is_.problem(klass)
+    checks = is_.verify(what, is_.serial(what))
+    assert [str(one) for one in checks if not one.ok] == []
+    assert sum(one.name.startswith("rank of test key") for one in checks) == 50
+
+
+def test_a_wrong_result_is_told():
+    what = is_.problem("S")
+    outcome = is_.serial(what)
+    outcome.test_ranks[6][2] += 1
+    outcome.disorder = 3
+    wrong = [str(one) for one in is_.verify(what, outcome) if not one.ok]
+    assert wrong == [
+        "rank of test key 3, iteration 7 is 354; right would be exactly 353",
+        "keys out of order is 3; right would be exactly 0",
+    ]
+
+
+def test_ranks_that_do_not_sort_are_found():
+    keys = np.array([3, 1, 2, 1], np.int32)
+    right = np.array([0, 2, 3, 4], np.int32)
+    assert is_._put([keys], right, 0, 0) == (4, 0)
+    for wrong in ([0, 1, 3, 4], [0, 2, 2, 4], [0, 2, 4, 4], [0, 2, 3, 5], [1, 3, 4, 5], [0, 2, 4, 3]):
+        assert is_._put([keys], np.array(wrong, np.int32), 0, 0) != (4, 0), wrong
+
+
+def job(ranks: int, protocol: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "viakit", "run", "-n", str(ranks), "--protocol", protocol, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("protocol", ["via", "tcp", "bip"])
+def test_several_ranks(protocol, ranks):
+    done = job(ranks, protocol, str(PROGRAM), "is_", json.dumps(PROBLEMS))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"right {len(PROBLEMS)}\n"
+
+
+@pytest.mark.parametrize("library", ["mpi:openmpi", "mpi:mpich"])
+@pytest.mark.parametrize("module", ["mpi4py", "viakit"])
+def test_under_mpi(library, module, tmp_path):
+    found = mpi_library(library)
+    command = found.command([sys.executable, str(PROGRAM), "is_", json.dumps(PROBLEMS)])
+    command[2] = "3"
+    environment = {**os.environ, **found.environment(str(tmp_path)), "APP_COMM": module, "VIAKIT_PROTOCOL": "mpi"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"right {len(PROBLEMS)}\n"
+
+
+def test_messages_of_table_ii(tmp_path):
+    """On 8 processes as many messages, and as many kilobytes, as the paper counted."""
+    if not CLAIMS.exists():
+        pytest.skip("the papers' figures are not part of the project")
+    with CLAIMS.open(newline="") as file:
+        claimed = {
+            row["quantity"]: float(row["value"])
+            for row in csv.DictReader(file)
+            if (row["section_or_table"], row["system"]) == ("Table II", "IS Class A")
+        }
+    result = tmp_path / "is.json"
+    done = job(8, "via", "-m", "viakit.apps.is_", "--class", "paper", "--json", str(result), "--quiet")
+    assert done.returncode == 0, done.stderr
+    ranks = json.loads(result.read_text())["runs"][0]["ranks"]
+    assert sum(one["messages"] for one in ranks) == claimed["number of messages"]
+    assert round(sum(one["nbytes"] for one in ranks) / 1024) == claimed["total transfers"]
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"klass": "Q"}, "no class 'Q'; there are S, W, A, B, C, paper"),
+        ({"klass": "S", "keys_log": 20, "max_log": 10}, "not both"),
+        ({"keys_log": 20}, "--max-key"),
+        ({"keys_log": 3, "max_log": 10}, r"2\^3 keys; right would be"),
+        ({"keys_log": 20, "max_log": 31}, r"below 2\^31; right would be"),
+        ({"algorithm": "bubble"}, "no algorithm 'bubble'"),
+    ],
+)
+def test_problems_that_make_no_sense(options, words):
+    with pytest.raises(ValueError, match=words):
+        is_.problem(**options)
+
+
+def test_command_line(capsys):
+    assert is_.main(["--class", "S"]) == 0
+    assert "52 figures verified" in capsys.readouterr().out
+    assert is_.main(["--class", "Q"]) == 2
+    assert "no class 'Q'" in capsys.readouterr().err
+
+
+def test_memory_is_asked_for_before_it_is_taken(monkeypatch, capsys):
+    monkeypatch.setattr(harness, "free_memory", lambda: 10_000_000)
+    assert is_.main(["--class", "C"]) == 1
+    assert "needs about" in capsys.readouterr().err
