@@ -37,7 +37,7 @@ from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
 from viakit.apps.plain import Case
 
-__all__ = ["APPLICATION", "CLASSES", "Outcome", "Problem", "beside", "main", "parallel", "problem", "same", "serial", "verify"]
+__all__ = ["APPLICATION", "CLASSES", "Outcome", "Problem", "beside", "main", "parallel", "problem", "serial", "verify"]
 
 SEED = 314159265
 MULTIPLIER = 5**13
@@ -471,11 +471,6 @@ def verify(what: Problem, outcome: Outcome) -> list[Check]:
     checks.append(check("keys put where their rank says", outcome.placed, what.n_keys))
     checks.append(check("keys out of order", outcome.disorder, 0))
     return checks
-
-
-def same(one: Outcome, other: Outcome) -> bool:
-    """Whether two outcomes agree: exactly, whatever the number of ranks."""
-    return one == other
 
 
 def memory(what: Problem, ranks: int) -> int:

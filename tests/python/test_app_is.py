@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+import apps_job
 import numpy as np
 import pytest
-from needs import mpi_library
 
 from viakit import _kernels
-from viakit.apps import harness, is_
-
-PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "app_parallel.py"
-CLAIMS = Path(__file__).resolve().parents[3] / "shared" / "data" / "claims.csv"
-DEADLINE_S = 90.0
+from viakit.apps import harness, is_, plain
 
 # Small, and awkward: fewer keys than buckets, a rank's share shorter than what each iteration changes, ranges without keys.
 PROBLEMS = [
@@ -160,47 +149,31 @@ def test_ranks_that_do_not_sort_are_found():
         assert is_._put([keys], np.array(wrong, np.int32), 0, 0) != (4, 0), wrong
 
 
-def job(ranks: int, protocol: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "viakit", "run", "-n", str(ranks), "--protocol", protocol, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+@pytest.mark.parametrize("channel", apps_job.CHANNELS)
+def test_any_number_of_ranks_finds_the_same(channel, tmp_path):
+    alone = {}
+    for options in PROBLEMS:
+        what = is_.problem(**options)
+        alone[str(options)] = is_.serial(what)
+        assert [str(one) for one in is_.verify(what, alone[str(options)]) if not one.ok] == []
+    for line in apps_job.run("is_", PROBLEMS, [1, 2, 3, 4], channel, tmp_path):
+        assert line["outcome"] == repr(alone[str(line["options"])]), line
+        assert line["wrong"] == []
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("protocol", ["via", "tcp", "bip"])
-def test_several_ranks(protocol, ranks):
-    done = job(ranks, protocol, str(PROGRAM), "is_", json.dumps(PROBLEMS))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"right {len(PROBLEMS)}\n"
+def test_table_2_of_the_paper(tmp_path):
+    """As many messages as the paper counted, and as many kilobytes."""
+    (line,) = apps_job.run("is_", [{"klass": "paper"}], [8], "via", tmp_path)
+    assert line["wrong"] == []
+    assert line["checks"] == 53
+    assert line["messages"] == apps_job.paper("IS Class A", "number of messages")
+    assert int(line["nbytes"] / 1024) == apps_job.paper("IS Class A", "total transfers")
 
 
-@pytest.mark.parametrize("library", ["mpi:openmpi", "mpi:mpich"])
-@pytest.mark.parametrize("module", ["mpi4py", "viakit"])
-def test_under_mpi(library, module, tmp_path):
-    found = mpi_library(library)
-    command = found.command([sys.executable, str(PROGRAM), "is_", json.dumps(PROBLEMS)])
-    command[2] = "3"
-    environment = {**os.environ, **found.environment(str(tmp_path)), "APP_COMM": module, "VIAKIT_PROTOCOL": "mpi"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"right {len(PROBLEMS)}\n"
-
-
-def test_messages_of_table_ii(tmp_path):
-    """On 8 processes as many messages, and as many kilobytes, as the paper counted."""
-    if not CLAIMS.exists():
-        pytest.skip("the papers' figures are not part of the project")
-    with CLAIMS.open(newline="") as file:
-        claimed = {
-            row["quantity"]: float(row["value"])
-            for row in csv.DictReader(file)
-            if (row["section_or_table"], row["system"]) == ("Table II", "IS Class A")
-        }
-    result = tmp_path / "is.json"
-    done = job(8, "via", "-m", "viakit.apps.is_", "--class", "paper", "--json", str(result), "--quiet")
-    assert done.returncode == 0, done.stderr
-    ranks = json.loads(result.read_text())["runs"][0]["ranks"]
-    assert sum(one["messages"] for one in ranks) == claimed["number of messages"]
-    assert round(sum(one["nbytes"] for one in ranks) / 1024) == claimed["total transfers"]
+def test_the_chain_sends_tables(tmp_path):
+    """To the next rank, and the sum from the last to all others: once per ranking."""
+    (line,) = apps_job.run("is_", [{"klass": "S", "algorithm": "chain"}], [4], "via", tmp_path)
+    assert (line["messages"], line["nbytes"]) == (11 * 6, 11 * 6 * 4 * 2**11)
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -233,3 +206,12 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch, capsys):
     monkeypatch.setattr(harness, "free_memory", lambda: 10_000_000)
     assert is_.main(["--class", "C"]) == 1
     assert "needs about" in capsys.readouterr().err
+
+
+def test_the_plain_loop_finds_the_same():
+    try:
+        done = list(plain.compare("is", rounds=1, quick=True))
+    except plain.NoCompiler as error:
+        pytest.skip(f"missing package: {error}")
+    assert len(done) == 1
+    assert all(one.ratio() > 0 for one in done)
