@@ -116,4 +116,68 @@ int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buck
 int64_t kernels_is_place(
     const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len);
 
+/* ------------------------------------------------------------------------------------------------------------------------
+ * Water: molecular dynamics (water.c)
+ *
+ * A molecule has the atoms H1, O, H2 and a site M that follows them (water_model.h). Arrays, all of doubles:
+ *
+ *     state   [7][9][n]  row k is the k-th derivative of the positions times h^k / k!, h being the length of a step;
+ *                        component 3 * atom + direction
+ *     sites   [m][12]    per molecule H1, O, H2, M, each x, y, z: what another rank must know of a molecule
+ *     forces  [m][12]    on these sites
+ */
+
+/* Which pairs of the n molecules: those of each of the `own` molecules from `first` on with the kernels_water_partners()
+ * that follow it, the first following the last. sites[0] is molecule `first`, and sites has `rows` rows: at least
+ * i + 1 + partners for each i < own. */
+struct kernels_water_pairs {
+    size_t n, first, own, rows;
+    double box;    /* edge of the box, beyond which all repeats itself: only the nearest image of a site counts */
+    double cutoff; /* sites further apart than this do not feel each other; at most half the box */
+};
+
+/* What a sum over pairs yields beside forces. */
+struct kernels_water_sums {
+    double virial; /* sum of forces times distances */
+    double energy; /* of charges and of repulsion */
+    double field;  /* of the reaction field, by which what is beyond the cutoff answers */
+    size_t whole;  /* pairs with all nine distances between charges within the cutoff: the others have no repulsion */
+};
+
+/* With how many of those that follow molecule i of n it is i that computes the pair: half of the others each. */
+size_t kernels_water_partners(size_t i, size_t n);
+
+/* One step ahead: a Taylor series of each derivative from all higher ones. */
+void kernels_water_predict(double *state, size_t n);
+
+/* Bring the accelerations to what the forces on the atoms, forces[n][12], make them, and each derivative with them. */
+void kernels_water_correct(double *state, size_t n, const double *forces, double h);
+
+/* sites[n][12] from the positions of the state. */
+void kernels_water_place(const double *state, size_t n, double *sites);
+
+/* Returns the energy of the bonds within n molecules. If forces[n][12] is not NULL, their forces are added to it, and their
+ * virial to *virial. */
+double kernels_water_intra(const double *sites, size_t n, double *forces, double *virial);
+
+/* How many doubles the scratch of a sum over pairs holds; the last few are there to be looked past the end into. */
+#define KERNELS_WATER_SCRATCH(rows) (3 * (rows) + 8)
+
+/* Adds the forces of the pairs to forces[rows][12]; sums gets virial and whole, on top of what it has. */
+void kernels_water_pair_forces(const struct kernels_water_pairs *pairs, const double *sites, double *scratch,
+                               double *forces, struct kernels_water_sums *sums);
+
+/* sums gets energy, field and whole, on top of what it has. */
+void kernels_water_pair_energies(const struct kernels_water_pairs *pairs, const double *sites, double *scratch,
+                                 struct kernels_water_sums *sums);
+
+/* Hands the forces on M to the atoms that it follows, in forces[n][12]. */
+void kernels_water_fold(double *forces, size_t n);
+
+/* Takes molecules whose oxygen has left the box back into it, at the other side, whole. */
+void kernels_water_wrap(double *state, size_t n, double box);
+
+/* The sum of mass times velocity squared, velocity per step: twice the kinetic energy. */
+double kernels_water_kinetic(const double *state, size_t n);
+
 #endif
