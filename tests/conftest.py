@@ -84,6 +84,22 @@ def rng(seed: int):
     return np.random.default_rng(seed)
 
 
+# ---------------------------------------------------------------- kernels
+
+
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def kernel_level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each level of vector instructions of viakit._kernels in turn; skipped where the machine has none of it."""
+    from viakit import _kernels
+
+    before = _kernels.level()
+    if request.param not in _kernels.levels():
+        pytest.skip(f"this machine has no {request.param}")
+    _kernels.set_level(request.param)
+    yield request.param
+    _kernels.set_level(before)
+
+
 # ---------------------------------------------------------------- skips
 
 

@@ -180,4 +180,19 @@ void kernels_water_wrap(double *state, size_t n, double box);
 /* The sum of mass times velocity squared, velocity per step: twice the kinetic energy. */
 double kernels_water_kinetic(const double *state, size_t n);
 
+/* ------------------------------------------------------------------------------------------------------------------------
+ * EP (ep.c)
+ */
+
+#define KERNELS_EP_N_COUNTS 10
+
+struct kernels_ep {
+    uint64_t counts[KERNELS_EP_N_COUNTS]; /* accepted pairs with l <= max(|X|, |Y|) < l + 1 */
+    double x, y;                          /* sums of the deviates ... */
+    double abs_x, abs_y;                  /* ... and of their absolute values */
+};
+
+/* Count and sum the deviates of the n pairs of random numbers that follow the state x: added to `out`. */
+void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out);
+
 #endif

@@ -21,8 +21,12 @@
 #ifndef VIAKIT_KERNELS_LANES_H
 #define VIAKIT_KERNELS_LANES_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
 
 #include "kernels.h"
 
@@ -116,6 +120,27 @@ LANES_INLINE vf64 f64_of_u52(vu64 x)
 LANES_INLINE vu64 random_next(vu64 x, vu64 power)
 {
     return x * power & KERNELS_RANDOM_MASK;
+}
+
+/* a b + c, rounded once where the level has an instruction for it, else twice: not where bits are promised. */
+LANES_INLINE vf64 fused_f64(vf64 a, vf64 b, vf64 c)
+{
+#if defined(__AVX512F__)
+    return (vf64)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__FMA__)
+    return (vf64)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* Square roots: both compilers make one instruction of it. */
+LANES_INLINE vf64 root_f64(vf64 x)
+{
+    for (int lane = 0; lane < LANES_F64; lane++) {
+        x[lane] = sqrt(x[lane]);
+    }
+    return x;
 }
 
 /* The sum of all lanes, always in the same order. */

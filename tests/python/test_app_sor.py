@@ -11,17 +11,6 @@ from viakit.apps import harness, plain, sor
 from viakit import _kernels
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def level(request):
-    """Each level of vector instructions that this machine can run, in turn."""
-    before = _kernels.level()
-    if request.param not in _kernels.levels():
-        pytest.skip(f"this machine has no {request.param}")
-    _kernels.set_level(request.param)
-    yield request.param
-    _kernels.set_level(before)
-
-
 def grids(rng: np.random.Generator, rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """A red and a black array with numbers of all sizes, subnormal ones among them."""
     return tuple(
@@ -34,7 +23,7 @@ def grids(rng: np.random.Generator, rows: int, width: int) -> tuple[np.ndarray, 
 
 
 @pytest.mark.parametrize("width", [2, 3, 8, 9, 15, 16, 17, 33, 64, 70])
-def test_the_kernel_is_numpys_to_the_last_bit(level, width, seed):
+def test_the_kernel_is_numpys_to_the_last_bit(kernel_level, width, seed):
     rng = np.random.default_rng(seed)
     for origin in (0, 7):
         red, black = grids(rng, 12, width)
@@ -84,8 +73,8 @@ def test_what_the_kernel_refuses():
 
 
 @pytest.mark.parametrize("init", sor.INITS)
-def test_serial_is_right(level, init):
-    for size, iterations in (("64", 10), ("4096", 50)) if level == _kernels.levels()[-1] else (("64", 10),):
+def test_serial_is_right(kernel_level, init):
+    for size, iterations in (("64", 10), ("4096", 50)) if kernel_level == _kernels.levels()[-1] else (("64", 10),):
         problem = sor.problem(size, iterations, init)
         checks = sor.verify(problem, sor.serial(problem))
         assert len(checks) == 3

@@ -6,17 +6,6 @@ import pytest
 from viakit import _kernels
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def level(request):
-    """Each level that this machine can run, in turn."""
-    before = _kernels.level()
-    if request.param not in _kernels.levels():
-        pytest.skip(f"this machine has no {request.param}")
-    _kernels.set_level(request.param)
-    yield request.param
-    _kernels.set_level(before)
-
-
 def chain(x: int, n: int) -> tuple[list[float], int]:
     """Return the *n* numbers after the state *x*, one multiplication after the other, and the state after them."""
     out = []
@@ -33,7 +22,7 @@ def test_the_best_level_is_in_use():
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 31, 32, 33, 1000])
-def test_random_numbers(level, n):
+def test_random_numbers(kernel_level, n):
     guarded = np.full(n + 2, -1.0)
     expected, state = chain(314159265, n)
     assert _kernels.random_fill(314159265, guarded[1 : n + 1]) == state
