@@ -96,6 +96,13 @@ def test_an_exception_is_told_once_for_all(ranks):
     assert ranks.run("comm.allreduce(1)") == ["3"] * 3
 
 
+def test_ranks_that_wait_for_one_that_failed_are_interrupted(ranks):
+    with pytest.raises(RankError, match=r"^rank 1: ValueError: gone\nranks 0, 2 still waited") as caught:
+        ranks.run("if rank == 1: raise ValueError('gone')\ncomm.recv(source=1, tag=5)")
+    assert caught.value.waiting == [0, 2]
+    assert ranks.run("comm.allreduce(1)") == ["3"] * 3
+
+
 def test_ctrl_c_stops_ranks_that_wait_for_a_message(ranks):
     def interrupt(rank, stream, text):
         if rank == 0:

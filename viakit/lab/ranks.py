@@ -32,6 +32,7 @@ __all__ = ["RankError", "Ranks", "RanksEnded"]
 _START_S = 90.0  # four Python processes that import IPython, on a busy machine
 _CLOSE_S = 8.0
 _INTERRUPT_S = 5.0  # how long ranks may take to stop after an interrupt, before they are ended
+_AFTER_FAILURE_S = 3.0
 _LOOK_S = 0.02
 _LONGEST_SOCKET_NAME = 60  # of a folder for sockets; the system allows 107 with all that is added
 
@@ -50,14 +51,21 @@ class RankError(RuntimeError):
     ----------
     errors : dict of int to (str, str, list of str)
         By rank: the exception's name, its text, and the lines of its traceback.
+    waiting : list of int
+        Ranks that went on waiting, and were interrupted.
     """
 
-    def __init__(self, errors: dict[int, tuple[str, str, list[str]]], size: int) -> None:
+    def __init__(
+        self, errors: dict[int, tuple[str, str, list[str]]], size: int, waiting: list[int] | None = None
+    ) -> None:
         self.errors = errors
+        self.waiting = waiting or []
         kinds: dict[tuple[str, str], list[int]] = {}
         for rank, (name, text, _) in errors.items():
             kinds.setdefault((name, text), []).append(rank)
         lines = [f"{_ranks(ranks, size)}: {name}: {text}" for (name, text), ranks in kinds.items()]
+        if self.waiting:
+            lines.append(f"{_ranks(self.waiting, size)} still waited, and had to be interrupted")
         super().__init__("\n".join(lines))
 
 
@@ -231,16 +239,27 @@ class Ranks:
         listener.look(pending, last=True)
         errors = {rank: _error(one) for rank, one in enumerate(_metadata(pending)) if one["error"]}
         if errors:
-            raise RankError(errors, self.n)
+            causes = {rank: one for rank, one in errors.items() if one[0] != "KeyboardInterrupt"}
+            raise RankError(causes or errors, self.n, sorted(set(errors) - set(causes)) if causes else [])
         return [(one["execute_result"] or {}).get("data", {}).get("text/plain") for one in _metadata(pending)]
 
     def _listen(self, pending: Any, listener: _Listener, deadline: float | None) -> None:
-        """Wait for the end of what runs, and pass on what it says."""
+        """Wait for the end of what runs, and pass on what it says.
+
+        Ranks that still run some seconds after another has failed most likely wait for it: they are interrupted.
+        """
+        failed_at: float | None = None
         while not (pending.ready() and all(child.output.done() for child in pending._children)):
             listener.look(pending)
             if self._host.poll() is not None:
                 raise RanksEnded(f"the ranks ended:\n{self._last_words()}")
-            if deadline is not None and time.monotonic() > deadline:
+            now = time.monotonic()
+            if failed_at is None and any(one["error"] for one in _metadata(pending)):
+                failed_at = now
+            if failed_at is not None and now > failed_at + _AFTER_FAILURE_S:
+                self._stop(pending, listener)
+                return
+            if deadline is not None and now > deadline:
                 raise TimeoutError("the ranks did not finish within the time that was allowed")
             if pending.wait(_LOOK_S):
                 time.sleep(_LOOK_S)  # the answers came before the output
