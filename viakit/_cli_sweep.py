@@ -64,6 +64,11 @@ __all__ = ["calibrate", "sweep"]
     "--retransmission", type=click.Choice(["selective", "go_back_n"]), help="How via-* repeats what was lost."
 )
 @click.option(
+    "--checksum",
+    type=click.Choice(["auto", "crc"]),
+    help="Of via-eth and via-udp: crc is CRC32C over every byte; auto leaves long messages' data to UDP's, as TCP does.",
+)
+@click.option(
     "--policy",
     metavar="NAME",
     help="Policy of msg-*: mpich-p4, lam-c2c, mvich-rget ..., or fields of it: via,eager_limit=64K,credits=16.",

@@ -12,6 +12,7 @@ from viakit._faults import Faults
 from viakit._types import (
     Address,
     AsyncError,
+    Checksum,
     Completion,
     Counters,
     Form,
@@ -67,6 +68,7 @@ class Nic(_Closable):
         no_cma: bool | None = None,
         no_map: bool | None = None,
         retransmission: Retransmission | str | None = None,
+        checksum: Checksum | str | None = None,
     ) -> None: ...
     @property
     def device(self) -> str: ...

@@ -124,6 +124,16 @@ class Form(enum.IntEnum):
     UDP = 2
 
 
+class Checksum(enum.IntEnum):
+    """What proves that a NIC's frames arrive undamaged on ``eth`` and ``udp``: the option ``checksum=``.
+
+    By member or by its name in lower case. Each side decides for what it sends; receivers take either.
+    """
+
+    AUTO = 0  #: CRC32C; of super-frames only their headers, for UDP's checksum is there, which the interface computes
+    CRC = 1  #: CRC32C over every byte: stronger, and each side reads all data once more
+
+
 class Retransmission(enum.IntEnum):
     """What a receiver does with frames that come before a lost one: the option ``retransmission=`` of a NIC.
 

@@ -35,6 +35,7 @@ from viakit._faults import FaultRule, Faults
 from viakit._types import (
     Address,
     AsyncError,
+    Checksum,
     Completion,
     Counters,
     ErrorCode,
@@ -59,6 +60,7 @@ __all__ = [
     "Address",
     "Allocation",
     "AsyncError",
+    "Checksum",
     "Completion",
     "CompletionError",
     "CompletionQueue",

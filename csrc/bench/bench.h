@@ -4,7 +4,7 @@
  *      loop.c      ping-pong, stream, bidir; validation; deadlines. Knows no protocol.
  *      clock.c     ticks and what they are worth
  *      endpoint.c  buffers and error texts that endpoints share
- *      ep_*.c      one protocol each: null and floor, socket (tcp, unix), udp, zmq, mpi, via, msg, bip
+ *      ep_*.c      one protocol each: null and floor, frames, socket (tcp, unix), udp, zmq, mpi, via, msg, bip
  *
  * A measurement has two sides, A (side 0, which holds the clock) and B (side 1). Each side runs the same three calls
  * on its own endpoint, and whoever drives the two keeps them in step:
@@ -249,6 +249,12 @@ bench_ep *bench_socket_open(int fd, const char *name, bool polled, char *error);
 /* A connected datagram socket. */
 bench_ep *bench_udp_open(int fd, bool polled, char *error);
 
+/* Bare Ethernet frames on an interface, without any protocol: what raw sockets cost, and the least that VIA could. Each
+ * side gives its address (6 bytes) to the other, before the first run. Messages of up to 8 MiB; a lost frame is an error. */
+bench_ep *bench_frames_open(const char *interface, bool polled, char *error);
+void bench_frames_address(bench_ep *ep, unsigned char mac[6]);
+void bench_frames_connect(bench_ep *ep, const unsigned char peer[6]);
+
 /* A connected ZeroMQ PAIR socket of libzmq, which is loaded already; library is its path. The socket's high-water marks
  * are unlimited and, for blocking, its time-outs BENCH_SLICE_MS. */
 bench_ep *bench_zmq_open(void *socket, const char *library, bool polled, char *error);
@@ -264,6 +270,7 @@ typedef struct {
     int spin_us;          /* blocking: how long a wait polls before it sleeps; 0: never, so that sleeping is measured */
     bool polled;
     unsigned retransmission; /* viakit_nic_options */
+    unsigned checksum;       /* the same */
     const char *faults;      /* as viakit_parse_faults reads them; NULL or "": none */
 } bench_via_options;
 
@@ -308,7 +315,7 @@ typedef struct {
     const char *job;    /* a word that both sides share */
     int side;
     uint64_t small, packet; /* bytes; 0: as calibrated */
-    unsigned form, mtu, retransmission;
+    unsigned form, mtu, retransmission, checksum;
     int spin_us;
     bool polled;
     const char *faults;

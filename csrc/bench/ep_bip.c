@@ -166,6 +166,7 @@ bench_ep *bench_bip_open(const bench_bip_options *options, char *error)
                      .mtu = (int)options->mtu,
                      .form = (int)options->form,
                      .go_back_n = (int)options->retransmission,
+                     .crc_always = options->checksum == VIAKIT_CHECKSUM_CRC,
                      .faults = options->faults};
     ep->peer = 1 - options->side;
     ep->send_id = ep->recv_id = -1;

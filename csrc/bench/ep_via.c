@@ -313,6 +313,7 @@ static int open_all(via_ep *ep, const bench_via_options *options)
     nic.form = (viakit_form)options->form;
     nic.mtu = options->mtu;
     nic.retransmission = (viakit_retransmission)options->retransmission;
+    nic.checksum = (viakit_checksum)options->checksum;
     nic.spin_us = options->spin_us > 0 ? options->spin_us
                   : options->polled    ? 0
                                        : -1; /* 0: default, which is not never */

@@ -115,6 +115,7 @@ static int open_port(bip_job *job, int index, const char *device)
     options.mtu = (VIP_UINT32)o->mtu;
     options.form = (viakit_form)o->form;
     options.retransmission = o->go_back_n ? VIAKIT_GO_BACK_N : VIAKIT_SELECTIVE;
+    options.checksum = o->crc_always ? VIAKIT_CHECKSUM_CRC : VIAKIT_CHECKSUM_AUTO;
     port->job = job;
     VIP_RETURN code = viakit_open_nic(device, &options, &port->nic);
     if (code != VIP_SUCCESS) {

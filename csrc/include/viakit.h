@@ -41,6 +41,13 @@ typedef enum {
         1 /* drop them: everything from the lost frame on is sent again. Simple; kept to compare and to learn from */
 } viakit_retransmission;
 
+/* What proves that the frames that this NIC sends arrive undamaged (eth, udp). Receivers take either. */
+typedef enum {
+    VIAKIT_CHECKSUM_AUTO =
+        0, /* single frames: CRC32C; super-frames: UDP's checksum, which the interface computes, as for TCP */
+    VIAKIT_CHECKSUM_CRC = 1 /* CRC32C over every byte: stronger, and each side reads all data once more */
+} viakit_checksum;
+
 /* Zero in any field means "the default". Start from memset 0 or VIAKIT_NIC_OPTIONS_INIT. */
 typedef struct {
     size_t size;           /* sizeof(viakit_nic_options) */
@@ -58,6 +65,7 @@ typedef struct {
     int no_cma;              /* 1: shm never uses process_vm_readv/writev */
     int no_map;              /* 1: shm never maps a peer's memory */
     viakit_retransmission retransmission; /* of what this NIC receives */
+    viakit_checksum checksum;             /* of what this NIC sends */
 } viakit_nic_options;
 
 #define VIAKIT_NIC_OPTIONS_INIT {sizeof(viakit_nic_options)}

@@ -35,6 +35,7 @@
 #include "eth.h"
 #include "seal.h"
 #include "station.h"
+#include "super.h"
 
 #define MAX_IOV 1000
 #define MAX_PEERS 4096
@@ -47,7 +48,7 @@ static uint32_t sum16(const void *data, size_t len, uint32_t sum)
     const uint8_t *p = data;
     for (; len > 1; p += 2, len -= 2)
         sum += (uint32_t)p[0] << 8 | p[1];
-    return sum;
+    return len ? sum + ((uint32_t)p[0] << 8) : sum;
 }
 
 static uint16_t fold(uint32_t sum)
@@ -214,7 +215,7 @@ static int send_super(struct link *link, const struct link_peer *peer, struct li
     size_t k = 1;
     for (int i = 0; i < n; i++) {
         struct link_frame *f = &frames[i];
-        link_seal(f);
+        link->crc_always ? link_seal(f) : link_seal_header(f); /* the rest has UDP's, which the interface computes */
         iov[k++] = (struct iovec){&f->header, sizeof f->header};
         if (f->header_len > sizeof f->header)
             iov[k++] = (struct iovec){&f->block, f->header_len - sizeof f->header};
@@ -299,7 +300,18 @@ static int is_for_us(const struct link *link, const uint8_t *frame, size_t len)
            (vk_likely(memcmp(frame, link->address, 6) == 0) || memcmp(frame, everybody, 6) == 0);
 }
 
-static void deliver_slot(struct link *link, const uint8_t *frame, size_t len)
+/* Is UDP's checksum there, and right? Over pseudo-header, UDP's header and data; a dressed frame, looked at by undress(). */
+static int udp_sum_right(const uint8_t *ip, size_t len)
+{
+    uint32_t udp_len = (uint32_t)(UDP_LEN + len);
+    int there = ip[IP_LEN + 6] | ip[IP_LEN + 7];
+    return there && fold(sum16(ip + IP_LEN, udp_len, sum16(ip + 12, 8, 17 + udp_len))) == 0xFFFF;
+}
+
+/* What the kernel knows of a frame's checksum: its interface found it right, or the frame has never left this machine (and has none yet). */
+#define CHECKED (TP_STATUS_CSUM_VALID | TP_STATUS_CSUMNOTREADY)
+
+static void deliver_slot(struct link *link, const uint8_t *frame, size_t len, uint32_t status)
 {
     const struct ether_header *e = (const struct ether_header *)frame;
     if (!is_for_us(link, frame, len))
@@ -316,8 +328,13 @@ static void deliver_slot(struct link *link, const uint8_t *frame, size_t len)
         return;
     }
     size_t n = undress(link, frame, len, len);
-    if (n)
-        deliver_segments(link, e->ether_shost, frame + sizeof *e + DRESS_LEN, n);
+    if (n == 0)
+        return;
+    const uint8_t *segments = frame + sizeof *e + DRESS_LEN;
+    if (n > 1 && !(segments[1] & WIRE_FLAG_CRC))
+        link_vouch(link->nic, (status & CHECKED) || udp_sum_right(frame + sizeof *e, n));
+    deliver_segments(link, e->ether_shost, segments, n);
+    link_vouch(link->nic, 0);
 }
 
 /* ---------------------------------------------------------------- super-frames that wait in the socket's queue */
@@ -364,7 +381,7 @@ static void by_buffer(struct link *link, const struct beginning *b, size_t begin
  *   | Ethernet IP UDP, first segment | header | payload | header | payload | ... | header | payload |
  *     -> whole, to be ignored           headers   place     headers   place
  *
- * The checksum of each is proved after it lies in its place; one that is wrong is sent again to the same place, or its message fails. But the
+ * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same place, or its message fails. But the
  * last word of an RDMA write tells its target that all before it is good, so the last segment of a write takes the way by the buffer. */
 static void to_its_place(struct link *link, const struct beginning *b, const struct wire_header *first, size_t begin,
                          size_t end, uint8_t *place)
@@ -383,17 +400,11 @@ static void to_its_place(struct link *link, const struct beginning *b, const str
     if (!bring(link, b, iov, 1 + 2 * n))
         return;
     memcpy(from, ((const struct ether_header *)link->whole)->ether_shost, 6);
-    for (size_t i = 0; i < n; i++) {
-        const struct iovec *payload = &iov[2 + 2 * i];
-        if (headers[i].len == payload->iov_len)
-            link_deliver_parts(link->nic, from, NULL, &headers[i], payload->iov_base, payload->iov_len);
-        else
-            LINK_COUNT(link->nic, dropped_malformed, 1);
-    }
+    link_deliver_placed(link->nic, from, NULL, first, headers, iov + 2, n, last);
 }
 
 /* The slot has the beginning of a super-frame of len bytes. Whatever is wrong with it, it must be taken off the queue. */
-static void deliver_queued(struct link *link, const uint8_t *frame, size_t have, size_t len)
+static void deliver_segments_queued(struct link *link, const uint8_t *frame, size_t have, size_t len)
 {
     const size_t head = sizeof(struct ether_header) + DRESS_LEN;
     const struct beginning b = {frame, have, len};
@@ -425,6 +436,13 @@ static void deliver_queued(struct link *link, const uint8_t *frame, size_t have,
         by_buffer(link, &b, head + segment, end);
 }
 
+static void deliver_queued(struct link *link, const uint8_t *frame, size_t have, size_t len, uint32_t status)
+{
+    link_vouch(link->nic, (status & CHECKED) != 0);
+    deliver_segments_queued(link, frame, have, len);
+    link_vouch(link->nic, 0);
+}
+
 static void count_losses(struct link *link)
 {
     struct tpacket_stats s;
@@ -443,9 +461,9 @@ static int eth_poll(struct link *link, int budget)
             break;
         const uint8_t *frame = (const uint8_t *)h + h->tp_mac;
         if (vk_unlikely(status & TP_STATUS_COPY))
-            deliver_queued(link, frame, h->tp_snaplen, h->tp_len);
+            deliver_queued(link, frame, h->tp_snaplen, h->tp_len, status);
         else if (vk_likely(h->tp_len == h->tp_snaplen))
-            deliver_slot(link, frame, h->tp_snaplen);
+            deliver_slot(link, frame, h->tp_snaplen, status);
         else /* too long for a slot, and the queue was full */
             LINK_COUNT(link->nic, dropped_ring_full, 1);
         vk_store_release(&h->tp_status, TP_STATUS_KERNEL); /* we have read it before it is given back */
@@ -523,6 +541,7 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
     link->nic = nic;
     link->claim_fd = link->super_fd = -1;
     link->form = options->form;
+    link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
     strcpy(link->interface, device);
     link->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int error = link->fd < 0 ? -errno : 0;

@@ -48,6 +48,7 @@ struct link {
     viakit_form form;
     int super_frames; /* the kernel takes UDP super-frames */
     uint32_t queue_slots;
+    int crc_always;   /* also of super-frames, which have UDP's checksum */
     int queued;       /* what does not fit a slot waits in the socket's queue */
     uint32_t segment; /* wire header and payload of a full frame */
     uint8_t *ring;

@@ -183,6 +183,10 @@ void link_timer(struct via_nic *nic, uint64_t at);
 /* Does the frame belong to a connection that relies on the link's losing nothing? Then nobody may lose it. */
 int link_must_arrive(struct via_nic *nic, const struct wire_header *h);
 
+/* From now on (until vouched is 0) what is delivered came with a checksum of its own that was found right, so frames need CRC32C only of their
+ * headers (wire.h). */
+void link_vouch(struct via_nic *nic, int vouched);
+
 /* While deaf, link_deliver drops and counts what is delivered, as if it had never arrived (a partition). */
 void link_deafen(struct via_nic *nic, int deaf);
 

@@ -142,6 +142,8 @@ static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_op
     if (limits->max_window < 2)
         limits->max_window = 2;
     memcpy(limits->address, link->address, 6);
+    link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
+    link_vouch(nic, 1); /* the kernel hands over no datagram whose checksum is wrong */
     *out = link;
     return 0;
 }

@@ -103,6 +103,7 @@ struct link {
     uint32_t segment;     /* wire header and payload of a full frame */
     uint32_t super_bytes; /* of a super-frame, at most */
     int super_frames;     /* the kernel takes them (UDP_SEGMENT) */
+    int crc_always;       /* over all that UDP's checksum covers already */
     int receive_super;    /* and delivers them whole (UDP_GRO) */
     uint32_t granted;     /* receive buffer of a socket, bytes */
     int n_lanes, hot,

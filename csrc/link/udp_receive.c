@@ -23,6 +23,7 @@
 #include <linux/sock_diag.h>
 
 #include "../base/atomic.h"
+#include "super.h"
 #include "udp.h"
 
 #ifndef UDP_GRO
@@ -140,7 +141,7 @@ static inline ssize_t receive(struct link *link, const struct udp_socket *s, siz
  *    | first segment again | header | payload | header | payload | ... | header | payload |
  *      to be ignored         headers   place     headers   place
  *
- * The checksum of each is proved after it lies in its place; one that is wrong is sent again to the same place, or its message fails. But the
+ * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same place, or its message fails. But the
  * last word of an RDMA write tells its target that all before it is good, so the last segment of a write takes the way by the buffer. */
 static void to_its_place(struct link *link, const struct udp_socket *s, const struct wire_header *first, size_t begin,
                          size_t end, uint8_t *place)
@@ -162,13 +163,7 @@ static void to_its_place(struct link *link, const struct udp_socket *s, const st
     LINK_COUNT(link->nic, system_calls, 1);
     if (recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)end)
         return; /* not what was there a moment ago: as if lost */
-    for (size_t i = 0; i < n; i++) {
-        const struct iovec *payload = &iov[2 + 2 * i];
-        if (headers[i].len == payload->iov_len && (headers[i].version_kind & 15) != WIRE_REQUEST)
-            link_deliver_parts(link->nic, peer->address, peer, &headers[i], payload->iov_base, payload->iov_len);
-        else
-            LINK_COUNT(link->nic, dropped_malformed, 1);
-    }
+    link_deliver_placed(link->nic, peer->address, peer, first, headers, iov + 2, n, link->buffer + begin);
 }
 
 /* How many bytes of payload lie behind the first segment of `begin` bytes, of `end` in all, as far as they may go to their place; 0: they are

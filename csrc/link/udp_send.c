@@ -174,10 +174,10 @@ static int run_length(const struct link *link, const struct link_frame *frames, 
 }
 
 /* Header, block and payload of each frame, one behind the other. Returns the pieces used. */
-static size_t lay_out(struct link_frame *f, struct iovec *iov)
+static size_t lay_out(const struct link *link, struct link_frame *f, struct iovec *iov)
 {
     size_t k = 0;
-    link_seal(f);
+    link->crc_always ? link_seal(f) : link_seal_header(f); /* every datagram has UDP's as well */
     iov[k++] = (struct iovec){&f->header, sizeof f->header};
     if (f->header_len > sizeof f->header)
         iov[k++] = (struct iovec){&f->block, f->header_len - sizeof f->header};
@@ -196,7 +196,7 @@ static int send_super(struct link *link, struct link_peer *peer, struct link_fra
     uint16_t segment = (uint16_t)(frames[0].header_len + frames[0].payload_len);
     size_t k = 0;
     for (int i = 0; i < n; i++)
-        k += lay_out(&frames[i], iov + k);
+        k += lay_out(link, &frames[i], iov + k);
     memset(&control, 0, sizeof control);
     control.head =
         (struct cmsghdr){.cmsg_level = IPPROTO_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof segment)};
@@ -220,7 +220,7 @@ static int send_many(struct link *link, struct link_peer *peer, struct link_fram
     memset(m, 0, (size_t)n * sizeof *m);
     for (int i = 0; i < n; i++) {
         m[i].msg_hdr.msg_iov = iov + k;
-        m[i].msg_hdr.msg_iovlen = lay_out(&frames[i], iov + k);
+        m[i].msg_hdr.msg_iovlen = lay_out(link, &frames[i], iov + k);
         k += m[i].msg_hdr.msg_iovlen;
         if (peer->lane == 0) {
             m[i].msg_hdr.msg_name = &peer->name;

@@ -15,8 +15,9 @@
  * connection request means "whoever waits". A *key* is drawn at random for each connection and told only to the peer:
  * frames of an earlier connection, or of a stranger, do not carry it. The first frame of an RDMA write has the wire_write
  * block behind the header. READ frames stand outside the sequence: their psn is the number of the ask, their immediate data the serial
- * number of the request (via/read.c). The checksum covers header (checksum field 0) and payload; FLAG_CRC says that it is there:
- * links that cannot corrupt leave it out.
+ * number of the request (via/read.c). The checksum covers header (checksum field 0) and payload if FLAG_CRC is
+ * set. Without the flag it covers the header alone: links that cannot corrupt ignore it, and on others such a frame is taken
+ * only if UDP's checksum, which covers the rest, was found right on the way (a super-frame's is computed by the interface).
  */
 #ifndef VIAKIT_WIRE_H
 #define VIAKIT_WIRE_H
@@ -64,7 +65,7 @@ enum {
 #define WIRE_FLAG_REFERENCE 0x10 /* the payload is a list of wire_reference: fetch the message from there */
 #define WIRE_FLAG_PLACED \
     0x20                   /* an RDMA write whose data the sender has already placed: only its immediate data is new */
-#define WIRE_FLAG_CRC 0x40 /* crc is valid */
+#define WIRE_FLAG_CRC 0x40 /* crc is of the whole frame */
 #define WIRE_FLAG_MUST_ACK 0x80 /* on a lossless link: acknowledge (others acknowledge everything) */
 
 struct wire_header {

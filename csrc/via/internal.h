@@ -305,7 +305,7 @@ struct via_nic {
     uint64_t polls; /* free-running; the NIC's thread watches it */
     uint32_t idle;  /* polls in a row that found nothing */
     int closing;
-    int checksum;
+    int checksum, vouched;  /* frames need a CRC32C; of the header alone, while the link vouches for the rest */
     uint64_t whole_message; /* first word of a frame that is a whole message for this NIC, but for length and VI */
     viakit_nic_options options;
     char device[64]; /* what it is */

@@ -32,6 +32,7 @@ enum {
     SHORTER = 64,
     RAW = 128
 };
+#define CHECKED_ELSEWHERE 1 /* in another byte: the kernel says that UDP's checksum is right, or will be */
 
 static uint8_t ways[WAYS][4];
 static unsigned turn;
@@ -64,14 +65,19 @@ static size_t put_copies(uint8_t *to, const uint8_t *frame, size_t len, unsigned
     for (unsigned i = 0; i < n; i++, to += len) {
         struct wire_header h;
         memcpy(to, frame, len);
-        if (i == 0 || len < sizeof h)
+        if (len < sizeof h)
             continue;
         memcpy(&h, to, sizeof h);
-        h.psn += i;
-        h.flags &= (uint8_t)~WIRE_FLAG_FIRST; /* the message goes on */
-        if (h.flags & WIRE_FLAG_CRC && sealed && h.len <= len - sizeof h) {
+        if (i > 0) {
+            h.psn += i;
+            h.flags &= (uint8_t)~WIRE_FLAG_FIRST; /* the message goes on */
+        }
+        int whole = h.flags & WIRE_FLAG_CRC, has_seal = i == 0 && whole; /* the machine's own */
+        if (sealed && !has_seal && (!whole || h.len <= len - sizeof h)) {
             h.crc = 0;
-            h.crc = vk_crc32c(vk_crc32c(0, &h, sizeof h), to + sizeof h, h.len);
+            h.crc = vk_crc32c(0, &h, sizeof h);
+            if (whole)
+                h.crc = vk_crc32c(h.crc, to + sizeof h, h.len);
         }
         memcpy(to, &h, sizeof h);
     }
@@ -109,14 +115,15 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
     memcpy(p, whole, all);
     free(whole);
     eth.nic = h->nic;
+    uint32_t vouched = way[1] & CHECKED_ELSEWHERE ? TP_STATUS_CSUMNOTREADY : 0;
     if (form & QUEUED) {
         size_t have = (size_t)way[2] * 16;
         queue = form & GONE ? NULL : p;
         queue_len = all;
-        deliver_queued(&eth, p, have < all ? have : all, all);
+        deliver_queued(&eth, p, have < all ? have : all, all, vouched);
         HOLLOW_CHECK(queue == NULL, "a super-frame stays in the queue for ever");
     } else
-        deliver_slot(&eth, p, all);
+        deliver_slot(&eth, p, all, vouched);
     return (int)n;
 }
 

@@ -28,7 +28,7 @@ from viakit.measure.pair import Pair
 SIZES = (0, 1, 64, 4096, 100_000, 1 << 20)
 LOCAL = ("via-shm", "via-udp", "via-loop", "msg-via", "msg-bip", "msg-tcp")
 LOCAL += ("tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
-WIRED = ("via-eth", "via-udp", "msg-via", "msg-bip", "msg-tcp", "tcp", "udp", "zmq")
+WIRED = ("via-eth", "via-udp", "msg-via", "msg-bip", "msg-tcp", "tcp", "udp", "zmq", "frames")
 DEADLINE_S = 30.0
 
 
@@ -152,6 +152,14 @@ def test_forms_of_ethernet(form, testbed):
         assert pair.info["form"] == form
         assert pair.info["reliability"] == "reception"
         exercise(pair, (0, 64, 100_000))
+
+
+@pytest.mark.parametrize("protocol", ["via-eth", "via-udp"])
+def test_checksum_over_every_byte(protocol, testbed):
+    with Pair(protocol, testbed=testbed, options={"checksum": "crc"}) as pair:
+        exercise(pair, (64, 100_000))
+    with pytest.raises(MeasureError, match="expected auto, crc"):
+        Pair(protocol, testbed=testbed, options={"checksum": "md5"})
 
 
 def test_via_from_python_between_two_hosts(testbed):

@@ -418,6 +418,9 @@ def test_what_a_vi_says_of_its_connection(nic):
         assert vi.info.retransmission is via.Retransmission.GO_BACK_N
     with pytest.raises(ValueError, match="selective"):
         via.Nic("loop", retransmission="sometimes")
+    with pytest.raises(ValueError, match="auto, crc"):
+        via.Nic("loop", checksum="none")
+    via.Nic("loop", checksum=via.Checksum.CRC).close()
 
 
 def test_descriptors_that_make_no_sense(nic):

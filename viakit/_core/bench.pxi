@@ -61,6 +61,7 @@ cdef extern from "bench/bench.h" nogil:
         int spin_us
         bint polled
         unsigned retransmission
+        unsigned checksum
         const char *faults
 
     ctypedef struct bench_bip_options:
@@ -72,6 +73,7 @@ cdef extern from "bench/bench.h" nogil:
         unsigned form
         unsigned mtu
         unsigned retransmission
+        unsigned checksum
         int spin_us
         bint polled
         const char *faults
@@ -87,6 +89,9 @@ cdef extern from "bench/bench.h" nogil:
     bench_ep *bench_floor_open(int fd, int side, char *error)
     bench_ep *bench_socket_open(int fd, const char *name, bint polled, char *error)
     bench_ep *bench_udp_open(int fd, bint polled, char *error)
+    bench_ep *bench_frames_open(const char *interface, bint polled, char *error)
+    void bench_frames_address(bench_ep *ep, unsigned char *mac)
+    void bench_frames_connect(bench_ep *ep, const unsigned char *peer)
     bench_ep *bench_zmq_open(void *socket, const char *library, bint polled, char *error)
     bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error)
     bench_ep *bench_via_open(const bench_via_options *options, char *error)
@@ -217,6 +222,25 @@ cdef class BenchEndpoint:
         return BenchEndpoint._wrap(bench_udp_open(sock.fileno(), polled, error), error, sock)
 
     @staticmethod
+    def frames(str interface, bint polled):
+        """Bare Ethernet frames on *interface*, to be connected by `frames_connect`."""
+        cdef char error[BENCH_ERROR_LEN]
+        cdef bytes name = interface.encode()
+        return BenchEndpoint._wrap(bench_frames_open(name, polled, error), error, None)
+
+    def frames_address(self):
+        """The interface's address, 6 bytes."""
+        cdef unsigned char mac[6]
+        bench_frames_address(self._ep, mac)
+        return bytes(mac[:6])
+
+    def frames_connect(self, bytes peer):
+        """Send to the host with address *peer*, 6 bytes, from now on."""
+        if len(peer) != 6:
+            raise ValueError(f"an Ethernet address has 6 bytes, not {len(peer)}")
+        bench_frames_connect(self._ep, <const unsigned char *><char *>peer)
+
+    @staticmethod
     def zmq(sock, str library, bint polled):
         """A connected PAIR socket (``zmq.Socket``) of the libzmq at path *library*."""
         cdef char error[BENCH_ERROR_LEN]
@@ -233,7 +257,7 @@ cdef class BenchEndpoint:
 
     @staticmethod
     def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0, int spin_us=0,
-            unsigned retransmission=0, str faults=""):
+            unsigned retransmission=0, unsigned checksum=0, str faults=""):
         """A VI on *device* (``"shm:NAME"``, ``"eth:IFNAME"``), to be connected by `via_accept` or `via_connect`.
 
         Blocking, a wait polls for *spin_us* before it sleeps; 0: not at all. *faults* is text as for ``Nic.faults``.
@@ -251,6 +275,7 @@ cdef class BenchEndpoint:
         options.mtu = mtu
         options.spin_us = spin_us
         options.retransmission = retransmission
+        options.checksum = checksum
         options.faults = spoilt
         with nogil:
             ep = bench_via_open(&options, error)
@@ -260,7 +285,8 @@ cdef class BenchEndpoint:
 
     @staticmethod
     def bip(str device, str job, int side, bint polled, uint64_t small=0, uint64_t packet=0, unsigned form=0,
-            unsigned mtu=0, int spin_us=0, unsigned retransmission=0, str faults=""):
+            unsigned mtu=0, int spin_us=0, unsigned retransmission=0, unsigned checksum=0,
+            str faults=""):
         """Rank *side* of a BIP job of two, named *job* (at most 15 characters), on *device*.
 
         *small* and *packet* are bytes of the longest short message and of each packet; 0: as calibrated. The rest as
@@ -279,6 +305,7 @@ cdef class BenchEndpoint:
         options.form = form
         options.mtu = mtu
         options.retransmission = retransmission
+        options.checksum = checksum
         options.spin_us = spin_us
         options.polled = polled
         options.faults = spoilt

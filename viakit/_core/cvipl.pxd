@@ -281,6 +281,10 @@ cdef extern from "viakit.h" nogil:
         VIAKIT_SELECTIVE
         VIAKIT_GO_BACK_N
 
+    ctypedef enum viakit_checksum:
+        VIAKIT_CHECKSUM_AUTO
+        VIAKIT_CHECKSUM_CRC
+
     ctypedef struct viakit_nic_options:
         size_t size
         viakit_form form
@@ -297,6 +301,7 @@ cdef extern from "viakit.h" nogil:
         int no_cma
         int no_map
         viakit_retransmission retransmission
+        viakit_checksum checksum
 
     VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *nic)
 

@@ -1,10 +1,10 @@
 # The NIC: opening and closing, what it is, what it counts, names, and the asynchronous errors of everything on it.
 
 cdef dict _RETRANSMISSIONS = {r.name.lower(): int(r) for r in _types.Retransmission}
+cdef dict _CHECKSUMS = {c.name.lower(): int(c) for c in _types.Checksum}
 cdef dict _FORMS = {form.name.lower(): int(form) for form in _types.Form}
 _OPTIONS = ("form", "mtu", "ring_slots", "window", "rto_us", "max_retries", "ack_delay_us", "keepalive_ms", "spin_us",
-            "first_psn", "no_thread", "no_cma", "no_map",
-            "retransmission")
+            "first_psn", "no_thread", "no_cma", "no_map", "retransmission", "checksum")
 
 
 cdef uint32_t _option_u32(str name, object value) except? 0:
@@ -56,6 +56,11 @@ cdef int _fill_options(viakit_nic_options *options, dict given) except -1:
             if way not in _RETRANSMISSIONS.values():
                 raise ValueError(f"retransmission={value!r}: expected one of {', '.join(_RETRANSMISSIONS)}")
             options.retransmission = <viakit_retransmission><int>way
+        elif name == "checksum":
+            way = _CHECKSUMS.get(value.lower(), -1) if isinstance(value, str) else int(value)
+            if way not in _CHECKSUMS.values():
+                raise ValueError(f"checksum={value!r}: expected one of {', '.join(_CHECKSUMS)}")
+            options.checksum = <viakit_checksum><int>way
     return 0
 
 
@@ -125,8 +130,9 @@ cdef class Nic:
         ``ring_slots`` (frames), ``window`` (frames), ``rto_us``, ``max_retries``, ``ack_delay_us``, ``keepalive_ms``,
         ``spin_us`` (how long waits spin before they sleep; -1: never), ``first_psn``, ``no_thread`` (only calls make
         progress), ``no_cma`` and ``no_map`` (shm: never copy straight between processes), ``retransmission`` (what this
-        side does with frames that come before a lost one: ``"selective"`` keeps them, ``"go_back_n"`` drops them). 0 or
-        None: the default.
+        side does with frames that come before a lost one: ``"selective"`` keeps them, ``"go_back_n"`` drops them),
+        ``checksum`` (eth, udp, of what this side sends: ``"auto"`` leaves the data of long messages to UDP's checksum,
+        as TCP does; ``"crc"`` covers every byte by CRC32C). 0 or None: the default.
 
     Raises
     ------

@@ -112,6 +112,15 @@ _TABLE = {
         Protocol("mpi:mpich", "mpi", _BOTH, _MPI, "MPICH", waits=("poll",)),
         Protocol("mpi:openmpi", "mpi", _BOTH, _MPI, "Open MPI", waits=("poll",)),
         Protocol(
+            "frames",
+            "eth",
+            ("c",),
+            frozenset({"testbed"}),
+            "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
+            min_bytes=1,
+            max_bytes=8 << 20,
+        ),
+        Protocol(
             "floor",
             "cache",
             ("c",),

@@ -30,6 +30,7 @@ from viakit.measure.endpoints import MeasureError
 __all__ = ["Side", "make_side", "pin"]
 
 _RELIABILITY = {"unreliable": 1, "delivery": 2, "reception": 4}
+_CHECKSUM = {"auto": 0, "crc": 1}
 _RETRANSMISSION = {"selective": 0, "go_back_n": 1}
 _FORMS = {"auto": 0, "plain": 1, "udp": 2}
 _SIOCGIFMTU, _SIOCETHTOOL = 0x8921, 0x8946
@@ -250,6 +251,32 @@ class UdpSide(Side):
         self.sock.close()
 
 
+class FramesSide(Side):
+    """Bare Ethernet frames: each side tells the other its address."""
+
+    def open(self) -> dict[str, Any]:
+        """Open the packet sockets."""
+        super().open()
+        try:
+            self.endpoint = self.core_module.BenchEndpoint.frames(self.request["interface"], self.polled)
+        except RuntimeError as error:
+            reason = "refused" if "CAP_NET_RAW" in str(error) else "error"
+            raise MeasureError(f"frames: {error}. Remedy: --hosts testbed", reason) from None
+        return {"address": self.endpoint.frames_address().hex()}
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """Fix the peer's address."""
+        self.endpoint.frames_connect(bytes.fromhex(peer["address"]))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what carries the frames."""
+        return {
+            "library": f"Linux {os.uname().release}",
+            "transport": "packet sockets: EtherType 0x88B6 up to the MTU, above it super-frames of UDP segments",
+            **interface_facts(self.request["interface"]),
+        }
+
+
 class ZmqSide(Side):
     """ZeroMQ PAIR over TCP."""
 
@@ -386,8 +413,11 @@ class ViaSide(Side):
         retransmission = str(self.options.get("retransmission") or "selective")
         if retransmission not in _RETRANSMISSION:
             raise MeasureError(f"retransmission {retransmission!r}: expected {', '.join(_RETRANSMISSION)}", "usage")
+        checksum = str(self.options.get("checksum") or "auto")
+        if checksum not in _CHECKSUM:
+            raise MeasureError(f"checksum {checksum!r}: expected {', '.join(_CHECKSUM)}", "usage")
         choices = {"reliability": _RELIABILITY[reliability], "form": _FORMS[form]}
-        choices["retransmission"] = _RETRANSMISSION[retransmission]
+        choices |= {"retransmission": _RETRANSMISSION[retransmission], "checksum": _CHECKSUM[checksum]}
         return choices | {"mtu": int(self.options.get("mtu") or 0), "spin_us": int(self.options.get("spin_us") or 0)}
 
     def _faults(self) -> str:
@@ -532,6 +562,7 @@ class PyViaSide(ViaSide):
                 mtu=choices["mtu"] or None,
                 spin_us=spin_us,
                 retransmission=choices["retransmission"],
+                checksum=choices["checksum"],
             )
             self.nic.faults = self._faults() or None
         except (OSError, RuntimeError, ValueError) as error:
@@ -666,7 +697,7 @@ def make_side(request: dict[str, Any]) -> Side:
     if name in ("msg-via", "msg-bip", "msg-tcp"):
         return MsgSide(request)
     kinds: dict[str, type[Side]] = {"tcp": SocketSide, "unix": SocketSide, "udp": UdpSide, "zmq": ZmqSide}
-    kinds |= {"floor": FloorSide, "null": NullSide}
+    kinds |= {"frames": FramesSide, "floor": FloorSide, "null": NullSide}
     if name not in kinds:
         raise MeasureError(f"this worker knows no protocol {name!r}: it is of another version of viakit", "version")
     return kinds[name](request)

@@ -43,6 +43,7 @@ MODES = ("pingpong", "stream", "bidir")
 WAITS = ("poll", "block")
 LEVELS = ("c", "python")
 FORMS = ("plain", "udp", "auto")
+CHECKSUMS = ("auto", "crc")
 RETRANSMISSIONS = ("selective", "go_back_n")
 NETWORKS = ("eth", "udp")
 RELIABILITIES = ("unreliable", "delivery", "reception")
@@ -107,6 +108,8 @@ class Config:
         :class:`viakit.via.Faults` reads it.
     retransmission : {"selective", "go_back_n"}, optional
         What receivers of via-* do with frames that come before a lost one.
+    checksum : {"auto", "crc"}, optional
+        Of the frames of via-eth and via-udp: see :class:`viakit.via.Checksum`.
     policy : str, optional
         Of the message engine, for msg-*: a name of its table (``"mpich-p4"``), a name and fields
         (``"via,eager_limit=64K"``), or fields alone, on top of the channel's own policy.
@@ -134,6 +137,7 @@ class Config:
     reliability: str | None = None
     fault: str | None = None
     retransmission: str | None = None
+    checksum: str | None = None
     policy: str | None = None
     network: str | None = None
     seed: int | None = None
@@ -232,6 +236,8 @@ def _check(config: Config) -> None:
         _one_of("--reliability", config.reliability, RELIABILITIES)
     if config.retransmission is not None:
         _one_of("--retransmission", config.retransmission, RETRANSMISSIONS)
+    if config.checksum is not None:
+        _one_of("--checksum", config.checksum, CHECKSUMS)
     if config.network is not None:
         _one_of("--network", config.network, NETWORKS)
     for option, given in (("--policy", config.policy), ("--network", config.network)):
@@ -421,6 +427,7 @@ class _Run:
                 "reliability": config.reliability,
                 "fault": config.fault,
                 "retransmission": config.retransmission,
+                "checksum": config.checksum,
                 "interface": config.interface,
             },
             "msg": {"policy": config.policy, "network": config.network},

@@ -39,7 +39,8 @@ local LEVELS = { [1] = "unreliable", [2] = "reliable delivery", [4] = "reliable 
 local MODES = { [0] = "client", [1] = "peer", [2] = "discover" }
 local CALLS = { [1] = "WHO", [2] = "HERE", [3] = "CHALLENGE" }
 local YES_NO = { [0] = "no", [1] = "yes" }
-local CRC_STATES = { [0] = "wrong", [1] = "right", [2] = "not computed: the frame was cut off", [3] = "none" }
+local CRC_STATES = { [0] = "wrong", [1] = "right", [2] = "not computed: the frame was cut off", [3] = "none",
+    [4] = "of the header alone, right; UDP's covers the rest" }
 local EVENTS = {
     [1] = "POSTED", [2] = "DOORBELL", [3] = "PLACED", [4] = "ACKNOWLEDGED", [5] = "COMPLETED", [6] = "REAPED",
 }
@@ -482,6 +483,8 @@ local function add_crc(tree, tvb, offset, h, is_whole)
         if is_whole and frame.prefs.check_crc then
             status = crc_of(tvb, offset, HEADER + h.len) == h.crc and 1 or 0
         end
+    elseif h.crc ~= 0 and frame.prefs.check_crc and crc_of(tvb, offset, HEADER) == h.crc then
+        status = 4
     end
     tree:add(f.crc_status, tvb(offset + 28, 4), status):set_generated()
     if status == 0 then

@@ -1,0 +1,390 @@
+/*
+ * bench/ep_frames.c - bare Ethernet frames: the least that a raw socket can cost on a wire.
+ *
+ * No protocol stands here. Nothing is acknowledged, checked against a checksum, sent again or protected, and a frame that is
+ * lost ends the measurement. What is left is the price of the kernel's packet socket and of the wire, on which every
+ * protocol over raw frames has to pay; beside it one sees what a protocol adds of its own.
+ *
+ *      short:  a message is a frame      | Ethernet 0x88B6 | run | at | message ... up to the MTU |
+ *              sent by send(), received in a ring that the kernel fills (PACKET_RX_RING): no system call while polling
+ *      long:   a message is cut into super-frames of up to 64 KB, which leave the host as segments of the MTU's size
+ *              (virtio header, UDP segmentation):
+ *                                        | virtio | Ethernet | IP | UDP | run | at | up to PIECE bytes |
+ *              received by recvmsg() straight to their place: one copy, by the kernel
+ *
+ * `at` is the piece's offset in its message, so that a lost one is noticed by the next.
+ */
+#include "bench/bench.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/virtio_net.h>
+#include <net/if.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define ETHERTYPE_FRAMES 0x88B6 /* the second of the two for local experiments: VIA has the first */
+#define UDP_PORT 4792
+#define SLOT_LEN 2048u
+#define N_SLOTS 1024u
+#define BLOCK (SLOT_LEN * 64)
+#define MAX_MTU 1518u    /* a frame has to fit a slot beside the kernel's header */
+#define QUEUE (64 << 20) /* bytes of super-frames that may wait, as the kernel counts them */
+#define IP_UDP 28u       /* bytes of both headers */
+#define MAX_SEGMENTS 64u /* the kernel's limit, for every UDP_SEGMENT user */
+#define GSO_UDP_L4 5     /* VIRTIO_NET_HDR_GSO_UDP_L4, which older headers lack */
+
+#ifndef PACKET_IGNORE_OUTGOING
+#define PACKET_IGNORE_OUTGOING 23
+#endif
+
+typedef struct __attribute__((packed)) {
+    struct ethhdr ether;
+    uint32_t run, at;
+} short_head;
+
+typedef struct __attribute__((packed)) {
+    struct virtio_net_hdr vnet;
+    struct ethhdr ether;
+    uint8_t ip[20];
+    uint16_t source, dest, udp_len, udp_sum;
+    uint32_t run, at;
+} long_head;
+
+typedef struct {
+    bench_ep ep;
+    int ring_fd, long_fd;
+    uint8_t *ring;
+    uint32_t slot; /* looked at next */
+    unsigned mtu;
+    uint32_t run;
+    size_t piece; /* bytes of a super-frame's part of the message */
+    size_t tx_at, rx_at;
+    short_head *out; /* the short message is put behind it */
+    long_head head, in;
+    uint8_t mac[6];
+} frames_ep;
+
+/* ---------------------------------------------------------------- heads */
+
+static uint16_t sum16(const void *data, size_t len, uint32_t sum)
+{
+    const uint8_t *p = data;
+    for (; len > 1; p += 2, len -= 2)
+        sum += (uint32_t)p[0] << 8 | p[1];
+    while (sum >> 16)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t)sum;
+}
+
+static void make_heads(frames_ep *ep, const uint8_t peer[6])
+{
+    struct ethhdr ether = {.h_proto = htons(ETHERTYPE_FRAMES)};
+    memcpy(ether.h_dest, peer, 6);
+    memcpy(ether.h_source, ep->mac, 6);
+    ep->out->ether = ether;
+
+    ether.h_proto = htons(ETH_P_IP);
+    /* Addresses of the link-local network, made from the MACs: the hosts' own IP must not take these frames for its. */
+    const uint8_t ip[20] = {
+        0x45,           0,      0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 169, 254, ep->mac[4] & 0x7f, ep->mac[5], 169, 254,
+        peer[4] | 0x80, peer[5]};
+    ep->head = (long_head){.ether = ether, .source = htons(UDP_PORT), .dest = htons(UDP_PORT)};
+    memcpy(ep->head.ip, ip, sizeof ip);
+    ep->head.vnet.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+    ep->head.vnet.hdr_len = sizeof ether + IP_UDP;
+    ep->head.vnet.csum_start = sizeof ether + sizeof ep->head.ip;
+    ep->head.vnet.csum_offset = 6;
+    ep->head.vnet.gso_size = (uint16_t)(ep->mtu - IP_UDP);
+}
+
+/* The head of a super-frame with n bytes of message. */
+static void finish_head(frames_ep *ep, size_t n)
+{
+    long_head *h = &ep->head;
+    size_t udp_len = 8 + 8 + n;
+    h->ip[2] = (uint8_t)((20 + udp_len) >> 8);
+    h->ip[3] = (uint8_t)(20 + udp_len);
+    h->ip[10] = h->ip[11] = 0;
+    uint16_t check = (uint16_t)~sum16(h->ip, sizeof h->ip, 0);
+    h->ip[10] = (uint8_t)(check >> 8);
+    h->ip[11] = (uint8_t)check;
+    h->udp_len = htons((uint16_t)udp_len);
+    h->udp_sum =
+        htons(sum16(h->ip + 12, 8, 17 + (uint32_t)udp_len)); /* the pseudo-header's: the kernel does the rest */
+    h->vnet.gso_type = udp_len - 8 > h->vnet.gso_size ? GSO_UDP_L4 : VIRTIO_NET_HDR_GSO_NONE;
+}
+
+/* ---------------------------------------------------------------- the operations */
+
+static bool is_short(const frames_ep *ep, size_t len)
+{
+    return len + 8 <= ep->mtu;
+}
+
+static int frames_prepare(bench_ep *base, const bench_plan *plan)
+{
+    frames_ep *ep = (frames_ep *)base;
+    size_t most = QUEUE / 2 / (plan->len + plan->len / 4 + 4096); /* the kernel counts pages, not bytes */
+    ep->run = plan->run_id;
+    ep->tx_at = ep->rx_at = 0;
+    base->window = bench_window(plan);
+    if (!is_short(ep, plan->len) && base->window > most)
+        base->window = most;
+    if (base->window < 2)
+        return bench_fail(base, BENCH_ERROR, "messages of %zu bytes do not fit the queue of a packet socket",
+                          plan->len);
+    return bench_buffers(base, plan, 1);
+}
+
+static int sent(frames_ep *ep, ssize_t n, size_t expected)
+{
+    ep->ep.count[BENCH_COUNTER_system_calls]++;
+    if (n == (ssize_t)expected)
+        return BENCH_DONE;
+    if (n < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == EINTR))
+        return BENCH_NOT_YET;
+    return bench_fail(&ep->ep, BENCH_ERROR, "a frame of %zu bytes could not be sent: %s", expected,
+                      n < 0 ? strerror(errno) : "only a part of it was taken");
+}
+
+static int frames_send(bench_ep *base, size_t len)
+{
+    frames_ep *ep = (frames_ep *)base;
+    if (is_short(ep, len)) {
+        ep->out->run = ep->run;
+        memcpy(ep->out + 1, base->sbuf, len);
+        return sent(ep, send(ep->ring_fd, ep->out, sizeof *ep->out + len, MSG_DONTWAIT), sizeof *ep->out + len);
+    }
+    while (ep->tx_at < len) {
+        size_t n = len - ep->tx_at < ep->piece ? len - ep->tx_at : ep->piece;
+        struct iovec iov[2] = {{&ep->head, sizeof ep->head}, {base->sbuf + ep->tx_at, n}};
+        struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
+        ep->head.run = ep->run;
+        ep->head.at = (uint32_t)ep->tx_at;
+        finish_head(ep, n);
+        int rc = sent(ep, sendmsg(ep->long_fd, &message, MSG_DONTWAIT), sizeof ep->head + n);
+        if (rc != BENCH_DONE)
+            return rc;
+        ep->tx_at += n;
+    }
+    ep->tx_at = 0;
+    return BENCH_DONE;
+}
+
+static int wrong(frames_ep *ep, size_t got, size_t len)
+{
+    return bench_fail(
+        &ep->ep, BENCH_ERROR,
+        "a frame with %zu bytes came where %zu of a message of %zu were due: one was lost, and nothing sends "
+        "it again",
+        got, len - ep->rx_at, len);
+}
+
+static int receive_short(frames_ep *ep, size_t len)
+{
+    struct tpacket2_hdr *h = (struct tpacket2_hdr *)(void *)(ep->ring + (size_t)ep->slot * SLOT_LEN);
+    if (!(__atomic_load_n(&h->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
+        return BENCH_NOT_YET;
+    const short_head *head = (const short_head *)(const void *)((uint8_t *)h + h->tp_mac);
+    size_t got = h->tp_snaplen - sizeof *head; /* Ethernet's least frame is longer than a short message */
+    uint32_t run;
+    memcpy(&run, &head->run, sizeof run);
+    if (run == ep->run && got >= len)
+        memcpy(ep->ep.rbuf, head + 1, len); /* to its place, as every protocol has to */
+    __atomic_store_n(&h->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
+    ep->slot = (ep->slot + 1) % N_SLOTS;
+    if (run != ep->run) { /* of an earlier run */
+        ep->ep.count[BENCH_COUNTER_frames_dropped]++;
+        return BENCH_NOT_YET;
+    }
+    if (got < len)
+        return wrong(ep, got, len);
+    ep->ep.rmsg = ep->ep.rbuf;
+    return BENCH_DONE;
+}
+
+static int receive_long(frames_ep *ep, size_t len)
+{
+    do {
+        struct iovec iov[2] = {{&ep->in, sizeof ep->in}, {ep->ep.rbuf + ep->rx_at, len - ep->rx_at}};
+        struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
+        ssize_t n = recvmsg(ep->long_fd, &message, (ep->ep.dontwait ? MSG_DONTWAIT : 0) | MSG_TRUNC);
+        ep->ep.count[BENCH_COUNTER_system_calls]++;
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return BENCH_NOT_YET;
+        if (n < (ssize_t)sizeof ep->in)
+            return bench_fail(&ep->ep, BENCH_ERROR, "receiving a super-frame: %s",
+                              n < 0 ? strerror(errno) : "cut short");
+        if (ep->in.run != ep->run) {
+            ep->ep.count[BENCH_COUNTER_frames_dropped]++;
+            continue;
+        }
+        size_t got = (size_t)n - sizeof ep->in;
+        if (ep->in.at != ep->rx_at || got > len - ep->rx_at)
+            return wrong(ep, got, len);
+        ep->rx_at += got;
+    } while (ep->rx_at < len);
+    ep->rx_at = 0;
+    ep->ep.rmsg = ep->ep.rbuf;
+    return BENCH_DONE;
+}
+
+static int frames_recv(bench_ep *base, size_t len)
+{
+    frames_ep *ep = (frames_ep *)base;
+    if (!is_short(ep, len))
+        return receive_long(ep, len);
+    int rc = receive_short(ep, len);
+    if (rc == BENCH_NOT_YET && !base->dontwait) {
+        struct pollfd in = {.fd = ep->ring_fd, .events = POLLIN};
+        base->count[BENCH_COUNTER_system_calls]++;
+        poll(&in, 1, BENCH_SLICE_MS);
+    }
+    return rc;
+}
+
+static void frames_idle(bench_ep *base, bool want_send)
+{
+    frames_ep *ep = (frames_ep *)base;
+    struct pollfd either[2] = {{.fd = ep->ring_fd, .events = POLLIN}, {.fd = ep->long_fd, .events = POLLIN}};
+    base->count[BENCH_COUNTER_system_calls]++;
+    poll(either, 2,
+         want_send ? 1 : BENCH_SLICE_MS); /* a packet socket is always writable: its queue is the interface's */
+}
+
+static void frames_close(bench_ep *base)
+{
+    frames_ep *ep = (frames_ep *)base;
+    if (ep->ring)
+        munmap(ep->ring, (size_t)N_SLOTS * SLOT_LEN);
+    if (ep->ring_fd >= 0)
+        close(ep->ring_fd);
+    if (ep->long_fd >= 0)
+        close(ep->long_fd);
+    free(ep->out);
+    bench_buffers_release(base);
+    free(base);
+}
+
+static const bench_ops frames_ops = {
+    .name = "frames",
+    .min_len = 1,
+    .max_len = (size_t)8 << 20,
+    .prepare = frames_prepare,
+    .send = frames_send,
+    .recv = frames_recv,
+    .idle = frames_idle,
+    .close = frames_close,
+};
+
+/* ---------------------------------------------------------------- opening */
+
+/* A packet socket, not bound yet: bound last, so that no frame comes unfiltered. The interface's index is left in *about. */
+static int open_socket(const char *interface, struct ifreq *about, int *fd)
+{
+    int one = 1;
+    *fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+    if (*fd < 0)
+        return -1;
+    memset(about, 0, sizeof *about);
+    snprintf(about->ifr_name, sizeof about->ifr_name, "%s", interface);
+    setsockopt(*fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
+    setsockopt(*fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one); /* without it: slower, and right */
+    return ioctl(*fd, SIOCGIFINDEX, about);
+}
+
+static int bind_socket(int fd, int index, int type)
+{
+    struct sockaddr_ll name = {.sll_family = AF_PACKET, .sll_protocol = htons((uint16_t)type), .sll_ifindex = index};
+    return bind(fd, (struct sockaddr *)(void *)&name, sizeof name);
+}
+
+static int open_ring(frames_ep *ep, const char *interface)
+{
+    struct ifreq about;
+    int version = TPACKET_V2;
+    struct tpacket_req req = {BLOCK, N_SLOTS * SLOT_LEN / BLOCK, SLOT_LEN, N_SLOTS};
+    if (open_socket(interface, &about, &ep->ring_fd) != 0)
+        return -1;
+    int index = about.ifr_ifindex;
+    if (ioctl(ep->ring_fd, SIOCGIFHWADDR, &about) != 0)
+        return -1;
+    memcpy(ep->mac, about.ifr_hwaddr.sa_data, 6);
+    if (ioctl(ep->ring_fd, SIOCGIFMTU, &about) != 0)
+        return -1;
+    ep->mtu = (unsigned)about.ifr_mtu < MAX_MTU ? (unsigned)about.ifr_mtu : MAX_MTU;
+    if (setsockopt(ep->ring_fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0 ||
+        setsockopt(ep->ring_fd, SOL_PACKET, PACKET_RX_RING, &req, sizeof req) != 0)
+        return -1;
+    void *ring =
+        mmap(NULL, (size_t)N_SLOTS * SLOT_LEN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ep->ring_fd, 0);
+    if (ring == MAP_FAILED)
+        return -1;
+    ep->ring = ring;
+    return bind_socket(ep->ring_fd, index, ETHERTYPE_FRAMES);
+}
+
+static int open_long(frames_ep *ep, const char *interface)
+{
+    struct ifreq about;
+    int one = 1, queue = QUEUE / 2; /* the kernel doubles it */
+    struct timeval slice = {.tv_usec = BENCH_SLICE_MS * 1000};
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 14 + 9), /* datagrams ... */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 14 + 20), /* ... from our port to our port */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)UDP_PORT << 16 | UDP_PORT, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, 0x40000),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (open_socket(interface, &about, &ep->long_fd) != 0 ||
+        setsockopt(ep->long_fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) != 0 ||
+        setsockopt(ep->long_fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0 ||
+        setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) != 0)
+        return -1;
+    if (setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVBUFFORCE, &queue, sizeof queue) != 0)
+        return -1;
+    return bind_socket(ep->long_fd, about.ifr_ifindex, ETH_P_IP);
+}
+
+bench_ep *bench_frames_open(const char *interface, bool polled, char *error)
+{
+    frames_ep *ep = bench_ep_new(sizeof *ep, &frames_ops, polled);
+    if (!ep) {
+        snprintf(error, BENCH_ERROR_LEN, "no memory for an endpoint");
+        return NULL;
+    }
+    ep->ring_fd = ep->long_fd = -1;
+    ep->out = calloc(1, SLOT_LEN);
+    if (!ep->out || open_ring(ep, interface) != 0 || open_long(ep, interface) != 0) {
+        snprintf(error, BENCH_ERROR_LEN, "cannot open a packet socket on %s: %s", interface,
+                 errno == EPERM ? "Permission denied (CAP_NET_RAW): a testbed needs no root" : strerror(errno));
+        frames_close(&ep->ep);
+        return NULL;
+    }
+    size_t segments = (65535 - 20 - 8) / (ep->mtu - IP_UDP);
+    ep->piece = (segments < MAX_SEGMENTS ? segments : MAX_SEGMENTS) * (ep->mtu - IP_UDP) - 8;
+    return &ep->ep;
+}
+
+void bench_frames_address(bench_ep *base, unsigned char mac[6])
+{
+    memcpy(mac, ((frames_ep *)base)->mac, 6);
+}
+
+void bench_frames_connect(bench_ep *base, const unsigned char peer[6])
+{
+    make_heads((frames_ep *)base, peer);
+}
