@@ -426,17 +426,18 @@ def command(application: Application) -> click.Command:
     return click.Command(
         application.name,
         params=[*application.options, *_COMMON],
+        context_settings={"max_content_width": 110},
         callback=lambda **options: _main(application, **options),
         help=f"{application.title}, alone or as one of the ranks of a job. Fails (status 1) if the result is wrong.",
     )
 
 
-def main(application: Application, arguments: Sequence[str] | None = None) -> int:
-    """Run an application from the command line; returns the exit status.
+def main(application: Application, arguments: Sequence[str] | None = None, prog: str | None = None) -> int:
+    """Run an application from the command line; returns the exit status. `prog` is what its help calls it.
 
     0: done and right; 1: wrong, or failed; 2: the arguments make no sense; 130: interrupted.
     """
-    name = f"python -m {module_of(application.name)}" if application.name in NAMES else application.name
+    name = prog or (f"python -m {module_of(application.name)}" if application.name in NAMES else application.name)
     try:
         return int(command(application).main(arguments, prog_name=name, standalone_mode=False) or 0)
     except click.ClickException as error:

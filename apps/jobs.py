@@ -83,6 +83,8 @@ def told() -> dict[str, str]:
     from viakit.measure.environment import command_line
 
     told = {COMMAND: command_line()}
+    if not sys.stdout.isatty():
+        told["TERM"] = "dumb"  # Open MPI gives its ranks a terminal even so
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr.isatty():
             told[TERMINAL] = os.ttyname(sys.stderr.fileno())

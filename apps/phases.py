@@ -18,8 +18,10 @@ Invariant: the times of the states add up to the wall time of the measured part.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +50,7 @@ class Message(NamedTuple):
     tag: int
     nbytes: int
     time_ns: int
+    number: int = 0  # how many there were before with this peer and tag: both ends agree on it
 
 
 class _Mark:
@@ -319,6 +322,7 @@ class Counting:
     def __init__(self, comm: Any, phases: Phases) -> None:
         self.real, self.phases = comm, phases
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._numbers: defaultdict[tuple[bool, int, int], Iterator[int]] = defaultdict(itertools.count)
         if type(comm).__module__.startswith("mpi4py"):
             from mpi4py import MPI as names  # noqa: N811
         else:
@@ -340,11 +344,12 @@ class Counting:
         phases, nbytes = self.phases, nbytes_of(spec)
         phases.count(1, nbytes)
         if phases.trace:
-            phases.sent.append(Message(dest, tag, nbytes, _clock()))
+            phases.sent.append(Message(dest, tag, nbytes, _clock(), next(self._numbers[True, dest, tag])))
 
     def _arrived(self, source: int, tag: int) -> None:
         if source >= 0:
-            self.phases.received.append(Message(source, tag, 0, _clock()))
+            number = next(self._numbers[False, source, tag])
+            self.phases.received.append(Message(source, tag, 0, _clock(), number))
 
     def _call(self, state: int, call: Callable[..., Any], *args: Any) -> Any:
         phases = self.phases

@@ -166,18 +166,17 @@ def _row(report: RankReport, states: Sequence[str]) -> list[str]:
     return [str(report.rank), format_time(report.wall_s), *times, f"{share:.1%}", *ends]
 
 
-def table(application: Application, problem: Any, protocol: str | None, one: Run) -> Table:
+def _title(application: Application, problem: Any, protocol: str | None, one: Run) -> str:
+    how = f"{len(one.ranks)} rank{'s' * (len(one.ranks) > 1)} over {protocol}" if protocol else "serial"
+    return f"{application.title}: {application.describe(problem)}; {how}"
+
+
+def table(one: Run) -> Table:
     """Return a rich table of one run: a row per rank, and one for all."""
     from rich import box
     from rich.table import Table
 
-    how = f"{len(one.ranks)} rank{'s' * (len(one.ranks) > 1)} over {protocol}" if protocol else "serial"
-    sheet = Table(
-        title=f"[bold]{application.title}[/bold], {application.describe(problem)}, {how}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    sheet = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     states = [state for state in STATES if state == "compute" or any(each.seconds[state] for each in one.ranks)]
     for head in ("rank", "wall", *states, "communication", "CPU", "messages", "KiB sent"):
         sheet.add_column(head, justify="right")
@@ -215,7 +214,8 @@ def _console() -> Console:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError):
         columns = 0
-    return Console(highlight=False, width=None if columns or "COLUMNS" in os.environ else 160)
+    known = "COLUMNS" in os.environ or (columns and os.environ.get("TERM") != "dumb")
+    return Console(highlight=False, width=None if known else 160)
 
 
 def tell(
@@ -239,7 +239,8 @@ def tell(
         result.validate(found)
         sys.stdout.write(result.to_bytes(found).decode())
     elif not quiet:
-        console.print(table(application, problem, protocol, median))
+        console.print(_title(application, problem, protocol, median), markup=False, style="bold")
+        console.print(table(median))
         if application.summary is not None:
             for key, value in application.summary(problem, median.outcome).items():
                 console.print(f"{key}: {value}", markup=False)

@@ -54,12 +54,12 @@ PROBLEMS: dict[str, Problem] = {
         Problem(
             "sor-zero", "sor", "SOR-Zero",
             ("--size", "4096", "--iterations", "50", "--init", "zero"),
-            ("--size", "1024", "--iterations", "20", "--init", "zero"),
+            ("--size", "2048", "--iterations", "50", "--init", "zero"),
         ),
         Problem(
             "sor-nonzero", "sor", "SOR-Nonzero",
             ("--size", "4096", "--iterations", "50", "--init", "nonzero"),
-            ("--size", "1024", "--iterations", "20", "--init", "nonzero"),
+            ("--size", "2048", "--iterations", "50", "--init", "nonzero"),
         ),
         Problem("water-288", "water", "Water-288", ("--molecules", "288"), ("--molecules", "216")),
         Problem("water-1728", "water", "Water-1728", ("--molecules", "1728"), ("--molecules", "512")),

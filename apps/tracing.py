@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -49,15 +48,11 @@ def check_format(path: str) -> str:
 
 def arrows(reports: Sequence[RankReport]) -> Iterator[Arrow]:
     """Yield the messages of which both ends are known."""
-    waiting: defaultdict[tuple[int, int, int], deque[Any]] = defaultdict(deque)
-    for report in reports:
-        for one in report.sent:
-            waiting[report.rank, one.peer, one.tag].append(one)
+    waiting = {(report.rank, one.peer, one.tag, one.number): one for report in reports for one in report.sent}
     for report in reports:
         for one in report.received:
-            queue = waiting[one.peer, report.rank, one.tag]
-            if queue:
-                sent = queue.popleft()
+            sent = waiting.get((one.peer, report.rank, one.tag, one.number))
+            if sent is not None:
                 yield Arrow(one.peer, report.rank, one.tag, sent.nbytes, sent.time_ns, one.time_ns)
 
 

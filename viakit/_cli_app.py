@@ -82,7 +82,7 @@ def app(
     words = [*arguments, *jobs.protocol_words(protocol)]
     alone = ranks in (None, 1) and not hosts
     if wants_help or (alone and (protocol is None or not protocol.startswith("mpi")) and timeout is None):
-        ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help]))
+        ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
     if protocol is None and not alone:
         protocol = "via"
     ctx.exit(

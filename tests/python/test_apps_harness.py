@@ -313,17 +313,19 @@ def reports() -> list[RankReport]:
     first = RankReport(
         0, 1e-3, 1e-3, zero, 2, 20, 0.0, 11, 1000,
         [Interval(0, 1000, 5000), Interval(1, 5000, 6000), Interval(3, 6000, 9000)],
-        [Message(1, 4, 10, 5100), Message(1, 4, 12, 5500)], [Message(1, 9, 0, 8900)],
+        [Message(1, 4, 10, 5100, 1), Message(1, 4, 12, 5500, 2)], [Message(1, 9, 0, 8900)],
     )  # fmt: skip
     second = RankReport(
         1, 1e-3, 1e-3, zero, 1, 8, 0.0, 12, 2000,
         [Interval(0, 2000, 4000), Interval(2, 4000, 7000)],
-        [Message(0, 9, 8, 8000)], [Message(0, 4, 0, 5900), Message(0, 4, 0, 6900), Message(0, 5, 0, 6950)],
+        [Message(0, 9, 8, 8000)],
+        [Message(0, 4, 0, 4100, 0), Message(0, 4, 0, 5900, 1), Message(0, 4, 0, 6900, 2), Message(0, 5, 0, 6950, 0)],
     )  # fmt: skip
     return [first, second]
 
 
-def test_arrows_join_the_ends_of_messages_in_order():
+def test_arrows_join_the_ends_of_messages():
+    """Also where the first was sent before the measured part began."""
     found = list(tracing.arrows(reports()))
     assert [(one.source, one.dest, one.nbytes, one.sent_ns, one.received_ns) for one in found] == [
         (1, 0, 8, 8000, 8900), (0, 1, 10, 5100, 5900), (0, 1, 12, 5500, 6900),
