@@ -175,7 +175,8 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
         raise ResultError("nothing to draw: no problem was measured both serial and parallel")
     columns = min(4, len(labels))
     lines = -(-len(labels) // columns)
-    drawing = Figure(figsize=(max(3.6 * columns, 5.5), 3.3 * lines + 0.7), layout="constrained")
+    width = max(3.6 * columns, 6.0)
+    drawing = Figure(figsize=(width, 3.3 * lines + 0.9), layout="constrained")
     fields = drawing.subplots(lines, columns, squeeze=False)
     said = paper()
     for axes, label in zip(fields.flat, labels, strict=False):

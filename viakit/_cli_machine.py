@@ -73,8 +73,9 @@ def demo(seconds: float, out: str, seed: int | None, quiet: bool) -> None:
     "--json", "json_file", is_flag=False, flag_value="-", metavar="[F]", help="JSON, to F or to standard output."
 )
 @click.option("--seed", type=int, help="Of the order in which points are measured.")
+@click.option("--apps/--no-apps", "with_apps", default=True, help="The applications, too: minutes more.", show_default=True)
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no table.")
-def bench(seconds: float, json_file: str | None, seed: int | None, quiet: bool) -> None:
+def bench(seconds: float, json_file: str | None, seed: int | None, with_apps: bool, quiet: bool) -> None:
     """Measure the figures that viakit has set itself as goals, each beside its peer.
 
     The exit status is 0 whether they are reached or not: a busy machine is no failure.
@@ -85,6 +86,11 @@ def bench(seconds: float, json_file: str | None, seed: int | None, quiet: bool) 
         result.check_writable(json_file)
     with progress_bar("goals", quiet) as on_progress:
         judged = goals.run(seconds=seconds, seed=seed, on_progress=on_progress)
+    if with_apps:
+        from viakit.apps import goals as application_goals
+
+        with progress_bar("applications", quiet) as on_progress:
+            application_goals.add(judged, seed=seed, on_progress=on_progress)
     if json_file == "-":
         click.echo(goals.to_json(judged))
     else:

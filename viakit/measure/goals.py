@@ -450,8 +450,10 @@ def render(judged: Judged, console: Console) -> None:
     console.print(sheet)
     for goal in judged.goals:
         if goal.points:
+            names = [row.get("what") or format_size(row["nbytes"]) for row in goal.points]
             cells = [
-                f"{format_size(row['nbytes'])} {row['ratio']:.2f}{'' if row['holds'] else '!'}" for row in goal.points
+                f"{name} {row['ratio']:.2f}{'' if row['holds'] else '!'}"
+                for name, row in zip(names, goal.points, strict=True)
             ]
             console.print(f"{goal.what}: {', '.join(cells)}", style="dim", markup=False)
 
