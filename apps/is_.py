@@ -159,7 +159,9 @@ def problem(
         if klass is not None:
             raise ValueError(f"either class {klass}, or sizes of one's own: not both")
         if not 5 <= keys_log <= 30:
-            raise ValueError(f"2^{keys_log} keys; right would be 2^5 to 2^30 (ranks have 32 bits, and 20 keys are changed)")
+            raise ValueError(
+                f"2^{keys_log} keys; right would be 2^5 to 2^30 (ranks have 32 bits, and 20 keys are changed)"
+            )
         if not 5 <= max_log <= 30:
             raise ValueError(f"keys below 2^{max_log}; right would be 2^5 to 2^30")
         return Problem("", keys_log, max_log, algorithm)
@@ -400,9 +402,7 @@ class _Redistribute:
         sending = [comm.Isend(sent[one : one + 1], one, COUNT) for one in there]
         for request in waiting:
             request.Wait()
-        sending += [
-            comm.Isend(self._grouped[begins[one] : begins[one + 1]], one, KEYS) for one in there if sent[one]
-        ]
+        sending += [comm.Isend(self._grouped[begins[one] : begins[one + 1]], one, KEYS) for one in there if sent[one]]
         # Two blocks: one is counted while the next arrives.
         sources = [one for one in back if came[one]]
         room = int(came.max())
@@ -451,7 +451,9 @@ def _put_together(comm: Any, what: Problem, keys: Keys, ranking: _Chain | _Redis
     edges = np.empty(2 * size, np.int64)
     comm.Allgather(np.array([below, int(cumulative[-1]) if len(cumulative) else below], np.int64), edges)
     if rank == 0:
-        disorder += int(np.count_nonzero(edges[2::2] != edges[1:-1:2])) + int(edges[0] != 0) + int(edges[-1] != what.n_keys)
+        disorder += (
+            int(np.count_nonzero(edges[2::2] != edges[1:-1:2])) + int(edges[0] != 0) + int(edges[-1] != what.n_keys)
+        )
     return placed, disorder
 
 

@@ -216,9 +216,8 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
     for axes in fields.flat:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    drawing.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)), fontsize="small"
-    )
+    ncols = min(len(handles), max(3, int(width / 1.9)))
+    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=ncols, fontsize="small")
     drawing.suptitle(title or "Speed-up against the serial program")
     return drawing
 

@@ -73,7 +73,9 @@ def demo(seconds: float, out: str, seed: int | None, quiet: bool) -> None:
     "--json", "json_file", is_flag=False, flag_value="-", metavar="[F]", help="JSON, to F or to standard output."
 )
 @click.option("--seed", type=int, help="Of the order in which points are measured.")
-@click.option("--apps/--no-apps", "with_apps", default=True, help="The applications, too: minutes more.", show_default=True)
+@click.option(
+    "--apps/--no-apps", "with_apps", default=True, show_default=True, help="The applications, too: minutes more."
+)
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no table.")
 def bench(seconds: float, json_file: str | None, seed: int | None, with_apps: bool, quiet: bool) -> None:
     """Measure the figures that viakit has set itself as goals, each beside its peer.

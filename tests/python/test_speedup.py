@@ -1,0 +1,242 @@
+"""Speed-ups: what the paper says, what follows from measured times, how it is told, and a small run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import apps_job
+import pytest
+from click.testing import CliRunner
+
+from viakit import cli
+from viakit.apps import goals as app_goals
+from viakit.apps import reporting, speedup
+from viakit.apps import speedup_report as report
+from viakit.measure import result
+from viakit.measure.goals import Goal
+
+TITLES = {one.title: label for label, one in speedup.PROBLEMS.items()} | {"SOR-NZ": "sor-nonzero"}
+COLUMNS = {
+    "MPICH Ethernet": "MPICH Eth",
+    "MVICH Ethernet (M-VIA)": "MVICH Eth",
+    "MVICH Ethernet RDMA": "MVICH Eth RDMA",
+    "MVICH Giganet": "MVICH Gig",
+    "MVICH Giganet RDMA": "MVICH Gig RDMA",
+}
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.cli, list(arguments), prog_name="viakit")
+
+
+# --------------------------------------------------------------------------------------------------- the paper
+
+
+def test_the_tables_of_the_paper_are_those_of_the_claims():
+    if not apps_job.CLAIMS.is_file():
+        pytest.skip(f"the papers' figures are not here: {apps_job.CLAIMS.name}")
+    with apps_job.CLAIMS.open(encoding="utf-8", newline="") as file:
+        claims = [row for row in csv.DictReader(file) if row["seed_file"].startswith("002")]
+    said, seen = speedup.paper(), set()
+    for claim in claims:
+        where, system, value = claim["section_or_table"], claim["system"], claim["value"]
+        if where == "Table III":
+            title, _, column = system.partition("; ")
+            expected = said["problems"][TITLES[title]]["speedups"][said["columns"].index(COLUMNS[column])]
+            assert expected == (None if value == "NA" else float(value)), claim
+        elif (where, claim["quantity"]) == ("Table I", "sequential time"):
+            assert said["problems"][TITLES[system]]["sequential_ms"] == float(value)
+        elif (where, claim["quantity"]) == ("Table II", "number of messages"):
+            assert said["problems"][TITLES[system]]["messages"] == int(value)
+        elif (where, claim["quantity"]) == ("Table II", "total transfers"):
+            assert said["problems"][TITLES[system]]["kilobytes"] == float(value)
+        else:
+            continue
+        seen.add((where, system, claim["quantity"]))
+    assert len(seen) == 7 * (5 + 1 + 2)
+    assert set(said["problems"]) == set(speedup.PROBLEMS)
+
+
+def test_names_stand_for_problems():
+    assert speedup.labels_of([]) == list(speedup.PROBLEMS)
+    assert speedup.labels_of(["sor", "ep"]) == ["sor-zero", "sor-nonzero", "ep"]
+    assert speedup.labels_of(["water-288", "water"]) == ["water-288", "water-1728"]
+    assert speedup.labels_of(["ft"]) == ["fft"]
+    with pytest.raises(ValueError, match="nothing to measure is called 'lu'; there are sor, is, fft, water, ep"):
+        speedup.labels_of(["lu"])
+
+
+# --------------------------------------------------------------------------------------------- times made up
+
+
+def series(label, protocol, ranks, walls, *, waiting=0.0, ok=True):
+    """Runs with these wall times, of which each rank spends a part waiting."""
+    runs = [
+        {
+            "wall_s": wall,
+            "ok": ok,
+            "round": i,
+            "checks": [
+                {"name": "sum", "got": 2, "expected": 1, "error": 1.0, "tolerance": 0.0, "ok": ok},
+            ],
+            "ranks": [
+                {
+                    "rank": rank,
+                    "wall_s": wall,
+                    "cpu_s": wall,
+                    "work_s": wall * (1 - waiting),
+                    "messages": ranks - 1,
+                    "nbytes": 1024 * (ranks - 1),
+                    "seconds": {"compute": wall * (1 - waiting), "wait": wall * waiting},
+                }
+                for rank in range(ranks)
+            ],
+        }
+        for i, wall in enumerate(walls)
+    ]
+    return {
+        "label": label, "application": speedup.PROBLEMS[label].application, "protocol": protocol, "ranks": ranks,
+        "hosts": 1, "cores": 2, "level": "python", "problem": {"size": 1}, "info": {}, "runs": runs,
+        "points": [reporting.point(walls)],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def document():
+    """Serial 8 s; over VIA 4 and 2.5 s on 2 and 8 ranks, over TCP 5 and 4 s; MPI on 2 ranks 4.4 and 4.2 s."""
+    made = []
+    for label in speedup.PROBLEMS:
+        made += [
+            series(label, "serial", 1, [8.0, 8.2, 7.9]),
+            series(label, "via", 2, [4.1, 4.0, 4.0], waiting=0.1),
+            series(label, "via", 8, [2.5, 2.5, 2.6], waiting=0.2),
+            series(label, "tcp", 2, [5.0, 5.0, 5.0], waiting=0.3),
+            series(label, "tcp", 8, [4.0, 4.0, 4.0], waiting=0.5),
+            series(label, "mpi:openmpi", 2, [4.4, 4.4, 4.4]),
+            series(label, "mpi:mpich", 2, [4.2, 4.2, 4.2]),
+        ]
+    return reporting.document(made, elapsed_s=1.0, command="viakit speedup --paper") | {"seed": 1}
+
+
+def test_what_follows_from_times(document):
+    result.validate(document)
+    found = {(one.label, one.protocol, one.ranks): one for one in speedup.rows(document)}
+    assert len(found) == 6 * len(speedup.PROBLEMS)
+    one = found["ep", "via", 8]
+    assert one.speedup == pytest.approx(8.0 / 2.5)
+    assert (one.low, one.high) == (pytest.approx(7.9 / 2.6), pytest.approx(8.2 / 2.5))
+    assert one.efficiency == pytest.approx(3.2 / 8)
+    assert one.karp_flatt == pytest.approx((1 / 3.2 - 1 / 8) / (1 - 1 / 8))
+    assert one.communication == pytest.approx(0.2)
+    assert one.work == pytest.approx(2.0 * 8 / 8.0)
+    assert (one.messages, one.nbytes) == (56, 57344)
+    assert one.crowded
+    assert not found["ep", "via", 2].crowded
+
+
+def test_the_tables_have_the_paper_beside_them(document):
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    with console.file:
+        report.show(document, console)
+    text = console.export_text()
+    assert "3.20 (3.04 to 3.28)" in text
+    assert "MVICH Eth RDMA 9.04" in text
+    line = next(line for line in text.splitlines() if line.strip().startswith("IS Class A") and "0.94" in line)
+    assert line.split()[3:] == ["3.20", "2.00", "-", "-", "0.94", "3.18", "NA", "3.22", "4.89"]
+    assert (
+        "EP: with 8 ranks the speed-up over TCP is 62% of that over VIA (in the paper 88% on the same Ethernet)."
+        in text
+    )
+    assert "More ranks than the 2 cores" in text
+
+
+def test_pictures_and_a_page(document):
+    drawing = report.figure(document)
+    drawn = [axes for axes in drawing.axes if axes.get_title()]
+    assert [axes.get_title() for axes in drawn][:2] == ["EP (figure 6)", "SOR-Zero (figure 4)"]
+    assert len(drawn) == 7
+    assert report.picture(document, ".svg").startswith(b"<?xml")
+    page = report.html(document)
+    assert page.count("<table") == 7 + 2
+    assert "data:image/svg+xml;base64," in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    with pytest.raises(result.ResultError, match="nothing to draw"):
+        report.figure({**document, "series": []})
+
+
+def test_a_wrong_result_is_told(document):
+    document["series"].append(series("ep", "bip", 2, [1.0, 1.0], ok=False))
+    assert speedup.wrong(document) == ["ep over bip, 2 ranks: sum is 2; right would be exactly 1"]
+    assert "WRONG RESULT: ep over bip, 2 ranks" in report.html(document)
+
+
+def test_goals_are_judged_by_the_worst_case(document):
+    good, bad = (Goal("efficiency", least, at_most=False) for least in (0.9, 1.1))
+    for goal in (good, bad):
+        app_goals._efficiency(goal, document, ["sor-zero", "sor-nonzero"])
+        assert goal.value == pytest.approx(1.0)
+        assert goal.interval[0] <= goal.value <= goal.interval[1]
+    assert (good.status, bad.status) == ("holds", "falls short")
+    against = Goal("against", 1.0)
+    app_goals._against_mpi(against, document)
+    assert against.value == pytest.approx(4.0 / 4.2)
+    assert "of mpi:mpich" in against.detail
+    assert len(against.points) == 7
+    document["series"] = [one for one in document["series"] if one["protocol"] != "mpi:mpich"]
+    document["skipped"] = [{"protocol": "mpi:mpich", "reason": "not installed"}]
+    missing = Goal("against", 1.0)
+    app_goals._against_mpi(missing, document)
+    assert (missing.status, missing.reason) == ("not measured", "mpi:mpich: not installed")
+
+
+# ------------------------------------------------------------------------------------------------- measuring
+
+
+def test_a_small_run(tmp_path):
+    files = [str(tmp_path / name) for name in ("s.json", "s.png", "s.html")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "viakit", "speedup", "sor-zero", "--quick", "--rounds", "2", "--ranks", "1,3"),
+            *("--protocols", "via,tcp", "--json", files[0], "--png", files[1], "--html", files[2]),
+        ],
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("wrote") == 3
+    document = result.load(files[0])
+    assert {(one["protocol"], one["ranks"], len(one["runs"])) for one in document["series"]} == {
+        ("serial", 1, 2), ("via", 1, 2), ("via", 3, 2), ("tcp", 1, 2), ("tcp", 3, 2),
+    }  # fmt: skip
+    assert all(run["ok"] and run["checks"] for one in document["series"] for run in one["runs"])
+    assert {one.messages for one in speedup.rows(document) if one.ranks == 3} == {4 * 2 * 49}
+    assert document["command"].startswith("viakit speedup sor-zero")
+
+
+def test_what_cannot_be_is_told():
+    for words, status, text in (
+        (("lu",), 2, "nothing to measure is called 'lu'"),
+        (("sor", "--protocols", "pigeon"), 2, "protocol 'pigeon'"),
+        (("sor", "--ranks", "0"), 2, "right would be numbers from 1"),
+        (("sor", "--paper"), 2, "leave names and --quick away"),
+        (("sor", "--json", "/nowhere/s.json"), 1, "there is no folder"),
+        (("sor", "--png", "s.txt"), None, "s.txt"),
+    ):
+        done = invoke("speedup", *words)
+        assert done.exit_code in ((status,) if status is not None else (1, 2)), done.output
+        assert text in done.output
+
+
+def test_a_job_that_fails_is_told_and_not_started_again(tmp_path):
+    """A grid of two columns does not exist; every job says so."""
+    taken = speedup._Rounds([("sor-zero", "sor", ["--size", "2"])], {})
+    job = speedup._Job(None, 1)
+    taken.take(job, 0)
+    assert job in taken.failed
+    assert "serial: status" in taken.errors[0]["message"]
+    assert "a grid has 3 rows" in taken.errors[0]["message"]
+    assert json.dumps(taken.finished()) == "[]"
