@@ -54,7 +54,7 @@ Rows = npt.NDArray[np.float32]
 
 INITS = ("zero", "nonzero")
 VARIANTS = ("overlap", "paper")
-CACHE_BYTES = 256 * 1024  # of a core's second-level cache, for the rows of one passage
+CACHE_BYTES = 416 * 1024  # of a core's second-level cache, for the rows of one passage
 LARGEST = 10**8  # squares in a row or a column
 COMPARED_UPDATES = 10**9  # below, a result for which nothing is on record is computed once more to compare
 
@@ -237,6 +237,14 @@ class Band:
         return int(_kernels.sor_fnv(self.red[rows], self.black[rows], value))
 
 
+def passages(stages: range, depth: int) -> Iterator[range]:
+    """Cut half-sweeps into passages of at most *depth*, about as many in each."""
+    number = -(-len(stages) // depth)
+    for one in range(number):
+        first, last = share(len(stages), one, number)
+        yield stages[first:last]
+
+
 def outcome(hashed: int, sums: list[npt.NDArray[np.float64]]) -> Outcome:
     """Return the outcome of bands; the sums are exact before they are rounded, whatever the bands."""
     red, black = (math.fsum(one) for one in np.concatenate(sums, axis=1))
@@ -250,12 +258,12 @@ def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
     """Run the program of one process."""
     phases = phases or Phases()
     band = Band(problem, 1, problem.rows - 1)
-    total = 2 * problem.iterations
+    stages = range(2, 2 * problem.iterations)
     band.sweep(0, 2)
     phases.begin()
-    for stage in range(2, total, band.depth):
-        band.sweep(stage, min(band.depth, total - stage))
-        phases.progress(stage, total)
+    for some in passages(stages, band.depth):
+        band.sweep(some.start, len(some))
+        phases.progress(some.stop, stages.stop)
     phases.end()
     return outcome(band.hash(None), [band.sums()])
 
@@ -326,13 +334,12 @@ def _overlap(band: Band, ghosts: Ghosts, stages: range, phases: Phases) -> None:
     """Do several half-sweeps in one passage: first what neighbours wait for, then the rest (the picture above)."""
     m = band.m
     above, below = int(ghosts.above is not None), int(ghosts.below is not None)
-    depth = min(band.depth, m // 2)
     if stages:
         ghosts.start(stages.start - 1)
-    for begin in range(stages.start, stages.stop, depth):
-        n = min(depth, stages.stop - begin)
-        for stage in range(begin, begin + n):
-            edge = n - (stage - begin)  # rows at each edge that this half-sweep does now
+    for some in passages(stages, min(band.depth, m // 2)):
+        n = len(some)
+        for stage in some:
+            edge = some.stop - stage  # rows at each edge that this half-sweep does now
             ghosts.finish(stage - 1)
             if above:
                 band.sweep(stage, first=1, last=2)
@@ -344,8 +351,8 @@ def _overlap(band: Band, ghosts: Ghosts, stages: range, phases: Phases) -> None:
                 band.sweep(stage, first=2, last=1 + edge)
             if below:
                 band.sweep(stage, first=m + 1 - edge, last=m)
-        band.sweep(begin, n, 1 + n * above, m + 1 - n * below, first_step=-above, last_step=below)
-        phases.progress(begin, stages.stop)
+        band.sweep(some.start, n, 1 + n * above, m + 1 - n * below, first_step=-above, last_step=below)
+        phases.progress(some.stop, stages.stop)
 
 
 def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outcome | None:
@@ -447,9 +454,9 @@ def beside(quick: bool) -> Iterator[Case]:
         def again(band: Band = band, start: tuple[Rows, Rows] = start) -> None:
             band.red[:], band.black[:] = start
 
-        def ours(band: Band = band, total: int = 2 * task.iterations) -> Rows:
-            for stage in range(0, total, band.depth):
-                band.sweep(stage, min(band.depth, total - stage))
+        def ours(band: Band = band, stages: range = range(2 * task.iterations)) -> Rows:
+            for some in passages(stages, band.depth):
+                band.sweep(some.start, len(some))
             return band.black.copy()
 
         def plain(library: ctypes.CDLL, band: Band = band, task: Problem = task) -> Rows:
