@@ -12,7 +12,7 @@ from viakit.lab._worker import as_plain
 from viakit.measure.analysis import as_documents
 from viakit.measure.sweep import Config, UsageError
 
-__all__ = ["PROTOCOLS", "SECONDS", "SIZES", "Compare"]
+__all__ = ["PROTOCOLS", "SECONDS", "SIZES", "Compare", "Counters"]
 
 PROTOCOLS = ("via-eth", "tcp")
 SIZES = "1,16,64,256,1K,4K,16K,64K,256K,1M"
@@ -72,10 +72,68 @@ class Compare(Experiment):
                 words += [] if value is True else [f"{value:g}" if isinstance(value, float) else str(value)]
         return shlex.join(words)
 
+    def at(self, nbytes: int) -> Counters:
+        """Return what a message of *nbytes* cost, by each protocol: time, copies, system calls, frames.
+
+        Raises
+        ------
+        KeyError
+            If no protocol has been measured at that size; the message says which sizes there are.
+        """
+        return Counters.of(self.result, nbytes)
+
     def _make_panel(self) -> Any:
-        from viakit.lab._panel import ComparePanel
+        from viakit.lab._compare_panel import ComparePanel
 
         return ComparePanel(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """What a message of one size cost: *rows* has a dictionary per protocol, counters per message, both sides."""
+
+    nbytes: int
+    rows: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any], nbytes: int) -> Counters:
+        """Read them out of a result."""
+        from viakit.measure.report import per_message
+        from viakit.measure.table import point_at
+
+        rows = []
+        for one in result["series"]:
+            point = point_at(one, nbytes)
+            if point is not None:
+                times = point["one_way_s"]
+                row = {"protocol": one["protocol"], "median_s": times["median"], "p99_s": times["p99"]}
+                rows.append(row | per_message(point))
+        if not rows:
+            sizes = sorted({point["nbytes"] for one in result["series"] for point in one["points"]})
+            raise KeyError(f"{nbytes} bytes were not measured; there are {', '.join(map(str, sizes))}")
+        return cls(nbytes, rows)
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return head and rows as text; counters that are zero everywhere are left out."""
+        from viakit.measure.table import format_time
+
+        names = list(dict.fromkeys(key for row in self.rows for key in row if key[-2:] != "_s" and key != "protocol"))
+        names = [key for key in names if any(row.get(key) for row in self.rows)]
+        lines = []
+        for row in self.rows:
+            times = [format_time(row["median_s"]), format_time(row["p99_s"])]
+            lines.append([row["protocol"], *times, *(f"{row[key]:.3g}" if key in row else "-" for key in names)])
+        return ["protocol", "median", "p99", *(key.replace("_", " ") for key in names)], lines
+
+    def _repr_html_(self) -> str:
+        from viakit.measure.ladder import format_size
+        from viakit.measure.report import html_table
+
+        return html_table(f"A message of {format_size(self.nbytes)}; counters per message, both sides", *self.cells())
+
+    def __str__(self) -> str:
+        head, rows = self.cells()
+        return "\n\n".join("\n".join(f"{a:24} {b}" for a, b in zip(head, row, strict=True)) for row in rows)
 
 
 def sizes_of(given: str | int | Iterable[int]) -> list[int]:

@@ -1,0 +1,195 @@
+"""The controls and the growing curves of ``lab.compare()``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from viakit.lab._compare import Counters
+from viakit.lab._panel import SMALL, Panel, choice, grid, text
+from viakit.measure import endpoints, plot, sweep, table
+from viakit.measure.ladder import format_size
+from viakit.measure.result import ResultError
+
+if TYPE_CHECKING:
+    from viakit.lab._compare import Compare
+    from viakit.lab._job import Job
+
+__all__ = ["ComparePanel"]
+
+
+class ComparePanel(Panel):
+    """The panel of a :class:`viakit.lab._compare.Compare`."""
+
+    file = "compare.json"
+
+    def __init__(self, experiment: Compare) -> None:
+        self._traces: dict[str, tuple[int, int]] = {}
+        self._earlier: list[dict[str, Any]] = list(experiment.against)
+        self._names = [f"earlier {i + 1}" for i in range(len(self._earlier))]
+        super().__init__(experiment)
+        self.keep = widgets.Button(
+            description="Keep", icon="thumb-tack", disabled=True, tooltip="keep these curves while measuring others"
+        )
+        self.keep.on_click(lambda _: self._on_keep())
+        self.top.children = [self.start, self.stop, self.keep, self.progress.widget]
+        self.size = widgets.Dropdown(description="counters at", options=[("-", None)])
+        self.size.observe(lambda _: self._show_counters(), "value")
+        self.counters = widgets.HTML()
+        self.bottom.children = [self.size, self.name, self.save]
+        self.widget.children = [*self.widget.children, self.counters]
+        self._draw([])
+
+    @property
+    def figure(self) -> go.FigureWidget:
+        """The curves."""
+        return self.picture
+
+    # ------------------------------------------------------------------------------------ controls
+
+    def _controls(self) -> Any:
+        config = self.experiment.config
+        names = [name for name in endpoints.protocols() if name not in ("floor", "null")]
+        self.protocols = widgets.SelectMultiple(
+            options=names, value=[one for one in config.protocols if one in names], rows=8, layout=SMALL
+        )
+        self.sizes = text(
+            "sizes",
+            ",".join(format_size(one).replace(" ", "").replace("iB", "").removesuffix("B") for one in config.sizes),
+            "1,64,4K or 1:1M",
+        )
+        self.mode = choice("mode", list(sweep.MODES), config.mode)
+        self.wait = choice("wait", list(sweep.WAITS), config.wait)
+        self.hosts = choice("hosts", ["auto", "local", "testbed"], config.hosts)
+        self.level = choice("level", [("usual", None), "c", "python", "both"], config.level)
+        self.seconds = widgets.BoundedFloatText(
+            description="seconds", value=config.seconds, min=0.1, max=86400, layout=SMALL
+        )
+        self.mtu = text("MTU", config.mtu, "1500")
+        self.rate = text("rate", config.rate, "e.g. 1gbit")
+        self.sockbuf = text("sockbuf", config.sockbuf, "bytes, e.g. 128K")
+        self.policy = text("thresholds", config.policy, "e.g. eager_limit=64K")
+        self.fault = text("faults", config.fault, "e.g. loss=1%")
+        fields = [self.sizes, self.mode, self.wait, self.hosts, self.level, self.seconds]
+        fields += [self.mtu, self.rate, self.sockbuf, self.policy, self.fault]
+        return widgets.HBox([self.protocols, grid(fields)])
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
+        from viakit.measure.ladder import parse_size
+
+        return {
+            "protocols": list(self.protocols.value),
+            "sizes": self.sizes.value,
+            "mode": self.mode.value,
+            "wait": self.wait.value,
+            "hosts": self.hosts.value,
+            "level": self.level.value,
+            "seconds": self.seconds.value,
+            "mtu": parse_size(self.mtu.value) if self.mtu.value else None,
+            "rate": self.rate.value or None,
+            "sockbuf": parse_size(self.sockbuf.value) if self.sockbuf.value else None,
+            "policy": self.policy.value or None,
+            "fault": self.fault.value or None,
+        }
+
+    def _on_keep(self) -> None:
+        """Leave the curves where they are, to be measured against."""
+        self._earlier.append(dict(self.experiment.result))
+        self._names.append(f"kept {len(self._earlier)}")
+        self._draw([])
+        self.keep.disabled = True
+
+    # ------------------------------------------------------------------------------------ drawing
+
+    def _picture(self) -> Any:
+        return _figure()
+
+    def update(self, job: Job) -> None:
+        """Draw what *job* has measured by now; called in the job's thread."""
+        super().update(job)
+        series = job.series()
+        self.keep.disabled = job.running or not series
+        if series:
+            sizes = sorted({point["nbytes"] for one in series for point in one["points"]})
+            options = [("-", None), *((format_size(n), n) for n in sizes)]
+            if list(self.size.options) != options:
+                value = self.size.value
+                self.size.options = options
+                self.size.value = value if value in sizes else None
+            if self.size.value is not None:
+                self._show_counters()
+
+    def _draw(self, series: list[dict[str, Any]]) -> None:
+        """Bring the traces up to date: only what has changed goes to the browser."""
+        documents = [*self._earlier, *([{"series": series}] if series else [])]
+        names = [*self._names, *(["now"] if series else [])]
+        try:
+            drawn = plot.curves(documents, names)
+        except ResultError:
+            drawn = []  # nothing to draw yet
+        with self.figure.batch_update():
+            for one in drawn:
+                if one["label"] not in self._traces:
+                    self._traces[one["label"]] = self._add(one)
+                micro = [time * 1e6 for time in one["time_s"]]
+                for place, x in zip(self._traces[one["label"]], (one["nbytes"], micro), strict=True):
+                    trace = self.figure.data[place]
+                    if list(trace.x or ()) != list(x) or list(trace.y or ()) != one["mbit_s"]:
+                        trace.x, trace.y, trace.text = x, one["mbit_s"], _hover(one)
+                    trace.visible = True
+            labels = {one["label"] for one in drawn}
+            for label, places in self._traces.items():
+                for place in places if label not in labels else ():
+                    self.figure.data[place].visible = False
+
+    def _add(self, one: Mapping[str, Any]) -> tuple[int, int]:
+        """Add the two traces of a curve, without points; returns their numbers."""
+        n = len(self.figure.data)
+        for column in (1, 2):
+            self.figure.add_trace(
+                go.Scatter(
+                    x=[],
+                    y=[],
+                    name=one["label"],
+                    legendgroup=one["label"],
+                    showlegend=column == 1,
+                    mode="lines+markers",
+                    marker={"size": 5, "color": one["colour"]},
+                    line={"color": one["colour"], "dash": plot.PLOTLY_DASHES[one["dash"]], "width": 2},
+                    hovertemplate="%{text}<extra></extra>",
+                ),
+                row=1,
+                col=column,
+            )
+        return n, n + 1
+
+    def _show_counters(self) -> None:
+        nbytes = self.size.value
+        if nbytes is None or self.experiment.job is None:
+            self.counters.value = ""
+            return
+        self.counters.value = Counters.of({"series": self.experiment.job.series()}, nbytes)._repr_html_()
+
+
+def _figure() -> go.FigureWidget:
+    """Return the empty figure: throughput graph, signature graph."""
+    canvas = go.FigureWidget(make_subplots(rows=1, cols=2, subplot_titles=["Throughput graph", "Signature graph"]))
+    canvas.update_xaxes(type="log", title_text="message size, bytes", exponentformat="SI", row=1, col=1)
+    canvas.update_xaxes(type="log", title_text="time of a message, one way, µs", exponentformat="SI", row=1, col=2)
+    canvas.update_yaxes(type="log", title_text="throughput, Mbit/s", exponentformat="SI")
+    canvas.update_layout(
+        template="plotly_white", height=460, margin={"t": 40, "b": 60}, legend={"orientation": "h", "y": -0.2}
+    )
+    return canvas
+
+
+def _hover(one: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{one['label']}<br>{format_size(n)}: {table.format_time(t)} one way<br>{m:.1f} Mbit/s"
+        for n, t, m in zip(one["nbytes"], one["time_s"], one["mbit_s"], strict=True)
+    ]
