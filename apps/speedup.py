@@ -197,6 +197,7 @@ def measure(
     seed: int | None = None,
     command: str | None = None,
     on_progress: Callable[[float, str], None] | None = None,
+    on_series: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> Document:
     """Measure serial and parallel programs, taking turns.
 
@@ -216,7 +217,9 @@ def measure(
     seed : int, optional
         Of the order within the rounds.
     on_progress : callable, optional
-        Called with the part that is done (0 to 1) and what is being measured.
+        Called with the part that is done (0 to 1) and what is being measured; KeyboardInterrupt from it ends the run.
+    on_series : callable, optional
+        Called after each job with all series as they now stand: for live plots.
 
     Returns
     -------
@@ -258,6 +261,8 @@ def measure(
                     on_progress(done / (rounds * len(entries)), f"round {number + 1} of {rounds}: {job}")
                 taken.take(job, number)
                 done += 1
+                if on_series is not None:
+                    on_series(taken.finished())
         complete = True
     document = reporting.document(
         taken.finished(), elapsed_s=time.monotonic() - began, command=command or command_line()

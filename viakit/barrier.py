@@ -30,7 +30,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-__all__ = ["PROTOCOLS", "algorithms", "best_mpi", "figure", "find", "is_collective", "measure", "ratio", "show"]
+__all__ = [
+    "PROTOCOLS",
+    "algorithms",
+    "best_mpi",
+    "check",
+    "figure",
+    "find",
+    "is_collective",
+    "measure",
+    "ratio",
+    "show",
+]
 
 PROTOCOLS = ("via", "udp", "tcp")
 USUAL_LOCAL = ("default", "flat", "flags", "counter", "rdma", "message", "dissemination", "gather")
@@ -106,9 +117,12 @@ class _Entry:
         }
 
 
-def _check(ranks: Sequence[int], chosen: Sequence[str] | None, hosts: int, protocol: str, seconds: float) -> None:
-    known = algorithms()
-    for name in chosen or ():
+def check(ranks: Sequence[int], algorithms: Sequence[str] | None, hosts: int, protocol: str, seconds: float) -> None:
+    """Raise the ValueError that :func:`measure` would for arguments that make no sense, without starting anything."""
+    from viakit import _core
+
+    known = _core.barrier_algorithms()
+    for name in algorithms or ():
         if name not in known:
             raise ValueError(f"no barrier is called {name!r}; there are {', '.join(known)}")
     if not ranks or any(not 1 <= n <= MAX_RANKS for n in ranks):
@@ -136,6 +150,7 @@ def measure(
     mtu: int = 1500,
     command: str | None = None,
     on_progress: Callable[[float, str], None] | None = None,
+    on_series: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> Document:
     """Measure barriers, and MPI_Barrier of each MPI that is here.
 
@@ -160,7 +175,9 @@ def measure(
     seed : int, optional
         Of the order of turns and the times of skew.
     on_progress : callable, optional
-        Called with the part that is done (0 to 1) and what is being measured.
+        Called with the part that is done (0 to 1) and what is being measured; KeyboardInterrupt from it ends the run.
+    on_series : callable, optional
+        Called after each round with the series of the number of ranks that is being measured: for live plots.
 
     Returns
     -------
@@ -176,7 +193,7 @@ def measure(
         If ranks or hosts cannot be started.
     """
     ranks = list(dict.fromkeys(ranks))
-    _check(ranks, algorithms, hosts, protocol, seconds)
+    check(ranks, algorithms, hosts, protocol, seconds)
     seed = secrets.randbits(31) if seed is None else seed
     chance = random.Random(seed)
     skipped: dict[str, str] = {}
@@ -188,7 +205,9 @@ def measure(
                 n_hosts = n if hosts == 0 else hosts
                 entries, link = _open(stack, n, algorithms, n_hosts, protocol, with_mpi, mtu, skipped)
 
-                def tell(part: float, i: int = i, n: int = n) -> None:
+                def tell(part: float, i: int = i, n: int = n, link: str = link, entries: Any = entries) -> None:
+                    if on_series is not None:
+                        on_series([one.series(skew_s, link) for one in entries if one.bursts])
                     if on_progress is not None:
                         on_progress((i + part) / len(ranks), f"{n} ranks")
 

@@ -13,8 +13,8 @@ import time
 import uuid
 from pathlib import Path
 
-import needs
 import pytest
+from kernel import notebook, printed, shown
 
 from viakit import lab
 from viakit.lab import _front, _worker
@@ -270,38 +270,6 @@ def test_the_worker_sends_batches_between_bursts_and_waits_until_they_are_drawn(
 
 
 # ------------------------------------------------------------------------------------------------ in a kernel
-
-
-EXECUTE = """
-import json, sys
-import nbclient, nbformat
-from jupyter_client import KernelManager
-book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in json.load(sys.stdin)])
-manager = KernelManager(kernel_name="python3")
-manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-nbclient.NotebookClient(book, km=manager, timeout=60).execute()
-print(json.dumps([cell.outputs for cell in book.cells]))
-"""
-
-
-def notebook(*cells, mode=None, **environment):
-    """Run cells in a kernel of their own; returns the outputs of each."""
-    needs.packages("nbclient", "nbformat", "ipykernel", "ipywidgets", "anywidget")
-    env = {k: v for k, v in os.environ.items() if k not in ("VIAKIT_LAB", *_front._SIGNS)} | environment
-    if mode:
-        env["VIAKIT_LAB"] = mode
-    command = [sys.executable, "-W", "ignore", "-c", EXECUTE]
-    done = subprocess.run(command, input=json.dumps(cells), capture_output=True, text=True, env=env, timeout=110)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def printed(outputs):
-    return "".join(one["text"] for one in outputs if one.get("name") == "stdout")
-
-
-def shown(outputs, kind):
-    return [one["data"][kind] for one in outputs if kind in one.get("data", {})]
 
 
 START = "from viakit import lab\nrun = lab.compare('unix', 'via-shm', sizes='8,4K', seconds=1.5)"

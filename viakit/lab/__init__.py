@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, Any
 from viakit.lab._job import Busy, LabError, current
 
 if TYPE_CHECKING:
+    from viakit.lab._apps import App
+    from viakit.lab._barrier import Barrier
     from viakit.lab._compare import Compare
+    from viakit.lab._faults import Faults
 
-__all__ = ["Busy", "LabError", "compare", "running", "stop"]
+__all__ = ["Busy", "LabError", "app", "barrier", "compare", "faults", "running", "stop"]
 
 
 def compare(
@@ -69,6 +72,82 @@ def compare(
         protocols or _compare.PROTOCOLS, _compare.SIZES if sizes is None else sizes, against, settings
     )
     made._begin(bool(protocols) or made._mode != "widgets" if start is None else start)
+    return made
+
+
+def barrier(*algorithms: str, start: bool | None = None, **settings: Any) -> Barrier:
+    """Measure barriers over numbers of ranks.
+
+    Parameters
+    ----------
+    *algorithms : str
+        As ``viakit barrier --list`` lists them. None: the usual ones, to be changed in the panel.
+    start : bool, optional
+        As for :func:`compare`: if not given, it starts if something is named or set.
+    **settings
+        Of :func:`viakit.barrier.measure`: ``ranks`` ([2, 4, 8]), ``hosts`` (1), ``protocol``, ``skew_s`` (0),
+        ``with_mpi`` (False), ``seconds`` (10), ``mtu``, ``seed``.
+
+    Returns
+    -------
+    Barrier
+        As of :func:`compare`; so are the exceptions.
+    """
+    from viakit.lab._barrier import Barrier
+
+    made = Barrier(algorithms, settings)
+    made._begin(bool(algorithms or settings) or made._mode != "widgets" if start is None else start)
+    return made
+
+
+def app(name: str = "sor-zero", *, start: bool | None = None, **settings: Any) -> App:
+    """Run an application on several protocols: its speed-up against the serial program, and a timeline over each.
+
+    Parameters
+    ----------
+    name : str
+        An application ("sor", "is", "fft", "water", "ep"), or one of its problems ("water-1728").
+    start : bool, optional
+        As for :func:`compare`: if not given, it starts if something is set.
+    **settings
+        ``protocols`` (["via", "tcp"]), ``ranks`` ([1, 2]), ``rounds`` (3), ``quick`` (True: small problems), ``hosts``
+        (0: this machine), ``mtu``, ``rate``, ``timeline`` (True), ``seed``: of :func:`viakit.apps.speedup.measure`.
+
+    Returns
+    -------
+    App
+        As of :func:`compare`, and ``timelines``; so are the exceptions.
+    """
+    from viakit.lab._apps import App
+
+    made = App(name, settings)
+    made._begin(bool(settings) or made._mode != "widgets" if start is None else start)
+    return made
+
+
+def faults(*, start: bool | None = None, **settings: Any) -> Faults:
+    """Turn loss up, and watch acknowledgements, retransmissions and goodput.
+
+    In a panel the slider turns it, while it is measured; otherwise *losses* are measured one after the other.
+
+    Parameters
+    ----------
+    start : bool, optional
+        As for :func:`compare`: if not given, it starts if something is set.
+    **settings
+        Of :func:`viakit.measure.loss.measure`: ``protocol`` ("via-udp"), ``losses``, ``nbytes`` (64 KiB),
+        ``retransmissions``, ``seconds`` (10), ``hosts``, ``mtu``, ``seed``, ``follow`` (True: ``run.loss = 0.02`` turns
+        it meanwhile).
+
+    Returns
+    -------
+    Faults
+        As of :func:`compare`; so are the exceptions.
+    """
+    from viakit.lab._faults import Faults
+
+    made = Faults(settings)
+    made._begin(bool(settings) or made._mode != "widgets" if start is None else start)
     return made
 
 

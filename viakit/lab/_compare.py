@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from viakit.lab._experiment import Experiment
-from viakit.lab._worker import as_plain
 from viakit.measure.analysis import as_documents
 from viakit.measure.sweep import Config, UsageError
 
@@ -56,13 +55,13 @@ class Compare(Experiment):
         from viakit.measure.sweep import check
 
         check(self.config)
-        return "sweep", {"config": as_plain(self.config), "command": self.command()}
+        return "sweep", {"config": _plain(self.config), "command": self.command()}
 
     def command(self) -> str:
         """Return the command line that measures the same without a notebook."""
         import shlex
 
-        plain = as_plain(self.config)
+        plain = _plain(self.config)
         words = ["viakit", "sweep", *plain.pop("protocols")]
         words += ["--sizes", ",".join(map(str, plain.pop("sizes")))]
         for name, value in plain.items():
@@ -86,6 +85,11 @@ class Compare(Experiment):
         from viakit.lab._compare_panel import ComparePanel
 
         return ComparePanel(self)
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    """Return what JSON can carry, without fields that are None."""
+    return {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -48,6 +49,9 @@ class Experiment:
         """Return the widgets: an object with ``widget``, ``update(job)`` and ``say(text)``."""
         raise NotImplementedError
 
+    def _note(self, extra: Mapping[str, Any]) -> None:
+        """Take what came beside the result."""
+
     def _html(self, result: Result) -> str:
         """Return the static picture and table."""
         return result._repr_html_()
@@ -56,9 +60,7 @@ class Experiment:
         """Print the table."""
         from rich.console import Console
 
-        from viakit.measure import table
-
-        table.show(result, Console())
+        result.show(Console(width=None if sys.stdout.isatty() else 120))
 
     # ------------------------------------------------------------------------------------ running
 
@@ -87,13 +89,20 @@ class Experiment:
 
     def _update(self, job: Job) -> None:
         """Draw, in the job's thread."""
+        self._note(job.extra)
         if self.panel is not None:
             self.panel.update(job)
 
     def _run_and_show(self) -> None:
         line = _front.Line(self.title) if self._mode == "text" else None
         what, request = self._request()
-        self.job = Job(what, request, title=self.title, on_update=lambda job: line(job.progress) if line else None)
+
+        def on_update(job: Job) -> None:
+            self._note(job.extra)
+            if line is not None and job.running:
+                line(job.progress)
+
+        self.job = Job(what, request, title=self.title, on_update=on_update)
         try:
             self.job.wait()
         finally:

@@ -51,7 +51,7 @@ class Job:
     Parameters
     ----------
     what : str
-        The operation, of :data:`viakit.lab._worker.OPERATIONS`.
+        The operation, of :data:`viakit.lab._operations.OPERATIONS`.
     request : dict
         Its arguments, of what JSON can carry.
     title : str
@@ -68,6 +68,8 @@ class Job:
         Why it failed; also when a part of the result is there.
     document : dict or None
         What it came to, once it is over.
+    extra : dict
+        What came with the document, but is no part of it.
     pid : int or None
         The worker's, once it has said hello.
     drawing_failed : str or None
@@ -95,6 +97,8 @@ class Job:
         self._points: dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]]]] = {}
         self._order = {name: i for i, name in enumerate(request.get("config", {}).get("protocols", ()))}
         self._on_update = on_update
+        self.extra: dict[str, Any] = {}
+        self._wishes: dict[str, Any] = {}
         self._over, self._stop = threading.Event(), threading.Event()
         with _lock:
             other = current()
@@ -151,9 +155,13 @@ class Job:
                     self._take(message)
                 elif gone:
                     break
+                if self._wishes:
+                    wishes, self._wishes = self._wishes, {}
+                    self._say({"wish": wishes})
                 if self._stop.is_set() and told_to_stop is None and self.pid is not None:
                     told_to_stop = time.monotonic()
                     self._say({"stop": True})
+                    self._process.terminate()  # for what is in the middle of a long job
                 if told_to_stop is not None and time.monotonic() - told_to_stop > _STOP_S:
                     self._process.kill()
             # Over is over: only when everything has been put away may the next one begin.
@@ -162,8 +170,8 @@ class Job:
         finally:
             said = self._put_away()
             self._conclude(over, said)
-            self._over.set()
             self._tell()
+            self._over.set()  # last: whoever has waited sees the finished picture
 
     def _say(self, message: Mapping[str, Any]) -> None:
         import zmq
@@ -206,6 +214,7 @@ class Job:
                 self.error = f"the measuring process ended in the middle: {last[0]}"
             return
         self.document = message.get("result")
+        self.extra = message.get("extra", {})
         self.error = message.get("failed") or message.get("error")
         self.kind = message.get("kind", "")
         self.state = "failed" if self.error else "stopped" if message.get("stopped") else "done"
@@ -234,7 +243,7 @@ class Job:
     @property
     def running(self) -> bool:
         """Whether it is not over yet."""
-        return not self._over.is_set()
+        return self.state == "running"
 
     def series(self) -> list[dict[str, Any]]:
         """Return what has been measured so far: series of a result file with their points, in order of size."""
@@ -242,6 +251,10 @@ class Job:
         for series, points in sorted(self._points.values(), key=lambda one: self._order.get(one[0]["protocol"], 99)):
             found.append({**series, "points": [points[n] for n in sorted(points)]})
         return found
+
+    def wish(self, **wishes: Any) -> None:
+        """Change something while it is measured; what may be wished for, the operation knows."""
+        self._wishes = {**self._wishes, **wishes}
 
     def stop(self, *, wait: bool = True) -> None:
         """End it: ranks and hosts go, what has been measured stays. Of one that is over, nothing happens."""

@@ -15,7 +15,6 @@ the cores under a burst, so the medians are those of an unwatched run.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["main"]
@@ -48,6 +47,7 @@ class Wire:
         self._socket.connect(address)
         self._again = zmq.Again
         self.stop = stop
+        self.wishes: dict[str, Any] = {}  # what the notebook has changed meanwhile
         self._batch = 0
         self._next = 0.0
         self._progress: dict[str, Any] | None = None
@@ -88,6 +88,7 @@ class Wire:
             message = json.loads(self._socket.recv())
             if message.get("stop"):
                 self.stop.set()
+            self.wishes.update(message.get("wish", {}))
             drawn = max(drawn, message.get("drawn", 0))
             timeout_s = 0.0
         return drawn
@@ -96,35 +97,6 @@ class Wire:
         """Send what is left and close."""
         self._socket.close()
         self._context.term()
-
-
-# ------------------------------------------------------------------------------------------------ what it can measure
-
-
-def _sweep(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
-    from viakit.measure import sweep
-
-    def on_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
-        wire.point(f"{series['protocol']}/{series['level']}", series, point)
-
-    def on_progress(progress: sweep.Progress) -> None:
-        wire.progress(progress.fraction, progress.left_s, progress.text)
-
-    outcome = sweep.run(
-        sweep.Config(**request["config"]),
-        on_point=on_point,
-        on_progress=on_progress,
-        stop=wire.stop,
-        command=request["command"],
-    )
-    return {
-        "result": outcome.document,
-        "stopped": outcome.interrupted,
-        "error": str(outcome.error) if outcome.error is not None else None,
-    }
-
-
-OPERATIONS: dict[str, Callable[[Wire, Mapping[str, Any]], dict[str, Any]]] = {"sweep": _sweep}
 
 
 # ------------------------------------------------------------------------------------------------ life
@@ -161,7 +133,7 @@ def take_the_floor() -> socket.socket:
     )
 
 
-def _watch(stop: threading.Event, over: threading.Event, parent: int) -> None:
+def _watch(over: threading.Event, parent: int) -> None:
     """Wait until the kernel has gone, and see to it that the worker goes too."""
     import select
 
@@ -170,7 +142,7 @@ def _watch(stop: threading.Event, over: threading.Event, parent: int) -> None:
     while os.getppid() == parent:
         if poll.poll(PARENT_LOOK_S * 1000) and not os.read(0, 4096):
             break
-    stop.set()
+    os.kill(os.getpid(), signal.SIGTERM)
     if not over.wait(LAST_WORDS_S):
         os._exit(3)
 
@@ -196,14 +168,24 @@ def main() -> int:
             return 3
         line += piece
     request = json.loads(line)
+    from viakit.lab._operations import OPERATIONS
+
     stop, over = threading.Event(), threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    threading.Thread(target=_watch, args=(stop, over, parent), name="watch", daemon=True).start()
+    patient = request["what"] in ("sweep", "faults")  # they look at *stop* after each burst
+
+    def on_term(*_: Any) -> None:
+        stop.set()
+        if not patient:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, on_term)
+    threading.Thread(target=_watch, args=(over, parent), name="watch", daemon=True).start()
     wire = Wire(request["address"], stop)
     wire.send({"hello": 1, "pid": os.getpid()})
     try:
         with contextlib.closing(take_the_floor()):
             last = OPERATIONS[request["what"]](wire, request)
+            wire.flush()
     except KeyboardInterrupt:
         last = {"result": None, "stopped": True, "error": None}
     except Exception as error:
@@ -216,11 +198,6 @@ def main() -> int:
     wire.close()
     over.set()
     return 0
-
-
-def as_plain(config: Any) -> dict[str, Any]:
-    """Return a dataclass as what JSON can carry, without fields that are None."""
-    return {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
 
 
 if __name__ == "__main__":

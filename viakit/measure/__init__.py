@@ -17,8 +17,10 @@ stats
     Medians, intervals, ratios.
 sweep
     Several protocols, interleaved point by point.
-analysis
-    Results as objects that draw, fit and compare themselves.
+analysis, fit, comparison
+    Results as objects that draw themselves, models and knees of their curves, and what has changed between two.
+loss
+    What frames that are lost cost.
 result, environment
     Files of schema ``viakit.result/1`` and what they say of the machine.
 table, plot, report
@@ -54,10 +56,13 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "analysis",
+    "comparison",
     "endpoints",
     "environment",
+    "fit",
     "goals",
     "ladder",
+    "loss",
     "pair",
     "plot",
     "report",
@@ -75,10 +80,13 @@ __all__ = [
     "Pair",
     "Result",
     "analysis",
+    "comparison",
     "endpoints",
     "environment",
+    "fit",
     "goals",
     "ladder",
+    "loss",
     "pair",
     "plot",
     "report",

@@ -6,6 +6,7 @@ A :class:`Result` is the dict of a ``viakit.result/1`` with methods. Whatever ta
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from viakit.measure import result
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+    from rich.console import Console
 
     from viakit.measure.comparison import Comparison
     from viakit.measure.fit import Fits
@@ -59,7 +61,7 @@ class Result(dict[str, Any]):
             if suffix not in plot.FORMATS:
                 kinds = ", ".join((".json", ".csv", *plot.FORMATS))
                 raise result.ResultError(f"{path}: no such format; end the name with one of {kinds}")
-            result.write_file(path, plot.picture([self], suffix))
+            result.write_file(path, self.picture(suffix))
         return Path(path)
 
     @property
@@ -80,13 +82,75 @@ class Result(dict[str, Any]):
                 return one
         raise KeyError(f"no series of {protocol!r} with {key or 'any key'}; there are {', '.join(self.protocols)}")
 
-    def plot(self, *others: Mapping[str, Any], **kw: Any) -> Figure:
-        """Draw with Matplotlib, *others* over it, and return the figure.
+    @property
+    def kind(self) -> str:
+        """``"transfer"``, ``"barrier"``, ``"application"`` or ``"faults"``: what the series are of."""
+        for one in self["series"]:
+            if "algorithm" in one:
+                return "barrier"
+            if "application" in one:
+                return "application"
+            if "loss" in one:
+                return "faults"
+        return "transfer"
 
-        Keywords are those of :func:`viakit.measure.plot.figure`, for instance ``graphs=["time"]``.
+    def picture(self, suffix: str = ".png") -> bytes:
+        """Return :meth:`plot` as the bytes of a file: ".png", ".svg", ".pdf", and ".html" for transfers.
+
+        Raises
+        ------
+        viakit.measure.result.ResultError
+            If there is nothing to draw, or not in this format.
         """
         from viakit.measure import plot
 
+        if self.kind == "transfer":
+            return plot.picture([self], suffix)
+        if suffix == ".html":
+            raise result.ResultError("only transfers are drawn as .html; give .png, .svg or .pdf")
+        buffer = io.BytesIO()
+        self.plot().savefig(buffer, format=suffix[1:])
+        return buffer.getvalue()
+
+    def show(self, console: Console) -> None:
+        """Print the tables."""
+        if self.kind == "barrier":
+            from viakit import barrier
+
+            barrier.show(self, console)
+        elif self.kind == "application":
+            from viakit.apps import speedup_report
+
+            speedup_report.show(self, console)
+        elif self.kind == "faults":
+            from viakit.measure import loss
+
+            loss.show(self, console)
+        else:
+            from viakit.measure import table
+
+            table.show(self, console)
+
+    def plot(self, *others: Mapping[str, Any], **kw: Any) -> Figure:
+        """Draw with Matplotlib, *others* over it, and return the figure.
+
+        Keywords are those of :func:`viakit.measure.plot.figure`, for instance ``graphs=["time"]``; of barriers, of
+        applications and of faults the usual picture is drawn.
+        """
+        from viakit.measure import plot
+
+        if self.kind == "barrier":
+            from viakit import barrier
+
+            return barrier.figure([self, *map(dict, others)], **kw)
+        if self.kind == "application":
+            from viakit.apps import speedup_report
+
+            return speedup_report.figure(self, **kw)
+        if self.kind == "faults":
+            from viakit.measure import loss
+
+            return loss.figure(self, **kw)
         return plot.figure([self, *map(dict, others)], **kw)
 
     def fit(self, seed: int = 0) -> Fits:
@@ -134,10 +198,9 @@ class Result(dict[str, Any]):
 
         rows = []
         for one in self["series"]:
-            times_key = "one_way_s" if "algorithm" not in one else "time_s"
             key = {name: value for name, value in one.items() if not isinstance(value, (list, dict))}
             for point in one["points"]:
-                times = point[times_key]
+                times = point["one_way_s"] if "one_way_s" in point else point["time_s"]
                 low, high = times["ci95"]
                 row = {**key, "nbytes": point["nbytes"], "median_s": times["median"], "ci95_low_s": low}
                 row |= {"ci95_high_s": high} | {f"{name}_s": times[name] for name in ("p5", "p90", "p99", "p999")}
@@ -149,14 +212,25 @@ class Result(dict[str, Any]):
         """Show picture and tables in a notebook."""
         import base64
 
-        from viakit.measure import plot, report
+        if not any(one["points"] for one in self["series"]):
+            return "<p>This result has no points.</p>"
+        try:
+            picture = base64.b64encode(self.picture()).decode()
+            drawn = f'<img alt="{self.kind}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+        except result.ResultError:
+            drawn = ""  # for instance a speed-up without its serial program
+        return drawn + self._tables()
 
-        parts = []
-        if any(one["points"] and "algorithm" not in one for one in self["series"]):
-            picture = base64.b64encode(plot.picture([self], ".png")).decode()
-            parts.append(f'<img alt="throughput and signature graphs" src="data:image/png;base64,{picture}">')
-            parts.append(report.tables_html(self))
-        return "".join(parts) or "<p>This result has no points.</p>"
+    def _tables(self) -> str:
+        if self.kind == "transfer":
+            from viakit.measure import report
+
+            return report.tables_html(self)
+        from rich.console import Console
+
+        console = Console(record=True, width=140, file=io.StringIO())
+        self.show(console)
+        return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.2'>{code}</pre>")
 
     def __repr__(self) -> str:
         points = sum(len(one["points"]) for one in self["series"])

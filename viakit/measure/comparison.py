@@ -31,7 +31,10 @@ from viakit.measure.table import format_ratio, format_time
 __all__ = ["Change", "Comparison", "compare"]
 
 VERDICTS = ("faster", "slower", "no evidence of change", "too few bursts")
-_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "algorithm", "ranks", "operation", "skew_s")
+_KEY = (
+    *("protocol", "link", "hosts", "mtu", "mode", "wait", "level"),
+    *("algorithm", "ranks", "operation", "skew_s", "label", "application", "loss", "retransmission"),
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,85 @@
+"""The controls, speed-up curves and timelines of ``lab.app()``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+
+from viakit.apps import jobs, speedup
+from viakit.lab._curves import Curve, CurvesPanel, Field
+from viakit.lab._panel import SMALL, grid, text
+
+if TYPE_CHECKING:
+    from viakit.lab._apps import App
+    from viakit.lab._job import Job
+
+__all__ = ["AppPanel"]
+
+
+class AppPanel(CurvesPanel):
+    """The panel of a :class:`viakit.lab._apps.App`."""
+
+    file = "speedup.json"
+    fields = (
+        Field("Speed-up", "ranks", "serial time / parallel time", log_x=True),
+        Field("Communication", "ranks", "part of the time that ranks communicate, %", log_x=True),
+    )
+
+    def __init__(self, experiment: App) -> None:
+        super().__init__(experiment)
+        self.timelines = widgets.HTML()
+        self.widget.children = [*self.widget.children, self.timelines]
+
+    def _controls(self) -> Any:
+        ours = self.experiment.settings
+        self.application = widgets.Dropdown(
+            description="application",
+            options=list(dict.fromkeys([ours["name"], *speedup.PROBLEMS])),
+            value=ours["name"],
+            layout=SMALL,
+        )
+        self.protocols = widgets.SelectMultiple(
+            options=list(jobs.PROTOCOLS), value=[one for one in ours["protocols"] if one in jobs.PROTOCOLS], rows=6,
+            layout=SMALL,
+        )  # fmt: skip
+        self.ranks = text("ranks", ",".join(map(str, ours["ranks"])), "1,2,4")
+        self.rounds = widgets.BoundedIntText(description="rounds", value=ours["rounds"], min=1, max=99, layout=SMALL)
+        self.hosts = widgets.BoundedIntText(description="hosts", value=ours["hosts"], min=0, max=64, layout=SMALL)
+        self.quick = widgets.Checkbox(description="small problem", value=ours["quick"], layout=SMALL)
+        self.timeline = widgets.Checkbox(description="timeline", value=ours["timeline"], layout=SMALL)
+        fields = [self.application, self.ranks, self.rounds, self.hosts, self.quick, self.timeline]
+        return widgets.HBox([self.protocols, grid(fields)])
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
+        try:
+            ranks = [int(word) for word in self.ranks.value.split(",")]
+        except ValueError:
+            raise ValueError(f"ranks are {self.ranks.value!r}; give numbers with commas, for instance 1,2,4") from None
+        return {
+            "name": self.application.value,
+            "protocols": list(self.protocols.value),
+            "ranks": ranks,
+            "rounds": self.rounds.value,
+            "hosts": self.hosts.value,
+            "quick": self.quick.value,
+            "timeline": self.timeline.value,
+        }
+
+    def update(self, job: Job) -> None:
+        """Draw what *job* has measured by now; called in the job's thread."""
+        super().update(job)
+        self.timelines.value = self.experiment.timelines_html()
+
+    def _curves(self, series: list[dict[str, Any]]) -> list[Curve]:
+        curves: dict[tuple[str, int], Curve] = {}
+        rows = sorted(speedup.rows({"series": series}), key=lambda one: one.ranks)
+        several = len({row.label for row in rows}) > 1
+        for row in rows:
+            label = f"{row.label}, {row.protocol}" if several else row.protocol
+            words = f"{label}, {row.ranks} ranks: {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f})"
+            curves.setdefault((label, 0), Curve(label, 0)).add(row.ranks, row.speedup, words)
+            part = 100 * row.communication
+            curves.setdefault((label, 1), Curve(label, 1)).add(row.ranks, part, f"{label}: {part:.1f} %")
+        return list(curves.values())

@@ -1,0 +1,68 @@
+"""``lab.barrier()``: algorithms of the barrier over ranks and hosts, with and without skew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from viakit.lab._experiment import Experiment
+
+__all__ = ["Barrier"]
+
+
+class Barrier(Experiment):
+    """Barriers over numbers of ranks: what :func:`viakit.lab.barrier` returns."""
+
+    def __init__(self, algorithms: Sequence[str], settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.settings: dict[str, Any] = {
+            "ranks": [2, 4, 8],
+            "algorithms": list(algorithms) or None,
+            "hosts": 1,
+            "protocol": "via",
+            "with_mpi": False,
+            "skew_s": 0.0,
+            "seconds": 10.0,
+            "mtu": 1500,
+            "seed": None,
+        }
+        self.configure(**settings)
+
+    @property
+    def title(self) -> str:
+        """What is measured, for people."""
+        return f"barriers of {', '.join(map(str, self.settings['ranks']))} ranks"
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings for the next start: any of those of :func:`viakit.lab.barrier`."""
+        unknown = sorted(set(settings) - set(self.settings))
+        if unknown:
+            raise TypeError(f"barrier() has no setting {unknown[0]!r}; there are {', '.join(sorted(self.settings))}")
+        if "ranks" in settings:
+            ranks = settings["ranks"]
+            settings["ranks"] = [ranks] if isinstance(ranks, int) else list(ranks)
+        self.settings |= settings
+
+    def _request(self) -> tuple[str, dict[str, Any]]:
+        from viakit import barrier
+
+        barrier.check(**{key: self.settings[key] for key in ("ranks", "algorithms", "hosts", "protocol", "seconds")})
+        return "barrier", {"settings": self.settings, "command": self.command()}
+
+    def command(self) -> str:
+        """Return the command line that measures the same without a notebook."""
+        import shlex
+
+        ours = self.settings
+        words = ["viakit", "barrier", "--ranks", ",".join(map(str, ours["ranks"])), "--protocol", ours["protocol"]]
+        words += ["--algorithms", ",".join(ours["algorithms"])] if ours["algorithms"] else []
+        words += ["--hosts", str(ours["hosts"])] if ours["hosts"] != 1 else []
+        words += ["--skew", f"{ours['skew_s'] * 1e6:g}us"] if ours["skew_s"] else []
+        words += [] if ours["with_mpi"] else ["--no-mpi"]
+        words += ["--seconds", f"{ours['seconds']:g}"]
+        return shlex.join(words)
+
+    def _make_panel(self) -> Any:
+        from viakit.lab._barrier_panel import BarrierPanel
+
+        return BarrierPanel(self)

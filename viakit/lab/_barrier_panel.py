@@ -1,0 +1,65 @@
+"""The controls and the growing curves of ``lab.barrier()``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as widgets
+
+from viakit import barrier
+from viakit.lab._curves import Curve, CurvesPanel, Field
+from viakit.lab._panel import SMALL, choice, grid, text
+from viakit.measure.table import format_time
+
+__all__ = ["BarrierPanel"]
+
+
+class BarrierPanel(CurvesPanel):
+    """The panel of a :class:`viakit.lab._barrier.Barrier`."""
+
+    file = "barrier.json"
+    fields = (Field("Barrier", "ranks", "time of a barrier, µs", log_x=True, log_y=True),)
+
+    def _controls(self) -> Any:
+        ours = self.experiment.settings
+        names = list(barrier.algorithms())
+        self.algorithms = widgets.SelectMultiple(
+            options=names, value=[one for one in ours["algorithms"] or () if one in names], rows=6, layout=SMALL
+        )
+        self.ranks = text("ranks", ",".join(map(str, ours["ranks"])), "2,4,8")
+        self.hosts = widgets.BoundedIntText(description="hosts", value=ours["hosts"], min=0, max=64, layout=SMALL)
+        self.protocol = choice("protocol", list(barrier.PROTOCOLS), ours["protocol"])
+        self.skew = widgets.BoundedFloatText(
+            description="skew, µs", value=ours["skew_s"] * 1e6, min=0, max=1e6, layout=SMALL
+        )
+        self.seconds = widgets.BoundedFloatText(
+            description="seconds", value=ours["seconds"], min=0.1, max=86400, layout=SMALL
+        )
+        self.with_mpi = widgets.Checkbox(description="beside MPI", value=ours["with_mpi"], layout=SMALL)
+        fields = [self.ranks, self.hosts, self.protocol, self.skew, self.seconds, self.with_mpi]
+        return widgets.HBox([self.algorithms, grid(fields)])
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
+        try:
+            ranks = [int(word) for word in self.ranks.value.split(",")]
+        except ValueError:
+            raise ValueError(f"ranks are {self.ranks.value!r}; give numbers with commas, for instance 2,4,8") from None
+        return {
+            "algorithms": list(self.algorithms.value) or None,
+            "ranks": ranks,
+            "hosts": self.hosts.value,
+            "protocol": self.protocol.value,
+            "skew_s": self.skew.value * 1e-6,
+            "seconds": self.seconds.value,
+            "with_mpi": self.with_mpi.value,
+        }
+
+    def _curves(self, series: list[dict[str, Any]]) -> list[Curve]:
+        curves: dict[str, Curve] = {}
+        for one in sorted(series, key=lambda one: one["ranks"]):
+            label = one["protocol"] if one["protocol"].startswith("mpi") else one["algorithm"]
+            curve = curves.setdefault(label, Curve(label, dash="dash" if label.startswith("mpi") else "solid"))
+            median = one["points"][0]["time_s"]["median"]
+            curve.add(one["ranks"], median * 1e6, f"{label}, {one['ranks']} ranks: {format_time(median)}")
+        return list(curves.values())

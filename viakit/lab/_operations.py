@@ -1,0 +1,139 @@
+"""What a worker can measure: each operation takes the wire and its request, and returns the last message.
+
+That has ``result`` (a document, or None), ``stopped`` and ``error``, and perhaps ``extra``.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from viakit.lab._worker import Wire
+
+__all__ = ["OPERATIONS"]
+
+TIMELINE_S = 120.0  # a run for a timeline that takes longer is given up
+
+
+def _sweep(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
+    from viakit.measure import sweep
+
+    def on_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
+        wire.point(f"{series['protocol']}/{series['level']}", series, point)
+
+    outcome = sweep.run(
+        sweep.Config(**request["config"]),
+        on_point=on_point,
+        on_progress=lambda progress: wire.progress(progress.fraction, progress.left_s, progress.text),
+        stop=wire.stop,
+        command=request["command"],
+    )
+    return {
+        "result": outcome.document,
+        "stopped": outcome.interrupted,
+        "error": str(outcome.error) if outcome.error is not None else None,
+    }
+
+
+def _listeners(wire: Wire, seconds: float) -> dict[str, Any]:
+    """Return on_progress and on_series for what tells whole series; a stop comes as KeyboardInterrupt."""
+
+    def on_progress(part: float, text: str) -> None:
+        wire.progress(part, (1 - part) * seconds, text)
+        if wire.stop.is_set():
+            raise KeyboardInterrupt
+
+    def on_series(series: list[dict[str, Any]]) -> None:
+        for one in series:
+            key = "/".join(str(one.get(name, "")) for name in ("protocol", "algorithm", "label", "ranks"))
+            for point in one["points"]:
+                wire.point(key, {**one, "points": []}, point)
+
+    return {"on_progress": on_progress, "on_series": on_series}
+
+
+def _barrier(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
+    from viakit import barrier
+
+    settings = dict(request["settings"])
+    listeners = _listeners(wire, settings["seconds"])
+    document = barrier.measure(settings.pop("ranks"), **settings, **listeners, command=request["command"])
+    stopped = not document["complete"]
+    return {"result": document, "stopped": stopped, "error": None}
+
+
+def _app(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
+    from viakit.apps import speedup
+
+    settings = dict(request["settings"])
+    settings.pop("name")
+    timeline = settings.pop("timeline")
+    listeners = _listeners(wire, float("nan"))
+    document = speedup.measure(request["labels"], **settings, **listeners, command=request["command"])
+    errors = [one["message"] for one in document["errors"]]
+    stopped = not document["complete"] and not errors
+    extra: dict[str, Any] = {}
+    if timeline and not stopped:
+        try:
+            extra["timelines"] = _timelines(wire, request["labels"][0], settings)
+        except KeyboardInterrupt:
+            stopped = True
+    any_series = bool(document["series"])
+    return {
+        "result": document if any_series else None,
+        "stopped": stopped,
+        "error": None if any_series else "; ".join(errors),
+        "extra": extra,
+    }
+
+
+def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Run the problem once more over each protocol, traced; returns pictures as text, those that came to be."""
+    from viakit.apps import harness, jobs, speedup
+
+    problem, ranks = speedup.PROBLEMS[label], max(settings["ranks"])
+    words = problem.quick if settings["quick"] else problem.words
+    drawn = {}
+    for protocol in settings["protocols"]:
+        wire.progress(1.0, float("nan"), f"timeline over {protocol}")
+        with tempfile.TemporaryDirectory(prefix="viakit-timeline-") as scratch:
+            path = os.path.join(scratch, "trace.png")
+            command = ["-m", harness.module_of(problem.application), *words, "--trace", path, "--quiet"]
+            with open(os.path.join(scratch, "said"), "w+b") as said:
+                status = jobs.run_ranks(
+                    [*command, *jobs.protocol_words(protocol)], ranks, protocol, hosts=min(settings["hosts"], ranks),
+                    mtu=settings["mtu"], rate=settings["rate"], timeout_s=TIMELINE_S, out=said, err=said,
+                )  # fmt: skip
+            if status == 0 and os.path.exists(path):
+                with open(path, "rb") as file:
+                    drawn[protocol] = base64.b64encode(file.read()).decode()
+    return drawn
+
+
+def _faults(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
+    from viakit.measure import loss
+
+    def on_progress(part: float, left_s: float, text: str) -> float | None:
+        wire.progress(part, left_s, text)
+        if wire.stop.is_set():
+            raise KeyboardInterrupt
+        return wire.wishes.get("loss")
+
+    def on_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
+        wire.point(f"{series['retransmission']}/{series['loss']}", series, point)
+
+    document = loss.measure(
+        **request["settings"], command=request["command"], on_progress=on_progress, on_point=on_point
+    )
+    return {"result": document, "stopped": not document["complete"], "error": None}
+
+
+OPERATIONS: dict[str, Callable[[Wire, Mapping[str, Any]], dict[str, Any]]] = {
+    "sweep": _sweep,
+    "barrier": _barrier,
+    "app": _app,
+    "faults": _faults,
+}
