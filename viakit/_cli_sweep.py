@@ -244,31 +244,47 @@ def _rescue(document: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("links", nargs=-1, metavar="[shm|eth|udp]...")
-@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time for measuring each link, about.")
+@click.argument("links", nargs=-1, metavar="[shm|eth|udp|tcp]...")
+@click.option(
+    "--what",
+    type=click.Choice(["all", "bip", "messages"]),
+    default="all",
+    show_default=True,
+    help="BIP's pipeline, or the thresholds of the message engine.",
+)
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time for each measurement, about.")
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
 @click.option(
     "--plot", "picture", metavar="P", help="Draw model and measurement; several links: P with the link's name."
 )
 @click.option("--dry-run", is_flag=True, help="Show the calibration and do not keep it.")
-def calibrate(links: tuple[str, ...], seconds: float, rate: str | None, picture: str | None, dry_run: bool) -> None:
-    """Measure BIP's pipeline, and keep the packet sizes that follow. Default: all links; eth and udp on a testbed."""
+def calibrate(
+    links: tuple[str, ...], what: str, seconds: float, rate: str | None, picture: str | None, dry_run: bool
+) -> None:
+    """Measure BIP's pipeline and the engine's thresholds; keep what follows. Default: all links, wires on a testbed."""
     from viakit import calibrate as calibration
+    from viakit._calibrate_messages import LINKS, calibrate_messages
     from viakit.testbed import Testbed
 
-    for link in links or ("shm", "eth", "udp"):
-        if link not in ("shm", "eth", "udp"):
-            raise click.UsageError(f"{link!r} is no link that can be calibrated: give shm, eth or udp")
+    for link in links:
+        if link not in LINKS:
+            raise click.UsageError(f"{link!r} is no link that can be calibrated: give shm, eth, udp or tcp")
+    for link in links or LINKS:
         with contextlib.ExitStack() as stack:
             testbed = None if link == "shm" else stack.enter_context(Testbed(hosts=2, rate=rate))
-            found = calibration.calibrate(
-                link, testbed=testbed, seconds=seconds, say=lambda text: click.echo(text, err=True)
-            )
-        click.echo(found.text(), nl=False)
-        click.echo(f"# model against measurement: {found.error:.0%} apart (median)")
-        if not dry_run:
-            click.echo(f"wrote {found.save()}")
-        if picture:
+            options: dict[str, Any] = {"testbed": testbed, "seconds": seconds}
+            options["say"] = lambda text: click.echo(text, err=True)
+            pipeline = calibration.calibrate(link, **options) if what != "messages" and link != "tcp" else None
+            thresholds = calibrate_messages(link, **options) if what != "bip" else None
+        if pipeline is not None:
+            click.echo(pipeline.text(), nl=False)
+            click.echo(f"# model against measurement: {pipeline.error:.0%} apart (median)")
+        if thresholds is not None:
+            click.echo(thresholds.text(), nl=False)
+        for found in (pipeline, thresholds):
+            if found is not None and not dry_run:
+                click.echo(f"wrote {found.save()}")
+        if picture and pipeline is not None:
             place = Path(picture) if len(links) == 1 else Path(picture).with_stem(f"{Path(picture).stem}-{link}")
-            calibration.save_picture(found, str(place))
+            calibration.save_picture(pipeline, str(place))
             click.echo(f"wrote {place}")

@@ -184,6 +184,7 @@ struct msg_peer {
     uint8_t told_off; /* we asked it */
     uint8_t on_busy_list;
     size_t eager_limit;
+    int64_t rendezvous;                /* msg_rendezvous: how longer ones are proposed */
     size_t n_short;                    /* fewer bytes than this may go by push_short */
     const struct msg_channel *channel; /* NULL: ourselves */
     void *at;                          /* the channel's own */
@@ -226,6 +227,7 @@ struct msg_world {
     int has_thread, stop_thread, n_sleeping;
     uint64_t n_completed;  /* free-running */
     const uint8_t *enough; /* the present wait is over when this is non-zero; NULL: the channel cannot know */
+    int may_withdraw;      /* the send that is being begun may be interrupted */
     int (*interrupt)(void *);
     void *interrupt_context;
     uint64_t counters[MSG_N_COUNTERS];

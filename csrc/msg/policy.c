@@ -31,11 +31,15 @@
 #endif
 
 static const msg_policy table[] = {
-    {DEFAULTS.name = "via", .channel = "via", .source = "viakit: eager with credits, rendezvous by RDMA write"},
-    {DEFAULTS.name = "bip", .channel = "bip", .eager_limit = -1, .eager_limit_local = -1, .credits = 32,
+    {DEFAULTS.name = "via", .channel = "via", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
+     .rendezvous = MSG_CALIBRATED, .credits = MSG_CALIBRATED,
+     .source = "viakit: eager with credits, rendezvous by RDMA write"},
+    {DEFAULTS.name = "bip", .channel = "bip", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
+     .credits = 32,
      .source =
          "viakit: MPI on BIP as MPI-BIP was: credits above its ring, long messages through its pipeline (004, 3)"},
-    {TCP, .name = "tcp", .source = "viakit: the same engine over sockets, straight into the receiver's buffer"},
+    {TCP, .name = "tcp", .eager_limit = MSG_CALIBRATED,
+     .source = "viakit: the same engine over sockets, straight into the receiver's buffer"},
     {TCP, .name = "mpich-p4", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(32),
      .source = "001, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, P4_SOCKBUFSIZE 32 kB by "
                "default, "
@@ -130,6 +134,14 @@ static const struct {
     {"route", "daemon", MSG_ROUTE_DAEMON},
     {"eager_limit", "unlimited", NO_RENDEZVOUS},
     {"socket_buffer", "max", -1},
+    {"eager_limit", "calibrated", MSG_CALIBRATED},
+    {"eager_limit_local", "calibrated", MSG_CALIBRATED},
+    {"rendezvous", "calibrated", MSG_CALIBRATED},
+    {"rendezvous_local", "calibrated", MSG_CALIBRATED},
+    {"rendezvous_local", "rput", MSG_RPUT},
+    {"rendezvous_local", "rget", MSG_RGET},
+    {"rendezvous_local", "r3", MSG_R3},
+    {"credits", "calibrated", MSG_CALIBRATED},
 };
 
 const char *msg_policy_field_name(int i)

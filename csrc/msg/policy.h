@@ -3,6 +3,9 @@
  * table (policy.c) with their sources; a program takes one, changes fields, and gives it to msg_world_open. No code of the
  * engine asks for a policy's name.
  *
+ * Fields that are MSG_CALIBRATED ("calibrated" in text) are filled when a world is opened: from what `viakit calibrate` has kept for the
+ * link, or built in (calibration.h). In the policies `via`, `bip` and `tcp` these are the thresholds; in those of the papers' libraries none.
+ *
  * All fields but the strings are int64_t, so that they can be set by name: from the call, from the environment variable
  * VIAKIT_MSG ("mpich-p4,socket_buffer=262144"), from a file. Sizes are bytes; K, M and G are understood in text.
  *
@@ -48,6 +51,7 @@ typedef enum {
     X(eager_limit, 16384, "messages up to so many bytes are sent at once, with their data; longer ones by rendezvous") \
     X(eager_limit_local, 8192, "the same between ranks of one host (channel via); -1: as eager_limit")                 \
     X(rendezvous, MSG_RPUT, "how longer ones go: 0 rput, 1 rget, 2 r3")                                                \
+    X(rendezvous_local, -1, "the same between ranks of one host; -1: as rendezvous")                                   \
     X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), whatever `rendezvous` says")                \
     X(piece, 67108864, "RDMA moves at most so many bytes at a time; at most MaxTransferSize")                          \
     X(credits, 64, "eager buffers that a rank keeps ready for each other rank (via)")                                  \
@@ -66,6 +70,8 @@ typedef enum {
     X(cache_bytes, 1073741824, "bound of the registration cache; 0: register for each message and forget")             \
     X(cache_entries, 1024, "bound of its entries")                                                                     \
     X(reliability, 2, "reliability level of the VIs: 2 reliable delivery, 4 reliable reception (via)")
+
+#define MSG_CALIBRATED (-2)
 
 #define MSG_POLICY_NAME_LEN 32
 #define MSG_POLICY_SOURCE_LEN 400

@@ -146,9 +146,10 @@ void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode)
         out->packet.rest.how = MSG_R3;
         /* What would do for eager sending does for segments; RDMA pays above. */
         if (peer->channel->put && r->len >= (size_t)w->policy.rdma_from && r->len > peer->eager_limit)
-            out->packet.rest.how = (uint32_t)w->policy.rendezvous;
+            out->packet.rest.how = (uint32_t)peer->rendezvous;
         if (out->packet.rest.how == MSG_RGET) {
-            if (peer->channel->can_get(peer) && peer->channel->hold(peer, r, r->len, 2) == 0) {
+            if (!w->may_withdraw && peer->channel->get && peer->channel->can_get(peer) &&
+                peer->channel->hold(peer, r, r->len, 2) == 0) {
                 out->packet.rest.address = r->address;
                 out->packet.rest.handle = r->handle;
             } else

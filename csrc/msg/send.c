@@ -197,7 +197,10 @@ static int send_slowly(msg_world *w, int context, const void *buf, size_t len, i
 {
     msg_request *r;
     msg_status status;
+    /* Who may be interrupted wants its buffer back at once then: nobody else may have been told that it can be read (RGET). */
+    w->may_withdraw = w->interrupt != NULL;
     int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
+    w->may_withdraw = 0;
     if (code)
         return code;
     code = msg_wait_until(w, is_complete, r, MSG_FOREVER);

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "calibration.h"
 #include "channel.h"
 
 #define MAGIC 0x766b6d7367303033ull /* "vkmsg003": the last digits are the protocol's version */
@@ -28,7 +29,8 @@ struct hello {
     uint32_t byte_order;
     uint32_t rank, n_ranks, pid;
     uint8_t random[16];
-    uint64_t cores[N_CORES / 64]; /* a bit for each that this rank may run on, counted modulo N_CORES */
+    msg_calibration calibration[2]; /* rank 0's counts */
+    uint64_t cores[N_CORES / 64];   /* a bit for each that this rank may run on, counted modulo N_CORES */
 };
 
 unsigned msg_fork_epoch;
@@ -253,6 +255,13 @@ static int compare_hellos(msg_world *w, const struct hello *all)
         for (int k = 0; k < N_CORES / 64; k++)
             usable[k] |= h->cores[k];
     }
+    msg_calibration_adopt(&w->policy, all[0].calibration, local < w->n_ranks);
+    for (int i = 0; i < w->n_ranks; i++) {
+        int near = w->peers[i].host == w->peers[w->rank].host;
+        w->peers[i].rendezvous = near ? w->policy.rendezvous_local : w->policy.rendezvous;
+    }
+    int64_t own = w->policy.eager_limit_local; /* of messages to ourselves; channels set the others' */
+    w->peers[w->rank].eager_limit = own < 0 ? 8192 : (size_t)own;
     /* Of all ranks on this machine, whatever host they call it. All ranks' cores count, not only ours: a launcher that binds each
      * rank to a core of its own leaves room for all. */
     for (int k = 0; k < N_CORES / 64; k++)
@@ -290,12 +299,19 @@ static int greet(msg_world *w, const msg_options *o)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     if (getrandom(mine.random, sizeof mine.random, 0) != (ssize_t)sizeof mine.random)
         mine.random[0] = (uint8_t)vk_now();
+    msg_calibration_of(&w->policy, o->network_device, mine.calibration);
     mark_cores(mine.cores);
     int code = msg_allgather(w, o, &mine, sizeof mine, all);
     if (code == MSG_SUCCESS)
         code = compare_hellos(w, all);
     free(all);
     return code;
+}
+
+/* Is this a value that counts, or one that will be filled? */
+static int set(int64_t value, int64_t least)
+{
+    return value >= least || value == MSG_CALIBRATED;
 }
 
 static int choose_policy(msg_world *w, const msg_options *o, char *error)
@@ -305,8 +321,8 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     if (o->policy == NULL && text && msg_policy_parse(&w->policy, text, error) != 0)
         return MSG_ERR_ARG;
     int by_bip = strcmp(w->policy.channel, "bip") == 0; /* which knows its own limit */
-    if (w->policy.size != sizeof w->policy || (w->policy.eager_limit < 0 && !by_bip) || w->policy.piece <= 0 ||
-        w->policy.credits <= 0) {
+    if (w->policy.size != sizeof w->policy || !set(w->policy.eager_limit, 0) || w->policy.piece <= 0 ||
+        !set(w->policy.credits, 1)) {
         snprintf(error, MSG_ERROR_LEN,
                  "the policy is not complete: begin with one from msg_policy_find and change its fields");
         return MSG_ERR_ARG;
@@ -323,8 +339,6 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     }
     if (by_bip)
         w->policy.piece = INT64_MAX; /* its pipeline cuts messages */
-    if (w->policy.eager_limit_local < 0)
-        w->policy.eager_limit_local = w->policy.eager_limit;
     return MSG_SUCCESS;
 }
 
@@ -347,11 +361,7 @@ static int init_world(msg_world *w, const msg_options *o)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     for (int i = 0; i < w->n_ranks; i++)
         w->peers[i] = (struct msg_peer){
-            .world = w,
-            .rank = i,
-            .state = MSG_PEER_CONNECTED,
-            .channel = i == w->rank ? NULL : w->channel,
-            .eager_limit = (size_t)(w->policy.eager_limit_local < 0 ? 8192 : w->policy.eager_limit_local)};
+            .world = w, .rank = i, .state = MSG_PEER_CONNECTED, .channel = i == w->rank ? NULL : w->channel};
     if (w->n_ranks == 1)
         w->channel = NULL;
     return MSG_SUCCESS;

@@ -44,6 +44,7 @@
     X(interrupt, 2, NULL, ON_ALL)                    \
     X(threads, 2, NULL, ON_ALL)                      \
     X(thread_progress, 2, "progress=thread", ON_ALL) \
+    X(sizes_bip, 2, "rendezvous=rget", ON_BIP)       \
     X(policies, 2, NULL, ON_SHM)                     \
     X(bound, 2, NULL, ON_SHM | ON_TCP | ON_BIP)
 

@@ -89,6 +89,9 @@ cdef extern from "msg/msg.h" nogil:
     void msg_counters(msg_world *world, uint64_t *values)
     const char *msg_counter_name(int counter)
 
+cdef extern from "msg/calibration.h" nogil:
+    int msg_calibration_path(const char *link, char *path, size_t room)
+
 cdef extern from "msg/policy.h" nogil:
     ctypedef struct msg_policy:
         size_t size

@@ -28,6 +28,15 @@ def set_message_types(error, request_type):
     _request_type = request_type
 
 
+def message_calibration_path(str link):
+    """Where the message engine looks for the calibration of a link: "shm", "eth", "udp", "tcp"."""
+    cdef char path[4096]
+    cdef bytes name = link.encode()
+    if msg_calibration_path(name, path, sizeof(path)) != 0:
+        raise FileNotFoundError(2, "there is no home directory for calibrations: set XDG_CACHE_HOME or HOME", link)
+    return path.decode("utf-8", "surrogateescape")
+
+
 cdef int _message_interrupted(void *context) noexcept nogil:
     cdef int answer
     with gil:
