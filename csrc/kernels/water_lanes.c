@@ -4,13 +4,16 @@
  * For each molecule, "one", the distances between its M and those of its partners are looked at first, which is cheap:
  * three differences instead of forty-two. No site is further from its M than some `reach`; so with a cutoff c
  *
- *     distance of the Ms   < c - 2 reach             all sites are within the cutoff: list `inside`
- *                          < c + 2 reach             who knows: list `edge`
- *                          above                     none is: the pair is done
+ *     distance of the Ms   < c - 2 reach      all sites are within the cutoff: list INSIDE
+ *                          < c - reach / 2    perhaps:                              NEAR
+ *                          < c + 2 reach      hardly, but some may be:              FAR
+ *                          above              none is: the pair is done
  *
- * Whenever a list has LANES_F64 entries they are computed, "the others", a lane each. Inside, nothing needs to be compared, and
- * the nearest image of the others' M has the nearest images of all their sites: they are moved there once. At the edge
- * each difference looks for its own nearest image, each distance for the cutoff, and a mask says which lanes count.
+ * Whenever a list has LANES_F64 entries they are computed, "the others", a lane each. Inside, nothing needs to be compared,
+ * and the nearest image of the others' M has the nearest images of all their sites: they are moved there once. Near and
+ * far, at the edge, each difference looks for its own nearest image, each distance for the cutoff, and masks say which
+ * lanes count; that there are two such lists only makes it likely that all lanes of a vector have repulsion, or none. What
+ * a molecule leaves over waits for what the next ones do: then each lane has a "one" of its own.
  *
  * Contracts: kernels.h. Compiled once per level of vector instructions.
  */
@@ -31,12 +34,14 @@ struct field {
     double cutoff2;      /* the cutoff's square */
     double ref1;         /* of the reaction field, per QQ: -QQ / cutoff^3 */
     double inside2;      /* squares of distances between Ms: below this all sites are within the cutoff, */
+    double near2;        /* below this perhaps, */
     double edge2;        /* above this none is */
 };
 
 /* One molecule in all lanes and another one in each, with what the pair adds. */
 struct meeting {
-    vf64 one[SITES], other[SITES];
+    const vf64 *one; /* SITES of them */
+    vf64 other[SITES];
     vf64 on_other[SITES]; /* forces */
     vi64 live;            /* lanes that count */
     vi64 whole;           /* lanes in which all nine distances between charges are within the cutoff */
@@ -49,23 +54,23 @@ struct totals {
 };
 
 /* ------------------------------------------------------------------------------------------------------------------------
- * exp(-x), x >= 0, within 2 units in the last place: 2^k times a polynomial on [-ln 2 / 2, ln 2 / 2] that is as near to exp()
- * as one of degree 10 can be (relative error 3e-16). Above 700 it stays what it is there, 1e-304.
+ * exp(-rate r), r >= 0, as a power of two: 2^k times a polynomial of degree 10 that is 2^x within 3e-16 for x in [-1/2, 1/2].
+ * What is lost is lost in the exponent: a relative error of 1e-16 times rate r. Below 1e-300 it stays there.
  */
-LANES_INLINE vf64 exp_minus(vf64 x)
+LANES_INLINE vf64 fall(double rate, vf64 r)
 {
-    x = select_f64(x < 700.0, x, all_f64(700.0));
-    vf64 rounded = x * -0x1.71547652b82fep+0 + NEAREST; /* k = -x / ln 2, in the last bits */
-    vf64 k = rounded - NEAREST;
-    vf64 r = -x - k * 0x1.62e42fefa39efp-1 - k * 0x1.abc9e3b39803fp-56; /* ln 2 in two parts */
-    vf64 r2 = r * r, r4 = r2 * r2;
+    vf64 power = r * (rate * -0x1.71547652b82fep+0); /* -1 / ln 2 */
+    power = select_f64(power > -1000.0, power, all_f64(-1000.0));
+    vf64 rounded = power + NEAREST; /* k is in the last bits, */
+    vf64 x = power - (rounded - NEAREST);
+    vf64 x2 = x * x, x4 = x2 * x2;
     vf64 low =
-        (0x1.0000000000000p+0 + r * 0x1.000000000001ep+0) + r2 * (0x1.0000000000005p-1 + r * 0x1.555555554b736p-3);
+        (0x1.0000000000000p+0 + x * 0x1.62e42fefa3a19p-1) + x2 * (0x1.ebfbdff82c598p-3 + x * 0x1.c6b08d703ce1dp-5);
     vf64 mid =
-        (0x1.55555555520a4p-5 + r * 0x1.1111112ddae8bp-7) + r2 * (0x1.6c16c17f46982p-10 + r * 0x1.a01978b8b3d18p-13);
-    vf64 high = (0x1.a019a6611cad5p-16 + r * 0x1.72fafebdaf273p-19) + r2 * 0x1.28a2ca617b969p-22;
-    vf64 p = low + r4 * (mid + r4 * high);
-    return (vf64)((vi64)p + ((vi64)rounded << 52));
+        (0x1.3b2ab6fba1dd0p-7 + x * 0x1.5d87fe9d8001bp-10) + x2 * (0x1.4309130972778p-13 + x * 0x1.ffcb53f4ed5dfp-17);
+    vf64 high = (0x1.62bfd46f7ae0cp-20 + x * 0x1.b675cde5a49adp-24) + x2 * 0x1.e6064f626db12p-28;
+    vf64 p = low + x4 * (mid + x4 * high);
+    return (vf64)((vi64)p + ((vi64)rounded << 52)); /* and is added to the exponent */
 }
 
 LANES_INLINE vf64 sqrt_f64(vf64 x)
@@ -130,7 +135,7 @@ LANES_INLINE void charges(const struct field *f, struct meeting *m, struct total
         factor = masked((rs < f->cutoff2) & m->live, factor);
     }
     if (charge == 1.0) {
-        vf64 repulsion = exp_minus(rs * per_r * B2) * per_r * (A2 * B2);
+        vf64 repulsion = fall(B2, rs * per_r) * per_r * (A2 * B2);
         factor += edge ? masked(m->whole, repulsion) : repulsion;
     }
     t->virial += factor * rs;
@@ -143,8 +148,7 @@ LANES_INLINE void repulsion(const struct field *f, struct meeting *m, struct tot
     vf64 difference[3];
     vf64 rs = square(f, m, edge, a, b, difference);
     vf64 per_r = 1.0 / sqrt_f64(rs), r = rs * per_r;
-    vf64 factor = a == O && b == O ? exp_minus(r * B1) * (A1 * B1)
-                                   : exp_minus(r * B3) * (A3 * B3) - exp_minus(r * B4) * (A4 * B4);
+    vf64 factor = a == O && b == O ? fall(B1, r) * (A1 * B1) : fall(B3, r) * (A3 * B3) - fall(B4, r) * (A4 * B4);
     factor *= per_r;
     if (edge) {
         factor = masked(m->whole, factor);
@@ -167,7 +171,7 @@ LANES_INLINE void charge_energy(const struct field *f, struct meeting *m, struct
     t->energy += edge ? masked(m->live, energy) : energy;
     t->field += edge ? masked(m->live, answer) : answer;
     if (charge == 1.0) {
-        vf64 repulsion = exp_minus(rs * per_r * B2) * A2;
+        vf64 repulsion = fall(B2, rs * per_r) * A2;
         t->energy += edge ? masked(m->whole, repulsion) : repulsion;
     }
 }
@@ -176,7 +180,7 @@ LANES_INLINE void repulsion_energy(const struct field *f, struct meeting *m, str
 {
     vf64 difference[3];
     vf64 r = sqrt_f64(square(f, m, edge, a, b, difference));
-    vf64 energy = a == O && b == O ? exp_minus(r * B1) * A1 : exp_minus(r * B3) * A3 - exp_minus(r * B4) * A4;
+    vf64 energy = a == O && b == O ? fall(B1, r) * A1 : fall(B3, r) * A3 - fall(B4, r) * A4;
     t->energy += edge ? masked(m->whole, energy) : energy;
 }
 
@@ -184,23 +188,29 @@ LANES_INLINE void repulsion_energy(const struct field *f, struct meeting *m, str
  * LANES_F64 pairs
  */
 
-LANES_INLINE void gather(struct meeting *m, const double *sites, const int32_t *index)
+LANES_INLINE void gather(vf64 molecules[SITES], const double *sites, const int32_t *index)
 {
     for (int c = 0; c < SITES; c++) {
         for (int lane = 0; lane < LANES_F64; lane++) {
-            m->other[c][lane] = sites[(size_t)index[lane] * SITES + (size_t)c];
+            molecules[c][lane] = sites[(size_t)index[lane] * SITES + (size_t)c];
         }
     }
 }
 
-LANES_INLINE void scatter(const struct meeting *m, double *forces, const int32_t *index, int n_live)
+/* Adds lane by lane to rows of 12: two lanes may have the same row. */
+LANES_INLINE void scatter(const vf64 part[SITES], double *forces, const int32_t *index, int n_live)
 {
-    double part[SITES][LANES_F64];
-    memcpy(part, m->on_other, sizeof part);
-    for (int lane = 0; lane < n_live; lane++) {
+    typedef double quad __attribute__((vector_size(32)));
+    for (int lane = 0; lane < LANES_F64; lane++) {
+        if (lane >= n_live) {
+            break;
+        }
         double *force = forces + (size_t)index[lane] * SITES;
-        for (int c = 0; c < SITES; c++) {
-            force[c] += part[c][lane];
+        for (int c = 0; c < SITES; c += 4) {
+            quad sum;
+            memcpy(&sum, force + c, sizeof sum);
+            sum += (quad){part[c][lane], part[c + 1][lane], part[c + 2][lane], part[c + 3][lane]};
+            memcpy(force + c, &sum, sizeof sum);
         }
     }
 }
@@ -232,8 +242,9 @@ LANES_INLINE void judge(const struct field *f, struct meeting *m, int n_live)
 
 LANES_INLINE void meet_forces(const struct field *f, struct meeting *m, struct totals *t, int edge)
 {
-    for (int c = 0; c < SITES; c++) {
-        m->on_other[c] = all_f64(0.0);
+    for (int d = 0; d < 3; d++) {
+        m->on_other[3 * H1 + d] = m->on_other[3 * O + d] = all_f64(0.0);
+        m->on_other[3 * H2 + d] = m->on_other[3 * M + d] = all_f64(0.0);
     }
     charges(f, m, t, edge, M, M);
     charges(f, m, t, edge, H1, M);
@@ -273,24 +284,58 @@ LANES_INLINE void meet_energies(const struct field *f, struct meeting *m, struct
     }
 }
 
-/* Lanes from n_live on are not counted, whatever is in them. */
-LANES_INLINE void meet(const struct field *f, struct meeting *m, struct totals *t, int edge, const double *sites,
-                       double *forces, const int32_t *index, int n_live)
+/* Lanes from n_live on do not count, whatever is in them; inside, all do. */
+typedef void meet(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites, double *forces,
+                  const int32_t *index, int n_live);
+
+static void forces_inside(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
+                          double *forces, const int32_t *index, int n_live)
 {
-    gather(m, sites, index);
-    if (edge) {
-        judge(f, m, n_live);
-        t->whole += m->whole;
-    } else {
-        bring_near(f, m);
-        t->whole -= 1;
-    }
-    if (forces) {
-        meet_forces(f, m, t, edge);
-        scatter(m, forces, index, n_live);
-    } else {
-        meet_energies(f, m, t, edge);
-    }
+    (void)n_live;
+    struct meeting m;
+    m.one = one;
+    gather(m.other, sites, index);
+    bring_near(f, &m);
+    t->whole -= 1;
+    meet_forces(f, &m, t, 0);
+    scatter(m.on_other, forces, index, LANES_F64);
+}
+
+static void forces_at_edge(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
+                           double *forces, const int32_t *index, int n_live)
+{
+    struct meeting m;
+    m.one = one;
+    gather(m.other, sites, index);
+    judge(f, &m, n_live);
+    t->whole += m.whole;
+    meet_forces(f, &m, t, 1);
+    scatter(m.on_other, forces, index, n_live);
+}
+
+static void energies_inside(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
+                            double *forces, const int32_t *index, int n_live)
+{
+    (void)forces;
+    (void)n_live;
+    struct meeting m;
+    m.one = one;
+    gather(m.other, sites, index);
+    bring_near(f, &m);
+    t->whole -= 1;
+    meet_energies(f, &m, t, 0);
+}
+
+static void energies_at_edge(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites,
+                             double *forces, const int32_t *index, int n_live)
+{
+    (void)forces;
+    struct meeting m;
+    m.one = one;
+    gather(m.other, sites, index);
+    judge(f, &m, n_live);
+    t->whole += m.whole;
+    meet_energies(f, &m, t, 1);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------
@@ -313,13 +358,14 @@ static struct field prepare(const struct kernels_water_pairs *pairs, const doubl
         }
     }
     double reach = 2.0 * sqrt(reach2) * (1.0 + 1e-9); /* a little more, as all of this is rounded */
-    double cutoff = pairs->cutoff, inside = cutoff - reach, edge = cutoff + reach;
+    double cutoff = pairs->cutoff, inside = cutoff - reach, near = cutoff - reach / 4, edge = cutoff + reach;
     return (struct field){
         .box = pairs->box,
         .per_box = 1.0 / pairs->box,
         .cutoff2 = cutoff * cutoff,
         .ref1 = -QQ / (cutoff * cutoff * cutoff),
         .inside2 = inside > 0.0 ? inside * inside : 0.0,
+        .near2 = near > 0.0 ? near * near : 0.0,
         .edge2 = edge * edge,
     };
 }
@@ -340,52 +386,98 @@ LANES_INLINE void look(const struct field *f, const vf64 one[3], const double *s
     }
 }
 
-LANES_INLINE void sweep(const struct kernels_water_pairs *pairs, const double *sites, double *scratch, double *forces,
-                        struct kernels_water_sums *sums)
+/* Pairs by how far apart they are. */
+enum list { INSIDE, NEAR, FAR, N_LISTS };
+
+struct lists {
+    int32_t others[N_LISTS][CHUNK + LANES_F64];
+    size_t n[N_LISTS];
+    /* What other molecules have left over: less than a vector of it, and what one more may leave. */
+    int32_t rest_one[(N_LISTS + 1) * LANES_F64], rest_other[(N_LISTS + 1) * LANES_F64];
+    size_t n_rest;
+};
+
+/* Enters partners [j, j + many) in the lists that they belong to, without a branch. */
+LANES_INLINE void sort(const struct field *f, struct lists *l, const double *rs, size_t j, size_t many)
+{
+    size_t n_inside = l->n[INSIDE], n_near = l->n[NEAR], n_far = l->n[FAR];
+    for (size_t k = 0; k < many; k++) {
+        int32_t other = (int32_t)(j + k);
+        l->others[INSIDE][n_inside] = l->others[NEAR][n_near] = l->others[FAR][n_far] = other;
+        size_t inside = rs[k] < f->inside2, near = rs[k] < f->near2, any = rs[k] <= f->edge2;
+        n_inside += inside;
+        n_near += near - inside;
+        n_far += any - near;
+    }
+    l->n[INSIDE] = n_inside;
+    l->n[NEAR] = n_near;
+    l->n[FAR] = n_far;
+}
+
+/* Computes the last ones of what is left over. */
+static void meet_rest(const struct field *f, struct lists *l, struct totals *t, const double *sites, double *forces,
+                      meet *at_edge)
+{
+    size_t n_live = l->n_rest < LANES_F64 ? l->n_rest : LANES_F64;
+    l->n_rest -= n_live;
+    int32_t *one = l->rest_one + l->n_rest, *other = l->rest_other + l->n_rest;
+    for (size_t lane = n_live; lane < LANES_F64; lane++) {
+        one[lane] = one[0];
+        other[lane] = other[0];
+    }
+    vf64 ones[SITES];
+    gather(ones, sites, one);
+    for (int c = 0; c < SITES; c++) {
+        t->on_one[c] = all_f64(0.0);
+    }
+    at_edge(f, ones, t, sites, forces, other, (int)n_live);
+    if (forces) {
+        scatter(t->on_one, forces, one, (int)n_live);
+    }
+}
+
+static void sweep(const struct kernels_water_pairs *pairs, const double *sites, double *scratch, double *forces,
+                  struct kernels_water_sums *sums, meet *inside, meet *at_edge)
 {
     const struct field field = prepare(pairs, sites, scratch), *f = &field;
+    struct lists lists = {.n_rest = 0}, *l = &lists;
     struct totals t = {0};
-    struct meeting m = {0};
+    vf64 one[SITES];
     for (size_t i = 0; i < pairs->own; i++) {
         for (int c = 0; c < SITES; c++) {
-            m.one[c] = all_f64(sites[i * SITES + (size_t)c]);
+            one[c] = all_f64(sites[i * SITES + (size_t)c]);
             t.on_one[c] = all_f64(0.0);
         }
-        int32_t inside[CHUNK + LANES_F64], edge[CHUNK + 2 * LANES_F64];
-        size_t n_inside = 0, n_edge = 0;
+        memset(l->n, 0, sizeof l->n);
         size_t end = i + 1 + kernels_water_partners(pairs->first + i, pairs->n);
         for (size_t j = i + 1; j < end; j += CHUNK) {
             double rs[CHUNK];
             size_t many = end - j < CHUNK ? end - j : CHUNK;
-            look(f, m.one + 3 * M, scratch + j, pairs->rows, many, rs);
-            for (size_t k = 0; k < many; k++) {
-                inside[n_inside] = edge[n_edge] = (int32_t)(j + k);
-                n_inside += rs[k] < f->inside2;
-                n_edge += (rs[k] >= f->inside2) & (rs[k] <= f->edge2);
+            look(f, one + 3 * M, scratch + j, pairs->rows, many, rs);
+            sort(f, l, rs, j, many);
+            for (int list = 0; list < N_LISTS; list++) {
+                meet *how = list == INSIDE ? inside : at_edge;
+                while (l->n[list] >= LANES_F64) {
+                    l->n[list] -= LANES_F64;
+                    how(f, one, &t, sites, forces, l->others[list] + l->n[list], LANES_F64);
+                }
             }
-            while (n_inside >= LANES_F64) {
-                n_inside -= LANES_F64;
-                meet(f, &m, &t, 0, sites, forces, inside + n_inside, LANES_F64);
-            }
-            while (n_edge >= LANES_F64) {
-                n_edge -= LANES_F64;
-                meet(f, &m, &t, 1, sites, forces, edge + n_edge, LANES_F64);
-            }
-        }
-        /* What is left fills no vector: both lists together, in two vectors at most, the last one filled up with anybody. */
-        for (size_t k = 0; k < n_inside; k++) {
-            edge[n_edge++] = inside[k];
-        }
-        for (size_t k = 0; k < n_edge; k += LANES_F64) {
-            int n_live = n_edge - k < LANES_F64 ? (int)(n_edge - k) : LANES_F64;
-            for (int lane = n_live; lane < LANES_F64; lane++) {
-                edge[k + (size_t)lane] = edge[k];
-            }
-            meet(f, &m, &t, 1, sites, forces, edge + k, n_live);
         }
         for (size_t c = 0; forces && c < SITES; c++) {
             forces[i * SITES + c] += sum_f64(t.on_one[c]);
         }
+        for (int list = 0; list < N_LISTS; list++) {
+            for (size_t k = 0; k < l->n[list]; k++) {
+                l->rest_one[l->n_rest] = (int32_t)i;
+                l->rest_other[l->n_rest++] = l->others[list][k];
+            }
+        }
+        while (l->n_rest >= LANES_F64) {
+            meet_rest(f, l, &t, sites, forces, at_edge);
+        }
+    }
+    if (l->n_rest) {
+        meet_rest(f, l, &t, sites, forces, at_edge);
     }
     sums->virial += sum_f64(t.virial);
     sums->energy += sum_f64(t.energy);
@@ -398,13 +490,13 @@ LANES_INLINE void sweep(const struct kernels_water_pairs *pairs, const double *s
 static void pair_forces(const struct kernels_water_pairs *pairs, const double *sites, double *scratch, double *forces,
                         struct kernels_water_sums *sums)
 {
-    sweep(pairs, sites, scratch, forces, sums);
+    sweep(pairs, sites, scratch, forces, sums, forces_inside, forces_at_edge);
 }
 
 static void pair_energies(const struct kernels_water_pairs *pairs, const double *sites, double *scratch,
                           struct kernels_water_sums *sums)
 {
-    sweep(pairs, sites, scratch, NULL, sums);
+    sweep(pairs, sites, scratch, NULL, sums, energies_inside, energies_at_edge);
 }
 
 const struct water_lanes LANES(water_lanes) = {.pair_forces = pair_forces, .pair_energies = pair_energies};
