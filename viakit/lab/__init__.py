@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from viakit.lab._barrier import Barrier
     from viakit.lab._compare import Compare
     from viakit.lab._faults import Faults
+    from viakit.lab._via import Stepper
 
-__all__ = ["Busy", "LabError", "app", "barrier", "compare", "faults", "running", "stop"]
+__all__ = ["Busy", "LabError", "app", "barrier", "compare", "faults", "running", "stop", "via"]
 
 
 def compare(
@@ -148,6 +149,29 @@ def faults(*, start: bool | None = None, **settings: Any) -> Faults:
 
     made = Faults(settings)
     made._begin(bool(settings) or made._mode != "widgets" if start is None else start)
+    return made
+
+
+def via(message: bytes = b"hello", operation: str = "send") -> Stepper:
+    """Follow a descriptor by hand: post, doorbell, frame, placement, completion; with tables of VIs, queues, regions.
+
+    In a panel a button goes on; elsewhere all stages are shown at once. It is no measurement, and runs in this process.
+
+    Parameters
+    ----------
+    message : bytes
+        At most 64.
+    operation : {"send", "rdma_write"}
+
+    Returns
+    -------
+    Stepper
+        With ``step()``, ``stages``, ``restart()``, ``close()``.
+    """
+    from viakit.lab._via import Stepper
+
+    made = Stepper(message, operation)
+    made._begin()
     return made
 
 
