@@ -30,7 +30,7 @@ from typing import Any
 from viakit.apps import harness, jobs, reporting
 from viakit.measure.result import Document
 
-__all__ = ["PROBLEMS", "Problem", "Row", "find", "labels_of", "measure", "paper", "rows", "wrong"]
+__all__ = ["PROBLEMS", "Problem", "Row", "find", "labels_of", "measure", "paper", "rows", "title_of", "wrong"]
 
 MAX_RANKS = 64
 JOB_S = 900.0  # a job that takes longer is ended: something is wrong with it
@@ -133,8 +133,8 @@ def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str
 class _Rounds:
     """All that was measured, and what went wrong."""
 
-    def __init__(self, problems: Sequence[tuple[str, str, list[str]]], wire: dict[str, Any]) -> None:
-        self.problems, self.wire = problems, wire
+    def __init__(self, problems: Sequence[tuple[str, str, list[str]]], wire: dict[str, Any], quick: bool) -> None:
+        self.problems, self.wire, self.scale = problems, wire, "small" if quick else "paper"
         self.series: dict[tuple[str, str, int], dict[str, Any]] = {}
         self.errors: list[dict[str, Any]] = []
         self.failed: set[_Job] = set()
@@ -168,7 +168,7 @@ class _Rounds:
                 self.errors.append(message)
             return
         key = (one["label"], job.protocol or "serial", job.ranks)
-        one["protocol"], one["hosts"] = key[1], max(1, hosts)
+        one["protocol"], one["hosts"], one["scale"] = key[1], max(1, hosts), self.scale
         one["runs"][0]["round"] = number
         if key in self.series:
             self.series[key]["runs"] += one["runs"]
@@ -180,8 +180,8 @@ class _Rounds:
         for one in self.series.values():
             one["points"] = [reporting.point([run["wall_s"] for run in one["runs"]])]
             one["points"][0]["rounds"] = [run["round"] for run in one["runs"]]
-        order = {label: i for i, label in enumerate(PROBLEMS)}
-        return sorted(self.series.values(), key=lambda one: order[one["label"]])
+        order = {name: i for i, name in enumerate((*PROBLEMS, "serial", *jobs.PROTOCOLS))}
+        return sorted(self.series.values(), key=lambda one: (order[one["label"]], order[one["protocol"]], one["ranks"]))
 
 
 def measure(
@@ -249,7 +249,7 @@ def measure(
     seed = secrets.randbits(31) if seed is None else seed
     chance = random.Random(seed)
     wire = {"hosts": hosts, "mtu": mtu, "rate": rate} if hosts else {}
-    taken, began, complete = _Rounds(problems, wire), time.monotonic(), True
+    taken, began, complete = _Rounds(problems, wire, quick), time.monotonic(), True
     done = 0
     with contextlib.suppress(KeyboardInterrupt):
         complete = False
@@ -331,6 +331,12 @@ def find(document: Mapping[str, Any], label: str, protocol: str, ranks: int) -> 
         if (one.get("label"), one["protocol"], one.get("ranks")) == (label, protocol, ranks):
             return one
     return None
+
+
+def title_of(document: Mapping[str, Any], label: str) -> str:
+    """The problem's name, as the paper has it; and that it was a small one, if it was."""
+    small = any(one.get("label") == label and one.get("scale") == "small" for one in document["series"])
+    return PROBLEMS[label].title + (", small" if small else "")
 
 
 def _median(runs: Sequence[Mapping[str, Any]], figure: Callable[[Mapping[str, Any]], float]) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from viakit.apps.speedup import PROBLEMS, Row, find, paper, rows, wrong
+from viakit.apps.speedup import PROBLEMS, Row, find, paper, rows, title_of, wrong
 from viakit.measure.result import Document, ResultError
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ def show(document: Document, console: Console) -> None:
         serial = find(document, label, "serial", 1)
         took = f"serial {format_time(serial['points'][0]['time_s']['median'])}" if serial else "no serial time"
         sheet = Table(
-            title=f"[bold]{PROBLEMS[label].title}[/bold] ({took}; {escape(_size_of(document, label))})",
+            title=f"[bold]{title_of(document, label)}[/bold] ({took}; {escape(_size_of(document, label))})",
             caption=_paper_words(label), title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD,
             pad_edge=False,
         )  # fmt: skip
         for head in _HEADS:
             sheet.add_column(head, justify="left" if head == "over" else "right")
         last = None
-        for one in sorted((one for one in every if one.label == label), key=lambda one: (one.ranks, one.protocol)):
+        for one in sorted((one for one in every if one.label == label), key=lambda one: one.ranks):
             if last not in (None, one.ranks):
                 sheet.add_section()
             last = one.ranks
@@ -112,7 +112,7 @@ def _table_3_rows(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
     for label in _labels(document):
         mine = [found.get((label, name)) for name in protocols]
         theirs = ["NA" if value is None else f"{value:.2f}" for value in said["problems"][label]["speedups"]]
-        lines.append([PROBLEMS[label].title, *(f"{one.speedup:.2f}" if one else "-" for one in mine), *theirs])
+        lines.append([title_of(document, label), *(f"{one.speedup:.2f}" if one else "-" for one in mine), *theirs])
     return heads, lines
 
 
@@ -143,7 +143,7 @@ def words(document: Mapping[str, Any]) -> list[str]:
             part = here["tcp"].speedup / here["via"].speedup
             said = paper()["problems"][label]["speedups"]
             sentences.append(
-                f"{PROBLEMS[label].title}: with {n} ranks the speed-up over TCP is {part:.0%} of that over VIA "
+                f"{title_of(document, label)}: with {n} ranks the speed-up over TCP is {part:.0%} of that over VIA "
                 f"(in the paper {said[0] / said[1]:.0%} on the same Ethernet)."
             )
     if any(one.crowded for one in found):
@@ -207,7 +207,7 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
         axes.set_yticks(powers, [f"{value:g}" for value in powers])
         axes.minorticks_off()
         axes.grid(True, alpha=0.25)
-        axes.set_title(f"{PROBLEMS[label].title} (figure {said['problems'][label]['figure']})", fontsize="medium")
+        axes.set_title(f"{title_of(document, label)} (figure {said['problems'][label]['figure']})", fontsize="medium")
         axes.set_xlabel("ranks")
         axes.set_ylabel("speed-up")
     for axes in list(fields.flat)[len(labels) :]:
@@ -232,9 +232,9 @@ def picture(document: Mapping[str, Any], suffix: str) -> bytes:
 def _html_rows(document: Mapping[str, Any], label: str, found: Sequence[Row]) -> str:
     from viakit.measure.report import html_table
 
-    mine = sorted((one for one in found if one.label == label), key=lambda one: (one.ranks, one.protocol))
+    mine = sorted((one for one in found if one.label == label), key=lambda one: one.ranks)
     return html_table(
-        f"{PROBLEMS[label].title}: {_size_of(document, label)}", list(_HEADS), [_cells(one) for one in mine]
+        f"{title_of(document, label)}: {_size_of(document, label)}", list(_HEADS), [_cells(one) for one in mine]
     )
 
 

@@ -46,7 +46,7 @@ def test_a_check_says_which_figure_and_by_how_much():
     assert str(check("count", 5, 4)) == "count is 5; right would be exactly 4"
     assert check("count", np.int64(4), 4).ok
     assert check("text", "abc", "abc").ok
-    assert not check("text", "abc", "abd").ok
+    assert not check("text", "abc", "xyz").ok
 
 
 @pytest.mark.parametrize("got", [math.nan, math.inf, complex(math.nan, 0)])
