@@ -204,7 +204,7 @@ static int start(coll *c, const coll_options *o, const int *ranks)
     c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US / 8;
     c->shared_len = areas_at(c->n) + 2 * count * sizeof(struct coll_area);
     if (o) {
-        c->now.number = o->number;
+        c->now.number = o->number + 1; /* who is in another collective meanwhile shall notice */
         c->wanted = o->wanted;
         c->meanwhile = o->wanted ? o->meanwhile : NULL;
         c->meanwhile_context = o->context;
@@ -228,6 +228,7 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
         code = start(c, options, ranks);
         if (code == MSG_SUCCESS)
             code = set_up(c, cards);
+        c->now.number -= options != NULL;
     }
     if (code == MSG_SUCCESS)
         *group = c;
@@ -296,6 +297,15 @@ void coll_free(coll *c)
     if (c->words && c->words->lent)
         c->words = NULL; /* a word is still on its way: these few bytes stay as long as the process */
     coll_forget(c);
+}
+
+/* Messages and writes of a pair of ranks come in order: a message from each, and nothing is behind. */
+void coll_close(coll *c)
+{
+    int code = c ? c->error : MSG_SUCCESS;
+    for (int d = 1; c && d < c->n && code == MSG_SUCCESS; d++)
+        code = coll_sendrecv(c, COLL_TAG_SETUP, NULL, 0, (c->rank + d) % c->n, NULL, 0, (c->rank - d + c->n) % c->n);
+    coll_free(c);
 }
 
 int coll_rank(const coll *c)

@@ -94,7 +94,9 @@ int coll_error(const coll *group);
  * be about to write to it. */
 void coll_free(coll *group);
 
-/* The same when the world has been closed already, which took the group's memory with it. */
+/* Collective: sees to it that nothing is on its way any more, and gives everything back. */
+void coll_close(coll *group);
+/* As coll_free, when the world has been closed already, which took the group's memory with it. */
 void coll_forget(coll *group);
 
 int coll_rank(const coll *group);

@@ -46,13 +46,13 @@ struct coll_shared {
 _Static_assert(sizeof(struct coll_line) == 256 && offsetof(struct coll_shared, lines) == 384, "lines do not overlap");
 
 /* Where a rank puts data for its node; two of each, for even and odd steps. */
-#define COLL_AREA_DATA 65520
+#define COLL_AREA_DATA 262128
 struct coll_area {
     uint64_t step; /* whose data this is */
     uint64_t what; /* which operation of what length: coll_what */
     uint8_t data[COLL_AREA_DATA];
 };
-_Static_assert(sizeof(struct coll_area) == 65536, "areas begin on pages");
+_Static_assert(sizeof(struct coll_area) == 262144, "areas begin on pages");
 
 /* What a rank is doing: sent to who is waited for, when that takes long (wait.c). */
 struct coll_note {

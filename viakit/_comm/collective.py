@@ -31,6 +31,9 @@ KINDS = (
 ).split()
 _NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
 _PART = 1  # the context of collectives
+_GROUP_PART, _NOTE_TAG = 4, 4  # where ranks that wait in a collective of csrc/coll say so (csrc/coll/wait.c) ...
+_NOTE = struct.Struct("<QHHiQ")  # ... and how: number, operation, algorithm, root, length
+_OPERATIONS = ("setting up", "barrier", "bcast", "reduce", "allreduce", "allgather", "alltoall")
 _LONG_BCAST = 131072  # bytes from which a broadcast is a scatter and a ring
 _SHORT_ALLGATHER = 65536  # bytes of the whole up to which an allgather goes by Bruck's algorithm
 _SHORT_ALLTOALL = 256  # bytes for one rank up to which, and
@@ -45,10 +48,10 @@ class Step:
     def __init__(self, comm: Any, kind: str, root: int = 0) -> None:
         if not 0 <= root < comm.size:
             raise error("ERR_ROOT", f"root {root}: this communicator has ranks 0 to {comm.size - 1}")
-        comm._n_collectives = number = (comm._n_collectives + 1) & 0xFFF
+        comm._n_collectives = self.number = comm._n_collectives + 1
         self.comm, self.kind, self.root = comm, kind, root
         self.rank, self.size = comm.rank, comm.size
-        self.tag = number << 14 | _NUMBER_OF[kind] << 8 | root & 0xFF
+        self.tag = (self.number & 0xFFF) << 14 | _NUMBER_OF[kind] << 8 | root & 0xFF
 
     def send(self, data: Any, dest: int) -> Request:
         """Start to send bytes."""
@@ -75,6 +78,7 @@ class Step:
             ranks = comm.world_ranks()
             names = ", ".join(str(ranks.index(rank)) for rank in sorted(dead))
             raise error("ERR_PROC_FAILED", f"{self.kind}: rank {names} of this communicator has died")
+        self._read_notes()
         status = Status()
         if not comm.look(ANY_SOURCE, ANY_TAG, status, 0, _PART):
             return
@@ -85,6 +89,22 @@ class Step:
                 f"mismatched collectives: this rank is in {self.kind} with root {self.root}, "
                 f"rank {status.source} is in {kind} with root {root}",
             )
+
+
+    def _read_notes(self) -> None:
+        """Look whether a rank waits for us in a collective that does not go by messages of this file."""
+        status = Status()
+        while self.comm.look(ANY_SOURCE, _NOTE_TAG, status, 0, _GROUP_PART):
+            source, data = status.source, bytearray(_NOTE.size)
+            self.comm.start_recv(data, source, _NOTE_TAG, _GROUP_PART).Wait()
+            number, operation, _, root, _ = _NOTE.unpack(data)
+            if number == self.number:
+                self.comm._mismatched(source)
+                raise error(
+                    "ERR_OTHER",
+                    f"mismatched collectives: this rank is in {self.kind} with root {self.root}, "
+                    f"rank {source} is in {_OPERATIONS[operation]} with root {root}",
+                )
 
 
 def _empty(n: int) -> np.ndarray:

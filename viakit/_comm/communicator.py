@@ -21,7 +21,8 @@ from viakit._comm.spec import IN_PLACE, Simple, same_blocks, simple, vector, w_v
 
 errors._setup()
 SUM = OPS["SUM"]
-MAX_COMMUNICATORS = 16383
+_core.set_collective_types(simple, same_blocks, IN_PLACE, SUM)
+MAX_COMMUNICATORS = 13106  # five contexts of the engine each
 COMM_TYPE_SHARED = 0
 CART = 1
 
@@ -31,6 +32,7 @@ class World(_core.MsgWorld):
 
     def __init__(self, rank: int, size: int, **options: Any) -> None:
         self.used: set[int] = set()
+        self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
         super().__init__(rank, size, **options)
 
     def take_number(self, everybody: Sequence[set[int]]) -> int:
@@ -205,7 +207,7 @@ class Collectives(PointToPoint):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self._run(self._barrier())
+        self.Barrier()
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """The root's object, on all ranks."""
@@ -254,7 +256,10 @@ class Collectives(PointToPoint):
 
 
 def _offer(name: str, text: str) -> None:
-    """Give Collectives the blocking, the non-blocking and the persistent form of what ``_name`` prepares."""
+    """Give Collectives the blocking, the non-blocking and the persistent form of what ``_name`` prepares.
+
+    The blocking form of what csrc/coll has is in the core (group.pxi), and calls this one where it has to go by messages.
+    """
     make = getattr(Collectives, f"_{name}")
     upper = name[0].upper() + name[1:]
 
@@ -268,7 +273,8 @@ def _offer(name: str, text: str) -> None:
         kwargs.pop("info", None)
         return self._kept(lambda: make(self, *args, **kwargs))
 
-    forms = ((upper, block, text), (f"I{name}", begin, f"Start: {text}"), (f"{upper}_init", keep, f"Keep: {text}"))
+    blocking = f"_block_{name}" if hasattr(_core.CollectiveComm, upper) else upper
+    forms = ((blocking, block, text), (f"I{name}", begin, f"Start: {text}"), (f"{upper}_init", keep, f"Keep: {text}"))
     for form, function, says in forms:
         function.__name__, function.__qualname__, function.__doc__ = form, f"Collectives.{form}", says
         function.__signature__ = _signature(make)  # type: ignore[attr-defined]
@@ -497,7 +503,8 @@ class Comm(Collectives):
             raise error("ERR_COMM", "COMM_WORLD and COMM_SELF cannot be freed")
         if self._freed:
             raise error("ERR_COMM", "this communicator has been freed already")
-        self.barrier()
+        self._block_barrier()
+        self._close_group()
         self._freed = True
         self.forget()
         self.world.used.discard(self.number)

@@ -24,11 +24,10 @@ from viakit._comm.spec import simple
 STANDARD, SYNCHRONOUS, BUFFERED, READY = 0, 1, 2, 3
 
 
-class PointToPoint(_core.MsgComm):
+class PointToPoint(_core.CollectiveComm):
     """The part of ``MPI.Comm`` that sends and receives."""
 
     _n_objects = 0
-    _n_collectives = 0
     _spare: list[bytearray]
 
     # ------------------------------------------------------------ buffers

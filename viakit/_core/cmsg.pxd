@@ -11,7 +11,10 @@ cdef extern from "msg/msg.h" nogil:
         MSG_INTERRUPTED
         MSG_ERR_ARG
         MSG_ERR_RANK
+        MSG_ERR_PROC_FAILED
+        MSG_ERR_LEFT
         MSG_ERR_STATE
+        MSG_ERR_COLLECTIVE
         MSG_ERR_CHANNEL
         MSG_ANY_SOURCE
         MSG_ANY_TAG

@@ -3,17 +3,11 @@
 
 from libc.string cimport memcpy as _coll_memcpy
 
-cdef extern from "coll/coll.h" nogil:
-    ctypedef struct coll:
-        pass
+from ccoll cimport *
+
+cdef extern from "msg/msg.h" nogil:
     enum:
-        COLL_N_BARRIERS
         _COLL_OK "MSG_SUCCESS"
-    const char *coll_barrier_name(int algorithm)
-    const char *coll_barrier_text(int algorithm)
-    int coll_barrier_check(const coll *group, int algorithm)
-    int coll_barrier_default(const coll *group)
-    int coll_hosts(const coll *group)
     const char *_coll_error_text "msg_error_text" (int code)
 
 cdef extern from "coll/measure.h" nogil:

@@ -1,8 +1,8 @@
 # The message engine (csrc/msg) as viakit.comm needs it: worlds, one rank's end of a communicator, requests, messages.
 #
 # Here is only what has to be fast or has to hold memory; MPI's names for the rest are in viakit/_comm. A communicator
-# has four contexts of the engine, so that what travels for it never matches what the program sends: the program's own
-# messages, collectives, the long parts of pickled objects, and what makes new communicators.
+# has five contexts of the engine, so that what travels for it never matches what the program sends: the program's own
+# messages, collectives, the long parts of pickled objects, what makes new communicators, and csrc/coll (group.pxi).
 #
 # A request holds its buffer (Py_buffer) until the engine has done with it. A request that is dropped while it is active
 # hands both to its world, which keeps them until the operation has ended.
@@ -13,7 +13,7 @@ from cpython.tuple cimport PyTuple_Check
 from cmsg cimport *
 
 cdef enum:
-    CONTEXTS = 4           # of the engine, for each communicator
+    CONTEXTS = 5           # of the engine, for each communicator
     SLICE_MS = 1           # how long a wait lasts at a time while other schedules of this process want to go on
     ORPHANS = 64           # requests dropped by the program, before their world looks which have ended
 
@@ -68,6 +68,8 @@ cdef class MsgWorld:
     cdef readonly str channel
     cdef public int n_active        # schedules that want to be looked after while anything waits
     cdef public object schedules
+    cdef readonly dict groups       # of communicators: their part in csrc/coll (group.pxi)
+    cdef public bint by_messages    # no such groups: all collectives by messages
     cdef object _ask, _problem, _attached
     cdef list _orphans
     cdef int _orphan_limit
@@ -108,6 +110,7 @@ cdef class MsgWorld:
         self._orphans = []
         self._orphan_limit = ORPHANS
         self.schedules = {}
+        self.groups = {}
         self.rank, self.size = rank, size
         with nogil:
             code = msg_world_open(&options, &self._w, error)
@@ -159,6 +162,7 @@ cdef class MsgWorld:
                 msg_world_close(w, timeout_ms)
             self._orphans = []
             self._attached = None
+            self._forget_groups()
             _raise_signal()
 
     def abort(self):
@@ -169,6 +173,13 @@ cdef class MsgWorld:
             with nogil:
                 msg_world_abort(w)
             self._orphans = []
+            self._forget_groups()
+
+    cdef int _forget_groups(self) except -1:
+        for group in self.groups.values():
+            group.forget()
+        self.groups.clear()
+        return 0
 
     def route(self, int rank):
         """How `rank` is reached: "self", "shm:NAME", "eth:eth0", "tcp 10.0.0.2:4711"."""
