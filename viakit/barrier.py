@@ -90,19 +90,21 @@ class _Entry:
         self.bursts.append(self._run(skew_s, seed).seconds)
         self.rounds.append(number)
 
-    def series(self, skew_s: float, link: str) -> dict[str, Any]:
-        """Return what the result holds of it."""
+    def _point(self) -> dict[str, Any]:
         summary = stats.summarise(self.bursts)
-        info = {**self.crew.info, "barriers_per_run": self.n}
-        if self.algorithm == "default" and self.crew.default:
-            info["stands_for"] = self.crew.default
-        point = {
+        return {
             "nbytes": 0,
             "time_s": summary.as_dict(),
             "samples": summary.n,
             "bursts_s": [float(np.median(burst)) for burst in self.bursts],
             "rounds": self.rounds,
         }
+
+    def series(self, skew_s: float, link: str) -> dict[str, Any]:
+        """Return what the result holds of it."""
+        info = {**self.crew.info, "barriers_per_run": self.n}
+        if self.algorithm == "default" and self.crew.default:
+            info["stands_for"] = self.crew.default
         return {
             "protocol": self.protocol,
             "operation": "barrier",
@@ -113,7 +115,7 @@ class _Entry:
             "level": "c",
             "skew_s": skew_s,
             "info": info,
-            "points": [point],
+            "points": [self._point()],
         }
 
 
@@ -233,6 +235,33 @@ def measure(
     }
 
 
+def _open_crews(
+    stack: contextlib.ExitStack, n: int, hosts: int, protocol: str, with_mpi: bool, mtu: int, skipped: dict[str, str]
+) -> tuple[Crew, dict[str, Crew], str]:
+    """Start all crews of one number of ranks; returns ours, those of MPI by name, and the name of the link."""
+    testbed = None
+    if hosts > 1:
+        from viakit.testbed import Testbed
+
+        testbed = stack.enter_context(Testbed(hosts=hosts, mtu=mtu))
+    crew = stack.enter_context(Crew(n, testbed=testbed, protocol=protocol))
+    mpis: dict[str, Crew] = {}
+    found = mpi.find_all() if with_mpi else {}
+    for flavour in _MPIS if with_mpi else ():
+        name = f"mpi:{flavour}"
+        if hosts > 1:
+            skipped[name] = "MPI is compared with on one host only"
+        elif flavour not in found:
+            skipped[name] = f"not installed. Remedy: pip install 'viakit[{flavour}]'"
+        else:
+            try:
+                mpis[name] = stack.enter_context(Crew(n, mpi_library=found[flavour]))
+            except MeasureError as error:
+                skipped[name] = str(error).splitlines()[0]
+    link = {"via": "eth" if hosts > 1 else "shm", "udp": "udp", "tcp": "ip"}[protocol]
+    return crew, mpis, link
+
+
 def _open(
     stack: contextlib.ExitStack,
     n: int,
@@ -244,34 +273,14 @@ def _open(
     skipped: dict[str, str],
 ) -> tuple[list[_Entry], str]:
     """Start all crews of one number of ranks; returns what is to be measured, and the name of the link."""
-    testbed = None
-    if hosts > 1:
-        from viakit.testbed import Testbed
-
-        testbed = stack.enter_context(Testbed(hosts=hosts, mtu=mtu))
-    crew = stack.enter_context(Crew(n, testbed=testbed, protocol=protocol))
-    names = chosen or (USUAL_HOSTS if hosts > 1 else USUAL_LOCAL)
+    crew, mpis, link = _open_crews(stack, n, hosts, protocol, with_mpi, mtu, skipped)
     entries = []
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(chosen or (USUAL_HOSTS if hosts > 1 else USUAL_LOCAL)):
         if name in crew.algorithms:
             entries.append(_Entry(crew, protocol, name))
         elif chosen:
             skipped[f"{protocol} {name}"] = f"{n} ranks on {hosts} hosts by {protocol} cannot do it"
-    found = mpi.find_all() if with_mpi else {}
-    for flavour in _MPIS if with_mpi else ():
-        name = f"mpi:{flavour}"
-        if hosts > 1:
-            skipped[name] = "MPI is compared with on one host only"
-        elif flavour not in found:
-            skipped[name] = f"not installed. Remedy: pip install 'viakit[{flavour}]'"
-        else:
-            try:
-                theirs = stack.enter_context(Crew(n, mpi_library=found[flavour]))
-            except MeasureError as error:
-                skipped[name] = str(error).splitlines()[0]
-            else:
-                entries.append(_Entry(theirs, name, "MPI_Barrier"))
-    link = {"via": "eth" if hosts > 1 else "shm", "udp": "udp", "tcp": "ip"}[protocol]
+    entries += [_Entry(theirs, name, "MPI_Barrier") for name, theirs in mpis.items()]
     return entries, link
 
 

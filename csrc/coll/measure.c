@@ -104,23 +104,23 @@ static void be_late(uint64_t ns, int crowded)
     }
 }
 
-static int loop(int (*barrier)(void *), void *context, const coll_measure_run_plan *plan)
+static int loop(int (*call)(void *), void *context, const coll_measure_run_plan *plan)
 {
     uint64_t state = plan->seed | 1;
     int code = 0;
     for (uint64_t i = 0; i <= plan->warmup && code == 0; i++) /* one at least: all begin together */
-        code = barrier(context);
+        code = call(context);
     if (plan->skew_ns == 0) {
         plan->enter[0] = vk_now();
         for (uint64_t i = 0; i < plan->n && code == 0; i++)
-            code = barrier(context);
+            code = call(context);
         plan->leave[0] = vk_now();
         return code;
     }
     for (uint64_t i = 0; i < plan->n && code == 0; i++) {
         be_late(draw(&state) % plan->skew_ns, plan->crowded);
         plan->enter[i] = vk_now();
-        code = barrier(context);
+        code = call(context);
         plan->leave[i] = vk_now();
     }
     return code;
@@ -128,42 +128,94 @@ static int loop(int (*barrier)(void *), void *context, const coll_measure_run_pl
 
 struct ours {
     coll *group;
-    coll_algorithm algorithm;
+    const coll_measure_work *work;
+    int algorithm, root;
 };
 
-static int our_barrier(void *context)
+static int next_root(int *root, int n)
 {
-    const struct ours *o = context;
-    return coll_barrier(o->group, o->algorithm);
+    int now = *root;
+    *root = now + 1 < n ? now + 1 : 0;
+    return now;
 }
 
-int coll_measure_run(coll_measure *m, coll_algorithm algorithm, const coll_measure_run_plan *plan)
+static int our_call(void *context)
 {
-    struct ours ours = {m->group, algorithm};
-    return loop(our_barrier, &ours, plan);
+    struct ours *o = context;
+    const coll_measure_work *w = o->work;
+    switch (w->operation) {
+    case COLL_BARRIER:
+        return coll_barrier(o->group, (coll_algorithm)o->algorithm);
+    case COLL_BCAST:
+        return coll_bcast(o->group, o->algorithm, w->out, w->len, next_root(&o->root, coll_size(o->group)));
+    case COLL_REDUCE:
+        return coll_reduce(o->group, o->algorithm, w->in, w->out, w->len / sizeof(double), COLL_DOUBLE, COLL_SUM,
+                           next_root(&o->root, coll_size(o->group)));
+    case COLL_ALLREDUCE:
+        return coll_allreduce(o->group, o->algorithm, w->in, w->out, w->len / sizeof(double), COLL_DOUBLE, COLL_SUM);
+    case COLL_ALLGATHER:
+        return coll_allgather(o->group, o->algorithm, w->in, w->out, w->len);
+    case COLL_ALLTOALL:
+        return coll_alltoall(o->group, o->algorithm, w->in, w->out, w->len);
+    default:
+        return MSG_ERR_ARG;
+    }
 }
 
+int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm, const coll_measure_run_plan *plan)
+{
+    struct ours ours = {.group = m->group, .work = work, .algorithm = algorithm};
+    return loop(our_call, &ours, plan);
+}
+
+/* An MPI handle is an int or a pointer; either travels in a register (csrc/bench/ep_mpi.c). */
 struct theirs {
-    int (*barrier)(uintptr_t comm);
-    uintptr_t comm;
+    const coll_measure_work *work;
+    const coll_measure_mpi *mpi;
+    int root;
+    union {
+        void *found;
+        int (*barrier)(uintptr_t comm);
+        int (*bcast)(void *buf, int count, uintptr_t type, int root, uintptr_t comm);
+        int (*reduce)(const void *in, void *out, int count, uintptr_t type, uintptr_t op, int root, uintptr_t comm);
+        int (*allreduce)(const void *in, void *out, int count, uintptr_t type, uintptr_t op, uintptr_t comm);
+        int (*exchange)(const void *in, int count, uintptr_t type, void *out, int n, uintptr_t into, uintptr_t comm);
+    } call;
 };
 
-static int mpi_barrier(void *context)
+static const char *const functions[COLL_N_OPERATIONS] = {
+    [COLL_BARRIER] = "MPI_Barrier",     [COLL_BCAST] = "MPI_Bcast",         [COLL_REDUCE] = "MPI_Reduce",
+    [COLL_ALLREDUCE] = "MPI_Allreduce", [COLL_ALLGATHER] = "MPI_Allgather", [COLL_ALLTOALL] = "MPI_Alltoall",
+};
+
+static int mpi_call(void *context)
 {
-    const struct theirs *t = context;
-    return t->barrier(t->comm);
+    struct theirs *t = context;
+    const coll_measure_work *w = t->work;
+    const coll_measure_mpi *m = t->mpi;
+    int bytes = (int)w->len, reals = (int)(w->len / sizeof(double));
+    switch (w->operation) {
+    case COLL_BARRIER:
+        return t->call.barrier(m->comm);
+    case COLL_BCAST:
+        return t->call.bcast(w->out, bytes, m->byte, next_root(&t->root, w->n_ranks), m->comm);
+    case COLL_REDUCE:
+        return t->call.reduce(w->in, w->out, reals, m->real, m->sum, next_root(&t->root, w->n_ranks), m->comm);
+    case COLL_ALLREDUCE:
+        return t->call.allreduce(w->in, w->out, reals, m->real, m->sum, m->comm);
+    default:
+        return t->call.exchange(w->in, bytes, m->byte, w->out, bytes, m->byte, m->comm);
+    }
 }
 
-int coll_measure_run_mpi(const char *library, uintptr_t comm, const coll_measure_run_plan *plan)
+int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work, const coll_measure_run_plan *plan)
 {
-    /* An MPI handle is an int or a pointer; either travels in a register (csrc/bench/ep_mpi.c). */
-    struct theirs theirs = {.comm = comm};
-    void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the one that is initialised */
-    if (handle == NULL)
+    struct theirs theirs = {.work = work, .mpi = mpi};
+    void *handle = dlopen(mpi->library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the one that is initialised */
+    if (handle == NULL || work->operation <= COLL_NOTHING || work->operation >= COLL_N_OPERATIONS)
         return -1;
-    void *found = dlsym(handle, "MPI_Barrier");
-    memcpy(&theirs.barrier, &found, sizeof found);
-    int code = found ? loop(mpi_barrier, &theirs, plan) : -1;
+    theirs.call.found = dlsym(handle, functions[work->operation]);
+    int code = theirs.call.found ? loop(mpi_call, &theirs, plan) : -1;
     dlclose(handle);
     return code;
 }

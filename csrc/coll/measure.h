@@ -1,6 +1,6 @@
 /*
- * measure.h - a rank that measures barriers: opens a world and a group in it, and runs barriers when told to. The same loop drives
- * MPI_Barrier, of whatever MPI library is in the process, so that both are measured alike.
+ * measure.h - a rank that measures barriers and collectives: opens a world and a group in it, and runs them when told to. The same
+ * loop drives MPI_Barrier, MPI_Bcast ... of whatever MPI library is in the process, so that both are measured alike.
  *
  * One thread. All calls of a rank block; what tells the ranks when to make them is the caller's business.
  */
@@ -39,10 +39,23 @@ typedef struct {
     uint64_t *enter, *leave; /* [1] or [n] */
 } coll_measure_run_plan;
 
-/* Collective. MSG_SUCCESS, or what a barrier gave. */
-int coll_measure_run(coll_measure *m, coll_algorithm algorithm, const coll_measure_run_plan *plan);
-/* The same with MPI_Barrier(comm) of the library at this path, which must be loaded and initialised. 0, an MPI error code, or -1: there is
- * no such library or function. */
-int coll_measure_run_mpi(const char *library, uintptr_t comm, const coll_measure_run_plan *plan);
+/* What is run. Roots move on by one from each to the next, so that no root runs ahead of the others. */
+typedef struct {
+    int operation;  /* coll_operation */
+    size_t len;     /* bytes: of the buffer; of allgather and alltoall, for each rank. Reductions add doubles: a multiple of 8 */
+    int n_ranks;    /* for MPI, which is not asked */
+    void *in, *out; /* [len], of allgather and alltoall [n_ranks][len] */
+} coll_measure_work;
+
+/* Collective. MSG_SUCCESS, or what an operation gave. */
+int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm, const coll_measure_run_plan *plan);
+
+/* Handles of an MPI library. */
+typedef struct {
+    const char *library; /* its path; it must be loaded and initialised */
+    uintptr_t comm, byte, real, sum;
+} coll_measure_mpi;
+/* The same with MPI_Barrier(comm) ... of that library. 0, an MPI error code, or -1: there is no such library or function. */
+int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work, const coll_measure_run_plan *plan);
 
 #endif

@@ -34,13 +34,62 @@ cdef extern from "coll/measure.h" nogil:
     void coll_measure_close(coll_measure *m)
     const coll *coll_measure_group(const coll_measure *m)
     const char *coll_measure_route(const coll_measure *m)
-    int coll_measure_run(coll_measure *m, int algorithm, const coll_measure_run_plan *plan)
-    int coll_measure_run_mpi(const char *library, uintptr_t comm, const coll_measure_run_plan *plan)
+    ctypedef struct coll_measure_work:
+        int operation
+        size_t len
+        int n_ranks
+        void *in_ "in"
+        void *out
+    ctypedef struct coll_measure_mpi:
+        const char *library
+        uintptr_t comm
+        uintptr_t byte
+        uintptr_t real
+        uintptr_t sum
+    int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm,
+                         const coll_measure_run_plan *plan)
+    int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work,
+                             const coll_measure_run_plan *plan)
 
 
 def barrier_algorithms():
     """Return the barriers that there are: a dict from name to what it does, in the order of their numbers."""
     return {coll_barrier_name(i).decode(): coll_barrier_text(i).decode() for i in range(COLL_N_BARRIERS)}
+
+
+def collective_algorithms():
+    """Return what there is for each operation: name of the operation to a dict from algorithm to what it does."""
+    found = {}
+    for o in range(1, COLL_N_OPERATIONS):
+        names = found[coll_operation_name(o).decode()] = {}
+        while coll_algorithm_name(o, len(names)) != NULL:
+            names[coll_algorithm_name(o, len(names)).decode()] = coll_algorithm_text(o, len(names)).decode()
+    return found
+
+
+cdef int _operation_number(str operation) except -1:
+    for o in range(1, COLL_N_OPERATIONS):
+        if coll_operation_name(o).decode() == operation:
+            return o
+    raise ValueError(f"no operation is called {operation!r}; there are {', '.join(collective_algorithms())}")
+
+
+cdef object _coll_work(coll_measure_work *work, str operation, size_t nbytes, int n_ranks):
+    """Buffers for an operation, touched; to be kept while it runs."""
+    work.operation = _operation_number(operation)
+    if operation in ("reduce", "allreduce") and nbytes % 8:
+        raise ValueError(f"nbytes is {nbytes}; reductions add doubles: right would be a multiple of 8")
+    if nbytes > (1 << 31) - 1:
+        raise ValueError(f"nbytes is {nbytes}; right would be below 2 GiB, the most that MPI's functions take")
+    work.len = nbytes
+    work.n_ranks = n_ranks
+    room = max(nbytes * (n_ranks if operation in ("allgather", "alltoall") else 1), <size_t>64)
+    buffers = bytes(room), bytes(room)
+    work.in_ = PyBytes_AS_STRING(buffers[0])
+    work.out = PyBytes_AS_STRING(buffers[1])
+    memset(work.in_, 0, room)
+    memset(work.out, 0, room)
+    return buffers
 
 
 cdef int _coll_exchange(void *context, const void *mine, size_t length, void *everybody) noexcept with gil:
@@ -127,17 +176,21 @@ cdef class BarrierRank:
             raise ValueError("this rank was closed")
         return self._m
 
-    @property
-    def algorithms(self):
-        """Names of the barriers that this group can do; the same on all ranks."""
+    def algorithms(self, str operation="barrier"):
+        """Names of the algorithms of an operation that this group can do; the same on all ranks."""
         cdef const coll *group = coll_measure_group(self._open())
-        return [coll_barrier_name(i).decode() for i in range(COLL_N_BARRIERS)
-                if coll_barrier_check(group, i) == _COLL_OK]
+        cdef int o = _operation_number(operation), i = 0
+        names = []
+        while coll_algorithm_name(o, i) != NULL:
+            if coll_algorithm_check(group, o, i) == _COLL_OK:
+                names.append(coll_algorithm_name(o, i).decode())
+            i += 1
+        return names
 
-    @property
-    def default(self):
-        """The barrier that ``default`` stands for here."""
-        return coll_barrier_name(coll_barrier_default(coll_measure_group(self._open()))).decode()
+    def default(self, str operation="barrier", size_t nbytes=0):
+        """The algorithm that ``default`` stands for here, for so many bytes."""
+        cdef int o = _operation_number(operation)
+        return coll_algorithm_name(o, coll_algorithm_default(coll_measure_group(self._open()), o, nbytes)).decode()
 
     @property
     def route(self):
@@ -145,16 +198,19 @@ cdef class BarrierRank:
         return coll_measure_route(self._open()).decode()
 
     def run(self, int algorithm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1,
-            bint crowded=False):
-        """Run *n* barriers; all ranks together. See :func:`run_mpi_barrier` for what is returned."""
+            bint crowded=False, str operation="barrier", size_t nbytes=0):
+        """Run *n* operations; all ranks together. See :func:`run_mpi` for what is returned."""
         cdef coll_measure *m = self._open()
         cdef coll_measure_run_plan plan
+        cdef coll_measure_work work
         times = _coll_plan(&plan, n, warmup, skew_ns, seed, crowded)
+        buffers = _coll_work(&work, operation, nbytes, self._n)
         cdef int code
         with nogil:
-            code = coll_measure_run(m, algorithm, &plan)
+            code = coll_measure_run(m, &work, algorithm, &plan)
         if code != _COLL_OK:
-            raise RuntimeError(f"barrier {coll_barrier_name(algorithm).decode()}: {_coll_error_text(code).decode()}")
+            name = coll_algorithm_name(work.operation, algorithm).decode()
+            raise RuntimeError(f"{operation} {name}: {_coll_error_text(code).decode()}")
         return times
 
 
@@ -173,20 +229,29 @@ cdef object _coll_plan(coll_measure_run_plan *plan, uint64_t n, uint64_t warmup,
     return enter, leave
 
 
-def run_mpi_barrier(str library, uintptr_t comm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1,
-                    bint crowded=False):
-    """Run *n* times ``MPI_Barrier`` of communicator *comm*, a handle of the MPI library at path *library*.
+def run_mpi(str library, uintptr_t comm, uintptr_t byte, uintptr_t real, uintptr_t sum, int n_ranks, uint64_t n,
+            uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1, bint crowded=False, str operation="barrier",
+            size_t nbytes=0):
+    """Run *n* times ``MPI_Barrier``, ``MPI_Bcast`` ... of the MPI library at path *library*.
 
     Parameters
     ----------
+    comm, byte, real, sum : int
+        Handles of that library: the communicator, ``MPI_BYTE``, ``MPI_DOUBLE``, ``MPI_SUM``.
+    n_ranks : int
+        Of the communicator.
     n, warmup : int
-        Barriers that are measured, and before them not.
+        Operations that are measured, and before them not.
     skew_ns : int
         0: one after the other. Else each rank is late by a random time below it, before each.
     seed : int
         Of these times.
     crowded : bool
         Whoever is late gives its core away meanwhile.
+    operation : str
+        A key of :func:`collective_algorithms`.
+    nbytes : int
+        Of the buffer; of allgather and alltoall for each rank.
 
     Returns
     -------
@@ -194,12 +259,16 @@ def run_mpi_barrier(str library, uintptr_t comm, uint64_t n, uint64_t warmup=0, 
         uint64 nanoseconds of CLOCK_MONOTONIC: before the first and after the last, or with skew of each.
     """
     cdef coll_measure_run_plan plan
+    cdef coll_measure_work work
     cdef bytes path = library.encode()
-    cdef const char *name = path
+    cdef coll_measure_mpi mpi
+    mpi.library = path
+    mpi.comm, mpi.byte, mpi.real, mpi.sum = comm, byte, real, sum
     times = _coll_plan(&plan, n, warmup, skew_ns, seed, crowded)
+    buffers = _coll_work(&work, operation, nbytes, n_ranks)
     cdef int code
     with nogil:
-        code = coll_measure_run_mpi(name, comm, &plan)
+        code = coll_measure_run_mpi(&mpi, &work, &plan)
     if code:
-        raise RuntimeError(f"MPI_Barrier of {library} failed with code {code}")
+        raise RuntimeError(f"{operation} of {library} failed with code {code}")
     return times

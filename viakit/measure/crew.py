@@ -47,6 +47,7 @@ __all__ = ["Crew", "Times"]
 _START_S = 60.0  # until all ranks have said hello, and until they are connected
 _CLOSE_S = 5.0
 _LAST_WORDS_S = 1.0
+_PLAN = ("n", "warmup", "skew_ns", "seed", "crowded", "operation", "nbytes")  # of a request, what a rank is told to do
 
 
 @dataclass
@@ -81,8 +82,12 @@ class Crew:
     ----------
     algorithms : list of str
         What :meth:`run` takes here; of MPI only "".
+    operations : dict
+        The same for each operation.
     default : str
-        What "default" stands for.
+        What "default" stands for, of barriers.
+    stands_for : str
+        The same of the latest run.
     info : dict
         For the result: library, route.
 
@@ -112,6 +117,8 @@ class Crew:
         self.n_hosts = len(testbed.hosts) if testbed is not None else 1
         self._crowded = n_ranks > len(os.sched_getaffinity(0))
         self.algorithms: list[str] = []
+        self.operations: dict[str, list[str]] = {}
+        self.stands_for = ""
         self.default = ""
         self.info: dict[str, Any] = {}
         try:
@@ -196,7 +203,8 @@ class Crew:
             for channel in self._channels:
                 channel.send({"lengths": [len(blob) for blob in everybody]}, b"".join(everybody))
         first = answers[0][0]
-        self.algorithms, self.default, self.info = first["algorithms"], first["default"], first["info"]
+        self.operations, self.default, self.info = first["operations"], first["default"], first["info"]
+        self.algorithms = self.operations["barrier"]
         for answer, _ in answers:
             self._files.update(answer.get("files", ()))
 
@@ -212,28 +220,42 @@ class Crew:
     # ------------------------------------------------------------------------------------ running
 
     def run(
-        self, algorithm: str, n: int, *, warmup: int = 0, skew_s: float = 0.0, seed: int = 1, timeout_s: float = 60.0
+        self,
+        algorithm: str,
+        n: int,
+        *,
+        warmup: int = 0,
+        skew_s: float = 0.0,
+        seed: int = 1,
+        timeout_s: float = 60.0,
+        operation: str = "barrier",
+        nbytes: int = 0,
     ) -> Times:
-        """Run *n* barriers, on all ranks together.
+        """Run *n* barriers, or other collectives, on all ranks together.
 
         Parameters
         ----------
         algorithm : str
-            One of :attr:`algorithms`.
+            One of :attr:`algorithms`, or of what :attr:`operations` has for the operation.
         n, warmup : int
             Barriers that are measured, and before them not.
         skew_s : float
             Each rank is late by a random time below it, before each barrier; 0: they follow one another.
         seed : int
             Of these times.
+        operation : str
+            "barrier", "bcast" ...
+        nbytes : int
+            Of its buffer; of allgather and alltoall for each rank; of reductions a multiple of 8.
 
         Raises
         ------
         MeasureError
             If a rank fails; the crew is then of no use any more.
         """
-        if algorithm not in self.algorithms:
-            raise ValueError(f"algorithm is {algorithm!r}; right here would be one of {', '.join(self.algorithms)}")
+        possible = self.operations[operation]
+        if algorithm not in possible:
+            raise ValueError(f"algorithm is {algorithm!r}; right here would be one of {', '.join(possible)}")
         request = {
             "op": "run",
             "algorithm": algorithm,
@@ -241,6 +263,8 @@ class Crew:
             "warmup": warmup,
             "skew_ns": round(skew_s * 1e9),
             "crowded": self._crowded,
+            "operation": operation,
+            "nbytes": nbytes,
         }
         deadline = time.monotonic() + timeout_s
         for rank, channel in enumerate(self._channels):
@@ -251,6 +275,7 @@ class Crew:
             if "error" in answer:
                 raise self._failed(answer["error"])
             times = np.frombuffer(blob, dtype=np.uint64).astype(np.int64).reshape(2, -1)
+            self.stands_for = answer.get("stands_for", "")
             enter.append(times[0])
             leave.append(times[1])
         if skew_s:
@@ -336,7 +361,10 @@ class _Ours:
             ends = np.cumsum([0, *answer["lengths"]])
             return [everybody[a:b] for a, b in itertools.pairwise(ends)]
 
-        self.numbers = {name: i for i, name in enumerate(_core.barrier_algorithms())}
+        self.numbers = {
+            operation: {name: i for i, name in enumerate(names)}
+            for operation, names in _core.collective_algorithms().items()
+        }
         self.rank = _core.BarrierRank(
             request["rank"],
             request["n_ranks"],
@@ -349,11 +377,15 @@ class _Ours:
 
     def describe(self) -> dict[str, Any]:
         info = {"library": f"viakit {viakit.__version__}", "transport": self.rank.route}
-        return {"algorithms": self.rank.algorithms, "default": self.rank.default, "info": info}
+        operations = {operation: self.rank.algorithms(operation) for operation in self.numbers}
+        return {"operations": operations, "default": self.rank.default(), "info": info}
 
     def run(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
-        plan = {key: request[key] for key in ("n", "warmup", "skew_ns", "seed", "crowded")}
-        return self.rank.run(self.numbers[request["algorithm"]], **plan)
+        plan = {key: request[key] for key in _PLAN}
+        return self.rank.run(self.numbers[request["operation"]][request["algorithm"]], **plan)
+
+    def stands_for(self, request: dict[str, Any]) -> str:
+        return self.rank.default(request["operation"], request["nbytes"])
 
     def close(self) -> None:
         self.rank.close()
@@ -378,13 +410,19 @@ class _Mpi:
     def describe(self) -> dict[str, Any]:
         name, version = self.mpi.get_vendor()
         info = {"library": f"{name} {'.'.join(map(str, version))}", "transport": "shared memory within the host"}
-        return {"algorithms": [""], "default": "", "info": info, "files": sorted(mpi.shared_files())}
+        from viakit import _core
+
+        operations = {operation: [""] for operation in _core.collective_algorithms()}
+        return {"operations": operations, "default": "", "info": info, "files": sorted(mpi.shared_files())}
 
     def run(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
         from viakit import _core
 
-        plan = {key: request[key] for key in ("n", "warmup", "skew_ns", "seed", "crowded")}
-        return _core.run_mpi_barrier(self.path, self.mpi._handleof(self.comm), **plan)
+        handles = [self.mpi._handleof(what) for what in (self.comm, self.mpi.BYTE, self.mpi.DOUBLE, self.mpi.SUM)]
+        return _core.run_mpi(self.path, *handles, self.comm.size, **{key: request[key] for key in _PLAN})
+
+    def stands_for(self, request: dict[str, Any]) -> str:
+        return ""
 
     def close(self) -> None:
         pass  # mpi4py finalises at exit
@@ -417,7 +455,7 @@ def _serve(channel: Channel) -> None:
                 channel.send({"opened": True, **member.describe()})
             else:
                 assert member is not None
-                channel.send({}, b"".join(member.run(request)))
+                channel.send({"stands_for": member.stands_for(request)}, b"".join(member.run(request)))
         except (MeasureError, RuntimeError, ImportError) as error:
             channel.send({"error": str(error)})
 
