@@ -46,13 +46,15 @@ class _Time(click.ParamType):
 def save_picture(documents: list[dict[str, Any]], path: str, title: str | None = None) -> None:
     """Draw results of collectives into a file: .png, .svg or .pdf."""
     from viakit import barrier as barriers
+    from viakit import collectives
     from viakit.measure import plot, result
 
     suffix = plot.check_format(path)
     if suffix == ".html":
-        raise result.ResultError(f"{path}: barriers are drawn as .png, .svg or .pdf")
+        raise result.ResultError(f"{path}: collectives are drawn as .png, .svg or .pdf")
     buffer = io.BytesIO()
-    barriers.figure(documents, title=title).savefig(buffer, format=suffix[1:])
+    drawer = collectives if any(collectives.has_data(document) for document in documents) else barriers
+    drawer.figure(documents, title=title).savefig(buffer, format=suffix[1:])
     result.write_file(path, buffer.getvalue())
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import click
 
-from viakit._cli_barrier import _Numbers
+from viakit._cli_barrier import Numbers, save_picture
 from viakit._cli_base import INTERRUPTED, Size, make_console
 
 __all__ = ["collectives"]
@@ -25,22 +24,10 @@ class _Sizes(click.ParamType):
         return tuple(Size().convert(word, param, ctx) for word in value.split(","))
 
 
-def _draw(document: dict[str, Any], path: str) -> None:
-    from viakit import collectives as module
-    from viakit.measure import plot, result
-
-    suffix = plot.check_format(path)
-    if suffix == ".html":
-        raise result.ResultError(f"{path}: collectives are drawn as .png, .svg or .pdf")
-    buffer = io.BytesIO()
-    module.figure([document]).savefig(buffer, format=suffix[1:])
-    result.write_file(path, buffer.getvalue())
-
-
 @click.command()
 @click.option("--operations", default="bcast,reduce,allreduce,allgather,alltoall", show_default=True, metavar="LIST")
 @click.option("--algorithms", metavar="LIST", help="Names with commas between; --list shows them.  [default: all]")
-@click.option("--ranks", type=_Numbers(), default="4", show_default=True, metavar="LIST", help="Numbers of ranks.")
+@click.option("--ranks", type=Numbers(), default="4", show_default=True, metavar="LIST", help="Numbers of ranks.")
 @click.option(
     "--sizes",
     type=_Sizes(),
@@ -137,7 +124,7 @@ def collectives(
         if json_file:
             result.save(document, json_file)
     for path in plot_files if document["series"] else ():
-        _draw(document, path)
+        save_picture([document], path)
     if not quiet and json_file != "-":
         for path in (json_file, *plot_files):
             if path and Path(path).exists():

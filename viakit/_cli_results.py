@@ -63,8 +63,9 @@ def show(file: str, against: str | None) -> None:
     console.print(document["command"], style="dim", markup=False)
     if any("algorithm" in one for one in document["series"]):
         from viakit import barrier as barriers
+        from viakit import collectives
 
-        barriers.show(document, console)
+        (collectives if collectives.has_data(document) else barriers).show(document, console)
         return
     table.show(document, console, against)
 

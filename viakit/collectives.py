@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-__all__ = ["OPERATIONS", "algorithms", "figure", "find", "measure", "show"]
+__all__ = ["OPERATIONS", "algorithms", "figure", "find", "has_data", "measure", "show"]
 
 OPERATIONS = ("bcast", "reduce", "allreduce", "allgather", "alltoall")
 USUAL_SIZES = (8, 1024, 65536, 1048576)
@@ -40,6 +40,11 @@ def algorithms() -> dict[str, dict[str, str]]:
     from viakit import _core
 
     return {operation: names for operation, names in _core.collective_algorithms().items() if operation in OPERATIONS}
+
+
+def has_data(document: Mapping[str, Any]) -> bool:
+    """Tell whether a result holds collectives with data, and not only barriers."""
+    return any(one.get("operation") in OPERATIONS for one in document["series"])
 
 
 class _Point(_Entry):
@@ -217,7 +222,8 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    from viakit.measure.table import format_size, format_time
+    from viakit.measure.ladder import format_size
+    from viakit.measure.table import format_time
 
     groups = dict.fromkeys((one["operation"], one["ranks"], one["hosts"]) for one in document["series"])
     for operation, ranks, hosts in groups:

@@ -97,17 +97,19 @@ int coll_algorithm_check(const coll *c, int operation, int algorithm)
     return able ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
 }
 
-/* From so many bytes on an algorithm for long data is quicker, whatever carries it; measured by `viakit collectives`. */
-static size_t long_from(int operation, int n)
+/* From so many bytes on an algorithm for long data is quicker, whatever carries it. It sends less, but in more rounds, and with more
+ * ranks than cores each round costs a turn of the scheduler: then only much longer data is worth it. */
+static size_t long_from(const coll *c, int operation, int n)
 {
+    size_t patience = c->all_fit ? 1 : 64;
     switch (operation) {
     case COLL_BCAST:
-        return n <= 2 ? SIZE_MAX : 131072;
+        return n <= 2 ? SIZE_MAX : 131072 * patience;
     case COLL_REDUCE:
     case COLL_ALLREDUCE:
-        return n <= 2 ? SIZE_MAX : 65536;
+        return n <= 2 ? SIZE_MAX : 65536 * patience;
     case COLL_ALLGATHER:
-        return 65536 / (size_t)n;
+        return 65536 * patience / (size_t)n;
     default:
         return n < 8 ? 0 : 256;
     }
@@ -117,10 +119,12 @@ int coll_algorithm_default(const coll *c, int operation, size_t len)
 {
     if (operation == COLL_BARRIER)
         return coll_barrier_default(c);
-    int is_long = len >= long_from(operation, c->n);
-    if (coll_algorithm_check(c, operation, FLAT) == MSG_SUCCESS)
+    int is_long = len >= long_from(c, operation, c->n);
+    size_t step = operation == COLL_ALLTOALL ? len * (size_t)c->n : len;
+    /* What takes several steps through the areas makes the ranks wait for each other at each, and is copied twice. */
+    if (step <= COLL_AREA_DATA && coll_algorithm_check(c, operation, FLAT) == MSG_SUCCESS)
         return FLAT;
-    if (c->n_nodes < c->n && coll_algorithm_name(operation, OVERALL) &&
+    if (c->n_nodes > 1 && c->n_nodes < c->n && coll_algorithm_name(operation, OVERALL) &&
         coll_algorithm_check(c, operation, OVERALL) == MSG_SUCCESS)
         return OVERALL;
     if (c->cells)
@@ -251,7 +255,7 @@ static int allreduce_overall(coll *c, const void *in, void *out, const struct co
     size_t len = what->count * coll_type_size(what->type);
     int code = coll_flat_reduce(c, in, out, what, 0);
     if (code == MSG_SUCCESS && c->local == 0)
-        code = len >= long_from(COLL_ALLREDUCE, c->n_nodes) ? coll_allreduce_ring(&hosts, out, what)
+        code = len >= long_from(c, COLL_ALLREDUCE, c->n_nodes) ? coll_allreduce_ring(&hosts, out, what)
                                                             : coll_allreduce_doubling(&hosts, out, what);
     return code || c->n_locals == 1 ? code : coll_flat_bcast(c, out, len, 0);
 }

@@ -48,7 +48,7 @@ cdef extern from "coll/measure.h" nogil:
         uintptr_t sum
     int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm,
                          const coll_measure_run_plan *plan)
-    int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work,
+    int coll_measure_run_mpi(const coll_measure_mpi *handles, const coll_measure_work *work,
                              const coll_measure_run_plan *plan)
 
 
@@ -261,14 +261,14 @@ def run_mpi(str library, uintptr_t comm, uintptr_t byte, uintptr_t real, uintptr
     cdef coll_measure_run_plan plan
     cdef coll_measure_work work
     cdef bytes path = library.encode()
-    cdef coll_measure_mpi mpi
-    mpi.library = path
-    mpi.comm, mpi.byte, mpi.real, mpi.sum = comm, byte, real, sum
+    cdef coll_measure_mpi handles
+    handles.library = path
+    handles.comm, handles.byte, handles.real, handles.sum = comm, byte, real, sum
     times = _coll_plan(&plan, n, warmup, skew_ns, seed, crowded)
     buffers = _coll_work(&work, operation, nbytes, n_ranks)
     cdef int code
     with nogil:
-        code = coll_measure_run_mpi(&mpi, &work, &plan)
+        code = coll_measure_run_mpi(&handles, &work, &plan)
     if code:
         raise RuntimeError(f"{operation} of {library} failed with code {code}")
     return times
