@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
+
+from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
 from viakit.apps.water_numpy import M_H, M_O, MASSES, R_OH, THETA
-
-from viakit import _kernels
 
 __all__ = ["APPLICATION", "Outcome", "Problem", "Step", "main", "parallel", "problem", "serial", "start", "verify"]
 
@@ -597,7 +597,7 @@ def beside(quick: bool = False) -> Iterator[Any]:
         def same(a: np.ndarray, b: np.ndarray) -> bool:
             return bool(np.allclose(a, b, rtol=1e-9, atol=1e-9))
 
-        yield Case(f"Water, {molecules} molecules, forces and energies of all pairs", ours, plain, same)
+        yield Case(f"Water, {molecules} molecules, forces, energies", ours, plain, same)
 
 
 APPLICATION = harness.Application(

@@ -140,8 +140,8 @@ def intra(sites: np.ndarray, n: int, forces: np.ndarray | None = None) -> tuple[
 def partners(i: int, n: int) -> int:
     """Return how many of the molecules after *i* of *n* it is *i* that computes the pair with.
 
-    Half of the others each; after the last comes the first. If n is even, one is left that is as far ahead as behind: of
-    these two, the one in the first half computes the pair if its number is even, else the other.
+    Half of the others each; after the last comes the first. If n is even, one is left that is as far ahead as behind:
+    of these two, the one in the first half computes the pair if its number is even, else the other.
     """
     if n % 2:
         return n // 2

@@ -113,8 +113,8 @@ int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buck
 
 /* Put each key k of [base, base + m) to out[rank - first], where its rank is --cumulative[k - base], and leave the others, and those
  * whose place is not in out, which has room for len. Returns how many were put. */
-int64_t kernels_is_place(
-    const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len);
+int64_t kernels_is_place(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
+                         int32_t *out, size_t len);
 
 /* ------------------------------------------------------------------------------------------------------------------------
  * Water: molecular dynamics (water.c)

@@ -14,10 +14,10 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
-from viakit.apps import harness, plain, water
-from viakit.apps import water_numpy as slow
 
 from viakit import _kernels
+from viakit.apps import harness, plain, water
+from viakit.apps import water_numpy as slow
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
