@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import IO
 
 from viakit.apps.harness import COMMAND, TERMINAL
 
-__all__ = ["PROTOCOLS", "protocol_words", "run_ranks", "told"]
+__all__ = ["PROTOCOLS", "command", "protocol_words", "run_ranks", "told"]
 
 PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:openmpi", "mpi:mpich")
 _PR_SET_PDEATHSIG = 1
@@ -24,6 +25,22 @@ _PR_SET_PDEATHSIG = 1
 def protocol_words(protocol: str | None) -> list[str]:
     """The argument of an application for a protocol; which MPI it is, the launcher decides."""
     return [] if protocol is None else ["--protocol", protocol.partition(":")[0]]
+
+
+def command(words: list[str]) -> list[str]:
+    """The command for ``python WORDS``: a module of this package, wherever the current directory is.
+
+    (``python -m`` looks there first, and in a checkout finds a folder of sources.)
+    """
+    import viakit
+
+    if words[0] != "-m":
+        return [sys.executable, *words]
+    code = (
+        "import runpy, sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
+        "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", code, str(Path(viakit.__file__).resolve().parents[1]), *words[1:]]
 
 
 def run_ranks(
@@ -69,13 +86,13 @@ def run_ranks(
     from viakit._launch_mpi import MpiLaunch, is_mpi
 
     if protocol is None:
-        return _run_alone(words, timeout_s, out, err)
+        return _run_alone(command(words), timeout_s, out, err)
     options = Options(
         ranks, hosts=hosts, mtu=mtu, rate=rate, placement=placement, protocol=protocol, timeout=timeout_s,
         environment=told(),
     )  # fmt: skip
     launch = MpiLaunch if is_mpi(protocol) else Launch
-    return launch(words if words[0] == "-m" else [sys.executable, *words], options, out, err).run()
+    return launch(command(words), options, out, err).run()
 
 
 def told() -> dict[str, str]:
@@ -103,7 +120,7 @@ def _run_alone(words: list[str], timeout_s: float | None, out: IO[bytes] | None,
     environment = {**os.environ, **told()}
     environment.pop("VIAKIT_PROTOCOL", None)
     process = subprocess.Popen(
-        [sys.executable, *words],
+        words,
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,

@@ -369,3 +369,17 @@ def test_ranks_are_traced(tmp_path):
     assert len([one for one in events if one["ph"] == "s"]) == 4 * 3
     for one in events:
         assert one["ts"] >= 0
+
+
+def test_ranks_are_found_wherever_one_is(tmp_path):
+    """In a folder with another ``viakit``, as a checkout has it, where ``python -m`` would find that one."""
+    (tmp_path / "viakit").mkdir()
+    (tmp_path / "viakit" / "__init__.py").write_text("raise SystemExit('this is not the one')")
+    script = Path(sys.executable).with_name("viakit")
+    for words in (("-n", "2"), ("-n", "1", "--timeout", "60")):
+        done = subprocess.run(
+            [str(script), "app", "sor", "--size", "64", "--iterations", "10", *words],
+            capture_output=True, text=True, timeout=DEADLINE_S, cwd=tmp_path, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "right: 3 figures verified" in done.stdout
