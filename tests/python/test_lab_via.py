@@ -96,3 +96,16 @@ def test_in_a_notebook_a_button_goes_on():
     )
     assert printed(outputs) == "send completed True True\nconnected False\n"
     assert shown(outputs, "application/vnd.jupyter.widget-view+json")
+
+
+def test_what_watching_costs_is_measured_in_turns():
+    import needs
+
+    from viakit.lab import _disturbance
+
+    needs.packages("ipywidgets", "anywidget")
+    found = _disturbance.measure(0.3)
+    assert len(found["alone_s"]) == len(found["watched_s"]) >= 6
+    assert found["drawings"] >= len(found["watched_s"])
+    assert found["ratio"].paired
+    assert found["ratio"].low <= found["ratio"].value <= found["ratio"].high

@@ -131,9 +131,66 @@ def _faults(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
     return {"result": document, "stopped": not document["complete"], "error": None}
 
 
+def _disturbance(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
+    """See :mod:`viakit.lab._disturbance`."""
+    import random
+    import time
+
+    import numpy as np
+
+    from viakit.measure import stats
+    from viakit.measure.pair import Pair
+
+    settings = request["settings"]
+    chance = random.Random(settings["seed"])
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    with Pair(settings["protocol"]) as pair:
+
+        def burst(count: int) -> Any:
+            return np.asarray(pair.run(settings["nbytes"], count=count, warmup=count // 5).one_way_s)
+
+        count = int(min(max(0.005 / max(float(np.median(burst(1000))), 1e-9), 10), 10000))
+        began = time.monotonic()
+        while not wire.stop.is_set():
+            used = (time.monotonic() - began) / settings["seconds"]
+            if used >= 1 and len(taken[True]) >= 3 * stats.MIN_BURSTS:
+                break
+            for watched in chance.sample([False, True], 2):
+                if watched:
+                    _as_if(wire, taken[True][-1] if taken[True] else 1e-6, len(taken[True]))
+                    wire.progress(min(used, 1.0), settings["seconds"] * max(0.0, 1 - used), f"burst {len(taken[True])}")
+                    wire.flush()
+                taken[watched].append(float(np.median(burst(count))))
+    return {
+        "result": None,
+        "stopped": wire.stop.is_set(),
+        "error": None,
+        "extra": {"alone_s": taken[False], "watched_s": taken[True]},
+    }
+
+
+def _as_if(wire: Wire, time_s: float, number: int) -> None:
+    """Give the panel two curves to draw in full, all of whose points have moved."""
+    for protocol in ("via-eth", "tcp"):
+        series = {
+            "protocol": protocol,
+            "hosts": "testbed",
+            "mtu": 1500,
+            "mode": "pingpong",
+            "wait": "poll",
+            "level": "c",
+        }
+        for nbytes in (1 << i for i in range(21)):
+            one_way_s = time_s * (1 + nbytes / 1e4) * (1 + number * 1e-6)
+            times = dict.fromkeys(("median", "p5", "p50", "p90", "p99", "p999", "min", "max"), one_way_s)
+            point = {"nbytes": nbytes, "one_way_s": times, "bandwidth_Bps": nbytes / one_way_s, "counters": {}}
+            wire.point(protocol, {**series, "points": []}, point)
+
+
 OPERATIONS: dict[str, Callable[[Wire, Mapping[str, Any]], dict[str, Any]]] = {
     "sweep": _sweep,
     "barrier": _barrier,
     "app": _app,
     "faults": _faults,
+    "disturbance": _disturbance,
 }

@@ -171,7 +171,7 @@ def main() -> int:
     from viakit.lab._operations import OPERATIONS
 
     stop, over = threading.Event(), threading.Event()
-    patient = request["what"] in ("sweep", "faults")  # they look at *stop* after each burst
+    patient = request["what"] in ("sweep", "faults", "disturbance")  # they look at *stop* after each burst
 
     def on_term(*_: Any) -> None:
         stop.set()

@@ -260,6 +260,19 @@ def _judge_barriers(
     return documents
 
 
+def _judge_watched(goal: Goal, seconds: float) -> None:
+    """Judge what a notebook's live plot does to the median that it shows."""
+    from viakit.lab import _disturbance
+
+    try:
+        found = _disturbance.measure(seconds)
+    except (RuntimeError, OSError, ImportError) as failure:
+        goal.reason = str(failure)
+        return
+    numbers = [table.format_time(stats.summarise([found[key]]).median) for key in ("watched_s", "alone_s")]
+    goal.reached(found["ratio"], f"{numbers[0]} against {numbers[1]}, {found['drawings']} drawings")
+
+
 def _judge_bip(goal: Goal, document: Document | None, nbytes: int, error: str) -> None:
     """Judge bip-eth's bandwidth against what a wire of 1 Gbit/s carries of payload: its frames' share of data."""
     series = table.find_series(document, "bip-eth") if document else None
@@ -416,7 +429,14 @@ def run(
             measured += [] if interrupted else _judge_barriers(barriers, seconds * 0.2, seed)
         except KeyboardInterrupt:
             interrupted = True
-        for goal, *_ in barriers if interrupted else ():
+        watched = Goal("via-shm with a live plot / without, 8 B, one-way time, polled", 1.01)
+        goals.append(watched)
+        try:
+            if not interrupted:
+                _judge_watched(watched, seconds * 0.05)
+        except KeyboardInterrupt:
+            interrupted = True
+        for goal, *_ in [*barriers, (watched,)] if interrupted else ():
             goal.reason = goal.reason or "interrupted"
     if interrupted:
         importing.reason = "interrupted"
