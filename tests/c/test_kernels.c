@@ -1,0 +1,112 @@
+/*
+ * test_kernels.c - the applications' kernels at each level of vector instructions that this machine has, on arrays that end where
+ * they must: under AddressSanitizer a vector that reaches past the end is found. What they compute is held against plain loops here,
+ * and against NumPy in the Python tests.
+ */
+#include <math.h>
+
+#include "check.h"
+#include "kernels/kernels.h"
+
+/* Numbers from 0 to 1 that are the same every time. */
+static double next(uint64_t *state)
+{
+    *state = *state * KERNELS_RANDOM_A & KERNELS_RANDOM_MASK;
+    return (double)*state * 0x1p-46;
+}
+
+static void check_random(void)
+{
+    for (size_t n = 0; n < 150; n += n < 70 ? 1 : 13) {
+        double *out = malloc(n * sizeof *out + 1);
+        uint64_t state = 314159265;
+        const uint64_t after = kernels_random_fill(state, out, n);
+        for (size_t i = 0; i < n; i++) {
+            CHECK(out[i] == next(&state));
+        }
+        CHECK_EQ(after, state);
+        CHECK_EQ(after, kernels_random_skip(314159265, n));
+        free(out);
+    }
+}
+
+/* A half-sweep as it is defined, of `out` from `other`. */
+static void plain_half_sweep(float *out, const float *other, long n, long rows, int black, long origin)
+{
+    for (long j = 1; j < rows - 1; j++) {
+        const int shifted = black != ((origin + j) & 1);
+        for (long k = 0; k < n; k++) {
+            const float *left = other + j * (n + 1) + k;
+            const float *up = left - (n + 1) + shifted, *down = left + (n + 1) + shifted;
+            out[j * (n + 1) + k + shifted] = (*up + *down + left[0] + left[1]) / 4;
+        }
+    }
+}
+
+static void check_sor(void)
+{
+    const long rows = 9, n_stages = 5;
+    for (long n = 1; n < 70; n++) {
+        const size_t bytes = (size_t)(rows * (n + 1)) * sizeof(float);
+        float *red = malloc(bytes), *black = malloc(bytes), *expected_red = malloc(bytes),
+              *expected_black = malloc(bytes);
+        uint64_t state = 271828183;
+        for (long i = 0; i < rows * (n + 1); i++) {
+            /* Down to numbers below the smallest normal one, whose last bits are easily lost. */
+            expected_red[i] = red[i] = (float)ldexp(next(&state) - 0.5, (int)(next(&state) * 60) - 140);
+            expected_black[i] = black[i] = (float)next(&state);
+        }
+        const struct kernels_sor_sweep sweep = {
+            .n_stages = n_stages, .black_first = 1, .first = 1, .last = rows - 1, .origin = n % 2};
+        kernels_sor_sweep(red, black, (size_t)n, &sweep);
+        for (long stage = 0; stage < n_stages; stage++) {
+            const int is_black = stage % 2 == 0;
+            plain_half_sweep(is_black ? expected_black : expected_red, is_black ? expected_red : expected_black, n,
+                             rows, is_black, n % 2);
+        }
+        CHECK_EQ(memcmp(red, expected_red, bytes), 0);
+        CHECK_EQ(memcmp(black, expected_black, bytes), 0);
+        const size_t pairs = (size_t)(rows * (n + 1));
+        const uint64_t first = kernels_sor_fnv(KERNELS_FNV_START, red, black, 7);
+        CHECK_EQ(kernels_sor_fnv(first, red + 7, black + 7, pairs - 7),
+                 kernels_sor_fnv(KERNELS_FNV_START, red, black, pairs));
+        free(red), free(black), free(expected_red), free(expected_black);
+    }
+}
+
+static void check_ep(void)
+{
+    for (uint64_t n = 0; n < 20000; n = n < 40 ? n + 1 : n * 3 + 1) {
+        struct kernels_ep got = {0}, right = {0};
+        uint64_t state = 271828183;
+        kernels_ep(state, n, &got);
+        for (uint64_t i = 0; i < n; i++) {
+            const double u = 2 * next(&state) - 1, v = 2 * next(&state) - 1, t = u * u + v * v;
+            if (t <= 1) {
+                const double f = sqrt(-2 * log(t) / t);
+                right.counts[(int)fmax(fabs(u * f), fabs(v * f))]++;
+                right.x += u * f, right.y += v * f;
+                right.abs_x += fabs(u * f), right.abs_y += fabs(v * f);
+            }
+        }
+        CHECK_EQ(memcmp(got.counts, right.counts, sizeof got.counts), 0);
+        CHECK(fabs(got.x - right.x) < 1e-10 && fabs(got.y - right.y) < 1e-10);
+        CHECK(fabs(got.abs_x - right.abs_x) < 1e-10 && fabs(got.abs_y - right.abs_y) < 1e-10);
+    }
+}
+
+int main(void)
+{
+    CHECK_EQ(kernels_level(), kernels_level_best());
+    CHECK_EQ(kernels_level_set(KERNELS_N_LEVELS), -1);
+    CHECK_EQ(kernels_level_set(-1), -1);
+    CHECK(kernels_level_name(KERNELS_N_LEVELS) == NULL);
+    for (int level = 0; level <= kernels_level_best(); level++) {
+        CHECK_EQ(kernels_level_set(level), 0);
+        printf("%s\n", kernels_level_name(level));
+        check_random();
+        check_sor();
+        check_ep();
+    }
+    return 0;
+}
