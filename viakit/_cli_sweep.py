@@ -66,7 +66,7 @@ __all__ = ["calibrate", "sweep"]
 @click.option(
     "--checksum",
     type=click.Choice(["auto", "crc"]),
-    help="Of via-eth and via-udp: crc is CRC32C over every byte; auto leaves long messages' data to UDP's, as TCP does.",
+    help="Of via-eth and via-udp: CRC32C over every byte, or long messages' data left to UDP's, as TCP does.",
 )
 @click.option(
     "--policy",

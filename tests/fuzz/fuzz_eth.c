@@ -18,6 +18,7 @@ static ssize_t recv_queued(int fd, struct msghdr *m, int flags);
 
 #include "hollow.h"
 #include "machine.h"
+#include "super.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -41,47 +42,16 @@ static uint8_t *block;       /* what lies in the slot or queue ends where this d
 static const uint8_t *queue; /* the super-frame that waits */
 static size_t queue_len;
 
-/* As the kernel has it with MSG_TRUNC: the length of the datagram, however much room there was. */
 static ssize_t recv_queued(int fd, struct msghdr *m, int flags)
 {
-    size_t at = 0;
     (void)fd, (void)flags;
     if (queue == NULL) {
         errno = EAGAIN;
         return -1;
     }
-    for (size_t i = 0; i < m->msg_iovlen && at < queue_len; i++) {
-        size_t part = m->msg_iov[i].iov_len < queue_len - at ? m->msg_iov[i].iov_len : queue_len - at;
-        memcpy(m->msg_iov[i].iov_base, queue + at, part);
-        at += part;
-    }
+    const uint8_t *waiting = queue;
     queue = NULL;
-    return (ssize_t)queue_len;
-}
-
-/* The frame and its copies, one behind the other. Returns their length. */
-static size_t put_copies(uint8_t *to, const uint8_t *frame, size_t len, unsigned n, int sealed)
-{
-    for (unsigned i = 0; i < n; i++, to += len) {
-        struct wire_header h;
-        memcpy(to, frame, len);
-        if (len < sizeof h)
-            continue;
-        memcpy(&h, to, sizeof h);
-        if (i > 0) {
-            h.psn += i;
-            h.flags &= (uint8_t)~WIRE_FLAG_FIRST; /* the message goes on */
-        }
-        int whole = h.flags & WIRE_FLAG_CRC, has_seal = i == 0 && whole; /* the machine's own */
-        if (sealed && !has_seal && (!whole || h.len <= len - sizeof h)) {
-            h.crc = 0;
-            h.crc = vk_crc32c(0, &h, sizeof h);
-            if (whole)
-                h.crc = vk_crc32c(h.crc, to + sizeof h, h.len);
-        }
-        memcpy(to, &h, sizeof h);
-    }
-    return n * len;
+    return fuzz_scatter(m, waiting, queue_len);
 }
 
 /* Ethernet, and with it IPv4 and UDP if dressed, around what the machine wants to arrive; then the parser. */
@@ -111,7 +81,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
             udp_len += (uint32_t)(int8_t)way[3];
         put16(whole + 14 + IP_LEN + 4, udp_len);
     }
-    put_copies(whole + head, frame, len, n, !(form & NOT_SEALED));
+    fuzz_put_copies(whole + head, frame, len, n, !(form & NOT_SEALED));
     memcpy(p, whole, all);
     free(whole);
     eth.nic = h->nic;

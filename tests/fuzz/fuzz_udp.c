@@ -43,6 +43,7 @@ static int fuzz_ports(const char *prefix, uint16_t *ports, int max);
 
 #include "hollow.h"
 #include "machine.h"
+#include "super.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -95,19 +96,14 @@ static ssize_t fuzz_recvfrom(int fd, void *to, size_t room, int flags, void *fro
 
 static ssize_t fuzz_recvmsg(int fd, struct msghdr *m, int flags)
 {
-    size_t at = 0;
-    (void)fd, (void)flags;
+    (void)fd;
     if (queue == NULL || flags & MSG_ERRQUEUE) {
         errno = EAGAIN;
         return -1;
     }
-    for (size_t i = 0; i < m->msg_iovlen && at < queue_len; i++) {
-        size_t part = m->msg_iov[i].iov_len < queue_len - at ? m->msg_iov[i].iov_len : queue_len - at;
-        memcpy(m->msg_iov[i].iov_base, queue + at, part);
-        at += part;
-    }
+    const uint8_t *waiting = queue;
     queue = NULL;
-    return (ssize_t)queue_len;
+    return fuzz_scatter(m, waiting, queue_len);
 }
 
 static int fuzz_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *timeout)
@@ -167,25 +163,6 @@ static union udp_name name_of(uint32_t address, uint16_t port)
     return name;
 }
 
-/* The frame and its copies, one behind the other. Returns their length. */
-static size_t put_copies(uint8_t *to, const uint8_t *frame, size_t len, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++, to += len) {
-        struct wire_header h;
-        memcpy(to, frame, len);
-        if (i == 0 || len < sizeof h)
-            continue;
-        memcpy(&h, to, sizeof h);
-        h.psn += i;
-        h.flags &=
-            (uint8_t)~(WIRE_FLAG_FIRST | WIRE_FLAG_CRC); /* the message goes on; the kernel vouches for the data */
-        h.crc = 0;
-        h.crc = vk_crc32c(0, &h, sizeof h);
-        memcpy(to, &h, sizeof h);
-    }
-    return n * len;
-}
-
 static void make_call(uint8_t *p, size_t len, const uint8_t *way)
 {
     struct udp_call call = {
@@ -212,7 +189,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
         n = 1;
     struct link_peer *peer = udp_get_peer(&udp, &asks[0].station, hollow_stranger);
     sender = form & BY_STRANGER ? name_of(0x7F000009, 1234) : peer->name;
-    size_t all = put_copies(whole, frame, len, n);
+    size_t all = fuzz_put_copies(whole, frame, len, n, 1);
     if (form & CALL)
         make_call(whole, all, way);
     if (form & COOKIE)

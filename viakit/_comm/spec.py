@@ -104,34 +104,24 @@ def _number(what: Any) -> int:
     return number
 
 
+def _take_apart(spec: Any) -> tuple[Any, Any, Any, Any]:
+    """Buffer, count, displacement and datatype: None if not given. A pair may stand for count and displacement."""
+    given = tuple(spec) if isinstance(spec, (list, tuple)) else (spec,)
+    if not 1 <= len(given) <= 4:
+        raise ValueError("message: expecting 1 to 4 items")
+    if len(given) == 2 and _is_datatype(given[1]):
+        return given[0], None, None, given[1]
+    if len(given) == 3:
+        return given[0], given[1], None, given[2]
+    buffer, count, displacement, kind = given + (None,) * (4 - len(given))
+    return buffer, count, displacement, kind
+
+
 def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
     """What a simple argument says. Without a count: as many elements as fit, a multiple of `blocks`."""
-    if not isinstance(spec, (list, tuple)):
-        spec = (spec,)
-    n = len(spec)
-    count: Any = None
-    displacement: Any = None
-    kind: Any = None
-    if n == 1:
-        (buffer,) = spec
-    elif n == 2:
-        buffer, second = spec
-        if _is_datatype(second):
-            kind = second
-        elif isinstance(second, (list, tuple)):
-            count, displacement = second
-        else:
-            count = second
-    elif n == 3:
-        buffer, second, kind = spec
-        if isinstance(second, (list, tuple)):
-            count, displacement = second
-        else:
-            count = second
-    elif n == 4:
-        buffer, count, displacement, kind = spec
-    else:
-        raise ValueError("message: expecting 1 to 4 items")
+    buffer, count, displacement, kind = _take_apart(spec)
+    if isinstance(count, (list, tuple)):
+        count, displacement = count
     memory, view = _memory(buffer, writable)
     datatype = _datatype(kind, view)
     start = int(displacement or 0) * datatype.extent
@@ -167,26 +157,7 @@ def _list(what: Any, ranks: int, name: str) -> list[int]:
 
 def vector(spec: Any, writable: bool, ranks: int) -> Vector:
     """What the argument of a vector form (Scatterv, Allgatherv, ...) says."""
-    if not isinstance(spec, (list, tuple)):
-        spec = (spec,)
-    n = len(spec)
-    counts: Any = None
-    displacements: Any = None
-    kind: Any = None
-    if n == 1:
-        (buffer,) = spec
-    elif n == 2:
-        buffer, second = spec
-        if _is_datatype(second):
-            kind = second
-        else:
-            counts = second
-    elif n == 3:
-        buffer, counts, kind = spec
-    elif n == 4:
-        buffer, counts, displacements, kind = spec
-    else:
-        raise ValueError("message: expecting 1 to 4 items")
+    buffer, counts, displacements, kind = _take_apart(spec)
     if isinstance(counts, tuple) and (len(counts) == 2 and (counts[1] is None or not np.isscalar(counts[1]))):
         counts, displacements = counts
     memory, view = _memory(buffer, writable)

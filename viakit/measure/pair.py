@@ -100,7 +100,8 @@ class Pair:
         "fault" (as text, see :class:`viakit.via.Faults`), "retransmission" ("selective", "go_back_n"),
         "spin_us" (how long a blocking wait polls before it sleeps; default 0, so that sleeping is measured), and
         without a testbed "interface", one name or two with a comma between, for A and B. For messages: "policy"
-        (``"NAME"``, ``"NAME,field=value"``, ``"field=value"``), and for msg-via and msg-bip on a testbed "network" ("eth", "udp").
+        (``"NAME"``, ``"NAME,field=value"``, ``"field=value"``), and for msg-via and msg-bip on a testbed "network"
+        ("eth", "udp").
     timeout_s : float
         Longest time of a run, unless the run says otherwise.
 
