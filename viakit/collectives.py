@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from viakit.barrier import _Entry, _open_crews, _take_turns
-from viakit.barrier import _check as _check_barrier
+from viakit.barrier import check as check_barrier
 from viakit.measure.crew import Crew
 from viakit.measure.environment import command_line, environment
 from viakit.measure.result import SCHEMA, Document, ResultError
@@ -83,7 +83,7 @@ def _check(
     for name in chosen or ():
         if name not in everything:
             raise ValueError(f"no algorithm is called {name!r}; there are {', '.join(sorted(everything))}")
-    _check_barrier(chosen=None, **others)
+    check_barrier(algorithms=None, **others)
     return {operation: [n for n in known[operation] if chosen is None or n in chosen] for operation in operations}
 
 

@@ -199,7 +199,7 @@ static int send_long(coll *c, const void *data, size_t len, int to, uint64_t num
         return coll_fail(c, MSG_ERR_COLLECTIVE);
     msg_progress(c->world); /* who gives up takes its buffer back when it knows that we know */
     if ((code = coll_gave_up(c, to)) != MSG_SUCCESS)
-        return coll_fail(c, code);
+        return coll_fail_at(c, code, c->gave_up_at[to]);
     if ((code = msg_put(c->world, data, len, c->ranks[to], &box->offer.place, 0, request)) != MSG_SUCCESS)
         return coll_fail(c, code);
     return put_trailer(c, to, number, coll_what(c, len));

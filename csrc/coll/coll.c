@@ -192,7 +192,8 @@ static int start(coll *c, const coll_options *o, const int *ranks)
     c->theirs = calloc(count, sizeof *c->theirs);
     c->notes = calloc(count, sizeof *c->notes);
     c->words = calloc(1, sizeof *c->words);
-    if (numbers == NULL || c->theirs == NULL || c->notes == NULL || c->words == NULL)
+    c->gave_up_at = calloc(count, sizeof *c->gave_up_at);
+    if (numbers == NULL || c->gave_up_at == NULL || c->theirs == NULL || c->notes == NULL || c->words == NULL)
         return MSG_ERR_NO_MEMORY;
     c->node_of = numbers + count;
     c->masters = numbers + 2 * count;
@@ -280,6 +281,7 @@ void coll_forget(coll *c)
     free(c->scratch);
     free(c->words);
     free(c->notes);
+    free(c->gave_up_at);
     free(c->theirs);
     free(c->ranks);
     free(c);

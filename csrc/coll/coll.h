@@ -81,12 +81,15 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
 /* Tells how many collectives of the caller's own there were meanwhile: the next one of the group has the number after it. */
 void coll_set_number(coll *group, uint64_t number);
 
-/* Words that ranks of a group send each other, in the group's context: of who gives up (an int, a msg_error), and of who waits. Whoever has
+/* Words that ranks of a group send each other, in the group's context: of who gives up (a msg_error and its collective's number, 8 bytes each), and of who waits. Whoever has
  * collectives of its own may look for them, and send them. */
 enum { COLL_TAG_SETUP = 1, COLL_TAG_BARRIER, COLL_TAG_ABORT, COLL_TAG_NOTE, COLL_TAG_DATA = 16 };
 
 /* Breaks the group, and tells the others: this rank gives up with this error. */
 void coll_break(coll *group, int code);
+/* After MSG_ERR_LEFT: had the rank that gave up done so in an earlier collective than this? Then nobody got through this one, if everybody
+ * waits for everybody in it (a barrier, allreduce, allgather, alltoall), and it can be repeated by other means. */
+int coll_may_repeat(const coll *group);
 /* What every call gives: MSG_SUCCESS while the group is whole. */
 int coll_error(const coll *group);
 

@@ -66,7 +66,11 @@ struct coll_note {
 struct coll_words {
     struct coll_note note;
     msg_request *sending; /* the note */
-    int abort, lent;      /* lent: some word of giving up has not left yet */
+    struct coll_abort {
+        int64_t code;
+        uint64_t number; /* of the collective that it was in */
+    } abort;
+    int lent; /* some word of giving up has not left yet */
 };
 
 struct coll_slots; /* carry.c */
@@ -76,13 +80,15 @@ struct coll {
     int rank, n, context;
     int *ranks;       /* [n] in the world */
     int error;        /* the group is broken: what every call gives */
+    uint64_t error_at; /* in which collective */
     int crowded;      /* more ranks than cores here: give the core away at once */
     uint64_t spin_ns; /* a wait sleeps after so long */
     uint64_t yield_ns;
 
     struct coll_note now; /* the present collective, or the last */
     struct coll_note *notes; /* [n] the latest word of each rank */
-    int *gave_up;            /* [n] what it said */
+    int *gave_up;            /* [n] what it said, and ... */
+    uint64_t *gave_up_at;    /* [n] in which collective it was */
     struct coll_words *words;
     const int *wanted; /* coll_options */
     void (*meanwhile)(void *context);
@@ -145,8 +151,12 @@ static inline int coll_pause(coll *c, struct coll_patience *p)
     return MSG_SUCCESS;
 }
 
-/* The group is broken: tells the others. Returns the code. */
-int coll_fail(coll *c, int code);
+/* The group is broken, in the present collective or an earlier one: tells the others. Returns the code. */
+int coll_fail_at(coll *c, int code, uint64_t number);
+static inline int coll_fail(coll *c, int code)
+{
+    return coll_fail_at(c, code, c->now.number);
+}
 /* What this rank gave up with, if it has said so: then nothing more of it will come. */
 int coll_gave_up(coll *c, int rank);
 /* Waits for the request, which is freed. who: the rank at its other end. */

@@ -22,16 +22,17 @@
 #define LONGEST_SLICE_MS 100
 /* ---------------------------------------------------------------- failures */
 
-int coll_fail(coll *c, int code)
+int coll_fail_at(coll *c, int code, uint64_t number)
 {
     if (c->error)
         return c->error;
     c->error = code;
+    c->error_at = number;
+    c->words->abort = (struct coll_abort){code, number};
     for (int i = 0; i < c->n; i++) {
         msg_request *r = NULL;
         if (i == c->rank || msg_peer_status(c->world, c->ranks[i]) != MSG_PEER_CONNECTED)
             continue;
-        c->words->abort = code;
         if (msg_isend(c->world, c->context, &c->words->abort, sizeof c->words->abort, c->ranks[i], COLL_TAG_ABORT,
                       MSG_STANDARD, &r) != MSG_SUCCESS)
             continue;
@@ -44,22 +45,32 @@ int coll_fail(coll *c, int code)
 
 int coll_gave_up(coll *c, int rank)
 {
-    int there = 0, code = 0;
+    struct coll_abort word = {0, 0};
+    int there = 0;
     if (rank == c->rank || c->gave_up[rank])
         return c->gave_up[rank];
     if (msg_iprobe(c->world, c->context, c->ranks[rank], COLL_TAG_ABORT, &there, NULL) != MSG_SUCCESS || !there)
         return MSG_SUCCESS;
-    msg_recv(c->world, c->context, &code, sizeof code, c->ranks[rank], COLL_TAG_ABORT, NULL);
-    return c->gave_up[rank] = code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE ? code : MSG_ERR_LEFT;
+    msg_recv(c->world, c->context, &word, sizeof word, c->ranks[rank], COLL_TAG_ABORT, NULL);
+    int grave = word.code == MSG_ERR_PROC_FAILED || word.code == MSG_ERR_COLLECTIVE;
+    c->gave_up_at[rank] = word.number;
+    return c->gave_up[rank] = grave ? (int)word.code : MSG_ERR_LEFT;
 }
 
-/* Somebody's word that it gave up. */
+/* Somebody's word that it gave up: then we do. */
 static int aborted(coll *c)
 {
-    int code = MSG_SUCCESS;
-    for (int i = 0; i < c->n && code == MSG_SUCCESS; i++)
-        code = coll_gave_up(c, i);
-    return code;
+    for (int i = 0; i < c->n; i++) {
+        int code = coll_gave_up(c, i);
+        if (code != MSG_SUCCESS)
+            return coll_fail_at(c, code, c->gave_up_at[i]);
+    }
+    return MSG_SUCCESS;
+}
+
+int coll_may_repeat(const coll *c)
+{
+    return c->error == MSG_ERR_LEFT && c->error_at < c->now.number;
 }
 
 /* ---------------------------------------------------------------- who does what */
@@ -126,7 +137,7 @@ int coll_check(coll *c, struct coll_patience *p, uint64_t now)
             gone = MSG_ERR_LEFT; /* of other ranks it may be the right moment to leave */
     }
     if ((code = aborted(c)) != MSG_SUCCESS)
-        return coll_fail(c, code);
+        return code;
     if (gone == MSG_SUCCESS)
         return compare_notes(c, p, now);
     if (p->failed_at == 0)

@@ -25,6 +25,7 @@ cdef extern from "coll/coll.h" nogil:
     void coll_set_number(coll *group, uint64_t number)
     void coll_break(coll *group, int code)
     int coll_error(const coll *group)
+    int coll_may_repeat(const coll *group)
     void coll_close(coll *group)
     void coll_forget(coll *group)
     int coll_hosts(const coll *group)

@@ -165,6 +165,14 @@ cdef class CollectiveComm(MsgComm):
                     "else, or counts or datatypes differ")
         raise _message_error(code, f"{what}: {text}")
 
+    cdef bint _repeat(self, coll *c, int code) noexcept:
+        """Whether the collective has to be done once more, by messages: a rank was interrupted in an earlier one."""
+        if code != MSG_ERR_LEFT or not coll_may_repeat(c) or PyErr_Occurred() != NULL:
+            return False
+        self._group._busy = False
+        self._n_collectives -= 1
+        return True
+
     cdef int _root(self, int root) except -1:
         if not 0 <= root < self.size:
             from viakit._comm.errors import error
@@ -177,7 +185,8 @@ cdef class CollectiveComm(MsgComm):
         if self._group is not None and self._group._c != NULL:
             coll_break(self._group._c, code)
         else:
-            self.start_send(code.to_bytes(4, "little"), source, COLL_TAG_ABORT, 0, COLL_PART)
+            word = code.to_bytes(8, "little") + (<int>self._n_collectives).to_bytes(8, "little")
+            self.start_send(word, source, COLL_TAG_ABORT, 0, COLL_PART)
 
     def _close_group(self):
         """Collective: give up what csrc/coll has of this communicator."""
@@ -202,6 +211,9 @@ cdef class CollectiveComm(MsgComm):
             return
         with nogil:
             code = coll_barrier(c, COLL_BARRIER_DEFAULT)
+        if code != MSG_SUCCESS and self._repeat(c, code):
+            self._block_barrier()
+            return
         self._conclude(code, "barrier", 0)
 
     def Bcast(self, buf, int root=0):
@@ -266,6 +278,8 @@ cdef class CollectiveComm(MsgComm):
                     PyBuffer_Release(&into)
         finally:
             PyBuffer_Release(&out)
+        if code != MSG_SUCCESS and everybody and self._repeat(c, code):
+            return 0
         self._conclude(code, "allreduce" if everybody else "reduce", root)
         return 1
 
@@ -301,6 +315,8 @@ cdef class CollectiveComm(MsgComm):
                 code = coll_reduce(c, COLL_DEFAULT, view.buf, result.buf if gets else NULL, count, kind, number, root)
         PyBuffer_Release(&view)
         PyBuffer_Release(&result)
+        if code != MSG_SUCCESS and everybody and self._repeat(c, code):
+            return 0
         self._conclude(code, "allreduce" if everybody else "reduce", root)
         if gets:
             _first_bytes(into, len(target)).unpack(_bytes_of(target))
@@ -350,6 +366,8 @@ cdef class CollectiveComm(MsgComm):
                 PyBuffer_Release(&into)
         finally:
             PyBuffer_Release(&out)
+        if code != MSG_SUCCESS and self._repeat(c, code):
+            return 0
         self._conclude(code, "alltoall" if everything else "allgather", 0)
         return 1
 
@@ -386,6 +404,8 @@ cdef class CollectiveComm(MsgComm):
             else:
                 code = coll_allgather(c, COLL_DEFAULT, NULL, view.buf, each)
         PyBuffer_Release(&view)
+        if code != MSG_SUCCESS and self._repeat(c, code):
+            return 0
         self._conclude(code, "alltoall" if everything else "allgather", 0)
         got = _bytes_of(work)
         for i, part in enumerate(into):
