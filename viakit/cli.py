@@ -20,8 +20,8 @@ import click
 from viakit import __version__
 from viakit._cli_app import app, speedup
 from viakit._cli_barrier import barrier
-from viakit._cli_collectives import collectives
 from viakit._cli_base import INTERRUPTED, Failure
+from viakit._cli_collectives import collectives
 from viakit._cli_machine import bench, config_command, demo, doctor, inspect_command
 from viakit._cli_results import plot, protocols, show
 from viakit._cli_run import run

@@ -4,7 +4,7 @@
 
     document = measure(["allreduce"], ranks=[2, 4], sizes=[8, 65536])
 
-What there is, :func:`algorithms` lists (csrc/coll): through memory that a host shares, by RDMA write, and each algorithm
+What there is, :func:`algorithms` lists (csrc/coll): through memory that a host shares, by RDMA write, and each of those
 by messages as well. All that are compared at one number of ranks are kept open together and take turns in random order,
 so that a noisy machine is noisy for all.
 """
@@ -120,9 +120,9 @@ def measure(
     Returns
     -------
     dict
-        A ``viakit.result/1`` whose series carry ``operation``, ``algorithm``, ``ranks`` and ``hosts``, with a point for
-        each size. A sample is the mean of a run of consecutive operations, over all ranks; the root moves on by one from
-        each to the next.
+        A ``viakit.result/1`` whose series carry ``operation``, ``algorithm``, ``ranks`` and ``hosts``, with a point
+        for each size. A sample is the mean of a run of consecutive operations, over all ranks; the root moves on by one
+        from each to the next.
 
     Raises
     ------

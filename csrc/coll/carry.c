@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct box_head) == 128, "each has a line of its own");
 struct coll_slots {
     char *memory; /* [n] boxes, then the stages; exposed */
     size_t box_len, slot_len, len;
-    msg_exposed mine, *theirs;       /* [n] */
+    msg_exposed mine, *theirs;        /* [n] */
     uint64_t *sent, *received, *told; /* [n]; told: of received, what the sender was told of */
     msg_request *staged[COLL_STAGES];
     unsigned stage;
@@ -67,7 +67,9 @@ static int make_slots(coll *c)
     if (s == NULL)
         return MSG_ERR_NO_MEMORY;
     c->slots = s;
-    s->slot_len = n <= 8 ? 16384 : n <= 32 ? 4096 : 2048; /* memory grows with the ranks: 64 KiB to 8 KiB for each other rank */
+    s->slot_len = n <= 8    ? 16384
+                  : n <= 32 ? 4096
+                            : 2048; /* memory grows with the ranks: 64 KiB to 8 KiB for each other rank */
     s->box_len = sizeof(struct box_head) + COLL_SLOTS * s->slot_len;
     s->len = n * s->box_len + COLL_STAGES * s->slot_len;
     s->theirs = calloc(n, sizeof *s->theirs);
@@ -141,8 +143,8 @@ static inline size_t slot_at(const struct coll_slots *s, uint64_t number)
 static int put(coll *c, int to, size_t offset, const void *data, size_t len, msg_request **request)
 {
     struct coll_slots *s = c->slots;
-    int code = msg_put(c->world, data, len, c->ranks[to], &s->theirs[to], (uint64_t)c->rank * s->box_len + offset,
-                       request);
+    int code =
+        msg_put(c->world, data, len, c->ranks[to], &s->theirs[to], (uint64_t)c->rank * s->box_len + offset, request);
     return code == MSG_SUCCESS ? code : coll_fail(c, code);
 }
 
@@ -297,8 +299,8 @@ int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *i
         code = offer(c, in, in_len, from);
     if (to >= 0 && code == MSG_SUCCESS && (code = wait_for_slot(c, to)) == MSG_SUCCESS) {
         uint64_t number = ++c->slots->sent[to];
-        code = out_len > room ? send_long(c, out, out_len, to, number, &request)
-                              : send_short(c, out, out_len, to, number);
+        code =
+            out_len > room ? send_long(c, out, out_len, to, number, &request) : send_short(c, out, out_len, to, number);
     }
     if (from >= 0 && code == MSG_SUCCESS)
         code = receive(c, in, in_len, from, offered);

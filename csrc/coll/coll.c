@@ -127,7 +127,8 @@ static void place(coll *c, const struct card *cards)
     }
     c->node = c->node_of[c->rank];
     for (int i = 0; i < c->n; i++) {
-        c->all_fit &= !cards[i].crowded; /* ranks of other hosts and groups want cores, too, if they share the machine */
+        c->all_fit &=
+            !cards[i].crowded; /* ranks of other hosts and groups want cores, too, if they share the machine */
         if (c->node_of[i] == c->node) {
             if (i == c->rank)
                 c->local = c->n_locals;

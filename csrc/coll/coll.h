@@ -71,9 +71,10 @@ int coll_create(msg_world *world, const int *ranks, int n, int context, coll **g
 
 /* For callers that have other collectives of their own besides. All may be 0. */
 typedef struct {
-    uint64_t number;                  /* collectives of these ranks so far: this is one more */
-    const int *wanted;                /* while this is not 0 ... */
-    void (*meanwhile)(void *context); /* ... waits call this every millisecond or more often; it must not use the group */
+    uint64_t number;   /* collectives of these ranks so far: this is one more */
+    const int *wanted; /* while this is not 0 ... */
+    void (*meanwhile)(
+        void *context); /* ... waits call this every millisecond or more often; it must not use the group */
     void *context;
 } coll_options;
 int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options, coll **group);
@@ -133,40 +134,40 @@ typedef enum {
  * length into slots there, longer data straight into the buffer, whose address the receiver has told. "message" is the same algorithm by send
  * and receive. "flat" goes through memory that the ranks of a host share; "overall" is flat within each host, and by RDMA among one
  * rank of each. */
-#define COLL_ALGORITHMS(X)                                                                                      \
-    X(BCAST, "flat", "one host: the root writes into shared memory, all read")                                  \
-    X(BCAST, "rdma-binomial", "a binomial tree, by RDMA write")                                                 \
-    X(BCAST, "message-binomial", "the same tree by send and receive")                                           \
-    X(BCAST, "rdma-scatter-ring", "cut, scattered by a binomial tree, gathered round a ring, by RDMA write")    \
-    X(BCAST, "message-scatter-ring", "the same by send and receive")                                            \
-    X(BCAST, "overall", "a binomial tree among the hosts, flat within each")                                    \
-    X(REDUCE, "flat", "one host: all write into shared memory, the root combines")                              \
-    X(REDUCE, "rdma-binomial", "a binomial tree towards the root, by RDMA write")                               \
-    X(REDUCE, "message-binomial", "the same tree by send and receive")                                          \
-    X(REDUCE, "rdma-ring", "reduce-scatter round a ring, then each part to the root, by RDMA write")            \
-    X(REDUCE, "message-ring", "the same by send and receive")                                                   \
-    X(REDUCE, "overall", "flat within each host, a binomial tree among the hosts")                              \
-    X(ALLREDUCE, "flat", "one host: all write into shared memory and combine, long ones a part each")           \
-    X(ALLREDUCE, "rdma-doubling", "recursive doubling, by RDMA write")                                          \
-    X(ALLREDUCE, "message-doubling", "recursive doubling by send and receive")                                  \
-    X(ALLREDUCE, "rdma-ring", "reduce-scatter and allgather round a ring, by RDMA write")                       \
-    X(ALLREDUCE, "message-ring", "the same rings by send and receive")                                          \
-    X(ALLREDUCE, "overall", "flat within each host, recursive doubling or a ring among the hosts")              \
-    X(ALLGATHER, "flat", "one host: all write into shared memory, all read")                                    \
-    X(ALLGATHER, "rdma-bruck", "Bruck's: what one has goes 1, 2, 4 ... ranks on, by RDMA write")                \
-    X(ALLGATHER, "message-bruck", "Bruck's by send and receive")                                                \
-    X(ALLGATHER, "rdma-ring", "each passes on what it got last, by RDMA write")                                 \
-    X(ALLGATHER, "message-ring", "the same ring by send and receive")                                           \
-    X(ALLTOALL, "flat", "one host: all write into shared memory, each reads its part")                          \
-    X(ALLTOALL, "rdma-bruck", "Bruck's: log n rounds of half of all data, by RDMA write")                       \
-    X(ALLTOALL, "message-bruck", "Bruck's by send and receive")                                                 \
-    X(ALLTOALL, "rdma-pairwise", "in round k to the rank k further on, by RDMA write")                          \
+#define COLL_ALGORITHMS(X)                                                                                   \
+    X(BCAST, "flat", "one host: the root writes into shared memory, all read")                               \
+    X(BCAST, "rdma-binomial", "a binomial tree, by RDMA write")                                              \
+    X(BCAST, "message-binomial", "the same tree by send and receive")                                        \
+    X(BCAST, "rdma-scatter-ring", "cut, scattered by a binomial tree, gathered round a ring, by RDMA write") \
+    X(BCAST, "message-scatter-ring", "the same by send and receive")                                         \
+    X(BCAST, "overall", "a binomial tree among the hosts, flat within each")                                 \
+    X(REDUCE, "flat", "one host: all write into shared memory, the root combines")                           \
+    X(REDUCE, "rdma-binomial", "a binomial tree towards the root, by RDMA write")                            \
+    X(REDUCE, "message-binomial", "the same tree by send and receive")                                       \
+    X(REDUCE, "rdma-ring", "reduce-scatter round a ring, then each part to the root, by RDMA write")         \
+    X(REDUCE, "message-ring", "the same by send and receive")                                                \
+    X(REDUCE, "overall", "flat within each host, a binomial tree among the hosts")                           \
+    X(ALLREDUCE, "flat", "one host: all write into shared memory and combine, long ones a part each")        \
+    X(ALLREDUCE, "rdma-doubling", "recursive doubling, by RDMA write")                                       \
+    X(ALLREDUCE, "message-doubling", "recursive doubling by send and receive")                               \
+    X(ALLREDUCE, "rdma-ring", "reduce-scatter and allgather round a ring, by RDMA write")                    \
+    X(ALLREDUCE, "message-ring", "the same rings by send and receive")                                       \
+    X(ALLREDUCE, "overall", "flat within each host, recursive doubling or a ring among the hosts")           \
+    X(ALLGATHER, "flat", "one host: all write into shared memory, all read")                                 \
+    X(ALLGATHER, "rdma-bruck", "Bruck's: what one has goes 1, 2, 4 ... ranks on, by RDMA write")             \
+    X(ALLGATHER, "message-bruck", "Bruck's by send and receive")                                             \
+    X(ALLGATHER, "rdma-ring", "each passes on what it got last, by RDMA write")                              \
+    X(ALLGATHER, "message-ring", "the same ring by send and receive")                                        \
+    X(ALLTOALL, "flat", "one host: all write into shared memory, each reads its part")                       \
+    X(ALLTOALL, "rdma-bruck", "Bruck's: log n rounds of half of all data, by RDMA write")                    \
+    X(ALLTOALL, "message-bruck", "Bruck's by send and receive")                                              \
+    X(ALLTOALL, "rdma-pairwise", "in round k to the rank k further on, by RDMA write")                       \
     X(ALLTOALL, "message-pairwise", "the same rounds by send and receive")
 
 /* Algorithms are numbered within their operation, from 1 on; 0 stands for the one chosen by length, ranks and hosts. */
 #define COLL_DEFAULT 0
-const char *coll_operation_name(int operation);                  /* "bcast"; NULL: no such */
-const char *coll_algorithm_name(int operation, int algorithm);   /* "default", "flat" ...; NULL past the end */
+const char *coll_operation_name(int operation);                /* "bcast"; NULL: no such */
+const char *coll_algorithm_name(int operation, int algorithm); /* "default", "flat" ...; NULL past the end */
 const char *coll_algorithm_text(int operation, int algorithm);
 int coll_algorithm_find(int operation, const char *name); /* -1: no such */
 /* MSG_SUCCESS, MSG_ERR_NOT_SUPPORTED or MSG_ERR_ARG; the same on all ranks. */
@@ -175,10 +176,11 @@ int coll_algorithm_check(const coll *group, int operation, int algorithm);
 int coll_algorithm_default(const coll *group, int operation, size_t len);
 
 /* type, C type. Numbers are stable. */
-#define COLL_TYPES(X)                                                                                              \
-    X(INT8, int8_t) X(UINT8, uint8_t) X(INT16, int16_t) X(UINT16, uint16_t) X(INT32, int32_t) X(UINT32, uint32_t) \
-    X(INT64, int64_t) X(UINT64, uint64_t) X(FLOAT, float) X(DOUBLE, double) X(COMPLEX_FLOAT, float _Complex)      \
-    X(COMPLEX_DOUBLE, double _Complex)
+#define COLL_TYPES(X)                                                                                               \
+    X(INT8, int8_t)                                                                                                 \
+    X(UINT8, uint8_t) X(INT16, int16_t) X(UINT16, uint16_t) X(INT32, int32_t) X(UINT32, uint32_t) X(INT64, int64_t) \
+        X(UINT64, uint64_t) X(FLOAT, float) X(DOUBLE, double) X(COMPLEX_FLOAT, float _Complex)                      \
+            X(COMPLEX_DOUBLE, double _Complex)
 typedef enum {
 #define COLL_X(name, type) COLL_##name,
     COLL_TYPES(COLL_X)

@@ -256,7 +256,7 @@ static int allreduce_overall(coll *c, const void *in, void *out, const struct co
     int code = coll_flat_reduce(c, in, out, what, 0);
     if (code == MSG_SUCCESS && c->local == 0)
         code = len >= long_from(c, COLL_ALLREDUCE, c->n_nodes) ? coll_allreduce_ring(&hosts, out, what)
-                                                            : coll_allreduce_doubling(&hosts, out, what);
+                                                               : coll_allreduce_doubling(&hosts, out, what);
     return code || c->n_locals == 1 ? code : coll_flat_bcast(c, out, len, 0);
 }
 

@@ -10,34 +10,34 @@
 
 typedef void combine_fn(size_t n, const void *low, const void *high, void *to);
 
-#define LOOP(name, type, expression)                                                        \
-    static void name(size_t n, const void *low, const void *high, void *to)                 \
-    {                                                                                       \
-        const type *l = low, *h = high;                                                     \
-        type *t = to;                                                                       \
-        for (size_t i = 0; i < n; i++) {                                                    \
-            type a = l[i], b = h[i];                                                        \
-            t[i] = (type)(expression);                                                      \
-        }                                                                                   \
+#define LOOP(name, type, expression)                                        \
+    static void name(size_t n, const void *low, const void *high, void *to) \
+    {                                                                       \
+        const type *l = low, *h = high;                                     \
+        type *t = to;                                                       \
+        for (size_t i = 0; i < n; i++) {                                    \
+            type a = l[i], b = h[i];                                        \
+            t[i] = (type)(expression);                                      \
+        }                                                                   \
     }
 
 /* Narrow types are combined as int and cut; unsigned arithmetic keeps what overflows defined. */
-#define INTEGER(suffix, type, wide)              \
-    LOOP(sum_##suffix, type, (wide)a + (wide)b)  \
-    LOOP(prod_##suffix, type, (wide)a *(wide)b)  \
-    LOOP(max_##suffix, type, a >= b ? a : b)     \
-    LOOP(min_##suffix, type, a <= b ? a : b)     \
-    LOOP(land_##suffix, type, a && b)            \
-    LOOP(lor_##suffix, type, a || b)             \
-    LOOP(lxor_##suffix, type, !a != !b)          \
-    LOOP(band_##suffix, type, a &b)              \
-    LOOP(bor_##suffix, type, a | b)              \
+#define INTEGER(suffix, type, wide)             \
+    LOOP(sum_##suffix, type, (wide)a + (wide)b) \
+    LOOP(prod_##suffix, type, (wide)a *(wide)b) \
+    LOOP(max_##suffix, type, a >= b ? a : b)    \
+    LOOP(min_##suffix, type, a <= b ? a : b)    \
+    LOOP(land_##suffix, type, a &&b)            \
+    LOOP(lor_##suffix, type, a || b)            \
+    LOOP(lxor_##suffix, type, !a != !b)         \
+    LOOP(band_##suffix, type, a &b)             \
+    LOOP(bor_##suffix, type, a | b)             \
     LOOP(bxor_##suffix, type, a ^ b)
 
-#define FLOATING(suffix, type)                            \
-    LOOP(sum_##suffix, type, a + b)                       \
-    LOOP(prod_##suffix, type, a *b)                       \
-    LOOP(max_##suffix, type, a >= b || a != a ? a : b)    \
+#define FLOATING(suffix, type)                         \
+    LOOP(sum_##suffix, type, a + b)                    \
+    LOOP(prod_##suffix, type, a *b)                    \
+    LOOP(max_##suffix, type, a >= b || a != a ? a : b) \
     LOOP(min_##suffix, type, a <= b || a != a ? a : b)
 
 #define COMPLEX(suffix, type)       \
@@ -57,17 +57,14 @@ FLOATING(f64, double)
 COMPLEX(c64, float _Complex)
 COMPLEX(c128, double _Complex)
 
-#define INTEGER_ROW(suffix)                                                                                  \
-    {                                                                                                        \
-        [COLL_SUM] = sum_##suffix, [COLL_PROD] = prod_##suffix, [COLL_MAX] = max_##suffix,                   \
-        [COLL_MIN] = min_##suffix, [COLL_LAND] = land_##suffix, [COLL_LOR] = lor_##suffix,                   \
-        [COLL_LXOR] = lxor_##suffix, [COLL_BAND] = band_##suffix, [COLL_BOR] = bor_##suffix,                 \
-        [COLL_BXOR] = bxor_##suffix                                                                          \
-    }
-#define FLOATING_ROW(suffix)                                                                                         \
-    {                                                                                                                \
-        [COLL_SUM] = sum_##suffix, [COLL_PROD] = prod_##suffix, [COLL_MAX] = max_##suffix, [COLL_MIN] = min_##suffix \
-    }
+#define INTEGER_ROW(suffix)                                                                  \
+    {                                                                                        \
+        [COLL_SUM] = sum_##suffix,   [COLL_PROD] = prod_##suffix, [COLL_MAX] = max_##suffix, \
+        [COLL_MIN] = min_##suffix,   [COLL_LAND] = land_##suffix, [COLL_LOR] = lor_##suffix, \
+        [COLL_LXOR] = lxor_##suffix, [COLL_BAND] = band_##suffix, [COLL_BOR] = bor_##suffix, \
+        [COLL_BXOR] = bxor_##suffix}
+#define FLOATING_ROW(suffix) \
+    {[COLL_SUM] = sum_##suffix, [COLL_PROD] = prod_##suffix, [COLL_MAX] = max_##suffix, [COLL_MIN] = min_##suffix}
 
 static combine_fn *const table[COLL_N_TYPES][COLL_N_OPS] = {
     [COLL_INT8] = INTEGER_ROW(i8),

@@ -19,7 +19,7 @@
 #include "coll.h"
 
 #define COLL_LET_FINISH_MS 5000 /* for data that is on its way into a buffer of a collective that has failed */
-#define COLL_ANYBODY (-1) /* for patience: any rank may be the one that is missing */
+#define COLL_ANYBODY (-1)       /* for patience: any rank may be the one that is missing */
 
 struct coll_cell {
     int64_t number; /* of the latest barrier that its writer has come to; -1 before the first (6.3) */
@@ -78,14 +78,14 @@ struct coll_slots; /* carry.c */
 struct coll {
     msg_world *world;
     int rank, n, context;
-    int *ranks;       /* [n] in the world */
-    int error;        /* the group is broken: what every call gives */
+    int *ranks;        /* [n] in the world */
+    int error;         /* the group is broken: what every call gives */
     uint64_t error_at; /* in which collective */
-    int crowded;      /* more ranks than cores here: give the core away at once */
-    uint64_t spin_ns; /* a wait sleeps after so long */
+    int crowded;       /* more ranks than cores here: give the core away at once */
+    uint64_t spin_ns;  /* a wait sleeps after so long */
     uint64_t yield_ns;
 
-    struct coll_note now; /* the present collective, or the last */
+    struct coll_note now;    /* the present collective, or the last */
     struct coll_note *notes; /* [n] the latest word of each rank */
     int *gave_up;            /* [n] what it said, and ... */
     uint64_t *gave_up_at;    /* [n] in which collective it was */
@@ -207,9 +207,9 @@ static inline uint64_t coll_what(const coll *c, size_t len)
  * MSG_PROC_NULL. Returns when `in` is there and `out` may be changed. */
 typedef int coll_exchange(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from);
 coll_exchange coll_exchange_rdma, coll_exchange_message;
-int coll_slots_need(coll *c);  /* collective: before the first exchange by RDMA */
+int coll_slots_need(coll *c);             /* collective: before the first exchange by RDMA */
 void coll_slots_hide(coll *c, int whole); /* gives its memory back to the world, slots only if the group is whole ... */
-void coll_slots_free(coll *c); /* ... and what it is managed with */
+void coll_slots_free(coll *c);            /* ... and what it is managed with */
 
 /* ---------------------------------------------------------------- combine.c */
 

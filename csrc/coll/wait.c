@@ -208,9 +208,9 @@ int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int
     for (int64_t slice = 10;;) {
         int code = msg_wait(c->world, request, status, others_want(c) ? 1 : slice);
         if (code == MSG_SUCCESS)
-            return status->error == MSG_SUCCESS ? MSG_SUCCESS
-                                                : coll_fail(c, status->error == MSG_ERR_TRUNCATE ? MSG_ERR_COLLECTIVE
-                                                                                                 : status->error);
+            return status->error == MSG_SUCCESS
+                       ? MSG_SUCCESS
+                       : coll_fail(c, status->error == MSG_ERR_TRUNCATE ? MSG_ERR_COLLECTIVE : status->error);
         if (vk_unlikely(others_want(c)))
             c->meanwhile(c->meanwhile_context);
         if (code == MSG_TIMEOUT)

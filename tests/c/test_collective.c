@@ -11,7 +11,7 @@
 #include "netns.h"
 
 static const char *link_name;
-static int asked_operation, asked_algorithm;      /* of the case that is being run */
+static int asked_operation, asked_algorithm;   /* of the case that is being run */
 static _Thread_local int operation, algorithm; /* what a rank is trying; on loop, ranks are threads */
 
 #define GIVE(call, code)                                                            \
@@ -216,28 +216,28 @@ static void case_types(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
     coll *c = make(w, n, 9);
-#define TRY(type_name, type, op_name, mine, expected)                                                              \
-    do {                                                                                                           \
-        type in[3] = {(type)(mine), (type)(mine), (type)(mine)}, out[3] = {0, 0, 0};                               \
-        GIVE(coll_allreduce(c, 0, in, out, 3, COLL_##type_name, COLL_##op_name), MSG_SUCCESS);                     \
-        for (int i = 0; i < 3; i++)                                                                                \
-            if (out[i] != (type)(expected))                                                                        \
-                FAIL("%s of %s is wrong on rank %d", #op_name, #type, rank);                                       \
+#define TRY(type_name, type, op_name, mine, expected)                                          \
+    do {                                                                                       \
+        type in[3] = {(type)(mine), (type)(mine), (type)(mine)}, out[3] = {0, 0, 0};           \
+        GIVE(coll_allreduce(c, 0, in, out, 3, COLL_##type_name, COLL_##op_name), MSG_SUCCESS); \
+        for (int i = 0; i < 3; i++)                                                            \
+            if (out[i] != (type)(expected))                                                    \
+                FAIL("%s of %s is wrong on rank %d", #op_name, #type, rank);                   \
     } while (0)
 #define ARITHMETIC(type_name, type)                       \
-    TRY(type_name, type, SUM, rank + 1, n *(n + 1) / 2);  \
+    TRY(type_name, type, SUM, rank + 1, n * (n + 1) / 2); \
     TRY(type_name, type, PROD, rank == 0 ? 3 : 2, 3 << (n - 1))
-#define ORDERED(type_name, type)                          \
-    ARITHMETIC(type_name, type);                          \
-    TRY(type_name, type, MAX, rank == 1 ? 9 : rank, 9);   \
+#define ORDERED(type_name, type)                        \
+    ARITHMETIC(type_name, type);                        \
+    TRY(type_name, type, MAX, rank == 1 ? 9 : rank, 9); \
     TRY(type_name, type, MIN, rank == 1 ? 9 : rank + 2, 2)
-#define INTEGER(type_name, type)                                    \
-    ORDERED(type_name, type);                                       \
-    TRY(type_name, type, LAND, rank == 1 ? 0 : 4, 0);               \
-    TRY(type_name, type, LOR, rank == 1 ? 4 : 0, 1);                \
-    TRY(type_name, type, LXOR, rank < 2 ? 4 : 0, 0);                \
-    TRY(type_name, type, BAND, rank == 1 ? 5 : 7, 5);               \
-    TRY(type_name, type, BOR, rank == 1 ? 4 : 1, 5);                \
+#define INTEGER(type_name, type)                      \
+    ORDERED(type_name, type);                         \
+    TRY(type_name, type, LAND, rank == 1 ? 0 : 4, 0); \
+    TRY(type_name, type, LOR, rank == 1 ? 4 : 0, 1);  \
+    TRY(type_name, type, LXOR, rank < 2 ? 4 : 0, 0);  \
+    TRY(type_name, type, BAND, rank == 1 ? 5 : 7, 5); \
+    TRY(type_name, type, BOR, rank == 1 ? 4 : 1, 5);  \
     TRY(type_name, type, BXOR, rank < 2 ? 4 + rank : 0, 1)
     INTEGER(INT8, int8_t);
     INTEGER(UINT8, uint8_t);
@@ -373,8 +373,7 @@ static void run(const char *case_name, const char *only, job_main main_, int n, 
     memcpy(j.namespaces, eth_hosts, sizeof eth_hosts);
     snprintf(check_context, sizeof check_context, "%s %s %s %s, %d ranks, %d hosts", link_name, case_name,
              asked_operation ? coll_operation_name(asked_operation) : "",
-             asked_operation ? coll_algorithm_name(asked_operation, asked_algorithm) : "",
-             n, j.hosts);
+             asked_operation ? coll_algorithm_name(asked_operation, asked_algorithm) : "", n, j.hosts);
     check_deadline(120);
     double began = check_now();
     job_run(&j, main_);

@@ -25,7 +25,9 @@ def program(tmp_path):
 
     def write(text: str) -> str:
         path = tmp_path / "program.py"
-        head = "import numpy as np\nfrom viakit.mpi import MPI\ncomm = MPI.COMM_WORLD\nrank, size = comm.rank, comm.size\n"
+        head = (
+            "import numpy as np\nfrom viakit.mpi import MPI\ncomm = MPI.COMM_WORLD\nrank, size = comm.rank, comm.size\n"
+        )
         path.write_text(head + textwrap.dedent(text))
         return str(path)
 
@@ -110,7 +112,9 @@ def test_arguments_that_make_no_sense_are_told(arguments, says):
 
 def test_the_command_writes_and_shows_results(tmp_path):
     file = str(tmp_path / "c.json")
-    words = "--operations allreduce --ranks 2 --sizes 8,1K --seconds 0.5 --no-mpi --algorithms default,flat,rdma-doubling"
+    words = (
+        "--operations allreduce --ranks 2 --sizes 8,1K --seconds 0.5 --no-mpi --algorithms default,flat,rdma-doubling"
+    )
     done = subprocess.run(
         [*VIAKIT, "collectives", *words.split(), "--json", file],
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,

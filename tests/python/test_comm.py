@@ -82,11 +82,10 @@ def test_same_results_as_mpi4py(ranks, tmp_path):
         done = job(ranks, str(PROGRAMS / "mpi_program.py"), protocol=protocol)
         assert done.returncode == 0, done.stderr
         assert done.stdout == expected, protocol
-    if ranks > 1:
-        program = str(PROGRAMS / "mpi_program.py")
-        done = job(ranks, str(PROGRAMS / "names_over_mpi.py"), program, protocol="mpi:mpich")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == expected
+    program = str(PROGRAMS / "mpi_program.py")
+    done = job(ranks, str(PROGRAMS / "names_over_mpi.py"), program, protocol="mpi:mpich")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -90,7 +90,6 @@ class Step:
                 f"rank {status.source} is in {kind} with root {root}",
             )
 
-
     def _read_notes(self) -> None:
         """Look whether a rank waits for us in a collective that does not go by messages of this file."""
         status = Status()

@@ -258,7 +258,7 @@ class Collectives(PointToPoint):
 def _offer(name: str, text: str) -> None:
     """Give Collectives the blocking, the non-blocking and the persistent form of what ``_name`` prepares.
 
-    The blocking form of what csrc/coll has is in the core (group.pxi), and calls this one where it has to go by messages.
+    The blocking form of what csrc/coll has is in the core (group.pxi), and calls this one where messages are needed.
     """
     make = getattr(Collectives, f"_{name}")
     upper = name[0].upper() + name[1:]
