@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
+import uuid
+from pathlib import Path
+
 import pytest
 from kernel import notebook, printed, shown
 
@@ -92,6 +98,41 @@ def test_loss_is_repaired_and_counted(capsys):
             lab.faults(**wrong)
     with pytest.raises(ValueError, match="a part from 0"):
         run.loss = 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: lab.app("sor-nonzero", quick=False, ranks=[2], rounds=50, start=False),
+        lambda: lab.barrier(ranks=[4], seconds=600, start=False),
+        lambda: lab.faults(seconds=600, start=False),
+    ],
+    ids=["app", "barrier", "faults"],
+)
+def test_stopped_in_the_middle_they_leave_nothing(make, monkeypatch):
+    word = uuid.uuid4().hex
+    monkeypatch.setenv("VIAKIT_TEST_MARK", word)
+    run = make()
+    run.start()
+    deadline = time.monotonic() + 60
+    while len(processes(word)) < 3 and run.job.running:  # the worker, and what it has started
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert run.state == "running"
+    run.stop()
+    assert run.state == "stopped"
+    assert processes(word) == set()
+
+
+def processes(word: str) -> set[int]:
+    """Processes other than this one that have *word* in their environment."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if word.encode() in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+    return found
 
 
 def test_their_panels_start_follow_and_stop():

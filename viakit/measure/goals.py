@@ -436,7 +436,7 @@ def run(
                 _judge_watched(watched, seconds * 0.05)
         except KeyboardInterrupt:
             interrupted = True
-        for goal, *_ in [*barriers, (watched,)] if interrupted else ():
+        for goal in [*(one[0] for one in barriers), watched] if interrupted else ():
             goal.reason = goal.reason or "interrupted"
     if interrupted:
         importing.reason = "interrupted"
