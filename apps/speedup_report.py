@@ -149,9 +149,9 @@ def words(document: Mapping[str, Any]) -> list[str]:
     if any(one.crowded for one in found):
         cores = document["series"][0].get("cores", "?")
         sentences.append(
-            f"* More ranks than the {cores} cores: on a quiet machine no speed-up exceeds {cores}. `Work per rank` says how the work "
-            "divides all the same: the CPU time that the busiest rank spends computing, 1 being an even share of the "
-            "serial program's."
+            f"* More ranks than the {cores} cores: on a quiet machine no speed-up exceeds {cores}. `Work per rank` "
+            "says how the work divides all the same: the CPU time that the busiest rank spends computing, 1 being an "
+            "even share of the serial program's."
         )
     sentences += [f"WRONG RESULT: {one}" for one in wrong(document)]
     return sentences
