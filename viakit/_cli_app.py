@@ -56,7 +56,7 @@ def app(
     timeout: float | None,
     wants_help: bool,
 ) -> None:
-    r"""Run an application: sor, is, fft, water or ep; without a NAME, say what each is.
+    """Run an application: sor, is, fft, water or ep; without a NAME, say what each is.
 
     \b
     viakit app sor --size 1024
@@ -66,7 +66,7 @@ def app(
     viakit app ep --help
 
     Exit status: 0 done, and the result is right; 1 it is wrong, or the run failed; 2 the arguments make no sense.
-    """
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
     if wants_help and name is None:
         click.echo(ctx.get_help())
         return
@@ -137,7 +137,7 @@ def speedup(
     html_file: str | None,
     quiet: bool,
 ) -> None:
-    r"""Measure the applications' speed-ups over several protocols, beside the paper's.
+    """Measure the applications' speed-ups over several protocols, beside the paper's.
 
     \b
     viakit speedup sor ep --protocols via,tcp,mpi --ranks 1,2,4,8
@@ -146,7 +146,7 @@ def speedup(
 
     APPLICATION: sor, is, fft, water, ep, or one of their problems, such as water-1728; none: all.
     Exit status: 1 if a result was wrong, or a job failed.
-    """
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
     from viakit.apps import speedup as measuring
     from viakit.apps import speedup_report as report
     from viakit.measure import plot, result
