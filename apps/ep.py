@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 import numpy.typing as npt
+
+from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, check, share
 from viakit.apps.phases import Phases
-
-from viakit import _kernels
 
 if TYPE_CHECKING:
     import ctypes

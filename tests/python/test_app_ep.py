@@ -8,10 +8,10 @@ import apps_job
 import numpy as np
 import pytest
 from apps_job import CHANNELS
-from viakit.apps import ep, plain
-from viakit.apps.phases import Phases
 
 from viakit import _kernels
+from viakit.apps import ep, plain
+from viakit.apps.phases import Phases
 
 # ---------------------------------------------------------------------------------------------------- the kernel
 

@@ -6,9 +6,9 @@ import apps_job
 import numpy as np
 import pytest
 from apps_job import CHANNELS
-from viakit.apps import harness, plain, sor
 
 from viakit import _kernels
+from viakit.apps import harness, plain, sor
 
 
 def grids(rng: np.random.Generator, rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
