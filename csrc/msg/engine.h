@@ -184,6 +184,7 @@ struct msg_peer {
     uint8_t told_off; /* we asked it */
     uint8_t on_busy_list;
     size_t eager_limit;
+    size_t unlooked;                   /* bytes sent since we last looked what it says (send.c) */
     int64_t rendezvous;                /* msg_rendezvous: how longer ones are proposed */
     size_t n_short;                    /* fewer bytes than this may go by push_short */
     const struct msg_channel *channel; /* NULL: ourselves */

@@ -6,6 +6,8 @@
 
 #include "channel.h"
 
+#define LOOK_EVERY 65536 /* bytes sent to a rank */
+
 static int bad_rank(msg_world *w, int rank)
 {
     return msg_fail(w, MSG_ERR_RANK, "rank %d: this world has ranks 0 to %d", rank, w->n_ranks - 1);
@@ -103,6 +105,16 @@ static int pack(msg_request *r, msg_mode mode)
     return MSG_SUCCESS;
 }
 
+/* A program that only begins sends never reads what it is told. Where credits do not stop it (tcp), it looks up now and then whether the
+ * receiver has asked to be spared: otherwise it could fill the receiver's memory. */
+static void look_for_xoff(struct msg_peer *peer, size_t len)
+{
+    if (len <= MSG_INLINE || (peer->unlooked += len) < LOOK_EVERY)
+        return;
+    peer->unlooked = 0;
+    msg_step(peer->world);
+}
+
 int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
                    msg_request **out)
 {
@@ -131,6 +143,8 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
             return code;
         }
     }
+    if (remote && peer->channel->push_short == NULL)
+        look_for_xoff(peer, len);
     *out = r;
     if (mode == MSG_BUFFERED) { /* done, as far as the caller can see; the copy travels with a request of its own */
         msg_request *own = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, r->buf, len);

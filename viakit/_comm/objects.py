@@ -18,11 +18,15 @@ SHORT = 16384  # bytes of a pickle, and of a head
 _HEAD = struct.Struct("<cII")  # "V", the parts' tag, how many parts; then the length of each, 8 bytes
 _LARGE = 16384  # buffers from here on travel outside the pickle
 _PART_BODY = 2  # the context of the parts
+_ATOMS = {type(None), bool, int, float, complex, str, bytes}  # which have no buffers to be left out
+_V = ord("V")
 
 
 def dump(obj: Any) -> tuple[bytes, list[Any]]:
     """The pickle of an object, and the large buffers that were left out of it."""
     outside: list[Any] = []
+    if type(obj) in _ATOMS:
+        return pickle.dumps(obj, protocol=5), outside
 
     def leave_out(buffer: pickle.PickleBuffer) -> bool:
         try:
@@ -45,7 +49,11 @@ def load(data: Any, outside: list[Any] | None = None) -> Any:
 
 def start_send(comm: Any, obj: Any, dest: int, tag: int, mode: int) -> list[Request]:
     """Start to send an object: one request, or one for the head and one for each part."""
-    data, outside = dump(obj)
+    return start_dumped(comm, *dump(obj), dest, tag, mode)
+
+
+def start_dumped(comm: Any, data: bytes, outside: list[Any], dest: int, tag: int, mode: int) -> list[Request]:
+    """The same for what `dump` has made of it."""
     if (len(data) <= SHORT and not outside) or dest < 0:
         return [comm.start_send(data, dest, tag, mode)]
     comm._n_objects = number = (comm._n_objects + 1) & 0x7FFFFFFF
@@ -102,19 +110,22 @@ def receive_now(comm: Any, source: int, tag: int, status: Status | None) -> Any:
     world = comm.world
     if world.n_active:
         return receive(comm, source, tag).wait(status)
-    found = Status() if status is None else status
-    buffer = comm._spare.pop() if comm._spare else bytearray(SHORT)
+    buffer, found = comm._spare.pop() if comm._spare else (bytearray(SHORT), Status())
     comm.Recv(buffer, source, tag, found)
+    if status is not None:
+        status.source, status.tag, status.nbytes = found.source, found.tag, found.nbytes
+        status.error, status.was_cancelled = found.error, False
     if found.source < 0:
-        return None
-    data = memoryview(buffer)[: found.nbytes]
-    if data[:1] != b"V":
-        obj = load(data)
-    else:
-        requests, parts = _parts(comm, data, found.source)
+        obj = None
+    elif found.nbytes and buffer[0] != _V:
+        obj = pickle.loads(buffer)  # which ends where the pickle says, whatever an earlier one has left behind it
+    elif found.nbytes:
+        requests, parts = _parts(comm, memoryview(buffer)[: found.nbytes], found.source)
         Request.Waitall(requests)
         obj = load(parts[0], parts[1:])
-    comm._spare.append(buffer)
+    else:
+        obj = load(b"")
+    comm._spare.append((buffer, found))
     return obj
 
 

@@ -28,7 +28,7 @@ class PointToPoint(_core.CollectiveComm):
     """The part of ``MPI.Comm`` that sends and receives."""
 
     _n_objects = 0
-    _spare: list[bytearray]
+    _spare: list[tuple[bytearray, Status]]
 
     # ------------------------------------------------------------ buffers
 
@@ -62,14 +62,6 @@ class PointToPoint(_core.CollectiveComm):
         """Send to a rank that has posted its receive already."""
         self._send_any(buf, dest, tag, READY)
 
-    def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """Start to send a buffer."""
-        return self._start(buf, dest, tag, STANDARD)
-
-    def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """Start to send; complete when its receive has begun."""
-        return self._start(buf, dest, tag, SYNCHRONOUS)
-
     def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Start to send by way of the attached buffer."""
         return self._start(buf, dest, tag, BUFFERED)
@@ -77,10 +69,6 @@ class PointToPoint(_core.CollectiveComm):
     def Irsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Start to send to a rank that has posted its receive already."""
         return self._start(buf, dest, tag, READY)
-
-    def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Start to receive into a buffer."""
-        return self._await(buf, source, tag)
 
     def Sendrecv(
         self,
@@ -93,8 +81,8 @@ class PointToPoint(_core.CollectiveComm):
         status: Status | None = None,
     ) -> None:
         """Send one message and receive another at the same time."""
-        receive = self._await(recvbuf, source, recvtag)
-        self._start(sendbuf, dest, sendtag, STANDARD).Wait()
+        receive = self.Irecv(recvbuf, source, recvtag)
+        self.Send(sendbuf, dest, sendtag)
         receive.Wait(status)
 
     def Sendrecv_replace(
@@ -206,7 +194,11 @@ class PointToPoint(_core.CollectiveComm):
     # ------------------------------------------------------------ objects
 
     def _send_object(self, obj: Any, dest: int, tag: int, mode: int) -> None:
-        Request.Waitall(objects.start_send(self, obj, dest, tag, mode))
+        data, outside = objects.dump(obj)
+        if mode == STANDARD and len(data) <= objects.SHORT and not outside:
+            self.Send(data, dest, tag)
+        else:
+            Request.Waitall(objects.start_dumped(self, data, outside, dest, tag, mode))
 
     def _isend_object(self, obj: Any, dest: int, tag: int, mode: int) -> Request:
         requests = objects.start_send(self, obj, dest, tag, mode)

@@ -99,8 +99,8 @@ class Request(_core.MsgRequest):
     def __bool__(self) -> bool:
         return not self.ended
 
-    def Wait(self, status: Status | None = None) -> bool:
-        """Wait until the operation is complete; always True."""
+    def _wait_any(self, status: Status | None = None) -> bool:
+        """Wait for requests that the engine does not know."""
         if self.ended:
             _empty(status)
             return True
@@ -109,8 +109,8 @@ class Request(_core.MsgRequest):
             self.fill(status)
         return True
 
-    def Test(self, status: Status | None = None) -> bool:
-        """Whether the operation is complete."""
+    def _test_any(self, status: Status | None = None) -> bool:
+        """Whether such a request is complete."""
         if self.ended:
             _empty(status)
             return True

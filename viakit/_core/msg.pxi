@@ -365,15 +365,20 @@ cdef class MsgRequest:
 
     def wait_for(self, double timeout_s=-1):
         """Wait, at most `timeout_s` seconds (below 0: for ever); True if it has ended."""
+        return self._wait(MSG_FOREVER if timeout_s < 0 else <int64_t>(timeout_s * 1000)) != 0
+
+    cdef int _wait(self, int64_t timeout_ms) except -1:
+        """1 if it has ended, 0 if time is out."""
         cdef int code
         cdef MsgWorld world
-        cdef int64_t timeout_ms, began
+        cdef int64_t began
         if self._r == NULL:
-            return True
+            return 1
         world = self._comm.world
         world._open()
-        timeout_ms = MSG_FOREVER if timeout_s < 0 else <int64_t>(timeout_s * 1000)
-        if world.n_active:
+        if msg_request_peek(world._w, self._r, NULL):  # then nothing is waited for, and no thread need be let in
+            code = msg_test(world._w, &self._r, &self._status)
+        elif world.n_active:
             began = _now_ns()
             while True:
                 world.step()
@@ -386,9 +391,36 @@ cdef class MsgRequest:
                 code = msg_wait(world._w, &self._r, &self._status, timeout_ms)
         if code == MSG_TIMEOUT:
             _raise_signal()
-            return False
+            return 0
         world._check(code)
         self._end()
+        return 1
+
+    def Wait(self, MsgStatus status=None):
+        """Wait until the operation is complete; always True."""
+        if type(self) is not _request_type:  # a schedule, or a persistent one
+            return self._wait_any(status)
+        if self.ended:
+            if status is not None:
+                _of_nothing(status)
+            return True
+        self._wait(MSG_FOREVER)
+        if status is not None:
+            self.fill(status)
+        return True
+
+    def Test(self, MsgStatus status=None):
+        """Whether the operation is complete."""
+        if type(self) is not _request_type:
+            return self._test_any(status)
+        if self.ended:
+            if status is not None:
+                _of_nothing(status)
+            return True
+        if not self.test_once():
+            return False
+        if status is not None:
+            self.fill(status)
         return True
 
     def withdraw(self):
@@ -413,6 +445,13 @@ cdef class MsgRequest:
     def nbytes(self):
         """Bytes of the message received, once it has ended."""
         return self._status.len
+
+
+cdef int _of_nothing(MsgStatus status) except -1:
+    """What a wait for a request that is not active says."""
+    status.source, status.tag, status.error = MSG_ANY_SOURCE, MSG_ANY_TAG, 0
+    status.nbytes, status.was_cancelled = 0, False
+    return 0
 
 
 cdef class MsgMessage:
@@ -530,6 +569,46 @@ cdef class MsgComm:
         self.world._check(msg_irecv(self.world._w, self._context + part, request._view.buf, request._view.len, target,
                                     tag, &request._r))
         return request
+
+    cdef MsgRequest _begin(self, Py_buffer *view, int peer, int tag, int mode, bint receive):
+        """Start to send or to receive what _is_plain has pinned; the request holds it from now on."""
+        cdef MsgRequest request = _request_type.__new__(_request_type)
+        cdef msg_world *w
+        cdef int code, target
+        request._comm = self
+        request._view, request._pinned = view[0], True
+        target = self._target(peer, receive)
+        self.world._open()
+        w = self.world._w
+        if receive:
+            code = msg_irecv(w, self._context, request._view.buf, request._view.len, target, tag, &request._r)
+        else:
+            code = msg_isend(w, self._context, request._view.buf, request._view.len, target, tag, <msg_mode>mode,
+                             &request._r)
+        if code != MSG_SUCCESS:
+            self.world._check(code)
+        return request
+
+    def Isend(self, buf, int dest, int tag=0):
+        """Start to send a buffer."""
+        cdef Py_buffer view
+        if _is_plain(buf, &view, 0):
+            return self._begin(&view, dest, tag, MSG_STANDARD, False)
+        return self._start(buf, dest, tag, MSG_STANDARD)
+
+    def Issend(self, buf, int dest, int tag=0):
+        """Start to send; complete when its receive has begun."""
+        cdef Py_buffer view
+        if _is_plain(buf, &view, 0):
+            return self._begin(&view, dest, tag, MSG_SYNCHRONOUS, False)
+        return self._start(buf, dest, tag, MSG_SYNCHRONOUS)
+
+    def Irecv(self, buf, int source=MSG_ANY_SOURCE, int tag=MSG_ANY_TAG):
+        """Start to receive into a buffer."""
+        cdef Py_buffer view
+        if _is_plain(buf, &view, PyBUF_WRITABLE):
+            return self._begin(&view, source, tag, MSG_STANDARD, True)
+        return self._await(buf, source, tag)
 
     cdef int _send_fast(self, Py_buffer *view, int dest, int tag, int mode) except -1:
         cdef int code, target, context = self._context
