@@ -58,6 +58,20 @@ def test_basic_calls_over_mpi(flavour, program):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_calls_one_by_one_give_what_mpi4py_gives(ranks, tmp_path):
+    """Each line is a call and its result, under Open MPI and on every channel."""
+    needs.mpi_library("mpi:openmpi")
+    path = str(PROGRAMS / "mpi_calls.py")
+    expected = job(ranks, path, protocol="mpi:openmpi")
+    assert expected.returncode == 0, expected.stderr
+    assert expected.stdout.count("\n") > 60 * ranks
+    for protocol in PROTOCOLS:
+        done = job(ranks, path, protocol=protocol)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == expected.stdout.splitlines(), protocol
+
+
 # ---------------------------------------------------------------- the same program, the same results
 
 
@@ -164,6 +178,7 @@ CALLS = {
     "reduce": "comm.Reduce(big, out)",
     "object": "comm.allgather({})",
     "recv": "comm.Recv(big, 2)",
+    "mismatched": "comm.Sendrecv(big[:5], 1 - rank, 5, out, 2, 70 + rank)",  # what nobody sends, from one that died
     "any": "comm.Recv(big)",
     "non-blocking": "comm.Iallreduce(big, out).Wait()",
 }

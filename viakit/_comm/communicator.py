@@ -25,6 +25,7 @@ _core.set_collective_types(simple, same_blocks, IN_PLACE, SUM)
 MAX_COMMUNICATORS = 13106  # five contexts of the engine each
 COMM_TYPE_SHARED = 0
 CART = 1
+TAG_UB, TAG_MOST = 2, 2**31 - 1
 
 
 class World(_core.MsgWorld):
@@ -320,7 +321,9 @@ class Comm(Collectives):
         world.used.add(number)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Comm) and other.world is self.world and other.number == self.number
+        if not isinstance(other, Comm):
+            return NotImplemented
+        return other.world is self.world and other.number == self.number
 
     def __hash__(self) -> int:
         return hash((id(self.world), self.number))
@@ -383,6 +386,10 @@ class Comm(Collectives):
     def Is_intra(self) -> bool:
         """True."""
         return True
+
+    def Get_attr(self, keyval: int) -> int | None:
+        """The value of an attribute: of TAG_UB the largest tag; None for others."""
+        return TAG_MOST if keyval == TAG_UB else None
 
     @property
     def topology(self) -> int:
@@ -639,6 +646,12 @@ class _NullComm:
 
     def __bool__(self) -> bool:
         return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _NullComm) or (isinstance(other, Comm) and other._freed)
+
+    def __hash__(self) -> int:
+        return 0
 
     def __repr__(self) -> str:
         return "MPI.COMM_NULL"

@@ -135,10 +135,8 @@ class Request(_core.MsgRequest):
         if self.ended:
             _empty(status)
             return True
-        progress = getattr(self, "progress", None)
-        if progress is not None:
-            progress()
-        return self.peek()
+        self.progress()
+        return self.peek(status)
 
     get_status = Get_status
 
@@ -181,8 +179,10 @@ class Request(_core.MsgRequest):
         """Whether all are complete; if so they have ended."""
         if _elsewhere(requests):
             return _elsewhere_call("Testall", requests, statuses)
-        complete = [_is_complete(request) for request in requests]  # each gets its chance to go on
-        if not all(complete):
+        pending = [request for request in requests if not request.ended and not request.peek()]
+        for request in pending[:1] + [one for one in pending[1:] if type(one) is not Request]:
+            request.progress()  # of the engine's own requests one for all
+        if any(not request.ended and not request.peek() for request in pending):
             return False
         return cls.Waitall(requests, statuses)
 
@@ -315,10 +315,6 @@ def _elsewhere_call(name: str, requests: Sequence[Any], statuses: Any) -> Any:
     return of_requests(name, requests, statuses)
 
 
-def _is_complete(request: Request) -> bool:
-    return request.ended or request.Get_status()
-
-
 def _until(requests: Sequence[Request], look: Any) -> Any:
     """Look again and again, between which the engine waits until something happens."""
     pause = 0.0
@@ -396,8 +392,10 @@ class ScheduleRequest(Request):
         self.world.progress()
         self._step()
 
-    def peek(self) -> bool:
+    def peek(self, status: Status | None = None) -> bool:  # type: ignore[override]
         """Whether it is complete."""
+        if self._complete and status is not None:
+            self.fill(status)
         return self._complete
 
     def test_once(self) -> bool:
@@ -526,13 +524,13 @@ class Prequest(Request):
         """Wait for it."""
         return self._inner is None or self._inner.wait_for(timeout_s)
 
-    def peek(self) -> bool:
+    def peek(self, status: Status | None = None) -> bool:  # type: ignore[override]
         """Whether it is complete."""
-        return self._inner is None or self._inner.peek()
+        return self._inner is None or self._inner.peek(status)
 
     def progress(self) -> None:
         """Make progress."""
-        if self._inner is not None and hasattr(self._inner, "progress"):
+        if self._inner is not None:
             self._inner.progress()
 
     def fill(self, status: Status) -> None:  # type: ignore[override]
@@ -558,6 +556,17 @@ class Message(_core.MsgMessage):
     comm_: Any = None
     none = False  # of PROC_NULL
 
+    def _kind(self) -> str:
+        return "of nobody" if self.none or (self and self.source == PROC_NULL) else "a message" if self else "none"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self is other or self._kind() == other._kind() != "a message"
+
+    def __hash__(self) -> int:
+        return id(self)
+
     def Irecv(self, buf: Any) -> Request:
         """Start to receive it into a buffer."""
         return _receive(self, buf)
@@ -575,6 +584,10 @@ class Message(_core.MsgMessage):
         from viakit._comm import objects
 
         return objects.receive_message(self)
+
+
+MESSAGE_NULL, MESSAGE_NO_PROC = Message(), Message()
+MESSAGE_NO_PROC.none = True
 
 
 def _receive(message: Message, buf: Any) -> Request:

@@ -6,6 +6,7 @@ count and a displacement for each rank; a "w" has a datatype for each rank, too,
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,6 +72,20 @@ class Simple:
         return Simple(self.memory, self.datatype, each, self.start + index * each * self.datatype.extent)
 
 
+def _absolute(kind: Any, count: Any, displacement: Any) -> Simple:
+    """Elements of a datatype whose places are addresses (``MPI.Get_address``), which nothing can check."""
+    datatype, number = _datatype(kind, None), _number(1 if count is None else count)
+    first = datatype.true_lb
+    if first <= 0 or displacement:
+        raise error("ERR_BUFFER", "BOTTOM needs a datatype made of absolute addresses, and no displacement")
+    room = (number - 1) * datatype.extent + datatype.true_ub - first if number else 0
+    # From the first address to the last; what lies between the blocks is not touched.
+    memory = np.frombuffer((ctypes.c_uint8 * max(room, 0)).from_address(first), np.uint8) if number else _NOTHING
+    found = Simple(memory, datatype, 0)
+    found.count, found.start = number, -first
+    return found
+
+
 def _datatype(what: Any, view: memoryview | None) -> Datatype:
     if what is None:
         return BYTE if view is None else of_buffer(view)
@@ -91,7 +106,9 @@ def _memory(buffer: Any, writable: bool) -> tuple[np.ndarray, memoryview | None]
     if buffer is None:
         return _NOTHING, None
     if buffer is BOTTOM:
-        raise error("ERR_BUFFER", "BOTTOM: absolute addresses are not supported; give the buffer itself")
+        raise error(
+            "ERR_BUFFER", "BOTTOM goes with a count and a datatype of absolute addresses, where one buffer is meant"
+        )
     if buffer is IN_PLACE:
         raise error("ERR_BUFFER", "IN_PLACE is not possible here")
     return as_bytes(buffer, writable), memoryview(buffer)
@@ -122,6 +139,8 @@ def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
     buffer, count, displacement, kind = _take_apart(spec)
     if isinstance(count, (list, tuple)):
         count, displacement = count
+    if buffer is BOTTOM and kind is not None:
+        return _absolute(kind, count, displacement)
     memory, view = _memory(buffer, writable)
     datatype = _datatype(kind, view)
     start = int(displacement or 0) * datatype.extent

@@ -341,12 +341,25 @@ cdef class MsgRequest:
             after(self)
         return 0
 
-    def peek(self):
-        """Whether it is complete, without progress."""
+    def peek(self, MsgStatus status=None):
+        """Whether it is complete, without progress; then `status` gets what is known of its message."""
+        cdef msg_status result
         if self._r == NULL:
             return True
         self._comm.world._open()
-        return msg_request_peek(self._comm.world._w, self._r, NULL) != 0
+        if not msg_request_peek(self._comm.world._w, self._r, &result):
+            return False
+        if status is not None:
+            status.source = self._comm._back(result.source) if result.source >= 0 else result.source
+            status.tag, status.error, status.nbytes = result.tag, result.error, result.len
+            status.was_cancelled = result.cancelled != 0
+        return True
+
+    def progress(self):
+        """Let messages go on, without waiting."""
+        if self._r != NULL:
+            self._comm.world._open()
+            msg_progress(self._comm.world._w)
 
     def test_once(self):
         """Make progress; True if it is complete (then it has ended)."""
