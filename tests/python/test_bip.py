@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import needs
 import pytest
 
 from viakit import _core, bip, calibrate
@@ -198,3 +199,63 @@ def test_calibration(tmp_path: Path) -> None:
     assert int(said[1]) == _core.bip_equal(1 << 20, dict(found.rows)[1 << 20])
     calibrate.save_picture(found, str(tmp_path / "picture.png"))
     assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
+# ---------------------------------------------------------------- bip.h, from the installed package
+
+RING = """
+#include <bip.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A word, and then more than fits a short message, once around all nodes. */
+int main(void)
+{
+    enum { LONG = 300000 };
+    int *words = malloc(LONG * sizeof *words), word, i, node;
+    bip_init();
+    if (bip_numnodes > 1) {
+        int next = (bip_mynode + 1) % bip_numnodes;
+        int id = bip_tirecv(7, &word, 1);
+        int sent = 40 + bip_mynode;
+        bip_tsend(next, 7, &sent, 1);
+        if (bip_rwaitx(id, &node) != 1 || word != 40 + node || (node + 1) % bip_numnodes != bip_mynode)
+            return 1;
+        id = bip_tirecv(8, words, LONG);
+        int *out = malloc(LONG * sizeof *out);
+        for (i = 0; i < LONG; i++)
+            out[i] = i ^ bip_mynode;
+        int going = bip_tisend(next, 8, out, LONG);
+        if (bip_rwait(id) != LONG)
+            return 2;
+        bip_swait(going);
+        for (i = 0; i < LONG; i++)
+            if (words[i] != (i ^ node))
+                return 3;
+    }
+    printf("%d of %d\\n", bip_mynode, bip_numnodes);
+    bip_end();
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("hosts", ["local", "testbed:2"])
+def test_a_c_program_with_the_installed_library(tmp_path: Path, hosts: str) -> None:
+    """As docs/bip.md has it: cc ring.c $(viakit config --cflags) -lbip $(viakit config --libs)."""
+    if hosts != "local":
+        needs.hosts().close()
+    viakit = str(Path(sys.executable).parent / "viakit")
+    words = [subprocess.check_output([viakit, "config", f"--{what}"], text=True).split() for what in ("cflags", "libs")]
+    (tmp_path / "ring.c").write_text(RING, encoding="utf-8")
+    compiler = needs.tool("cc")
+    command = [compiler, "-Wall", "-Werror", "ring.c", *words[0], "-lbip", *words[1], "-o", "ring"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    for ranks in (1, 3) if hosts == "local" else (4,):
+        done = subprocess.run(
+            [viakit, "run", "-n", str(ranks), "--hosts", hosts, "--timeout", "60", "--", str(tmp_path / "ring")],
+            capture_output=True, text=True, timeout=90, check=False, cwd="/",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"{rank} of {ranks}" for rank in range(ranks)]
