@@ -8,9 +8,9 @@ agent that stands in for ssh there.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
-import subprocess
 import tempfile
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING
@@ -62,6 +62,7 @@ class MpiLaunch(Launch):
             )
         super().__init__(command, replace(options, label=False), out, err)
         self._label = options.label
+        self._before = _mpich_files()
         self._scratch = tempfile.TemporaryDirectory(prefix="viakit-mpi-")
 
     def run(self) -> int:
@@ -124,32 +125,32 @@ class MpiLaunch(Launch):
         self._say(f"{os.path.basename(self._library.mpiexec)} ({self._library.flavour}) ended {_how(rank)}")
 
     def _clear_away(self) -> None:
-        from viakit.measure.mpi import shared_files
-
-        left = {path for rank in self._ranks if rank.status is None for path in _of_group(rank.process.pid)}
         super()._clear_away()
-        for path in left - shared_files():  # MPICH's, of ranks that were killed
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        if self._library.flavour != "mpich" or all(rank.status == 0 for rank in self._ranks):
+            return
+        for path in _mpich_files() - self._before:  # MPICH leaves them where a rank was aborted or killed
+            if not _is_mapped(path):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
 
-def _of_group(group: int) -> set[str]:
-    """The shared files of all processes that a launcher has started."""
-    from viakit.measure.mpi import shared_files
-
-    found: set[str] = set()
-    try:
-        out = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, timeout=5).stdout
-    except (OSError, subprocess.SubprocessError):
-        return found
-    parents = dict(tuple(map(int, line.split())) for line in out.splitlines())
-    for pid in parents:
-        ancestor = pid
-        while ancestor in parents and ancestor != group:
-            ancestor = parents[ancestor]
-        if ancestor == group:
-            found |= shared_files(pid)
+def _mpich_files() -> set[str]:
+    """MPICH's shared files that belong to this user."""
+    found = set()
+    for path in glob.glob("/dev/shm/mpich_shm_*"):
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_uid == os.geteuid():
+                found.add(path)
     return found
+
+
+def _is_mapped(path: str) -> bool:
+    """Whether a process, of this job or of another, has a file in its memory."""
+    for maps in glob.glob("/proc/[0-9]*/maps"):
+        with contextlib.suppress(OSError), open(maps, encoding="utf-8", errors="replace") as file:
+            if path in file.read():
+                return True
+    return False
 
 
 def _label(line: bytes) -> bytes:

@@ -17,6 +17,7 @@ import pytest
 from viakit import _rendezvous, launch
 from viakit._launch import Options
 from viakit._launch_agent import mpi_agent
+from viakit._launch_mpi import _is_mapped
 from viakit._rendezvous import Client, Meeting, RendezvousError
 from viakit.measure import mpi
 
@@ -148,6 +149,7 @@ def test_protocol_mpi_on_hosts(program, flavour):
 def test_protocol_mpi_ends_with_the_first_exception(program, flavour):
     needs.mpi_library(f"mpi:{flavour}")
     word = f"word-{os.getpid()}-{flavour}"
+    before = set(Path("/dev/shm").glob("mpich_shm_*"))
     text = """
         import viakit
         comm = viakit.world()
@@ -159,6 +161,8 @@ def test_protocol_mpi_ends_with_the_first_exception(program, flavour):
     assert done.returncode not in (0, 124)
     assert "out of cheese" in done.stderr
     gone(word)
+    left = set(Path("/dev/shm").glob("mpich_shm_*")) - before
+    assert not [path for path in left if path.exists() and not _is_mapped(str(path))]  # others may be running
 
 
 def test_protocol_mpi_is_interrupted(program):
