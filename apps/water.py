@@ -546,12 +546,20 @@ def describe(problem: Problem) -> str:
     )
 
 
+def line(number: int, step: Step) -> str:
+    """Return the program's output for a step: its number, TEN, POTA, POTR, POTRF, then XTT, AVGT, XVIR."""
+    return " ".join(
+        [str(number), *(f"{value:.5f}" for value in step[:4]), "/", *(f"{value:.5f}" for value in step[4:])]
+    )
+
+
 def summary(problem: Problem, outcome: Outcome) -> dict[str, Any]:
     """Return what the program would print after its last step."""
     last = outcome.steps[-1]
     return {**{f"{name} energy": value for name, value in zip(Step._fields[:5], last[:5], strict=True)},
             "mean temperature, K": last.temperature, "mean virial": last.virial,
-            "pairs within the cutoff": outcome.pairs}  # fmt: skip
+            "pairs within the cutoff": outcome.pairs,
+            "as the program prints it": line(len(outcome.steps), last)}  # fmt: skip
 
 
 def memory(problem: Problem, ranks: int) -> int:

@@ -372,5 +372,6 @@ def test_from_the_command_line(tmp_path):
         done.stdout.split()
     )
     summary = json.loads((tmp_path / "w.json").read_text())["series"][0]["summary"]
+    assert re.fullmatch(r"3 (-?\d+\.\d{5} ){4}/( -?\d+\.\d{5}){3}", summary["as the program prints it"])
     assert summary["total energy"] == water.serial(water.problem(125, 3, seed=7)).steps[-1].total
     assert app("--molecules", "0").returncode == 2
