@@ -58,6 +58,13 @@ def is_place(
 ) -> int: ...
 
 # FT
+def ft_scale(
+    source: npt.NDArray[np.complex128],
+    target: npt.NDArray[np.complex128],
+    of_row: npt.NDArray[np.float64],
+    of_column: npt.NDArray[np.float64],
+) -> None: ...
+def ft_transpose(source: npt.NDArray[np.complex128], target: npt.NDArray[np.complex128]) -> None: ...
 
 # Water
 def water_partners(i: int, n: int) -> int: ...

@@ -195,4 +195,22 @@ struct kernels_ep {
 /* Count and sum the deviates of the n pairs of random numbers that follow the state x: added to `out`. */
 void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out);
 
+/* ------------------------------------------------------------------------------------------------------------------------
+ * FT: what surrounds the Fourier transforms of rows (apps/fft.py). A complex number is two doubles, side by side.
+ */
+
+/* out[row][i] = in[row][i] of_row[row] of_column[i], for rows of n complex numbers and real factors. */
+void kernels_ft_scale(
+    const double *in, double *out, size_t n_rows, size_t n, const double *of_row, const double *of_column);
+
+/* Planes of rows, and where they are: distances between them, in complex numbers. */
+struct kernels_ft_planes {
+    size_t n_planes, n_rows, n_columns;
+    size_t in_plane, in_row;   /* from plane to plane, and from row to row, of what is read */
+    size_t out_plane, out_row; /* of what is written, whose rows are the columns of the other */
+};
+
+/* out[plane][column][row] = in[plane][row][column]. The two must not overlap. */
+void kernels_ft_transpose(const struct kernels_ft_planes *planes, const double *in, double *out);
+
 #endif

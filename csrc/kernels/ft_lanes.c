@@ -1,0 +1,62 @@
+/*
+ * FT: what surrounds the Fourier transforms, which a library does row by row. Rows have to be contiguous for it, so whatever
+ * is along another dimension is transposed first, and is multiplied on the way.
+ *
+ * Transposing is a matter of cache lines. A line of four complex numbers that is read gives one number to each of four
+ * lines that are written. Here TILE rows are read side by side, and the lines that are written are filled at once: each line of either side
+ * comes into the first cache once, however far apart the rows are.
+ */
+#include "ft_lanes.h"
+
+#define TILE 8 /* rows: two lines of what is written */
+
+typedef double complex_pair __attribute__((vector_size(16)));
+
+LANES_INLINE complex_pair load_pair(const double *p)
+{
+    complex_pair v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+LANES_INLINE void store_pair(double *p, complex_pair v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+static void scale(
+    const double *restrict in, double *restrict out, size_t n_rows, size_t n, const double *restrict of_row,
+    const double *restrict of_column)
+{
+    for (size_t row = 0; row < n_rows; row++) {
+        const double factor = of_row[row];
+        for (size_t i = 0; i < n; i++) {
+            const double both = factor * of_column[i];
+            store_pair(out + 2 * (row * n + i), load_pair(in + 2 * (row * n + i)) * both);
+        }
+    }
+}
+
+static void transpose(const struct kernels_ft_planes *p, const double *restrict in, double *restrict out)
+{
+    for (size_t plane = 0; plane < p->n_planes; plane++) {
+        const double *from = in + 2 * plane * p->in_plane;
+        double *to = out + 2 * plane * p->out_plane;
+        size_t row = 0;
+        for (; row + TILE <= p->n_rows; row += TILE) {
+            for (size_t column = 0; column < p->n_columns; column++) {
+                for (size_t i = 0; i < TILE; i++) {
+                    const complex_pair v = load_pair(from + 2 * ((row + i) * p->in_row + column));
+                    store_pair(to + 2 * (column * p->out_row + row + i), v);
+                }
+            }
+        }
+        for (; row < p->n_rows; row++) {
+            for (size_t column = 0; column < p->n_columns; column++) {
+                store_pair(to + 2 * (column * p->out_row + row), load_pair(from + 2 * (row * p->in_row + column)));
+            }
+        }
+    }
+}
+
+const struct ft_lanes LANES(ft_lanes) = {.scale = scale, .transpose = transpose};
