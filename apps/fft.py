@@ -31,6 +31,7 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
+
 from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
@@ -43,7 +44,7 @@ MULTIPLIER = 5**13
 ALPHA = 1e-6
 POINTS = 1024  # elements in a checksum
 TOLERANCE = 1e-12
-PIECE = 1 << 15  # complex numbers that are worked on at a time: 512 KiB
+PIECE = 1 << 14  # complex numbers that are worked on at a time: 256 KiB
 
 Complex = npt.NDArray[np.complex128]
 
@@ -156,18 +157,21 @@ class Outcome:
 # ------------------------------------------------------------------------------------------ transforms of rows
 
 
-def _numpy_forward(rows: Complex) -> None:
-    np.fft.fft(rows, axis=1, out=rows)
+Transform = Callable[[Complex, Complex], None]
 
 
-def _numpy_backward(rows: Complex) -> None:
-    np.fft.ifft(rows, axis=1, norm="forward", out=rows)
+def _numpy_forward(rows: Complex, out: Complex) -> None:
+    np.fft.fft(rows, axis=1, out=out)
 
 
-def _library() -> tuple[Callable[[Complex], None], Callable[[Complex], None], str]:
-    """Return functions that transform each row of an array in place, forward and back, unscaled; and whose they are.
+def _numpy_backward(rows: Complex, out: Complex) -> None:
+    np.fft.ifft(rows, axis=1, norm="forward", out=out)
 
-    NumPy's since version 2, which works in place. Before that SciPy's, if it is there; else NumPy's, which copies.
+
+def _library() -> tuple[Transform, Transform, str]:
+    """Return functions that transform each row of an array into another, or in place, forward and back, unscaled; and whose they are.
+
+    NumPy's since version 2, which takes an array for results. Before that SciPy's, if it is there; else NumPy's, which copies.
     """
     if int(np.__version__.split(".")[0]) >= 2:
         return _numpy_forward, _numpy_backward, f"NumPy {np.__version__}"
@@ -176,23 +180,19 @@ def _library() -> tuple[Callable[[Complex], None], Callable[[Complex], None], st
         from scipy import fft
     except ImportError:
 
-        def forward(rows: Complex) -> None:
-            rows[:] = np.fft.fft(rows, axis=1)
+        def forward(rows: Complex, out: Complex) -> None:
+            out[:] = np.fft.fft(rows, axis=1)
 
-        def backward(rows: Complex) -> None:
-            rows[:] = np.fft.ifft(rows, axis=1, norm="forward")
+        def backward(rows: Complex, out: Complex) -> None:
+            out[:] = np.fft.ifft(rows, axis=1, norm="forward")
 
         return forward, backward, f"NumPy {np.__version__}"
 
-    def forward(rows: Complex) -> None:
-        done = fft.fft(rows, axis=1, overwrite_x=True, workers=1)
-        if not np.may_share_memory(done, rows):
-            rows[:] = done
+    def forward(rows: Complex, out: Complex) -> None:
+        out[:] = fft.fft(rows, axis=1, workers=1)
 
-    def backward(rows: Complex) -> None:
-        done = fft.ifft(rows, axis=1, norm="forward", overwrite_x=True, workers=1)
-        if not np.may_share_memory(done, rows):
-            rows[:] = done
+    def backward(rows: Complex, out: Complex) -> None:
+        out[:] = fft.ifft(rows, axis=1, norm="forward", workers=1)
 
     return forward, backward, f"SciPy {scipy.__version__}"
 
@@ -245,7 +245,7 @@ class _Part:
             for stop, (first, end) in zip(ends, self.slabs3, strict=True)
         ]
         self.waves = np.empty((mine3 * n2, n1), np.complex128)
-        self._piece = np.empty((max((end - first for first, end in pieces(mine3 * n2, n1)), default=0), n1), np.complex128)
+        self._piece = np.empty(max(PIECE, n2 * n3, n1), np.complex128)
         self._squares = (waves(n1), np.add.outer(waves(n3, self.first3, self.end3), waves(n2)).ravel())
         # Where the elements of the checksum are, those that this rank has.
         j = np.arange(1, POINTS + 1)
@@ -264,39 +264,45 @@ class _Part:
         _, n2, n3 = self.shape
         for first, end in pieces(len(self.field), n2 * n3):
             planes = self.field[first:end]
-            rows_forward(planes.reshape(-1, n3))
+            rows = planes.reshape(-1, n3)
+            rows_forward(rows, rows)
             for (first3, end3), block in zip(self.slabs3, self.blocks, strict=True):
                 if first3 < end3:
                     _kernels.ft_transpose(planes[:, :, first3:end3], block[first:end])
-                    rows_forward(block[first:end].reshape(-1, n2))
+                    rows = block[first:end].reshape(-1, n2)
+                    rows_forward(rows, rows)
 
     def lines_to_waves(self) -> None:
         """Transform along the first dimension."""
         for first, end in pieces(*self.waves.shape):
             piece = self.waves[first:end]
             _kernels.ft_transpose(self.lines[None, :, first:end], piece[None])
-            rows_forward(piece)
+            rows_forward(piece, piece)
 
     def waves_to_lines(self, time: int) -> None:
         """Let the coefficients evolve for so long, and transform back along the first dimension."""
+        n1 = self.shape[0]
         rate = -4 * ALPHA * np.pi**2 * time
         of_column, of_row = (np.exp(rate * squares) for squares in self._squares)
         for first, end in pieces(*self.waves.shape):
-            piece = self._piece[: end - first]
+            piece = self._piece[: (end - first) * n1].reshape(-1, n1)
             _kernels.ft_scale(self.waves[first:end], piece, of_row[first:end], of_column)
-            rows_backward(piece)
+            rows_backward(piece, piece)
             _kernels.ft_transpose(piece[None], self.lines[None, :, first:end])
 
     def blocks_to_field(self) -> None:
-        """Transform rows of the blocks back, which are destroyed, and then columns, which become the rows of the field."""
+        """Transform rows of the blocks back, and then columns, which become the rows of the field."""
         _, n2, n3 = self.shape
         for first, end in pieces(len(self.field), n2 * n3):
             planes = self.field[first:end]
             for (first3, end3), block in zip(self.slabs3, self.blocks, strict=True):
                 if first3 < end3:
-                    rows_backward(block[first:end].reshape(-1, n2))
-                    _kernels.ft_transpose(block[first:end], planes[:, :, first3:end3])
-            rows_backward(planes.reshape(-1, n3))
+                    rows = block[first:end].reshape(-1, n2)
+                    piece = self._piece[: rows.size].reshape(rows.shape)
+                    rows_backward(rows, piece)  # and not in place: a block that was written to would go back to memory
+                    _kernels.ft_transpose(piece.reshape(-1, end3 - first3, n2), planes[:, :, first3:end3])
+            rows = planes.reshape(-1, n3)
+            rows_backward(rows, rows)
 
     def checksum(self) -> complex:
         """Return this rank's part of the checksum."""
@@ -308,8 +314,10 @@ class _Part:
 
 def serial(what: Problem, phases: Phases | None = None) -> Outcome:
     """Solve a problem."""
-    phases = phases or Phases()
-    part = _Part(what)
+    return _solve(what, _Part(what), phases or Phases())
+
+
+def _solve(what: Problem, part: _Part, phases: Phases) -> Outcome:
     phases.begin()
     part.fill()
     part.field_to_blocks()
@@ -402,7 +410,7 @@ def verify(what: Problem, outcome: Outcome) -> list[Check]:
 
 def memory(what: Problem, ranks: int) -> int:
     """Bytes that all ranks together need: the coefficients, the field, and what travels."""
-    return 3 * 16 * what.n + ranks * 16 * (PIECE + max(what.shape))
+    return 3 * 16 * what.n + ranks * 16 * max(PIECE, what.shape[1] * what.shape[2], what.shape[0])
 
 
 # ------------------------------------------------------------------------------------- the same in plain NumPy
@@ -421,7 +429,9 @@ def solve_numpy(what: Problem) -> list[complex]:
     j = np.arange(1, POINTS + 1)
     checksums = []
     for time in range(1, what.iterations + 1):
-        field = np.fft.ifftn(coefficients * np.exp(-4 * ALPHA * np.pi**2 * squares * time))  # NumPy divides by n: so do they
+        field = np.fft.ifftn(
+            coefficients * np.exp(-4 * ALPHA * np.pi**2 * squares * time)
+        )  # NumPy divides by n: so do they
         checksums.append(complex(field[5 * j % n1, 3 * j % n2, j % n3].sum()))
     return checksums
 
@@ -436,9 +446,10 @@ def beside(quick: bool = False) -> Iterator[Case]:
         n1, n2, n3 = what.shape
         arrays = [np.zeros(what.n, np.complex128), np.zeros(what.n, np.complex128), np.zeros(what.n)]
         sums = np.zeros(what.iterations, np.complex128)
+        part = _Part(what)
 
-        def ours(what: Problem = what) -> Any:
-            return np.array(serial(what).checksums)
+        def ours(what: Problem = what, part: _Part = part) -> Any:
+            return np.array(_solve(what, part, Phases()).checksums)
 
         def plain(library: Any, what: Problem = what, arrays: Any = arrays, sums: Any = sums) -> Any:
             n1, n2, n3 = (ctypes.c_long(n) for n in what.shape)

@@ -32,6 +32,7 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
+
 from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share

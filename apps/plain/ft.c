@@ -19,7 +19,7 @@ typedef struct {
 static void transform(int sign, size_t n, const cplx *roots, cplx *a, cplx *b)
 {
     cplx *const result = a;
-    for (size_t l = 1, m = n / 2; m >= 1; l *= 2, m /= 2) {
+    for (size_t l = n / 2, m = 1; l >= 1; l /= 2, m *= 2) {
         for (size_t j = 0; j < l; j++) {
             const double c = roots[j * m].re, s = sign * roots[j * m].im;
             for (size_t k = 0; k < m; k++) {
@@ -44,9 +44,8 @@ static void transform(int sign, size_t n, const cplx *roots, cplx *a, cplx *b)
 }
 
 /* Lines of n points `step` apart. There are n_lines of them, `next` apart, in each of n_groups groups, `group` apart. */
-static void along(
-    int sign, cplx *u, size_t n, size_t step, size_t n_lines, size_t next, size_t n_groups, size_t group, const cplx *roots,
-    cplx *a, cplx *b)
+static void along(int sign, cplx *u, size_t n, size_t step, size_t n_lines, size_t next, size_t n_groups, size_t group,
+                  const cplx *roots, cplx *a, cplx *b)
 {
     for (size_t g = 0; g < n_groups; g++) {
         for (size_t line = 0; line < n_lines; line += LINES) {
@@ -102,7 +101,8 @@ int ft_plain(long nx, long ny, long nz, int iterations, cplx *u, cplx *v, double
 {
     const double pi = 3.141592653589793, alpha = 1e-6;
     const size_t size[3] = {(size_t)nx, (size_t)ny, (size_t)nz}, n = size[0] * size[1] * size[2];
-    const size_t longest = size[0] > size[1] ? (size[0] > size[2] ? size[0] : size[2]) : (size[1] > size[2] ? size[1] : size[2]);
+    const size_t longest =
+        size[0] > size[1] ? (size[0] > size[2] ? size[0] : size[2]) : (size[1] > size[2] ? size[1] : size[2]);
     cplx *memory = malloc((2 * longest * LINES + 3 * longest) * sizeof *memory);
     if (!memory) {
         return -1;

@@ -1,8 +1,8 @@
 /* FT, what surrounds the Fourier transforms: the way to the vectors. */
 #include "ft_lanes.h"
 
-void kernels_ft_scale(
-    const double *in, double *out, size_t n_rows, size_t n, const double *of_row, const double *of_column)
+void kernels_ft_scale(const double *in, double *out, size_t n_rows, size_t n, const double *of_row,
+                      const double *of_column)
 {
     KERNELS_PICK(ft_lanes)->scale(in, out, n_rows, n, of_row, of_column);
 }

@@ -24,9 +24,8 @@ LANES_INLINE void store_pair(double *p, complex_pair v)
     memcpy(p, &v, sizeof v);
 }
 
-static void scale(
-    const double *restrict in, double *restrict out, size_t n_rows, size_t n, const double *restrict of_row,
-    const double *restrict of_column)
+static void scale(const double *restrict in, double *restrict out, size_t n_rows, size_t n,
+                  const double *restrict of_row, const double *restrict of_column)
 {
     for (size_t row = 0; row < n_rows; row++) {
         const double factor = of_row[row];

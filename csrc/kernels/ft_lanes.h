@@ -5,7 +5,8 @@
 #include "lanes.h"
 
 struct ft_lanes {
-    void (*scale)(const double *in, double *out, size_t n_rows, size_t n, const double *of_row, const double *of_column);
+    void (*scale)(const double *in, double *out, size_t n_rows, size_t n, const double *of_row,
+                  const double *of_column);
     void (*transpose)(const struct kernels_ft_planes *planes, const double *in, double *out);
 };
 

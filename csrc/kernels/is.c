@@ -31,8 +31,8 @@ int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buck
     return KERNELS_PICK(is_lanes)->partition(keys, n, shift, n_buckets, out, starts);
 }
 
-int64_t kernels_is_place(
-    const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len)
+int64_t kernels_is_place(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
+                         int32_t *out, size_t len)
 {
     return KERNELS_PICK(is_lanes)->place(keys, n, base, m, cumulative, first, out, len);
 }

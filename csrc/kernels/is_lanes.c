@@ -36,7 +36,8 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
     for (; n - done >= STREAMS; done += STREAMS) {
         for (int v = 0; v < N_VECTORS; v++) {
             const vu64 s = state[v];
-            const vu64 sum = (random_next(s, p1) + random_next(s, p2) + random_next(s, p3) + random_next(s, p4)) >> shift;
+            const vu64 sum =
+                (random_next(s, p1) + random_next(s, p2) + random_next(s, p3) + random_next(s, p4)) >> shift;
             state[v] = random_next(s, jump);
             for (int lane = 0; lane < LANES_F64; lane++) {
                 keys[done + (size_t)(v * LANES_F64 + lane)] = (int32_t)sum[lane];
@@ -79,20 +80,20 @@ LANES_INLINE uint64_t two_keys(const int32_t *keys)
 }
 
 /* table[(k - base) >> shift]++ for each key k. Inlined, so that what is 0 costs nothing. */
-#define COUNT_INTO(name, type)                                                                                             \
-    LANES_INLINE void name(const int32_t *keys, size_t n, uint32_t base, int shift, type *table)                           \
-    {                                                                                                                      \
-        size_t i = 0;                                                                                                      \
-        for (; i + 4 <= n; i += 4) {                                                                                       \
-            const uint64_t a = two_keys(keys + i), b = two_keys(keys + i + 2);                                             \
-            table[((uint32_t)a - base) >> shift]++;                                                                        \
-            table[((uint32_t)(a >> 32) - base) >> shift]++;                                                                \
-            table[((uint32_t)b - base) >> shift]++;                                                                        \
-            table[((uint32_t)(b >> 32) - base) >> shift]++;                                                                \
-        }                                                                                                                  \
-        for (; i < n; i++) {                                                                                               \
-            table[((uint32_t)keys[i] - base) >> shift]++;                                                                  \
-        }                                                                                                                  \
+#define COUNT_INTO(name, type)                                                                   \
+    LANES_INLINE void name(const int32_t *keys, size_t n, uint32_t base, int shift, type *table) \
+    {                                                                                            \
+        size_t i = 0;                                                                            \
+        for (; i + 4 <= n; i += 4) {                                                             \
+            const uint64_t a = two_keys(keys + i), b = two_keys(keys + i + 2);                   \
+            table[((uint32_t)a - base) >> shift]++;                                              \
+            table[((uint32_t)(a >> 32) - base) >> shift]++;                                      \
+            table[((uint32_t)b - base) >> shift]++;                                              \
+            table[((uint32_t)(b >> 32) - base) >> shift]++;                                      \
+        }                                                                                        \
+        for (; i < n; i++) {                                                                     \
+            table[((uint32_t)keys[i] - base) >> shift]++;                                        \
+        }                                                                                        \
     }
 
 COUNT_INTO(count_bytes, uint8_t)
@@ -187,8 +188,8 @@ static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets,
     return 0;
 }
 
-static int64_t place(
-    const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len)
+static int64_t place(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
+                     int32_t *out, size_t len)
 {
     int64_t placed = 0;
     for (size_t i = 0; i < n; i++) {

@@ -8,8 +8,8 @@ struct is_lanes {
     void (*keys)(uint64_t x, int shift, int32_t *keys, size_t n);
     int (*count)(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work);
     int (*partition)(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts);
-    int64_t (*place)(
-        const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first, int32_t *out, size_t len);
+    int64_t (*place)(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
+                     int32_t *out, size_t len);
 };
 
 KERNELS_DECLARE(struct is_lanes, is_lanes)

@@ -200,8 +200,8 @@ void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out);
  */
 
 /* out[row][i] = in[row][i] of_row[row] of_column[i], for rows of n complex numbers and real factors. */
-void kernels_ft_scale(
-    const double *in, double *out, size_t n_rows, size_t n, const double *of_row, const double *of_column);
+void kernels_ft_scale(const double *in, double *out, size_t n_rows, size_t n, const double *of_row,
+                      const double *of_column);
 
 /* Planes of rows, and where they are: distances between them, in complex numbers. */
 struct kernels_ft_planes {
