@@ -1,23 +1,27 @@
 """FT: a partial differential equation solved by Fourier transforms of three dimensions, the NAS Parallel Benchmark.
 
 An array of random complex numbers is transformed; what becomes of it after a time t is each coefficient times
-exp(-4 alpha pi^2 k^2 t), k the length of its wave vector, transformed back. Of that a checksum is taken, for t = 1, 2, ...
+exp(-4 alpha pi^2 k^2 t), k the length of its wave vector, transformed back. Of that a checksum is taken, for each t.
 
-The array has n1 x n2 x n3 elements in row-major order: the last index is the fastest. Its rows are transformed, then its columns,
-then what lies along the first dimension. Processes share it as the paper says (section C.3, 3D-FFT): in slabs along the first
-dimension, so that the first two steps need nobody else. For the third all is transposed: each process gets slabs along the last
-dimension, and sends each other process one block. Backwards it is the same in reverse order::
+The array has n1 x n2 x n3 elements in row-major order: the last index is the fastest. Its rows are transformed, then
+its columns, then what lies along the first dimension. Processes share it as the paper says (section C.3, 3D-FFT): in
+slabs along the first dimension, so that the first two steps need nobody else. For the third all is transposed: each
+process gets slabs along the last dimension, and sends each other process one block. Backwards it is the same in
+reverse order::
 
     rows of n3   ->  transpose planes  ->  rows of n2  ->  blocks to their owners  ->  transpose  ->  rows of n1
     [n1/P][n2][n3]   [n1/P][n3][n2]                        [n1][n3/P][n2]                             [n3/P][n2][n1]
 
-Every transform of rows is a library's (NumPy's, or SciPy's where that is faster); the transposes, and the factors multiplied in on the way, are
-kernels in C. Pieces are taken small enough to stay in the cache from one step to the next.
+Every transform of rows is a library's (NumPy's, or SciPy's where that is faster); the transposes, and the factors
+multiplied in on the way, are kernels in C. Pieces are taken small enough to stay in the cache from one step to the
+next.
 
-On 8 processes with 64 x 64 x 64 elements and 10 iterations that is 11 transforms of 56 blocks of 64 KB, as in the paper's Table II; the 70
-messages more that it has, of 4 bytes at most, are one from each process to the first per iteration: here, that it is done.
+On 8 processes with 64 x 64 x 64 elements and 10 iterations that is 11 transforms of 56 blocks of 64 KB, as in the
+paper's Table II; the 70 messages more that it has, of 4 bytes at most, are one from each process to the first per
+iteration: here, that it is done.
 
-Verified against the checksums that are published, to 1e-12. Sources: NAS Parallel Benchmarks, RNR-94-007 and the program NPB 3; paper 002.
+Verified against the checksums that are published, to 1e-12. Sources: NAS Parallel Benchmarks, RNR-94-007 and the
+program NPB 3; paper 002.
 """
 
 from __future__ import annotations
@@ -92,7 +96,7 @@ CLASSES: dict[str, tuple[tuple[int, int, int], int, str]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """n1 x n2 x n3 elements and so many iterations; `klass` is a key of :data:`CLASSES`, or "" for sizes of one's own."""
+    """n1 x n2 x n3 elements, so many iterations; `klass` is a key of :data:`CLASSES`, or "" for other sizes."""
 
     klass: str
     shape: tuple[int, int, int]
@@ -169,9 +173,10 @@ def _numpy_backward(rows: Complex, out: Complex) -> None:
 
 
 def _library() -> tuple[Transform, Transform, str]:
-    """Return functions that transform each row of an array into another, or in place, forward and back, unscaled; and whose they are.
+    """Return functions that transform rows forward and back, into another array or in place, unscaled; and whose.
 
-    NumPy's since version 2, which takes an array for results. Before that SciPy's, if it is there; else NumPy's, which copies.
+    NumPy's since version 2, which takes an array for results. Before that SciPy's, if it is there; else NumPy's,
+    which copies.
     """
     if int(np.__version__.split(".")[0]) >= 2:
         return _numpy_forward, _numpy_backward, f"NumPy {np.__version__}"
@@ -208,7 +213,7 @@ def pieces(n: int, length: int) -> Iterator[tuple[int, int]]:
 
 
 def waves(n: int, first: int = 0, end: int | None = None) -> npt.NDArray[np.float64]:
-    """Squares of the wave numbers of coefficients [first, end) of n: 0, 1, 2, ... and the upper half counted from n down."""
+    """Squares of the wave numbers of coefficients [first, end) of n; the upper half is counted from n down."""
     k = np.arange(first, n if end is None else end)
     return np.where(2 * k < n, k, k - n).astype(np.float64) ** 2
 
@@ -219,9 +224,10 @@ def waves(n: int, first: int = 0, end: int | None = None) -> npt.NDArray[np.floa
 class _Part:
     """What one of `size` processes has of the array, and the steps of a transform that it does alone.
 
-    There are three arrays of its share of the elements. `field` is [n1/P][n2][n3], the values. `blocks` is cut by the owners of
-    slabs along the last dimension, [n1/P][n3/P of r][n2] for each r; `lines` is [n1][n3/P][n2]. Blocks to other ranks become parts of
-    their lines. `waves` is [n3/P][n2][n1], the coefficients. `lines` and `field` are never needed at the same time: they share memory.
+    There are three arrays of its share of the elements. `field` is [n1/P][n2][n3], the values. `blocks` is cut by the
+    owners of slabs along the last dimension, [n1/P][n3/P of r][n2] for each r; `lines` is [n1][n3/P][n2]. Blocks to
+    other ranks become parts of their lines. `waves` is [n3/P][n2][n1], the coefficients. `lines` and `field` are
+    never needed at the same time: they share memory.
     """
 
     def __init__(self, what: Problem, rank: int = 0, size: int = 1) -> None:
@@ -368,7 +374,7 @@ class _Transpose:
 
     def __init__(self, comm: Any, part: _Part) -> None:
         self._comm, self._alone = comm, part.size == 1
-        n1, n2, _ = part.shape
+        _, n2, _ = part.shape
         mine3 = part.end3 - part.first3
         lines = [(end - first) * mine3 * n2 for first, end in part.slabs1]
         self._lines = self._spec(part.lines, lines)

@@ -1,8 +1,9 @@
 """IS: ranking integers, the NAS Parallel Benchmark, as the paper ran it.
 
-N keys are made, each the sum of four random numbers, so that most are in the middle of the range. Their ranks are found
-ten times over (and once before, to warm up), each time with two keys changed: the rank of a key is how many keys are below it. No key
-moves. What is computed is the table of how many keys are at most k, for each possible k: count, then sum up.
+N keys are made, each the sum of four random numbers, so that most are in the middle of the range. Their ranks are
+found ten times over (and once before, to warm up), each time with two keys changed: the rank of a key is how many
+keys are below it. No key moves. What is computed is the table of how many keys are at most k, for each possible k:
+count, then sum up.
 
 Two algorithms share the work among processes:
 
@@ -10,15 +11,17 @@ Two algorithms share the work among processes:
     What the paper's text says (section C.3). Each counts its keys in a private table; the tables are added up from
     one process to the next, and the last sends the sum to all. What travels is tables, however many keys there are.
 ``redistribute``
-    What the volume of the paper's Table II says that it ran: 2024 messages and 360 453 KB on 8 processes are, eleven times,
-    64 blocks that hold all the keys, and 120 numbers of 4 bytes. Each process owns a range of keys and is sent
-    all keys in it, from itself too: how many (64 numbers), then the keys (64 blocks). What it owns is told to the others (56 numbers),
-    who then know how many keys are below theirs.
-    The ranges are such that each holds about as many keys, by the distribution that the keys are known to have:
-    to count first, as the benchmark's own program for MPI does, would be more messages than Table II has.
+    What the volume of the paper's Table II says that it ran: 2024 messages and 360 453 KB on 8 processes are, eleven
+    times, 64 blocks that hold all the keys, and 120 numbers of 4 bytes. Each process owns a range of keys and is sent
+    all keys in it, from itself too: how many (64 numbers), then the keys (64 blocks). What it owns is told to the
+    others (56 numbers), who then know how many keys are below theirs.
 
-Verified against published ranks of five test keys in each iteration, and by putting each key where its rank says, which must
-sort them. Sources: NAS Parallel Benchmarks, RNR-94-007 and the program NPB 3 (constants, test ranks); paper 002, table II.
+    The ranges are such that each holds about as many keys, by the distribution that the keys are known to have: to
+    count first, as the benchmark's own program for MPI does, would be more messages than Table II has.
+
+Verified against published ranks of five test keys in each iteration, and by putting each key where its rank says,
+which must sort them. Sources: NAS Parallel Benchmarks, RNR-94-007 and the program NPB 3 (constants, test ranks);
+paper 002, table II.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ Keys = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class _Class:
-    """Sizes, and what is published: the ranks of the keys at five places, and by how much they change with iterations."""
+    """Sizes, and what is published: ranks of the keys at five places, and how they change with iterations."""
 
     keys_log: int
     max_log: int
@@ -227,8 +230,9 @@ def iterations() -> Iterator[int]:
 def owned(what: Problem, size: int) -> npt.NDArray[np.int64]:
     """Return the bucket at which each owner's range begins, and the end of the last: size + 1 numbers.
 
-    A key is max/4 times the sum of four uniform numbers. Of these, a share F(x) is below x: the distribution of Irwin and Hall, F(x) =
-    (x^4 - 4 (x-1)^4 + 6 (x-2)^4 - 4 (x-3)^4) / 24, with those terms left out whose bracket is negative.
+    A key is max/4 times the sum of four uniform numbers. Of these, a share F(x) is below x: the distribution of Irwin
+    and Hall, F(x) = (x^4 - 4 (x-1)^4 + 6 (x-2)^4 - 4 (x-3)^4) / 24, with those terms left out whose bracket is
+    negative.
     """
     n_buckets = what.max_key >> what.shift
     x = 4 * np.arange(n_buckets + 1) / n_buckets
@@ -246,8 +250,8 @@ def _workspace(n_counts: int) -> npt.NDArray[np.uint8]:
 def _put(pieces: Sequence[Keys], cumulative: Keys, base: int, below: int) -> tuple[int, int]:
     """Put keys where their ranks say; return how many were put, and how many places are wrong.
 
-    `pieces` hold all keys of [base, base + len(cumulative)) and may hold others; `below` keys are below `base`. It is done in
-    ranges of keys, so that it takes a quarter of the memory that the keys have.
+    `pieces` hold all keys of [base, base + len(cumulative)) and may hold others; `below` keys are below `base`. It is
+    done in ranges of keys, so that it takes a quarter of the memory that the keys have.
     """
     if len(cumulative) == 0:
         return 0, 0
@@ -317,7 +321,8 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
     phases.end()
     ranking.end()
     placed, disorder = _put_together(comm, what, keys, ranking)
-    # What each rank has found: ranks of test keys that it owns, keys that it put. Both algorithms give 0 for what is another's.
+    # What each rank has found: ranks of test keys that it owns, keys that it put. Both algorithms give 0 for what is
+    # another's.
     mine = np.concatenate([found.ravel(), [key_sum, placed, disorder]])
     everybody = np.zeros_like(mine)
     comm.Allreduce(mine, everybody)

@@ -1,7 +1,7 @@
 /*
- * FT as one would write it down, after the manner of the benchmark's own program: a radix-2 transform without bit reversal
- * (Stockham) of several lines at a time, which are copied to a small array and back; factors of the evolution kept in an array and
- * multiplied in at each step. x is the fastest dimension.
+ * FT as one would write it down, after the manner of the benchmark's own program: a radix-2 transform without bit
+ * reversal (Stockham) of several lines at a time, which are copied to a small array and back; factors of the
+ * evolution kept in an array and multiplied in at each step. x is the fastest dimension.
  */
 #include <math.h>
 #include <stddef.h>
@@ -43,7 +43,7 @@ static void transform(int sign, size_t n, const cplx *roots, cplx *a, cplx *b)
     }
 }
 
-/* Lines of n points `step` apart. There are n_lines of them, `next` apart, in each of n_groups groups, `group` apart. */
+/* Lines of n points `step` apart: n_lines of them, `next` apart, in each of n_groups groups, `group` apart. */
 static void along(int sign, cplx *u, size_t n, size_t step, size_t n_lines, size_t next, size_t n_groups, size_t group,
                   const cplx *roots, cplx *a, cplx *b)
 {
@@ -94,8 +94,8 @@ static void evolve(cplx *u, const double *factor, cplx *v, size_t n)
 }
 
 /*
- * The whole benchmark: sizes are powers of two from 16. u and v: nx ny nz complex numbers; factor: as many doubles; sums: a
- * complex number per iteration. -1 if there is no memory.
+ * The whole benchmark: sizes are powers of two from 16. u and v: nx ny nz complex numbers; factor: as many doubles;
+ * sums: a complex number per iteration. -1 if there is no memory.
  */
 int ft_plain(long nx, long ny, long nz, int iterations, cplx *u, cplx *v, double *factor, cplx *sums)
 {

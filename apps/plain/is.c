@@ -1,6 +1,6 @@
 /*
- * IS as one would write it down: each key from four random numbers, one multiplication modulo 2^46 after the other; then, time
- * and again, a table of how often each key occurs, summed up.
+ * IS as one would write it down: each key from four random numbers, one multiplication modulo 2^46 after the other;
+ * then, time and again, a table of how often each key occurs, summed up.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -32,7 +32,7 @@ static void rank(const int32_t *keys, size_t n, int32_t *counts, size_t m)
     }
 }
 
-/* 2^keys_log keys below 2^max_log, ranked once, and then so many times as there are iterations; each changes two keys. */
+/* 2^keys_log keys below 2^max_log, ranked once, and once more per iteration; each changes two keys. */
 void is_plain(int keys_log, int max_log, int iterations, int32_t *keys, int32_t *counts)
 {
     const size_t n = (size_t)1 << keys_log, m = (size_t)1 << max_log;

@@ -1,10 +1,10 @@
 /*
- * FT: what surrounds the Fourier transforms, which a library does row by row. Rows have to be contiguous for it, so whatever
- * is along another dimension is transposed first, and is multiplied on the way.
+ * FT: what surrounds the Fourier transforms, which a library does row by row. Rows have to be contiguous for it, so
+ * whatever is along another dimension is transposed first, and is multiplied on the way.
  *
- * Transposing is a matter of cache lines. A line of four complex numbers that is read gives one number to each of four
- * lines that are written. Here TILE rows are read side by side, and the lines that are written are filled at once: each line of either side
- * comes into the first cache once, however far apart the rows are.
+ * Transposing is a matter of cache lines. A line of four complex numbers that is read gives one number to each of
+ * four lines that are written. Here TILE rows are read side by side, and the lines that are written are filled at
+ * once: each line of either side comes into the first cache once, however far apart the rows are.
  */
 #include "ft_lanes.h"
 

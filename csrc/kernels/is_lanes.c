@@ -1,11 +1,11 @@
 /*
  * IS: making keys, counting them, dealing them out to their owners, putting them where their rank says.
  *
- * Counting is one addition in memory per key, at a place that nobody can foretell, so what counts is in which cache the
- * table is. A table of bytes is a quarter of one of 32-bit numbers. That a byte went over is found out afterwards and not at
- * each key: a byte that goes over loses 256, so the sum of the table is the number of keys if, and only if, none did. The
- * keys are taken in runs short enough that it does not happen where keys are spread as IS spreads them; where it
- * happens all the same, that run is counted once more, in 32 bits.
+ * Counting is one addition in memory per key, at a place that nobody can foretell, so what counts is in which cache
+ * the table is. A table of bytes is a quarter of one of 32-bit numbers. That a byte went over is found out afterwards
+ * and not at each key: a byte that goes over loses 256, so the sum of the table is the number of keys if, and only
+ * if, none did. The keys are taken in runs short enough that it does not happen where keys are spread as IS spreads
+ * them; where it happens all the same, that run is counted once more, in 32 bits.
  */
 #include "is_lanes.h"
 
@@ -164,8 +164,8 @@ static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t 
  */
 
 /*
- * By bucket, and not by owner, though owners are all that is wanted: with few places to go to, one key would often go where
- * the one before it went, and its store would have to wait for that one's to be done.
+ * By bucket, and not by owner, though owners are all that is wanted: with few places to go to, one key would often go
+ * where the one before it went, and its store would have to wait for that one's to be done.
  */
 static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts)
 {

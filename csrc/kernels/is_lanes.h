@@ -14,7 +14,7 @@ struct is_lanes {
 
 KERNELS_DECLARE(struct is_lanes, is_lanes)
 
-/* Up to so many different keys are counted in 32 bits at once, since the second cache holds that; more in bytes first. */
+/* Up to so many different keys are counted in 32 bits, which the second cache holds; more in bytes first. */
 #define IS_SMALL 65536
 
 #endif

@@ -9,7 +9,7 @@ import pytest
 from viakit import _kernels
 from viakit.apps import harness, is_, plain
 
-# Small, and awkward: fewer keys than buckets, a rank's share shorter than what each iteration changes, ranges without keys.
+# Small, and awkward: fewer keys than buckets, shares shorter than what each iteration changes, ranges without keys.
 PROBLEMS = [
     {"keys_log": keys_log, "max_log": max_log, "algorithm": algorithm}
     for keys_log, max_log in ((5, 5), (6, 17), (14, 18))

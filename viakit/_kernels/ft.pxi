@@ -58,8 +58,9 @@ def ft_transpose(source, target) -> None:
     _planes(target, "target", True)
     cdef kernels_ft_planes p
     p.n_planes, p.n_rows, p.n_columns = source.shape
-    if target.shape != (source.shape[0], source.shape[2], source.shape[1]):
-        raise ValueError(f"target is to be of shape {(source.shape[0], source.shape[2], source.shape[1])}, not {target.shape}")
+    wanted = (source.shape[0], source.shape[2], source.shape[1])
+    if target.shape != wanted:
+        raise ValueError(f"target is to be of shape {wanted}, not {target.shape}")
     if source.size == 0:
         return
     if np.may_share_memory(source, target):

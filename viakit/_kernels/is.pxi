@@ -12,7 +12,7 @@ cdef extern from "kernels.h" nogil:
 
 
 def is_keys(x, int max_log, out) -> None:
-    """Put the keys below 2^max_log, whose random numbers follow the state *x*, into *out*, int32. *max_log* is in [2, 30]."""
+    """Put the keys below 2^max_log, in [2, 30], whose random numbers follow the state *x*, into *out*, int32."""
     _check(out, "out", "int32", (None,), written=True)
     if not 2 <= max_log <= 30:
         raise ValueError(f"keys are below 2^2 to 2^30, not 2^{max_log}")
@@ -26,8 +26,8 @@ def is_keys(x, int max_log, out) -> None:
 def is_count(keys, counts, base=0, work=None) -> None:
     """Add to ``counts[k - base]`` how often each key k occurs.
 
-    *keys* and *counts* are int32; all keys are in [base, base + len(counts)), or ValueError is raised. *work*, uint8, is
-    memory to use, one byte for each count if there are more than 65536; None: it is taken for this call.
+    *keys* and *counts* are int32; all keys are in [base, base + len(counts)), or ValueError is raised. *work*, uint8,
+    is memory to use, one byte for each count if there are more than 65536; None: it is taken for this call.
     """
     _check(keys, "keys", "int32", (None,))
     _check(counts, "counts", "int32", (None,), written=True)
@@ -66,8 +66,8 @@ def is_prefix(counts, start=0) -> int:
 def is_partition(keys, int shift, out, starts) -> None:
     """Group *keys* by bucket, ``k >> shift``: bucket b is ``out[starts[b]:starts[b + 1]]``, in the order of the keys.
 
-    All arrays are int32. *out* is as long as *keys*; *starts*, which is written, has one more than there are buckets, up to
-    1024. ValueError if a key is beyond the last bucket.
+    All arrays are int32. *out* is as long as *keys*; *starts*, which is written, has one more than there are buckets,
+    up to 1024. ValueError if a key is beyond the last bucket.
     """
     _check(keys, "keys", "int32", (None,))
     _check(out, "out", "int32", (keys.size,), written=True)
@@ -76,7 +76,7 @@ def is_partition(keys, int shift, out, starts) -> None:
     if not 0 <= shift < 31:
         raise ValueError(f"shift is in [0, 30], not {shift}")
     if not 0 < n_buckets <= KERNELS_IS_BUCKETS or <object>n_buckets << shift > 1 << 31:
-        raise ValueError(f"there are 1 to {KERNELS_IS_BUCKETS} buckets, of keys below 2^31; not {n_buckets} of 2^{shift}")
+        raise ValueError(f"1 to {KERNELS_IS_BUCKETS} buckets, of keys below 2^31; not {n_buckets} of 2^{shift}")
     if n >= 1 << 31:
         raise ValueError(f"{n} keys are too many for starts of 32 bits")
     cdef int32_t *k = <int32_t *>_address(keys)
@@ -92,8 +92,8 @@ def is_partition(keys, int shift, out, starts) -> None:
 def is_place(keys, cumulative, int first, out, base=0) -> int:
     """Put each key k of [base, base + len(cumulative)) to ``out[rank - first]``; return how many these were.
 
-    Its rank is ``cumulative[k - base]`` after 1 was taken off that. All arrays are int32. Where that is not in *out*, the key
-    is left out.
+    Its rank is ``cumulative[k - base]`` after 1 was taken off that. All arrays are int32. Where that is not in *out*,
+    the key is left out.
     """
     _check(keys, "keys", "int32", (None,))
     _check(cumulative, "cumulative", "int32", (None,), written=True)
