@@ -13,7 +13,7 @@ reverse order::
     [n1/P][n2][n3]   [n1/P][n3][n2]                        [n1][n3/P][n2]                             [n3/P][n2][n1]
 
 Every transform of rows is a library's (NumPy's, or SciPy's where that is faster); the transposes, and the factors
-multiplied in on the way, are kernels in C. Pieces are taken small enough to stay in the cache from one step to the
+multiplied in on the way, are kernels in C. Pieces are taken small enough to stay in a cache from one step to the
 next.
 
 On 8 processes with 64 x 64 x 64 elements and 10 iterations that is 11 transforms of 56 blocks of 64 KB, as in the
@@ -48,7 +48,7 @@ MULTIPLIER = 5**13
 ALPHA = 1e-6
 POINTS = 1024  # elements in a checksum
 TOLERANCE = 1e-12
-PIECE = 1 << 14  # complex numbers that are worked on at a time: 256 KiB
+PIECE = 1 << 16  # complex numbers that are worked on at a time: 1 MiB
 
 Complex = npt.NDArray[np.complex128]
 

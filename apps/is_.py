@@ -45,7 +45,7 @@ __all__ = ["APPLICATION", "CLASSES", "Outcome", "Problem", "beside", "main", "pa
 
 SEED = 314159265
 MULTIPLIER = 5**13
-ITERATIONS = 10
+ITERATIONS = 10  # of each class; also how far apart the two keys are that an iteration changes
 BUCKETS_LOG = 10  # ranges of keys that are owned begin at multiples of 2^(max_log - BUCKETS_LOG)
 ALGORITHMS = ("redistribute", "chain")
 COUNT, KEYS = 1, 2  # tags of messages
@@ -108,6 +108,7 @@ class Problem:
     keys_log: int
     max_log: int
     algorithm: str = "redistribute"
+    iterations: int = ITERATIONS
 
     @property
     def n_keys(self) -> int:
@@ -138,6 +139,7 @@ def problem(
     keys_log: int | None = None,
     max_log: int | None = None,
     algorithm: str = "redistribute",
+    iterations: int = ITERATIONS,
 ) -> Problem:
     """Return the problem of a class, or of sizes of one's own.
 
@@ -149,6 +151,8 @@ def problem(
         Instead: 2^keys_log keys below 2^max_log. Each 5 to 30.
     algorithm : str
         "redistribute" or "chain".
+    iterations : int
+        1 to 10; one more is done first, to warm up.
 
     Raises
     ------
@@ -157,6 +161,8 @@ def problem(
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
+    if not 1 <= iterations <= ITERATIONS:
+        raise ValueError(f"iterations are 1 to {ITERATIONS}, not {iterations}")
     if (keys_log is None) != (max_log is None):
         raise ValueError("sizes of one's own are two: how many keys, and below what (--keys 20 --max-key 16)")
     if keys_log is not None and max_log is not None:
@@ -168,12 +174,12 @@ def problem(
             )
         if not 5 <= max_log <= 30:
             raise ValueError(f"keys below 2^{max_log}; right would be 2^5 to 2^30")
-        return Problem("", keys_log, max_log, algorithm)
+        return Problem("", keys_log, max_log, algorithm, iterations)
     names = {name.lower(): name for name in CLASSES}
     name = names.get((klass or "paper").lower())
     if name is None:
         raise ValueError(f"no class {klass!r}; there are {', '.join(CLASSES)}")
-    return Problem(name, CLASSES[name].keys_log, CLASSES[name].max_log, algorithm)
+    return Problem(name, CLASSES[name].keys_log, CLASSES[name].max_log, algorithm, iterations)
 
 
 @dataclass
@@ -185,7 +191,7 @@ class Outcome:
     key_sum : int
         Of all keys, before any was changed.
     test_ranks : list of list of int
-        For each iteration from 1 to 10, how many keys are below each of the test keys.
+        For each iteration from 1 on, how many keys are below each of the test keys.
     placed : int
         Keys that were put where their rank says; must be all.
     disorder : int
@@ -221,10 +227,10 @@ def change(keys: Keys, what: Problem, first: int, iteration: int) -> None:
             keys[number - first] = value
 
 
-def iterations() -> Iterator[int]:
-    """Yield the number of each ranking: once 1 to warm up, then 1 to 10."""
+def rankings(what: Problem) -> Iterator[int]:
+    """Yield the number of each ranking: once 1 to warm up, then 1 to, in general, 10."""
     yield 1
-    yield from range(1, ITERATIONS + 1)
+    yield from range(1, what.iterations + 1)
 
 
 def owned(what: Problem, size: int) -> npt.NDArray[np.int64]:
@@ -285,13 +291,13 @@ def serial(what: Problem, phases: Phases | None = None) -> Outcome:
     outcome = Outcome(int(keys.sum(dtype=np.int64)))
     cumulative, work = np.empty(what.max_key, np.int32), _workspace(what.max_key)
     phases.begin()
-    for step, iteration in enumerate(iterations()):
+    for step, iteration in enumerate(rankings(what)):
         change(keys, what, 0, iteration)
         cumulative[:] = 0
         _kernels.is_count(keys, cumulative, work=work)
         _kernels.is_prefix(cumulative)
         outcome.test_ranks[iteration - 1 :] = [cumulative[tests - 1].tolist()]
-        phases.progress(step + 1, ITERATIONS + 1)
+        phases.progress(step + 1, what.iterations + 1)
     phases.end()
     del work
     outcome.placed, outcome.disorder = _put([keys], cumulative, 0, 0)
@@ -310,14 +316,14 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
     ranking = (_Chain if what.algorithm == "chain" else _Redistribute)(comm, what, len(keys))
     tests = test_keys(what)
     key_sum = int(keys.sum(dtype=np.int64))
-    found = np.zeros((ITERATIONS, len(tests)), np.int64)
+    found = np.zeros((what.iterations, len(tests)), np.int64)
     comm.Barrier()
     phases.begin()
-    for step, iteration in enumerate(iterations()):
+    for step, iteration in enumerate(rankings(what)):
         change(keys, what, first, iteration)
         ranking.rank(keys)
         found[iteration - 1] = [ranking.below(int(key)) for key in tests]
-        phases.progress(step + 1, ITERATIONS + 1)
+        phases.progress(step + 1, what.iterations + 1)
     phases.end()
     ranking.end()
     placed, disorder = _put_together(comm, what, keys, ranking)
@@ -469,7 +475,7 @@ def _put_together(comm: Any, what: Problem, keys: Keys, ranking: _Chain | _Redis
 def verify(what: Problem, outcome: Outcome) -> list[Check]:
     """Hold an outcome against the published ranks of test keys, and see that ranks sort the keys."""
     checks = []
-    for iteration in range(1, ITERATIONS + 1):
+    for iteration in range(1, what.iterations + 1):
         for number, expected in enumerate(what.expected(iteration)):
             got = outcome.test_ranks[iteration - 1][number]
             checks.append(check(f"rank of test key {number + 1}, iteration {iteration}", got, expected))
@@ -531,7 +537,7 @@ def beside(quick: bool = False) -> Iterator[Case]:
 
         def ours(what=what, keys=keys, cumulative=cumulative, work=work) -> Keys:  # noqa: ANN001
             _kernels.is_keys(SEED, what.max_log, keys)
-            for iteration in iterations():
+            for iteration in rankings(what):
                 change(keys, what, 0, iteration)
                 cumulative[:] = 0
                 _kernels.is_count(keys, cumulative, work=work)
@@ -559,12 +565,13 @@ APPLICATION = harness.Application(
         click.Option(["--class", "klass"], metavar="NAME", help=f"{', '.join(CLASSES)}.  [default: paper]"),
         click.Option(["--keys", "keys_log"], type=int, metavar="LOG2", help="Sizes of one's own: 2^LOG2 keys ..."),
         click.Option(["--max-key", "max_log"], type=int, metavar="LOG2", help="... below 2^LOG2."),
+        click.Option(["--iterations"], type=int, default=ITERATIONS, show_default=True, help="1 to 10."),
         click.Option(["--algorithm"], type=click.Choice(ALGORITHMS), default="redistribute", show_default=True),
     ),
     memory=memory,
     describe=lambda what: (
         f"{'class ' + what.klass + ': ' if what.klass else ''}2^{what.keys_log} keys below 2^{what.max_log}, "
-        f"ranked {ITERATIONS + 1} times"
+        f"ranked {what.iterations + 1} times"
     ),
     summary=lambda what, outcome: {"keys": what.n_keys, "algorithm": what.algorithm, "sum of keys": outcome.key_sum},
 )

@@ -11,10 +11,10 @@ from viakit.apps import harness, is_, plain
 
 # Small, and awkward: fewer keys than buckets, shares shorter than what each iteration changes, ranges without keys.
 PROBLEMS = [
-    {"keys_log": keys_log, "max_log": max_log, "algorithm": algorithm}
-    for keys_log, max_log in ((5, 5), (6, 17), (14, 18))
+    {"keys_log": keys_log, "max_log": max_log, "algorithm": algorithm, "iterations": 1}
+    for keys_log, max_log in ((5, 5), (14, 18))
     for algorithm in is_.ALGORITHMS
-] + [{"klass": "S"}]
+] + [{"klass": "S", "iterations": 2}]
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])
@@ -187,6 +187,7 @@ def test_the_chain_sends_tables(tmp_path):
         ({"keys_log": 20}, "--max-key"),
         ({"keys_log": 3, "max_log": 10}, r"2\^3 keys; right would be"),
         ({"keys_log": 20, "max_log": 31}, r"below 2\^31; right would be"),
+        ({"iterations": 11}, "iterations are 1 to 10, not 11"),
         ({"algorithm": "bubble"}, "no algorithm 'bubble'"),
     ],
 )
