@@ -20,5 +20,5 @@ fuzz: setup ; @tools/fuzz $(SECONDS) ## hostile input made up by libFuzzer, SECO
 soak: SECONDS = 600
 soak: setup ; @tools/ctest plain 'faults loop' && tools/soak $(SECONDS) ## a million messages per level over bad links, what happens to programs and hosts, SECONDS=600 of fuzzing per target; hours
 docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
-lab: ; @tools/setup-venv lab && .venv/bin/jupyter lab ## JupyterLab with viakit
+lab: ; @tools/setup-venv lab && .venv/bin/viakit lab $(ARGS) ## JupyterLab on the lessons
 clean: ; @rm -rf .venv .setup.lock build viakit-demo .pytest_cache .ruff_cache .hypothesis .benchmarks .mypy_cache ## all that the above have made

@@ -22,6 +22,7 @@ from viakit._cli_app import app, speedup
 from viakit._cli_barrier import barrier
 from viakit._cli_base import INTERRUPTED, Failure
 from viakit._cli_collectives import collectives
+from viakit._cli_lab import lab
 from viakit._cli_machine import bench, config_command, demo, doctor, inspect_command
 from viakit._cli_results import plot, protocols, show
 from viakit._cli_run import run
@@ -106,6 +107,7 @@ for _command in (
     app,
     speedup,
     trace,
+    lab,
     inspect_command,
     config_command,
     doctor,
