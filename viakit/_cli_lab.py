@@ -21,8 +21,12 @@ _FIRST = "00-start-here.md"
 _COPY = "viakit-lessons"
 _PR_SET_PDEATHSIG = 1
 
-# The lessons are Markdown (MyST); with this, a double click opens them as notebooks and not as text.
-_OPEN_AS_NOTEBOOK = {"@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Jupytext Notebook"}}}
+# The lessons are Markdown (MyST); with this, a double click opens them as notebooks and not as text. And nobody asks
+# the network for news.
+_SETTINGS = {
+    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Jupytext Notebook"}},
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+}
 
 
 def _lessons() -> Path:
@@ -69,7 +73,7 @@ def lab(folder: str | None, no_browser: bool, port: int | None) -> None:
     with tempfile.TemporaryDirectory(prefix="viakit-lab-") as settings:
         file = Path(settings) / "labconfig" / "default_setting_overrides.json"
         file.parent.mkdir()
-        file.write_text(json.dumps(_OPEN_AS_NOTEBOOK), encoding="utf-8")
+        file.write_text(json.dumps(_SETTINGS), encoding="utf-8")
         command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", "--LabApp.news_url=None"]
         command += [f"--LabApp.default_url=/lab/tree/{_FIRST}"] if (root / _FIRST).is_file() else []
         command += ["--no-browser"] if no_browser else []

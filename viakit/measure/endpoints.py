@@ -142,7 +142,7 @@ def protocols() -> dict[str, Protocol]:
 
 
 def lookup(name: str) -> Protocol:
-    """Return the protocol called *name*.
+    """Return the protocol called *name*; ``FILE.py:CLASS`` is one of the user's own (:mod:`viakit.measure.own`).
 
     Raises
     ------
@@ -151,6 +151,10 @@ def lookup(name: str) -> Protocol:
     """
     if name in _TABLE:
         return _TABLE[name]
+    if ".py:" in str(name):
+        from viakit.measure import own
+
+        return own.protocol(name)
     near = difflib.get_close_matches(str(name).lower(), _TABLE, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UnknownProtocol(f"unknown protocol {name!r}{hint} There are: {', '.join(_TABLE)}")

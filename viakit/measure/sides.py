@@ -688,6 +688,10 @@ class MsgSide(Side):
 def make_side(request: dict[str, Any]) -> Side:
     """Return the side that *request* asks for, not yet open."""
     name = request["protocol"]
+    if ".py:" in name:
+        from viakit.measure.own import OwnSide
+
+        return OwnSide(request)
     if name.startswith("via-"):
         return ViaSide(request) if request["level"] == "c" else PyViaSide(request)
     if name.startswith("bip-"):

@@ -104,14 +104,14 @@ class Config:
     reliability : {"unreliable", "delivery", "reception"}, optional
         Of a VI.
     fault : str, optional
-        What both sides of via-* do to the frames that they send: ``"loss=1%,delay=200us,seed=7"``, as
+        What both sides of ``via-*`` do to the frames that they send: ``"loss=1%,delay=200us,seed=7"``, as
         :class:`viakit.via.Faults` reads it.
     retransmission : {"selective", "go_back_n"}, optional
-        What receivers of via-* do with frames that come before a lost one.
+        What receivers of ``via-*`` do with frames that come before a lost one.
     checksum : {"auto", "crc"}, optional
         Of the frames of via-eth and via-udp: see :class:`viakit.via.Checksum`.
     policy : str, optional
-        Of the message engine, for msg-*: a name of its table (``"mpich-p4"``), a name and fields
+        Of the message engine, for ``msg-*``: a name of its table (``"mpich-p4"``), a name and fields
         (``"via,eager_limit=64K"``), or fields alone, on top of the channel's own policy.
     network : {"eth", "udp"}, optional
         What msg-via and msg-bip take between the hosts of a testbed; eth if not given.
