@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import click
-import viakit
 from docutils import nodes
 from docutils.parsers.rst import Directive
+
+import viakit
 from viakit.cli import cli
 
 project = "viakit"

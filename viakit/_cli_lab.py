@@ -57,7 +57,7 @@ def find_folder(wanted: str | None) -> Path:
 @click.command()
 @click.argument("folder", required=False, type=click.Path(file_okay=False))
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Of the server.  [default: the first that is free from 8888]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Of the server.  [default: the first free from 8888]")
 def lab(folder: str | None, no_browser: bool, port: int | None) -> None:
     """Open JupyterLab on the lessons, or on FOLDER.
 

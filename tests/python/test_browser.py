@@ -28,7 +28,7 @@ from viakit.measure import Result  # noqa: E402
 
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "browser"
 START_S = 90
-STEP_MS = 60_000
+STEP_MS = 100_000
 PANEL = ".viakit-lab"
 
 
@@ -66,11 +66,12 @@ def jupyter(tmp_path, monkeypatch):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        print((tmp_path / "server.log").read_text())
 
 
 @pytest.fixture
-def page():
-    """A page of Chromium, with what it says on its console collected in `page.complaints`."""
+def page(jupyter):
+    """A page of Chromium, with what it says on its console collected in `page.complaints`; closed before the server."""
     options = {"executable_path": needs.tool("chromium"), "headless": True}
     options["args"] = ["--no-sandbox", "--disable-dev-shm-usage"] if os.geteuid() == 0 else []
     with sync_api.sync_playwright() as playwright:
@@ -80,8 +81,11 @@ def page():
         page.complaints = []
         page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        yield page
-        browser.close()
+        try:
+            yield page
+        finally:
+            shoot(page, "0-last")
+            browser.close()
 
 
 def points(page) -> int:
@@ -108,6 +112,7 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     page.goto(address)
     page.locator(".jp-Notebook").wait_for()
     page.locator(".jp-Notebook .jp-MarkdownOutput h1", has_text="Start here").wait_for()
+    page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
     shoot(page, "1-opened")
 
     # all cells, the planted bug among them
@@ -121,7 +126,8 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     shoot(page, "2-all-cells-run")
 
     # a control is moved, and the measurement follows it
-    seconds = panel.locator(".widget-text, .jupyter-widgets", has_text="seconds").locator("input").last
+    label = page.locator("label", has_text=re.compile("^seconds$"))
+    seconds = panel.locator(".widget-inline-hbox", has=label).locator("input")
     seconds.fill("30")
     seconds.press("Tab")
     panel.locator(".widget-dropdown", has_text="mode").locator("select").select_option("stream")

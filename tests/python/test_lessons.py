@@ -63,7 +63,14 @@ def test_there_are_lessons():
 def test_lesson_has_its_parts(lesson):
     """A goal, a picture, a number to change, a planted bug, the paper's findings, three exercises with solutions."""
     text = lesson.read_text(encoding="utf-8")
-    for part in ("**Goal.**", "```text", "## Change this number", "## A planted bug", "## What the paper", "## Exercises"):
+    for part in (
+        "**Goal.**",
+        "```text",
+        "## Change this number",
+        "## A planted bug",
+        "## What the paper",
+        "## Exercises",
+    ):
         assert part in text, part
     assert '"outputs"' not in text
     assert sorted(solutions_of(lesson)) == ["exercise-1", "exercise-2", "exercise-3"]

@@ -197,6 +197,8 @@ def _hosts(word: str | None) -> int:
 def _run(command: list[str], *, may_be_interrupted: bool = False) -> None:
     """Run a command and show what it writes; UsageError if it fails, KeyboardInterrupt after Ctrl-C."""
     environment = {**os.environ, "COLUMNS": os.environ.get("COLUMNS", "120"), "PYTHONUNBUFFERED": "1"}
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):  # kernels set them; a bar that redraws itself is for terminals
+        environment.pop(name, None)
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

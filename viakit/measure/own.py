@@ -1,8 +1,8 @@
 """Protocols of the user's own, measured beside the others: ``FILE.py:CLASS`` as a protocol's name.
 
 The class is a :class:`viakit.measure.pyloop.Transport` with ``send(n)`` and ``recv(n)``, made with a connected Unix
-stream socket and whether to poll. It gets the same loop, sizes, rounds and statistics as every other protocol. Lesson 10
-builds one; lossy wires and other hosts are what it may add by itself.
+stream socket and whether to poll. It gets the same loop, sizes, rounds and statistics as every other protocol. Lesson
+10 builds one.
 
 >>> class Mine(Transport):                                    # doctest: +SKIP
 ...     def __init__(self, sock, polled): self.sock = sock
@@ -60,7 +60,9 @@ def load(name: str) -> type:
     there = [key for key, one in vars(module).items() if isinstance(one, type) and issubclass(one, Transport)]
     there = [key for key in there if key != "Transport"]
     if wanted not in there:
-        raise ValueError(f"{name}: {path.name} has no class {wanted!r} derived from Transport; it has: {', '.join(there)}")
+        raise ValueError(
+            f"{name}: {path.name} has no class {wanted!r} derived from Transport; it has: {', '.join(there)}"
+        )
     return vars(module)[wanted]
 
 
