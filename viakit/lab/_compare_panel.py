@@ -181,9 +181,14 @@ def _figure() -> go.FigureWidget:
     canvas = go.FigureWidget(make_subplots(rows=1, cols=2, subplot_titles=["Throughput graph", "Signature graph"]))
     canvas.update_xaxes(type="log", title_text="message size, bytes", exponentformat="SI", row=1, col=1)
     canvas.update_xaxes(type="log", title_text="time of a message, one way, µs", exponentformat="SI", row=1, col=2)
-    canvas.update_yaxes(type="log", title_text="throughput, Mbit/s", exponentformat="SI")
+    canvas.update_yaxes(type="log", exponentformat="SI")
+    canvas.update_yaxes(title_text="throughput, Mbit/s", row=1, col=1)
     canvas.update_layout(
-        template="plotly_white", height=460, margin={"t": 40, "b": 60}, legend={"orientation": "h", "y": -0.2}
+        template="plotly_white",
+        autosize=True,
+        height=460,
+        margin={"t": 40, "b": 60},
+        legend={"orientation": "h", "y": -0.2},
     )
     return canvas
 

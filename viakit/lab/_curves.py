@@ -69,7 +69,11 @@ class CurvesPanel(Panel):
             canvas.update_xaxes(type=kinds[one.log_x], title_text=one.x, row=1, col=column)
             canvas.update_yaxes(type=kinds[one.log_y], title_text=one.y, row=1, col=column)
         canvas.update_layout(
-            template="plotly_white", height=420, margin={"t": 40, "b": 60}, legend={"orientation": "h", "y": -0.2}
+            template="plotly_white",
+            autosize=True,
+            height=420,
+            margin={"t": 40, "b": 60},
+            legend={"orientation": "h", "y": -0.2},
         )
         return canvas
 
