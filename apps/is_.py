@@ -250,7 +250,7 @@ def owned(what: Problem, size: int) -> npt.NDArray[np.int64]:
 
 def _workspace(n_counts: int) -> npt.NDArray[np.uint8]:
     """Return memory for is_count(), taken once."""
-    return np.empty(n_counts, np.uint8)
+    return np.empty(1 << max(n_counts - 1, 0).bit_length(), np.uint8)
 
 
 def _put(pieces: Sequence[Keys], cumulative: Keys, base: int, below: int) -> tuple[int, int]:

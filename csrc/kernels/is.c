@@ -9,7 +9,7 @@ void kernels_is_keys(uint64_t x, int max_log, int32_t *keys, size_t n)
 
 size_t kernels_is_work(size_t m)
 {
-    return m <= IS_SMALL ? 0 : m;
+    return is_room(m) == m && m <= IS_SMALL ? 0 : is_room(m);
 }
 
 int kernels_is_count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work)

@@ -9,9 +9,6 @@
  */
 #include "is_lanes.h"
 
-/* Keys are looked at before they are used as an index, so many at a time that they stay in the first cache. */
-#define CHECKED 4096
-
 /* Keys per possible value in one run. The sum of four uniform numbers has 8/3 of the mean density at its peak: about
  * 171 keys with the commonest value, and 255 is 6 standard deviations above. */
 #define PER_VALUE 64
@@ -61,17 +58,35 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
  * Counting
  */
 
-/* Whether all keys are in [base, base + m). */
-static int all_within(const int32_t *keys, size_t n, int32_t base, size_t m)
-{
-    uint32_t beyond = 0;
-    for (size_t i = 0; i < n; i++) {
-        beyond |= (uint32_t)keys[i] - (uint32_t)base > (uint32_t)(m - 1);
+/*
+ * table[((k - base) >> shift) & mask]++ for each key k. Returns a number that has every bit that is in any k - base: the
+ * mask keeps a key that has no count within the table, and here it shows. (To look at keys first would take as long as
+ * half of the counting: they would be waited for twice.) Inlined, so that what is 0 costs nothing.
+ */
+#define COUNT_INTO(name, type)                                                                                      \
+    LANES_INLINE uint32_t name(const int32_t *keys, size_t n, uint32_t base, int shift, uint32_t mask, type *table) \
+    {                                                                                                               \
+        uint64_t bits = 0;                                                                                          \
+        size_t i = 0;                                                                                               \
+        for (; i + 4 <= n; i += 4) {                                                                                \
+            /* Two keys by one load, since loads are what is short. Which half is which key does not matter. */     \
+            const uint64_t a = two_keys(keys + i), b = two_keys(keys + i + 2);                                      \
+            const uint32_t k0 = (uint32_t)a - base, k1 = (uint32_t)(a >> 32) - base;                                \
+            const uint32_t k2 = (uint32_t)b - base, k3 = (uint32_t)(b >> 32) - base;                                \
+            bits |= base == 0 ? a | b : k0 | k1 | k2 | k3;                                                          \
+            table[(k0 >> shift) & mask]++;                                                                          \
+            table[(k1 >> shift) & mask]++;                                                                          \
+            table[(k2 >> shift) & mask]++;                                                                          \
+            table[(k3 >> shift) & mask]++;                                                                          \
+        }                                                                                                           \
+        for (; i < n; i++) {                                                                                        \
+            const uint32_t k = (uint32_t)keys[i] - base;                                                            \
+            bits |= k;                                                                                              \
+            table[(k >> shift) & mask]++;                                                                           \
+        }                                                                                                           \
+        return (uint32_t)bits | (uint32_t)(bits >> 32);                                                             \
     }
-    return !beyond;
-}
 
-/* Two keys by one load, since loads are what is short. Which half is which key does not matter. */
 LANES_INLINE uint64_t two_keys(const int32_t *keys)
 {
     uint64_t two;
@@ -79,36 +94,12 @@ LANES_INLINE uint64_t two_keys(const int32_t *keys)
     return two;
 }
 
-/* table[(k - base) >> shift]++ for each key k. Inlined, so that what is 0 costs nothing. */
-#define COUNT_INTO(name, type)                                                                   \
-    LANES_INLINE void name(const int32_t *keys, size_t n, uint32_t base, int shift, type *table) \
-    {                                                                                            \
-        size_t i = 0;                                                                            \
-        for (; i + 4 <= n; i += 4) {                                                             \
-            const uint64_t a = two_keys(keys + i), b = two_keys(keys + i + 2);                   \
-            table[((uint32_t)a - base) >> shift]++;                                              \
-            table[((uint32_t)(a >> 32) - base) >> shift]++;                                      \
-            table[((uint32_t)b - base) >> shift]++;                                              \
-            table[((uint32_t)(b >> 32) - base) >> shift]++;                                      \
-        }                                                                                        \
-        for (; i < n; i++) {                                                                     \
-            table[((uint32_t)keys[i] - base) >> shift]++;                                        \
-        }                                                                                        \
-    }
+COUNT_INTO(into_bytes, uint8_t)
+COUNT_INTO(into_words, int32_t)
 
-COUNT_INTO(count_bytes, uint8_t)
-COUNT_INTO(count_words, int32_t)
-
-static int count_small(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts)
+static uint32_t count_bytes(const int32_t *keys, size_t n, uint32_t base, uint32_t mask, uint8_t *table)
 {
-    for (size_t done = 0; done < n; done += CHECKED) {
-        const size_t now = n - done < CHECKED ? n - done : CHECKED;
-        if (!all_within(keys + done, now, base, m)) {
-            return -1;
-        }
-        count_words(keys + done, now, (uint32_t)base, 0, counts);
-    }
-    return 0;
+    return base == 0 ? into_bytes(keys, n, 0, 0, mask, table) : into_bytes(keys, n, base, 0, mask, table);
 }
 
 /* Add a table of bytes to the counts, and set it to zero; returns the sum of its bytes. */
@@ -130,31 +121,40 @@ static size_t take_bytes(uint8_t *restrict table, size_t m, int32_t *restrict co
 
 static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work)
 {
-    if (m <= IS_SMALL) {
-        return count_small(keys, n, base, m, counts);
+    const size_t room = is_room(m);
+    const uint32_t mask = (uint32_t)(room - 1);
+    if (room == m && m <= IS_SMALL) {
+        return into_words(keys, n, (uint32_t)base, 0, mask, counts) > mask ? -1 : 0;
     }
     uint8_t *table = work;
-    memset(table, 0, m);
+    memset(table, 0, room);
     for (size_t done = 0; done < n;) {
-        const size_t end = n - done < PER_VALUE * m ? n : done + PER_VALUE * m;
-        for (size_t i = done; i < end; i += CHECKED) {
-            const size_t now = end - i < CHECKED ? end - i : CHECKED;
-            if (!all_within(keys + i, now, base, m)) {
+        const size_t now = n - done < PER_VALUE * m ? n - done : PER_VALUE * m;
+        if (count_bytes(keys + done, now, (uint32_t)base, mask, table) > mask) {
+            return -1;
+        }
+        for (size_t i = m; i < room; i++) {
+            if (table[i] != 0) {
                 return -1;
             }
-            count_bytes(keys + i, now, (uint32_t)base, 0, table);
         }
-        const size_t lost = end - done - take_bytes(table, m, counts);
-        if (lost > 0) {
-            /* Some byte went over. What the bytes kept is counted already: take it back, and count in 32 bits. */
-            count_bytes(keys + done, end - done, (uint32_t)base, 0, table);
+        if (take_bytes(table, m, counts) != now) {
+            /* Some byte went over, perhaps of a key that has no count. What the bytes kept is counted already: take it
+             * back, and count in 32 bits. */
+            count_bytes(keys + done, now, (uint32_t)base, mask, table);
             for (size_t i = 0; i < m; i++) {
                 counts[i] -= table[i];
             }
-            memset(table, 0, m);
-            count_words(keys + done, end - done, (uint32_t)base, 0, counts);
+            memset(table, 0, room);
+            for (size_t i = done; i < done + now; i++) {
+                const uint32_t at = (uint32_t)keys[i] - (uint32_t)base;
+                if (at >= m) {
+                    return -1;
+                }
+                counts[at]++;
+            }
         }
-        done = end;
+        done += now;
     }
     return 0;
 }
@@ -170,12 +170,14 @@ static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t 
 static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts)
 {
     int32_t next[KERNELS_IS_BUCKETS] = {0};
-    for (size_t done = 0; done < n; done += CHECKED) {
-        const size_t now = n - done < CHECKED ? n - done : CHECKED;
-        if (!all_within(keys + done, now, 0, n_buckets << shift)) {
+    const uint64_t bits = into_words(keys, n, 0, shift, KERNELS_IS_BUCKETS - 1, next);
+    if (bits >> shift >= KERNELS_IS_BUCKETS) {
+        return -1;
+    }
+    for (size_t i = n_buckets; i < KERNELS_IS_BUCKETS; i++) {
+        if (next[i] != 0) {
             return -1;
         }
-        count_words(keys + done, now, 0, shift, next);
     }
     starts[0] = 0;
     for (size_t i = 0; i < n_buckets; i++) {

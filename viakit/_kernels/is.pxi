@@ -27,7 +27,7 @@ def is_count(keys, counts, base=0, work=None) -> None:
     """Add to ``counts[k - base]`` how often each key k occurs.
 
     *keys* and *counts* are int32; all keys are in [base, base + len(counts)), or ValueError is raised. *work*, uint8,
-    is memory to use, one byte for each count if there are more than 65536; None: it is taken for this call.
+    is memory to use, as many bytes as counts, made up to a power of two; None: it is taken for this call.
     """
     _check(keys, "keys", "int32", (None,))
     _check(counts, "counts", "int32", (None,), written=True)
