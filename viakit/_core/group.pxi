@@ -1,6 +1,6 @@
-# Collectives of a communicator by csrc/coll: barriers, and what has buffers of equal length, by memory that a host shares
-# and by RDMA write. What csrc/coll has no form for goes by messages (viakit/_comm/collective.py), and so does everything
-# on other channels, and on a communicator whose group was broken by something else than a death.
+# Collectives of a communicator by csrc/coll: barriers, and what has buffers of equal length, by memory that a host
+# shares and by RDMA write. What csrc/coll has no form for goes by messages (viakit/_comm/collective.py), and so does
+# everything on other channels, and on a communicator whose group was broken by something else than a death.
 #
 # All ranks have to come to the same decision. So it depends on nothing but the channel, the number of ranks, the
 # operation and the basic datatype, never on how a rank has its buffer lying about.
@@ -283,7 +283,7 @@ cdef class CollectiveComm(MsgComm):
         self._conclude(code, "allreduce" if everybody else "reduce", root)
         return 1
 
-    cdef int _reduce_any(self, object sendbuf, object recvbuf, object op, int number, int root, bint everybody) except -1:
+    cdef int _reduce_any(self, object sendbuf, object recvbuf, int number, int root, bint everybody) except -1:
         """Of any buffers; 0: by messages."""
         cdef Py_buffer view, result
         cdef int code, kind
@@ -327,7 +327,7 @@ cdef class CollectiveComm(MsgComm):
         op = _sum if op is None else op
         cdef int number = self._may_combine(op)
         if not self._reduce_fast(sendbuf, recvbuf, number, 0, True):
-            if not self._reduce_any(sendbuf, recvbuf, op, number, 0, True):
+            if not self._reduce_any(sendbuf, recvbuf, number, 0, True):
                 self._block_allreduce(sendbuf, recvbuf, op)
 
     def Reduce(self, sendbuf, recvbuf, op=None, int root=0):
@@ -336,7 +336,7 @@ cdef class CollectiveComm(MsgComm):
         cdef int number = self._may_combine(op)
         self._root(root)
         if not self._reduce_fast(sendbuf, recvbuf, number, root, False):
-            if not self._reduce_any(sendbuf, recvbuf, op, number, root, False):
+            if not self._reduce_any(sendbuf, recvbuf, number, root, False):
                 self._block_reduce(sendbuf, recvbuf, op, root)
 
     cdef int _exchange_fast(self, object sendbuf, object recvbuf, bint everything) except -1:
