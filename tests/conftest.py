@@ -34,6 +34,10 @@ GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "5"))  # how long what has
 # ---------------------------------------------------------------- the session
 
 
+# Runs of tests side by side on one machine are not to refuse each other their measurements (viakit.lab._worker).
+os.environ.setdefault("VIAKIT_LAB_FLOOR", f"/{uuid.uuid4().hex}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["VIAKIT_TEST_RUN"] = RUN  # inherited by every process that a test starts: how strays are found
     if config.pluginmanager.hasplugin("hypothesispytest"):

@@ -105,14 +105,15 @@ class Wire:
 def take_the_floor() -> socket.socket:
     """Make sure that nobody else of this user measures in a laboratory: two at once would measure each other.
 
-    The name is in the kernel's abstract namespace, so that it goes with the process.
+    The name is in the kernel's abstract namespace, so that it goes with the process. ``VIAKIT_LAB_FLOOR`` is added to
+    it: who sets it (tests do) accepts that others measure meanwhile.
 
     Raises
     ------
     BlockingIOError
         If somebody does; the message names the process.
     """
-    name = f"\0viakit/lab/{os.getuid()}"
+    name = f"\0viakit/lab/{os.getuid()}{os.environ.get('VIAKIT_LAB_FLOOR', '')}"
     floor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         floor.bind(name)
