@@ -277,6 +277,7 @@ def _put(pieces: Sequence[Keys], cumulative: Keys, base: int, below: int) -> tup
             disorder += int(np.count_nonzero(sorted_keys < 0))  # places that nothing was put to
             last = int(sorted_keys[-1])
         low, done = high, int(cumulative[high - 1])
+        del sorted_keys  # before the next: there is never more than one
     return placed, disorder
 
 
