@@ -176,12 +176,20 @@ int coll_algorithm_check(const coll *group, int operation, int algorithm);
 int coll_algorithm_default(const coll *group, int operation, size_t len);
 
 /* type, C type. Numbers are stable. */
-#define COLL_TYPES(X)                                                                                               \
-    X(INT8, int8_t)                                                                                                 \
-    X(UINT8, uint8_t)                                                                                               \
-    X(INT16, int16_t)                                                                                               \
-    X(UINT16, uint16_t) X(INT32, int32_t) X(UINT32, uint32_t) X(INT64, int64_t) X(UINT64, uint64_t) X(FLOAT, float) \
-        X(DOUBLE, double) X(COMPLEX_FLOAT, float _Complex) X(COMPLEX_DOUBLE, double _Complex)
+#define COLL_TYPES(X)                \
+    X(INT8, int8_t)                  \
+    X(UINT8, uint8_t)                \
+    X(INT16, int16_t)                \
+    X(UINT16, uint16_t)              \
+    X(INT32, int32_t)                \
+    X(UINT32, uint32_t)              \
+    X(INT64, int64_t)                \
+    X(UINT64, uint64_t)              \
+    X(FLOAT, float)                  \
+    X(DOUBLE, double)                \
+    X(COMPLEX_FLOAT, float _Complex) \
+    X(COMPLEX_DOUBLE, double _Complex)
+
 typedef enum {
 #define COLL_X(name, type) COLL_##name,
     COLL_TYPES(COLL_X)
