@@ -21,21 +21,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from leftovers import SHM, in_use
 
 TESTS = Path(__file__).resolve().parent
 CHECKOUT = TESTS.parent
 IN_CI = os.environ.get("CI") == "true"
 SEED = int(os.environ.get("VIAKIT_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 RUN = uuid.uuid4().hex
-SHM = Path("/dev/shm")
 GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "5"))  # how long what has to go may take to be gone
 
 
 # ---------------------------------------------------------------- the session
 
 
-# Runs of tests side by side on one machine are not to refuse each other their measurements (viakit.lab._worker).
-os.environ.setdefault("VIAKIT_LAB_FLOOR", f"/{uuid.uuid4().hex}")
+# Runs of tests side by side on one machine, and the workers of one run, are not to refuse each other their measurements
+# (viakit.lab._worker).
+os.environ["VIAKIT_LAB_FLOOR"] = f"/{uuid.uuid4().hex}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -179,18 +180,6 @@ def shm_files() -> set[str]:
             if path.lstat().st_uid == os.getuid():
                 found.add(path.name)
     return found
-
-
-def in_use(name: str) -> bool:
-    """Whether a process maps, holds open or was told of this name in /dev/shm: then it is of another run."""
-    path = str(SHM / name)
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if any(path.encode() in (process / what).read_bytes() for what in ("maps", "cmdline", "environ")):
-                return True
-            if any(os.readlink(fd).startswith(path) for fd in (process / "fd").iterdir()):
-                return True
-    return False
 
 
 def processes_of_this_run() -> list[str]:

@@ -130,6 +130,9 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     seconds = panel.locator(".widget-inline-hbox", has=label).locator("input")
     seconds.fill("30")
     seconds.press("Tab")
+    sizes = panel.locator(".widget-text", has_text="sizes").locator("input")
+    sizes.fill("1:4M")  # a whole ladder: it is not over before somebody stops it
+    sizes.press("Tab")
     panel.locator(".widget-dropdown", has_text="mode").locator("select").select_option("stream")
     panel.get_by_role("button", name="Start").click()
     wait_for(page, lambda: points(page) > 0, "the first point")

@@ -319,18 +319,6 @@ def marked(mark):
     return found
 
 
-def namespaces():
-    """Network namespaces that some process is in; those of C tests that run beside us are their own affair."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"MESON_TEST_ITERATION" not in (process / "environ").read_bytes():
-                found.add(os.readlink(process / "ns/net"))
-        except OSError:
-            continue
-    return found
-
-
 def until(look, seconds=60.0):
     """Wait for a condition; return what it was at last."""
     deadline = time.monotonic() + seconds

@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 
 import pytest
+from leftovers import namespaces
 from synthetic import SyntheticPair, SyntheticTestbed
-from test_cli import Started, marked, namespaces, until
+from test_cli import Started, marked, until
 
 from viakit import demo
 from viakit.measure import result

@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 
+import leftovers
 import needs
 import numpy as np
 import pytest
@@ -61,10 +62,9 @@ def exists(pid: int) -> bool:
 @pytest.fixture(autouse=True)
 def _no_file_of_mpi_left():
     """Neither Open MPI's scratch nor MPICH's segments, however its processes ended."""
-    look = lambda: {*Path("/dev/shm").glob("viakit-mpi-*"), *Path("/dev/shm").glob("mpich*")}  # noqa: E731
-    before = look()
+    before = leftovers.mpi_files()
     yield
-    wait_for(lambda: not look() - before, "no file of an MPI library is left in /dev/shm")
+    wait_for(lambda: not leftovers.mpi_files() - before, "no file of an MPI library is left in /dev/shm")
 
 
 @pytest.fixture(scope="module")

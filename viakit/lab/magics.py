@@ -174,7 +174,12 @@ class ViakitMagics(Magics):
             return None
         with tempfile.TemporaryDirectory(prefix="viakit-lab-") as folder:
             file = Path(folder) / "result.json"
-            _run([*command, "--json", str(file), "--quiet"], may_be_interrupted=True)
+            try:
+                _run([*command, "--json", str(file), "--quiet"], may_be_interrupted=True)
+            except UsageError:
+                if not file.exists():
+                    raise
+                # It failed on its way, and has said so: what was measured by then is the result.
             if not file.exists():
                 return None
             document = json.loads(file.read_bytes())
