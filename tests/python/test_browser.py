@@ -128,7 +128,7 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     # a control is moved, and the measurement follows it
     label = page.locator("label", has_text=re.compile("^seconds$"))
     seconds = panel.locator(".widget-inline-hbox", has=label).locator("input")
-    seconds.fill("30")
+    seconds.fill("300")  # it is stopped long before
     seconds.press("Tab")
     sizes = panel.locator(".widget-text", has_text="sizes").locator("input")
     sizes.fill("1:4M")  # a whole ladder: it is not over before somebody stops it
