@@ -279,7 +279,7 @@ def free_tcp() -> str:
         return f"tcp:127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("address", [f"unix:@viakit-test-{os.getpid()}", "tcp"])
+@pytest.mark.parametrize("address", [f"unix:@viakit-test-{os.getpid()}", "tcp"], ids=["unix", "tcp"])
 def test_a_meeting(address):
     blobs = [bytes([rank]) * rank * 100_000 for rank in range(5)]
     assert in_threads(5, free_tcp() if address == "tcp" else address) == [blobs] * 5
