@@ -149,15 +149,20 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
 
 /* ---------------------------------------------------------------- time */
 
-/* Cut off at this moment? */
-static int is_cut(const struct link *link, uint64_t now)
+/* Cut off at this moment by the clock? One answer for all frames of a send. */
+static int cut_by_time(const struct link *link, uint64_t now)
 {
     const viakit_faults *f = &link->faults;
     if (!link->active)
         return 0;
     double t = (double)(now - link->began) * 1e-3 - f->partition_after_us;
-    int by_time = f->partition_us != 0 && t >= 0 && (f->partition_us < 0 || t < f->partition_us);
-    return by_time || fault_cut_by_number(f, link->index);
+    return f->partition_us != 0 && t >= 0 && (f->partition_us < 0 || t < f->partition_us);
+}
+
+/* Cut off at this moment, as far as frames are concerned that arrive, or the next one to be sent? */
+static int is_cut(const struct link *link, uint64_t now)
+{
+    return cut_by_time(link, now) || (link->active && fault_cut_by_number(&link->faults, link->index));
 }
 
 /* ns until the stall ends in which the moment `at` lies; 0: in none. */
@@ -400,13 +405,16 @@ static int hand_to_line(struct link *link, struct link_frame *frames, uint64_t n
 static void settle(struct link *link, struct link_peer *peer, const struct link_frame *frames, int n, int taken,
                    int done, int cut)
 {
+    uint64_t first = link->index - (uint64_t)n; /* number of frames[0] */
     for (int i = 0; i < taken; i++) {
         if (link->fate[i] & 1u << VIAKIT_DROP) {
-            if (cut)
+            int is_cut_off = cut || fault_cut_by_number(&link->faults, first + (uint64_t)i);
+            if (is_cut_off)
                 LINK_COUNT(link->nic, fault_cut_sent, 1);
             else
                 LINK_COUNT(link->nic, fault_dropped, 1);
-            link_note_lost(link->nic, peer, &frames[i], cut ? "lost on purpose: cut off" : "lost on purpose");
+            link_note_lost(link->nic, peer, &frames[i],
+                           is_cut_off ? "lost on purpose: cut off" : "lost on purpose");
         }
         LINK_COUNT(link->nic, fault_corrupted, link->fate[i] >> VIAKIT_CORRUPT & 1);
         LINK_COUNT(link->nic, fault_duplicated, link->fate[i] >> VIAKIT_DUPLICATE & 1);
@@ -437,7 +445,7 @@ static int send_chunk(struct link *link, struct link_peer *peer, struct link_fra
 {
     const viakit_faults *f = &link->faults;
     uint64_t now = f->partition_us != 0 || f->stall_us > 0 || f->delay_us > 0 || f->jitter_us > 0 ? vk_now() : 0;
-    int cut = is_cut(link, now), lined = through_line(link, now);
+    int cut = cut_by_time(link, now), lined = through_line(link, now);
     plan(link, peer, frames, n, cut);
     int done = link->n_items == 0 ? 0 : lined ? hand_to_line(link, frames, now) : hand_on(link, frames), taken = n;
     if (done < link->n_items) {

@@ -62,10 +62,10 @@ static inline uint8_t *reserve(struct link_peer *peer, uint32_t n)
     uint32_t to_end = SHM_CELLS - (peer->tx_at & SHM_MASK), need = n > to_end ? n + to_end : n;
     if (vk_unlikely((int32_t)(peer->tx_free_until - peer->tx_at) < (int32_t)need)) {
         /* acquire: the receiver has zeroed the cells that it calls consumed */
-        peer->tx_free_until = vk_load_acquire(&peer->tx->consumed) + SHM_CELLS;
-        uint32_t room = peer->tx_free_until - peer->tx_at;
-        if (room < need || room > SHM_CELLS) /* more than there is: the peer writes nonsense */
+        uint32_t until = vk_load_acquire(&peer->tx->consumed) + SHM_CELLS, room = until - peer->tx_at;
+        if (room < need || room > SHM_CELLS) /* more than there is: the peer writes nonsense, which is not remembered */
             return NULL;
+        peer->tx_free_until = until;
     }
     if (vk_unlikely(n > to_end)) {
         vk_store_release((uint64_t *)(void *)peer->tx->cells[peer->tx_at & SHM_MASK],
@@ -363,9 +363,10 @@ static void release_region(struct shm_region *r)
 static int granted(const struct shm_region *r, uint32_t handle, uint32_t ptag, uint32_t right, uint64_t address,
                    size_t len)
 {
-    uint64_t offset = address - r->address;
-    return vk_load_acquire(&r->handle) == handle && r->ptag == ptag && (r->rights & right) && offset <= r->len &&
-           len <= r->len - offset;
+    if (vk_load_acquire(&r->handle) != handle || r->ptag != ptag || !(r->rights & right))
+        return 0;
+    uint64_t offset = address - r->address; /* below the region: wraps, and is too large */
+    return offset <= r->len && len <= r->len - offset;
 }
 
 static int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
@@ -505,7 +506,6 @@ static void shm_close(struct link *link)
         struct shm_allocation *a = link->allocations;
         link->allocations = a->next;
         free(a);
-        link->n_lost++;
     }
     if (link->listener >= 0)
         close(link->listener);
@@ -563,13 +563,13 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
 
 static int shm_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
+    if (memcmp(address, link->address, 6) != 0)
+        return -EHOSTUNREACH; /* all peers are of our own station, and ports mean nothing elsewhere */
     for (struct link_peer *p = link->peers; p; p = p->next)
         if (p->alive && p->port == port) {
             *out = p;
             return 0;
         }
-    if (memcmp(address, link->address, 6) != 0)
-        return -EHOSTUNREACH;
     return shm_call(link, port, out);
 }
 

@@ -99,7 +99,6 @@ struct link {
     struct link_peer *peers;
     struct link_peer *arriving; /* called, but have not said HELLO */
     uint32_t n_arriving;
-    uint32_t n_lost;
     long other_user;          /* who has a NIC of this name, as far as was known ... */
     uint64_t other_user_seen; /* ... then: looking takes long */
 };

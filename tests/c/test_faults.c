@@ -323,6 +323,31 @@ static void partition_heals_b(side *s)
     leave(&e);
 }
 
+/* ---- cut_by_count: frames that are handed over together are counted one by one, and those behind the partition pass */
+
+static void cut_by_count_a(side *s)
+{
+    endpoint e;
+    meet_with(&e, s, VIP_SERVICE_UNRELIABLE, 0, 32768);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 32000);
+    set_faults(s, "partition=1f@1f");
+    for (uint32_t i = 0; i < 3; i++) /* on some links a frame takes all of it */
+        send_number(&e, d, data, 32000, i);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent), 1);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 0);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void cut_by_count_b(side *s)
+{
+    endpoint e;
+    meet_with(&e, s, VIP_SERVICE_UNRELIABLE, 3, 32768);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
 /* ---- partition_for_ever: both sides find out by themselves, whoever of them is cut off */
 
 static void impatient(viakit_nic_options *o)
@@ -548,6 +573,7 @@ static void nobody_b(side *s)
     X(delayed, 0, NULL)                 \
     X(stalled, 0, NULL)                 \
     X(partition_heals, 0, NULL)         \
+    X(cut_by_count, 0, NULL)            \
     X(partition_for_ever, 0, impatient) \
     X(healed, 0, NULL)                  \
     X(older, 0, NULL)                   \
