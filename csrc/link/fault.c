@@ -413,8 +413,7 @@ static void settle(struct link *link, struct link_peer *peer, const struct link_
                 LINK_COUNT(link->nic, fault_cut_sent, 1);
             else
                 LINK_COUNT(link->nic, fault_dropped, 1);
-            link_note_lost(link->nic, peer, &frames[i],
-                           is_cut_off ? "lost on purpose: cut off" : "lost on purpose");
+            link_note_lost(link->nic, peer, &frames[i], is_cut_off ? "lost on purpose: cut off" : "lost on purpose");
         }
         LINK_COUNT(link->nic, fault_corrupted, link->fate[i] >> VIAKIT_CORRUPT & 1);
         LINK_COUNT(link->nic, fault_duplicated, link->fate[i] >> VIAKIT_DUPLICATE & 1);

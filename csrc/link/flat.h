@@ -1,6 +1,11 @@
 /*
- * A frame that has to be kept: header, block and payload in one piece of memory, copied from wherever they lay. For whoever cannot hand a
- * frame to a link at once: the provider when the link is full, a decorator that holds frames back.
+ * A frame that has to be kept: header, block and payload in one piece of memory, copied from wherever they lay. For
+ * whoever cannot hand a frame to a link at once: the provider when the link is full (via_defer, for answers only:
+ * data waits in its descriptor), a decorator that holds frames back.
+ *
+ * Its bytes are those of the wire, so a kept frame is sent with its block as the beginning of the payload:
+ * link_unflatten() makes no difference between the two any more, nor does any link. Whoever keeps frames must drop
+ * them when their peer goes (via_drop_deferred, fault_forget_peer), for the pointer is the link's.
  */
 #ifndef VIAKIT_FLAT_H
 #define VIAKIT_FLAT_H

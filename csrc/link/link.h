@@ -1,12 +1,25 @@
 /*
  * A link carries frames between NICs. It may lose, double and reorder them, and owes nothing else; the provider above
- * makes reliability out of that (via/reliable.c). One link is one .c file (or a few) and exports one symbol: its table of operations.
+ * makes reliability out of that (via/reliable.c). One link is one .c file (or a few) and exports one symbol: its
+ * table of operations. Whoever writes another wire fills in such a table, adds it to the list behind it, and
+ * has the conformance suite tell what is missing (tests/c/test_conformance.c: the same cases for every link).
  *
- * Threads: every operation is called by the NIC's present owner (via/own.h), one at a time, except where its contract says otherwise. An operation never
- * blocks; one that cannot proceed says -EAGAIN. Errors are negative errno values.
+ *   VIPL calls   -->  provider  -- link_ops: send, poll, route ... -->  loop | shm | eth | udp
+ *                         ^                                                |
+ *                         +--------- link_deliver, link_peer_lost ---------+
+ *
+ * In between may stand decorators, which have the same table: fault.c (spoils frames by a seed) and via/tap.c
+ * (records them). The provider does not know whether it talks to a link or to one of those.
+ *
+ * Threads: every operation is called by the NIC's present owner (via/own.h), one at a time, except where its contract
+ * says otherwise. So a link needs no lock for its own state; only what several NICs share (loop's queues, shm's
+ * memory, udp's table of names) needs more. An operation never blocks; one that cannot proceed says -EAGAIN. Errors
+ * are negative errno values. The first that finds one explains it (via_explain); who passes it on says nothing more.
  *
  * Who calls whom: the provider calls the table; the link calls back link_deliver() for each frame that arrived, from
- * within its poll operation, and link_peer_lost() when it knows that a peer is gone.
+ * within its poll operation, and link_peer_lost() when it knows that a peer is gone. link_deliver() may call send()
+ * again (an acknowledgement) before it returns, and may end the peer whose frame it is: a link does not rely on what
+ * it had in its hands before the call.
  */
 #ifndef VIAKIT_LINK_H
 #define VIAKIT_LINK_H
@@ -20,15 +33,18 @@
 
 struct via_nic;
 struct link;
-/* Every link's own struct link begins so. */
+/* Every link's own struct link begins so: the way back from a link to its NIC, for decorators that stand before a
+ * link of which they know nothing else (via/tap.c). */
 struct link_base {
     struct via_nic *nic;
 };
 
 struct link_peer; /* a route to one NIC (or, on eth, to one station); owned by the link, valid until close */
 
-/* One frame to send: header (with the block behind it, if any) and the payload where it lies. header.len counts all bytes behind the
- * 32 of the header, so header_len - 32 + the payload. The link may write header.crc and flags. */
+/* One frame to send: header (with the block behind it, if any) and the payload where it lies; nothing of it has been
+ * copied. header.len counts all bytes behind the 32 of the header, so header_len - 32 + the payload. The link may
+ * write header.crc and flags, and nothing else: after -EAGAIN the provider builds the frame anew. The struct and what
+ * it points to belong to the caller again when send() returns. */
 struct link_frame {
     struct wire_header header;
     union {
@@ -60,6 +76,7 @@ struct link_limits {
 struct link_ops {
     const char *name;
 
+    /* ---- life */
     /* Opens the device (text after "name:", may be ""). On success *link is ready and limits is filled in. On failure
      * returns -errno and has said why by via_explain(). */
     int (*open)(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **link,
@@ -68,6 +85,7 @@ struct link_ops {
     /* Gives everything back. Peers of the other side learn of it if the link has means to tell. */
     void (*close)(struct link *link);
 
+    /* ---- peers and stations */
     /* Finds the way to (address, port). Returns -EHOSTUNREACH if there is certainly no such NIC. *peer stays the link's. */
     int (*route)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
 
@@ -89,6 +107,7 @@ struct link_ops {
     /* How many NICs share this station's address, for NOMATCH. */
     int (*count_neighbours)(struct link *link);
 
+    /* ---- the data's way */
     /* Sends n frames, in order. Frames of one call may travel as one super-frame if all but the last have the same length.
      * Returns how many were taken (they are copied or on their way: the payload may be reused), 0 or -EAGAIN if none, -errno on a lasting fault. */
     int (*send)(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
@@ -102,6 +121,7 @@ struct link_ops {
     /* Delivers what has arrived, at most budget slots. Returns the number of slots handled. */
     int (*poll)(struct link *link, int budget);
 
+    /* ---- sleeping: arm, sleep on the descriptors, disarm */
     /* File descriptors for sleepers. data_fd becomes readable when frames arrive *after arm*; control_fd (or -1) when the link's own affairs need
      * control(). Called once, after open. */
     void (*descriptors)(struct link *link, int *data_fd, int *control_fd);

@@ -1,10 +1,23 @@
 /*
- * loop: NICs of one process. Frames are copied into the receiver's queue and stay in order; nothing is ever lost. What a test
- * does on it is the same every time, for no wire and no other process has a say.
+ * loop: NICs of one process. Frames are copied into the receiver's queue and stay in order; nothing is ever lost.
+ * What a test does on it is the same every time, for no wire and no other process has a say.
  *
- * All NICs opened as loop:NAME form one station; its address is made from NAME. A queue is a ring of bytes under a mutex (this is the link
- * to understand the others by, not the fast one): records of {length, sender} and the frame, padded to 8; a record that
- * would cross the end is preceded by a filler.
+ * All NICs opened as loop:NAME form one station; its address is made from NAME. A queue is a ring of bytes under a
+ * mutex (this is the link to understand the others by, not the fast one): records of {length, type, sender} and the
+ * frame, padded to 8; a record that would cross the end is preceded by a filler.
+ *
+ *   head                                      tail              end
+ *    | record | frame ... | record | frame ... |     free        |      tail - head bytes are in use
+ *    | filler: the next record is at the beginning of the ring   |      positions run free, modulo QUEUE_BYTES on use
+ *
+ * Who writes what: `tail` and the records, senders, under the mutex; `head`, the receiver, under the mutex. The
+ * receiver looks at tail without it, to find out cheaply that nothing is there: what it sees may be stale, and the
+ * next look will tell. It never acts on a record before it has taken the mutex, so a sender may publish the tail
+ * first and fill the record in afterwards.
+ *
+ * Lossless: a frame that finds no room is not taken (-EAGAIN), so the provider runs its short protocol without
+ * retransmission over this link. A receiver that never polls therefore stops its senders: that is back-pressure, not
+ * an error.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -16,12 +29,14 @@
 #include "../base/atomic.h"
 #include "link.h"
 
+/* A power of two, so that free-running positions may wrap at 2^32. */
 #define QUEUE_BYTES (1u << 20)
 #define MAX_PAYLOAD 8192
 #define CLOSING_SLACK 16384 /* kept for the news that a NIC closed */
 #define MAX_FRAME (MAX_PAYLOAD + 256)
 
-/* What stays when a NIC is closed: others may still hold it as their peer. Freed when the last loop NIC closes. */
+/* What stays of a NIC when it is closed: others may still hold it as their peer, and its last frames may lie in their
+ * queues. Freed when the last loop NIC closes. */
 struct link_peer {
     struct link_peer *next;
     uint8_t address[6];
@@ -29,6 +44,7 @@ struct link_peer {
     struct link *link; /* NULL: closed */
 };
 
+/* A frame; nothing, up to the end of the ring; the news that `from` has closed. */
 enum { RECORD_FRAME, RECORD_FILLER, RECORD_LOST };
 
 struct record {
@@ -37,6 +53,7 @@ struct record {
     struct link_peer *from;
 };
 
+/* `link` of this file: one open NIC. */
 struct link {
     struct via_nic *nic;
     struct link_peer *self;
@@ -50,6 +67,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* over all queues and
 static struct link_peer *peers;
 static uint32_t n_open, last_port;
 
+/* A child of fork() has copies of the queues and none of the threads; the mutex may have been held at that moment by
+ * one of them. So the child begins with nothing open. */
 /* The parent's NICs are not the child's. */
 static void child_of_fork(void)
 {
@@ -249,6 +268,7 @@ static int loop_count_neighbours(struct link *link)
 static void loop_close(struct link *link)
 {
     pthread_mutex_lock(&mutex);
+    /* Nobody may write into the queue from here on: senders look at peer->link under this mutex. */
     link->self->link = NULL;
     for (struct link_peer *p = peers; p; p = p->next) {
         struct record *r = p->link ? reserve(p->link, 0, 0) : NULL;

@@ -1,4 +1,13 @@
-/* The checksum of a frame that still lies in pieces, for links whose wire can damage it. */
+/*
+ * The checksum of a frame that still lies in pieces, for links whose wire can damage it. CRC32C (Castagnoli's
+ * polynomial, as in iSCSI and SCTP) finds every error of up to three bits in frames of our lengths, and processors
+ * have an instruction for it. Which bytes it covers is said by WIRE_FLAG_CRC (wire.h): all of them, or the header
+ * alone.
+ *
+ * The field itself counts as 0 in the sum; so whoever checks a frame sums the header with a zero in that place
+ * (via/rx.c). Sealing is the last thing that is done to a frame before it leaves: a header that is changed afterwards
+ * is a damaged one.
+ */
 #ifndef VIAKIT_SEAL_H
 #define VIAKIT_SEAL_H
 

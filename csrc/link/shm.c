@@ -1,9 +1,22 @@
 /*
- * The data path of the shm link: rings, doorbells, direct copies, and the arena. See shm.h for what lies where.
+ * The data path of the shm link: rings, doorbells, direct copies, and the arena. See shm.h for what lies where, and
+ * shm_control.c for how NICs meet. Everything here is called by the NIC's owner.
  *
- * Sleeping: a receiver sets `sleeping`, has the kernel run a barrier on all processes that use viakit (membarrier), and looks
- * at its rings once more. A sender stores its frame and then looks at `sleeping`; it needs no fence of its own for that.
- * Either the receiver sees the frame or the sender sees the flag.
+ * Three ways for a message, from cheap to dear (via/tx.c chooses by its length and where it lies):
+ *
+ *   ring        copied into cells by the sender and out of them by the receiver; below 1 KiB always
+ *   mapped      one copy by one side, straight between the two programs' memory, where it is in an arena both have mapped
+ *   CMA         the same by process_vm_readv/writev ("cross-memory attach"), for any memory, where the kernel allows it
+ *
+ * Order: within a ring, a frame is there before its control word (release), and the receiver reads the control word
+ * first (acquire). A word of the peer's segment and a cell of a ring have no order between them but what is said at
+ * the place.
+ *
+ * Sleeping: a receiver sets `sleeping`, has the kernel run a barrier on all processes that use viakit (membarrier),
+ * and looks at its rings once more. A sender stores its frame and then looks at `sleeping`; it needs no fence of its
+ * own for that. Either the receiver sees the frame or the sender sees the flag. (This is Dekker's store-then-load
+ * pattern: one full fence on each side would do as well, and would cost each sender some 20 ns per message for the
+ * sake of a sleeper that is seldom there.)
  */
 #include "shm.h"
 
@@ -40,6 +53,8 @@ __attribute__((constructor)) static void look_at_processor(void)
 }
 #endif
 
+/* Wakes the peer if it sleeps: of several senders one takes the flag away and makes the system call. The write cannot
+ * block (is_doorbell in shm_control.c), and a full counter is a rung bell. */
 void shm_doorbell(struct link_peer *peer)
 {
     uint64_t one = 1;
@@ -56,7 +71,10 @@ static inline uint32_t cells_for(size_t frame_len)
     return (uint32_t)((frame_len + SHM_CONTROL + SHM_CELL - 1) / SHM_CELL);
 }
 
-/* n cells in a row, from peer->tx_at on. NULL: no room. Puts a filler over the end of the ring. */
+/* n cells in a row, from peer->tx_at on. NULL: no room. Puts a filler over the end of the ring. Nothing is taken yet
+ * but the filler: the caller moves tx_at when it has stored its control word. The longest frame with its filler needs
+ * 263 cells, and at least 769 are told free when the receiver is through (free_cells), so whoever waits here is not
+ * waiting for ever. */
 static inline uint8_t *reserve(struct link_peer *peer, uint32_t n)
 {
     uint32_t to_end = SHM_CELLS - (peer->tx_at & SHM_MASK), need = n > to_end ? n + to_end : n;
@@ -67,6 +85,7 @@ static inline uint8_t *reserve(struct link_peer *peer, uint32_t n)
             return NULL;
         peer->tx_free_until = until;
     }
+    /* release, though nothing is handed over with a filler: the cells behind it must not seem to come first. */
     if (vk_unlikely(n > to_end)) {
         vk_store_release((uint64_t *)(void *)peer->tx->cells[peer->tx_at & SHM_MASK],
                          (uint64_t)to_end << 2 | SHM_FILLER);
@@ -97,6 +116,7 @@ static inline void store_header(uint8_t *cell, uint64_t control, const uint64_t 
     vk_store_release(&to[0], control); /* the frame is there before its control word is */
 }
 
+/* A frame of any form, payload gathered from its pieces. 1 stored, 0 no room. */
 static inline int send_one(struct link *link, struct link_peer *peer, const struct link_frame *f)
 {
     size_t len = f->header_len + f->payload_len;
@@ -136,6 +156,8 @@ static inline void wake_receiver(struct link_peer *peer)
         shm_doorbell(peer);
 }
 
+/* The commonest message: header in registers, a few bytes of payload, one line of cache. What send_one does, without
+ * its loops. 1 taken, 0 no room. A dead peer takes everything: its end is told by link_peer_lost, not by the frames. */
 static int shm_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
                           const void *payload, size_t len)
 {
@@ -188,6 +210,9 @@ static void free_cells(struct link_peer *peer)
     }
 }
 
+/* Delivers what lies in one ring, at most budget frames (fillers count too). Returns their number. The frame is
+ * delivered where it lies; the sender may change it meanwhile (link_deliver reads each field once), but it cannot be
+ * overwritten by later frames, for its cells are not free before we say so. Delivering may end the peer. */
 int shm_poll_peer(struct link_peer *peer, int budget)
 {
     struct shm_ring *ring = peer->rx;
@@ -220,6 +245,8 @@ int shm_poll_peer(struct link_peer *peer, int budget)
     return n;
 }
 
+/* All rings in turn: one load each while nothing is there. rx_next points at a zero when a peer is dead, so the dead
+ * need no test. */
 static int shm_poll(struct link *link, int budget)
 {
     int n = 0;
@@ -232,6 +259,8 @@ static int shm_poll(struct link *link, int budget)
     return n;
 }
 
+/* Link operation: about to sleep. 1 if something is there already; the flag then stays set until disarm, at worst for
+ * a bell in vain. */
 static int shm_arm(struct link *link)
 {
     vk_store_release(&link->station->sleeping, 1);
@@ -262,6 +291,8 @@ static void *mapped(const struct link_peer *peer, uint64_t address, uint64_t len
     return (char *)peer->station + peer->arena_offset + offset;
 }
 
+/* Link operation: how the peer could get at our memory itself. can_fetch is the peer's own word in the ring that it
+ * reads. */
 static int shm_reach(struct link *link, struct link_peer *peer, const void *address, size_t len)
 {
     uint64_t offset = (uint64_t)(uintptr_t)address - link->arena_address;
@@ -270,6 +301,9 @@ static int shm_reach(struct link *link, struct link_peer *peer, const void *addr
     return !link->no_cma && vk_load_relaxed(&peer->tx->can_fetch) ? 2 : 0;
 }
 
+/* Link operation: copies len bytes from the peer's memory into pieces of ours. Through the mapping if they lie in the
+ * peer's arena, else by the kernel, 64 pieces per call. -ENOTCONN, -EMSGSIZE, -EFAULT: the message fails, not the
+ * peer. */
 static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to,
                      size_t len)
 {
@@ -311,7 +345,8 @@ static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address
     return 0;
 }
 
-/* The last word in a vector of its own: the kernel copies vectors in order. */
+/* The last word in a vector of its own: the kernel copies vectors in order, so whoever spins on that word has all
+ * before it. 0, or -EAGAIN if the kernel stopped in the middle. */
 static int write_remote(struct link_peer *peer, uint64_t address, const struct iovec *from, int n, size_t len)
 {
     struct iovec remote[2] = {{(void *)(uintptr_t)address, len > 8 ? len - 8 : len},
@@ -321,6 +356,9 @@ static int write_remote(struct link_peer *peer, uint64_t address, const struct i
     return done == (ssize_t)len ? 0 : -EAGAIN; /* a part of it is overwritten by the frames that follow */
 }
 
+/* The write itself, once the table has granted it. The last word of the last piece is stored last, as vipl.h promises
+ * of an RDMA write: its target may be spinning on it and calls nothing (mapped: a release store; otherwise the
+ * kernel's order). */
 static int place_granted(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *from, int n,
                          size_t len)
 {
@@ -342,8 +380,10 @@ static int place_granted(struct link *link, struct link_peer *peer, uint64_t add
     return 0;
 }
 
-/* The entry of the peer's region table for a handle, held so that the region stays (users); NULL: no direct way. Announces us first, then the
- * caller looks at the handle; the owner takes the handle away, then looks for us (via/mem.c). */
+/* The entry of the peer's region table for a handle, held so that the region stays (users); NULL: no direct way.
+ * Announces us first (vk_add is a full barrier), then the caller looks at the handle; the owner takes the handle
+ * away, has a full barrier, then looks for us (hide_region in via/mem.c). One of the two sees the other: either we
+ * find the handle gone, or the owner waits until we are through. */
 static struct shm_region *hold_region(struct link_peer *peer, uint32_t handle)
 {
     uint32_t index = handle & 0xFFFF;
@@ -360,6 +400,8 @@ static void release_region(struct shm_region *r)
     vk_add(&r->users, (uint32_t)-1);
 }
 
+/* Does the held entry grant `right` (1 write, 2 read) over the range to a VI with that tag? The handle first
+ * (acquire): the owner stores it last, so that the other fields belong to it. */
 static int granted(const struct shm_region *r, uint32_t handle, uint32_t ptag, uint32_t right, uint64_t address,
                    size_t len)
 {
@@ -369,6 +411,7 @@ static int granted(const struct shm_region *r, uint32_t handle, uint32_t ptag, u
     return offset <= r->len && len <= r->len - offset;
 }
 
+/* Link operation: an RDMA read by the reader itself. 0 done, -EACCES not granted, -EAGAIN ask by frames instead. */
 static int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                     const struct iovec *to, int n, size_t len)
 {
@@ -388,6 +431,7 @@ static int shm_take(struct link *link, struct link_peer *peer, uint32_t handle, 
     return result;
 }
 
+/* Link operation: an RDMA write by the writer itself; its target does nothing at all. Results as above. */
 static int shm_place(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                      const struct iovec *from, int n, size_t len)
 {
@@ -403,11 +447,14 @@ static int shm_place(struct link *link, struct link_peer *peer, uint32_t handle,
 
 /* ---------------------------------------------------------------- the arena */
 
+/* The arena is address space by the page, first fit. Programs allocate a few large buffers, so a list is enough; kept
+ * sorted by offset, its gaps are what is free. */
 struct shm_allocation {
     struct shm_allocation *next;
     uint64_t offset, len; /* in the arena, whole pages */
 };
 
+/* Link operation: -ENOMEM if no gap is long enough. The memory reads as zeroes: pages are new, or were punched out. */
 static int shm_alloc(struct link *link, size_t len, void **address)
 {
     uint64_t want = (len + PAGE - 1) & ~(PAGE - 1), at = 0;
@@ -447,6 +494,7 @@ static int shm_free(struct link *link, void *address)
     return -EINVAL;
 }
 
+/* Link operation: where via/mem.c publishes its regions. */
 static void *shm_region_table(struct link *link, size_t len)
 {
     return SHM_TABLE_OFFSET + len <= link->arena_offset ? (char *)link->station + SHM_TABLE_OFFSET : NULL;
@@ -454,6 +502,8 @@ static void *shm_region_table(struct link *link, size_t len)
 
 /* ---------------------------------------------------------------- opening and closing */
 
+/* The segment: as large as address space allows, down to 16 MiB, since pages cost nothing before they are touched.
+ * Peers map it whole at their greeting. MADV_DONTDUMP keeps a core file small. */
 static int make_segment(struct link *link)
 {
     uint64_t arena = ARENA_BYTES, before = SHM_TABLE_OFFSET + 16384 * sizeof(struct shm_region);
@@ -484,6 +534,8 @@ static int make_segment(struct link *link)
     return 0;
 }
 
+/* Link operation. Also of a link that was opened half way: every field may still be as shm_open_link set it. Peers
+ * notice by their socket. */
 static void shm_close(struct link *link)
 {
     shm_drop_arriving(link);
@@ -520,6 +572,7 @@ static void shm_close(struct link *link)
     free(link);
 }
 
+/* Link operation. */
 static int shm_open_link(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
                          struct link_limits *limits)
 {
@@ -561,6 +614,8 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
     return 0;
 }
 
+/* Link operation: a peer that is known already, or a call. -EHOSTUNREACH nobody of that port, -EAGAIN it has no room
+ * for callers now. */
 static int shm_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
     if (memcmp(address, link->address, 6) != 0)

@@ -1,19 +1,36 @@
 /*
- * shm: processes of one host and one user, through memory that they share. What lies in that memory.
+ * shm: processes of one host and one user, through memory that they share. What lies in that memory, and who may
+ * write it.
  *
  * Each NIC owns a *segment* (a sealed memfd): a header, the table of its registered regions, and an arena from which
- * viakit_alloc serves. Each pair of NICs shares two *rings* (another memfd), one per direction. Descriptors of all of them travel
- * over a Unix socket whose peer the kernel has proven to be of the same user; there are no names in /dev/shm to guess, and
- * nothing is left when a process dies.
+ * viakit_alloc serves. Each pair of NICs shares two *rings* (another memfd), one per direction. Descriptors of all of
+ * them travel over a Unix socket whose peer the kernel has proven to be of the same user; there are no names in
+ * /dev/shm to guess, and nothing is left when a process dies.
+ *
+ *   segment | header, 1 page | region table, 16384 entries of 64 bytes | arena, up to 32 GiB of addresses |
+ *             owner; peers     owner; peers count themselves              owner's program; peers write where
+ *             clear `sleeping` in and out (users)                         the table grants it (RDMA)
  *
  * A ring is an array of cells of one cache line. A frame takes whole cells:
  *
  *   cell k    | control, 8 bytes | frame bytes 0..55 |      control: 0 empty, else length << 2 | type, stored last
  *   cell k+1  | frame bytes 56..119                  |
  *
- * The receiver polls the control word of the next cell, so a message of up to 24 bytes crosses from core to core as one cache
- * line. It zeroes the first word of each cell it has read (any of them may be the place of a later control word), and
- * now and then publishes how far it has come; the sender looks there only when it runs out of room.
+ * The receiver polls the control word of the next cell, so a message of up to 24 bytes crosses from core to core as
+ * one cache line: the word that says "here it is" and what it is about arrive together. It zeroes the first word of
+ * each cell it has read (any of them may be the place of a later control word), and now and then publishes how far it
+ * has come; the sender looks there only when it runs out of room.
+ *
+ *     consumed         rx_freed    rx_at             tx_at            tx_free_until = consumed + SHM_CELLS
+ *   ...  | zeroed, not told | read  | frames to read   | free: zeroed    |      all free-running, masked on use
+ *
+ * Invariant: tx_at - consumed <= SHM_CELLS, and every cell between tx_at and tx_free_until has a zero first word. So
+ * the receiver can never take old bytes for a new control word.
+ *
+ * Trust: a peer is another process of the same user, which may be mad but not stronger than we are. Whatever it can
+ * write is read once, checked and then used (positions, lengths, its words about its arena); what we rely on
+ * ourselves stands in struct link and struct link_peer, which are ours alone. The memory is sealed, so it cannot
+ * shrink under a reader.
  */
 #ifndef VIAKIT_SHM_H
 #define VIAKIT_SHM_H
@@ -34,6 +51,8 @@
 
 enum { SHM_FRAME = 1, SHM_FILLER = 2 }; /* filler: the ring goes on at its beginning */
 
+/* One direction of a pair. The first line is the receiver's to write, the cells are the sender's (and the receiver's
+ * to zero). Two lines, for the two are written by different cores. */
 struct shm_ring {
     uint32_t consumed;  /* cells, free-running; written by the receiver only */
     uint32_t can_fetch; /* the receiver's word: it can read the sender's memory by process_vm_readv */
@@ -45,7 +64,7 @@ struct shm_rings {
     struct shm_ring to_listener, to_caller;
 };
 
-/* First page of a segment. */
+/* First page of a segment. Written by the owner before any peer has it, and never again but for `sleeping`. */
 struct shm_station {
     uint64_t magic;
     uint64_t arena_offset, arena_len;
@@ -55,7 +74,8 @@ struct shm_station {
     uint32_t sleeping; /* the owner sleeps, or is about to: ring its doorbell; on a line of its own */
 };
 
-/* A region table entry, as via/internal.h has it; checked there. */
+/* A region table entry, as via/internal.h has it; checked there. The owner writes all of it, `handle` last (release);
+ * peers change `users` only, to say that they are copying (hold_region in shm.c). */
 struct shm_region {
     uint64_t address, len;
     uint32_t handle, ptag, rights, users;
@@ -65,6 +85,15 @@ _Static_assert(sizeof(struct shm_region) == 64, "the same size as struct via_reg
 
 #define SHM_TABLE_OFFSET 4096
 
+/*
+ * Another NIC of our station. Only we write here. Made by a call (caller = 1) or by answering one, and kept until the
+ * NIC closes, alive or not: VIs hold pointers to it.
+ *
+ *   called: rings, no station --WELCOME--> greeted: station, doorbell --socket hangs up--> alive = 0: nothing mapped
+ *
+ * Frames may be put into the rings as soon as there are any; what needs the peer's segment (doorbell, direct copies)
+ * waits until it is greeted.
+ */
 struct link_peer {
     struct link_peer *next;
     struct link *link;
@@ -85,6 +114,7 @@ struct link_peer {
     uint64_t arena_offset, arena_len, arena_address; /* its words about it, checked once */
 };
 
+/* This NIC's end: sockets, its own segment, and whom it knows. */
 struct link {
     struct via_nic *nic;
     uint8_t address[6];

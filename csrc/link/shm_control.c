@@ -1,14 +1,26 @@
 /*
- * How shm NICs meet and part. Each listens on a Unix socket in the abstract namespace, @viakit/shm/UID/NAME/PORT: such names vanish
- * with the process, are seen only within one network namespace (one host of a testbed), and tell nothing worth guessing, for
- * the kernel says who calls (SO_PEERCRED) and other users are sent away.
+ * How shm NICs meet and part. Each listens on a Unix socket in the abstract namespace, @viakit/shm/UID/NAME/PORT:
+ * such names vanish with the process, are seen only within one network namespace (one host of a testbed), and tell
+ * nothing worth guessing, for the kernel says who calls (SO_PEERCRED) and other users are sent away.
  *
  *     caller                                    listener
  *     makes the two rings
  *     HELLO + {rings, doorbell, segment} ---->  maps them
  *     maps                               <----  WELCOME + {doorbell, segment}
  *
- * The socket stays open; when it hangs up, the other side is gone, however it died.
+ * The caller may send frames at once: they lie in the rings until the listener has mapped them. The socket stays open
+ * and silent; when it hangs up, the other side is gone, however it died: the kernel closes a dead process's sockets,
+ * so no heartbeat is needed, and a death is known within the time of a wake-up.
+ *
+ * Where: the listener and all such sockets are in one epoll descriptor, the link's control_fd. When that becomes
+ * readable the provider calls shm_control(), as the NIC's owner. The pointer of an event is the peer, NULL for the
+ * listener.
+ *
+ *   accept4 --> arriving (no HELLO yet; at most MAX_ARRIVING) --HELLO good--> peers --hang-up, nonsense--> dropped, kept as a shell
+ *                   |--hang-up, nonsense--> freed: nobody has a pointer to it
+ *
+ * Everything that comes with a greeting is checked before it is used: magic and version, number of descriptors, that
+ * memory is sealed and of the right size, that a doorbell is an eventfd which never blocks whoever rings it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +40,7 @@
 #include "shm.h"
 #include "station.h"
 
+/* HELLO and WELCOME are the same but for their descriptors. SEQPACKET keeps them whole. */
 struct greeting {
     uint64_t magic;
     uint32_t port;
@@ -37,9 +50,13 @@ struct greeting {
 
 #define MAX_ARRIVING 128 /* callers that have not said HELLO: each holds a descriptor of ours */
 
+/* A word whose address is told to every peer: whoever reads SHM_MAGIC there by process_vm_readv has leave to read
+ * this process, and has the right one (process ids are reused, and mean nothing in another namespace). */
 static uint64_t probe_word = SHM_MAGIC;
+/* What a dead peer's rx_next points to. */
 static const uint64_t nothing;
 
+/* The user's number is part of the name: users do not meet, and cannot occupy each other's ports. */
 static void prefix_of(const struct link *link, char prefix[96])
 {
     snprintf(prefix, 96, "viakit/shm/%u/%s", (unsigned)getuid(), link->name);
@@ -78,6 +95,7 @@ static int watch(struct link *link, int fd, void *what)
     return epoll_ctl(link->epoll, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
 }
 
+/* Address from the name (FNV-1a, 48 bits, locally administered), port by binding, listening. 0 or -errno, explained. */
 int shm_listen(struct link *link, const char *name)
 {
     uint64_t h = 1469598103934665603ull;
@@ -106,6 +124,8 @@ int shm_listen(struct link *link, const char *name)
 
 /* ---------------------------------------------------------------- greetings */
 
+/* 0 or -errno. A greeting is shorter than any socket buffer and the first in its socket, so it is sent at once or not
+ * at all. */
 static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
 {
     struct greeting g = {SHM_MAGIC, peer->link->port, WIRE_VERSION, (uint64_t)(uintptr_t)&probe_word};
@@ -155,6 +175,8 @@ static int read_greeting(int socket, struct greeting *g, int *fds, int want)
     return -1;
 }
 
+/* A file that its owner could shorten would kill us with SIGBUS wherever we touch it (F_SEAL_SHRINK rules that out
+ * for good). */
 static int is_sealed(int fd)
 {
     int seals = fcntl(fd, F_GET_SEALS);
@@ -200,6 +222,7 @@ static int map_station(struct link_peer *peer, int fd)
     return 0;
 }
 
+/* Maps the pair of rings. The descriptor is closed. Which is which depends on who called. */
 static int map_rings(struct link_peer *peer, int fd)
 {
     struct stat st;
@@ -217,7 +240,9 @@ static int map_rings(struct link_peer *peer, int fd)
     return 0;
 }
 
-/* Tries what process_vm_readv may do, and tells the peer; writing needs the same permission. */
+/* Tries what process_vm_readv may do, and tells the peer; writing needs the same permission (ptrace's: the same user,
+ * and under Yama the leave that shm_open_link gives). Sending by reference depends on the *receiver's* permission, so
+ * it has to be told across the ring. */
 static void probe_cma(struct link_peer *peer, uint64_t address)
 {
     struct ucred who;
@@ -260,6 +285,7 @@ static void insert(struct link *link, struct link_peer *peer)
     link->peers = peer;
 }
 
+/* Of a peer that nobody has seen: all of it goes. */
 static void discard(struct link_peer *peer)
 {
     if (peer->rings)
@@ -289,6 +315,8 @@ static int make_rings(struct link_peer *peer)
     return fd;
 }
 
+/* Makes a connection to the NIC of that port, and its rings. *out can be sent to at once. -EHOSTUNREACH: no such NIC
+ * of this user; -EAGAIN: its queue of callers is full, it is there. */
 int shm_call(struct link *link, uint16_t port, struct link_peer **out)
 {
     struct sockaddr_un a;
@@ -429,6 +457,8 @@ void shm_drop_peer(struct link_peer *peer)
     peer->event_fd = peer->socket = -1;
 }
 
+/* Link operation: callers, greetings, ends; at most 16 events, for the descriptor stays readable while there are
+ * more. What a peer sent before it died is delivered before it is given up, as a wire would. */
 void shm_control(struct link *link)
 {
     struct epoll_event events[16];

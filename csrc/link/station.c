@@ -1,4 +1,11 @@
-/* See station.h. */
+/*
+ * The kernel as a register of names: see station.h. Abstract Unix names (the path begins with a zero byte) are bound
+ * to claim a port and listed to find the others. Any thread may call any of these; there is no state here.
+ *
+ * The list is asked for in two ways. sock_diag (netlink) gives binary entries and can leave out connected sockets in
+ * the kernel; where it is missing (an old kernel, a sandbox that allows no netlink) /proc/net/unix says the same as
+ * text.
+ */
 #include "station.h"
 
 #include <errno.h>
@@ -13,6 +20,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+/* The length matters: an abstract name is all bytes up to the length given, zeroes included, not up to a terminator. */
 socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
 {
     memset(a, 0, sizeof *a);
@@ -21,6 +29,8 @@ socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
+/* Ports begin at a random one so that a program that is started again does not get the port that its predecessor's
+ * frames are still on the way to. bind() decides between two who want the same: no check before it could. */
 int station_claim(int socket, const char *prefix, uint16_t *port)
 {
     uint16_t start = 1;

@@ -1,6 +1,14 @@
 /*
- * Several NICs share a station (a host's name on shm, an interface on eth) and are told apart by ports. A port is claimed by binding a Unix socket
- * to an abstract name, PREFIX/PORT: it is unique within the network namespace and vanishes with its process.
+ * Several NICs share a station (a host's name on shm, an interface on eth) and are told apart by ports. A port is
+ * claimed by binding a Unix socket to an abstract name, PREFIX/PORT: it is unique within the network namespace and
+ * vanishes with its process, however that ends. So there is no file that a crash leaves behind, no daemon that hands
+ * out numbers, and two hosts of a testbed (two namespaces) do not see each other's.
+ *
+ *   @viakit/shm/UID/NAME/PORT    the listener of a shm NIC (shm_control.c)
+ *   @viakit/eth/INTERFACE/PORT   a socket that does nothing but hold the name (eth_open.c); the same for udp (udp_station.c)
+ *
+ * The kernel's list of such names is the list of NICs (station_ports): for connection requests to all of a station,
+ * and for the number that NOMATCH answers carry.
  */
 #ifndef VIAKIT_STATION_H
 #define VIAKIT_STATION_H

@@ -1,4 +1,11 @@
-/* Segments of a super-frame whose headers are here and whose payloads the kernel has put where their message goes, one behind the other. */
+/*
+ * Segments of a super-frame whose headers are here and whose payloads the kernel has put where their message goes,
+ * one behind the other. This is how eth and udp receive without a copy of ours: the first segment told which message
+ * it is (link_place_ahead), and one recvmsg scattered the rest over headers and memory of the program.
+ *
+ * What makes that right: the memory is the target of a message that is being received, so nobody may look at it
+ * before the message is complete, and bytes that turn out to be wrong are overwritten when the segment comes again.
+ */
 #ifndef VIAKIT_SUPER_H
 #define VIAKIT_SUPER_H
 
@@ -22,8 +29,11 @@ static inline void link_deliver_placed(struct via_nic *nic, const uint8_t from[6
     size_t in_place = 0;
     if (n && payloads[2 * (n - 1)].iov_base == spare)
         spare += payloads[2 * (n - 1)].iov_len;
+    /* How many segments from the beginning really are the next ones of the message: those lie where they have to. */
     while (in_place < n && headers[in_place].psn == first->psn + 1 + (uint32_t)in_place)
         in_place++;
+    /* The others are moved out of the way, all of them before the first delivery. memmove: spare may begin with the
+     * last one's own bytes. */
     for (size_t i = in_place; i < n; i++) {
         struct iovec *p = &payloads[2 * i];
         if (p->iov_base == kept)
@@ -33,6 +43,8 @@ static inline void link_deliver_placed(struct via_nic *nic, const uint8_t from[6
         spare += p->iov_len;
     }
     for (size_t i = 0; i < n; i++)
+        /* A header that tells another length than the segment has is a lie, and a connection request never comes in a
+         * crowd. The provider checks the rest, and finds a payload that lies in its place already by its address. */
         if (headers[i].len == payloads[2 * i].iov_len && (headers[i].version_kind & 15) != WIRE_REQUEST)
             link_deliver_parts(nic, from, peer, &headers[i], payloads[2 * i].iov_base, payloads[2 * i].iov_len);
         else
