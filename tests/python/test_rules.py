@@ -27,7 +27,7 @@ def run_pytest(tmp_path: Path, code: str, **env: str) -> str:
         ],
         env={
             **os.environ,
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS / 'python'}",
             "VIAKIT_TEST_GRACE_S": "0.1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             **env,

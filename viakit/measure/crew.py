@@ -17,9 +17,7 @@ import argparse
 import contextlib
 import itertools
 import os
-import secrets
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -38,6 +36,7 @@ import viakit
 from viakit.measure import mpi
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -111,8 +110,7 @@ class Crew:
         self._testbed, self._library = testbed, mpi_library
         self._channels: list[Channel] = []
         self._processes: list[Any] = []
-        self._files: set[str] = set()
-        self._scratch: str | None = None
+        self._mpi: Ranks | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self.n_hosts = len(testbed.hosts) if testbed is not None else 1
         self._crowded = n_ranks > len(os.sched_getaffinity(0))
@@ -153,35 +151,17 @@ class Crew:
             theirs.close()
 
     def _start_mpi(self, library: mpi.Library) -> None:
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self._scratch = tempfile.mkdtemp(prefix="viakit-mpi-", dir=memory)
-        name = "viakit-crew-" + secrets.token_hex(12)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind("\0" + name)  # abstract: nothing is left in the file system
-            listener.listen(self.n_ranks)
-            self._processes.append(
-                subprocess.Popen(
-                    library.command(_command(["--connect", name]), self.n_ranks),
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._output,
-                    stderr=self._output,
-                    env=os.environ | library.environment(self._scratch),
-                    start_new_session=True,  # to be ended with all that it starts
-                )
-            )
-            deadline = time.monotonic() + _START_S
-            while len(self._channels) < self.n_ranks:
-                while not select.select([listener], [], [], 0.1)[0]:
-                    if self._processes[0].poll() is not None:
-                        raise self._failed("mpiexec ended")
-                    if time.monotonic() > deadline:
-                        raise self._failed(f"the ranks did not start in {_START_S:g} s")
-                sock, _ = listener.accept()
-                uid = int(np.frombuffer(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12), np.int32)[1])
-                if uid != os.getuid():
-                    sock.close()
-                    raise MeasureError("a process of another user answered instead of a rank", "refused")
-                self._channels.append(Channel(sock))
+        self._mpi = Ranks(library, lambda name: _command(["--connect", name]), self.n_ranks, self._output)
+        self._processes.append(self._mpi.process)
+        deadline = time.monotonic() + _START_S
+        while len(self._channels) < self.n_ranks:
+            try:
+                channel = self._mpi.accept(deadline)
+            except TimeoutError:
+                raise self._failed(f"the ranks did not start in {_START_S:g} s") from None
+            if channel is None:
+                raise self._failed("mpiexec ended")
+            self._channels.append(channel)
 
     def _open(self) -> None:
         """Have the ranks open their world; their exchanges go through here."""
@@ -205,8 +185,9 @@ class Crew:
         first = answers[0][0]
         self.operations, self.default, self.info = first["operations"], first["default"], first["info"]
         self.algorithms = self.operations["barrier"]
-        for answer, _ in answers:
-            self._files.update(answer.get("files", ()))
+        if self._mpi is not None:
+            for answer, _ in answers:
+                self._mpi.remember(answer.get("files", ()))
 
     def _place(self, rank: int) -> dict[str, Any]:
         if self._library is not None:
@@ -312,21 +293,15 @@ class Crew:
     def _kill(self) -> None:
         for channel in self._channels:
             channel.close()
+        if self._mpi is not None:
+            self._mpi.kill()
         for process in self._processes:
             if process.poll() is None:
                 with contextlib.suppress(OSError):
-                    if self._library is not None:
-                        os.killpg(process.pid, signal.SIGKILL)
-                    else:
-                        process.kill()
+                    process.kill()
             with contextlib.suppress(Exception):
                 process.wait(timeout=_CLOSE_S)
         self._processes, self._channels = [], []
-        for path in self._files:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
         self._output.close()
 
     def __enter__(self) -> Crew:

@@ -17,7 +17,6 @@ import contextlib
 import os
 import secrets
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -37,6 +36,7 @@ import viakit
 from viakit.measure import mpi
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import LEVELS, MODES, WAITS, MeasureError, Protocol, lookup
+from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -157,8 +157,7 @@ class Pair:
         self._processes: list[Any] = []
         self._channels: list[Channel] = []
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._scratch: str | None = None
-        self._files: set[str] = set()  # in /dev/shm, which MPICH leaves there when it is killed
+        self._mpi: Ranks | None = None
         self.pids: list[int] = []
         self._runs = secrets.randbits(24)
         self._broken: str | None = None
@@ -223,56 +222,31 @@ class Pair:
 
     def _start_ranks(self, library: mpi.Library) -> None:
         """Start both ranks under mpiexec; they call back."""
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self._scratch = tempfile.mkdtemp(prefix="viakit-mpi-", dir=memory)
-        name = "viakit-mpi-" + secrets.token_hex(12)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind("\0" + name)  # abstract: nothing is left in the file system
-            listener.listen(2)
-            command = library.command(_worker_command(["--connect", name]))
-            try:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._output,
-                    stderr=self._output,
-                    env=os.environ | library.environment(self._scratch),
-                    start_new_session=True,  # to be ended with all that it starts
-                )
-            except OSError as error:
-                raise MeasureError(
-                    f"{self.protocol.name}: {library.mpiexec} cannot be started ({error.strerror}). "
-                    f"Remedy: pip install --force-reinstall {library.flavour}",
-                    "missing",
-                ) from None
-            self._processes.append(process)
-            ranks: dict[int, Channel] = {}
-            pids: dict[int, int] = {}
-            deadline = time.monotonic() + _START_S
-            try:
-                while len(ranks) < 2:
-                    channel = self._accept(listener, deadline)
-                    hello, _ = self._answer_of(channel, deadline)
-                    self._check_hello(hello)
-                    rank = hello["rank"] if hello["rank"] is not None else len(ranks)
-                    ranks[rank], pids[rank] = channel, hello["pid"]
-            finally:
-                self._channels = [ranks[rank] for rank in sorted(ranks)]
-                self.pids = [pids[rank] for rank in sorted(pids)]
+        self._mpi = Ranks(library, lambda name: _worker_command(["--connect", name]), 2, self._output)
+        self._processes.append(self._mpi.process)
+        ranks: dict[int, Channel] = {}
+        pids: dict[int, int] = {}
+        deadline = time.monotonic() + _START_S
+        try:
+            while len(ranks) < 2:
+                channel = self._accept(self._mpi, deadline)
+                hello, _ = self._answer_of(channel, deadline)
+                self._check_hello(hello)
+                rank = hello["rank"] if hello["rank"] is not None else len(ranks)
+                ranks[rank], pids[rank] = channel, hello["pid"]
+        finally:
+            self._channels = [ranks[rank] for rank in sorted(ranks)]
+            self.pids = [pids[rank] for rank in sorted(pids)]
 
-    def _accept(self, listener: socket.socket, deadline: float) -> Channel:
+    def _accept(self, ranks: Ranks, deadline: float) -> Channel:
         """Wait for a rank to call back, but not for one whose launcher has ended."""
-        while not select.select([listener], [], [], 0.1)[0]:
-            if self._processes[0].poll() is not None:
-                raise self._died("mpiexec ended")
-            if time.monotonic() > deadline:
-                raise MeasureError(f"{self.protocol.name}: the ranks did not start in {_START_S:g} s", "timeout")
-        sock, _ = listener.accept()
-        _, uid, _ = np.frombuffer(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12), dtype=np.int32)
-        if uid != os.getuid():
-            sock.close()
-            raise MeasureError("a process of another user answered instead of a worker", "refused")
-        return Channel(sock)
+        try:
+            channel = ranks.accept(deadline)
+        except TimeoutError:
+            raise MeasureError(f"{self.protocol.name}: the ranks did not start in {_START_S:g} s", "timeout") from None
+        if channel is None:
+            raise self._died("mpiexec ended")
+        return channel
 
     def _check_hello(self, hello: dict[str, Any]) -> None:
         """Refuse a worker that is of another version."""
@@ -288,7 +262,9 @@ class Pair:
         requests = [self._opening(side) for side in range(2)]
         deadline = time.monotonic() + _START_S
         offers = self._both(requests, deadline)
-        self._files.update(*(offer[0]["offer"].get("files", ()) for offer in offers))
+        if self._mpi is not None:
+            for offer in offers:
+                self._mpi.remember(offer[0]["offer"].get("files", ()))
         if hasattr(self, "_floor_fd"):
             os.close(self._floor_fd)
             del self._floor_fd
@@ -323,7 +299,7 @@ class Pair:
             "sockbuf": self._sockbuf,
             "options": self._options,
             "floor_fd": getattr(self, "_floor_fd", None),
-            "scratch": self._scratch,
+            "scratch": self._mpi.scratch if self._mpi is not None else None,
         }
 
     @property
@@ -527,20 +503,12 @@ class Pair:
         if self._closed:
             return
         self._closed = True
-        if self._scratch:
-            self._files.update(*map(mpi.shared_files, self.pids))
         for channel in self._channels:
             channel.close()
+        if self._mpi is not None:
+            self._mpi.kill()
         for process in self._processes:
             if process.poll() is None:
-                if self._scratch:
-                    # mpiexec ends its ranks when it is asked to, and only then
-                    with contextlib.suppress(OSError):
-                        os.killpg(process.pid, signal.SIGTERM)
-                    with contextlib.suppress(Exception):
-                        process.wait(2.0)
-                    with contextlib.suppress(OSError):
-                        os.killpg(process.pid, signal.SIGKILL)
                 with contextlib.suppress(Exception):
                     process.kill()
             with contextlib.suppress(Exception):
@@ -548,11 +516,6 @@ class Pair:
         if hasattr(self, "_floor_fd"):
             os.close(self._floor_fd)
             del self._floor_fd
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-        for path in self._files:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
         self._output.close()
 
     def __enter__(self) -> Pair:

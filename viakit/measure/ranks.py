@@ -1,0 +1,164 @@
+"""Ranks of an MPI library, started under its mpiexec, that call back: for those who measure them.
+
+However they end, nothing of them stays: ranks of Open MPI are in process groups of their own and outlive their mpiexec
+by a moment, in which they may still write to the folder that is about to be removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO
+
+from viakit.measure import mpi
+from viakit.measure.channel import Channel
+from viakit.measure.endpoints import MeasureError
+
+__all__ = ["Ranks"]
+
+_MARK = "VIAKIT_RANKS"  # in the environment of all that we start: how strays are known
+_TERM_S = 2.0  # mpiexec ends its ranks when it is asked to; so long it may take
+_GONE_S = 5.0  # until the last of what has been killed is gone, and its files with it
+
+
+class Ranks:
+    """A running mpiexec.
+
+    Parameters
+    ----------
+    library : mpi.Library
+    program : callable
+        Given the name of an abstract Unix socket, returns the command of a rank, which has to connect there.
+    n_ranks : int
+    output : file
+        Takes what mpiexec and the ranks print.
+
+    Attributes
+    ----------
+    process : subprocess.Popen
+        The mpiexec.
+    scratch : str
+        The folder where the library may put its files, in memory if there is such a place.
+
+    Raises
+    ------
+    MeasureError
+        If mpiexec cannot be started.
+    """
+
+    def __init__(
+        self, library: mpi.Library, program: Callable[[str], list[str]], n_ranks: int, output: IO[bytes]
+    ) -> None:
+        name = "viakit-ranks-" + secrets.token_hex(12)
+        self._files: set[str] = set()  # in /dev/shm, which MPICH leaves there when it is killed
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.scratch = tempfile.mkdtemp(prefix="viakit-mpi-", dir=memory)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind("\0" + name)  # abstract: nothing is left in the file system
+            self._listener.listen(n_ranks)
+            self.process = subprocess.Popen(
+                library.command(program(name), n_ranks),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | library.environment(self.scratch) | {_MARK: self.scratch},
+                start_new_session=True,  # to be ended with all that it starts
+            )
+        except BaseException as error:
+            self._listener.close()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise MeasureError(
+                    f"mpi:{library.flavour}: {library.mpiexec} cannot be started ({error.strerror}). "
+                    f"Remedy: pip install --force-reinstall {library.flavour}",
+                    "missing",
+                ) from None
+            raise
+
+    def accept(self, deadline: float) -> Channel | None:
+        """Wait for a rank to call back.
+
+        Parameters
+        ----------
+        deadline : float
+            A time of :func:`time.monotonic`.
+
+        Returns
+        -------
+        Channel or None
+            None: mpiexec has ended, there will be no more.
+
+        Raises
+        ------
+        TimeoutError
+            At the deadline.
+        MeasureError
+            If it was somebody else.
+        """
+        while not select.select([self._listener], [], [], 0.1)[0]:
+            if self.process.poll() is not None:
+                return None
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        sock, _ = self._listener.accept()
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.getuid():
+            sock.close()
+            raise MeasureError(f"process {pid} of another user answered instead of a rank", "refused")
+        return Channel(sock)
+
+    def remember(self, files: Iterable[str]) -> None:
+        """Files in /dev/shm that have to go when the ranks do."""
+        self._files.update(files)
+
+    def kill(self) -> None:
+        """End what still runs and remove its files. Idempotent."""
+        self._listener.close()
+        strays = self._strays()
+        for pid in strays:
+            self._files |= mpi.shared_files(pid)
+        if self.process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_TERM_S)
+            self._signal(signal.SIGKILL)
+        deadline = time.monotonic() + _GONE_S
+        while True:
+            strays = self._strays()
+            for pid in strays:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()  # one of ours may be a zombie until it is asked after
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            if not (strays or os.path.exists(self.scratch)) or time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, number)
+
+    def _strays(self) -> list[int]:
+        """Every process that came of this mpiexec, itself included; a zombie has no environment and is not found."""
+        mark = f"{_MARK}={self.scratch}\0".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+        return found
