@@ -1,66 +1,228 @@
-"""Ranks of an MPI library under their mpiexec: however they end, nothing of them stays."""
+"""%%ranks and %viakit: cells on ranks that stay, errors told once, interrupts, and an end with the kernel."""
+
+from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
-import tempfile
+import threading
 import time
 
 import needs
 import pytest
 
-from viakit.measure.endpoints import MeasureError
-from viakit.measure.mpi import Library
-from viakit.measure.ranks import Ranks
+needs.module("ipyparallel", "lab")
+nbclient = needs.module("nbclient", "lab")
+nbformat = needs.module("nbformat", "lab")
 
-# Calls back and then refuses to end when it is asked to; keeps writing to the folder that has to go.
-STUBBORN = """
-import os, signal, socket, sys
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.getpgid(0) != os.getpid():  # out of the launcher's reach
-    os.setpgid(0, 0)
-with socket.socket(socket.AF_UNIX) as sock:
-    sock.connect("\\0" + sys.argv[1])
-    while True:
+from viakit.lab.ranks import RankError, Ranks, RanksEnded  # noqa: E402
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(3) as three:
+        yield three
+
+
+def gone(pids) -> bool:
+    """Whether none of these processes runs."""
+    for pid in pids:
         try:
-            open(os.path.join(os.environ["VIAKIT_RANKS"], "mine"), "a").close()
-        except FileNotFoundError:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] not in "ZX":
+                    return False
+        except OSError:
             pass
+    return True
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)  # between two looks
+
+
+def test_ranks_are_in_order_and_connected(ranks):
+    assert ranks.run("rank") == ["0", "1", "2"]
+    assert ranks.run("comm.allreduce(rank + 1)") == ["6", "6", "6"]
+
+
+def test_names_stay(ranks):
+    ranks.run("import numpy as np\nmine = np.full(2, float(rank))")
+    assert ranks.run("total = np.zeros(2); comm.Allreduce(mine, total); float(total[1])") == ["3.0"] * 3
+
+
+def test_output_is_passed_on_by_rank(ranks):
+    said = []
+    ranks.run("print('line of', rank)", on_text=lambda rank, stream, text: said.append((rank, stream, text)))
+    assert sorted(said) == [(rank, "stdout", f"line of {rank}\n") for rank in range(3)]
+
+
+def test_what_is_written_comes_while_the_cell_runs(ranks):
+    """Rank 0 speaks, and goes on only when it was heard: else this ends by the time-out."""
+    said = threading.Event()
+    code = """
+import os, time
+path = {path!r}
+if rank == 0:
+    print("speaking", flush=True)
+    deadline = time.monotonic() + 20
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline, "nobody heard it"
 """
+    path = f"/tmp/viakit-heard-{os.getpid()}"
+
+    def hear(rank, stream, text):
+        open(path, "w").close()
+        said.set()
+
+    try:
+        ranks.run(code.format(path=path), on_text=hear, timeout_s=30)
+    finally:
+        os.unlink(path)
+    assert said.is_set()
 
 
-@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_a_killed_job_leaves_no_process_and_no_folder(flavour):
-    library = needs.mpi_library(f"mpi:{flavour}")
-    with tempfile.TemporaryFile() as output:
-        ranks = Ranks(library, lambda name: [sys.executable, "-c", STUBBORN, name], 2, output)
-        try:
-            deadline = time.monotonic() + 60
-            channels = [ranks.accept(deadline) for _ in range(2)]
-            assert None not in channels, output.seek(0) or output.read()
-            assert len(ranks._strays()) >= 3  # mpiexec and two ranks
-        finally:
-            ranks.kill()
-        for channel in channels:
-            channel.close()
-        assert ranks._strays() == []
-        assert not os.path.exists(ranks.scratch)
+def test_an_exception_is_told_once_for_all(ranks):
+    with pytest.raises(RankError, match=r"^all 3 ranks: ZeroDivisionError: division by zero$"):
+        ranks.run("1 / 0")
+    with pytest.raises(RankError, match=r"^ranks 0, 2: KeyError: 7$") as caught:
+        ranks.run("if rank != 1: {}[7]")
+    assert set(caught.value.errors) == {0, 2}
+    assert ranks.run("comm.allreduce(1)") == ["3"] * 3
 
 
-def test_a_launcher_that_cannot_be_started_is_told_and_leaves_nothing(tmp_path):
-    library = Library("mpich", "libmpi.so", str(tmp_path / "no-mpiexec"))
-    with (
-        tempfile.TemporaryFile() as output,
-        pytest.raises(MeasureError, match=r"no-mpiexec cannot be started .*Remedy: pip install"),
-    ):
-        Ranks(library, lambda name: [name], 2, output)
+def test_ranks_that_wait_for_one_that_failed_are_interrupted(ranks):
+    with pytest.raises(RankError, match=r"^rank 1: ValueError: gone\nranks 0, 2 still waited") as caught:
+        ranks.run("if rank == 1: raise ValueError('gone')\ncomm.recv(source=1, tag=5)")
+    assert caught.value.waiting == [0, 2]
+    assert ranks.run("comm.allreduce(1)") == ["3"] * 3
 
 
-def test_a_launcher_that_ends_at_once_is_noticed():
-    library = Library("mpich", "libmpi.so", "/bin/false")
-    with tempfile.TemporaryFile() as output:
-        ranks = Ranks(library, lambda name: [name], 2, output)
-        try:
-            assert ranks.accept(time.monotonic() + 30) is None
-        finally:
-            ranks.kill()
-        assert not os.path.exists(ranks.scratch)
+def test_ctrl_c_stops_ranks_that_wait_for_a_message(ranks):
+    def interrupt(rank, stream, text):
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run("print('waiting', flush=True)\ncomm.recv(source=(rank + 1) % 3, tag=77)", on_text=interrupt)
+    assert ranks.run("rank") == ["0", "1", "2"]
+
+
+def test_a_cell_may_have_a_deadline(ranks):
+    with pytest.raises(TimeoutError):
+        ranks.run("while True: pass", timeout_s=0.3)
+    assert ranks.run("rank") == ["0", "1", "2"]
+
+
+def test_when_a_rank_dies_all_end_and_say_so():
+    with Ranks(2) as ranks:
+        pids = ranks.pids.values()
+        with pytest.raises(RanksEnded, match="rank 1 ended with exit status 3"):
+            ranks.run("import os\nif rank == 1: os._exit(3)\nelse: comm.recv(source=1)")
+        wait_for(lambda: gone(pids))
+        assert not ranks.alive
+        with pytest.raises(RanksEnded, match="gone"):
+            ranks.run("rank")
+
+
+def test_ranks_end_with_the_process_that_made_them():
+    program = (
+        "from viakit.lab.ranks import Ranks\nimport sys\nranks = Ranks(2)\n"
+        "print(*ranks.pids.values(), ranks._host.pid, ranks._folder, flush=True)\nsys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        *pids, folder = process.stdout.readline().split()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+    assert len(pids) == 3
+    wait_for(lambda: gone(pids))
+    wait_for(lambda: not os.path.exists(folder))
+
+
+def test_ranks_on_hosts_of_a_testbed():
+    needs.hosts(2).close()
+    with Ranks(2, hosts=2) as ranks:
+        assert ranks.run("import socket; socket.gethostname()") == ["'h0'", "'h1'"]
+        assert ranks.run("comm.allreduce(rank)") == ["1", "1"]
+
+
+@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 2, "hosts": 3}])
+def test_what_makes_no_sense_is_refused_before_anything_starts(wrong):
+    with pytest.raises(ValueError, match="right would be"):
+        Ranks(**wrong)
+
+
+# ------------------------------------------------------------------------------------------------ in a kernel
+
+CELLS = [
+    "%load_ext viakit",
+    "%%ranks -n 2\nprint('hello of', rank, 'of', size)",
+    "%%ranks\nkept = rank + 10\ncomm.allreduce(kept)",
+    "%%ranks\nif rank == 1: raise ValueError('planted')",
+    "%%ranks\nfrom IPython.display import HTML, display\nfor i in range(3):\n"
+    "    if rank == 0: display(HTML(f'<b>{i}</b>'), display_id='live')\n    comm.Barrier()",
+    "%ranks",
+    "swept = %viakit sweep unix --sizes 8,64 --seconds 0.3",
+    "swept.protocols, [p['nbytes'] for p in swept['series'][0]['points']]",
+    "%viakit sweep nonsense",
+    "%ranks --stop",
+    "%ranks",
+]
+
+
+@pytest.fixture(scope="module")
+def executed():
+    cells = [nbformat.v4.new_code_cell(cell, metadata={"tags": ["raises-exception"]}) for cell in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=DEADLINE_S, kernel_name="python3").execute()
+    return notebook.cells
+
+
+def texts(cell) -> str:
+    return "".join(output.get("text", "") or str(output.get("data", "")) for output in cell.outputs)
+
+
+def errors(cell) -> list[str]:
+    return [f"{one['ename']}: {one['evalue']}" for one in cell.outputs if one["output_type"] == "error"]
+
+
+def test_magic_labels_lines_by_rank(executed):
+    assert sorted(texts(executed[1]).split("\n"))[-2:] == ["[0] hello of 0 of 2", "[1] hello of 1 of 2"]
+    assert "[0] 21\n" in texts(executed[2])
+    assert "[1] 21\n" in texts(executed[2])
+
+
+def test_magic_tells_an_exception_once(executed):
+    assert errors(executed[3]) == ["RankError: rank 1: ValueError: planted"]
+    assert texts(executed[3]).count("raise ValueError('planted')") <= 1
+
+
+def test_magic_pictures_change_in_place(executed):
+    shown = [one for one in executed[4].outputs if one["output_type"] == "display_data"]
+    assert [one["data"]["text/html"] for one in shown] == ["<b>2</b>"]
+
+
+def test_magic_sweep_gives_a_result(executed):
+    assert not errors(executed[6])
+    assert "['unix'], [8, 64]" in texts(executed[7]).replace("(", "")
+
+
+def test_magic_errors_are_sentences(executed):
+    assert "unknown protocol 'nonsense'" in texts(executed[8])
+    assert "Traceback" not in texts(executed[8])
+
+
+def test_magic_stop(executed):
+    assert "2 ranks on this machine" in texts(executed[5])
+    assert "no ranks run" in texts(executed[10])

@@ -1,0 +1,66 @@
+"""Ranks of an MPI library under their mpiexec: however they end, nothing of them stays."""
+
+import os
+import sys
+import tempfile
+import time
+
+import needs
+import pytest
+
+from viakit.measure.endpoints import MeasureError
+from viakit.measure.mpi import Library
+from viakit.measure.ranks import Ranks
+
+# Calls back and then refuses to end when it is asked to; keeps writing to the folder that has to go.
+STUBBORN = """
+import os, signal, socket, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.getpgid(0) != os.getpid():  # out of the launcher's reach
+    os.setpgid(0, 0)
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect("\\0" + sys.argv[1])
+    while True:
+        try:
+            open(os.path.join(os.environ["VIAKIT_RANKS"], "mine"), "a").close()
+        except FileNotFoundError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+def test_a_killed_job_leaves_no_process_and_no_folder(flavour):
+    library = needs.mpi_library(f"mpi:{flavour}")
+    with tempfile.TemporaryFile() as output:
+        ranks = Ranks(library, lambda name: [sys.executable, "-c", STUBBORN, name], 2, output)
+        try:
+            deadline = time.monotonic() + 60
+            channels = [ranks.accept(deadline) for _ in range(2)]
+            assert None not in channels, output.seek(0) or output.read()
+            assert len(ranks._strays()) >= 3  # mpiexec and two ranks
+        finally:
+            ranks.kill()
+        for channel in channels:
+            channel.close()
+        assert ranks._strays() == []
+        assert not os.path.exists(ranks.scratch)
+
+
+def test_a_launcher_that_cannot_be_started_is_told_and_leaves_nothing(tmp_path):
+    library = Library("mpich", "libmpi.so", str(tmp_path / "no-mpiexec"))
+    with (
+        tempfile.TemporaryFile() as output,
+        pytest.raises(MeasureError, match=r"no-mpiexec cannot be started .*Remedy: pip install"),
+    ):
+        Ranks(library, lambda name: [name], 2, output)
+
+
+def test_a_launcher_that_ends_at_once_is_noticed():
+    library = Library("mpich", "libmpi.so", "/bin/false")
+    with tempfile.TemporaryFile() as output:
+        ranks = Ranks(library, lambda name: [name], 2, output)
+        try:
+            assert ranks.accept(time.monotonic() + 30) is None
+        finally:
+            ranks.kill()
+        assert not os.path.exists(ranks.scratch)
