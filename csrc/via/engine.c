@@ -135,7 +135,7 @@ void via_wake_waiters(struct via_nic *nic)
     if (nic->n_waiting == 0)
         return;
     vk_store_release(&nic->event_word, nic->event_word + 1);
-    if (nic->n_waiting > (nic->sleeper == 2)) {
+    if (nic->n_followers) {
         futex(&nic->event_word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
         NIC_COUNT(nic, doorbells, 1);
     }
@@ -231,9 +231,11 @@ static void sleep_as_follower(struct via_nic *nic, uint64_t ns)
     uint32_t seen = nic->event_word;
     struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
     NIC_COUNT(nic, system_calls, 1);
+    nic->n_followers++;
     via_leave(nic);
     futex(&nic->event_word, FUTEX_WAIT_PRIVATE, seen, &t);
     via_enter(nic);
+    nic->n_followers--;
     NIC_COUNT(nic, wakeups, 1);
 }
 
@@ -384,13 +386,15 @@ static void *thread_main(void *argument)
             /* Somebody polls: stay away for a tick at least. To compare again at once would find no poll since, take over
              * again and arm the link, and every message to a polling program would cost a wake-up. */
         }
-        seen = polls;
         if (vk_load_relaxed(&nic->sleeper) == 2) {
+            /* Only one long sleep is left alone for long. Of many short ones we would see nothing but sleep, too, for we
+             * run when the program does not; but it looks at the link between them. */
             uint64_t now = vk_now();
-            slept_since = slept_since ? slept_since : now;
+            slept_since = slept_since && polls == seen ? slept_since : now;
             tick = now - slept_since > VK_MS ? DOZE : TICK_LONGEST;
         } else
             slept_since = 0;
+        seen = polls;
         vk_store_relaxed(&nic->thread_dozing, tick == DOZE);
         if (tick == DOZE) {
             vk_fence_full(); /* thread_dozing before our look at n_waiting: one of the two sees the other */

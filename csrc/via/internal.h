@@ -357,7 +357,8 @@ struct via_nic {
     uint32_t n_calls;        /* calls in a wait, spinning ones included: the NIC cannot go */
     uint32_t n_waiting;      /* calls in a sleeping wait */
     uint32_t listeners;      /* n_waiting and n_notifications: who wants to hear of completions */
-    uint32_t event_word;     /* futex of the waiting calls that do not sleep on data_fd */
+    uint32_t event_word;     /* futex of the waiting calls that do not sleep on data_fd ... */
+    uint32_t n_followers;    /* ... and how many of them sleep on it */
     uint32_t thread_dozing;  /* the thread sleeps long: poke it when the program goes away */
 
     /* asynchronous errors */
