@@ -585,6 +585,16 @@ static void fault_disarm(struct link *link)
     link->inner->disarm(link->link);
 }
 
+static int fault_watch(struct link *link, struct pollfd *fds)
+{
+    return link->inner->watch(link->link, fds);
+}
+
+static void fault_woken(struct link *link, const struct pollfd *fds, int n)
+{
+    link->inner->woken(link->link, fds, n);
+}
+
 static void fault_control(struct link *link)
 {
     link->inner->control(link->link);
@@ -699,6 +709,8 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
     DECORATE(descriptors);
     DECORATE(arm);
     DECORATE(disarm);
+    DECORATE(watch);
+    DECORATE(woken);
     DECORATE(control);
     DECORATE(info);
     DECORATE(alloc);

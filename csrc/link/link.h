@@ -24,12 +24,15 @@
 #ifndef VIAKIT_LINK_H
 #define VIAKIT_LINK_H
 
+#include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
 #include "viakit.h"
 #include "wire.h"
+
+#define LINK_WATCHED 8 /* descriptors that a sleeper watches for a link, at most */
 
 struct via_nic;
 struct link;
@@ -129,6 +132,12 @@ struct link_ops {
     /* About to sleep: returns 1 if something is there already (then do not sleep). disarm: awake again. May be NULL. */
     int (*arm)(struct link *link);
     void (*disarm)(struct link *link);
+
+    /* For links that receive by several descriptors, or by changing ones: those to sleep on in place of data_fd, at most LINK_WATCHED of them, with
+     * their events; fd may be -1. Returns their number. Called after arm. woken, before disarm: what poll(2) said of them. They belong together; NULL:
+     * data_fd is all there is. The descriptors are good for one sleep: one that is opened meanwhile is told of by link_timer(). */
+    int (*watch)(struct link *link, struct pollfd *fds);
+    void (*woken)(struct link *link, const struct pollfd *fds, int n);
 
     /* Accepts new peers, notices dead ones. NULL if the link has no such affairs. */
     void (*control)(struct link *link);

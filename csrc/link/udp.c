@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "udp.h"
@@ -41,8 +40,6 @@ static void udp_close(struct link *link)
         close(link->door_fd);
     if (link->claim_fd >= 0)
         close(link->claim_fd);
-    if (link->epoll_fd >= 0)
-        close(link->epoll_fd);
     udp_free_peers(link);
     free(link->asks);
     free(link->buffer);
@@ -98,10 +95,9 @@ static int make_sockets(struct link *link)
     udp_set_options(link, link->sockets[0].fd);
     setsockopt(link->sockets[0].fd, is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_RECVERR : IPV6_RECVERR, &one,
                sizeof one);
-    link->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     link->buffer = malloc((size_t)UDP_SLOTS * UDP_SLOT);
-    if (link->epoll_fd < 0 || link->buffer == NULL) {
-        error = link->epoll_fd < 0 ? -errno : -ENOMEM;
+    if (link->buffer == NULL) {
+        error = -ENOMEM;
         via_explain("udp: %s", strerror(-error));
     }
     return error;
@@ -114,7 +110,7 @@ static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_op
     if (link == NULL)
         return -ENOMEM;
     link->nic = nic;
-    link->door_fd = link->claim_fd = link->epoll_fd = -1;
+    link->door_fd = link->claim_fd = -1;
     for (int i = 0; i <= UDP_LANES; i++)
         link->sockets[i].fd = -1;
     int error = udp_parse_device(device, &link->name, &link->station, link->interface, &link->mtu);
@@ -167,7 +163,8 @@ static uint32_t udp_payload_to(struct link *link, struct link_peer *peer)
 
 static void udp_descriptors(struct link *link, int *data_fd, int *control_fd)
 {
-    *data_fd = link->epoll_fd;
+    (void)link;
+    *data_fd = -1; /* see udp_watch() */
     *control_fd = link->door_fd;
 }
 
@@ -198,8 +195,8 @@ const struct link_ops link_udp = {
     .poll = udp_poll,
     .peer_address = udp_peer_address,
     .descriptors = udp_descriptors,
-    .arm = udp_arm,
-    .disarm = udp_disarm,
+    .watch = udp_watch,
+    .woken = udp_woken,
     .control = udp_control,
     .info = udp_info,
 };

@@ -92,7 +92,7 @@ struct udp_ask {
 struct link {
     struct via_nic *nic;
     struct udp_socket sockets[1 + UDP_LANES];
-    int door_fd, claim_fd, epoll_fd;
+    int door_fd, claim_fd;
     union udp_name name;      /* of sockets[0] */
     uint8_t address[6];       /* station: IPv4 address or mark of an IPv6 address, and the door's port */
     uint16_t station;         /* the door's port */
@@ -108,8 +108,9 @@ struct link {
     uint32_t granted;     /* receive buffer of a socket, bytes */
     int n_lanes, hot,
         other; /* lanes open; the socket that brought something last; the one of the others that was looked at last */
-    uint32_t looks, finds, looks_since_sleep;
-    int registered, armed, woken; /* sockets are in epoll_fd; somebody sleeps on it; did until now */
+    uint32_t looks, finds;
+    int asleep;                   /* somebody sleeps on the sockets */
+    uint32_t woken;               /* a bit for each socket that ended his sleep */
     int errors;                   /* the common socket's error queue may hold something */
     int n_lost;                   /* peers marked lost */
     struct link_peer *wants_lane;
@@ -172,8 +173,8 @@ int udp_put(struct link *link, int fd, const union udp_name *to, const void *byt
 /* ---- udp_receive.c ---- */
 
 int udp_poll(struct link *link, int budget);
-int udp_arm(struct link *link);
-void udp_disarm(struct link *link);
+int udp_watch(struct link *link, struct pollfd *fds);
+void udp_woken(struct link *link, const struct pollfd *fds, int n);
 void udp_count_losses(struct link *link);
 /* The options that every socket for data has. */
 void udp_set_options(struct link *link, int fd);

@@ -8,13 +8,12 @@
  * the kernel finds route and receiver faster, some 15 % of a short message's time. A poll looks at the socket that brought something last,
  * and now and then at one of the others.
  *
- * Polling costs a system call per look: this link cannot do without. Only while somebody sleeps are the sockets watched by the
- * epoll descriptor; whoever sends to a program that polls does not pay for waking it.
+ * Polling costs a system call per look: this link cannot do without. A sleeper sleeps on the sockets themselves and looks only at those that woke
+ * him; whoever sends to a program that polls does not pay for waking it.
  */
 #include <errno.h>
 #include <netinet/udp.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <time.h> /* before errqueue.h, which forgets it */
 #include <unistd.h>
@@ -36,7 +35,6 @@
     32 /* looks at the only lane for one at the common socket; with more lanes every other look is at another */
 #define MAX_SEGMENTS 64  /* of a super-frame that goes straight to its place ... */
 #define MANY_SEGMENTS 4  /* ... and in the one before, for it to be worth a try */
-#define SLEEPLESS 256    /* looks without a sleep after which nobody will */
 #define COUNT_EVERY 4096 /* looks that found something between counts of what the kernel dropped */
 
 /* ---------------------------------------------------------------- what arrived */
@@ -292,13 +290,6 @@ void udp_set_options(struct link *link, int fd)
     link->receive_super = setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof one) == 0;
 }
 
-static void watch(struct link *link, int fd, int on)
-{
-    struct epoll_event e = {.events = EPOLLIN};
-    epoll_ctl(link->epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &e);
-    LINK_COUNT(link->nic, system_calls, 1);
-}
-
 void udp_close_lane(struct link *link, int lane)
 {
     struct udp_socket *s = &link->sockets[lane];
@@ -306,7 +297,7 @@ void udp_close_lane(struct link *link, int lane)
         return;
     s->peer->lane = 0;
     s->peer->traffic = 0;
-    close(s->fd); /* leaves epoll_fd by itself */
+    close(s->fd);
     *s = (struct udp_socket){.fd = -1};
     link->n_lanes--;
     if (link->hot == lane)
@@ -352,8 +343,8 @@ static void open_lane(struct link *link, struct link_peer *peer)
     }
     link->sockets[lane] = (struct udp_socket){.fd = fd, .peer = peer, .fresh = 1};
     link->n_lanes++;
-    if (link->registered)
-        watch(link, fd, 1);
+    if (link->asleep)
+        link_timer(link->nic, 0); /* who sleeps does not know of it */
     while (take_one(link, &link->sockets[0])) {}
     peer->lane = (uint8_t)lane;
     link->hot = lane;
@@ -416,14 +407,14 @@ static void rare(struct link *link)
     }
 }
 
-/* Somebody slept: what woke him may have come by any of the sockets, or have been an error alone, which must be taken or every sleep from now on
- * ends at once. */
-static int look_everywhere(struct link *link, int budget)
+/* Somebody slept, and these sockets woke him: by a datagram, or by an error alone, which must be taken or every sleep from now on ends at once. */
+static int look_where_woken(struct link *link, int budget)
 {
+    uint32_t woken = link->woken;
     int n = 0;
     link->woken = 0;
     for (int i = 0; i <= UDP_LANES; i++)
-        if (link->sockets[i].fd >= 0)
+        if (woken & 1u << i && link->sockets[i].fd >= 0)
             n += look(link, i, budget);
     if (n == 0)
         link->errors = 1;
@@ -432,34 +423,29 @@ static int look_everywhere(struct link *link, int budget)
 
 int udp_poll(struct link *link, int budget)
 {
-    int n = vk_unlikely(link->woken) ? look_everywhere(link, budget) : look(link, link->hot, budget);
+    int n = vk_unlikely(link->woken) ? look_where_woken(link, budget) : look(link, link->hot, budget);
     if (link->n_lanes && ++link->looks % (link->n_lanes == 1 ? OTHERS_EVERY : 2) == 0)
         n += look(link, next_other(link), budget);
     if (vk_unlikely(link->errors || link->n_lost || link->wants_lane))
         rare(link);
-    if (vk_unlikely(link->registered && !link->armed && ++link->looks_since_sleep > SLEEPLESS)) {
-        /* nobody sleeps any more: senders shall not pay for waking */
-        for (int i = 0; i <= UDP_LANES; i++)
-            if (link->sockets[i].fd >= 0)
-                watch(link, link->sockets[i].fd, 0);
-        link->registered = 0;
-    }
     return n;
 }
 
-int udp_arm(struct link *link)
+_Static_assert(1 + UDP_LANES <= LINK_WATCHED, "a sleeper watches all sockets");
+
+int udp_watch(struct link *link, struct pollfd *fds)
 {
-    if (!link->registered)
-        for (int i = 0; i <= UDP_LANES; i++)
-            if (link->sockets[i].fd >= 0)
-                watch(link, link->sockets[i].fd, 1);
-    link->registered = link->armed = 1;
-    link->looks_since_sleep = 0;
-    return 0; /* what is there already makes the descriptor readable */
+    for (int i = 0; i <= UDP_LANES; i++)
+        fds[i] = (struct pollfd){.fd = link->sockets[i].fd, .events = POLLIN};
+    link->asleep = 1;
+    return 1 + UDP_LANES;
 }
 
-void udp_disarm(struct link *link)
+/* A socket may have become another peer's meanwhile: to look there in vain does no harm. */
+void udp_woken(struct link *link, const struct pollfd *fds, int n)
 {
-    link->woken = link->armed;
-    link->armed = 0;
+    link->asleep = 0;
+    for (int i = 0; i < n; i++)
+        if (fds[i].revents)
+            link->woken |= 1u << i;
 }

@@ -174,24 +174,47 @@ static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
     return due - now < most ? due - now : most;
 }
 
-/* Sleeps on an eventfd, on the link's own affairs, and with_data on what arrives. Returns whether control() has something to do. */
-static int sleep_on(struct via_nic *nic, int wake_fd, int with_data, uint64_t ns)
+/* What a sleep waits for: an eventfd, the link's own affairs, and what arrives. */
+struct bed {
+    struct pollfd fds[2 + LINK_WATCHED];
+    nfds_t n;
+};
+
+static void make_bed(struct via_nic *nic, struct bed *bed, int wake_fd)
 {
-    struct pollfd fds[3] = {{.fd = wake_fd, .events = POLLIN},
-                            {.fd = nic->control_fd, .events = POLLIN},
-                            {.fd = with_data ? nic->data_fd : -1, .events = POLLIN}};
+    bed->fds[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+    bed->fds[1] = (struct pollfd){.fd = nic->control_fd, .events = POLLIN};
+    bed->n = 2;
+}
+
+static void lie_by_data(struct via_nic *nic, struct bed *bed)
+{
+    if (nic->ops->watch)
+        bed->n += (nfds_t)nic->ops->watch(nic->link, bed->fds + bed->n);
+    else
+        bed->fds[bed->n++] = (struct pollfd){.fd = nic->data_fd, .events = POLLIN};
+}
+
+static void sleep_in(struct bed *bed, uint64_t ns)
+{
     struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
-    ppoll(fds, 3, ns == VK_NEVER ? NULL : &t, NULL);
     uint64_t count;
-    if (fds[0].revents && read(wake_fd, &count, sizeof count) < 0)
+    ppoll(bed->fds, bed->n, ns == VK_NEVER ? NULL : &t, NULL);
+    if (bed->fds[0].revents && read(bed->fds[0].fd, &count, sizeof count) < 0)
         count = 0; /* somebody else was quicker */
-    if (fds[2].revents &
-        (POLLERR | POLLHUP)) { /* an interface went down: take the error, or every later sleep ends at once */
-        int error;
+}
+
+/* Awake, as owner: what arrived is told to the link that has to know where. Returns whether control() has something to do. */
+static int get_up(struct via_nic *nic, const struct bed *bed)
+{
+    if (nic->ops->woken)
+        nic->ops->woken(nic->link, bed->fds + 2, (int)bed->n - 2);
+    else if (bed->n > 2 && bed->fds[2].revents & (POLLERR | POLLHUP)) {
+        int error; /* an interface went down: take the error, or every later sleep ends at once */
         socklen_t len = sizeof error;
         getsockopt(nic->data_fd, SOL_SOCKET, SO_ERROR, &error, &len);
     }
-    return fds[1].revents != 0;
+    return bed->fds[1].revents != 0;
 }
 
 /* Sleeps on the data descriptor as its only sleeper: entered owned, returns owned. */
@@ -206,10 +229,14 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
     vk_store_relaxed(&nic->sleeper, who); /* the NIC's thread looks at it without being owner */
     int control = 0;
     if (ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link))) {
+        struct bed bed;
+        make_bed(nic, &bed, who == 1 ? nic->wake_fd : nic->waiter_fd);
+        lie_by_data(nic, &bed);
         NIC_COUNT(nic, system_calls, 1);
         who == 1 ? via_own_leave_slow(&nic->own) : via_leave(nic);
-        control = sleep_on(nic, who == 1 ? nic->wake_fd : nic->waiter_fd, 1, ns);
+        sleep_in(&bed, ns);
         who == 1 ? via_own_enter_slow(&nic->own, 1) : via_enter(nic);
+        control = get_up(nic, &bed);
         NIC_COUNT(nic, wakeups, 1);
     }
     if (nic->ops->disarm)
@@ -373,7 +400,6 @@ static void *thread_main(void *argument)
         via_run_handlers(nic);
         via_run_notifications(nic);
         uint64_t polls = vk_load_relaxed(&nic->polls);
-        int control;
         /* Somebody inside is driving, however long it takes: a large message may be on its way out. */
         int busy = vk_load_relaxed(&nic->own.inside) || vk_load_relaxed(&nic->own.owner);
         if (polls == seen && !busy && vk_load_relaxed(&nic->n_waiting) == 0) {
@@ -401,13 +427,15 @@ static void *thread_main(void *argument)
             if (vk_load_relaxed(&nic->n_waiting) == 0)
                 tick = TICK; /* the call that we leave the NIC to has just ended */
         }
-        control = sleep_on(nic, nic->wake_fd, 0, tick);
+        struct bed bed;
+        make_bed(nic, &bed, nic->wake_fd);
+        sleep_in(&bed, tick);
         vk_store_relaxed(&nic->thread_dozing, 0);
         if (tick < TICK_LONGEST)
             tick *= 2;
         else if (tick == DOZE)
             tick = TICK;
-        if (control) { /* the table is the owner's to look at: a decorator may come or go */
+        if (bed.fds[1].revents) { /* the table is the owner's to look at: a decorator may come or go */
             via_own_enter_slow(&nic->own, 1);
             if (nic->ops->control)
                 nic->ops->control(nic->link);

@@ -234,7 +234,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         udp.secret[0] = 1;
         udp.asks = asks;
         udp.n_asks = 2;
-        udp.sockets[0].fd = udp.door_fd = udp.claim_fd = udp.epoll_fd = -1;
+        udp.sockets[0].fd = udp.door_fd = udp.claim_fd = -1;
         for (int i = 1; i <= UDP_LANES; i++)
             udp.sockets[i].fd = -1;
         machine_carry(carry);
