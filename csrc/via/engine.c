@@ -163,6 +163,8 @@ void via_kick_sleeper(struct via_nic *nic)
 static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
 {
     uint64_t due = nic->timers_at;
+    if (nic->ack_list && nic->acks_at < due)
+        due = nic->acks_at;
     if (nic->stall_list || nic->deferred)
         due = now + TICK < due ? now + TICK : due;
     if (nic->ops->due) {

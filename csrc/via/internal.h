@@ -345,6 +345,7 @@ struct via_nic {
     /* time */
     uint64_t now;       /* when somebody last looked at the clock */
     uint64_t timers_at; /* next time that something is due; VK_NEVER */
+    uint64_t acks_at;   /* while there is an ack_list: when the first of them has waited long enough */
 
     /* sleeping (engine.c) */
     int wake_fd, waiter_fd; /* eventfds: wake the NIC's thread / the waiting call that sleeps on data_fd */
@@ -519,15 +520,21 @@ void via_drive_slow(struct via_nic *nic);
 /* Something is due at `at` (ns): the thread will not sleep longer. */
 void via_kick_thread(struct via_nic *nic);
 void via_kick_sleeper(struct via_nic *nic);
+/* Whoever sleeps is to look at `at`. */
+static inline void via_call_at(struct via_nic *nic, uint64_t at)
+{
+    if (vk_unlikely(nic->sleeper && at < nic->sleep_until)) { /* whoever sleeps would sleep too long */
+        nic->sleep_until = at;
+        via_kick_sleeper(nic);
+    }
+}
+/* The timers run at `at`, if not sooner. */
 static inline void via_timer(struct via_nic *nic, uint64_t at)
 {
     if (at >= nic->timers_at)
         return;
     nic->timers_at = at;
-    if (vk_unlikely(nic->sleeper && at < nic->sleep_until)) { /* whoever sleeps would sleep too long */
-        nic->sleep_until = at;
-        via_kick_sleeper(nic);
-    }
+    via_call_at(nic, at);
 }
 /* A completion, a match, an event: waiting calls look again. */
 void via_wake_waiters(struct via_nic *nic);

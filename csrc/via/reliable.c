@@ -213,10 +213,14 @@ void via_owe_ack(struct via_vi *vi, int urgent)
     vi->ack_owed |= urgent ? 2 : 1;
     if (vi->on_ack_list)
         return;
+    /* A time of its own: nearly every acknowledgement finds a ride, and whoever went to sleep then would be woken for nothing. */
+    uint64_t at = vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US;
+    if (nic->ack_list == NULL || at < nic->acks_at)
+        nic->acks_at = at;
     vi->on_ack_list = 1;
     vi->ack_next = nic->ack_list;
     nic->ack_list = vi;
-    via_timer(nic, nic->now + (uint64_t)nic->options.ack_delay_us * VK_US);
+    via_call_at(nic, at);
 }
 
 /* Sends the acknowledgements for which no frame came along. In the middle of a message there is no hurry: the sender says when its window
