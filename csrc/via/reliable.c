@@ -260,7 +260,8 @@ static void probe_tail(struct via_vi *vi)
     uint32_t hint = vi->send.done;
     VI_COUNT(vi, tail_probes, 1);
     via_repeat_forget(vi); /* what was sent again may have been lost again: the answer will tell */
-    if (via_send_again(vi, vi->high_psn - 1, 1, WIRE_FLAG_ACK_NOW, &hint) < 0)
+    /* The last frame's memory may be gone: then nothing was sent, and the time-out's turn comes after as many probes all the same. */
+    if (via_send_again(vi, vi->high_psn - 1, 1, WIRE_FLAG_ACK_NOW, &hint) < 0 && vi->state != VIP_STATE_CONNECTED)
         return;
     vi->rtt.tail_probes++;
     via_arm_rto(vi);

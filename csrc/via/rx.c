@@ -567,8 +567,11 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
         return;
     }
     vi->confirmed = 1;
-    if ((vi->reliable || vi->lossless) && h->ack != vi->una_psn) /* also of references, which any level may send */
+    if ((vi->reliable || vi->lossless) && h->ack != vi->una_psn) { /* also of references, which any level may send */
         via_acknowledged(vi, h->ack);
+        if (vk_unlikely(vi->state != VIP_STATE_CONNECTED))
+            return; /* a send behind the acknowledged ones had failed: that broke the connection, and nothing lands any more */
+    }
     if (vk_likely(kind == WIRE_SEND || kind == WIRE_WRITE))
         data_frame(vi, h, payload);
     else

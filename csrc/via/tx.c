@@ -389,14 +389,21 @@ static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
     }
 }
 
+/* What is left of the work's frames is never sent. Their numbers are used up all the same, for those of the works behind it follow them: the
+ * receiver sees a gap. */
+static void skip_rest(struct via_vi *vi, const struct via_work *w)
+{
+    vi->tx_psn = w->first_psn + w->n_frames;
+    if (wire_before(vi->high_psn, vi->tx_psn))
+        vi->high_psn = vi->tx_psn;
+}
+
 /* The work cannot go on: its memory was deregistered under it. It completes in its turn, and takes a reliable connection with it. */
 static void spoil(struct via_vi *vi, struct via_work *w)
 {
     w->error = VIP_STATUS_PROTECTION_ERROR;
     w->sent = 1;
-    vi->tx_psn = w->first_psn + w->n_frames; /* numbers that will never be sent: the receiver sees a gap */
-    if (wire_before(vi->high_psn, vi->tx_psn))
-        vi->high_psn = vi->tx_psn;
+    skip_rest(vi, w);
     vi->send.next++;
     via_complete_sends(vi);
 }
@@ -549,6 +556,8 @@ void via_transmit(struct via_vi *vi)
             return; /* the program says when */
         struct via_work *w = via_work_at(q, q->next);
         if (vk_unlikely(w->error)) {
+            if (w->started) /* spoilt, and come by again */
+                skip_rest(vi, w);
             w->sent = 1;
             q->next++;
             via_complete_sends(vi);

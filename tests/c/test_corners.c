@@ -403,6 +403,66 @@ static void taken_away_both(side *s)
         }
 }
 
+/* ---- broken_by_ack: a send whose memory is gone waits behind a good one; the frame that acknowledges the good one breaks the
+ * connection, and what else that frame brings is not taken any more: no receive is missed that was flushed a moment before */
+
+static void broken_by_ack_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *good, *spoilt, *receive;
+    VIP_MEM_ATTRIBUTES attr;
+    VIP_MEM_HANDLE handle;
+    int empty = error_count(s, VIP_ERROR_RECVQ_EMPTY);
+    uint8_t *memory = malloc(100);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+    memset(&attr, 0, sizeof(attr));
+    attr.Ptag = e.ptag;
+    CHECK_OK(VipRegisterMem(s->nic, memory, 100, &attr, &handle));
+    good = prep_send(&e, descriptor(&e, 1), buffer(&e, 100), 100);
+    spoilt = prep_send(&e, descriptor(&e, 1), memory, 100);
+    spoilt->DS[0].Local.Handle = handle;
+    receive = prep_recv(&e, descriptor(&e, 2), buffer(&e, 50), 50); /* of two segments: it goes the long way */
+    receive->DS[1].Local = receive->DS[0].Local;
+    receive->CS.SegCount = 2;
+    receive->CS.Length = 100;
+    post_recv(&e, receive);
+    endpoint_connect(&e, "broken by ack");
+    exchange_blind(s, 0);
+    post_send(&e, good);
+    CHECK_OK(VipPostDeferredSends(e.vi, VIP_TRUE, NULL));
+    post_send(&e, spoilt);
+    CHECK_OK(VipDeregisterMem(s->nic, memory, handle));
+    CHECK_OK(VipPostDeferredSends(e.vi, VIP_FALSE, NULL));
+    exchange_blind(s, 0);
+    exchange_blind(s, 0); /* B has taken the good one and sent */
+    reap_send(&e, good, VIP_STATUS_OP_SEND);
+    reap_send(&e, spoilt, VIP_STATUS_OP_SEND | VIP_STATUS_PROTECTION_ERROR);
+    reap_recv(&e, receive, VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_no_descriptor), 0);
+    CHECK_EQ(error_count(s, VIP_ERROR_RECVQ_EMPTY), empty);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+    free(memory);
+}
+
+static void broken_by_ack_b(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *receive, *reply;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+    post_recv(&e, receive = prep_recv(&e, descriptor(&e, 1), buffer(&e, 100), 100));
+    reply = prep_send(&e, descriptor(&e, 1), buffer(&e, 100), 100);
+    endpoint_connect(&e, "broken by ack");
+    exchange_blind(s, 0);
+    exchange_blind(s, 0);
+    reap_recv(&e, receive, VIP_STATUS_OP_RECEIVE);
+    post_send(&e, reply); /* and the acknowledgement with it */
+    exchange_blind(s, 0);
+    reap_send(&e, reply, VIP_STATUS_OP_SEND | VIP_STATUS_DESC_FLUSHED_ERROR);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 /* ---- writes_in_order: who sees the second RDMA write has the first one, whichever way each of them goes */
 
 static void no_cma(viakit_nic_options *o)
@@ -484,6 +544,7 @@ static const test_case cases[] = {
     {"bad_receive_behind", bad_receive_behind_both, bad_receive_behind_both, 0, NULL},
     {"bad_receive_first", bad_receive_first_both, bad_receive_first_both, 0, NULL},
     {"taken_away", taken_away_both, taken_away_both, CASE_NO_FAULT | CASE_NO_THREAD, patient},
+    {"broken_by_ack", broken_by_ack_a, broken_by_ack_b, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
 };
 

@@ -541,6 +541,67 @@ static void filter_b(side *s)
     leave(&e);
 }
 
+/* ---- spoilt: behind a lost frame stands a send whose memory was taken away. The lost one arrives, the spoilt one ends the connection, and
+ * what stands behind it was never sent */
+
+static void spoilt_alone_or_not(side *s, int followed)
+{
+    endpoint e;
+    VIP_MEM_ATTRIBUTES attr = {0};
+    VIP_MEM_HANDLE handle;
+    VIP_DESCRIPTOR *lost, *spoilt, *behind;
+    uint8_t *memory = malloc(100);
+    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
+    attr.Ptag = e.ptag;
+    CHECK_OK(VipRegisterMem(s->nic, memory, 100, &attr, &handle));
+    lost = prep_send(&e, descriptor(&e, 1), buffer(&e, 100), 100);
+    spoilt = prep_send(&e, descriptor(&e, 1), memory, 100);
+    spoilt->DS[0].Local.Handle = handle;
+    behind = prep_send(&e, descriptor(&e, 1), buffer(&e, 100), 100);
+    set_faults(s, "drop=send:0");
+    post_send(&e, lost);
+    CHECK_OK(VipPostDeferredSends(e.vi, VIP_TRUE, NULL));
+    post_send(&e, spoilt);
+    if (followed)
+        post_send(&e, behind);
+    CHECK_OK(VipDeregisterMem(s->nic, memory, handle));
+    CHECK_OK(VipPostDeferredSends(e.vi, VIP_FALSE, NULL));
+    reap_send(&e, lost, VIP_STATUS_OP_SEND);
+    reap_send(&e, spoilt, VIP_STATUS_OP_SEND | VIP_STATUS_PROTECTION_ERROR);
+    if (followed)
+        reap_send(&e, behind, VIP_STATUS_OP_SEND | VIP_STATUS_DESC_FLUSHED_ERROR);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_ERROR);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+    free(memory);
+}
+
+static void spoilt_a(side *s)
+{
+    spoilt_alone_or_not(s, 0);
+    spoilt_alone_or_not(s, 1);
+}
+
+static void spoilt_b(side *s)
+{
+    for (int followed = 0; followed < 2; followed++) {
+        endpoint e;
+        meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4);
+        CHECK_EQ(next_recv(&e)->CS.Status, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
+        wait_state(&e, VIP_STATE_ERROR);
+        SIDE_SYNC(s, 1);
+        leave(&e);
+    }
+}
+
+#define spoilt_again_a spoilt_a
+#define spoilt_again_b spoilt_b
+
+static void go_back(viakit_nic_options *o)
+{
+    o->retransmission = VIAKIT_GO_BACK_N;
+}
+
 /* ---- nobody: that nobody is there is found although the request was lost the first times that it was sent */
 
 static void nobody_a(side *s)
@@ -578,6 +639,8 @@ static void nobody_b(side *s)
     X(healed, 0, NULL)                  \
     X(older, 0, NULL)                   \
     X(super_frames, 0, NULL)            \
+    X(spoilt, 0, NULL)                  \
+    X(spoilt_again, 0, go_back)         \
     X(nobody, CASE_NO_ETH, NULL)        \
     X(filter, CASE_NO_THREAD, NULL)
 
