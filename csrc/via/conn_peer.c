@@ -124,10 +124,12 @@ static int belongs(const struct via_peering *p, const struct conn_frame *f)
            memcmp(names + own->wanted_len, f->names, own->own_len) == 0;
 }
 
+/* Has it promised itself to the sender of this frame, even if that promise has run out? Not before there was a promise at all: the fields are 0
+ * then, and a stranger can put 0 into a frame. */
 static int promised_to(const struct via_peering *p, const struct conn_frame *f)
 {
-    return p->remote.request == f->c.request && p->remote.key == f->c.key && p->partner.port == f->h->src_port &&
-           memcmp(p->partner_address, f->from, 6) == 0;
+    return p->partner.peer != NULL && p->remote.request == f->c.request && p->remote.key == f->c.key &&
+           p->partner.port == f->h->src_port && memcmp(p->partner_address, f->from, 6) == 0;
 }
 
 static struct via_peering *counterpart(struct via_nic *nic, const struct conn_frame *f)

@@ -22,15 +22,15 @@ static int open_wire(void)
     return fd;
 }
 
-/* From B's interface to A's, with a checksum that is right. */
-static void forge(side *s, int fd, struct wire_header h, const void *payload, size_t len)
+/* From a station to A's interface, with a checksum that is right. */
+static void forge_from(side *s, const uint8_t station[6], int fd, struct wire_header h, const void *payload, size_t len)
 {
     uint8_t frame[sizeof(struct ether_header) + sizeof(h) + 2048];
     struct ether_header ether;
     struct sockaddr_ll to;
     CHECK(len <= 2048);
     memcpy(ether.ether_dhost, s->peer_host, 6);
-    memcpy(ether.ether_shost, s->attr.LocalNicAddress, 6);
+    memcpy(ether.ether_shost, station, 6);
     ether.ether_type = htons(WIRE_ETHERTYPE);
     h.version_kind = wire_version_kind(h.version_kind);
     h.flags |= WIRE_FLAG_CRC;
@@ -47,6 +47,11 @@ static void forge(side *s, int fd, struct wire_header h, const void *payload, si
     memcpy(to.sll_addr, s->peer_host, 6);
     len += sizeof(ether) + sizeof(h);
     CHECK_EQ(sendto(fd, frame, len, 0, (struct sockaddr *)(void *)&to, sizeof(to)), len);
+}
+
+static void forge(side *s, int fd, struct wire_header h, const void *payload, size_t len)
+{
+    forge_from(s, s->attr.LocalNicAddress, fd, h, payload, len);
 }
 
 /* The latest frame of that kind on the wire (a client that found nobody asks again, with another key), with its connection block. Waits for
@@ -135,6 +140,45 @@ static void forged_accept_b(side *s)
     c.request--;
     h.version_kind = WIRE_REJECT;
     forge(s, fd, h, &c, sizeof(c));
+    side_sync_blind(s, 2);
+    close(fd);
+}
+
+/* ---- forged_confirm: a confirmation of a promise that was never made, from a station whose address is all zeros */
+
+static void forged_confirm_a(side *s)
+{
+    endpoint e;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_stranger);
+    double end = check_now() + CHECK_WAIT_S;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    make_address(&local, s->attr.LocalNicAddress, "forged", 6);
+    make_address(&remote, s->peer_host, "forged", 6);
+    SIDE_SYNC(s, 1);
+    CHECK_OK(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
+    SIDE_SYNC(s, 2); /* it was forged */
+    while (nic_counter(s, VIAKIT_COUNTER_dropped_stranger) == before) {
+        CHECK(check_now() < end);
+        CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_NOT_DONE);
+    }
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECT_PENDING);
+    CHECK_OK(VipDisconnect(e.vi));
+    endpoint_close(&e);
+}
+
+static void forged_confirm_b(side *s)
+{
+    static const uint8_t nowhere[6];
+    int fd = open_wire();
+    struct wire_connect c, none = {0};
+    struct wire_header h;
+    side_sync_blind(s, 1);
+    h = listen_for(fd, WIRE_REQUEST, &c);
+    h = (struct wire_header){
+        .version_kind = WIRE_CONFIRM, .dst_port = h.src_port, .dst_vi = h.src_vi, .key = c.key}; /* all else is 0 */
+    forge_from(s, nowhere, fd, h, &none, sizeof(none));
     side_sync_blind(s, 2);
     close(fd);
 }
@@ -240,6 +284,7 @@ static void slow(viakit_nic_options *o)
 
 static const test_case cases[] = {
     {"forged_accept", forged_accept_a, forged_accept_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
+    {"forged_confirm", forged_confirm_a, forged_confirm_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"forged_lists", forged_lists_a, forged_lists_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, slow},
 };
 
