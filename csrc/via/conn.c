@@ -24,16 +24,29 @@
 
 #include "../link/fault.h"
 
+/* Drawn 64 at a time: each drawing is a system call. */
+static __thread uint32_t drawn[64], n_drawn;
+
+/* The child of a fork has its parent's numbers, and so has its sibling: what one of them asked by, a server would take for the other's. */
+static void child_of_fork(void)
+{
+    n_drawn = 0;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(NULL, NULL, child_of_fork);
+}
+
 uint32_t conn_random(void)
 {
-    static __thread uint32_t pool[64], n;
-    if (n == 0) {
-        if (getrandom(pool, sizeof pool, 0) != (ssize_t)sizeof pool)
+    if (n_drawn == 0) {
+        if (getrandom(drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
             for (size_t i = 0; i < 64; i++)
-                pool[i] = (uint32_t)(vk_now() * 2654435761u >> i % 8);
-        n = 64;
+                drawn[i] = (uint32_t)(vk_now() * 2654435761u >> i % 8);
+        n_drawn = 64;
     }
-    uint32_t key = pool[--n];
+    uint32_t key = drawn[--n_drawn];
     return key ? key : 1;
 }
 

@@ -183,9 +183,10 @@ void via_run_handlers(struct via_nic *nic)
         void *context = nic->handler ? nic->handler_context : nic;
         vk_store_relaxed(&nic->events_head, nic->events_head + 1);
         via_own_leave_slow(&nic->own);
+        const struct via_nic *outer = via_in_handler; /* a handler of another NIC may have polled this one */
         via_in_handler = nic;
         handler(context, &e);
-        via_in_handler = NULL;
+        via_in_handler = outer;
     }
 }
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "internal.h"
+#include "tap.h"
 
 #define MAX_NOTIFICATIONS 4096 /* of one NIC: the list is walked */
 
@@ -154,6 +155,7 @@ static int take_one(struct via_nic *nic, struct call *c)
         else {
             c->vi = vk_pool_handle(n->vi);
             c->descriptor = via_work_at(n->queue, n->queue->reaped)->descriptor;
+            VIA_TAP(nic, via_tap_reaped(n->queue, c->descriptor, n->vi));
             n->queue->reaped++;
         }
         remove_from_list(nic, p);
@@ -173,11 +175,12 @@ void via_run_notifications(struct via_nic *nic)
         via_own_leave_slow(&nic->own);
         if (!got)
             return;
+        const struct via_nic *outer = via_in_handler; /* as in via_run_handlers */
         via_in_handler = nic;
         if (c.on_entry)
             c.on_entry(c.context, c.nic, c.vi, c.recv);
         else
             c.on_descriptor(c.context, c.nic, c.vi, c.descriptor);
-        via_in_handler = NULL;
+        via_in_handler = outer;
     }
 }

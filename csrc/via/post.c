@@ -86,7 +86,9 @@ static VIP_RETURN refuse_post(struct via_vi *vi, VIP_DESCRIPTOR *d, VIP_MEM_HAND
                         VIP_DESCRIPTOR_ALIGNMENT);
     }
     if (q->posted - q->reaped == VIA_MAX_QUEUE) {
-        via_report(vi->nic, vi, NULL, d, VIP_RESOURCE_VI, VIP_ERROR_VI_OVERRUN);
+        /* Nobody has looked yet whether the descriptor is memory at all: it is named only if it is. */
+        int here = via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT), vi->ptag);
+        via_report(vi->nic, vi, NULL, here ? d : NULL, VIP_RESOURCE_VI, VIP_ERROR_VI_OVERRUN);
         return via_fail(VIP_ERROR_RESOURCE, "%d descriptors are posted: take completed ones back first", VIA_MAX_QUEUE);
     }
     via_report(vi->nic, vi, NULL, NULL, VIP_RESOURCE_DESCRIPTOR, VIP_ERROR_POST_DESC);

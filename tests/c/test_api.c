@@ -370,6 +370,89 @@ static void test_cq_overrun(void)
     close_objects(&o);
 }
 
+/* ---------------------------------------------------------------- a work queue that is full */
+
+/* One more descriptor than fits, and that one is not even memory. */
+static void test_overrun(void)
+{
+    objects o;
+    VIP_DESCRIPTOR *d, *got;
+    int errors = 0;
+    uint8_t *hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(hole != MAP_FAILED);
+    open_objects(&o);
+    CHECK_OK(VipErrorCallback(o.nic, &errors, ignore_error));
+    memset(o.mem, 0, 65536);
+    for (VIP_ULONG i = 0; i < o.attr.MaxDescriptorsPerQueue; i++) {
+        d = (VIP_DESCRIPTOR *)(void *)(o.mem + 64 * i);
+        CHECK_OK(VipPostRecv(o.vi, d, o.mh));
+    }
+    CHECK_RET(VipPostRecv(o.vi, (VIP_DESCRIPTOR *)(void *)hole, o.mh), VIP_ERROR_RESOURCE);
+    WAIT_UNTIL(__atomic_load_n(&errors, __ATOMIC_SEQ_CST) == 1); /* VI_OVERRUN */
+    CHECK_OK(VipDisconnect(o.vi));
+    while (VipRecvDone(o.vi, &got) == VIP_DESCRIPTOR_ERROR && got) {}
+    CHECK_OK(VipErrorCallback(o.nic, NULL, NULL));
+    close_objects(&o);
+    munmap(hole, 4096);
+}
+
+/* ---------------------------------------------------------------- a handler within a handler */
+
+/* NICs without threads run handlers in viakit_poll. The outer one's polls the inner NIC, whose handler runs; then it is still a handler. */
+typedef struct {
+    VIP_NIC_HANDLE inner, outer;
+    int n_inner, n_outer;
+} nested;
+
+static void inner_handler(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    (void)error;
+    ((nested *)context)->n_inner++;
+}
+
+static void outer_handler(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    nested *n = context;
+    (void)error;
+    n->n_outer++;
+    CHECK_OK(viakit_poll(n->inner, NULL));
+    CHECK_EQ(n->n_inner, 1);
+    CHECK_RET(VipCloseNic(n->outer), VIP_INVALID_STATE);
+}
+
+/* A VI to report an error of: a descriptor that is not aligned was posted. */
+static VIP_VI_HANDLE with_error(VIP_NIC_HANDLE nic)
+{
+    VIP_VI_ATTRIBUTES attr = {0};
+    VIP_VI_HANDLE vi;
+    attr.ReliabilityLevel = VIP_SERVICE_UNRELIABLE;
+    CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
+    CHECK_RET(VipPostRecv(vi, (VIP_DESCRIPTOR *)(uintptr_t)1, 0), VIP_INVALID_PARAMETER);
+    return vi;
+}
+
+static void test_nested_handlers(void)
+{
+    viakit_nic_options options;
+    VIP_VI_HANDLE outer, inner;
+    nested n = {0};
+    memset(&options, 0, sizeof(options));
+    options.size = sizeof(options);
+    options.no_thread = 1;
+    CHECK_OK(viakit_open_nic(DEVICE, &options, &n.inner));
+    CHECK_OK(viakit_open_nic(DEVICE, &options, &n.outer));
+    CHECK_OK(VipErrorCallback(n.inner, &n, inner_handler));
+    CHECK_OK(VipErrorCallback(n.outer, &n, outer_handler));
+    inner = with_error(n.inner);
+    outer = with_error(n.outer);
+    CHECK_OK(viakit_poll(n.outer, NULL));
+    CHECK_EQ(n.n_outer, 1);
+    CHECK_OK(VipDestroyVi(inner));
+    CHECK_OK(VipDestroyVi(outer));
+    CHECK_OK(VipCloseNic(n.outer));
+    CHECK_OK(VipCloseNic(n.inner));
+}
+
 /* ---------------------------------------------------------------- names */
 
 static void test_names(void)
@@ -437,6 +520,44 @@ static void test_fork(void)
     close_objects(&o); /* and the child has taken nothing away */
 }
 
+#define N_DRAWN 8
+
+/* Generations of memory handles: drawn as keys and the numbers of connection requests are. */
+static void draw(uint16_t drawn[N_DRAWN])
+{
+    VIP_NIC_HANDLE nic;
+    VIP_MEM_HANDLE handles[N_DRAWN];
+    static uint8_t memory[64];
+    CHECK_OK(VipOpenNic(DEVICE, &nic));
+    for (int i = 0; i < N_DRAWN; i++) {
+        CHECK_OK(VipRegisterMem(nic, memory, sizeof(memory), NULL, &handles[i]));
+        drawn[i] = (uint16_t)(handles[i] >> 16);
+    }
+    CHECK_OK(VipCloseNic(nic));
+}
+
+/* Parent and child of a fork do not draw the same random numbers. */
+static void test_fork_draws(void)
+{
+    uint16_t first[N_DRAWN], parent[N_DRAWN], child[N_DRAWN];
+    int pipe_fd[2], status;
+    draw(first);
+    CHECK_EQ(pipe(pipe_fd), 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        draw(child);
+        _exit(write(pipe_fd[1], child, sizeof(child)) == (ssize_t)sizeof(child) ? 0 : 1);
+    }
+    draw(parent);
+    CHECK_EQ(read(pipe_fd[0], child, sizeof(child)), (ssize_t)sizeof(child));
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(memcmp(parent, child, sizeof(child)) != 0);
+    close(pipe_fd[0]);
+    close(pipe_fd[1]);
+}
+
 int main(void)
 {
     snprintf(check_context, sizeof(check_context), "api");
@@ -447,8 +568,11 @@ int main(void)
     test_attributes();
     test_addresses();
     test_cq_overrun();
+    test_overrun();
+    test_nested_handlers();
     test_names();
     test_fork();
+    test_fork_draws();
     CHECK_NOTHING_LEFT();
     return 0;
 }
