@@ -315,7 +315,11 @@ static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address
     if (from) {
         for (int i = 0; i < n_to && len; i++) {
             size_t part = to[i].iov_len < len ? to[i].iov_len : len;
-            memcpy(to[i].iov_base, from, part);
+            if (part ==
+                len) /* of an RDMA write, for which somebody may wait without a call: the last word is stored last */
+                vk_copy_last_word_last(to[i].iov_base, from, part);
+            else
+                memcpy(to[i].iov_base, from, part);
             from += part;
             len -= part;
         }
@@ -324,16 +328,24 @@ static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address
     }
     size_t left = len;
     while (left) { /* the kernel may stop in the middle */
-        struct iovec remote = {(void *)(uintptr_t)(address + (len - left)), left}, local[64];
-        size_t skip = len - left;
+        struct iovec remote = {(void *)(uintptr_t)(address + (len - left)), left}, local[65];
+        size_t skip = len - left, room = left;
         int n = 0;
-        for (int i = 0; i < n_to && n < 64; i++) {
+        for (int i = 0; i < n_to && n < 64 && room; i++) {
             if (skip >= to[i].iov_len) {
                 skip -= to[i].iov_len;
                 continue;
             }
-            local[n++] = (struct iovec){(char *)to[i].iov_base + skip, to[i].iov_len - skip};
+            size_t part = to[i].iov_len - skip < room ? to[i].iov_len - skip : room;
+            local[n++] = (struct iovec){(char *)to[i].iov_base + skip, part};
+            room -= part;
             skip = 0;
+        }
+        if (room == 0 &&
+            local[n - 1].iov_len > 8) { /* the last word in a vector of its own: the kernel goes by their order */
+            local[n - 1].iov_len -= 8;
+            local[n] = (struct iovec){(char *)local[n - 1].iov_base + local[n - 1].iov_len, 8};
+            n++;
         }
         ssize_t got = n ? process_vm_readv(peer->pid, local, (unsigned long)n, &remote, 1, 0) : -1;
         LINK_COUNT(link->nic, system_calls, 1);
