@@ -193,7 +193,8 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     remove_request(nic, &r);
     if (code == VIP_SUCCESS)
         code = r.result;
-    if (vi->state == VIP_STATE_CONNECT_PENDING)
+    /* Only then the VI is surely still ours: once connected, others may have ended it, destroyed it, and made a new one in its place. */
+    if (code != VIP_SUCCESS && vi->state == VIP_STATE_CONNECT_PENDING)
         give_up(nic, &r, code);
     via_leave(nic);
     if (code == VIP_SUCCESS)

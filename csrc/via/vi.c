@@ -237,8 +237,6 @@ static void free_vi(struct via_vi *vi)
         remove_from(&nic->answer_list, vi, offsetof(struct via_vi, answer_next));
     if (vi->on_stall_list)
         remove_from(&nic->stall_list, vi, offsetof(struct via_vi, stall_next));
-    if (vi->on_answer_list)
-        remove_from(&nic->answer_list, vi, offsetof(struct via_vi, answer_next));
     via_forget_frames(vi);
     via_reads_free(vi);
     via_conn_forget_vi(nic, vi);
