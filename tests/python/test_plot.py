@@ -52,6 +52,17 @@ def test_curves_are_the_points(document):
         assert all(a <= b <= c for a, b, c in zip(one["low_mbit_s"], one["mbit_s"], one["high_mbit_s"], strict=True))
 
 
+def test_a_picture_says_what_it_shows_and_where(document):
+    assert plot.figure([document]).get_suptitle() == "via-eth, tcp and via-shm"
+    document["series"] = document["series"][:2]
+    canvas = plot.figure([document])
+    assert canvas.get_suptitle() == "via-eth and tcp between two hosts"
+    first = document["series"][0]["points"][0]["one_way_s"]["median"] * 1e6
+    assert f"{first:.3g} µs" in [text.get_text() for text in canvas.axes[1].texts]
+    assert "via-eth and tcp between two hosts" in plot.html([document])
+    assert plot.figure([document], title="mine").get_suptitle() == "mine"
+
+
 def test_several_files_are_told_apart(document):
     labels = [one["label"] for one in plot.curves([document, document], ["before", "after"])]
     assert len(set(labels)) == len(labels) == 6
@@ -116,7 +127,14 @@ def test_nothing_is_cut_off_on_a_narrow_terminal(document, width):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(1.37e-7, "137 ns"), (1.117e-6, "1.12 us"), (3.4e-3, "3.40 ms"), (2.0, "2.00 s"), (9.9999e-7, "1.00 us")],
+    [
+        (1.37e-7, "137 ns"),
+        (1.117e-6, "1.12 us"),
+        (3.4e-3, "3.40 ms"),
+        (2.0, "2.00 s"),
+        (9.9999e-7, "1.00 us"),
+        (0.0, "0"),
+    ],
 )
 def test_times_for_people(seconds, text):
     assert table.format_time(seconds) == text

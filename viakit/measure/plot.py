@@ -142,6 +142,38 @@ def _quiet_matplotlib() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def _title(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) -> str:
+    """Return what a picture shows, in a line: the protocols, and where they ran if that is one place."""
+    protocols = dict.fromkeys(one["protocol"] for each in documents for one in each["series"] if one["points"])
+    names = list(protocols) if len(protocols) > 1 else [one["label"] for one in drawn[:1]]
+    places = {one["hosts"] for each in documents for one in each["series"] if one["points"]}
+    where = {"testbed": " between two hosts", "local": " on one host"}.get(places.pop(), "") if len(places) == 1 else ""
+    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] + where
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Have a logarithmic axis say 0.1, 10, 1000 and no powers of ten."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f") if value >= 1 else f"{value:g}")
+
+
+def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
+    """In the signature graph, say the time of each curve's first message, and let no band squeeze the curves."""
+    first = [one["time_s"][0] * 1e6 for one in drawn]
+    every = [time * 1e6 for one in drawn for time in one["time_s"]]
+    ax.set_xlim(min(every) / 2, max(every) * 2)
+    for one, time in zip(drawn, first, strict=True):
+        ax.annotate(
+            f"{time:.3g} µs" if time < 1000 else f"{time:.0f} µs",
+            (time, one["mbit_s"][0]),
+            xytext=(0, -11),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=one["colour"],
+        )
+    ax.margins(y=0.08)
+
+
 def _size_ticks(curves_: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[str]]:
     """Return powers of two to mark on the axis of sizes, at most about ten, with their names."""
     largest = max(max(one["nbytes"]) for one in curves_)
@@ -171,7 +203,7 @@ def figure(
     log_y : bool
         False: throughput on a linear axis, as the first papers drew it; small messages then lie on the ground.
     title : str, optional
-        Above all graphs.
+        Above all graphs. Default: what was measured, and where.
     """
     with _quiet_matplotlib():
         from matplotlib.figure import Figure
@@ -212,9 +244,13 @@ def figure(
                 ticks, words = _size_ticks(drawn)
                 ax.set_xticks(ticks, words, fontsize=8, rotation=30, ha="right")
                 ax.minorticks_off()
+            else:
+                _plain_numbers(ax.xaxis)
+                _first_times(ax, drawn)
             if log_y or graph == "time":
                 lowest = min(min(one["mbit_s" if graph != "time" else "time_s"]) for one in drawn)
                 ax.set_yscale("log" if lowest > 0 else "symlog")
+                _plain_numbers(ax.yaxis)
             else:
                 ax.set_ylim(bottom=0)
             ax.set_xlabel("message size" if over_size else f"{axis}, µs")
@@ -226,7 +262,7 @@ def figure(
             for side in ("top", "right"):
                 ax.spines[side].set_visible(False)
         axes[0].legend(frameon=False, fontsize=9)
-        canvas.suptitle(title or "viakit", fontsize=13)
+        canvas.suptitle(title or _title(drawn, documents), fontsize=13)
         canvas.supxlabel(f"{below}\nlines: medians; bands: 5th to 90th percentile", fontsize=8, color="#555555")
         return canvas
 
@@ -246,6 +282,7 @@ def interactive(
     drawn = curves(documents, names)
     axis, below = _words(documents)
     headings = {"throughput": "Throughput graph", "signature": "Signature graph", "time": "Time"}
+    heading = title or _title(drawn, documents)
     canvas = make_subplots(rows=1, cols=len(graphs), subplot_titles=[headings[graph] for graph in graphs])
     for column, graph in enumerate(graphs, start=1):
         for one in drawn:
@@ -312,7 +349,7 @@ def interactive(
         )
     canvas.update_layout(
         template="plotly_white",
-        title={"text": f"{title or 'viakit'}<br><sup>{below}; lines: medians, bands: 5th to 90th percentile</sup>"},
+        title={"text": f"{heading}<br><sup>{below}; lines: medians, bands: 5th to 90th percentile</sup>"},
         legend={"orientation": "h", "y": -0.2},
         height=560,
         margin={"t": 110},

@@ -48,7 +48,9 @@ def _three_digits(value: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Return a time for people: ``137 ns``, ``1.12 us``, ``3.40 ms``."""
+    """Return a time for people: ``137 ns``, ``1.12 us``, ``3.40 ms``, and ``0`` for none at all."""
+    if seconds == 0:
+        return "0"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale * 0.9995:
             return f"{_three_digits(seconds / scale)} {unit}"
