@@ -63,6 +63,9 @@ class Options:
     protocol, policy, network : str or None
         Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK. Protocol "mpi" (or "mpi:mpich", "mpi:openmpi")
         has the ranks started by that MPI's launcher: see :func:`launch_of`.
+    launcher : str or None
+        Who starts the ranks, if the protocol does not say: None: viakit; "mpi", "mpi:mpich", "mpi:openmpi": that MPI's
+        ``mpiexec``, whatever connects the ranks then.
     label : bool
         Begin each line of output with its rank.
     timeout : float or None
@@ -79,6 +82,7 @@ class Options:
     protocol: str | None = None
     policy: str | None = None
     network: str | None = None
+    launcher: str | None = None
     label: bool = False
     timeout: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -89,6 +93,8 @@ class Options:
             raise ValueError(f"{self.ranks} ranks; right would be 1 to {MAX_RANKS}")
         if self.hosts > self.ranks:
             raise ValueError(f"{self.hosts} hosts for {self.ranks} ranks; right would be a rank for each host at least")
+        if self.launcher not in (None, "viakit", "mpi", "mpi:mpich", "mpi:openmpi"):
+            raise ValueError(f"launcher is {self.launcher!r}; right would be viakit, mpi, mpi:mpich or mpi:openmpi")
         if self.placement not in ("block", "cyclic"):
             raise ValueError(f"placement is {self.placement!r}; right would be block or cyclic")
         if self.timeout is not None and not self.timeout > 0:
@@ -512,11 +518,14 @@ class Launch:
                 step()
 
 
-def launch_of(command: list[str], options: Options) -> Launch:
-    """The job that the options ask for: ranks of ours, or under protocol "mpi" an MPI's own launcher."""
+def launch_of(
+    command: list[str], options: Options, out: IO[bytes] | None = None, err: IO[bytes] | None = None
+) -> Launch:
+    """The job that the options ask for: ranks of ours, or under protocol or launcher "mpi" an MPI's own launcher."""
     from viakit._launch_mpi import MpiLaunch, is_mpi
 
-    return MpiLaunch(command, options) if is_mpi(options.protocol) else Launch(command, options)
+    by_mpi = is_mpi(options.launcher) or is_mpi(options.protocol)
+    return MpiLaunch(command, options, out, err) if by_mpi else Launch(command, options, out, err)
 
 
 class _Feed:

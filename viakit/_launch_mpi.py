@@ -48,13 +48,14 @@ class MpiLaunch(Launch):
         from viakit.measure import mpi
         from viakit.measure.endpoints import MeasureError
 
-        assert options.protocol is not None
+        wish = options.protocol if is_mpi(options.protocol) else options.launcher
+        assert wish is not None
         try:
-            self._library = mpi.find(options.protocol)
+            self._library = mpi.find(wish)
         except MeasureError as error:
             raise LaunchError(str(error)) from error
         except KeyError as error:
-            raise LaunchError(f"protocol {options.protocol!r}: right would be mpi, mpi:mpich or mpi:openmpi") from error
+            raise LaunchError(f"protocol {wish!r}: right would be mpi, mpi:mpich or mpi:openmpi") from error
         if options.hosts and (options.ranks % options.hosts or options.placement != "block"):
             raise LaunchError(
                 f"{options.ranks} ranks on {options.hosts} hosts: under mpiexec every host has equally many, "
@@ -99,8 +100,10 @@ class MpiLaunch(Launch):
         """What is said to the ranks beyond what the launcher says."""
         threads = str(max(1, (os.cpu_count() or 1) * max(1, self._options.hosts) // self._options.ranks))
         wanted = {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        protocol = "mpi" if self._options.launcher is None or is_mpi(self._options.protocol) else self._options.protocol
         return {
-            "VIAKIT_PROTOCOL": "mpi",
+            **({"VIAKIT_PROTOCOL": protocol} if protocol else {}),
+            **({"VIAKIT_POLICY": self._options.policy} if self._options.policy else {}),
             "MPI4PY_LIBMPI": self._library.libmpi,
             "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
             **wanted,

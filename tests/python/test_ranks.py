@@ -157,7 +157,33 @@ def test_ranks_on_hosts_of_a_testbed():
         assert ranks.run("comm.allreduce(rank)") == ["1", "1"]
 
 
-@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 2, "hosts": 3}])
+def test_ranks_that_mpirun_starts():
+    """VIA between them, an interrupt that leaves them alive, an exception, and an end without remains."""
+    flavour = "openmpi"
+    needs.mpi_library(f"mpi:{flavour}")
+    with Ranks(2, launcher=f"mpi:{flavour}") as ranks:
+        assert f"started by mpi:{flavour}" in repr(ranks)
+        code = "from viakit.launch import bootstrap; bootstrap().launcher, rank, comm.allreduce(rank + 1)"
+        assert ranks.run(code) == [f"('{flavour}', 0, 3)", f"('{flavour}', 1, 3)"]
+        with pytest.raises(TimeoutError):
+            ranks.run("comm.recv(source=1 - rank, tag=5)", timeout_s=0.3)
+        with pytest.raises(RankError, match=r"^rank 1: ValueError: planted$"):
+            ranks.run("if rank == 1: raise ValueError('planted')")
+        assert ranks.run("type(comm).__name__") == ["'Intracomm'"] * 2
+        pids = ranks.pids.values()
+    wait_for(lambda: gone(pids))
+
+
+def test_ranks_over_mpi_itself():
+    flavour = "mpich"
+    needs.mpi_library(f"mpi:{flavour}")
+    with Ranks(2, f"mpi:{flavour}") as ranks:
+        assert ranks.run("comm.allreduce(rank + 1), type(comm).__name__") == ["(3, 'OverMpi')"] * 2
+        pids = ranks.pids.values()
+    wait_for(lambda: gone(pids))
+
+
+@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 2, "hosts": 3}, {"n": 2, "launcher": "ssh"}])
 def test_what_makes_no_sense_is_refused_before_anything_starts(wrong):
     with pytest.raises(ValueError, match="right would be"):
         Ranks(**wrong)

@@ -5,6 +5,7 @@
     kernel --stdin--> this process (a session of its own: Ctrl-C is for the kernel)
                         |-- controller: one process, its schedulers are threads; ends with us (PR_SET_PDEATHSIG)
                         |-- guard, and rank 0 ... N-1: started as `viakit run` starts ranks; each is an engine
+                        |   (or guard and mpiexec, which starts them)
 
 The kernel holds the other end of stdin. A line ``interrupt`` sends SIGINT to all ranks; the end of the pipe, which
 comes when the kernel closes it or dies, however it dies, ends everything. All files are in one folder, which the kernel
@@ -101,18 +102,34 @@ def _link_sockets(security: Path, folder: Path) -> None:
                     (folder / f"{letter}:{port}").symlink_to(f"{letter}-{port}")
 
 
-def _obey(commands: int, launch: Any) -> None:
+def _interrupt_engines(folder: Path) -> None:
+    """Send SIGINT to each engine of ours, whoever has started it: ``mpiexec`` would end them instead.
+
+    They are known by their command line, which has the folder's name; so has that of ``mpiexec``, but further on.
+    """
+    ours = [b"-m", b"ipyparallel.engine", f"--file={folder / ENGINE_FILE}".encode()]
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cmdline").read_bytes().split(b"\0")[1:4] == ours:
+                os.kill(int(process.name), signal.SIGINT)
+
+
+def _obey(commands: int, launch: Any, folder: Path) -> None:
     """Do what the kernel says, until it goes."""
+    from viakit._launch_mpi import MpiLaunch
+
     with os.fdopen(commands) as lines:
         for line in lines:
-            if line.strip() == "interrupt":
+            if line.strip() == "interrupt" and isinstance(launch, MpiLaunch):
+                _interrupt_engines(folder)
+            elif line.strip() == "interrupt":
                 launch.interrupt()
     os.kill(os.getpid(), signal.SIGTERM)  # the launcher's handler ends all ranks
 
 
 def main() -> int:
     """Keep the ranks that the first argument (JSON: folder, options) describes until the kernel goes."""
-    from viakit._launch import Launch, Options
+    from viakit._launch import Options, launch_of
 
     wish = json.loads(sys.argv[1])
     folder = Path(wish["folder"])
@@ -126,8 +143,8 @@ def main() -> int:
         engine = ["-m", "ipyparallel.engine", f"--file={folder / ENGINE_FILE}", f"--profile-dir={folder / 'profile'}"]
         engine += [f"--ipython-dir={folder}", "--log-level=ERROR", "--timeout=60", "--IPEngine.enable_nanny=False"]
         environment = {"IPYTHONDIR": str(folder), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-        launch = Launch(engine, Options(**wish["options"], environment=environment), out=sys.stderr.buffer)
-        threading.Thread(target=_obey, args=(commands, launch), daemon=True).start()
+        launch = launch_of(engine, Options(**wish["options"], environment=environment), out=sys.stderr.buffer)
+        threading.Thread(target=_obey, args=(commands, launch, folder), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             return launch.run()
         return 0

@@ -89,7 +89,8 @@ class ViakitMagics(Magics):
 
     @magic_arguments()
     @argument("-n", "--ranks", type=int, default=None, help="How many; default: those that run, or 4.")
-    @argument("--protocol", default=None, help="What connects them: via (default), tcp or mpi.")
+    @argument("--protocol", default=None, help="What connects them: via (default), bip, tcp, mpi[:mpich|:openmpi].")
+    @argument("--launcher", default=None, help="viakit (default); mpi, mpi:mpich, mpi:openmpi: that MPI's mpirun.")
     @argument("--policy", default=None, help="Of the message engine, as of `viakit run --policy`.")
     @argument("--hosts", default=None, help="local, or testbed:N for N emulated hosts.")
     @argument("--mtu", type=int, default=1500, help="Of the testbed's wire.")
@@ -132,7 +133,7 @@ class ViakitMagics(Magics):
         running = self._ranks if self._ranks is not None and self._ranks.alive else None
         if running is not None and not given.restart:
             has = running.options
-            wanted = {"ranks": given.ranks, "protocol": given.protocol, "policy": given.policy}
+            wanted = {name: getattr(given, name) for name in ("ranks", "protocol", "policy", "launcher")}
             wanted["hosts"] = hosts if given.hosts is not None else None
             if all(value is None or value == has[name] for name, value in wanted.items()):
                 return running
@@ -140,7 +141,8 @@ class ViakitMagics(Magics):
             print("the ranks of before are gone: starting new ones", file=sys.stderr)
         n = given.ranks or (running.n if running is not None else 4)
         self.stop()
-        self._ranks = Ranks(n, given.protocol, policy=given.policy, hosts=hosts, mtu=given.mtu, rate=given.rate)
+        wishes = {"policy": given.policy, "launcher": given.launcher}
+        self._ranks = Ranks(n, given.protocol, **wishes, hosts=hosts, mtu=given.mtu, rate=given.rate)
         return self._ranks
 
     def _tell_once(self, error: RankError, size: int) -> None:

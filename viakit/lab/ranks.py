@@ -88,7 +88,11 @@ class Ranks:
     n : int
         How many. More than there are cores is normal.
     protocol, policy : str, optional
-        What ``viakit.world()`` uses: "via" (the default), "tcp" or "mpi"; and a policy of the message engine.
+        What ``viakit.world()`` uses: "via" (the default), "bip", "tcp" or "mpi"; and a policy of the message engine.
+        "mpi", "mpi:mpich" and "mpi:openmpi" have the ranks started by that MPI's ``mpiexec``.
+    launcher : str, optional
+        Who starts the ranks: "viakit" (the default), or "mpi", "mpi:mpich", "mpi:openmpi": that MPI's ``mpiexec``, with
+        any protocol between them.
     hosts : int
         0: this machine. Else so many hosts of a testbed, with `mtu` and `rate` of its wire.
 
@@ -108,6 +112,7 @@ class Ranks:
         protocol: str | None = None,
         *,
         policy: str | None = None,
+        launcher: str | None = None,
         hosts: int = 0,
         mtu: int = 1500,
         rate: str | None = None,
@@ -118,7 +123,8 @@ class Ranks:
             import ipyparallel
         except ImportError as error:
             raise ImportError("ranks in a notebook need ipyparallel: pip install 'viakit[lab]'") from error
-        options = {"ranks": n, "protocol": protocol, "policy": policy, "hosts": hosts, "mtu": mtu, "rate": rate}
+        options = {"ranks": n, "protocol": protocol, "policy": policy, "launcher": launcher}
+        options |= {"hosts": hosts, "mtu": mtu, "rate": rate}
         Options(**options).check()  # type: ignore[arg-type]
         self.options = options
         self.n = n
@@ -312,7 +318,8 @@ class Ranks:
     def __repr__(self) -> str:
         where = f"{self.options['hosts']} hosts" if self.options["hosts"] else "this machine"
         state = "" if self.alive else ", ended"
-        return f"<{self.n} ranks on {where}, {self.options['protocol'] or 'via'}{state}>"
+        how = f", started by {self.options['launcher']}" if self.options["launcher"] else ""
+        return f"<{self.n} ranks on {where}, {self.options['protocol'] or 'via'}{how}{state}>"
 
 
 class _Listener:
@@ -368,10 +375,10 @@ def _error(metadata: dict[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def _rank_of_engine() -> int:
-    """Runs on an engine: which rank it is."""
-    import os
+    """Runs on an engine: which rank it is, whoever has started it."""
+    from viakit.launch import detect
 
-    return int(os.environ["VIAKIT_RANK"])
+    return detect().rank
 
 
 def _make_folder() -> Path:
