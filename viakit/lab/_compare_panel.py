@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ComparePanel"]
 
+# A menu shows nothing for a value that is None, which it takes for "not chosen": so no choice has the value None.
+_NO_SIZE = ("choose a size", -1)
+_USUAL_LEVEL = ("each its usual", "usual")
+
 
 class ComparePanel(Panel):
     """The panel of a :class:`viakit.lab._compare.Compare`."""
@@ -37,7 +41,7 @@ class ComparePanel(Panel):
         )
         self.keep.on_click(lambda _: self._on_keep())
         self.top.children = [self.start, self.stop, self.keep, self.progress.widget]
-        self.size = widgets.Dropdown(description="counters at", options=[("-", None)])
+        self.size = widgets.Dropdown(description="counters at", options=[_NO_SIZE])
         self.size.observe(lambda _: self._show_counters(), "value")
         self.counters = widgets.HTML()
         self.bottom.children = [self.size, self.name, self.save]
@@ -65,7 +69,7 @@ class ComparePanel(Panel):
         self.mode = choice("mode", list(sweep.MODES), config.mode)
         self.wait = choice("wait", list(sweep.WAITS), config.wait)
         self.hosts = choice("hosts", ["auto", "local", "testbed"], config.hosts)
-        self.level = choice("level", [("usual", None), "c", "python", "both"], config.level)
+        self.level = choice("level", [_USUAL_LEVEL, "c", "python", "both"], config.level or _USUAL_LEVEL[1])
         self.seconds = widgets.BoundedFloatText(
             description="seconds", value=config.seconds, min=0.1, max=86400, layout=SMALL
         )
@@ -88,7 +92,7 @@ class ComparePanel(Panel):
             "mode": self.mode.value,
             "wait": self.wait.value,
             "hosts": self.hosts.value,
-            "level": self.level.value,
+            "level": None if self.level.value == _USUAL_LEVEL[1] else self.level.value,
             "seconds": self.seconds.value,
             "mtu": parse_size(self.mtu.value) if self.mtu.value else None,
             "rate": self.rate.value or None,
@@ -116,12 +120,12 @@ class ComparePanel(Panel):
         self.keep.disabled = job.running or not series
         if series:
             sizes = sorted({point["nbytes"] for one in series for point in one["points"]})
-            options = [("-", None), *((format_size(n), n) for n in sizes)]
+            options = [_NO_SIZE, *((format_size(n), n) for n in sizes)]
             if list(self.size.options) != options:
                 value = self.size.value
                 self.size.options = options
-                self.size.value = value if value in sizes else None
-            if self.size.value is not None:
+                self.size.value = value if value in sizes else _NO_SIZE[1]
+            if self.size.value != _NO_SIZE[1]:
                 self._show_counters()
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
@@ -170,7 +174,7 @@ class ComparePanel(Panel):
 
     def _show_counters(self) -> None:
         nbytes = self.size.value
-        if nbytes is None or self.experiment.job is None:
+        if nbytes == _NO_SIZE[1] or self.experiment.job is None:
             self.counters.value = ""
             return
         self.counters.value = Counters.of({"series": self.experiment.job.series()}, nbytes)._repr_html_()
