@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -271,37 +270,6 @@ def test_a_full_disk_says_so_and_the_result_is_kept_elsewhere(machine, tmp_path,
     (kept,) = tmp_path.iterdir()
     assert kept.name in done.output
     assert result.load(kept)["complete"]
-
-
-# ---------------------------------------------------------------- the documentation
-
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_the_examples_of_the_documentation_run(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "measuring.md").read_text(), re.DOTALL)
-    reading = re.findall(r"```python\n(.*?)```", (DOCS / "results.md").read_text(), re.DOTALL)
-    assert blocks
-    assert reading
-    blocks += [block.replace("a.json", "sockets.json") for block in reading]
-    for block in blocks:
-        subprocess.run(
-            [sys.executable, "-P", "-c", block] if sys.version_info >= (3, 11) else [sys.executable, "-c", block],
-            cwd=tmp_path,
-            timeout=100,
-            check=True,
-            capture_output=True,
-        )
-    assert result.load(tmp_path / "sockets.json")["complete"]
-
-
-def test_the_documentation_shows_commands_that_exist():
-    text = (DOCS / "measuring.md").read_text()
-    for command in re.findall(r"^viakit (\w+)", text, re.MULTILINE):
-        assert command in cli.cli.commands
-    known = {option for command in cli.cli.commands.values() for one in command.params for option in one.opts}
-    assert set(re.findall(r"(--[a-z]+)", text)) <= known
 
 
 # ---------------------------------------------------------------- real processes

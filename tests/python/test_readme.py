@@ -31,18 +31,3 @@ def test_pingpong_runs(tmp_path, again):
     assert result.returncode == 0, result.stderr
     assert not result.stderr
     assert re.search(r"[0-9.]+ us", result.stdout), result.stdout
-
-
-def guide_programs() -> list[str]:
-    guide = README.parent / "docs" / "python.md"
-    return re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
-
-
-@pytest.mark.parametrize("number", range(len(guide_programs())))
-def test_programs_of_the_guide_run(tmp_path, number):
-    program = tmp_path / "guide.py"
-    program.write_text(guide_programs()[number], encoding="utf-8")
-    command = [sys.executable, "-W", "error", program]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert not result.stderr

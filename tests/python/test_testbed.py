@@ -684,17 +684,3 @@ def test_functions_of_an_unguarded_script_are_caught(tmp_path):
         pytest.skip("this machine refuses hosts")
     assert 'if __name__ == "__main__":' in done.stderr
     assert done.returncode == 1
-
-
-def test_the_examples_of_the_documentation_run(tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "testbed.md"
-    file = tmp_path / "example.py"
-    file.write_text("".join(part.split("```")[0] for part in page.read_text().split("```python\n")[1:]))
-    env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    command = [sys.executable, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
-    if "NamespaceError" in done.stderr:
-        pytest.skip("this machine refuses hosts")
-    assert done.stdout == (
-        "b'HELLO'\nh1 answered 10.77.0.1\nh0\n\n" + "".join(f"port{i} 1000000000 bit/s, 0 drops\n" for i in range(3))
-    ), done.stderr
