@@ -10,11 +10,16 @@
  *        |        <-------- REJECT --------------  VipConnectReject
  *    gave up      --------- CANCEL ------------->  the handle is worth nothing any more
  *
- * Every frame may be lost or come twice. The client repeats REQUEST until there is an answer (conn_client.c); the server remembers
- * each request for a while after its answer and repeats the answer when the request is repeated; ACCEPT is repeated until
- * the client is heard (conn_server.c). A request goes to every NIC of the station (port 0): each answers for itself, and
- * NOMATCH is believed when all have said so. On Ethernet nobody knows how many hear a request, so NOMATCH tells how many
- * neighbours there are.
+ * Every frame may be lost or come twice. The client repeats REQUEST until there is an answer (conn_client.c); the
+ * server remembers each request for a while after its answer and repeats the answer when the request is repeated;
+ * ACCEPT is repeated until the client is heard (conn_server.c). A request goes to every NIC of the station (port 0):
+ * each answers for itself, and NOMATCH is believed when all have said so. On Ethernet nobody knows how many hear a
+ * request, so NOMATCH tells how many neighbours there are.
+ *
+ * What a handshake agrees on, besides that there is a connection: for each direction a key (drawn by the side that will
+ * check it) and a first sequence number (drawn by the side that will send), the largest payload of a frame, whether the
+ * link may be relied upon (`lossless`: only if both say so), and the VI's attributes, of which VIPL wants reliability
+ * level, transfer size and quality of service to be equal.
  */
 #include "conn.h"
 
@@ -27,7 +32,8 @@
 /* Drawn 64 at a time: each drawing is a system call. */
 static __thread uint32_t drawn[64], n_drawn;
 
-/* The child of a fork has its parent's numbers, and so has its sibling: what one of them asked by, a server would take for the other's. */
+/* The child of a fork has its parent's numbers, and so has its sibling: what one of them asked by, a server would take
+ * for the other's. */
 static void child_of_fork(void)
 {
     n_drawn = 0;
@@ -58,6 +64,8 @@ void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c)
     memset(c, 0, sizeof *c);
     via_vi_reset(vi);
     vi->key = conn_random();
+    /* Frames of an earlier connection between the same two VIs must not fit into this one: the key tells them apart,
+     * and so does this. */
     if (nic->options.first_psn == 0) {
         uint32_t first = conn_random();
         vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->write_psn = first;
@@ -88,6 +96,9 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
     vi->peer_rdma_write = c->rdma_write;
     vi->peer_rdma_read = c->rdma_read;
     vi->expected_psn = vi->acked_psn = c->first_psn;
+    /* The smaller of what the peer's NIC can take and what the path to it carries in one piece. Reads are cut by it on
+     * both sides (read.c), so the two must come to the same number; they do where the path carries the same both ways.
+     */
     uint32_t carried = nic->ops->payload_to ? nic->ops->payload_to(nic->link, peer) : nic->limits.max_payload;
     vi->chunk = c->max_payload < carried ? c->max_payload : carried;
     vi->lossless &= c->lossless;
@@ -97,10 +108,13 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
                                          .src_port = nic->limits.port,
                                          .src_vi = vi->number,
                                          .key = c->key};
+    /* The same header as two words, for the short way (tx.c); and the word by which the peer's frames are known, for
+     * the short way in (rx.c). */
     vi->tx_words[0] =
         wire_word_destination(vi->tx_header.version_kind, WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, port, number);
     vi->tx_words[1] = wire_word_source(nic->limits.port, vi->number, c->key);
     vi->rx_source = wire_word_source(port, number, vi->key);
+    /* Derived once, so that frames need not look at two or three fields each. */
     vi->owes_acks = vi->reliable && !vi->lossless;
     vi->keeps_early = vi->owes_acks && nic->options.retransmission == VIAKIT_SELECTIVE;
     vi->recover_psn = vi->una_psn;
@@ -110,6 +124,7 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
         via_timer(nic, nic->now + (uint64_t)nic->options.keepalive_ms * VK_MS);
 }
 
+/* What VIPL hands to the program of the other side's VI. The tag is not told: it means nothing outside its NIC. */
 void conn_attributes(const struct wire_connect *c, VIP_VI_ATTRIBUTES *a)
 {
     if (a == NULL)
@@ -135,6 +150,8 @@ VIP_RETURN conn_check_fit(const char *function, const struct via_vi *vi, const s
     return VIP_SUCCESS;
 }
 
+/* A VIP_NET_ADDRESS is lengths, host address, discriminator, one behind the other; the discriminator may lie at any
+ * offset. */
 void conn_discriminator(const VIP_NET_ADDRESS *a, const uint8_t **discriminator, size_t *len)
 {
     *discriminator = (const uint8_t *)a->HostAddress + a->HostAddressLen;
@@ -146,6 +163,7 @@ VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *loc
 {
     if (remote == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "%s: no remote address (NULL)", function);
+    /* VIPL: a time-out of 0 is an error, not a poll. */
     if (timeout == 0)
         return via_fail(VIP_INVALID_PARAMETER, "%s: timeout 0 ms: give at least 1, or VIP_INFINITE", function);
     if (remote->HostAddressLen != 6 || (local && local->HostAddressLen != 6 && local->HostAddressLen != 0))
@@ -180,6 +198,8 @@ void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDR
 
 /* ---------------------------------------------------------------- frames out */
 
+/* Handshakes are not repeated by the reliable machinery but by their own timers; a frame that finds the link full is
+ * put off, since on a link that loses nothing (where some timers do not run) it would be missed for good. */
 void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t src_vi, uint32_t immediate,
               const struct wire_connect *body)
 {
@@ -205,6 +225,8 @@ void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint1
 
 /* ---------------------------------------------------------------- frames in, time */
 
+/* route() may keep something for the peer, so it is for those with whom we are going to connect; the others are
+ * answered in passing. */
 int conn_route(struct via_nic *nic, struct conn_frame *f)
 {
     return f->peer != NULL || nic->ops->route(nic->link, f->from, f->h->src_port, &f->peer) == 0;
@@ -218,6 +240,9 @@ void conn_say_in_passing(struct via_nic *nic, const struct conn_frame *f, int ki
         conn_say(nic, &to, kind, f->h->dst_vi, immediate, body);
 }
 
+/* Every frame of a handshake comes here, from rx.c, its checksum found right. Each may be a stranger's: lengths are
+ * checked before anything is believed, and who is not known is dropped and counted, or answered once in a way that
+ * keeps no memory. */
 void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h,
                       const uint8_t *payload, size_t len)
 {
@@ -227,6 +252,7 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
         NIC_COUNT(nic, dropped_malformed, 1);
         return;
     }
+    /* A copy: the sender may share the memory that the frame lies in, and change it between a check and a use. */
     memcpy(&f.c, payload, sizeof f.c);
     f.names = payload + sizeof f.c;
     f.names_len = len - sizeof f.c;
@@ -245,6 +271,7 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
         else
             NIC_COUNT(nic, dropped_malformed, 1);
         break;
+    /* The number of a request says whose it is; a NIC may have both kinds under way. */
     case WIRE_CONFIRM:
     case WIRE_CANCEL:
         if (!conn_server_says(nic, &f, kind) && !conn_peer_says(nic, &f, kind))
@@ -262,7 +289,8 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
     }
 }
 
-/* Repeats what was not answered, forgets what was answered long ago. */
+/* Repeats what was not answered, forgets what was answered long ago. Called when something is due (engine.c); each part
+ * sets via_timer() for its own next time. */
 void via_conn_timers(struct via_nic *nic)
 {
     conn_client_timers(nic);
@@ -273,7 +301,9 @@ void via_conn_timers(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- the end of a connection */
 
-/* To IDLE from wherever, everything outstanding flushed, the peer told. */
+/* To IDLE from wherever, everything outstanding flushed, the peer told. VIPL lets it be called in any state, twice as
+ * well. The peer's fields and the key are void from here on: what still arrives is a stranger's, and is answered with
+ * RESET. */
 void via_disconnect(struct via_vi *vi)
 {
     if (vi->state == VIP_STATE_CONNECTED) {
@@ -291,6 +321,7 @@ void via_disconnect(struct via_vi *vi)
     via_wake_waiters(vi->nic);
 }
 
+/* Returns at once: the peer hears by a DISCONNECT, or, if that is lost, by the RESET that answers its next frame. */
 VIP_RETURN VipDisconnect(VIP_VI_HANDLE handle)
 {
     VIP_RETURN code;
@@ -306,6 +337,8 @@ VIP_RETURN VipDisconnect(VIP_VI_HANDLE handle)
     return VIP_SUCCESS;
 }
 
+/* The link knows it: a process has died, a control socket has hung up. So no time-out has to find it out. The peer's
+ * struct stays valid until the link closes, so late answers to it do no harm. */
 void link_peer_lost(struct via_nic *nic, struct link_peer *peer)
 {
     via_drop_deferred(nic, peer);

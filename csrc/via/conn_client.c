@@ -1,8 +1,21 @@
 /*
  * The client's side of a connection: VipConnectRequest asks until somebody answers.
  *
- * One struct via_request per call, on the stack of the thread that makes it; the NIC's owner, whoever that is at the moment, finds it
- * in a list, repeats its frame, and notes the answer.
+ *    asked ----- PENDING ----> offered ----- ACCEPT ----> VIP_SUCCESS
+ *      |                        |  \-------- REJECT ----> VIP_REJECT
+ *      |                        +---- time-out, CANCEL -> VIP_TIMEOUT
+ *      +-- all NICs of the station said NOMATCH --------> VIP_NO_MATCH        nobody waits for that discriminator
+ *      +-- the link knows of no such station -----------> VIP_NOT_REACHABLE
+ *      +-- time-out ------------------------------------> VIP_TIMEOUT
+ *
+ * One struct via_request per call, on the stack of the thread that makes it; the NIC's owner, whoever that is at the
+ * moment, finds it in a list, repeats its frame, and notes the answer. The call takes it off the list before it
+ * returns, so the list never points at a stack that is gone. Meanwhile the VI is CONNECT_PENDING, and belongs to this
+ * call: nobody else may take it out of that state.
+ *
+ * The programs of the time start server and client at once and expect VIP_NO_MATCH immediately, to try again; and one
+ * VIP_TIMEOUT after the whole time if the server took the request and thinks about it. Hence PENDING, which tells the
+ * two apart.
  */
 #include "conn.h"
 
@@ -10,6 +23,7 @@
 
 #define NO_MATCH_GRACE (100 * VK_MS) /* for the other NICs of the station to answer */
 
+/* The request that an answer is for: number, VI and key must all be what we sent, or anybody could answer. */
 static struct via_request *open_request(struct via_nic *nic, const struct conn_frame *f)
 {
     for (struct via_request *r = nic->requests; r; r = r->next)
@@ -18,6 +32,7 @@ static struct via_request *open_request(struct via_nic *nic, const struct conn_f
     return NULL;
 }
 
+/* The thread that waits sees `done` and takes the rest. */
 static void finish_request(struct via_request *r, VIP_RETURN result)
 {
     r->done = 1;
@@ -25,6 +40,9 @@ static void finish_request(struct via_request *r, VIP_RETURN result)
     via_wake_waiters(r->vi->nic);
 }
 
+/* ACCEPT, which comes as often as the server likes until it hears us. The first makes the connection. A later one, or
+ * one for a request that is over, is answered from what the VI says, so nothing of a request has to be remembered:
+ * CONFIRM if it is the connection that we have, else CANCEL. The same answer serves peer requests (conn_peer.c). */
 void conn_accepted(struct via_nic *nic, struct conn_frame *f)
 {
     const struct wire_header *h = f->h;
@@ -52,16 +70,19 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
 /* One NIC's answer says nothing about the others: where it is known how many were asked, all are waited for. */
 static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, uint32_t neighbours)
 {
+    /* The same NIC may say it many times, once for each time that it was asked. */
     int i = 0;
     while (i < r->no_match && r->said_no[i] != port)
         i++;
     if (i == r->no_match && i < (int)(sizeof r->said_no / sizeof *r->said_no))
         r->said_no[r->no_match++] = port;
+    /* On a wire nobody counts; but each NOMATCH tells how many NICs share that station's address. */
     int asked = r->asked >= 0 ? r->asked : (int)neighbours;
     if (r->no_match >= asked && !r->offered) {
         finish_request(r, VIP_NO_MATCH);
         return;
     }
+    /* One says no, others have not spoken: they get a moment, no more, for some may not exist any longer. */
     uint64_t grace = nic->now + NO_MATCH_GRACE;
     if (r->asked < 0 && r->give_up_no_match > grace) {
         r->give_up_no_match = grace;
@@ -69,6 +90,8 @@ static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, 
     }
 }
 
+/* PENDING: somebody thinks about it; no NOMATCH counts from now on. It also says who it is, to be told if we give up.
+ */
 void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind)
 {
     struct via_request *r = open_request(nic, f);
@@ -104,6 +127,7 @@ static void ask(struct via_nic *nic, struct via_request *r)
     via_timer(nic, r->next_send);
 }
 
+/* Two times per request: when to ask again (5 ms, doubling up to 200), and when to believe that nobody waits. */
 void conn_client_timers(struct via_nic *nic)
 {
     for (struct via_request *r = nic->requests; r; r = r->next) {
@@ -133,6 +157,7 @@ static void remove_request(struct via_nic *nic, struct via_request *r)
         }
 }
 
+/* Sets the explanation that goes with the code (viakit_last_error). */
 static VIP_RETURN explain_result(VIP_RETURN code, unsigned long timeout)
 {
     switch (code) {
@@ -189,11 +214,14 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     explain_result(VIP_NOT_REACHABLE, 0); /* the link may know better */
     ask(nic, &r);
     int absent = r.done;
+    /* From here others are inside now and then: the VI's state may be anything afterwards, and only `r` is surely ours.
+     */
     code = via_wait_owned(nic, timeout, request_done, &r);
     remove_request(nic, &r);
     if (code == VIP_SUCCESS)
         code = r.result;
-    /* Only then the VI is surely still ours: once connected, others may have ended it, destroyed it, and made a new one in its place. */
+    /* Only then the VI is surely still ours: once connected, others may have ended it, destroyed it, and made a new one
+     * in its place. */
     if (code != VIP_SUCCESS && vi->state == VIP_STATE_CONNECT_PENDING)
         give_up(nic, &r, code);
     via_leave(nic);
@@ -213,6 +241,8 @@ int conn_client_withdraw(struct via_vi *vi)
     return 1;
 }
 
+/* The server that had taken the request is gone. Those who merely might have taken it are not known, and do not matter.
+ */
 void conn_client_lost(struct via_nic *nic, struct link_peer *peer)
 {
     for (struct via_request *r = nic->requests; r; r = r->next)
@@ -230,6 +260,7 @@ int conn_client_asking(const struct via_nic *nic, uint32_t request)
     return r != NULL;
 }
 
+/* By a link that learns it only after ask_all() had to answer (udp asks the station first). */
 void link_nobody_there(struct via_nic *nic, const uint8_t address[6])
 {
     for (struct via_request *r = nic->requests; r; r = r->next)

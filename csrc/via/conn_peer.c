@@ -1,6 +1,6 @@
 /*
- * Peer to peer: both sides ask (VipConnectPeerRequest), neither is server. Two requests belong together if each wants the
- * address and the discriminator that the other has.
+ * Peer to peer: both sides ask (VipConnectPeerRequest), neither is server. Two requests belong together if each wants
+ * the address and the discriminator that the other has.
  *
  *        higher                                lower
  *       ASKING    <---- REQUEST (peer) ------  ASKING      every request is repeated, so it does not matter who began
@@ -9,10 +9,11 @@
  *          |      <---- CONFIRM -------------  CONNECTED
  *      CONNECTED        or CANCEL                          the lower one has found another partner, or given up
  *
- * Which of two is higher is decided by (address, port, number of the VI), on which both agree. So of two requests that cross only
- * one becomes a promise, and where many VIs ask for the same names, who holds a promise can only wait for somebody lower: no
- * circle of VIs can wait for each other. Whatever gets lost is repeated: REQUEST while ASKING, ACCEPT while PROMISED,
- * CONFIRM or CANCEL in answer to a repeated ACCEPT (conn_client.c does that for both kinds of requests).
+ * Which of two is higher is decided by (address, port, number of the VI), on which both agree. So of two requests that
+ * cross only one becomes a promise, and where many VIs ask for the same names, who holds a promise can only wait for
+ * somebody lower: no circle of VIs can wait for each other. Whatever gets lost is repeated: REQUEST while ASKING,
+ * ACCEPT while PROMISED, CONFIRM or CANCEL in answer to a repeated ACCEPT (conn_client.c does that for both kinds of
+ * requests).
  */
 #include "conn.h"
 
@@ -72,6 +73,8 @@ struct via_peering *conn_peer_look(struct via_peering *p, struct via_vi **vi, co
     return p->next;
 }
 
+/* The request is over; its result waits in it until the program collects it, or asks anew. On failure the VI is idle
+ * again at once. */
 static void finish(struct via_peering *p, VIP_RETURN result)
 {
     p->state = OVER;
@@ -83,6 +86,8 @@ static void finish(struct via_peering *p, VIP_RETURN result)
     via_wake_waiters(p->vi->nic);
 }
 
+/* The partner is known, and knows us. Both ways of getting here, ACCEPT and CONFIRM, prove that the other side has our
+ * key. */
 static void connect_with(struct via_peering *p, const uint8_t address[6], const struct conn_to *to,
                          const struct wire_connect *remote)
 {
@@ -92,6 +97,7 @@ static void connect_with(struct via_peering *p, const uint8_t address[6], const 
     finish(p, VIP_SUCCESS);
 }
 
+/* Our REQUEST once more, to all NICs of the station, and when the next one is due. */
 static void ask(struct via_nic *nic, struct via_peering *p)
 {
     int asked = nic->ops->ask_all(nic->link, p->address, &p->frame); /* nobody there yet is nothing to complain about */
@@ -100,6 +106,7 @@ static void ask(struct via_nic *nic, struct via_peering *p)
     p->interval = conn_longer(p->interval);
 }
 
+/* ACCEPT, the first time or again: our side's description, under the number of the partner's request. */
 static void promise(struct via_peering *p)
 {
     struct wire_connect body = p->frame.block.connect;
@@ -124,14 +131,16 @@ static int belongs(const struct via_peering *p, const struct conn_frame *f)
            memcmp(names + own->wanted_len, f->names, own->own_len) == 0;
 }
 
-/* Has it promised itself to the sender of this frame, even if that promise has run out? Not before there was a promise at all: the fields are 0
- * then, and a stranger can put 0 into a frame. */
+/* Has it promised itself to the sender of this frame, even if that promise has run out? Not before there was a promise
+ * at all: the fields are 0 then, and a stranger can put 0 into a frame. */
 static int promised_to(const struct via_peering *p, const struct conn_frame *f)
 {
     return p->partner.peer != NULL && p->remote.request == f->c.request && p->remote.key == f->c.key &&
            p->partner.port == f->h->src_port && memcmp(p->partner_address, f->from, 6) == 0;
 }
 
+/* The request of ours that the incoming one is for: the one that has promised to its sender, else the oldest that fits
+ * and is free. */
 static struct via_peering *counterpart(struct via_nic *nic, const struct conn_frame *f)
 {
     struct via_peering *first = NULL;
@@ -146,6 +155,7 @@ static struct via_peering *counterpart(struct via_nic *nic, const struct conn_fr
     return first;
 }
 
+/* Any order would do that both sides compute alike from what both can see. */
 static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, const struct conn_frame *f)
 {
     int order = memcmp(nic->limits.address, f->from, 6);
@@ -154,8 +164,8 @@ static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, con
     return order ? order > 0 : vi->number > f->h->src_vi;
 }
 
-/* The two VIs do not fit together: both requests end with the same code, and whoever has not heard it yet is told when it
- * asks again. */
+/* The two VIs do not fit together: both requests end with the same code, and whoever has not heard it yet is told when
+ * it asks again. */
 static void refuse(struct via_nic *nic, const struct conn_frame *f, VIP_RETURN code)
 {
     conn_say_in_passing(nic, f, WIRE_REJECT, (uint32_t)code, &(struct wire_connect){.request = f->c.request});
@@ -169,6 +179,7 @@ static VIP_RETURN refused_before(const struct via_nic *nic, uint32_t request)
     return VIP_SUCCESS;
 }
 
+/* The heart of it; the table at the head of the file says who answers with what. */
 void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
 {
     VIP_RETURN code = refused_before(nic, f->c.request);
@@ -181,6 +192,8 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
         return; /* silence: it will ask again, and perhaps we shall have asked then */
     code = conn_check_fit("VipConnectPeerRequest", p->vi, &f->c);
     if (code != VIP_SUCCESS) {
+        /* Ours ends here and is forgotten, but the other side's goes on until it hears why: its next REQUEST finds the
+         * number in this ring. */
         nic->peer_refusals[nic->n_peer_refusals++ % VIA_PEER_REFUSALS] =
             (struct via_peer_refusal){f->c.request, (uint32_t)code};
         refuse(nic, f, code);
@@ -193,6 +206,8 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
         via_link_send(nic, f->peer, &p->frame, 1);
         return;
     }
+    /* The lower one's next REQUEST, until it confirms, is answered with the same promise. `interval` times the
+     * repetition of our ACCEPT. */
     if (p->state == ASKING) {
         p->state = PROMISED;
         p->partner = (struct conn_to){.peer = f->peer, .port = f->h->src_port, .vi = f->h->src_vi, .key = f->c.key};
@@ -217,6 +232,8 @@ static struct via_peering *asked_by(struct via_nic *nic, const struct conn_frame
     return NULL;
 }
 
+/* The higher one promises: we take it, being free. From here on our REQUEST is not repeated, and whoever else promises
+ * is told CANCEL. */
 int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
 {
     struct via_peering *p = asked_by(nic, f);
@@ -233,6 +250,8 @@ int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f)
     return 1;
 }
 
+/* A peer request ends by REJECT only, which carries the code that says what did not fit; NOMATCH does not concern it.
+ */
 int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
 {
     struct via_peering *p = asked_by(nic, f);
@@ -245,6 +264,8 @@ int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
     return 1;
 }
 
+/* CONFIRM or CANCEL for a promise of ours. A CONFIRM may come after the promise has run out; nobody else has been
+ * promised since, or the fields would say so, and the VI is still free: so it is honoured. */
 int conn_peer_says(struct via_nic *nic, const struct conn_frame *f, int kind)
 {
     struct via_peering *p = nic->peerings;
@@ -265,6 +286,7 @@ int conn_peer_says(struct via_nic *nic, const struct conn_frame *f, int kind)
 
 /* ---------------------------------------------------------------- time, and the end */
 
+/* Four things may be due: the end of the request, the end of a promise, our REQUEST again, our ACCEPT again. */
 void conn_peer_timers(struct via_nic *nic)
 {
     for (struct via_peering *p = nic->peerings; p; p = p->next) {
@@ -289,6 +311,7 @@ void conn_peer_timers(struct via_nic *nic)
     }
 }
 
+/* A promise to somebody who is gone binds nobody: the request goes on asking. */
 void conn_peer_lost(struct via_nic *nic, struct link_peer *peer)
 {
     for (struct via_peering *p = nic->peerings; p; p = p->next)
@@ -301,6 +324,8 @@ void conn_peer_lost(struct via_nic *nic, struct link_peer *peer)
 
 /* ---------------------------------------------------------------- the calls */
 
+/* Returns at once, the request under way; the NIC's owner goes on with it. VipConnectPeerDone polls for its result,
+ * VipConnectPeerWait waits. */
 VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote,
                                  VIP_ULONG timeout)
 {
@@ -350,6 +375,7 @@ VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, V
     return VIP_SUCCESS;
 }
 
+/* The result as the call's value, with the explanation that goes with it. */
 static VIP_RETURN explain(const char *function, const struct via_peering *p)
 {
     switch (p->result) {
@@ -379,6 +405,8 @@ static VIP_RETURN nothing_asked(const char *function)
                     function);
 }
 
+/* VIP_NOT_DONE while it is under way. Any other answer is the result, told once: a second call says that nothing is
+ * under way. */
 VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
 {
     VIP_RETURN code;

@@ -5,6 +5,15 @@
  *                          |  \---- Reject --> REJECTED    request is; ACCEPT also by itself until the client is heard
  *                          v
  *                      CANCELLED    the client gave up, or is gone
+ *
+ * A struct via_conn is one request that found a waiter. While `held`, the program has its handle and owes an answer,
+ * and it does not go away whatever happens; afterwards it is memory of the answer, for a request that is repeated
+ * because the answer was lost, and may be forgotten when others need the room. A request that found no waiter is
+ * answered NOMATCH and leaves nothing but its number, in a ring of the latest 64.
+ *
+ * VIPL matches by the whole local address with its discriminator, first come, first served, with any number of waiters
+ * and of requesters (`find_waiter`). Whoever waits later finds no request of the past: VIA has no backlog, unlike TCP's
+ * listen().
  */
 #include "conn.h"
 
@@ -30,6 +39,8 @@ static void accept_body(const struct via_conn *conn, struct wire_connect *body)
     body->key = vi->key;
 }
 
+/* A request is known by its number and by who asks: numbers are drawn at random, so two requesters may draw the same
+ * one. */
 static struct via_conn *known_request(struct via_nic *nic, const struct conn_frame *f)
 {
     for (struct via_conn *c = nic->conns; c; c = c->next)
@@ -39,6 +50,8 @@ static struct via_conn *known_request(struct via_nic *nic, const struct conn_fra
     return NULL;
 }
 
+/* What the state says, again. An acceptance whose VI has been disconnected since is not repeated: the client hears a
+ * RESET. */
 static void repeat_answer(struct via_conn *conn)
 {
     struct wire_connect body;
@@ -98,8 +111,9 @@ static void forget(struct via_nic *nic, struct via_conn *conn)
     vk_pool_put(&via_conn_pool, conn);
 }
 
-/* Room for one more: when many are remembered, the oldest that was answered is forgotten, but for an acceptance that was not heard yet. Somebody
- * who asks and withdraws as fast as he can shall not fill our memory, nor make us look through a long list each time. */
+/* Room for one more: when many are remembered, the oldest that was answered is forgotten, but for an acceptance that
+ * was not heard yet. Somebody who asks and withdraws as fast as he can shall not fill our memory, nor make us look
+ * through a long list each time. */
 static struct via_conn *new_conn(struct via_nic *nic)
 {
     struct via_conn *oldest = NULL;
@@ -114,6 +128,8 @@ static struct via_conn *new_conn(struct via_nic *nic)
     return vk_pool_get(&via_conn_pool);
 }
 
+/* A connection request, for the first time or again. It is matched with a waiter, or refused; in either case it is
+ * answered now. */
 void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
 {
     struct via_conn *conn = known_request(nic, f);
@@ -129,6 +145,7 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
     }
     vk_store_relaxed(&conn->nic, nic); /* an old handle of this slot may be looked at right now */
     conn->state = VIA_CONN_OFFERED;
+    /* From now on until it is answered the program's, although it does not know yet: the waiter will hand it over. */
     conn->held = 1;
     conn->peer = f->peer;
     memcpy(conn->address, f->from, 6);
@@ -145,6 +162,8 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
     via_wake_waiters(nic);
 }
 
+/* CONFIRM or CANCEL of the client. 0 if it is about no request that is known here, or if the sender does not know the
+ * request's key. */
 int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
 {
     struct via_conn *conn = known_request(nic, f);
@@ -177,6 +196,8 @@ static void remove_waiter(struct via_nic *nic, struct via_waiter *w)
         }
 }
 
+/* The requester's address, as VipConnectWait returns it. VIPL has the caller provide room for host address and
+ * discriminator. */
 static void tell_remote(const struct via_conn *conn, VIP_NET_ADDRESS *out)
 {
     if (out == NULL)
@@ -188,6 +209,9 @@ static void tell_remote(const struct via_conn *conn, VIP_NET_ADDRESS *out)
     memcpy(bytes + 6, conn->own_discriminator, conn->remote.own_len);
 }
 
+/* Returns with a handle as soon as a request for this discriminator is there; the client was told PENDING then. The
+ * struct via_waiter and the caller's discriminator are used in place: the call does not return before it is off the
+ * list. */
 VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULONG timeout, VIP_NET_ADDRESS *remote,
                           VIP_VI_ATTRIBUTES *attributes, VIP_CONN_HANDLE *out)
 {
@@ -211,6 +235,7 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
         return via_fail(VIP_INVALID_PARAMETER,
                         "VipConnectWait: the local address is not this NIC's: use its LocalNicAddress");
     }
+    /* At the end of the list: who has waited longest is served first. */
     for (end = &nic->waiters; *end; end = &(*end)->next) {}
     *end = &w;
     code = via_wait_owned(nic, timeout, waiter_matched, &w);

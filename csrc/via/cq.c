@@ -1,7 +1,16 @@
 /*
- * Completion queues: a ring of (VI, queue) pairs. An entry says that one descriptor of that work queue is done; the
- * program then takes it with VipSendDone or VipRecvDone. Sizing is the program's duty, as VIPL has it; an entry that finds the
- * ring full is lost and reported as a catastrophic error of the queue.
+ * Completion queues: a ring of (VI, queue) pairs. One place to look at for any number of work queues.
+ *
+ *      head                tail
+ *    ---+-------------------+----------------      taken entries | waiting | free; both free-running,
+ *       | (vi, recv?) ...   |                      tail - head <= capacity, masked by the array's size
+ *
+ * An entry says that one descriptor of that work queue is done; the program then takes it with VipSendDone or
+ * VipRecvDone. So an entry carries no descriptor, and the entries of one queue are interchangeable: what counts is that
+ * there are as many as completions.
+ *
+ * Sizing is the program's duty, as VIPL has it; an entry that finds the ring full is lost and reported as a
+ * catastrophic error of the queue. The descriptors themselves are not lost, they still lie in their work queues.
  */
 #include <stdlib.h>
 
@@ -9,9 +18,13 @@
 
 struct vk_pool via_cq_pool = VK_POOL_INIT(struct via_cq, VIA_CQ_POOL, entries);
 
+/* Called for each completion, so it makes one comparison in the common case: `limit` is the capacity, or 0 where there
+ * are tags, which sends every entry the long way round. */
 void via_cq_push(struct via_cq *cq, struct via_vi *vi, int recv)
 {
     if (vk_unlikely(cq->tail - cq->head >= cq->limit)) { /* full, or there are tags to look at */
+        /* The handler hears it each time. An entry that is not there will be missed by a program that waits for it: it
+         * must know. */
         if (cq->tail - cq->head >= cq->capacity) {
             via_report(cq->nic, vi, cq, NULL, VIP_RESOURCE_CQ, VIP_ERROR_CATASTROPHIC);
             return;
@@ -31,6 +44,7 @@ static uint32_t ring_size(VIP_ULONG n)
     return size;
 }
 
+/* The ring is allocated before the NIC is entered: pages are slow, and others wait outside. */
 VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
 {
     VIP_RETURN code;
@@ -50,6 +64,7 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
         cq->entries = entries;
         cq->capacity = cq->limit = (uint32_t)n;
         cq->mask = size - 1;
+        /* Any number will do, for both run freely; tests make it one that soon wraps. */
         cq->head = cq->tail = nic->options.first_psn;
         cq->next = nic->cqs;
         if (nic->cqs)
@@ -66,6 +81,7 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
     return VIP_SUCCESS;
 }
 
+/* Of a queue that no work queue uses, or of a NIC that closes. Entries that wait in it are forgotten with it. */
 void via_cq_free(struct via_cq *cq)
 {
     struct via_nic *nic = cq->nic;
@@ -80,6 +96,7 @@ void via_cq_free(struct via_cq *cq)
     via_wake_waiters(nic); /* a call that waits on it shall see that it is gone */
 }
 
+/* Refused while work queues are tied to it: each completion of theirs would write into what is gone. */
 VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
 {
     VIP_RETURN code = VIP_SUCCESS;
@@ -96,7 +113,8 @@ VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
     return code;
 }
 
-/* The entries move to a ring of the new size, in order. Smaller than what is in it: then nothing changes. */
+/* The entries move to a ring of the new size, in order. Smaller than what is in it: then nothing changes. So a program
+ * that must not lose entries makes it larger before it attaches another VI. */
 VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
 {
     VIP_RETURN code = VIP_SUCCESS;
@@ -130,6 +148,8 @@ VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
     return code;
 }
 
+/* 1 and the entry, or 0. The VI's handle may be of a VI that was destroyed since: entries are not looked through for
+ * that. */
 int via_cq_take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
     if (cq->head == cq->tail)
@@ -141,6 +161,8 @@ int via_cq_take(struct via_cq *cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
     return 1;
 }
 
+/* What is there is taken first, without a look at the link: a program that drains a full queue does not pay for
+ * driving. VIP_NOT_DONE: there was nothing, and the one look brought nothing. */
 VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
     VIP_RETURN code;
@@ -170,12 +192,16 @@ static int gone(const struct patience *p)
     return !vk_object_is(&p->cq->object, p->generation);
 }
 
+/* The entry is asked for before the generation; of a queue that is gone the answer means nothing, and gone() is asked
+ * again after the wait. */
 static int not_empty(void *argument)
 {
     const struct patience *p = argument;
     return p->cq->head != p->cq->tail || gone(p);
 }
 
+/* Waits for an entry of any of the queue's VIs. Other threads may wait on the same queue: who is woken and finds it
+ * empty again waits on. */
 VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv)
 {
     VIP_RETURN code;

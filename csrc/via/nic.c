@@ -1,4 +1,18 @@
-/* The NIC: opening by device name, closing whatever is left, attributes, counters, and what this provider does not offer. */
+/*
+ * The NIC: opening by device name, closing whatever is left, attributes and counters.
+ *
+ * A NIC of VIA is a card; here it is a struct via_nic, a link (link/link.h: the wire it stands on) and, unless the
+ * program wants none, a thread that drives it when nobody else does (engine.c). Everything else that a program makes
+ * belongs to a NIC: tags, regions, VIs, completion queues. VIPL says that a process may open the same NIC several
+ * times; here each opening is a NIC of its own, with its own port on the wire, and nothing is shared between them.
+ *
+ *    viakit_open_nic        find_device -> a free slot of the pool -> via_own_init -> set_up:
+ *                           link open -> region table -> thread
+ *    VipCloseNic            the same backwards; it may meet calls of other threads at any moment, see there
+ *
+ * The slots of NICs are never unmapped, and what stands before `ops` in a slot is never cleared (base/pool.h), so a
+ * call that holds a handle of a NIC that was closed a moment ago can still ask who owns it, and finds the handle dead.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +29,8 @@
 struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024, ops);
 int via_process_id;
 
+/* A NIC belongs to the process that opened it: its thread, its sockets and its peers' idea of it do not survive a fork.
+ * Each call compares nic->pid with this, and so does not need the system call. */
 static void child_of_fork(void)
 {
     via_process_id = (int)getpid();
@@ -26,7 +42,9 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(NULL, NULL, child_of_fork);
 }
 
-/* Fills in defaults, bounds what would not work. */
+/* Fills in defaults, bounds what would not work. A program may have been compiled with an older viakit.h, whose struct
+ * is shorter: `size` says how much of it is there, and what it does not know is left at its default. 0 in a field means
+ * the default, too. */
 static void settle_options(viakit_nic_options *to, const viakit_nic_options *from)
 {
     memset(to, 0, sizeof *to);
@@ -41,10 +59,13 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
     DEFAULT(keepalive_ms, 1000);
     DEFAULT(spin_us, 20);
 #undef DEFAULT
+    /* flight_end[] is a ring of VIA_FLIGHT entries, and one that is full must not look empty (reliable.c). */
     if (to->window > VIA_FLIGHT - 1)
         to->window = VIA_FLIGHT - 1;
 }
 
+/* A device is the name of a link, alone or with ":what" behind it. *rest is what stands behind the colon, for the link
+ * to understand. */
 static const struct link_ops *find_link(const char *device, const char **rest)
 {
     static const struct link_ops *const links[] = {&link_loop, &link_shm, &link_eth, &link_udp};
@@ -58,6 +79,8 @@ static const struct link_ops *find_link(const char *device, const char **rest)
     return NULL;
 }
 
+/* What a link says in errno values, in VIPL's: a name that means nothing is the caller's mistake, all else a lack of
+ * something. */
 static VIP_RETURN code_of(int error)
 {
     switch (-error) {
@@ -70,6 +93,7 @@ static VIP_RETURN code_of(int error)
     }
 }
 
+/* Of a NIC that is wholly shut down. As its last act the handle dies. */
 static void free_nic(struct via_nic *nic)
 {
     free(nic->vi_by_number);
@@ -79,6 +103,8 @@ static void free_nic(struct via_nic *nic)
     vk_pool_put(&via_nic_pool, nic); /* the last thing: then the next one may have the slot */
 }
 
+/* Opens the link, and makes what the NIC needs of memory and threads. On failure nothing of that is left, the slot
+ * itself excepted. */
 static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
 {
     nic->vi_by_number = calloc(VIA_MAX_VI, sizeof(struct via_vi *));
@@ -90,6 +116,8 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
         errno = -error;        /* stays: a caller can tell "not allowed" from "not there" */
         return code_of(error); /* the link has explained */
     }
+    /* The link has said what it can; the provider's own bounds may be lower (a batch is built on the stack, see tx.c).
+     */
     nic->checksum = nic->limits.checksum;
     nic->whole_message = via_whole_message(nic);
     if (nic->limits.max_batch > VIA_BATCH)
@@ -109,8 +137,8 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
     return VIP_SUCCESS;
 }
 
-/* The device and its link behind the name that a program gives: a link's own name, or one that the user, or history, has given to
- * a device (config.h). rest points into `real`. */
+/* The device and its link behind the name that a program gives: a link's own name, or one that the user, or history,
+ * has given to a device (config.h). rest points into `real`. */
 static VIP_RETURN find_device(const char *name, char real[64], const struct link_ops **ops, const char **rest)
 {
     char device[128], where[300];
@@ -139,6 +167,8 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
     VIP_RETURN code = find_device(device, real, &ops, &rest);
     if (code)
         return code;
+    /* From here on others may look into the slot through an old handle: what they read before they are inside (pid,
+     * own) is written by atomic stores, and via_own_init waits until nobody is inside any more. */
     struct via_nic *nic = vk_pool_get(&via_nic_pool);
     if (nic == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: too many NICs are open in this process");
@@ -153,6 +183,7 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
         free_nic(nic);
         return code;
     }
+    /* VIAKIT_FAULTS and VIAKIT_TAP: a program of 2001 can be made to suffer, and be watched, without a change to it. */
     code = via_faults_from_environment(nic);
     if (code == VIP_SUCCESS)
         code = via_tap_from_environment(nic);
@@ -160,31 +191,38 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
         VipCloseNic(vk_pool_handle(nic));
         return code;
     }
+    /* Only now: results are set on success alone. And only now the inspector may see the NIC, for now it is whole. */
     *out = vk_pool_handle(nic);
     via_inspect_begin(nic);
     return VIP_SUCCESS;
 }
 
+/* VIPL's own call: no options, so every default. */
 VIP_RETURN VipOpenNic(const VIP_CHAR *device, VIP_NIC_HANDLE *out)
 {
     return viakit_open_nic(device, NULL, out);
 }
 
-/* Everything that the program left is closed in order: connections, VIs, queues, regions, tags, link. From the first moment
- * on no other call gets in by the NIC's handle; calls that are in finish, or are told to, before anything goes. The handle
- * dies while we are still inside: whoever comes in after us finds it dead. */
+/* Everything that the program left is closed in order: connections, VIs, queues, regions, tags, link. From the first
+ * moment on no other call gets in by the NIC's handle; calls that are in finish, or are told to, before anything goes.
+ * The handle dies while we are still inside: whoever comes in after us finds it dead. VIPL leaves open what becomes of
+ * objects that were not destroyed; programs of the time closed the NIC and went. So it takes all of them. */
 VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
 {
     VIP_RETURN code;
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
         return code;
+    /* The handler runs on the NIC's thread, which this call would wait for. */
     if (via_in_handler == nic) {
         via_leave(nic);
         return via_fail(VIP_INVALID_STATE, "VipCloseNic: cannot be called from a handler of the NIC");
     }
+    /* Now we are alone but for calls that hold a VI's or a queue's handle: they get in for a moment, see `closing`, and
+     * leave. */
     via_engine_stop(nic);
     while (nic->vis) {
+        /* Descriptors that were never taken back are given up: their memory is the program's. */
         struct via_vi *vi = nic->vis;
         via_disconnect(vi);
         vi->send.reaped = vi->send.posted;
@@ -194,15 +232,19 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     while (nic->cqs)
         via_cq_free(nic->cqs);
     via_conn_fini(nic);
+    /* What was put off for want of room gets one more chance: a DISCONNECT among it saves the peer five seconds of
+     * doubt. */
     via_send_deferred(nic);
     via_drop_deferred(nic, NULL);
     via_leave(nic);
+    /* The tap's own thread writes the capture to its end, and may want to enter: outside, we cannot be in its way. */
     via_tap_end(nic);
     via_enter(nic);
     via_mem_fini(nic);
     nic->ops->close(nic->link);
     int inspectable = nic->inspectable;
     vk_store_relaxed(&nic->inspectable, 0);
+    /* The handle dies while we are inside; whoever waits to come in finds it dead when we have left. */
     free_nic(nic);
     via_leave(nic);
     if (inspectable)
@@ -210,6 +252,7 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     return VIP_SUCCESS;
 }
 
+/* Attributes in VIPL's terms. LocalNicAddress points into the NIC and is good until it is closed. */
 VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
 {
     VIP_RETURN code;
@@ -227,6 +270,7 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
     a->ThreadSafe = VIP_TRUE;
     a->MaxDiscriminatorLen = WIRE_MAX_DISCRIMINATOR;
     a->MaxRegisterBytes = a->MaxRegisterBlockBytes = ~0ul >> 1;
+    /* Index 0 of the region table and number 0 of the tags stay unused: 0 means "none". */
     a->MaxRegisterRegions = VIA_MAX_REGIONS - 1;
     a->MaxVI = VIA_MAX_VI;
     a->MaxDescriptorsPerQueue = VIA_MAX_QUEUE;
@@ -244,6 +288,7 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
 
 void via_nic_info(struct via_nic *nic, viakit_nic_info *info)
 {
+    /* The link adds what only it knows, and may correct the rest. */
     memset(info, 0, sizeof *info);
     strcpy(info->link, nic->ops->name);
     strcpy(info->device, nic->device);
@@ -296,6 +341,8 @@ VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
         return code;
+    /* A NIC's count is what it counted itself, what VIs that are gone left behind (free_vi), and what the living have
+     * counted so far. */
     memcpy(values, nic->counters, sizeof nic->counters);
     for (const struct via_vi *vi = nic->vis; vi; vi = vi->next)
         via_add_counters(values, vi);
@@ -305,6 +352,8 @@ VIP_RETURN viakit_nic_counters(VIP_NIC_HANDLE handle, VIP_UINT64 *values)
     return VIP_SUCCESS;
 }
 
+/* For tests and leak hunts: after the last close all of these are 0. Read without any lock, so of a moment that may
+ * never have been. */
 void viakit_live_objects(viakit_live *live)
 {
     live->nics = vk_load_relaxed(&via_nic_pool.n_alive);

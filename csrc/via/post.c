@@ -1,16 +1,30 @@
 /*
- * Posting descriptors and taking them back: the two calls on each work queue that a program makes per message.
+ * Posting descriptors and taking them back: the calls on each work queue that a program makes per message.
  *
- * Posting checks the descriptor where it lies (alignment, registration, format), puts a struct via_work on the queue and
- * rings the doorbell, that is, tries to send at once. What is wrong with the descriptor's *content* does not fail the
- * call: it stands in the descriptor's status when its turn comes, after everything posted before it.
+ *    VipPostSend, VipPostRecv      check, queue, ring the doorbell
+ *    VipSendDone, VipRecvDone      the head of the queue if it is complete; else one look at the link. Never waits
+ *    VipSendWait, VipRecvWait      the same, waiting: spins, then sleeps (engine.c)
  *
- * A post to a VI that is not connected: receives wait (they may be posted before the connection), sends complete as flushed.
+ * Posting checks the descriptor where it lies and copies what later steps need into a struct via_work: a program that
+ * changes a posted descriptor changes what is sent, but not what memory may be touched, for every access is checked
+ * again when it is made. Two kinds of errors, and VIPL keeps them apart:
+ *
+ *    of the call         handle, alignment, the descriptor's own memory, a full queue: nothing is queued, the call says so
+ *    of the descriptor   format, length, protection: the call succeeds; the error stands in the descriptor's status when its
+ *                        turn comes, after everything posted before it
+ *
+ * A post to a VI that is not connected: receives wait (they may be posted before the connection), sends complete as
+ * flushed.
+ *
+ * The straight line through here, for one message of one segment, is what a message costs: no lock, no allocation, no
+ * system call, and each struct's hot fields in a cache line or two. Hence the many vk_likely, and the checks in an
+ * order that looks odd at first.
  */
 #include "internal.h"
 #include "tap.h"
 
-/* Checks the local segments [from, n). Returns the status bits of what is wrong, 0 if nothing; their sum in *sum. */
+/* Checks the local segments [from, n). Returns the status bits of what is wrong, 0 if nothing; their sum in *sum.
+ * Nothing stops at the first wrong one: the sum is needed all the same, for a wrong sum is the graver error. */
 static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d, uint32_t from, uint32_t n,
                                uint64_t *sum)
 {
@@ -26,14 +40,19 @@ static uint32_t check_segments(const struct via_vi *vi, const VIP_DESCRIPTOR *d,
     return error;
 }
 
+/* What is wrong with a send, RDMA write or RDMA read, 0 if nothing; fills in w. A wrong format says no more than that,
+ * nor does a wrong length; protection is complained of only where both are right. */
 static uint32_t check_send(struct via_vi *vi, const VIP_DESCRIPTOR *d, struct via_work *w)
 {
     uint32_t op = d->CS.Control & VIP_CONTROL_OP_MASK, n = d->CS.SegCount,
              first = op == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
     uint64_t sum = 0;
+    /* A message of one local segment, without a fence: it may be sent by transmit_short(), as long as no region goes
+     * (epoch). */
     w->is_short = 0;
     if (vk_likely(n == 1 && first == 0 &&
                   !(d->CS.Control & (VIP_CONTROL_RESERVED | VIP_CONTROL_QFENCE)))) { /* most are so */
+        /* All that can be wrong is asked in one condition; if any of it is, the long way below finds out which. */
         const VIP_DATA_SEGMENT *s = &d->DS[0].Local;
         w->is_short = 1;
         w->data = s->Data.Address;
@@ -50,6 +69,7 @@ static uint32_t check_send(struct via_vi *vi, const VIP_DESCRIPTOR *d, struct vi
         return VIP_STATUS_FORMAT_ERROR;
     if (op == VIP_CONTROL_OP_RDMAREAD && (!vi->reliable || d->CS.Control & VIP_CONTROL_IMMEDIATE))
         return VIP_STATUS_FORMAT_ERROR; /* what would be lost for good; what nobody would be told */
+    /* RDMA has the remote address in segment 0: whether that is granted only the target can say. */
     uint32_t error = check_segments(vi, d, first, n, &sum);
     if (sum != d->CS.Length)
         return VIP_STATUS_FORMAT_ERROR;
@@ -61,6 +81,8 @@ static uint32_t check_send(struct via_vi *vi, const VIP_DESCRIPTOR *d, struct vi
     return error;
 }
 
+/* The same for a receive. Its segments need not add up to CS.Length: they are room, and how much of it is used the
+ * message decides. */
 static uint32_t check_recv(const struct via_vi *vi, const VIP_DESCRIPTOR *d, struct via_work *w)
 {
     uint64_t sum = 0;
@@ -69,6 +91,8 @@ static uint32_t check_recv(const struct via_vi *vi, const VIP_DESCRIPTOR *d, str
         return VIP_STATUS_FORMAT_ERROR;
     uint32_t error = check_segments(vi, d, 0, d->CS.SegCount, &sum);
     w->room = (uint32_t)sum;
+    /* One segment, found granted: rx.c may copy a short message into it without asking again, while the epoch stands.
+     */
     if (d->CS.SegCount == 1 && !error) {
         w->is_short = 1;
         w->data = d->DS[0].Local.Data.Address;
@@ -77,7 +101,8 @@ static uint32_t check_recv(const struct via_vi *vi, const VIP_DESCRIPTOR *d, str
     return error;
 }
 
-/* The checks that fail the call itself: nothing is queued then. */
+/* The checks that fail the call itself: nothing is queued then. It finds out again, at leisure, which of the conditions
+ * in may_post() failed. VIPL wants the error handler called as well. */
 static VIP_RETURN refuse_post(struct via_vi *vi, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle, const struct via_queue *q)
 {
     if (d == NULL || ((uintptr_t)d & (VIP_DESCRIPTOR_ALIGNMENT - 1))) {
@@ -98,6 +123,9 @@ static VIP_RETURN refuse_post(struct via_vi *vi, VIP_DESCRIPTOR *d, VIP_MEM_HAND
         (void *)d, handle);
 }
 
+/* May the descriptor be read, and is there room? The usual one has up to two segments, and is granted as 64 bytes in
+ * one look. Otherwise the control segment must be granted before SegCount may be read from it, and then as many
+ * segments as it says. */
 static inline int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP_MEM_HANDLE handle,
                            const struct via_queue *q)
 {
@@ -111,6 +139,8 @@ static inline int may_post(const struct via_vi *vi, const VIP_DESCRIPTOR *d, VIP
     return via_mem_grants(vi->nic, handle, d, sizeof(VIP_CONTROL_SEGMENT) + 16 * n, vi->ptag);
 }
 
+/* The queue's next entry, not counted yet. Status is cleared, so a poller of the program sees 0 until via_complete().
+ */
 static struct via_work *append(struct via_queue *q, VIP_DESCRIPTOR *d)
 {
     struct via_work *w = via_work_at(q, q->posted);
@@ -140,7 +170,11 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
     VIA_TAP(nic, via_tap_posted(vi, q, d));
     struct via_work *w = append(q, d);
     w->error = recv ? check_recv(vi, d, w) : check_send(vi, d, w);
+    /* From here on the descriptor belongs to the NIC. The doorbell follows: there is no other processor to ring at, so
+     * it means "send now". */
     q->posted++;
+    /* A receive causes nothing; but a wrong one at the head of the queue, or any on a broken VI, is complete already.
+     */
     if (recv) {
         w->mem = mem;
         if (vk_unlikely(w->error))
@@ -168,7 +202,8 @@ VIP_RETURN VipPostRecv(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
     return post(handle, d, mem, 1);
 }
 
-/* Takes the completed head. */
+/* Takes the completed head. VIP_SUCCESS or VIP_DESCRIPTOR_ERROR, by its status; *out is the descriptor either way. That
+ * pointer is what the program posted, never a copy: programs compare the two. */
 static inline VIP_RETURN reap(struct via_vi *vi, struct via_queue *q, VIP_DESCRIPTOR **out)
 {
     VIP_DESCRIPTOR *d = via_work_at(q, q->reaped)->descriptor;
@@ -178,6 +213,9 @@ static inline VIP_RETURN reap(struct via_vi *vi, struct via_queue *q, VIP_DESCRI
     return d->CS.Status & VIP_STATUS_ERROR_MASK ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS;
 }
 
+/* VIPL's three answers for a queue: the head is complete (taken); not yet (VIP_NOT_DONE, *out untouched); the queue is
+ * empty, which is VIP_DESCRIPTOR_ERROR with *out = NULL, so that a program can drain a queue by calling until it sees
+ * that. */
 static VIP_RETURN done(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out, int recv)
 {
     VIP_RETURN code;
@@ -219,12 +257,16 @@ struct patience {
     const struct via_queue *q;
 };
 
+/* Called by the owner, between sleeps. An empty queue ends the wait as well, for another thread may have taken what we
+ * wait for. The last question is the one whose answer counts; the first two may be about another VI in the same slot,
+ * and cost at most one turn. */
 static int something(void *argument)
 {
     const struct patience *p = argument;
     return p->q->reaped != p->q->done || p->q->reaped == p->q->posted || !vk_object_is(p->object, p->generation);
 }
 
+/* VIPL forbids to wait on a queue that has a completion queue: its completions are told there, and only there. */
 static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR **out, int recv)
 {
     VIP_RETURN code;
@@ -242,6 +284,7 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
                         "the queue belongs to a completion queue: wait with VipCQWait, then take with Done");
     }
     code = via_wait_owned(nic, timeout, something, &p);
+    /* What the wait found is believed only if the VI is still the one that we were called for. */
     if (!vk_object_is(p.object, p.generation))
         code = via_fail(VIP_INVALID_PARAMETER, "the VI was destroyed while a call waited on it");
     else if (code == VIP_SUCCESS && q->reaped != q->done)

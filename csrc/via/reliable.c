@@ -1,26 +1,29 @@
 /*
- * The reliable levels over links that lose, double and reorder: sequence numbers, cumulative acknowledgements, negative ones that
- * name what is missing, a congestion window, time-outs with back-off, and probes that find a silent peer dead.
+ * The reliable levels over links that lose, double and reorder: sequence numbers, cumulative acknowledgements, negative
+ * ones that name what is missing, a congestion window, time-outs with back-off, and probes that find a silent peer
+ * dead.
  *
  *        una            tx               high         next        psn ->
  *    ----+--------------+----------------+------------+-----
  *        | in flight    | to be sent     | given out, never sent
  *                         again
  *
- * una <= tx <= high <= next. Messages hold consecutive numbers (tx.c); an acknowledgement of a message's last number completes it.
+ * una <= tx <= high <= next. Messages hold consecutive numbers (tx.c); an acknowledgement of a message's last number
+ * completes it.
  *
- * When a frame is missing the receiver says so, and how depends on the receiver alone. One that keeps early frames (early.c) names the
- * gaps, and only what it names is sent again (repeat.c). One that does not (VIAKIT_GO_BACK_N) asks once per pass for the missing
- * frame, and the sender goes back to it: tx is set back, and everything from there follows again. The same happens after a time-out
- * with any receiver, for nothing is known then.
+ * When a frame is missing the receiver says so, and how depends on the receiver alone. One that keeps early frames
+ * (early.c) names the gaps, and only what it names is sent again (repeat.c). One that does not (VIAKIT_GO_BACK_N) asks
+ * once per pass for the missing frame, and the sender goes back to it: tx is set back, and everything from there
+ * follows again. The same happens after a time-out with any receiver, for nothing is known then.
  *
- * The window counts link sends, not bytes: each takes one slot of the receiver's ring, a super-frame as much as a small frame. It opens by one
- * per round trip. What makes it smaller: single losses, by what was lost (repeat.c); a burst of losses, by half; a time-out
- * closes it, from where it doubles per round trip up to half its former size; and a time-out that turns out to have been too early (an
- * acknowledgement for what was not sent again yet) is undone.
+ * The window counts link sends, not bytes: each takes one slot of the receiver's ring, a super-frame as much as a small
+ * frame. It opens by one per round trip. What makes it smaller: single losses, by what was lost (repeat.c); a burst of
+ * losses, by half; a time-out closes it, from where it doubles per round trip up to half its former size; and a
+ * time-out that turns out to have been too early (an acknowledgement for what was not sent again yet) is undone.
  *
- * When nothing is heard after a send, three things happen one after the other: two tail probes, that is, the last frame once more, which
- * makes the receiver say what it has (rtt.c has the times); then time-outs; and after max_retries of these the peer is given up.
+ * When nothing is heard after a send, three things happen one after the other: two tail probes, that is, the last frame
+ * once more, which makes the receiver say what it has (rtt.c has the times); then time-outs; and after max_retries of
+ * these the peer is given up.
  */
 #include "internal.h"
 #include "tap.h"
@@ -28,12 +31,14 @@
 #define RTO_LONGEST (500 * VK_MS)
 #define TAIL_PROBES 2
 
+/* The number behind the work's last frame. */
 static inline uint32_t end_of(const struct via_work *w)
 {
     return w->first_psn + w->n_frames;
 }
 
-/* How long to wait before the next tail probe; 0 if it is a time-out's turn. */
+/* How long to wait before the next tail probe; 0 if it is a time-out's turn. Only where everything was sent and
+ * something is unacknowledged, and where the probe would come before the time-out. */
 static uint64_t before_probe(const struct via_vi *vi)
 {
     if (!vi->reliable || vi->rtt.tail_probes == TAIL_PROBES || vi->retries || vi->una_psn == vi->high_psn ||
@@ -43,6 +48,8 @@ static uint64_t before_probe(const struct via_vi *vi)
     return wait < vi->rto ? wait : 0;
 }
 
+/* One deadline serves tail probes, time-outs and keep-alive probes: what it means is decided when it passes (time_out).
+ */
 void via_arm_rto(struct via_vi *vi)
 {
     vi->nic->now = vk_now(); /* the program may have computed for long since the last look */
@@ -53,6 +60,8 @@ void via_arm_rto(struct via_vi *vi)
     via_timer(vi->nic, vi->rto_deadline);
 }
 
+/* Never below four sends (or what the program asked for): a window of one would wait a round trip for each loss. The
+ * threshold follows, so the window does not jump back. */
 void via_shrink_window(struct via_vi *vi, uint32_t to)
 {
     uint32_t least = vi->nic->options.window < 4 ? vi->nic->options.window : 4;
@@ -70,6 +79,9 @@ void via_forget_frames(struct via_vi *vi)
     vi->has_gap = 0;
 }
 
+/* Completes what may complete, in posting order, up to the first that may not: not sent wholly, or sent and not
+ * acknowledged where that counts. An error among them is the end of a reliable connection, at that point of the order
+ * and not before. */
 void via_complete_sends(struct via_vi *vi)
 {
     struct via_queue *q = &vi->send;
@@ -92,6 +104,8 @@ void via_complete_sends(struct via_vi *vi)
         vi->una_psn = vi->tx_psn; /* all is done: nobody will acknowledge it, and nothing is outstanding */
 }
 
+/* n more sends were acknowledged. Below the threshold each opens the window by one (slow start), above it a whole
+ * window of them does (congestion avoidance): additive increase, as TCP's (RFC 5681), counted in link sends. */
 static void open_window(struct via_vi *vi, uint32_t n)
 {
     uint32_t most = vi->nic->options.window;
@@ -104,6 +118,7 @@ static void open_window(struct via_vi *vi, uint32_t n)
     }
 }
 
+/* Those frames have arrived, or are kept by the receiver. The queue's next work moves along. */
 void via_skip_to(struct via_vi *vi, uint32_t psn)
 {
     if (!wire_before(vi->tx_psn, psn))
@@ -117,6 +132,7 @@ void via_skip_to(struct via_vi *vi, uint32_t psn)
     }
 }
 
+/* The peer has everything before ack. Every frame of a connection brings one; most bring nothing new. */
 void via_acknowledged(struct via_vi *vi, uint32_t ack)
 {
     if (!wire_before(vi->una_psn, ack))
@@ -155,7 +171,8 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
         via_transmit(vi);
 }
 
-/* Back to the oldest frame that is not acknowledged. A gap that the receiver reported halves the window; silence closes it. */
+/* Back to the oldest frame that is not acknowledged. A gap that the receiver reported halves the window; silence closes
+ * it. */
 static void go_back(struct via_vi *vi, int timed_out)
 {
     vi->tx_psn = vi->una_psn;
@@ -175,6 +192,8 @@ static void go_back(struct via_vi *vi, int timed_out)
     vi->send.next = i;
 }
 
+/* A NAK without list, of a receiver that keeps nothing: it has all before `from`, and wants everything from there on
+ * again. It acknowledges, too. */
 void via_negative(struct via_vi *vi, uint32_t from)
 {
     via_acknowledged(vi, from);
@@ -205,6 +224,8 @@ void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status)
     via_break(vi, 1);
 }
 
+/* Acknowledgements wait for a frame to ride on. urgent: a message is complete, and its sender may wait for nothing but
+ * this; it goes with the next idle look. Otherwise it waits for ack_delay_us: there will be more of the message. */
 void via_owe_ack(struct via_vi *vi, int urgent)
 {
     struct via_nic *nic = vi->nic;
@@ -213,7 +234,8 @@ void via_owe_ack(struct via_vi *vi, int urgent)
     vi->ack_owed |= urgent ? 2 : 1;
     if (vi->on_ack_list)
         return;
-    /* A time of its own: nearly every acknowledgement finds a ride, and whoever went to sleep then would be woken for nothing. */
+    /* A time of its own: nearly every acknowledgement finds a ride, and whoever went to sleep then would be woken for
+     * nothing. */
     uint64_t at = vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US;
     if (nic->ack_list == NULL || at < nic->acks_at)
         nic->acks_at = at;
@@ -223,8 +245,8 @@ void via_owe_ack(struct via_vi *vi, int urgent)
     via_call_at(nic, at);
 }
 
-/* Sends the acknowledgements for which no frame came along. In the middle of a message there is no hurry: the sender says when its window
- * fills; so these wait for ack_delay_us, or until everybody goes to sleep (all). */
+/* Sends the acknowledgements for which no frame came along. In the middle of a message there is no hurry: the sender
+ * says when its window fills; so these wait for ack_delay_us, or until everybody goes to sleep (all). */
 void via_flush_acks(struct via_nic *nic, int all)
 {
     struct via_vi *vi = nic->ack_list;
@@ -243,6 +265,8 @@ void via_flush_acks(struct via_nic *nic, int all)
     }
 }
 
+/* The peer is thought dead: the head of the send queue fails with TRANSPORT_ERROR, for that is what was tried in vain;
+ * the others are flushed. */
 void via_give_up(struct via_vi *vi)
 {
     if (vi->send.done != vi->send.posted) {
@@ -260,13 +284,17 @@ static void probe_tail(struct via_vi *vi)
     uint32_t hint = vi->send.done;
     VI_COUNT(vi, tail_probes, 1);
     via_repeat_forget(vi); /* what was sent again may have been lost again: the answer will tell */
-    /* The last frame's memory may be gone: then nothing was sent, and the time-out's turn comes after as many probes all the same. */
+    /* The last frame's memory may be gone: then nothing was sent, and the time-out's turn comes after as many probes
+     * all the same. */
     if (via_send_again(vi, vi->high_psn - 1, 1, WIRE_FLAG_ACK_NOW, &hint) < 0 && vi->state != VIP_STATE_CONNECTED)
         return;
     vi->rtt.tail_probes++;
     via_arm_rto(vi);
 }
 
+/* The deadline has passed. In this order: a tail probe, as long as it is its turn; then time-outs, each twice as long
+ * as the last and each beginning from una; after max_retries of them the end. An idle connection that is probing
+ * (keep_alive) comes here as well, and asks again. */
 static void time_out(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
@@ -319,6 +347,8 @@ static void keep_alive(struct via_vi *vi)
         via_timer(nic, vi->heard_at + silence);
 }
 
+/* Every VI of the NIC, whenever something is due. timers_at was reset by the caller: who has something to wait for says
+ * so again. */
 void via_reliable_timers(struct via_nic *nic)
 {
     for (struct via_vi *vi = nic->vis, *next; vi; vi = next) {

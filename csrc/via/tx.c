@@ -6,8 +6,19 @@
  *   reference   one frame that says where the message lies in our memory: the receiver fetches it in one copy (shm);
  *   placed      an RDMA write that we store into the peer's memory ourselves (shm): no frame, or one for immediate data.
  *
- * Frame numbers are given out when a message starts: frame k of it has psn first_psn + k, so that any frame can be built again from
- * its psn alone. tx_psn is the next one to hand to the link; going back means setting it back (reliable.c).
+ * Frame numbers are given out when a message starts: frame k of it has psn first_psn + k, so that any frame can be
+ * built again from its psn alone. tx_psn is the next one to hand to the link; going back means setting it back
+ * (reliable.c).
+ *
+ * Numbers: next_psn is given out, to whole messages; tx_psn is handed to the link, frame by frame. On a connection that
+ * is reliable over a lossy link, a message is kept (in its descriptor, not copied) until it is acknowledged, and a
+ * frame that is sent again is gathered again from the program's memory: VIA's rule that posted memory belongs to the
+ * NIC makes a retransmission buffer unnecessary.
+ *
+ * Who calls via_transmit(): the post (post.c), an acknowledgement that opens the window or completes a read
+ * (reliable.c, read.c), the stall list when the link was full (engine.c), a time-out. It goes on until the queue is
+ * empty, the window is closed or the link is full, and in each of these cases one of the callers will come again:
+ * nothing is polled for.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -37,6 +48,8 @@ static inline uint32_t first_local(const struct via_work *w)
     return (w->control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV;
 }
 
+/* Walks the segments up to offset and from there takes len bytes. The descriptor is the program's memory: lengths in it
+ * may have changed since it was posted, so nothing here relies on their sum. */
 int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max)
 {
     int n = 0;
@@ -59,6 +72,7 @@ int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uin
     return len == 0 ? n : -1;
 }
 
+/* A frame that belongs to no connection: handshakes, RESET. */
 void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind)
 {
     memset(&f->header, 0, sizeof f->header);
@@ -83,6 +97,7 @@ static inline void address_frame(struct via_vi *vi, struct link_frame *f, int ki
     f->iov = NULL;
 }
 
+/* Every frame of a connection says what is expected next, so it acknowledges; what was owed is paid. */
 static inline void ack_went_along(struct via_vi *vi)
 {
     vi->acked_psn = vi->expected_psn;
@@ -98,6 +113,8 @@ static int is_deferred(const struct link_flat *list, const struct link_flat *end
     return 0;
 }
 
+/* All frames of connections but those of the short way go through here. What was put off for the same peer goes first.
+ */
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n)
 {
     if (vk_unlikely(nic->deferred)) {
@@ -134,6 +151,8 @@ int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uin
     return sent;
 }
 
+/* An acknowledgement or a probe that finds the link full is not put off: acknowledgements stay owed and probes are
+ * repeated by their timers. What nobody would repeat (ERROR, DISCONNECT, NAK) is. */
 void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate)
 {
     struct link_frame f;
@@ -174,6 +193,7 @@ static int send_flat(struct via_nic *nic, const struct link_flat *flat)
     return nic->ops->send(nic->link, flat->peer, &f, 1);
 }
 
+/* Those that can go now do. Each peer's keep their order; the list is short, and is walked as a whole. */
 void via_send_deferred(struct via_nic *nic)
 {
     for (struct link_flat **p = &nic->deferred; *p;) {
@@ -207,7 +227,8 @@ void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer)
 
 /* ---------------------------------------------------------------- how a message goes */
 
-/* An RDMA write that we can store ourselves. 1 if done. */
+/* An RDMA write that we can store ourselves. 1 if done. Whoever cannot be stored to directly gets frames, whose
+ * refusal, if it is one, comes from the target itself. */
 static int try_place(struct via_vi *vi, struct via_work *w)
 {
     const struct link_ops *ops = vi->nic->ops;
@@ -225,7 +246,9 @@ static int try_place(struct via_vi *vi, struct via_work *w)
     return 1;
 }
 
-/* Can the receiver fetch all of the message from our memory, and is it worth it? */
+/* Can the receiver fetch all of the message from our memory, and is it worth it? The list of places must fit into one
+ * frame, each piece must be reachable, and where each fetch is a system call the message must be long enough to pay for
+ * it. */
 static int may_refer(struct via_vi *vi, const struct via_work *w)
 {
     const struct link_ops *ops = vi->nic->ops;
@@ -243,13 +266,17 @@ static int may_refer(struct via_vi *vi, const struct via_work *w)
     return worst == 1 || w->len >= REFERENCE_CMA;
 }
 
-/* A message is cut into equal pieces (super-frames need that). An RDMA write begins with its wire_write block, which takes its
- * place in the first piece. */
+/* A message is cut into equal pieces (super-frames need that). An RDMA write begins with its wire_write block, which
+ * takes its place in the first piece. */
 static inline uint32_t lead_of(const struct via_work *w)
 {
     return is_write(w) ? (uint32_t)sizeof(struct wire_write) : 0;
 }
 
+/* The message's turn has come: how it goes is decided, its numbers are given out. It is not sent yet. wait_ack: the
+ * descriptor completes only when the peer has acknowledged, which is so for all reliable sends over links that lose;
+ * where nothing is lost "reliable delivery" is kept as soon as the link has the frame, and "reliable reception" (VIPL:
+ * the data is in the target's memory) needs the word of the target. */
 static void start(struct via_vi *vi, struct via_work *w)
 {
     struct via_nic *nic = vi->nic;
@@ -280,7 +307,9 @@ static void start(struct via_vi *vi, struct via_work *w)
 
 /* ---------------------------------------------------------------- building frames */
 
-/* The frame with number psn of the work. Returns the iovecs used, -1 if memory is no longer granted. */
+/* The frame with number psn of the work. Returns the iovecs used, -1 if memory is no longer granted. Any frame of any
+ * work can be built at any time from its number: so sending again is building again. Piece k of a message of equal
+ * chunks begins at k * chunk, less what the write block took of the first. */
 static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t psn, struct link_frame *f,
                         struct iovec *iov)
 {
@@ -338,6 +367,7 @@ static int refer(struct via_vi *vi, const struct via_work *w, struct link_frame 
     return 1;
 }
 
+/* Links that lose nothing say -EAGAIN instead, and unreliable connections have nothing to hold back for. */
 static inline int window_open(const struct via_vi *vi)
 {
     return vi->lossless || !vi->reliable || vi->flight_tail - vi->flight_seen < vi->window;
@@ -353,7 +383,8 @@ static inline uint8_t ask_for_ack(const struct via_vi *vi)
     return ask ? WIRE_FLAG_ACK_NOW : 0;
 }
 
-/* One more link send, up to tx_psn, is on its way. */
+/* One more link send, up to tx_psn, is on its way. Where frames may be lost, the end of each link send is remembered:
+ * the window counts sends, acknowledgements count frames. */
 static inline void took_off(struct via_vi *vi)
 {
     if (vi->lossless || !vi->reliable)
@@ -365,7 +396,8 @@ static inline void took_off(struct via_vi *vi)
         via_rtt_begin(vi);
 }
 
-/* n frames from tx_psn on were taken by the link. */
+/* n frames from tx_psn on were taken by the link. Counts, moves tx_psn (and high_psn, unless they were frames sent
+ * again), and with the last frame of the work moves on to the next. */
 static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
 {
     if (vk_unlikely(wire_before(vi->tx_psn, vi->high_psn)))
@@ -389,8 +421,8 @@ static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
     }
 }
 
-/* What is left of the work's frames is never sent. Their numbers are used up all the same, for those of the works behind it follow them: the
- * receiver sees a gap. */
+/* What is left of the work's frames is never sent. Their numbers are used up all the same, for those of the works
+ * behind it follow them: the receiver sees a gap. */
 static void skip_rest(struct via_vi *vi, const struct via_work *w)
 {
     vi->tx_psn = w->first_psn + w->n_frames;
@@ -398,7 +430,8 @@ static void skip_rest(struct via_vi *vi, const struct via_work *w)
         vi->high_psn = vi->tx_psn;
 }
 
-/* The work cannot go on: its memory was deregistered under it. It completes in its turn, and takes a reliable connection with it. */
+/* The work cannot go on: its memory was deregistered under it. It completes in its turn, and takes a reliable
+ * connection with it. */
 static void spoil(struct via_vi *vi, struct via_work *w)
 {
     w->error = VIP_STATUS_PROTECTION_ERROR;
@@ -415,7 +448,8 @@ struct batch {
     struct wire_reference list[VIA_MAX_SEGMENTS];
 };
 
-/* The work's frames from psn on: a batch, or what is left of it, at most `most`. Returns their number, -1 if memory is gone. */
+/* The work's frames from psn on: a batch, or what is left of it, at most `most`. Returns their number, -1 if memory is
+ * gone. */
 static inline __attribute__((always_inline)) int build_batch(struct via_vi *vi, const struct via_work *w, uint32_t psn,
                                                              uint32_t most, struct batch *b)
 {
@@ -454,6 +488,8 @@ static int send_some(struct via_vi *vi, struct via_work *w)
     return sent == n;
 }
 
+/* For repeat.c and the tail probe: tx_psn and the window stay as they are, only the frames are built and sent once
+ * more. */
 int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, uint32_t *hint)
 {
     struct via_queue *q = &vi->send;
@@ -485,6 +521,7 @@ int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, u
     return sent;
 }
 
+/* The link was full: engine.c calls via_transmit() again at each look until there is room. It is on the list once. */
 void via_stall(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
@@ -496,8 +533,8 @@ void via_stall(struct via_vi *vi)
     via_timer(nic, nic->now);
 }
 
-/* What most messages are, in a straight line: one frame, one piece, nothing waiting before it. Returns 0 if it has to go the
- * long way after all; nothing is changed then. */
+/* What most messages are, in a straight line: one frame, one piece, nothing waiting before it. Returns 0 if it has to
+ * go the long way after all; nothing is changed then. */
 static inline int transmit_short(struct via_vi *vi, struct via_work *w)
 {
     struct via_nic *nic = vi->nic;
@@ -546,6 +583,8 @@ static void begin_read(struct via_vi *vi, struct via_work *w)
         via_reads_go_on(vi);
 }
 
+/* One turn per work or batch: each `continue` has moved q->next on, each `return` leaves somebody who will call again.
+ */
 void via_transmit(struct via_vi *vi)
 {
     struct via_queue *q = &vi->send;

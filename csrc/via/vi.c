@@ -8,7 +8,16 @@
  *     |                            |                     |   v
  *     +---------- Disconnect ------+---------------------+-- ERROR
  *
- * docs/states.md has the whole table. Work queues complete strictly in posting order; see struct via_queue for the four indices.
+ * docs/states.md has the whole table. VIPL's rules for the states: in IDLE and CONNECT_PENDING receives may be posted
+ * and wait, sends complete at once as flushed; on the way to ERROR and to IDLE everything outstanding is flushed; a VI
+ * is destroyed only when IDLE and when the program has taken every descriptor back.
+ *
+ * Invariant: each work queue completes strictly in posting order. A descriptor that was found wrong when it was posted
+ * waits for its turn like all others, with its error in struct via_work, and so does one that failed under way. There
+ * is one place where a descriptor completes, via_complete(); all that anybody learns of it (status, completion queue,
+ * sleepers, notifications, tap) is done there.
+ *
+ * All functions here are called by the NIC's owner; the Vip* and viakit_* ones make their caller that (internal.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +25,11 @@
 #include "internal.h"
 #include "tap.h"
 
+/* `nic` stays readable when the VI is gone: it stands before `number` and is not cleared. */
 struct vk_pool via_vi_pool = VK_POOL_INIT(struct via_vi, VIA_VI_POOL, number);
 
+/* The bits of the status that say what was done. The target's side of an RDMA write with immediate data is not to be
+ * seen from the descriptor: there the caller gives OP_REMOTE_RDMA_WRITE itself. */
 static uint32_t operation_of(const struct via_queue *q, const struct via_work *w)
 {
     if (q->is_recv)
@@ -32,6 +44,9 @@ static uint32_t operation_of(const struct via_queue *q, const struct via_work *w
     }
 }
 
+/* The entry at q->done, always. When this is written the program may, on another processor, see it and reuse the
+ * descriptor: it is not read again after. `next` is moved along where an entry completes that was never sent (a flush,
+ * an error of the post). */
 void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status)
 {
     struct via_work *w = via_work_at(q, q->done);
@@ -48,6 +63,9 @@ void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status)
     via_wake_waiters(vi->nic);
 }
 
+/* Only of errors that were found at posting: those at the head of the queue, whose turn has come because all before
+ * them is done. On a reliable connection an error of a descriptor is the end of the connection (after which the loop
+ * finds the queue flushed and empty). */
 void via_settle_errors(struct via_vi *vi, struct via_queue *q)
 {
     while (q->done != q->posted && via_work_at(q, q->done)->error) {
@@ -59,6 +77,8 @@ void via_settle_errors(struct via_vi *vi, struct via_queue *q)
     }
 }
 
+/* Sends first, then receives, each in posting order. Entries that had an error of their own keep it: it says more than
+ * "flushed". */
 void via_flush(struct via_vi *vi)
 {
     for (int i = 0; i < 2; i++) {
@@ -70,7 +90,9 @@ void via_flush(struct via_vi *vi)
     }
 }
 
-/* The connection stops here; what the peer still sends is answered from error_status (rx.c). */
+/* The connection stops here; what the peer still sends is answered from error_status (rx.c). The peer fields stay as
+ * they are, to answer it, until VipDisconnect. Does nothing unless CONNECTED, so it may be called twice, by whoever
+ * notices first. */
 void via_break(struct via_vi *vi, int report_conn_lost)
 {
     if (vi->state != VIP_STATE_CONNECTED)
@@ -86,13 +108,16 @@ void via_break(struct via_vi *vi, int report_conn_lost)
     via_wake_waiters(vi->nic);
 }
 
-/* Everything that belongs to one connection, before the next. */
+/* Everything that belongs to one connection, before the next. The work queues go on where they are: receives that were
+ * posted before the connection are for it. */
 void via_vi_reset(struct via_vi *vi)
 {
     uint32_t first = vi->nic->options.first_psn;
     vi->peer = NULL;
     vi->hold_from = vi->send.posted;
     vi->confirmed = 0;
+    /* Both sides draw their real first number at random when they describe themselves (conn_describe); this is what
+     * tests of wrapping use. */
     vi->una_psn = vi->next_psn = vi->tx_psn = vi->high_psn = vi->write_psn = first;
     vi->flight_head = vi->flight_seen = vi->flight_tail = first;
     vi->window = vi->threshold = vi->undo_window = vi->nic->options.window;
@@ -106,10 +131,13 @@ void via_vi_reset(struct via_vi *vi)
     vi->ack_owed = vi->nak_sent = vi->rx_active = vi->rx_skip = vi->heard = 0;
     vi->error_status = 0;
     vi->error_psn = first;
+    /* No NAK was answered yet (via_negative compares with both). */
     vi->nak_psn = vi->nak_high = first - 1;
     vi->heard_at = vi->nic->now;
 }
 
+/* What VipCreateVi and VipSetViAttributes accept. Success: *ptag is the tag's number, 0 for none. Each refusal has a
+ * code of its own in VIPL, and the first thing that is wrong decides. */
 static VIP_RETURN check_attributes(struct via_nic *nic, VIP_VI_ATTRIBUTES *a, uint32_t *ptag)
 {
     int valid;
@@ -124,13 +152,15 @@ static VIP_RETURN check_attributes(struct via_nic *nic, VIP_VI_ATTRIBUTES *a, ui
     *ptag = via_ptag_number(nic, a->Ptag, &valid);
     if (!valid)
         return via_fail(VIP_INVALID_PTAG, "%p is not a protection tag of this NIC", a->Ptag);
+    /* VIPL makes reads optional, and only for reliable levels (RDMAReadSupport says so in the NIC's attributes). */
     if (a->EnableRdmaRead && !(a->ReliabilityLevel & VIA_RDMA_READ_LEVELS))
         return via_fail(VIP_INVALID_RDMAREAD,
                         "RDMA read needs a reliable level: what of it is lost could not be asked for again");
     return VIP_SUCCESS;
 }
 
-/* As checked. The tag counts who uses it. */
+/* As checked. The tag counts who uses it: VipDestroyPtag refuses while somebody does. The new one is counted first, for
+ * it may be the old one. */
 static void set_attributes(struct via_vi *vi, const VIP_VI_ATTRIBUTES *a, uint32_t ptag)
 {
     struct via_nic *nic = vi->nic;
@@ -145,6 +175,7 @@ static void set_attributes(struct via_vi *vi, const VIP_VI_ATTRIBUTES *a, uint32
     vi->ptag = ptag;
 }
 
+/* A queue without completion queue (NULL) is waited for by itself, by VipSendWait and VipRecvWait. */
 static void attach(struct via_queue *q, struct via_cq *cq)
 {
     q->cq = cq;
@@ -152,6 +183,8 @@ static void attach(struct via_queue *q, struct via_cq *cq)
         cq->n_queues++;
 }
 
+/* The two work queues are one piece of memory, some 100 KiB. NULL: memory is exhausted, or all VIs of the process are
+ * taken. */
 static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, uint32_t ptag)
 {
     struct via_work *work = calloc(2 * VIA_MAX_QUEUE, sizeof *work);
@@ -160,6 +193,9 @@ static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, ui
         free(work);
         return NULL;
     }
+    /* Numbers go round, so a number that was just given back is not used again at once: a frame of the old connection
+     * that comes late finds no VI, not a wrong one. (It would find a wrong key, too.) The caller has made sure that one
+     * is free. */
     while (nic->vi_by_number[nic->next_vi_number % VIA_MAX_VI])
         nic->next_vi_number++;
     vi->number = (uint16_t)(nic->next_vi_number++ % VIA_MAX_VI);
@@ -169,6 +205,7 @@ static struct via_vi *new_vi(struct via_nic *nic, const VIP_VI_ATTRIBUTES *a, ui
     vi->send.work = work;
     vi->recv.work = work + VIA_MAX_QUEUE;
     vi->recv.is_recv = 1;
+    /* The four indices of each queue begin together; see struct via_queue. */
     uint32_t first = nic->options.first_psn; /* 0 but in tests of wrapping */
     vi->send.reaped = vi->send.done = vi->send.next = vi->send.posted = first;
     vi->recv.reaped = vi->recv.done = vi->recv.next = vi->recv.posted = first;
@@ -210,6 +247,7 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP
             code = via_fail(VIP_ERROR_RESOURCE, "VipCreateVi: a NIC has at most %d VIs, or memory is exhausted",
                             VIA_MAX_VI);
     }
+    /* The tag is counted in new_vi, the queues here: whoever fails before has nothing to give back. */
     if (vi) {
         attach(&vi->send, cqs[0]);
         attach(&vi->recv, cqs[1]);
@@ -219,6 +257,8 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP
     return code;
 }
 
+/* Off a list that is linked through the member at next_offset. The lists are short: of VIs that owe or wait at this
+ * moment. */
 static void remove_from(struct via_vi **list, struct via_vi *vi, size_t next_offset)
 {
     for (struct via_vi **p = list; *p; p = (struct via_vi **)((char *)*p + next_offset))
@@ -228,6 +268,8 @@ static void remove_from(struct via_vi **list, struct via_vi *vi, size_t next_off
         }
 }
 
+/* In state IDLE, and both work queues empty or given up. Everywhere where the NIC remembers the VI it is forgotten; its
+ * counts stay with the NIC. */
 static void free_vi(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
@@ -258,6 +300,8 @@ static void free_vi(struct via_vi *vi)
     via_wake_waiters(nic); /* a call that waits on it shall see that it is gone */
 }
 
+/* Unlike most, VIPL refuses here rather than clean up: descriptors that lie in a queue are the program's memory, and it
+ * shall know. */
 VIP_RETURN via_vi_destroy(struct via_vi *vi)
 {
     if (vi->state != VIP_STATE_IDLE)
@@ -284,6 +328,8 @@ VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
     return code;
 }
 
+/* Any of the places may be NULL. It looks at the link first, so a program that only asks for the state still learns of
+ * a lost peer. */
 VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE *state, VIP_VI_ATTRIBUTES *attributes, VIP_BOOLEAN *send_empty,
                       VIP_BOOLEAN *recv_empty)
 {
@@ -305,6 +351,7 @@ VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE *state, VIP_VI_ATTRIBUT
     return VIP_SUCCESS;
 }
 
+/* Only when IDLE: a partner has been told them, and agreed to them. */
 VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
 {
     VIP_RETURN code;
@@ -328,6 +375,8 @@ VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
     return code;
 }
 
+/* What the transmitter knows at this moment, for instruments: round trip, window, what is in flight, what is missing.
+ * Drives nothing. */
 VIP_RETURN viakit_query_vi(VIP_VI_HANDLE handle, viakit_vi_info *info)
 {
     VIP_RETURN code;
@@ -353,6 +402,7 @@ VIP_RETURN viakit_query_vi(VIP_VI_HANDLE handle, viakit_vi_info *info)
     return VIP_SUCCESS;
 }
 
+/* This VI's share; frames_sent and frames_received are counted by the NIC as well, for some frames belong to no VI. */
 VIP_RETURN viakit_vi_counters(VIP_VI_HANDLE handle, VIP_UINT64 *values)
 {
     VIP_RETURN code;
