@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from viakit._cli_barrier import Numbers
-from viakit._cli_base import INTERRUPTED, Failure, make_console
-from viakit._cli_run import Hosts
+from viakit._cli_base import INTERRUPTED, Failure, make_console, percentage
+from viakit._cli_group import Numbers
+from viakit._cli_run import placement_option, testbed_options
 
 __all__ = ["app", "speedup"]
 
@@ -16,23 +16,8 @@ __all__ = ["app", "speedup"]
     options_metavar="[-n RANKS] [OPTIONS]",
 )
 @click.option("-n", "--ranks", type=click.IntRange(1, 1024), help="How many.  [default: 1]")
-@click.option(
-    "--hosts",
-    type=Hosts(),
-    default="local",
-    show_default=True,
-    metavar="local|testbed:N",
-    help="On this machine, or on N hosts made of network namespaces (no root needed).",
-)
-@click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes.")
-@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
-@click.option(
-    "--placement",
-    type=click.Choice(["block", "cyclic"]),
-    default="block",
-    show_default=True,
-    help="Neighbouring ranks on one host, or on neighbouring hosts.",
-)
+@testbed_options
+@placement_option
 @click.option(
     "--protocol",
     metavar="P",
@@ -106,16 +91,7 @@ def app(
 @click.option("--paper", is_flag=True, help="All of Table III and figures 4 to 10: every application, 1 to 8 ranks.")
 @click.option("--quick", is_flag=True, help="Small problems in place of the paper's, and fewer rounds.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often each is run.  [default: 5; --quick: 3]")
-@click.option(
-    "--hosts",
-    type=Hosts(),
-    default="local",
-    show_default=True,
-    metavar="local|testbed:N",
-    help="On this machine, or on N hosts made of network namespaces (no root needed).",
-)
-@click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes.")
-@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
+@testbed_options
 @click.option("--seed", type=int, help="Of the order within the rounds.")
 @click.option("--json", "json_file", metavar="F", help="Write the result (viakit.result/1); - for standard output.")
 @click.option("--png", "--plot", "pictures", metavar="F", multiple=True, help="Draw: .png, .svg, .pdf; repeatable.")
@@ -164,27 +140,19 @@ def speedup(
         result.check_writable(str(path))
     if paper:
         ranks = tuple(sorted({1, 2, 4, 8, *ranks}))
-    progress = make_console(stderr=True)
-    quiet_progress = quiet or not progress.is_terminal
-
-    def tell(part: float, what: str) -> None:
-        if not quiet_progress:
-            progress.print(f"{part:4.0%}  {what:60}", end="\r")
-
-    document = measuring.measure(
-        labels,
-        protocols=tuple(protocols.split(",")),
-        ranks=ranks,
-        rounds=rounds or (3 if quick else 5),
-        quick=quick,
-        hosts=hosts,
-        mtu=mtu,
-        rate=rate,
-        seed=seed,
-        on_progress=tell,
-    )
-    if not quiet_progress:
-        progress.print(" " * 70, end="\r")
+    with percentage(quiet) as tell:
+        document = measuring.measure(
+            labels,
+            protocols=tuple(protocols.split(",")),
+            ranks=ranks,
+            rounds=rounds or (3 if quick else 5),
+            quick=quick,
+            hosts=hosts,
+            mtu=mtu,
+            rate=rate,
+            seed=seed,
+            on_progress=tell,
+        )
     interrupted = not document["complete"] and not document["errors"]
     if json_file == "-":
         result.validate(document)

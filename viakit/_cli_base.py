@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from viakit.measure.sweep import Progress
 
-__all__ = ["INTERRUPTED", "Failure", "Size", "make_console", "progress_bar"]
+__all__ = ["INTERRUPTED", "Failure", "Size", "make_console", "percentage", "progress_bar"]
 
 INTERRUPTED = 130
 
@@ -95,3 +95,21 @@ def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None]
         task = bar.add_task(title, total=1.0, left="starting", what="")
         bar.refresh()
         yield update
+
+
+@contextlib.contextmanager
+def percentage(quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Show on standard error, in one line, how far a measurement is; yields what to call with the part and with what.
+
+    Nothing is shown where that is no terminal, or *quiet*.
+    """
+    console = make_console(stderr=True)
+    shown = not quiet and console.is_terminal
+
+    def tell(part: float, what: str) -> None:
+        if shown:
+            console.print(f"{part:4.0%}  {what:60}", end="\r")
+
+    yield tell
+    if shown:
+        console.print(" " * 70, end="\r")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from viakit._cli_barrier import save_picture
 from viakit._cli_base import make_console
+from viakit._cli_group import save_picture
 
 __all__ = ["plot", "protocols", "show"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-__all__ = ["Hosts", "run"]
+__all__ = ["Hosts", "placement_option", "run", "testbed_options"]
 
 
 class Hosts(click.ParamType):
@@ -24,6 +24,31 @@ class Hosts(click.ParamType):
         return int(match[1]) if match else 0
 
 
+def testbed_options(command: Any) -> Any:
+    """Give a command the options that say on which hosts its ranks run: --hosts, --mtu, --rate."""
+    command = click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")(command)
+    command = click.option(
+        "--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes."
+    )(command)
+    return click.option(
+        "--hosts",
+        type=Hosts(),
+        default="local",
+        show_default=True,
+        metavar="local|testbed:N",
+        help="On this machine, or on N hosts made of network namespaces (no root needed).",
+    )(command)
+
+
+placement_option = click.option(
+    "--placement",
+    type=click.Choice(["block", "cyclic"]),
+    default="block",
+    show_default=True,
+    help="Neighbouring ranks on one host, or on neighbouring hosts.",
+)
+
+
 def _environment(words: tuple[str, ...]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     for name, equals, _ in pairs:
@@ -34,23 +59,8 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=click.IntRange(1, 1024), default=1, show_default=True, help="How many.")
-@click.option(
-    "--hosts",
-    type=Hosts(),
-    default="local",
-    show_default=True,
-    metavar="local|testbed:N",
-    help="On this machine, or on N hosts made of network namespaces (no root needed).",
-)
-@click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes.")
-@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
-@click.option(
-    "--placement",
-    type=click.Choice(["block", "cyclic"]),
-    default="block",
-    show_default=True,
-    help="Neighbouring ranks on one host, or on neighbouring hosts.",
-)
+@testbed_options
+@placement_option
 @click.option(
     "--protocol",
     help="What viakit.world() uses: via, bip, tcp; mpi, mpi:mpich, mpi:openmpi start the ranks by that MPI's launcher.",

@@ -219,7 +219,21 @@ def measure(
                     finished += [one.series(skew_s, link) for one in entries if one.bursts]
     except KeyboardInterrupt:
         complete = False
-    infos = [{"protocol": one["protocol"], **one["info"]} for one in finished]
+    return _document(finished, complete, skipped, seed=seed, seconds=seconds, began=began, command=command)
+
+
+def _document(
+    series: list[dict[str, Any]],
+    complete: bool,
+    skipped: Mapping[str, str],
+    *,
+    seed: int,
+    seconds: float,
+    began: float,
+    command: str | None,
+) -> Document:
+    """Return a result of collectives; `began` is by time.monotonic()."""
+    infos = [{"protocol": one["protocol"], **one["info"]} for one in series]
     return {
         "schema": SCHEMA,
         "command": command or command_line(),
@@ -231,7 +245,7 @@ def measure(
         "elapsed_s": round(time.monotonic() - began, 3),
         "environment": environment(seed=seed, command=command, infos=infos),
         "floor": None,
-        "series": finished,
+        "series": series,
     }
 
 
@@ -358,8 +372,20 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         last = n
         sheet.add_row(str(n), str(one["hosts"]), one["protocol"], name, *times, *against)
     console.print(sheet)
+    _tell_skipped(document, console)
+
+
+def _tell_skipped(document: Mapping[str, Any], console: Console) -> None:
     for one in document.get("skipped", []):
         console.print(f"not measured: {one['protocol']}: {one['reason']}", style="yellow", markup=False)
+
+
+def _draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, of_mpi: bool) -> None:
+    """Draw medians in microseconds and a band from the 5th to the 90th percentile; dashed if it is an MPI's."""
+    medians = [one["median"] * 1e6 for one in times]
+    (line,) = axes.plot(x, medians, "--" if of_mpi else "-", marker="o", markersize=3.5, label=label)
+    low, high = ([one[key] * 1e6 for one in times] for key in ("p5", "p90"))
+    axes.fill_between(x, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
 
 
 def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure:
@@ -393,16 +419,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         label = protocol if protocol.startswith("mpi") else f"{algorithm} ({link})" if several else algorithm
         if skew_s:
             label += f", skew {skew_s * 1e6:g} µs"
-        (line,) = axes.plot(
-            n,
-            [one[1]["median"] * 1e6 for one in points],
-            marker="o",
-            markersize=4,
-            linestyle="--" if protocol.startswith("mpi") else "-",
-            label=label,
-        )
-        low, high = ([one[1][key] * 1e6 for one in points] for key in ("p5", "p90"))
-        axes.fill_between(n, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
+        _draw_curve(axes, n, [one[1] for one in points], label, protocol.startswith("mpi"))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({n for points in curves.values() for n, _ in points})

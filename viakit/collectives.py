@@ -18,11 +18,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from viakit.barrier import _Entry, _open_crews, _take_turns
+from viakit.barrier import _document, _draw_curve, _Entry, _open_crews, _take_turns, _tell_skipped
 from viakit.barrier import check as check_barrier
 from viakit.measure.crew import Crew
-from viakit.measure.environment import command_line, environment
-from viakit.measure.result import SCHEMA, Document, ResultError
+from viakit.measure.result import Document, ResultError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -166,20 +165,7 @@ def measure(
     except KeyboardInterrupt:
         complete = False
     series = list(finished.values())
-    infos = [{"protocol": one["protocol"], **one["info"]} for one in series]
-    return {
-        "schema": SCHEMA,
-        "command": command or command_line(),
-        "complete": complete,
-        "errors": [],
-        "skipped": [{"protocol": name, "reason": why} for name, why in skipped.items()],
-        "seed": seed,
-        "seconds": float(seconds),
-        "elapsed_s": round(time.monotonic() - began, 3),
-        "environment": environment(seed=seed, command=command, infos=infos),
-        "floor": None,
-        "series": series,
-    }
+    return _document(series, complete, skipped, seed=seed, seconds=seconds, began=began, command=command)
 
 
 def _add(finished: dict[tuple[Any, ...], dict[str, Any]], one: _Point, link: str) -> None:
@@ -245,8 +231,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             marked = [f"[bold]{c}[/bold]" if times.get(s) == best[s] else c for c, s in zip(cells, sizes, strict=True)]
             sheet.add_row(name, *marked)
         console.print(sheet)
-    for one in document.get("skipped", []):
-        console.print(f"not measured: {one['protocol']}: {one['reason']}", style="yellow", markup=False)
+    _tell_skipped(document, console)
 
 
 def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure:
@@ -280,10 +265,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
             x = [p["nbytes"] for p in points]
             theirs = one["protocol"].startswith("mpi")
             label = one["protocol"] if theirs else one["algorithm"]
-            medians = [p["time_s"]["median"] * 1e6 for p in points]
-            (line,) = axes.plot(x, medians, "--" if theirs else "-", marker="o", markersize=3, label=label)
-            low, high = ([p["time_s"][key] * 1e6 for p in points] for key in ("p5", "p90"))
-            axes.fill_between(x, low, high, alpha=0.1, color=line.get_color(), linewidth=0)
+            _draw_curve(axes, x, [p["time_s"] for p in points], label, theirs)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_title(f"{operation}, {n} ranks")
