@@ -14,7 +14,8 @@ reverse order::
 
 Every transform of rows is a library's (NumPy's, or SciPy's where that is faster); the transposes, and the factors
 multiplied in on the way, are kernels in C. Pieces are taken small enough to stay in a cache from one step to the
-next.
+next. So the values need no array: they are made plane by plane, and what is read in turn is transformed at once, or
+gives its elements to the checksum.
 
 On 8 processes with 64 x 64 x 64 elements and 10 iterations that is 11 transforms of 56 blocks of 64 KB, as in the
 paper's Table II; the 70 messages more that it has, of 4 bytes at most, are one from each process to the first per
@@ -224,10 +225,10 @@ def waves(n: int, first: int = 0, end: int | None = None) -> npt.NDArray[np.floa
 class _Part:
     """What one of `size` processes has of the array, and the steps of a transform that it does alone.
 
-    There are three arrays of its share of the elements. `field` is [n1/P][n2][n3], the values. `blocks` is cut by the
-    owners of slabs along the last dimension, [n1/P][n3/P of r][n2] for each r; `lines` is [n1][n3/P][n2]. Blocks to
-    other ranks become parts of their lines. `waves` is [n3/P][n2][n1], the coefficients. `lines` and `field` are
-    never needed at the same time: they share memory.
+    There are three arrays of its share of the elements. `blocks` is cut by the owners of slabs along the last
+    dimension, [n1/P][n3/P of r][n2] for each r; `lines` is [n1][n3/P][n2]. Blocks to other ranks become parts of their
+    lines; alone, one's block is one's lines, and they are one array. `waves` is [n3/P][n2][n1], the coefficients. The
+    values, [n1/P][n2][n3], are there a few planes at a time.
     """
 
     def __init__(self, what: Problem, rank: int = 0, size: int = 1) -> None:
@@ -238,38 +239,34 @@ class _Part:
         self.first1, self.end1 = self.slabs1[rank]
         self.first3, self.end3 = self.slabs3[rank]
         mine1, mine3 = self.end1 - self.first1, self.end3 - self.first3
-        memory = np.empty(max(mine1 * n2 * n3, n1 * mine3 * n2), np.complex128)
-        self.field = memory[: mine1 * n2 * n3].reshape(mine1, n2, n3)
-        self.lines = memory[: n1 * mine3 * n2].reshape(n1, mine3 * n2)
-        # Alone, one's blocks are one's lines, which saves a copy; then the field has memory of its own.
         self.flat = np.empty(mine1 * n3 * n2, np.complex128)
-        if size == 1:
-            self.lines = self.flat.reshape(n1, n3 * n2)
+        self.lines = (self.flat if size == 1 else np.empty(n1 * mine3 * n2, np.complex128)).reshape(n1, mine3 * n2)
         ends = np.cumsum([mine1 * (end - first) * n2 for first, end in self.slabs3])
         self.blocks = [
             self.flat[stop - mine1 * (end - first) * n2 : stop].reshape(mine1, end - first, n2)
             for stop, (first, end) in zip(ends, self.slabs3, strict=True)
         ]
         self.waves = np.empty((mine3 * n2, n1), np.complex128)
-        self._piece = np.empty(max(PIECE, n2 * n3, n1), np.complex128)
+        room = max(PIECE, n2 * n3, n1)
+        self._piece, self._planes = np.empty(room, np.complex128), np.empty(room, np.complex128)
         self._squares = (waves(n1), np.add.outer(waves(n3, self.first3, self.end3), waves(n2)).ravel())
-        # Where the elements of the checksum are, those that this rank has.
-        j = np.arange(1, POINTS + 1)
-        i1, i2, i3 = 5 * j % n1, 3 * j % n2, j % n3
-        here = (self.first1 <= i1) & (i1 < self.end1)
-        self._points = (i1[here] - self.first1, i2[here], i3[here])
         self._n = what.n
 
-    def fill(self) -> None:
-        """Put the random numbers that this rank's field begins with, in storage order: any rank can begin anywhere."""
-        first = 2 * self.first1 * self.shape[1] * self.shape[2]
-        _kernels.random_fill(_kernels.random_skip(SEED, first), self.field.reshape(-1).view(np.float64))
-
-    def field_to_blocks(self) -> None:
-        """Transform rows of the field, which is destroyed, and then columns, which become the rows of the blocks."""
+    def _pieces(self) -> Iterator[tuple[int, int, Complex]]:
+        """Yield which planes of this rank's, [first, end), are worked on together, and room for their values."""
         _, n2, n3 = self.shape
-        for first, end in pieces(len(self.field), n2 * n3):
-            planes = self.field[first:end]
+        for first, end in pieces(self.end1 - self.first1, n2 * n3):
+            yield first, end, self._planes[: (end - first) * n2 * n3].reshape(end - first, n2, n3)
+
+    def start_to_blocks(self) -> None:
+        """Make the values to begin with, transform their rows and then columns, which become the rows of the blocks.
+
+        Values are random numbers in storage order, in which anybody can begin anywhere.
+        """
+        _, n2, n3 = self.shape
+        for first, end, planes in self._pieces():
+            state = _kernels.random_skip(SEED, 2 * (self.first1 + first) * n2 * n3)
+            _kernels.random_fill(state, planes.reshape(-1).view(np.float64))
             rows = planes.reshape(-1, n3)
             rows_forward(rows, rows)
             for (first3, end3), block in zip(self.slabs3, self.blocks, strict=True):
@@ -296,11 +293,13 @@ class _Part:
             rows_backward(piece, piece)
             _kernels.ft_transpose(piece[None], self.lines[None, :, first:end])
 
-    def blocks_to_field(self) -> None:
-        """Transform rows of the blocks back, and then columns, which become the rows of the field."""
-        _, n2, n3 = self.shape
-        for first, end in pieces(len(self.field), n2 * n3):
-            planes = self.field[first:end]
+    def blocks_to_checksum(self) -> complex:
+        """Transform back the blocks' rows, then their columns; return this rank's part of the values' checksum."""
+        n1, n2, n3 = self.shape
+        j = np.arange(1, POINTS + 1)
+        i1, i2, i3 = 5 * j % n1 - self.first1, 3 * j % n2, j % n3
+        total = 0j
+        for first, end, planes in self._pieces():
             for (first3, end3), block in zip(self.slabs3, self.blocks, strict=True):
                 if first3 < end3:
                     rows = block[first:end].reshape(-1, n2)
@@ -309,10 +308,9 @@ class _Part:
                     _kernels.ft_transpose(piece.reshape(-1, end3 - first3, n2), planes[:, :, first3:end3])
             rows = planes.reshape(-1, n3)
             rows_backward(rows, rows)
-
-    def checksum(self) -> complex:
-        """Return this rank's part of the checksum."""
-        return complex(self.field[self._points].sum()) / self._n
+            here = (first <= i1) & (i1 < end)
+            total += complex(planes[i1[here] - first, i2[here], i3[here]].sum())
+        return total / self._n
 
 
 # --------------------------------------------------------------------------------------------- one process
@@ -325,14 +323,12 @@ def serial(what: Problem, phases: Phases | None = None) -> Outcome:
 
 def _solve(what: Problem, part: _Part, phases: Phases) -> Outcome:
     phases.begin()
-    part.fill()
-    part.field_to_blocks()
+    part.start_to_blocks()
     part.lines_to_waves()
     checksums = []
     for time in range(1, what.iterations + 1):
         part.waves_to_lines(time)
-        part.blocks_to_field()
-        checksums.append(part.checksum())
+        checksums.append(part.blocks_to_checksum())
         phases.progress(time, what.iterations)
     phases.end()
     return Outcome(checksums)
@@ -351,15 +347,13 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
     done, everybody = np.zeros(1, np.int32), np.zeros(size, np.int32)
     comm.Barrier()
     phases.begin()
-    part.fill()
-    part.field_to_blocks()
+    part.start_to_blocks()
     transpose.blocks_to_lines()
     part.lines_to_waves()
     for time in range(1, what.iterations + 1):
         part.waves_to_lines(time)
         transpose.lines_to_blocks()
-        part.blocks_to_field()
-        checksums[time - 1] = part.checksum()
+        checksums[time - 1] = part.blocks_to_checksum()
         done[0] = time
         comm.Gather(done, everybody, root=0)  # all have come so far
         phases.progress(time, what.iterations)
@@ -415,8 +409,9 @@ def verify(what: Problem, outcome: Outcome) -> list[Check]:
 
 
 def memory(what: Problem, ranks: int) -> int:
-    """Bytes that all ranks together need: the coefficients, the field, and what travels."""
-    return 3 * 16 * what.n + ranks * 16 * max(PIECE, what.shape[1] * what.shape[2], what.shape[0])
+    """Bytes that all ranks together need: the coefficients, what comes of them, what travels to others; pieces."""
+    room = max(PIECE, what.shape[1] * what.shape[2], what.shape[0])
+    return (2 if ranks == 1 else 3) * 16 * what.n + ranks * 2 * 16 * room
 
 
 # ------------------------------------------------------------------------------------- the same in plain NumPy

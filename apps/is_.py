@@ -327,7 +327,10 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
         phases.progress(step + 1, what.iterations + 1)
     phases.end()
     ranking.end()
-    placed, disorder = _put_together(comm, what, keys, ranking)
+    dealer = ranking if isinstance(ranking, _Redistribute) else _Redistribute(comm, what, len(keys))
+    dealer.group(keys)
+    del keys  # there is never more than what is sent, and what came
+    placed, disorder = _put_together(comm, what, dealer, ranking)
     # What each rank has found: ranks of test keys that it owns, keys that it put. Both algorithms give 0 for what is
     # another's.
     mine = np.concatenate([found.ravel(), [key_sum, placed, disorder]])
@@ -393,7 +396,8 @@ class _Redistribute:
         counts = self._cumulative
         counts[:] = 0
         total = 0
-        for block in self.exchange(keys):
+        self.group(keys)
+        for block in self.exchange():
             _kernels.is_count(block, counts, self._low, self._work)
             total += len(block)
         totals = np.empty(self._size, np.int32)
@@ -401,10 +405,16 @@ class _Redistribute:
         self._below = int(totals[: self._rank].sum())
         _kernels.is_prefix(counts, self._below)
 
-    def exchange(self, keys: Keys) -> Iterator[Keys]:
-        """Send all keys to their owners, and yield what comes, block by block: each is good until the next one."""
-        comm, rank, size = self._comm, self._rank, self._size
+    def group(self, keys: Keys) -> None:
+        """Put keys beside those of the same owner, to be sent."""
         _kernels.is_partition(keys, self._shift, self._grouped, self._starts)
+
+    def exchange(self, keep: bool = False) -> Iterator[Keys]:
+        """Send the grouped keys to their owners, and yield what comes, block by block.
+
+        Each is good until the next one, which then takes its memory, unless they are to be kept.
+        """
+        comm, rank, size = self._comm, self._rank, self._size
         begins = self._starts[self._begins]
         sent = np.diff(begins).astype(np.int32)
         came = np.empty(size, np.int32)
@@ -419,10 +429,11 @@ class _Redistribute:
         # Two blocks: one is counted while the next arrives.
         sources = [one for one in back if came[one]]
         room = int(came.max())
-        blocks = [np.empty(room, np.int32) for _ in range(min(2, len(sources)))]
+        blocks = [np.empty(room, np.int32) for _ in range(0 if keep else min(2, len(sources)))]
 
         def receive(turn: int) -> tuple[Any, Keys]:
-            block = blocks[turn % 2][: came[sources[turn]]]
+            n = int(came[sources[turn]])
+            block = np.empty(n, np.int32) if keep else blocks[turn % 2][:n]
             return comm.Irecv(block, sources[turn], KEYS), block
 
         following = receive(0) if sources else None
@@ -445,19 +456,24 @@ class _Redistribute:
         """Give back what only ranking needed."""
         self._work = np.empty(0, np.uint8)
 
+    def collect(self) -> list[Keys]:
+        """Send the grouped keys to their owners, and return what came; there are none to be sent any more."""
+        came = list(self.exchange(keep=True))
+        self._grouped = np.empty(0, np.int32)
+        return came
+
     def slice(self, low: int, high: int) -> tuple[Keys, int]:
         """How many keys are at most k, for k in [low, high), which is this rank's range; how many are below."""
         assert (low, high) == (self._low, self._high)
         return self._cumulative, self._below
 
 
-def _put_together(comm: Any, what: Problem, keys: Keys, ranking: _Chain | _Redistribute) -> tuple[int, int]:
+def _put_together(comm: Any, what: Problem, dealer: _Redistribute, ranking: _Chain | _Redistribute) -> tuple[int, int]:
     """Put all keys where their ranks say, each rank those of its range: how many were put here, and the disorder."""
     rank, size = comm.Get_rank(), comm.Get_size()
-    sender = ranking if isinstance(ranking, _Redistribute) else _Redistribute(comm, what, len(keys))
     begins = owned(what, size) << what.shift
     low, high = (int(one) for one in begins[rank : rank + 2])
-    mine = [block.copy() for block in sender.exchange(keys)]
+    mine = dealer.collect()
     cumulative, below = ranking.slice(low, high)
     placed, disorder = _put(mine, cumulative, low, below)
     # Ranges are in order, so that what is in order within each is in order altogether; if ranges fit together:
@@ -494,8 +510,8 @@ def memory(what: Problem, ranks: int) -> int:
     if ranks == 1:
         return keys + keys // 4 + table + (keys if what.algorithm == "redistribute" else 0)
     if what.algorithm == "chain":  # afterwards keys are dealt out, to be verified
-        return 3 * keys + ranks * (table + 4 * what.max_key)
-    return 2 * keys + 2 * keys // ranks + table + keys
+        return 2 * keys + ranks * (table + 4 * what.max_key) + table
+    return 2 * keys + 2 * keys // ranks + table + what.max_key
 
 
 # ------------------------------------------------------------------------------------- the same in plain NumPy
