@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from viakit.apps import plain
 from viakit.measure import mpi
 from viakit.measure.endpoints import MeasureError
 from viakit.testbed import NamespaceError, Testbed
@@ -25,12 +26,26 @@ def tool(name: str) -> str:
     return path
 
 
+def compiler() -> list[str]:
+    """The command of the C compiler that plain loops are made with."""
+    try:
+        return plain.compiler()
+    except plain.NoCompiler as error:
+        pytest.skip(f"missing package: {error}")
+
+
 def mpi_library(protocol: str) -> mpi.Library:
     """The library for "mpi", "mpi:mpich" or "mpi:openmpi"."""
     try:
         return mpi.find(protocol)
     except MeasureError as error:
         pytest.skip(f"missing package: {error}")
+
+
+def instructions(*missing: str) -> None:
+    """Say which vector instructions this machine lacks, so that nothing has run what is compiled for them."""
+    if missing:
+        pytest.skip(f"this machine has no {', no '.join(missing)}: kernels for that have not been run")
 
 
 def hosts(number: int = 2, **options: Any) -> Testbed:

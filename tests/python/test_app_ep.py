@@ -10,7 +10,7 @@ import pytest
 from apps_job import CHANNELS
 
 from viakit import _kernels
-from viakit.apps import ep, plain
+from viakit.apps import ep
 from viakit.apps.phases import Phases
 
 # ---------------------------------------------------------------------------------------------------- the kernel
@@ -120,18 +120,3 @@ def test_classes_agree_with_themselves():
 def test_problems_that_make_no_sense(options, text):
     with pytest.raises(ValueError, match=text):
         ep.problem(**options)
-
-
-def test_the_plain_loop_finds_the_same():
-    try:
-        [done] = plain.compare("ep", rounds=1, quick=True)
-    except plain.NoCompiler as error:
-        pytest.skip(f"missing package: {error}")
-    assert done.ratio() > 0
-
-
-def test_the_command(capsys):
-    assert ep.main(["--pairs", "1000"]) == 0
-    assert "15 figures verified" in capsys.readouterr().out
-    assert ep.main(["--class", "Q"]) == 2
-    assert "no class 'Q'" in capsys.readouterr().err

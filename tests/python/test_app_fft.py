@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from viakit import _kernels
-from viakit.apps import fft, harness, plain
+from viakit.apps import fft, harness
 
 # Small, and awkward: no powers of two, a dimension of one, fewer slabs than ranks along either dimension.
 PROBLEMS = [
@@ -18,17 +18,6 @@ PROBLEMS = [
     {"size": "5x1x2", "iterations": 1},
     {"klass": "S", "iterations": 1},
 ]
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def level(request):
-    """Each level of vector instructions that this machine can run, in turn."""
-    before = _kernels.level()
-    if request.param not in _kernels.levels():
-        pytest.skip(f"this machine has no {request.param}")
-    _kernels.set_level(request.param)
-    yield request.param
-    _kernels.set_level(before)
 
 
 def numbers(*shape: int) -> fft.Complex:
@@ -40,7 +29,7 @@ def numbers(*shape: int) -> fft.Complex:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 5), (2, 19, 7), (3, 16, 16), (0, 4, 4), (2, 3, 0)])
-def test_transpose(level, shape):
+def test_transpose(kernel_level, shape):
     """Of parts of larger arrays, into parts of larger arrays, and nothing beside them is touched."""
     planes, rows, columns = shape
     source = numbers(planes + 1, rows + 2, columns + 3)[1:, 1 : rows + 1, 2 : columns + 2]
@@ -53,7 +42,7 @@ def test_transpose(level, shape):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 64), (0, 3)])
-def test_scale(level, shape):
+def test_scale(kernel_level, shape):
     source, target = numbers(*shape), np.zeros(shape, np.complex128)
     of_row, of_column = np.linspace(1, 2, shape[0]), np.linspace(3, 4, shape[1])
     _kernels.ft_scale(source, target, of_row, of_column)
@@ -164,25 +153,3 @@ def test_a_wrong_result_is_told():
 def test_problems_that_make_no_sense(options, words):
     with pytest.raises(ValueError, match=words):
         fft.problem(**options)
-
-
-def test_command_line(capsys):
-    assert fft.main(["--class", "S"]) == 0
-    assert "6 figures verified" in capsys.readouterr().out
-    assert fft.main(["--class", "Q"]) == 2
-    assert "no class 'Q'" in capsys.readouterr().err
-
-
-def test_memory_is_asked_for_before_it_is_taken(monkeypatch, capsys):
-    monkeypatch.setattr(harness, "free_memory", lambda: 10_000_000)
-    assert fft.main(["--class", "B"]) == 1
-    assert "needs about" in capsys.readouterr().err
-
-
-def test_the_plain_loop_finds_the_same():
-    try:
-        done = list(plain.compare("ft", rounds=1, quick=True))
-    except plain.NoCompiler as error:
-        pytest.skip(f"missing package: {error}")
-    assert len(done) == 1
-    assert all(one.ratio() > 0 for one in done)

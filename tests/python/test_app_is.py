@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from viakit import _kernels
-from viakit.apps import harness, is_, plain
+from viakit.apps import is_
 
 # Small, and awkward: fewer keys than buckets, shares shorter than what each iteration changes, ranges without keys.
 PROBLEMS = [
@@ -17,28 +17,17 @@ PROBLEMS = [
 ] + [{"klass": "S", "iterations": 2}]
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def level(request):
-    """Each level of vector instructions that this machine can run, in turn."""
-    before = _kernels.level()
-    if request.param not in _kernels.levels():
-        pytest.skip(f"this machine has no {request.param}")
-    _kernels.set_level(request.param)
-    yield request.param
-    _kernels.set_level(before)
-
-
 # ------------------------------------------------------------------------------------------------ kernels
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 1), (0, 1000), (7, 70), (12345, 12345 + 33)])
 @pytest.mark.parametrize("max_log", [5, 11, 19, 30])
-def test_keys(level, first, end, max_log):
+def test_keys(kernel_level, first, end, max_log):
     what = is_.problem(keys_log=20, max_log=max_log)
     assert np.array_equal(is_.make_keys(what, first, end), is_.make_keys_numpy(what, first, end))
 
 
-def test_keys_stay_within_their_array(level):
+def test_keys_stay_within_their_array(kernel_level):
     guarded = np.full(103, -7, np.int32)
     _kernels.is_keys(is_.SEED, 11, guarded[1:102])
     assert guarded[0] == guarded[102] == -7
@@ -46,7 +35,7 @@ def test_keys_stay_within_their_array(level):
 
 
 @pytest.mark.parametrize("max_log", [5, 11, 16, 17, 19])
-def test_counts(level, max_log):
+def test_counts(kernel_level, max_log):
     what = is_.problem(keys_log=16, max_log=max_log)
     keys = is_.make_keys(what, 0, what.n_keys - 3)
     counts = np.zeros(what.max_key, np.int32)
@@ -57,7 +46,7 @@ def test_counts(level, max_log):
 
 
 @pytest.mark.parametrize("repeats", [1, 255, 256, 257, 70000])
-def test_counts_of_keys_that_are_all_the_same(level, repeats):
+def test_counts_of_keys_that_are_all_the_same(kernel_level, repeats):
     """More than a byte can count: found out, and counted again."""
     keys = np.concatenate([np.full(repeats, 99999, np.int32), np.arange(100000, dtype=np.int32)])
     counts = np.ones(100000, np.int32)
@@ -68,7 +57,7 @@ def test_counts_of_keys_that_are_all_the_same(level, repeats):
 
 @pytest.mark.parametrize("m", [100, 128, 70000, 131072])
 @pytest.mark.parametrize("bad", [-1, 0, 7])
-def test_keys_without_a_count_are_refused(level, m, bad):
+def test_keys_without_a_count_are_refused(kernel_level, m, bad):
     keys = np.full(5000, 1000, np.int32)
     keys[4321] = 1000 + (m if bad == 7 else bad)
     if bad == 0:
@@ -96,7 +85,7 @@ def test_kernels_refuse_arrays_that_will_not_do():
         _kernels.is_partition(np.full(10, 16, np.int32), 2, keys, np.zeros(5, np.int32))
 
 
-def test_partition(level):
+def test_partition(kernel_level):
     what = is_.problem(keys_log=14, max_log=17)
     keys = is_.make_keys(what, 0, 9999)
     out, starts = np.empty_like(keys), np.empty(1025, np.int32)
@@ -194,25 +183,3 @@ def test_the_chain_sends_tables(tmp_path):
 def test_problems_that_make_no_sense(options, words):
     with pytest.raises(ValueError, match=words):
         is_.problem(**options)
-
-
-def test_command_line(capsys):
-    assert is_.main(["--class", "S"]) == 0
-    assert "52 figures verified" in capsys.readouterr().out
-    assert is_.main(["--class", "Q"]) == 2
-    assert "no class 'Q'" in capsys.readouterr().err
-
-
-def test_memory_is_asked_for_before_it_is_taken(monkeypatch, capsys):
-    monkeypatch.setattr(harness, "free_memory", lambda: 10_000_000)
-    assert is_.main(["--class", "C"]) == 1
-    assert "needs about" in capsys.readouterr().err
-
-
-def test_the_plain_loop_finds_the_same():
-    try:
-        done = list(plain.compare("is", rounds=1, quick=True))
-    except plain.NoCompiler as error:
-        pytest.skip(f"missing package: {error}")
-    assert len(done) == 1
-    assert all(one.ratio() > 0 for one in done)

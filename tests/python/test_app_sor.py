@@ -8,7 +8,7 @@ import pytest
 from apps_job import CHANNELS
 
 from viakit import _kernels
-from viakit.apps import harness, plain, sor
+from viakit.apps import harness, sor
 
 
 def grids(rng: np.random.Generator, rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -152,15 +152,6 @@ def test_memory_is_asked_for_before_it_is_taken(capsys):
     assert sum(one.nbytes for one in sor.squares(problem, 0, 4096)) <= sor.memory(problem, 1) <= 1.5 * 4096 * 4096 * 4
     assert sor.main(["--size", "90000000"]) != 0
     assert "GB" in capsys.readouterr().err
-
-
-def test_the_plain_loop_finds_the_same():
-    try:
-        done = list(plain.compare("sor", rounds=1, quick=True))
-    except plain.NoCompiler as error:
-        pytest.skip(f"missing package: {error}")
-    assert len(done) == 2
-    assert all(one.ratio() > 0 for one in done)
 
 
 def test_the_command(capsys):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from viakit import _kernels
-from viakit.apps import harness, plain, water
+from viakit.apps import harness, water
 from viakit.apps import water_numpy as slow
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
@@ -28,17 +28,6 @@ DEADLINE_S = 90.0
 def no_data_by_accident(monkeypatch):
     """No test finds SPLASH's files unless it asks for them."""
     monkeypatch.delenv(water.DATA, raising=False)
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def level(request):
-    """Each level of vector instructions that this machine can run, in turn."""
-    before = _kernels.level()
-    if request.param not in _kernels.levels():
-        pytest.skip(f"this machine has no {request.param}")
-    _kernels.set_level(request.param)
-    yield request.param
-    _kernels.set_level(before)
 
 
 def splash() -> str:
@@ -65,7 +54,7 @@ def shaken(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, fl
 
 
 @pytest.mark.parametrize(("n", "share"), [(1, 1), (2, 1), (3, 0.7), (16, 1), (33, 1), (64, 1), (64, 0.4), (65, 0.01)])
-def test_pairs_as_numpy_has_them(level, seed, n, share):
+def test_pairs_as_numpy_has_them(kernel_level, seed, n, share):
     _, sites, box = shaken(n, np.random.default_rng(seed))
     cutoff = share * box / 2
     ours, theirs = np.zeros_like(sites), np.zeros_like(sites)
@@ -109,7 +98,7 @@ def test_all_else_as_numpy_has_it(seed):
         assert _kernels.water_kinetic(state) == pytest.approx(slow.kinetic(again), rel=1e-12)
 
 
-def test_forces_are_what_energies_fall_by(level, seed):
+def test_forces_are_what_energies_fall_by(kernel_level, seed):
     """Moving an atom a little changes the energy by the force on it, times how far: all of it, M's share too."""
     n, rng, step = 40, np.random.default_rng(seed), 1e-5
     state, sites, box = shaken(n, rng)
@@ -150,14 +139,6 @@ def test_each_pair_is_somebodys():
                 assert pair not in met, (n, pair)
                 met.add(pair)
         assert len(met) == n * (n - 1) // 2
-
-
-def test_plain_loops_find_the_same():
-    try:
-        done = list(plain.compare("water", rounds=1, quick=True))
-    except plain.NoCompiler as error:
-        pytest.skip(f"missing package: {error}")
-    assert len(done) == 1  # compare() raises if they do not agree
 
 
 @pytest.mark.parametrize(
@@ -208,7 +189,7 @@ def test_energy_is_conserved(seed):
 @pytest.mark.parametrize(
     ("molecules", "cutoff"), [(216, None), (216, 11.0), (288, None), (1728, None), (1728, 11.0)], ids=str
 )
-def test_energies_of_the_published_program(level, molecules, cutoff):
+def test_energies_of_the_published_program(kernel_level, molecules, cutoff):
     problem = water.problem(molecules, cutoff=cutoff, data=splash())
     outcome = water.serial(problem)
     checks = water.verify(problem, outcome)

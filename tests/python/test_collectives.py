@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import needs
 import pytest
 
 from viakit import collectives
@@ -84,8 +85,7 @@ def test_a_measurement_is_a_valid_result(tmp_path):
 
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
 def test_mpi_is_measured_beside_them(flavour):
-    if flavour not in mpi.find_all():
-        pytest.skip(f"{flavour} is not installed here: pip install 'viakit[{flavour}]'")
+    needs.mpi_library(f"mpi:{flavour}")
     try:
         document = collectives.measure(ranks=[2], sizes=[64], algorithms=["default"], seconds=1.0)
     except MeasureError as error:

@@ -1,0 +1,97 @@
+"""What holds for each application: plain loops that agree, how much memory there is, what the command says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tracemalloc
+
+import apps_job
+import needs
+import pytest
+
+from viakit import _kernels
+from viakit.apps import fft, harness, plain
+
+# By name: options of a small run and what is printed then; some that make no sense and what is said of them; a problem
+# that 10 MB do not hold (EP has none).
+COMMANDS = {
+    "sor": (["--size", "64", "--iterations", "10"], "3 figures verified", ["--size", "63"], "even", ["--size", "4096"]),
+    "is": (["--class", "S"], "52 figures verified", ["--class", "Q"], "no class 'Q'", ["--class", "C"]),
+    "fft": (["--class", "S"], "6 figures verified", ["--class", "Q"], "no class 'Q'", ["--class", "B"]),
+    "water": (["--molecules", "125"], "verified", ["--molecules", "0"], "molecules", ["--molecules", "1000000"]),
+    "ep": (["--pairs", "1000"], "15 figures verified", ["--class", "Q"], "no class 'Q'", None),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command(name, capsys):
+    application = harness.find(name)
+    right, says, wrong, complaint, _ = COMMANDS[name]
+    assert harness.main(application, right) == 0
+    assert says in capsys.readouterr().out
+    assert harness.main(application, wrong) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name][-1]])
+def test_memory_is_asked_for_before_it_is_taken(name, monkeypatch, capsys):
+    monkeypatch.setattr(harness, "free_memory", lambda: 10_000_000)
+    assert harness.main(harness.find(name), COMMANDS[name][-1]) == 1
+    assert "needs about" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", plain.MODULES)
+def test_the_plain_loop_finds_the_same(name):
+    needs.compiler()
+    done = list(plain.compare(name, rounds=1, quick=True))  # which raises if they do not agree
+    assert done
+    assert all(one.ratio() > 0 for one in done)
+
+
+def test_every_level_of_vector_instructions_was_run():
+    """AVX-512 is the source of AVX2 with longer vectors: those the C test "kernels, long vectors" runs anywhere."""
+    needs.instructions(*(name for name in ("portable", "avx2", "avx512") if name not in _kernels.levels()))
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+SLACK = 1 << 20  # bytes per rank for what does not grow with the problem
+
+# By name: a problem, and the bytes of its data: the grid; keys and table, and on several ranks the keys as their owners
+# have them; the coefficients and what is computed of them.
+DATA = {
+    "sor": ({"size": "1024"}, lambda what, ranks: 4 * what.rows * what.columns),
+    "is": ({"klass": "W"}, lambda what, ranks: 4 * what.n_keys * min(ranks, 2) + 5 * what.max_key),
+    "fft": ({"size": "64", "iterations": 1}, lambda what, ranks: 2 * 16 * what.n),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_memory_is_what_was_asked_for_and_not_much_more_than_the_data(name):
+    application = harness.find(name)
+    options, data = DATA[name]
+    problem = application.problem(**options)
+    tracemalloc.start()
+    try:
+        assert harness.run(application, problem).ok
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= application.memory(problem, 1) + SLACK
+    assert peak <= 1.5 * data(problem, 1) + SLACK
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_memory_on_several_ranks(name):
+    application = harness.find(name)
+    options, data = DATA[name]
+    words = [harness.module_of(name).rpartition(".")[2], json.dumps(options)]
+    command = [sys.executable, "-m", "viakit", "run", "-n", "3", str(apps_job.PROGRAM.with_name("memory.py")), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=apps_job.DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["peak"] <= found["asked"] + 3 * SLACK
+    pieces = 3 * 2 * 16 * fft.PIECE if name == "fft" else 0  # of a fixed size, whatever the data are
+    assert found["peak"] <= 1.5 * data(application.problem(**options), 3) + pieces + 3 * SLACK
