@@ -55,7 +55,10 @@
  * Types. LANES_F64 doubles to a vector, LANES_F32 floats.
  */
 
-#if defined(__AVX512F__)
+#if defined( \
+    LANES_LONG) /* in vectors that the machine has not: the compiler makes two of each (meson.build, long vectors) */
+#define LANES_BYTES 64
+#elif defined(__AVX512F__)
 #define LANES_BYTES 64
 #elif defined(__AVX2__)
 #define LANES_BYTES 32
@@ -125,7 +128,12 @@ LANES_INLINE vu64 random_next(vu64 x, vu64 power)
 /* a b + c, rounded once where the level has an instruction for it, else twice: not where bits are promised. */
 LANES_INLINE vf64 fused_f64(vf64 a, vf64 b, vf64 c)
 {
-#if defined(__AVX512F__)
+#if defined(LANES_LONG)
+    for (int lane = 0; lane < LANES_F64; lane++) {
+        c[lane] = fma(a[lane], b[lane], c[lane]);
+    }
+    return c;
+#elif defined(__AVX512F__)
     return (vf64)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(__FMA__)
     return (vf64)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);

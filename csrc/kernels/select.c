@@ -24,6 +24,9 @@ int kernels_level_best(void)
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2")) {
         return KERNELS_PORTABLE;
     }
+#ifdef LANES_LONG
+    return KERNELS_AVX512; /* which is made of AVX2, to be tested */
+#endif
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw")) {
         return KERNELS_AVX512;

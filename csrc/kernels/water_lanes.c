@@ -240,47 +240,36 @@ LANES_INLINE void judge(const struct field *f, struct meeting *m, int n_live)
     }
 }
 
+/* Which sites meet, in an order in which those of one molecule stay in registers: do it for each two of them. */
+#define OF_CHARGES(it, ...)                                                       \
+    do {                                                                          \
+        it(__VA_ARGS__, M, M), it(__VA_ARGS__, H1, M), it(__VA_ARGS__, H2, M);    \
+        it(__VA_ARGS__, M, H1), it(__VA_ARGS__, H1, H1), it(__VA_ARGS__, H2, H1); \
+        it(__VA_ARGS__, M, H2), it(__VA_ARGS__, H1, H2), it(__VA_ARGS__, H2, H2); \
+    } while (0)
+#define OF_OXYGEN(it, ...)                                                     \
+    do {                                                                       \
+        it(__VA_ARGS__, O, O), it(__VA_ARGS__, H1, O), it(__VA_ARGS__, H2, O); \
+        it(__VA_ARGS__, O, H1), it(__VA_ARGS__, O, H2);                        \
+    } while (0)
+
 LANES_INLINE void meet_forces(const struct field *f, struct meeting *m, struct totals *t, int edge)
 {
     for (int d = 0; d < 3; d++) {
         m->on_other[3 * H1 + d] = m->on_other[3 * O + d] = all_f64(0.0);
         m->on_other[3 * H2 + d] = m->on_other[3 * M + d] = all_f64(0.0);
     }
-    charges(f, m, t, edge, M, M);
-    charges(f, m, t, edge, H1, M);
-    charges(f, m, t, edge, H2, M);
-    charges(f, m, t, edge, M, H1);
-    charges(f, m, t, edge, H1, H1);
-    charges(f, m, t, edge, H2, H1);
-    charges(f, m, t, edge, M, H2);
-    charges(f, m, t, edge, H1, H2);
-    charges(f, m, t, edge, H2, H2);
+    OF_CHARGES(charges, f, m, t, edge);
     if (!edge || any(m->whole)) {
-        repulsion(f, m, t, edge, O, O);
-        repulsion(f, m, t, edge, H1, O);
-        repulsion(f, m, t, edge, H2, O);
-        repulsion(f, m, t, edge, O, H1);
-        repulsion(f, m, t, edge, O, H2);
+        OF_OXYGEN(repulsion, f, m, t, edge);
     }
 }
 
 LANES_INLINE void meet_energies(const struct field *f, struct meeting *m, struct totals *t, int edge)
 {
-    charge_energy(f, m, t, edge, M, M);
-    charge_energy(f, m, t, edge, H1, M);
-    charge_energy(f, m, t, edge, H2, M);
-    charge_energy(f, m, t, edge, M, H1);
-    charge_energy(f, m, t, edge, H1, H1);
-    charge_energy(f, m, t, edge, H2, H1);
-    charge_energy(f, m, t, edge, M, H2);
-    charge_energy(f, m, t, edge, H1, H2);
-    charge_energy(f, m, t, edge, H2, H2);
+    OF_CHARGES(charge_energy, f, m, t, edge);
     if (!edge || any(m->whole)) {
-        repulsion_energy(f, m, t, edge, O, O);
-        repulsion_energy(f, m, t, edge, H1, O);
-        repulsion_energy(f, m, t, edge, H2, O);
-        repulsion_energy(f, m, t, edge, O, H1);
-        repulsion_energy(f, m, t, edge, O, H2);
+        OF_OXYGEN(repulsion_energy, f, m, t, edge);
     }
 }
 

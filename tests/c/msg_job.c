@@ -255,3 +255,15 @@ uint64_t job_counter(msg_world *world, msg_counter counter)
     msg_counters(world, values);
     return values[counter];
 }
+
+/* ---------------------------------------------------------------- cases */
+
+void job_case(const job *j, job_main main, const char *what)
+{
+    snprintf(check_context, sizeof check_context, "%s, %d ranks, %d hosts", what, j->n_ranks, j->hosts);
+    check_deadline(120);
+    double began = check_now();
+    job_run(j, main);
+    printf("%s %.2f s\n", check_context, check_now() - began);
+    fflush(stdout);
+}

@@ -25,6 +25,9 @@ typedef void (*job_main)(msg_world **world, int rank, int n_ranks);
 /* Runs it and fails the test if a rank fails. */
 void job_run(const job *j, job_main main);
 
+/* Runs a case, within two minutes; says what it is called (as every failure in it will) and how long it took. */
+void job_case(const job *j, job_main main, const char *what);
+
 /* Opens the world of a rank of the running job once more (all ranks must), for tests of opening itself. */
 int job_open(const char *policy, msg_world **world, char *error);
 

@@ -31,6 +31,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
+
 #define INSIDE "VIAKIT_TEST_INSIDE_NETNS"
 
 static int write_file(const char *path, const char *text)
@@ -254,4 +256,13 @@ int netns_make_pair(int mtu, int fds[2], char *why, size_t why_len)
 refused:
     snprintf(why, why_len, "%s: %s", doing, strerror(error));
     return -1;
+}
+
+int netns_hosts(char **argv, int fds[2])
+{
+    char why[256];
+    if (netns_enter(argv, why, sizeof why) == 0 && netns_make_pair(1500, fds, why, sizeof why) == 0)
+        return 0;
+    printf("no hosts can be made here: %s\n", why);
+    return CHECK_SKIPPED;
 }

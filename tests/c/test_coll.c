@@ -247,15 +247,10 @@ static void run(const char *case_name, const char *only, job_main main_, int n, 
     int eth = strcmp(link_name, "eth") == 0;
     job j = {.link = link_name, .n_ranks = n, .may_die = may_die, .hosts = eth ? 2 : hosts};
     memcpy(j.namespaces, eth_hosts, sizeof eth_hosts);
-    snprintf(check_context, sizeof check_context, "%s %s %s, %d ranks, %d hosts", link_name, case_name,
-             coll_barrier_name((int)algorithm), n, j.hosts);
+    char what[128];
+    snprintf(what, sizeof what, "%s %s %s", link_name, case_name, coll_barrier_name((int)algorithm));
     memset(board, 0, sizeof *board);
-    check_deadline(120);
-    double began = check_now();
-    job_run(&j, main_);
-    printf("%-12s %-20s %2d ranks, %d hosts %6.2f s\n", case_name, coll_barrier_name((int)algorithm), n, j.hosts,
-           check_now() - began);
-    fflush(stdout);
+    job_case(&j, main_, what);
 }
 
 int main(int argc, char **argv)
@@ -265,14 +260,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: test_coll LINK [CASE]\n");
         return 2;
     }
-    char why[256];
     link_name = argv[1];
     const char *only = argc > 2 ? argv[2] : NULL;
     int eth = strcmp(link_name, "eth") == 0, threads = strcmp(link_name, "loop") == 0;
-    if (eth && (netns_enter(argv, why, sizeof why) != 0 || netns_make_pair(1500, eth_hosts, why, sizeof why) != 0)) {
-        printf("no hosts can be made here: %s\n", why);
-        return CHECK_SKIPPED;
-    }
+    int refused = strcmp(link_name, "eth") == 0 ? netns_hosts(argv, eth_hosts) : 0;
+    if (refused)
+        return refused;
     board = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(board != MAP_FAILED);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

@@ -371,14 +371,11 @@ static void run(const char *case_name, const char *only, job_main main_, int n, 
     int eth = strcmp(link_name, "eth") == 0;
     job j = {.link = link_name, .n_ranks = n, .may_die = may_die, .hosts = eth ? 2 : hosts};
     memcpy(j.namespaces, eth_hosts, sizeof eth_hosts);
-    snprintf(check_context, sizeof check_context, "%s %s %s %s, %d ranks, %d hosts", link_name, case_name,
+    char what[128];
+    snprintf(what, sizeof what, "%s %s %s %s", link_name, case_name,
              asked_operation ? coll_operation_name(asked_operation) : "",
-             asked_operation ? coll_algorithm_name(asked_operation, asked_algorithm) : "", n, j.hosts);
-    check_deadline(120);
-    double began = check_now();
-    job_run(&j, main_);
-    printf("%s %.2f s\n", check_context, check_now() - began);
-    fflush(stdout);
+             asked_operation ? coll_algorithm_name(asked_operation, asked_algorithm) : "");
+    job_case(&j, main_, what);
 }
 
 int main(int argc, char **argv)
@@ -388,14 +385,12 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: test_collective LINK [CASE]\n");
         return 2;
     }
-    char why[256];
     link_name = argv[1];
     const char *only = argc > 2 ? argv[2] : NULL;
-    int eth = strcmp(link_name, "eth") == 0, shm = strcmp(link_name, "shm") == 0;
-    if (eth && (netns_enter(argv, why, sizeof why) != 0 || netns_make_pair(1500, eth_hosts, why, sizeof why) != 0)) {
-        printf("no hosts can be made here: %s\n", why);
-        return CHECK_SKIPPED;
-    }
+    int shm = strcmp(link_name, "shm") == 0;
+    int refused = strcmp(link_name, "eth") == 0 ? netns_hosts(argv, eth_hosts) : 0;
+    if (refused)
+        return refused;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         run("all", only, case_all, sizes[i], 0, 0);
         if (shm && sizes[i] >= 3)

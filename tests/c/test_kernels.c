@@ -1,6 +1,7 @@
 /*
- * test_kernels.c - the applications' kernels at each level of vector instructions that this machine has, on arrays that end where
- * they must: under AddressSanitizer a vector that reaches past the end is found. What they compute is held against plain loops here,
+ * test_kernels.c - the applications' kernels at each level of vector instructions that this machine has, and once more with longer
+ * vectors than it has (csrc/kernels/meson.build), on arrays that end where they must: under AddressSanitizer a vector that reaches past
+ * the end is found. What they compute is held against plain loops here,
  * and against NumPy in the Python tests.
  */
 #include <math.h>
@@ -95,6 +96,111 @@ static void check_ep(void)
     }
 }
 
+static void check_is(void)
+{
+    enum { N = 5003, SHIFT = 5, BUCKETS = 64, MAX = BUCKETS << SHIFT };
+    static int32_t keys[N], counts[MAX], right[MAX], out[N], starts[BUCKETS + 1];
+    static uint8_t work[MAX];
+    uint64_t state = 314159265;
+    kernels_is_keys(state, 11, keys, N);
+    memset(counts, 0, sizeof counts);
+    memset(right, 0, sizeof right);
+    for (size_t i = 0; i < N; i++) {
+        double sum = 0;
+        for (int j = 0; j < 4; j++) {
+            sum += next(&state);
+        }
+        CHECK_EQ(keys[i], (int32_t)(MAX / 4 * sum));
+        right[keys[i]]++;
+    }
+    CHECK_EQ(kernels_is_count(keys, N, 0, MAX, counts, work), 0);
+    CHECK_EQ(memcmp(counts, right, sizeof counts), 0);
+    CHECK_EQ(kernels_is_partition(keys, N, SHIFT, BUCKETS, out, starts), 0);
+    CHECK_EQ(starts[BUCKETS], N);
+    for (int bucket = 0; bucket < BUCKETS; bucket++) {
+        for (int32_t i = starts[bucket]; i < starts[bucket + 1]; i++) {
+            CHECK_EQ(out[i] >> SHIFT, bucket);
+        }
+    }
+    CHECK_EQ(kernels_is_prefix(counts, MAX, 0), N);
+    CHECK_EQ(kernels_is_place(keys, N, 0, MAX, counts, 0, out, N), N);
+    for (size_t i = 1; i < N; i++) {
+        CHECK(out[i - 1] <= out[i]);
+    }
+}
+
+static void check_ft(void)
+{
+    enum { ROWS = 19, COLUMNS = 11 };
+    static double in[ROWS][COLUMNS][2], out[ROWS * COLUMNS * 2], of_row[ROWS], of_column[COLUMNS];
+    uint64_t state = 314159265;
+    kernels_random_fill(state, in[0][0], ROWS * COLUMNS * 2);
+    kernels_random_fill(state, of_row, ROWS);
+    kernels_random_fill(state, of_column, COLUMNS);
+    const struct kernels_ft_planes planes = {1, ROWS, COLUMNS, 0, COLUMNS, 0, ROWS};
+    kernels_ft_transpose(&planes, in[0][0], out);
+    for (size_t i = 0; i < ROWS * COLUMNS * 2; i++) {
+        CHECK(out[i] == in[i / 2 % ROWS][i / 2 / ROWS][i % 2]);
+    }
+    kernels_ft_scale(in[0][0], out, ROWS, COLUMNS, of_row, of_column);
+    for (size_t i = 0; i < ROWS * COLUMNS * 2; i++) {
+        const size_t row = i / 2 / COLUMNS, column = i / 2 % COLUMNS;
+        CHECK(out[i] == in[row][column][i % 2] * (of_row[row] * of_column[column]));
+    }
+}
+
+enum { MOLECULES = 61 };
+
+struct water {
+    double forces[MOLECULES * 2][12];
+    struct kernels_water_sums sums;
+};
+
+/* What level `level` makes of molecules at random places, some of them beyond the cutoff and some across it. */
+static struct water water_at(int level)
+{
+    static double sites[MOLECULES * 2][12], scratch[KERNELS_WATER_SCRATCH(MOLECULES * 2)];
+    static const double shape[12] = {0.76, 0.6, 0, 0, 0, 0, -0.76, 0.6, 0, 0, 0.26, 0};
+    const double box = 11.0;
+    struct water found = {0};
+    uint64_t state = 271828183;
+    for (int i = 0; i < MOLECULES; i++) {
+        const double place[3] = {(i % 4 + 0.2 * next(&state)) * box / 4, (i / 4 % 4 + 0.2 * next(&state)) * box / 4,
+                                 ((double)i / 16 + 0.2 * next(&state)) * box / 4};
+        for (int c = 0; c < 12; c++) {
+            sites[i][c] = sites[i + MOLECULES][c] = place[c % 3] + shape[c];
+        }
+    }
+    const struct kernels_water_pairs pairs = {MOLECULES, 0, MOLECULES, 2 * MOLECULES, box, 0.47 * box};
+    const int before = kernels_level();
+    CHECK_EQ(kernels_level_set(level), 0);
+    kernels_water_pair_forces(&pairs, sites[0], scratch, found.forces[0], &found.sums);
+    kernels_water_pair_energies(&pairs, sites[0], scratch, &found.sums);
+    CHECK_EQ(kernels_level_set(before), 0);
+    return found;
+}
+
+static int near(double got, double right, double scale)
+{
+    return fabs(got - right) <= 1e-11 * (fabs(right) + scale);
+}
+
+static void check_water(void)
+{
+    const struct water got = water_at(kernels_level()), right = water_at(KERNELS_PORTABLE);
+    CHECK(right.sums.whole > 100);
+    CHECK_EQ(got.sums.whole, right.sums.whole);
+    CHECK(near(got.sums.virial, right.sums.virial, 1) && near(got.sums.energy, right.sums.energy, 1) &&
+          near(got.sums.field, right.sums.field, 1));
+    double scale = 0;
+    for (int i = 0; i < MOLECULES * 2 * 12; i++) {
+        scale = fmax(scale, fabs(right.forces[i / 12][i % 12]));
+    }
+    for (int i = 0; i < MOLECULES * 2 * 12; i++) {
+        CHECK(near(got.forces[i / 12][i % 12], right.forces[i / 12][i % 12], scale));
+    }
+}
+
 int main(void)
 {
     CHECK_EQ(kernels_level(), kernels_level_best());
@@ -107,6 +213,9 @@ int main(void)
         check_random();
         check_sor();
         check_ep();
+        check_is();
+        check_ft();
+        check_water();
     }
     return 0;
 }

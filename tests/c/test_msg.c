@@ -39,7 +39,7 @@ int main(int argc, char **argv)
         return 2;
     }
     static char link_name[16];
-    char why[256], *plus;
+    char *plus;
     snprintf(link_name, sizeof link_name, "%s", argv[1]);
     int network, fault = (plus = strchr(link_name, '+')) != NULL;
     if (fault) {
@@ -51,11 +51,9 @@ int main(int argc, char **argv)
     if (case_bip)
         memmove(link_name, link_name + 4, strlen(link_name) - 3);
     network = strcmp(link_name, "eth") == 0 || strcmp(link_name, "udp") == 0;
-    if (network &&
-        (netns_enter(argv, why, sizeof why) != 0 || netns_make_pair(1500, namespaces, why, sizeof why) != 0)) {
-        printf("no hosts can be made here: %s\n", why);
-        return CHECK_SKIPPED;
-    }
+    int refused = network ? netns_hosts(argv, namespaces) : 0;
+    if (refused)
+        return refused;
     setenv("VIAKIT_MSG_CALIBRATION", "", 1); /* what this machine was found to be has no say here */
     case_link = link_name;
     int link = strcmp(link_name, "loop") == 0  ? ON_LOOP
