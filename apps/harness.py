@@ -83,7 +83,7 @@ class Check:
     got, expected : int, float or str
         What came out, and what is right. A complex number is checked as two figures, or by its distance.
     error : float
-        Relative error: |got - expected| / |expected|; where only equality counts, 0 or infinity.
+        Relative error: ``|got - expected| / |expected|``; where only equality counts, 0 or infinity.
     tolerance : float
         The largest error that is right; 0: exactly equal.
     ok : bool

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 from synthetic import SyntheticPair, SyntheticTestbed
@@ -31,6 +33,16 @@ def test_the_schema_is_a_schema():
 
     jsonschema.Draft202012Validator.check_schema(result.schema())
     assert result.schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_checking_a_result_loads_no_grammar_of_addresses():
+    """Seconds of computing in every process that writes a result, where Jupyter's extras are installed."""
+    code = (
+        "import sys\nfrom viakit.measure import result\nresult._validator()\n"
+        "assert 'jsonschema' in sys.modules and 'lark' not in sys.modules and 'rfc3987_syntax' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_save_and_load(document, tmp_path):

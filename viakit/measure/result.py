@@ -13,6 +13,7 @@ import io
 import json
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,8 +50,20 @@ def schema() -> dict[str, Any]:
 
 @functools.cache
 def _validator() -> Any:
-    import jsonschema
+    """Return the schema's validator.
 
+    Where Jupyter is installed, jsonschema builds grammars of Internet addresses when it is imported, which takes
+    seconds of computing in every process that writes a result. Our schema names no format: they are hidden meanwhile.
+    """
+    hidden = "rfc3987_syntax"
+    hide = hidden not in sys.modules and "jsonschema" not in sys.modules
+    if hide:
+        sys.modules[hidden] = None  # type: ignore[assignment]
+    try:
+        import jsonschema
+    finally:
+        if hide:
+            del sys.modules[hidden]
     return jsonschema.Draft202012Validator(schema())
 
 
