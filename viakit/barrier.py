@@ -45,7 +45,7 @@ __all__ = [
 
 PROTOCOLS = ("via", "udp", "tcp")
 USUAL_LOCAL = ("default", "flat", "flags", "counter", "rdma", "message", "dissemination", "gather")
-USUAL_HOSTS = ("default", "overall", "rdma", "rdma-dissemination", "message", "dissemination", "gather")
+USUAL_HOSTS = ("default", "overall", "rdma", "rdma-dissemination", "rdma-gather", "message", "dissemination", "gather")
 MAX_RANKS = 64
 _LEAST_ROUNDS, _MOST_ROUNDS = stats.MIN_BURSTS, 400
 _BURST_S = 0.004  # consecutive barriers: how long one run lasts, about

@@ -150,6 +150,23 @@ static int gather_broadcast(const struct circle *circle)
     return code;
 }
 
+/* The same without a tree: all signal member 0, which then signals all. Member 0 has n - 1 signals to give one after the other, which a tree would
+ * divide; but nobody waits for more than one rank that waits for others. With more ranks than cores each such wait is a turn of the
+ * scheduler, and each signal takes somebody's core: 2 turns and 2 (n - 1) signals here, log2 n and n log2 n in the exchanges. */
+static int central(const struct circle *circle)
+{
+    int code = MSG_SUCCESS;
+    if (circle->me) {
+        code = circle->signal(circle, 0);
+        return code ? code : circle->await(circle, 0);
+    }
+    for (int i = 1; i < circle->n && code == MSG_SUCCESS; i++)
+        code = circle->await(circle, i);
+    for (int i = 1; i < circle->n && code == MSG_SUCCESS; i++)
+        code = circle->signal(circle, i);
+    return code;
+}
+
 static struct circle all_ranks(coll *c)
 {
     return (struct circle){.c = c, .n = c->n, .me = c->rank, .signal = signal_by_message, .await = await_by_message};
@@ -278,6 +295,7 @@ int coll_barrier_check(const coll *c, coll_algorithm algorithm)
         return MSG_SUCCESS;
     case COLL_BARRIER_RDMA:
     case COLL_BARRIER_RDMA_DISSEMINATION:
+    case COLL_BARRIER_RDMA_GATHER:
         return rdma ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
     case COLL_BARRIER_OVERALL:
         return c->shared && (rdma || c->n_nodes == 1) ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
@@ -297,6 +315,8 @@ coll_algorithm coll_barrier_default(const coll *c)
     if (c->cells && c->n_nodes < c->n && c->shared)
         return COLL_BARRIER_OVERALL;
     int power = (c->n & (c->n - 1)) == 0;
+    if (c->cells && !c->all_fit && c->n > 2)
+        return COLL_BARRIER_RDMA_GATHER;
     if (c->cells)
         return power ? COLL_BARRIER_RDMA : COLL_BARRIER_RDMA_DISSEMINATION;
     return COLL_BARRIER_DISSEMINATION;
@@ -328,6 +348,9 @@ int coll_barrier(coll *c, coll_algorithm algorithm)
     case COLL_BARRIER_RDMA_DISSEMINATION:
         circle = all_ranks_by_rdma(c);
         return dissemination(&circle);
+    case COLL_BARRIER_RDMA_GATHER:
+        circle = all_ranks_by_rdma(c);
+        return central(&circle);
     case COLL_BARRIER_MESSAGE:
         circle = all_ranks(c);
         return pairwise(&circle);
