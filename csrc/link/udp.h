@@ -109,10 +109,10 @@ struct link {
     int n_lanes, hot,
         other; /* lanes open; the socket that brought something last; the one of the others that was looked at last */
     uint32_t looks, finds;
-    int asleep;                   /* somebody sleeps on the sockets */
-    uint32_t woken;               /* a bit for each socket that ended his sleep */
-    int errors;                   /* the common socket's error queue may hold something */
-    int n_lost;                   /* peers marked lost */
+    int asleep;     /* somebody sleeps on the sockets */
+    uint32_t woken; /* a bit for each socket that ended his sleep */
+    int errors;     /* the common socket's error queue may hold something */
+    int n_lost;     /* peers marked lost */
     struct link_peer *wants_lane;
     struct link_peer *peers[UDP_BUCKETS];
     uint32_t n_peers;

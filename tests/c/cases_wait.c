@@ -64,7 +64,7 @@ void wait_timeouts_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- sleeper_woken: B really sleeps in the kernel before A sends */
+/* ---- sleeper_woken: B really sleeps in the kernel before A sends; on a network the frame itself wakes it, and nobody rings besides */
 
 /* The thread's state as the kernel tells it: 'S' is asleep. */
 static char thread_state(pid_t pid, pid_t tid)
@@ -110,9 +110,11 @@ void sleeper_woken_b(side *s)
     for (int i = 0; i < s->n_levels; i++) {
         endpoint e;
         VIP_DESCRIPTOR *d, *got;
+        VIP_UINT64 before[VIAKIT_N_COUNTERS], after[VIAKIT_N_COUNTERS];
         endpoint_open(&e, s, s->levels[i], 4096);
         d = descriptor(&e, 1);
         endpoint_connect(&e, "sleep");
+        CHECK_OK(viakit_nic_counters(s->nic, before));
         for (int k = 0; k < 20; k++) {
             post_recv(&e, prep_recv(&e, d, NULL, 0));
             side_send(s, &tid, sizeof(tid));
@@ -121,6 +123,9 @@ void sleeper_woken_b(side *s)
             CHECK(got == d);
             SIDE_SYNC(s, k);
         }
+        CHECK_OK(viakit_nic_counters(s->nic, after));
+        if (strncmp(s->link->name, "eth", 3) == 0 || strncmp(s->link->name, "udp", 3) == 0)
+            CHECK_EQ(after[VIAKIT_COUNTER_doorbells] - before[VIAKIT_COUNTER_doorbells], 0);
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }

@@ -276,7 +276,8 @@ int main(int argc, char **argv)
     run("abilities", only, case_abilities, 3, 0, 0);
     run("groups", only, case_groups, 6, 0, 0);
     for (int a = COLL_BARRIER_DEFAULT + 1; a < COLL_N_BARRIERS; a++) {
-        int shared = a >= COLL_BARRIER_FLAT, rdma = a == COLL_BARRIER_RDMA || a == COLL_BARRIER_RDMA_DISSEMINATION || a == COLL_BARRIER_RDMA_GATHER;
+        int shared = a >= COLL_BARRIER_FLAT,
+            rdma = a == COLL_BARRIER_RDMA || a == COLL_BARRIER_RDMA_DISSEMINATION || a == COLL_BARRIER_RDMA_GATHER;
         algorithm = (coll_algorithm)a;
         if ((eth && shared) || (rdma && strcmp(link_name, "tcp") == 0))
             continue;
