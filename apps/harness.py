@@ -546,7 +546,7 @@ def _main(
 
         reporting.check_files(json_file, trace_file)
         if application.memory is not None:
-            need_memory(application.memory(problem, ranks), f"{application.name} on {ranks} ranks")
+            need_memory(application.memory(problem, ranks), f"{application.name} on {ranks} rank{'s' * (ranks > 1)}")
 
     refusal = agreed(comm, ready)
     if refusal is not None:
