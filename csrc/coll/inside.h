@@ -142,13 +142,20 @@ int coll_check(coll *c, struct coll_patience *p, uint64_t now);
 
 static inline int coll_pause(coll *c, struct coll_patience *p)
 {
+    int code = MSG_SUCCESS;
     p->looks++;
-    if (p->network)
+    if (p->network && p->looks == 1) { /* it may be there, in the NIC's ring */
         msg_progress(c->world);
+        return MSG_SUCCESS;
+    }
     if (vk_unlikely(c->crowded || p->looks > 200))
-        return coll_pause_long(c, p);
-    vk_pause();
-    return MSG_SUCCESS;
+        code = coll_pause_long(c, p);
+    else
+        vk_pause();
+    /* Last, so that the caller sees what this brought before the core is given away again: that would cost a turn of the scheduler. */
+    if (p->network && code == MSG_SUCCESS)
+        msg_progress(c->world);
+    return code;
 }
 
 /* The group is broken, in the present collective or an earlier one: tells the others. Returns the code. */

@@ -210,7 +210,13 @@ def _barrier_goals() -> list[tuple[Goal, dict[str, Any], int, str]]:
     """Return the goals for barriers: each with how it is measured, at how many ranks, and against what."""
     return [
         (
-            Goal("RDMA barrier / message barrier, 8 ranks, each on a host of its own, eth", 0.5),
+            Goal("RDMA barrier (default) / message barrier, 8 ranks, each on a host of its own, eth", 0.5),
+            {"ranks": [8], "hosts": 8, "algorithms": ["default", "message"], "with_mpi": False},
+            8,
+            "message",
+        ),
+        (
+            Goal("The same exchange: pairwise by RDMA write / by message, 8 ranks, as above", 0.5),
             {"ranks": [8], "hosts": 8, "algorithms": ["rdma", "message"], "with_mpi": False},
             8,
             "message",
