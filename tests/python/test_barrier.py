@@ -164,16 +164,16 @@ def test_goals_are_judged_by_ratios_of_one_run(monkeypatch):
     monkeypatch.setattr(barrier, "measure", _invented())
     judged = goals._barrier_goals()
     assert len(goals._judge_barriers(judged, 1.0, None)) == len(judged)
-    assert [one[0].value for one in judged] == pytest.approx([0.3] * 4)
-    assert [one[0].status for one in judged] == ["holds", "holds", "holds", "falls short"]
+    assert [one[0].value for one in judged] == pytest.approx([0.3] * 5)
+    assert [one[0].status for one in judged] == ["holds", "holds", "holds", "holds", "falls short"]
 
 
 def test_half_a_comparison_with_mpi_is_none(monkeypatch):
     monkeypatch.setattr(barrier, "measure", _invented(without=["mpich"]))
     judged = goals._barrier_goals()
     goals._judge_barriers(judged, 1.0, None)
-    assert [one[0].status for one in judged] == ["holds", "holds", "not measured", "not measured"]
-    assert judged[2][0].reason == "mpi:mpich: not installed"
+    assert [one[0].status for one in judged] == ["holds", "holds", "holds", "not measured", "not measured"]
+    assert judged[3][0].reason == "mpi:mpich: not installed"
 
 
 def test_the_command(tmp_path):
