@@ -316,7 +316,7 @@ void via_disconnect(struct via_vi *vi)
     vi->state = VIP_STATE_IDLE;
     vi->ack_owed = 0;
     via_forget_frames(vi);
-    via_conn_forget_vi(vi->nic, vi);
+    via_conn_forget_vi(vi);
     via_flush(vi);
     via_wake_waiters(vi->nic);
 }

@@ -31,19 +31,24 @@ static void answer(struct via_conn *conn, int kind, const struct wire_connect *b
              conn->accepted ? conn->accepted->number : 0, 0, body ? body : &brief);
 }
 
-/* The accepting VI as ACCEPT tells it; the same each time it is repeated. */
-static void accept_body(const struct via_conn *conn, struct wire_connect *body)
+/* Is our VI in the connection that this request made? */
+static int still_accepted(const struct via_conn *conn)
 {
-    const struct via_vi *vi = conn->accepted;
-    *body = conn->accept_body;
-    body->key = vi->key;
+    return conn->state == VIA_CONN_ACCEPTED && conn->accepted && conn->accepted->key == conn->accepted_key;
+}
+
+/* Where requests of this number stand. It is random, so a few hundred stand spread out; who sends equal ones on purpose
+ * makes us look through VIA_MAX_CONNS at most. */
+static struct via_conn **place_of(struct via_nic *nic, uint32_t request)
+{
+    return &nic->conns_by_hash[(request * 2654435761u >> 16) & (VIA_CONN_HASHES - 1)];
 }
 
 /* A request is known by its number and by who asks: numbers are drawn at random, so two requesters may draw the same
  * one. */
 static struct via_conn *known_request(struct via_nic *nic, const struct conn_frame *f)
 {
-    for (struct via_conn *c = nic->conns; c; c = c->next)
+    for (struct via_conn *c = *place_of(nic, f->c.request); c; c = c->same)
         if (c->remote.request == f->c.request && c->port == f->h->src_port && c->vi == f->h->src_vi &&
             memcmp(c->address, f->from, 6) == 0)
             return c;
@@ -54,16 +59,13 @@ static struct via_conn *known_request(struct via_nic *nic, const struct conn_fra
  * RESET. */
 static void repeat_answer(struct via_conn *conn)
 {
-    struct wire_connect body;
     switch (conn->state) {
     case VIA_CONN_OFFERED:
         answer(conn, WIRE_PENDING, NULL);
         break;
     case VIA_CONN_ACCEPTED:
-        if (conn->accepted) {
-            accept_body(conn, &body);
-            answer(conn, WIRE_ACCEPT, &body);
-        }
+        if (conn->accepted)
+            answer(conn, WIRE_ACCEPT, &conn->accept_body);
         break;
     case VIA_CONN_REJECTED:
         answer(conn, WIRE_REJECT, NULL);
@@ -100,14 +102,32 @@ static void refuse(struct via_nic *nic, const struct conn_frame *f)
                         &(struct wire_connect){.request = f->c.request});
 }
 
+/* The newest one: first in its list, and found by its number. */
+static void remember(struct via_nic *nic, struct via_conn *conn)
+{
+    struct via_conn **place = place_of(nic, conn->remote.request);
+    conn->same = *place;
+    *place = conn;
+    conn->next = nic->conns;
+    if (conn->next)
+        conn->next->newer = conn;
+    else
+        nic->oldest_conn = conn;
+    nic->conns = conn;
+    nic->n_conns++;
+}
+
 static void forget(struct via_nic *nic, struct via_conn *conn)
 {
-    for (struct via_conn **p = &nic->conns; *p; p = &(*p)->next)
-        if (*p == conn) {
-            *p = conn->next;
-            break;
-        }
+    struct via_conn **p = place_of(nic, conn->remote.request);
+    while (*p != conn)
+        p = &(*p)->same;
+    *p = conn->same;
+    *(conn->newer ? &conn->newer->next : &nic->conns) = conn->next;
+    *(conn->next ? &conn->next->newer : &nic->oldest_conn) = conn->newer;
     nic->n_conns--;
+    if (conn->accepted)
+        conn->accepted->accepted_by = NULL;
     vk_pool_put(&via_conn_pool, conn);
 }
 
@@ -116,11 +136,10 @@ static void forget(struct via_nic *nic, struct via_conn *conn)
  * through a long list each time. */
 static struct via_conn *new_conn(struct via_nic *nic)
 {
-    struct via_conn *oldest = NULL;
     if (nic->n_conns >= VIA_MAX_CONNS) {
-        for (struct via_conn *c = nic->conns; c; c = c->next)
-            if (!c->held && (c->accepted == NULL || c->accepted->confirmed))
-                oldest = c;
+        struct via_conn *oldest = nic->oldest_conn;
+        while (oldest && (oldest->held || (still_accepted(oldest) && !oldest->accepted->confirmed)))
+            oldest = oldest->newer;
         if (oldest == NULL)
             return NULL;
         forget(nic, oldest);
@@ -154,9 +173,7 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
     conn->remote = f->c;
     memcpy(conn->own_discriminator, f->names + f->c.wanted_len, f->c.own_len);
     conn->forget_at = VK_NEVER;
-    conn->next = nic->conns;
-    nic->conns = conn;
-    nic->n_conns++;
+    remember(nic, conn);
     w->conn = conn;
     answer(conn, WIRE_PENDING, NULL);
     via_wake_waiters(nic);
@@ -170,11 +187,11 @@ int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
     if (conn == NULL || conn->remote.key != f->c.key)
         return 0;
     if (kind == WIRE_CONFIRM) {
-        if (conn->accepted)
+        if (still_accepted(conn))
             conn->accepted->confirmed = 1;
         return 1;
     }
-    if (conn->state == VIA_CONN_ACCEPTED && conn->accepted && conn->accepted->key == conn->accepted_key)
+    if (still_accepted(conn))
         via_break(conn->accepted, 1); /* it gave up before our answer came */
     conn->state = VIA_CONN_CANCELLED;
     if (!conn->held)
@@ -260,6 +277,7 @@ static void accept_with(struct via_conn *conn, struct via_vi *vi)
     conn_join(vi, conn->address, conn->peer, conn->port, conn->vi, &conn->remote);
     conn->state = VIA_CONN_ACCEPTED;
     conn->accepted = vi;
+    vi->accepted_by = conn;
     conn->accepted_key = vi->key;
     conn->held = 0;
     conn->forget_at = nic->now + CONN_REMEMBER;
@@ -323,8 +341,8 @@ void conn_server_timers(struct via_nic *nic)
         next = c->next;
         if (c->held)
             continue;
-        struct via_vi *vi = c->state == VIA_CONN_ACCEPTED ? c->accepted : NULL;
-        if (vi && vi->key == c->accepted_key && vi->state == VIP_STATE_CONNECTED && !vi->confirmed) {
+        struct via_vi *vi = still_accepted(c) ? c->accepted : NULL;
+        if (vi && vi->state == VIP_STATE_CONNECTED && !vi->confirmed) {
             if (c->repeat_at <= nic->now && !vi->lossless) {
                 repeat_answer(c);
                 c->repeat = conn_longer(c->repeat);
@@ -343,11 +361,11 @@ void conn_server_timers(struct via_nic *nic)
     }
 }
 
-void via_conn_forget_vi(struct via_nic *nic, struct via_vi *vi)
+void via_conn_forget_vi(struct via_vi *vi)
 {
-    for (struct via_conn *c = nic->conns; c; c = c->next)
-        if (c->accepted == vi)
-            c->accepted = NULL;
+    if (vi->accepted_by)
+        vi->accepted_by->accepted = NULL;
+    vi->accepted_by = NULL;
     conn_peer_drop(vi);
 }
 

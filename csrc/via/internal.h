@@ -34,6 +34,7 @@
     16 /* parts of RDMA reads that a VI may have outstanding, and another's that may wait for its answers */
 #define VIA_BATCH 45          /* frames built at once: a super-frame at MTU 1500 */
 #define VIA_MAX_DEFERRED 4096 /* control frames that wait for room on the link: one per VI */
+#define VIA_CONN_HASHES 256   /* a power of two */
 #define VIA_MAX_CONNS 1024    /* connection requests of a NIC that are remembered after their answer */
 #define VIA_FLIGHT 256        /* link sends a VI may have unacknowledged, at most; a power of two */
 #define VIA_MAX_AHEAD 16384   /* a sender is no further ahead: VIA_FLIGHT link sends of VIA_BATCH frames */
@@ -160,6 +161,8 @@ struct via_vi {
     VIP_PVOID user_data;
     struct via_queue send, recv;
     struct via_peering *peering; /* the VI's peer request until its result is collected (conn_peer.c) */
+    struct via_conn
+        *accepted_by; /* the request that made its connection, as long as that is remembered; NULL if it asked itself */
 
     /* the peer, valid while CONNECTED (and in ERROR, to answer what still arrives) */
     struct link_peer *peer;
@@ -240,7 +243,8 @@ enum via_conn_state { VIA_CONN_OFFERED = 1, VIA_CONN_ACCEPTED, VIA_CONN_REJECTED
 struct via_conn {
     struct vk_object object;
     struct via_nic *nic;
-    struct via_conn *next;
+    struct via_conn *next, *newer; /* of all that the NIC remembers, older and newer */
+    struct via_conn *same;         /* with the same hash (conn_server.c) */
     enum via_conn_state state;
     int held; /* the program has the handle and has not answered */
     struct link_peer *peer;
@@ -331,7 +335,8 @@ struct via_nic {
 
     struct via_waiter *waiters;
     struct via_request *requests;
-    struct via_conn *conns;
+    struct via_conn *conns, *oldest_conn; /* the newest one, from which `next` leads on to the oldest */
+    struct via_conn *conns_by_hash[VIA_CONN_HASHES];
     uint32_t n_conns, n_refused;
     uint32_t
         refused[64]; /* the latest requests that were answered NOMATCH: a copy that comes late is not taken after all */
@@ -715,7 +720,7 @@ void via_conn_deliver(struct via_nic *nic, const uint8_t from[6], struct link_pe
                       const uint8_t *payload, size_t len);
 void via_conn_timers(struct via_nic *nic);
 void via_conn_fini(struct via_nic *nic);
-void via_conn_forget_vi(struct via_nic *nic, struct via_vi *vi);
+void via_conn_forget_vi(struct via_vi *vi);
 void via_disconnect(struct via_vi *vi);
 
 #endif

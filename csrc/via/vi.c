@@ -281,7 +281,7 @@ static void free_vi(struct via_vi *vi)
         remove_from(&nic->stall_list, vi, offsetof(struct via_vi, stall_next));
     via_forget_frames(vi);
     via_reads_free(vi);
-    via_conn_forget_vi(nic, vi);
+    via_conn_forget_vi(vi);
     via_notify_cancel(nic, vi);
     via_add_counters(nic->counters, vi);
     *(vi->prev ? &vi->prev->next : &nic->vis) = vi->next;
