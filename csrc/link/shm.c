@@ -554,16 +554,19 @@ static void shm_close(struct link *link)
     while (link->peers) {
         struct link_peer *p = link->peers;
         link->peers = p->next;
-        if (p->alive) {
-            vk_store_release(&p->rx->consumed, p->rx_at);
-            p->alive = 0;
-            if (p->event_fd >= 0)
-                close(p->event_fd);
-            close(p->socket);
-            munmap(p->rings, sizeof *p->rings);
-            if (p->station)
-                munmap(p->station, p->station_len);
-        }
+        vk_store_release(&p->rx->consumed, p->rx_at);
+        p->alive = 0;
+        if (p->event_fd >= 0)
+            close(p->event_fd);
+        close(p->socket);
+        munmap(p->rings, sizeof *p->rings);
+        if (p->station)
+            munmap(p->station, p->station_len);
+        free(p);
+    }
+    while (link->departed) {
+        struct link_peer *p = link->departed;
+        link->departed = p->next_departed;
         free(p);
     }
     while (link->allocations) {

@@ -95,7 +95,7 @@ _Static_assert(sizeof(struct shm_region) == 64, "the same size as struct via_reg
  * waits until it is greeted.
  */
 struct link_peer {
-    struct link_peer *next;
+    struct link_peer *next, *next_departed;
     struct link *link;
     uint8_t address[6];
     uint16_t port;
@@ -127,6 +127,7 @@ struct link {
     size_t segment_len;
     struct shm_allocation *allocations; /* sorted by offset */
     struct link_peer *peers;
+    struct link_peer *departed; /* the structs of those that are gone: VIs may point at them until they are destroyed */
     struct link_peer *arriving; /* called, but have not said HELLO */
     uint32_t n_arriving;
     long other_user;          /* who has a NIC of this name, as far as was known ... */

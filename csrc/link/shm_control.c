@@ -436,6 +436,18 @@ static int is_arriving(const struct link *link, const struct link_peer *peer)
     return p != NULL;
 }
 
+/* Out of the list that is polled, however many come and go. Whoever walks through that list just now, and has called us, goes on by `next`. */
+static void depart(struct link_peer *peer)
+{
+    struct link_peer **p = &peer->link->peers;
+    while (*p && *p != peer)
+        p = &(*p)->next;
+    if (*p)
+        *p = peer->next;
+    peer->next_departed = peer->link->departed;
+    peer->link->departed = peer;
+}
+
 /* The peer is gone. What it sent before is still delivered; then its connections are lost. The struct stays, for VIs may point at it. */
 void shm_drop_peer(struct link_peer *peer)
 {
@@ -450,11 +462,12 @@ void shm_drop_peer(struct link_peer *peer)
     munmap(peer->rings, sizeof *peer->rings);
     if (peer->station)
         munmap(peer->station, peer->station_len);
-    peer->rx_next = &nothing; /* polling goes on over the dead */
+    peer->rx_next = &nothing; /* a walk that is under way may come by */
     peer->rx_freed = peer->rx_at;
     peer->rings = NULL;
     peer->station = NULL;
     peer->event_fd = peer->socket = -1;
+    depart(peer);
 }
 
 /* Link operation: callers, greetings, ends; at most 16 events, for the descriptor stays readable while there are

@@ -45,7 +45,11 @@ static void *pages(size_t len)
 static void reset(struct link_peer *p)
 {
     int socket = p->socket, event_fd = p->event_fd;
-    memset(rings, 0, sizeof *rings);
+    /* Of the rings only what an input can have come to: it writes up to 255 cells ahead, and a send clears the cell behind it. */
+    uint32_t rx = p->rx_at + 256 < SHM_CELLS ? p->rx_at + 256 : SHM_CELLS,
+             tx = p->tx_at + 64 < SHM_CELLS ? p->tx_at + 64 : SHM_CELLS;
+    memset(&rings->to_caller, 0, offsetof(struct shm_ring, cells) + tx * sizeof *rings->to_caller.cells);
+    memset(&rings->to_listener, 0, offsetof(struct shm_ring, cells) + rx * sizeof *rings->to_listener.cells);
     memset(segment, 0, SHM_TABLE_OFFSET + TABLE);
     *p = (struct link_peer){.link = &link_of_ours,
                             .alive = 1,
@@ -76,6 +80,7 @@ static void make_peer(void)
     segment = pages(SEGMENT);
     reset(p);
     link_of_ours.peers = p;
+    link_of_ours.departed = NULL;
 }
 
 static void set_up(void)
