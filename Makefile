@@ -16,7 +16,7 @@ lint: ; @tools/setup-venv dev && tools/lint ## formatters and linters, in check 
 ctest: setup ; @tools/ctest plain ## C tests
 asan: setup ; @tools/ctest asan ## C tests under AddressSanitizer and UBSan
 tsan: setup ; @tools/ctest tsan ## C tests under ThreadSanitizer
-fuzz: setup ; @tools/fuzz $(SECONDS) ## hostile input made up by libFuzzer, SECONDS=60 per target, and how much of it
+fuzz: setup ; @tools/fuzz $(SECONDS) ## hostile input, libFuzzer's and more, SECONDS=60 per target, and how much of it
 soak: SECONDS = 600
 soak: setup ; @tools/ctest plain 'faults loop' && tools/soak $(SECONDS) ## a million messages per level over bad links, what happens to programs and hosts, SECONDS=600 of fuzzing per target; hours
 docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML

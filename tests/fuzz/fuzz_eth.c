@@ -102,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     if (len < sizeof ways)
         return 0;
     if (block == NULL) {
-        block = malloc(SUPER_SLOT);
+        block = hollow_block(SUPER_SLOT);
         eth.whole = malloc(SUPER_SLOT);
         eth.fd = -1;
         memcpy(eth.address, "\x02\x66\x75\x7a\x7a\x02", 6);

@@ -226,7 +226,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     if (len < sizeof ways)
         return 0;
     if (block == NULL) {
-        block = malloc(UDP_SLOT);
+        block = hollow_block(UDP_SLOT);
         udp.buffer = malloc((size_t)UDP_SLOTS * UDP_SLOT);
         udp.name = name_of(0x7F000001, 50000);
         udp.segment = 1472;

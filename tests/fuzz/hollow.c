@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -290,11 +291,19 @@ void hollow_close(struct hollow *h)
 
 /* ---------------------------------------------------------------- driving */
 
+uint8_t *hollow_block(size_t len)
+{
+    size_t whole = (len + 4095) & ~(size_t)4095;
+    uint8_t *p = mmap(NULL, whole + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    HOLLOW_CHECK(p != MAP_FAILED && mprotect(p + whole, 4096, PROT_NONE) == 0, "no memory");
+    return p + whole - len;
+}
+
 int hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len)
 {
-    static uint8_t *block; /* behind it, the sanitizer's red zone begins */
-    if (block == NULL && (block = malloc(HOLLOW_FRAME_MAX)) == NULL)
-        abort();
+    static uint8_t *block;
+    if (block == NULL)
+        block = hollow_block(HOLLOW_FRAME_MAX);
     uint8_t *p = block + HOLLOW_FRAME_MAX - len;
     memcpy(p, frame, len);
     if (h->carry)

@@ -44,7 +44,10 @@ extern const uint8_t hollow_stranger[6]; /* the address that frames come from */
 void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_options *options);
 void hollow_close(struct hollow *h);
 
-/* One frame arrives, in memory of exactly its length: a sanitizer sees every byte read beyond. Returns how many frames carry() made of it. */
+/* len bytes that end where a page begins that nobody may touch; for good. What ends where they end cannot be read beyond, with a sanitizer or without. */
+uint8_t *hollow_block(size_t len);
+
+/* One frame arrives, at the end of such memory. Returns how many frames carry() made of it. */
 int hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len);
 
 /* Time moves by ms and what is due by then is done. */
