@@ -183,6 +183,15 @@ def test_ranks_over_mpi_itself():
     wait_for(lambda: gone(pids))
 
 
+def test_ranks_that_cannot_be_started_say_why():
+    """In a sentence, and without a traceback of the process that keeps them."""
+    needs.mpi_library("mpi:mpich")
+    with pytest.raises(
+        RanksEnded, match=r"^the 4 ranks could not be started:\n4 ranks on 3 hosts: under mpiexec [^\n]*$"
+    ):
+        Ranks(4, launcher="mpi:mpich", hosts=3)
+
+
 @pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 2, "hosts": 3}, {"n": 2, "launcher": "ssh"}])
 def test_what_makes_no_sense_is_refused_before_anything_starts(wrong):
     with pytest.raises(ValueError, match="right would be"):

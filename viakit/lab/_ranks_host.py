@@ -130,6 +130,8 @@ def _obey(commands: int, launch: Any, folder: Path) -> None:
 def main() -> int:
     """Keep the ranks that the first argument (JSON: folder, options) describes until the kernel goes."""
     from viakit._launch import Options, launch_of
+    from viakit.launch import LaunchError
+    from viakit.testbed import TestbedError
 
     wish = json.loads(sys.argv[1])
     folder = Path(wish["folder"])
@@ -139,15 +141,20 @@ def main() -> int:
     os.close(nothing)
     controller = None
     try:
-        controller = _start_controller(folder)
         engine = ["-m", "ipyparallel.engine", f"--file={folder / ENGINE_FILE}", f"--profile-dir={folder / 'profile'}"]
         engine += [f"--ipython-dir={folder}", "--log-level=ERROR", "--timeout=60", "--IPEngine.enable_nanny=False"]
         environment = {"IPYTHONDIR": str(folder), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
         launch = launch_of(engine, Options(**wish["options"], environment=environment), out=sys.stderr.buffer)
+        controller = _start_controller(folder)
         threading.Thread(target=_obey, args=(commands, launch, folder), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             return launch.run()
         return 0
+    except (LaunchError, TestbedError, OSError, RuntimeError) as error:
+        if os.environ.get("VIAKIT_DEBUG"):
+            raise
+        print(error, file=sys.stderr)  # the kernel shows it: it says what to do
+        return 1
     finally:
         if controller is not None:
             _end(controller)

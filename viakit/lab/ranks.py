@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -30,11 +31,16 @@ from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
 __all__ = ["RankError", "Ranks", "RanksEnded"]
 
 _START_S = 90.0  # four Python processes that import IPython, on a busy machine
+_HUB_S = 10.0  # until the controller answers; then it is asked again, as long as it lives
 _CLOSE_S = 8.0
 _INTERRUPT_S = 5.0  # how long ranks may take to stop after an interrupt, before they are ended
 _AFTER_FAILURE_S = 3.0
 _LOOK_S = 0.02
 _LONGEST_SOCKET_NAME = 60  # of a folder for sockets; the system allows 107 with all that is added
+
+_FAREWELL = re.compile(
+    r"\[IPController\] CRITICAL \| (Received signal 15|terminating children)"
+)  # when it is asked to go
 
 # What every rank runs first. IPython's history would be one more file; nobody types into a rank.
 _PRELUDE = """
@@ -157,7 +163,12 @@ class Ranks:
         deadline = time.monotonic() + _START_S
         self._wait_until((self._folder / READY_FILE).exists, deadline)
         file = str(self._folder / CLIENT_FILE)
-        self._client = ipyparallel.Client(file, timeout=_START_S, profile_dir=str(self._folder / "profile"))
+        while self._client is None:
+            self._wait_until(lambda: time.monotonic() < deadline, deadline)  # they live, and there is time
+            try:
+                self._client = ipyparallel.Client(file, timeout=_HUB_S, profile_dir=str(self._folder / "profile"))
+            except (TimeoutError, OSError):
+                time.sleep(_LOOK_S)  # the ranks may have ended meanwhile, and their controller with them
         _let_cells_follow_failures(self._client)
         self._wait_until(lambda: len(self._client.ids) >= self.n, deadline)
         self._view = self._client[:]
@@ -169,9 +180,11 @@ class Ranks:
 
     def _wait_until(self, ready: Callable[[], Any], deadline: float) -> None:
         """Look until *ready* says yes; RanksEnded if the ranks end meanwhile or the deadline passes."""
-        while not ready():
+        while True:
             if self._host.poll() is not None:
                 raise RanksEnded(f"the {self.n} ranks could not be started:\n{self._last_words()}")
+            if ready():
+                return
             if time.monotonic() > deadline:
                 raise RanksEnded(f"the {self.n} ranks were not ready within {_START_S:g} s:\n{self._last_words()}")
             time.sleep(_LOOK_S)
@@ -182,6 +195,7 @@ class Ranks:
             return self._words
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
+        lines = [line for line in lines if not _FAREWELL.search(line)]
         return "\n".join(lines[-20:]) or "(they said nothing)"
 
     @property
