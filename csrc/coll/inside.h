@@ -132,7 +132,7 @@ struct coll_patience {
     int message; /* what is waited for is a message */
     int stage;   /* 0 pause, 1 give the core away, 2 sleep */
     unsigned looks;
-    uint64_t began;              /* of the long part */
+    uint64_t began, now;         /* of the long part; now: after the latest yield */
     uint64_t checked, failed_at; /* failed_at: a rank of the group was first seen to be gone */
     uint64_t note_at, note_gap, compare_at;
 };

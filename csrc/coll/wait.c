@@ -9,11 +9,11 @@
  *
  * Words are sent from memory of the group that stays until they have left.
  */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "../base/turn.h"
 #include "inside.h"
 
 #define CHECK_NS (5 * VK_MS)
@@ -152,16 +152,28 @@ static int others_want(const coll *c)
     return c->meanwhile && vk_load_relaxed(c->wanted);
 }
 
+static void nap(uint64_t ns)
+{
+    struct timespec t = {0, (long)(ns < LEAST_SLEEP ? LEAST_SLEEP : ns > LONGEST_SLEEP ? LONGEST_SLEEP : ns)};
+    nanosleep(&t, NULL);
+}
+
+/* Memory that is written to wakes nobody, so a sleep is short: a small part of the time waited so far, or, when turns of the scheduler are
+ * dear (turn.h), a larger one, for then whoever computes on this core is disturbed by each look. */
 int coll_pause_long(coll *c, struct coll_patience *p)
 {
+    uint64_t now = p->now;
     if (p->began == 0) {
-        p->began = p->checked = vk_now();
+        now = p->began = p->checked = vk_now();
         p->stage = c->crowded;
     }
     if (p->looks % 8 == 0 || p->stage == 2)
         msg_progress(c->world);
+    if (p->stage == 1 && !vk_yield_pays(now))
+        p->stage = 2;
     if (p->looks % 32 == 0 || p->stage == 2) {
-        uint64_t now = vk_now(), waited = now - p->began;
+        now = vk_now();
+        uint64_t waited = now - p->began;
         p->stage = waited >= c->spin_ns ? 2 : c->crowded || waited >= c->yield_ns;
         if (vk_unlikely(others_want(c)))
             c->meanwhile(c->meanwhile_context);
@@ -170,16 +182,15 @@ int coll_pause_long(coll *c, struct coll_patience *p)
             if (code != MSG_SUCCESS)
                 return code;
         }
-        if (p->stage == 2) {
-            uint64_t ns = others_want(c) ? 0 : waited / 16;
-            ns = ns < LEAST_SLEEP ? LEAST_SLEEP : ns > LONGEST_SLEEP ? LONGEST_SLEEP : ns;
-            struct timespec t = {0, (long)ns};
-            nanosleep(&t, NULL);
+        if (p->stage == 2 || (p->stage == 1 && !vk_yield_pays(now))) {
+            int dear = p->stage == 1;
+            p->stage = 2;
+            nap(others_want(c) ? 0 : dear ? waited / 8 : waited / 16);
             return MSG_SUCCESS;
         }
     }
     if (p->stage == 1)
-        sched_yield();
+        p->now = vk_yield(now);
     else
         vk_pause();
     return MSG_SUCCESS;

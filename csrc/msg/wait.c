@@ -3,16 +3,17 @@
  *
  * A wait goes through three stages: it polls; after yield_us it gives the core away between looks (at once where this host has more
  * ranks than cores: with 16 ranks on 2 cores that is 3 times faster than sleeping, with 2 ranks 100 times); after spin_us it
- * sleeps in the kernel. A sleep ends when something arrives, and lasts at most half of the time waited so far and 20 ms, so
+ * sleeps in the kernel. The second stage is left out while turns are dear, because somebody computes on the cores that we would give
+ * away (turn.h). A sleep ends when something arrives, and lasts at most half of the time waited so far and 20 ms, so
  * that what no descriptor tells of (an interrupt, another NIC) is noticed soon.
  *
  * With a progress thread (policy: progress) waiting calls look once and then leave it to the thread, as MPI/Pro did; the price is
  * a switch between threads per message.
  */
 #include <errno.h>
-#include <sched.h>
 #include <time.h>
 
+#include "../base/turn.h"
 #include "channel.h"
 
 #define LOOKS_PER_CLOCK 32
@@ -115,18 +116,21 @@ static void sleep_in_kernel(msg_world *w, uint64_t ns)
         w->channel->wake(w, &token);
 }
 
-static void let_others_run(msg_world *w, int yield)
+static void let_threads_in(msg_world *w)
 {
-    if (!yield) {
-        vk_pause();
-        if (!w->threads)
-            return;
+    vk_pause();
+    if (w->threads) {
+        msg_unlock(w);
+        msg_lock(w);
     }
+}
+
+static void let_others_run(msg_world *w, uint64_t now)
+{
     msg_unlock(w);
-    if (yield)
-        sched_yield();
+    vk_yield(now);
     msg_lock(w);
-    MSG_COUNT(w, yields, yield);
+    MSG_COUNT(w, yields, 1);
 }
 
 /* The long part of a wait. */
@@ -143,7 +147,7 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
         if (done(argument))
             return MSG_SUCCESS;
         if (!yield && n == 0 && looks % LOOKS_PER_CLOCK) {
-            let_others_run(w, 0);
+            let_threads_in(w);
             continue;
         }
         now = vk_now();
@@ -159,14 +163,16 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
         if (n)
             continue;
         yield = now - idle_since >= yield_after;
-        if (now - idle_since >= spin) {
+        if (now - idle_since >= spin || (yield && !vk_yield_pays(now))) {
             uint64_t ns = (now - idle_since) / 2;
             ns = ns < SHORTEST_SLEEP ? SHORTEST_SLEEP : ns > LONGEST_SLEEP ? LONGEST_SLEEP : ns;
             sleep_in_kernel(w, deadline - now < ns ? deadline - now : ns);
             if (done(argument))
                 return MSG_SUCCESS;
-        } else
-            let_others_run(w, yield);
+        } else if (yield)
+            let_others_run(w, now);
+        else
+            let_threads_in(w);
     }
 }
 
@@ -183,10 +189,7 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
         msg_step(w);
         if (done(argument))
             return MSG_SUCCESS;
-        if (w->threads)
-            let_others_run(w, 0);
-        else
-            vk_pause();
+        let_threads_in(w);
     }
     return wait_long(w, done, argument, timeout_ms);
 }
