@@ -121,8 +121,10 @@ int coll_algorithm_default(const coll *c, int operation, size_t len)
         return coll_barrier_default(c);
     int is_long = len >= long_from(c, operation, c->n);
     size_t step = operation == COLL_ALLTOALL ? len * (size_t)c->n : len;
-    /* What takes several steps through the areas makes the ranks wait for each other at each, and is copied twice. */
-    if (step <= COLL_AREA_DATA && coll_algorithm_check(c, operation, FLAT) == MSG_SUCCESS)
+    /* What takes several steps through the areas makes the ranks wait for each other at each, and is copied twice. Pairwise has n - 1
+     * rounds instead: with more ranks than cores a few steps are quicker than so many turns of the scheduler. */
+    int few_steps = step <= COLL_AREA_DATA || (operation == COLL_ALLTOALL && !c->all_fit && len <= 65536 && c->n <= 8);
+    if (few_steps && coll_algorithm_check(c, operation, FLAT) == MSG_SUCCESS)
         return FLAT;
     if (c->n_nodes > 1 && c->n_nodes < c->n && coll_algorithm_name(operation, OVERALL) &&
         coll_algorithm_check(c, operation, OVERALL) == MSG_SUCCESS)
