@@ -310,9 +310,10 @@ static void put_decimal(struct writer *w, double x)
     put(w, "%s", digits);
 }
 
+/* In the largest unit from which the reader's multiplication leads back: 1009us is not 1.009ms, by the last bit. */
 static void put_time(struct writer *w, double us)
 {
-    int seconds = us >= 1e6, ms = us >= 1e3;
+    int seconds = us >= 1e6 && us / 1e6 * 1e6 == us, ms = us >= 1e3 && us / 1e3 * 1e3 == us;
     put_decimal(w, seconds ? us / 1e6 : ms ? us / 1e3 : us);
     put(w, "%s", seconds ? "s" : ms ? "ms" : "us");
 }

@@ -75,8 +75,16 @@ static void udp_device(const char *text)
                      station, mtu);
 }
 
+/* As setenv(), which keeps all values that a variable ever had. */
+static void set(char *entry, size_t room, const char *name, const char *value)
+{
+    snprintf(entry, room, "%s=%s", name, value);
+    putenv(entry);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
+    static char devices[8192], config[64];
     if (len < 1)
         return 0;
     char *text = malloc(len); /* no longer than it is: a sanitizer sees what is read behind it */
@@ -85,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     memcpy(text, data + 1, len - 1);
     text[len - 1] = 0;
     unsetenv("VIAKIT_DEVICES"), unsetenv("VIAKIT_HOSTS");
-    setenv("VIAKIT_CONFIG", "/dev/null", 1);
+    set(config, sizeof config, "VIAKIT_CONFIG", "/dev/null");
     switch (data[0] % 8) {
     case 0:
     case 1:
@@ -93,11 +101,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         faults(text);
         break;
     case 3:
-        setenv("VIAKIT_DEVICES", text, 1);
+        set(devices, sizeof devices, "VIAKIT_DEVICES", text);
         walk(CONFIG_DEVICE, NULL);
         break;
     case 4:
-        setenv("VIAKIT_CONFIG", as_file(text, len - 1), 1);
+        set(config, sizeof config, "VIAKIT_CONFIG", as_file(text, len - 1));
         walk(CONFIG_DEVICE, NULL);
         walk(CONFIG_HOST, NULL);
         break;
