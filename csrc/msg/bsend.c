@@ -1,9 +1,13 @@
 /*
- * The attached buffer for buffered sends: pieces of the caller's memory, first fit.
+ * The attached buffer for buffered sends: pieces of the caller's memory, first fit. All bookkeeping lies in that
+ * memory itself, so a buffered send allocates nothing.
  *
- *      | header | data ... | header | data ... | header (end) |      each header: length of its data, in use or not
+ *      | header | data ... | header | data ... | header | data ... |      each header: length of its data, in use or not
+ *      begin                                                      end
  *
- * Neighbouring free pieces become one when a piece is looked for.
+ * Neighbouring free pieces become one when a piece is looked for. Invariant: the pieces follow each other without a
+ * gap from begin to end, which is how the next one is found. The caller promised not to touch the memory until it is
+ * detached (MPI_Buffer_attach).
  */
 #include <stdlib.h>
 
@@ -26,6 +30,7 @@ static struct piece *next_of(struct piece *p)
     return (struct piece *)(void *)((char *)(p + 1) + p->len);
 }
 
+/* A piece of at least len bytes, aligned to 16, or NULL: none attached, or no room. Lock held, as below. */
 void *msg_buffer_get(msg_world *w, size_t len)
 {
     struct msg_buffer *b = w->attached;
@@ -87,6 +92,7 @@ static int is_unused(void *argument)
     return ((struct msg_buffer *)argument)->n_used == 0;
 }
 
+/* Waits until the last piece has been sent: MPI promises that detaching is how one waits for buffered sends. */
 int msg_buffer_detach(msg_world *w, void **buf, size_t *len)
 {
     int code = MSG_SUCCESS;

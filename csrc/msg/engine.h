@@ -1,6 +1,6 @@
 /*
  * engine.h - what the files of the message engine share. Reading order: msg.h (what it promises), this file, match.c (who gets which
- * message), protocol.c (packets: eager, rendezvous), send.c and recv.c (operations begin), wait.c (operations end),
+ * message), protocol.c (packets: eager, rendezvous), leave.c (ranks that go), send.c and recv.c (operations begin), wait.c (operations end),
  * channel.h (what carries packets), via.c, tcp.c.
  *
  *   eager                     rendezvous, RPUT              RGET                          R3
@@ -28,6 +28,7 @@
 
 /* ---------------------------------------------------------------- packets */
 
+/* In the byte order of the machine: ranks of different order refuse one another when they open (world.c). */
 /* The first 8 bytes of every packet; an EAGER packet has nothing else before its data, so that 16 bytes of data and this share
  * the one cache line in which a message of 24 bytes crosses on shm. */
 struct msg_head {
@@ -37,6 +38,7 @@ struct msg_head {
     int32_t tag;
 };
 
+/* What all packets but EAGER have as well. Which fields mean something depends on the kind. */
 struct msg_rest {
     uint64_t len;     /* RTS: of the message; CTS: how much of it is wanted */
     uint64_t id;      /* of the sender's request */
@@ -73,7 +75,8 @@ static inline size_t msg_packet_len(const struct msg_packet *p)
     return (p->head.kind & MSG_PKT_MASK) == MSG_PKT_EAGER ? sizeof p->head : sizeof *p;
 }
 
-/* A packet on its way out. */
+/* A packet on its way out: part of its request, or of a carrier made for it. Stays where it is until the channel has
+ * taken all of it. */
 struct msg_out {
     struct msg_out *next;
     struct msg_packet packet;
@@ -84,6 +87,7 @@ struct msg_out {
 
 /* ---------------------------------------------------------------- queues for matching (match.c) */
 
+/* A place in a list, embedded in what is listed. */
 struct msg_link {
     struct msg_link *prev, *next;
 };
@@ -95,6 +99,7 @@ struct msg_lane {
     int32_t context, source, tag;
 };
 
+/* The table of lanes of one queue: posted receives, or early messages. */
 struct msg_lanes {
     struct msg_lane **buckets;
     uint32_t mask, n_lanes;
@@ -103,6 +108,7 @@ struct msg_lanes {
 
 /* ---------------------------------------------------------------- requests (request.c) */
 
+/* What a request is for. A CARRIER belongs to nobody: it holds a control packet until there is room for it. */
 enum { MSG_REQ_FREE = 0, MSG_REQ_SEND, MSG_REQ_RECV, MSG_REQ_PUT, MSG_REQ_CARRIER };
 
 enum {
@@ -115,6 +121,15 @@ enum {
     MSG_MOVING = 64     /* data is being moved: cannot be withdrawn */
 };
 
+/*
+ * One operation under way. Its life, where `complete` is what waits look at:
+ *
+ *   new --> (posted, queued, announced, moving) --> complete --> reaped by the caller's wait, test ... and free again
+ *                                                     '--------> free at once if MSG_DETACHED
+ *
+ * The fields from `want` to `handle` are the rendezvous', and a one-sided write's. Written with the world's lock
+ * held; `complete` is stored last and with release, for msg_request_peek looks without the lock.
+ */
 struct msg_request {
     struct msg_link link; /* in a posted lane; next also links free ones */
     struct msg_out out;
@@ -133,6 +148,7 @@ struct msg_request {
     uint8_t kind, flags, complete, how;
     msg_status status;
 };
+/* Requests come in blocks and never move, so an index finds one (msg_request_find). */
 #define MSG_SLAB_BYTES 65536
 #define MSG_REQUEST_STRIDE 320
 #define MSG_SLAB_REQUESTS (MSG_SLAB_BYTES / MSG_REQUEST_STRIDE)
@@ -174,6 +190,12 @@ struct msg_in {
 
 struct msg_channel;
 
+/*
+ * Another rank, or ourselves, as this world sees it.
+ *
+ *     CONNECTED --BYE--> LEFT            says nothing any more, may still listen
+ *         '---channel gone--> FAILED     gone = 1 as well: nothing can be sent to it
+ */
 struct msg_peer {
     msg_world *world;
     uint64_t host; /* equal on one host */
@@ -195,6 +217,8 @@ struct msg_peer {
 
 struct msg_buffer; /* bsend.c */
 
+/* One rank's view of its job. Everything is guarded by `mutex` where `threads` is set, else by the promise that one
+ * thread at a time calls. */
 struct msg_world {
     int rank, n_ranks;
     msg_policy policy;
@@ -292,6 +316,8 @@ void msg_each_request(msg_world *w, void (*f)(msg_request *r, void *context), vo
 
 /* ---------------------------------------------------------------- protocol.c */
 
+/* Behind the packets that wait for this rank. */
+void msg_enqueue(struct msg_peer *peer, struct msg_out *out);
 /* Hands the packet to the channel, or queues it behind the others for that rank. */
 void msg_push(struct msg_peer *peer, struct msg_out *out);
 void msg_push_queue(struct msg_peer *peer);
@@ -302,6 +328,8 @@ void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode);
 void msg_deliver_early(msg_world *w, msg_message *m, msg_request *r);
 /* More of the RDMA that waits to be started. */
 void msg_move(msg_world *w);
+/* The channel's hold on the request's buffer ends, if there is one. */
+void msg_let_go(msg_request *r);
 void msg_copy_in(msg_world *w, msg_request *r, const void *data, size_t len);
 void msg_convert(char *to, const char *from, size_t len);
 void msg_relieve(msg_world *w);
@@ -314,7 +342,13 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in);
 void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in);
 void msg_moved(msg_request *r, size_t len, int error); /* RDMA of len bytes for this request is done */
 void msg_put_arrived(msg_request *r); /* all that the peer was to write into this receive's buffer is there */
+
+/* ---------------------------------------------------------------- leave.c */
+
+/* Called by channels, any number of times: the rank cannot be reached any more, and why. */
 void msg_peer_failed(struct msg_peer *peer, const char *why);
+/* Its BYE has arrived. */
+void msg_said_bye(struct msg_peer *peer);
 
 /* Is there anything to be done with this rank? MSG_SUCCESS, or why not. */
 static inline int msg_peer_error(const struct msg_peer *p)

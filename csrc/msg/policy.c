@@ -15,10 +15,12 @@
 
 #include "msg.h"
 
+/* Beyond any message, and still far from overflow when something is added. */
 #define NO_RENDEZVOUS INT64_C(0x7fffffffffff) /* everything is sent at once */
 #define KIB(n) (INT64_C(1024) * (n))
 
-/* Defaults, then what is particular. */
+/* Defaults, then what is particular: each entry below reads as the difference from the default, which is what a paper
+ * reports. */
 #define MSG_X(field, value, text) .field = (value),
 #define DEFAULTS .size = sizeof(msg_policy), MSG_POLICY_FIELDS(MSG_X)
 #define TCP DEFAULTS.channel = "tcp", .rendezvous = MSG_R3, .eager_limit = KIB(64), .eager_limit_local = -1
@@ -154,6 +156,7 @@ const char *msg_policy_field_text(int i)
     return i >= 0 && i < N_FIELDS ? fields[i].text : NULL;
 }
 
+/* Every numeric field is an int64_t at an offset, so one pair of functions reads and writes them all. */
 static int64_t *field_at(msg_policy *policy, int i)
 {
     return (int64_t *)(void *)((char *)policy + fields[i].offset);
@@ -164,6 +167,7 @@ int64_t msg_policy_get(const msg_policy *policy, int i)
     return i >= 0 && i < N_FIELDS ? *(const int64_t *)(const void *)((const char *)policy + fields[i].offset) : 0;
 }
 
+/* Explains and returns -1. error may be NULL: nobody wants to know. */
 __attribute__((format(printf, 2, 3))) static int refuse(char *error, const char *format, ...)
 {
     if (error) {
@@ -207,6 +211,7 @@ static int parse_number(const char *text, int64_t *value)
     return 0;
 }
 
+/* The two fields that are text. */
 static int set_word(msg_policy *policy, const char *field, const char *value, char *error)
 {
     char *to = strcmp(field, "name") == 0 ? policy->name : policy->channel;
@@ -217,6 +222,7 @@ static int set_word(msg_policy *policy, const char *field, const char *value, ch
     return 0;
 }
 
+/* A word of the field's own comes before a number, so that "rget" and 1 are both understood. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error)
 {
     int i = 0;
@@ -239,6 +245,7 @@ int msg_policy_set(msg_policy *policy, const char *field, const char *value, cha
     return 0;
 }
 
+/* Works on a copy: a text with a mistake in its last item changes nothing. */
 int msg_policy_parse(msg_policy *policy, const char *text, char *error)
 {
     char copy[1024], *rest = copy, *item;

@@ -1,11 +1,26 @@
 /*
  * Packets: what is sent for a message, and what an arriving one leads to. engine.h has the picture of the protocols.
  *
- * A message is sent eagerly if it is short and the receiver has not asked to be spared (XOFF, when its unexpected queue
- * holds too much). Everything else is announced (RTS) and waits for its receive. The receiver decides how the data comes: as the
- * sender proposed if both can, else by DATA packets, which every channel has.
+ * A message is sent eagerly if it is short and the receiver has not asked to be spared (XOFF, when its unexpected
+ * queue holds too much). Everything else is announced (RTS) and waits for its receive. The receiver decides how the
+ * data comes: as the sender proposed if both can, else by DATA packets, which every channel has.
+ *
+ * Why two ways: eager data costs a copy out of a buffer but no round trip; rendezvous costs a round trip and no copy.
+ * The two lines cross where the knee in the curve is, at policy.eager_limit (`viakit calibrate` finds it for a link).
+ *
+ *   who ends a request             sender                               receiver
+ *   EAGER                          when the channel has taken it        when it is copied out
+ *   SYNC                           ACK                                  the same
+ *   R3                             when the last DATA is taken          when `moved` reaches `want`
+ *   RPUT                           its RDMA writes are done             FIN, which follows them on the same VI
+ *   RGET                           FIN                                  its RDMA reads are done
  *
  * Nothing that another rank says is believed: ids are looked up, lengths and offsets are held against the request.
+ * What fits nothing is dropped; it can only have been a rank that broke the rules, or one whose request has ended in
+ * error.
+ *
+ * May end within a call: msg_push (a channel that finds its peer dead ends all of that peer's requests), and so
+ * whatever calls it. Who holds a request across such a call looks at `complete` afterwards, or holds an id.
  */
 #include <stdlib.h>
 
@@ -15,7 +30,8 @@ static void accept_announced(struct msg_peer *peer, const struct msg_packet *p, 
 
 /* ---------------------------------------------------------------- pushing */
 
-static void enqueue(struct msg_peer *peer, struct msg_out *out)
+/* Behind the packets that wait for this rank, and the rank on the list of those that msg_step attends to. */
+void msg_enqueue(struct msg_peer *peer, struct msg_out *out)
 {
     msg_world *w = peer->world;
     out->next = NULL;
@@ -32,6 +48,7 @@ static void enqueue(struct msg_peer *peer, struct msg_out *out)
     }
 }
 
+/* Order of packets is what matching relies on: once one waits, all later ones do. */
 void msg_push(struct msg_peer *peer, struct msg_out *out)
 {
     if (peer->gone)
@@ -43,10 +60,11 @@ void msg_push(struct msg_peer *peer, struct msg_out *out)
         if (taken != 0)
             return;
     }
-    enqueue(peer, out);
+    msg_enqueue(peer, out);
 }
 
-/* Was queued with its data, and now the receiver has asked to be spared: announce it instead. */
+/* Was queued with its data, and now the receiver has asked to be spared: announce it instead. Not if the data is
+ * hardly longer than an announcement, or has begun to leave. R3, for nothing is registered here. */
 static void announce_instead(struct msg_out *out)
 {
     uint8_t kind = out->packet.head.kind & MSG_PKT_MASK;
@@ -60,6 +78,8 @@ static void announce_instead(struct msg_out *out)
     MSG_COUNT(out->request->world, rendezvous_sent, 1);
 }
 
+/* As many as the channel takes. The head is taken off the queue only afterwards: it is what the channel goes on with.
+ */
 void msg_push_queue(struct msg_peer *peer)
 {
     struct msg_out *out;
@@ -91,15 +111,18 @@ void msg_push_control(struct msg_peer *peer, const struct msg_packet *packet)
     r->flags = MSG_DETACHED;
     r->out = once;
     r->out.request = r;
-    enqueue(peer, &r->out);
+    msg_enqueue(peer, &r->out);
 }
 
+/* A packet that says no more than which request it is about: `id` of the sender's, `peer_id` of the receiver's. */
 static void control(struct msg_peer *peer, int kind, uint64_t id, uint64_t peer_id)
 {
     struct msg_packet p = {.head.kind = (uint8_t)kind, .rest = {.id = id, .peer_id = peer_id}};
     msg_push_control(peer, &p);
 }
 
+/* The channel has all of a packet: its data may be overwritten. That is the end of an eager send, and of a request
+ * that failed while it was still in the queue. */
 void msg_out_taken(struct msg_peer *peer, struct msg_out *out)
 {
     msg_request *r = out->request;
@@ -127,6 +150,8 @@ void msg_out_taken(struct msg_peer *peer, struct msg_out *out)
 
 /* ---------------------------------------------------------------- a send begins */
 
+/* Decides how a message goes, and pushes its first packet. If the channel finds the rank dead
+ * on the way, the request has ended when this returns. */
 void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode)
 {
     msg_world *w = r->world;
@@ -191,6 +216,7 @@ static int move_pieces(msg_request *r)
     return 1;
 }
 
+/* All pieces at once if they find descriptors, else the rest by msg_move whenever the engine is called. */
 static void begin_moving(msg_request *r)
 {
     r->started = r->moved = 0;
@@ -202,26 +228,24 @@ static void begin_moving(msg_request *r)
 
 void msg_move(msg_world *w)
 {
-    msg_request *waiting = w->moving, *left = NULL;
-    w->moving = NULL;
-    while (waiting) {
-        msg_request *r = waiting;
-        waiting = r->moving;
+    int n = 0;
+    for (const msg_request *r = w->moving; r; r = r->moving)
+        n++;
+    /* Each of them once, in turn. All but the one in hand stay in the list: a rank that fails here takes its own out. */
+    while (n-- > 0 && w->moving) {
+        msg_request *r = w->moving, **end = &w->moving;
+        w->moving = r->moving;
         r->moving = NULL;
-        if (!r->complete && !move_pieces(r)) {
-            r->moving = left;
-            left = r;
-        }
-    }
-    while (left) {
-        msg_request *r = left;
-        left = r->moving;
-        r->moving = w->moving;
-        w->moving = r;
+        if (r->complete || move_pieces(r) || r->complete)
+            continue;
+        while (*end)
+            end = &(*end)->moving;
+        *end = r;
     }
 }
 
-static void let_go(msg_request *r)
+/* The channel's hold on the buffer ends, once. */
+void msg_let_go(msg_request *r)
 {
     struct msg_peer *peer = &r->world->peers[r->peer];
     if (r->registered && peer->channel->drop)
@@ -229,6 +253,8 @@ static void let_go(msg_request *r)
     r->registered = NULL;
 }
 
+/* Called by channels. A failed RDMA operation is the end of the connection (reliable VIs are in the error state
+ * then), so of the rank. */
 void msg_moved(msg_request *r, size_t len, int error)
 {
     struct msg_peer *peer = &r->world->peers[r->peer];
@@ -239,7 +265,7 @@ void msg_moved(msg_request *r, size_t len, int error)
     r->moved += len;
     if (r->moved < r->want)
         return;
-    let_go(r);
+    msg_let_go(r);
     if (r->kind == MSG_REQ_RECV)
         control(peer, MSG_PKT_FIN, r->remote_id, 0);
     msg_complete(r, MSG_SUCCESS);
@@ -285,6 +311,7 @@ static inline void bind_to(msg_request *r, int source, const struct msg_packet *
     r->tag = r->status.tag = p->head.tag;
 }
 
+/* A receive ends; an error that was noted before (truncation) stays in its status. */
 static inline void received(msg_request *r)
 {
     MSG_COUNT(r->world, received, 1);
@@ -295,17 +322,20 @@ static inline void received(msg_request *r)
 /* The last byte of a rendezvous is here. */
 static void received_long(msg_request *r)
 {
-    let_go(r);
+    msg_let_go(r);
     if (r->world->policy.convert)
         msg_convert(r->buf, r->buf, r->status.len);
     received(r);
 }
 
+/* Called by channels that know themselves when data is in place (tells_receiver). */
 void msg_put_arrived(msg_request *r)
 {
     received_long(r);
 }
 
+/* More unexpected data than the policy allows: asks this sender, once, to announce from now on. What is under way
+ * still comes. */
 static void told_too_much(struct msg_peer *peer)
 {
     msg_world *w = peer->world;
@@ -317,6 +347,8 @@ static void told_too_much(struct msg_peer *peer)
     control(peer, MSG_PKT_XOFF, 0, 0);
 }
 
+/* Half of it has been received: everybody may send eagerly again. Half, so that the two do not alternate with every
+ * message. */
 void msg_relieve(msg_world *w)
 {
     w->throttling = 0;
@@ -352,6 +384,7 @@ static msg_message *keep(struct msg_peer *peer, const struct msg_packet *p, cons
     return NULL;
 }
 
+/* Four kinds of early message: still arriving (tcp), held by a sender of our own world, announced, or here. */
 void msg_deliver_early(msg_world *w, msg_message *m, msg_request *r)
 {
     bind_to(r, m->source, &m->packet);
@@ -420,7 +453,7 @@ static void clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
     if (r == NULL || r->kind != MSG_REQ_SEND || r->peer != peer->rank || !(r->flags & MSG_ANNOUNCED) ||
         (r->flags & MSG_MOVING))
         return;
-    let_go(r); /* it may have been offered for reading */
+    msg_let_go(r); /* it may have been offered for reading */
     r->flags |= MSG_MOVING;
     r->want = p->rest.len < r->len ? p->rest.len : r->len;
     if (r->want == 0) {
@@ -456,6 +489,8 @@ static void segment_done(msg_request *r, size_t len)
         received_long(r);
 }
 
+/* FIN: peer_id names a receive (RPUT: all is written), id a send (RGET: all is read). An id of the wrong kind, or of
+ * another rank's request, finds nothing. */
 static void finished(struct msg_peer *peer, const struct msg_packet *p)
 {
     msg_request *r = p->rest.peer_id ? receive_of(peer, p->rest.peer_id) : msg_request_find(peer->world, p->rest.id);
@@ -464,12 +499,10 @@ static void finished(struct msg_peer *peer, const struct msg_packet *p)
     if (r->kind == MSG_REQ_RECV)
         received_long(r);
     else if (r->kind == MSG_REQ_SEND && (r->flags & MSG_ANNOUNCED)) {
-        let_go(r);
+        msg_let_go(r);
         msg_complete(r, MSG_SUCCESS);
     }
 }
-
-static void said_bye(struct msg_peer *peer);
 
 /* Packets that carry no message data. */
 static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
@@ -508,7 +541,7 @@ static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
         peer->off = 0;
         break;
     case MSG_PKT_BYE:
-        said_bye(peer);
+        msg_said_bye(peer);
         break;
     default:
         break;
@@ -517,6 +550,8 @@ static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
 
 /* ---------------------------------------------------------------- arrivals */
 
+/* Called by channels whose packets come whole (via, bip): data lies in the channel's buffer and is valid during the
+ * call. */
 void msg_arrived(struct msg_peer *peer, const struct msg_packet *p, const void *data, size_t len)
 {
     msg_world *w = peer->world;
@@ -580,6 +615,8 @@ static void message_arriving(struct msg_peer *peer, struct msg_in *in)
     }
 }
 
+/* Called by channels that read a stream (tcp), when they know a packet's front: says where its len bytes of data are
+ * to go. msg_arrival_done follows when they are there, or msg_arrival_lost. */
 void msg_arriving(struct msg_peer *peer, const struct msg_packet *p, size_t len, struct msg_in *in)
 {
     *in = (struct msg_in){.len = len, .packet = *p};
@@ -651,98 +688,4 @@ void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in)
     if (!m->taken && (in->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
         msg_take_early(peer->world, m);
     msg_message_put(peer->world, m);
-}
-
-/* ---------------------------------------------------------------- ranks that leave or die */
-
-struct sweep {
-    struct msg_peer *peer;
-    int error;
-};
-
-/* Is this a send that the channel brings to its end by itself? A rank that leaves takes part until all others have left. */
-static int goes_on(const struct msg_peer *peer, const msg_request *r)
-{
-    return !peer->gone && peer->channel->tells_receiver && r->kind == MSG_REQ_SEND;
-}
-
-/* Ends what can no longer come about. */
-static void sweep_request(msg_request *r, void *context)
-{
-    const struct sweep *s = context;
-    if (r->complete || r->kind == MSG_REQ_CARRIER)
-        return;
-    int anybody = r->kind == MSG_REQ_RECV && r->peer == MSG_ANY_SOURCE;
-    if (r->peer != s->peer->rank && !(anybody && s->error == MSG_ERR_PROC_FAILED))
-        return;
-    if (!s->peer->gone && (r->flags & MSG_MOVING) && r->registered && (r->started == r->want || goes_on(s->peer, r)))
-        return; /* RDMA under way: it has what it wants, only our completion is outstanding */
-    if (r->flags & MSG_ON_POSTED)
-        msg_unpost(r->world, r);
-    if (!anybody)
-        let_go(r);
-    r->flags &= (uint8_t)~MSG_QUEUED; /* the queue was emptied */
-    msg_complete(r, s->error);
-}
-
-static void forget_peer(struct msg_peer *peer, int error)
-{
-    msg_world *w = peer->world;
-    struct sweep s = {peer, error};
-    struct msg_out *out = peer->queue;
-    peer->queue = NULL;
-    while (out) { /* carriers go now, requests by the sweep */
-        struct msg_out *next = out->next;
-        msg_request *r = out->request;
-        if (error == MSG_ERR_LEFT && (out->packet.head.kind & MSG_PKT_MASK) == MSG_PKT_BYE) {
-            enqueue(peer, out); /* it still wants to hear ours */
-            out = next;
-            continue;
-        }
-        r->flags &= (uint8_t)~MSG_QUEUED;
-        if (r->kind == MSG_REQ_CARRIER || (r->complete && (r->flags & MSG_DETACHED)))
-            msg_request_put(w, r);
-        out = next;
-    }
-    for (msg_request **p = &w->moving; *p;)
-        if ((*p)->peer == peer->rank && !goes_on(peer, *p))
-            *p = (*p)->moving;
-        else
-            p = &(*p)->moving;
-    msg_each_request(w, sweep_request, &s);
-    w->n_completed++; /* whoever waits looks again */
-}
-
-void msg_peer_failed(struct msg_peer *peer, const char *why)
-{
-    msg_world *w = peer->world;
-    int had_left = peer->state == MSG_PEER_LEFT;
-    if (peer->gone)
-        return;
-    peer->gone = 1;
-    if (!had_left)
-        peer->state = MSG_PEER_FAILED;
-    if (w->closing)
-        return;
-    if (had_left) { /* not a failure, but what was still under way is over */
-        forget_peer(peer, MSG_ERR_LEFT);
-        return;
-    }
-    w->n_failed++;
-    w->unacknowledged++;
-    msg_fail(w, MSG_ERR_PROC_FAILED, "rank %d has died or cannot be reached any more (%s): %s", peer->rank,
-             peer->channel->route(peer), why);
-    forget_peer(peer, MSG_ERR_PROC_FAILED);
-}
-
-static void said_bye(struct msg_peer *peer)
-{
-    msg_world *w = peer->world;
-    if (peer->state != MSG_PEER_CONNECTED)
-        return;
-    peer->state = MSG_PEER_LEFT;
-    w->n_left++;
-    if (!w->closing)
-        msg_fail(w, MSG_ERR_LEFT, "rank %d has closed its world", peer->rank);
-    forget_peer(peer, MSG_ERR_LEFT);
 }

@@ -1,8 +1,18 @@
 /*
- * Receiving and probing: the public calls.
+ * Receiving and probing: the public calls. A receive looks for a message that is here already, and is posted if there
+ * is none; between the two nothing can come, for the lock is held and nothing is polled. So it cannot miss one.
+ *
+ *       early message?  --yes-->  msg_deliver_early (copy, or answer its RTS)
+ *             | no
+ *       can one come?   --no--->  complete in error: its rank has left or died
+ *             | yes
+ *       posted (match.c); protocol.c completes it
+ *
+ * What fails before the request exists is returned; what fails later stands in its status.
  */
 #include "channel.h"
 
+/* MSG_SUCCESS, or what is wrong with the arguments. */
 static int check_recv(msg_world *w, int context, int src, int tag)
 {
     if (vk_unlikely((unsigned)src >= (unsigned)w->n_ranks) && src != MSG_ANY_SOURCE && src != MSG_PROC_NULL)
@@ -24,6 +34,7 @@ static int hopeless(const msg_world *w, int src)
     return msg_peer_error(&w->peers[src]);
 }
 
+/* *out is set on success, and may be complete already. Lock held. */
 int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **out)
 {
     int code = check_recv(w, context, src, tag);
@@ -101,6 +112,8 @@ int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag,
     return code;
 }
 
+/* The receive is posted first, so that two ranks that send to each other both find one. If the send fails, the
+ * receive is withdrawn. */
 int msg_sendrecv(msg_world *w, int context, const void *sendbuf, size_t send_len, int dst, int send_tag, void *recvbuf,
                  size_t recv_len, int src, int recv_tag, msg_status *status)
 {
@@ -128,6 +141,7 @@ struct search {
     msg_message *found;
 };
 
+/* A condition for msg_wait_until: found, or never to be found. */
 static int search(void *argument)
 {
     struct search *s = argument;
@@ -180,6 +194,7 @@ int msg_iprobe(msg_world *w, int context, int src, int tag, int *flag, msg_statu
     return code == MSG_TIMEOUT ? MSG_SUCCESS : code;
 }
 
+/* Out of the queue: matching is over, so no other thread's receive can get it between the probe and msg_mrecv. */
 int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **message, msg_status *status,
                int64_t timeout_ms)
 {

@@ -11,6 +11,7 @@
 
 #define BLOCK_MESSAGES 64
 
+/* Envelopes, 64 at a time; blocks are freed with the world only. */
 struct block {
     struct block *next;
     msg_message messages[BLOCK_MESSAGES];
@@ -21,6 +22,7 @@ int msg_pool_init(msg_world *w)
     return msg_lanes_init(&w->posted) == 0 && msg_lanes_init(&w->early) == 0 ? 0 : MSG_ERR_NO_MEMORY;
 }
 
+/* An index is a slab and a place in it. Strides are whole cache lines, so that two requests never share one. */
 static msg_request *request_at(const msg_world *w, uint32_t index)
 {
     return (msg_request *)(void *)(w->slabs[index / MSG_SLAB_REQUESTS] +
@@ -41,6 +43,8 @@ static void free_own(msg_request *r, void *context)
         free(r->buf);
 }
 
+/* Requests that are still active go too, with the copies that they own; the channel has let go of their buffers when
+ * it closed. */
 void msg_pool_fini(msg_world *w)
 {
     msg_each_request(w, free_own, NULL);
@@ -104,6 +108,8 @@ msg_request *msg_request_new(msg_world *w, int kind, int context, int peer, int 
     return r;
 }
 
+/* The generation goes up: whoever still has the id, here or at another rank, finds nothing from now on. `complete`
+ * stays set until the place is used again. */
 void msg_request_put(msg_world *w, msg_request *r)
 {
     if (r->flags & MSG_OWN_COPY)
@@ -116,6 +122,7 @@ void msg_request_put(msg_world *w, msg_request *r)
     MSG_COUNT(w, requests_now, -1);
 }
 
+/* Ids come from the other side: anything may be in them. */
 msg_request *msg_request_find(msg_world *w, uint64_t id)
 {
     uint32_t index = (uint32_t)id;
@@ -125,6 +132,8 @@ msg_request *msg_request_find(msg_world *w, uint64_t id)
     return r->id == id && r->kind != MSG_REQ_FREE && !r->complete ? r : NULL;
 }
 
+/* Once per request; later calls change nothing. With MSG_QUEUED its packet is still in a queue that points at it:
+ * then msg_out_taken, or the end of the rank, frees it. */
 void msg_complete(msg_request *r, int error)
 {
     msg_world *w = r->world;
@@ -146,6 +155,8 @@ void msg_complete(msg_request *r, int error)
 
 /* ---------------------------------------------------------------- envelopes */
 
+/* Room for len bytes: in the envelope itself up to MSG_INLINE, else allocated (and counted against unexpected_bytes).
+ * NULL: no memory. */
 msg_message *msg_message_new(msg_world *w, size_t len)
 {
     if (w->free_messages == NULL) {

@@ -1,6 +1,16 @@
 /*
- * Sending: the public calls. A short message in standard mode to a rank that has room goes straight to the channel, without a
- * request; all others get one.
+ * Sending: the public calls. A short message in standard mode to a rank that has room goes straight to the channel,
+ * without a request; all others get one.
+ *
+ *       msg_send, short, nothing queued   --> push_short                      no request, no allocation
+ *       msg_send, otherwise               --> msg_start_send, then a wait
+ *       msg_isend                         --> msg_start_send                  protocol.c goes on
+ *       to ourselves                      --> send_to_self                    no channel
+ *       msg_put                           --> the channel's put, or put_short one-sided: no matching
+ *
+ * Modes, as MPI has them: standard (complete when the buffer may be reused), synchronous (when a receive has
+ * matched), buffered (at once, from the attached buffer), ready (standard; that no receive was posted is counted at
+ * the receiver).
  */
 #include <stdlib.h>
 
@@ -13,6 +23,7 @@ static int bad_rank(msg_world *w, int rank)
     return msg_fail(w, MSG_ERR_RANK, "rank %d: this world has ranks 0 to %d", rank, w->n_ranks - 1);
 }
 
+/* One unsigned comparison tests both ends of a range. MSG_SUCCESS, or what is wrong. */
 int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
 {
     if (vk_unlikely((unsigned)dst >= (unsigned)w->n_ranks) && dst != MSG_PROC_NULL)
@@ -115,6 +126,8 @@ static void look_for_xoff(struct msg_peer *peer, size_t len)
     msg_step(peer->world);
 }
 
+/* Checks, packs where the mode or the policy wants it, and begins. *out is set on success, and may be complete
+ * already (in error, too). Lock held. */
 int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
                    msg_request **out)
 {
@@ -253,7 +266,8 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
 
 /* ---------------------------------------------------------------- one-sided writes */
 
-/* Is there a write to this rank that has not been handed to the channel as a whole? */
+/* Is there a write to this rank that has not been handed to the channel as a whole? Writes of one rank to another
+ * arrive in the order in which they were begun: a flag that follows data must not overtake it. */
 static int is_moving(const msg_world *w, int target)
 {
     for (const msg_request *r = w->moving; r; r = r->moving)
@@ -262,6 +276,8 @@ static int is_moving(const msg_world *w, int target)
     return 0;
 }
 
+/* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
+ * channel, which its own progress makes, or for the end of the rank. */
 int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **out)
 {

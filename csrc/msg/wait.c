@@ -423,6 +423,7 @@ int msg_cancel(msg_world *w, msg_request *r)
         *p = NULL;
         peer->queue_end = p;
         r->flags &= (uint8_t)~MSG_QUEUED;
+        msg_let_go(r); /* it may have been offered for reading */
         r->status.cancelled = 1;
         msg_complete(r, MSG_SUCCESS);
     }
