@@ -157,6 +157,7 @@ static int finish(run *r)
  * Word j of a message is a function of run, sender, repeat, message and size, so that a message that is old, repeated,
  * swapped with another or shifted by a byte does not pass. */
 
+/* A mixing function of the multiply-and-shift kind: every bit of x reaches every bit of the result. */
 static uint64_t mix(uint64_t x)
 {
     x ^= x >> 31;
@@ -166,18 +167,21 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 33;
 }
 
+/* `side` is the sender's. Both sides compute it; nothing is sent for validation but the message. */
 static uint64_t seed_of(const run *r, int side, uint64_t i)
 {
     uint64_t seed = mix(r->plan->run_id * 2u + (uint64_t)side + 1);
     return mix(seed ^ mix(r->repeat << 40 ^ i) ^ mix(r->plan->len + 77));
 }
 
+/* One multiplication per word: validation should take as little of a run as it can. */
 static inline uint64_t word(uint64_t seed, size_t j)
 {
     uint64_t x = seed + j * 0x9E3779B97F4A7C15u;
     return x ^ x >> 29;
 }
 
+/* Puts message i into sbuf, before the clock starts. */
 static int fill(run *r, uint64_t i)
 {
     int rc = flush(r); /* the last message may still be read from here */
@@ -194,6 +198,7 @@ static int fill(run *r, uint64_t i)
     return 0;
 }
 
+/* Compares what arrived with what was sent, and the guard behind it. Says which byte of which message is wrong. */
 static int check(run *r, uint64_t i)
 {
     uint64_t seed = seed_of(r, !r->plan->side, i);
@@ -223,6 +228,8 @@ static int check(run *r, uint64_t i)
 
 /* ---------------------------------------------------------------- ping-pong */
 
+/* n round trips; stamps[i], if wanted, gets the ticks of the i-th. With validation A's clock stops while messages are
+ * made and looked at; B's part of that lies within the time, so figures of validated runs are not for comparing. */
 static int pingpong_a(run *r, uint64_t n, uint64_t first, uint64_t *stamps)
 {
     const size_t len = r->plan->len;
@@ -262,6 +269,8 @@ static int pingpong_b(run *r, uint64_t n)
     return 0;
 }
 
+/* Samples are half round trips in nanoseconds: ping-pong cannot tell the two directions apart, and says so by
+ * halving. */
 static int run_pingpong(run *r, double *samples)
 {
     const bench_plan *plan = r->plan;
@@ -297,6 +306,8 @@ static uint64_t credits_of(const bench_ep *ep, uint64_t n)
     return credit_every(ep) ? (n - 1) / credit_every(ep) : 0;
 }
 
+/* n messages one way. The time counts from the first send to the answer that says that the last one was received: a
+ * stream that only counts what was handed to the kernel measures the kernel's buffer. */
 static int stream_a(run *r, uint64_t n)
 {
     const uint64_t every = credit_every(r->ep), n_credits = credits_of(r->ep, n);
@@ -402,6 +413,8 @@ static int sleep_a_little(run *r, both_ways *b)
     return rc;
 }
 
+/* Both directions at once. Nobody waits in a send while a message could be received, or two sides that both send
+ * would wait for each other. */
 static int bidir(run *r, uint64_t n)
 {
     both_ways b = {.n = n, .ahead = r->ep->window ? (r->ep->window + 1) / 2 : UINT64_MAX};

@@ -132,6 +132,8 @@ typedef struct bip_peer {
     bool listed;         /* in the job's `unsettled` */
 } bip_peer;
 
+/* QUEUED has no credit or buffer yet, ASKED waits for GO or REFUSE, MOVING has packets under way (send.c has the
+ * picture). */
 typedef enum { SEND_IDLE, SEND_QUEUED, SEND_ASKED, SEND_MOVING } bip_send_state;
 
 /* The one send of the job. */
@@ -164,8 +166,10 @@ typedef struct bip_tag {
     size_t own_len;
 } bip_tag;
 
+/* WANTS_GO has found a long message and looks for a buffer to say so (recv.c has the picture). */
 typedef enum { RECV_FREE, RECV_POSTED, RECV_WANTS_GO, RECV_MOVING, RECV_DONE } bip_recv_state;
 
+/* A receive. Its id is generation << 16 | index, so that an id that was used up finds nothing. */
 struct bip_recv {
     bip_recv_state state;
     int index;
@@ -181,6 +185,7 @@ struct bip_recv {
     bip_recv *next; /* free, or waiting to say GO */
 };
 
+/* One rank's view of its job. One thread at a time; there are no locks. */
 struct bip_job {
     bip_options options;
     bip_layer layer; /* if options.layer */

@@ -1,5 +1,10 @@
 /*
  * The pipeline's model and its table: see model.h. No state, no NIC; any thread.
+ *
+ * With n bytes in packets of p the time is   start + (n/p - 1) (packet + p byte) + p fill   (bip_model_time): the
+ * slowest stage works without a pause, and one packet has to pass the others. The derivative vanishes at p = sqrt(n
+ * packet / (fill - byte)), so the best packet grows with the root of the length; since only whole numbers of equal
+ * packets exist, the numbers around that one are tried (bip_model_best).
  */
 #include "bip/model.h"
 
@@ -9,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The number of packets of p that n bytes need, and then that many of equal size, rounded up to a cache line. */
 uint64_t bip_equal_packets(uint64_t n, uint64_t p)
 {
     if (p == 0 || p >= n)
@@ -24,6 +30,7 @@ double bip_model_time(const bip_model *m, uint64_t n, uint64_t p)
     return m->start + (double)(k - 1) * (m->packet + (double)p * m->byte) + (double)p * m->fill;
 }
 
+/* Best packet for n bytes, at most `most`. Where nothing is gained by overlap (fill <= byte) one packet is best. */
 uint64_t bip_model_best(const bip_model *m, uint64_t n, uint64_t most)
 {
     double overlap = m->fill - m->byte, ideal = (double)n;
@@ -56,6 +63,7 @@ void bip_table_make(const bip_model *m, uint64_t small, uint64_t most, bip_table
     }
 }
 
+/* Rows are few and ascending; longer messages take the last. */
 uint64_t bip_table_packet(const bip_table *table, uint64_t n)
 {
     uint32_t i = 0;
@@ -76,6 +84,8 @@ void bip_table_default(const char *link, bip_table *table)
     bip_table_make(local ? &memory : &network, 16384, (uint64_t)16 << 20, table);
 }
 
+/* 0, or -1: no such file, or nothing useful in it. Lines that make no sense are passed over, for the file is a cache.
+ */
 int bip_table_read(const char *path, bip_table *table)
 {
     FILE *file = fopen(path, "re");

@@ -1,6 +1,16 @@
 /*
- * Progress: completed receives are taken from the completion queue and understood, completed sends are reaped, and what waited for
- * either goes on. Nothing here blocks but bip_sleep.
+ * Progress: completed receives are taken from the completion queue and understood, completed sends are reaped, and
+ * what waited for either goes on. Nothing here blocks but bip_sleep.
+ *
+ *      VipCQDone -> receive -> understand: SHORT, ASK -> recv.c    GO, REFUSE -> send.c    CREDIT, BYE here
+ *      VipSendDone -> send_done: a packet -> send.c (bip_packet_sent)    a buffer -> free again
+ *
+ * There is no thread and no interrupt: BIP moves when the program calls it. What comes meanwhile lies in posted
+ * buffers (short) or is written by RDMA (long) without anybody's help, and is understood at the next call.
+ *
+ * Credits: each message that is taken frees a place in the queue (`owed`). What is owed rides on the next message to
+ * that rank, or goes alone when half the queue is owed, so that a stream in one direction costs one CREDIT for each
+ * half queue.
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -125,6 +135,7 @@ static void send_done(bip_slot *slot, bool failed)
         peer_lost(peer);
 }
 
+/* In posting order, as a VI completes: a descriptor that is not done ends the look. */
 void bip_reap(bip_peer *peer)
 {
     while (peer->outstanding) {
@@ -136,6 +147,7 @@ void bip_reap(bip_peer *peer)
     }
 }
 
+/* Posts, and puts the peer on the list of those with something to reap. 0, or the connection is lost. */
 int bip_post_send(bip_peer *peer, bip_slot *slot)
 {
     bip_job *job = peer->port->job;
@@ -169,6 +181,7 @@ bip_slot *bip_take_send(bip_peer *peer, uint32_t keep)
     return slot;
 }
 
+/* Completes the head with what this rank is owed; 255 at a time, for the field is a byte. */
 int bip_post_head(bip_peer *peer, bip_slot *slot, size_t len)
 {
     uint32_t told = peer->owed < 255 ? peer->owed : 255;
@@ -252,6 +265,8 @@ static void message(bip_peer *peer, bip_slot *slot, const bip_head *head)
     bip_arrived(&slot->arrival);
 }
 
+/* What a peer says is checked before it is acted on; nonsense ends the connection (damaged), for nothing after it can
+ * be trusted either. The receive is posted again unless the message stays in it. */
 static void understand(bip_peer *peer, bip_slot *slot)
 {
     bip_job *job = peer->port->job;
@@ -317,6 +332,7 @@ static void receive(VIP_VI_HANDLE vi)
 
 /* ---------------------------------------------------------------- progress */
 
+/* Reaps, and takes those off the list that have nothing outstanding (their place goes to the last). */
 static int settle(bip_job *job)
 {
     int n = 0;
@@ -434,6 +450,8 @@ void bip_wait_begin(const bip_job *job, bip_wait *wait, int timeout_ms)
     wait->idle = 0;
 }
 
+/* One look; if it found nothing: give the core away, look at interrupt and deadline now and then, sleep if that was
+ * asked for. 0 go on. */
 int bip_wait_step(bip_job *job, bip_wait *wait)
 {
     if (bip_progress(job)) {

@@ -1,9 +1,18 @@
 /*
- * Receives. A receive names a tag and no rank. Each tag that is in use has a record: the receive that was posted, or the messages that came
- * before it, in their order.
+ * Receives. A receive names a tag and no rank. Each tag that is in use has a record: the receive that was posted, or
+ * the messages that came before it, in their order. So a tag has a receive that waits or messages that do, never
+ * both.
  *
  *      POSTED --- a short message: copied ---> DONE
  *         \------ an ASK: WANTS_GO --- GO sent ---> MOVING --- the last packet's immediate data ---> DONE
+ *
+ * Where a message waits for its receive: a short one in its slot of the queue, which its sender pays for with a
+ * credit until the program takes it, or copied into the queue that bip_taginit gave its tag; of a long one only the
+ * question is here. So memory for messages that came too early is bounded by n_slots for each rank, and whoever sends
+ * more waits.
+ *
+ * Of a rank that dies the messages that are here can still be received; a question of his cannot be answered any
+ * more.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +22,7 @@
 
 /* ---------------------------------------------------------------- tags */
 
+/* The upper 8 bits of a multiplicative hash: BUCKETS is 256. */
 static bip_tag **bucket_of(bip_job *job, int tag)
 {
     return &job->buckets[((uint32_t)tag * 2654435761u) >> 24];
@@ -102,6 +112,8 @@ int bip_taginit_bytes(bip_job *job, int tag, int n, size_t len)
 
 /* ---------------------------------------------------------------- matching */
 
+/* The message has been taken: its slot is posted again (and a credit owed), or its place in the tag's own queue is
+ * free. */
 static void release(bip_tag *t, bip_arrival *a)
 {
     if (a->slot) {
@@ -114,6 +126,8 @@ static void release(bip_tag *t, bip_arrival *a)
 
 static void end_recv(bip_job *job, bip_recv *r);
 
+/* May call the layer, which may post the next receive under the same tag at once; so a noted receive gives tag and
+ * place back first. */
 void bip_recv_end(bip_job *job, bip_recv *r, int code)
 {
     bip_region_put(r->region);
@@ -208,6 +222,8 @@ void bip_long_arrived(bip_peer *peer, uint32_t immediate)
     bip_recv_end(job, r, immediate == expected ? 0 : BIP_ERR_DAMAGED);
 }
 
+/* A message or a question has come: to the receive that waits for it, or into its tag's queue, in the order of
+ * arrival. */
 void bip_arrived(bip_arrival *a)
 {
     bip_job *job = a->peer->port->job;
@@ -296,6 +312,8 @@ static void end_recv(bip_job *job, bip_recv *r)
     job->free_recvs = r;
 }
 
+/* The id, or what is wrong. Matches at once if a message is here; of a noted one the layer may have heard before this
+ * returns. */
 static int begin(bip_job *job, int tag, void *buf, size_t max_len, bool noted, uint64_t cookie)
 {
     if (buf == NULL && max_len)
@@ -384,6 +402,7 @@ int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms)
     return bip_rtest_id(job, id, len, node);
 }
 
+/* Only while nothing comes in: the peer may be writing into the buffer otherwise. */
 int bip_rcancel_id(bip_job *job, int id)
 {
     bip_recv *r = find_recv(job, id);
@@ -395,6 +414,8 @@ int bip_rcancel_id(bip_job *job, int id)
     return 0;
 }
 
+/* 1 received, 0 there is no short message first in the queue, or an error. BIP's "receive that takes short messages
+ * only": never waits. */
 int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len, int *node)
 {
     bip_tag *t = find_tag(job, tag);
@@ -422,6 +443,7 @@ int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len
     return 1;
 }
 
+/* The message where it lies, without a copy, until bip_freemsg. 1, 0 none (timeout 0), or an error. */
 int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, int timeout_ms)
 {
     bip_wait wait;

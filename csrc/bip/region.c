@@ -7,6 +7,8 @@
  */
 #include "bip/internal.h"
 
+/* A linear look at REGIONS entries: 64 pointers are compared in less time than a packet takes. A region in use is
+ * never evicted. */
 bip_region *bip_region_get(bip_port *port, const void *buf, size_t len)
 {
     bip_region *oldest = NULL;
@@ -59,6 +61,7 @@ void bip_release(void *reserved)
     bip_region_put(reserved);
 }
 
+/* Ranges that overlap and are not in use. A program calls this before it frees memory that it sent from. */
 void bip_forget(bip_job *job, const void *buf, size_t len)
 {
     uintptr_t from = (uintptr_t)buf, to = len > UINTPTR_MAX - from ? UINTPTR_MAX : from + len;

@@ -1,12 +1,20 @@
 /*
- * Sends. One at a time:
+ * Sends. One at a time, as BIP's manual has it:
  *
  *                 a credit                     GO                      all packets acknowledged
  *      QUEUED ---------------> (short) IDLE         MOVING ------------------------------------> IDLE
  *                   \--------> (long) ASKED ----------^
  *
- * A short message is copied once and the buffer is free again at once. A long one is written by RDMA in packets of equal size, PACKETS of
- * which are under way at most; the last one carries immediate data, which tells the receiver that all of it is there.
+ * A short message is copied once and the buffer is free again at once. A long one is written by RDMA in packets of
+ * equal size, PACKETS of which are under way at most; the last one carries immediate data, which tells the receiver
+ * that all of it is there.
+ *
+ * Why packets: sending host, wire and receiving host work on one packet each at the same time, which is what made BIP
+ * reach the bandwidth of its wire. A packet too small pays its own cost too often, one too large leaves the wire idle
+ * at both ends; the best size grows with the root of the length (model.c), and bip_packet() asks the table for it.
+ *
+ * A send may end within any call here, and a layer's callback may begin the next one at once: nothing of job->send is
+ * used after bip_send_end().
  */
 #include <string.h>
 
@@ -32,7 +40,8 @@ void bip_send_end(bip_job *job, int code)
     }
 }
 
-/* The message, or the question whether it may come. */
+/* The message, or the question whether it may come. Without a credit or a buffer nothing happens: bip_send_step tries
+ * again. */
 static void start(bip_job *job)
 {
     bip_send_request *s = &job->send;
@@ -58,6 +67,8 @@ static void start(bip_job *job)
 
 /* ---------------------------------------------------------------- the pipeline */
 
+/* As many packets as there are descriptors for. The last packet's immediate data follows all data: writes of one VI
+ * are placed in order. */
 static void move(bip_job *job)
 {
     bip_send_request *s = &job->send;
@@ -85,6 +96,7 @@ static void move(bip_job *job)
     }
 }
 
+/* One packet is acknowledged: all of it is in the receiver's memory. */
 void bip_packet_sent(bip_slot *slot, bool failed)
 {
     bip_job *job = slot->peer->port->job;
@@ -99,6 +111,7 @@ void bip_packet_sent(bip_slot *slot, bool failed)
     bip_send_end(job, 0);
 }
 
+/* The receiver has told where. A GO that fits no send is an answer to one that has ended: dropped. */
 void bip_send_go(bip_peer *peer, const bip_go *go)
 {
     bip_job *job = peer->port->job;
@@ -125,6 +138,7 @@ void bip_send_step(bip_job *job)
 
 /* ---------------------------------------------------------------- the calls */
 
+/* Equal packets, so that the last one is not a short one that pays for nothing. */
 size_t bip_packet(const bip_job *job, int dst, size_t len)
 {
     if (dst < 0 || dst >= job->options.n_ranks || job->peers[dst].port == NULL)
@@ -192,6 +206,8 @@ int bip_isend_noted(bip_job *job, int dst, int tag, const void *buf, size_t len,
     return begin(job, dst, tag, buf, len, true, cookie);
 }
 
+/* A short message of two pieces, at once or not at all: 1, 0 no credit or buffer now, or an error. The layer above
+ * (msg/bip.c) sends its packets so; they do not count as the one send outstanding. */
 int bip_send_parts(bip_job *job, int dst, int tag, const void *head, size_t head_len, const void *data, size_t len)
 {
     bip_peer *peer = &job->peers[dst];
@@ -217,6 +233,7 @@ int bip_send_parts(bip_job *job, int dst, int tag, const void *head, size_t head
     return bip_post_head(peer, slot, sizeof h + n) == 0 ? 1 : BIP_ERR_PEER;
 }
 
+/* 1 the buffer is free again, 0 not yet, or what went wrong with it. */
 int bip_stest_id(bip_job *job, int id)
 {
     bip_send_request *s = &job->send;

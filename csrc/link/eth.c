@@ -37,12 +37,16 @@
 #include "station.h"
 #include "super.h"
 
+/* Pieces of one call: below the kernel's limit of 1024 (UIO_MAXIOV). MAX_PEERS bounds what invented addresses can
+ * cost. MAX_SEGMENTS is more than 64 KiB of full frames have at MTU 1500. */
 #define MAX_IOV 1000
 #define MAX_PEERS 4096
 #define MAX_SEGMENTS 64 /* of a super-frame that goes straight to its place */
 
 /* ---------------------------------------------------------------- sending */
 
+/* The Internet checksum (RFC 1071): 16-bit words in network order, added with the carries kept in the upper half;
+ * fold() brings them back. */
 static uint32_t sum16(const void *data, size_t len, uint32_t sum)
 {
     const uint8_t *p = data;
@@ -233,6 +237,7 @@ static int send_super(struct link *link, const struct link_peer *peer, struct li
     return sent;
 }
 
+/* Link operation. Each run of equal frames is one system call, all others one each. */
 static int eth_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     int done = 0;
@@ -252,6 +257,7 @@ static int eth_send(struct link *link, struct link_peer *peer, struct link_frame
 
 /* ---------------------------------------------------------------- receiving */
 
+/* Slots do not cross blocks, so what is left at the end of a block is not used. */
 static inline struct tpacket2_hdr *slot(const struct link *link, uint32_t i)
 {
     return (struct tpacket2_hdr *)(void *)(link->ring + (size_t)(i / link->slots_per_block) * BLOCK +
@@ -443,6 +449,7 @@ static void deliver_queued(struct link *link, const uint8_t *frame, size_t have,
     link_vouch(link->nic, 0);
 }
 
+/* What the kernel dropped since the last time: reading the statistics clears them. */
 static void count_losses(struct link *link)
 {
     struct tpacket_stats s;
@@ -451,6 +458,8 @@ static void count_losses(struct link *link)
         LINK_COUNT(link->nic, dropped_ring_full, s.tp_drops);
 }
 
+/* Link operation. Slots are taken in order; the first that is still the kernel's ends the look. A slot is given back
+ * only after everything in it has been delivered, for frames are read where they lie. */
 static int eth_poll(struct link *link, int budget)
 {
     int n = 0;
@@ -475,6 +484,8 @@ static int eth_poll(struct link *link, int budget)
     return n;
 }
 
+/* Link operation. Nothing is to be armed: the descriptor is readable as long as the slot that was filled last is
+ * ours, so no wake-up is missed. */
 static int eth_arm(struct link *link)
 {
     return (vk_load_acquire(&slot(link, link->at)->tp_status) & TP_STATUS_USER) != 0;
@@ -482,6 +493,7 @@ static int eth_arm(struct link *link)
 
 /* ---------------------------------------------------------------- stations */
 
+/* Link operation: every MAC address is a station until it is seen to be silent. */
 static int eth_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
     (void)port; /* in every frame */
@@ -510,6 +522,7 @@ static int eth_passing(struct link *link, const uint8_t address[6], uint16_t por
     return 0;
 }
 
+/* Link operation: port 0, which every NIC's filter lets through. How many hear it nobody knows: -1. */
 static int eth_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct link_peer *peer;

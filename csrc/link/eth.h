@@ -1,4 +1,13 @@
-/* What the two halves of eth share: eth.c moves frames, eth_open.c finds the interface and sets the sockets up. */
+/*
+ * What the two halves of eth share: eth.c moves frames, eth_open.c finds the interface and sets the sockets up.
+ *
+ *   fd         receives everything (ring and queue), sends single frames
+ *   super_fd   sends super-frames: PACKET_VNET_HDR is an option of a socket, and changes what it receives, too
+ *   claim_fd   holds this NIC's port (station.h), nothing else
+ *
+ * A station is a MAC address. NICs of one interface share it and are told apart by the port in the wire header, which
+ * the socket's filter looks at before the kernel copies anything (set_filter).
+ */
 #ifndef VIAKIT_ETH_H
 #define VIAKIT_ETH_H
 
@@ -9,6 +18,7 @@
 
 #include "link.h"
 
+/* Bytes of IPv4's header without options, and of UDP's. A dressed frame has both in front of the wire header. */
 #define IP_LEN 20
 #define UDP_LEN 8
 #define DRESS_LEN (IP_LEN + UDP_LEN)
@@ -24,6 +34,7 @@
 #define VIRTIO_NET_HDR_GSO_UDP_L4 5
 #endif
 
+/* A station: the address is all there is to know. Kept until the NIC closes. */
 struct link_peer {
     struct link_peer *next;
     uint8_t address[6];
@@ -37,6 +48,8 @@ struct eth_head {
     uint8_t udp[UDP_LEN];
 } __attribute__((packed));
 
+/* Written by the owner of the NIC, but for the ring's slots, which the kernel fills; `status` of a slot says whose it
+ * is. */
 struct link {
     struct via_nic *nic;
     int fd;       /* receives, and sends single frames */

@@ -1,4 +1,17 @@
-/* Opening an Ethernet interface: what it is, which frames the kernel shall let through to us, and where it shall put them. */
+/*
+ * Opening an Ethernet interface: what it is, which frames the kernel shall let through to us, and where it shall put
+ * them.
+ *
+ * The order matters. A packet socket that is bound receives at once, so the socket is made with protocol 0 (nothing),
+ * then come options, the filter and the ring, and only at the end bind() names interface and protocol: no frame that
+ * is not ours ever takes a slot.
+ *
+ *   socket(AF_PACKET, SOCK_RAW, 0) -> examine -> claim_port -> set_options -> set_filter -> make_ring -> bind
+ *
+ * Privileges: CAP_NET_RAW in the network namespace's user namespace. Whoever makes a namespace of his own (unshare
+ * -Urn) has it there, which is what the testbed does. Larger socket buffers than the system's limit want
+ * CAP_NET_ADMIN (SO_RCVBUFFORCE).
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/filter.h>
@@ -63,6 +76,8 @@ static int examine(struct link *link, uint32_t *mtu, int *index)
     return 0;
 }
 
+/* The interface's MTU, or the smaller one that was asked for. Frames in both directions keep to it; a peer with a
+ * larger one learns ours from the connection (wire_connect.max_payload). */
 static int settle_mtu(struct link *link, const viakit_nic_options *options, uint32_t *mtu)
 {
     if (options->mtu > *mtu) {
@@ -103,6 +118,9 @@ static int set_filter(struct link *link)
     return setsockopt(link->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0 ? 0 : -errno;
 }
 
+/* The receive ring: blocks of 1 MiB, cut into slots. Where super-frames can wait in the socket's queue (`queued`) a
+ * slot has to hold one frame of the MTU; where they cannot, each slot has to hold a whole super-frame. MAP_POPULATE:
+ * no page fault while receiving. */
 static int make_ring(struct link *link, const viakit_nic_options *options, uint32_t mtu)
 {
     int version = TPACKET_V2;
@@ -151,6 +169,7 @@ void eth_close(struct link *link)
     free(link);
 }
 
+/* Port 1 to 65535 among the NICs of this interface, as far as this network namespace goes. */
 static int claim_port(struct link *link)
 {
     char prefix[64];

@@ -45,6 +45,8 @@ struct item {
     struct link_flat *flat; /* where its bytes lie; NULL: where they lay */
 };
 
+/* The decorator itself, in the place of the link that it stands before. Only the owner of the NIC touches it. `items`
+ * to `iov` are what one send is made of; some tens of kilobytes, which is much for a stack that is not ours. */
 struct link {
     struct via_nic *nic;
     struct link_ops ops; /* ours: the inner table, but for what is decorated */
@@ -76,6 +78,7 @@ struct link {
     struct iovec iov[MOST_ITEMS];
 };
 
+/* What the inner link's send says: 1 taken, -EAGAIN, or a lasting error. */
 static int send_flat(struct link *link, const struct link_flat *flat)
 {
     struct link_frame f;
@@ -236,6 +239,8 @@ static void advance_line(struct link *link, uint64_t now)
 
 /* ---------------------------------------------------------------- late frames */
 
+/* At the end of the list, which is thereby in the order of numbers. `due` is for a frame that nobody comes to
+ * overtake. */
 static void keep_late(struct link *link, struct link_flat *flat, uint64_t number)
 {
     flat->number = number;
@@ -250,6 +255,7 @@ static void keep_late(struct link *link, struct link_flat *flat, uint64_t number
     link_timer(link->nic, flat->due);
 }
 
+/* Off the list; the caller has it now. */
 static void forget_late(struct link *link, struct link_flat *flat)
 {
     struct link_flat **p = &link->late;
@@ -281,6 +287,8 @@ static void send_overdue(struct link *link, uint64_t now, int all)
 
 /* ---------------------------------------------------------------- sending */
 
+/* Room for all: each frame makes two items at most, and each late one is added once, behind the frame that it waits
+ * for. */
 static struct item *add_item(struct link *link, int source, struct link_peer *peer, uint64_t number,
                              struct link_flat *flat)
 {
@@ -440,6 +448,8 @@ static void settle(struct link *link, struct link_peer *peer, const struct link_
     }
 }
 
+/* Up to CHUNK frames: decide, hand on, count. If the inner link takes a part, the numbers of the others are given
+ * back, so that they meet the same fate when they are offered again. Returns what link_ops.send returns. */
 static int send_chunk(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     const viakit_faults *f = &link->faults;
@@ -455,6 +465,8 @@ static int send_chunk(struct link *link, struct link_peer *peer, struct link_fra
     return taken ? taken : done;
 }
 
+/* Link operation. A frame of a connection that relies on the link goes past, and so does everything while no faults
+ * are set. */
 static int fault_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     int done = 0;
@@ -542,6 +554,7 @@ static int fault_poll(struct link *link, int budget)
     return n;
 }
 
+/* Link operation: the first of the line, or the late frame that is due first. */
 static uint64_t fault_due(struct link *link)
 {
     uint64_t due = link->line ? link->line->due : VK_NEVER;
@@ -645,6 +658,7 @@ static int fault_place(struct link *link, struct link_peer *peer, uint32_t handl
 
 /* ---------------------------------------------------------------- coming and going */
 
+/* Whatever is kept goes out now, as far as there is room; the rest stays in the line, in order. */
 static void send_all_kept(struct link *link)
 {
     link->active = 0;
@@ -652,6 +666,7 @@ static void send_all_kept(struct link *link)
     send_overdue(link, vk_now(), 1);
 }
 
+/* Frames for that peer (NULL: all) are gone. */
 static void forget_kept(struct link *link, const struct link_peer *peer)
 {
     for (struct link_flat *p = link->late, *next; p; p = next) {
@@ -743,6 +758,7 @@ const struct link_ops **fault_inner(struct link *fault)
     return &fault->inner;
 }
 
+/* Frames are counted from 0 again, and the clock of partitions and stalls starts. */
 static void begin_anew(struct link *link)
 {
     send_all_kept(link);

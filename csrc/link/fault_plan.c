@@ -32,6 +32,7 @@ uint64_t fault_distance(const viakit_faults *f, uint64_t index)
     return 1 + fault_draw(f->seed, index, FAULT_DISTANCE) % most;
 }
 
+/* `first` and `last` count frames of that kind, or all frames where a rule is for any kind. */
 static unsigned by_rule(const viakit_faults *f, uint64_t index, int kind, uint64_t of_kind)
 {
     unsigned what = 0;
@@ -44,6 +45,7 @@ static unsigned by_rule(const viakit_faults *f, uint64_t index, int kind, uint64
     return what;
 }
 
+/* Four independent draws: a frame may be doubled and late. */
 static unsigned by_chance(const viakit_faults *f, uint64_t index)
 {
     unsigned what = 0;
@@ -58,6 +60,7 @@ static unsigned by_chance(const viakit_faults *f, uint64_t index)
     return what;
 }
 
+/* In this order: chances (of the kinds that were asked for), rules, partition; and a loss hides everything else. */
 unsigned fault_decide(const viakit_faults *f, uint64_t index, int kind, uint64_t of_kind)
 {
     unsigned what = 0;

@@ -27,6 +27,8 @@
 #define NO_RECEIVE UINT32_MAX
 #define LEAST_SLOTS 8
 
+/* The channel's state. `busy` and `over` follow BIP's one send: put() begins it, sent() notes its end, put() reports
+ * it. */
 struct bc_world {
     msg_world *world;
     bip_job *job;
@@ -54,6 +56,7 @@ static inline bip_job *job_of(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- BIP tells */
 
+/* Packets of this channel all come under one tag; a packet is read where it lies, in the ring. */
 static void short_arrived(void *context, int node, int tag, const void *data, size_t len)
 {
     struct bc_world *b = context;
@@ -143,6 +146,7 @@ static int push(struct msg_peer *peer, struct msg_out *out)
     return 1;
 }
 
+/* `enough` cannot be honoured: BIP tells of all that has come before it returns. */
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct bc_world *b = bc_of(w);
@@ -374,6 +378,7 @@ static int meet(msg_world *w, const msg_options *o, const struct bc_card *cards)
     return MSG_SUCCESS;
 }
 
+/* Every rank takes part in the exchange whether it could start or not, so that all of them learn of it. */
 static int open_job(msg_world *w, const msg_options *o)
 {
     struct bc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine = {.failed = 0};

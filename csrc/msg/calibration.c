@@ -32,6 +32,7 @@ static const struct {
     {"tcp", {65536, MSG_R3, 64}},
 };
 
+/* 0, or -1: there is no place for it, or the path is too long. */
 int msg_calibration_path(const char *link, char *path, size_t room)
 {
     const char *given = getenv("VIAKIT_MSG_CALIBRATION"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -63,6 +64,7 @@ static void take(const char *line, msg_calibration *c)
     }
 }
 
+/* Built-in values, over which the file's lines are laid. An unknown link counts as eth. */
 void msg_calibration_read(const char *link, msg_calibration *c)
 {
     char path[512], line[256];
@@ -87,6 +89,8 @@ void msg_calibration_of(const msg_policy *policy, const char *network_device, ms
     msg_calibration_read(tcp ? "tcp" : udp ? "udp" : "eth", &both[1]);
 }
 
+/* Fills in what the policy leaves open, in this order: limits, then what the local ones inherit from the general
+ * ones, then rendezvous the same way. A value that somebody has set is never changed. */
 void msg_calibration_adopt(msg_policy *p, const msg_calibration both[2], int several_hosts)
 {
     int by_bip = strcmp(p->channel, "bip") == 0; /* which has its own table: csrc/bip/model.h */

@@ -28,6 +28,7 @@ static inline struct tc_world *tcp_of(msg_world *w)
     return w->at;
 }
 
+/* The end of a connection, once: what was half received is lost, and the rank is gone. */
 static void hang_up(struct tc_rank *rank, const char *why)
 {
     struct tc_world *t = tcp_of(rank->peer->world);
@@ -43,6 +44,7 @@ static void hang_up(struct tc_rank *rank, const char *why)
     msg_peer_failed(rank->peer, why);
 }
 
+/* Room to send is asked for only while something waits for it, or epoll would report it all the time. */
 static void watch_out(struct tc_rank *rank, int on)
 {
     struct epoll_event e = {.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = rank};
@@ -54,6 +56,8 @@ static void watch_out(struct tc_rank *rank, int on)
 
 /* ---------------------------------------------------------------- sending */
 
+/* The front (length and packet) and the data in one call. rank->sent remembers how far the packet is on the stream,
+ * so the same one must be offered again: the queue's head is (msg_push_queue). */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
     struct tc_rank *rank = rank_of(peer);
@@ -192,6 +196,7 @@ static int fill(struct tc_rank *rank)
 }
 
 /* Returns packets, or 1 for a piece of one. */
+/* At most four fillings, so that one rank that always sends does not starve the others. */
 static int receive(struct tc_rank *rank, const uint8_t *enough)
 {
     int n = rank->begin != rank->end ? parse(rank, enough) : 0;
@@ -209,6 +214,7 @@ static int receive(struct tc_rank *rank, const uint8_t *enough)
     return n;
 }
 
+/* A few connections are read one by one, which saves a call each; many are asked for by epoll first. */
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct tc_world *t = tcp_of(w);

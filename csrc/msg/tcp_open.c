@@ -25,12 +25,14 @@ union socket_address {
     struct sockaddr_in6 in6;
 };
 
+/* What each rank tells all others: where it listens, or that it cannot. */
 struct address_card {
     union socket_address address;
     uint32_t len;
     uint32_t failed;
 };
 
+/* The first bytes on a connection, from the caller: proof that it belongs to the job, and who it is. */
 struct intro {
     char job[32];
     uint32_t rank, reserved;
@@ -45,6 +47,7 @@ static int failed(msg_world *w, const char *what)
 
 /* ---------------------------------------------------------------- addresses */
 
+/* A numeric address, port 0. 0 or -1. */
 static int parse(const char *text, union socket_address *a, uint32_t *len)
 {
     memset(a, 0, sizeof *a);
@@ -144,6 +147,7 @@ static int listen_at(msg_world *w, union socket_address *a, uint32_t *len)
 }
 
 /* Waits for the descriptor until the deadline, or an interrupt. */
+/* 0, or an error of msg.h that has been explained. */
 static int wait_for(msg_world *w, int fd, short events, uint64_t deadline)
 {
     struct pollfd p = {.fd = fd, .events = events};
@@ -160,6 +164,7 @@ static int wait_for(msg_world *w, int fd, short events, uint64_t deadline)
     }
 }
 
+/* All of len bytes, in one direction. */
 static int transfer(msg_world *w, int fd, void *bytes, size_t len, int sending, uint64_t deadline)
 {
     for (size_t done = 0; done < len;) {
@@ -178,6 +183,8 @@ static int transfer(msg_world *w, int fd, void *bytes, size_t len, int sending, 
     return 0;
 }
 
+/* To a lower rank, which listens since before its address was told. The descriptor is the rank's from the beginning,
+ * so that closing finds it. */
 static int call(msg_world *w, int rank, const struct address_card *card, uint64_t deadline)
 {
     struct tc_world *t = w->at;
@@ -202,6 +209,8 @@ static int call(msg_world *w, int rank, const struct address_card *card, uint64_
     return transfer(w, fd, &intro, sizeof intro, 1, deadline);
 }
 
+/* One caller: a higher rank that is still missing, or somebody else, who is hung up on and does not count. 0 or an
+ * error. */
 static int answer(msg_world *w, int listener, int *n_left, uint64_t deadline)
 {
     struct tc_world *t = w->at;

@@ -46,6 +46,7 @@ static void close_all_but(const int *keep, int n)
     }
 }
 
+/* A pipe reads only when it is empty: the buffer is the window, and TCP holds back whoever is faster. */
 static void read_some(struct pipe *p)
 {
     ssize_t got = recv(p->from, p->bytes, BUFFER, MSG_DONTWAIT);
@@ -69,6 +70,7 @@ static void write_some(struct pipe *p)
     }
 }
 
+/* Until all pipes have passed their end on. poll() ignores descriptors below zero. */
 static void pump(struct pipe *pipes, struct pollfd *fds, int n)
 {
     for (;;) {
@@ -101,6 +103,8 @@ static int by_value(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
+/* Made before the fork, so that the daemon allocates nothing. Pipe 2k goes from the rank to its k-th peer, pipe 2k +
+ * 1 back. */
 struct plan {
     struct pipe *pipes;
     struct pollfd *fds;

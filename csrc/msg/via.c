@@ -1,11 +1,19 @@
 /*
- * The `via` channel: packets as messages of a VI, long data by RDMA. Written with the public calls of VIPL only. See via.h for credits.
+ * The `via` channel: packets as messages of a VI, long data by RDMA. Written with the public calls of VIPL only. See
+ * via.h for credits.
  *
  *   eager buffer:  | head 8 | data ...          an EAGER packet
  *                  | head 8 | rest 40 | data ...   any other
  *
- * A short message costs one copy into the send buffer, VipPostSend, and on links that need no acknowledgement one VipSendDone; the
- * receiver VipCQDone, VipRecvDone, one copy, VipPostRecv.
+ * A short message costs one copy into the send buffer, VipPostSend, and on links that need no acknowledgement one
+ * VipSendDone; the receiver VipCQDone, VipRecvDone, one copy, VipPostRecv.
+ *
+ * Where descriptors are: free (free_sends, free_rdma), or posted and counted in their rank's n_outstanding, or, of
+ * receives, always posted but for the moment in which receive() has one in its hands. Sends complete without a
+ * queue's telling, so ranks with something outstanding are on the list `unsettled`, which progress looks through.
+ *
+ * Many of these calls can end a rank (msg_peer_failed) and with it its requests: a request is found again by its id
+ * afterwards, never by a pointer that was kept.
  */
 #include "via.h"
 
@@ -25,6 +33,7 @@ static inline struct vc_world *vc_of(msg_world *w)
 
 /* ---------------------------------------------------------------- sends come back */
 
+/* On the list of those that settle() attends to; at most once. */
 static void unsettle(struct vc_rank *rank)
 {
     struct vc_world *v = vc_of(rank->port->world);
@@ -36,6 +45,7 @@ static void unsettle(struct vc_rank *rank)
     vk_store_relaxed(&v->n_unsettled, v->n_unsettled + 1);
 }
 
+/* A send has been taken back: its slot is free, and RDMA tells its request. */
 static inline void send_done(struct vc_slot *slot, int failed)
 {
     struct vc_rank *rank = slot->rank;
@@ -61,6 +71,7 @@ static inline void send_done(struct vc_slot *slot, int failed)
         msg_peer_failed(rank->peer, "a send failed");
 }
 
+/* Takes back what is done, in posting order: the first that is not ends the look. */
 void vc_reap(struct vc_rank *rank)
 {
     while (rank->n_outstanding) {
@@ -114,6 +125,7 @@ static inline struct vc_slot *take_slot(struct vc_rank *rank, uint32_t keep)
     return slot;
 }
 
+/* What this rank is owed goes along with a packet; the rest with the next, for the field is a byte. */
 static inline uint8_t pay(struct vc_rank *rank)
 {
     uint32_t n = rank->owed < 255 ? rank->owed : 255;
@@ -127,6 +139,7 @@ static inline int post_bytes(struct vc_rank *rank, struct vc_slot *slot, size_t 
     return post(rank, slot);
 }
 
+/* One cache line of work: 1 taken, 0 no credit or no buffer, -1 the rank is gone. */
 static int push_short(struct msg_peer *peer, struct msg_head head, const void *data, size_t len)
 {
     struct vc_rank *rank = rank_of(peer);
@@ -168,6 +181,7 @@ static int push_one(struct vc_rank *rank, struct msg_out *out, size_t n)
     return post_bytes(rank, slot, head_len + n) == 0 ? 1 : -1;
 }
 
+/* DATA is cut into packets that fit an eager buffer, in multiples of 8 so that the receiver's copies stay aligned. */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
     struct vc_rank *rank = rank_of(peer);
@@ -241,6 +255,7 @@ static void receive(VIP_VI_HANDLE vi)
 }
 
 /* What waits for completions, or for a buffer. */
+/* The list is taken off first, since what is begun meanwhile puts ranks on it again; each is attended to once. */
 static int settle(struct vc_world *v)
 {
     struct vc_rank *rank = v->unsettled, *next;
@@ -313,6 +328,7 @@ static void wake(msg_world *w, struct msg_token *token)
 
 /* ---------------------------------------------------------------- RDMA */
 
+/* By the cache: a buffer that is used again and again is registered once. MSG_SUCCESS, or why not. */
 static int hold(struct msg_peer *peer, msg_request *r, size_t len, int remote)
 {
     struct vc_port *port = rank_of(peer)->port;
@@ -333,6 +349,7 @@ static void drop(struct msg_peer *peer, msg_request *r)
     vc_cache_put(rank_of(peer)->port, r->registered);
 }
 
+/* 1 started, 0 no descriptor is free, -1 the rank is gone. */
 static int start_rdma(struct vc_rank *rank, int operation, uint64_t id, void *local, VIP_MEM_HANDLE local_handle,
                       size_t len, uint64_t address, uint32_t handle)
 {
@@ -437,6 +454,8 @@ static int channel_free(msg_world *w, void *memory)
     return MSG_SUCCESS;
 }
 
+/* A region of its own, not the cache's: it stays as long as the program says, and peers may write to it all that
+ * time. */
 static int expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
 {
     struct vc_world *v = vc_of(w);

@@ -16,6 +16,7 @@
 
 #define BUCKETS 1024
 
+/* In use (users > 0) it is in its bucket only; unused, also in the list from the oldest to the youngest. */
 struct vc_region {
     char *buf;
     size_t len;
@@ -90,6 +91,8 @@ static void evict(struct vc_port *port, size_t len)
     }
 }
 
+/* A registration of at least len bytes from buf on, in use until vc_cache_put. One that is too short does not serve;
+ * it stays until it is evicted. */
 struct vc_region *vc_cache_get(struct vc_port *port, void *buf, size_t len)
 {
     struct vc_cache *c = &port->cache;
@@ -124,6 +127,7 @@ struct vc_region *vc_cache_get(struct vc_port *port, void *buf, size_t len)
     return r;
 }
 
+/* The last user's end: kept, unless it is stale or the bounds are passed, which may be while all are in use. */
 void vc_cache_put(struct vc_port *port, struct vc_region *r)
 {
     const msg_policy *p = &port->world->policy;
@@ -135,6 +139,7 @@ void vc_cache_put(struct vc_port *port, struct vc_region *r)
         link_unused(&port->cache, r);
 }
 
+/* The range is about to be freed: what overlaps it goes now, or with its last user. */
 void vc_cache_forget(struct vc_port *port, const void *buf, size_t len)
 {
     struct vc_cache *c = &port->cache;

@@ -22,6 +22,7 @@
 #define REQUEST_MS 600000 /* of one request: our own deadline comes before */
 #define CLOSE_MS 1000     /* for sends that are not acknowledged yet */
 
+/* What each rank tells all others before they connect: the addresses of its NICs, or that it has none. */
 struct address_card {
     uint8_t host[2][8]; /* of the local, the network NIC */
     uint8_t len[2];
@@ -30,6 +31,7 @@ struct address_card {
 
 /* ---------------------------------------------------------------- NICs */
 
+/* Called by the provider, from whatever thread notices. Only a mark is left here. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     struct vc_port *port = context;
@@ -37,6 +39,8 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
         vk_store_release(&port->lost, 1);
 }
 
+/* Also of one that was opened half way. Regions before their memory, queue and tag after the VIs that used them
+ * (destroy_rank was called). */
 static void close_port(struct vc_port *port)
 {
     vc_cache_fini(port);
@@ -82,6 +86,8 @@ static void prepare_slot(struct vc_slot *slot, char *buf, VIP_MEM_HANDLE handle,
 }
 
 /* Slots, and buffers for sending and receiving. */
+/* Eager limit, credits, and memory for them: as many credits as the policy names, as few as pool_bytes allows,
+ * VC_LEAST_CREDITS in any case. */
 static int make_buffers(struct vc_port *port)
 {
     msg_world *w = port->world;
@@ -132,6 +138,7 @@ static int make_buffers(struct vc_port *port)
     return 0;
 }
 
+/* The queue has room for every receive of every rank: it cannot overrun. */
 static int open_port(msg_world *w, int index, const char *device, uint32_t n_ranks)
 {
     struct vc_world *v = w->at;
@@ -171,6 +178,7 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
 
 /* ---------------------------------------------------------------- VIs */
 
+/* A VI for this rank with all its receives posted, before it is connected: nothing that arrives finds none. */
 static int make_rank(struct vc_rank *rank, struct vc_port *port, uint32_t place)
 {
     VIP_VI_ATTRIBUTES attributes = {
@@ -216,6 +224,8 @@ static void name_end(union net_address *a, const uint8_t *host, size_t host_len,
 }
 
 /* Who our partner is in a round of a tournament of n (made even by one who has nobody). -1: no one. */
+/* The circle method of tournaments: one stands still, the others turn around it. Each pair meets in exactly one
+ * round, and both compute the same. */
 static int partner_in(int round, int rank, int n)
 {
     int all = n + n % 2, circle = all - 1;
@@ -258,6 +268,7 @@ static int collect(msg_world *w, int *under_way, int *n)
     return done;
 }
 
+/* All pairs, at most WINDOW at a time, until the deadline, an interrupt or a death. */
 static int connect_ranks(msg_world *w, const msg_options *o, const struct address_card *cards)
 {
     struct vc_world *v = w->at;
@@ -385,6 +396,7 @@ static void destroy_rank(struct vc_rank *rank)
     rank->vi = NULL;
 }
 
+/* In the order that VIPL asks for: disconnect, take descriptors back, destroy VIs, then queue, regions, tag and NIC. */
 void vc_close(msg_world *w)
 {
     struct vc_world *v = w->at;

@@ -21,6 +21,7 @@
 
 #define N_CORES 256
 
+/* What a rank tells all others first. Only machines of one byte order meet, so it is sent as it lies. */
 struct hello {
     uint64_t magic;
     uint64_t host;    /* hash of what names the host */
@@ -33,6 +34,8 @@ struct hello {
     uint64_t cores[N_CORES / 64];   /* a bit for each that this rank may run on, counted modulo N_CORES */
 };
 
+/* Counted up in every child: a world that remembers another number belongs to the parent, and its sockets and rings
+ * with it. */
 unsigned msg_fork_epoch;
 
 static void in_child(void)
@@ -98,6 +101,7 @@ void msg_counters(msg_world *w, uint64_t *values)
     msg_unlock(w);
 }
 
+/* The first that knows why says so; callers pass the code on. */
 int msg_fail(msg_world *w, int code, const char *format, ...)
 {
     va_list args;
@@ -178,6 +182,7 @@ void msg_failures_ack(msg_world *w)
 
 /* ---------------------------------------------------------------- opening */
 
+/* FNV-1a, 64 bits: to compare things of friends, not against anybody. */
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
 {
     const uint8_t *p = data;
@@ -232,6 +237,8 @@ int msg_allgather(msg_world *w, const msg_options *o, const void *mine, size_t l
     return MSG_SUCCESS;
 }
 
+/* Every rank holds the same list and decides the same: whether the ranks fit together, who is near, what the
+ * thresholds are, and the job's name (drawn by rank 0). */
 static int compare_hellos(msg_world *w, const struct hello *all)
 {
     int local = 0, sharing = 0, cores = 0;
@@ -314,6 +321,8 @@ static int set(int64_t value, int64_t least)
     return value >= least || value == MSG_CALIBRATED;
 }
 
+/* The caller's policy, or VIAKIT_MSG's, or `via`; and its channel. A policy of a wrong size was made for another
+ * version. */
 static int choose_policy(msg_world *w, const msg_options *o, char *error)
 {
     const char *text = getenv("VIAKIT_MSG");
@@ -443,6 +452,8 @@ int msg_world_open(const msg_options *options, msg_world **out, char *error)
 
 /* ---------------------------------------------------------------- closing */
 
+/* Conditions of msg_world_close: nothing of ours waits here any more / the others know, and have said BYE themselves
+ * or are gone. */
 static int all_sent(void *argument)
 {
     msg_world *w = argument;
