@@ -1,8 +1,8 @@
 /*
  * The provider's own structs. Reading order: this file, post.c (a descriptor comes in), tx.c (it becomes frames), rx.c
- * (frames become completions), reliable.c (what happens when they do not arrive: with early.c at the receiver, repeat.c at the
- * sender, rtt.c for how long to wait), engine.c (who drives, who sleeps),
- * conn.c (how two VIs find each other), mem.c, cq.c, nic.c.
+ * (frames are checked), place.c (their bytes land), vi.c (descriptors complete), reliable.c (what happens when frames
+ * do not arrive: with early.c at the receiver, repeat.c at the sender, rtt.c for how long to wait), engine.c (who
+ * drives, who sleeps), conn.c (how two VIs find each other), mem.c, cq.c, nic.c.
  *
  * Invariant of all of it: state of a NIC, its VIs, queues and regions is touched only by the NIC's owner (own.h). Functions
  * named via_* below expect to be called by the owner unless their contract says otherwise.
