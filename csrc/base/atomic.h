@@ -1,10 +1,18 @@
 /*
- * Memory ordering by name. Four verbs are all that viakit uses; at each use a comment says what is ordered before what.
+ * Memory ordering by name. These are all that viakit uses; at each use a comment says what is ordered before what.
  *
- *   vk_load_acquire    what was written before the matching release is visible after this load
- *   vk_store_release   everything written so far is visible to whoever acquires this value
- *   vk_relaxed         a plain word that another thread may read: no tearing, no order
- *   vk_fence_full      stores before it are visible before loads after it
+ *   vk_load_acquire     what was written before the matching release is visible after this load
+ *   vk_store_release    everything written so far is visible to whoever acquires this value
+ *   vk_load_relaxed,    a plain word that another thread may read or write: no tearing, no order
+ *   vk_store_relaxed
+ *   vk_exchange,        a read and a write that nothing comes between; acquires what it finds, releases what it leaves.
+ *   vk_compare_exchange   The second returns 1 if it found `expected`, and then has written; else it ordered nothing
+ *   vk_add              adds, returns the sum, and is in one order with all other vk_add and vk_fence_full
+ *   vk_fence_full       stores before it are visible before loads after it: the one order that neither acquire nor
+ *                       release gives, and that even x86 does not keep by itself
+ *
+ * A pair of threads that each write one word and then read the other's needs a vk_fence_full on both sides between the
+ * two; with anything less both may read the old values.
  */
 #ifndef VIAKIT_ATOMIC_H
 #define VIAKIT_ATOMIC_H

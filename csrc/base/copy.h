@@ -1,4 +1,10 @@
-/* Copying into memory that somebody spins on: the last word last. */
+/*
+ * Copying into memory that somebody spins on: the last word last.
+ *
+ * VIA lets a program wait for an RDMA write without any call, by looking at the last word of the buffer: when that has
+ * changed, all before it must be there. memcpy promises no order at all, and some store the end of a block before its
+ * beginning.
+ */
 #ifndef VIAKIT_COPY_H
 #define VIAKIT_COPY_H
 
@@ -29,7 +35,8 @@ static inline void vk_copy_short(void *dst, const void *src, size_t len)
     }
 }
 
-/* Like memcpy, but the last word (8, 4 or 1 bytes, by its alignment) is stored after everything before it is visible. */
+/* Like memcpy, but the last word (8, 4 or 1 bytes, by its alignment) is stored after everything before it is visible.
+ */
 static inline void vk_copy_last_word_last(void *dst, const void *src, size_t len)
 {
     uint8_t *to = dst;

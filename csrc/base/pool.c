@@ -1,4 +1,10 @@
-/* See pool.h: address space per kind of object, a free list through the dead ones. */
+/*
+ * See pool.h: address space per kind of object, a free list through the dead ones.
+ *
+ * A pool's memory is mapped once and never returned, so a handle that is no longer good can be looked at without a
+ * crash; pages cost nothing until an object lies in them. The generation is the last thing that is written when an
+ * object is made, and the first that changes when it dies.
+ */
 #include "pool.h"
 
 #include <string.h>
@@ -51,6 +57,7 @@ static void reserve(struct vk_pool *pool)
 
 /* ---------------------------------------------------------------- objects */
 
+/* The free list first, newest first: its pages are warm. Else the next slot that was never used. */
 void *vk_pool_get(struct vk_pool *pool)
 {
     struct vk_object *o = NULL;
@@ -78,6 +85,8 @@ void *vk_pool_get(struct vk_pool *pool)
     return o;
 }
 
+/* The dead generation is stored at once: whoever has the handle finds it dead from here on. What else is in the slot
+ * stays until it is used again. */
 void vk_pool_put(struct vk_pool *pool, void *object)
 {
     struct vk_object *o = object;

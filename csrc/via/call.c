@@ -1,6 +1,6 @@
 /*
- * The opening of every call: from a handle to the object behind it, inside its NIC (internal.h tells why in this order). What is
- * not on a program's short path stands here.
+ * The opening of every call: from a handle to the object behind it, inside its NIC (internal.h tells why in this
+ * order). What is not on a program's short path stands here.
  */
 #include "internal.h"
 
@@ -11,6 +11,8 @@ static VIP_RETURN another_process(const struct via_nic *nic)
                     nic->pid, via_process_id);
 }
 
+/* The object was alive, but in another process: say that, for it is the commonest mistake of programs that fork. Else
+ * the handle is dead. */
 VIP_RETURN via_refuse_handle(const struct vk_pool *pool, const void *handle, const char *what)
 {
     const struct via_belonging *o = vk_pool_find(pool, handle);
@@ -24,6 +26,8 @@ static struct via_nic *enter_nic(VIP_NIC_HANDLE handle, VIP_RETURN *code, int qu
 {
     uint32_t generation = 0;
     struct via_nic *nic = vk_pool_slot(&via_nic_pool, handle, via_nic_pool.stride, via_nic_pool.capacity, &generation);
+    /* Looked at before entering, so that an invented handle does not disturb anybody; and again after, for only then it
+     * is certain. */
     if (nic == NULL || generation == 0 || !vk_object_is(&nic->object, generation)) {
         *code = via_bad_handle("NIC", handle);
         return NULL;
@@ -60,6 +64,8 @@ struct via_cq *via_cq_enter(VIP_CQ_HANDLE handle, VIP_RETURN *code)
     return via_cq_enter_inline(handle, code);
 }
 
+/* A handle of a request dies with the answer (`held`), although the struct lives on for a while to repeat that answer.
+ */
 struct via_conn *via_conn_enter(VIP_CONN_HANDLE handle, VIP_RETURN *code)
 {
     struct via_conn *conn = via_enter_object(&via_conn_pool, handle, via_conn_pool.stride, via_conn_pool.capacity,

@@ -1,17 +1,19 @@
 /*
- * The receiver's side of selective repeat: frames that come before their turn are kept until the missing ones have come.
+ * The receiver's side of selective repeat: frames that come before their turn are kept until the missing ones have
+ * come.
  *
  *        expected                                  ahead
  *    -------+------+--+-----------+--+-----------+----- psn ->
  *     taken | gap  |##|    gap    |##|###########|          ## kept
  *
- * Frames are copied into slots of equal size, 64 slots a *group*; a bit per slot says whether it holds a frame. Groups exist only
- * where frames are kept: a connection without losses has none. Empty ones go to a free list of the NIC, and to the system when
- * they were not needed for a while. Their number is bounded; a frame for which there is no room is dropped, and so named
- * as missing.
+ * Frames are copied into slots of equal size, 64 slots a *group*; a bit per slot says whether it holds a frame. Groups
+ * exist only where frames are kept: a connection without losses has none. Empty ones go to a free list of the NIC, and
+ * to the system when they were not needed for a while. Their number is bounded; a frame for which there is no room is
+ * dropped, and so named as missing.
  *
- * The peer is told at the end of each look at the link in which there was something new to tell (a gap, a frame that filled one,
- * a frame that asks), not for each frame: one answer tells of all gaps, as a list of struct wire_run. */
+ * The peer is told at the end of each look at the link in which there was something new to tell (a gap, a frame that
+ * filled one, a frame that asks), not for each frame: one answer tells of all gaps, as a list of struct wire_run.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +37,7 @@ struct via_early {
     struct via_early_group *groups[N_GROUPS];
 };
 
+/* Bytes per slot: the largest frame that this NIC takes, on a multiple of 8. */
 static inline size_t stride(const struct via_nic *nic)
 {
     return (sizeof(struct wire_header) + nic->limits.max_payload + 7) & ~(size_t)7;
@@ -66,6 +69,7 @@ static inline uint8_t *slot_of(const struct via_vi *vi, uint32_t psn)
     return vi->early->groups[group_of(psn)]->slots + psn % GROUP * stride(vi->nic);
 }
 
+/* One that is free, or a new one as far as the bound allows. NULL: the frame has to be dropped. */
 static struct via_early_group *get_group(struct via_nic *nic)
 {
     struct via_early_group *g = nic->early_free;
@@ -80,6 +84,8 @@ static struct via_early_group *get_group(struct via_nic *nic)
     return g;
 }
 
+/* Its frames are void, but their bytes stay as they are until somebody takes the group again or via_early_trim() gives
+ * it back. */
 static void put_group(struct via_nic *nic, struct via_early_group *g)
 {
     g->next = nic->early_free;
@@ -103,6 +109,8 @@ static int make_room(struct via_vi *vi, uint32_t psn)
     return *g != NULL;
 }
 
+/* Twice the same frame is kept once. The copy is the price of a loss: a frame in turn is copied to its place at once.
+ */
 int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (is_held(vi, h->psn)) {
@@ -145,6 +153,7 @@ uint32_t via_early_missing(const struct via_vi *vi)
     return n;
 }
 
+/* The connection ends: whatever is kept is of no use to anybody. */
 void via_early_drop(struct via_vi *vi)
 {
     struct via_early *e = vi->early;
@@ -157,6 +166,7 @@ void via_early_drop(struct via_vi *vi)
     vi->early = NULL;
 }
 
+/* Called by the timers. What a storm of losses has needed is not kept for the next one. */
 void via_early_trim(struct via_nic *nic)
 {
     struct via_early_group **p = &nic->early_free;
@@ -207,6 +217,8 @@ static uint32_t list_gaps(const struct via_vi *vi, struct wire_run *runs)
     return n;
 }
 
+/* The one form of answer: all before expected_psn has come, and, if there are gaps, where they are. A NAK acknowledges
+ * as well. */
 void via_send_ack(struct via_vi *vi)
 {
     struct wire_run runs[WIRE_MAX_RUNS];
@@ -221,6 +233,8 @@ void via_send_ack(struct via_vi *vi)
         via_owe_ack(vi, 1); /* the link was full */
 }
 
+/* Told once per look, however many frames gave reason to: the list is emptied by via_send_answers() when the look is
+ * over. */
 void via_owe_answer(struct via_vi *vi)
 {
     if (vi->on_answer_list)

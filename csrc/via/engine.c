@@ -1,18 +1,26 @@
 /*
  * Progress: who drives a NIC, and who sleeps.
  *
- * Whoever polls, drives: each Done call that finds nothing looks at the link once. When a program neither polls nor waits,
- * the NIC's own thread drives instead, so that messages land and are acknowledged while the program computes.
+ * Whoever polls, drives: each Done call that finds nothing looks at the link once. When a program neither polls nor
+ * waits, the NIC's own thread drives instead, so that messages land and are acknowledged while the program computes.
  *
  *   the program polls            the thread looks at the poll counter every TICK; as long as it moves, it stays away
  *   the program stopped polling  the thread takes over: drives, then sleeps on the link's file descriptor
  *   a call waits                 it spins for spin_us, then sleeps on the file descriptor itself: one wake-up, not two.
  *                                Further waiting calls sleep on a futex that the first one rings
  *
- * So exactly one thread at a time sleeps on the data file descriptor (`sleeper`), and none while somebody polls: a frame
- * that arrives for a polling program costs no wake-up anywhere.
+ * So exactly one thread at a time sleeps on the data file descriptor (`sleeper`), and none while somebody polls: a
+ * frame that arrives for a polling program costs no wake-up anywhere.
  *
  * The clock is read in every VIA_SLOW_LOOK-th idle poll, not in the others.
+ *
+ * Waking: whoever completes something for a call that sleeps has to wake it. The sleeper on the descriptor is woken by
+ * what arrives, or, when another thread completes its work, by an eventfd of its own; the others by the futex. A
+ * completion looks at one word, `listeners`, to know that nobody has to be told, which is so in every program that
+ * polls.
+ *
+ * Deadlines: `timers_at` is the next moment at which anything is due (via_timer). Who sleeps sleeps no longer than
+ * that, and who polls looks at it whenever it looks at the clock.
  */
 #include <errno.h>
 #include <limits.h>
@@ -37,6 +45,8 @@
 static __thread int (*interrupt_check)(void *);
 static __thread void *interrupt_context;
 
+/* Asked by waiting calls of this thread, outside the NIC, at least every SLICE: non-zero ends the wait with
+ * VIP_TIMEOUT. Python looks for signals in it. */
 void viakit_set_interrupt(int (*check)(void *), void *context)
 {
     interrupt_check = check;
@@ -45,6 +55,7 @@ void viakit_set_interrupt(int (*check)(void *), void *context)
 
 /* ---------------------------------------------------------------- driving */
 
+/* The whole list is taken at once: who is still held up puts himself on the new one. */
 static void retry_stalled(struct via_nic *nic)
 {
     struct via_vi *vi = nic->stall_list;
@@ -59,6 +70,7 @@ static void retry_stalled(struct via_nic *nic)
     }
 }
 
+/* What the link had no room for, and answers that were to be given at the end of this look. */
 static void send_what_waits(struct via_nic *nic)
 {
     if (nic->stall_list)
@@ -69,6 +81,8 @@ static void send_what_waits(struct via_nic *nic)
         via_send_answers(nic);
 }
 
+/* What needs the time of day: acknowledgements that have waited, timers; and, where no thread of ours does it, the
+ * link's own affairs. */
 void via_drive_slow(struct via_nic *nic)
 {
     nic->now = vk_now();
@@ -96,6 +110,8 @@ int via_drive_rest(struct via_nic *nic, int n)
     return n;
 }
 
+/* One look at the link and, if it brought nothing, at the clock: for programs that wait for what VIPL does not tell, an
+ * RDMA write for instance, on a NIC without thread. *n_events is the number of link slots handled. */
 VIP_RETURN viakit_poll(VIP_NIC_HANDLE handle, int *n_events)
 {
     VIP_RETURN code;
@@ -134,6 +150,7 @@ void via_wake_waiters(struct via_nic *nic)
         via_notify_due(nic);
     if (nic->n_waiting == 0)
         return;
+    /* The word moves before the futex is rung: who is about to sleep on its old value is turned away by the kernel. */
     vk_store_release(&nic->event_word, nic->event_word + 1);
     if (nic->n_followers) {
         futex(&nic->event_word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL);
@@ -151,7 +168,8 @@ void via_kick_thread(struct via_nic *nic)
     (void)written; /* the counter is full: then it is readable already */
 }
 
-/* Whoever sleeps on the data descriptor. Each has an eventfd of its own, or one would drain what was meant for the other. */
+/* Whoever sleeps on the data descriptor. Each has an eventfd of its own, or one would drain what was meant for the
+ * other. */
 void via_kick_sleeper(struct via_nic *nic)
 {
     uint64_t one = 1;
@@ -206,7 +224,8 @@ static void sleep_in(struct bed *bed, uint64_t ns)
         count = 0; /* somebody else was quicker */
 }
 
-/* Awake, as owner: what arrived is told to the link that has to know where. Returns whether control() has something to do. */
+/* Awake, as owner: what arrived is told to the link that has to know where. Returns whether control() has something to
+ * do. */
 static int get_up(struct via_nic *nic, const struct bed *bed)
 {
     if (nic->ops->woken)
@@ -411,12 +430,12 @@ static void *thread_main(void *argument)
             slept_since = 0;
             if (polls == seen)
                 continue; /* it stood back for handlers or a waiting call */
-            /* Somebody polls: stay away for a tick at least. To compare again at once would find no poll since, take over
-             * again and arm the link, and every message to a polling program would cost a wake-up. */
+            /* Somebody polls: stay away for a tick at least. To compare again at once would find no poll since, take
+             * over again and arm the link, and every message to a polling program would cost a wake-up. */
         }
         if (vk_load_relaxed(&nic->sleeper) == 2) {
-            /* Only one long sleep is left alone for long. Of many short ones we would see nothing but sleep, too, for we
-             * run when the program does not; but it looks at the link between them. */
+            /* Only one long sleep is left alone for long. Of many short ones we would see nothing but sleep, too, for
+             * we run when the program does not; but it looks at the link between them. */
             uint64_t now = vk_now();
             slept_since = slept_since && polls == seen ? slept_since : now;
             tick = now - slept_since > VK_MS ? DOZE : TICK_LONGEST;
@@ -486,6 +505,7 @@ int via_engine_start(struct via_nic *nic)
 
 void via_engine_stop(struct via_nic *nic)
 {
+    /* From now on via_nic_enter() refuses, waits end, and the thread leaves its loop. */
     vk_store_release(&nic->closing, 1);
     while (nic->n_calls) { /* each waiting call sees `closing` and leaves */
         vk_store_release(&nic->event_word, nic->event_word + 1);

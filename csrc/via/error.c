@@ -4,6 +4,8 @@
  * A call error changes nothing and comes back as the call's value, explained by viakit_last_error(). A completion error
  * stands in the descriptor's status. An asynchronous error belongs to no call: it is queued here and the handler is run
  * later, without ownership of the NIC, so that it may call VIPL.
+ *
+ * The tables below are X-macros: one line per code makes its name and its text, so neither can be forgotten nor differ.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 
 #include "internal.h"
 
+/* Of the calling thread's last failed call; a call that succeeds leaves it as it is. */
 static __thread char explanation[512];
 
 const char *viakit_last_error(void)
@@ -20,6 +23,7 @@ const char *viakit_last_error(void)
     return explanation;
 }
 
+/* For links, which fail with -errno: the text without the code. */
 void via_explain(const char *format, ...)
 {
     va_list list;
@@ -93,6 +97,7 @@ static const struct word return_words[] = {RETURNS(WORD)};
 static const struct word error_words[] = {ERROR_CODES(WORD)};
 static const struct word state_words[] = {STATES(WORD)};
 
+/* A code that nobody knows has neither name nor text: both are NULL then. */
 static const struct word *find_word(const struct word *words, size_t n, int code)
 {
     static const struct word none;
@@ -141,6 +146,8 @@ const char *viakit_counter_text(int counter)
 
 /* ---------------------------------------------------------------- asynchronous errors */
 
+/* May be called from anywhere inside the NIC, in the middle of anything: it only notes the error. d is read, so it must
+ * be memory. */
 void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_DESCRIPTOR *d,
                 VIP_RESOURCE_CODE resource, VIP_ERROR_CODE code)
 {
@@ -156,6 +163,7 @@ void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_D
     e->OpCode = d ? d->CS.Control & VIP_CONTROL_OP_MASK : 0;
     e->ResourceCode = resource;
     e->ErrorCode = code;
+    /* The entry is written before the tail moves: via_run_handlers looks at the tail from outside. */
     vk_store_release(&nic->events_tail, nic->events_tail + 1);
     via_kick_thread(nic);
 }
@@ -170,6 +178,8 @@ static void log_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 
 __thread const struct via_nic *via_in_handler; /* whose handler this thread is running */
 
+/* One error at a time: inside to take it, outside to tell it. The handler may call any function of VIPL but VipCloseNic
+ * for this NIC. Several threads may be here at once (a NIC without thread); each error is told once. */
 void via_run_handlers(struct via_nic *nic)
 {
     while (vk_load_acquire(&nic->events_tail) != vk_load_relaxed(&nic->events_head)) {
@@ -190,6 +200,7 @@ void via_run_handlers(struct via_nic *nic)
     }
 }
 
+/* NULL restores the default, which logs. An error that was queued before is told to the new handler. */
 VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE handle, VIP_PVOID context, VIP_ERROR_HANDLER handler)
 {
     VIP_RETURN code;

@@ -1,6 +1,7 @@
 /*
- * The calls that providers of the time added to VIPL (Giganet's cLAN above all): tags on completion queues, deferred sends, and a
- * pointer of the program's on each VI. docs/choices.md tells what their scant documentation left to decide.
+ * The calls that providers of the time added to VIPL (Giganet's cLAN above all): tags on completion queues, deferred
+ * sends, and a pointer of the program's on each VI. docs/choices.md tells what their scant documentation left to
+ * decide.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -49,6 +50,7 @@ void via_cq_drop_tags(struct via_cq *cq)
     set_limit(cq);
 }
 
+/* Any other descriptor would take the write, too, and 8 bytes would appear in somebody's file or socket. */
 static int is_eventfd(int fd)
 {
     char path[64], target[64] = "";
@@ -120,6 +122,8 @@ VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULON
  * Between Enable and its end VipPostSend only queues: no frame leaves. Then all that was queued leaves at once, and what fits
  * together travels together. */
 
+/* hold_from is the first that waits: what was posted before goes on. *deferred: whether sends were being deferred until
+ * now. */
 VIP_RETURN VipPostDeferredSends(VIP_VI_HANDLE handle, VIP_BOOLEAN enable, VIP_BOOLEAN *deferred)
 {
     VIP_RETURN code;

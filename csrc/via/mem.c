@@ -1,11 +1,20 @@
 /*
  * Protection tags and registered memory.
  *
- * A region is a range of the process's memory with a tag and rights; its handle is generation << 16 | index, the generation
- * drawn at random for each registration, so that handles cannot be guessed and old ones are of no use. Where the link has memory
- * that peers of the same host can see, a copy of the table is published there; a peer
- * that writes directly (link place operation) announces itself in `users` first and then looks at `handle`; we take the
- * handle away first and then wait for `users` to be 0. One of the two always sees the other.
+ *    handle   31             16 15              0
+ *            +-----------------+-----------------+
+ *            | generation      | index           |     drawn at random with each registration; into nic->regions
+ *            +-----------------+-----------------+
+ *
+ * A region is a range of the process's memory with a tag and rights. Every access of the NIC to memory, the program's
+ * own descriptors included, asks via_mem_grants(): the handle must be the one in the table, the range inside, the tag
+ * that of the VI; for RDMA the right, too. The generation makes handles hard to guess and old ones useless.
+ *
+ * Where the link has memory that peers of the same host can see, a copy of the table is published there. A peer that
+ * writes or reads directly (link operations place and take) announces itself in `users` first and then looks at
+ * `handle`; we take the handle away first and then wait for `users` to be 0. Both sides have a full barrier between
+ * their store and their load, so one of the two always sees the other (Dekker's way): either the peer finds no handle,
+ * or we wait for it.
  *
  * Registration pins (mlock) as far as RLIMIT_MEMLOCK allows. What it does not allow still works, for nothing here is
  * read by hardware; it is counted, and viakit_query_nic tells how much is pinned.
@@ -22,6 +31,7 @@
 struct vk_pool via_ptag_pool = VK_POOL_INIT(struct via_ptag, 65536, number);
 uint32_t via_n_regions_live, via_n_allocations_live;
 
+/* Memory from viakit_alloc, so that VipCloseNic can give back what the program did not. */
 struct via_allocation {
     struct via_allocation *next;
     void *address;
@@ -58,6 +68,8 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(before_fork, parent_of_fork, child_of_fork);
 }
 
+/* The table is address space for all regions a NIC may have; pages come with use. Its entries are zero: handle 0, so
+ * free. */
 int via_mem_init(struct via_nic *nic)
 {
     size_t len = sizeof(struct via_region) * VIA_MAX_REGIONS;
@@ -96,6 +108,7 @@ static void publish(struct via_nic *nic, const struct via_region *r)
     vk_store_release(&p->handle, r->handle);
 }
 
+/* [*from, *to) are the whole pages that the range touches: what mlock works on. */
 static void pages_of(uint64_t address, uint64_t len, uintptr_t *from, uintptr_t *to)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -103,7 +116,8 @@ static void pages_of(uint64_t address, uint64_t len, uintptr_t *from, uintptr_t 
     *to = ((uintptr_t)(address + len) + page - 1) & ~(page - 1);
 }
 
-/* Is there memory at all? mincore fails with ENOMEM on unmapped pages. */
+/* Is there memory at all? mincore fails with ENOMEM on unmapped pages. Asked 256 pages at a time; the answer about
+ * residency is of no interest. */
 static int is_mapped(uintptr_t from, uintptr_t to)
 {
     unsigned char seen[256];
@@ -114,6 +128,8 @@ static int is_mapped(uintptr_t from, uintptr_t to)
     return 1;
 }
 
+/* 1 if the pages are pinned now. Failure is no error. Each region notes its own range, also one that others have pinned
+ * already. */
 static int pin(struct via_region *r)
 {
     uintptr_t from, to;
@@ -134,6 +150,8 @@ static int pin(struct via_region *r)
     return (int)r->pinned;
 }
 
+/* mlock does not count: one munlock undoes them all. So pages are unlocked only if no other region's range touches
+ * them. */
 static void unpin(struct via_region *r)
 {
     uintptr_t from, to;
@@ -237,6 +255,8 @@ static uint32_t rights_of(const VIP_MEM_ATTRIBUTES *a)
     return a ? (a->EnableRdmaWrite ? VIA_RIGHT_WRITE : 0u) | (a->EnableRdmaRead ? VIA_RIGHT_READ : 0u) : 0u;
 }
 
+/* A free entry of the table, from the list of those that were used, or the next that never was; NULL when all are
+ * taken. */
 static struct via_region *new_region(struct via_nic *nic)
 {
     uint32_t index = nic->region_free;
@@ -266,6 +286,8 @@ static VIP_RETURN check_range(VIP_PVOID address, VIP_ULONG len)
     return VIP_SUCCESS;
 }
 
+/* The same memory may be registered many times, with different rights: each registration has its own handle. Length is
+ * in bytes; neither address nor length need be a page's. */
 VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG len, VIP_MEM_ATTRIBUTES *attributes,
                           VIP_MEM_HANDLE *out)
 {
@@ -298,6 +320,8 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
         nic->n_regions++;
         __atomic_add_fetch(&via_n_regions_live, 1, __ATOMIC_RELAXED);
         ptag_use(nic, ptag, 1);
+        /* The handle last: from now on the region can be found. 0 is never one, for generation and index are both not
+         * 0. */
         *out = r->handle = new_generation(r) << 16 | index;
         publish(nic, r);
     }
@@ -305,6 +329,7 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
     return code;
 }
 
+/* By handle and address. exact: the address it was registered with, as VipDeregisterMem wants; else any inside. */
 static struct via_region *find_region(struct via_nic *nic, const void *address, VIP_MEM_HANDLE handle, int exact)
 {
     uint32_t index = handle & 0xFFFF;
@@ -315,8 +340,8 @@ static struct via_region *find_region(struct via_nic *nic, const void *address, 
     return (exact ? offset == 0 : offset < r->len) ? r : NULL;
 }
 
-/* Nobody reaches the region by its handle any more, and peers that write into it or read from it at this moment are waited for: a
- * memcpy's time, or until it is clear that they died in the middle. */
+/* Nobody reaches the region by its handle any more, and peers that write into it or read from it at this moment are
+ * waited for: a memcpy's time, or until it is clear that they died in the middle. */
 static void hide_region(struct via_nic *nic, struct via_region *r)
 {
     nic->region_epoch++;
@@ -369,6 +394,8 @@ static VIP_RETURN enter_region(const char *function, VIP_NIC_HANDLE handle, VIP_
                     function, address, mem, exact ? ": give the address it was registered with" : "");
 }
 
+/* When it returns nobody reads or writes the memory any more, not even a peer that had begun: the program may give it
+ * away. */
 VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem)
 {
     struct via_nic *nic;
@@ -415,7 +442,8 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
     else {
         ptag_use(nic, r->ptag, -1);
         ptag_use(nic, ptag, 1);
-        /* Whoever was granted more is done when we return; meanwhile peers find no handle and send frames, which are judged after this. */
+        /* Whoever was granted more is done when we return; meanwhile peers find no handle and send frames, which are
+         * judged after this. */
         hide_region(nic, r);
         r->ptag = ptag;
         r->rights = rights_of(attributes);
@@ -446,6 +474,8 @@ void via_mem_fini(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- memory that peers can map (viakit.h) */
 
+/* On shm from the arena that peers map, so that they copy from it without the kernel's help; elsewhere whole pages of
+ * ordinary memory. Zeroed. It is not registered yet. */
 VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
 {
     VIP_RETURN code = VIP_SUCCESS;

@@ -10,8 +10,8 @@
  *                             [fe80::1%eth0]:PORT; there a host of the user's may be such a name, too
  *   anything else             unknown (VIP_ERROR_NAMESERVICE)
  *
- * Nothing here needs the NIC but what it is: the calls copy that, leave, and look around outside, for files and other machines
- * may take their time.
+ * Nothing here needs the NIC but what it is: the calls copy that, leave, and look around outside, for files and other
+ * machines may take their time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +30,7 @@ struct view {
                    uint8_t address[6]); /* the link's, or NULL */
 };
 
+/* Copies what is needed and leaves the NIC: the look-up itself may take seconds. The caller frees hosts_file. */
 static VIP_RETURN look(VIP_NIC_HANDLE handle, struct view *v)
 {
     VIP_RETURN code = VIP_SUCCESS;
@@ -44,6 +45,7 @@ static VIP_RETURN look(VIP_NIC_HANDLE handle, struct view *v)
     return VIP_SUCCESS;
 }
 
+/* Six bytes in hexadecimal with colons, and nothing behind them. 1 if it is one. */
 static int parse_address(const char *text, uint8_t address[6])
 {
     unsigned b[6];
@@ -57,8 +59,8 @@ static int parse_address(const char *text, uint8_t address[6])
 
 /* ---------------------------------------------------------------- hosts that the user has named */
 
-/* What an entry says, if it is said for links of this kind: six bytes, or something that the link understands. A file may have
- * both for one host: its card's address, and what it is called on the Internet. */
+/* What an entry says, if it is said for links of this kind: six bytes, or something that the link understands. A file
+ * may have both for one host: its card's address, and what it is called on the Internet. */
 static int understood(const struct view *v, const char *value, int six_bytes, uint8_t address[6])
 {
     if (parse_address(value, address))
@@ -153,6 +155,7 @@ VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID info)
     return VIP_SUCCESS;
 }
 
+/* The NIC's own file of hosts is forgotten; the user's other files stay. It may be called without VipNSInit before. */
 VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
 {
     VIP_RETURN code;
@@ -194,6 +197,8 @@ static VIP_RETURN find_address(const struct view *v, const char *name, unsigned 
     return VIP_SUCCESS;
 }
 
+/* VIPL numbers the addresses of a host that has several from 0. DiscriminatorLen and what follows the address stay as
+ * they are. */
 VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADDRESS *out, VIP_ULONG index)
 {
     struct view v;
@@ -214,6 +219,8 @@ VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADD
     return VIP_SUCCESS;
 }
 
+/* The first name that the user's files give to the address. *len is bytes with the final zero, in: the room, out: what
+ * it takes, also when there is too little (VIP_ERROR_RESOURCE), so that a program can ask twice. */
 VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *address, VIP_CHAR *name, VIP_ULONG *len)
 {
     struct view v;

@@ -2,15 +2,15 @@
  * VipSendNotify, VipRecvNotify, VipCQNotify: call me when something completes.
  *
  * A notification is one-shot. It waits in a list of its NIC, oldest first; as soon as its queue has a completion, the
- * completion is taken from the queue and the handler is called with it, on the NIC's own thread and outside the NIC, so that
- * it may call VIPL and ask to be called again. A NIC without a thread runs handlers at the end of viakit_poll and in waiting
- * calls, like those of asynchronous errors.
+ * completion is taken from the queue and the handler is called with it, on the NIC's own thread and outside the NIC, so
+ * that it may call VIPL and ask to be called again. A NIC without a thread runs handlers at the end of viakit_poll and
+ * in waiting calls, like those of asynchronous errors.
  *
  *   a completion ... via_wake_waiters() finds nic->listeners != 0 (the one test that it makes anyway, for waiting calls)
  *       ... sets notify_due and wakes the thread ... which looks through the list for queues that have something
  *
- * So while no notification is asked for, a completion costs nothing more than before. Destroying the VI or the completion queue
- * takes its notifications back; a handler that has begun is not waited for.
+ * So while no notification is asked for, a completion costs nothing more than before. Destroying the VI or the
+ * completion queue takes its notifications back; a handler that has begun is not waited for.
  */
 #include <stdlib.h>
 
@@ -74,6 +74,7 @@ static VIP_RETURN enlist(struct via_nic *nic, const struct via_notification *n)
     return VIP_SUCCESS;
 }
 
+/* A queue with a completion queue tells its completions there, as for the Wait calls. */
 static VIP_RETURN notify_queue(const char *function, VIP_VI_HANDLE handle, VIP_PVOID context, VIP_DESC_HANDLER handler,
                                int recv)
 {
@@ -104,6 +105,7 @@ VIP_RETURN VipRecvNotify(VIP_VI_HANDLE vi, VIP_PVOID context, VIP_DESC_HANDLER h
     return notify_queue("VipRecvNotify", vi, context, handler, 1);
 }
 
+/* If an entry is there already it is taken and told at once, that is, by whoever runs handlers, not by this call. */
 VIP_RETURN VipCQNotify(VIP_CQ_HANDLE handle, VIP_PVOID context, VIP_CQ_HANDLER handler)
 {
     VIP_RETURN code;
@@ -164,6 +166,8 @@ static int take_one(struct via_nic *nic, struct call *c)
     return 0;
 }
 
+/* Inside to take one completion, outside to call; then the next. notify_due is cleared only when a look through the
+ * whole list, inside, found nothing: a completion that comes after that sets it again. */
 void via_run_notifications(struct via_nic *nic)
 {
     while (vk_load_acquire(&nic->notify_due) && !vk_load_relaxed(&nic->closing)) {

@@ -1,4 +1,15 @@
-/* See own.h. */
+/*
+ * The long way into a NIC and out of it (own.h tells the idea and has the short way).
+ *
+ * Invariant: whoever is inside has either the word `owner`, or is the biased thread with inside = 1 and saw revoked = 0
+ * after that. The two exclude each other: who takes the word while there is a bias for another thread sets `revoked`,
+ * runs the barrier, and waits for inside = 0; and it leaves `revoked` set until it goes.
+ *
+ * The barrier is membarrier(PRIVATE_EXPEDITED): when it returns, each thread of the process has executed a full fence
+ * at some point during the call. The biased thread's two accesses (store inside, load revoked) lie before that point,
+ * and then we see inside = 1; or its load lies behind, and then it sees revoked = 1. The case that both miss each
+ * other, which a plain store and load allow, is gone; it cost the frequent side nothing.
+ */
 #include "own.h"
 
 #include <linux/membarrier.h>
@@ -26,6 +37,8 @@ static int membarrier(int command)
 
 static int barrier_state; /* 0 unknown, 1 there, -1 not */
 
+/* Expedited barriers reach only those who have asked for them. PRIVATE is for own.h, among the threads of a process;
+ * GLOBAL is for shm, whose sleeper needs it among processes. */
 static void register_once(void)
 {
     int here = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
@@ -52,6 +65,7 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(NULL, NULL, child_of_fork);
 }
 
+/* Where the kernel has none, this is our side's fence, and shm's senders make one each (`needs_fence`). */
 void via_membarrier_global(void)
 {
     if (vk_load_acquire(&barrier_state) == 1)
@@ -77,6 +91,7 @@ void via_own_enter_slow(struct via_own *own, int is_nic_thread)
 {
     uint32_t self = via_thread_id_make();
     take_word(own, self);
+    /* The bias is another thread's: it must not come in by its short way while we are here. */
     if (own->bias != 0 && own->bias != self) {
         vk_store_release(&own->revoked, 1);
         /* After this, every thread has seen revoked or has already made `inside` visible to us. */
@@ -92,6 +107,8 @@ void via_own_enter_slow(struct via_own *own, int is_nic_thread)
     }
 }
 
+/* revoked before owner: whoever takes the word next sets it again if it must. The release makes all we did visible to
+ * that one. */
 void via_own_leave_slow(struct via_own *own)
 {
     vk_store_release(&own->revoked, 0);

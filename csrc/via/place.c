@@ -24,8 +24,9 @@
 
 /* ---------------------------------------------------------------- placing bytes */
 
-/* Where the next len bytes of the receive descriptor go: local pieces from the present position on. Returns their number, and what
- * is wrong in *error: PROTECTION (memory not granted any more) or LENGTH (the message is longer than the descriptor). */
+/* Where the next len bytes of the receive descriptor go: local pieces from the present position on. Returns their
+ * number, and what is wrong in *error: PROTECTION (memory not granted any more) or LENGTH (the message is longer than
+ * the descriptor). */
 static int receive_pieces(struct via_vi *vi, const struct via_work *w, size_t len, struct iovec *iov, uint32_t *error)
 {
     int n = 0;
@@ -61,7 +62,9 @@ static size_t total(const struct iovec *iov, int n)
     return sum;
 }
 
-/* The payload of a REFERENCE frame: fetches what it points at. 0 or an error status. */
+/* The payload of a REFERENCE frame: fetches what it points at. 0 or an error status. The list was written by the peer:
+ * lengths are added up against our own room before each copy. Whether the addresses are its to give is the kernel's
+ * affair, or the mapping's (link operation `fetch`). */
 static uint32_t fetch(struct via_vi *vi, const uint8_t *payload, size_t len, struct iovec *to, int n_to,
                       uint32_t *placed)
 {
@@ -111,7 +114,8 @@ static void refuse(struct via_vi *vi, uint32_t psn, uint32_t remote_status)
     via_break(vi, 1);
 }
 
-/* The receive descriptor in hand completes with an error. */
+/* The receive descriptor in hand completes with an error. Both sides learn of it: this one in its descriptor, a sender
+ * of level "reliable reception" in its own. */
 static void fail_receive(struct via_vi *vi, uint32_t psn, uint32_t status, uint32_t remote_status)
 {
     struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
@@ -120,6 +124,8 @@ static void fail_receive(struct via_vi *vi, uint32_t psn, uint32_t status, uint3
     refuse(vi, psn, remote_status);
 }
 
+/* The receive descriptor for a message that begins, the oldest; NULL if none is posted. VIPL: that is an error of the
+ * receiver, told by its error handler, which on a reliable connection ends the connection. */
 static struct via_work *take_receive(struct via_vi *vi, uint32_t psn)
 {
     if (vk_likely(vi->recv.done != vi->recv.posted))
@@ -130,8 +136,9 @@ static struct via_work *take_receive(struct via_vi *vi, uint32_t psn)
     return NULL;
 }
 
-/* The message is here, but the program has deregistered the descriptor's own memory meanwhile: no completion may stand there. It is written all the
- * same, so that the descriptor can be taken back, as an error. (whole_message() need not look: a deregistration ends what it knows.) */
+/* The message is here, but the program has deregistered the descriptor's own memory meanwhile: no completion may stand
+ * there. It is written all the same, so that the descriptor can be taken back, as an error. (whole_message() need not
+ * look: a deregistration ends what it knows.) */
 static void completion_denied(struct via_vi *vi, uint32_t psn)
 {
     via_report(vi->nic, vi, NULL, via_work_at(&vi->recv, vi->recv.done)->descriptor, VIP_RESOURCE_DESCRIPTOR,
@@ -140,6 +147,8 @@ static void completion_denied(struct via_vi *vi, uint32_t psn)
     vi->rx_skip = 0; /* nothing of this message is to come */
 }
 
+/* The message is here. Immediate data and length are written before the status, which is what makes them valid
+ * (via_complete). */
 static void finish_receive(struct via_vi *vi, const struct wire_header *h, uint32_t status)
 {
     const struct via_work *w = via_work_at(&vi->recv, vi->recv.done);
@@ -225,7 +234,8 @@ int via_write_granted(const struct via_vi *vi, uint32_t handle, uint64_t address
            (vi->nic->regions[handle & 0xFFFF].rights & VIA_RIGHT_WRITE);
 }
 
-/* Not granted: reported in the receive descriptor if the write would have consumed one, else by the handler. */
+/* Not granted: reported in the receive descriptor if the write would have consumed one, else by the handler. VIPL: a
+ * write with immediate data that is refused consumes the receive all the same, and says so in it. */
 static void refuse_write(struct via_vi *vi, const struct wire_header *h)
 {
     VI_COUNT(vi, dropped_protection, 1);
@@ -239,6 +249,7 @@ static void refuse_write(struct via_vi *vi, const struct wire_header *h)
     refuse(vi, h->psn, VIP_STATUS_RDMA_PROT_ERROR);
 }
 
+/* Without immediate data nobody at the target is told: it sees the last word change, if it looks. */
 static void finish_write(struct via_vi *vi, const struct wire_header *h)
 {
     vi->rx_active = 0;
@@ -282,6 +293,7 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
         NIC_COUNT(vi->nic, dropped_malformed, 1);
         return;
     }
+    /* A piece may be shorter than the rest only if others follow; the last must end exactly where the write does. */
     uint32_t last = h->flags & WIRE_FLAG_LAST, error = 0;
     uint32_t n = h->flags & WIRE_FLAG_REFERENCE ? vi->rx_left : (uint32_t)len;
     if (n > vi->rx_left || (last && n != vi->rx_left)) {

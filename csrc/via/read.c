@@ -7,18 +7,21 @@
  *        |  <-- READ data, a piece ... -------------
  *   placed by offset, in any order; when all pieces are here the descriptor completes
  *
- * Between processes of one host the requester copies from the target's memory itself, and no frame is sent (link operation `take`).
+ * Between processes of one host the requester copies from the target's memory itself, and no frame is sent (link
+ * operation `take`).
  *
- * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them outstanding, and
- * keeps a bit per piece: what is missing is asked for again, by its bits. The target remembers nothing; an ask is answered
- * whenever it comes, and as often. (So nothing of a read is in the sequence of the data frames, and nothing is kept to be sent again: the region itself
- * is what is sent again.) Only where the link is full an ask waits at the target, and no more than VIA_ASKS may.
+ * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them
+ * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. The target remembers
+ * nothing; an ask is answered whenever it comes, and as often. (So nothing of a read is in the sequence of the data
+ * frames, and nothing is kept to be sent again: the region itself is what is sent again.) Only where the link is full
+ * an ask waits at the target, and no more than VIA_ASKS may.
  *
- * Order: a read is asked for when everything that was sent before it has been acknowledged, so it sees what earlier RDMA writes
- * wrote. What is posted behind it does not wait, unless it has VIP_CONTROL_QFENCE set.
+ * Order: a read is asked for when everything that was sent before it has been acknowledged, so it sees what earlier
+ * RDMA writes wrote. What is posted behind it does not wait, unless it has VIP_CONTROL_QFENCE set.
  *
- * Losses: each request has a serial number, which its answer repeats. Requests and answers keep their order, so a piece for a later request shows
- * that what is missing of earlier ones is lost. Where nothing follows that could show it, a time-out does.
+ * Losses: each request has a serial number, which its answer repeats. Requests and answers keep their order, so a piece
+ * for a later request shows that what is missing of earlier ones is lost. Where nothing follows that could show it, a
+ * time-out does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +64,7 @@ struct via_reads {
     uint32_t counted; /* the ask behind the last one that was counted as the end of a read */
 };
 
+/* Begun, and neither complete nor failed. */
 static inline int is_open(const struct via_work *w)
 {
     return w->how == VIA_HOW_READ && w->started && !w->sent && !w->error;
@@ -72,14 +76,17 @@ static inline uint32_t piece_len(const struct via_vi *vi)
     return (vi->chunk - (uint32_t)sizeof(struct wire_read_data)) & ~7u;
 }
 
-/* A bit for each piece of an ask of len bytes; 0 if it has too many. An ask of no bytes has one piece, too: it asks for leave. */
+/* A bit for each piece of an ask of len bytes; 0 if it has too many. An ask of no bytes has one piece, too: it asks for
+ * leave. */
 static uint64_t all_pieces(const struct via_vi *vi, uint32_t len)
 {
     uint32_t piece = piece_len(vi), n = len ? len / piece + (len % piece != 0) : 1;
     return n > ASK_PIECES ? 0 : n == ASK_PIECES ? ~0ull : (1ull << n) - 1;
 }
 
-/* Pieces of one ask, and how many asks may be under way: as many as fit the window of link sends. */
+/* Pieces of one ask, and how many asks may be under way: as many as fit the window of link sends. An ask's answer
+ * arrives in a row: where the link makes super-frames of it, one ask is one super-frame; where each piece takes a slot
+ * of our ring, fewer at a time. */
 static uint32_t ask_pieces(const struct via_vi *vi)
 {
     uint32_t batch = vi->nic->limits.max_batch;
@@ -92,6 +99,7 @@ static uint32_t most_asks(const struct via_vi *vi)
     return n < 1 ? 1 : n < VIA_ASKS ? n : VIA_ASKS;
 }
 
+/* Made when the first read is posted here, or the first ask comes from the peer; most connections never read. */
 int via_reads_ready(struct via_vi *vi)
 {
     if (vi->reads == NULL && (vi->reads = calloc(1, sizeof *vi->reads)) != NULL)
@@ -131,6 +139,7 @@ uint64_t via_reads_deadline(const struct via_vi *vi)
 
 /* ---------------------------------------------------------------- asking */
 
+/* The time-out runs from now. One for all asks: a piece of any of them is progress. */
 static void arm(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;
@@ -183,6 +192,9 @@ static int ask_more(struct via_vi *vi, uint32_t index, struct via_work *w)
     return 1;
 }
 
+/* All reads that have begun, in order, as far as asks may be outstanding. A read waits until what was sent before it is
+ * acknowledged, for it must see what earlier writes wrote; on a lossless link frames keep their order and that comes by
+ * itself. */
 static void ask_all(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;
@@ -198,7 +210,8 @@ static void ask_all(struct via_vi *vi)
     }
 }
 
-/* Straight from the peer's memory, on one host. 1 if done. */
+/* Straight from the peer's memory, on one host. 1 if done. Behind writes that went by frames it must not overtake them:
+ * then by frames, too. */
 static int try_take(struct via_vi *vi, const struct via_work *w)
 {
     const struct link_ops *ops = vi->nic->ops;
@@ -213,6 +226,7 @@ static int try_take(struct via_vi *vi, const struct via_work *w)
                      w->len) == 0;
 }
 
+/* All bytes have come; the descriptor completes when its turn comes (via_complete_sends). */
 static void read_is_here(struct via_vi *vi, struct via_work *w)
 {
     w->sent = 1;
@@ -220,6 +234,7 @@ static void read_is_here(struct via_vi *vi, struct via_work *w)
     VI_COUNT(vi, bytes_received, w->len);
 }
 
+/* It takes no sequence number: first_psn only notes how far the acknowledgements must have come. */
 int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index)
 {
     struct via_reads *r = vi->reads;
@@ -305,6 +320,8 @@ static void settle(struct via_vi *vi, struct ask *a, int placed)
         via_transmit(vi); /* a fence may have waited for it */
 }
 
+/* A piece that we asked for, or somebody says so: it must belong to an ask that is outstanding, to no later request
+ * than we have made, begin where a piece begins and be as long as that piece is. Copies are dropped. */
 static void data_arrived(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     struct via_reads *r = vi->reads;
@@ -351,6 +368,8 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
     }
 }
 
+/* Nothing has come since the deadline was set: half as many asks at a time, the oldest first, and twice the patience.
+ * After max_retries the peer is given up. */
 void via_read_time_out(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;
@@ -374,6 +393,7 @@ void via_read_time_out(struct via_vi *vi)
 
 /* ---------------------------------------------------------------- answering */
 
+/* The target's check, as for a write: VI and region must both allow it, the tag must be the same. */
 static int read_granted(const struct via_vi *vi, const struct wire_read *b)
 {
     if (!vi->attributes.EnableRdmaRead)
@@ -384,6 +404,7 @@ static int read_granted(const struct via_vi *vi, const struct wire_read *b)
            (vi->nic->regions[b->handle & 0xFFFF].rights & VIA_RIGHT_READ);
 }
 
+/* VIPL: an error of the target as well, told by its handler; the connection ends on both sides. */
 static void refuse(struct via_vi *vi, uint32_t number)
 {
     VI_COUNT(vi, dropped_protection, 1);
@@ -472,6 +493,7 @@ void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_
         data_arrived(vi, h, payload);
 }
 
+/* What the link, the window of asks or an acknowledgement held up goes on: answers first, then asks. */
 void via_reads_go_on(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;

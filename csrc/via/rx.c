@@ -1,10 +1,22 @@
 /*
- * From frames to completions. Everything here was written by somebody else: each field is checked before it is used, and a frame that
- * does not fit is dropped and counted by reason. Nothing is written but into receive descriptors that the program posted and
- * regions that grant it.
+ * From frames to their place: the checks, in order. What passes them goes to place.c (bytes), conn.c (handshakes) or
+ * reliable.c (what the sender learns).
  *
- * Order of the checks: shape (length, version, kind), checksum, destination (port, VI, key), acknowledgement, sequence number, and
- * only then the content. Pieces of a message are placed as they come, in order; the status of the receive descriptor is written last.
+ *    link_deliver          whole_message: two comparisons, for what most frames are
+ *      take_frame          shape (length, version), checksum, port
+ *        deliver_to_vi     VI, key and source: addressee(); state; acknowledgement
+ *          data_frame      sequence: in turn, early, or again
+ *          control_frame   ACK, NAK, PROBE, ERROR, DISCONNECT, READ
+ *        via_conn_deliver  handshakes
+ *
+ * Everything here was written by somebody else: each field is checked before it is used, and a frame that does not fit
+ * is dropped and counted by reason (docs/security.md). The header is copied once and then read from the copy, because
+ * on shm the sender shares the memory that it lies in and could change it between a check and a use.
+ *
+ * Sequence: `expected_psn` is the number of the frame whose turn it is. Before it: a copy, whose acknowledgement was
+ * lost perhaps. After it: something is missing; what follows from that depends on the level (unreliable goes on behind
+ * the gap) and, where it is reliable, on whether early frames are kept (early.c). On a lossless link every frame is the
+ * expected one.
  */
 #include <string.h>
 
@@ -33,7 +45,8 @@ static void early_frame(struct via_vi *vi, const struct wire_header *h, const ui
         vi->ahead_psn = h->psn + 1;
 }
 
-/* A frame that is not the expected one. Returns 1 if it shall be taken all the same (unreliable, after a gap). */
+/* A frame that is not the expected one. Returns 1 if it shall be taken all the same (unreliable, after a gap). A copy
+ * is answered at once, for its sender waits for an acknowledgement that it should have had. */
 static int out_of_sequence(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (wire_before(h->psn, vi->expected_psn)) {
@@ -53,7 +66,8 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h, const
         return 0;
     }
     VI_COUNT(vi, dropped_out_of_order, 1);
-    /* Go-back-N. One negative acknowledgement per pass of the sender: again only when it began anew and a frame is missing again. */
+    /* Go-back-N. One negative acknowledgement per pass of the sender: again only when it began anew and a frame is
+     * missing again. */
     if (!vi->nak_sent || !wire_before(vi->ahead_psn, h->psn)) {
         vi->nak_sent = 1;
         via_send_control(vi, WIRE_NAK, 0, 0);
@@ -62,7 +76,8 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h, const
     return 0;
 }
 
-/* A frame whose turn it is. */
+/* A frame whose turn it is. Moves expected_psn first: the acknowledgement that rides on what the message causes (an
+ * ERROR, say) is right then; refuse() in place.c takes it back for a frame that was not taken. */
 static void take_in_turn(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     vi->expected_psn = h->psn + 1;
@@ -72,7 +87,8 @@ static void take_in_turn(struct via_vi *vi, const struct wire_header *h, const u
             via_abandon_message(vi);
         vi->rx_skip = 0;
     }
-    /* rx_skip: unreliable, in the middle of a message that cannot be taken. It is acknowledged all the same where the sender waits. */
+    /* rx_skip: unreliable, in the middle of a message that cannot be taken. It is acknowledged all the same where the
+     * sender waits. */
     if (vk_likely(!vi->rx_skip)) {
         if ((h->version_kind & 15) == WIRE_SEND)
             via_place_send(vi, h, payload);
@@ -89,7 +105,8 @@ static void take_in_turn(struct via_vi *vi, const struct wire_header *h, const u
     }
 }
 
-/* A missing frame has come: those that were kept behind it follow, up to the next gap. */
+/* A missing frame has come: those that were kept behind it follow, up to the next gap. The frames lie in early.c's
+ * memory, which stays until the next call of the timers even where a frame breaks the connection. */
 static void close_gap(struct via_vi *vi)
 {
     const uint8_t *frame;
@@ -110,6 +127,7 @@ static void close_gap(struct via_vi *vi)
     via_owe_answer(vi);
 }
 
+/* A piece of a message: in turn, and then perhaps what had waited for it. */
 static void data_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (vk_unlikely(h->psn != vi->expected_psn) && !out_of_sequence(vi, h, payload))
@@ -121,7 +139,9 @@ static void data_frame(struct via_vi *vi, const struct wire_header *h, const uin
 
 /* ---------------------------------------------------------------- dispatch */
 
-/* A frame for a connection that does not exist (any more). Say so, but never answer an answer. */
+/* A frame for a connection that does not exist (any more). Say so, but never answer an answer. The sender may have
+ * missed a disconnect, or be the one before a restart: RESET tells it at once what a time-out would tell it in seconds.
+ * A RESET, an ERROR, an acknowledgement is not answered: two NICs must not answer each other for ever. */
 static void stranger(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const struct wire_header *h)
 {
     int kind = h->version_kind & 15;
@@ -139,15 +159,17 @@ static void stranger(struct via_nic *nic, const uint8_t from[6], struct link_pee
     via_link_send(nic, peer, &f, 1);
 }
 
-/* Does the frame come from the VI that this one is connected with? from may be NULL: then the station was looked at already. */
+/* Does the frame come from the VI that this one is connected with? from may be NULL: then the station was looked at
+ * already. */
 static int from_its_peer(const struct via_vi *vi, const struct wire_header *h, const uint8_t from[6])
 {
     return h->src_port == vi->peer_port && h->src_vi == vi->peer_vi &&
            (from == NULL || memcmp(from, vi->peer_address, 6) == 0);
 }
 
-/* The VI a frame is for, if the frame proves that it belongs to its connection: by the key, and by its source, without which a key
- * would be all that somebody has to guess. While a connection is being made the peer is not known yet; the key is. */
+/* The VI a frame is for, if the frame proves that it belongs to its connection: by the key, and by its source, without
+ * which a key would be all that somebody has to guess. While a connection is being made the peer is not known yet; the
+ * key is. */
 static struct via_vi *addressee(struct via_nic *nic, const struct wire_header *h, const uint8_t from[6])
 {
     struct via_vi *vi = h->dst_vi < VIA_MAX_VI ? nic->vi_by_number[h->dst_vi] : NULL;
@@ -156,7 +178,8 @@ static struct via_vi *addressee(struct via_nic *nic, const struct wire_header *h
     return vi->state == VIP_STATE_CONNECT_PENDING || from_its_peer(vi, h, from) ? vi : NULL;
 }
 
-/* Frames to a VI that is not CONNECTED: in ERROR the sender is told (again) why; while pending the sender is ahead of us. */
+/* Frames to a VI that is not CONNECTED: in ERROR the sender is told (again) why; while pending the sender is ahead of
+ * us. */
 static void not_connected(struct via_vi *vi, const struct wire_header *h)
 {
     int kind = h->version_kind & 15;
@@ -166,15 +189,16 @@ static void not_connected(struct via_vi *vi, const struct wire_header *h)
     via_send_control(vi, WIRE_ERROR, vi->error_psn, vi->error_status);
 }
 
-/* What ends a connection has to know more of it than its key: it carries an acknowledgement, as all frames do, and who guesses that of a
- * reliable connection finds one in 65536, of an unreliable one, whose peer may have missed any number of frames, one in 256. A peer on the same
- * host can end the connection in easier ways. */
+/* What ends a connection has to know more of it than its key: it carries an acknowledgement, as all frames do, and who
+ * guesses that of a reliable connection finds one in 65536, of an unreliable one, whose peer may have missed any number
+ * of frames, one in 256. A peer on the same host can end the connection in easier ways. */
 static int knows_where_we_are(const struct via_vi *vi, uint32_t ack)
 {
     uint32_t behind = vi->high_psn - ack, most = vi->reliable ? 1u << 16 : 1u << 24;
     return vi->lossless || behind <= most + (vi->reliable ? vi->high_psn - vi->una_psn : 0);
 }
 
+/* Frames without message data. Those that end a connection ask for more proof than the key. */
 static void control_frame(struct via_vi *vi, const struct wire_header *h, int kind, const uint8_t *payload)
 {
     switch (kind) {
@@ -210,6 +234,8 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
     }
 }
 
+/* A frame for a VI. RESET apart, it carries the key that we drew for this connection, or it is a stranger's. Any frame
+ * that passes shows that the peer lives (heard) and has our acceptance (confirmed), and acknowledges. */
 static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
                           const struct wire_header *h, const uint8_t *payload)
 {
@@ -246,8 +272,8 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
         control_frame(vi, h, kind, payload);
 }
 
-/* A frame with a wrong checksum is dropped, whatever it was. But where an unreliable VI's RDMA write was damaged nothing will be repeated, and its
- * program shall hear of it, if the header still proves whose it was. */
+/* A frame with a wrong checksum is dropped, whatever it was. But where an unreliable VI's RDMA write was damaged
+ * nothing will be repeated, and its program shall hear of it, if the header still proves whose it was. */
 static void note_damage(struct via_nic *nic, const uint8_t from[6], const struct wire_header *h)
 {
     NIC_COUNT(nic, dropped_checksum, 1);
@@ -258,7 +284,8 @@ static void note_damage(struct via_nic *nic, const uint8_t from[6], const struct
         via_report(nic, vi, NULL, NULL, VIP_RESOURCE_VI, VIP_ERROR_RDMAW_DATA);
 }
 
-/* len: how many bytes of the payload the checksum covers, all or none. */
+/* len: how many bytes of the payload the checksum covers, all or none. The checksum field counts as 0. Returns whether
+ * it is right. */
 static int checksum_right(const struct wire_header *h, const uint8_t *payload, size_t len)
 {
     struct wire_header copy = *h;
@@ -267,8 +294,12 @@ static int checksum_right(const struct wire_header *h, const uint8_t *payload, s
     return (len ? vk_crc32c(crc, payload, len) : crc) == h->crc;
 }
 
-/* What most frames are: a whole message, in sequence, for a receive descriptor of one segment that was found granted when it was posted.
- * Two comparisons of words say that it is ours, of the right peer and key. Returns 0, having changed nothing, if it is something else. */
+/* What most frames are: a whole message, in sequence, for a receive descriptor of one segment that was found granted
+ * when it was posted. Two comparisons of words say that it is ours, of the right peer and key. Returns 0, having
+ * changed nothing, if it is something else. It does not look at the station that the frame came from: a stranger would
+ * have to know port, VI, key and the exact sequence number. The two words are made once, when the NIC opens
+ * (whole_message) and when a connection is made (rx_source, 0 unless it is CONNECTED without a gap); a tap and a
+ * partition (deaf) close this way, for they must see every frame. */
 static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_t len)
 {
     uint64_t w[WIRE_WORDS];
@@ -277,6 +308,7 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
         return 0;
     for (int i = 0; i < WIRE_WORDS; i++)
         memcpy(&w[i], frame + 8 * i, 8);
+    /* The fields of wire.h, by shifts: a word is loaded once, and cannot change between check and use. */
     uint32_t n = (uint32_t)(w[0] >> 16) & 0xFFFF, number = (uint32_t)(w[0] >> 48), psn = (uint32_t)w[2],
              ack = (uint32_t)(w[2] >> 32);
     if (vk_unlikely((w[0] & (0x0000FFFF0000FFFFu & ~(flags << 8))) != nic->whole_message || n > len - sizeof w ||
@@ -285,6 +317,8 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
     struct via_vi *vi = nic->vi_by_number[number];
     if (vk_unlikely(vi == NULL || vi->rx_source != w[1] || vi->expected_psn != psn || vi->rx_active || vi->rx_skip))
         return 0;
+    /* The receive was found granted when it was posted, and no region has gone or changed since (epoch): nothing is
+     * asked again. */
     struct via_queue *q = &vi->recv;
     struct via_work *r = via_work_at(q, q->done);
     if (vk_unlikely(q->done == q->posted || !r->is_short || n > r->room || r->epoch != nic->region_epoch ||
@@ -297,6 +331,7 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
             return 0; /* the long way counts and drops it */
     } else if (vk_unlikely(w[0] & WIRE_FLAG_CRC << 8))
         return 0;
+    /* Everything is checked: from here on the frame is taken. Data first, then length, then status (via_complete). */
     vk_copy_short(r->data, frame + sizeof w, n);
     VIP_DESCRIPTOR *d = r->descriptor;
     uint32_t status = VIP_STATUS_OP_RECEIVE;
@@ -317,6 +352,7 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
         via_count_copy(vi, n);
     if (ack != vi->una_psn && (vi->reliable || vi->lossless))
         via_acknowledged(vi, ack);
+    /* As take_in_turn() does. */
     if (vi->owes_acks || (w[0] & WIRE_FLAG_MUST_ACK << 8)) {
         if (w[0] & WIRE_FLAG_ACK_NOW << 8)
             via_send_control(vi, WIRE_ACK, 0, 0);
@@ -326,7 +362,8 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
     return 1;
 }
 
-/* len bytes of payload at hand. */
+/* len bytes of payload at hand. The whole way, for what is not a whole message in turn. `header` may lie in memory that
+ * its sender shares: one copy, then checks. */
 static void take_frame(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
                        const struct wire_header *header, const void *payload, size_t len)
 {
@@ -344,6 +381,8 @@ static void take_frame(struct via_nic *nic, const uint8_t from[6], struct link_p
         NIC_COUNT(nic, dropped_malformed, 1);
         return;
     }
+    /* Three cases: the frame has a checksum of its own, which must be right; it has one of its header, and the link
+     * vouches for the rest; or this wire damages nothing, and none is needed. */
     if (h.flags & WIRE_FLAG_CRC) {
         if (!checksum_right(&h, payload, h.len)) {
             note_damage(nic, from, &h);
@@ -414,6 +453,9 @@ void link_vouch(struct via_nic *nic, int vouched)
     nic->vouched = vouched;
 }
 
+/* For super-frames (eth): the kernel copies the payload of the frames behind `last` straight to where this says, and
+ * link_deliver_parts finds it there. So every check of place.c is made here beforehand, without changing anything; what
+ * is in doubt goes the usual way. */
 void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size_t len)
 {
     struct via_vi *vi = last->dst_port == nic->limits.port ? addressee(nic, last, NULL) : NULL;

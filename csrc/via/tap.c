@@ -1,12 +1,12 @@
 /*
- * What a tap records. Frames on their way out are seen by standing between the provider and its link: the tap has an ops
- * table of its own, the link's with the sending operations replaced, and stands below whatever loses or doubles frames on purpose, so that
- * a capture shows what was really handed to the wire. Frames on their way in are seen in link_deliver (rx.c): a tapped
- * NIC's whole_message matches nothing, so that all of them go the long way, where the tap is asked for. The life of
- * descriptors is told by the hooks.
+ * What a tap records. Frames on their way out are seen by standing between the provider and its link: the tap has an
+ * ops table of its own, the link's with the sending operations replaced, and stands below whatever loses or doubles
+ * frames on purpose, so that a capture shows what was really handed to the wire. Frames on their way in are seen in
+ * link_deliver (rx.c): a tapped NIC's whole_message matches nothing, so that all of them go the long way, where the tap
+ * is asked for. The life of descriptors is told by the hooks.
  *
- * All of it runs under the NIC's ownership; that makes the owner the ring's only producer. Nothing here waits: a full ring
- * loses records.
+ * All of it runs under the NIC's ownership; that makes the owner the ring's only producer. Nothing here waits: a full
+ * ring loses records.
  */
 #include "tap.h"
 
@@ -60,6 +60,8 @@ static void address_of(struct via_nic *nic, struct link_peer *peer, uint8_t addr
         memset(address, 0, 6);
 }
 
+/* A frame that the link has taken, with its bytes and what is to be said of it. No room in the ring: counted as lost
+ * there, nothing else. */
 static void record_sent(struct via_tap *tap, uint64_t time, const uint8_t to[6], const struct iovec *iov, uint32_t n,
                         const char *note)
 {
@@ -115,6 +117,8 @@ static inline struct via_tap *tap_of(struct link *link)
     return ((struct link_base *)(void *)link)->nic->tap;
 }
 
+/* Stands in place of the link's own operation in the table of a tapped NIC. The time is taken before, for the frame is
+ * on its way when the call returns; what is recorded is what was taken, after it. */
 static int tap_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct via_tap *tap = tap_of(link);
@@ -128,6 +132,8 @@ static int tap_send(struct link *link, struct link_peer *peer, struct link_frame
     return sent;
 }
 
+/* Only the header's words are here: the VI is looked up by its number, and the DOORBELL event, which the short way does
+ * not make, is made here. */
 static int tap_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
                           const void *payload, size_t len)
 {
@@ -187,6 +193,8 @@ void link_note_lost(struct via_nic *nic, struct link_peer *peer, const struct li
 
 /* ---------------------------------------------------------------- arriving */
 
+/* Before the frame is looked at: it is copied as it came, and the counters are kept, to see afterwards what became of
+ * it. */
 void via_tap_arrived(struct via_nic *nic, struct via_tap_arrival *a, const uint8_t from[6], const void *header,
                      size_t header_len, const void *payload, size_t len)
 {
@@ -214,7 +222,7 @@ void via_tap_arrived(struct via_nic *nic, struct via_tap_arrival *a, const uint8
         memcpy(a->vi_counts, a->vi->counters, sizeof a->vi_counts);
 }
 
-/* The first counter of drops that moved says why. */
+/* The first counter of drops that moved says why. A frame that no such counter tells of was taken. */
 void via_tap_taken(struct via_nic *nic, const struct via_tap_arrival *a)
 {
     for (int i = 0; a->frame && i < VIAKIT_N_COUNTERS; i++) {
@@ -392,8 +400,8 @@ static VIP_RETURN close_tap(struct via_nic *nic)
     return VIP_SUCCESS;
 }
 
-/* With which every call on a tap begins. The NIC, with the mutex held, so that it cannot go; NULL, and *code says why: it is not
- * held. */
+/* With which every call on a tap begins. The NIC, with the mutex held, so that it cannot go; NULL, and *code says why:
+ * it is not held. */
 static struct via_nic *begin(VIP_NIC_HANDLE handle, int needs_tap, VIP_RETURN *code)
 {
     via_tap_lock();
