@@ -5,9 +5,9 @@
  *          left. Should there be more by then, once more with more memory.
  *   text   snapshot_text.c, afterwards and without the NIC.
  *
- * The NIC is entered as its own thread enters it: a program's thread that uses the NIC keeps its free way in (own.h), and
- * nothing is driven, completed or counted. Descriptors are not looked into: they are the program's, which may have unmapped
- * those that are done; what the NIC noted when they were posted is told instead.
+ * The NIC is entered as its own thread enters it: a program's thread that uses the NIC keeps its free way in (own.h),
+ * and nothing is driven, completed or counted. Descriptors are not looked into: they are the program's, which may have
+ * unmapped those that are done; what the NIC noted when they were posted is told instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 
 /* ---------------------------------------------------------------- copying, as owner */
 
+/* The oldest descriptors of a queue, as the NIC noted them; how many there are in all stands beside. */
 static void copy_queue(const struct via_queue *q, struct snap_queue *to)
 {
     to->cq = q->cq ? vk_pool_handle(q->cq) : NULL;
@@ -68,9 +69,10 @@ static void copy_vi(const struct via_vi *vi, struct snap_vi *to)
     memcpy(to->counters, vi->counters, sizeof to->counters);
 }
 
+/* Room for one more entry, or a place where it does no harm: there may be more than are listed, and all are counted. */
 static struct snap_conn *add_conn(struct snapshot *s, const char *kind, struct via_vi *vi)
 {
-    static struct snap_conn nowhere; /* counted only: nobody reads it */
+    static __thread struct snap_conn nowhere; /* counted only: nobody reads it */
     struct snap_conn *c = s->n_conns < s->room_conns ? &s->conns[s->n_conns] : &nowhere;
     s->n_conns++;
     memset(c, 0, sizeof *c);
@@ -153,8 +155,11 @@ static void copy_nic(struct via_nic *nic, struct snapshot *s)
     for (uint32_t i = 1; i < nic->region_touched; i++) {
         const struct via_region *r = &nic->regions[i];
         if (r->handle && s->n_regions++ < s->room_regions)
-            s->regions[s->n_regions - 1] = (struct snap_region){
-                r->address, r->len, r->handle, r->ptag, r->rights, vk_load_relaxed(&r->users), r->pinned};
+            s->regions[s->n_regions - 1] =
+                (struct snap_region){r->address, r->len,
+                                     /* peers announce themselves in the table that they can see, not in ours */
+                                     r->handle, r->ptag, r->rights,
+                                     nic->published ? vk_load_relaxed(&nic->published[i].users) : 0, r->pinned};
     }
     for (uint32_t i = 1; i < VIA_MAX_PTAGS && s->n_ptags < nic->n_ptags; i++)
         if (nic->ptags[i] && s->n_ptags++ < s->room_ptags)
@@ -202,12 +207,15 @@ static int make_rooms(struct snapshot *s)
            make_room((void **)&s->conns, &s->room_conns, conns, sizeof *s->conns);
 }
 
+/* Connections in the making may be more than the room: of these only so many are listed. */
 static int fits(const struct snapshot *s)
 {
     return s->n_vis <= s->room_vis && s->n_cqs <= s->room_cqs && s->n_regions <= s->room_regions &&
            s->n_ptags <= s->room_ptags;
 }
 
+/* First with room for nothing, which counts; then with as much as was counted. It ends when nothing was added in
+ * between. NULL: *code says why. */
 struct snapshot *via_snapshot_take(VIP_NIC_HANDLE handle, VIP_RETURN *code)
 {
     struct snapshot *s = calloc(1, sizeof *s);
