@@ -5,7 +5,7 @@
  * picks them up again when they are done. Nothing is copied on the way unless a counter says so (viakit.h).
  *
  * The header is plain C: it compiles with -std=gnu89 and as C++. Values and layouts are fixed by the programs
- * that were compiled against them; the offsets that matter are checked by tests/c/test_vipl_header.c.
+ * that were compiled against them; the offsets that matter are asserted in csrc/via/internal.h.
  *
  * A note on the descriptor: two namings were in use, CS/DS (VI Developer's Guide 0.95 and later Giganet headers)
  * and Control/Data (1998). Both work here on the same 64 bytes.

@@ -88,7 +88,9 @@ static int parse_host_line(char *line, char **name, char **value)
     return 1;
 }
 
-/* A missing file is nothing, unless the user has named it. */
+/* A missing file is nothing, unless the user has named it. What the visitor returned, 0 when nothing was found, -1
+ * explained: unreadable, or a line that is not understood, with its number. A mistake in the user's file is an error,
+ * not a line skipped: whoever wrote it wants to know. */
 static int walk_file(const struct walk *w, const char *path, int named, int hosts_form)
 {
     char line[LINE], where[PATH + 16];
@@ -120,6 +122,8 @@ static int walk_file(const struct walk *w, const char *path, int named, int host
     return result;
 }
 
+/* The user's own file. Where VIAKIT_CONFIG names it, it must be there. secure_getenv: a program that runs with more
+ * rights than its caller does not read files of the caller's choice. */
 static int walk_config(const struct walk *w)
 {
     const char *path = secure_getenv("VIAKIT_CONFIG"), *base = secure_getenv("XDG_CONFIG_HOME");
@@ -135,6 +139,8 @@ static int walk_config(const struct walk *w)
     return walk_file(w, usual, 0, 0);
 }
 
+/* In this order, the first that knows the name wins: the file named to VipNSInit, VIAKIT_HOSTS (a file, or a list
+ * NAME=ADDRESS,...), the user's own file, and M-VIA's /etc/vip_hosts. */
 static int walk_hosts(const struct walk *w, const char *hosts_file, int in_files_only)
 {
     const char *hosts = secure_getenv("VIAKIT_HOSTS");
@@ -151,6 +157,7 @@ static int walk_hosts(const struct walk *w, const char *hosts_file, int in_files
     return result ? result : walk_file(w, "/etc/vip_hosts", 0, 1);
 }
 
+/* Devices: VIAKIT_DEVICES, then the user's own file. */
 int config_each(enum config_kind kind, const char *hosts_file, int in_files_only, config_visit *visit, void *context)
 {
     struct walk w = {kind, visit, context};
@@ -179,8 +186,8 @@ static int is_wanted(void *context, const char *name, const char *value, const c
     return 1;
 }
 
-/* Names that programs have built in. % stands for a number, the same on both sides. One machine stands in for a cluster then: what
- * were cards are shared memory, whose NICs find each other as two programs on one machine would. */
+/* Names that programs have built in. % stands for a number, the same on both sides. One machine stands in for a cluster
+ * then: what were cards are shared memory, whose NICs find each other as two programs on one machine would. */
 static const struct {
     const char *name, *device;
 } table[] = {
@@ -203,6 +210,7 @@ static int matches(const char *pattern, const char *name, const char **digits, s
     return pattern[n] == 0 ? name[n] == 0 : *n_digits > 0 && (*digits)[*n_digits] == 0;
 }
 
+/* What the user has said comes first, then history, and what neither knows is a link's own name already. */
 int config_device(const char *name, char *device, size_t size, char *where, size_t where_size)
 {
     struct wanted w = {name, device, where, size, where_size};

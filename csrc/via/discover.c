@@ -6,8 +6,8 @@
  *               connection request that nobody can be waiting for, sent to the broadcast address, which every NIC that hears it
  *               answers with NOMATCH. Asked twice within a fifth of a second: frames may be lost, and then a host is missing.
  *
- * The list belongs to the provider and stays as it is until the next query of the same NIC, or until that is closed. Its
- * addresses have no discriminator and lie 4 + NicAddressLen bytes apart, each behind the other.
+ * The list belongs to the provider and stays as it is until the next query of the same NIC, or until that is closed.
+ * Its addresses have no discriminator and lie 4 + NicAddressLen bytes apart, each behind the other.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +30,7 @@ struct via_discovery {
     uint8_t addresses[MOST][6];
 };
 
+/* Each station once: it answers as often as it is asked, and with each of its NICs. */
 static void add(struct via_discovery *d, const uint8_t address[6])
 {
     for (uint32_t i = 0; i < d->n; i++)
@@ -41,11 +42,13 @@ static void add(struct via_discovery *d, const uint8_t address[6])
 
 /* ---------------------------------------------------------------- frames */
 
+/* Somebody asks who is there: NOMATCH says that we are, and keeps nothing of the asker. */
 void conn_discovery_arrived(struct via_nic *nic, struct conn_frame *f)
 {
     conn_say_in_passing(nic, f, WIRE_NOMATCH, 0, &(struct wire_connect){.request = f->c.request});
 }
 
+/* 1 if the answer is to one of ours: number and key are what we sent. */
 int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f)
 {
     for (struct via_discovery *d = nic->discoveries; d; d = d->next)
@@ -56,6 +59,8 @@ int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f)
     return 0;
 }
 
+/* To the broadcast address, so whoever hears us answers; once more after half the time, for the first may have been
+ * lost. */
 static void ask(struct via_nic *nic, struct via_discovery *d)
 {
     static const uint8_t everybody[6] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
@@ -128,6 +133,8 @@ static uint8_t *lay_out(const struct via_discovery *d)
     return bytes;
 }
 
+/* VIPL's AUTODISCOVERY: this station, the hosts that the user has named, and who answers on the wire. The list stays
+ * good until the next call of this kind or the NIC's end. NumberOfHops is 0 where there is no wire. */
 VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE handle, VIP_ULONG type, VIP_PVOID info)
 {
     VIP_AUTODISCOVERY_LIST *list = info;

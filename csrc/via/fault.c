@@ -1,9 +1,9 @@
 /*
- * Faults on request: the calls that put the decorator of link/fault.c before a NIC's link and take it away again, and what it needs to
- * know of connections.
+ * Faults on request: the calls that put the decorator of link/fault.c before a NIC's link and take it away again, and
+ * what it needs to know of connections.
  *
- * While it is there the NIC says so to its peers (`lossy`): connections made meanwhile run the whole protocol even over a link that loses
- * nothing.
+ * While it is there the NIC says so to its peers (`lossy`): connections made meanwhile run the whole protocol even over
+ * a link that loses nothing.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,8 @@ void link_deafen(struct via_nic *nic, int deaf)
 
 /* ---------------------------------------------------------------- the calls */
 
-/* The decorator is in place. 0, or VIP_ERROR_RESOURCE. Owner only. */
+/* The decorator is in place. 0, or VIP_ERROR_RESOURCE. Owner only. From now on nic->ops and nic->link are the
+ * decorator's, which passes on what it does not spoil to the link behind it. */
 static VIP_RETURN decorate(struct via_nic *nic)
 {
     if (nic->fault == NULL) {
@@ -45,6 +46,8 @@ static VIP_RETURN decorate(struct via_nic *nic)
     return VIP_SUCCESS;
 }
 
+/* What the decorator had kept back goes out at once. Connections that were made under it stay as careful as they are.
+ */
 static void undecorate(struct via_nic *nic)
 {
     if (nic->fault)

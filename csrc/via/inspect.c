@@ -5,12 +5,12 @@
  *   connect @viakit/inspect/PID  --->  accept: is it the same user, or root? (SO_PEERCRED)
  *                                <---  {"schema": "viakit.process/1", "pid": ..., "nics": [snapshot, ...]}, and the end
  *
- * A thread of its own listens while a NIC is open; it sleeps in the kernel and costs nothing until somebody asks. It ends
- * with the last NIC. The name lies in the abstract namespace, so that a process that is killed leaves none behind. The
- * inspector sends nothing, and so has nothing to lie about; one that does not read is left after a second.
+ * A thread of its own listens while a NIC is open; it sleeps in the kernel and costs nothing until somebody asks. It
+ * ends with the last NIC. The name lies in the abstract namespace, so that a process that is killed leaves none behind.
+ * The inspector sends nothing, and so has nothing to lie about; one that does not read is left after a second.
  *
- * VIAKIT_INSPECT=0 in the environment switches it off, and so does opening NICs without threads only (no_thread): such a
- * program has asked for none.
+ * VIAKIT_INSPECT=0 in the environment switches it off, and so does opening NICs without threads only (no_thread): such
+ * a program has asked for none.
  */
 #include <errno.h>
 #include <poll.h>
@@ -39,8 +39,8 @@ static struct {
 
 /* ---------------------------------------------------------------- the answer */
 
-/* Returns 1 when all of it is on its way; 0 if the other side went, or took nothing for too long, or the process is closing
- * its last NIC: then there is no more to be said. */
+/* Returns 1 when all of it is on its way; 0 if the other side went, or took nothing for too long, or the process is
+ * closing its last NIC: then there is no more to be said. */
 static int say(int socket, const char *text, size_t len)
 {
     uint64_t deadline = vk_now() + PATIENCE;
@@ -88,6 +88,8 @@ static VIP_NIC_HANDLE nic_at(uint32_t n)
     return (char *)nic + generation;
 }
 
+/* One connection, one answer: an object of JSON with a list of snapshots, one per NIC, each taken when its turn comes.
+ * Only the same user (and root) may look, by what the kernel says of the other end. */
 static void answer(int socket)
 {
     struct ucred who;
@@ -142,6 +144,7 @@ static void *thread_main(void *unused)
 
 /* ---------------------------------------------------------------- beginning and end */
 
+/* A name in the abstract namespace goes with the process: nothing is left in a file system. */
 static int listen_at_own_name(void)
 {
     struct sockaddr_un a;
@@ -175,6 +178,8 @@ static void start(void)
     }
 }
 
+/* The first NIC that has a thread starts the inspector's, too; VIAKIT_INSPECT=0 forbids it. A NIC without thread is one
+ * whose program wants no threads: then there is none. */
 void via_inspect_begin(struct via_nic *nic)
 {
     const char *wish = getenv("VIAKIT_INSPECT");

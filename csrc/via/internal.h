@@ -4,8 +4,8 @@
  * do not arrive: with early.c at the receiver, repeat.c at the sender, rtt.c for how long to wait), engine.c (who
  * drives, who sleeps), conn.c (how two VIs find each other), mem.c, cq.c, nic.c.
  *
- * Invariant of all of it: state of a NIC, its VIs, queues and regions is touched only by the NIC's owner (own.h). Functions
- * named via_* below expect to be called by the owner unless their contract says otherwise.
+ * Invariant of all of it: state of a NIC, its VIs, queues and regions is touched only by the NIC's owner (own.h).
+ * Functions named via_* below expect to be called by the owner unless their contract says otherwise.
  */
 #ifndef VIAKIT_INTERNAL_H
 #define VIAKIT_INTERNAL_H
@@ -44,9 +44,9 @@
 
 /* ---------------------------------------------------------------- registered memory (mem.c) */
 
-/* One entry of a NIC's region table. Where the link has memory that peers of the same host can see (shm), a copy of the table lies there
- * (nic->published): they check rights in it before they write directly, holding `users` meanwhile. We never believe that copy: whoever can
- * read it can write it as well, by mistake if by nothing else. */
+/* One entry of a NIC's region table. Where the link has memory that peers of the same host can see (shm), a copy of the
+ * table lies there (nic->published): they check rights in it before they write directly, holding `users` meanwhile. We
+ * never believe that copy: whoever can read it can write it as well, by mistake if by nothing else. */
 struct via_region {
     uint64_t address, len;
     uint32_t handle;  /* 0: free; else generation << 16 | index: changes with every registration */
@@ -62,12 +62,26 @@ _Static_assert(sizeof(struct via_region) == 64, "a region entry is a cache line"
 #define VIA_RIGHT_WRITE 1
 #define VIA_RIGHT_READ 2
 
+/* A protection tag is a number, which VIs, regions and (in connection requests) peers on the same host compare. */
 struct via_ptag {
     struct vk_object object;
     struct via_nic *nic;
     uint32_t number; /* 1.. within the NIC */
     uint32_t n_users;
 };
+
+/* The layout that VIPL gave its descriptors, by which programs were compiled: nothing in it may move. */
+_Static_assert(sizeof(VIP_CONTROL_SEGMENT) == 32 && sizeof(VIP_DESCRIPTOR_SEGMENT) == 16 &&
+                   sizeof(VIP_DESCRIPTOR) == 64,
+               "a descriptor of two segments has 64 bytes");
+_Static_assert(offsetof(VIP_CONTROL_SEGMENT, NextHandle) == 8 && offsetof(VIP_CONTROL_SEGMENT, SegCount) == 12 &&
+                   offsetof(VIP_CONTROL_SEGMENT, Control) == 14 && offsetof(VIP_CONTROL_SEGMENT, ImmediateData) == 20 &&
+                   offsetof(VIP_CONTROL_SEGMENT, Length) == 24 && offsetof(VIP_CONTROL_SEGMENT, Status) == 28,
+               "the control segment's fields");
+_Static_assert(offsetof(VIP_DATA_SEGMENT, Handle) == 8 && offsetof(VIP_DATA_SEGMENT, Length) == 12 &&
+                   offsetof(VIP_ADDRESS_SEGMENT, Handle) == 8,
+               "the data and address segments' fields");
+_Static_assert(offsetof(VIP_NET_ADDRESS, HostAddress) == 4, "a host address stands behind two lengths");
 
 /* Segment i of a descriptor: behind the control segment, beyond DS[2] if need be. */
 static inline const VIP_DESCRIPTOR_SEGMENT *via_segment(const VIP_DESCRIPTOR *d, uint32_t i)
@@ -119,6 +133,7 @@ static inline struct via_work *via_work_at(struct via_queue *q, uint32_t i)
     return &q->work[i & (VIA_MAX_QUEUE - 1)];
 }
 
+/* What VipCQDone gives out: of which VI, and whether it was its receive queue. */
 struct via_cq_entry {
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv;
@@ -544,9 +559,9 @@ static inline void via_timer(struct via_nic *nic, uint64_t at)
 /* A completion, a match, an event: waiting calls look again. */
 void via_wake_waiters(struct via_nic *nic);
 
-/* Waits until ready(argument) says non-zero: called and left by the owner, but others get in while it sleeps. VIP_SUCCESS,
- * VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. The NIC stays meanwhile; any
- * other object may have gone. */
+/* Waits until ready(argument) says non-zero: called and left by the owner, but others get in while it sleeps.
+ * VIP_SUCCESS, VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. The NIC
+ * stays meanwhile; any other object may have gone. */
 VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument);
 
 int via_engine_start(struct via_nic *nic);
@@ -599,25 +614,26 @@ void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immedi
 /* Any frame to any peer. What link send returns. */
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n);
 void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind);
-/* The way back to somebody who gets one answer and is forgotten: strangers can come from any number of addresses. The peer is good for
- * one frame that is sent at once, not kept. */
+/* The way back to somebody who gets one answer and is forgotten: strangers can come from any number of addresses. The
+ * peer is good for one frame that is sent at once, not kept. */
 static inline int via_route_in_passing(struct via_nic *nic, const uint8_t address[6], uint16_t port,
                                        struct link_peer **peer)
 {
     return (nic->ops->passing ? nic->ops->passing : nic->ops->route)(nic->link, address, port, peer);
 }
 
-/* Keeps a copy of a frame that must not be lost for want of room; via_drive sends it. Where more of them wait than any peer needs that takes its
- * frames, it is dropped, and counted. */
+/* Keeps a copy of a frame that must not be lost for want of room; via_drive sends it. Where more of them wait than any
+ * peer needs that takes its frames, it is dropped, and counted. */
 void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f);
 void via_send_deferred(struct via_nic *nic);
 void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer);
-/* The pieces of local memory that hold bytes [offset, offset+len) of the work's message. Returns their number, or -1 if memory is
- * not (or no longer) granted. */
+/* The pieces of local memory that hold bytes [offset, offset+len) of the work's message. Returns their number, or -1 if
+ * memory is not (or no longer) granted. */
 int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max);
 
-/* Sends frames from psn on again, at most n, as far as they are of one message and one batch. Returns how many the link took; -1: the
- * message's memory is gone, and the connection with it. *hint is where on the send queue to begin to look: nothing before it matters. */
+/* Sends frames from psn on again, at most n, as far as they are of one message and one batch. Returns how many the link
+ * took; -1: the message's memory is gone, and the connection with it. *hint is where on the send queue to begin to
+ * look: nothing before it matters. */
 int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, uint32_t *hint);
 /* A control frame with a block of len bytes. What link send returns; not put off if that is not 1. */
 int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uint32_t immediate, const void *block,
@@ -649,7 +665,8 @@ void via_give_up(struct via_vi *vi);
 int via_reads_ready(struct via_vi *vi);
 void via_reads_reset(struct via_vi *vi);
 void via_reads_free(struct via_vi *vi);
-/* Begins the read at index on the send queue. 1 if it is complete already; 0: go on, from the time that it is behind q->next. */
+/* Begins the read at index on the send queue. 1 if it is complete already; 0: go on, from the time that it is behind
+ * q->next. */
 int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index);
 /* Asks and answers as far as possible; vi->reads is not NULL. */
 void via_reads_go_on(struct via_vi *vi);
@@ -705,7 +722,8 @@ VIP_RETURN via_faults_from_environment(struct via_nic *nic);
 /* Copies faults field by field that the program knows and checks them. */
 VIP_RETURN via_settle_faults(const viakit_faults *from, viakit_faults *to);
 
-/* What nic->whole_message is to be. While somebody looks at every frame that arrives, no frame matches: the short way is closed. */
+/* What nic->whole_message is to be. While somebody looks at every frame that arrives, no frame matches: the short way
+ * is closed. */
 static inline uint64_t via_whole_message(const struct via_nic *nic)
 {
     if (nic->deaf || nic->tap)

@@ -183,7 +183,7 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
         free_nic(nic);
         return code;
     }
-    /* VIAKIT_FAULTS and VIAKIT_TAP: a program of 2001 can be made to suffer, and be watched, without a change to it. */
+    /* VIAKIT_FAULT and VIAKIT_TAP: a program of 2001 can be made to suffer, and be watched, without a change to it. */
     code = via_faults_from_environment(nic);
     if (code == VIP_SUCCESS)
         code = via_tap_from_environment(nic);
