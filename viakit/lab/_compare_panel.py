@@ -69,7 +69,9 @@ class ComparePanel(Panel):
         self.mode = choice("mode", list(sweep.MODES), config.mode)
         self.wait = choice("wait", list(sweep.WAITS), config.wait)
         self.hosts = choice("hosts", ["auto", "local", "testbed"], config.hosts)
-        self.level = choice("level", [_USUAL_LEVEL, "c", "python", "both"], config.level or _USUAL_LEVEL[1])
+        self.level = choice(
+            "level", [_USUAL_LEVEL, *((one, one) for one in ("c", "python", "both"))], config.level or _USUAL_LEVEL[1]
+        )
         self.seconds = widgets.BoundedFloatText(
             description="seconds", value=config.seconds, min=0.1, max=86400, layout=SMALL
         )
