@@ -130,6 +130,12 @@ def self_of(comm: Any) -> Intracomm:
     return found
 
 
+def again(alone: bool) -> Any:
+    """COMM_WORLD, or COMM_SELF, of a pickle."""
+    everybody = world()
+    return self_of(everybody) if alone else everybody
+
+
 def _leave(opened: World, process: int) -> None:
     """At the end of a program: wait for the others, or, if it ends by an exception, let them see that at once."""
     if os.getpid() != process or opened.closed:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from viakit import comm as _comm
-from viakit._comm import communicator, datatype, errors, group, op, request, spec
+from viakit._comm import communicator, datatype, errors, group, objects, op, request, spec
 from viakit._comm.errors import error
 
 __all__ = ["MPI"]
@@ -195,8 +195,8 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("CONGRUENT", group.CONGRUENT),
         ("SIMILAR", group.SIMILAR),
         ("UNEQUAL", group.UNEQUAL),
-        ("GROUP_EMPTY", group.Group()),
-        ("GROUP_NULL", group.Group()),
+        ("GROUP_EMPTY", group.EMPTY),
+        ("GROUP_NULL", group.NULL),
         ("Compute_dims", group.Compute_dims),
         ("REQUEST_NULL", request.Request()),
         ("COMM_TYPE_SHARED", communicator.COMM_TYPE_SHARED),
@@ -204,6 +204,8 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("GRAPH", 2),
         ("DIST_GRAPH", 3),
         ("BSEND_OVERHEAD", 96),
+        ("Pickle", objects.Pickle),
+        ("pickle", objects.PICKLE),
         ("TAG_UB", communicator.TAG_UB),
         ("MESSAGE_NULL", request.MESSAGE_NULL),
         ("MESSAGE_NO_PROC", request.MESSAGE_NO_PROC),

@@ -5,7 +5,10 @@ MPI_MODULE=viakit.mpi viakit run -n 3 mpi_calls.py
 """
 
 import importlib
+import json
+import marshal
 import os
+import pickle
 
 import numpy as np
 
@@ -23,12 +26,12 @@ def say(what, *values):
 def refused(what, function, *args, **kwargs):
     try:
         function(*args, **kwargs)
+    except (TypeError, ValueError, KeyError) as error:
+        say(what, next(kind.__name__ for kind in (TypeError, KeyError, ValueError) if isinstance(error, kind)))
     except MPI.Exception as error:
         names = ("ERR_RANK", "ERR_TAG", "ERR_ROOT", "ERR_COUNT", "ERR_TRUNCATE", "ERR_REQUEST", "ERR_DIMS", "ERR_OTHER")
         named = [name for name in names if getattr(MPI, name) == error.Get_error_class()]
         say(what, "refused", *named)
-    except (TypeError, ValueError, KeyError) as error:
-        say(what, type(error).__name__)
     else:
         say(what, "taken")
 
@@ -242,7 +245,110 @@ def others():
     double.Free()
 
 
-for part in (requests, persistent, probes, statuses, communicators, grids, others):
+def counts():
+    """A count is what one rank sends or gets, not all of them; None says that the operand is in place."""
+    mine, everything = np.full(2, rank, "i"), np.full(2 * size, -1, "i")
+    comm.Allgather([mine, 2, MPI.INT], [everything, 2, MPI.INT])
+    say("Allgather, counted", everything.tolist())
+    into = np.full(2 * size, -1, "i")
+    comm.Gather([mine, 1, MPI.INT], [into, 1, MPI.INT], root=0)
+    say("Gather, counted", into.tolist())
+    comm.Alltoall([everything * 10 + rank, 2, MPI.INT], [into, 2, MPI.INT])
+    say("Alltoall, counted", into.tolist())
+    comm.Scatter([np.arange(2 * size, dtype="i"), 1, MPI.INT] if rank == 0 else None, [mine, 1, MPI.INT], root=0)
+    say("Scatter, counted", mine.tolist())
+    comm.Ialltoall([np.arange(2 * size, dtype="i") + rank, 1, MPI.INT], [into, 1, MPI.INT]).Wait()
+    say("Ialltoall, counted", into.tolist())
+    comm.Reduce_scatter_block([np.arange(2 * size, dtype="i"), 1, MPI.INT], [mine, 1, MPI.INT])
+    say("Reduce_scatter_block, counted", mine.tolist())
+    each = np.full(size, -1, "i")
+    comm.Allgatherv([mine, 1, MPI.INT], [each, (1, 1), MPI.INT])
+    say("Allgatherv, one count and one stride", each.tolist())
+    total = np.full(2, rank + 1.0)
+    comm.Allreduce(None, total)
+    say("Allreduce, None", total.tolist())
+    comm.Iallreduce(None, total).Wait()
+    say("Iallreduce, None", total.tolist())
+    into[rank] = rank
+    comm.Allgather(None, [into, 1, MPI.INT])
+    say("Allgather, None", into.tolist())
+    comm.Gather(None if rank == 0 else [mine, 1, MPI.INT], [into, 1, MPI.INT] if rank == 0 else None)
+    say("Gather, None", into.tolist())
+    comm.Reduce(None if rank == 0 else total, total if rank == 0 else None)
+    say("Reduce, None", total.tolist())
+    for what, wrong in (
+        ("a count below 0", lambda: comm.Send([mine, -1, MPI.INT], right)),
+        ("None, but a count", lambda: comm.Send([None, 1, MPI.INT], right)),
+        ("a null datatype", lambda: comm.Send([mine, None, MPI.DATATYPE_NULL], right)),
+        ("a result of another length", lambda: comm.Allreduce(np.zeros(2), np.zeros(3))),
+        ("a result of other numbers", lambda: comm.Allreduce(np.zeros(2), np.zeros(2, "i"))),
+        ("a class", lambda: comm.Send(object, right)),
+    ):
+        refused(what, wrong)
+
+
+def handles():
+    """What is null, what equals what, and what can be copied or pickled."""
+    sent = comm.Isend(np.zeros(1), right, 9)
+    say("under way", sent != MPI.REQUEST_NULL, bool(sent))
+    got = np.zeros(1)
+    comm.Recv(got, left, 9)
+    sent.Wait()
+    say("ended", sent == MPI.REQUEST_NULL, MPI.Request() == MPI.REQUEST_NULL)
+    kept = comm.Send_init(got, MPI.PROC_NULL)
+    say("kept", kept != MPI.REQUEST_NULL)
+    kept.Free()
+    say("freed", kept == MPI.REQUEST_NULL)
+    nobody = comm.Mprobe(MPI.PROC_NULL)
+    say("of nobody", bool(nobody), nobody == MPI.MESSAGE_NO_PROC, nobody == MPI.MESSAGE_NULL)
+    nobody.Recv(None)
+    say("received", bool(nobody), nobody == MPI.MESSAGE_NULL, bool(MPI.MESSAGE_NO_PROC))
+    request = comm.isend([rank], right, 5)
+    say("Message.probe", MPI.Message.probe(comm, left, 5).recv(), MPI.Message.Iprobe(comm, left, 5))
+    request.wait()
+    status = MPI.Status()
+    status.source, status.tag, status.count, status.cancelled = 3, 4, 8, True
+    for again in (MPI.Status(status), pickle.loads(pickle.dumps(status))):
+        say("Status", again.source, again.tag)
+    say("copied", MPI.Status(status).count, MPI.Status(status).cancelled)
+    refused("Status of a number", MPI.Status, 7)
+    requests, found = [comm.irecv(source=left, tag=i) for i in range(3)], []
+    say("testsome", MPI.Request.testsome(requests, found), found)
+    comm.Barrier()
+    sends = [comm.isend(i * 10, right, i) for i in range(3)]
+    say("waitall", MPI.Request.waitall(requests), MPI.Request.waitall(sends))
+    least, mine = MPI.Op.Create(lambda a, b, kind: min(a, b) if kind is None else None, True), MPI.Op(MPI.MAX)
+    say("operations", comm.allreduce(rank + 5, least), mine(2, 3), mine == MPI.MAX, MPI.REPLACE(2, 3), MPI.NO_OP(2, 3))
+    least.Free()
+    say("null", least == MPI.OP_NULL, bool(MPI.Op()), pickle.loads(pickle.dumps(MPI.SUM)) is MPI.SUM)
+    refused("MAX into a longer one", MPI.MAX.Reduce_local, np.zeros(1), np.zeros(2))
+    group = comm.Get_group()
+    say("groups", bool(MPI.GROUP_EMPTY), bool(MPI.GROUP_NULL), group.Incl([]) == MPI.GROUP_EMPTY, bool(MPI.Group()))
+    group.Free()
+    say("freed", group == MPI.GROUP_NULL, MPI.Comm() == MPI.COMM_NULL, MPI.COMM_NULL.Get_name())
+    say("pickled", pickle.loads(pickle.dumps(comm)) is comm)
+    again = comm.Dup()
+    refused("a pickle of another", pickle.dumps, again)
+    again.Free()
+    grid = comm.Create_cart([size], [True])
+    grid.dims.append(7)
+    say("grid", grid.dims, grid.inedges, grid.outdegree, grid.inoutedges)
+    grid.Free()
+
+
+def serializers():
+    """Other ways to make bytes of objects."""
+    MPI.pickle.__init__(marshal.dumps, marshal.loads)
+    say("marshal", comm.allgather([rank, "V"]), comm.sendrecv("V" * 3, right, 0, None, left, 0))
+    MPI.pickle.__init__(lambda obj: b"V" + json.dumps(obj).encode(), lambda data: json.loads(bytes(data)[1:]))
+    say("json", comm.allreduce(rank), comm.sendrecv({"a": [rank]}, right, 0, None, left, 0))
+    MPI.pickle.__init__()
+    request = comm.Isend(b"", right, 3)
+    say("nothing", comm.recv(source=left, tag=3))
+    request.Wait()
+
+
+for part in (requests, persistent, probes, statuses, communicators, grids, others, counts, handles, serializers):
     part()
 for of_one in comm.gather(lines) or []:
     print("\n".join(of_one))

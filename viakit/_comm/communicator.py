@@ -17,7 +17,7 @@ from viakit._comm.op import NAMED as OPS
 from viakit._comm.op import Op
 from viakit._comm.point import PointToPoint
 from viakit._comm.request import PROC_NULL, Prequest, Request, Schedule, ScheduleRequest, run
-from viakit._comm.spec import IN_PLACE, Simple, same_blocks, simple, vector, w_vector
+from viakit._comm.spec import IN_PLACE, Simple, in_place, same_blocks, simple, vector, w_vector
 
 errors._setup()
 SUM = OPS["SUM"]
@@ -117,37 +117,37 @@ class Collectives(PointToPoint):
     def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
         step = collective.Step(self, "alltoall")
         into = same_blocks(simple(recvbuf, True, self.size), self.size)
-        out = None if sendbuf is IN_PLACE else same_blocks(simple(sendbuf, False, self.size), self.size)
+        out = None if in_place(sendbuf) else same_blocks(simple(sendbuf, False, self.size), self.size)
         return step, collective.alltoall(step, out, into, equal=True)
 
     def _alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
         step = collective.Step(self, "alltoallv")
         into = vector(recvbuf, True, self.size).parts
-        out = None if sendbuf is IN_PLACE else vector(sendbuf, False, self.size).parts
+        out = None if in_place(sendbuf) else vector(sendbuf, False, self.size).parts
         return step, collective.alltoall(step, out, into)
 
     def _alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
         step = collective.Step(self, "alltoallw")
         into = w_vector(recvbuf, True, self.size).parts
-        out = None if sendbuf is IN_PLACE else w_vector(sendbuf, False, self.size).parts
+        out = None if in_place(sendbuf) else w_vector(sendbuf, False, self.size).parts
         return step, collective.alltoall(step, out, into)
 
     def _reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Made:
         step = collective.Step(self, "reduce", root)
         into = simple(recvbuf, True) if self.rank == root else None
-        mine = into if sendbuf is IN_PLACE and into is not None else simple(sendbuf, False)
+        mine = into if in_place(sendbuf) and into is not None else simple(sendbuf, False)
         return step, collective.reduce(step, mine, self._fitting(into, mine), op)
 
     def _allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
         step = collective.Step(self, "allreduce")
         into = simple(recvbuf, True)
-        mine = into if sendbuf is IN_PLACE else simple(sendbuf, False)
+        mine = into if in_place(sendbuf) else simple(sendbuf, False)
         self._fitting(into, mine)
         return step, collective.allreduce(step, mine, into, op)
 
     def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
         step = collective.Step(self, "reduce_scatter_block")
-        if sendbuf is IN_PLACE:
+        if in_place(sendbuf):
             mine = same_blocks(simple(recvbuf, True, self.size), self.size)
             into = mine[0]
         else:
@@ -160,17 +160,19 @@ class Collectives(PointToPoint):
     ) -> Made:
         step = collective.Step(self, "reduce_scatter")
         into = simple(recvbuf, True)
-        whole = into if sendbuf is IN_PLACE else simple(sendbuf, False)
+        whole = into if in_place(sendbuf) else simple(sendbuf, False)
         if recvcounts is None:
             counts = (
-                [whole.count // self.size] * self.size if sendbuf is IN_PLACE else list(self.allgather(into.count))  # type: ignore[attr-defined]
+                [whole.count // self.size] * self.size if in_place(sendbuf) else list(self.allgather(into.count))  # type: ignore[attr-defined]
             )
         else:
             counts = [int(count) for count in recvcounts]
         if len(counts) != self.size:
             raise ValueError(f"expecting {self.size} counts, got {len(counts)}")
-        if sum(counts) > whole.count:
-            raise ValueError(f"the counts add up to {sum(counts)}, but only {whole.count} items are sent")
+        if sum(counts) != whole.count:
+            raise ValueError(f"the counts add up to {sum(counts)}, but {whole.count} items are sent")
+        if not in_place(sendbuf) and counts[self.rank] != into.count:
+            raise ValueError(f"room for {into.count} items where {counts[self.rank]} are to be received")
         extent = whole.datatype.extent
         parts = [
             Simple(whole.memory, whole.datatype, n, whole.start + sum(counts[:i]) * extent)
@@ -188,20 +190,20 @@ class Collectives(PointToPoint):
     def _prefix(self, kind: str, sendbuf: Any, recvbuf: Any, op: Op) -> Made:
         step = collective.Step(self, kind)
         into = simple(recvbuf, True)
-        mine = into if sendbuf is IN_PLACE else simple(sendbuf, False)
+        mine = into if in_place(sendbuf) else simple(sendbuf, False)
         self._fitting(into, mine)
         return step, collective.scan(step, mine, into, op, kind == "exscan")
 
     def _send_side(self, sendbuf: Any, may_be_in_place: bool) -> Simple | None:
-        return None if sendbuf is IN_PLACE and may_be_in_place else simple(sendbuf, False)
+        return None if in_place(sendbuf) and may_be_in_place else simple(sendbuf, False)
 
     def _recv_side(self, recvbuf: Any, may_be_in_place: bool) -> Simple | None:
-        return None if recvbuf is IN_PLACE and may_be_in_place else simple(recvbuf, True)
+        return None if in_place(recvbuf) and may_be_in_place else simple(recvbuf, True)
 
     @staticmethod
     def _fitting(into: Simple | None, mine: Simple) -> Simple | None:
-        if into is not None and into.nbytes < mine.nbytes:
-            raise error("ERR_TRUNCATE", f"a result of {mine.nbytes} bytes does not fit into {into.nbytes}")
+        if into is not None:
+            into.check_twin(mine)
         return into
 
     # ------------------------------------------------------------ objects
@@ -313,7 +315,20 @@ for _name, _text in (
 class Comm(Collectives):
     """``MPI.Comm``: ranks that can send messages to each other and to nobody else."""
 
-    def __init__(self, world: World, number: int, ranks: Sequence[int] | None = None) -> None:
+    def __new__(cls, world: Any = None, *args: Any) -> Any:
+        """One of no world is null; one of a communicator is that communicator."""
+        if world is None or isinstance(world, _NullComm):
+            return _NullComm()
+        if isinstance(world, cls):
+            return world
+        if not isinstance(world, World):
+            raise TypeError(f"{cls.__name__}: made of nothing or of a {cls.__name__}, not of {type(world).__name__}")
+        return super().__new__(cls, world, *args)
+
+    def __init__(self, world: Any, number: int = 0, ranks: Sequence[int] | None = None) -> None:
+        if world is self:
+            return
+        self._info: dict[str, str] = {}
         self._spare = []
         self._name = ""
         self._freed = False
@@ -333,6 +348,13 @@ class Comm(Collectives):
 
     def __repr__(self) -> str:
         return f"<viakit MPI.{type(self).__name__} {self._name!r}: rank {self.rank} of {self.size}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.number > 1:
+            raise ValueError("of communicators only COMM_WORLD and COMM_SELF can be pickled")
+        from viakit import comm
+
+        return (comm.again, (self.number == 1,))
 
     # ------------------------------------------------------------ what it is
 
@@ -376,6 +398,23 @@ class Comm(Collectives):
             return IDENT
         same = self.group.Compare(comm.group)
         return CONGRUENT if same == IDENT else same
+
+    def Get_info(self) -> Any:
+        """What has been said of it; nothing follows from it."""
+        from viakit.mpi import Info
+
+        return Info(self._info)
+
+    def Set_info(self, info: Any) -> None:
+        """Say something of it."""
+        self._info = dict(info)
+
+    info = property(Get_info, Set_info, doc="What has been said of it; nothing follows from it.")
+
+    @classmethod
+    def Get_parent(cls) -> Any:
+        """COMM_NULL: nobody has spawned this program."""
+        return COMM_NULL
 
     is_inter, is_intra = False, True
 
@@ -449,7 +488,15 @@ class Comm(Collectives):
 
     def Dup(self, info: Any = None) -> Any:
         """The same ranks, and messages of their own."""
-        del info
+        made = self._dup()
+        made.Set_info(self._info if info is None else info)
+        return made
+
+    def Dup_with_info(self, info: Any) -> Any:
+        """The same, of which something else is said."""
+        return self.Dup(info)
+
+    def _dup(self) -> Any:
         return self._new(Intracomm, self.world.take_number(self.allgather(self.world.used)), self.world_ranks())
 
     Clone = Dup
@@ -527,7 +574,7 @@ class Intracomm(Comm):
     def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> Any:
         """A grid of this shape, row by row; COMM_NULL for ranks that it does not need."""
         del reorder
-        shape = [int(d) for d in ([dims] if isinstance(dims, int) else dims)]
+        shape = [int(d) for d in ([dims] if isinstance(dims, int) else dims)]  # of no dimension: one rank
         if periods is None:
             periods = [False] * len(shape)
         elif isinstance(periods, (bool, int)):
@@ -548,8 +595,12 @@ class Cartcomm(Intracomm):
 
     def __init__(self, world: World, number: int, ranks: Sequence[int], dims: list[int], periods: list[bool]) -> None:
         super().__init__(world, number, ranks)
-        self.dims = dims
-        self._periods = periods
+        self._dims, self._periods = dims, periods
+
+    @property
+    def dims(self) -> list[int]:
+        """How many places there are in each dimension."""
+        return list(self._dims)
 
     @property
     def topology(self) -> int:
@@ -569,14 +620,14 @@ class Cartcomm(Intracomm):
     @property
     def ndim(self) -> int:
         """How many dimensions."""
-        return len(self.dims)
+        return len(self._dims)
 
     dim = ndim
 
     @property
     def topo(self) -> tuple[list[int], list[int], list[int]]:
         """Shape, periods, and where this rank is."""
-        return (list(self.dims), self.periods, self.coords)
+        return (self.dims, self.periods, self.coords)
 
     def Get_dim(self) -> int:
         """How many dimensions."""
@@ -589,11 +640,11 @@ class Cartcomm(Intracomm):
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
         """The rank at a place; rings wrap around."""
         rank = 0
-        for x, n, ring in zip(coords, self.dims, self._periods, strict=True):
+        for x, n, ring in zip(coords, self._dims, self._periods, strict=True):
             if ring:
                 x %= n
             elif not 0 <= x < n:
-                raise error("ERR_ARG", f"place {list(coords)} is not in a grid of shape {self.dims}")
+                raise error("ERR_ARG", f"place {list(coords)} is not in a grid of shape {self._dims}")
             rank = rank * n + x
         return rank
 
@@ -602,7 +653,7 @@ class Cartcomm(Intracomm):
         if not 0 <= rank < self.size:
             raise error("ERR_RANK", f"rank {rank}: this grid has ranks 0 to {self.size - 1}")
         place = []
-        for n in reversed(self.dims):
+        for n in reversed(self._dims):
             rank, x = divmod(rank, n)
             place.append(x)
         return place[::-1]
@@ -615,34 +666,61 @@ class Cartcomm(Intracomm):
         def at(step: int) -> int:
             place = self.coords
             place[direction] += step
-            inside = self._periods[direction] or 0 <= place[direction] < self.dims[direction]
+            inside = self._periods[direction] or 0 <= place[direction] < self._dims[direction]
             return self.Get_cart_rank(place) if inside else PROC_NULL
 
         return at(-disp), at(disp)
+
+    @property
+    def inedges(self) -> list[int]:
+        """The neighbours, in each dimension the one before and the one behind; PROC_NULL beyond the border."""
+        return [rank for dimension in range(self.ndim) for rank in self.Shift(dimension, 1)]
+
+    outedges = inedges
+
+    @property
+    def inoutedges(self) -> tuple[list[int], list[int]]:
+        """Whom messages come from and go to: the same neighbours."""
+        return (self.inedges, self.outedges)
+
+    @property
+    def indegree(self) -> int:
+        """How many neighbours, those beyond the border among them."""
+        return 2 * self.ndim
+
+    outdegree = indegree
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
         """The grids of the dimensions that remain, one for each place in the others."""
         keep = [bool(k) for k in remain_dims]
         place = self.coords
         color = key = 0
-        for x, n, k in zip(place, self.dims, keep, strict=True):
+        for x, n, k in zip(place, self._dims, keep, strict=True):
             if k:
                 key = key * n + x
             else:
                 color = color * n + x
         part = self.Split(color, key)
-        dims = [n for n, k in zip(self.dims, keep, strict=True) if k]
+        dims = [n for n, k in zip(self._dims, keep, strict=True) if k]
         periods = [p for p, k in zip(self._periods, keep, strict=True) if k]
         return Cartcomm(part.world, part.number, part.world_ranks(), dims, periods)
 
-    def Dup(self, info: Any = None) -> Any:
-        """The same grid, and messages of its own."""
-        plain = super().Dup(info)
-        return Cartcomm(plain.world, plain.number, plain.world_ranks(), list(self.dims), list(self._periods))
+    def _dup(self) -> Any:
+        plain = super()._dup()
+        return Cartcomm(plain.world, plain.number, plain.world_ranks(), list(self._dims), list(self._periods))
 
 
 class _NullComm:
     """``MPI.COMM_NULL``: no communicator."""
+
+    name = "MPI_COMM_NULL"
+
+    def Get_name(self) -> str:
+        """MPI_COMM_NULL."""
+        return self.name
+
+    def __reduce__(self) -> Any:
+        return "COMM_NULL" if self is COMM_NULL else (_NullComm, ())
 
     def __bool__(self) -> bool:
         return False

@@ -121,9 +121,16 @@ class Exception(RuntimeError):
         return self.error_string
 
 
+class ArgumentException(Exception, ValueError):
+    """What is wrong with an argument that mpi4py would have refused before MPI: a ValueError as well."""
+
+
+_ARGUMENTS = {"ERR_COUNT", "ERR_TYPE", "ERR_BUFFER"}
+
+
 def error(name: str, text: str = "") -> Exception:
     """The exception of the class called `name`."""
-    return Exception(CLASSES[name], text)
+    return (ArgumentException if name in _ARGUMENTS else Exception)(CLASSES[name], text)
 
 
 def from_engine(code: int, text: str) -> Exception:

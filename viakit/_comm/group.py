@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from viakit._comm.datatype import UNDEFINED
 from viakit._comm.errors import error
@@ -12,19 +13,29 @@ IDENT, CONGRUENT, SIMILAR, UNEQUAL = 0, 1, 2, 3
 
 
 class Group:
-    """``MPI.Group``: ranks of the world in an order of their own."""
+    """``MPI.Group``: ranks of the world in an order of their own; without an argument the null group."""
 
-    def __init__(self, ranks: Iterable[int] = (), me: int = -1) -> None:
-        self._ranks, self._me = tuple(ranks), me
+    def __init__(self, ranks: Iterable[int] | Group | None = None, me: int = -1) -> None:
+        if isinstance(ranks, Group):
+            self._ranks, self._me, self._null = ranks._ranks, ranks._me, ranks._null
+        else:
+            self._ranks, self._me, self._null = tuple(ranks or ()), me, ranks is None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and self._ranks == other._ranks
+        return isinstance(other, Group) and self._ranks == other._ranks and self._null == other._null
 
     def __hash__(self) -> int:
         return hash(self._ranks)
 
     def __bool__(self) -> bool:
-        return self._me >= 0
+        return not self._null
+
+    def __reduce__(self) -> Any:
+        if self is NULL or self is EMPTY:
+            return "NULL" if self is NULL else "EMPTY"
+        if self._ranks:
+            raise ValueError("of groups only those without ranks can be pickled")
+        return (Group, (NULL if self._null else EMPTY,))
 
     def __repr__(self) -> str:
         return f"<viakit MPI.Group of {len(self._ranks)}>"
@@ -53,7 +64,7 @@ class Group:
 
     def Free(self) -> None:
         """Forget it."""
-        self._ranks = ()
+        self._ranks, self._null = (), True
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
         """The ranks that these have in another group, or UNDEFINED."""
@@ -119,6 +130,9 @@ class Group:
     def Range_excl(self, ranks: Sequence[Sequence[int]]) -> Group:
         """All but those."""
         return self.Excl(self._spread(ranks))
+
+
+NULL, EMPTY = Group(), Group(())
 
 
 def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:

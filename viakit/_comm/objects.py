@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from viakit._comm.request import Request, Schedule, ScheduleRequest, Status
@@ -22,9 +23,85 @@ _ATOMS = {type(None), bool, int, float, complex, str, bytes}  # which have no bu
 _V = ord("V")
 
 
+class Pickle:
+    """``MPI.Pickle``: how objects become bytes; ``MPI.pickle`` is the one that the lower-case methods use.
+
+    Parameters
+    ----------
+    dumps, loads : callable, optional
+        The functions of a module such as marshal or dill, in place of pickle's: then all ranks have to say so.
+    protocol : int, optional
+        What `dumps` gets as second argument. None: of pickle the highest, of others nothing.
+    threshold : int, optional
+        Bytes from which `dumps_oob` leaves a buffer out of the pickle; default 256 KiB.
+    """
+
+    def __init__(
+        self,
+        dumps: Callable[..., bytes] | None = None,
+        loads: Callable[..., Any] | None = None,
+        protocol: int | None = None,
+        threshold: int | None = None,
+    ) -> None:
+        self._dumps, self._loads = dumps or pickle.dumps, loads or pickle.loads
+        self.PROTOCOL, self.THRESHOLD = protocol, threshold
+
+    @property
+    def PROTOCOL(self) -> int | None:
+        """The protocol's version."""
+        return self._protocol
+
+    @PROTOCOL.setter
+    def PROTOCOL(self, protocol: int | None) -> None:
+        usual = self._dumps is pickle.dumps
+        self._protocol = pickle.HIGHEST_PROTOCOL if protocol is None and usual else protocol
+        # Whether buffers may be left out of messages: nothing special was asked for.
+        self.plain = usual and self._loads is pickle.loads and self._protocol in (-1, pickle.HIGHEST_PROTOCOL)
+
+    @property
+    def THRESHOLD(self) -> int:
+        """Bytes from which `dumps_oob` leaves a buffer out of the pickle."""
+        return self._threshold
+
+    @THRESHOLD.setter
+    def THRESHOLD(self, threshold: int | None) -> None:
+        self._threshold = 1 << 18 if threshold is None else threshold
+
+    def dumps(self, obj: Any) -> bytes:
+        """The bytes of an object."""
+        return self._dumps(obj) if self._protocol is None else self._dumps(obj, self._protocol)
+
+    def loads(self, data: Any) -> Any:
+        """The object again."""
+        return self._loads(data)
+
+    def dumps_oob(self, obj: Any) -> tuple[bytes, list[memoryview]]:
+        """The bytes of an object, and the large buffers that were left out of them."""
+        outside: list[memoryview] = []
+
+        def leave_out(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes < self._threshold:
+                return True
+            outside.append(raw)
+            return False
+
+        protocol = max(pickle.HIGHEST_PROTOCOL if self._protocol is None else self._protocol, 5)
+        return self._dumps(obj, protocol, buffer_callback=leave_out), outside
+
+    def loads_oob(self, data: Any, buffers: Iterable[Any]) -> Any:
+        """The object of such bytes and buffers."""
+        return self._loads(data, buffers=buffers)
+
+
+PICKLE = Pickle()
+
+
 def dump(obj: Any) -> tuple[bytes, list[Any]]:
     """The pickle of an object, and the large buffers that were left out of it."""
     outside: list[Any] = []
+    if not PICKLE.plain:
+        return PICKLE.dumps(obj), outside
     if type(obj) in _ATOMS:
         return pickle.dumps(obj, protocol=5), outside
 
@@ -43,8 +120,10 @@ def dump(obj: Any) -> tuple[bytes, list[Any]]:
 
 
 def load(data: Any, outside: list[Any] | None = None) -> Any:
-    """The object again."""
-    return pickle.loads(data, buffers=outside or None)
+    """The object again; None of no bytes at all, as in mpi4py."""
+    if not len(data):
+        return None
+    return pickle.loads(data, buffers=outside) if outside else PICKLE.loads(data)
 
 
 def start_send(comm: Any, obj: Any, dest: int, tag: int, mode: int) -> list[Request]:
@@ -54,7 +133,7 @@ def start_send(comm: Any, obj: Any, dest: int, tag: int, mode: int) -> list[Requ
 
 def start_dumped(comm: Any, data: bytes, outside: list[Any], dest: int, tag: int, mode: int) -> list[Request]:
     """The same for what `dump` has made of it."""
-    if (len(data) <= SHORT and not outside) or dest < 0:
+    if (len(data) <= SHORT and not outside and data[:1] != b"V") or dest < 0:
         return [comm.start_send(data, dest, tag, mode)]
     comm._n_objects = number = (comm._n_objects + 1) & 0x7FFFFFFF
     parts = [data, *outside]
@@ -117,8 +196,10 @@ def receive_now(comm: Any, source: int, tag: int, status: Status | None) -> Any:
         status.error, status.was_cancelled = found.error, False
     if found.source < 0:
         obj = None
-    elif found.nbytes and buffer[0] != _V:
+    elif found.nbytes and buffer[0] != _V and PICKLE.plain:
         obj = pickle.loads(buffer)  # which ends where the pickle says, whatever an earlier one has left behind it
+    elif found.nbytes and buffer[0] != _V:
+        obj = PICKLE.loads(memoryview(buffer)[: found.nbytes].toreadonly())
     elif found.nbytes:
         requests, parts = _parts(comm, memoryview(buffer)[: found.nbytes], found.source)
         Request.Waitall(requests)
@@ -153,4 +234,4 @@ def receiving_plain(step: Any, source: int) -> Schedule:
 
 def dump_plain(obj: Any) -> bytes:
     """The pickle of an object with everything in it."""
-    return pickle.dumps(obj, protocol=5)
+    return pickle.dumps(obj, protocol=5) if PICKLE.plain else PICKLE.dumps(obj)

@@ -45,13 +45,17 @@ class Op:
 
     def __init__(
         self,
-        name: str = "MPI_OP_NULL",
+        name: str | Op = "MPI_OP_NULL",
         arrays: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
         objects: Callable[[Any, Any], Any] | None = None,
         commutative: bool = True,
         user: Callable[[Any, Any, Datatype], Any] | None = None,
         kinds: str = "biufc?V",
     ) -> None:
+        if isinstance(name, Op):  # another handle of the same
+            self.__dict__.update(name.__dict__)
+            return
+        self._key: object = object() if user is not None else name
         self.name, self._arrays, self._objects, self._commutative = name, arrays, objects, commutative
         self._user, self._kinds = user, kinds
 
@@ -59,18 +63,26 @@ class Op:
         return f"<viakit MPI.Op {self.name}>"
 
     def __bool__(self) -> bool:
-        return self._arrays is not None or self._user is not None or self._objects is not None
+        return self._key != "MPI_OP_NULL"
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Op) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         if self._user is not None:
             return (Op.Create, (self._user, self._commutative))
-        return (_named, (self.name,))
+        known = _named(self.name)
+        return (_named, (self.name,)) if self is known else (Op, (known,))
 
     def __call__(self, x: Any, y: Any) -> Any:
+        """Two objects combined; a function of the program's own gets None as datatype."""
+        if self._user is not None:
+            return self._user(x, y, None)
         if self._objects is None:
-            raise error(
-                "ERR_OP", f"{self.name} combines buffers, not objects: give reduce() a function of two arguments"
-            )
+            raise ValueError(f"{self.name} combines nothing")
         return self._objects(x, y)
 
     @classmethod
@@ -82,7 +94,7 @@ class Op:
         """Forget a user's operation."""
         if self._user is None:
             raise error("ERR_OP", f"{self.name} is predefined and cannot be freed")
-        self._user = None
+        self._user, self._key, self.name = None, "MPI_OP_NULL", "MPI_OP_NULL"
 
     def Is_commutative(self) -> bool:
         """Whether the order of operands may be changed."""
@@ -103,6 +115,7 @@ class Op:
         from viakit._comm.spec import simple
 
         first, second = simple(inbuf, False), simple(inoutbuf, True)
+        second.check_twin(first)
         second.unpack(self.combine(first.pack(), second.pack(), second.datatype, second.count))
 
     def check(self, datatype: Datatype) -> None:
@@ -165,8 +178,8 @@ NAMED: dict[str, Op] = {
     "BXOR": Op("MPI_BXOR", np.bitwise_xor, operator.xor, kinds=_INTEGERS),
     "MAXLOC": Op("MPI_MAXLOC", _extreme(np.greater), _pair(operator.gt), kinds="V"),
     "MINLOC": Op("MPI_MINLOC", _extreme(np.less), _pair(operator.lt), kinds="V"),
-    "REPLACE": Op("MPI_REPLACE", lambda a, b: a.copy(), lambda x, y: x, commutative=False),
-    "NO_OP": Op("MPI_NO_OP", lambda a, b: b.copy(), lambda x, y: y, commutative=False),
+    "REPLACE": Op("MPI_REPLACE", lambda a, b: a.copy(), lambda x, y: y, commutative=False),
+    "NO_OP": Op("MPI_NO_OP", lambda a, b: b.copy(), lambda x, y: x, commutative=False),
 }
 _BY_NAME = {op.name: op for op in NAMED.values()}
 

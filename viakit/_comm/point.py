@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,14 @@ from viakit._comm import objects
 from viakit._comm.request import (
     ANY_SOURCE,
     ANY_TAG,
+    MESSAGE_NO_PROC,
     PROC_NULL,
     Message,
     Prequest,
     Request,
     ScheduleRequest,
     Status,
+    _empty,
 )
 from viakit._comm.spec import simple
 
@@ -33,12 +36,12 @@ class PointToPoint(_core.CollectiveComm):
     # ------------------------------------------------------------ buffers
 
     def _start(self, buf: Any, dest: int, tag: int, mode: int) -> Request:
-        if dest == PROC_NULL and buf is None:
+        if dest == PROC_NULL:
             return self.start_send(b"", dest, tag, mode)
         return self.start_send(simple(buf, False).pack(), dest, tag, mode)
 
     def _await(self, buf: Any, source: int, tag: int) -> Request:
-        if buf is None and source == PROC_NULL:
+        if source == PROC_NULL:
             return self.start_recv(bytearray(0), source, tag)
         place = simple(buf, True)
         if place.direct:
@@ -151,14 +154,25 @@ class PointToPoint(_core.CollectiveComm):
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
         """Wait for a message and take it out of the queue."""
+        if source == PROC_NULL:
+            return self._nobodys(status)
         return self._told(self._until(lambda s: self.take(source, tag, s, Message)), status)
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
         """Take a message out of the queue, if there is one."""
         if self.world.n_active:
             self.world.step()
+        if source == PROC_NULL:
+            return self._nobodys(status)
         message = self.take(source, tag, 0, Message)
         return None if message is None else self._told(message, status)
+
+    @staticmethod
+    def _nobodys(status: Status | None) -> Message:
+        if status is not None:
+            _empty(status)
+            status.source = PROC_NULL
+        return Message(MESSAGE_NO_PROC)
 
     @staticmethod
     def _told(message: Message, status: Status | None) -> Message:
@@ -195,7 +209,7 @@ class PointToPoint(_core.CollectiveComm):
 
     def _send_object(self, obj: Any, dest: int, tag: int, mode: int) -> None:
         data, outside = objects.dump(obj)
-        if mode == STANDARD and len(data) <= objects.SHORT and not outside:
+        if mode == STANDARD and len(data) <= objects.SHORT and not outside and data[:1] != b"V":
             self.Send(data, dest, tag)
         else:
             Request.Waitall(objects.start_dumped(self, data, outside, dest, tag, mode))
@@ -229,8 +243,9 @@ class PointToPoint(_core.CollectiveComm):
         return self._isend_object(obj, dest, tag, BUFFERED)
 
     def recv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
-        """Receive an object; `buf` is not needed."""
-        del buf
+        """Receive an object; `buf` is not needed, as of mpi4py 4, too."""
+        if buf is not None:
+            warnings.warn("the buf argument of recv is not used: objects come as long as they are", stacklevel=2)
         return objects.receive_now(self, source, tag, status)
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:

@@ -8,7 +8,7 @@ is tested or waited for.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from viakit import _core
@@ -22,7 +22,20 @@ Schedule = Generator[Sequence["Request"], None, Any]
 
 
 class Status(_core.MsgStatus):
-    """``MPI.Status``: source, tag, error and length of a message."""
+    """``MPI.Status``: source, tag, error and length of a message; made of another, it begins as its copy."""
+
+    def __init__(self, status: Status | None = None) -> None:
+        if status is not None:
+            if not isinstance(status, Status):
+                raise TypeError(f"a Status is made of nothing or of a Status, not of {type(status).__name__}")
+            self._copy(status)
+
+    def _copy(self, other: Status) -> None:
+        self.source, self.tag, self.error = other.source, other.tag, other.error
+        self.nbytes, self.was_cancelled = other.nbytes, other.was_cancelled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_status_of, (self.source, self.tag, self.error, self.nbytes, self.was_cancelled))
 
     def __repr__(self) -> str:
         return f"<viakit MPI.Status source={self.source} tag={self.tag} bytes={self.nbytes}>"
@@ -73,6 +86,10 @@ class Status(_core.MsgStatus):
         """Bytes that arrived."""
         return self.nbytes
 
+    @count.setter
+    def count(self, count: int) -> None:
+        self.nbytes = count
+
     def Is_cancelled(self) -> bool:
         """Whether the operation was cancelled."""
         return self.was_cancelled
@@ -86,18 +103,46 @@ class Status(_core.MsgStatus):
         """Whether the operation was cancelled."""
         return self.was_cancelled
 
+    @cancelled.setter
+    def cancelled(self, flag: bool) -> None:
+        self.was_cancelled = flag
+
+
+def _status_of(source: int, tag: int, error: int, nbytes: int, cancelled: bool) -> Status:
+    status = Status()
+    status.source, status.tag, status.error = source, tag, error
+    status.nbytes, status.was_cancelled = nbytes, cancelled
+    return status
+
 
 class Request(_core.MsgRequest):
-    """``MPI.Request``: one operation under way."""
+    """``MPI.Request``: one operation under way; made by the program itself, a null request."""
 
     result: Any = None
 
     def __init__(self, request: Request | None = None) -> None:
-        del request
+        if request is not None and not (isinstance(request, Request) and request._is_null()):
+            raise TypeError("a Request is made of nothing or of a null request: one under way has one handle")
         self.release()
 
     def __bool__(self) -> bool:
         return not self.ended
+
+    def _is_null(self) -> bool:
+        return self.ended
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Request):
+            return NotImplemented
+        return self is other or (self._is_null() and other._is_null())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._is_null():
+            return (Request, ())
+        raise ValueError("a request under way cannot be pickled")
 
     def _wait_any(self, status: Status | None = None) -> bool:
         """Wait for requests that the engine does not know."""
@@ -159,6 +204,42 @@ class Request(_core.MsgRequest):
     # ------------------------------------------------------------ of several
 
     @classmethod
+    def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Whether all are complete; they stay."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Get_status_all", requests, statuses)
+        done = all(request.Get_status() for request in requests)
+        for i, request in enumerate(requests if done else ()):
+            _put(statuses, i, request.Get_status)
+        return done
+
+    @classmethod
+    def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """The index of one that is complete, and whether there is one; it stays."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Get_status_any", requests, status)
+        active = [i for i, request in enumerate(requests) if not request.ended]
+        for i in active:
+            if requests[i].Get_status(status):
+                return (i, True)
+        if not active:
+            _empty(status)
+        return (UNDEFINED, not active)
+
+    @classmethod
+    def Get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """The indices of those that are complete, None if none is active; they stay."""
+        if _elsewhere(requests):
+            return _elsewhere_call("Get_status_some", requests, statuses)
+        active = [i for i, request in enumerate(requests) if not request.ended]
+        done = [i for i in active if requests[i].Get_status()]
+        for place, i in enumerate(done):
+            _put(statuses, place, requests[i].Get_status)
+        return done if active else None
+
+    get_status_all, get_status_any, get_status_some = Get_status_all, Get_status_any, Get_status_some
+
+    @classmethod
     def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Wait for all of them; the first error is raised when all have ended."""
         if _elsewhere(requests):
@@ -215,9 +296,11 @@ class Request(_core.MsgRequest):
             return _elsewhere_call("Testsome", requests, statuses)
         if all(request.ended for request in requests):
             return None
-        done = []
+        done: list[int] = []
+        found = None if statuses is None else Status()
         for i, request in enumerate(requests):
-            if not request.ended and request.Test(_status_at(statuses, len(done))):
+            if not request.ended and request.Test(found):
+                _put(statuses, len(done), lambda status: status._copy(found))
                 done.append(i)
         return done
 
@@ -295,13 +378,18 @@ def _empty(status: Status | None) -> None:
         status.nbytes, status.was_cancelled = 0, False
 
 
-def _status_at(statuses: list[Status] | None, index: int) -> Status | None:
-    """The list's status at `index`, which grows for it as mpi4py's does."""
-    if statuses is None:
-        return None
-    while len(statuses) <= index:
-        statuses.append(Status())
-    return statuses[index]
+def _status_at(statuses: Sequence[Status] | None, index: int) -> Status | None:
+    """The status at `index`: a list grows for it as mpi4py's does, of another sequence what is there is filled."""
+    if isinstance(statuses, list):
+        while len(statuses) <= index:
+            statuses.append(Status())
+    return statuses[index] if statuses is not None and index < len(statuses) else None
+
+
+def _put(statuses: Sequence[Status] | None, index: int, fill: Callable[[Status], Any]) -> None:
+    status = _status_at(statuses, index)
+    if status is not None:
+        fill(status)
 
 
 def _elsewhere(requests: Sequence[Any]) -> bool:
@@ -479,12 +567,19 @@ def run(comm: Any, schedule: Schedule, check: Any = None) -> Any:
 class Prequest(Request):
     """``MPI.Prequest``: an operation that can be started again and again."""
 
-    def __new__(cls, *args: Any) -> Prequest:
-        return super().__new__(cls)
+    def __new__(cls, begin: Any = None) -> Any:
+        return begin if isinstance(begin, Prequest) else super().__new__(cls)
 
-    def __init__(self, begin: Any) -> None:
+    def __init__(self, begin: Any = None) -> None:
+        if begin is self:
+            return
+        if begin is not None and not callable(begin):
+            raise TypeError(f"a Prequest is made of nothing or of a Prequest, not of {type(begin).__name__}")
         self._begin: Any = begin
         self._inner: Request | None = None
+
+    def _is_null(self) -> bool:
+        return self._begin is None
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
@@ -553,11 +648,48 @@ class Prequest(Request):
 class Message(_core.MsgMessage):
     """``MPI.Message``: a message taken out of the queue, to be received by Recv or recv."""
 
-    comm_: Any = None
-    none = False  # of PROC_NULL
+    none = False  # of PROC_NULL: nothing is in it, and it is received at once
+
+    def __new__(cls, message: Message | None = None) -> Any:
+        if message is not None and not isinstance(message, Message):
+            raise TypeError(f"a Message is made of nothing or of a Message, not of {type(message).__name__}")
+        if message is not None and message._kind() == "a message":
+            return message
+        made = super().__new__(cls)
+        made.none = message is not None and message.none
+        return made
+
+    def __init__(self, message: Message | None = None) -> None:
+        pass
 
     def _kind(self) -> str:
-        return "of nobody" if self.none or (self and self.source == PROC_NULL) else "a message" if self else "none"
+        return "of nobody" if self.none else "a message" if super().__bool__() else "none"
+
+    def __bool__(self) -> bool:
+        return self._kind() != "none"
+
+    def __reduce__(self) -> Any:
+        if self is MESSAGE_NULL:
+            return "MESSAGE_NULL"
+        if self is MESSAGE_NO_PROC:
+            return "MESSAGE_NO_PROC"
+        if self._kind() == "a message":
+            raise ValueError("a message that has not been received cannot be pickled")
+        return (Message, (MESSAGE_NO_PROC if self.none else MESSAGE_NULL,))
+
+    @classmethod
+    def Probe(cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
+        """As Mprobe of the communicator."""
+        return comm.Mprobe(source, tag, status)
+
+    @classmethod
+    def Iprobe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Message | None:
+        """As Improbe of the communicator."""
+        return comm.Improbe(source, tag, status)
+
+    probe, iprobe = Probe, Iprobe
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
@@ -583,16 +715,69 @@ class Message(_core.MsgMessage):
         """Start to receive it as an object."""
         from viakit._comm import objects
 
-        return objects.receive_message(self)
+        return _of_nobody(self) if self.none else objects.receive_message(self)
 
 
 MESSAGE_NULL, MESSAGE_NO_PROC = Message(), Message()
 MESSAGE_NO_PROC.none = True
 
 
+class _NobodysRequest(Request):
+    """A receive from PROC_NULL that a matching probe has found: complete from the beginning."""
+
+    def __new__(cls) -> Any:
+        return super().__new__(cls)
+
+    def __init__(self) -> None:
+        self._taken = False
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Whether it has been waited for."""
+        return self._taken
+
+    def test_once(self) -> bool:
+        """True: nothing has to happen."""
+        self._taken = True
+        return True
+
+    def wait_for(self, timeout_s: float = -1) -> bool:
+        """True."""
+        return self.test_once()
+
+    def peek(self, status: Status | None = None) -> bool:  # type: ignore[override]
+        """True."""
+        if status is not None:
+            self.fill(status)
+        return True
+
+    def progress(self) -> None:
+        """Nothing to do."""
+
+    def fill(self, status: Status) -> None:  # type: ignore[override]
+        """A message of nobody."""
+        _empty(status)
+        status.source = PROC_NULL
+
+    def withdraw(self) -> None:
+        """Too late."""
+
+    def release(self) -> None:
+        """Forget it."""
+        self._taken = True
+
+
+def _of_nobody(message: Message) -> Request:
+    if message is not MESSAGE_NO_PROC:
+        message.none = False
+    return _NobodysRequest()
+
+
 def _receive(message: Message, buf: Any) -> Request:
     from viakit._comm.spec import simple
 
+    if message.none:
+        return _of_nobody(message)
     place = simple(buf, True)
     if place.direct:
         return message.receive(place.pack())

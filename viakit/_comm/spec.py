@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from viakit._comm.datatype import BYTE, Datatype, as_bytes, elements_in, fromcode, of_buffer
-from viakit._comm.errors import error
+from viakit._comm.errors import CLASSES, ArgumentException, error
 
 
 class Constant:
@@ -37,14 +37,19 @@ BOTTOM = Constant("BOTTOM")
 _NOTHING = np.zeros(0, dtype=np.uint8)
 
 
+def in_place(operand: Any) -> bool:
+    """Whether an argument says that the operand is where the result will be: IN_PLACE, or None as in mpi4py."""
+    return operand is None or operand is IN_PLACE
+
+
 class Simple:
     """`count` elements of `datatype` in `memory` (bytes) from byte `start` on."""
 
     def __init__(self, memory: np.ndarray, datatype: Datatype, count: int, start: int = 0) -> None:
         self.memory, self.datatype, self.count, self.start = memory, datatype, count, start
         if count and (start < 0 or start + (count - 1) * datatype.extent + datatype.true_ub > memory.size):
-            raise error(
-                "ERR_TRUNCATE",
+            raise ArgumentException(
+                CLASSES["ERR_TRUNCATE"],
                 f"{count} elements of {datatype.extent} bytes from byte {start} on do not fit into {memory.size} bytes",
             )
 
@@ -66,6 +71,14 @@ class Simple:
         """Whether pack() is a view, into which may be received."""
         return self.datatype.contiguous
 
+    def check_twin(self, operand: Simple) -> None:
+        """Raise if an operand is not as long as this result, or of other numbers."""
+        mine, others = self.datatype.dtype, operand.datatype.dtype
+        if mine != others:
+            raise ValueError(f"mismatch in send and receive datatypes: elements of {others} sent, of {mine} received")
+        if self.nbytes != operand.nbytes:
+            raise ValueError(f"mismatch in send count and receive count: {operand.nbytes} and {self.nbytes} bytes")
+
     def part(self, index: int, parts: int) -> Simple:
         """The index-th of `parts` equal parts."""
         each = self.count // parts
@@ -74,16 +87,29 @@ class Simple:
 
 def _absolute(kind: Any, count: Any, displacement: Any) -> Simple:
     """Elements of a datatype whose places are addresses (``MPI.Get_address``), which nothing can check."""
-    datatype, number = _datatype(kind, None), _number(1 if count is None else count)
+    datatype, number = _datatype(kind, None), _number(count or 0)
     first = datatype.true_lb
+    if not number:
+        return Simple(_NOTHING, datatype, 0)
     if first <= 0 or displacement:
         raise error("ERR_BUFFER", "BOTTOM needs a datatype made of absolute addresses, and no displacement")
     room = (number - 1) * datatype.extent + datatype.true_ub - first if number else 0
     # From the first address to the last; what lies between the blocks is not touched.
-    memory = np.frombuffer((ctypes.c_uint8 * max(room, 0)).from_address(first), np.uint8) if number else _NOTHING
-    found = Simple(memory, datatype, 0)
-    found.count, found.start = number, -first
+    return _from(first, room, datatype, number, -first)
+
+
+def _from(address: int, room: int, datatype: Datatype, count: int, start: int) -> Simple:
+    found = Simple(np.frombuffer((ctypes.c_uint8 * max(room, 0)).from_address(address), np.uint8), datatype, 0)
+    found.count, found.start = count, start
     return found
+
+
+def _at_address(address: int, datatype: Datatype, count: int) -> Simple:
+    """So many elements from an absolute address on."""
+    if not count or not datatype.size:
+        return Simple(_NOTHING, datatype, 0)
+    first, last = datatype.true_lb, (count - 1) * datatype.extent + datatype.true_ub
+    return _from(address + first, last - first, datatype, count, -first)
 
 
 def _datatype(what: Any, view: memoryview | None) -> Datatype:
@@ -123,6 +149,8 @@ def _number(what: Any) -> int:
 
 def _take_apart(spec: Any) -> tuple[Any, Any, Any, Any]:
     """Buffer, count, displacement and datatype: None if not given. A pair may stand for count and displacement."""
+    if spec is IN_PLACE:
+        raise error("ERR_BUFFER", "IN_PLACE is not possible here")
     given = tuple(spec) if isinstance(spec, (list, tuple)) else (spec,)
     if not 1 <= len(given) <= 4:
         raise ValueError("message: expecting 1 to 4 items")
@@ -135,7 +163,11 @@ def _take_apart(spec: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
-    """What a simple argument says. Without a count: as many elements as fit, a multiple of `blocks`."""
+    """What a simple argument says: all of its elements.
+
+    A count is that of each of `blocks`, one for each rank; without one there are as many elements as fit, which have
+    to be a multiple of `blocks`.
+    """
     buffer, count, displacement, kind = _take_apart(spec)
     if isinstance(count, (list, tuple)):
         count, displacement = count
@@ -146,6 +178,10 @@ def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
     start = int(displacement or 0) * datatype.extent
     if start < 0:
         raise ValueError(f"message: negative displacement {displacement}")
+    if start > memory.size:
+        raise ValueError(f"message: displacement {displacement} out of bounds, the buffer has {memory.size} bytes")
+    if count is None and memory.size and datatype.extent <= 0:
+        raise ValueError(f"message: cannot infer count, datatype extent {datatype.extent}")
     if count is None:
         room = max(memory.size - start, 0)
         count = elements_in(room, datatype)
@@ -157,6 +193,8 @@ def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
             raise ValueError(
                 f"message: number of datatype items {count} is not a multiple of the required number of blocks {blocks}"
             )
+    else:
+        count = _number(count) * blocks
     return Simple(memory, datatype, _number(count), start)
 
 
@@ -177,7 +215,7 @@ def _list(what: Any, ranks: int, name: str) -> list[int]:
 def vector(spec: Any, writable: bool, ranks: int) -> Vector:
     """What the argument of a vector form (Scatterv, Allgatherv, ...) says."""
     buffer, counts, displacements, kind = _take_apart(spec)
-    if isinstance(counts, tuple) and (len(counts) == 2 and (counts[1] is None or not np.isscalar(counts[1]))):
+    if isinstance(counts, tuple) and len(counts) == 2:
         counts, displacements = counts
     memory, view = _memory(buffer, writable)
     datatype = _datatype(kind, view)
@@ -214,13 +252,13 @@ def w_vector(spec: Any, writable: bool, ranks: int) -> Vector:
         buffer, (counts, displacements), kinds = spec
     else:
         buffer, counts, displacements, kinds = spec
-    memory, _ = _memory(buffer, writable)
+    memory = None if buffer is BOTTOM else _memory(buffer, writable)[0]
     datatypes = [_datatype(kind, None) for kind in ([kinds] * ranks if _is_datatype(kinds) else kinds)]
     counts = [1] * ranks if counts is None else _list(counts, ranks, "counts")
     displacements = [0] * ranks if displacements is None else _list(displacements, ranks, "displacements")
     return Vector(
         [
-            Simple(memory, datatype, _number(c), d)
+            _at_address(d, datatype, _number(c)) if memory is None else Simple(memory, datatype, _number(c), d)
             for datatype, c, d in zip(datatypes, counts, displacements, strict=True)
         ]
     )  # fmt: skip

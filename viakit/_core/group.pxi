@@ -56,6 +56,11 @@ cdef inline int _type_of(Py_buffer *view) noexcept nogil:
     return COLL_NO_TYPE
 
 
+cdef inline bint _is_in_place(object sendbuf) noexcept:
+    """Whether the operand is where the result will be: mpi4py has None say so, too."""
+    return sendbuf is None or sendbuf is _in_place
+
+
 cdef class CollectiveGroup:
     """The group of a communicator in csrc/coll; belongs to its world."""
 
@@ -251,7 +256,7 @@ cdef class CollectiveComm(MsgComm):
         cdef int code, kind
         cdef bint gets = everybody or self.rank == root
         cdef coll *c
-        if op < 0 or sendbuf is _in_place or not _is_plain(sendbuf, &out, 0):
+        if op < 0 or _is_in_place(sendbuf) or not _is_plain(sendbuf, &out, 0):
             return 0
         try:
             kind = _type_of(&out)
@@ -261,7 +266,7 @@ cdef class CollectiveComm(MsgComm):
             if gets:
                 if not _is_plain(recvbuf, &into, PyBUF_WRITABLE):
                     return 0
-                if into.len < out.len or _type_of(&into) != kind:
+                if into.len != out.len or _type_of(&into) != kind:
                     PyBuffer_Release(&into)
                     return 0
             try:
@@ -287,7 +292,7 @@ cdef class CollectiveComm(MsgComm):
         """Of any buffers; 0: by messages."""
         cdef Py_buffer view, result
         cdef int code, kind
-        cdef bint gets = everybody or self.rank == root, in_place = sendbuf is _in_place and gets
+        cdef bint gets = everybody or self.rank == root, in_place = _is_in_place(sendbuf) and gets
         cdef coll *c
         cdef size_t count
         if number < 0 or self.size == 1:
@@ -298,7 +303,8 @@ cdef class CollectiveComm(MsgComm):
         if dtype is None or not dtype.isnative or number >= _COLL_OPS_OF_KIND.get(dtype.kind, 0):
             return 0
         kind = _COLL_KINDS.get((dtype.kind, dtype.itemsize), COLL_NO_TYPE)
-        if kind == COLL_NO_TYPE or (into is not None and into.nbytes < mine.nbytes):
+        if kind == COLL_NO_TYPE or (
+                into is not None and (into.nbytes != mine.nbytes or into.datatype.dtype != dtype)):
             return 0
         c = self._enter()
         if c == NULL:
@@ -345,7 +351,7 @@ cdef class CollectiveComm(MsgComm):
         cdef int code
         cdef Py_ssize_t each
         cdef coll *c
-        if sendbuf is _in_place or not _is_plain(sendbuf, &out, 0):
+        if _is_in_place(sendbuf) or not _is_plain(sendbuf, &out, 0):
             return 0
         try:
             if not _is_plain(recvbuf, &into, PyBUF_WRITABLE):
@@ -383,7 +389,7 @@ cdef class CollectiveComm(MsgComm):
         each = into[0].nbytes
         work = bytearray(each * <size_t>self.size)
         room = memoryview(work)
-        if sendbuf is _in_place:
+        if _is_in_place(sendbuf):
             parts = into if everything else [into[self.rank]]
         elif everything:
             parts = _blocks_of(_plain_of(sendbuf, False, self.size), self.size)
