@@ -9,10 +9,11 @@
  *     if (vk_yield_pays(now))
  *         now = vk_yield(now);     a turn that took longer than VK_DEAR_TURN makes turns dear ...
  *     else
- *         sleep in the kernel      ... for VK_DEAR_SPAN times as long as it took
+ *         sleep in the kernel      ... for VK_DEAR_LEAST times as long as it took; twice as long each time that the next try
+ *                                  comes soon and is dear again, up to VK_DEAR_MOST times
  *
- * So at most one part in VK_DEAR_SPAN of the time is lost on trying whether turns have become cheap again. What is known is known to the
- * whole process. Any thread; never blocks but for the yield itself.
+ * So a passer-by costs a few slices of napping, and somebody who stays costs one part in VK_DEAR_MOST of the time, for trying whether
+ * turns have become cheap again. What is known is known to the whole process. Any thread; never blocks but for the yield itself.
  */
 #ifndef VIAKIT_TURN_H
 #define VIAKIT_TURN_H
@@ -23,7 +24,8 @@
 #include "clock.h"
 
 #define VK_DEAR_TURN (2 * VK_MS)  /* 64 ranks that only wait take 0.2 ms for a turn; whoever computes, 3 or 4 ms */
-#define VK_DEAR_SPAN 64           /* turns stay dear so many times as long as the one that was */
+#define VK_DEAR_LEAST 4           /* turns stay dear so many times as long as the first that was */
+#define VK_DEAR_MOST 64           /* and at last so many times */
 #define VK_DEAR_LONGEST VK_SECOND /* but no longer than this */
 
 extern uint64_t vk_turns_dear_until; /* nanoseconds of vk_now() */
