@@ -128,6 +128,8 @@ typedef struct bip_peer {
     bip_recv *incoming;   /* whose buffer it is writing to */
     uint32_t long_sent;   /* messages moved to it, the present one included */
     uint32_t long_received;
+    bool asking; /* its ASK is here, and neither its data nor our REFUSE has ended it: so long it sends no other */
+    int refusal; /* the code of a REFUSE for which there was no buffer; 0: none */
     bool said_bye, lost; /* it leaves; the connection is gone */
     bool listed;         /* in the job's `unsettled` */
 } bip_peer;
@@ -198,9 +200,9 @@ struct bip_job {
     bip_peer **unsettled; /* peers with sends to be reaped */
     int n_unsettled;
     int n_left;
-    int dead;      /* a rank that died; -1: none */
-    int dead_code; /* BIP_ERR_PEER, or DAMAGED */
-    bool credits_due;
+    int dead;       /* a rank that died; -1: none */
+    int dead_code;  /* BIP_ERR_PEER, or DAMAGED */
+    bool words_due; /* a CREDIT or REFUSE found no buffer */
     size_t memory;
     bool connected;
     char name[16];

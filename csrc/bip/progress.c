@@ -226,7 +226,7 @@ void bip_free_slot(bip_slot *slot)
     bip_post_slot(peer, slot);
     peer->owed++;
     if (owes(peer) && !bip_control(peer, KIND_CREDIT, 0))
-        peer->port->job->credits_due = true;
+        peer->port->job->words_due = true;
 }
 
 /* What comes from that rank cannot be trusted any more. */
@@ -248,6 +248,12 @@ static void message(bip_peer *peer, bip_slot *slot, const bip_head *head)
         return;
     }
     peer->recv_seq++;
+    if (head->kind == KIND_ASK && peer->asking) { /* a job has one send at a time */
+        damaged(peer, "it asks again before it was answered");
+        return;
+    }
+    if (head->kind == KIND_ASK)
+        peer->asking = true;
     if (peer->port->job->options.checksum && head->kind == KIND_SHORT &&
         vk_crc32c(0, slot->buf + sizeof *head, head->len) != head->crc) {
         damaged(peer, "its checksum is wrong");
@@ -350,14 +356,22 @@ static int settle(bip_job *job)
     return n;
 }
 
-/* Those for whom there was no buffer. */
-static void tell_credits(bip_job *job)
+/* Refusals and credits for which there was no buffer. A sender may wait for either. */
+static void tell_words(bip_job *job)
 {
-    job->credits_due = false;
+    job->words_due = false;
     for (int i = 0; i < job->options.n_ranks; i++) {
         bip_peer *peer = &job->peers[i];
+        if (peer->refusal && !peer->lost) {
+            if (!bip_control(peer, KIND_REFUSE, peer->refusal)) {
+                job->words_due = true;
+                continue;
+            }
+            peer->refusal = 0;
+            peer->asking = false;
+        }
         if (peer->port && owes(peer) && !bip_control(peer, KIND_CREDIT, 0))
-            job->credits_due = true;
+            job->words_due = true;
     }
 }
 
@@ -381,8 +395,8 @@ int bip_progress(bip_job *job)
         bip_send_step(job);
     if (job->wants_go)
         bip_recv_step(job);
-    if (job->credits_due)
-        tell_credits(job);
+    if (job->words_due)
+        tell_words(job);
     return n;
 }
 

@@ -153,6 +153,19 @@ static void take_short(bip_job *job, bip_tag *t, bip_arrival *a, void *buf)
     release(t, a);
 }
 
+/* Answers an ASK with a code instead of a GO; later, if there is no buffer now (bip_progress does it). */
+static void refuse(bip_peer *peer, int code)
+{
+    if (peer->lost)
+        return;
+    if (bip_control(peer, KIND_REFUSE, code)) {
+        peer->asking = false;
+        return;
+    }
+    peer->refusal = code;
+    peer->port->job->words_due = true;
+}
+
 /* A receive has found its message. */
 static void match(bip_job *job, bip_recv *r, bip_arrival *a)
 {
@@ -163,8 +176,8 @@ static void match(bip_job *job, bip_recv *r, bip_arrival *a)
         bool ask = a->head.kind == KIND_ASK;
         release(r->tag, a);
         bip_recv_end(job, r, BIP_ERR_TOO_LONG);
-        if (ask && !peer->lost)
-            bip_control(peer, KIND_REFUSE, BIP_ERR_TOO_LONG);
+        if (ask)
+            refuse(peer, BIP_ERR_TOO_LONG);
     } else if (a->head.kind == KIND_SHORT) {
         take_short(job, r->tag, a, r->buf);
         bip_recv_end(job, r, 0);
@@ -216,6 +229,7 @@ void bip_long_arrived(bip_peer *peer, uint32_t immediate)
     if (r == NULL)
         return; /* written before we gave the receive up: only losing the peer does that */
     peer->incoming = NULL;
+    peer->asking = false;
     peer->long_received++;
     uint32_t expected = job->options.checksum ? vk_crc32c(0, r->buf, r->len) : (uint32_t)r->len;
     BIP_COUNT(job, long_received, 1);
@@ -240,7 +254,7 @@ void bip_arrived(bip_arrival *a)
     if (job->options.strict && a->head.kind == KIND_ASK) {
         bip_peer *peer = a->peer;
         bip_free_slot(a->slot);
-        bip_control(peer, KIND_REFUSE, BIP_ERR_NOT_POSTED);
+        refuse(peer, BIP_ERR_NOT_POSTED);
         drop_tag(job, t);
         return;
     }

@@ -358,7 +358,13 @@ void shm_receive_greeting(struct link_peer *peer)
 {
     struct greeting g;
     int fds[3];
-    int got = peer->greeted ? 0 : read_greeting(peer->socket, &g, fds, 2);
+    if (peer->greeted) { /* there is nothing more to say: what stayed unread would wake us again and again */
+        char more;
+        if (recv(peer->socket, &more, 1, MSG_DONTWAIT) > 0)
+            shm_drop_peer(peer);
+        return;
+    }
+    int got = read_greeting(peer->socket, &g, fds, 2);
     if (got == 1) {
         peer->event_fd = fds[0];
         if (map_station(peer, fds[1]) != 0 || !is_doorbell(fds[0])) {

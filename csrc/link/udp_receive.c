@@ -36,6 +36,7 @@
 #define MAX_SEGMENTS 64  /* of a super-frame that goes straight to its place ... */
 #define MANY_SEGMENTS 4  /* ... and in the one before, for it to be worth a try */
 #define COUNT_EVERY 4096 /* looks that found something between counts of what the kernel dropped */
+#define AT_A_CHANGE 4096 /* datagrams taken from a socket before another takes its place: a flood must not keep us */
 
 /* ---------------------------------------------------------------- what arrived */
 
@@ -318,13 +319,13 @@ static int free_lane(struct link *link)
         s->seen_traffic = s->traffic;
     }
     if (found) {
-        while (take_one(link, &link->sockets[found])) {}
+        for (int i = 0; i < AT_A_CHANGE && take_one(link, &link->sockets[found]); i++) {}
         udp_close_lane(link, found);
     }
     return found;
 }
 
-/* Order is kept: what came by the common socket is taken before the lane is looked at. Between bind and connect the kernel may put others'
+/* Order is kept as far as AT_A_CHANGE goes: what came by the common socket is taken before the lane is looked at. Between bind and connect the kernel may put others'
  * datagrams into the lane; they are taken by name (fresh). */
 static void open_lane(struct link *link, struct link_peer *peer)
 {
@@ -345,10 +346,10 @@ static void open_lane(struct link *link, struct link_peer *peer)
     link->n_lanes++;
     if (link->asleep)
         link_timer(link->nic, 0); /* who sleeps does not know of it */
-    while (take_one(link, &link->sockets[0])) {}
+    for (int i = 0; i < AT_A_CHANGE && take_one(link, &link->sockets[0]); i++) {}
     peer->lane = (uint8_t)lane;
     link->hot = lane;
-    while (take_one(link, &link->sockets[lane])) {}
+    for (int i = 0; i < AT_A_CHANGE && take_one(link, &link->sockets[lane]); i++) {}
 }
 
 /* ---------------------------------------------------------------- looking, sleeping */

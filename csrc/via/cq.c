@@ -75,7 +75,10 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
     }
     via_leave(nic);
     if (cq == NULL) {
+        int no_memory = entries == NULL;
         free(entries);
+        if (no_memory)
+            return via_fail(VIP_ERROR_RESOURCE, "VipCreateCQ: no memory for %u entries", (unsigned)size);
         return via_fail(VIP_ERROR_RESOURCE, "VipCreateCQ: a NIC has at most %d completion queues", VIA_MAX_CQ);
     }
     return VIP_SUCCESS;

@@ -162,6 +162,18 @@ def test_callers_who_say_nothing() -> None:
         talk()
 
 
+def test_a_peer_who_goes_on_talking_is_dropped() -> None:
+    """What stayed unread would end every sleep of the victim's at once."""
+    with pair(f"shm:talker-{os.getpid()}") as (victim, talk), closing(call(victim)) as caller:
+        fds = greet(caller, GREETING, [lambda: memory(RINGS), doorbell, segment])
+        _, theirs, _, _ = socket.recv_fds(caller, 4096, 3)
+        caller.send(b"and by the way")
+        assert caller.recv(1) == b"", "it is still connected"
+        talk()
+        for fd in [*fds, *theirs]:
+            os.close(fd)
+
+
 def test_nonsense_in_shared_memory() -> None:
     """A welcome peer writes at random into rings and segments, ours included, rings, and tries to pull memory away."""
     rng = random.Random(1)
