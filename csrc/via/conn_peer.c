@@ -14,6 +14,12 @@
  * somebody lower: no circle of VIs can wait for each other. Whatever gets lost is repeated: REQUEST while ASKING,
  * ACCEPT while PROMISED, CONFIRM or CANCEL in answer to a repeated ACCEPT (conn_client.c does that for both kinds of
  * requests).
+ *
+ * Two that belong together and do not fit end each other: whoever sees the other's REQUEST answers REJECT, and only a
+ * REJECT ends a request, because it names that very request. A REQUEST proves nothing: links may keep one until its
+ * sender has given it up and asks anew with a VI that fits (on shm two NICs that call each other at the same moment have
+ * two ways between them, and one may be opened later). REJECT also carries the number of the refuser's own request, so
+ * that whoever is ended by it can answer that one, too, when it comes.
  */
 #include "conn.h"
 
@@ -164,11 +170,17 @@ static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, con
     return order ? order > 0 : vi->number > f->h->src_vi;
 }
 
-/* The two VIs do not fit together: both requests end with the same code, and whoever has not heard it yet is told when
- * it asks again. */
-static void refuse(struct via_nic *nic, const struct conn_frame *f, VIP_RETURN code)
+/* own: the number of our request that does not fit, 0: it is over. */
+static void refuse(struct via_nic *nic, const struct conn_frame *f, VIP_RETURN code, uint32_t own)
 {
-    conn_say_in_passing(nic, f, WIRE_REJECT, (uint32_t)code, &(struct wire_connect){.request = f->c.request});
+    conn_say_in_passing(nic, f, WIRE_REJECT, (uint32_t)code,
+                        &(struct wire_connect){.request = f->c.request, .key = own});
+}
+
+/* Whoever asks with this number is refused, whatever we ask for by then: only its REJECT tells him. */
+static void remember_refusal(struct via_nic *nic, uint32_t request, VIP_RETURN code)
+{
+    nic->peer_refusals[nic->n_peer_refusals++ % VIA_PEER_REFUSALS] = (struct via_peer_refusal){request, (uint32_t)code};
 }
 
 static VIP_RETURN refused_before(const struct via_nic *nic, uint32_t request)
@@ -184,7 +196,7 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
 {
     VIP_RETURN code = refused_before(nic, f->c.request);
     if (code != VIP_SUCCESS) {
-        refuse(nic, f, code);
+        refuse(nic, f, code, 0);
         return;
     }
     struct via_peering *p = counterpart(nic, f);
@@ -192,12 +204,10 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
         return; /* silence: it will ask again, and perhaps we shall have asked then */
     code = conn_check_fit("VipConnectPeerRequest", p->vi, &f->c);
     if (code != VIP_SUCCESS) {
-        /* Ours ends here and is forgotten, but the other side's goes on until it hears why: its next REQUEST finds the
-         * number in this ring. */
-        nic->peer_refusals[nic->n_peer_refusals++ % VIA_PEER_REFUSALS] =
-            (struct via_peer_refusal){f->c.request, (uint32_t)code};
-        refuse(nic, f, code);
-        finish(p, code);
+        remember_refusal(nic, f->c.request, code); /* for its next REQUEST, should this REJECT be lost */
+        refuse(nic, f, code, p->number);
+        p->next_send = nic->now; /* ours at once, to be refused likewise */
+        via_timer(nic, p->next_send);
         return;
     }
     if (!we_are_higher(nic, p->vi,
@@ -260,6 +270,8 @@ int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
     VIP_RETURN code = (VIP_RETURN)f->h->immediate;
     if (code != VIP_INVALID_RELIABILITY_LEVEL && code != VIP_INVALID_MTU && code != VIP_INVALID_QOS)
         code = VIP_REJECT;
+    else if (f->c.key)
+        remember_refusal(nic, f->c.key, code);
     finish(p, code);
     return 1;
 }
