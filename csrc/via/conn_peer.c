@@ -170,42 +170,43 @@ static int we_are_higher(const struct via_nic *nic, const struct via_vi *vi, con
     return order ? order > 0 : vi->number > f->h->src_vi;
 }
 
-/* own: the number of our request that does not fit, 0: it is over. */
-static void refuse(struct via_nic *nic, const struct conn_frame *f, VIP_RETURN code, uint32_t own)
+/* Each time with the number of ours, for this may be the first REJECT that is not lost. */
+static void refuse(struct via_nic *nic, const struct conn_frame *f, const struct via_peer_refusal *r)
 {
-    conn_say_in_passing(nic, f, WIRE_REJECT, (uint32_t)code,
-                        &(struct wire_connect){.request = f->c.request, .key = own});
+    conn_say_in_passing(nic, f, WIRE_REJECT, r->code, &(struct wire_connect){.request = f->c.request, .key = r->own});
 }
 
-/* Whoever asks with this number is refused, whatever we ask for by then: only its REJECT tells him. */
-static void remember_refusal(struct via_nic *nic, uint32_t request, VIP_RETURN code)
+/* Whoever asks with this number is refused, whatever we ask for by then: only a REJECT tells him. */
+static const struct via_peer_refusal *remember_refusal(struct via_nic *nic, uint32_t request, VIP_RETURN code,
+                                                       uint32_t own)
 {
-    nic->peer_refusals[nic->n_peer_refusals++ % VIA_PEER_REFUSALS] = (struct via_peer_refusal){request, (uint32_t)code};
+    struct via_peer_refusal *r = &nic->peer_refusals[nic->n_peer_refusals++ % VIA_PEER_REFUSALS];
+    *r = (struct via_peer_refusal){.request = request, .own = own, .code = (uint32_t)code};
+    return r;
 }
 
-static VIP_RETURN refused_before(const struct via_nic *nic, uint32_t request)
+static const struct via_peer_refusal *refused_before(const struct via_nic *nic, uint32_t request)
 {
     for (size_t i = 0; i < VIA_PEER_REFUSALS; i++)
-        if (nic->peer_refusals[i].request == request)
-            return (VIP_RETURN)nic->peer_refusals[i].code;
-    return VIP_SUCCESS;
+        if (nic->peer_refusals[i].code && nic->peer_refusals[i].request == request)
+            return &nic->peer_refusals[i];
+    return NULL;
 }
 
 /* The heart of it; the table at the head of the file says who answers with what. */
 void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
 {
-    VIP_RETURN code = refused_before(nic, f->c.request);
-    if (code != VIP_SUCCESS) {
-        refuse(nic, f, code, 0);
+    const struct via_peer_refusal *before = refused_before(nic, f->c.request);
+    if (before) {
+        refuse(nic, f, before);
         return;
     }
     struct via_peering *p = counterpart(nic, f);
     if (p == NULL || !conn_route(nic, f))
         return; /* silence: it will ask again, and perhaps we shall have asked then */
-    code = conn_check_fit("VipConnectPeerRequest", p->vi, &f->c);
+    VIP_RETURN code = conn_check_fit("VipConnectPeerRequest", p->vi, &f->c);
     if (code != VIP_SUCCESS) {
-        remember_refusal(nic, f->c.request, code); /* for its next REQUEST, should this REJECT be lost */
-        refuse(nic, f, code, p->number);
+        refuse(nic, f, remember_refusal(nic, f->c.request, code, p->number));
         p->next_send = nic->now; /* ours at once, to be refused likewise */
         via_timer(nic, p->next_send);
         return;
@@ -271,7 +272,7 @@ int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind)
     if (code != VIP_INVALID_RELIABILITY_LEVEL && code != VIP_INVALID_MTU && code != VIP_INVALID_QOS)
         code = VIP_REJECT;
     else if (f->c.key)
-        remember_refusal(nic, f->c.key, code);
+        remember_refusal(nic, f->c.key, code, p->number);
     finish(p, code);
     return 1;
 }

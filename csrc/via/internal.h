@@ -302,7 +302,8 @@ struct via_request {
 
 /* A peer request that did not fit (conn_peer.c). */
 struct via_peer_refusal {
-    uint32_t request, code;
+    uint32_t request, own; /* numbers of the two that do not fit together */
+    uint32_t code;
 };
 #define VIA_PEER_REFUSALS 32
 
