@@ -12,12 +12,18 @@
  *
  * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them
  * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. The target remembers
- * nothing; an ask is answered whenever it comes, and as often. (So nothing of a read is in the sequence of the data
+ * nothing; an ask is answered as often as it comes. (So nothing of a read is in the sequence of the data
  * frames, and nothing is kept to be sent again: the region itself is what is sent again.) Only where the link is full
  * an ask waits at the target, and no more than VIA_ASKS may.
  *
  * Order: a read is asked for when everything that was sent before it has been acknowledged, so it sees what earlier
  * RDMA writes wrote. What is posted behind it does not wait, unless it has VIP_CONTROL_QFENCE set.
+ *
+ * An old request must not be answered: behind it the requester may have sent word that its read is complete, and the
+ * program here may have deregistered or unmapped the memory when it heard it. A link that loses frames also keeps some
+ * back and brings some twice, and an ask that waits for the link grows old, too. So a request says which data frame its
+ * sender would have sent next, and one that comes to its turn after that frame gets the answer "ask again", which is
+ * only heeded if something is still missing.
  *
  * Losses: each request has a serial number, which its answer repeats. Requests and answers keep their order, so a piece
  * for a later request shows that what is missing of earlier ones is lost. Where nothing follows that could show it, a
@@ -158,7 +164,7 @@ static int send_ask(struct via_vi *vi, uint32_t number)
     struct ask *a = &r->asks[number % VIA_ASKS];
     const struct via_work *w = via_work_at(&vi->send, a->work);
     const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
-    struct wire_read b = {remote->Data.AddressBits + a->offset, a->missing, remote->Handle, a->len};
+    struct wire_read b = {remote->Data.AddressBits + a->offset, a->missing, remote->Handle, a->len, vi->next_psn};
     uint8_t flags = WIRE_FLAG_FIRST | (a->offset + a->len == w->len ? WIRE_FLAG_LAST : 0);
     if (via_send_block(vi, WIRE_READ, flags, number, r->serial + 1, &b, sizeof b) != 1)
         return 0;
@@ -320,6 +326,17 @@ static void settle(struct via_vi *vi, struct ask *a, int placed)
         via_transmit(vi); /* a fence may have waited for it */
 }
 
+/* Our request came too late to be answered. If it was the latest for this ask we make another. */
+static void ask_again(struct via_vi *vi, const struct wire_header *h)
+{
+    struct via_reads *r = vi->reads;
+    struct ask *a = &r->asks[h->psn % VIA_ASKS];
+    r->retries = 0;
+    r->progress = 1;
+    if (a->missing && a->serial == h->immediate)
+        send_ask(vi, h->psn); /* if it cannot go now the time-out will send it */
+}
+
 /* A piece that we asked for, or somebody says so: it must belong to an ask that is outstanding, to no later request
  * than we have made, begin where a piece begins and be as long as that piece is. Copies are dropped. */
 static void data_arrived(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
@@ -332,6 +349,10 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
     }
     if (wire_before(r->serial, h->immediate)) { /* it would have us believe that all we asked for until then is lost */
         NIC_COUNT(vi->nic, dropped_malformed, 1);
+        return;
+    }
+    if (h->flags & WIRE_FLAG_LAST && h->len == 0) {
+        ask_again(vi, h);
         return;
     }
     struct ask *a = &r->asks[h->psn % VIA_ASKS];
@@ -449,9 +470,21 @@ static int send_pieces(struct via_vi *vi, struct answer *a)
     return 1;
 }
 
+/* Have we taken data frames that its sender sent after it? Where nothing is lost or overtaken every ask is made once,
+ * and the requester waits for all of its answer. */
+static int is_old(const struct via_vi *vi, const struct answer *a)
+{
+    return !vi->lossless && wire_before(a->read.next, vi->expected_psn);
+}
+
 /* 0 if the rest must wait for the link. */
 static int serve(struct via_vi *vi, struct answer *a)
 {
+    if (is_old(vi, a)) {
+        VI_COUNT(vi, dropped_duplicate, 1);
+        via_send_block(vi, WIRE_READ, WIRE_FLAG_LAST, a->number, a->serial, "", 0);
+        return 1;
+    }
     if (!read_granted(vi, &a->read)) { /* again, after it has waited: the region may have been deregistered */
         refuse(vi, a->number);
         return 1;
@@ -473,7 +506,7 @@ static void asked(struct via_vi *vi, const struct wire_header *h, const uint8_t 
         NIC_COUNT(vi->nic, dropped_malformed, 1); /* nobody asks so much, or so many times */
         return;
     }
-    if (h->flags & WIRE_FLAG_LAST && !wire_before(h->psn, r->counted) && read_granted(vi, &a.read)) {
+    if (h->flags & WIRE_FLAG_LAST && !wire_before(h->psn, r->counted) && !is_old(vi, &a) && read_granted(vi, &a.read)) {
         r->counted = h->psn + 1; /* asked again it is still the same read */
         VI_COUNT(vi, rdma_reads_received, 1);
     }

@@ -2,6 +2,7 @@
  * cases_read.c - RDMA reads: A reads memory of B that B has granted, and memory that it has not.
  */
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "conformance.h"
@@ -320,6 +321,75 @@ void read_fence_b(side *s)
             post_recv(&e, prep_recv(&e, d, NULL, 0));
             side_exchange(s, round);
         }
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+/* ---- read_let_go: when B hears that a read is done, its memory is B's alone: it may deregister it and give it back to the system, and no
+ * copy of a request that the link kept back, or that was made because an answer was late, asks for it afterwards. */
+
+#define LET_GO 120000
+#define LETTINGS 60
+
+void read_let_go_a(side *s)
+{
+    for (int i = 0; i < N_RELIABLE; i++) {
+        endpoint e;
+        VIP_DESCRIPTOR *r, *n;
+        uint8_t *in;
+        endpoint_open(&e, s, s->levels[i], LET_GO + 65536);
+        in = buffer(&e, LET_GO);
+        r = descriptor(&e, 2);
+        n = descriptor(&e, 1);
+        endpoint_connect(&e, "let go");
+        for (uint64_t round = 0; round < LETTINGS; round++) {
+            source t = take(&e);
+            post_send(&e, prep_read(&e, r, in, LET_GO, t.at, t.handle));
+            reap_send(&e, r, VIP_STATUS_OP_RDMA_READ);
+            post_send(&e, prep_send(&e, n, NULL, 0));
+            pattern_check(in, LET_GO, round);
+            reap_send(&e, n, VIP_STATUS_OP_SEND);
+        }
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+void read_let_go_b(side *s)
+{
+    for (int i = 0; i < N_RELIABLE; i++) {
+        endpoint e;
+        VIP_MEM_ATTRIBUTES attr;
+        VIP_MEM_HANDLE stays = 0;
+        VIP_DESCRIPTOR *d;
+        void *region, *stays_at = NULL;
+        open_readable(&e, s, s->levels[i], 65536);
+        memset(&attr, 0, sizeof(attr));
+        attr.Ptag = e.ptag;
+        attr.EnableRdmaRead = VIP_TRUE;
+        post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), NULL, 0));
+        endpoint_connect(&e, "let go");
+        for (uint64_t round = 0; round < LETTINGS; round++) {
+            VIP_MEM_HANDLE handle;
+            region = mmap(NULL, LET_GO, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CHECK(region != MAP_FAILED);
+            pattern_fill(region, LET_GO, round);
+            CHECK_OK(VipRegisterMem(s->nic, region, LET_GO, &attr, &handle));
+            offer(&e, region, handle);
+            reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+            if (round % 2) /* without its registration it would be refused, with it nobody would know that it is gone */
+                CHECK_OK(VipDeregisterMem(s->nic, region, handle));
+            else {
+                if (round)
+                    CHECK_OK(VipDeregisterMem(s->nic, stays_at, stays));
+                stays = handle;
+                stays_at = region;
+            }
+            CHECK(munmap(region, LET_GO) == 0);
+            post_recv(&e, prep_recv(&e, d, NULL, 0));
+        }
+        CHECK_OK(VipDeregisterMem(s->nic, stays_at, stays));
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }

@@ -76,7 +76,7 @@ static size_t put_write(struct machine *x, uint8_t *p)
 }
 
 /* A request to read, or a piece of what was read. */
-static size_t put_read(struct machine *x, uint8_t *p, int asks)
+static size_t put_read(struct machine *x, uint8_t *p, int asks, uint32_t next)
 {
     if (asks) {
         struct wire_read r = {0};
@@ -84,6 +84,7 @@ static size_t put_read(struct machine *x, uint8_t *p, int asks)
         VIP_MEM_HANDLE handle;
         r.address = machine_aim(x, &handle);
         r.handle = handle;
+        r.next = next;
         r.len = len & 0x8000 ? (uint32_t)(int16_t)len : len;
         r.wanted = (uint64_t)bits << (bits & 63) | (bits >> 8);
         memcpy(p, &r, sizeof r);
@@ -158,7 +159,8 @@ void machine_op_frame(struct machine *x)
         n += put_write(x, frame + n);
     if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of an ask, from 0 on */
         h.psn = turn & 15;
-        n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST);
+        if (flags & WIRE_FLAG_FIRST || !(flags & WIRE_FLAG_LAST) || len) /* or it says "ask again" */
+            n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST, to->expected_psn + (h.ack - to->una_psn));
     }
     if ((kind & 15) >= WIRE_REQUEST)
         n += put_connect(x, frame + n, (int)(kind & 15));

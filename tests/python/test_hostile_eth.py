@@ -329,8 +329,9 @@ class Peer:
         block = struct.pack("<QII", address & (1 << 64) - 1, handle, len(data) if length is None else length)
         self.send(WRITE, block + data, FIRST | LAST, **other)
 
-    def read(self, handle: int, address: int, length: int, **other: int) -> None:
-        block = struct.pack("<QQII", address & (1 << 64) - 1, 1, handle, length)
+    def read(self, handle: int, address: int, length: int, next_psn: int | None = None, **other: int) -> None:
+        behind = self.psn if next_psn is None else next_psn & 0xFFFFFFFF
+        block = struct.pack("<QQIII", address & (1 << 64) - 1, 1, handle, length, behind)
         self.send(READ, block, FIRST | LAST, **{"psn": 0, "immediate": 1, **other})
 
 
@@ -488,6 +489,12 @@ def test_what_is_granted_is_done(scene: Scene) -> None:
     peer.psn += 1
     with scene.dropped("dropped_malformed"):
         peer.send(WRITE, bytes(64), LAST)  # the rest of a write of which there is no beginning
+    peer.psn += 1
+    with scene.dropped("dropped_duplicate"):
+        # As if it had been sent before those writes: all it gets is "ask again".
+        peer.read(handle, address, 64, next_psn=peer.psn - 3)
+        _, header, payload = peer.receive({READ})
+        assert (header[1] & LAST, header[2], payload) == (LAST, 0, b"")
     peer.read(handle, address, 64)
     kind, _, payload = peer.receive({READ})
     assert kind == READ

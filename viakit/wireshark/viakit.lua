@@ -32,7 +32,7 @@ local MEANING = {
     [13] = "rejected", [14] = "nobody waits here for that discriminator", [15] = "the request is withdrawn",
 }
 local READ, SEND, WRITE, NAK, ERROR, RESET, REQUEST, NOMATCH = 0, 1, 2, 4, 5, 8, 9, 14
-local HEADER, CONNECT_LEN, WRITE_LEN, READ_LEN, READ_DATA_LEN, TRAILER_LEN = 32, 40, 16, 24, 8, 12
+local HEADER, CONNECT_LEN, WRITE_LEN, READ_LEN, READ_DATA_LEN, TRAILER_LEN = 32, 40, 16, 28, 8, 12
 local VERSION = 1
 local CALL = 0xF0 -- the first byte of what NICs of the link udp say among themselves
 local LEVELS = { [1] = "unreliable", [2] = "reliable delivery", [4] = "reliable reception" }
@@ -84,6 +84,7 @@ local f = {
     read_wanted = ProtoField.uint64("viakit.read.wanted", "Pieces wanted", base.HEX),
     read_handle = ProtoField.uint32("viakit.read.handle", "Remote memory handle", base.HEX),
     read_len = ProtoField.uint32("viakit.read.len", "Length of the part asked for"),
+    read_next = ProtoField.uint32("viakit.read.next", "Number of the requester's next data frame"),
     read_offset = ProtoField.uint32("viakit.read.offset", "Offset of the piece in the part"),
     read_ask = ProtoField.uint32("viakit.read.ask", "Number of the ask"),
     read_serial = ProtoField.uint32("viakit.read.serial", "Serial number of the request"),
@@ -377,6 +378,9 @@ end
 
 local function add_read(tree, tvb, offset, len, h)
     local asks = flag(h.flags, 0x01)
+    if len == 0 and flag(h.flags, 0x02) then -- "ask again"
+        return
+    end
     if len < (asks and READ_LEN or READ_DATA_LEN) then
         tree:add_proto_expert_info(bad_block)
         return
@@ -387,6 +391,7 @@ local function add_read(tree, tvb, offset, len, h)
         b:add_le(f.read_wanted, tvb(offset + 8, 8))
         b:add_le(f.read_handle, tvb(offset + 16, 4))
         b:add_le(f.read_len, tvb(offset + 20, 4))
+        b:add_le(f.read_next, tvb(offset + 24, 4))
     else
         b:add_le(f.read_offset, tvb(offset, 4))
         b:add_le(f.read_len, tvb(offset + 4, 4))
@@ -501,7 +506,9 @@ local function words_about(h)
         words[#words + 1] = flag(h.flags, 0x10) and "REFERENCE" or nil
         words[#words + 1] = flag(h.flags, 0x04) and string.format("immediate=0x%x", h.immediate) or nil
     elseif h.kind == READ then
-        words[#words + 1] = (flag(h.flags, 0x01) and "ask=" or "data for ask=") .. h.psn .. " len=" .. h.len
+        local again = h.len == 0 and flag(h.flags, 0x02)
+        words[#words + 1] = (flag(h.flags, 0x01) and "ask=" or again and "repeat ask=" or "data for ask=") .. h.psn
+        words[#words + 1] = "len=" .. h.len
     elseif h.kind >= REQUEST then
         words[#words + 1] = string.format("request=0x%x", h.request)
         words[#words + 1] = h.wanted and ('"' .. h.wanted .. '"') or nil
