@@ -57,12 +57,12 @@ int coll_gave_up(coll *c, int rank)
     return c->gave_up[rank] = grave ? (int)word.code : MSG_ERR_LEFT;
 }
 
-/* Somebody's word that it gave up: then we do. */
+/* Somebody's word that it gave up: then we do. Who gave up in a later collective has done its part in ours, which may still end well. */
 static int aborted(coll *c)
 {
     for (int i = 0; i < c->n; i++) {
         int code = coll_gave_up(c, i);
-        if (code != MSG_SUCCESS)
+        if (code != MSG_SUCCESS && c->gave_up_at[i] <= c->now.number)
             return coll_fail_at(c, code, c->gave_up_at[i]);
     }
     return MSG_SUCCESS;
