@@ -276,65 +276,114 @@ static int is_moving(const msg_world *w, int target)
     return 0;
 }
 
-/* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
- * channel, which its own progress makes, or for the end of the rank. */
+/* A write that waits for room in the channel, or for a longer write that was begun before it. */
+struct write {
+    msg_world *w;
+    struct msg_peer *peer;
+    int target;
+    const void *buf;
+    size_t len;
+    uint64_t address;
+    uint32_t handle;
+    int code; /* of put_short: 1 if it took it, negative if it never will */
+};
+
+static int may_begin(void *argument)
+{
+    const struct write *a = argument;
+    return a->peer->state != MSG_PEER_CONNECTED || !is_moving(a->w, a->target);
+}
+
+static int was_taken(void *argument)
+{
+    struct write *a = argument;
+    a->code = a->peer->channel->put_short(a->peer, a->buf, a->len, a->address, a->handle);
+    return a->code != 0 || a->peer->state != MSG_PEER_CONNECTED;
+}
+
+static int put_short(struct write *a)
+{
+    if (was_taken(a) || !msg_wait_until(a->w, was_taken, a, -1))
+        return a->code == 1 ? MSG_SUCCESS : MSG_ERR_PROC_FAILED;
+    return MSG_INTERRUPTED;
+}
+
+static int put_long(const struct write *a, msg_request *r)
+{
+    r->want = a->len;
+    int code = a->peer->channel->hold(a->peer, r, a->len, 0);
+    r->address = a->address;
+    r->handle = a->handle;
+    if (code)
+        return code;
+    r->moving = a->w->moving;
+    a->w->moving = r;
+    msg_move(a->w);
+    return MSG_SUCCESS;
+}
+
+static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t offset, int request)
+{
+    msg_world *w = a->w;
+    const struct msg_peer *peer = a->peer;
+    if (peer == NULL)
+        return bad_rank(w, a->target);
+    if (exposed == NULL || offset > exposed->len || a->len > exposed->len - offset || (a->buf == NULL && a->len))
+        return msg_fail(w, MSG_ERR_ARG, "a write of %zu bytes at %llu does not fit what was exposed", a->len,
+                        (unsigned long long)offset);
+    if (peer->channel == NULL)
+        return MSG_SUCCESS;
+    if (peer->channel->put_short == NULL)
+        return msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", peer->channel->name);
+    if (!request && a->len > MSG_PUT_SHORT)
+        return msg_fail(w, MSG_ERR_ARG, "a write of more than %d bytes needs a request", MSG_PUT_SHORT);
+    return MSG_SUCCESS;
+}
+
+/* Until the channel has it, or for a long one its request. */
+static int put_away(struct write *a, msg_request **out)
+{
+    int code = MSG_SUCCESS, remote = a->peer->channel != NULL, is_short = !remote || a->len <= MSG_PUT_SHORT;
+    if (remote && !may_begin(a))
+        code = msg_wait_until(a->w, may_begin, a, -1);
+    if (code == MSG_SUCCESS && remote && a->peer->state != MSG_PEER_CONNECTED)
+        code = msg_fail_plain(a->w, msg_peer_error(a->peer));
+    if (code)
+        return code;
+    MSG_COUNT(a->w, puts, 1);
+    if (!remote && a->len)
+        memmove((char *)(uintptr_t)a->address, a->buf, a->len);
+    else if (remote && is_short && a->len && (code = put_short(a)) != MSG_SUCCESS)
+        return code;
+    if (out == NULL)
+        return MSG_SUCCESS;
+    msg_request *r = msg_request_new(a->w, MSG_REQ_PUT, 0, a->target, 0, (void *)(uintptr_t)a->buf, a->len);
+    if (r == NULL)
+        return msg_fail(a->w, MSG_ERR_NO_MEMORY, "no memory for another request");
+    if (is_short)
+        msg_complete(r, MSG_SUCCESS);
+    else if ((code = put_long(a, r)) != MSG_SUCCESS) {
+        msg_request_put(a->w, r);
+        return code;
+    }
+    *out = r;
+    return MSG_SUCCESS;
+}
+
+/* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the channel, which its own
+ * progress makes; the end of the rank and an interrupt end that. */
 int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **out)
 {
     msg_lock(w);
-    msg_request *r = NULL;
-    struct msg_peer *peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
-    int code = MSG_SUCCESS;
-    if (peer == NULL)
-        code = bad_rank(w, target);
-    else if (exposed == NULL || offset > exposed->len || len > exposed->len - offset || (buf == NULL && len))
-        code = msg_fail(w, MSG_ERR_ARG, "a write of %zu bytes at %llu does not fit what was exposed", len,
-                        (unsigned long long)offset);
-    else if (peer->channel == NULL) {
-        memmove((char *)(uintptr_t)exposed->address + offset, buf, len);
-    } else if (peer->channel->put_short == NULL)
-        code = msg_fail(w, MSG_ERR_NOT_SUPPORTED, "channel %s has no one-sided writes", peer->channel->name);
-    else if (peer->state != MSG_PEER_CONNECTED)
-        code = msg_fail_plain(w, msg_peer_error(peer));
-    else if (out == NULL && len > MSG_PUT_SHORT)
-        code = msg_fail(w, MSG_ERR_ARG, "a write of more than %d bytes needs a request", MSG_PUT_SHORT);
-    while (code == MSG_SUCCESS && is_moving(w, target)) { /* a longer write begun before this one comes first */
-        msg_step(w);
-        if (peer->state != MSG_PEER_CONNECTED)
-            code = msg_fail_plain(w, msg_peer_error(peer));
+    struct write a = {.w = w, .target = target, .buf = buf, .len = len};
+    a.peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
+    int code = check_put(&a, exposed, offset, out != NULL);
+    if (code == MSG_SUCCESS) {
+        a.address = exposed->address + offset;
+        a.handle = a.peer->channel ? exposed->handle[a.peer->channel->handle_index(a.peer)] : 0;
+        code = put_away(&a, out);
     }
-    if (code == MSG_SUCCESS && (out || (peer->channel && len))) {
-        uint64_t address = exposed->address + offset;
-        uint32_t handle = peer->channel ? exposed->handle[peer->channel->handle_index(peer)] : 0;
-        MSG_COUNT(w, puts, 1);
-        if (peer->channel && len && len <= MSG_PUT_SHORT) { /* waits only for room */
-            while (!(code = peer->channel->put_short(peer, buf, len, address, handle)) &&
-                   peer->state == MSG_PEER_CONNECTED)
-                msg_step(w);
-            code = code == 1 ? MSG_SUCCESS : MSG_ERR_PROC_FAILED;
-        }
-        if (code == MSG_SUCCESS && out) {
-            r = msg_request_new(w, MSG_REQ_PUT, 0, target, 0, (void *)(uintptr_t)buf, len);
-            if (r == NULL)
-                code = msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
-            else if (len <= MSG_PUT_SHORT || peer->channel == NULL)
-                msg_complete(r, MSG_SUCCESS);
-            else {
-                r->want = len;
-                code = peer->channel->hold(peer, r, len, 0);
-                r->address = address;
-                r->handle = handle;
-                if (code == 0) {
-                    r->moving = w->moving;
-                    w->moving = r;
-                    msg_move(w);
-                } else
-                    msg_request_put(w, r);
-            }
-        }
-    }
-    if (code == MSG_SUCCESS && out)
-        *out = r;
     msg_unlock(w);
     return code;
 }
