@@ -11,7 +11,7 @@ setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
 demo: setup ; @.venv/bin/viakit demo ## VIA beside TCP, UDP, ZeroMQ and MPI, in under a minute, without root
 test: EXTRAS = lab browser
 test: setup ctest ; @cd tests && ../.venv/bin/pytest -n 2 --dist loadfile $(ARGS) ## C tests, then Python tests, a file of them in each of two processes
-bench: setup ; @.venv/bin/viakit bench && cd tests && ../.venv/bin/pytest --benchmark-only python/test_benchmark_via.py $(ARGS) ## every promised figure beside its peer
+bench: setup ; @tools/ctest plain --list >/dev/null && .venv/bin/ninja -C build/ctest --quiet tests/path_cost tests/path_cost_bare && .venv/bin/viakit bench --programs build/ctest/tests && cd tests && ../.venv/bin/pytest --benchmark-only python/test_benchmark_via.py $(ARGS) ## every promised figure beside its peer
 lint: ; @tools/setup-venv dev && tools/lint ## formatters and linters, in check mode
 ctest: setup ; @tools/ctest plain ## C tests
 asan: setup ; @tools/ctest asan ## C tests under AddressSanitizer and UBSan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import click
 
@@ -77,7 +78,14 @@ def demo(seconds: float, out: str, seed: int | None, quiet: bool) -> None:
     "--apps/--no-apps", "with_apps", default=True, show_default=True, help="The applications, too: minutes more."
 )
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no table.")
-def bench(seconds: float, json_file: str | None, seed: int | None, with_apps: bool, quiet: bool) -> None:
+@click.option(
+    "--programs",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder with path_cost and path_cost_bare, which `make bench` builds: what taps cost that are off.",
+)
+def bench(
+    seconds: float, json_file: str | None, seed: int | None, with_apps: bool, quiet: bool, programs: Path | None
+) -> None:
     """Measure the figures that viakit has set itself as goals, each beside its peer.
 
     The exit status is 0 whether they are reached or not: a busy machine is no failure.
@@ -87,7 +95,7 @@ def bench(seconds: float, json_file: str | None, seed: int | None, with_apps: bo
     if json_file not in (None, "-"):
         result.check_writable(json_file)
     with progress_bar("goals", quiet) as on_progress:
-        judged = goals.run(seconds=seconds, seed=seed, on_progress=on_progress)
+        judged = goals.run(seconds=seconds, seed=seed, on_progress=on_progress, programs=programs)
     if with_apps:
         from viakit.apps import goals as application_goals
 

@@ -424,7 +424,7 @@ static __attribute__((noinline)) void take_frame_tapped(struct via_nic *nic, con
 void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
                         const struct wire_header *header, const void *payload, size_t len)
 {
-    if (vk_unlikely(nic->tap != NULL))
+    if (VIA_TAPPED(nic))
         take_frame_tapped(nic, from, peer, header, sizeof *header, payload, len);
     else
         take_frame(nic, from, peer, header, payload, len);
@@ -436,7 +436,7 @@ void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *
     if (vk_likely(whole_message(nic, frame, len)))
         return;
     if (vk_unlikely(len < sizeof h)) {
-        if (nic->tap) {
+        if (VIA_TAPPED(nic)) {
             take_frame_tapped(nic, from, peer, frame, len, NULL, 0);
             return;
         }

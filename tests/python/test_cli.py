@@ -15,7 +15,7 @@ from synthetic import SyntheticPair, SyntheticTestbed
 
 import viakit
 from viakit import cli
-from viakit.measure import result
+from viakit.measure import goals, result
 from viakit.measure.endpoints import MeasureError, protocols
 
 VIAKIT = [sys.executable, "-m", "viakit"]
@@ -157,6 +157,23 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
     for goal in (added, kept):
         assert goal["status"] != "not measured", goal["reason"]
         assert goal["ci95"][0] <= goal["value"] <= goal["ci95"][1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"), [("100\n102\n101", ""), ("many", "could not convert"), (None, "No such file")]
+)
+def test_what_taps_cost_is_judged_from_two_programs(tmp_path, lines, said):
+    goal = goals.Goal("taps", 1.03)
+    goals._judge_taps(goal, None)
+    assert "make bench" in goal.reason
+    goal.reason = ""
+    for name, text in zip(goals.PATH_COST, ("101\n101\n101", lines), strict=True):
+        if text is not None:
+            (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+            (tmp_path / name).chmod(0o755)
+    goals._judge_taps(goal, tmp_path, rounds=7)
+    assert said in goal.reason
+    assert (goal.value == pytest.approx(1.0)) if not said else goal.value is None
 
 
 @pytest.mark.parametrize("way", ["selective", "go_back_n"])

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from viakit.measure import result, stats, sweep, table
@@ -318,11 +319,37 @@ def _judge_import(goal: Goal, times: int = 11) -> None:
     goal.detail = f"NumPy itself {table.format_time(numpy.median)}; viakit.via on top {table.format_time(via.median)}"
 
 
+PATH_COST = ("path_cost", "path_cost_bare")
+
+
+def _judge_taps(goal: Goal, programs: Path | None, rounds: int = 31) -> None:
+    """Judge what taps cost that are there and off: the two programs (tests/c/path_cost.c) in turns, their medians."""
+    if programs is None:
+        goal.reason = "`make bench` in a checkout builds the two programs that this compares (--programs)"
+        return
+    times: tuple[list[float], list[float]] = ([], [])
+    try:
+        for turn in range(rounds):
+            for which in (0, 1) if turn % 2 else (1, 0):
+                command = [str(programs / PATH_COST[which]), "101"]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+                if done.returncode:
+                    goal.reason = f"{PATH_COST[which]} failed: {(done.stderr.splitlines() or ['no message'])[-1]}"
+                    return
+                times[which].append(stats.summarise([[float(word) * 1e-9 for word in done.stdout.split()]]).median)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        goal.reason = f"{PATH_COST[0]}: {error}"
+        return
+    numbers = [table.format_time(stats.summarise([one]).median) for one in times]
+    goal.reached(stats.ratio_of_medians(*times), f"{numbers[0]} against {numbers[1]}, 8 B, both ends in one thread")
+
+
 def run(
     *,
     seconds: float = 60.0,
     seed: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    programs: Path | None = None,
     pair_class: Any = None,
     testbed_class: Any = None,
 ) -> Judged:
@@ -332,6 +359,8 @@ def run(
     ----------
     seconds : float
         Time for measuring, in total.
+    programs : Path, optional
+        Folder with the programs path_cost and path_cost_bare, which ``make bench`` builds.
     seed, on_progress, pair_class, testbed_class
         As for :func:`viakit.demo.run`.
     """
@@ -356,8 +385,7 @@ def run(
     }
     added = Goal("messages over VIA, beyond VIA itself, 8 B on shm, one-way time, polled", 0.15e-6, unit="s")
     kept = Goal("messages over VIA / VIA itself, 4 MiB on shm, bandwidth", 0.95, at_most=False)
-    free = Goal("taps and faults compiled in but off / left out, one-way time", 1.03)
-    free.reason = "there is no build without them to measure beside this one"
+    free = Goal("taps compiled in but off / left out, a message's path on loop", 1.03)
     importing = Goal("import viakit, beyond NumPy", 0.1, unit="s")
     goals = [latency, stream, udp_latency, udp_stream, *lossy.values(), *bip.values(), floor, short, long]
     goals += [added, kept, free, importing]
@@ -445,9 +473,10 @@ def run(
         for goal in [*(one[0] for one in barriers), watched] if interrupted else ():
             goal.reason = goal.reason or "interrupted"
     if interrupted:
-        importing.reason = "interrupted"
+        importing.reason = free.reason = "interrupted"
     else:
         _judge_import(importing)
+        _judge_taps(free, programs)
     return Judged(goals, result.merge(measured, command_line()) if measured else None, interrupted)
 
 
