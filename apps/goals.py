@@ -79,6 +79,9 @@ def _efficiency(goal: Goal, document: Mapping[str, Any], labels: Iterable[str]) 
         ratio = stats.Ratio(ratio.value / RANKS, ratio.low / RANKS, ratio.high / RANKS, ratio.paired)
         walls = [one["points"][0]["time_s"]["median"] for one in (serial, mine)]
         numbers = f"{table.format_time(walls[0])} serial, {table.format_time(walls[1])} on {RANKS} ranks"
+        copies = speedup.find(document, label, speedup.COPIES, RANKS)
+        if copies is not None:  # what is lost to the machine is not the program's
+            numbers += f"; {RANKS} serial programs at once have {_ratio(serial, copies).value:.2f} of one alone"
         found.append((speedup.PROBLEMS[label].title, ratio, numbers))
     _worst(goal, found)
 
@@ -141,7 +144,8 @@ def add(
             tell(0.3 * i / len(kernels), f"kernel of {name}")
             _kernels(goal, name, rounds, quick)
         document = speedup.measure(
-            list(speedup.PROBLEMS), protocols=("via", *MPIS), ranks=(RANKS,), rounds=rounds, quick=quick, seed=seed,
+            list(speedup.PROBLEMS), protocols=("via", *MPIS, speedup.COPIES), ranks=(RANKS,), rounds=rounds,
+            quick=quick, seed=seed,
             on_progress=lambda part, what: tell(0.3 + 0.7 * part, what),
         )  # fmt: skip
         for name, goal in efficient.items():

@@ -382,6 +382,22 @@ def run(
     return Run(reports, application.verify(problem, outcome), outcome)
 
 
+def copies(application: Application, problem: Any, comm: Any) -> Run | None:
+    """Run the serial program on every rank of *comm* at once, none knowing of the others.
+
+    The time that they take, over that of one alone, is what sharing the machine costs (memory, caches, the power of a
+    core that is half of a hyper-threaded one): no parallel program of as many ranks can be expected to do better.
+    Arguments and result as for :func:`run`; verified is what rank 0 computed.
+    """
+    phases = Phases(False, None)
+    comm.Barrier()
+    phases.begin()
+    outcome = application.serial(problem, phases)
+    phases.end()
+    reports = comm.gather(_report(comm.Get_rank(), phases), root=0)
+    return None if reports is None else Run(reports, application.verify(problem, outcome), outcome)
+
+
 def _report(rank: int, phases: Phases) -> RankReport:
     return RankReport(
         rank,

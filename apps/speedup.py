@@ -30,7 +30,7 @@ from typing import Any
 from viakit.apps import harness, jobs, reporting
 from viakit.measure.result import Document
 
-__all__ = ["PROBLEMS", "Problem", "Row", "find", "labels_of", "measure", "paper", "rows", "title_of", "wrong"]
+__all__ = ["COPIES", "PROBLEMS", "Problem", "Row", "find", "labels_of", "measure", "paper", "rows", "title_of", "wrong"]
 
 MAX_RANKS = 64
 JOB_S = 900.0  # a job that takes longer is ended: something is wrong with it
@@ -99,6 +99,9 @@ def labels_of(names: Sequence[str]) -> list[str]:
 # ------------------------------------------------------------------------------------------------- measuring
 
 
+COPIES = "copies"  # in place of a protocol: the serial program on every rank, all at once
+
+
 @dataclass(frozen=True)
 class _Job:
     """What is started once in each round."""
@@ -107,6 +110,8 @@ class _Job:
     ranks: int
 
     def __str__(self) -> str:
+        if self.protocol == COPIES:
+            return f"{self.ranks} copies of the serial programs at once"
         return "serial" if self.protocol is None else f"{self.protocol}, {self.ranks} ranks"
 
 
@@ -116,8 +121,8 @@ def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str
 
     names: list[str] = []
     for protocol in protocols:
-        if protocol not in jobs.PROTOCOLS:
-            raise ValueError(f"protocol {protocol!r}; right would be some of {', '.join(jobs.PROTOCOLS)}")
+        if protocol not in (*jobs.PROTOCOLS, COPIES):
+            raise ValueError(f"protocol {protocol!r}; right would be some of {', '.join((*jobs.PROTOCOLS, COPIES))}")
         if not protocol.startswith("mpi"):
             names.append(protocol)
         else:
@@ -144,11 +149,14 @@ class _Rounds:
         with tempfile.TemporaryDirectory(prefix="viakit-speedup-") as scratch:
             path = os.path.join(scratch, "made.json")
             words = ["-m", "viakit.apps.turns", json.dumps(self.problems), "--json", path]
-            words += jobs.protocol_words(job.protocol)
+            copies = job.protocol == COPIES
+            words += ["--protocol", "via", "--copies"] if copies else jobs.protocol_words(job.protocol)
             with open(os.path.join(scratch, "out"), "w+b") as out, open(os.path.join(scratch, "err"), "w+b") as err:
-                wire = self.wire if job.protocol is not None else {}
+                wire = self.wire if job.protocol is not None and not copies else {}
                 wire = {**wire, "hosts": min(wire["hosts"], job.ranks)} if wire.get("hosts") else {}
-                status = jobs.run_ranks(words, job.ranks, job.protocol, timeout_s=JOB_S, out=out, err=err, **wire)
+                status = jobs.run_ranks(
+                    words, job.ranks, "via" if copies else job.protocol, timeout_s=JOB_S, out=out, err=err, **wire
+                )
                 err.seek(0)
                 said = err.read().decode(errors="replace").strip()
             if status:
@@ -180,7 +188,7 @@ class _Rounds:
         for one in self.series.values():
             one["points"] = [reporting.point([run["wall_s"] for run in one["runs"]])]
             one["points"][0]["rounds"] = [run["round"] for run in one["runs"]]
-        order = {name: i for i, name in enumerate((*PROBLEMS, "serial", *jobs.PROTOCOLS))}
+        order = {name: i for i, name in enumerate((*PROBLEMS, "serial", COPIES, *jobs.PROTOCOLS))}
         return sorted(self.series.values(), key=lambda one: (order[one["label"]], order[one["protocol"]], one["ranks"]))
 
 
@@ -206,7 +214,8 @@ def measure(
     labels : sequence of str
         Of :data:`PROBLEMS`.
     protocols : sequence of str
-        Of "via", "bip", "tcp", "mpi" (every MPI library that is here), "mpi:openmpi", "mpi:mpich".
+        Of "via", "bip", "tcp", "mpi" (every MPI library that is here), "mpi:openmpi", "mpi:mpich", "copies" (the serial
+        programs, as many at once as there are ranks: what sharing the machine costs by itself).
     ranks : sequence of int
     rounds : int
         How often each is run.
@@ -291,7 +300,9 @@ class Row:
     serial_s, wall_s : float
         Medians over the rounds.
     speedup, low, high : float
-        serial_s / wall_s, and the least and the greatest ratio within a round.
+        serial_s / wall_s, and the least and the greatest ratio within a round. Of "copies", which do the work as often
+        as there are ranks, so many times that: what a parallel program would reach that loses nothing but to the
+        machine.
     efficiency : float
         speedup / ranks.
     karp_flatt : float or None
@@ -359,8 +370,9 @@ def row(serial: Mapping[str, Any], parallel: Mapping[str, Any]) -> Row:
     before = {run["round"]: run["wall_s"] for run in serial["runs"]}
     after = {run["round"]: run["wall_s"] for run in parallel["runs"]}
     serial_s, wall_s = statistics.median(before.values()), statistics.median(after.values())
-    ratios = [before[i] / after[i] for i in sorted(before.keys() & after.keys())] or [serial_s / wall_s]
-    speedup = serial_s / wall_s
+    done = n if parallel["protocol"] == COPIES else 1  # of the problem, by all ranks
+    ratios = [done * before[i] / after[i] for i in sorted(before.keys() & after.keys())] or [done * serial_s / wall_s]
+    speedup = done * serial_s / wall_s
     last = parallel["runs"][-1]["ranks"]
     alone = _median(serial["runs"], _most_work)
     return Row(
@@ -368,7 +380,7 @@ def row(serial: Mapping[str, Any], parallel: Mapping[str, Any]) -> Row:
         speedup, min(*ratios, speedup), max(*ratios, speedup),
         speedup / n, (1 / speedup - 1 / n) / (1 - 1 / n) if n > 1 else None,
         _median(parallel["runs"], _communication),
-        _median(parallel["runs"], _most_work) * n / alone if alone else 0.0,
+        _median(parallel["runs"], _most_work) * n / done / alone if alone else 0.0,
         sum(rank["messages"] for rank in last), sum(rank["nbytes"] for rank in last),
         n > parallel.get("cores", n),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from viakit.apps.speedup import PROBLEMS, Row, find, paper, rows, title_of, wrong
+from viakit.apps.speedup import COPIES, PROBLEMS, Row, find, paper, rows, title_of, wrong
 from viakit.measure.result import Document, ResultError
 
 if TYPE_CHECKING:
@@ -152,6 +152,11 @@ def words(document: Mapping[str, Any]) -> list[str]:
             f"* More ranks than the {cores} cores: on a quiet machine no speed-up exceeds {cores}. `Work per rank` "
             "says how the work divides all the same: the CPU time that the busiest rank spends computing, 1 being an "
             "even share of the serial program's."
+        )
+    if any(one.protocol == COPIES for one in found):
+        sentences.append(
+            "copies: the serial program on every rank at once, each for itself. What they lose against as many times "
+            "the speed of one is the machine's (memory, caches, cores that are halves of one): nobody can be quicker."
         )
     sentences += [f"WRONG RESULT: {one}" for one in wrong(document)]
     return sentences

@@ -19,7 +19,9 @@ from viakit.apps import harness, reporting
 __all__ = ["main", "turns"]
 
 
-def turns(problems: list[tuple[str, str, list[str]]], comm: Any, protocol: str | None) -> list[dict[str, Any]]:
+def turns(
+    problems: list[tuple[str, str, list[str]]], comm: Any, protocol: str | None, copies: bool = False
+) -> list[dict[str, Any]]:
     """Run each problem once.
 
     Parameters
@@ -29,6 +31,8 @@ def turns(problems: list[tuple[str, str, list[str]]], comm: Any, protocol: str |
         None: the serial programs.
     protocol : str or None
         Its name.
+    copies : bool
+        Every rank runs the serial program, all at once: :func:`viakit.apps.harness.copies`.
 
     Returns
     -------
@@ -43,13 +47,14 @@ def turns(problems: list[tuple[str, str, list[str]]], comm: Any, protocol: str |
 
         def ready(application: harness.Application = application, problem: Any = problem) -> None:
             if application.memory is not None:
-                harness.need_memory(application.memory(problem, ranks), f"{application.name} on {ranks} ranks")
+                whole = ranks * application.memory(problem, 1) if copies else application.memory(problem, ranks)
+                harness.need_memory(whole, f"{application.name} on {ranks} rank{'s' * (ranks != 1)}")
 
         refusal = harness.agreed(comm, ready)
         if refusal is not None:
             made.append({"label": label, "error": refusal})
             continue
-        done = harness.run(application, problem, comm)
+        done = harness.copies(application, problem, comm) if copies else harness.run(application, problem, comm)
         if done is not None:
             made.append({"label": label, **reporting.series(application, problem, protocol, [done])})
     return made
@@ -59,11 +64,12 @@ def turns(problems: list[tuple[str, str, list[str]]], comm: Any, protocol: str |
 @click.argument("problems")
 @click.option("--json", "json_file", required=True)
 @click.option("--protocol")
-def _command(problems: str, json_file: str, protocol: str | None) -> None:
+@click.option("--copies", is_flag=True)
+def _command(problems: str, json_file: str, protocol: str | None, copies: bool) -> None:
     import viakit
 
     comm = None if protocol is None else viakit.world(protocol)
-    made = turns([(label, name, list(words)) for label, name, words in json.loads(problems)], comm, protocol)
+    made = turns([(label, name, list(words)) for label, name, words in json.loads(problems)], comm, protocol, copies)
     if comm is None or comm.Get_rank() == 0:
         with open(json_file, "w", encoding="utf-8") as file:
             json.dump(made, file)

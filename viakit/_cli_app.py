@@ -85,7 +85,7 @@ def app(
     default="via,tcp,mpi",
     show_default=True,
     metavar="LIST",
-    help="Of via, bip, tcp, mpi (every MPI that is here), mpi:openmpi, mpi:mpich.",
+    help="Of via, bip, tcp, mpi (every MPI that is here), mpi:openmpi, mpi:mpich, copies (serial programs at once).",
 )
 @click.option("--ranks", type=Numbers(), default="1,2,4,8", show_default=True, metavar="LIST", help="Numbers of ranks.")
 @click.option("--paper", is_flag=True, help="All of Table III and figures 4 to 10: every application, 1 to 8 ranks.")

@@ -202,7 +202,7 @@ def test_a_small_run(tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "viakit", "speedup", "sor-zero", "--quick", "--rounds", "2", "--ranks", "3"),
-            *("--protocols", "via,tcp", "--json", files[0], "--png", files[1], "--html", files[2]),
+            *("--protocols", "via,tcp,copies", "--json", files[0], "--png", files[1], "--html", files[2]),
         ],
         capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
@@ -210,10 +210,14 @@ def test_a_small_run(tmp_path):
     assert done.stdout.count("wrote") == 3
     document = result.load(files[0])
     assert {(one["protocol"], one["ranks"], len(one["runs"])) for one in document["series"]} == {
-        ("serial", 1, 2), ("via", 3, 2), ("tcp", 3, 2),
+        ("serial", 1, 2), ("via", 3, 2), ("tcp", 3, 2), ("copies", 3, 2),
     }  # fmt: skip
     assert all(run["ok"] and run["checks"] for one in document["series"] for run in one["runs"])
-    assert {one.messages for one in speedup.rows(document)} == {4 * 2 * 49}
+    found = {one.protocol: one for one in speedup.rows(document)}
+    assert {name: one.messages for name, one in found.items()} == {"via": 4 * 2 * 49, "tcp": 4 * 2 * 49, "copies": 0}
+    copies = found["copies"]
+    assert copies.speedup == pytest.approx(3 * copies.serial_s / copies.wall_s)
+    assert "copies: the serial program on every rank at once" in done.stdout
     assert document["command"].startswith("viakit speedup sor-zero")
 
 
