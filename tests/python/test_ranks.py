@@ -113,6 +113,25 @@ def test_ctrl_c_stops_ranks_that_wait_for_a_message(ranks):
     assert ranks.run("rank") == ["0", "1", "2"]
 
 
+def test_ctrl_c_stops_a_rank_that_had_not_begun(ranks):
+    """It is stopped itself when the others are interrupted, and takes up the cell after that."""
+    pid = ranks.pids[2]
+    late = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
+
+    def interrupt(rank, stream, text):
+        if late.ident is None:
+            late.start()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run(
+            "if rank == 0: print('waiting', flush=True)\ncomm.recv(source=(rank + 1) % 3, tag=77)", on_text=interrupt
+        )
+    late.join()
+    assert ranks.run("rank") == ["0", "1", "2"]
+
+
 def test_a_cell_may_have_a_deadline(ranks):
     with pytest.raises(TimeoutError):
         ranks.run("while True: pass", timeout_s=0.3)

@@ -285,14 +285,21 @@ class Ranks:
                 time.sleep(_LOOK_S)  # the answers came before the output
 
     def _stop(self, pending: Any, listener: _Listener) -> None:
-        """Interrupt all ranks and wait until they have stopped; whoever does not is ended, with all others."""
-        deadline = time.monotonic() + _INTERRUPT_S
-        self.interrupt()
+        """Interrupt all ranks and wait until they have stopped; whoever does not is ended, with all others.
+
+        Again and again: a rank that has not begun yet (others were quicker) does not hear the first one.
+        """
+        now = time.monotonic()
+        deadline, again = now + _INTERRUPT_S, now
         with contextlib.suppress(KeyboardInterrupt):
             while not pending.ready() and self._host.poll() is None:
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                if now > deadline:
                     self.close()
                     raise RanksEnded("the ranks did not answer the interrupt, and were ended")
+                if now >= again:
+                    self.interrupt()
+                    again = now + _INTERRUPT_S / 5
                 pending.wait(0.1)
         listener.look(pending, last=True)
 
