@@ -126,7 +126,8 @@ void via_skip_to(struct via_vi *vi, uint32_t psn)
     vi->tx_psn = psn;
     while (vi->send.next != vi->send.posted) {
         struct via_work *w = via_work_at(&vi->send, vi->send.next);
-        if (!w->started || wire_before(psn, end_of(w)))
+        int came_by = w->started || w->sent; /* what was found wrong when it was posted never starts */
+        if (!came_by || wire_before(psn, end_of(w)))
             break;
         vi->send.next++;
     }

@@ -597,8 +597,10 @@ void via_transmit(struct via_vi *vi)
         if (vk_unlikely(w->error)) {
             if (w->started) /* spoilt, and come by again */
                 skip_rest(vi, w);
-            else
-                w->first_psn = vi->next_psn; /* it has no frames; but who goes back wants to know where it lay (go_back) */
+            else if (!w->sent) { /* it has no frames, but a place among them: who goes back or forward asks for it */
+                w->first_psn = vi->next_psn;
+                w->n_frames = 0;
+            }
             w->sent = 1;
             q->next++;
             via_complete_sends(vi);
