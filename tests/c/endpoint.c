@@ -257,10 +257,10 @@ VIP_DESCRIPTOR *descriptor(endpoint *e, unsigned n_segments)
 void check_guards(endpoint *e)
 {
     for (size_t i = 0; i < e->n_buffers; i++) {
-        const uint8_t *start = e->buffers[i].start, *end = start + e->buffers[i].len;
+        const uint8_t *start = e->buffers[i].start, *end = start + e->buffers[i].len, *before = start - GUARD;
         for (size_t k = 0; k < GUARD; k++) {
-            if (start[k - GUARD] != 0xA5)
-                FAIL("guard byte %zu before a buffer of %zu bytes is 0x%02x", k, e->buffers[i].len, start[k - GUARD]);
+            if (before[k] != 0xA5)
+                FAIL("guard byte %zu before a buffer of %zu bytes is 0x%02x", k, e->buffers[i].len, before[k]);
             if (end[k] != 0xA5)
                 FAIL("guard byte %zu after a buffer of %zu bytes is 0x%02x", k, e->buffers[i].len, end[k]);
         }

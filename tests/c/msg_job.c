@@ -198,7 +198,7 @@ static void run_processes(const job *j, struct rank *ranks, int *sockets)
     for (int i = 0; i < j->n_ranks; i++) {
         int status = 0;
         CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);
-        if (status != 0 && !(j->may_die >> i & 1)) {
+        if (status != 0 && !((uint64_t)j->may_die >> i & 1)) {
             fprintf(stderr, "[%s] rank %d ended with status 0x%x\n", check_context, i, status);
             bad = 1;
         }

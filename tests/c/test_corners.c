@@ -179,10 +179,11 @@ static void many_segments(endpoint *e, VIP_DESCRIPTOR *d)
     prep_recv(e, d, NULL, 0);
     d->CS.SegCount = MANY;
     d->CS.Length = MANY;
+    VIP_DESCRIPTOR_SEGMENT *segments = d->DS; /* more of them than the type declares */
     for (int i = 0; i < MANY; i++) {
-        d->DS[i].Local.Data.Address = data + i;
-        d->DS[i].Local.Handle = e->mh;
-        d->DS[i].Local.Length = 1;
+        segments[i].Local.Data.Address = data + i;
+        segments[i].Local.Handle = e->mh;
+        segments[i].Local.Length = 1;
     }
 }
 
