@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import secrets
 import select
 import shutil
@@ -42,6 +43,7 @@ MAX_RANKS = 1024
 TIMED_OUT = 124
 _GRACE_S = 1.2  # between SIGTERM and SIGKILL, so that the rest is gone within two seconds
 _SLICE_MS = 200
+_OPEN_FILES = 65536
 _PR_SET_PDEATHSIG = 1
 _MAX_LINE = 1 << 16
 
@@ -208,10 +210,19 @@ class _Guard:
         self._process.communicate(timeout=5.0)
 
 
-def _die_with_parent() -> None:
-    """In the child, before the program starts: for the moment in which the guard does not know it yet."""
+def _become_rank() -> None:
+    """In the child, before the program starts: it dies with us, also while the guard does not know it yet.
+
+    And it may have more open files, if it is allowed to ask for them: ranks of one host pass descriptors to each other,
+    and of those under way the kernel counts all of a user's against this limit.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -377,7 +388,7 @@ class Launch:
                     bufsize=0,
                     env=environment,
                     pass_fds=[far.fileno()],
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=_become_rank,
                 )
             else:
                 process = host.popen(

@@ -24,6 +24,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -546,7 +547,7 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
                     struct link_limits *limits)
 {
     uint32_t mtu = 0;
-    if (*device == 0 || strlen(device) >= IFNAMSIZ)
+    if (*device == 0 || strlen(device) >= IFNAMSIZ || if_nametoindex(device) == 0) /* whatever we are allowed to */
         return eth_refuse_interface(device);
     struct link *link = calloc(1, sizeof *link);
     if (link == NULL)

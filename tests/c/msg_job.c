@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -172,6 +173,13 @@ static void run_threads(const job *j, struct rank *ranks, int *sockets)
 static void run_processes(const job *j, struct rank *ranks, int *sockets)
 {
     pid_t pids[MAX_RANKS];
+    struct rlimit open_files;
+    /* 64 ranks that all connect at once over shm have more descriptors under way between them than a user may have by the usual soft
+     * limit; `viakit run` raises it, too. */
+    CHECK(getrlimit(RLIMIT_NOFILE, &open_files) == 0);
+    if (open_files.rlim_cur < 65536)
+        open_files.rlim_cur = open_files.rlim_max < 65536 ? open_files.rlim_max : 65536;
+    CHECK(setrlimit(RLIMIT_NOFILE, &open_files) == 0);
     fflush(stdout);
     for (int i = 0; i < j->n_ranks; i++) {
         pids[i] = fork();
