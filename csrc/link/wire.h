@@ -34,22 +34,22 @@
 #define WIRE_UDP_PORT 34997   /* the same number, for frames dressed as UDP */
 
 /* kinds: name, what it says */
-#define WIRE_KINDS(X)                                                                                  \
-    X(READ, 0, "an RDMA read: a request for pieces of memory (FIRST), a piece, or `ask again` (LAST)") \
-    X(SEND, 1, "a piece of a message for the receive queue")                                           \
-    X(WRITE, 2, "a piece of an RDMA write")                                                            \
-    X(ACK, 3, "everything before `ack` is placed")                                                     \
-    X(NAK, 4, "frames are missing from `ack` on: those that the list names, or all if there is none")  \
-    X(ERROR, 5, "processing stopped at `psn`; `immediate` holds the status bits for the descriptor")   \
-    X(PROBE, 6, "still there? answer with ACK")                                                        \
-    X(DISCONNECT, 7, "the peer disconnected")                                                          \
-    X(RESET, 8, "no such connection here; `immediate` is the key that was tried")                      \
-    X(REQUEST, 9, "connection request")                                                                \
-    X(PENDING, 10, "a waiter took the request; its answer follows")                                    \
-    X(ACCEPT, 11, "accepted")                                                                          \
-    X(CONFIRM, 12, "the acceptance arrived")                                                           \
-    X(REJECT, 13, "rejected")                                                                          \
-    X(NOMATCH, 14, "nobody waits here for that discriminator; `immediate` NICs share this address")    \
+#define WIRE_KINDS(X)                                                                                         \
+    X(READ, 0, "an RDMA read: a request for pieces of memory (FIRST), a piece, or that there is none (LAST)") \
+    X(SEND, 1, "a piece of a message for the receive queue")                                                  \
+    X(WRITE, 2, "a piece of an RDMA write")                                                                   \
+    X(ACK, 3, "everything before `ack` is placed")                                                            \
+    X(NAK, 4, "frames are missing from `ack` on: those that the list names, or all if there is none")         \
+    X(ERROR, 5, "processing stopped at `psn`; `immediate` holds the status bits for the descriptor")          \
+    X(PROBE, 6, "still there? answer with ACK")                                                               \
+    X(DISCONNECT, 7, "the peer disconnected")                                                                 \
+    X(RESET, 8, "no such connection here; `immediate` is the key that was tried")                             \
+    X(REQUEST, 9, "connection request")                                                                       \
+    X(PENDING, 10, "a waiter took the request; its answer follows")                                           \
+    X(ACCEPT, 11, "accepted")                                                                                 \
+    X(CONFIRM, 12, "the acceptance arrived")                                                                  \
+    X(REJECT, 13, "rejected")                                                                                 \
+    X(NOMATCH, 14, "nobody waits here for that discriminator; `immediate` NICs share this address")           \
     X(CANCEL, 15, "the request is withdrawn")
 
 enum {
@@ -100,7 +100,8 @@ struct wire_run {
 #define WIRE_MAX_RUNS 40
 
 /* A request to read: of the len bytes at address those pieces whose bit is set in `wanted`. `next` is the psn of the requester's next data
- * frame: once that has been taken, this request is an old one, and the memory may have been given away. */
+ * frame: once that has been taken, this request is an old one, and the memory may have been given away. No bit: the requester insists on a
+ * request that was denied. */
 struct wire_read {
     uint64_t address, wanted;
     uint32_t handle;
@@ -113,6 +114,9 @@ _Static_assert(sizeof(struct wire_read) == 28, "the read request is 28 bytes");
 struct wire_read_data {
     uint32_t offset, len;
 } __attribute__((packed, aligned(4)));
+
+/* Bytes (zero) of an answer without data that says: denied, it was granted once and is not any more. Of no bytes, it says: ask again. */
+#define WIRE_READ_DENIED 4
 
 /* A piece of the sender's memory, for links on which the receiver can reach it (shm). */
 struct wire_reference {

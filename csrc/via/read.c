@@ -11,8 +11,8 @@
  * operation `take`).
  *
  * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them
- * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. The target remembers
- * nothing; an ask is answered as often as it comes. (So nothing of a read is in the sequence of the data
+ * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. An ask is answered as often
+ * as it comes. (So nothing of a read is in the sequence of the data
  * frames, and nothing is kept to be sent again: the region itself is what is sent again.) Only where the link is full
  * an ask waits at the target, and no more than VIA_ASKS may.
  *
@@ -24,6 +24,18 @@
  * back and brings some twice, and an ask that waits for the link grows old, too. So a request says which data frame its
  * sender would have sent next, and one that comes to its turn after that frame gets the answer "ask again", which is
  * only heeded if something is still missing.
+ *
+ * Nor may an old request end the connection. The requester may have told by another connection, or by no connection at
+ * all, that its read is complete; then no number shows that a copy of the request is old, and it asks for memory that is
+ * not granted any more. So the target notes the last VIA_ASKS asks that it granted. What it has never granted it refuses
+ * at once, and the connection breaks; what it has granted before it *denies*, and the requester insists if something is
+ * still missing. Only then it is refused.
+ *
+ *        |  --- READ(3, ...) ----------------------->  granted until a moment ago
+ *        |  <-- READ 3: denied ---------------------
+ *   3 is complete: nothing more. Or it is not:
+ *        |  --- READ(3, wanted 0) ------------------>  refused
+ *        |  <-- ERROR(3, RDMA protection error) ----
  *
  * Losses: each request has a serial number, which its answer repeats. Requests and answers keep their order, so a piece
  * for a later request shows that what is missing of earlier ones is lost. Where nothing follows that could show it, a
@@ -54,6 +66,12 @@ struct answer {
     uint32_t number, serial;
 };
 
+/* ... and an ask that was granted. */
+struct granted {
+    uint64_t address;
+    uint32_t number, handle, len; /* len 0: none; an ask of no bytes cannot come to be denied */
+};
+
 struct via_reads {
     uint64_t deadline; /* VK_NEVER: nothing is outstanding */
     uint64_t wait;     /* present time-out */
@@ -67,7 +85,9 @@ struct via_reads {
     int progress; /* since the deadline was set */
     struct answer answers[VIA_ASKS];
     uint32_t answer_head, answer_tail;
-    uint32_t counted; /* the ask behind the last one that was counted as the end of a read */
+    struct granted granted[VIA_ASKS]; /* by number */
+    uint32_t seen;                    /* the ask behind the latest that was granted */
+    uint32_t counted;                 /* the ask behind the last one that was counted as the end of a read */
 };
 
 /* Begun, and neither complete nor failed. */
@@ -121,7 +141,8 @@ void via_reads_reset(struct via_vi *vi)
     r->head = r->tail = 0;
     r->answer_head = r->answer_tail = 0;
     r->n_open = r->retries = 0;
-    r->serial = r->heard_serial = r->counted = 0;
+    r->serial = r->heard_serial = r->seen = r->counted = 0;
+    memset(r->granted, 0, sizeof r->granted);
     r->progress = 0;
     r->deadline = VK_NEVER;
     r->allowed = VIA_ASKS;
@@ -157,16 +178,23 @@ static void arm(struct via_vi *vi)
     via_timer(vi->nic, r->deadline);
 }
 
+/* A request for those pieces of an ask. 0 if the link is full. */
+static int send_request(struct via_vi *vi, uint32_t number, uint64_t wanted, uint32_t serial)
+{
+    const struct ask *a = &vi->reads->asks[number % VIA_ASKS];
+    const struct via_work *w = via_work_at(&vi->send, a->work);
+    const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
+    struct wire_read b = {remote->Data.AddressBits + a->offset, wanted, remote->Handle, a->len, vi->next_psn};
+    uint8_t flags = WIRE_FLAG_FIRST | (a->offset + a->len == w->len ? WIRE_FLAG_LAST : 0);
+    return via_send_block(vi, WIRE_READ, flags, number, serial, &b, sizeof b) == 1;
+}
+
 /* Asks (again) for what is missing. 0 if the link is full. */
 static int send_ask(struct via_vi *vi, uint32_t number)
 {
     struct via_reads *r = vi->reads;
     struct ask *a = &r->asks[number % VIA_ASKS];
-    const struct via_work *w = via_work_at(&vi->send, a->work);
-    const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
-    struct wire_read b = {remote->Data.AddressBits + a->offset, a->missing, remote->Handle, a->len, vi->next_psn};
-    uint8_t flags = WIRE_FLAG_FIRST | (a->offset + a->len == w->len ? WIRE_FLAG_LAST : 0);
-    if (via_send_block(vi, WIRE_READ, flags, number, r->serial + 1, &b, sizeof b) != 1)
+    if (!send_request(vi, number, a->missing, r->serial + 1))
         return 0;
     a->serial = ++r->serial;
     a->wanted = a->missing;
@@ -326,15 +354,18 @@ static void settle(struct via_vi *vi, struct ask *a, int placed)
         via_transmit(vi); /* a fence may have waited for it */
 }
 
-/* Our request came too late to be answered. If it was the latest for this ask we make another. */
-static void ask_again(struct via_vi *vi, const struct wire_header *h)
+/* An answer without data. Our request came too late to be answered: if it was the latest for this ask we make another.
+ * Or it was denied: we insist if it was not a copy of one that is done. What cannot go now the time-out will send. */
+static void no_data(struct via_vi *vi, const struct wire_header *h)
 {
     struct via_reads *r = vi->reads;
     struct ask *a = &r->asks[h->psn % VIA_ASKS];
     r->retries = 0;
     r->progress = 1;
-    if (a->missing && a->serial == h->immediate)
-        send_ask(vi, h->psn); /* if it cannot go now the time-out will send it */
+    if (a->missing && h->len)
+        send_request(vi, h->psn, 0, a->serial);
+    else if (a->missing && a->serial == h->immediate)
+        send_ask(vi, h->psn);
 }
 
 /* A piece that we asked for, or somebody says so: it must belong to an ask that is outstanding, to no later request
@@ -351,8 +382,8 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
         NIC_COUNT(vi->nic, dropped_malformed, 1);
         return;
     }
-    if (h->flags & WIRE_FLAG_LAST && h->len == 0) {
-        ask_again(vi, h);
+    if (h->flags & WIRE_FLAG_LAST && (h->len == 0 || h->len == WIRE_READ_DENIED)) {
+        no_data(vi, h);
         return;
     }
     struct ask *a = &r->asks[h->psn % VIA_ASKS];
@@ -425,6 +456,22 @@ static int read_granted(const struct via_vi *vi, const struct wire_read *b)
            (vi->nic->regions[b->handle & 0xFFFF].rights & VIA_RIGHT_READ);
 }
 
+static void note_granted(struct via_reads *r, const struct answer *a)
+{
+    const struct wire_read *b = &a->read;
+    r->granted[a->number % VIA_ASKS] = (struct granted){b->address, a->number, b->handle, b->len};
+    if (!wire_before(a->number, r->seen))
+        r->seen = a->number + 1;
+}
+
+/* This very ask, once before? Whoever changes anything in it has not been granted that. */
+static int was_granted(const struct via_vi *vi, const struct answer *a)
+{
+    const struct granted *g = &vi->reads->granted[a->number % VIA_ASKS];
+    const struct wire_read *b = &a->read;
+    return g->len && g->number == a->number && g->address == b->address && g->handle == b->handle && g->len == b->len;
+}
+
 /* VIPL: an error of the target as well, told by its handler; the connection ends on both sides. */
 static void refuse(struct via_vi *vi, uint32_t number)
 {
@@ -470,25 +517,37 @@ static int send_pieces(struct via_vi *vi, struct answer *a)
     return 1;
 }
 
-/* Have we taken data frames that its sender sent after it? Where nothing is lost or overtaken every ask is made once,
- * and the requester waits for all of its answer. */
+/* Have we taken data frames that its sender sent after it, or granted an ask that it may only make when this one is
+ * done? Where nothing is lost or overtaken every ask is made once, and the requester waits for all of its answer. */
 static int is_old(const struct via_vi *vi, const struct answer *a)
 {
-    return !vi->lossless && wire_before(a->read.next, vi->expected_psn);
+    return !vi->lossless &&
+           (wire_before(a->read.next, vi->expected_psn) || wire_before(a->number + VIA_ASKS, vi->reads->seen));
+}
+
+/* An answer without data: what it is its length says. */
+static void send_no_data(struct via_vi *vi, const struct answer *a, size_t len)
+{
+    static const uint8_t zeros[WIRE_READ_DENIED];
+    VI_COUNT(vi, dropped_duplicate, 1);
+    via_send_block(vi, WIRE_READ, WIRE_FLAG_LAST, a->number, a->serial, zeros, len);
 }
 
 /* 0 if the rest must wait for the link. */
 static int serve(struct via_vi *vi, struct answer *a)
 {
     if (is_old(vi, a)) {
-        VI_COUNT(vi, dropped_duplicate, 1);
-        via_send_block(vi, WIRE_READ, WIRE_FLAG_LAST, a->number, a->serial, "", 0);
+        send_no_data(vi, a, 0);
         return 1;
     }
     if (!read_granted(vi, &a->read)) { /* again, after it has waited: the region may have been deregistered */
-        refuse(vi, a->number);
+        if (a->read.wanted && !vi->lossless && was_granted(vi, a))
+            send_no_data(vi, a, WIRE_READ_DENIED);
+        else
+            refuse(vi, a->number);
         return 1;
     }
+    note_granted(vi->reads, a);
     return send_pieces(vi, a);
 }
 
@@ -502,8 +561,9 @@ static void asked(struct via_vi *vi, const struct wire_header *h, const uint8_t 
     memcpy(&a.read, payload, sizeof a.read);
     struct via_reads *r = vi->reads;
     uint64_t all = all_pieces(vi, a.read.len);
-    if (all == 0 || a.read.wanted == 0 || (a.read.wanted & ~all) || r->answer_tail - r->answer_head == VIA_ASKS) {
-        NIC_COUNT(vi->nic, dropped_malformed, 1); /* nobody asks so much, or so many times */
+    if (all == 0 || (a.read.wanted & ~all) || (a.read.wanted == 0 && !was_granted(vi, &a)) ||
+        r->answer_tail - r->answer_head == VIA_ASKS) {
+        NIC_COUNT(vi->nic, dropped_malformed, 1); /* nobody asks so much or so many times, or insists at once */
         return;
     }
     if (h->flags & WIRE_FLAG_LAST && !wire_before(h->psn, r->counted) && !is_old(vi, &a) && read_granted(vi, &a.read)) {

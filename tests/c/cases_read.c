@@ -395,6 +395,64 @@ void read_let_go_b(side *s)
     }
 }
 
+/* ---- read_told: the same, but B hears it from somewhere else: no data frame of A's follows that could show a copy of a request to be an
+ * old one. The copy is not refused, which would end the connection; and there is another read under way then. */
+
+void read_told_a(side *s)
+{
+    for (int i = 0; i < N_RELIABLE; i++) {
+        endpoint e;
+        VIP_DESCRIPTOR *r;
+        uint8_t *in;
+        endpoint_open(&e, s, s->levels[i], LET_GO + 65536);
+        in = buffer(&e, LET_GO);
+        r = descriptor(&e, 2);
+        endpoint_connect(&e, "told");
+        for (uint64_t round = 0; round < LETTINGS; round++) {
+            source t = take(&e);
+            post_send(&e, prep_read(&e, r, in, LET_GO, t.at, t.handle));
+            reap_send(&e, r, VIP_STATUS_OP_RDMA_READ);
+            pattern_check(in, LET_GO, round);
+            side_send(s, "!", 1);
+        }
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
+void read_told_b(side *s)
+{
+    for (int i = 0; i < N_RELIABLE; i++) {
+        endpoint e;
+        VIP_MEM_ATTRIBUTES attr;
+        VIP_MEM_HANDLE handle[2];
+        uint8_t *region[2];
+        char c;
+        open_readable(&e, s, s->levels[i], 2 * LET_GO + 65536);
+        memset(&attr, 0, sizeof(attr));
+        attr.Ptag = e.ptag;
+        attr.EnableRdmaRead = VIP_TRUE;
+        region[0] = buffer(&e, LET_GO);
+        region[1] = buffer(&e, LET_GO);
+        endpoint_connect(&e, "told");
+        for (uint64_t round = 0; round <= LETTINGS; round++) {
+            int k = round % 2;
+            if (round < LETTINGS) {
+                pattern_fill(region[k], LET_GO, round);
+                CHECK_OK(VipRegisterMem(s->nic, region[k], LET_GO, &attr, &handle[k]));
+            }
+            if (round) {
+                side_recv(s, &c, 1);
+                CHECK_OK(VipDeregisterMem(s->nic, region[!k], handle[!k]));
+            }
+            if (round < LETTINGS)
+                offer(&e, region[k], handle[k]);
+        }
+        endpoint_disconnect(&e);
+        endpoint_close(&e);
+    }
+}
+
 /* ---- read_denied: memory that is not granted. The reader's descriptor says RDMA_PROT_ERROR at both levels, the target's handler
  * RDMAR_PROT, and the connection is broken on both sides. */
 

@@ -54,6 +54,7 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(read_after_write, 0, NULL)         \
     X(read_fence, 0, NULL)               \
     X(read_let_go, 0, NULL)              \
+    X(read_told, 0, NULL)                \
     X(read_denied, 0, NULL)              \
     X(read_format, 0, NULL)              \
     X(read_deregistered, 0, NULL)        \

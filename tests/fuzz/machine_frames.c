@@ -159,7 +159,7 @@ void machine_op_frame(struct machine *x)
         n += put_write(x, frame + n);
     if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of an ask, from 0 on */
         h.psn = turn & 15;
-        if (flags & WIRE_FLAG_FIRST || !(flags & WIRE_FLAG_LAST) || len) /* or it says "ask again" */
+        if (flags & WIRE_FLAG_FIRST || !(flags & WIRE_FLAG_LAST) || (len && len != WIRE_READ_DENIED)) /* or no data */
             n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST, to->expected_psn + (h.ack - to->una_psn));
     }
     if ((kind & 15) >= WIRE_REQUEST)

@@ -97,6 +97,15 @@ class Program:
         self.regions.pop("stale").deregister()
         return where
 
+    def lend(self) -> list[int]:
+        """A page that is granted until it is taken back."""
+        page = memoryview(self.memory)[7 * PAGE : 8 * PAGE]
+        self.regions["lent"] = region = self.nic.register(page, self.tag, rdma_read=True)
+        return [region.handle, region.address]
+
+    def take_back(self) -> None:
+        self.regions.pop("lent").deregister()
+
     def changed(self) -> list[int]:
         """The pages in which a byte is not as it was."""
         return [i for i in range(8) if self.memory[i * PAGE : (i + 1) * PAGE] != FILL * PAGE]
@@ -329,9 +338,11 @@ class Peer:
         block = struct.pack("<QII", address & (1 << 64) - 1, handle, len(data) if length is None else length)
         self.send(WRITE, block + data, FIRST | LAST, **other)
 
-    def read(self, handle: int, address: int, length: int, next_psn: int | None = None, **other: int) -> None:
+    def read(
+        self, handle: int, address: int, length: int, next_psn: int | None = None, wanted: int = 1, **other: int
+    ) -> None:
         behind = self.psn if next_psn is None else next_psn & 0xFFFFFFFF
-        block = struct.pack("<QQIII", address & (1 << 64) - 1, 1, handle, length, behind)
+        block = struct.pack("<QQIII", address & (1 << 64) - 1, wanted, handle, length, behind)
         self.send(READ, block, FIRST | LAST, **{"psn": 0, "immediate": 1, **other})
 
 
@@ -502,6 +513,36 @@ def test_what_is_granted_is_done(scene: Scene) -> None:
     assert scene.victim("look")["states"]["attacker"] == "CONNECTED"
 
 
+def test_what_was_granted_is_denied_before_it_is_refused(scene: Scene) -> None:
+    """A copy of a request that was granted once is no reason to end the connection when it is not granted any more.
+
+    With anything in it changed it is, and so is the requester's word that it still needs the memory.
+    """
+    for insist in ({"wanted": 0}, {"length": 32}, {"address": 8}, {"handle": 1}, {"number": 1}):
+        peer = scene.peer("attacker")
+        handle, address = scene.victim("lend")
+        with scene.dropped("dropped_malformed", changed=()):
+            peer.read(handle, address, 64, wanted=0)  # on what was never denied
+        peer.read(handle, address, 64)
+        assert peer.receive({READ})[2][8:] == FILL * 64
+        scene.victim("take_back")
+        with scene.dropped("dropped_duplicate"):
+            peer.read(handle, address, 64)
+            _, header, payload = peer.receive({READ})
+            assert (header[1] & LAST, payload) == (LAST, bytes(4))
+        assert scene.victim("look")["states"]["attacker"] == "CONNECTED"
+        with scene.dropped("dropped_protection"):
+            peer.read(
+                handle ^ insist.get("handle", 0),
+                address + insist.get("address", 0),
+                insist.get("length", 64),
+                wanted=insist.get("wanted", 1),
+                psn=insist.get("number", 0),
+            )
+            assert peer.receive({ERROR}) is not None
+        assert scene.victim("look")["states"]["attacker"] == "ERROR"
+
+
 def test_answers_to_what_was_not_asked(scene: Scene) -> None:
     """The victim reads the attacker's memory; only answers to a request that it has sent are taken."""
     peer = scene.peer("attacker")
@@ -518,7 +559,12 @@ def test_answers_to_what_was_not_asked(scene: Scene) -> None:
         peer.send(READ, struct.pack("<II", 8, 64) + bytes(56), **right)
         peer.send(READ, struct.pack("<II", 0xFFFFFFF8, 64) + bytes(64), **right)
         peer.send(READ, b"", **right)
-    peer.send(READ, good, **right)
+    with scene.dropped("dropped_duplicate"):
+        peer.send(READ, bytes(4), LAST, **{**right, "psn": number + 1})  # the denial of what was not asked
+    peer.send(READ, bytes(4), LAST, **right)
+    # It insists; by its clock it may ask once more before that.
+    until(lambda: struct.unpack("<QQIII", peer.receive({READ})[2])[1] == 0, "it does not insist")
+    peer.send(READ, good, **right)  # so it was granted after all
     assert bytes.fromhex(scene.victim("got", "attacker")) == b"right..." * 8
 
 

@@ -378,7 +378,7 @@ end
 
 local function add_read(tree, tvb, offset, len, h)
     local asks = flag(h.flags, 0x01)
-    if len == 0 and flag(h.flags, 0x02) then -- "ask again"
+    if not asks and flag(h.flags, 0x02) and (len == 0 or len == 4) then -- no data: ask again, or denied
         return
     end
     if len < (asks and READ_LEN or READ_DATA_LEN) then
@@ -506,8 +506,8 @@ local function words_about(h)
         words[#words + 1] = flag(h.flags, 0x10) and "REFERENCE" or nil
         words[#words + 1] = flag(h.flags, 0x04) and string.format("immediate=0x%x", h.immediate) or nil
     elseif h.kind == READ then
-        local again = h.len == 0 and flag(h.flags, 0x02)
-        words[#words + 1] = (flag(h.flags, 0x01) and "ask=" or again and "repeat ask=" or "data for ask=") .. h.psn
+        local nothing = flag(h.flags, 0x02) and ({ [0] = "repeat ask=", [4] = "denied ask=" })[h.len]
+        words[#words + 1] = (flag(h.flags, 0x01) and "ask=" or nothing or "data for ask=") .. h.psn
         words[#words + 1] = "len=" .. h.len
     elseif h.kind >= REQUEST then
         words[#words + 1] = string.format("request=0x%x", h.request)
