@@ -213,8 +213,7 @@ class _Guard:
 def _become_rank() -> None:
     """In the child, before the program starts: it dies with us, also while the guard does not know it yet.
 
-    And it may have more open files, if it is allowed to ask for them: ranks of one host pass descriptors to each other,
-    and of those under way the kernel counts all of a user's against this limit.
+    And it may have more open files, if it may ask for them: over shm it holds some for every rank of its host.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)

@@ -580,6 +580,8 @@ static void shm_close(struct link *link)
         close(link->epoll);
     if (link->event_fd >= 0)
         close(link->event_fd);
+    if (link->owed_fd >= 0)
+        close(link->owed_fd);
     if (link->station)
         munmap(link->station, link->segment_len);
     if (link->segment_fd >= 0)
@@ -598,6 +600,7 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
                           .listener = -1,
                           .epoll = -1,
                           .event_fd = -1,
+                          .owed_fd = -1,
                           .segment_fd = -1,
                           .cma_seen = -1,
                           .no_map = options->no_map,

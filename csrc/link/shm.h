@@ -102,6 +102,7 @@ struct link_peer {
     int caller; /* we made the connection (and the rings) */
     int alive, greeted;
     int socket, event_fd;
+    int rings_fd;  /* of a caller: what HELLO hands over, until it is sent; then -1 */
     int pid;       /* as our namespace sees it; 0: not visible, no process_vm_* */
     int can_write; /* process_vm_writev into the peer: 1 yes, 0 no */
     struct shm_rings *rings;
@@ -112,6 +113,7 @@ struct link_peer {
     struct shm_station *station;            /* the peer's segment; NULL until greeted */
     size_t station_len;
     uint64_t arena_offset, arena_len, arena_address; /* its words about it, checked once */
+    uint64_t probe_address;                          /* of who called: where HELLO says that SHM_MAGIC stands */
 };
 
 /* This NIC's end: sockets, its own segment, and whom it knows. */
@@ -121,6 +123,7 @@ struct link {
     uint16_t port;
     char name[48];
     int listener, epoll, event_fd, segment_fd;
+    int owed_fd; /* timer: somebody is owed a greeting (shm_control.c); -1 until that happens */
     int no_map, no_cma, cma_seen;
     struct shm_station *station; /* our segment: peers read it, and might write it; so what we rely on stands here */
     uint64_t arena_offset, arena_len, arena_address;
@@ -128,7 +131,7 @@ struct link {
     struct shm_allocation *allocations; /* sorted by offset */
     struct link_peer *peers;
     struct link_peer *departed; /* the structs of those that are gone: VIs may point at them until they are destroyed */
-    struct link_peer *arriving; /* called, but have not said HELLO */
+    struct link_peer *arriving; /* called, but are not greeted yet */
     uint32_t n_arriving;
     long other_user;          /* who has a NIC of this name, as far as was known ... */
     uint64_t other_user_seen; /* ... then: looking takes long */

@@ -14,9 +14,9 @@
  *
  * Where: the listener and all such sockets are in one epoll descriptor, the link's control_fd. When that becomes
  * readable the provider calls shm_control(), as the NIC's owner. The pointer of an event is the peer, NULL for the
- * listener.
+ * listener, the link for the timer that runs while a greeting is owed.
  *
- *   accept4 --> arriving (no HELLO yet; at most MAX_ARRIVING) --HELLO good--> peers --hang-up, nonsense--> dropped, kept as a shell
+ *   accept4 --> arriving (at most MAX_ARRIVING) --HELLO good, WELCOME sent--> peers --hang-up, nonsense--> dropped, kept as a shell
  *                   |--hang-up, nonsense--> freed: nobody has a pointer to it
  *
  * Everything that comes with a greeting is checked before it is used: magic and version, number of descriptors, that
@@ -32,6 +32,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -48,7 +49,8 @@ struct greeting {
     uint64_t probe_address; /* of a word that holds SHM_MAGIC in the sender's own memory */
 };
 
-#define MAX_ARRIVING 128 /* callers that have not said HELLO: each holds a descriptor of ours */
+#define MAX_ARRIVING 128 /* callers that have not said HELLO or are owed a WELCOME: each holds a descriptor of ours */
+#define GREET_AGAIN_NS 1000000
 
 /* A word whose address is told to every peer: whoever reads SHM_MAGIC there by process_vm_readv has leave to read
  * this process, and has the right one (process ids are reused, and mean nothing in another namespace). */
@@ -272,7 +274,7 @@ static struct link_peer *new_peer(struct link *link, int socket, int caller)
         return NULL;
     p->link = link;
     p->socket = socket;
-    p->event_fd = -1;
+    p->event_fd = p->rings_fd = -1;
     p->caller = caller;
     memcpy(p->address, link->address, 6);
     return p;
@@ -294,8 +296,44 @@ static void discard(struct link_peer *peer)
         munmap(peer->station, peer->station_len);
     if (peer->event_fd >= 0)
         close(peer->event_fd);
+    if (peer->rings_fd >= 0)
+        close(peer->rings_fd);
     close(peer->socket);
     free(peer);
+}
+
+/* The kernel will make the control descriptor readable, so that whoever is owed a greeting gets it. 0 or -errno. */
+static int wake_later(struct link *link)
+{
+    struct itimerspec once = {.it_value = {0, GREET_AGAIN_NS}};
+    if (link->owed_fd < 0) {
+        int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), error = fd < 0 ? -errno : 0;
+        if (fd >= 0 && (error = watch(link, fd, link)) != 0)
+            close(fd);
+        if (error)
+            return error;
+        link->owed_fd = fd;
+    }
+    return timerfd_settime(link->owed_fd, 0, &once, NULL) == 0 ? 0 : -errno;
+}
+
+/* HELLO to whom we call, WELCOME to who called. 1 sent; 0 owed; or -errno. Of descriptors that were sent and not
+ * received yet nobody may have more in all the system than files open (RLIMIT_NOFILE), if he may not exceed that; when
+ * many NICs meet at once they come past it. The greeting stays owed until others have been taken off their sockets: to
+ * hang up instead and call again would fill the queues of callers, and those who wait in them in vain. */
+static int greet(struct link_peer *peer)
+{
+    struct link *link = peer->link;
+    int fds[3] = {peer->rings_fd, link->event_fd, link->segment_fd};
+    int error = peer->caller ? send_greeting(peer, fds, 3) : send_greeting(peer, fds + 1, 2);
+    if (error == -ETOOMANYREFS)
+        return wake_later(link);
+    if (error)
+        return error;
+    if (peer->rings_fd >= 0)
+        close(peer->rings_fd);
+    peer->rings_fd = -1;
+    return 1;
 }
 
 /* The rings of a new pair, sealed, mapped; the descriptor to hand over. */
@@ -337,12 +375,12 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
         return busy ? -EAGAIN : -EHOSTUNREACH;
     }
     peer->port = port;
-    int rings = make_rings(peer);
-    int fds[3] = {rings, link->event_fd, link->segment_fd};
-    int error = rings < 0 ? rings : send_greeting(peer, fds, 3);
-    if (rings >= 0)
-        close(rings);
-    if (error == 0)
+    int error = make_rings(peer);
+    if (error >= 0) {
+        peer->rings_fd = error;
+        error = greet(peer);
+    }
+    if (error >= 0)
         error = watch(link, s, peer);
     if (error) {
         discard(peer);
@@ -395,33 +433,65 @@ static void answer_call(struct link *link, int s)
     link->n_arriving++;
 }
 
-/* HELLO of an arriving peer, or its end. */
-static void welcome(struct link *link, struct link_peer *peer)
+/* HELLO, and all that comes with it, mapped. As read_greeting(). */
+static int take_hello(struct link_peer *peer)
 {
     struct greeting g;
-    int fds[3], own[2] = {link->event_fd, link->segment_fd};
+    int fds[3];
     int got = read_greeting(peer->socket, &g, fds, 3);
+    if (got != 1)
+        return got;
+    peer->port = (uint16_t)g.port;
+    peer->event_fd = fds[1];
+    peer->probe_address = g.probe_address;
+    int bad = map_rings(peer, fds[0]);
+    bad |= map_station(peer, fds[2]); /* closes the descriptor either way */
+    bad |= !is_doorbell(fds[1]);
+    return bad ? -1 : 1;
+}
+
+/* HELLO of an arriving peer, or its end. 0: it stays among the arriving, because there was none or it is owed the answer. */
+static int welcome(struct link *link, struct link_peer *peer)
+{
+    int got = peer->rings ? 1 : take_hello(peer);
+    if (got == 1)
+        got = greet(peer);
     if (got == 0)
-        return;
+        return 0;
     struct link_peer **p = &link->arriving;
     while (*p != peer)
         p = &(*p)->next;
     *p = peer->next;
     link->n_arriving--;
-    if (got == 1) {
-        peer->port = (uint16_t)g.port;
-        peer->event_fd = fds[1];
-        int bad = map_rings(peer, fds[0]);
-        bad |= map_station(peer, fds[2]); /* closes the descriptor either way */
-        bad |= !is_doorbell(fds[1]);
-        if (!bad && send_greeting(peer, own, 2) == 0) {
-            peer->greeted = 1;
-            probe_cma(peer, g.probe_address);
-            insert(link, peer);
-            return;
-        }
+    if (got < 0) {
+        discard(peer);
+        return got;
     }
-    discard(peer);
+    peer->greeted = 1;
+    probe_cma(peer, peer->probe_address);
+    insert(link, peer);
+    return 1;
+}
+
+/* The timer has run out. Where one greeting is still too much others would be, too. */
+static void greet_owed(struct link *link)
+{
+    uint64_t ticks;
+    if (read(link->owed_fd, &ticks, sizeof ticks) != sizeof ticks)
+        return;
+    for (struct link_peer *p = link->arriving, *next; p; p = next) {
+        next = p->next;
+        if (p->rings && welcome(link, p) == 0)
+            return;
+    }
+    for (struct link_peer *p = link->peers, *next; p; p = next) {
+        next = p->next;
+        int sent = p->rings_fd >= 0 ? greet(p) : 1;
+        if (sent == 0)
+            return;
+        if (sent < 0)
+            shm_drop_peer(p);
+    }
 }
 
 void shm_drop_arriving(struct link *link)
@@ -464,6 +534,8 @@ void shm_drop_peer(struct link_peer *peer)
     link_peer_lost(peer->link->nic, peer);
     if (peer->event_fd >= 0)
         close(peer->event_fd);
+    if (peer->rings_fd >= 0)
+        close(peer->rings_fd);
     close(peer->socket);
     munmap(peer->rings, sizeof *peer->rings);
     if (peer->station)
@@ -472,7 +544,7 @@ void shm_drop_peer(struct link_peer *peer)
     peer->rx_freed = peer->rx_at;
     peer->rings = NULL;
     peer->station = NULL;
-    peer->event_fd = peer->socket = -1;
+    peer->event_fd = peer->rings_fd = peer->socket = -1;
     depart(peer);
 }
 
@@ -481,12 +553,17 @@ void shm_drop_peer(struct link_peer *peer)
 void shm_control(struct link *link)
 {
     struct epoll_event events[16];
-    int n = epoll_wait(link->epoll, events, 16, 0);
+    int n = epoll_wait(link->epoll, events, 16, 0), owed = 0;
     for (int i = 0; i < n; i++) {
         struct link_peer *peer = events[i].data.ptr;
+        if (events[i].data.ptr == link) {
+            owed = 1; /* later: a peer that goes then may have an event here */
+            continue;
+        }
         if (peer == NULL) {
-            int s = accept4(link->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-            if (s >= 0)
+            int s;
+            for (int k = 0;
+                 k < MAX_ARRIVING && (s = accept4(link->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0; k++)
                 answer_call(link, s);
             continue;
         }
@@ -502,4 +579,6 @@ void shm_control(struct link *link)
             shm_drop_peer(peer);
         }
     }
+    if (owed)
+        greet_owed(link);
 }

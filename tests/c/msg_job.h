@@ -16,6 +16,7 @@ typedef struct {
     int threads;        /* worlds opened for several threads */
     int may_die;        /* bit r: rank r may end in any way */
     int hosts;          /* pretend that ranks are on so many hosts, round robin; 0: one */
+    int open_files;     /* so many, and no right to have more; 0: as it is */
     int namespaces[2];  /* link eth: the two hosts (netns.h), which ranks are on in turn */
 } job;
 

@@ -73,6 +73,8 @@ int main(int argc, char **argv)
         if (network || strncmp(cases[i].name, "hosts", 5) == 0)
             j.hosts = 2;
         memcpy(j.namespaces, namespaces, sizeof namespaces);
+        if (strcmp(cases[i].name, "few_files") == 0)
+            j.open_files = 256;
         if (strncmp(cases[i].name, "threads", 7) == 0)
             j.threads = 1;
         double began = check_now();
