@@ -547,7 +547,8 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
                     struct link_limits *limits)
 {
     uint32_t mtu = 0;
-    if (*device == 0 || strlen(device) >= IFNAMSIZ || if_nametoindex(device) == 0) /* whatever we are allowed to */
+    /* First: with a wrong name the privilege to open a right one, which may be missing, too, is of no interest. */
+    if (*device == 0 || strlen(device) >= IFNAMSIZ || if_nametoindex(device) == 0)
         return eth_refuse_interface(device);
     struct link *link = calloc(1, sizeof *link);
     if (link == NULL)
