@@ -343,6 +343,7 @@ def run(
     problem: Any,
     comm: Any = None,
     *,
+    copies: bool = False,
     trace: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Run | None:
@@ -355,6 +356,10 @@ def run(
         As ``application.problem(...)`` returns it.
     comm : communicator, optional
         viakit's or mpi4py's; all its ranks call this. Default: the serial program, without any.
+    copies : bool
+        The serial program on every rank at once, none knowing of the others. The time that they take, over that of one
+        alone, is what sharing the machine costs (memory, caches, the power of a core that is half of a hyper-threaded
+        one): no parallel program of as many ranks can be expected to do better. Verified is what rank 0 computed.
     trace : bool
         Keep intervals and messages.
     on_progress : callable, optional
@@ -371,31 +376,17 @@ def run(
         phases.end()
         return Run([_report(0, phases)], application.verify(problem, outcome), outcome)
     phases = Phases(trace, on_progress)
-    counting = Counting(comm, phases)
     comm.Barrier()
     phases.begin()
-    outcome = application.parallel(counting, problem, phases)
+    if copies:
+        outcome = application.serial(problem, phases)
+    else:
+        outcome = application.parallel(Counting(comm, phases), problem, phases)
     phases.end()
     reports = comm.gather(_report(comm.Get_rank(), phases), root=0)
     if reports is None:
         return None
     return Run(reports, application.verify(problem, outcome), outcome)
-
-
-def copies(application: Application, problem: Any, comm: Any) -> Run | None:
-    """Run the serial program on every rank of *comm* at once, none knowing of the others.
-
-    The time that they take, over that of one alone, is what sharing the machine costs (memory, caches, the power of a
-    core that is half of a hyper-threaded one): no parallel program of as many ranks can be expected to do better.
-    Arguments and result as for :func:`run`; verified is what rank 0 computed.
-    """
-    phases = Phases(False, None)
-    comm.Barrier()
-    phases.begin()
-    outcome = application.serial(problem, phases)
-    phases.end()
-    reports = comm.gather(_report(comm.Get_rank(), phases), root=0)
-    return None if reports is None else Run(reports, application.verify(problem, outcome), outcome)
 
 
 def _report(rank: int, phases: Phases) -> RankReport:

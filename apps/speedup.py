@@ -109,6 +109,22 @@ class _Job:
     protocol: str | None  # None: the serial programs
     ranks: int
 
+    @property
+    def launched(self) -> str | None:
+        """The protocol that its ranks are started with; copies need one to begin together and to report."""
+        return "via" if self.protocol == COPIES else self.protocol
+
+    @property
+    def words(self) -> list[str]:
+        """What it is told beside its problems."""
+        return jobs.protocol_words(self.launched) + ["--copies"] * (self.protocol == COPIES)
+
+    def wire(self, wire: Mapping[str, Any]) -> dict[str, Any]:
+        """Where it runs, if those that communicate run on this testbed."""
+        if self.protocol in (None, COPIES) or not wire:
+            return {}
+        return {**wire, "hosts": min(wire["hosts"], self.ranks)}
+
     def __str__(self) -> str:
         if self.protocol == COPIES:
             return f"{self.ranks} copies of the serial programs at once"
@@ -148,15 +164,10 @@ class _Rounds:
         """Run a job, and keep what it says."""
         with tempfile.TemporaryDirectory(prefix="viakit-speedup-") as scratch:
             path = os.path.join(scratch, "made.json")
-            words = ["-m", "viakit.apps.turns", json.dumps(self.problems), "--json", path]
-            copies = job.protocol == COPIES
-            words += ["--protocol", "via", "--copies"] if copies else jobs.protocol_words(job.protocol)
+            words = ["-m", "viakit.apps.turns", json.dumps(self.problems), "--json", path, *job.words]
+            wire = job.wire(self.wire)
             with open(os.path.join(scratch, "out"), "w+b") as out, open(os.path.join(scratch, "err"), "w+b") as err:
-                wire = self.wire if job.protocol is not None and not copies else {}
-                wire = {**wire, "hosts": min(wire["hosts"], job.ranks)} if wire.get("hosts") else {}
-                status = jobs.run_ranks(
-                    words, job.ranks, "via" if copies else job.protocol, timeout_s=JOB_S, out=out, err=err, **wire
-                )
+                status = jobs.run_ranks(words, job.ranks, job.launched, timeout_s=JOB_S, out=out, err=err, **wire)
                 err.seek(0)
                 said = err.read().decode(errors="replace").strip()
             if status:

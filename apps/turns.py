@@ -32,7 +32,7 @@ def turns(
     protocol : str or None
         Its name.
     copies : bool
-        Every rank runs the serial program, all at once: :func:`viakit.apps.harness.copies`.
+        As :func:`viakit.apps.harness.run` takes it.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def turns(
         if refusal is not None:
             made.append({"label": label, "error": refusal})
             continue
-        done = harness.copies(application, problem, comm) if copies else harness.run(application, problem, comm)
+        done = harness.run(application, problem, comm, copies=copies)
         if done is not None:
             made.append({"label": label, **reporting.series(application, problem, protocol, [done])})
     return made
