@@ -11,10 +11,13 @@
  * would only be in the way. Only where the environment asks for faults (VIAKIT_FAULT) is anything lost there, and it has one, to
  * repeat it while the program computes.
  */
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include "via.h"
 
@@ -268,6 +271,19 @@ static int collect(msg_world *w, int *under_way, int *n)
     return done;
 }
 
+/* Why, as far as it can be known here. */
+static int out_of_time(msg_world *w, int rank)
+{
+    int fd = epoll_create1(EPOLL_CLOEXEC), none_left = fd < 0 && errno == EMFILE;
+    if (fd >= 0)
+        close(fd);
+    return msg_fail(w, MSG_ERR_CHANNEL,
+                    none_left ? "rank %d could not be connected: this process may not open more files, and over shm it "
+                                "needs four for each rank of its host; raise the limit (ulimit -n)"
+                              : "rank %d could not be connected in time: is it running?",
+                    rank);
+}
+
 /* All pairs, at most WINDOW at a time, until the deadline, an interrupt or a death. */
 static int connect_ranks(msg_world *w, const msg_options *o, const struct address_card *cards)
 {
@@ -289,7 +305,7 @@ static int connect_ranks(msg_world *w, const msg_options *o, const struct addres
             if (v->ports[i] && vk_load_acquire(&v->ports[i]->lost))
                 return msg_fail(w, MSG_ERR_PROC_FAILED, "a rank died while the ranks were connecting");
         if (done == 0 && vk_now() > deadline)
-            return msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not be connected in time: is it running?", under_way[0]);
+            return out_of_time(w, under_way[0]);
         if (done == 0 && w->interrupt && w->interrupt(w->interrupt_context))
             return msg_fail(w, MSG_INTERRUPTED, "opening was interrupted");
         if (done == 0)
