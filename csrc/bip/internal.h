@@ -99,6 +99,7 @@ typedef struct {
     VIP_PROTECTION_HANDLE ptag;
     VIP_CQ_HANDLE cq;
     char link[16], device[64];
+    uint16_t nic_port;
     bip_table table;
     uint32_t n_peers;
     size_t room; /* bytes of a slot's buffer */

@@ -139,6 +139,7 @@ static int open_port(bip_job *job, int index, const char *device)
     if (port->attributes.NicAddressLen > sizeof((bip_card_of *)0)->address[0])
         return bip_fail(job, BIP_ERR_RESOURCE, "%s: addresses of %u bytes", device, port->attributes.NicAddressLen);
     snprintf(port->link, sizeof port->link, "%s", info.link);
+    port->nic_port = info.port;
     char path[512];
     if (o->table)
         port->table = *o->table;
@@ -212,6 +213,10 @@ void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN])
             mine.len[i] = (uint8_t)port->attributes.NicAddressLen;
             memcpy(mine.address[i], port->attributes.LocalNicAddress, mine.len[i]);
         }
+    }
+    if (job->ports[0]) { /* all ranks of a host have one address there: say which NIC */
+        memcpy(mine.address[0] + mine.len[0], &job->ports[0]->nic_port, sizeof job->ports[0]->nic_port);
+        mine.len[0] = VIAKIT_NIC_ADDRESS_LEN;
     }
     memset(card, 0, BIP_CARD_LEN);
     memcpy(card, &mine, sizeof mine);
@@ -311,16 +316,16 @@ union net_address {
 };
 
 /* Host, then "this job, from, to". */
-static void name_end(union net_address *a, const bip_card_of *card, int port, const char *job, int from, int to)
+static void name_end(union net_address *a, const uint8_t *host, size_t host_len, const char *job, int from, int to)
 {
     uint32_t pair[2] = {(uint32_t)from, (uint32_t)to};
     uint8_t *p = a->bytes + offsetof(VIP_NET_ADDRESS, HostAddress);
     memset(a, 0, sizeof *a);
-    a->net.HostAddressLen = card->len[port];
+    a->net.HostAddressLen = (VIP_UINT16)host_len;
     a->net.DiscriminatorLen = 24;
-    memcpy(p, card->address[port], card->len[port]);
-    memcpy(p + card->len[port], job, 16);
-    memcpy(p + card->len[port] + 16, pair, sizeof pair);
+    memcpy(p, host, host_len);
+    memcpy(p + host_len, job, 16);
+    memcpy(p + host_len + 16, pair, sizeof pair);
 }
 
 static int meet(bip_job *job, const bip_card_of *cards)
@@ -368,8 +373,8 @@ static int ask(bip_job *job, const bip_card_of *cards, int rank)
     bip_peer *peer = &job->peers[rank];
     int k = peer->port == job->ports[1], me = job->options.rank;
     union net_address local, remote;
-    name_end(&local, &cards[me], k, job->name, me, rank);
-    name_end(&remote, &cards[rank], k, job->name, rank, me);
+    name_end(&local, cards[me].address[k], 6, job->name, me, rank);
+    name_end(&remote, cards[rank].address[k], cards[rank].len[k], job->name, rank, me);
     VIP_RETURN code =
         VipConnectPeerRequest(peer->vi, &local.net, &remote.net, 600000); /* our own deadline comes before */
     return code == VIP_SUCCESS ? 0 : bip_nic_failed(job, "VipConnectPeerRequest", code);
@@ -383,6 +388,12 @@ static void take_notice(const bip_job *job)
             return;
         idle += n == 0;
     }
+}
+
+void bip_attend(bip_job *job)
+{
+    if (job->ports[0])
+        viakit_poll(job->ports[0]->nic, NULL);
 }
 
 int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)

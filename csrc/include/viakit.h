@@ -95,6 +95,11 @@ typedef struct {
 
 VIPL_EXPORT VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE nic, viakit_nic_info *info);
 
+/* HostAddressLen of a remote address that means one NIC: the six bytes that all NICs of a station have in common, and the
+ * VIP_UINT16 port of that one (viakit_nic_info) as it lies in memory. VipConnectRequest and VipConnectPeerRequest take it;
+ * with six bytes they ask every NIC there. */
+#define VIAKIT_NIC_ADDRESS_LEN 8
+
 /* How a VI's connection is doing at this moment. Of an unreliable VI, and where the link itself loses nothing, only the first two fields mean much. */
 typedef struct {
     int lossless;                         /* the link loses nothing: no acknowledgements, no retransmission */

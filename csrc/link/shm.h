@@ -123,7 +123,8 @@ struct link {
     uint16_t port;
     char name[48];
     int listener, epoll, event_fd, segment_fd;
-    int owed_fd; /* timer: somebody is owed a greeting (shm_control.c); -1 until that happens */
+    int owed_fd;  /* timer: somebody is owed a greeting (shm_control.c); -1 until that happens */
+    long owed_ns; /* how long it runs */
     int no_map, no_cma, cma_seen;
     struct shm_station *station; /* our segment: peers read it, and might write it; so what we rely on stands here */
     uint64_t arena_offset, arena_len, arena_address;

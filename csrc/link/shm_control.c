@@ -50,7 +50,8 @@ struct greeting {
 };
 
 #define MAX_ARRIVING 128 /* callers that have not said HELLO or are owed a WELCOME: each holds a descriptor of ours */
-#define GREET_AGAIN_NS 1000000
+#define GREET_AGAIN_NS 1000000 /* then twice that, and so on */
+#define GREET_LONGEST_NS 64000000
 
 /* A word whose address is told to every peer: whoever reads SHM_MAGIC there by process_vm_readv has leave to read
  * this process, and has the right one (process ids are reused, and mean nothing in another namespace). */
@@ -110,6 +111,7 @@ int shm_listen(struct link *link, const char *name)
         h = (h ^ (uint8_t)*p) * 1099511628211ull;
     memcpy(link->address, &h, 6);
     link->address[0] = (uint8_t)((link->address[0] & 0xFC) | 0x02); /* locally administered */
+    link->owed_ns = GREET_AGAIN_NS;
     link->epoll = epoll_create1(EPOLL_CLOEXEC);
     link->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     char prefix[96];
@@ -305,7 +307,7 @@ static void discard(struct link_peer *peer)
 /* The kernel will make the control descriptor readable, so that whoever is owed a greeting gets it. 0 or -errno. */
 static int wake_later(struct link *link)
 {
-    struct itimerspec once = {.it_value = {0, GREET_AGAIN_NS}};
+    struct itimerspec once = {.it_value = {0, link->owed_ns}};
     if (link->owed_fd < 0) {
         int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), error = fd < 0 ? -errno : 0;
         if (fd >= 0 && (error = watch(link, fd, link)) != 0)
@@ -330,6 +332,7 @@ static int greet(struct link_peer *peer)
         return wake_later(link);
     if (error)
         return error;
+    link->owed_ns = GREET_AGAIN_NS;
     if (peer->rings_fd >= 0)
         close(peer->rings_fd);
     peer->rings_fd = -1;
@@ -479,6 +482,8 @@ static void greet_owed(struct link *link)
     uint64_t ticks;
     if (read(link->owed_fd, &ticks, sizeof ticks) != sizeof ticks)
         return;
+    if (link->owed_ns < GREET_LONGEST_NS)
+        link->owed_ns *= 2;
     for (struct link_peer *p = link->arriving, *next; p; p = next) {
         next = p->next;
         if (p->rings && welcome(link, p) == 0)

@@ -406,6 +406,11 @@ static int open_job(msg_world *w, const msg_options *o)
     return code;
 }
 
+static void attend(msg_world *w)
+{
+    bip_attend(((struct bc_world *)w->at)->job);
+}
+
 const struct msg_channel msg_channel_bip = {
     .name = "bip",
     .open = open_job,
@@ -415,6 +420,7 @@ const struct msg_channel msg_channel_bip = {
     .progress = progress,
     .sleep = channel_sleep,
     .wake = wake,
+    .attend = attend,
     .route = route,
     .hold = hold,
     .drop = drop,

@@ -42,6 +42,10 @@ struct msg_channel {
     void (*sleep)(msg_world *w, uint64_t ns, struct msg_token *token);
     void (*wake)(msg_world *w, struct msg_token *token);
 
+    /* Looks after the carrier while the rank waits outside the engine for all others to have connected, too; from a thread of its own. NULL:
+     * the carrier does so itself. */
+    void (*attend)(msg_world *w);
+
     /* How the rank is reached, in words. */
     const char *(*route)(struct msg_peer *peer);
 

@@ -503,6 +503,7 @@ const struct msg_channel msg_channel_via = {
     .progress = progress,
     .sleep = channel_sleep,
     .wake = wake,
+    .attend = vc_attend,
     .route = route,
     .hold = hold,
     .drop = drop,

@@ -48,7 +48,8 @@ struct vc_port { /* an open NIC */
     VIP_CQ_HANDLE cq;
     VIP_NIC_ATTRIBUTES attributes;
     char device[64];
-    int index;    /* 0 local, 1 network */
+    int index; /* 0 local, 1 network */
+    uint16_t nic_port;
     int lossless; /* a posted send is done when the call returns, most times */
     int can_read;
     uint32_t lost;            /* set by the NIC's handler: a connection broke */
@@ -96,6 +97,7 @@ VIP_MEM_HANDLE vc_region_handle(const struct vc_region *region);
 
 /* via_open.c */
 int vc_open(msg_world *w, const msg_options *options);
+void vc_attend(msg_world *w);
 void vc_close(msg_world *w);
 
 /* via.c */

@@ -171,6 +171,7 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
         return failed(w, "viakit_query_nic", code);
     if ((code = VipCreatePtag(port->nic, &port->ptag)) != VIP_SUCCESS)
         return failed(w, "VipCreatePtag", code);
+    port->nic_port = info.port;
     port->lossless = info.lossless && w->policy.reliability == VIP_SERVICE_RELIABLE_DELIVERY;
     port->can_read = (port->attributes.RDMAReadSupport & w->policy.reliability) != 0;
     if (vc_cache_init(port) != 0 || make_buffers(port) != 0)
@@ -244,7 +245,7 @@ static int ask(msg_world *w, int rank, const struct address_card *cards)
     struct vc_rank *r = &((struct vc_world *)w->at)->ranks[rank];
     int k = r->port->index;
     union net_address local, remote;
-    name_end(&local, cards[w->rank].host[k], cards[w->rank].len[k], w->job, w->rank, rank);
+    name_end(&local, cards[w->rank].host[k], 6, w->job, w->rank, rank);
     name_end(&remote, cards[rank].host[k], cards[rank].len[k], w->job, rank, w->rank);
     VIP_RETURN code = VipConnectPeerRequest(r->vi, &local.net, &remote.net, REQUEST_MS);
     return code == VIP_SUCCESS ? 0 : failed(w, "VipConnectPeerRequest", code);
@@ -326,6 +327,14 @@ static void take_notice(const msg_world *w)
     }
 }
 
+/* Channel operation: on networks the NIC's own thread does it. */
+void vc_attend(msg_world *w)
+{
+    const struct vc_world *v = w->at;
+    if (v->ports[0])
+        viakit_poll(v->ports[0]->nic, NULL);
+}
+
 /* Everything that concerns only ourselves. */
 static int open_ports(msg_world *w, const msg_options *o)
 {
@@ -365,6 +374,10 @@ int vc_open(msg_world *w, const msg_options *o)
             mine.len[i] = (uint8_t)v->ports[i]->attributes.NicAddressLen;
             memcpy(mine.host[i], v->ports[i]->attributes.LocalNicAddress, mine.len[i]);
         }
+    if (code == 0 && v->ports[0]) { /* all ranks of a host have one address there: say which NIC */
+        memcpy(mine.host[0] + mine.len[0], &v->ports[0]->nic_port, sizeof v->ports[0]->nic_port);
+        mine.len[0] = VIAKIT_NIC_ADDRESS_LEN;
+    }
     int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     for (int i = 0; code == 0 && gathered == 0 && i < w->n_ranks; i++)
         if (cards[i].failed)

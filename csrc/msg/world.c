@@ -7,6 +7,7 @@
  */
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,8 @@
 #define MAGIC 0x766b6d7367303033ull /* "vkmsg003": the last digits are the protocol's version */
 
 #define N_CORES 256
+#define ATTEND_NS 100000 /* the attendant looks after it, doubling */
+#define ATTEND_LONGEST 5000000
 
 /* What a rank tells all others first. Only machines of one byte order meet, so it is sent as it lies. */
 struct hello {
@@ -351,9 +354,18 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     return MSG_SUCCESS;
 }
 
-static int init_world(msg_world *w, const msg_options *o)
+/* Its time-outs are of the monotonic clock. */
+static void init_condition(pthread_cond_t *condition)
 {
     pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+static int init_world(msg_world *w, const msg_options *o)
+{
     w->rank = o->rank;
     w->n_ranks = o->n_ranks;
     w->threads = o->threads || w->policy.progress != MSG_PROGRESS_CALLER;
@@ -361,10 +373,7 @@ static int init_world(msg_world *w, const msg_options *o)
     w->interrupt = o->interrupt;
     w->interrupt_context = o->interrupt_context;
     pthread_mutex_init(&w->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    init_condition(&w->changed);
     w->peers = calloc((size_t)w->n_ranks, sizeof *w->peers);
     if (w->peers == NULL || msg_pool_init(w) != 0)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
@@ -386,12 +395,78 @@ static void free_world(msg_world *w)
     free(w);
 }
 
+/* Who is connected waits in the launcher's exchange for those who are not, and they may need it: on shm nobody gets through
+ * while the kernel has as many descriptors under way as it allows, and it is others who must take them off their sockets. */
+struct attendant {
+    msg_world *world;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t over;
+    int runs, done;
+};
+
+static void *attend(void *argument)
+{
+    struct attendant *a = argument;
+    uint64_t pause = ATTEND_NS;
+    pthread_mutex_lock(&a->mutex);
+    while (!a->done) {
+        a->world->channel->attend(a->world);
+        uint64_t at = vk_now() + pause;
+        struct timespec t = {(time_t)(at / VK_SECOND), (long)(at % VK_SECOND)};
+        pthread_cond_timedwait(&a->over, &a->mutex, &t);
+        pause = pause < ATTEND_LONGEST ? 2 * pause : pause;
+    }
+    pthread_mutex_unlock(&a->mutex);
+    return NULL;
+}
+
+static void attendant_free(struct attendant *a)
+{
+    pthread_cond_destroy(&a->over);
+    pthread_mutex_destroy(&a->mutex);
+}
+
+/* Without it, if there is no thread to be had, all goes well unless the limit is reached. */
+static void attendant_begin(struct attendant *a, msg_world *w)
+{
+    *a = (struct attendant){.world = w};
+    if (w->channel == NULL || w->channel->attend == NULL)
+        return;
+    sigset_t every, old;
+    pthread_mutex_init(&a->mutex, NULL);
+    init_condition(&a->over);
+    sigfillset(&every); /* signals are the program's threads' affair */
+    pthread_sigmask(SIG_SETMASK, &every, &old);
+    a->runs = pthread_create(&a->thread, NULL, attend, a) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!a->runs)
+        attendant_free(a);
+}
+
+static void attendant_end(struct attendant *a)
+{
+    if (!a->runs)
+        return;
+    pthread_mutex_lock(&a->mutex);
+    a->done = 1;
+    pthread_cond_signal(&a->over);
+    pthread_mutex_unlock(&a->mutex);
+    pthread_join(a->thread, NULL);
+    attendant_free(a);
+}
+
 /* Connects; all ranks succeed or none. */
 static int connect_all(msg_world *w, const msg_options *o)
 {
+    struct attendant attendant;
     int mine = w->channel ? w->channel->open(w, o) : MSG_SUCCESS, opened = mine == MSG_SUCCESS;
     int *all = calloc((size_t)w->n_ranks, sizeof *all);
+    if (opened)
+        attendant_begin(&attendant, w);
     int code = all ? msg_allgather(w, o, &mine, sizeof mine, all) : MSG_ERR_NO_MEMORY;
+    if (opened)
+        attendant_end(&attendant);
     for (int i = 0; code == MSG_SUCCESS && i < w->n_ranks; i++)
         if (all[i] != MSG_SUCCESS && mine == MSG_SUCCESS)
             code = msg_fail(w, all[i], "rank %d could not connect", i);

@@ -166,9 +166,13 @@ VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *loc
     /* VIPL: a time-out of 0 is an error, not a poll. */
     if (timeout == 0)
         return via_fail(VIP_INVALID_PARAMETER, "%s: timeout 0 ms: give at least 1, or VIP_INFINITE", function);
-    if (remote->HostAddressLen != 6 || (local && local->HostAddressLen != 6 && local->HostAddressLen != 0))
-        return via_fail(VIP_INVALID_PARAMETER, "%s: host address of %u bytes: addresses here have 6", function,
-                        remote->HostAddressLen != 6 ? remote->HostAddressLen : local->HostAddressLen);
+    if (remote->HostAddressLen != 6 && remote->HostAddressLen != VIAKIT_NIC_ADDRESS_LEN)
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "%s: host address of %u bytes: addresses here have 6, or 8 with the port of one NIC", function,
+                        remote->HostAddressLen);
+    if (local && local->HostAddressLen != 6 && local->HostAddressLen != 0)
+        return via_fail(VIP_INVALID_PARAMETER, "%s: local host address of %u bytes: addresses here have 6", function,
+                        local->HostAddressLen);
     if (remote->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR ||
         (local && local->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR))
         return via_fail(VIP_INVALID_PARAMETER, "%s: discriminators have at most %d bytes", function,
@@ -215,6 +219,26 @@ void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t 
     f.header.len = (uint16_t)sizeof f.block.connect;
     if (via_link_send(nic, to->peer, &f, 1) == -EAGAIN && !to->passing)
         via_defer(nic, to->peer, &f);
+}
+
+uint16_t conn_port_of(const VIP_NET_ADDRESS *remote)
+{
+    uint16_t port = 0;
+    if (remote->HostAddressLen == VIAKIT_NIC_ADDRESS_LEN)
+        memcpy(&port, remote->HostAddress + 6, sizeof port);
+    return port;
+}
+
+int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f)
+{
+    struct link_peer *peer;
+    if (port == 0)
+        return nic->ops->ask_all(nic->link, address, f);
+    int error = nic->ops->route(nic->link, address, port, &peer);
+    if (error)
+        return error == -EAGAIN ? -1 : 0;
+    f->header.dst_port = port;
+    return via_link_send(nic, peer, f, 1) == 1 ? 1 : -1;
 }
 
 void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint16_t src_vi, uint32_t request,

@@ -43,6 +43,11 @@ void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint1
 void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDRESS *local,
                           const VIP_NET_ADDRESS *remote, struct link_frame *f);
 /* The checks that VipConnectRequest and VipConnectPeerRequest have in common. */
+/* A REQUEST to the NIC of that port at the address, or (0) to every NIC there. How many were asked; 0: there is none;
+ * -1: not known, ask again. */
+int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f);
+uint16_t conn_port_of(const VIP_NET_ADDRESS *remote);
+
 VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *local, const VIP_NET_ADDRESS *remote,
                                 VIP_ULONG timeout);
 void conn_discriminator(const VIP_NET_ADDRESS *a, const uint8_t **discriminator, size_t *len);

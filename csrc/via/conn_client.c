@@ -115,7 +115,7 @@ void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind)
 /* Each time the link may find that nobody is there: the first frame may have been lost before it could tell. */
 static void ask(struct via_nic *nic, struct via_request *r)
 {
-    int asked = nic->ops->ask_all(nic->link, r->address, &r->frame);
+    int asked = conn_ask(nic, r->address, r->port, &r->frame);
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : 1);
     if (asked == 0 && !r->offered) {
         finish_request(r, VIP_NOT_REACHABLE);
@@ -205,6 +205,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     }
     struct via_request r = {.vi = vi, .interval = CONN_REPEAT_FIRST, .asked = -1, .give_up_no_match = VK_NEVER};
     memcpy(r.address, remote->HostAddress, 6);
+    r.port = conn_port_of(remote);
     r.number = conn_random(); /* not counted up: a restarted program must not look like its predecessor */
     conn_prepare_request(vi, r.number, local, remote, &r.frame);
     vi->state = VIP_STATE_CONNECT_PENDING;

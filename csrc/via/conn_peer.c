@@ -39,6 +39,7 @@ struct via_peering {
     VIP_RETURN result; /* OVER */
     uint32_t number;
     uint8_t address[6]; /* of the remote station */
+    uint16_t port;      /* of the one NIC there; 0: any */
     struct link_frame frame;
     uint64_t deadline, next_send, interval;
     unsigned long timeout_ms;
@@ -103,10 +104,10 @@ static void connect_with(struct via_peering *p, const uint8_t address[6], const 
     finish(p, VIP_SUCCESS);
 }
 
-/* Our REQUEST once more, to all NICs of the station, and when the next one is due. */
+/* Our REQUEST once more, to all NICs of the station or the one, and when the next one is due. */
 static void ask(struct via_nic *nic, struct via_peering *p)
 {
-    int asked = nic->ops->ask_all(nic->link, p->address, &p->frame); /* nobody there yet is nothing to complain about */
+    int asked = conn_ask(nic, p->address, p->port, &p->frame); /* nobody there yet is nothing to complain about */
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : asked < 0);
     p->next_send = nic->now + p->interval;
     p->interval = conn_longer(p->interval);
@@ -127,8 +128,8 @@ static int belongs(const struct via_peering *p, const struct conn_frame *f)
 {
     const struct wire_connect *own = &p->frame.block.connect;
     const uint8_t *names = p->frame.block.bytes + sizeof *own; /* what we want, then what we have */
-    if (p->state == OVER || memcmp(p->address, f->from, 6) != 0 || own->wanted_len != f->c.own_len ||
-        own->own_len != f->c.wanted_len)
+    if (p->state == OVER || memcmp(p->address, f->from, 6) != 0 || (p->port && p->port != f->h->src_port) ||
+        own->wanted_len != f->c.own_len || own->own_len != f->c.wanted_len)
         return 0;
     if (f->h->src_port == p->vi->nic->limits.port && f->h->src_vi == p->vi->number &&
         memcmp(f->from, p->vi->nic->limits.address, 6) == 0)
@@ -376,6 +377,7 @@ VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, V
     p->number = conn_random();
     p->timeout_ms = timeout;
     memcpy(p->address, remote->HostAddress, 6);
+    p->port = conn_port_of(remote);
     conn_prepare_request(vi, p->number, local, remote, &p->frame);
     p->frame.block.connect.mode = WIRE_MODE_PEER;
     vi->state = VIP_STATE_CONNECT_PENDING;

@@ -289,6 +289,7 @@ struct via_request {
     uint32_t number;
     struct link_frame frame;
     uint8_t address[6];
+    uint16_t port;         /* of the one NIC that is asked; 0: all there */
     int asked, no_match;   /* NICs asked (-1 unknown), NICs that said NOMATCH */
     uint16_t said_no[256]; /* their ports: each counts once, however often it is asked and answers */
     int offered;           /* somebody took it */

@@ -99,6 +99,66 @@ void peer_connect_b(side *s)
     peer_connect_both(s);
 }
 
+/* ---- one_nic: an address of eight bytes means one NIC of its station */
+
+/* `a` is of six bytes: the port goes between them and the discriminator. */
+static void add_port(address *a, uint16_t port)
+{
+    uint8_t *p = (uint8_t *)a->net.HostAddress;
+    memmove(p + VIAKIT_NIC_ADDRESS_LEN, p + 6, a->net.DiscriminatorLen);
+    memcpy(p + 6, &port, sizeof(port));
+    a->net.HostAddressLen = VIAKIT_NIC_ADDRESS_LEN;
+}
+
+static void one_nic_both(side *s)
+{
+    endpoint e;
+    address local, remote;
+    viakit_nic_info info;
+    VIP_VI_ATTRIBUTES attr;
+    uint64_t theirs;
+    VIP_RETURN r;
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    uint16_t port = (uint16_t)side_exchange(s, info.port);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    make_address(&local, s->attr.LocalNicAddress, s->role == SIDE_A ? "one a" : "one b", 5);
+    make_address(&remote, s->peer_host, s->role == SIDE_A ? "one b" : "one a", 5);
+    add_port(&remote, port);
+    CHECK_OK(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
+    CHECK_OK(VipConnectPeerWait(e.vi, &attr));
+    swap(&e, s->role, &theirs);
+    CHECK_EQ(theirs, !s->role);
+    endpoint_disconnect(&e);
+    make_address(&local, s->attr.LocalNicAddress, "one", 3);
+    make_address(&remote, s->peer_host, "one", 3);
+    if (s->role == SIDE_A) {
+        add_port(&remote, (uint16_t)(port ^ 0x5555)); /* B waits, but does not have this port */
+        r = VipConnectRequest(e.vi, &local.net, &remote.net, 200, &attr);
+        CHECK(r == VIP_NOT_REACHABLE || r == VIP_TIMEOUT);
+        make_address(&remote, s->peer_host, "one", 3);
+        add_port(&remote, port);
+        while ((r = VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) == VIP_NO_MATCH)
+            sched_yield(); /* B is not that far yet */
+        CHECK_RET(r, VIP_SUCCESS);
+    } else {
+        VIP_CONN_HANDLE conn;
+        CHECK_OK(VipConnectWait(s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
+        CHECK_OK(VipConnectAccept(conn, e.vi));
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+void one_nic_a(side *s)
+{
+    one_nic_both(s);
+}
+
+void one_nic_b(side *s)
+{
+    one_nic_both(s);
+}
+
 /* ---- peer_names: both addresses and both discriminators must match; NULL and odd arguments */
 
 static void peer_names_both(side *s)

@@ -36,7 +36,7 @@
     X(cache, 2, "cache_entries=4", ON_VIA)           \
     X(storm, 8, NULL, ON_ALL)                        \
     X(many, 64, NULL, ON_SHM | ON_TCP | ON_BIP)      \
-    X(few_files, 48, NULL, ON_SHM)                   \
+    X(few_files, 48, NULL, ON_SHM | ON_BIP)          \
     X(giant, 2, NULL, ON_ALL)                        \
     X(hosts_ring, 4, NULL, ON_SHM | ON_TCP | ON_BIP) \
     X(death, 4, NULL, ON_SHM | ON_TCP | ON_BIP)      \

@@ -387,7 +387,7 @@ int main(int argc, char **argv)
     }
     link_name = argv[1];
     const char *only = argc > 2 ? argv[2] : NULL;
-    int shm = strcmp(link_name, "shm") == 0;
+    int shm = strcmp(link_name, "shm") == 0, tcp = strcmp(link_name, "tcp") == 0;
     int refused = strcmp(link_name, "eth") == 0 ? netns_hosts(argv, eth_hosts) : 0;
     if (refused)
         return refused;
@@ -404,8 +404,10 @@ int main(int argc, char **argv)
             asked_algorithm = a;
             run("mismatch", only, case_mismatch, 3, 0, 0);
         }
-    for (int o = COLL_BCAST; shm && o < COLL_N_OPERATIONS; o++)
+    for (int o = COLL_BCAST; (shm || tcp) && o < COLL_N_OPERATIONS; o++)
         for (int a = 1; coll_algorithm_name(o, a); a++) {
+            if (tcp && strncmp(coll_algorithm_name(o, a), "message", 7) != 0)
+                continue;
             asked_operation = o;
             asked_algorithm = a;
             run("death", only, case_death, 4, strcmp(coll_algorithm_name(o, a), "overall") ? 0 : 2, 2);

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
             j.hosts = 2;
         memcpy(j.namespaces, namespaces, sizeof namespaces);
         if (strcmp(cases[i].name, "few_files") == 0)
-            j.open_files = 256;
+            j.open_files = 320;
         if (strncmp(cases[i].name, "threads", 7) == 0)
             j.threads = 1;
         double began = check_now();
