@@ -310,7 +310,7 @@ static void case_death(msg_world **world, int rank, int n)
         msg_set_interrupt(w, die, NULL); /* the first time that it asks, it is waiting */
     if (rank == 0)                       /* makes it wait */
         WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) == MSG_PEER_FAILED);
-    for (int i = 0; i < 20 && code == MSG_SUCCESS; i++) { /* who only sends may get rid of some */
+    for (int i = 0; code == MSG_SUCCESS; i++) { /* who only sends may get rid of some, over tcp of many */
         code = perform(c, in, out, len);
         if (rank == 1 && i == 19)
             die(NULL);
