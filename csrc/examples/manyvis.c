@@ -5,8 +5,11 @@
  *     manyvis shm serve         the server alone, for eight clients ...
  *     manyvis shm localhost     ... which are these
  *
- * Each client has a VI of its own at the server. The receive queues of all of them report to one completion queue; an
- * entry says which VI has something done, and the descriptor is then taken from that VI's queue as always.
+ * An entry says which VI has something done; the descriptor is then taken from that VI's queue as always.
+ *
+ *     client 0  VI ---- VI --.
+ *     client 1  VI ---- VI ---+-- completion queue -- VipCQWait -> vi -- VipRecvDone(vi) -> descriptor
+ *     ...           ... ... --'
  */
 #include <pthread.h>
 #include <sched.h>
@@ -25,7 +28,7 @@ struct line {
     VIP_DESCRIPTOR recv, send;
     char in[64], out[64];
 } __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
-static struct line lines[2][CLIENTS];
+static struct line lines[2][CLIENTS]; /* the server's, the clients': with `loop` both are in this process */
 static char *device;
 
 static void check(VIP_RETURN code, const char *what)
@@ -43,7 +46,7 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory)
 {
-    memset(d, 0, sizeof *d);
+    memset(d, 0, sizeof *d); /* it comes back with its results in it */
     d->CS.SegCount = 1;
     d->CS.Length = d->DS[0].Local.Length = 64;
     d->DS[0].Local.Data.Address = data;
@@ -82,6 +85,7 @@ static void *run(void *host)
     CHECK(VipCreateCQ(nic, CLIENTS, &cq)); /* room for all that can complete at once: to overflow is a catastrophe */
     for (i = 0; i < CLIENTS; i++, l++) {
         CHECK(VipCreateVi(nic, &attributes, NULL, cq, &vi));
+        /* Before the connection: what arrives finds it. */
         CHECK(VipPostRecv(vi, fill(&l->recv, l->in, memory), memory));
         if (host) {
             while (VipConnectRequest(vi, NULL, address, 10000, &theirs) != VIP_SUCCESS)

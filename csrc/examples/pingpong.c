@@ -100,6 +100,7 @@ int main(int argc, char **argv)
         CHECK(VipConnectAccept(caller, vi));
     }
     gettimeofday(&t0, NULL);
+    /* The number of throws that are still to come travels with the ball: who catches 0 does not throw again. */
     if (serves)
         throw_ball(left = 2 * turns - 1);
     while (left && (left = catch_ball()) > 0)

@@ -4,8 +4,9 @@
  *     rdmawrite shm                   in one terminal: the target
  *     rdmawrite shm localhost 1000    in another: writes 1000 pages, and finds the answers in its own memory
  *
- * Each side tells the other, in one ordinary message, where its page lies and under which handle: no more is needed.
- * A page carries its number in every word. The NIC stores the last word last: when it is there, all of the page is.
+ *     send {address, handle, pages} <-------------> receive       both ways, once: after that nothing is posted
+ *     RDMA write, number in every word ===========> in[]          until the last word is the number: it is stored last
+ *     in[]                             <=========== RDMA write    the same the other way
  */
 #include <sched.h>
 #include <stdio.h>
@@ -42,9 +43,8 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
         check(VIP_DESCRIPTOR_ERROR, context);
 }
 
-/* Segment i of a descriptor: a piece of our memory. */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, VIP_UINT32 len)
-{
+{ /* segment i: a piece of our memory */
     d->CS.Control = (VIP_UINT16)control;
     d->CS.SegCount = (VIP_UINT16)(i + 1);
     d->CS.Length = d->DS[i].Local.Length = len;
@@ -54,7 +54,7 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, V
     return d;
 }
 
-/* The first segment names the place in the other's memory, the second what goes there. No receive is consumed. */
+/* The first segment names the place in the other's memory, the second what goes there. */
 static void write_page(VIP_UINT32 number)
 {
     int i;
@@ -66,7 +66,7 @@ static void write_page(VIP_UINT32 number)
     CHECK(VipSendWait(vi, 5000, &done));
 }
 
-/* No call to VIPL here: the page arrives while this loop, or any other work, runs. */
+/* No call to VIPL here: the page comes while this loop, or other work, runs. Off x86 it needs a load with acquire. */
 static void await_page(VIP_UINT32 number)
 {
     int i;

@@ -220,7 +220,8 @@ VIPL_EXPORT VIP_RETURN viakit_snapshot(VIP_NIC_HANDLE nic, char *text, size_t si
 /* ---------------------------------------------------------------- words for codes */
 
 /* Why the last call of this thread that failed did so: a sentence that says what was given, what would have been right and
- * what to do next. "" after a thread's first calls. Valid until the thread's next failing call. */
+ * what to do next. "" before the first that failed. VIP_NOT_DONE is an answer and no failure: it leaves the text as it is.
+ * Valid until the thread's next failing call. */
 VIPL_EXPORT const char *viakit_last_error(void);
 VIPL_EXPORT const char *viakit_return_name(int code);     /* "VIP_NO_MATCH"; NULL for no such code */
 VIPL_EXPORT const char *viakit_return_text(int code);     /* one sentence */
@@ -231,8 +232,9 @@ VIPL_EXPORT const char *viakit_state_name(int state);     /* "VIP_STATE_IDLE" */
 /* ---------------------------------------------------------------- waiting
  *
  * While a call of this thread waits, check(context) is called at least every 50 ms; when it returns non-zero the wait
- * ends with VIP_TIMEOUT and nothing lost (a connection request is withdrawn). NULL removes it. The callback must not
- * call VIPL. */
+ * ends with VIP_TIMEOUT and nothing lost: what completed meanwhile is there for the next call (a connection request is
+ * withdrawn, and one that had just come is refused). NULL removes it. The callback may call VIPL, but not VipCloseNic for the NIC
+ * that the call waits on. */
 VIPL_EXPORT void viakit_set_interrupt(int (*check)(void *context), void *context);
 
 /* ---------------------------------------------------------------- taps
@@ -367,7 +369,8 @@ typedef struct {
 /* From now on; frames and times are counted anew. NULL heals: what was kept goes out at once. A NIC without faults pays nothing for
  * this. VIP_INVALID_PARAMETER: a chance outside 0..1, a time below 0, a distance too large. */
 VIPL_EXPORT VIP_RETURN viakit_set_faults(VIP_NIC_HANDLE nic, const viakit_faults *faults);
-/* What was set; *active (may be NULL) is 0 if nothing is, and then *faults is zeroed but for its size. */
+/* What was set; *active (may be NULL) is 0 if nothing is, and then *faults is zeroed but for its size. faults->size says what there
+ * is room for, so begin with VIAKIT_FAULTS_INIT; 0: for all. */
 VIPL_EXPORT VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE nic, viakit_faults *faults, int *active);
 
 /* Text to faults: "loss=0.05,dup=1%,reorder=0.05/4,corrupt=0.01/2,delay=200us,jitter=50us,stall=10ms/100ms,partition=2s@5s,

@@ -4,23 +4,27 @@
  *   plain  | Ethernet, type 0x88B5 | wire header | payload |
  *   udp    | Ethernet | IPv4 | UDP, port 34997 | wire header | payload |
  *
- * The second form is dressed so that the kernel's segmentation offload applies: several frames of equal length are handed over as
- * one *super-frame* of up to 64 KiB (PACKET_VNET_HDR, VIRTIO_NET_HDR_GSO_UDP_L4), as RoCE v2 does it for other reasons. On a real
- * wire it is cut into frames by the card or the kernel; between two hosts joined by veth it arrives whole. Each segment is a complete
- * frame, so the receiver need not know which of the two happened. The form "auto" sends single frames plain, for latency, and runs of
- * frames dressed, for bandwidth; the receiver takes both.
+ * The second form is dressed so that the kernel's segmentation offload applies: several frames of equal length are
+ * handed over as one *super-frame* of up to 64 KiB (PACKET_VNET_HDR, VIRTIO_NET_HDR_GSO_UDP_L4), as RoCE v2 does it
+ * for other reasons. On a real wire it is cut into frames by the card or the kernel; between two hosts joined by
+ * veth it arrives whole. Each segment is a complete frame, so the receiver need not know which of the two happened.
+ * The form "auto" sends single frames plain, for latency, and runs of frames dressed, for bandwidth; the receiver
+ * takes both.
  *
- * Receiving is a ring of slots that the kernel fills (PACKET_RX_RING, TPACKET_V2) and we read in place: no system call while polling. Sending is
- * one system call per frame or super-frame and passes no queueing discipline (PACKET_QDISC_BYPASS).
+ * Receiving is a ring of slots that the kernel fills (PACKET_RX_RING, TPACKET_V2) and we read in place: no system
+ * call while polling. Sending is one system call per frame or super-frame and passes no queueing discipline
+ * (PACKET_QDISC_BYPASS).
  *
- *   slot:  | status | lengths, offsets | ... | Ethernet header | ... |     status: TP_STATUS_USER ours, _KERNEL the kernel's
+ *   slot:  | status | lengths, offsets | ... | Ethernet header | ... |   status: TP_STATUS_USER ours, else the kernel's
  *
- * A slot holds one frame. Of a super-frame it gets the beginning, which is the whole first segment; the rest waits in the socket's queue,
- * uncopied (PACKET_COPY_THRESH), until one recvmsg brings it from there straight to where the message goes: the first segment
- * has told which message it is. Who sends on a veth pair pays for what the receiving side's kernel does in its interrupt; so a copy into
- * the ring would be the sender's, and the sender is the busier of the two.
+ * A slot holds one frame. Of a super-frame it gets the beginning, which is the whole first segment; the rest waits
+ * in the socket's queue, uncopied (PACKET_COPY_THRESH), until one recvmsg brings it from there straight to where the
+ * message goes: the first segment has told which message it is. Who sends on a veth pair pays for what the receiving
+ * side's kernel does in its interrupt; so a copy into the ring would be the sender's, and the sender is the busier
+ * of the two.
  *
- * Super-frames leave by a socket of their own: one with PACKET_VNET_HDR handles that header in front of every frame, received ones too.
+ * Super-frames leave by a socket of their own: one with PACKET_VNET_HDR handles that header in front of every frame,
+ * received ones too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,6 +37,7 @@
 #include "../base/atomic.h"
 #include "../base/copy.h"
 #include "../base/crc32c.h"
+#include "../base/files.h"
 #include "eth.h"
 #include "seal.h"
 #include "station.h"
@@ -69,7 +74,8 @@ static void put16(uint8_t *p, uint32_t v)
     p[1] = (uint8_t)v;
 }
 
-/* Link-local addresses made from the MAC: nobody routes them, and no local stack feels addressed. */
+/* Link-local addresses (169.254/16, RFC 3927) made from the MAC's last two bytes: nobody routes them, and no local
+ * stack feels addressed. They need not be unique: nothing here finds anybody by them. */
 static void put_ip(uint8_t *p, const uint8_t mac[6])
 {
     p[0] = 169;
@@ -88,6 +94,8 @@ static uint8_t *make_head(struct link *link, const struct link_peer *peer, struc
     *head_len = sizeof h->ether + (dressed ? DRESS_LEN : 0);
     if (dressed) {
         memset(h->ip, 0, DRESS_LEN);
+        /* Version 4 and five words of header: no options, so that every field stands where undress() and the filter
+         * look. Then length, identification, flags, 64 hops, and 17 for UDP (RFC 791). */
         h->ip[0] = 0x45;
         put16(h->ip + 2, DRESS_LEN + len);
         put16(h->ip + 4, link->ip_id++);
@@ -104,7 +112,10 @@ static uint8_t *make_head(struct link *link, const struct link_peer *peer, struc
     return (uint8_t *)&h->ether;
 }
 
-/* Asks the kernel to cut the super-frame into segments. It finishes the UDP checksum, so the pseudo-header's must be there. */
+/* Asks the kernel to cut the super-frame into segments (linux/virtio_net.h). gso_size is what each of them gets
+ * behind the headers, which the kernel repeats in front of each with lengths and checksums of its own. It adds UDP's
+ * header and data to the sum that it finds in the UDP header (at csum_start + csum_offset), so that must be the
+ * pseudo-header's: both addresses, protocol, length; not inverted yet. */
 static void ask_segmentation(struct eth_head *h, uint32_t segment, uint32_t len)
 {
     memset(&h->vnet, 0, sizeof h->vnet);
@@ -117,7 +128,8 @@ static void ask_segmentation(struct eth_head *h, uint32_t segment, uint32_t len)
     put16(h->udp + 6, fold(sum16(h->ip + 12, 8, 17 + UDP_LEN + len)));
 }
 
-/* 1 sent (or lost by the interface), 0 not now, -1 the kernel refuses the form. */
+/* 1 sent (or lost by the interface), 0 not now, -1 the kernel refuses the form. ENOBUFS and ENOMEM: the driver's
+ * queue or the kernel's memory is full just now, which passes. */
 static int verdict(struct link *link, ssize_t sent)
 {
     LINK_COUNT(link->nic, system_calls, 1);
@@ -127,10 +139,13 @@ static int verdict(struct link *link, ssize_t sent)
         return 0;
     if (errno == EINVAL || errno == EOPNOTSUPP)
         return -1;
-    return 1; /* ENETDOWN, ENXIO, EMSGSIZE: as good as lost; if it lasts, the peer does not answer and the connection ends */
+    /* ENETDOWN, ENXIO, EMSGSIZE: as good as lost; if it lasts, the peer does not answer and the connection ends. */
+    return 1;
 }
 
-/* Head, wire header and payload in one buffer, for one cheap system call. */
+/* Link operation: head, wire header and payload in one buffer, for one cheap system call. The flag that says "there
+ * is a sum" is the second byte of the first word; the sum itself is taken while its field is 0, as the header came,
+ * and put there last. */
 static int eth_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
                           const void *payload, size_t len)
 {
@@ -155,6 +170,8 @@ static int eth_send_short(struct link *link, struct link_peer *peer, const uint6
     return sent != 0;
 }
 
+/* One frame by one call, from one buffer if it is small, else gathered by the kernel. As verdict(); a form that is
+ * refused counts as lost here, for there is no simpler one. */
 static int send_single(struct link *link, const struct link_peer *peer, struct link_frame *f)
 {
     uint32_t len = f->header_len + (uint32_t)f->payload_len;
@@ -181,6 +198,8 @@ static int send_single(struct link *link, const struct link_peer *peer, struct l
         }
         return verdict(link, send(link->fd, head, (size_t)(p - head), MSG_DONTWAIT));
     }
+    /* The payload goes from the program's memory into the kernel's buffer: that copy is the kernel's, and not
+     * counted. */
     struct iovec iov[MAX_IOV];
     size_t n = 3;
     iov[0].iov_base = make_head(link, peer, h, dressed, len, &iov[0].iov_len);
@@ -192,7 +211,8 @@ static int send_single(struct link *link, const struct link_peer *peer, struct l
     return verdict(link, sendmsg(link->fd, &m, MSG_DONTWAIT));
 }
 
-/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. */
+/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. (The kernel cuts after
+ * every gso_size bytes and knows nothing of our headers.) */
 static int run_length(const struct link *link, const struct link_frame *frames, int n)
 {
     size_t first = frames[0].header_len + frames[0].payload_len, total = first, iovs = 1 + 2 + frames[0].n_iov;
@@ -212,6 +232,8 @@ static int run_length(const struct link *link, const struct link_frame *frames, 
     return k;
 }
 
+/* A run of frames behind one Ethernet, IP and UDP header, by one call. All or none: what verdict() says of it holds
+ * for each frame. */
 static int send_super(struct link *link, const struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct iovec iov[MAX_IOV];
@@ -230,6 +252,7 @@ static int send_super(struct link *link, const struct link_peer *peer, struct li
     }
     make_head(link, peer, &head, 1, len, &iov[0].iov_len);
     ask_segmentation(&head, frames[0].header_len + (uint32_t)frames[0].payload_len, len);
+    /* From virtio's header on, which stands right before Ethernet's (struct eth_head). */
     iov[0] = (struct iovec){&head, iov[0].iov_len + sizeof head.vnet};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = k};
     int sent = verdict(link, sendmsg(link->super_fd, &m, MSG_DONTWAIT));
@@ -258,14 +281,16 @@ static int eth_send(struct link *link, struct link_peer *peer, struct link_frame
 
 /* ---------------------------------------------------------------- receiving */
 
-/* Slots do not cross blocks, so what is left at the end of a block is not used. */
+/* Slot i of the ring. Slots do not cross blocks, so what is left at the end of a block is not used. */
 static inline struct tpacket2_hdr *slot(const struct link *link, uint32_t i)
 {
     return (struct tpacket2_hdr *)(void *)(link->ring + (size_t)(i / link->slots_per_block) * BLOCK +
                                            (size_t)(i % link->slots_per_block) * link->slot_len);
 }
 
-/* One or more segments, each a wire header and its payload. */
+/* One or more segments, each a wire header and its payload, delivered where they lie. A length that reaches beyond
+ * the end is cut to it here, and refused by the provider, as a header that is not whole is. Never loops on nothing:
+ * each turn takes at least one byte. */
 static void deliver_segments(struct link *link, const uint8_t *from, const uint8_t *p, size_t len)
 {
     do {
@@ -282,7 +307,8 @@ static void deliver_segments(struct link *link, const uint8_t *from, const uint8
     } while (len);
 }
 
-/* How many bytes of segments lie behind the headers of a dressed frame of len bytes, of which `have` are at hand; 0 if it is none of ours. */
+/* How many bytes of segments lie behind the headers of a dressed frame of len bytes, of which `have` are at hand; 0
+ * if it is none of ours. */
 static size_t undress(const struct link *link, const uint8_t *frame, size_t have, size_t len)
 {
     const struct ether_header *e = (const struct ether_header *)frame;
@@ -291,6 +317,7 @@ static size_t undress(const struct link *link, const uint8_t *frame, size_t have
         LINK_COUNT(link->nic, dropped_malformed, 1);
         return 0;
     }
+    /* UDP's own length tells where the segments end: a short frame is padded to Ethernet's minimum. */
     size_t udp_len = (size_t)ip[IP_LEN + 4] << 8 | ip[IP_LEN + 5];
     if (udp_len <= UDP_LEN || udp_len - UDP_LEN > len - sizeof *e - DRESS_LEN) {
         LINK_COUNT(link->nic, dropped_malformed, 1);
@@ -299,7 +326,8 @@ static size_t undress(const struct link *link, const uint8_t *frame, size_t have
     return udp_len - UDP_LEN;
 }
 
-/* A promiscuous interface shows us others' frames. What is sent to all is a question who is there (via/discover.c). */
+/* Is the frame for this station? A promiscuous interface shows us others' frames. What is sent to all is a question
+ * who is there (via/discover.c). */
 static int is_for_us(const struct link *link, const uint8_t *frame, size_t len)
 {
     static const uint8_t everybody[6] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
@@ -307,7 +335,8 @@ static int is_for_us(const struct link *link, const uint8_t *frame, size_t len)
            (vk_likely(memcmp(frame, link->address, 6) == 0) || memcmp(frame, everybody, 6) == 0);
 }
 
-/* Is UDP's checksum there, and right? Over pseudo-header, UDP's header and data; a dressed frame, looked at by undress(). */
+/* Is UDP's checksum there, and right? Over pseudo-header, UDP's header and data; a dressed frame, looked at by
+ * undress(). */
 static int udp_sum_right(const uint8_t *ip, size_t len)
 {
     uint32_t udp_len = (uint32_t)(UDP_LEN + len);
@@ -315,9 +344,12 @@ static int udp_sum_right(const uint8_t *ip, size_t len)
     return there && fold(sum16(ip + IP_LEN, udp_len, sum16(ip + 12, 8, 17 + udp_len))) == 0xFFFF;
 }
 
-/* What the kernel knows of a frame's checksum: its interface found it right, or the frame has never left this machine (and has none yet). */
+/* What the kernel knows of a frame's checksum: its interface found it right, or the frame has never left this
+ * machine (and has none yet). In the second case the sum stands unfinished in the frame, for nobody computes what no
+ * wire can damage. */
 #define CHECKED (TP_STATUS_CSUM_VALID | TP_STATUS_CSUMNOTREADY)
 
+/* A frame that lies in its slot as a whole, in either form. Its header is not copied here: the provider does that. */
 static void deliver_slot(struct link *link, const uint8_t *frame, size_t len, uint32_t status)
 {
     const struct ether_header *e = (const struct ether_header *)frame;
@@ -338,6 +370,8 @@ static void deliver_slot(struct link *link, const uint8_t *frame, size_t len, ui
     if (n == 0)
         return;
     const uint8_t *segments = frame + sizeof *e + DRESS_LEN;
+    /* The second byte of a segment is its flags. Frames whose own sum covers all of them need nobody's word; those
+     * of a super-frame have a sum of the header only, and UDP's has to be right for the rest. */
     if (n > 1 && !(segments[1] & WIRE_FLAG_CRC))
         link_vouch(link->nic, (status & CHECKED) || udp_sum_right(frame + sizeof *e, n));
     deliver_segments(link, e->ether_shost, segments, n);
@@ -352,15 +386,18 @@ struct beginning {
     size_t have, len;
 };
 
+/* What slot and queue must agree on, to belong together: everything up to the end of the first wire header. */
 #define HEADS (sizeof(struct ether_header) + DRESS_LEN + sizeof(struct wire_header))
 
-/* Brings the one that belongs to the slot; iov begins with link->whole. 0 if it is not to be had. An error of the interface (it went down) is
- * reported by one call that takes nothing; so slots and queue could part, and what is brought is compared with what the slot shows. */
+/* Brings the one that belongs to the slot; iov begins with link->whole. 0 if it is not to be had. An error of the
+ * interface (it went down) is reported by one call that takes nothing; so slots and queue could part, and what is
+ * brought is compared with what the slot shows. */
 static int bring(struct link *link, const struct beginning *b, struct iovec *iov, size_t n)
 {
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
     size_t known = b->have < HEADS ? b->have : HEADS;
     for (uint32_t tries = 0; tries <= link->n_slots; tries++) {
+        /* MSG_TRUNC: the length that it had, not what found room. */
         ssize_t len = recvmsg(link->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
         LINK_COUNT(link->nic, system_calls, 1);
         if (vk_likely(len >= 0 && (size_t)len == b->len && memcmp(link->whole, b->frame, known) == 0))
@@ -372,7 +409,8 @@ static int bring(struct link *link, const struct beginning *b, struct iovec *iov
     return 0;
 }
 
-/* All of it into one buffer, and the segments from `begin` on delivered from there. */
+/* All of it into one buffer, and the segments from `begin` on delivered from there. begin 0, end 0: only taken off
+ * the queue. */
 static void by_buffer(struct link *link, const struct beginning *b, size_t begin, size_t end)
 {
     struct iovec iov = {link->whole, SUPER_SLOT};
@@ -388,8 +426,9 @@ static void by_buffer(struct link *link, const struct beginning *b, size_t begin
  *   | Ethernet IP UDP, first segment | header | payload | header | payload | ... | header | payload |
  *     -> whole, to be ignored           headers   place     headers   place
  *
- * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same place, or its message fails. But the
- * last word of an RDMA write tells its target that all before it is good, so the last segment of a write takes the way by the buffer. */
+ * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same
+ * place, or its message fails. But the last word of an RDMA write tells its target that all before it is good, so
+ * the last segment of a write takes the way by the buffer. */
 static void to_its_place(struct link *link, const struct beginning *b, const struct wire_header *first, size_t begin,
                          size_t end, uint8_t *place)
 {
@@ -410,7 +449,8 @@ static void to_its_place(struct link *link, const struct beginning *b, const str
     link_deliver_placed(link->nic, from, NULL, first, headers, iov + 2, n, last);
 }
 
-/* The slot has the beginning of a super-frame of len bytes. Whatever is wrong with it, it must be taken off the queue. */
+/* The slot has the beginning of a super-frame of len bytes. Whatever is wrong with it, it must be taken off the
+ * queue. */
 static void deliver_segments_queued(struct link *link, const uint8_t *frame, size_t have, size_t len)
 {
     const size_t head = sizeof(struct ether_header) + DRESS_LEN;
@@ -443,6 +483,7 @@ static void deliver_segments_queued(struct link *link, const uint8_t *frame, siz
         by_buffer(link, &b, head + segment, end);
 }
 
+/* A slot with a beginning only. What the kernel knows of the checksum counts for all that is delivered from it. */
 static void deliver_queued(struct link *link, const uint8_t *frame, size_t have, size_t len, uint32_t status)
 {
     link_vouch(link->nic, (status & CHECKED) != 0);
@@ -450,7 +491,7 @@ static void deliver_queued(struct link *link, const uint8_t *frame, size_t have,
     link_vouch(link->nic, 0);
 }
 
-/* What the kernel dropped since the last time: reading the statistics clears them. */
+/* To the counters, what the kernel dropped since the last time: reading the statistics clears them. */
 static void count_losses(struct link *link)
 {
     struct tpacket_stats s;
@@ -460,7 +501,9 @@ static void count_losses(struct link *link)
 }
 
 /* Link operation. Slots are taken in order; the first that is still the kernel's ends the look. A slot is given back
- * only after everything in it has been delivered, for frames are read where they lie. */
+ * only after everything in it has been delivered, for frames are read where they lie. TP_STATUS_COPY: the slot has
+ * the beginning, and the whole frame waits in the queue. TP_STATUS_LOSING: something was dropped since the
+ * statistics were read last. */
 static int eth_poll(struct link *link, int budget)
 {
     int n = 0;
@@ -472,6 +515,7 @@ static int eth_poll(struct link *link, int budget)
         const uint8_t *frame = (const uint8_t *)h + h->tp_mac;
         if (vk_unlikely(status & TP_STATUS_COPY))
             deliver_queued(link, frame, h->tp_snaplen, h->tp_len, status);
+        /* The frame's length, and how much of it the kernel has put into the slot. */
         else if (vk_likely(h->tp_len == h->tp_snaplen))
             deliver_slot(link, frame, h->tp_snaplen, status);
         else /* too long for a slot, and the queue was full */
@@ -533,6 +577,7 @@ static int eth_ask_all(struct link *link, const uint8_t address[6], struct link_
     return -1;
 }
 
+/* Link operation. The names reach as far as the network namespace; a station is one interface of it. */
 static int eth_count_neighbours(struct link *link)
 {
     uint16_t ports[512];
@@ -543,6 +588,7 @@ static int eth_count_neighbours(struct link *link)
 
 /* ---------------------------------------------------------------- opening */
 
+/* Link operation. The device is the interface's name. */
 static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
                     struct link_limits *limits)
 {
@@ -558,7 +604,7 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
     link->form = options->form;
     link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
     strcpy(link->interface, device);
-    link->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    link->fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int error = link->fd < 0 ? -errno : 0;
     if (error == -EPERM || error == -EACCES)
         via_explain("eth: raw frames need CAP_NET_RAW, which this process lacks: use hosts made of namespaces "
@@ -571,6 +617,7 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
         eth_close(link);
         return error;
     }
+    /* An MTU counts what follows the Ethernet header: with dress, IP's and UDP's headers are part of it. */
     link->segment = mtu - (link->form == VIAKIT_FORM_PLAIN ? 0 : DRESS_LEN);
     if (link->segment > SUPER_BYTES)
         link->segment = SUPER_BYTES;
@@ -595,6 +642,7 @@ static void eth_descriptors(struct link *link, int *data_fd, int *control_fd)
     *control_fd = -1;
 }
 
+/* Link operation. Without super-frames none is longer than a frame. */
 static void eth_info(struct link *link, viakit_nic_info *info)
 {
     static const char *const forms[] = {"auto", "plain", "udp"};

@@ -78,8 +78,8 @@ struct link {
 /* Beginning of the names by which the NICs of an interface find each other (station.h). */
 void eth_station_prefix(const struct link *link, char prefix[64]);
 
-/* Interface, sockets, filter and ring, in an order in which nothing is received before the filter stands. 0, or -errno after having
- * explained it. *mtu: of the frames that will be used. */
+/* Interface, sockets, filter and ring, in an order in which nothing is received before the filter stands. 0, or
+ * -errno after having explained it. *mtu: of the frames that will be used. */
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu);
 
 /* Says which interfaces there are instead. Returns -ENODEV. */

@@ -24,11 +24,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../base/files.h"
 #include "eth.h"
 #include "station.h"
 
 #define QUEUE_SUPER 256u /* super-frames that may wait in the socket's queue ... */
 #define QUEUE_LEAST 64u  /* ... or the ring's slots are made as long as super-frames instead */
+/* Bytes of our frames that the kernel may hold before it says EAGAIN, as far as the system allows so many. */
 #define SEND_BUFFER (8 << 20)
 #define SUPER_COST (80u << 10) /* what one costs the kernel, whose pages are not filled to the brim */
 #define MIN_MTU 256u           /* headers and some payload */
@@ -38,6 +40,7 @@ void eth_station_prefix(const struct link *link, char prefix[64])
     snprintf(prefix, 64, "viakit/eth/%s", link->interface);
 }
 
+/* A wrong name is the likeliest mistake of whoever begins: so the right ones are said. */
 int eth_refuse_interface(const char *name)
 {
     char list[200] = "";
@@ -94,7 +97,13 @@ static int settle_mtu(struct link *link, const viakit_nic_options *options, uint
     return 0;
 }
 
-/* Frames of ours for this NIC (or for whoever waits: port 0), before the kernel copies anything. The port lies little-endian. */
+/* Frames of ours for this NIC (or for whoever waits: port 0), before the kernel copies anything. The port lies
+ * little-endian. Classic BPF: LD loads from an offset into the frame, in network order; JEQ skips its first
+ * number of instructions if equal, its second if not; RET says how many bytes to keep, 0 none.
+ *
+ *   0-3    type 0x88B5: the port behind the Ethernet header, and on to 10
+ *   4-9    IPv4, UDP, both ports ours: the port behind the dress
+ *   10-13  our port or 0: all of it; anything else: nothing */
 static int set_filter(struct link *link)
 {
     uint32_t port = (uint32_t)(link->port >> 8 | (link->port & 0xFF) << 8);
@@ -123,9 +132,12 @@ static int set_filter(struct link *link)
  * no page fault while receiving. */
 static int make_ring(struct link *link, const viakit_nic_options *options, uint32_t mtu)
 {
+    /* TPACKET_V2: a status word for each slot, which is what polling one word at a time needs. (V3 hands over whole
+     * blocks, filled or after a time-out.) */
     int version = TPACKET_V2;
     uint32_t want = options->ring_slots;
     if (link->form == VIAKIT_FORM_PLAIN || link->queued) {
+        /* The kernel puts its own header first and keeps 16 bytes for the link's header, however short that is. */
         uint32_t need = (uint32_t)(TPACKET2_HDRLEN + 16 + sizeof(struct ether_header)) + mtu;
         for (link->slot_len = 2048; link->slot_len < need;)
             link->slot_len += 2048;
@@ -146,6 +158,7 @@ static int make_ring(struct link *link, const viakit_nic_options *options, uint3
     void *p = mmap(NULL, link->ring_len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, link->fd, 0);
     if (p == MAP_FAILED)
         return -errno;
+    madvise(p, link->ring_len, MADV_DONTFORK); /* a mapping, too, keeps the socket open */
     link->ring = p;
     return 0;
 }
@@ -154,13 +167,10 @@ void eth_close(struct link *link)
 {
     if (link->ring)
         munmap(link->ring, link->ring_len);
-    if (link->fd >= 0)
-        close(link->fd);
-    if (link->super_fd >= 0)
-        close(link->super_fd);
+    vk_file_close(link->fd);
+    vk_file_close(link->super_fd);
     free(link->whole);
-    if (link->claim_fd >= 0)
-        close(link->claim_fd);
+    vk_file_close(link->claim_fd);
     while (link->peers) {
         struct link_peer *p = link->peers;
         link->peers = p->next;
@@ -174,11 +184,13 @@ static int claim_port(struct link *link)
 {
     char prefix[64];
     eth_station_prefix(link, prefix);
-    link->claim_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    link->claim_fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     return link->claim_fd < 0 ? -errno : station_claim(link->claim_fd, prefix, &link->port);
 }
 
-/* As much as is asked for where we may (a user namespace's owner may), else as far as allowed. Returns what the kernel counts with. */
+/* As much as is asked for where we may (a user namespace's owner may), else as far as allowed. Returns what the
+ * kernel counts with. SO_RCVBUF and SO_SNDBUF double what they are told (socket(7)), for the kernel charges its
+ * overhead to the same account; what getsockopt returns is the doubled number. */
 static int set_buffer(int fd, int force, int plain, int bytes)
 {
     int got = 0;
@@ -196,7 +208,7 @@ static void set_super_frames(struct link *link, int index)
     link->queue_slots = (uint32_t)queue / SUPER_COST;
     link->queued = link->queue_slots >= QUEUE_LEAST && (link->whole = malloc(SUPER_SLOT)) != NULL &&
                    setsockopt(link->fd, SOL_PACKET, PACKET_COPY_THRESH, &one, sizeof one) == 0;
-    link->super_fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    link->super_fd = vk_file_own(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (link->super_fd < 0)
         return;
     set_buffer(link->super_fd, SO_SNDBUFFORCE, SO_SNDBUF, SEND_BUFFER);
@@ -205,6 +217,8 @@ static void set_super_frames(struct link *link, int index)
                          bind(link->super_fd, (struct sockaddr *)&a, sizeof a) == 0;
 }
 
+/* The last one must be granted: frames go straight to the driver, past the interface's queueing discipline, and a
+ * send says at once whether there is room. The others only help. */
 static int set_options(struct link *link, int index)
 {
     int one = 1;
@@ -225,6 +239,8 @@ int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t 
         return error;
     if ((error = claim_port(link)) == 0 && (error = set_options(link, index)) == 0 && (error = set_filter(link)) == 0 &&
         (error = make_ring(link, options, *mtu)) == 0) {
+        /* Only what the form can bring passes the filter at all; "auto" takes both types, so it listens to all of
+         * them. */
         uint16_t protocol = link->form == VIAKIT_FORM_PLAIN ? WIRE_ETHERTYPE
                             : link->form == VIAKIT_FORM_UDP ? ETHERTYPE_IP
                                                             : ETH_P_ALL;

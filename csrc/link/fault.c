@@ -4,19 +4,17 @@
  *    provider --> what happens to it (fault_plan.c) --> late --> line --> shm | eth | loop | ...
  *             <------------ frames that arrive: straight from the inner link to the provider
  *
- *    late   frames that others shall overtake: each goes behind the frame with number `after`, or, where no more are sent, when it is `due`
+ *    late   frames that others shall overtake: each goes behind frame number `after`, or when `due`, if none comes
  *    line   a delay line, first in, first out: while there is a delay or a stall everything passes it
  *
- * It is put in place when faults are first asked for (via/fault.c) and taken away when they end: a NIC without faults does not know of it.
- * Each side of a connection spoils what it sends itself; only a partition concerns what arrives as well. Frames of connections that
- * rely on the link's losing nothing (loop, shm, made before the faults) go past it unharmed.
+ * Frames have numbers, in the order in which the provider hands them over. A frame that the inner link cannot take
+ * at the moment has not been handed over: it is offered again, with the same number and so with the same fate.
+ * Super-frames stay super-frames: a batch without its lost frames, and with doubled and late ones among them, is
+ * still handed on in one piece. A corrupted frame goes alone, for its length may be what was spoilt, and it must not
+ * spoil those behind it.
  *
- * Frames have numbers, in the order in which the provider hands them over. A frame that the inner link cannot take at the moment has not
- * been handed over: it is offered again, with the same number and so with the same fate. Super-frames stay super-frames: a batch without its
- * lost frames, and with doubled and late ones among them, is still handed on in one piece. A corrupted frame goes alone, for its
- * length may be what was spoilt, and it must not spoil those behind it.
- *
- * Bounds: LATE_MOST frames are late, LINE_MOST bytes are in the line; then the former go in order and the latter looks like a full link.
+ * Bounds: LATE_MOST frames are late, LINE_MOST bytes are in the line; then the former go in order and the latter
+ * looks like a full link.
  */
 #include "fault.h"
 
@@ -29,7 +27,7 @@
 
 #define CHUNK 64 /* frames looked at together: more than a super-frame has */
 #define LATE_MOST 64
-#define MOST_ITEMS (2 * CHUNK + LATE_MOST)
+#define MOST_ITEMS (2 * CHUNK + LATE_MOST) /* a double of each, and every late one behind some frame */
 #define LINE_MOST (16u << 20)
 #define LATE_NS (5 * VK_MS)   /* a late frame that nobody overtakes goes then */
 #define RETRY_NS (50 * VK_US) /* the inner link had no room */
@@ -89,7 +87,8 @@ static int send_flat(struct link *link, const struct link_flat *flat)
 
 /* ---------------------------------------------------------------- a test's filter */
 
-/* One frame. The checksum is made here, before CORRUPT spoils the frame. 1 taken, otherwise what the inner link said. */
+/* One frame. The checksum is made here, before CORRUPT spoils the frame. 1 taken, otherwise what the inner link
+ * said. */
 static int send_filtered(struct link *link, struct link_peer *peer, struct link_frame *f)
 {
     struct link_flat *flat = link_flatten(peer, f);
@@ -297,7 +296,8 @@ static struct item *add_item(struct link *link, int source, struct link_peer *pe
     return item;
 }
 
-/* A copy with some bits turned over. Not the one that says that there is a checksum: on some links nobody would miss it. */
+/* A copy with some bits turned over. Not the one that says that there is a checksum: on some links nobody would miss
+ * it. */
 static struct link_flat *spoil(const struct link *link, struct link_peer *peer, const struct link_frame *f,
                                uint64_t number)
 {
@@ -510,8 +510,9 @@ static int fault_send_short(struct link *link, struct link_peer *peer, const uin
     return 1;
 }
 
-/* A connection request to all NICs of a station is lost for all of them, and is neither late nor delayed. A spoilt one is not sent: the
- * link has yet to fill in each NIC's port, and the checksum with it, and everyone would drop it. */
+/* A connection request to all NICs of a station is lost for all of them, and is neither late nor delayed. A spoilt
+ * one is not sent: the link has yet to fill in each NIC's port, and the checksum with it, and everyone would drop
+ * it. */
 static int fault_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     int kind = frame->header.version_kind & 15;
@@ -566,7 +567,7 @@ static uint64_t fault_due(struct link *link)
     return due < soon ? soon : due;
 }
 
-/* ---------------------------------------------------------------- what is only passed on */
+/* ---------------------------------------------------------------- passed on as it is: peers are the inner link's */
 
 static int fault_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer)
 {

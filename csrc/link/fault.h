@@ -1,22 +1,33 @@
 /*
- * fault: a decorator. It is itself a link, and stands before another one, whichever that is: it has the same table of operations, passes
- * most of them on, and does to the frames that are sent what it was told to.
+ * fault: a decorator. It is itself a link, and stands before another one, whichever that is: it has the same table
+ * of operations, passes most of them on, and does to the frames that are sent what it was told to.
+ *
+ * It is put in place when faults are first asked for (via/fault.c) and taken away when they end: a NIC without
+ * faults does not know of it. Each side of a connection spoils what it sends itself; only a partition concerns what
+ * arrives as well. Frames of connections that rely on the link's losing nothing (loop, shm, made before the faults)
+ * go past it unharmed.
+ *
+ * Two halves: fault_plan.c says what happens to a frame, by its number and a seed alone; fault.c does it.
  */
 #ifndef VIAKIT_FAULT_H
 #define VIAKIT_FAULT_H
 
 #include "link.h"
 
-/* Puts the decorator before (*ops, *link), which become its own, and is the *link returned. 0 or -ENOMEM. Owner only. */
+/* Puts the decorator before (*ops, *link), which become its own, and is the *link returned. 0 or -ENOMEM. Owner
+ * only. */
 int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **link);
 
-/* Takes it away again: what it still keeps goes out at once, as far as the link behind has room. (*ops, *link) become what was behind. */
+/* Takes it away again: what it still keeps goes out at once, as far as the link behind has room. (*ops, *link)
+ * become what was behind. */
 void fault_unwrap(const struct link_ops **ops, struct link **link);
 
-/* Where the decorator keeps the table of what is behind it: the place for one that is to see what is really sent (via/tap.c). */
+/* Where the decorator keeps the table of what is behind it: the place for one that is to see what is really sent
+ * (via/tap.c). */
 const struct link_ops **fault_inner(struct link *fault);
 
-/* What to do from now on: faults, or a test's own decision for each frame. Setting one ends the other; frames are counted from 0. */
+/* What to do from now on: faults, or a test's own decision for each frame. Setting one ends the other; frames are
+ * counted from 0. */
 void fault_set(struct link *link, const viakit_faults *faults);
 void fault_set_filter(struct link *link, viakit_frame_filter filter, void *context);
 

@@ -1,13 +1,15 @@
 /*
- * Which frames are hit. Everything here is a function of its arguments: no state, no clock, no library's random numbers. So the same seed
- * gives the same faults, whatever the machine does meanwhile, and viakit_fault_of() can tell beforehand what will happen.
+ * Which frames are hit. Everything here is a function of its arguments: no state, no clock, no library's random
+ * numbers. So the same seed gives the same faults, whatever the machine does meanwhile, and viakit_fault_of() can
+ * tell beforehand what will happen.
  *
- * Every question about a frame has a draw of its own: with a higher chance of loss the frames lost before are lost still, and the
- * others that are doubled remain the same.
+ * Every question about a frame has a draw of its own: with a higher chance of loss the frames lost before are lost
+ * still, and the others that are doubled remain the same.
  */
 #include "fault.h"
 
-/* Three rounds of the mixing function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), one for each argument. */
+/* The output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection in which each bit of the argument
+ * turns about half the bits of the result. */
 static uint64_t mix(uint64_t z)
 {
     z += 0x9E3779B97F4A7C15ull;
@@ -16,6 +18,7 @@ static uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
+/* One mixing for each argument, the result of one being the beginning of the next. */
 uint64_t fault_draw(uint64_t seed, uint64_t index, uint32_t what)
 {
     return mix(mix(mix(seed) ^ index) ^ what);
@@ -26,6 +29,7 @@ double fault_chance(uint64_t seed, uint64_t index, uint32_t what)
     return (double)(fault_draw(seed, index, what) >> 11) * 0x1p-53; /* all that a double holds */
 }
 
+/* The bias of the remainder is of the order of most / 2^64. */
 uint64_t fault_distance(const viakit_faults *f, uint64_t index)
 {
     uint32_t most = f->reorder_distance ? f->reorder_distance : FAULT_DEFAULT_DISTANCE;

@@ -35,6 +35,8 @@ static inline struct link_flat *link_flatten(struct link_peer *peer, const struc
     flat->number = flat->after = flat->due = 0;
     flat->peer = peer;
     flat->len = len;
+    /* Flags and checksum as they are at this moment: what the link would still do to the header it does when the
+     * kept frame is sent (link_seal leaves a sum alone that is there already). */
     memcpy(flat->bytes, &f->header, sizeof f->header);
     memcpy(flat->bytes + sizeof f->header, &f->block, f->header_len - sizeof f->header);
     uint8_t *p = flat->bytes + f->header_len;

@@ -27,12 +27,17 @@
 #include <unistd.h>
 
 #include "../base/atomic.h"
+#include "../base/files.h"
 #include "link.h"
 
 /* A power of two, so that free-running positions may wrap at 2^32. */
 #define QUEUE_BYTES (1u << 20)
+/* Largest header.len, the same as on shm: messages are cut into the same pieces on both. */
 #define MAX_PAYLOAD 8192
+/* Bytes at the end of a queue that frames leave alone. The news that a NIC closed (a record of 16 bytes) can neither
+ * wait nor be repeated, for whoever brings it is about to be freed; the slack is room for a thousand of them. */
 #define CLOSING_SLACK 16384 /* kept for the news that a NIC closed */
+/* With header and block: the size of the copy that a poll delivers from. */
 #define MAX_FRAME (MAX_PAYLOAD + 256)
 
 /* What stays of a NIC when it is closed: others may still hold it as their peer, and its last frames may lie in their
@@ -68,8 +73,7 @@ static struct link_peer *peers;
 static uint32_t n_open, last_port;
 
 /* A child of fork() has copies of the queues and none of the threads; the mutex may have been held at that moment by
- * one of them. So the child begins with nothing open. */
-/* The parent's NICs are not the child's. */
+ * one of them. So the child begins with nothing open: the parent's NICs are not the child's. */
 static void child_of_fork(void)
 {
     pthread_mutex_init(&mutex, NULL);
@@ -85,6 +89,7 @@ __attribute__((constructor)) static void begin(void)
 /* 48 bits of FNV-1a over the name, marked as a locally administered address. */
 static void name_to_address(const char *kind, const char *name, uint8_t address[6])
 {
+    /* Offset basis, and below the prime, of the 64-bit FNV-1a hash. */
     uint64_t h = 1469598103934665603ull;
     for (; *kind; kind++)
         h = (h ^ (uint8_t)*kind) * 1099511628211ull;
@@ -101,12 +106,11 @@ static int loop_open(struct via_nic *nic, const char *device, const viakit_nic_o
     struct link *link = calloc(1, sizeof *link);
     struct link_peer *self = calloc(1, sizeof *self);
     uint8_t *queue = malloc(QUEUE_BYTES);
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (link == NULL || self == NULL || queue == NULL || fd < 0) {
         int error = fd < 0 ? -errno : -ENOMEM;
         via_explain("loop: %s", strerror(-error));
-        if (fd >= 0)
-            close(fd);
+        vk_file_close(fd);
         free(link);
         free(self);
         free(queue);
@@ -116,6 +120,7 @@ static int loop_open(struct via_nic *nic, const char *device, const viakit_nic_o
     name_to_address("loop", *device ? device : "0", self->address);
     self->link = link;
     pthread_mutex_lock(&mutex);
+    /* 1 to 65535: port 0 means "whoever waits" (wire.h). */
     self->port = (uint16_t)(++last_port % 65535 + 1);
     self->next = peers;
     peers = self;
@@ -137,12 +142,17 @@ static struct record *reserve(struct link *to, uint32_t n, uint32_t slack)
 {
     uint32_t size = ((uint32_t)sizeof(struct record) + n + 7) & ~7u, at = to->tail % QUEUE_BYTES;
     uint32_t filler = at + size > QUEUE_BYTES ? QUEUE_BYTES - at : 0;
+    /* Positions run free, so tail - head is what is in use even after they have wrapped at 2^32, and a full queue is
+     * told from an empty one without a byte that must stay unused. */
     if (QUEUE_BYTES - (to->tail - to->head) < size + filler + slack + sizeof(struct record))
         return NULL;
     if (filler) {
+        /* Fewer bytes than a record's head say by their number alone that nothing is there (loop_poll). */
         if (filler >= sizeof(struct record))
             *(struct record *)(void *)(to->queue + at) =
                 (struct record){filler - (uint32_t)sizeof(struct record), RECORD_FILLER, NULL};
+        /* The mutex orders what the records hold. These stores pair only with the receiver's look at tail without
+         * it. */
         vk_store_release(&to->tail, to->tail + filler);
     }
     struct record *r = (struct record *)(void *)(to->queue + to->tail % QUEUE_BYTES);
@@ -150,6 +160,8 @@ static struct record *reserve(struct link *to, uint32_t n, uint32_t slack)
     return r;
 }
 
+/* Called with the mutex, as loop_arm looks and sets `sleeping` under it: there is no moment between "nothing is
+ * there" and "asleep" into which a frame could fall. One bell per sleep: the first sender takes the flag away. */
 static void ring(struct link *to, struct via_nic *from)
 {
     uint64_t one = 1;
@@ -161,6 +173,7 @@ static void ring(struct link *to, struct via_nic *from)
     LINK_COUNT(from, doorbells, 1);
 }
 
+/* Header, block and payload in the order of the wire: the receiver gets them as one piece, whatever they were here. */
 static void copy_frame(uint8_t *to, const struct link_frame *f)
 {
     memcpy(to, &f->header, sizeof f->header);
@@ -172,10 +185,12 @@ static void copy_frame(uint8_t *to, const struct link_frame *f)
     }
 }
 
+/* Link operation. The payload is copied into the receiver's queue and may be reused when this returns. */
 static int loop_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     int sent = 0;
     pthread_mutex_lock(&mutex);
+    /* Read under the mutex: a NIC that closes cannot free its queue while we write into it. */
     struct link *to = peer->link;
     for (; to && sent < n; sent++) {
         struct link_frame *f = &frames[sent];
@@ -199,10 +214,14 @@ static int loop_send(struct link *link, struct link_peer *peer, struct link_fram
     return sent ? sent : -EAGAIN;
 }
 
+/* Link operation. A frame is copied out before it is delivered, for link_deliver() may send (an acknowledgement),
+ * which takes the mutex. Fillers do not count as slots. */
 static int loop_poll(struct link *link, int budget)
 {
     uint64_t aligned[(MAX_FRAME + 7) / 8];
     int n = 0;
+    /* acquire: pairs with the senders' release, and says no more than that a look under the mutex pays. head is our
+     * own. */
     while (n < budget && vk_load_acquire(&link->tail) != link->head) {
         pthread_mutex_lock(&mutex);
         uint32_t at = link->head % QUEUE_BYTES;
@@ -225,6 +244,7 @@ static int loop_poll(struct link *link, int budget)
     return n;
 }
 
+/* Link operation. The peer's struct outlives its NIC, so the pointer stays good when that closes. */
 static int loop_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
     (void)link;
@@ -239,6 +259,9 @@ static int loop_route(struct link *link, const uint8_t address[6], uint16_t port
     return error;
 }
 
+/* Link operation. Our own NIC is asked, too: a process may connect two VIs of one NIC. The list is copied first, for
+ * loop_send takes the mutex itself; whoever closes in between takes the frame as any closed peer does: into the
+ * void. */
 static int loop_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct link_peer *asked[256];
@@ -265,6 +288,8 @@ static int loop_count_neighbours(struct link *link)
     return n;
 }
 
+/* Link operation. Every other NIC is told by a record behind the frames that it was sent, so it gets those first.
+ * One whose queue has no room even for that is not told. */
 static void loop_close(struct link *link)
 {
     pthread_mutex_lock(&mutex);
@@ -277,6 +302,7 @@ static void loop_close(struct link *link)
             ring(p->link, link->nic);
         }
     }
+    /* Nobody is left who could hold one of them as his peer. */
     if (--n_open == 0)
         while (peers) {
             struct link_peer *p = peers;
@@ -284,7 +310,7 @@ static void loop_close(struct link *link)
             free(p);
         }
     pthread_mutex_unlock(&mutex);
-    close(link->event_fd);
+    vk_file_close(link->event_fd);
     free(link->queue);
     free(link);
 }
@@ -295,6 +321,8 @@ static void loop_descriptors(struct link *link, int *data_fd, int *control_fd)
     *control_fd = -1;
 }
 
+/* Link operation. To look and to declare oneself asleep is one step under the mutex; so is to store a frame and to
+ * ring. */
 static int loop_arm(struct link *link)
 {
     pthread_mutex_lock(&mutex);
@@ -310,6 +338,7 @@ static void loop_disarm(struct link *link)
     pthread_mutex_lock(&mutex);
     link->sleeping = 0;
     pthread_mutex_unlock(&mutex);
+    /* Back to zero: a bell that rang while we woke up would end the next sleep at once. */
     ssize_t got = read(link->event_fd, &count, sizeof count);
     (void)got;
 }

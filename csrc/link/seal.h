@@ -21,6 +21,7 @@ static inline void link_seal(struct link_frame *f)
         return; /* has one already: of a frame that was spoilt on purpose afterwards */
     f->header.flags |= WIRE_FLAG_CRC;
     f->header.crc = 0;
+    /* The sum of one piece is where that of the next begins: as if they lay in one. */
     uint32_t crc = vk_crc32c(0, &f->header, sizeof f->header);
     if (f->header_len > sizeof f->header)
         crc = vk_crc32c(crc, &f->block, f->header_len - sizeof f->header);
@@ -29,8 +30,8 @@ static inline void link_seal(struct link_frame *f)
     f->header.crc = crc;
 }
 
-/* The same for a frame whose payload UDP's checksum protects: of the header alone, for UDP's sum is weak, and a header that is taken for another
- * does more harm than a wrong byte of data. */
+/* The same for a frame whose payload UDP's checksum protects: of the header alone, for UDP's sum is weak, and a
+ * header that is taken for another does more harm than a wrong byte of data. */
 static inline void link_seal_header(struct link_frame *f)
 {
     if (f->header.flags & WIRE_FLAG_CRC)

@@ -5,7 +5,7 @@
  * Three ways for a message, from cheap to dear (via/tx.c chooses by its length and where it lies):
  *
  *   ring        copied into cells by the sender and out of them by the receiver; below 1 KiB always
- *   mapped      one copy by one side, straight between the two programs' memory, where it is in an arena both have mapped
+ *   mapped      one copy by one side, straight between the programs' memory, where it is in an arena both have mapped
  *   CMA         the same by process_vm_readv/writev ("cross-memory attach"), for any memory, where the kernel allows it
  *
  * Order: within a ring, a frame is there before its control word (release), and the receiver reads the control word
@@ -32,18 +32,21 @@
 #include <unistd.h>
 
 #include "../base/copy.h"
+#include "../base/files.h"
 
 #if VK_TSAN
 #define ARENA_BYTES (256ull << 20) /* ThreadSanitizer shadows every mapped byte */
 #else
 #define ARENA_BYTES (32ull << 30) /* address space, not memory: pages exist once touched */
 #endif
+/* The unit of the arena; also that of the holes which give_back() punches. */
 #define PAGE 4096ull
 
 /* ---------------------------------------------------------------- sending */
 
 #if defined(__x86_64__) && !VK_TSAN
 #include <emmintrin.h>
+/* Written once, before main() and before any thread; only read afterwards. */
 static int store_16; /* 16-byte stores are whole */
 
 __attribute__((constructor)) static void look_at_processor(void)
@@ -68,6 +71,7 @@ void shm_doorbell(struct link_peer *peer)
 
 static inline uint32_t cells_for(size_t frame_len)
 {
+    /* The control word is in the first cell only: what follows lies in one piece, across cells. */
     return (uint32_t)((frame_len + SHM_CONTROL + SHM_CELL - 1) / SHM_CELL);
 }
 
@@ -94,8 +98,10 @@ static inline uint8_t *reserve(struct link_peer *peer, uint32_t n)
     return peer->tx->cells[peer->tx_at & SHM_MASK];
 }
 
-/* Header and control word, when everything behind them is there; the control word last. The receiver spins on this very line and takes
- * it away between any two of our stores, so there should be few of them. */
+/* Header and control word, when everything behind them is there; the control word last. The receiver spins on this
+ * very line and takes it away between any two of our stores, so there should be few of them.
+ *
+ *    to[0] control | to[1..4] header, 4 words | to[5..7] the first 24 bytes of block or payload: there already */
 static inline void store_header(uint8_t *cell, uint64_t control, const uint64_t header[WIRE_WORDS])
 {
     uint64_t *to = (uint64_t *)(void *)cell;
@@ -110,6 +116,7 @@ static inline void store_header(uint8_t *cell, uint64_t control, const uint64_t 
         return;
     }
 #endif
+    /* Elsewhere words in any order, but for the last. */
     to[3] = header[2];
     to[2] = header[1];
     to[1] = header[0];
@@ -144,7 +151,9 @@ static inline int send_one(struct link *link, struct link_peer *peer, const stru
     return 1;
 }
 
-/* After frames were stored: is the receiver asleep? */
+/* After frames were stored: is the receiver asleep? A relaxed load is enough. If it finds 0, the fence that the
+ * receiver's membarrier has this processor run comes after it; that fence makes our stores, which stand before the
+ * load, visible, and only then does the receiver look at its rings. */
 static inline void wake_receiver(struct link_peer *peer)
 {
     if (vk_unlikely(peer->station == NULL))
@@ -173,8 +182,8 @@ static int shm_send_short(struct link *link, struct link_peer *peer, const uint6
     store_header(cell, (uint64_t)(header_len + len) << 2 | SHM_FRAME, header);
     peer->tx_at += n;
     wake_receiver(peer);
-    /* The next cell's line lies dirty in the receiver's cache, for it zeroed it. Fetching it now, while nobody waits, leaves the
-     * next send with an invalidation instead of a transfer. */
+    /* The next cell's line lies dirty in the receiver's cache, for it zeroed it. Fetching it now, while nobody
+     * waits, leaves the next send with an invalidation instead of a transfer. */
     __builtin_prefetch(peer->tx->cells[peer->tx_at & SHM_MASK], 1);
     if (vk_likely(len)) {
         LINK_COUNT(link->nic, copies, 1);
@@ -184,6 +193,7 @@ static int shm_send_short(struct link *link, struct link_peer *peer, const uint6
     return 1;
 }
 
+/* Link operation. As many as find room, in order; one look at `sleeping` for all of them, behind the last. */
 static int shm_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     int sent = 0;
@@ -197,9 +207,9 @@ static int shm_send(struct link *link, struct link_peer *peer, struct link_frame
 
 /* ---------------------------------------------------------------- receiving */
 
-/* Cells that were read become free: their first words are zeroed, and now and then the sender is told. This is not done as they are
- * read, but when there is nothing to read (or much to free): stores become visible in order, and an answer would have to wait
- * until the line of the question had been fetched back for writing. */
+/* Cells that were read become free: their first words are zeroed, and now and then the sender is told. This is not
+ * done as they are read, but when there is nothing to read (or much to free): stores become visible in order, and an
+ * answer would have to wait until the line of the question had been fetched back for writing. */
 static void free_cells(struct link_peer *peer)
 {
     for (; peer->rx_freed != peer->rx_at; peer->rx_freed++)
@@ -259,8 +269,9 @@ static int shm_poll(struct link *link, int budget)
     return n;
 }
 
-/* Link operation: about to sleep. 1 if something is there already; the flag then stays set until disarm, at worst for
- * a bell in vain. */
+/* Link operation: about to sleep. 1 if something is there already; the flag then stays set until disarm, at worst
+ * for a bell in vain. This is the receiver's half of the pattern at the top of the file; wake_receiver() is the
+ * sender's. */
 static int shm_arm(struct link *link)
 {
     vk_store_release(&link->station->sleeping, 1);
@@ -271,6 +282,7 @@ static int shm_arm(struct link *link)
     return 0;
 }
 
+/* Link operation: awake again. */
 static void shm_disarm(struct link *link)
 {
     uint64_t count;
@@ -282,7 +294,9 @@ static void shm_disarm(struct link *link)
 
 /* ---------------------------------------------------------------- direct copies */
 
-/* Where the peer's [address, address+len) is mapped here; NULL if it is not in its arena. */
+/* Where the peer's [address, address+len) is mapped here; NULL if it is not in its arena. An address below the arena
+ * makes an offset that has wrapped, and so is too large; `len > arena_len - offset` cannot overflow, as offset + len
+ * could. */
 static void *mapped(const struct link_peer *peer, uint64_t address, uint64_t len)
 {
     uint64_t offset = address - peer->arena_address;
@@ -292,7 +306,8 @@ static void *mapped(const struct link_peer *peer, uint64_t address, uint64_t len
 }
 
 /* Link operation: how the peer could get at our memory itself. can_fetch is the peer's own word in the ring that it
- * reads. */
+ * reads. Relaxed: it is a hint by which tx.c chooses, and a wrong one makes a message fail or go by frames, nothing
+ * worse. */
 static int shm_reach(struct link *link, struct link_peer *peer, const void *address, size_t len)
 {
     uint64_t offset = (uint64_t)(uintptr_t)address - link->arena_address;
@@ -328,6 +343,7 @@ static int shm_fetch(struct link *link, struct link_peer *peer, uint64_t address
     }
     size_t left = len;
     while (left) { /* the kernel may stop in the middle */
+        /* The pieces not filled yet: `skip` bytes of them are done, `room` bytes are still to be found. */
         struct iovec remote = {(void *)(uintptr_t)(address + (len - left)), left}, local[65];
         size_t skip = len - left, room = left;
         int n = 0;
@@ -407,6 +423,7 @@ static struct shm_region *hold_region(struct link_peer *peer, uint32_t handle)
     return r;
 }
 
+/* A full barrier as well (vk_add): our copy is done before the owner, who waits for 0, goes on. */
 static void release_region(struct shm_region *r)
 {
     vk_add(&r->users, (uint32_t)-1);
@@ -469,10 +486,12 @@ struct shm_allocation {
 /* Link operation: -ENOMEM if no gap is long enough. The memory reads as zeroes: pages are new, or were punched out. */
 static int shm_alloc(struct link *link, size_t len, void **address)
 {
+    /* `at` is the end of the allocation before: the gap from there to the next one is looked at. */
     uint64_t want = (len + PAGE - 1) & ~(PAGE - 1), at = 0;
     struct shm_allocation **p = &link->allocations, *a;
     for (; *p && (*p)->offset - at < want; p = &(*p)->next)
         at = (*p)->offset + (*p)->len;
+    /* want < len: the rounding has wrapped. Behind the last one there is all the rest of the arena. */
     if (want < len || at + want > link->arena_len)
         return -ENOMEM;
     a = malloc(sizeof *a);
@@ -484,6 +503,8 @@ static int shm_alloc(struct link *link, size_t len, void **address)
     return 0;
 }
 
+/* A hole gives the pages back to the system, and reads as zeroes afterwards; where the file system cannot punch one,
+ * zeroes have to be written. */
 static void give_back(struct link *link, const struct shm_allocation *a)
 {
     /* pages go, address space stays */
@@ -492,6 +513,8 @@ static void give_back(struct link *link, const struct shm_allocation *a)
         memset((void *)(uintptr_t)(link->arena_address + a->offset), 0, a->len);
 }
 
+/* Link operation. -EINVAL if it is not the beginning of an allocation. Peers keep their mapping: they find zeroes
+ * there, or what is allocated next, if they look without a grant. */
 static int shm_free(struct link *link, void *address)
 {
     uint64_t offset = (uint64_t)(uintptr_t)address - link->arena_address;
@@ -519,7 +542,7 @@ static void *shm_region_table(struct link *link, size_t len)
 static int make_segment(struct link *link)
 {
     uint64_t arena = ARENA_BYTES, before = SHM_TABLE_OFFSET + 16384 * sizeof(struct shm_region);
-    link->segment_fd = memfd_create("viakit-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    link->segment_fd = vk_file_own(memfd_create("viakit-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (link->segment_fd < 0)
         return -errno;
     void *p = MAP_FAILED;
@@ -554,11 +577,12 @@ static void shm_close(struct link *link)
     while (link->peers) {
         struct link_peer *p = link->peers;
         link->peers = p->next;
+        /* All that was read is free: a sender who finds the ring full need not wait for room until the hang-up
+         * reaches him. Nobody reads here any more, so the cells need not be zero. */
         vk_store_release(&p->rx->consumed, p->rx_at);
         p->alive = 0;
-        if (p->event_fd >= 0)
-            close(p->event_fd);
-        close(p->socket);
+        vk_file_close(p->event_fd);
+        shm_hang_up(link, p->socket);
         munmap(p->rings, sizeof *p->rings);
         if (p->station)
             munmap(p->station, p->station_len);
@@ -574,22 +598,17 @@ static void shm_close(struct link *link)
         link->allocations = a->next;
         free(a);
     }
-    if (link->listener >= 0)
-        close(link->listener);
-    if (link->epoll >= 0)
-        close(link->epoll);
-    if (link->event_fd >= 0)
-        close(link->event_fd);
-    if (link->owed_fd >= 0)
-        close(link->owed_fd);
+    shm_hang_up(link, link->listener);
+    vk_file_close(link->epoll);
+    vk_file_close(link->event_fd);
+    vk_file_close(link->owed_fd);
     if (link->station)
         munmap(link->station, link->segment_len);
-    if (link->segment_fd >= 0)
-        close(link->segment_fd);
+    vk_file_close(link->segment_fd);
     free(link);
 }
 
-/* Link operation. */
+/* Link operation. The device is the station's name, "0" if it is not said: only NICs of the same name meet. */
 static int shm_open_link(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
                          struct link_limits *limits)
 {
@@ -605,12 +624,13 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
                           .cma_seen = -1,
                           .no_map = options->no_map,
                           .no_cma = options->no_cma};
-    if (!link->no_cma) /* where Yama asks for leave: peers may read and write by process_vm_*; elsewhere refused, no harm */
+    /* Where Yama asks for leave: peers may read and write by process_vm_*. Elsewhere it is refused, and no harm. */
+    if (!link->no_cma)
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     int error = make_segment(link);
     if (error)
         via_explain("shm: no shared memory: %s", strerror(-error));
-    if (error == 0 && (link->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
+    if (error == 0 && (link->event_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) < 0) {
         error = -errno;
         via_explain("shm: %s", strerror(errno));
     }
@@ -671,12 +691,14 @@ static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_
     return asked;
 }
 
+/* Link operation: with ourselves. */
 static int shm_count_neighbours(struct link *link)
 {
     uint16_t ports[512];
     return shm_ports(link, ports, 512) + 1;
 }
 
+/* Link operation: frames ring the doorbell; callers, greetings and deaths show at the epoll descriptor. */
 static void shm_descriptors(struct link *link, int *data_fd, int *control_fd)
 {
     *data_fd = link->event_fd;

@@ -147,6 +147,7 @@ void shm_explain_absence(struct link *link);
 int shm_ports(const struct link *link, uint16_t *ports, int max);
 void shm_drop_peer(struct link_peer *peer);
 void shm_drop_arriving(struct link *link);
+void shm_hang_up(struct link *link, int socket); /* closes it; nothing if it is -1 */
 
 /* shm.c */
 int shm_poll_peer(struct link_peer *peer, int budget);

@@ -8,16 +8,17 @@
  *     HELLO + {rings, doorbell, segment} ---->  maps them
  *     maps                               <----  WELCOME + {doorbell, segment}
  *
- * The caller may send frames at once: they lie in the rings until the listener has mapped them. The socket stays open
- * and silent; when it hangs up, the other side is gone, however it died: the kernel closes a dead process's sockets,
- * so no heartbeat is needed, and a death is known within the time of a wake-up.
+ * The caller may send frames at once: they lie in the rings until the listener has mapped them. The socket stays
+ * open and silent; when it hangs up, the other side is gone, however it died: the kernel closes a dead process's
+ * sockets, so no heartbeat is needed, and a death is known within the time of a wake-up.
  *
  * Where: the listener and all such sockets are in one epoll descriptor, the link's control_fd. When that becomes
  * readable the provider calls shm_control(), as the NIC's owner. The pointer of an event is the peer, NULL for the
  * listener, the link for the timer that runs while a greeting is owed.
  *
- *   accept4 --> arriving (at most MAX_ARRIVING) --HELLO good, WELCOME sent--> peers --hang-up, nonsense--> dropped, kept as a shell
- *                   |--hang-up, nonsense--> freed: nobody has a pointer to it
+ *   accept4 --> arriving (at most MAX_ARRIVING) --HELLO good, WELCOME sent--> peers
+ *                   |                                                         |--hang-up, nonsense--> dropped,
+ *                   |--hang-up, nonsense--> freed: nobody has a pointer to it       kept as a shell
  *
  * Everything that comes with a greeting is checked before it is used: magic and version, number of descriptors, that
  * memory is sealed and of the right size, that a doorbell is an eventfd which never blocks whoever rings it.
@@ -38,6 +39,7 @@
 #include <unistd.h>
 
 #include "../base/clock.h"
+#include "../base/files.h"
 #include "shm.h"
 #include "station.h"
 
@@ -77,8 +79,8 @@ int shm_ports(const struct link *link, uint16_t *ports, int max)
     return n;
 }
 
-/* The same name, but another user: the likeliest reason why nobody is there. Whoever asks again and again until somebody is
- * there shall not have us read the kernel's list of sockets each time. */
+/* The same name, but another user: the likeliest reason why nobody is there. Whoever asks again and again until
+ * somebody is there shall not have us read the kernel's list of sockets each time. */
 void shm_explain_absence(struct link *link)
 {
     uint64_t now = vk_now();
@@ -92,15 +94,29 @@ void shm_explain_absence(struct link *link)
                     (unsigned)getuid(), link->name, link->other_user);
 }
 
+/* What an event's pointer says is told at the top of the file. EPOLLRDHUP: the other end hung up, though something
+ * may still be unread. */
 static int watch(struct link *link, int fd, void *what)
 {
     struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = what};
     return epoll_ctl(link->epoll, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
 }
 
+/* A child of ours may have the socket, too; then closing it does not end it. But nobody shall wait at its other end,
+ * and no event of it may come any more. */
+void shm_hang_up(struct link *link, int socket)
+{
+    if (socket < 0)
+        return;
+    shutdown(socket, SHUT_RDWR);
+    epoll_ctl(link->epoll, EPOLL_CTL_DEL, socket, NULL); /* fails if it was not watched yet */
+    vk_file_close(socket);
+}
+
 /* Address from the name (FNV-1a, 48 bits, locally administered), port by binding, listening. 0 or -errno, explained. */
 int shm_listen(struct link *link, const char *name)
 {
+    /* FNV-1a, as in loop.c, of the name alone. */
     uint64_t h = 1469598103934665603ull;
     if (strlen(name) >= sizeof link->name || strchr(name, '/')) {
         via_explain("shm: name '%.64s': at most %zu characters, without '/'", name, sizeof link->name - 1);
@@ -112,8 +128,8 @@ int shm_listen(struct link *link, const char *name)
     memcpy(link->address, &h, 6);
     link->address[0] = (uint8_t)((link->address[0] & 0xFC) | 0x02); /* locally administered */
     link->owed_ns = GREET_AGAIN_NS;
-    link->epoll = epoll_create1(EPOLL_CLOEXEC);
-    link->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    link->epoll = vk_file_own(epoll_create1(EPOLL_CLOEXEC));
+    link->listener = vk_file_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     char prefix[96];
     prefix_of(link, prefix);
     int error = link->epoll < 0 || link->listener < 0 ? -errno : station_claim(link->listener, prefix, &link->port);
@@ -128,8 +144,8 @@ int shm_listen(struct link *link, const char *name)
 
 /* ---------------------------------------------------------------- greetings */
 
-/* 0 or -errno. A greeting is shorter than any socket buffer and the first in its socket, so it is sent at once or not
- * at all. */
+/* 0 or -errno. A greeting is shorter than any socket buffer and the first in its socket, so it is sent at once or
+ * not at all. MSG_NOSIGNAL: a peer that died meanwhile is an error code, not a SIGPIPE for the program. */
 static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
 {
     struct greeting g = {SHM_MAGIC, peer->link->port, WIRE_VERSION, (uint64_t)(uintptr_t)&probe_word};
@@ -150,7 +166,8 @@ static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
     return sendmsg(peer->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g ? 0 : -errno;
 }
 
-/* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense. */
+/* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense. Descriptors that come with a bad
+ * greeting are closed: they are ours as soon as recvmsg has returned. */
 static int read_greeting(int socket, struct greeting *g, int *fds, int want)
 {
     struct iovec iov = {g, sizeof *g};
@@ -215,6 +232,8 @@ static int map_station(struct link_peer *peer, int fd)
     peer->arena_offset = vk_load_relaxed(&s->arena_offset); /* once: the peer could change them later */
     peer->arena_len = vk_load_relaxed(&s->arena_len);
     peer->arena_address = vk_load_relaxed(&s->arena_address);
+    /* In this order, so that no subtraction wraps: the offset lies within the file, then the length within what is
+     * behind it. */
     if (s->magic != SHM_MAGIC || peer->arena_offset > size || peer->arena_offset < SHM_TABLE_OFFSET ||
         peer->arena_len > size - peer->arena_offset) {
         munmap(p, (size_t)st.st_size);
@@ -239,6 +258,7 @@ static int map_rings(struct link_peer *peer, int fd)
     peer->rings = p;
     peer->tx = peer->caller ? &peer->rings->to_listener : &peer->rings->to_caller;
     peer->rx = peer->caller ? &peer->rings->to_caller : &peer->rings->to_listener;
+    /* A new ring is all zeroes: every cell is free. */
     peer->tx_free_until = SHM_CELLS;
     peer->rx_next = (const uint64_t *)(const void *)peer->rx->cells[0];
     return 0;
@@ -246,7 +266,10 @@ static int map_rings(struct link_peer *peer, int fd)
 
 /* Tries what process_vm_readv may do, and tells the peer; writing needs the same permission (ptrace's: the same user,
  * and under Yama the leave that shm_open_link gives). Sending by reference depends on the *receiver's* permission, so
- * it has to be told across the ring. */
+ * it has to be told across the ring.
+ *
+ *    can_write        we may copy to and from the peer (kept here)
+ *    rx->can_fetch    the same, told to the peer: it may send us references into its memory */
 static void probe_cma(struct link_peer *peer, uint64_t address)
 {
     struct ucred who;
@@ -262,6 +285,8 @@ static void probe_cma(struct link_peer *peer, uint64_t address)
     peer->link->cma_seen = peer->can_write;
 }
 
+/* The kernel's word about who is at the other end, noted when the two were connected; he can neither forge nor
+ * change it. */
 static int same_user(int socket)
 {
     struct ucred who;
@@ -269,6 +294,8 @@ static int same_user(int socket)
     return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == getuid();
 }
 
+/* In no list yet. calloc: every position is 0, as both ends of a new ring are, and memory of a memfd is zero as
+ * well. */
 static struct link_peer *new_peer(struct link *link, int socket, int caller)
 {
     struct link_peer *p = calloc(1, sizeof *p);
@@ -282,6 +309,7 @@ static struct link_peer *new_peer(struct link *link, int socket, int caller)
     return p;
 }
 
+/* From now on it is polled, and route() finds it. */
 static void insert(struct link *link, struct link_peer *peer)
 {
     peer->alive = 1;
@@ -296,11 +324,9 @@ static void discard(struct link_peer *peer)
         munmap(peer->rings, sizeof *peer->rings);
     if (peer->station)
         munmap(peer->station, peer->station_len);
-    if (peer->event_fd >= 0)
-        close(peer->event_fd);
-    if (peer->rings_fd >= 0)
-        close(peer->rings_fd);
-    close(peer->socket);
+    vk_file_close(peer->event_fd);
+    vk_file_close(peer->rings_fd);
+    shm_hang_up(peer->link, peer->socket);
     free(peer);
 }
 
@@ -309,9 +335,9 @@ static int wake_later(struct link *link)
 {
     struct itimerspec once = {.it_value = {0, link->owed_ns}};
     if (link->owed_fd < 0) {
-        int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), error = fd < 0 ? -errno : 0;
+        int fd = vk_file_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)), error = fd < 0 ? -errno : 0;
         if (fd >= 0 && (error = watch(link, fd, link)) != 0)
-            close(fd);
+            vk_file_close(fd);
         if (error)
             return error;
         link->owed_fd = fd;
@@ -320,21 +346,22 @@ static int wake_later(struct link *link)
 }
 
 /* HELLO to whom we call, WELCOME to who called. 1 sent; 0 owed; or -errno. Of descriptors that were sent and not
- * received yet nobody may have more in all the system than files open (RLIMIT_NOFILE), if he may not exceed that; when
- * many NICs meet at once they come past it. The greeting stays owed until others have been taken off their sockets: to
- * hang up instead and call again would fill the queues of callers, and those who wait in them in vain. */
+ * received yet nobody may have more in all the system than files open (RLIMIT_NOFILE), if he may not exceed that;
+ * when many NICs meet at once they come past it. The greeting stays owed until others have been taken off their
+ * sockets: to hang up instead and call again would fill the queues of callers, and those who wait in them in vain.
+ * The time until the next try doubles from GREET_AGAIN_NS to GREET_LONGEST_NS, and is short again after a success. */
 static int greet(struct link_peer *peer)
 {
     struct link *link = peer->link;
     int fds[3] = {peer->rings_fd, link->event_fd, link->segment_fd};
+    /* HELLO has the rings in front; WELCOME does not, for they came with HELLO. */
     int error = peer->caller ? send_greeting(peer, fds, 3) : send_greeting(peer, fds + 1, 2);
     if (error == -ETOOMANYREFS)
         return wake_later(link);
     if (error)
         return error;
     link->owed_ns = GREET_AGAIN_NS;
-    if (peer->rings_fd >= 0)
-        close(peer->rings_fd);
+    vk_file_close(peer->rings_fd);
     peer->rings_fd = -1;
     return 1;
 }
@@ -342,7 +369,8 @@ static int greet(struct link_peer *peer)
 /* The rings of a new pair, sealed, mapped; the descriptor to hand over. */
 static int make_rings(struct link_peer *peer)
 {
-    int fd = memfd_create("viakit-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    /* With F_SEAL_SEAL nobody can add a seal later, either. */
+    int fd = vk_file_own(memfd_create("viakit-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0)
         return -errno;
     int copy = -1;
@@ -350,7 +378,7 @@ static int make_rings(struct link_peer *peer)
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 || (copy = dup(fd)) < 0 ||
         map_rings(peer, copy) != 0) {
         int error = errno ? -errno : -ENOMEM;
-        close(fd);
+        vk_file_close(fd);
         return error;
     }
     return fd;
@@ -364,17 +392,19 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
     char prefix[96];
     prefix_of(link, prefix);
     socklen_t len = station_name(prefix, port, &a);
-    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int s = vk_file_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (s < 0)
         return -errno;
     struct link_peer *peer = NULL;
     int busy = 0; /* more callers wait there than it listens for */
+    /* A Unix socket connects at once, without the listener's doing anything, or not at all; EAGAIN: the queue is
+     * full. */
     if (connect(s, (struct sockaddr *)&a, len) != 0)
         busy = errno == EAGAIN;
     else if (same_user(s))
         peer = new_peer(link, s, 1);
     if (peer == NULL) {
-        close(s);
+        vk_file_close(s);
         return busy ? -EAGAIN : -EHOSTUNREACH;
     }
     peer->port = port;
@@ -407,7 +437,7 @@ void shm_receive_greeting(struct link_peer *peer)
     }
     int got = read_greeting(peer->socket, &g, fds, 2);
     if (got == 1) {
-        peer->event_fd = fds[0];
+        peer->event_fd = vk_file_own(fds[0]);
         if (map_station(peer, fds[1]) != 0 || !is_doorbell(fds[0])) {
             shm_drop_peer(peer);
             return;
@@ -419,12 +449,13 @@ void shm_receive_greeting(struct link_peer *peer)
         shm_drop_peer(peer);
 }
 
-/* Somebody calls. HELLO may still be on its way: the peer waits among the arriving. */
+/* Somebody calls. HELLO may still be on its way: the peer waits among the arriving. Whoever calls and says nothing
+ * holds a place there, and MAX_ARRIVING of them are all that one user can cost himself. */
 static void answer_call(struct link *link, int s)
 {
     struct link_peer *peer = same_user(s) && link->n_arriving < MAX_ARRIVING ? new_peer(link, s, 0) : NULL;
     if (peer == NULL) {
-        close(s);
+        vk_file_close(s);
         return;
     }
     if (watch(link, s, peer) != 0) {
@@ -445,7 +476,7 @@ static int take_hello(struct link_peer *peer)
     if (got != 1)
         return got;
     peer->port = (uint16_t)g.port;
-    peer->event_fd = fds[1];
+    peer->event_fd = vk_file_own(fds[1]);
     peer->probe_address = g.probe_address;
     int bad = map_rings(peer, fds[0]);
     bad |= map_station(peer, fds[2]); /* closes the descriptor either way */
@@ -453,7 +484,8 @@ static int take_hello(struct link_peer *peer)
     return bad ? -1 : 1;
 }
 
-/* HELLO of an arriving peer, or its end. 0: it stays among the arriving, because there was none or it is owed the answer. */
+/* HELLO of an arriving peer, or its end. 0: it stays among the arriving, because there was none or it is owed the
+ * answer. */
 static int welcome(struct link *link, struct link_peer *peer)
 {
     int got = peer->rings ? 1 : take_hello(peer);
@@ -461,6 +493,7 @@ static int welcome(struct link *link, struct link_peer *peer)
         got = greet(peer);
     if (got == 0)
         return 0;
+    /* Off the list of the arriving, whatever has come of it. */
     struct link_peer **p = &link->arriving;
     while (*p != peer)
         p = &(*p)->next;
@@ -476,7 +509,8 @@ static int welcome(struct link *link, struct link_peer *peer)
     return 1;
 }
 
-/* The timer has run out. Where one greeting is still too much others would be, too. */
+/* The timer has run out. Where one greeting is still too much others would be, too. Arriving peers are owed a
+ * WELCOME (they have rings: their HELLO was taken), peers a HELLO (they still have rings_fd). */
 static void greet_owed(struct link *link)
 {
     uint64_t ticks;
@@ -509,6 +543,7 @@ void shm_drop_arriving(struct link *link)
     }
 }
 
+/* An event names its peer by address only; the list says whether it is one of those that are not greeted yet. */
 static int is_arriving(const struct link *link, const struct link_peer *peer)
 {
     const struct link_peer *p = link->arriving;
@@ -517,7 +552,8 @@ static int is_arriving(const struct link *link, const struct link_peer *peer)
     return p != NULL;
 }
 
-/* Out of the list that is polled, however many come and go. Whoever walks through that list just now, and has called us, goes on by `next`. */
+/* Out of the list that is polled, however many come and go. Whoever walks through that list just now, and has called
+ * us, goes on by `next`. */
 static void depart(struct link_peer *peer)
 {
     struct link_peer **p = &peer->link->peers;
@@ -529,19 +565,17 @@ static void depart(struct link_peer *peer)
     peer->link->departed = peer;
 }
 
-/* The peer is gone. What it sent before is still delivered; then its connections are lost. The struct stays, for VIs may point at it. */
+/* The peer is gone. What it sent before is still delivered; then its connections are lost. The struct stays, for VIs
+ * may point at it. */
 void shm_drop_peer(struct link_peer *peer)
 {
     if (!peer->alive)
         return;
     peer->alive = 0;
-    epoll_ctl(peer->link->epoll, EPOLL_CTL_DEL, peer->socket, NULL);
     link_peer_lost(peer->link->nic, peer);
-    if (peer->event_fd >= 0)
-        close(peer->event_fd);
-    if (peer->rings_fd >= 0)
-        close(peer->rings_fd);
-    close(peer->socket);
+    vk_file_close(peer->event_fd);
+    vk_file_close(peer->rings_fd);
+    shm_hang_up(peer->link, peer->socket);
     munmap(peer->rings, sizeof *peer->rings);
     if (peer->station)
         munmap(peer->station, peer->station_len);
@@ -569,7 +603,7 @@ void shm_control(struct link *link)
             int s;
             for (int k = 0;
                  k < MAX_ARRIVING && (s = accept4(link->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0; k++)
-                answer_call(link, s);
+                answer_call(link, vk_file_own(s));
             continue;
         }
         if (is_arriving(link, peer)) {

@@ -30,9 +30,11 @@ socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
 }
 
 /* Ports begin at a random one so that a program that is started again does not get the port that its predecessor's
- * frames are still on the way to. bind() decides between two who want the same: no check before it could. */
+ * frames are still on the way to. bind() decides between two who want the same: no check before it could.
+ * Returns after 65535 names at the latest. */
 int station_claim(int socket, const char *prefix, uint16_t *port)
 {
+    /* GRND_NONBLOCK: a machine that has just booted may have no random bytes yet, and any beginning will do. */
     uint16_t start = 1;
     ssize_t got = getrandom(&start, sizeof start, GRND_NONBLOCK);
     (void)got; /* without luck we begin at 1 */
@@ -44,6 +46,7 @@ int station_claim(int socket, const char *prefix, uint16_t *port)
         socklen_t len = station_name(prefix, *port, &a);
         if (bind(socket, (struct sockaddr *)&a, len) == 0)
             return 0;
+        /* Taken: the next one. Anything else would be the same for every port. */
         if (errno != EADDRINUSE)
             return -errno;
     }
@@ -69,6 +72,8 @@ static int port_in(const char *name, const char *prefix, size_t prefix_len)
     return (int)port;
 }
 
+/* From the text of /proc/net/unix: a line per socket, the name last, with @ in place of the zero byte. Returns the
+ * number of ports; 0 also where there is no /proc. */
 static int ports_from_text(const char *prefix, uint16_t *ports, int max)
 {
     char line[512];
@@ -90,6 +95,7 @@ static int ports_from_text(const char *prefix, uint16_t *ports, int max)
 /* The name in a socket's entry of a dump, without the zero that makes it abstract; 0 if it has none. */
 static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_un *)0)->sun_path)])
 {
+    /* After the fixed part of an entry come attributes, each with type and length; one of them is the name. */
     const struct rtattr *a =
         (const struct rtattr *)(const void *)((const char *)NLMSG_DATA(h) + sizeof(struct unix_diag_msg));
     int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(struct unix_diag_msg));
@@ -116,6 +122,7 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
         .h = {.nlmsg_len = sizeof request,
               .nlmsg_type = SOCK_DIAG_BY_FAMILY,
               .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+        /* One bit for each TCP state, which is what Unix sockets are filed under, too. */
         .r = {.sdiag_family = AF_UNIX, .udiag_states = ~(1u << TCP_ESTABLISHED), .udiag_show = UDIAG_SHOW_NAME},
     };
     union {
@@ -127,6 +134,8 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
     int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), n = 0, done = s < 0 ? -1 : 0;
     if (s >= 0 && send(s, &request, sizeof request, 0) != (ssize_t)sizeof request)
         done = -1;
+    /* A dump is a series of messages, several to a read, up to NLMSG_DONE. An error message, or one of any type that
+     * was not asked for, means that this kernel does not know the question: then the text has to do. */
     while (done == 0) {
         ssize_t got = recv(s, &answer, sizeof answer, 0);
         if (got < 0 && errno == EINTR)
@@ -150,12 +159,16 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
     return done == 1 ? n : -1;
 }
 
+/* The quick way, or the one that always works. A list is true at the moment it is read and no longer: whoever acts
+ * on it must be ready to find nobody. */
 int station_ports(const char *prefix, uint16_t *ports, int max)
 {
     int n = ports_from_kernel(prefix, ports, max);
     return n >= 0 ? n : ports_from_text(prefix, ports, max);
 }
 
+/* From the text, which has every user's names. %n says where the number has ended, so that the rest is compared from
+ * there; it stays 0 if no slash followed. */
 long station_other_user(const char *head, unsigned uid, const char *tail)
 {
     char line[512];

@@ -5,7 +5,7 @@
  * out numbers, and two hosts of a testbed (two namespaces) do not see each other's.
  *
  *   @viakit/shm/UID/NAME/PORT    the listener of a shm NIC (shm_control.c)
- *   @viakit/eth/INTERFACE/PORT   a socket that does nothing but hold the name (eth_open.c); the same for udp (udp_station.c)
+ *   @viakit/eth/INTERFACE/PORT   a socket that only holds the name (eth_open.c); the same for udp (udp_station.c)
  *
  * The kernel's list of such names is the list of NICs (station_ports): for connection requests to all of a station,
  * and for the number that NOMATCH answers carry.

@@ -15,12 +15,12 @@
 #include "link.h"
 #include "wire.h"
 
-/* Delivers n segments that came behind `first`. payloads[2 * i] is where the payload of headers[i] lies. spare has room for all of them; it may begin with the last
- * one's payload, if that was not to go to its place at once.
+/* Delivers n segments that came behind `first`. payloads[2 * i] is where the payload of headers[i] lies. spare has
+ * room for all of them; it may begin with the last one's payload, if that was not to go to its place at once.
  *
- * The places are right for segments that follow one another. A segment that does not (one between was dropped, or is a double) lies in another's
- * place, which is written when that one's turn comes, perhaps from frames that were kept: so it is moved out of the way before anything is
- * delivered. */
+ * The places are right for segments that follow one another. A segment that does not (one between was dropped, or is
+ * a double) lies in another's place, which is written when that one's turn comes, perhaps from frames that were
+ * kept: so it is moved out of the way before anything is delivered. */
 static inline void link_deliver_placed(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
                                        const struct wire_header *first, const struct wire_header *headers,
                                        struct iovec *payloads, size_t n, uint8_t *spare)

@@ -1,19 +1,22 @@
 /*
- * udp: datagrams of the Internet. No privilege is needed, routers carry them, and with segmentation offload they are fast. One datagram is
+ * udp: datagrams of the Internet. No privilege is needed, routers carry them, and with segmentation offload they are
+ * fast. One datagram is
  *
- *    | IP | UDP | wire header | payload |          or, as a super-frame between program and kernel, many such in one piece
+ *    | IP | UDP | wire header | payload |       or, as a super-frame between program and kernel, many such in one piece
  *
- * Device: udp:ADDRESS, udp:INTERFACE, or udp: for the address from which this host speaks to the Internet; then :PORT for a station other
- * than the usual one. A NIC has one address, of IPv4 or IPv6.
+ * Device: udp:ADDRESS, udp:INTERFACE, or udp: for the address from which this host speaks to the Internet; then
+ * :PORT for a station other than the usual one. A NIC has one address, of IPv4 or IPv6.
  *
- * Nothing here is certain: datagrams are lost where a buffer is full, and come double or late. The provider's reliable levels mend
- * that; here we keep from causing it: the window is sized to the receive buffer that the kernel granted, and frames to the path.
+ * Nothing here is certain: datagrams are lost where a buffer is full, and come double or late. The provider's
+ * reliable levels mend that; here we keep from causing it: the window is sized to the receive buffer that the kernel
+ * granted, and frames to the path.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "../base/files.h"
 #include "udp.h"
 
 #define IP4_LEN 20
@@ -30,22 +33,22 @@
 #define UDP_SEGMENT 103
 #endif
 
+/* Link operation; also of a link that was opened half way: every descriptor is -1 or open. Lanes first, for they
+ * point at peers. */
 static void udp_close(struct link *link)
 {
     for (int i = 1; i <= UDP_LANES; i++)
         udp_close_lane(link, i);
-    if (link->sockets[0].fd >= 0)
-        close(link->sockets[0].fd);
-    if (link->door_fd >= 0)
-        close(link->door_fd);
-    if (link->claim_fd >= 0)
-        close(link->claim_fd);
+    vk_file_close(link->sockets[0].fd);
+    vk_file_close(link->door_fd);
+    vk_file_close(link->claim_fd);
     udp_free_peers(link);
     free(link->asks);
     free(link->buffer);
     free(link);
 }
 
+/* The interface's MTU, or the smaller one that was asked for; what IP and UDP take of it is `head`. */
 static int settle_mtu(struct link *link, const viakit_nic_options *options)
 {
     if (options->mtu > link->mtu) {
@@ -63,8 +66,11 @@ static int settle_mtu(struct link *link, const viakit_nic_options *options)
     return 0;
 }
 
-/* Frames fit the wire; super-frames, and on a wire as wide as the loopback frames too, are so long that a good number of them fits the receive
- * buffer. The peer's buffer is taken to be like ours. */
+/* Frames fit the wire; super-frames, and on a wire as wide as the loopback frames too, are so long that a good
+ * number of them fits the receive buffer. The peer's buffer is taken to be like ours.
+ *
+ *    super_bytes = granted / (OVERHEAD * LEAST_WINDOW), from SUPER_LEAST to SUPER_MOST
+ *    segment     = what the MTU leaves for a frame of ours, super_bytes at most */
 static void settle_sizes(struct link *link)
 {
     int granted = 0, segment = 0;
@@ -80,9 +86,13 @@ static void settle_sizes(struct link *link)
     link->segment = link->mtu - link->head;
     if (link->segment > link->super_bytes)
         link->segment = link->super_bytes;
+    /* Setting 0 asks for nothing and tells whether the kernel knows the option; each super-frame names its length
+     * itself. */
     link->super_frames = setsockopt(link->sockets[0].fd, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment) == 0;
 }
 
+/* The NIC's own socket, the station's door, the buffer to receive into. IP_RECVERR: what ICMP says of datagrams is
+ * kept with the address that they went to, for this socket writes to many. */
 static int make_sockets(struct link *link)
 {
     int is_v4 = link->name.any.sa_family == AF_INET, one = 1, error = udp_claim(link);
@@ -103,6 +113,8 @@ static int make_sockets(struct link *link)
     return error;
 }
 
+/* Link operation. The window is what the receive buffer holds: a peer whose is smaller says so by losing frames, and
+ * the provider's congestion window finds that out. */
 static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
                     struct link_limits *limits)
 {
@@ -144,6 +156,7 @@ static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_op
     return 0;
 }
 
+/* Link operation: any address and port makes a peer, for nobody can tell who is there without asking. */
 static int udp_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
     union udp_name name;
@@ -155,6 +168,8 @@ static int udp_route(struct link *link, const uint8_t address[6], uint16_t port,
     return *out ? 0 : -ENOMEM;
 }
 
+/* Link operation: found when the peer was made (segment_to in udp_station.c), and not changed while connections rely
+ * on it. */
 static uint32_t udp_payload_to(struct link *link, struct link_peer *peer)
 {
     (void)link;

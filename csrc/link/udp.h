@@ -1,6 +1,7 @@
 /*
- * What the files of the link `udp` share. Reading order: udp.c (opening, the table of operations), udp_address.c (six bytes for an address),
- * udp_station.c (how NICs find each other), udp_send.c and udp_receive.c (the data's way).
+ * What the files of the link `udp` share. Reading order: udp.c (opening, the table of operations), udp_address.c
+ * (six bytes for an address), udp_station.c (how NICs find each other), udp_send.c and udp_receive.c (the data's
+ * way).
  */
 #ifndef VIAKIT_UDP_H
 #define VIAKIT_UDP_H
@@ -69,7 +70,8 @@ struct link_peer {
     uint64_t cookie;       /* that it wants to see in requests */
 };
 
-/* sockets[0] takes whatever comes; the others are lanes, each connected to one peer: the kernel then knows the route and the receiver. */
+/* sockets[0] takes whatever comes; the others are lanes, each connected to one peer: the kernel then knows the route
+ * and the receiver. */
 struct udp_socket {
     int fd;                         /* -1: none */
     struct link_peer *peer;         /* lane: whose */
@@ -89,6 +91,8 @@ struct udp_ask {
     uint8_t bytes[sizeof(struct wire_header) + sizeof(((struct link_frame *)0)->block)];
 };
 
+/* One NIC's end. Only its owner touches it: what several NICs share lies in the kernel (the door, the names of
+ * station.h) and in udp_address.c, which has a mutex. */
 struct link {
     struct via_nic *nic;
     struct udp_socket sockets[1 + UDP_LANES];
@@ -128,7 +132,8 @@ struct link {
 
 /* ---- udp_address.c ---- */
 
-/* "ADDRESS", "ADDRESS%IF", "IF" or "", and ":PORT": *name (port 0) and *station, and the interface that has it with its MTU. 0 or -errno, explained. */
+/* "ADDRESS", "ADDRESS%IF", "IF" or "", and ":PORT": *name (port 0) and *station, and the interface that has it with
+ * its MTU. 0 or -errno, explained. */
 int udp_parse_device(const char *device, union udp_name *name, uint16_t *station, char interface[IFNAMSIZ],
                      uint32_t *mtu);
 /* A station's six bytes, and back. -EHOSTUNREACH, explained, if they stand for no address of that family. */

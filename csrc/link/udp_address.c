@@ -4,10 +4,11 @@
  *    | IPv4 address, 4 bytes    | port of the station's door, 2 bytes |     in network order
  *    | 0xF and 28 bits of a mark |             "                      |     for IPv6
  *
- * No host has an IPv4 address from 240.0.0.0 on, so the two cannot be confused. The mark is computed from the IPv6 address and cannot be
- * turned back: a table of this process knows the addresses behind the marks. It holds this host's own, those that the name service found,
- * and those that sent us something. So an IPv4 address can be handed around as six bytes, while of a remote host with IPv6 the name or the
- * address in full has to be resolved once in each process that wants to connect to it.
+ * No host has an IPv4 address from 240.0.0.0 on, so the two cannot be confused. The mark is computed from the IPv6
+ * address and cannot be turned back: a table of this process knows the addresses behind the marks. It holds this
+ * host's own, those that the name service found, and those that sent us something. So an IPv4 address can be handed
+ * around as six bytes, while of a remote host with IPv6 the name or the address in full has to be resolved once in
+ * each process that wants to connect to it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,6 +23,7 @@
 
 #include "udp.h"
 
+/* An address is 28 bytes here. More hosts than this at once and the first ones have to be resolved anew. */
 #define MAX_LEARNT 1024
 
 static struct {
@@ -30,6 +32,8 @@ static struct {
     struct sockaddr_in6 names[MAX_LEARNT]; /* the oldest give way */
 } learnt = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
+/* Ports do not matter. A link-local IPv6 address (fe80::) means another host on each interface: so the scope, the
+ * interface's number, belongs to it. */
 int udp_same_host(const union udp_name *a, const union udp_name *b)
 {
     if (a->any.sa_family != b->any.sa_family)
@@ -50,7 +54,8 @@ void udp_text(const union udp_name *name, char text[INET6_ADDRSTRLEN])
 
 /* ---------------------------------------------------------------- marks */
 
-/* FNV-1a, mixed once more. Not a secret: who wants to collide with another host can as well take its address. */
+/* FNV-1a, mixed once more. Not a secret: who wants to collide with another host can as well take its address. (h ^ h
+ * >> 29 brings the well-mixed upper bits to those that are kept.) */
 static uint32_t mark_of(const struct in6_addr *a)
 {
     uint64_t h = 0xCBF29CE484222325u;
@@ -65,6 +70,7 @@ void udp_learn(const union udp_name *name)
     if (name->any.sa_family != AF_INET6)
         return;
     pthread_mutex_lock(&learnt.mutex);
+    /* learnt.n counts on beyond the end: modulo MAX_LEARNT it is the oldest, which gives way. */
     uint32_t n = learnt.n < MAX_LEARNT ? learnt.n : MAX_LEARNT, i = 0;
     while (i < n && (memcmp(&learnt.names[i].sin6_addr, &name->v6.sin6_addr, sizeof name->v6.sin6_addr) != 0 ||
                      learnt.names[i].sin6_scope_id != name->v6.sin6_scope_id))
@@ -74,6 +80,8 @@ void udp_learn(const union udp_name *name)
     pthread_mutex_unlock(&learnt.mutex);
 }
 
+/* The first address with that mark. Two with the same would be confused: with 28 bits and 1024 addresses that is one
+ * chance in 500. */
 static int find_mark(uint32_t mark, struct sockaddr_in6 *out)
 {
     int found = 0;
@@ -87,6 +95,7 @@ static int find_mark(uint32_t mark, struct sockaddr_in6 *out)
     return found;
 }
 
+/* Bytes in the order of the network, so that the first one says which family it is. */
 void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6])
 {
     uint32_t bits =
@@ -96,11 +105,13 @@ void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6])
     address[5] = (uint8_t)station;
 }
 
+/* The name's port is the station's door; whoever means a NIC sets its own (udp_set_port). */
 int udp_unpack(const uint8_t address[6], int family, union udp_name *name)
 {
     uint32_t bits;
     memcpy(&bits, address, 4);
     memset(name, 0, sizeof *name);
+    /* 240.0.0.0 and above: see the top of the file. */
     int is_v6 = address[0] >= 0xF0;
     if (is_v6 != (family == AF_INET6)) {
         via_explain("udp: the address is an IPv%d one and this NIC's is not: open a NIC of the same kind",
@@ -124,7 +135,9 @@ int udp_unpack(const uint8_t address[6], int family, union udp_name *name)
 
 /* ---------------------------------------------------------------- names */
 
-/* Cuts ":PORT" off "HOST:PORT" or "[HOST]:PORT"; an IPv6 address without brackets has no port. -EINVAL if there is no such port. */
+/* Cuts ":PORT" off "HOST:PORT" or "[HOST]:PORT"; an IPv6 address without brackets has no port. -EINVAL if there is
+ * no such port. *port stays as it is if none is said. A text with one colon has a port, one with more is an IPv6
+ * address. */
 static int split_port(const char *text, char *host, size_t room, uint16_t *port)
 {
     const char *end = text + strlen(text), *colon = strrchr(text, ':'), *from = text;
@@ -156,6 +169,8 @@ static int split_port(const char *text, char *host, size_t room, uint16_t *port)
 /* A numeric address, with %SCOPE if need be. */
 static int parse_numeric(const char *text, union udp_name *name)
 {
+    /* Numeric only: nothing is asked of a name service, so this does not block. getaddrinfo() knows the forms of
+     * both families, and the number of the interface behind "%". */
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_DGRAM}, *list;
     memset(name, 0, sizeof *name);
     if (getaddrinfo(text, NULL, &hints, &list) != 0)
@@ -165,6 +180,8 @@ static int parse_numeric(const char *text, union udp_name *name)
     return 0;
 }
 
+/* Link operation: may block while the system asks its name service. own tells the family, as a NIC can only speak to
+ * its own. The answer is learnt, so that the six bytes of an IPv6 address can be turned back later. */
 int udp_resolve(const uint8_t own[6], const char *text, unsigned index, uint8_t address[6])
 {
     char host[256];
@@ -196,17 +213,20 @@ int udp_resolve(const uint8_t own[6], const char *text, unsigned index, uint8_t 
 
 /* ---------------------------------------------------------------- this host */
 
+/* The system's sockaddr has its family's length; ours has room for either, the rest zero. */
 static void copy_name(union udp_name *to, const struct sockaddr *from)
 {
     memset(to, 0, sizeof *to);
     memcpy(to, from, from->sa_family == AF_INET ? sizeof to->v4 : sizeof to->v6);
 }
 
+/* An interface has an entry for each address, of any family, or one without an address. */
 static int is_internet(const struct ifaddrs *i)
 {
     return i->ifa_addr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
 }
 
+/* Explains what was wrong, and which addresses there are instead, as many as the text holds. Returns -ENODEV. */
 static int refuse(const char *what, const struct ifaddrs *all)
 {
     char list[400] = "";
@@ -224,7 +244,9 @@ static int refuse(const char *what, const struct ifaddrs *all)
     return -ENODEV;
 }
 
-/* The address from which this host would speak to the Internet. No datagram is sent. */
+/* The address from which this host would speak to the Internet. No datagram is sent. Connecting a datagram socket
+ * only has the kernel choose a route, and an address of ours with it. 192.0.2.0/24 and 2001:db8::/32 are for
+ * documentation (RFC 5737, 3849), so they are nobody's; port 9 is "discard". */
 static int default_route(int family, union udp_name *name)
 {
     union udp_name far;
@@ -244,6 +266,7 @@ static int default_route(int family, union udp_name *name)
 /* The first address of an interface, IPv4 before IPv6. */
 static int of_interface(const struct ifaddrs *all, const char *interface, union udp_name *name)
 {
+    /* interface NULL: of any but the loopback. */
     for (int family = AF_INET;; family = AF_INET6) {
         for (const struct ifaddrs *i = all; i; i = i->ifa_next)
             if (is_internet(i) && i->ifa_addr->sa_family == family &&
@@ -256,6 +279,7 @@ static int of_interface(const struct ifaddrs *all, const char *interface, union 
     }
 }
 
+/* The device's text: nothing, an address, or an interface. An address wins over an interface of the same name. */
 static int choose(const char *host, const struct ifaddrs *all, union udp_name *name)
 {
     if (*host == 0) {
@@ -271,6 +295,7 @@ static int choose(const char *host, const struct ifaddrs *all, union udp_name *n
     return refuse(what, all);
 }
 
+/* Ethernet's where it cannot be asked for. */
 static uint32_t mtu_of(const char *interface)
 {
     struct ifreq r;
@@ -331,6 +356,7 @@ int udp_parse_device(const char *device, union udp_name *name, uint16_t *station
     if (error == 0)
         error = find_interface(all, name, interface);
     freeifaddrs(all);
+    /* The kernel chooses each NIC's own port (udp_claim). */
     udp_set_port(name, 0);
     if (error == 0)
         *mtu = mtu_of(interface);

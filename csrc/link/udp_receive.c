@@ -1,15 +1,15 @@
 /*
- * Receiving by UDP sockets. What the kernel joined again (UDP_GRO) comes in one piece, by one call. Each segment is a complete frame that tells
- * its length, so nobody need know whether it was ever joined, or cut:
+ * Receiving by UDP sockets. What the kernel joined again (UDP_GRO) comes in one piece, by one call. Each segment is
+ * a complete frame that tells its length, so nobody need know whether it was ever joined, or cut:
  *
  *    datagram | header | payload | header | payload | ... |
  *
- * Sockets: the common one takes whatever comes. The peers that talk most get a *lane*, a socket bound to the same port and connected to that peer:
- * the kernel finds route and receiver faster, some 15 % of a short message's time. A poll looks at the socket that brought something last,
- * and now and then at one of the others.
+ * Sockets: the common one takes whatever comes. The peers that talk most get a *lane*, a socket bound to the same
+ * port and connected to that peer: the kernel finds route and receiver faster, some 15 % of a short message's time.
+ * A poll looks at the socket that brought something last, and now and then at one of the others.
  *
- * Polling costs a system call per look: this link cannot do without. A sleeper sleeps on the sockets themselves and looks only at those that woke
- * him; whoever sends to a program that polls does not pay for waking it.
+ * Polling costs a system call per look: this link cannot do without. A sleeper sleeps on the sockets themselves and
+ * looks only at those that woke him; whoever sends to a program that polls does not pay for waking it.
  */
 #include <errno.h>
 #include <netinet/udp.h>
@@ -22,6 +22,7 @@
 #include <linux/sock_diag.h>
 
 #include "../base/atomic.h"
+#include "../base/files.h"
 #include "super.h"
 #include "udp.h"
 
@@ -40,7 +41,9 @@
 
 /* ---------------------------------------------------------------- what arrived */
 
-/* Length of the frame at p, of which at most `left` bytes are there: what its header says, and what the link put behind it. */
+/* Length of the frame at p, of which at most `left` bytes are there: what its header says, and what the link put
+ * behind it. Never more than is there, and never 0 while something is: whoever walks a datagram by it comes to an
+ * end. */
 static size_t frame_len(const uint8_t *p, size_t left)
 {
     uint16_t payload;
@@ -53,7 +56,9 @@ static size_t frame_len(const uint8_t *p, size_t left)
     return len < left ? len : left;
 }
 
-/* One datagram, or several in one piece, from the peer of that name (NULL: unknown). */
+/* One datagram, or several in one piece, from the peer of that name (NULL: unknown). A REQUEST alone can make a
+ * stranger known (by a cookie); whatever else he sends is dropped. Whoever is heard has not refused: the count of
+ * refusals begins anew. */
 static void deliver(struct link *link, struct link_peer *peer, const union udp_name *from, const uint8_t *p,
                     size_t left)
 {
@@ -76,7 +81,9 @@ static void deliver(struct link *link, struct link_peer *peer, const union udp_n
     } while (left);
 }
 
-/* By the common socket, or by a lane that is not quite one's own yet: the sender has to be looked up. */
+/* By the common socket, or by a lane that is not quite one's own yet: the sender has to be looked up. Here traffic
+ * is counted: LANE_AFTER datagrams earn a lane while there are free ones; afterwards only every LANE_STEAL-th asks
+ * for another's. */
 static void deliver_from(struct link *link, const union udp_name *from, const uint8_t *p, size_t len)
 {
     struct link_peer *peer = udp_find_peer(link, from);
@@ -87,7 +94,9 @@ static void deliver_from(struct link *link, const union udp_name *from, const ui
     deliver(link, peer, from, p, len);
 }
 
-/* What ICMP brought about datagrams of the common socket. */
+/* What ICMP brought about datagrams of the common socket. It comes from the socket's error queue, with the address
+ * that the datagram was sent to. Only what another host (or our own kernel in its place) said counts, and only that
+ * nobody listens there; other errors may pass. */
 static void take_errors(struct link *link)
 {
     link->errors = 0;
@@ -114,7 +123,8 @@ static void take_errors(struct link *link)
 
 static int take_one(struct link *link, struct udp_socket *s);
 
-/* A receiving call said neither "here it is" nor "nothing". */
+/* A receiving call said neither "here it is" nor "nothing". On the common socket the error is about anybody: the
+ * error queue knows. A lane's is about its peer. */
 static void socket_error(struct link *link, const struct udp_socket *s, int error)
 {
     if (s->peer == NULL)
@@ -123,7 +133,8 @@ static void socket_error(struct link *link, const struct udp_socket *s, int erro
         udp_refused(link, &s->peer->name);
 }
 
-/* By the system call itself: the C library's function would look whether the thread is being cancelled, each time we look. */
+/* By the system call itself: the C library's function would look whether the thread is being cancelled, each time we
+ * look. */
 static inline ssize_t receive(struct link *link, const struct udp_socket *s, size_t room, int flags,
                               union udp_name *from)
 {
@@ -140,8 +151,9 @@ static inline ssize_t receive(struct link *link, const struct udp_socket *s, siz
  *    | first segment again | header | payload | header | payload | ... | header | payload |
  *      to be ignored         headers   place     headers   place
  *
- * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same place, or its message fails. But the
- * last word of an RDMA write tells its target that all before it is good, so the last segment of a write takes the way by the buffer. */
+ * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same
+ * place, or its message fails. But the last word of an RDMA write tells its target that all before it is good, so
+ * the last segment of a write takes the way by the buffer. */
 static void to_its_place(struct link *link, const struct udp_socket *s, const struct wire_header *first, size_t begin,
                          size_t end, uint8_t *place)
 {
@@ -153,6 +165,7 @@ static void to_its_place(struct link *link, const struct udp_socket *s, const st
     for (size_t at = begin; at < end; n++) {
         size_t payload = (end - at < begin ? end - at : begin) - head;
         at += head + payload;
+        /* All segments are as long as the first, but the last, which may be shorter. */
         int is_end = at == end && (first->version_kind & 15) == WIRE_WRITE;
         iov[1 + 2 * n] = (struct iovec){&headers[n], head};
         iov[2 + 2 * n] = (struct iovec){is_end ? link->buffer + begin : place, payload};
@@ -165,8 +178,8 @@ static void to_its_place(struct link *link, const struct udp_socket *s, const st
     link_deliver_placed(link->nic, peer->address, peer, first, headers, iov + 2, n, link->buffer + begin);
 }
 
-/* How many bytes of payload lie behind the first segment of `begin` bytes, of `end` in all, as far as they may go to their place; 0: they are
- * not segments of one length. */
+/* How many bytes of payload lie behind the first segment of `begin` bytes, of `end` in all, as far as they may go to
+ * their place; 0: they are not segments of one length. */
 static size_t payload_ahead(const struct wire_header *first, size_t begin, size_t end)
 {
     size_t n = (end - 1) / begin, shortest = end - n * begin; /* segments behind the first; bytes of the last */
@@ -176,9 +189,11 @@ static size_t payload_ahead(const struct wire_header *first, size_t begin, size_
     return (first->version_kind & 15) == WIRE_WRITE ? payload - (shortest - sizeof *first) : payload;
 }
 
-/* The first segment is looked at and delivered; it tells which message the others belong to. Returns 0 if nothing was there. */
+/* The first segment is looked at and delivered; it tells which message the others belong to. Returns 0 if nothing
+ * was there. */
 static int take_super(struct link *link, struct udp_socket *s)
 {
+    /* MSG_PEEK leaves it in the queue, MSG_TRUNC has the length of all of it returned, though one segment is copied. */
     ssize_t all = receive(link, s, link->segment, MSG_PEEK | MSG_TRUNC, NULL);
     if (all < 0 && errno == EAGAIN)
         return 0;
@@ -260,10 +275,13 @@ static int take_many(struct link *link, struct udp_socket *s, int budget)
     return n;
 }
 
+/* A look at one socket. Returns datagrams taken, and keeps account: which socket was hot, how steadily it brings
+ * something. */
 static int look(struct link *link, int which, int budget)
 {
     struct udp_socket *s = &link->sockets[which];
-    /* The first look asks for one datagram: a program that waits for it gets it at once. Where there is always more, many at a time. */
+    /* The first look asks for one datagram: a program that waits for it gets it at once. Where there is always more,
+     * many at a time. */
     int n = s->streak < 2 || s->segments >= MANY_SEGMENTS ? take_one(link, s) : take_many(link, s, budget);
     if (vk_likely(n == 0)) {
         s->streak = 0;
@@ -291,6 +309,7 @@ void udp_set_options(struct link *link, int fd)
     link->receive_super = setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof one) == 0;
 }
 
+/* The peer goes on by the common socket, and has to earn a lane anew. */
 void udp_close_lane(struct link *link, int lane)
 {
     struct udp_socket *s = &link->sockets[lane];
@@ -298,14 +317,15 @@ void udp_close_lane(struct link *link, int lane)
         return;
     s->peer->lane = 0;
     s->peer->traffic = 0;
-    close(s->fd);
+    vk_file_close(s->fd);
     *s = (struct udp_socket){.fd = -1};
     link->n_lanes--;
     if (link->hot == lane)
         link->hot = 0;
 }
 
-/* A free lane, or one on which nothing has come since the last search. 0: none. */
+/* A free lane, or one on which nothing has come since the last search. 0: none. What still lies in a lane that is
+ * taken away is delivered first: it is older than what comes by the common socket. */
 static int free_lane(struct link *link)
 {
     int found = 0;
@@ -325,21 +345,21 @@ static int free_lane(struct link *link)
     return found;
 }
 
-/* Order is kept as far as AT_A_CHANGE goes: what came by the common socket is taken before the lane is looked at. Between bind and connect the kernel may put others'
- * datagrams into the lane; they are taken by name (fresh). */
+/* Order is kept as far as AT_A_CHANGE goes: what came by the common socket is taken before the lane is looked at.
+ * Between bind and connect the kernel may put others' datagrams into the lane; they are taken by name (fresh). */
 static void open_lane(struct link *link, struct link_peer *peer)
 {
     int lane = free_lane(link), one = 1;
     if (lane == 0 || peer->lane || peer->lost)
         return;
-    int fd = socket(link->name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = vk_file_own(socket(link->name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return;
     udp_set_options(link, fd);
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0 ||
         bind(fd, &link->name.any, udp_name_len(&link->name)) != 0 ||
         connect(fd, &peer->name.any, udp_name_len(&peer->name)) != 0) {
-        close(fd);
+        vk_file_close(fd);
         return;
     }
     link->sockets[lane] = (struct udp_socket){.fd = fd, .peer = peer, .fresh = 1};
@@ -368,6 +388,9 @@ void udp_count_losses(struct link *link)
     }
 }
 
+/* Peers that were marked lost by udp_refused(), perhaps from within a send, which is no place to call the provider
+ * back. The peer stays in the table, for VIs point at it; its cookie does not, for whoever comes at that port next
+ * is another. */
 static void report_lost(struct link *link)
 {
     for (uint32_t b = 0; link->n_lost && b < UDP_BUCKETS; b++)
@@ -384,7 +407,7 @@ static void report_lost(struct link *link)
             }
 }
 
-/* The other sockets in turn. */
+/* The other sockets in turn; the hot one if there is no other. */
 static int next_other(struct link *link)
 {
     for (int i = 0; i <= UDP_LANES; i++) {
@@ -395,6 +418,7 @@ static int next_other(struct link *link)
     return link->hot;
 }
 
+/* What a poll does seldom, out of its straight line. */
 static void rare(struct link *link)
 {
     if (link->errors)
@@ -408,7 +432,8 @@ static void rare(struct link *link)
     }
 }
 
-/* Somebody slept, and these sockets woke him: by a datagram, or by an error alone, which must be taken or every sleep from now on ends at once. */
+/* Somebody slept, and these sockets woke him: by a datagram, or by an error alone, which must be taken or every
+ * sleep from now on ends at once. */
 static int look_where_woken(struct link *link, int budget)
 {
     uint32_t woken = link->woken;
@@ -422,6 +447,8 @@ static int look_where_woken(struct link *link, int budget)
     return n;
 }
 
+/* Link operation. The hot socket each time, another one now and then: with one lane every OTHERS_EVERY-th look, with
+ * more every second, so that no lane waits for long. */
 int udp_poll(struct link *link, int budget)
 {
     int n = vk_unlikely(link->woken) ? look_where_woken(link, budget) : look(link, link->hot, budget);
@@ -434,6 +461,7 @@ int udp_poll(struct link *link, int budget)
 
 _Static_assert(1 + UDP_LANES <= LINK_WATCHED, "a sleeper watches all sockets");
 
+/* Link operation: all sockets; poll(2) passes over those that are -1. */
 int udp_watch(struct link *link, struct pollfd *fds)
 {
     for (int i = 0; i <= UDP_LANES; i++)

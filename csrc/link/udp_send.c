@@ -1,11 +1,12 @@
 /*
- * Sending by UDP sockets: one system call per frame, or per *super-frame*: up to 64 KiB of frames of equal length that the kernel, or the card, cuts
- * into datagrams (UDP_SEGMENT). Where that is refused (an old kernel, a card without checksums, a path narrower than the frames) the
- * frames of a batch go by one sendmmsg. A datagram longer than the path carries is cut by IP: slow, but it works until the connection is
- * made anew.
+ * Sending by UDP sockets: one system call per frame, or per *super-frame*: up to 64 KiB of frames of equal length
+ * that the kernel, or the card, cuts into datagrams (UDP_SEGMENT). Where that is refused (an old kernel, a card
+ * without checksums, a path narrower than the frames) the frames of a batch go by one sendmmsg. A datagram longer
+ * than the path carries is cut by IP: slow, but it works until the connection is made anew.
  *
- * Errors: those that a sending call reports may be about any earlier datagram, for that is how the kernel passes on what ICMP said. They are
- * taken, and the call is made again; nobody is believed dead for one of them (udp_refused counts).
+ * Errors: those that a sending call reports may be about any earlier datagram, for that is how the kernel passes on
+ * what ICMP said. They are taken, and the call is made again; nobody is believed dead for one of them (udp_refused
+ * counts).
  */
 #include <errno.h>
 #include <netinet/udp.h>
@@ -26,8 +27,10 @@
 #define SINGLES_FIRST 64     /* sends without super-frames after the path refused one; doubles ... */
 #define SINGLES_LONGEST 8192 /* ... up to this */
 
-/* What to do about a send that failed: 1 the datagram is as good as lost, 0 not now, -1 the kernel refuses the form, 2 try again: the error
- * was about an earlier datagram. */
+/* What to do about a send that failed: 1 the datagram is as good as lost, 0 not now, -1 the kernel refuses the form,
+ * 2 try again: the error was about an earlier datagram. ECONNREFUSED is ICMP's "port unreachable". On a lane it is
+ * about the lane's peer, for no other is written to there; on the common socket it may be anybody's, and the error
+ * queue says whose (take_errors in udp_receive.c). */
 static int judge(struct link *link, struct link_peer *peer, int error, int is_super)
 {
     switch (error) {
@@ -45,6 +48,8 @@ static int judge(struct link *link, struct link_peer *peer, int error, int is_su
     case EHOSTUNREACH:
         link->errors |= peer->lane == 0;
         return 2;
+    /* What a kernel, a card or a path says that cannot do super-frames; of a single datagram these mean that it is
+     * no use to try again. */
     case EINVAL:
     case EMSGSIZE:
     case EIO:
@@ -52,10 +57,14 @@ static int judge(struct link *link, struct link_peer *peer, int error, int is_su
     case ENOPROTOOPT:
         return is_super ? -1 : 1;
     default:
-        return 1; /* EPERM of a firewall, ENETUNREACH, ENETDOWN: if it lasts, the peer does not answer and the connection ends */
+        /* EPERM of a firewall, ENETUNREACH, ENETDOWN: if it lasts, the peer does not answer and the connection ends. */
+        return 1;
     }
 }
 
+/* One datagram or super-frame from pieces. 1 taken, or lost; 0 not now; -1 the form is refused. A lane is connected:
+ * there the name is left out. Three tries, for each error of an earlier datagram that was waiting uses one up; after
+ * that it counts as lost. */
 static int put_message(struct link *link, struct link_peer *peer, struct msghdr *m)
 {
     for (int attempt = 0; attempt < 3; attempt++) {
@@ -73,6 +82,7 @@ static int put_message(struct link *link, struct link_peer *peer, struct msghdr 
     return 1;
 }
 
+/* The same for bytes in one buffer, without a message's vector, which the kernel would have to fetch and check. */
 static int put_bytes(struct link *link, struct link_peer *peer, const void *bytes, size_t len)
 {
     for (int attempt = 0; attempt < 3; attempt++) {
@@ -103,6 +113,7 @@ int udp_put(struct link *link, int fd, const union udp_name *to, const void *byt
     return -EHOSTUNREACH;
 }
 
+/* The one copy that we make ourselves: into `small`. What the kernel gathers from the program's memory is its own. */
 static void count_gathered(struct link *link, size_t len)
 {
     if (len == 0)
@@ -112,6 +123,8 @@ static void count_gathered(struct link *link, size_t len)
     LINK_COUNT(link->nic, bytes_copied, len);
 }
 
+/* Link operation. The flag that says "there is a sum" is the second byte of the first word; the sum is taken while
+ * its field is 0, as the header came, and put there last. */
 int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
                    size_t len)
 {
@@ -130,6 +143,8 @@ int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t hea
     return 1;
 }
 
+/* One frame, one datagram, with a sum over all of it: UDP's own is weak (16 bits), and where it is the only one
+ * (super-frames) it is so for the sake of speed. */
 static int send_single(struct link *link, struct link_peer *peer, struct link_frame *f)
 {
     link_seal(f);
@@ -155,7 +170,8 @@ static int send_single(struct link *link, struct link_peer *peer, struct link_fr
     return put_message(link, peer, &m);
 }
 
-/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. */
+/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. The kernel cuts after so
+ * many bytes and knows nothing of our headers; a shorter one must therefore be the last. */
 static int run_length(const struct link *link, const struct link_frame *frames, int n)
 {
     size_t first = frames[0].header_len + frames[0].payload_len, total = first, iovs = 2 + frames[0].n_iov;
@@ -186,6 +202,9 @@ static size_t lay_out(const struct link *link, struct link_frame *f, struct iove
     return k;
 }
 
+/* One call for all of them; the length to cut at goes along as a control message, for it differs from call to call.
+ * Only such messages have one, so put_message() can tell super-frames by it. All or none: what it returns holds for
+ * each frame. */
 static int send_super(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct iovec iov[MAX_IOV];
@@ -193,6 +212,7 @@ static int send_super(struct link *link, struct link_peer *peer, struct link_fra
         struct cmsghdr head;
         uint8_t room[CMSG_SPACE(sizeof(uint16_t))];
     } control;
+    /* The length of each datagram but the last. */
     uint16_t segment = (uint16_t)(frames[0].header_len + frames[0].payload_len);
     size_t k = 0;
     for (int i = 0; i < n; i++)
@@ -211,7 +231,8 @@ static int send_super(struct link *link, struct link_peer *peer, struct link_fra
     return sent;
 }
 
-/* The same without segmentation: a datagram each, by one call. Returns how many were taken. */
+/* The same without segmentation: a datagram each, by one call. Returns how many were taken. A part may be taken, in
+ * order. */
 static int send_many(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct iovec iov[MAX_IOV];
@@ -228,6 +249,7 @@ static int send_many(struct link *link, struct link_peer *peer, struct link_fram
         }
     }
     LINK_COUNT(link->nic, system_calls, 1);
+    /* An error is reported for the first datagram only; one further back just ends the count. */
     int sent = sendmmsg(link->sockets[peer->lane].fd, m, (unsigned)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0)
         return sent;
@@ -235,7 +257,8 @@ static int send_many(struct link *link, struct link_peer *peer, struct link_fram
            0; /* an error concerns the first: lost, or what concerned an earlier one is out of the way */
 }
 
-/* The path, or the kernel, refused a super-frame: without them for a while, and longer each time. */
+/* The path, or the kernel, refused a super-frame: without them for a while, and longer each time. The path may
+ * change, so it is tried again: after 64 sends, 128, and so on, until one goes through and next_singles is 0 again. */
 static void go_without(struct link_peer *peer)
 {
     peer->next_singles = peer->next_singles ? peer->next_singles * 2 : SINGLES_FIRST;
@@ -244,6 +267,7 @@ static void go_without(struct link_peer *peer)
     peer->singles = peer->next_singles;
 }
 
+/* Link operation. Runs of equal frames go together, in whichever way works for the peer just now; all others alone. */
 int udp_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     int done = 0;

@@ -1,8 +1,9 @@
 /*
- * How NICs find each other. A station is a host's address and the port of its door (34997 unless the device's name says another). Each NIC has
- * a socket of its own at that address, at a port that the kernel chose and that is its port in frames as well; and all NICs of the
- * station, of whatever process and user, share the door: each has bound it, the kernel gives what knocks there to one of them, and when
- * that one is gone, to another. No daemon, nothing to configure, nothing left behind.
+ * How NICs find each other. A station is a host's address and the port of its door (34997 unless the device's name
+ * says another). Each NIC has a socket of its own at that address, at a port that the kernel chose and that is its
+ * port in frames as well; and all NICs of the station, of whatever process and user, share the door: each has bound
+ * it, the kernel gives what knocks there to one of them, and when that one is gone, to another. No daemon, nothing
+ * to configure, nothing left behind.
  *
  *    client                                  station's door          one of its NICs
  *      |--- WHO(nonce), padded ------------------>|                        |
@@ -12,11 +13,12 @@
  *      |--- REQUEST with the cookie ---------------------------------------->|   now each is the other's peer
  *      |<-- PENDING, NOMATCH ... (via/conn.c) -------------------------------|
  *
- * What keeps strangers harmless: a NIC holds nothing for somebody who has not shown that he receives what is sent to his address (the cookie
- * is a keyed hash of it); until then no answer is longer than the question; and a list of NICs is believed only from the door that was
- * asked, with the nonce that it was sent.
+ * What keeps strangers harmless: a NIC holds nothing for somebody who has not shown that he receives what is sent to
+ * his address (the cookie is a keyed hash of it); until then no answer is longer than the question; and a list of
+ * NICs is believed only from the door that was asked, with the nonce that it was sent.
  *
- * Which NICs a station has is read from the names of Unix sockets (station.h), one per NIC, which vanish with their process.
+ * Which NICs a station has is read from the names of Unix sockets (station.h), one per NIC, which vanish with their
+ * process.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -27,6 +29,7 @@
 
 #include "../base/clock.h"
 #include "../base/crc32c.h"
+#include "../base/files.h"
 #include "station.h"
 #include "udp.h"
 
@@ -37,7 +40,8 @@ enum { CALL_WHO = 1, CALL_HERE = 2, CALL_CHALLENGE = 3 };
 #define LIST_EVERY VK_MS        /* ... and again after so long: knocking must not keep a processor busy */
 #define REFUSALS 3              /* in a row, with nothing heard between: certain */
 
-/* A frame between links: a first byte that no frame has, and 32 bytes as every header, so that whoever cuts a super-frame need not know it. */
+/* A frame between links: a first byte that no frame has, and 32 bytes as every header, so that whoever cuts a
+ * super-frame need not know it. */
 struct udp_call {
     uint8_t version_kind, what;
     uint16_t len;     /* bytes behind the first 32 */
@@ -58,6 +62,7 @@ _Static_assert(sizeof(struct trailer) == UDP_TRAILER, "the trailer of a request"
 
 /* ---------------------------------------------------------------- cookies */
 
+/* To the left; n from 1 to 63. */
 static inline uint64_t rotate(uint64_t x, int n)
 {
     return x << n | x >> (64 - n);
@@ -73,7 +78,9 @@ static void sip_round(uint64_t v[4])
     v[2] = rotate(v[2], 32);
 }
 
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of three words: a stranger cannot compute it without the secret. */
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of three words: a stranger cannot compute it without the secret.
+ * The constants are its paper's ("somepseudorandomlygeneratedbytes"); two rounds for each word, four at the end; the
+ * fourth word is what its padding makes of 24 bytes: their number in the top byte. */
 static uint64_t keyed_hash(const uint64_t secret[2], const uint64_t words[3])
 {
     uint64_t v[4] = {secret[0] ^ 0x736F6D6570736575u, secret[1] ^ 0x646F72616E646F6Du, secret[0] ^ 0x6C7967656E657261u,
@@ -91,6 +98,8 @@ static uint64_t keyed_hash(const uint64_t secret[2], const uint64_t words[3])
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
+/* What somebody at that address and port has to show. Nothing is stored: it is computed again when it comes back.
+ * The secret is drawn when the NIC opens, so a cookie is good for that NIC, and as long as it lives. */
 static uint64_t cookie_for(const struct link *link, const union udp_name *name)
 {
     uint64_t words[3] = {0, 0, udp_port(name)};
@@ -111,6 +120,8 @@ static uint64_t random_word(void)
 
 /* ---------------------------------------------------------------- peers */
 
+/* 2654435761 is 2^32 divided by the golden ratio (Knuth's multiplicative hash). Port and address are both
+ * somebody else's choice: who picks his to fill one bucket lengthens a list of UDP_MAX_PEERS at most. */
 static uint32_t bucket_of(const union udp_name *name)
 {
     uint32_t h = udp_port(name);
@@ -140,6 +151,7 @@ static uint32_t segment_to(const struct link *link, const union udp_name *name)
         mtu = 0;
     if (fd >= 0)
         close(fd);
+    /* A path that claims to carry less than the smallest frame is not believed; IP cuts the datagrams then. */
     uint32_t most = link->segment, least = link->head + sizeof(struct wire_header) + WIRE_LEAST_PAYLOAD;
     if (mtu == 0 || (uint32_t)mtu < least || (uint32_t)mtu - link->head > most)
         return most;
@@ -177,7 +189,8 @@ void udp_free_peers(struct link *link)
 
 /* ---------------------------------------------------------------- who lives here */
 
-/* The NICs of this station, by their ports. */
+/* The NICs of this station, by their ports. Credit grows by one every LIST_EVERY up to LIST_BURST, and each reading
+ * costs one (a token bucket); without credit the last list has to do. */
 static int list_station(struct link *link)
 {
     uint64_t now = vk_now(), earned = (now - link->listed_at) / LIST_EVERY;
@@ -199,6 +212,8 @@ int udp_count_neighbours(struct link *link)
     return list_station(link);
 }
 
+/* HERE: the list, cut so that the answer is no longer than the question. A WHO is therefore padded to the longest
+ * answer, and a forged sender's address gains nothing by having us answer to it. */
 static void answer_who(struct link *link, const union udp_name *from, const struct udp_call *who, size_t len)
 {
     struct udp_call here = {.version_kind = UDP_CALL, .what = CALL_HERE, .station = link->station, .nonce = who->nonce};
@@ -214,6 +229,7 @@ static void answer_who(struct link *link, const union udp_name *from, const stru
 void udp_control(struct link *link)
 {
     struct udp_call who;
+    /* At most so many for a call: a flood at the door must not keep the NIC from its frames. */
     for (int i = 0; i < 64; i++) {
         union udp_name from;
         socklen_t from_len = sizeof from;
@@ -240,7 +256,8 @@ static void send_request(struct link *link, struct link_peer *peer, const struct
     udp_put(link, link->sockets[0].fd, &peer->name, bytes, ask->len + sizeof t);
 }
 
-/* The entry of the request, or a free one, or a new one; where all are in use, the one that ends first. NULL: no memory. */
+/* The entry of the request, or a free one, or a new one; where all are in use, the one that ends first. NULL: no
+ * memory. */
 static struct udp_ask *place_for(struct link *link, uint32_t number)
 {
     uint64_t now = vk_now();
@@ -265,6 +282,8 @@ static struct udp_ask *place_for(struct link *link, uint32_t number)
     return first;
 }
 
+/* Link operation. The request is kept, sealed, for when the list of NICs comes; the WHO goes at once. -1: how many
+ * hear it is not known yet. A request that is repeated finds its entry again by its number. */
 int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     union udp_name station;
@@ -286,6 +305,7 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
     ask->len = frame->header_len;
     memcpy(ask->bytes, &frame->header, sizeof frame->header);
     memcpy(ask->bytes + sizeof frame->header, &frame->block, frame->header_len - sizeof frame->header);
+    /* Sealed as it lies here: what is added to it later (the trailer) is between links, and not in the sum. */
     struct wire_header *h = (struct wire_header *)ask->bytes;
     h->flags |= WIRE_FLAG_CRC;
     h->crc = 0;
@@ -297,6 +317,8 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
                : -1; /* no way there leads from our address */
 }
 
+/* A list came: believed only if it is the answer to our own question, from whom we asked. Then the request goes to
+ * each NIC on it. */
 static void told_who(struct link *link, const union udp_name *from, const struct udp_call *here)
 {
     uint64_t now = vk_now();
@@ -321,6 +343,9 @@ static void told_who(struct link *link, const union udp_name *from, const struct
     LINK_COUNT(link->nic, dropped_stranger, 1);
 }
 
+/* A NIC wants to see its cookie: it is noted for all requests to come, and the one that it answers is sent again
+ * with it. A stranger's challenge changes nothing: it would have to name the number of a request that is under way
+ * to that station. */
 static void challenged(struct link *link, struct link_peer *peer, const struct udp_call *call)
 {
     uint64_t now = vk_now();
@@ -370,6 +395,7 @@ struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *fro
     }
     memcpy(&c, frame + sizeof h, sizeof c);
     memcpy(&t, frame + sizeof h + h.len, sizeof t);
+    /* The answer is 32 bytes, and the question was longer. */
     if (t.cookie != cookie) {
         struct udp_call call = {.version_kind = UDP_CALL,
                                 .what = CALL_CHALLENGE,
@@ -403,7 +429,9 @@ void udp_refused(struct link *link, const union udp_name *name)
 
 /* ---------------------------------------------------------------- opening */
 
-/* Binds the common socket to a port that no other NIC of the station has, and says so. */
+/* Binds the common socket to a port that no other NIC of the station has, and says so. The kernel chooses a free UDP
+ * port; the Unix name with that number says so to the other NICs of the station (station.h). Somebody may hold the
+ * name without the port for a moment, while he closes: then another port is tried. The door's own port is nobody's. */
 int udp_claim(struct link *link)
 {
     char text[INET6_ADDRSTRLEN];
@@ -413,38 +441,41 @@ int udp_claim(struct link *link)
     for (int attempt = 0; attempt < 64; attempt++) {
         struct sockaddr_un a;
         socklen_t len = sizeof link->name;
-        int fd = socket(link->name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        int fd = vk_file_own(socket(link->name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         if (fd < 0)
             return -errno;
         link->sockets[0].fd = fd;
         udp_set_port(&link->name, 0);
         if (bind(fd, &link->name.any, udp_name_len(&link->name)) != 0 || getsockname(fd, &link->name.any, &len) != 0)
             return -errno;
-        link->claim_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        link->claim_fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
         if (link->claim_fd < 0)
             return -errno;
         len = station_name(link->prefix, udp_port(&link->name), &a);
         if (udp_port(&link->name) != link->station && bind(link->claim_fd, (struct sockaddr *)&a, len) == 0) {
-            /* Only now, so that the kernel does not choose a port that another NIC of this user has: lanes are bound to it too. */
+            /* Only now, so that the kernel does not choose a port that another NIC of this user has: lanes are bound
+             * to it too. */
             setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
             getrandom(link->secret, sizeof link->secret, 0);
             link->listed_at = vk_now();
             link->list_credit = LIST_BURST;
             return 0;
         }
-        close(link->claim_fd);
-        close(fd);
+        vk_file_close(link->claim_fd);
+        vk_file_close(fd);
         link->claim_fd = link->sockets[0].fd = -1;
     }
     return -EADDRINUSE;
 }
 
+/* SO_REUSEADDR on a UDP socket lets all NICs of the station bind the same address and port, as long as each of them
+ * asks for it; a program that has not keeps us out. */
 int udp_open_door(struct link *link)
 {
     union udp_name name = link->name;
     int one = 1;
     udp_set_port(&name, link->station);
-    link->door_fd = socket(name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    link->door_fd = vk_file_own(socket(name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (link->door_fd < 0 || setsockopt(link->door_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
         return -errno;
     if (bind(link->door_fd, &name.any, udp_name_len(&name)) == 0)

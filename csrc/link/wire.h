@@ -12,12 +12,13 @@
  *   10                12                16                20                24                 28..31
  *
  * A *port* tells apart the NICs that share one address (processes that opened the same interface); port 0 in a
- * connection request means "whoever waits". A *key* is drawn at random for each connection and told only to the peer:
- * frames of an earlier connection, or of a stranger, do not carry it. The first frame of an RDMA write has the wire_write
- * block behind the header. READ frames stand outside the sequence: their psn is the number of the ask, their immediate data the serial
- * number of the request (via/read.c). The checksum covers header (checksum field 0) and payload if FLAG_CRC is
- * set. Without the flag it covers the header alone: links that cannot corrupt ignore it, and on others such a frame is taken
- * only if UDP's checksum, which covers the rest, was found right on the way (a super-frame's is computed by the interface).
+ * connection request means "whoever waits". A *key* is drawn at random for each connection, never 0, and told only
+ * to the peer: frames of an earlier connection, or of a stranger, do not carry it. The first frame of an RDMA write
+ * has the wire_write block behind the header. READ frames stand outside the sequence: their psn is the number of the
+ * ask, their immediate data the serial number of the request (via/read.c). The checksum covers header (checksum
+ * field 0) and payload if FLAG_CRC is set. Without the flag it covers the header alone: links that cannot corrupt
+ * ignore it, and on others such a frame is taken only if UDP's checksum, which covers the rest, was found right on
+ * the way (a super-frame's is computed by the interface).
  */
 #ifndef VIAKIT_WIRE_H
 #define VIAKIT_WIRE_H
@@ -92,16 +93,16 @@ struct wire_write {
 } __attribute__((packed, aligned(4)));
 _Static_assert(sizeof(struct wire_write) == 16, "the RDMA write block is 16 bytes");
 
-/* What a NAK of a receiver that keeps early frames carries, up to WIRE_MAX_RUNS times: from `ack` on, `missing` frames are missing, and
- * then `held` have come; and so on. Of what lies behind the last run nothing has come. */
+/* What a NAK of a receiver that keeps early frames carries, up to WIRE_MAX_RUNS times: from `ack` on, `missing`
+ * frames are missing, and then `held` have come; and so on. Of what lies behind the last run nothing has come. */
 struct wire_run {
     uint16_t missing, held;
 } __attribute__((packed, aligned(2)));
 #define WIRE_MAX_RUNS 40
 
-/* A request to read: of the len bytes at address those pieces whose bit is set in `wanted`. `next` is the psn of the requester's next data
- * frame: once that has been taken, this request is an old one, and the memory may have been given away. No bit: the requester insists on a
- * request that was denied. */
+/* A request to read: of the len bytes at address those pieces whose bit is set in `wanted`. `next` is the psn of the
+ * requester's next data frame: once that has been taken, this request is an old one, and the memory may have been
+ * given away. No bit: the requester insists on a request that was denied. */
 struct wire_read {
     uint64_t address, wanted;
     uint32_t handle;
@@ -115,7 +116,8 @@ struct wire_read_data {
     uint32_t offset, len;
 } __attribute__((packed, aligned(4)));
 
-/* Bytes (zero) of an answer without data that says: denied, it was granted once and is not any more. Of no bytes, it says: ask again. */
+/* Bytes (zero) of an answer without data that says: denied, it was granted once and is not any more. Of no bytes, it
+ * says: ask again. */
 #define WIRE_READ_DENIED 4
 
 /* A piece of the sender's memory, for links on which the receiver can reach it (shm). */
@@ -154,6 +156,11 @@ static inline uint64_t wire_word_destination(int version_kind, int flags, uint16
 static inline uint64_t wire_word_source(uint16_t port, uint16_t vi, uint32_t key)
 {
     return (uint64_t)port | (uint64_t)vi << 16 | (uint64_t)key << 32;
+}
+
+static inline uint32_t wire_source_key(uint64_t word)
+{
+    return (uint32_t)(word >> 32);
 }
 
 #define WIRE_MODE_CLIENT 0   /* for whoever is in VipConnectWait */

@@ -44,6 +44,7 @@ static struct via_nic *enter_nic(VIP_NIC_HANDLE handle, VIP_RETURN *code, int qu
     return NULL;
 }
 
+/* Contracts of these: internal.h. */
 struct via_nic *via_nic_enter(VIP_NIC_HANDLE handle, VIP_RETURN *code)
 {
     return enter_nic(handle, code, 0);

@@ -1,4 +1,13 @@
-/* See config.h: walks through the environment and the files, one entry at a time. */
+/*
+ * See config.h: walks through the environment and the files, one entry at a time.
+ *
+ *    config_each(kind, visitor)
+ *      devices   VIAKIT_DEVICES --> the user's file
+ *      hosts     VipNSInit's file --> VIAKIT_HOSTS --> the user's file --> /etc/vip_hosts
+ *                   each entry: visitor(name, value, where) --> 1: found, the walk ends; 0: the next one
+ *
+ * The walk returns 1 found, 0 not found, -1 a mistake in what was read, explained with file and line.
+ */
 #include "config.h"
 
 #include <ctype.h>
@@ -12,6 +21,7 @@
 #define LINE 512
 #define PATH 1024
 
+/* What is looked for, and who is told of each entry: the visitor ends the walk with anything but 0. */
 struct walk {
     enum config_kind kind;
     config_visit *visit;
@@ -31,6 +41,8 @@ static char *trim(char *text)
 
 /* ---------------------------------------------------------------- "NAME=VALUE;NAME=VALUE" */
 
+/* Entries of a variable: white space around names and values does not count, empty entries are passed over, and so
+ * is one longer than a line may be. Returns as the visitor, or -1, explained, for an entry without "=". */
 static int walk_list(const struct walk *w, const char *variable, const char *list)
 {
     char entry[LINE];
@@ -106,10 +118,12 @@ static int walk_file(const struct walk *w, const char *path, int named, int host
         enum config_kind kind = CONFIG_HOST;
         char *name, *value;
         number++;
+        /* A comment goes to the end of its line. */
         line[strcspn(line, "#\n")] = 0;
         char *text = trim(line);
         if (*text == 0)
             continue;
+        /* For explanations: FILE:LINE, as compilers write it. */
         snprintf(where, sizeof where, "%s:%d", path, number);
         if (!parse_statement(text, &kind, &name, &value) && !(hosts_form && parse_host_line(text, &name, &value))) {
             via_explain("%s: '%.80s' is not understood: write 'device NAME = LINK:X' or 'host NAME = ADDRESS'%s", where,
@@ -170,12 +184,14 @@ int config_each(enum config_kind kind, const char *hosts_file, int in_files_only
 
 /* ---------------------------------------------------------------- devices */
 
+/* The search for one device: where the answer goes, and where the file and line are told that had it. */
 struct wanted {
     const char *name;
     char *device, *where;
     size_t size, where_size;
 };
 
+/* The first entry of that name wins. */
 static int is_wanted(void *context, const char *name, const char *value, const char *where)
 {
     struct wanted *w = context;
@@ -223,6 +239,7 @@ int config_device(const char *name, char *device, size_t size, char *where, size
         size_t n;
         if (!matches(table[i].name, name, &digits, &n))
             continue;
+        /* The table's device up to its %, and the digits in place of that. */
         snprintf(device, size, "%.*s%.*s", (int)strcspn(to, "%"), to, strchr(to, '%') ? (int)n : 0, digits);
         snprintf(where, where_size, "the table of historical names");
         return 0;

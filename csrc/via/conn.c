@@ -44,6 +44,8 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(NULL, NULL, child_of_fork);
 }
 
+/* Where the kernel has no random bytes (getrandom fails) the clock, spread out, has to do: guessable, but different
+ * each time. 0 becomes 1: a key of 0 means "no connection". */
 uint32_t conn_random(void)
 {
     if (n_drawn == 0) {
@@ -58,6 +60,8 @@ uint32_t conn_random(void)
 
 /* ---------------------------------------------------------------- what the two sides tell each other */
 
+/* Resets the VI for a new connection and fills in what the other side has to know. Called once per request or
+ * acceptance: a frame that is sent again repeats what was drawn here. */
 void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c)
 {
     struct via_nic *nic = vi->nic;
@@ -83,6 +87,8 @@ void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c)
     vi->lossless = c->lossless = nic->limits.lossless && !nic->lossy; /* both must say so */
 }
 
+/* Each side calls this when it has the other's description. Everything that frames look at is made here, and with state
+ * and rx_source the connection is open for them. */
 void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *peer, uint16_t port, uint16_t number,
                const struct wire_connect *c)
 {
@@ -101,6 +107,7 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
      */
     uint32_t carried = nic->ops->payload_to ? nic->ops->payload_to(nic->link, peer) : nic->limits.max_payload;
     vi->chunk = c->max_payload < carried ? c->max_payload : carried;
+    /* Ours was said in conn_describe(). */
     vi->lossless &= c->lossless;
     vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND),
                                          .dst_port = port,
@@ -137,6 +144,8 @@ void conn_attributes(const struct wire_connect *c, VIP_VI_ATTRIBUTES *a)
     a->EnableRdmaRead = c->rdma_read;
 }
 
+/* The three that VIPL wants to be equal, each with a code of its own. What the rest may differ in (RDMA, tags) is
+ * asked when it is used. */
 VIP_RETURN conn_check_fit(const char *function, const struct via_vi *vi, const struct wire_connect *remote)
 {
     if (vi->attributes.ReliabilityLevel != remote->reliability)
@@ -180,6 +189,8 @@ VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *loc
     return VIP_SUCCESS;
 }
 
+/* The whole REQUEST: header | connection block | discriminator that is looked for | our own. It is built once and
+ * sent as often as need be. */
 void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDRESS *local,
                           const VIP_NET_ADDRESS *remote, struct link_frame *f)
 {
@@ -229,6 +240,7 @@ uint16_t conn_port_of(const VIP_NET_ADDRESS *remote)
     return port;
 }
 
+/* -EAGAIN of route(): the NIC is there and cannot be called just now (shm), so it is asked again. */
 int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f)
 {
     struct link_peer *peer;
@@ -335,7 +347,7 @@ void via_disconnect(struct via_vi *vi)
     }
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;
-    vi->rx_source = 0;
+    vi->rx_source = VIA_NO_SOURCE;
     vi->key = 0;
     vi->state = VIP_STATE_IDLE;
     vi->ack_owed = 0;

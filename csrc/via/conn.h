@@ -34,20 +34,21 @@ struct conn_to {
 };
 void conn_say(struct via_nic *nic, const struct conn_to *to, int kind, uint16_t src_vi, uint32_t immediate,
               const struct wire_connect *body);
-/* CONFIRM or CANCEL: the request's number and the requester's key, and in the header the VI and key of the ACCEPT that is answered, if it is
- * one: two VIs may have promised themselves to one request. */
+/* CONFIRM or CANCEL: the request's number and the requester's key, and in the header the VI and key of the ACCEPT
+ * that is answered, if it is one: two VIs may have promised themselves to one request. */
 void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint16_t src_vi, uint32_t request,
                         uint32_t key, int kind);
 
 /* Both discriminators behind the connection block of a REQUEST. */
 void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDRESS *local,
                           const VIP_NET_ADDRESS *remote, struct link_frame *f);
-/* The checks that VipConnectRequest and VipConnectPeerRequest have in common. */
 /* A REQUEST to the NIC of that port at the address, or (0) to every NIC there. How many were asked; 0: there is none;
  * -1: not known, ask again. */
 int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f);
+/* The port that an address of 8 bytes names (viakit.h), 0 for one of 6: any NIC of the station. */
 uint16_t conn_port_of(const VIP_NET_ADDRESS *remote);
 
+/* The checks that VipConnectRequest and VipConnectPeerRequest have in common. */
 VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *local, const VIP_NET_ADDRESS *remote,
                                 VIP_ULONG timeout);
 void conn_discriminator(const VIP_NET_ADDRESS *a, const uint8_t **discriminator, size_t *len);
@@ -68,10 +69,10 @@ struct conn_frame {
     size_t names_len;
 };
 
-/* The way back to whoever sent it; 0 if there is none. */
 /* An answer to somebody of whom we keep nothing, not even the way to him. */
 void conn_say_in_passing(struct via_nic *nic, const struct conn_frame *f, int kind, uint32_t immediate,
                          const struct wire_connect *body);
+/* The way back to whoever sent it, in f->peer; 0 if there is none. */
 int conn_route(struct via_nic *nic, struct conn_frame *f);
 
 /* conn_server.c */
@@ -93,7 +94,8 @@ void conn_peer_lost(struct via_nic *nic, struct link_peer *peer);
 /* Forgets the VI's peer request, whatever has become of it. */
 void conn_peer_drop(struct via_vi *vi);
 
-/* What a peer request is about, for snapshots: its VI, whom it asks, and the frame it asks with. Returns the next one. */
+/* What a peer request is about, for snapshots: its VI, whom it asks, and the frame it asks with. Returns the next
+ * one. */
 struct via_peering *conn_peer_look(struct via_peering *p, struct via_vi **vi, const uint8_t **address,
                                    const struct link_frame **frame);
 

@@ -10,8 +10,9 @@
  *
  * One struct via_request per call, on the stack of the thread that makes it; the NIC's owner, whoever that is at the
  * moment, finds it in a list, repeats its frame, and notes the answer. The call takes it off the list before it
- * returns, so the list never points at a stack that is gone. Meanwhile the VI is CONNECT_PENDING, and belongs to this
- * call: nobody else may take it out of that state.
+ * returns, so the list never points at a stack that is gone. Until the answer the VI is CONNECT_PENDING, and belongs to
+ * this call: nobody else may take it out of that state. From then on it is anybody's, though the call may not have
+ * noticed yet (give_up).
  *
  * The programs of the time start server and client at once and expect VIP_NO_MATCH immediately, to try again; and one
  * VIP_TIMEOUT after the whole time if the server took the request and thinks about it. Hence PENDING, which tells the
@@ -127,7 +128,8 @@ static void ask(struct via_nic *nic, struct via_request *r)
     via_timer(nic, r->next_send);
 }
 
-/* Two times per request: when to ask again (5 ms, doubling up to 200), and when to believe that nobody waits. */
+/* Two times per request: when to ask again (5 ms, doubling up to 200), and when to believe that nobody waits. The
+ * caller has reset timers_at, so each says again when it is due. */
 void conn_client_timers(struct via_nic *nic)
 {
     for (struct via_request *r = nic->requests; r; r = r->next) {
@@ -143,6 +145,7 @@ void conn_client_timers(struct via_nic *nic)
     }
 }
 
+/* What the waiting call asks between its looks; see via_wait_owned(). */
 static int request_done(void *argument)
 {
     return ((struct via_request *)argument)->done;
@@ -157,8 +160,8 @@ static void remove_request(struct via_nic *nic, struct via_request *r)
         }
 }
 
-/* Sets the explanation that goes with the code (viakit_last_error). */
-static VIP_RETURN explain_result(VIP_RETURN code, unsigned long timeout)
+/* Sets the explanation that goes with how the request ended (viakit_last_error). */
+static VIP_RETURN explain_result(VIP_RETURN code)
 {
     switch (code) {
     case VIP_NO_MATCH:
@@ -167,26 +170,34 @@ static VIP_RETURN explain_result(VIP_RETURN code, unsigned long timeout)
                   "or ask again");
     case VIP_REJECT:
         return via_fail(code, "VipConnectRequest: the server rejected the connection");
-    case VIP_TIMEOUT:
-        return via_fail(code, "VipConnectRequest: no answer within %lu ms", timeout);
     case VIP_NOT_REACHABLE:
         return via_fail(code, "VipConnectRequest: there is no NIC at that address");
+    case VIP_TIMEOUT:
+        return via_fail(code, "VipConnectRequest: the request was withdrawn by another thread");
     default:
         return code;
     }
 }
 
-/* Nothing came of it: the VI is idle again, and a server that took the request hears of it. */
+/* Nothing came of it: a server that took the request hears of it, and the VI is idle again, if it is still this
+ * request's. Since it was over others may have disconnected the VI, destroyed it, and asked anew with it or with
+ * another in its place; each request has a key of its own. */
 static void give_up(struct via_nic *nic, struct via_request *r, VIP_RETURN code)
 {
     struct via_vi *vi = r->vi;
-    vi->state = VIP_STATE_IDLE;
+    uint32_t key = r->frame.block.connect.key;
     if (r->offered && code == VIP_TIMEOUT && r->server)
-        conn_say_to_server(nic, &(struct conn_to){.peer = r->server, .port = r->server_port}, vi->number, r->number,
-                           vi->key, WIRE_CANCEL);
+        conn_say_to_server(nic, &(struct conn_to){.peer = r->server, .port = r->server_port}, r->frame.header.src_vi,
+                           r->number, key, WIRE_CANCEL);
+    if (vi->state != VIP_STATE_CONNECT_PENDING || vi->key != key)
+        return;
+    vi->state = VIP_STATE_IDLE;
     vi->key = 0;
 }
 
+/* Waits until there is an answer. VIP_NO_MATCH comes at once where nobody waits for the discriminator, VIP_TIMEOUT
+ * after all of the time where somebody took the request and has not answered. `r` is on the list as long as this
+ * function waits, and no longer. */
 VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout,
                              VIP_VI_ATTRIBUTES *attributes)
 {
@@ -212,25 +223,27 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     r.next = nic->requests;
     nic->requests = &r;
     nic->now = vk_now();
-    explain_result(VIP_NOT_REACHABLE, 0); /* the link may know better */
+    explain_result(VIP_NOT_REACHABLE); /* the link may know better */
     ask(nic, &r);
+    /* The first look may say already that nobody is there; then the link has explained it better than we could. */
     int absent = r.done;
     /* From here others are inside now and then: the VI's state may be anything afterwards, and only `r` is surely ours.
      */
-    code = via_wait_owned(nic, timeout, request_done, &r);
+    code = via_wait_owned(nic, timeout, request_done, &r, "VipConnectRequest: no answer");
     remove_request(nic, &r);
+    if (code == VIP_TIMEOUT && r.done)
+        code = VIP_SUCCESS; /* interrupted, but it was over by then: there is nothing to withdraw */
     if (code == VIP_SUCCESS)
-        code = r.result;
-    /* Only then the VI is surely still ours: once connected, others may have ended it, destroyed it, and made a new one
-     * in its place. */
-    if (code != VIP_SUCCESS && vi->state == VIP_STATE_CONNECT_PENDING)
+        code = absent && r.result == VIP_NOT_REACHABLE ? r.result : explain_result(r.result);
+    if (code != VIP_SUCCESS)
         give_up(nic, &r, code);
     via_leave(nic);
     if (code == VIP_SUCCESS)
         conn_attributes(&r.remote, attributes);
-    return absent && code == VIP_NOT_REACHABLE ? code : explain_result(code, timeout);
+    return code;
 }
 
+/* VipDisconnect of another thread. The call that waits finds it out (finish_request wakes it) and cleans up itself. */
 int conn_client_withdraw(struct via_vi *vi)
 {
     struct via_request *r = vi->nic->requests;

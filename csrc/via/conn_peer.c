@@ -1,6 +1,6 @@
 /*
- * Peer to peer: both sides ask (VipConnectPeerRequest), neither is server. Two requests belong together if each wants
- * the address and the discriminator that the other has.
+ * Peer to peer: both sides ask (VipConnectPeerRequest), neither is server. Two requests belong together if each
+ * wants the address and the discriminator that the other has.
  *
  *        higher                                lower
  *       ASKING    <---- REQUEST (peer) ------  ASKING      every request is repeated, so it does not matter who began
@@ -9,17 +9,17 @@
  *          |      <---- CONFIRM -------------  CONNECTED
  *      CONNECTED        or CANCEL                          the lower one has found another partner, or given up
  *
- * Which of two is higher is decided by (address, port, number of the VI), on which both agree. So of two requests that
- * cross only one becomes a promise, and where many VIs ask for the same names, who holds a promise can only wait for
- * somebody lower: no circle of VIs can wait for each other. Whatever gets lost is repeated: REQUEST while ASKING,
- * ACCEPT while PROMISED, CONFIRM or CANCEL in answer to a repeated ACCEPT (conn_client.c does that for both kinds of
- * requests).
+ * Which of two is higher is decided by (address, port, number of the VI), on which both agree. So of two requests
+ * that cross only one becomes a promise, and where many VIs ask for the same names, who holds a promise can only
+ * wait for somebody lower: no circle of VIs can wait for each other. Whatever gets lost is repeated: REQUEST while
+ * ASKING, ACCEPT while PROMISED, CONFIRM or CANCEL in answer to a repeated ACCEPT (conn_client.c does that for both
+ * kinds of requests).
  *
- * Two that belong together and do not fit end each other: whoever sees the other's REQUEST answers REJECT, and only a
- * REJECT ends a request, because it names that very request. A REQUEST proves nothing: links may keep one until its
- * sender has given it up and asks anew with a VI that fits (on shm two NICs that call each other at the same moment have
- * two ways between them, and one may be opened later). REJECT also carries the number of the refuser's own request, so
- * that whoever is ended by it can answer that one, too, when it comes.
+ * Two that belong together and do not fit end each other: whoever sees the other's REQUEST answers REJECT, and only
+ * a REJECT ends a request, because it names that very request. A REQUEST proves nothing: links may keep one until
+ * its sender has given it up and asks anew with a VI that fits (on shm two NICs that call each other at the same
+ * moment have two ways between them, and one may be opened later). REJECT also carries the number of the refuser's
+ * own request, so that whoever is ended by it can answer that one, too, when it comes.
  */
 #include "conn.h"
 
@@ -29,6 +29,7 @@
 #define PROMISE_FOR \
     (2 * VK_SECOND) /* then somebody else may have it; a CONFIRM that comes later is honoured if it can be */
 
+/* ASKING: our REQUEST is repeated. PROMISED: an ACCEPT is repeated instead, to one partner. OVER: `result` says how. */
 enum peering_state { ASKING, PROMISED, OVER };
 
 /* One VipConnectPeerRequest, until its result was collected. Belongs to its VI. */
@@ -61,6 +62,7 @@ static void unlink_peering(struct via_nic *nic, struct via_peering *p)
         }
 }
 
+/* Safe to call of a VI without request. */
 void conn_peer_drop(struct via_vi *vi)
 {
     struct via_peering *p = vi->peering;
@@ -310,6 +312,7 @@ void conn_peer_timers(struct via_nic *nic)
             finish(p, VIP_TIMEOUT);
             continue;
         }
+        /* The partner fields stay: a CONFIRM that comes late is recognised by them (conn_peer_says). */
         if (p->state == PROMISED && p->promised_until <= nic->now) {
             p->state = ASKING;
             p->interval = CONN_REPEAT_FIRST;
@@ -348,6 +351,7 @@ VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, V
         return code;
     if (local == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "VipConnectPeerRequest: no local address (NULL): the peer asks for it");
+    /* Before the NIC is entered, so that memory need not be asked for inside. */
     struct via_peering *p = calloc(1, sizeof *p);
     if (p == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "VipConnectPeerRequest: memory is exhausted");
@@ -380,6 +384,7 @@ VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, V
     p->port = conn_port_of(remote);
     conn_prepare_request(vi, p->number, local, remote, &p->frame);
     p->frame.block.connect.mode = WIRE_MODE_PEER;
+    /* From here on frames that carry the key find the VI (rx.c), and no other call may connect it. */
     vi->state = VIP_STATE_CONNECT_PENDING;
     nic->now = vk_now();
     p->deadline = vk_deadline(timeout);
@@ -447,17 +452,21 @@ struct patience {
     uint32_t generation, number;
 };
 
+/* Is it the same VI (generation), with the same request (number)? */
 static int still_there(const struct patience *p)
 {
     return vk_object_is(&p->vi->object, p->generation) && p->vi->peering && p->vi->peering->number == p->number;
 }
 
+/* What the waiting call asks between its looks. A request that is gone decides as well: there is nothing to wait
+ * for. */
 static int decided(void *argument)
 {
     const struct patience *p = argument;
     return !still_there(p) || p->vi->peering->state == OVER;
 }
 
+/* Takes the result like VipConnectPeerDone, when there is one. No time-out of its own: the request has one. */
 VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
 {
     VIP_RETURN code;
@@ -470,7 +479,8 @@ VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
         return nothing_asked("VipConnectPeerWait");
     }
     struct patience p = {vi, vi->object.generation, vi->peering->number};
-    code = via_wait_owned(nic, VIP_INFINITE, decided, &p); /* the request's own time-out ends it */
+    code = via_wait_owned(nic, VIP_INFINITE, decided, &p,
+                          "VipConnectPeerWait: no answer"); /* the request's own time-out ends it */
     if (code == VIP_SUCCESS && !still_there(&p))
         code = via_fail(VIP_TIMEOUT, "VipConnectPeerWait: the request was withdrawn by another thread");
     else if (code == VIP_SUCCESS)

@@ -14,11 +14,16 @@
  * VIPL matches by the whole local address with its discriminator, first come, first served, with any number of waiters
  * and of requesters (`find_waiter`). Whoever waits later finds no request of the past: VIA has no backlog, unlike TCP's
  * listen().
+ *
+ *    nic->conns --> newest <==> ... <==> oldest <-- nic->oldest_conn      next: older; newer: younger
+ *    nic->conns_by_hash[h] --> one --same--> another                       by the request's number
  */
 #include "conn.h"
 
 #include <string.h>
 
+/* `next` is the first member that a new request finds zeroed: object and NIC before it stay readable for old
+ * handles. */
 struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536, next);
 
 #define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
@@ -117,12 +122,15 @@ static void remember(struct via_nic *nic, struct via_conn *conn)
     nic->n_conns++;
 }
 
+/* Out of both lists, and its handle is dead. The VI that it connected goes on without it: nobody repeats the
+ * acceptance any more. */
 static void forget(struct via_nic *nic, struct via_conn *conn)
 {
     struct via_conn **p = place_of(nic, conn->remote.request);
     while (*p != conn)
         p = &(*p)->same;
     *p = conn->same;
+    /* Doubly linked: each neighbour, or the end of the list in its place, is led past it. */
     *(conn->newer ? &conn->newer->next : &nic->conns) = conn->next;
     *(conn->next ? &conn->next->newer : &nic->oldest_conn) = conn->newer;
     nic->n_conns--;
@@ -156,6 +164,8 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
         repeat_answer(conn);
         return;
     }
+    /* Three things are needed: somebody who waits, a way back, and room to remember it. Whichever is missing,
+     * the client hears NOMATCH. */
     struct via_waiter *w = was_refused(nic, f->c.request) ? NULL : find_waiter(nic, f->names, f->c.wanted_len);
     conn = w && conn_route(nic, f) ? new_conn(nic) : NULL;
     if (conn == NULL) {
@@ -174,6 +184,7 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
     memcpy(conn->own_discriminator, f->names + f->c.wanted_len, f->c.own_len);
     conn->forget_at = VK_NEVER;
     remember(nic, conn);
+    /* The waiter is taken: find_waiter() passes it over from now on. */
     w->conn = conn;
     answer(conn, WIRE_PENDING, NULL);
     via_wake_waiters(nic);
@@ -199,6 +210,7 @@ int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
     return 1;
 }
 
+/* What VipConnectWait asks between its looks. */
 static int waiter_matched(void *argument)
 {
     return ((struct via_waiter *)argument)->conn != NULL;
@@ -255,7 +267,7 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
     /* At the end of the list: who has waited longest is served first. */
     for (end = &nic->waiters; *end; end = &(*end)->next) {}
     *end = &w;
-    code = via_wait_owned(nic, timeout, waiter_matched, &w);
+    code = via_wait_owned(nic, timeout, waiter_matched, &w, "VipConnectWait: nobody asked for the discriminator");
     remove_waiter(nic, &w);
     if (code == VIP_SUCCESS) {
         tell_remote(w.conn, remote);
@@ -273,6 +285,7 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
 static void accept_with(struct via_conn *conn, struct via_vi *vi)
 {
     struct via_nic *nic = conn->nic;
+    /* Describe first, for it resets the VI; then join, which makes it CONNECTED. */
     conn_describe(vi, conn->remote.request, &conn->accept_body);
     conn_join(vi, conn->address, conn->peer, conn->port, conn->vi, &conn->remote);
     conn->state = VIA_CONN_ACCEPTED;
@@ -287,6 +300,8 @@ static void accept_with(struct via_conn *conn, struct via_vi *vi)
     repeat_answer(conn);
 }
 
+/* Where the two do not fit nothing is said to the client, and the handle stays good: the program may change
+ * attributes, or give another VI, and try again (VIPL), or must reject. */
 VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
 {
     VIP_RETURN code = VIP_SUCCESS;
@@ -299,6 +314,7 @@ VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
         via_leave(nic);
         return via_bad_handle("VI of the connection's NIC", vi_handle);
     }
+    /* A CANCEL may have come that nobody has looked at yet. */
     via_drive(nic);
     if (conn->state == VIA_CONN_CANCELLED) {
         forget(nic, conn);
@@ -314,6 +330,7 @@ VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
     return code;
 }
 
+/* The handle dies with this; the answer is remembered for a while, for a REQUEST that comes again. */
 VIP_RETURN VipConnectReject(VIP_CONN_HANDLE handle)
 {
     VIP_RETURN code;
@@ -335,6 +352,8 @@ VIP_RETURN VipConnectReject(VIP_CONN_HANDLE handle)
 
 /* ---------------------------------------------------------------- time, and the end */
 
+/* An acceptance is repeated until the client is heard, at growing intervals, and taken back after CONN_REMEMBER. (On
+ * a lossless link it arrives: there only the end is waited for.) Other answers are forgotten then. */
 void conn_server_timers(struct via_nic *nic)
 {
     for (struct via_conn *c = nic->conns, *next; c; c = next) {
@@ -361,6 +380,7 @@ void conn_server_timers(struct via_nic *nic)
     }
 }
 
+/* The VI is disconnected, or goes: no request points at it any more. */
 void via_conn_forget_vi(struct via_vi *vi)
 {
     if (vi->accepted_by)
@@ -369,6 +389,8 @@ void via_conn_forget_vi(struct via_vi *vi)
     conn_peer_drop(vi);
 }
 
+/* A request whose sender is gone counts as withdrawn. While the program has its handle the struct must stay:
+ * VipConnectAccept says then what has happened. */
 void conn_server_lost(struct via_nic *nic, struct link_peer *peer)
 {
     for (struct via_conn *c = nic->conns, *next; c; c = next) {
@@ -381,6 +403,7 @@ void conn_server_lost(struct via_nic *nic, struct link_peer *peer)
     }
 }
 
+/* The NIC closes. Programs of the time do not reject what they have not answered; the client shall not wait for it. */
 void conn_server_fini(struct via_nic *nic)
 {
     for (struct via_conn *c = nic->conns; c; c = c->next)

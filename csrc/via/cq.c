@@ -88,6 +88,7 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
 void via_cq_free(struct via_cq *cq)
 {
     struct via_nic *nic = cq->nic;
+    /* The pointer that leads to it: its predecessor's, or the head of the list. */
     *(cq->prev ? &cq->prev->next : &nic->cqs) = cq->next;
     if (cq->next)
         cq->next->prev = cq->prev;
@@ -139,6 +140,7 @@ VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
                         used);
     if (code == VIP_SUCCESS) {
         for (uint32_t i = cq->head; i != cq->tail; i++)
+            /* head and tail stay as they are: only the places in the ring are others. */
             entries[i & (size - 1)] = cq->entries[i & cq->mask];
         old = cq->entries;
         cq->entries = entries;
@@ -215,7 +217,7 @@ VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout, VIP_VI_HANDLE *vi,
         return code;
     struct via_nic *nic = cq->nic;
     struct patience p = {cq, cq->object.generation};
-    code = via_wait_owned(nic, timeout, not_empty, &p);
+    code = via_wait_owned(nic, timeout, not_empty, &p, "VipCQWait: nothing completed");
     if (gone(&p))
         code = via_fail(VIP_INVALID_PARAMETER, "the completion queue was destroyed while a call waited on it");
     else if (code == VIP_SUCCESS)

@@ -3,8 +3,9 @@
  *
  *   loop, shm   the NIC's own station: that is the only one there is
  *   others      this station, the hosts that the user has named (config.h), and whoever answers a question to all: a
- *               connection request that nobody can be waiting for, sent to the broadcast address, which every NIC that hears it
- *               answers with NOMATCH. Asked twice within a fifth of a second: frames may be lost, and then a host is missing.
+ *               connection request that nobody can be waiting for, sent to the broadcast address, which every NIC that
+ *               hears it answers with NOMATCH. Asked twice within a fifth of a second: frames may be lost, and then a
+ *               host is missing.
  *
  * The list belongs to the provider and stays as it is until the next query of the same NIC, or until that is closed.
  * Its addresses have no discriminator and lie 4 + NicAddressLen bytes apart, each behind the other.
@@ -16,6 +17,7 @@
 #include "config.h"
 #include "conn.h"
 
+/* Stations in one list; milliseconds for all answers; bytes from one VIP_NET_ADDRESS of the list to the next. */
 #define MOST 256
 #define ASK_FOR_MS 200
 #define STRIDE (4 + 6)
@@ -68,6 +70,7 @@ static void ask(struct via_nic *nic, struct via_discovery *d)
     NIC_COUNT(nic, frames_sent, 1);
 }
 
+/* VK_NEVER once it has been asked twice; via_timer() ignores that. */
 void conn_discovery_timers(struct via_nic *nic)
 {
     for (struct via_discovery *d = nic->discoveries; d; d = d->next) {
@@ -81,6 +84,7 @@ void conn_discovery_timers(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- the call */
 
+/* Entries in six bytes only: another form is a name, which would have to be asked for elsewhere. */
 static int named_host(void *context, const char *name, const char *value, const char *where)
 {
     unsigned b[6];
@@ -92,6 +96,8 @@ static int named_host(void *context, const char *name, const char *value, const 
     return 0;
 }
 
+/* So that the wait lasts as long as it was given: answers are gathered meanwhile, and how many there are nobody
+ * knows. */
 static int never(void *argument)
 {
     (void)argument;
@@ -108,13 +114,14 @@ static void ask_the_wire(struct via_nic *nic, struct via_discovery *d)
         .request = d->number, .key = d->key, .max_payload = WIRE_LEAST_PAYLOAD, .mode = WIRE_MODE_DISCOVER};
     d->frame.header.len = (uint16_t)sizeof d->frame.block.connect;
     d->frame.header_len = (uint32_t)(sizeof d->frame.header + sizeof d->frame.block.connect);
+    /* On the list as long as we wait, and no longer: it lies on this stack. */
     d->next = nic->discoveries;
     nic->discoveries = d;
     nic->now = vk_now();
     d->again_at = nic->now + ASK_FOR_MS / 2 * VK_MS;
     via_timer(nic, d->again_at);
     ask(nic, d);
-    via_wait_owned(nic, ASK_FOR_MS, never, NULL);
+    via_wait_owned(nic, ASK_FOR_MS, never, NULL, "VipQuerySystemManagementInfo: no further answer");
     struct via_discovery **p = &nic->discoveries;
     while (*p != d)
         p = &(*p)->next;
@@ -149,6 +156,7 @@ VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE handle, VIP_ULONG type, V
     if (nic == NULL)
         return code;
     add(&d, nic->limits.address);
+    /* Links that lose nothing (loop, shm) have one station only. */
     int wire = !nic->limits.lossless;
     if (wire) {
         nic->n_calls++; /* it stays while we read files */

@@ -77,6 +77,7 @@ static struct via_early_group *get_group(struct via_nic *nic)
         nic->early_free = g->next;
         return g;
     }
+    /* All groups of a NIC have one size, so any VI can take a free one. */
     size_t len = sizeof *g + GROUP * stride(nic);
     if ((nic->n_early_groups + 1) * len > NIC_BYTES || (g = malloc(len)) == NULL)
         return NULL;
@@ -124,16 +125,19 @@ int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t
     uint8_t *slot = slot_of(vi, h->psn);
     memcpy(slot, h, sizeof *h);
     memcpy(slot + sizeof *h, payload, h->len);
+    /* Last: a slot whose bit is set has a whole frame. */
     vi->early->held[group_of(h->psn)] |= bit_of(h->psn);
     VI_COUNT(vi, frames_kept_early, 1);
     return 1;
 }
 
+/* The frame's header, its payload behind it. It stays where it is until via_early_done(). */
 const uint8_t *via_early_next(struct via_vi *vi)
 {
     return is_held(vi, vi->expected_psn) ? slot_of(vi, vi->expected_psn) : NULL;
 }
 
+/* The last frame of a group gives the group back. */
 void via_early_done(struct via_vi *vi, uint32_t psn)
 {
     struct via_early *e = vi->early;
@@ -145,6 +149,7 @@ void via_early_done(struct via_vi *vi, uint32_t psn)
     }
 }
 
+/* Counted one by one: for instruments only. */
 uint32_t via_early_missing(const struct via_vi *vi)
 {
     uint32_t n = 0;
@@ -184,6 +189,7 @@ void via_early_trim(struct via_nic *nic)
         via_timer(nic, nic->now + VK_SECOND);
 }
 
+/* The NIC closes, and no VI is left: all groups are free. */
 void via_early_fini(struct via_nic *nic)
 {
     while (nic->early_free) {
@@ -195,7 +201,9 @@ void via_early_fini(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- answers */
 
-/* What is missing and what is held, from expected_psn on. */
+/* What is missing and what is held, from expected_psn on. A run begins where something is missing behind what is
+ * held (or at the very beginning, with missing 0 perhaps). What does not fit the list, or 16 bits, is left for the
+ * next answer. */
 static uint32_t list_gaps(const struct via_vi *vi, struct wire_run *runs)
 {
     uint32_t psn = vi->expected_psn, n = 0;
@@ -244,6 +252,8 @@ void via_owe_answer(struct via_vi *vi)
     vi->nic->answer_list = vi;
 }
 
+/* The list is taken first: an answer may find the link full, and is then owed as an acknowledgement, not put on this
+ * list again. */
 void via_send_answers(struct via_nic *nic)
 {
     struct via_vi *vi = nic->answer_list;

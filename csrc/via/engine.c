@@ -35,6 +35,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../base/files.h"
 #include "internal.h"
 
 #define TICK (50 * VK_US)          /* the thread looks so often whether somebody polls ... */
@@ -42,6 +43,7 @@
 #define DOZE (20 * VK_MS)          /* ... or while a call has slept long */
 #define SLICE (50 * VK_MS)         /* a waiting call looks for interruption at least so often */
 
+/* Each thread has its own: what interrupts one wait does not concern the others. */
 static __thread int (*interrupt_check)(void *);
 static __thread void *interrupt_context;
 
@@ -55,7 +57,8 @@ void viakit_set_interrupt(int (*check)(void *), void *context)
 
 /* ---------------------------------------------------------------- driving */
 
-/* The whole list is taken at once: who is still held up puts himself on the new one. */
+/* The whole list is taken at once: who is still held up puts himself on the new one. Reads first: among them are
+ * answers that a peer waits for. */
 static void retry_stalled(struct via_nic *nic)
 {
     struct via_vi *vi = nic->stall_list;
@@ -137,6 +140,8 @@ VIP_RETURN viakit_poll(VIP_NIC_HANDLE handle, int *n_events)
 
 /* ---------------------------------------------------------------- sleeping */
 
+/* The system call itself: the C library has no function for it. PRIVATE operations: the word is known to this
+ * process only. */
 static int futex(uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
 {
     return (int)syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
@@ -177,14 +182,15 @@ void via_kick_sleeper(struct via_nic *nic)
     (void)written;
 }
 
-/* How long nothing is due, at most `most`. */
+/* How long nothing is due, at most `most`. What the link had no room for is tried again soon, but not at once: with
+ * a peer that does not read it would be due for ever. The acknowledgements are among it: whoever goes to sleep has
+ * sent those for which there was room. */
 static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
 {
     uint64_t due = nic->timers_at;
-    if (nic->ack_list && nic->acks_at < due)
-        due = nic->acks_at;
-    if (nic->stall_list || nic->deferred)
+    if (nic->stall_list || nic->deferred || nic->ack_list)
         due = now + TICK < due ? now + TICK : due;
+    /* The decorator `fault` keeps frames back on purpose, and knows for how long. */
     if (nic->ops->due) {
         uint64_t link_due = nic->ops->due(nic->link);
         due = link_due < due ? link_due : due;
@@ -200,6 +206,8 @@ struct bed {
     nfds_t n;
 };
 
+/* For a sleep beside the data descriptor: fds[0] is how others wake us, fds[1] the link's affairs (-1, which poll
+ * ignores, if it has none). lie_by_data() adds what arrives, as the only sleeper there. */
 static void make_bed(struct via_nic *nic, struct bed *bed, int wake_fd)
 {
     bed->fds[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
@@ -207,6 +215,7 @@ static void make_bed(struct via_nic *nic, struct bed *bed, int wake_fd)
     bed->n = 2;
 }
 
+/* After arm: a link with many descriptors says then which they are. */
 static void lie_by_data(struct via_nic *nic, struct bed *bed)
 {
     if (nic->ops->watch)
@@ -215,6 +224,9 @@ static void lie_by_data(struct via_nic *nic, struct bed *bed)
         bed->fds[bed->n++] = (struct pollfd){.fd = nic->data_fd, .events = POLLIN};
 }
 
+/* Without ownership: others are inside meanwhile. ns: VK_NEVER for as long as it takes. Empties the eventfd that
+ * woke us; a time-out, a signal (EINTR) and a descriptor end the sleep alike, and whoever slept looks at everything
+ * anew. */
 static void sleep_in(struct bed *bed, uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
@@ -238,8 +250,11 @@ static int get_up(struct via_nic *nic, const struct bed *bed)
     return bed->fds[1].revents != 0;
 }
 
-/* Sleeps on the data descriptor as its only sleeper: entered owned, returns owned. */
-static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
+/* Sleeps on the data descriptor as its only sleeper: entered owned, returns owned. 0 if it did not sleep, because
+ * something is due or there already: then nobody else was in. The order is what keeps a frame from being slept over:
+ * sleep_until and sleeper are set (so who makes something due sooner kicks us), then the link is armed, which looks
+ * once more, and only then the NIC is left. */
+static int sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
 {
     uint64_t now = nic->now = vk_now();
     if (nic->ack_list)
@@ -248,8 +263,8 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
     nic->sleeper_thread = via_thread_id_make();
     nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;
     vk_store_relaxed(&nic->sleeper, who); /* the NIC's thread looks at it without being owner */
-    int control = 0;
-    if (ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link))) {
+    int control = 0, sleeps = ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link));
+    if (sleeps) {
         struct bed bed;
         make_bed(nic, &bed, who == 1 ? nic->wake_fd : nic->waiter_fd);
         lie_by_data(nic, &bed);
@@ -266,6 +281,7 @@ static void sleep_as_owner(struct via_nic *nic, uint32_t who, uint64_t most)
     if (control && nic->ops->control)
         nic->ops->control(nic->link);
     nic->idle = VIA_SLOW_LOOK - 1; /* the next idle look reads the clock */
+    return sleeps;
 }
 
 static int interrupted(void)
@@ -276,6 +292,7 @@ static int interrupted(void)
 /* A further waiting call: sleeps on the futex until something completes or the one on the descriptor leaves. */
 static void sleep_as_follower(struct via_nic *nic, uint64_t ns)
 {
+    /* Read while we own the NIC: a completion after that has moved the word, and FUTEX_WAIT then returns at once. */
     uint32_t seen = nic->event_word;
     struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
     NIC_COUNT(nic, system_calls, 1);
@@ -287,7 +304,9 @@ static void sleep_as_follower(struct via_nic *nic, uint64_t ns)
     NIC_COUNT(nic, wakeups, 1);
 }
 
-/* Polls until ready or spin_us are over. */
+/* Polls until ready or spin_us are over: until, a time of vk_now(), which is looked at every VIA_SLOW_LOOK looks
+ * only. `revoked` is what own.h has the others set; it is asked for here because a spinning call would otherwise
+ * keep them out for all of its time. */
 static int spin(struct via_nic *nic, int (*ready)(void *), void *argument, uint64_t until)
 {
     for (;;) {
@@ -307,7 +326,10 @@ static int spin(struct via_nic *nic, int (*ready)(void *), void *argument, uint6
     }
 }
 
-static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
+/* A wait that did not end at once: spins, then sleeps in slices until ready, deadline, interruption or the NIC's
+ * end. Owned at entry and return; in between whenever `ready` is asked. */
+static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
+                            const char *missing)
 {
     uint64_t began = nic->now = vk_now(), deadline = vk_deadline(timeout_ms), spin_until = began;
     if (nic->options.spin_us > 0)
@@ -317,6 +339,8 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
     VIP_RETURN code = VIP_SUCCESS;
     if (nic->options.spin_us > 0 && spin(nic, ready, argument, spin_until))
         return VIP_SUCCESS;
+    /* Written by the owner alone; relaxed stores, for the NIC's thread reads it without being owner (thread_main).
+     * It orders nothing: the thread acts on it only after it has come inside, or after the fence below. */
     vk_store_relaxed(&nic->n_waiting, nic->n_waiting + 1);
     nic->listeners++;
     while (!ready(argument)) {
@@ -326,10 +350,12 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
             break;
         }
         if (now >= deadline) {
-            code = VIP_TIMEOUT;
+            code = via_fail(VIP_TIMEOUT, "%s within %lu ms", missing, timeout_ms);
             break;
         }
         uint64_t most = deadline - now < SLICE ? deadline - now : SLICE;
+        /* The data descriptor is free: this call is the one that sleeps there. Otherwise another one does, or the
+         * NIC's thread, which is asked to make room. */
         if (nic->sleeper == 0)
             sleep_as_owner(nic, 2, most);
         else {
@@ -341,13 +367,13 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
         if (ready(argument))
             break;
         via_leave(nic);
-        int stop = interrupted();
         if (!nic->has_thread) {
             via_run_handlers(nic);
             via_run_notifications(nic);
         }
+        int stop = interrupted(); /* after the handlers, which may have brought about that it says so */
         via_enter(nic);
-        if (stop && !ready(argument)) {
+        if (stop) { /* also if it is ready by now: what completed stays where it is, for the next call to take */
             code = via_fail(VIP_TIMEOUT, "the wait was interrupted");
             break;
         }
@@ -364,7 +390,8 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
     return code;
 }
 
-VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument)
+VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
+                          const char *missing)
 {
     if (ready(argument))
         return VIP_SUCCESS;
@@ -374,13 +401,25 @@ VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*r
     if (nic->closing)
         return via_fail(VIP_INVALID_PARAMETER, "the NIC is being closed");
     nic->n_calls++;
-    VIP_RETURN code = wait_long(nic, timeout_ms, ready, argument);
+    VIP_RETURN code = wait_long(nic, timeout_ms, ready, argument, missing);
     nic->n_calls--;
     return code;
 }
 
 /* ---------------------------------------------------------------- the NIC's own thread */
 
+/* For a moment: whoever waits to come in would wait for ever if something were always due, and nothing could be done
+ * about it. */
+static void step_aside(struct via_nic *nic)
+{
+    via_own_leave_slow(&nic->own);
+    sched_yield(); /* the word is free for longer than it takes to take it again */
+    via_own_enter_slow(&nic->own, 1);
+}
+
+/* The thread's turn: nobody polls and nobody waits. It drives, and sleeps on the data descriptor between, until a
+ * poll by somebody else moves the counter, a call begins to wait, or handlers have to be run (which is done
+ * outside). */
 static void thread_drives(struct via_nic *nic)
 {
     via_own_enter_slow(&nic->own, 1);
@@ -394,11 +433,12 @@ static void thread_drives(struct via_nic *nic)
             via_drive_slow(nic);
             if (nic->sleeper)
                 break;
-            sleep_as_owner(nic, 1, VK_NEVER);
+            if (!sleep_as_owner(nic, 1, VK_NEVER))
+                step_aside(nic);
         } else if (++rounds % VIA_SLOW_LOOK == 0) {
             via_drive_slow(nic); /* also under steady traffic */
         } else if (vk_load_relaxed(&nic->own.revoked)) {
-            /* step aside for a moment if the program came back meanwhile */
+            /* out and in: if the program came back meanwhile, it may be quicker */
             via_own_leave_slow(&nic->own);
             via_own_enter_slow(&nic->own, 1);
         }
@@ -410,11 +450,18 @@ static void thread_drives(struct via_nic *nic)
     via_own_leave_slow(&nic->own);
 }
 
+/* The thread: looks every `tick` whether the program drives, and takes over when it does not. Everything that it
+ * reads before it is inside is one word, read relaxed: a stale one costs a tick.
+ *
+ *    polls moved           stay away; the tick doubles up to TICK_LONGEST
+ *    nobody polls or waits thread_drives()
+ *    a call sleeps long    DOZE, until that call ends and pokes (thread_dozing) */
 static void *thread_main(void *argument)
 {
     struct via_nic *nic = argument;
     uint64_t tick = TICK, seen = 0, slept_since = 0;
     prctl(PR_SET_NAME, "viakit-nic");
+    /* Nanoseconds by which the kernel may be late in waking us, to join timers: by default it is a whole TICK. */
     prctl(PR_SET_TIMERSLACK, 1000ul);
     via_thread_id_make();
     while (!vk_load_acquire(&nic->closing)) {
@@ -468,10 +515,8 @@ static void *thread_main(void *argument)
 
 static void close_descriptors(struct via_nic *nic)
 {
-    if (nic->wake_fd >= 0)
-        close(nic->wake_fd);
-    if (nic->waiter_fd >= 0)
-        close(nic->waiter_fd);
+    vk_file_close(nic->wake_fd);
+    vk_file_close(nic->waiter_fd);
     nic->wake_fd = nic->waiter_fd = -1;
 }
 
@@ -480,8 +525,8 @@ int via_engine_start(struct via_nic *nic)
     nic->now = vk_now();
     nic->timers_at = VK_NEVER;
     nic->control_fd = nic->data_fd = -1;
-    nic->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    nic->waiter_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    nic->wake_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    nic->waiter_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (nic->wake_fd < 0 || nic->waiter_fd < 0) {
         int error = -errno;
         close_descriptors(nic);
@@ -493,6 +538,7 @@ int via_engine_start(struct via_nic *nic)
     sigset_t all, old;
     sigfillset(&all); /* signals are the program's threads' affair */
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    /* Before the thread runs, for it asks as well (via_drive_slow). */
     nic->has_thread = 1;
     int error = pthread_create(&nic->thread, NULL, thread_main, nic);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -6,6 +6,15 @@
  * later, without ownership of the NIC, so that it may call VIPL.
  *
  * The tables below are X-macros: one line per code makes its name and its text, so neither can be forgotten nor differ.
+ *
+ * The queue of asynchronous errors is a ring of VIA_MAX_EVENTS entries:
+ *
+ *       events_head              events_tail
+ *     ----+-------------------------+-------        head <= tail <= head + VIA_MAX_EVENTS, free-running
+ *         | reported, not told yet  | free
+ *
+ * Both ends are moved by the NIC's owner. The tail is looked at from outside, too, by whoever might run handlers: so
+ * it is stored with release, and read with acquire.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,6 +47,14 @@ VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...)
     va_start(list, format);
     vsnprintf(explanation, sizeof explanation, format, list);
     va_end(list);
+    return code;
+}
+
+VIP_RETURN via_fail_with(VIP_RETURN code, const char *text)
+{
+    size_t len = strnlen(text, sizeof explanation - 1);
+    memcpy(explanation, text, len);
+    explanation[len] = '\0';
     return code;
 }
 
@@ -87,12 +104,14 @@ VIP_RETURN via_bad_handle(const char *what, const void *handle)
     X(VIP_STATE_CONNECT_PENDING, "a connection is being made") \
     X(VIP_STATE_ERROR, "the connection broke: disconnect to use the VI again")
 
+/* One entry of a table; the macro takes the name from the code as it is written. */
 struct word {
     int code;
     const char *name, *text;
 };
 #define WORD(code, text) {code, #code, text},
 
+/* Looked up one by one: there are few, and nobody asks for a text in a hurry. */
 static const struct word return_words[] = {RETURNS(WORD)};
 static const struct word error_words[] = {ERROR_CODES(WORD)};
 static const struct word state_words[] = {STATES(WORD)};
@@ -160,11 +179,13 @@ void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_D
     e->ViHandle = vi ? vk_pool_handle(vi) : NULL;
     e->CQHandle = cq ? vk_pool_handle(cq) : NULL;
     e->DescriptorPtr = d;
+    /* What was to be done, as the descriptor says. */
     e->OpCode = d ? d->CS.Control & VIP_CONTROL_OP_MASK : 0;
     e->ResourceCode = resource;
     e->ErrorCode = code;
     /* The entry is written before the tail moves: via_run_handlers looks at the tail from outside. */
     vk_store_release(&nic->events_tail, nic->events_tail + 1);
+    /* The thread runs the handlers; a NIC without one does so when it is polled (viakit_poll) or waits. */
     via_kick_thread(nic);
 }
 
@@ -176,12 +197,33 @@ static void log_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
             e->ViHandle, (void *)e->DescriptorPtr);
 }
 
-__thread const struct via_nic *via_in_handler; /* whose handler this thread is running */
+static __thread const struct via_handling *handling; /* of this thread, innermost first; on its stack */
+
+void via_handling_begin(struct via_handling *here, const struct via_nic *nic)
+{
+    *here = (struct via_handling){nic, handling};
+    handling = here;
+}
+
+void via_handling_end(const struct via_handling *here)
+{
+    handling = here->outer;
+}
+
+int via_in_handler(const struct via_nic *nic)
+{
+    const struct via_handling *h = handling;
+    while (h && h->nic != nic)
+        h = h->outer;
+    return h != NULL;
+}
 
 /* One error at a time: inside to take it, outside to tell it. The handler may call any function of VIPL but VipCloseNic
  * for this NIC. Several threads may be here at once (a NIC without thread); each error is told once. */
 void via_run_handlers(struct via_nic *nic)
 {
+    /* acquire: pairs with via_report's release. Whether there is something is asked from outside, so that a thread
+     * which finds nothing does not disturb the owner; it is asked again inside. */
     while (vk_load_acquire(&nic->events_tail) != vk_load_relaxed(&nic->events_head)) {
         via_own_enter_slow(&nic->own, 1);
         if (nic->events_tail == nic->events_head) {
@@ -193,10 +235,10 @@ void via_run_handlers(struct via_nic *nic)
         void *context = nic->handler ? nic->handler_context : nic;
         vk_store_relaxed(&nic->events_head, nic->events_head + 1);
         via_own_leave_slow(&nic->own);
-        const struct via_nic *outer = via_in_handler; /* a handler of another NIC may have polled this one */
-        via_in_handler = nic;
+        struct via_handling here;
+        via_handling_begin(&here, nic);
         handler(context, &e);
-        via_in_handler = outer;
+        via_handling_end(&here);
     }
 }
 
@@ -213,6 +255,7 @@ VIP_RETURN VipErrorCallback(VIP_NIC_HANDLE handle, VIP_PVOID context, VIP_ERROR_
     return VIP_SUCCESS;
 }
 
+/* For links, which do not know what else a NIC is. */
 uint64_t *link_counters(struct via_nic *nic)
 {
     return nic->counters;

@@ -14,8 +14,8 @@
 
 /* ---------------------------------------------------------------- tags on completion queues
  *
- * A tag ties an event to a completion queue: whenever an entry is added, the event is signalled, that is, 1 is written to an
- * eventfd. So a program sleeps in poll or epoll on many completion queues, sockets and timers at once. */
+ * A tag ties an event to a completion queue: whenever an entry is added, the event is signalled, that is, 1 is
+ * written to an eventfd. So a program sleeps in poll or epoll on many completion queues, sockets and timers at once. */
 
 struct via_tag {
     struct via_tag *next; /* of the same queue, higher priority first */
@@ -68,6 +68,7 @@ static int copy_event(VIP_EVENT_HANDLE event)
     return fcntl((int)fd, F_DUPFD_CLOEXEC, 0);
 }
 
+/* The event is copied before the NIC is entered; entries that are there already count as added now. */
 VIP_RETURN VipAddTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG tag, VIP_ULONG priority)
 {
     VIP_RETURN code;
@@ -86,6 +87,7 @@ VIP_RETURN VipAddTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG t
         return cq ? via_fail(VIP_ERROR_RESOURCE, "VipAddTagCQ: memory is exhausted") : code;
     }
     *t = (struct via_tag){.event = event, .tag = tag, .priority = priority, .fd = fd};
+    /* Behind those of the same priority: who came first is signalled first. */
     for (p = &cq->tags; *p && (*p)->priority >= priority; p = &(*p)->next) {}
     t->next = *p;
     *p = t;
@@ -96,6 +98,7 @@ VIP_RETURN VipAddTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG t
     return VIP_SUCCESS;
 }
 
+/* By event and tag as they were given; our copy of the descriptor is closed, the program's is not touched. */
 VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG tag)
 {
     VIP_RETURN code = VIP_SUCCESS;
@@ -119,8 +122,8 @@ VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULON
 
 /* ---------------------------------------------------------------- deferred sends
  *
- * Between Enable and its end VipPostSend only queues: no frame leaves. Then all that was queued leaves at once, and what fits
- * together travels together. */
+ * Between Enable and its end VipPostSend only queues: no frame leaves. Then all that was queued leaves at once, and
+ * what fits together travels together. */
 
 /* hold_from is the first that waits: what was posted before goes on. *deferred: whether sends were being deferred until
  * now. */
@@ -132,6 +135,7 @@ VIP_RETURN VipPostDeferredSends(VIP_VI_HANDLE handle, VIP_BOOLEAN enable, VIP_BO
         return code;
     if (deferred)
         *deferred = vi->deferring ? VIP_TRUE : VIP_FALSE;
+    /* Asking twice does not move the place from which sends wait. */
     if (enable && !vi->deferring)
         vi->hold_from = vi->send.posted;
     vi->deferring = enable != 0;

@@ -4,6 +4,8 @@
  *
  * While it is there the NIC says so to its peers (`lossy`): connections made meanwhile run the whole protocol even over
  * a link that loses nothing.
+ *
+ *     nic->ops, nic->link --> fault --> (tap) --> link       decorated; without faults: --> (tap) --> link
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +15,14 @@
 
 /* ---------------------------------------------------------------- what the decorator asks for */
 
+/* The decorator has something to hand on at that time. */
 void link_timer(struct via_nic *nic, uint64_t at)
 {
     via_timer(nic, at);
 }
 
+/* By the sender's VI and the key that it uses: only frames of its present connection are meant. A handshake's frames
+ * are repeated where they get lost, so they need no care. */
 int link_must_arrive(struct via_nic *nic, const struct wire_header *h)
 {
     const struct via_vi *vi = h->src_vi < VIA_MAX_VI ? nic->vi_by_number[h->src_vi] : NULL;
@@ -91,6 +96,7 @@ VIP_RETURN via_settle_faults(const viakit_faults *from, viakit_faults *to)
     return VIP_SUCCESS;
 }
 
+/* NULL takes the decorator away. Frames are counted from 0 from now on, also where it was there already. */
 VIP_RETURN viakit_set_faults(VIP_NIC_HANDLE handle, const viakit_faults *faults)
 {
     viakit_faults settled;
@@ -106,25 +112,36 @@ VIP_RETURN viakit_set_faults(VIP_NIC_HANDLE handle, const viakit_faults *faults)
     return code;
 }
 
+/* For a program that perhaps knows fewer fields: what it does not know would come to lie behind its struct. */
+static void hand_out(const viakit_faults *from, viakit_faults *to)
+{
+    size_t size = to->size && to->size < sizeof *to ? to->size : sizeof *to;
+    memcpy(to, from, size);
+    to->size = size;
+}
+
+/* As they were settled. Without any: all fields 0, which as faults does nothing. */
 VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE handle, viakit_faults *faults, int *active)
 {
+    static const viakit_faults none;
     if (faults == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_get_faults: no place for the faults (NULL)");
+    if (faults->size && faults->size < sizeof faults->size)
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "viakit_get_faults: a struct of %zu bytes: begin with VIAKIT_FAULTS_INIT", faults->size);
     VIP_RETURN code = VIP_SUCCESS;
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
         return code;
     const viakit_faults *set = nic->fault ? fault_get(nic->fault) : NULL;
-    if (set)
-        *faults = *set;
-    else
-        *faults = (viakit_faults){.size = sizeof *faults};
+    hand_out(set ? set : &none, faults);
     if (active)
         *active = set != NULL;
     via_leave(nic);
     return VIP_SUCCESS;
 }
 
+/* For tests: the filter is asked for each frame, as owner of the NIC, so it may call nothing of VIPL. */
 VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE handle, viakit_frame_filter filter, void *context)
 {
     VIP_RETURN code = VIP_SUCCESS;

@@ -11,6 +11,13 @@
  *    chance    = decimal [ "%" ]         time = decimal ( "ns" | "us" | "ms" | "s" )         frames = number "f"
  *
  * Numbers are written with a point whatever the locale says, so none of the C library's own readers is used.
+ *
+ *     loss=5%,reorder=1%/8,seed=7           one frame in twenty is lost, one in a hundred overtaken by up to 8
+ *     delay=200us,jitter=50us,stall=10ms/100ms
+ *     drop=accept:0,partition=2s@5s         the first ACCEPT is lost; after 5 s two seconds of nothing
+ *
+ * Reading and writing are inverse to each other: what viakit_format_faults() writes, viakit_parse_faults() reads as
+ * the same faults, to the last bit of each number.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,8 +41,10 @@ const char *viakit_frame_kind_name(int kind)
     return kind > 0 && kind < N_KINDS ? kind_names[kind] : NULL;
 }
 
-/* ---------------------------------------------------------------- reading: each moves *p behind what it took, or returns 0 */
+/* ---------------------------------------------------------------- reading: each moves *p behind what it took, or
+ * returns 0 */
 
+/* The word itself, in this case of letters. */
 static int take(const char **p, const char *word)
 {
     size_t n = strlen(word);
@@ -45,6 +54,7 @@ static int take(const char **p, const char *word)
     return 1;
 }
 
+/* Decimal digits; one digit more than 64 bits hold is no number. */
 static int take_number(const char **p, uint64_t *value)
 {
     const char *begin = *p;
@@ -58,7 +68,9 @@ static int take_number(const char **p, uint64_t *value)
     return *p != begin;
 }
 
-/* digits [ "." digits ] [ "e" [ "-" ] digits ] */
+/* digits [ "." digits ] [ "e" [ "-" ] digits ] The digits are gathered as one whole number, `scale` counts the
+ * places that the point moved, and at the end one multiplication or division by a power of ten puts it back:
+ * rounding happens once. */
 static int take_decimal(const char **p, double *value)
 {
     uint64_t digits = 0, exponent = 0;
@@ -87,6 +99,7 @@ static int take_decimal(const char **p, double *value)
             return 0;
         scale += minus ? -(int)exponent : (int)exponent;
     }
+    /* 10^n by squaring: a factor for each bit of n. */
     long double x = digits, ten = 10, power = 1;
     for (int n = scale < 0 ? -scale : scale; n; n >>= 1, ten *= ten)
         if (n & 1)
@@ -95,6 +108,7 @@ static int take_decimal(const char **p, double *value)
     return 1;
 }
 
+/* 0 to 1, or per cent. */
 static int take_chance(const char **p, double *chance)
 {
     if (!take_decimal(p, chance))
@@ -104,6 +118,7 @@ static int take_chance(const char **p, double *chance)
     return *chance <= 1;
 }
 
+/* In microseconds, whatever unit it was written in. 0 needs no unit. */
 static int take_time(const char **p, double *us)
 {
     if (!take_decimal(p, us))
@@ -119,6 +134,7 @@ static int take_time(const char **p, double *us)
     return 1;
 }
 
+/* The longest name that fits, in either case: no name shall be taken for the beginning of another. */
 static int take_kind(const char **p, uint32_t *kind)
 {
     int best = 0;
@@ -135,6 +151,7 @@ static int take_kind(const char **p, uint32_t *kind)
     return best != 0;
 }
 
+/* A bit for each; "+" between them. */
 static int take_kinds(const char **p, uint32_t *kinds)
 {
     uint32_t kind;
@@ -146,11 +163,13 @@ static int take_kinds(const char **p, uint32_t *kinds)
     return 1;
 }
 
+/* A kind alone means all of its frames; a number alone, that frame of any kind. */
 static int take_rule(const char **p, viakit_faults *f, viakit_verdict verdict)
 {
     viakit_fault_rule r = {verdict, 0, 0, UINT64_MAX};
     if (f->n_rules == VIAKIT_MAX_FAULT_RULES)
         return 0;
+    /* KIND, KIND:NUMBERS or NUMBERS. Without numbers the rule is for all frames of the kind: 0 to UINT64_MAX. */
     int kind = take_kind(p, &r.kind);
     if (!kind || take(p, ":")) {
         if (!take_number(p, &r.first))
@@ -163,6 +182,7 @@ static int take_rule(const char **p, viakit_faults *f, viakit_verdict verdict)
     return r.first <= r.last;
 }
 
+/* In frames if an "f" follows the number, else in time: so it begins anew where it turns out to be a time. */
 static int take_partition(const char **p, viakit_faults *f)
 {
     const char *begin = *p;
@@ -248,6 +268,7 @@ static void forget_idle(viakit_faults *f)
         f->partition_after_frames = 0;
 }
 
+/* *out is set on success only, and holds what would be written again as the same text (forget_idle). */
 VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *out)
 {
     viakit_faults f = {.size = sizeof f};
@@ -277,6 +298,7 @@ struct writer {
     size_t len, used;
 };
 
+/* Counts on when there is no room any more, so that the caller can be told how much is needed. */
 __attribute__((format(printf, 2, 3))) static void put(struct writer *w, const char *format, ...)
 {
     va_list args;
@@ -297,6 +319,7 @@ static void put_name(struct writer *w, const char *name)
 static void put_decimal(struct writer *w, double x)
 {
     char digits[40];
+    /* 17 digits tell any two doubles apart; most that people write need no more than six. */
     for (int precision = 6; precision <= 17; precision++) {
         double back;
         snprintf(digits, sizeof digits, "%.*g", precision, x);
@@ -318,6 +341,7 @@ static void put_time(struct writer *w, double us)
     put(w, "%s", seconds ? "s" : ms ? "ms" : "us");
 }
 
+/* more: what stands behind the slash; 0: its default, and then nothing does. */
 static void put_chance(struct writer *w, const char *name, double chance, uint32_t more)
 {
     if (chance <= 0)
@@ -328,12 +352,14 @@ static void put_chance(struct writer *w, const char *name, double chance, uint32
         put(w, "/%u", more);
 }
 
+/* In small letters: 0x20 is what tells them from capitals in ASCII. */
 static void put_kind(struct writer *w, uint32_t kind)
 {
     for (const char *c = kind_names[kind]; *c; c++)
         put(w, "%c", *c | 0x20);
 }
 
+/* One item for each form: both may be set. */
 static void put_partition(struct writer *w, const viakit_faults *f)
 {
     if (f->partition_us != 0) {
@@ -355,6 +381,7 @@ static void put_partition(struct writer *w, const viakit_faults *f)
     }
 }
 
+/* As take_rule() reads them; all frames of a kind need no numbers. */
 static void put_rules(struct writer *w, const viakit_faults *f)
 {
     static const char *const names[] = {"", "drop", "double", "hold", "spoil"};
@@ -371,6 +398,8 @@ static void put_rules(struct writer *w, const viakit_faults *f)
     }
 }
 
+/* The inverse of viakit_parse_faults(): what is written is read back as the same faults. VIP_ERROR_RESOURCE says how
+ * many bytes it takes, the final zero included. */
 VIP_RETURN viakit_format_faults(const viakit_faults *faults, char *text, size_t len)
 {
     viakit_faults f;

@@ -43,6 +43,7 @@ static struct {
  * closing its last NIC: then there is no more to be said. */
 static int say(int socket, const char *text, size_t len)
 {
+    /* Anew with each piece that is taken: a slow reader is not a dead one. */
     uint64_t deadline = vk_now() + PATIENCE;
     while (len) {
         ssize_t n = send(socket, text, len, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -82,6 +83,8 @@ static int say_nic(int socket, VIP_NIC_HANDLE handle, int first)
 static VIP_NIC_HANDLE nic_at(uint32_t n)
 {
     struct via_nic *nic = (struct via_nic *)(void *)(via_nic_pool.base + n * via_nic_pool.stride);
+    /* Acquire, and before `inspectable`: a NIC that is found alive and wholly open has been written before. It may
+     * be closed right after; then its handle is dead, and via_snapshot_take() finds that out. */
     uint32_t generation = __atomic_load_n(&nic->object.generation, __ATOMIC_ACQUIRE);
     if (generation == 0 || generation & VK_DEAD || !vk_load_acquire(&nic->inspectable))
         return NULL;
@@ -109,6 +112,8 @@ static void answer(int socket)
     if (!say(socket, head, (size_t)n))
         return;
     int first = 1;
+    /* Slot by slot, without the pool's mutex: NICs may come and go meanwhile, and a slot is looked at by its
+     * generation. */
     for (uint32_t i = 0; i < n_slots; i++) {
         VIP_NIC_HANDLE nic = nic_at(i);
         int said = nic ? say_nic(socket, nic, first) : 0;
@@ -120,6 +125,8 @@ static void answer(int socket)
     say(socket, "]}\n", 3);
 }
 
+/* Sleeps until somebody calls, or `stop` is written to. It answers one inspector after the other: there is seldom
+ * more than one, and each is patient. */
 static void *thread_main(void *unused)
 {
     prctl(PR_SET_NAME, "viakit-inspect");
@@ -160,6 +167,8 @@ static int listen_at_own_name(void)
     return s;
 }
 
+/* Listener, stop descriptor and thread, all or none; with the mutex. A process that cannot be looked at works as
+ * well. */
 static void start(void)
 {
     sigset_t all, old;
@@ -192,6 +201,7 @@ void via_inspect_begin(struct via_nic *nic)
     vk_store_release(&nic->inspectable, 1); /* what was set up is visible to whoever sees this */
 }
 
+/* The last one waits for the thread, which may be answering: say() gives up when `stop` can be read. */
 void via_inspect_end(void)
 {
     uint64_t one = 1;

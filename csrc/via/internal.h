@@ -162,6 +162,10 @@ struct via_rtt {
     uint8_t tail_probes; /* sent since there was progress */
 };
 
+/* No peer's frames go the short way: the key in it is 0, and whole_message() takes no frame with that key. A new VI,
+ * zeroed, begins with it. */
+#define VIA_NO_SOURCE 0
+
 struct via_vi {
     struct vk_object object;
     struct via_nic *nic;
@@ -190,7 +194,7 @@ struct via_vi {
     uint32_t chunk;               /* payload bytes per frame, both sides agree */
     struct wire_header tx_header; /* what all our frames to this peer have in common ... */
     uint64_t tx_words[2];         /* ... and the first two words of a whole message, but for its length */
-    uint64_t rx_source;           /* second word of the peer's frames; 0 unless CONNECTED */
+    uint64_t rx_source;           /* second word of the peer's frames; VIA_NO_SOURCE unless CONNECTED */
 
     /* transmitter */
     uint32_t next_psn;               /* of the next new frame */
@@ -227,7 +231,7 @@ struct via_vi {
     uint32_t ahead_psn;      /* the last frame that came too early; selective: after the furthest one */
     struct via_early *early; /* frames that came too early and are kept (early.c); NULL: none lately */
     uint8_t keeps_early;     /* selective: they are kept and the gaps named */
-    uint8_t has_gap;         /* selective: something before ahead_psn is missing; rx_source is 0 so long */
+    uint8_t has_gap;         /* selective: something before ahead_psn is missing; no rx_source so long */
     uint8_t on_answer_list;  /* the peer is to be told at the end of this look what has come and what not */
     uint8_t rx_active;       /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
     uint8_t rx_skip;         /* drop pieces until the next first one */
@@ -367,7 +371,6 @@ struct via_nic {
     /* time */
     uint64_t now;       /* when somebody last looked at the clock */
     uint64_t timers_at; /* next time that something is due; VK_NEVER */
-    uint64_t acks_at;   /* while there is an ack_list: when the first of them has waited long enough */
 
     /* sleeping (engine.c) */
     int wake_fd, waiter_fd; /* eventfds: wake the NIC's thread / the waiting call that sleeps on data_fd */
@@ -414,6 +417,8 @@ extern uint32_t via_n_regions_live, via_n_allocations_live;
 
 /* Sets the explanation and returns the code: `return via_fail(VIP_..., "...", ...)`. */
 VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+VIP_RETURN via_fail_with(VIP_RETURN code,
+                         const char *text); /* a text as it stands, quickly: for what is no failure to some */
 VIP_RETURN via_bad_handle(const char *what, const void *handle);
 
 /* Queues an asynchronous error; the handler runs later, without ownership. */
@@ -421,7 +426,14 @@ void via_report(struct via_nic *nic, struct via_vi *vi, struct via_cq *cq, VIP_D
                 VIP_RESOURCE_CODE resource, VIP_ERROR_CODE code);
 /* Runs queued handlers. Called without ownership, by the NIC's thread (or whoever polls a NIC without one). */
 void via_run_handlers(struct via_nic *nic);
-extern __thread const struct via_nic *via_in_handler; /* NULL outside */
+/* The handlers that a thread is in the middle of, innermost first: a handler may wait on another NIC and run its. */
+struct via_handling {
+    const struct via_nic *nic;
+    const struct via_handling *outer;
+};
+void via_handling_begin(struct via_handling *here, const struct via_nic *nic);
+void via_handling_end(const struct via_handling *here);
+int via_in_handler(const struct via_nic *nic);
 
 /* ---------------------------------------------------------------- notify.c, extension.c */
 
@@ -465,11 +477,12 @@ static inline void via_leave(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- the opening of every call (call.c)
  *
- * A call finds the object behind its handle, enters the object's NIC, and only then asks whether the handle is still good:
- * another thread may have destroyed the object, or closed the NIC, in between. What is read before that (which NIC, whose
- * process, who owns it) lies in the part of a slot that is never cleared (base/pool.h), so it can be relied on even if the
- * object is dead. On success the caller is inside the NIC and leaves it with via_leave(); NULL: it is not inside, and *code
- * says why, explained: VIP_INVALID_PARAMETER for a handle that is not good, VIP_INVALID_STATE in the child of a fork. */
+ * A call finds the object behind its handle, enters the object's NIC, and only then asks whether the handle is still
+ * good: another thread may have destroyed the object, or closed the NIC, in between. What is read before that (which
+ * NIC, whose process, who owns it) lies in the part of a slot that is never cleared (base/pool.h), so it can be
+ * relied on even if the object is dead. On success the caller is inside the NIC and leaves it with via_leave();
+ * NULL: it is not inside, and *code says why, explained: VIP_INVALID_PARAMETER for a handle that is not good,
+ * VIP_INVALID_STATE in the child of a fork. */
 
 /* What the structs of VIs, completion queues and connection requests begin with. */
 struct via_belonging {
@@ -563,8 +576,10 @@ void via_wake_waiters(struct via_nic *nic);
 
 /* Waits until ready(argument) says non-zero: called and left by the owner, but others get in while it sleeps.
  * VIP_SUCCESS, VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. The NIC
- * stays meanwhile; any other object may have gone. */
-VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument);
+ * stays meanwhile; any other object may have gone. missing: what a time-out is explained by, "VipCQWait: nothing
+ * completed". */
+VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
+                          const char *missing);
 
 int via_engine_start(struct via_nic *nic);
 /* No call gets in any more, waiting ones leave, the thread ends. Called and left by the owner, who is alone then. */

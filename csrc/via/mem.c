@@ -18,6 +18,15 @@
  *
  * Registration pins (mlock) as far as RLIMIT_MEMLOCK allows. What it does not allow still works, for nothing here is
  * read by hardware; it is counted, and viakit_query_nic tells how much is pinned.
+ *
+ * The life of an entry of the table:
+ *
+ *     never used --register--> granted --deregister--> free list --register--> granted ...
+ *                              handle != 0             handle 0, next_free     (another generation)
+ *
+ * region_epoch counts the moments at which something that was granted may be so no longer. What was found granted
+ * when a descriptor was posted is still granted as long as it has not moved: the short ways of tx.c and rx.c compare
+ * one number instead of asking again.
  */
 #include <errno.h>
 #include <sched.h>
@@ -38,7 +47,8 @@ struct via_allocation {
     size_t len;
 };
 
-/* Pinned page ranges of the whole process, for mlock does not nest and regions of several NICs may share pages. */
+/* Pinned page ranges of the whole process, for mlock does not nest and regions of several NICs may share pages.
+ * One entry per region that was pinned, in no order. */
 struct pin_range {
     uintptr_t from, to;
 };
@@ -91,11 +101,13 @@ static uint32_t new_generation(struct via_region *r)
         g = conn_random() >> 16;
         for (i = 0; i < n && r->past[i] != g; i++) {}
     } while (g == 0 || i < n);
+    /* The newest first, the oldest falls off. */
     memmove(r->past + 1, r->past, sizeof r->past - sizeof *r->past);
     return r->past[0] = g;
 }
 
-/* Shows the region to peers: the handle last, for who sees it may go by the rest. */
+/* Shows the region to peers: the handle last, for who sees it may go by the rest. release: pairs with the acquire in
+ * granted() (link/shm.c). */
 static void publish(struct via_nic *nic, const struct via_region *r)
 {
     if (nic->published == NULL)
@@ -162,6 +174,7 @@ static void unpin(struct via_region *r)
     pthread_mutex_lock(&pin_mutex);
     r->pinned = 0;
     for (size_t i = 0; i < n_pins;) {
+        /* One entry only: the same range may have been pinned by another region as well. */
         if (!removed && pins[i].from == from && pins[i].to == to) {
             pins[i] = pins[--n_pins];
             removed = 1;
@@ -180,12 +193,14 @@ static void unpin(struct via_region *r)
     pthread_mutex_unlock(&pin_mutex);
 }
 
+/* The living tag of that handle, if it is this NIC's. */
 static struct via_ptag *find_ptag(struct via_nic *nic, VIP_PROTECTION_HANDLE handle)
 {
     struct via_ptag *t = vk_pool_find(&via_ptag_pool, handle);
     return t && t->nic == nic ? t : NULL;
 }
 
+/* The number that VIs and regions are compared by; 0, and that is valid, for no tag at all. */
 uint32_t via_ptag_number(struct via_nic *nic, VIP_PROTECTION_HANDLE handle, int *valid)
 {
     *valid = 1;
@@ -197,12 +212,14 @@ uint32_t via_ptag_number(struct via_nic *nic, VIP_PROTECTION_HANDLE handle, int 
     return t ? t->number : 0;
 }
 
+/* One user more (by 1) or less (by -1); unsigned arithmetic wraps to the same. */
 static void ptag_use(struct via_nic *nic, uint32_t number, int by)
 {
     if (number)
         nic->ptags[number]->n_users += (uint32_t)by;
 }
 
+/* The least number that is free: numbers come again, handles do not. */
 VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
 {
     VIP_RETURN code;
@@ -229,6 +246,7 @@ VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
     return VIP_SUCCESS;
 }
 
+/* Refused while VIs or regions have it: its number would soon be another tag's. */
 VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE tag)
 {
     VIP_RETURN code = VIP_SUCCESS;
@@ -250,6 +268,7 @@ VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE tag)
     return code;
 }
 
+/* No attributes: no rights for anybody else, as for a program that knows nothing of RDMA. */
 static uint32_t rights_of(const VIP_MEM_ATTRIBUTES *a)
 {
     return a ? (a->EnableRdmaWrite ? VIA_RIGHT_WRITE : 0u) | (a->EnableRdmaRead ? VIA_RIGHT_READ : 0u) : 0u;
@@ -270,6 +289,8 @@ static struct via_region *new_region(struct via_nic *nic)
     return &nic->regions[index];
 }
 
+/* Asked before the NIC is entered, for it takes a system call per mebibyte. A page that is unmapped right after is
+ * the program's affair: nothing here follows a pointer without being told to. */
 static VIP_RETURN check_range(VIP_PVOID address, VIP_ULONG len)
 {
     uintptr_t from, to;
@@ -308,6 +329,7 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
         code = via_fail(VIP_ERROR_RESOURCE, "a NIC has at most %d regions: deregister one first", VIA_MAX_REGIONS - 1);
     if (r) {
         uint32_t index = (uint32_t)(r - nic->regions);
+        /* The handle is still 0: nobody finds the entry while it is filled in. */
         r->address = (uint64_t)(uintptr_t)address;
         r->len = len;
         r->ptag = ptag;
@@ -344,6 +366,7 @@ static struct via_region *find_region(struct via_nic *nic, const void *address, 
  * waited for: a memcpy's time, or until it is clear that they died in the middle. */
 static void hide_region(struct via_nic *nic, struct via_region *r)
 {
+    /* What was granted by this region must be asked for again. */
     nic->region_epoch++;
     r->handle = 0;
     if (nic->published == NULL)
@@ -351,6 +374,8 @@ static void hide_region(struct via_nic *nic, struct via_region *r)
     struct via_region *p = &nic->published[r - nic->regions];
     vk_store_release(&p->handle, 0);
     vk_fence_full(); /* handle is gone before users is looked at */
+    /* A peer that was killed between announcing itself and taking that back would keep us for ever: after a second
+     * it is thought dead. */
     uint64_t give_up = 0;
     while (vk_load_acquire(&p->users)) {
         uint64_t now = vk_now();
@@ -364,6 +389,8 @@ static void hide_region(struct via_nic *nic, struct via_region *r)
     }
 }
 
+/* Out of the table and its counts, unpinned, the tag one user less, the index on the free list. The memory itself is
+ * the program's. */
 static void drop_region(struct via_nic *nic, struct via_region *r)
 {
     hide_region(nic, r);
@@ -408,6 +435,7 @@ VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HA
     return VIP_SUCCESS;
 }
 
+/* Any address inside the region will do. */
 VIP_RETURN VipQueryMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem, VIP_MEM_ATTRIBUTES *attributes)
 {
     struct via_nic *nic;
@@ -424,6 +452,7 @@ VIP_RETURN VipQueryMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE 
     return VIP_SUCCESS;
 }
 
+/* The handle stays the same; it is gone for a moment, in which nobody is granted anything by the old rights. */
 VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM_HANDLE mem,
                                VIP_MEM_ATTRIBUTES *attributes)
 {
@@ -456,6 +485,8 @@ VIP_RETURN VipSetMemAttributes(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_MEM
 
 static void drop_allocation(struct via_nic *nic, struct via_allocation **p);
 
+/* With the NIC's last act: VIs and their descriptors are gone, so no region is in use. Regions before allocations,
+ * which peers may be copying from until then. */
 void via_mem_fini(struct via_nic *nic)
 {
     via_early_fini(nic);
@@ -490,6 +521,7 @@ VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
         free(a);
         return code;
     }
+    /* posix_memalign says its error as a positive number, links as a negative one. */
     int error = nic->ops->alloc ? nic->ops->alloc(nic->link, len, address) : posix_memalign(address, 4096, len);
     if (error == 0) {
         if (nic->ops->alloc == NULL)
@@ -529,6 +561,7 @@ static void drop_allocation(struct via_nic *nic, struct via_allocation **p)
     __atomic_sub_fetch(&via_n_allocations_live, 1, __ATOMIC_RELAXED);
 }
 
+/* Refused while any part of it is registered: a peer could write into what somebody else has by then. */
 VIP_RETURN viakit_free(VIP_NIC_HANDLE handle, void *address)
 {
     VIP_RETURN code = VIP_SUCCESS;

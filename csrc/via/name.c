@@ -76,6 +76,7 @@ struct by_name {
     uint8_t *address;
 };
 
+/* index counts down with each entry that fits; the one that meets 0 is it. */
 static int same_name(void *context, const char *name, const char *value, const char *where)
 {
     struct by_name *b = context;
@@ -87,6 +88,7 @@ static int same_name(void *context, const char *name, const char *value, const c
     return 1;
 }
 
+/* The search for a name by its address. */
 struct by_address {
     const struct view *view;
     const uint8_t *address;
@@ -94,6 +96,7 @@ struct by_address {
     size_t size;
 };
 
+/* The address may be written in either form: six bytes, or what the link understands. */
 static int same_address(void *context, const char *name, const char *value, const char *where)
 {
     struct by_address *b = context;
@@ -109,6 +112,7 @@ static int same_address(void *context, const char *name, const char *value, cons
 
 /* ---------------------------------------------------------------- our own name */
 
+/* Empty if the system does not say; gethostname() need not end a name that was cut off. */
 static void own_name(char *host, size_t size)
 {
     if (gethostname(host, size - 1) != 0)
@@ -116,6 +120,7 @@ static void own_name(char *host, size_t size)
     host[size - 1] = 0;
 }
 
+/* "localhost", or this host's name, in full or up to the first dot. */
 static int is_own_name(const char *name)
 {
     char host[256];
@@ -130,6 +135,7 @@ static int is_own_name(const char *name)
 
 /* ---------------------------------------------------------------- the calls */
 
+/* Reads everything and takes nothing: for finding mistakes in a file when it is named, not when it is needed. */
 static int no_visit(void *context, const char *name, const char *value, const char *where)
 {
     (void)context, (void)name, (void)value, (void)where;
@@ -143,6 +149,7 @@ VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID info)
     const char *path = info && *(const char *)info ? info : NULL;
     if (config_each(CONFIG_HOST, path, 0, no_visit, NULL) < 0)
         return VIP_ERROR_NAMESERVICE; /* explained: which file, which line */
+    /* The file is read at each look-up, so only its name is kept. */
     char *copy = path ? strdup(path) : NULL;
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL) {
@@ -171,6 +178,8 @@ VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
 /* The address of the index-th host of that name, given what the NIC is. */
 static VIP_RETURN find_address(const struct view *v, const char *name, unsigned long index, uint8_t address[6])
 {
+    /* In this order: an address as such; the user's entries that the link understands, then those in six bytes; the
+     * link's own names; at last this NIC itself. */
     struct by_name b = {v, name, index, 0, address};
     if (parse_address(name, address))
         return index == 0 ? VIP_SUCCESS : via_fail(VIP_ERROR_NAMESERVICE, "an address has no index but 0");

@@ -29,8 +29,9 @@
 struct vk_pool via_nic_pool = VK_POOL_INIT(struct via_nic, 1024, ops);
 int via_process_id;
 
-/* A NIC belongs to the process that opened it: its thread, its sockets and its peers' idea of it do not survive a fork.
- * Each call compares nic->pid with this, and so does not need the system call. */
+/* A NIC belongs to the process that opened it: its thread and its peers' idea of it do not survive a fork, and its
+ * sockets are closed in the child (base/files.h). Each call compares nic->pid with this, and so does not need the
+ * system call. */
 static void child_of_fork(void)
 {
     via_process_id = (int)getpid();
@@ -68,6 +69,7 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
  * to understand. */
 static const struct link_ops *find_link(const char *device, const char **rest)
 {
+    /* This is the list to which another wire is added. */
     static const struct link_ops *const links[] = {&link_loop, &link_shm, &link_eth, &link_udp};
     for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
         size_t n = strlen(links[i]->name);
@@ -107,14 +109,18 @@ static void free_nic(struct via_nic *nic)
  * itself excepted. */
 static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
 {
+    /* Frames name VIs by number: this is where rx.c looks them up. */
     nic->vi_by_number = calloc(VIA_MAX_VI, sizeof(struct via_vi *));
     nic->events = calloc(VIA_MAX_EVENTS, sizeof *nic->events);
     if (nic->vi_by_number == NULL || nic->events == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: memory is exhausted");
+    via_explain("%s", "");
     int error = nic->ops->open(nic, rest, &nic->options, &nic->link, &nic->limits);
     if (error) {
-        errno = -error;        /* stays: a caller can tell "not allowed" from "not there" */
-        return code_of(error); /* the link has explained */
+        if (*viakit_last_error() == '\0') /* the link has mostly explained */
+            via_explain("VipOpenNic: %s: %s", nic->device, strerror(-error));
+        errno = -error; /* stays: a caller can tell "not allowed" from "not there" */
+        return code_of(error);
     }
     /* The link has said what it can; the provider's own bounds may be lower (a batch is built on the stack, see tx.c).
      */
@@ -156,6 +162,7 @@ static VIP_RETURN find_device(const char *name, char real[64], const struct link
                     name);
 }
 
+/* A failure leaves nothing behind: whatever was made is taken back in the order of the table at the top. */
 VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *out)
 {
     const char *rest = "";
@@ -214,7 +221,7 @@ VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
     if (nic == NULL)
         return code;
     /* The handler runs on the NIC's thread, which this call would wait for. */
-    if (via_in_handler == nic) {
+    if (via_in_handler(nic)) {
         via_leave(nic);
         return via_fail(VIP_INVALID_STATE, "VipCloseNic: cannot be called from a handler of the NIC");
     }
@@ -269,6 +276,7 @@ VIP_RETURN VipQueryNic(VIP_NIC_HANDLE handle, VIP_NIC_ATTRIBUTES *a)
     a->LocalNicAddress = nic->limits.address;
     a->ThreadSafe = VIP_TRUE;
     a->MaxDiscriminatorLen = WIRE_MAX_DISCRIMINATOR;
+    /* No bound of our own: the system's memory is one. */
     a->MaxRegisterBytes = a->MaxRegisterBlockBytes = ~0ul >> 1;
     /* Index 0 of the region table and number 0 of the tags stay unused: 0 means "none". */
     a->MaxRegisterRegions = VIA_MAX_REGIONS - 1;

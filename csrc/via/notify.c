@@ -1,12 +1,12 @@
 /*
  * VipSendNotify, VipRecvNotify, VipCQNotify: call me when something completes.
  *
- * A notification is one-shot. It waits in a list of its NIC, oldest first; as soon as its queue has a completion, the
- * completion is taken from the queue and the handler is called with it, on the NIC's own thread and outside the NIC, so
- * that it may call VIPL and ask to be called again. A NIC without a thread runs handlers at the end of viakit_poll and
- * in waiting calls, like those of asynchronous errors.
+ * A notification is one-shot. It waits in a list of its NIC, oldest first; as soon as its queue has a completion,
+ * the completion is taken from the queue and the handler is called with it, on the NIC's own thread and outside the
+ * NIC, so that it may call VIPL and ask to be called again. A NIC without a thread runs handlers at the end of
+ * viakit_poll and in waiting calls, like those of asynchronous errors.
  *
- *   a completion ... via_wake_waiters() finds nic->listeners != 0 (the one test that it makes anyway, for waiting calls)
+ *   a completion ... via_wake_waiters() finds nic->listeners != 0 (the one test that it makes anyway, for waits)
  *       ... sets notify_due and wakes the thread ... which looks through the list for queues that have something
  *
  * So while no notification is asked for, a completion costs nothing more than before. Destroying the VI or the
@@ -50,6 +50,7 @@ void via_notify_due(struct via_nic *nic)
 
 /* ---------------------------------------------------------------- asking */
 
+/* An entry that nobody has taken, or a descriptor that is complete and not taken back. */
 static int has_something(const struct via_notification *n)
 {
     return n->cq ? n->cq->head != n->cq->tail : n->queue->reaped != n->queue->done;
@@ -69,6 +70,7 @@ static VIP_RETURN enlist(struct via_nic *nic, const struct via_notification *n)
     *end = own;
     nic->n_notifications++;
     nic->listeners++;
+    /* What is there already counts as completed now. */
     if (has_something(own))
         via_notify_due(nic);
     return VIP_SUCCESS;
@@ -122,6 +124,7 @@ VIP_RETURN VipCQNotify(VIP_CQ_HANDLE handle, VIP_PVOID context, VIP_CQ_HANDLER h
 
 /* ---------------------------------------------------------------- taking back */
 
+/* *p is the pointer that leads to it; afterwards it leads to the next one. `listeners` is what completions look at. */
 static void remove_from_list(struct via_nic *nic, struct via_notification **p)
 {
     struct via_notification *n = *p;
@@ -170,6 +173,8 @@ static int take_one(struct via_nic *nic, struct call *c)
  * whole list, inside, found nothing: a completion that comes after that sets it again. */
 void via_run_notifications(struct via_nic *nic)
 {
+    /* acquire: pairs with via_notify_due's release, though what counts is looked at inside; closing: nobody may be
+     * called any more. */
     while (vk_load_acquire(&nic->notify_due) && !vk_load_relaxed(&nic->closing)) {
         struct call c;
         via_own_enter_slow(&nic->own, 1);
@@ -179,12 +184,12 @@ void via_run_notifications(struct via_nic *nic)
         via_own_leave_slow(&nic->own);
         if (!got)
             return;
-        const struct via_nic *outer = via_in_handler; /* as in via_run_handlers */
-        via_in_handler = nic;
+        struct via_handling here;
+        via_handling_begin(&here, nic);
         if (c.on_entry)
             c.on_entry(c.context, c.nic, c.vi, c.recv);
         else
             c.on_descriptor(c.context, c.nic, c.vi, c.descriptor);
-        via_in_handler = outer;
+        via_handling_end(&here);
     }
 }

@@ -43,6 +43,7 @@ static void register_once(void)
 {
     int here = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
                membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+    /* release, and acquire where it is read: a thread that finds 1 may rely on the registration. */
     vk_store_release(&barrier_state, here ? 1 : -1);
 }
 

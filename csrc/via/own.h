@@ -1,6 +1,6 @@
 /*
- * Who drives a NIC. All of a NIC's state belongs to one thread at a time, its owner; every VIPL call enters, works and
- * leaves. There is no mutex on the short path and no atomic read-modify-write either:
+ * Who drives a NIC. All of a NIC's state belongs to one thread at a time, its owner; every VIPL call enters, works
+ * and leaves. There is no mutex on the short path and no atomic read-modify-write either:
  *
  *   The NIC is *biased* to the thread that uses it. That thread enters by one plain store (inside = 1) and one load
  *   (revoked). Anybody else, the NIC's own thread above all, takes the word `owner` by compare-and-swap, sets
@@ -8,8 +8,8 @@
  *   biased thread sees revoked, or we see that it is inside and wait until it has left. So the rare side pays for the
  *   common one.
  *
- * When a second application thread shows up the bias is dropped for good and all go by the word. Where the kernel has no membarrier, and under
- * ThreadSanitizer (which cannot see it), there is no bias from the start.
+ * When a second application thread shows up the bias is dropped for good and all go by the word. Where the kernel
+ * has no membarrier, and under ThreadSanitizer (which cannot see it), there is no bias from the start.
  */
 #ifndef VIAKIT_OWN_H
 #define VIAKIT_OWN_H
@@ -31,8 +31,8 @@ struct via_own {
 extern __thread uint32_t via_thread_id __attribute__((tls_model("initial-exec")));
 uint32_t via_thread_id_make(void);
 
-/* Begins anew, by the same rules as everybody else: where a NIC was closed, somebody with an old handle may be inside at this
- * moment, about to find that out. */
+/* Begins anew, by the same rules as everybody else: where a NIC was closed, somebody with an old handle may be
+ * inside at this moment, about to find that out. */
 void via_own_init(struct via_own *own);
 void via_own_enter_slow(struct via_own *own, int is_nic_thread);
 void via_own_leave_slow(struct via_own *own);

@@ -2,18 +2,18 @@
  * Where the bytes of a message go: into receive descriptors, or into regions that grant it.
  *
  * rx.c has found that a frame belongs to a connection and that it is its turn. What is in it was still written by
- * somebody else, and is judged here: whether there is a descriptor, whether it has room, whether the memory is granted.
- * Nothing is written anywhere else than into what the program has posted or registered for it.
+ * somebody else, and is judged here: whether there is a descriptor, whether it has room, whether the memory is
+ * granted. Nothing is written anywhere else than into what the program has posted or registered for it.
  *
- *   a send      take_receive -> receive_pieces: from (rx_segment, rx_segment_used) on -> copy or fetch -> finish_receive
- *   a write     the first frame says address, handle, length -> via_write_granted, and again for each frame -> finish_write
+ *   a send    take_receive -> receive_pieces: from (rx_segment, rx_segment_used) on -> copy or fetch -> finish_receive
+ *   a write   address, handle, length from the first frame -> via_write_granted, for each frame again -> finish_write
  *
  * The state between frames is in the VI: rx_active (in the middle of which kind of message), rx_len (bytes placed so
  * far), and the position. Frames come in order (rx.c sees to that), so a position is enough.
  *
  * What cannot be taken: on a reliable connection the sender is told why (ERROR, with status bits for its descriptor)
- * and the connection breaks, on both sides. On an unreliable one only the message is lost, and its pieces are skipped
- * until the next first one.
+ * and the connection breaks, on both sides. On an unreliable one only the message is lost, and its pieces are
+ * skipped until the next first one.
  */
 #include "place.h"
 
@@ -33,6 +33,8 @@ static int receive_pieces(struct via_vi *vi, const struct via_work *w, size_t le
     *error = 0;
     while (len && vi->rx_segment < w->seg_count && n < VIA_MAX_SEGMENTS) {
         const VIP_DATA_SEGMENT *s = &via_segment(w->descriptor, vi->rx_segment)->Local;
+        /* Lengths are read anew for each piece: where a program has changed one, `room` may wrap, and then it is the
+         * region's bounds alone that hold. */
         uint32_t room = s->Length - vi->rx_segment_used, take = len < room ? (uint32_t)len : room;
         if (take) {
             char *p = (char *)s->Data.Address + vi->rx_segment_used;
@@ -168,6 +170,8 @@ static void finish_receive(struct via_vi *vi, const struct wire_header *h, uint3
 
 /* ---------------------------------------------------------------- a piece of a send */
 
+/* The first piece takes a receive descriptor, the last completes it; each goes on where the one before ended. A
+ * piece without a first one belongs to a message that was given up, or never began. */
 void via_place_send(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     size_t len = h->len;
@@ -201,8 +205,10 @@ void via_place_send(struct via_vi *vi, const struct wire_header *h, const uint8_
         size_t want = 0;
         for (size_t i = 0; i + sizeof r <= len; i += sizeof r) {
             memcpy(&r, payload + i, sizeof r);
+            /* So that a sum of invented lengths cannot wrap to a small one. */
             want += r.len <= VIA_MAX_TRANSFER ? r.len : VIA_MAX_TRANSFER + 1;
         }
+        /* Room for the sum of all pieces is found before anything is fetched. */
         int n = receive_pieces(vi, w, want, iov, &error);
         if (!error)
             error = fetch(vi, payload, len, iov, n, &vi->rx_len);
@@ -262,6 +268,8 @@ static void finish_write(struct via_vi *vi, const struct wire_header *h)
         finish_receive(vi, h, VIP_STATUS_OP_REMOTE_RDMA_WRITE);
 }
 
+/* The first frame names the place, once for all; every piece is checked against the region again. What is left
+ * (rx_left) may only shrink, so the pieces cannot write beyond what the first one was granted. */
 void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     size_t len = h->len;
@@ -295,6 +303,7 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
     }
     /* A piece may be shorter than the rest only if others follow; the last must end exactly where the write does. */
     uint32_t last = h->flags & WIRE_FLAG_LAST, error = 0;
+    /* A reference is the whole write in one frame; its payload is the list of places, not the data. */
     uint32_t n = h->flags & WIRE_FLAG_REFERENCE ? vi->rx_left : (uint32_t)len;
     if (n > vi->rx_left || (last && n != vi->rx_left)) {
         NIC_COUNT(vi->nic, dropped_malformed, 1);
@@ -309,6 +318,7 @@ void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8
     if (h->flags & WIRE_FLAG_REFERENCE) {
         struct iovec iov = {to, n};
         uint32_t placed = 0;
+        /* One copy by us, out of the sender's memory; the link stores the last word last. */
         error = fetch(vi, payload, len, &iov, 1, &placed);
         if (vi->state != VIP_STATE_CONNECTED)
             return; /* the peer was lost meanwhile */

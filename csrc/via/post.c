@@ -5,20 +5,21 @@
  *    VipSendDone, VipRecvDone      the head of the queue if it is complete; else one look at the link. Never waits
  *    VipSendWait, VipRecvWait      the same, waiting: spins, then sleeps (engine.c)
  *
- * Posting checks the descriptor where it lies and copies what later steps need into a struct via_work: a program that
- * changes a posted descriptor changes what is sent, but not what memory may be touched, for every access is checked
- * again when it is made. Two kinds of errors, and VIPL keeps them apart:
+ * Posting checks the descriptor where it lies and copies what later steps need into a struct via_work: a program
+ * that changes a posted descriptor changes what is sent, but not what memory may be touched, for every access is
+ * checked again when it is made. Two kinds of errors, and VIPL keeps them apart:
  *
- *    of the call         handle, alignment, the descriptor's own memory, a full queue: nothing is queued, the call says so
- *    of the descriptor   format, length, protection: the call succeeds; the error stands in the descriptor's status when its
- *                        turn comes, after everything posted before it
+ *    of the call         handle, alignment, the descriptor's own memory, a full queue: nothing is queued, the call
+ *                        says so
+ *    of the descriptor   format, length, protection: the call succeeds; the error stands in the descriptor's status
+ *                        when its turn comes, after everything posted before it
  *
  * A post to a VI that is not connected: receives wait (they may be posted before the connection), sends complete as
  * flushed.
  *
- * The straight line through here, for one message of one segment, is what a message costs: no lock, no allocation, no
- * system call, and each struct's hot fields in a cache line or two. Hence the many vk_likely, and the checks in an
- * order that looks odd at first.
+ * The straight line through here, for one message of one segment, is what a message costs: no lock, no allocation,
+ * no system call, and each struct's hot fields in a cache line or two. Hence the many vk_likely, and the checks in
+ * an order that looks odd at first.
  */
 #include "internal.h"
 #include "tap.h"
@@ -202,6 +203,19 @@ VIP_RETURN VipPostRecv(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
     return post(handle, d, mem, 1);
 }
 
+static VIP_RETURN explain_failed(const VIP_DESCRIPTOR *d)
+{
+    return via_fail(VIP_DESCRIPTOR_ERROR, "the descriptor completed with an error: its status is %#lx",
+                    (unsigned long)d->CS.Status);
+}
+
+static VIP_RETURN explain_empty(int recv)
+{
+    return via_fail_with(VIP_DESCRIPTOR_ERROR, /* a program may poll a queue in which there is nothing */
+                         recv ? "the receive queue is empty: post a descriptor before asking for one"
+                              : "the send queue is empty: post a descriptor before asking for one");
+}
+
 /* Takes the completed head. VIP_SUCCESS or VIP_DESCRIPTOR_ERROR, by its status; *out is the descriptor either way. That
  * pointer is what the program posted, never a copy: programs compare the two. */
 static inline VIP_RETURN reap(struct via_vi *vi, struct via_queue *q, VIP_DESCRIPTOR **out)
@@ -210,7 +224,7 @@ static inline VIP_RETURN reap(struct via_vi *vi, struct via_queue *q, VIP_DESCRI
     VIA_TAP(vi->nic, via_tap_reaped(q, d, vi));
     q->reaped++;
     *out = d;
-    return d->CS.Status & VIP_STATUS_ERROR_MASK ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS;
+    return vk_unlikely(d->CS.Status & VIP_STATUS_ERROR_MASK) ? explain_failed(d) : VIP_SUCCESS;
 }
 
 /* VIPL's three answers for a queue: the head is complete (taken); not yet (VIP_NOT_DONE, *out untouched); the queue is
@@ -234,7 +248,7 @@ static VIP_RETURN done(VIP_VI_HANDLE handle, VIP_DESCRIPTOR **out, int recv)
         code = VIP_NOT_DONE;
     else {
         *out = NULL;
-        code = VIP_DESCRIPTOR_ERROR;
+        code = explain_empty(recv);
     }
     via_leave(nic);
     return code;
@@ -283,15 +297,16 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
         return via_fail(VIP_INVALID_STATE,
                         "the queue belongs to a completion queue: wait with VipCQWait, then take with Done");
     }
-    code = via_wait_owned(nic, timeout, something, &p);
+    code = via_wait_owned(nic, timeout, something, &p,
+                          recv ? "VipRecvWait: no receive was complete" : "VipSendWait: no send was complete");
     /* What the wait found is believed only if the VI is still the one that we were called for. */
     if (!vk_object_is(p.object, p.generation))
         code = via_fail(VIP_INVALID_PARAMETER, "the VI was destroyed while a call waited on it");
     else if (code == VIP_SUCCESS && q->reaped != q->done)
         code = reap(vi, q, out);
     else if (code == VIP_SUCCESS) {
-        *out = NULL; /* an empty queue: nothing will ever come */
-        code = VIP_DESCRIPTOR_ERROR;
+        *out = NULL; /* nothing will ever come */
+        code = explain_empty(recv);
     }
     via_leave(nic);
     return code;

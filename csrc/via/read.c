@@ -11,25 +11,25 @@
  * operation `take`).
  *
  * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them
- * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. An ask is answered as often
- * as it comes. (So nothing of a read is in the sequence of the data
- * frames, and nothing is kept to be sent again: the region itself is what is sent again.) Only where the link is full
- * an ask waits at the target, and no more than VIA_ASKS may.
+ * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. An ask is answered as
+ * often as it comes. (So nothing of a read is in the sequence of the data frames, and nothing is kept to be sent
+ * again: the region itself is what is sent again.) Only where the link is full an ask waits at the target, and no
+ * more than VIA_ASKS may.
  *
  * Order: a read is asked for when everything that was sent before it has been acknowledged, so it sees what earlier
  * RDMA writes wrote. What is posted behind it does not wait, unless it has VIP_CONTROL_QFENCE set.
  *
  * An old request must not be answered: behind it the requester may have sent word that its read is complete, and the
- * program here may have deregistered or unmapped the memory when it heard it. A link that loses frames also keeps some
- * back and brings some twice, and an ask that waits for the link grows old, too. So a request says which data frame its
- * sender would have sent next, and one that comes to its turn after that frame gets the answer "ask again", which is
- * only heeded if something is still missing.
+ * program here may have deregistered or unmapped the memory when it heard it. A link that loses frames also keeps
+ * some back and brings some twice, and an ask that waits for the link grows old, too. So a request says which data
+ * frame its sender would have sent next, and one that comes to its turn after that frame gets the answer "ask
+ * again", which is only heeded if something is still missing.
  *
- * Nor may an old request end the connection. The requester may have told by another connection, or by no connection at
- * all, that its read is complete; then no number shows that a copy of the request is old, and it asks for memory that is
- * not granted any more. So the target notes the last VIA_ASKS asks that it granted. What it has never granted it refuses
- * at once, and the connection breaks; what it has granted before it *denies*, and the requester insists if something is
- * still missing. Only then it is refused.
+ * Nor may an old request end the connection. The requester may have told by another connection, or by no connection
+ * at all, that its read is complete; then no number shows that a copy of the request is old, and it asks for memory
+ * that is not granted any more. So the target notes the last VIA_ASKS asks that it granted. What it has never
+ * granted it refuses at once, and the connection breaks; what it has granted before it *denies*, and the requester
+ * insists if something is still missing. Only then it is refused.
  *
  *        |  --- READ(3, ...) ----------------------->  granted until a moment ago
  *        |  <-- READ 3: denied ---------------------
@@ -37,9 +37,9 @@
  *        |  --- READ(3, wanted 0) ------------------>  refused
  *        |  <-- ERROR(3, RDMA protection error) ----
  *
- * Losses: each request has a serial number, which its answer repeats. Requests and answers keep their order, so a piece
- * for a later request shows that what is missing of earlier ones is lost. Where nothing follows that could show it, a
- * time-out does.
+ * Losses: each request has a serial number, which its answer repeats. Requests and answers keep their order, so a
+ * piece for a later request shows that what is missing of earlier ones is lost. Where nothing follows that could
+ * show it, a time-out does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +133,7 @@ int via_reads_ready(struct via_vi *vi)
     return vi->reads != NULL;
 }
 
+/* For a new connection. The struct stays: who has read once will read again. */
 void via_reads_reset(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;
@@ -184,6 +185,7 @@ static int send_request(struct via_vi *vi, uint32_t number, uint64_t wanted, uin
     const struct ask *a = &vi->reads->asks[number % VIA_ASKS];
     const struct via_work *w = via_work_at(&vi->send, a->work);
     const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
+    /* next_psn goes along: by that the target tells an old request from a new one (is_old). */
     struct wire_read b = {remote->Data.AddressBits + a->offset, wanted, remote->Handle, a->len, vi->next_psn};
     uint8_t flags = WIRE_FLAG_FIRST | (a->offset + a->len == w->len ? WIRE_FLAG_LAST : 0);
     return via_send_block(vi, WIRE_READ, flags, number, serial, &b, sizeof b) == 1;
@@ -342,6 +344,7 @@ static void settle(struct via_vi *vi, struct ask *a, int placed)
             read_is_here(vi, w);
         }
     }
+    /* Asks are done in any order; the ring moves when its oldest is. */
     while (r->head != r->tail && r->asks[r->head % VIA_ASKS].missing == 0)
         r->head++;
     if (r->head == r->tail)
@@ -374,6 +377,7 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
 {
     struct via_reads *r = vi->reads;
     struct wire_read_data d;
+    /* The number of an ask that is outstanding lies in [head, tail); with unsigned numbers that is one comparison. */
     if (r == NULL || h->psn - r->head >= r->tail - r->head) {
         VI_COUNT(vi, dropped_duplicate, 1); /* of a read that is complete */
         return;
@@ -420,8 +424,9 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
     }
 }
 
-/* Nothing has come since the deadline was set: half as many asks at a time, the oldest first, and twice the patience.
- * After max_retries the peer is given up. */
+/* Nothing has come since the deadline was set: half as many asks at a time, the oldest first, and twice the
+ * patience. After max_retries the peer is given up. n counts asks that were sent; where the link is full the walk
+ * ends at once. */
 void via_read_time_out(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;
@@ -456,6 +461,8 @@ static int read_granted(const struct via_vi *vi, const struct wire_read *b)
            (vi->nic->regions[b->handle & 0xFFFF].rights & VIA_RIGHT_READ);
 }
 
+/* What was_granted() and is_old() look at: the last ask of this place in the ring, and how far the numbers have
+ * come. */
 static void note_granted(struct via_reads *r, const struct answer *a)
 {
     const struct wire_read *b = &a->read;
@@ -491,6 +498,7 @@ static int send_pieces(struct via_vi *vi, struct answer *a)
     uint32_t piece = piece_len(vi), most = vi->nic->limits.max_batch;
     while (a->read.wanted) {
         int n = 0;
+        /* From the lowest bit on; bits & bits - 1 takes it away. */
         for (uint64_t bits = a->read.wanted; bits && n < (int)most; bits &= bits - 1, n++) {
             uint32_t offset = (uint32_t)__builtin_ctzll(bits) * piece, left = a->read.len - offset;
             struct link_frame *f = &frames[n];
@@ -533,7 +541,8 @@ static void send_no_data(struct via_vi *vi, const struct answer *a, size_t len)
     via_send_block(vi, WIRE_READ, WIRE_FLAG_LAST, a->number, a->serial, zeros, len);
 }
 
-/* 0 if the rest must wait for the link. */
+/* 0 if the rest must wait for the link. In this order: an old request is answered without a look at the memory, a
+ * refusal comes before anything is sent. */
 static int serve(struct via_vi *vi, struct answer *a)
 {
     if (is_old(vi, a)) {
@@ -551,6 +560,8 @@ static int serve(struct via_vi *vi, struct answer *a)
     return send_pieces(vi, a);
 }
 
+/* A request arrives. It is served at once if nothing waits before it; what the link does not take goes on by the
+ * stall list. */
 static void asked(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     struct answer a = {.number = h->psn, .serial = h->immediate};
@@ -576,6 +587,7 @@ static void asked(struct via_vi *vi, const struct wire_header *h, const uint8_t 
     via_stall(vi);
 }
 
+/* FIRST tells requests from answers. Unreliable VIs have no reads (VIPL), so nobody sends them any. */
 void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (!vi->reliable)

@@ -71,6 +71,7 @@ void via_shrink_window(struct via_vi *vi, uint32_t to)
         vi->threshold = vi->window;
 }
 
+/* What both sides of a connection keep between frames; the work queues are another matter (via_flush). */
 void via_forget_frames(struct via_vi *vi)
 {
     via_early_drop(vi);
@@ -151,6 +152,7 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
     uint32_t head = vi->flight_head;
     while (vi->flight_head != vi->flight_tail && !wire_before(ack, vi->flight_end[vi->flight_head & (VIA_FLIGHT - 1)]))
         vi->flight_head++;
+    /* flight_head <= flight_seen <= flight_tail, always. */
     if ((int32_t)(vi->flight_seen - vi->flight_head) < 0)
         vi->flight_seen = vi->flight_head;
     open_window(vi, vi->flight_head - head);
@@ -177,6 +179,7 @@ void via_acknowledged(struct via_vi *vi, uint32_t ack)
 static void go_back(struct via_vi *vi, int timed_out)
 {
     vi->tx_psn = vi->una_psn;
+    /* Nothing is in flight any more, for all we know; nor is anything timed, or known to be sent again. */
     vi->flight_head = vi->flight_seen = vi->flight_tail;
     vi->rtt.timing = 0;
     via_repeat_forget(vi);
@@ -185,8 +188,11 @@ static void go_back(struct via_vi *vi, int timed_out)
     vi->threshold = vi->window / 2 > 4 ? vi->window / 2 : 4;
     if (vi->threshold > most)
         vi->threshold = most;
+    /* After silence two sends, one to be acknowledged while the other is under way; after a report the new threshold
+     * at once. */
     vi->window = timed_out && vi->threshold > 2 ? 2 : vi->threshold;
     vi->window_credit = 0;
+    /* The work that has the oldest unacknowledged frame is the one to be sent next. */
     uint32_t i = vi->send.done;
     while (i != vi->send.next && !wire_before(vi->una_psn, end_of(via_work_at(&vi->send, i))))
         i++;
@@ -213,6 +219,7 @@ void via_negative(struct via_vi *vi, uint32_t from)
 void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status)
 {
     struct via_queue *q = &vi->send;
+    /* The number is a frame's, or that of an ask (read.c): the status says which. */
     int read = (status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_RDMA_READ;
     status &= VIP_STATUS_REMOTE_DESC_ERROR | VIP_STATUS_RDMA_PROT_ERROR;
     if (read)
@@ -235,15 +242,12 @@ void via_owe_ack(struct via_vi *vi, int urgent)
     vi->ack_owed |= urgent ? 2 : 1;
     if (vi->on_ack_list)
         return;
-    /* A time of its own: nearly every acknowledgement finds a ride, and whoever went to sleep then would be woken for
-     * nothing. */
-    uint64_t at = vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US;
-    if (nic->ack_list == NULL || at < nic->acks_at)
-        nic->acks_at = at;
     vi->on_ack_list = 1;
     vi->ack_next = nic->ack_list;
     nic->ack_list = vi;
-    via_call_at(nic, at);
+    /* No timer: nearly every acknowledgement finds a ride, and whoever went to sleep then would be woken for
+     * nothing. */
+    via_call_at(nic, vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US);
 }
 
 /* Sends the acknowledgements for which no frame came along. In the middle of a message there is no hurry: the sender
@@ -322,7 +326,8 @@ static void time_out(struct via_vi *vi)
     }
 }
 
-/* Silence: ask. Whatever is heard of the peer ends the asking. */
+/* Silence: ask, unless data that waits for an acknowledgement does: its time-outs will find out. Whatever is heard
+ * of the peer ends the asking. While nobody asks there is always a next look, and it lies ahead. */
 static void keep_alive(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
@@ -338,14 +343,17 @@ static void keep_alive(struct via_vi *vi)
                 vi->rto_deadline = VK_NEVER;
         }
     }
-    if (!vi->probing && nic->now - vi->heard_at >= silence && vi->rto_deadline == VK_NEVER) {
+    if (vi->probing)
+        return;
+    int silent = nic->now - vi->heard_at >= silence;
+    if (silent && vi->rto_deadline == VK_NEVER) {
         vi->probing = 1;
         via_send_control(vi, WIRE_PROBE, 0, 0);
         VI_COUNT(vi, probes_sent, 1);
         via_arm_rto(vi);
+        return;
     }
-    if (!vi->probing)
-        via_timer(nic, vi->heard_at + silence);
+    via_timer(nic, (silent ? nic->now : vi->heard_at) + silence);
 }
 
 /* Every VI of the NIC, whenever something is due. timers_at was reset by the caller: who has something to wait for says

@@ -6,14 +6,16 @@
  *        |gap|   held    |gap|   held  | nothing said |
  *                                      ^ top
  *
- * When is a frame lost that was sent again already? Frames of one connection hardly overtake one another here. So for each frame that was sent
- * again we remember how far we had got then (`high`). A receiver that has something from behind that point, and still misses
- * the frame, has lost it again. Without such evidence nothing is sent twice, however many lists arrive; and if there is nothing
- * new to send that could bear witness, the tail probe asks (reliable.c), after which all of it is thought lost.
+ * When is a frame lost that was sent again already? Frames of one connection hardly overtake one another here. So
+ * for each frame that was sent again we remember how far we had got then (`high`). A receiver that has something
+ * from behind that point, and still misses the frame, has lost it again. Without such evidence nothing is sent
+ * twice, however many lists arrive; and if there is nothing new to send that could bear witness, the tail probe asks
+ * (reliable.c), after which all of it is thought lost.
  *
- * What a loss costs the window: single frames are lost by chance, a frame here and there; they cost as much of the window as was lost, no
- * more (the window of a path that loses one frame in a hundred settles near a hundred sends). More than a whole link send in a row is
- * a receiver whose ring has run over; that halves the window, once per round trip.
+ * What a loss costs the window: single frames are lost by chance, a frame here and there; they cost as much of the
+ * window as was lost, no more (the window of a path that loses one frame in a hundred settles near a hundred sends).
+ * More than a whole link send in a row is a receiver whose ring has run over; that halves the window, once per round
+ * trip.
  *
  * The list is a stranger's: its sum must lie within what is in flight, and its length bounds the work.
  */
@@ -36,6 +38,7 @@ void via_repeat_forget(struct via_vi *vi)
     vi->resent = NULL;
 }
 
+/* A table without chains: the frame that comes later in the same place takes it. */
 static struct via_resent *resent_entry(struct via_vi *vi, uint32_t psn)
 {
     return &vi->resent[psn & (N_RESENT - 1)];
@@ -48,6 +51,7 @@ static int is_resent(struct via_vi *vi, uint32_t psn, uint32_t top)
     return e->psn == psn && e->high != psn && !wire_before(e->high, top);
 }
 
+/* Once at least; the second loss costs the window nothing, for the first one did. */
 static int was_resent(struct via_vi *vi, uint32_t psn)
 {
     const struct via_resent *e = resent_entry(vi, psn);
@@ -76,8 +80,8 @@ static void charge_window(struct via_vi *vi, uint32_t n, uint32_t per_send)
         via_shrink_window(vi, vi->window - 1);
 }
 
-/* Link sends that lie wholly before top have arrived, but for what is sent again one by one: they make room for others. Not so many that more
- * would be outstanding than the receiver can keep. */
+/* Link sends that lie wholly before top have arrived, but for what is sent again one by one: they make room for
+ * others. Not so many that more would be outstanding than the receiver can keep. */
 static void see_flight(struct via_vi *vi, uint32_t top)
 {
     uint32_t window = vi->nic->options.window, batch = vi->nic->limits.max_batch, ahead = window * batch;
@@ -90,7 +94,8 @@ static void see_flight(struct via_vi *vi, uint32_t top)
     }
 }
 
-/* Sends again what of [psn, end) is not on its way already. At most *sends link sends. 0: the VI is gone, or the link is full. */
+/* Sends again what of [psn, end) is not on its way already. At most *sends link sends. 0: the VI is gone, or the
+ * link is full. */
 static int repeat_run(struct via_vi *vi, uint32_t psn, uint32_t end, uint32_t top, uint32_t *sends, uint32_t *hint)
 {
     uint32_t per_send = frames_per_send(vi);
@@ -129,6 +134,8 @@ static uint32_t reach(const uint8_t *list, size_t len)
     return len % sizeof r || len > WIRE_MAX_RUNS * sizeof r ? 0 : sum;
 }
 
+/* A NAK with a list. In order: is the list possible, is it news, what does it tell of sends that have arrived, and
+ * then its gaps, one by one, as far as a window of link sends goes. */
 void via_repeat(struct via_vi *vi, uint32_t ack, const uint8_t *list, size_t len)
 {
     uint32_t sum = reach(list, len), top = ack + sum, most = vi->window, sends = most, hint = vi->send.done;
@@ -145,6 +152,7 @@ void via_repeat(struct via_vi *vi, uint32_t ack, const uint8_t *list, size_t len
     struct wire_run r;
     for (size_t i = 0; i < len; i += sizeof r) {
         memcpy(&r, list + i, sizeof r);
+        /*     ack -> | missing | held | missing | held | ... -> top */
         uint32_t held = psn + r.missing;
         if (r.held && vi->rtt.timing && !wire_before(vi->rtt.psn - 1, held) &&
             wire_before(vi->rtt.psn - 1, held + r.held))

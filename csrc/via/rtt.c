@@ -1,20 +1,25 @@
 /*
- * How long to wait for an acknowledgement: the round trip as measured, after RFC 6298 (SRTT and RTTVAR) and Karn's rule.
+ * How long to wait for an acknowledgement: the round trip as measured, after RFC 6298 (SRTT and RTTVAR) and Karn's
+ * rule.
  *
- * One frame at a time is timed, from its sending until the peer says that it has come, be it by a cumulative acknowledgement or as one
- * that is kept behind a gap. A frame that is sent again is not timed any further: nobody could tell which of the two was
- * answered. What is measured is honest for this kind of network: the peer's thread may be asleep or wait for a processor, and an
- * acknowledgement waits for a frame to ride on. All of that is in the samples, and in their variation.
+ * One frame at a time is timed, from its sending until the peer says that it has come, be it by a cumulative
+ * acknowledgement or as one that is kept behind a gap. A frame that is sent again is not timed any further: nobody
+ * could tell which of the two was answered. What is measured is honest for this kind of network: the peer's thread
+ * may be asleep or wait for a processor, and an acknowledgement waits for a frame to ride on. All of that is in the
+ * samples, and in their variation.
  *
  * Two times follow.
  *
- *   probe     nothing was heard for a round trip and a bit: the last frame is sent once more. The peer then says what it has. That
- *             mends the loss of a burst's last frame, of a repeated one, or of an acknowledgement, and costs one small frame if it was a mistake.
- *   time-out  nothing was heard for long: everything unacknowledged is thought lost, and the window closes. That is dear,
- *             so it has a floor: two cores that are shared by many processes let one of them wait for some milliseconds.
+ *   probe     nothing was heard for a round trip and a bit: the last frame is sent once more. The peer then says what
+ *             it has. That mends the loss of a burst's last frame, of a repeated one, or of an acknowledgement, and
+ *             costs one small frame if it was a mistake.
+ *   time-out  nothing was heard for long: everything unacknowledged is thought lost, and the window closes. That is
+ *             dear, so it has a floor: two cores that are shared by many processes let one of them wait for some
+ *             milliseconds.
  */
 #include "internal.h"
 
+/* Nanoseconds. A floor or ceiling holds whatever was measured. */
 #define TIMEOUT_FLOOR (5 * VK_MS)
 #define VARIATION_FLOOR VK_MS
 #define TIMEOUT_LONGEST (500 * VK_MS)
@@ -26,6 +31,8 @@ void via_rtt_reset(struct via_vi *vi)
     vi->rtt = (struct via_rtt){0};
 }
 
+/* Only a frame that goes out for the first time (tx_psn is where nothing was sent beyond), and none while another is
+ * timed. */
 void via_rtt_begin(struct via_vi *vi)
 {
     struct via_rtt *r = &vi->rtt;
@@ -36,6 +43,7 @@ void via_rtt_begin(struct via_vi *vi)
     r->begun_at = vi->nic->now = vk_now();
 }
 
+/* A later frame than the timed one has come, or it itself. Earlier news says nothing of it. */
 void via_rtt_arrived(struct via_vi *vi, uint32_t psn)
 {
     struct via_rtt *r = &vi->rtt;
@@ -47,6 +55,10 @@ void via_rtt_arrived(struct via_vi *vi, uint32_t psn)
     via_rtt_sample(vi, vi->nic->now - r->begun_at);
 }
 
+/* RFC 6298, section 2, with its alpha of 1/8 and beta of 1/4:
+ *
+ *    first sample    SRTT = R                       RTTVAR = R / 2
+ *    each further    SRTT = 7/8 SRTT + 1/8 R        RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R| */
 void via_rtt_sample(struct via_vi *vi, uint64_t ns)
 {
     struct via_rtt *r = &vi->rtt;
@@ -56,12 +68,16 @@ void via_rtt_sample(struct via_vi *vi, uint64_t ns)
         return;
     }
     uint64_t off = ns > r->smoothed ? ns - r->smoothed : r->smoothed - ns;
-    r->variation += off / 4;
+    /* What is old shrinks first: with the share of the new sample added before, both would settle below what is
+     * measured, SRTT at seven eighths of it. off is taken from the old SRTT, as the RFC has it. */
     r->variation -= r->variation / 4;
-    r->smoothed += ns / 8;
+    r->variation += off / 4;
     r->smoothed -= r->smoothed / 8;
+    r->smoothed += ns / 8;
 }
 
+/* SRTT + 4 RTTVAR, within bounds; before anything was measured, what the NIC's options say. A program that asks for
+ * a shorter time than the floor gets it. */
 uint64_t via_rtt_timeout(const struct via_vi *vi)
 {
     const struct via_rtt *r = &vi->rtt;

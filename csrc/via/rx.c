@@ -24,6 +24,7 @@
 #include "../base/crc32c.h"
 #include "place.h"
 #include "tap.h"
+
 /* ---------------------------------------------------------------- sequence */
 
 /* Selective repeat: the frame is kept, and the peer is told when there is a new gap, or when it asks. */
@@ -35,7 +36,7 @@ static void early_frame(struct via_vi *vi, const struct wire_header *h, const ui
     }
     if (!vi->has_gap) {
         vi->has_gap = 1;
-        vi->rx_source = 0; /* whole_message() does not look for frames that are kept */
+        vi->rx_source = VIA_NO_SOURCE; /* whole_message() does not look for frames that are kept */
         vi->ahead_psn = vi->expected_psn;
     }
     via_early_keep(vi, h, payload);
@@ -194,6 +195,7 @@ static void not_connected(struct via_vi *vi, const struct wire_header *h)
  * of frames, one in 256. A peer on the same host can end the connection in easier ways. */
 static int knows_where_we_are(const struct via_vi *vi, uint32_t ack)
 {
+    /* How far the acknowledgement lies behind the last frame that we have sent; one before it, or ahead, wraps. */
     uint32_t behind = vi->high_psn - ack, most = vi->reliable ? 1u << 16 : 1u << 24;
     return vi->lossless || behind <= most + (vi->reliable ? vi->high_psn - vi->una_psn : 0);
 }
@@ -205,6 +207,7 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
     case WIRE_ACK:
         VI_COUNT(vi, acks_received, 1);
         break;
+    /* With a list: of a receiver that keeps early frames. Without: of one that wants everything from there on. */
     case WIRE_NAK:
         VI_COUNT(vi, naks_received, 1);
         if (!vi->reliable || vi->lossless)
@@ -214,6 +217,7 @@ static void control_frame(struct via_vi *vi, const struct wire_header *h, int ki
         else
             via_negative(vi, h->ack);
         break;
+    /* Any answer would do, for it shows that we live; this one also tells how far we are. */
     case WIRE_PROBE:
         via_send_ack(vi);
         break;
@@ -263,8 +267,9 @@ static void deliver_to_vi(struct via_nic *nic, const uint8_t from[6], struct lin
     vi->confirmed = 1;
     if ((vi->reliable || vi->lossless) && h->ack != vi->una_psn) { /* also of references, which any level may send */
         via_acknowledged(vi, h->ack);
+        /* A send behind the acknowledged ones had failed: that broke the connection, and nothing lands any more. */
         if (vk_unlikely(vi->state != VIP_STATE_CONNECTED))
-            return; /* a send behind the acknowledged ones had failed: that broke the connection, and nothing lands any more */
+            return;
     }
     if (vk_likely(kind == WIRE_SEND || kind == WIRE_WRITE))
         data_frame(vi, h, payload);
@@ -296,13 +301,15 @@ static int checksum_right(const struct wire_header *h, const uint8_t *payload, s
 
 /* What most frames are: a whole message, in sequence, for a receive descriptor of one segment that was found granted
  * when it was posted. Two comparisons of words say that it is ours, of the right peer and key. Returns 0, having
- * changed nothing, if it is something else. It does not look at the station that the frame came from: a stranger would
- * have to know port, VI, key and the exact sequence number. The two words are made once, when the NIC opens
- * (whole_message) and when a connection is made (rx_source, 0 unless it is CONNECTED without a gap); a tap and a
- * partition (deaf) close this way, for they must see every frame. */
+ * changed nothing, if it is something else. It does not look at the station that the frame came from: a stranger
+ * would have to know port, VI, key and the exact sequence number. The two words are made once, when the NIC opens
+ * (whole_message) and when a connection is made (rx_source, VIA_NO_SOURCE unless it is CONNECTED without a gap); a
+ * tap and a partition (deaf) close this way, for they must see every frame. */
 static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_t len)
 {
     uint64_t w[WIRE_WORDS];
+    /* Flags that a whole message may have; all others must be as in nic->whole_message, where FIRST and LAST are
+     * set. */
     const uint64_t flags = WIRE_FLAG_ACK_NOW | WIRE_FLAG_MUST_ACK | WIRE_FLAG_CRC | WIRE_FLAG_IMMEDIATE;
     if (vk_unlikely(len < sizeof w))
         return 0;
@@ -315,7 +322,9 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
                     number >= VIA_MAX_VI))
         return 0;
     struct via_vi *vi = nic->vi_by_number[number];
-    if (vk_unlikely(vi == NULL || vi->rx_source != w[1] || vi->expected_psn != psn || vi->rx_active || vi->rx_skip))
+    /* The key first: any word may stand in a frame, VIA_NO_SOURCE as well, but no connection has the key 0. */
+    if (vk_unlikely(vi == NULL || wire_source_key(w[1]) == 0 || vi->rx_source != w[1] || vi->expected_psn != psn ||
+                    vi->rx_active || vi->rx_skip))
         return 0;
     /* The receive was found granted when it was posted, and no region has gone or changed since (epoch): nothing is
      * asked again. */
@@ -340,6 +349,8 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
         status |= VIP_STATUS_IMMEDIATE;
     }
     d->CS.Length = n;
+    /* Before the completion, for what that causes may send (a DISCONNECT, say), and every frame says what is
+     * expected. */
     vi->expected_psn = psn + 1;
     via_complete_receive(vi, status);
     vi->heard = vi->confirmed = 1;

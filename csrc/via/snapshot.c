@@ -1,13 +1,13 @@
 /*
  * Snapshots: what a NIC and everything on it is doing at this moment.
  *
- *   take   memory is allocated for as much as there was a moment ago, the NIC is entered, plain words are copied, the NIC is
- *          left. Should there be more by then, once more with more memory.
+ *   take   memory is allocated for as much as there was a moment ago, the NIC is entered, plain words are copied, the
+ *          NIC is left. Should there be more by then, once more with more memory.
  *   text   snapshot_text.c, afterwards and without the NIC.
  *
- * The NIC is entered as its own thread enters it: a program's thread that uses the NIC keeps its free way in (own.h),
- * and nothing is driven, completed or counted. Descriptors are not looked into: they are the program's, which may have
- * unmapped those that are done; what the NIC noted when they were posted is told instead.
+ * The NIC is entered as its own thread enters it: a program's thread that uses the NIC keeps its free way in
+ * (own.h), and nothing is driven, completed or counted. Descriptors are not looked into: they are the program's,
+ * which may have unmapped those that are done; what the NIC noted when they were posted is told instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +39,7 @@ static void copy_queue(const struct via_queue *q, struct snap_queue *to)
     }
 }
 
+/* What the program and the peer see of it, and how far the two directions are. */
 static void copy_vi(const struct via_vi *vi, struct snap_vi *to)
 {
     to->handle = vk_pool_handle(vi);
@@ -48,6 +49,7 @@ static void copy_vi(const struct via_vi *vi, struct snap_vi *to)
     to->ptag = vi->ptag;
     copy_queue(&vi->send, &to->send);
     copy_queue(&vi->recv, &to->recv);
+    /* The peer fields are kept after the end of a connection, and mean nothing then. */
     to->has_peer = vi->peer != NULL && (vi->state == VIP_STATE_CONNECTED || vi->state == VIP_STATE_ERROR);
     to->confirmed = vi->confirmed;
     to->lossless = vi->lossless;
@@ -81,6 +83,7 @@ static struct snap_conn *add_conn(struct snapshot *s, const char *kind, struct v
     return c;
 }
 
+/* port 0: any NIC of that station. */
 static void set_address(struct snap_conn *c, const uint8_t address[6], uint16_t port)
 {
     c->has_address = 1;
@@ -88,6 +91,7 @@ static void set_address(struct snap_conn *c, const uint8_t address[6], uint16_t 
     c->port = port;
 }
 
+/* The program's bytes, which need not be text. */
 static void set_discriminator(struct snap_conn *c, const void *bytes, size_t len)
 {
     c->len = (uint32_t)(len < WIRE_MAX_DISCRIMINATOR ? len : WIRE_MAX_DISCRIMINATOR);
@@ -103,6 +107,7 @@ static void copy_request(struct snapshot *s, const char *kind, struct via_vi *vi
     set_discriminator(c, f->block.bytes + sizeof f->block.connect, f->block.connect.wanted_len);
 }
 
+/* All that is neither idle nor connected: who waits, who asks, who was asked. */
 static void copy_conns(struct via_nic *nic, struct snapshot *s)
 {
     static const char *const names[] = {
@@ -140,6 +145,7 @@ static void copy_nic(struct via_nic *nic, struct snapshot *s)
     s->n_waiting = nic->n_waiting;
     s->sleeper = (int)nic->sleeper;
     s->n_events = nic->events_tail - nic->events_head;
+    /* As viakit_nic_counters adds them up; the VIs' shares follow with the VIs. */
     memcpy(s->counters, nic->counters, sizeof s->counters);
     s->counters[VIAKIT_COUNTER_polls] = nic->polls;
     s->counters[VIAKIT_COUNTER_lock_waits] = nic->own.waits;
@@ -152,6 +158,7 @@ static void copy_nic(struct via_nic *nic, struct snapshot *s)
     for (const struct via_cq *cq = nic->cqs; cq; cq = cq->next, s->n_cqs++)
         if (s->n_cqs < s->room_cqs)
             s->cqs[s->n_cqs] = (struct snap_cq){vk_pool_handle(cq), cq->capacity, cq->tail - cq->head, cq->n_queues};
+    /* From index 1 on, up to the highest that was ever used: holes are free entries. */
     for (uint32_t i = 1; i < nic->region_touched; i++) {
         const struct via_region *r = &nic->regions[i];
         if (r->handle && s->n_regions++ < s->room_regions)
@@ -169,6 +176,7 @@ static void copy_nic(struct via_nic *nic, struct snapshot *s)
 
 /* ---------------------------------------------------------------- taking */
 
+/* NULL is allowed. */
 void via_snapshot_free(struct snapshot *s)
 {
     if (s) {
@@ -197,6 +205,7 @@ static int make_room(void **list, uint32_t *room, uint32_t n, size_t size)
     return 1;
 }
 
+/* Of connections no more than SNAP_MAX_CONNS: strangers can make any number of them. */
 static int make_rooms(struct snapshot *s)
 {
     uint32_t conns = s->n_conns < SNAP_MAX_CONNS ? s->n_conns : SNAP_MAX_CONNS;
@@ -241,6 +250,7 @@ struct snapshot *via_snapshot_take(VIP_NIC_HANDLE handle, VIP_RETURN *code)
     return NULL;
 }
 
+/* *len is the text's length, also where it did not fit: then VIP_ERROR_RESOURCE, and the buffer has the beginning. */
 VIP_RETURN viakit_snapshot(VIP_NIC_HANDLE handle, char *text, size_t size, size_t *len)
 {
     VIP_RETURN code;

@@ -1,8 +1,9 @@
 /*
- * snapshot.h - what of a NIC is copied for a snapshot (snapshot.c), to be told in words afterwards (snapshot_text.c).
+ * snapshot.h - what of a NIC is copied for a snapshot (snapshot.c), to be told in words afterwards
+ * (snapshot_text.c).
  *
- * A snapshot must not disturb: what it holds the NIC for is a copy of plain words into memory that was allocated before.
- * The text is written when the NIC has long gone on.
+ * A snapshot must not disturb: what it holds the NIC for is a copy of plain words into memory that was allocated
+ * before. The text is written when the NIC has long gone on.
  */
 #ifndef VIAKIT_SNAPSHOT_H
 #define VIAKIT_SNAPSHOT_H

@@ -1,8 +1,13 @@
 /*
- * A snapshot in words: JSON, described in docs/inspect.md. One writer function per kind of object; the writer counts on when
- * the buffer is full, so that the caller learns how much room is wanted.
+ * A snapshot in words: JSON, described in docs/inspect.md. One writer function per kind of object; the writer counts
+ * on when the buffer is full, so that the caller learns how much room is wanted.
  *
  * Numbers are JSON numbers, handles and addresses hexadecimal strings, names those of vipl.h without their prefix.
+ *
+ *    {"schema":"viakit.snapshot/1","pid":...,"device":"shm",..., "counters":{...},
+ *     "vis":[{"handle":"0x...","state":"connected","peer":{...},"transmitter":{...},"receiver":{...},
+ *             "send":{"posted":0,"done":0,...,"descriptors":[...]},"recv":{...},"counters":{...}}],
+ *     "cqs":[...],"regions":[...],"ptags":[...],"connections":[...]}
  */
 #include <ctype.h>
 #include <stdarg.h>
@@ -11,12 +16,15 @@
 
 #include "snapshot.h"
 
+/*    { "vis": [ {...} , {...} ] }      each brace or bracket makes `first` true, each element false;
+ *                                      closing one ends an element of what is around it */
 struct out {
     char *text;
     size_t size, len;
     int first; /* nothing yet in the innermost list or object */
 };
 
+/* As snprintf: what does not fit is counted and not written. */
 static void put(struct out *o, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void put(struct out *o, const char *format, ...)
 {
@@ -29,17 +37,20 @@ static void put(struct out *o, const char *format, ...)
         o->len += (size_t)n;
 }
 
+/* Text that is ours, so that nothing in it needs an escape. */
 static void put_plain(struct out *o, const char *text)
 {
     put(o, "%s", text);
 }
 
+/* "{" or "[": what comes next is the first in it. */
 static void open_with(struct out *o, const char *bracket)
 {
     put_plain(o, bracket);
     o->first = 1;
 }
 
+/* "}" or "]": what is around it has an element now. */
 static void close_with(struct out *o, const char *bracket)
 {
     put_plain(o, bracket);
@@ -67,6 +78,7 @@ static void put_bool(struct out *o, const char *name, int value)
     put_plain(o, value ? "true" : "false");
 }
 
+/* As a string: JSON's numbers are doubles to most readers, and lose the lowest bits of 64. */
 static void put_hex(struct out *o, const char *name, uint64_t value)
 {
     next(o, name);
@@ -84,7 +96,8 @@ static void put_handle(struct out *o, const char *name, const void *handle)
     }
 }
 
-/* Bytes that somebody else chose: whatever is not plain ASCII is written as an escape for one character of that value. */
+/* Bytes that somebody else chose: whatever is not plain ASCII is written as an escape for one character of that
+ * value. */
 static void put_text(struct out *o, const char *name, const void *bytes, size_t len)
 {
     const unsigned char *p = bytes;
@@ -106,6 +119,7 @@ static void put_address(struct out *o, const char *name, const uint8_t a[6])
     put(o, "\"%02x:%02x:%02x:%02x:%02x:%02x\"", a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
+/* all: those that are 0 as well. Of a VI most are 0. */
 static void put_counters(struct out *o, const uint64_t *values, int all)
 {
     next(o, "counters");
@@ -116,6 +130,7 @@ static void put_counters(struct out *o, const uint64_t *values, int all)
     close_with(o, "}");
 }
 
+/* Of the three bits one is set (VipCreateVi sees to that). */
 static const char *level_name(int level)
 {
     return level == VIP_SERVICE_UNRELIABLE          ? "unreliable"
@@ -135,12 +150,15 @@ static const char *operation_name(int is_recv, uint16_t control)
     }
 }
 
+/* The descriptors listed are the oldest. The order of the questions about one's state matters: what is done was
+ * sent, too. */
 static void put_queue(struct out *o, const char *name, const struct snap_queue *q, int is_recv)
 {
     next(o, name);
     open_with(o, "{");
     put_number(o, "posted", q->n_posted);
     put_number(o, "done", q->n_done);
+    /* What is done takes a place until the program takes it back. */
     put_number(o, "room", VIA_MAX_QUEUE - q->n_posted - q->n_done);
     put_handle(o, "cq", q->cq);
     next(o, "descriptors");
@@ -168,6 +186,7 @@ static void put_queue(struct out *o, const char *name, const struct snap_queue *
 
 static void put_vi(struct out *o, const struct snap_vi *vi)
 {
+    /* By VIP_STATE_*, of which there are four. */
     static const char *const states[] = {"idle", "connected", "pending", "error"};
     next(o, NULL);
     open_with(o, "{");
@@ -189,6 +208,7 @@ static void put_vi(struct out *o, const struct snap_vi *vi)
         close_with(o, "}");
     } else
         put_plain(o, "null");
+    /* What was given out and not acknowledged, and how much may be: tx.c and reliable.c. */
     next(o, "transmitter");
     open_with(o, "{");
     put_number(o, "next_psn", vi->next_psn);
@@ -203,6 +223,7 @@ static void put_vi(struct out *o, const struct snap_vi *vi)
     put_number(o, "retries", vi->retries);
     put_bool(o, "lossless", vi->lossless);
     close_with(o, "}");
+    /* Whose turn it is, and what the peer has been told of it: rx.c. */
     next(o, "receiver");
     open_with(o, "{");
     put_number(o, "expected_psn", vi->expected_psn);
@@ -214,6 +235,7 @@ static void put_vi(struct out *o, const struct snap_vi *vi)
     close_with(o, "}");
 }
 
+/* users: peers that read or write it directly at this moment (shm). */
 static void put_region(struct out *o, const struct snap_region *r)
 {
     next(o, NULL);
@@ -229,6 +251,7 @@ static void put_region(struct out *o, const struct snap_region *r)
     close_with(o, "}");
 }
 
+/* The kind is the state's name already (snapshot.c). */
 static void put_conn(struct out *o, const struct snap_conn *c)
 {
     next(o, NULL);
@@ -243,10 +266,13 @@ static void put_conn(struct out *o, const struct snap_conn *c)
     close_with(o, "}");
 }
 
+/* What viakit_query_nic tells, and who waits and sleeps. */
 static void put_nic(struct out *o, const struct snapshot *s)
 {
+    /* By nic->sleeper. */
     static const char *const sleepers[] = {"nobody", "the NIC's thread", "a waiting call"};
     const viakit_nic_info *i = &s->info;
+    /* Fields may be added under the same number; what one means does not change. */
     put_string(o, "schema", "viakit.snapshot/1");
     put_number(o, "pid", (uint64_t)s->pid);
     put_number(o, "time_ns", s->time_ns);
@@ -271,6 +297,7 @@ static void put_nic(struct out *o, const struct snapshot *s)
     put_number(o, "errors_to_report", s->n_events);
 }
 
+/* One object: what the NIC is, its counters, then a list for each kind of thing that lives on it. */
 size_t via_snapshot_text(const struct snapshot *s, char *text, size_t size)
 {
     struct out o = {text, size, 0, 1};

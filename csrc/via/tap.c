@@ -7,6 +7,16 @@
  *
  * All of it runs under the NIC's ownership; that makes the owner the ring's only producer. Nothing here waits: a full
  * ring loses records.
+ *
+ * The events of one message, and which side's tap sees them:
+ *
+ *       sender                                       receiver
+ *    POSTED        VipPostSend took it            POSTED      VipPostRecv took a receive
+ *    DOORBELL      its turn: numbers given out
+ *       frames --------------------------------> PLACED      a frame's bytes are in memory
+ *    ACKNOWLEDGED  the peer has all before psn    COMPLETED   the last one was there
+ *    COMPLETED     status written                 REAPED      VipRecvDone gave it back
+ *    REAPED        VipSendDone gave it back
  */
 #include "tap.h"
 
@@ -18,6 +28,7 @@
 #include "../base/crc32c.h"
 #include "../link/fault.h"
 
+/* Unless the options say otherwise (ring_bytes). */
 #define RING_BYTES (8u << 20)
 #define LEAST_SNAP 48u /* the wire header and an RDMA block */
 
@@ -40,6 +51,7 @@ static uint32_t copy_pieces(uint8_t *to, uint32_t room, const struct iovec *iov,
 static struct tap_frame *record_frame(struct via_tap *tap, uint64_t time, size_t len, const struct iovec *iov,
                                       uint32_t n)
 {
+    /* snap_len 0: all of it. */
     uint32_t keep = tap->snap_len && tap->snap_len < len ? tap->snap_len : (uint32_t)len;
     struct tap_frame *r = vk_ring_reserve(&tap->ring, (uint32_t)sizeof *r + keep, TAP_FRAME);
     if (r == NULL)
@@ -52,6 +64,7 @@ static struct tap_frame *record_frame(struct via_tap *tap, uint64_t time, size_t
     return r;
 }
 
+/* Zeroes where a link has no addresses of peers to tell. */
 static void address_of(struct via_nic *nic, struct link_peer *peer, uint8_t address[6])
 {
     if (nic->tap->real->peer_address)
@@ -79,6 +92,7 @@ static void record_sent(struct via_tap *tap, uint64_t time, const uint8_t to[6],
     vk_ring_show(&tap->ring);
 }
 
+/* The same of a frame in the provider's form: header, block and pieces. */
 static void record_link_frame(struct via_tap *tap, uint64_t time, const uint8_t to[6], const struct link_frame *f,
                               const char *note)
 {
@@ -122,6 +136,7 @@ static inline struct via_tap *tap_of(struct link *link)
 static int tap_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
     struct via_tap *tap = tap_of(link);
+    /* The link counts super-frames: whether the counter has moved tells how these frames have left. */
     uint64_t now = vk_now(), *super = &tap->nic->counters[VIAKIT_COUNTER_super_frames_sent], before = *super;
     uint8_t to[6];
     address_of(tap->nic, peer, to);
@@ -143,6 +158,7 @@ static int tap_send_short(struct link *link, struct link_peer *peer, const uint6
         return 0;
     uint32_t number = (uint32_t)(header[1] >> 16) & 0xFFFF;
     struct via_vi *vi = number < VIA_MAX_VI ? tap->nic->vi_by_number[number] : NULL;
+    /* The event lies within its record: from one back to the other, to put in the time from before the call. */
     viakit_event *e = vi ? record_event(vi, VIAKIT_EVENT_DOORBELL) : NULL;
     if (e) {
         struct tap_event *r = (struct tap_event *)(void *)((char *)e - offsetof(struct tap_event, event));
@@ -166,6 +182,7 @@ static int tap_send_short(struct link *link, struct link_peer *peer, const uint6
     return 1;
 }
 
+/* One record for all that were asked; 0 means that nothing was sent. */
 static int tap_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct via_tap *tap = tap_of(link);
@@ -206,6 +223,7 @@ void via_tap_arrived(struct via_nic *nic, struct via_tap_arrival *a, const uint8
     if (!tap->frames)
         return;
     struct iovec iov[2] = {{(void *)(uintptr_t)header, header_len}, {(void *)(uintptr_t)payload, len}};
+    /* Held back (vk_ring_hold), so the writer does not see it before its note is written. */
     a->frame = record_frame(tap, vk_now(), header_len + len, iov, 2);
     if (a->frame == NULL)
         return;
@@ -214,6 +232,8 @@ void via_tap_arrived(struct via_nic *nic, struct via_tap_arrival *a, const uint8
     memcpy(a->frame->from, from, 6);
     tap->n_received++;
     memcpy(a->nic_counts, nic->counters, sizeof a->nic_counts);
+    /* The VI that the header names, whether the frame turns out to be its or not: its counters may be those that
+     * move. */
     if (header_len + len < sizeof h)
         return;
     copy_pieces((uint8_t *)&h, sizeof h, iov, 2);
@@ -237,6 +257,7 @@ void via_tap_taken(struct via_nic *nic, const struct via_tap_arrival *a)
 
 /* ---------------------------------------------------------------- the life of a descriptor */
 
+/* The program has handed a descriptor over; nothing has become of it yet. */
 void via_tap_posted(struct via_vi *vi, const struct via_queue *q, const VIP_DESCRIPTOR *d)
 {
     viakit_event *e = record_event(vi, VIAKIT_EVENT_POSTED);
@@ -250,6 +271,7 @@ void via_tap_posted(struct via_vi *vi, const struct via_queue *q, const VIP_DESC
     vk_ring_show(&vi->nic->tap->ring);
 }
 
+/* Its turn has come: how it goes, and under which numbers. */
 void via_tap_doorbell(struct via_vi *vi, const struct via_work *w)
 {
     viakit_event *e = record_event(vi, VIAKIT_EVENT_DOORBELL);
@@ -264,6 +286,7 @@ void via_tap_doorbell(struct via_vi *vi, const struct via_work *w)
     vk_ring_show(&vi->nic->tap->ring);
 }
 
+/* At the receiver: a frame's bytes are where they belong. */
 void via_tap_placed(struct via_vi *vi, uint32_t psn, uint32_t len, int into_receive)
 {
     viakit_event *e = record_event(vi, VIAKIT_EVENT_PLACED);
@@ -276,6 +299,7 @@ void via_tap_placed(struct via_vi *vi, uint32_t psn, uint32_t len, int into_rece
     vk_ring_show(&vi->nic->tap->ring);
 }
 
+/* At the sender: the peer has all before `ack`. Called while una_psn is still the old one. */
 void via_tap_acknowledged(struct via_vi *vi, uint32_t ack)
 {
     viakit_event *e = record_event(vi, VIAKIT_EVENT_ACKNOWLEDGED);
@@ -285,6 +309,7 @@ void via_tap_acknowledged(struct via_vi *vi, uint32_t ack)
     vk_ring_show(&vi->nic->tap->ring);
 }
 
+/* Right before the status is written, after which the descriptor is the program's and must not be read. */
 void via_tap_completed(struct via_vi *vi, const struct via_queue *q, uint32_t status)
 {
     viakit_event *e = record_event(vi, VIAKIT_EVENT_COMPLETED);
@@ -299,6 +324,7 @@ void via_tap_completed(struct via_vi *vi, const struct via_queue *q, uint32_t st
     vk_ring_show(&vi->nic->tap->ring);
 }
 
+/* The program takes it back. */
 void via_tap_reaped(const struct via_queue *q, const VIP_DESCRIPTOR *d, struct via_vi *vi)
 {
     viakit_event *e = record_event(vi, VIAKIT_EVENT_REAPED);
@@ -319,11 +345,13 @@ static const struct link_ops **place_of(struct via_nic *nic)
     return nic->fault ? fault_inner(nic->fault) : &nic->ops;
 }
 
-/* Called by the owner. */
+/* Called by the owner. From here on each frame passes the tap, in both directions: whole_message matches nothing any
+ * more. */
 static void put_in(struct via_nic *nic, struct via_tap *tap)
 {
     const struct link_ops **place = place_of(nic);
     tap->real = *place;
+    /* What the tap does not replace stays the link's own. */
     tap->ops = **place;
     tap->ops.send = tap_send;
     tap->ops.ask_all = tap_ask_all;
@@ -334,6 +362,7 @@ static void put_in(struct via_nic *nic, struct via_tap *tap)
     nic->whole_message = via_whole_message(nic);
 }
 
+/* Called by the owner. Whoever walks through the ring does so under the mutex, which the caller holds. */
 static void take_out(struct via_nic *nic, struct via_tap *tap)
 {
     *place_of(nic) = tap->real;
@@ -341,7 +370,8 @@ static void take_out(struct via_nic *nic, struct via_tap *tap)
     nic->whole_message = via_whole_message(nic);
 }
 
-/* A tap, ready but not in its place. NULL if memory is exhausted. */
+/* A tap, ready but not in its place. NULL if memory is exhausted. The options may come from a program that was
+ * compiled with a shorter struct (`size`). */
 static struct via_tap *make_tap(struct via_nic *nic, const viakit_tap_options *given)
 {
     viakit_tap_options o = {.size = sizeof o};
@@ -385,6 +415,8 @@ static VIP_RETURN open_tap(struct via_nic *nic, const char *file, const viakit_t
     return VIP_SUCCESS;
 }
 
+/* With the mutex. Taken out of its place first, as owner; then nobody writes to the ring any more, and it is emptied
+ * into the file to its end. */
 static VIP_RETURN close_tap(struct via_nic *nic)
 {
     struct via_tap *tap = nic->tap;
@@ -400,8 +432,9 @@ static VIP_RETURN close_tap(struct via_nic *nic)
     return VIP_SUCCESS;
 }
 
-/* With which every call on a tap begins. The NIC, with the mutex held, so that it cannot go; NULL, and *code says why:
- * it is not held. */
+/* With which every call on a tap begins. The NIC, with the mutex held, so that it cannot go; NULL, and *code says
+ * why: it is not held. The mutex keeps the NIC: VipCloseNic takes it (via_tap_end) before the NIC goes. Lock order:
+ * this mutex, then ownership; so the NIC is entered here and left again, to find out whether it lives. */
 static struct via_nic *begin(VIP_NIC_HANDLE handle, int needs_tap, VIP_RETURN *code)
 {
     via_tap_lock();
@@ -427,6 +460,7 @@ VIP_RETURN viakit_tap_open(VIP_NIC_HANDLE handle, const char *file, const viakit
     return code;
 }
 
+/* An error of the disk is told here at the latest: the capture is not whole then. */
 VIP_RETURN viakit_tap_close(VIP_NIC_HANDLE handle)
 {
     VIP_RETURN code;
@@ -438,6 +472,7 @@ VIP_RETURN viakit_tap_close(VIP_NIC_HANDLE handle)
     return code;
 }
 
+/* When it returns, all that was recorded before is in the file. */
 VIP_RETURN viakit_tap_flush(VIP_NIC_HANDLE handle)
 {
     VIP_RETURN code = VIP_SUCCESS;
@@ -452,6 +487,7 @@ VIP_RETURN viakit_tap_flush(VIP_NIC_HANDLE handle)
     return code;
 }
 
+/* For a tap without a file: whole blocks, as many as fit; the first call brings section and interfaces, too. */
 VIP_RETURN viakit_tap_read(VIP_NIC_HANDLE handle, void *buffer, size_t len, size_t *n)
 {
     VIP_RETURN code;
@@ -466,6 +502,7 @@ VIP_RETURN viakit_tap_read(VIP_NIC_HANDLE handle, void *buffer, size_t len, size
     return code;
 }
 
+/* Counts of what was recorded, and of what was not for want of room, in the ring or in the file. */
 VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE handle, viakit_tap_info *info)
 {
     VIP_RETURN code;
@@ -527,6 +564,7 @@ static int parse_word(const char *word, viakit_tap_options *o)
     return 1;
 }
 
+/* VIAKIT_TAP=FILE[,WORD...]. Another NIC of the same process goes on in the same file (append). */
 VIP_RETURN via_tap_from_environment(struct via_nic *nic)
 {
     const char *text = secure_getenv("VIAKIT_TAP"); /* not where somebody else's environment would choose our files */

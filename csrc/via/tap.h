@@ -5,8 +5,8 @@
  *                     |
  *                   ring ---> writer thread ---> file   tap_file.c: pcapng; one thread and one mutex per process
  *
- * A NIC without a tap has nic->tap == NULL and its link's own table in nic->ops: sending and receiving cost nothing more,
- * and each hook of a descriptor's life is one test that is not taken (VIA_TAP).
+ * A NIC without a tap has nic->tap == NULL and its link's own table in nic->ops: sending and receiving cost nothing
+ * more, and each hook of a descriptor's life is one test that is not taken (VIA_TAP).
  */
 #ifndef VIAKIT_TAP_H
 #define VIAKIT_TAP_H
@@ -99,10 +99,11 @@ void via_tap_end(struct via_nic *nic);
 void via_tap_lock(void);
 void via_tap_unlock(void);
 
-/* Ties the tap to a file (NULL: to be read), which then belongs to it and to others that name the same. 0, or -errno and an
- * explanation. append: go on behind what this process wrote there before. */
+/* Ties the tap to a file (NULL: to be read), which then belongs to it and to others that name the same. 0, or -errno
+ * and an explanation. append: go on behind what this process wrote there before. */
 int tap_file_attach(struct via_tap *tap, const char *path, int append);
-/* Writes what the tap's ring holds, and what belongs at a capture's end. -errno of the first write that failed, if any did. */
+/* Writes what the tap's ring holds, and what belongs at a capture's end. -errno of the first write that failed, if
+ * any did. */
 int tap_file_detach(struct via_tap *tap);
 int tap_file_flush(struct via_tap *tap);
 VIP_RETURN tap_file_read(struct via_tap *tap, void *buffer, size_t len, size_t *n);

@@ -1,7 +1,7 @@
 /*
- * From the rings of taps to pcapng. A *file* gathers the taps of one process that write to it; the rings' records are merged in the
- * order of their times and become blocks. One thread per process does so every few milliseconds while there is a file, and whoever
- * flushes, reads or closes does it on the spot; all under one mutex.
+ * From the rings of taps to pcapng. A *file* gathers the taps of one process that write to it; the rings' records
+ * are merged in the order of their times and become blocks. One thread per process does so every few milliseconds
+ * while there is a file, and whoever flushes, reads or closes does it on the spot; all under one mutex.
  *
  *   tap A: ring \
  *   tap B: ring  >-- earliest first --> out (256 KiB) --> write()            a file
@@ -10,6 +10,9 @@
  * Lock order: this mutex, then a NIC's ownership. The writer thread takes no NIC's ownership at all.
  *
  * In the child of a fork there are no taps: the parent writes on, the child's NICs open files of their own.
+ *
+ *    the file:   section | interface 0 (frames of A) | interface 1 (events of A) | packet | packet | ...
+ *                ... | interface 2 (frames of B) | packets of any of them, by time ... | statistics of A
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -79,6 +82,7 @@ static void parent_of_fork(void)
     pthread_mutex_unlock(&mutex);
 }
 
+/* The copies of the descriptors are closed unwritten; what lies in the buffers is the parent's to write. */
 static void child_of_fork(void)
 {
     for (struct tap_file *f = files; f; f = f->next)
@@ -108,6 +112,8 @@ __attribute__((destructor)) static void finish(void)
 
 /* ---------------------------------------------------------------- names */
 
+/* NAME.EXT becomes NAME-PID.EXT, and with a number NAME-PID-NUMBER.EXT. A dot in a folder's name, or one that begins
+ * the file's, is no extension. */
 static void put_number(char *to, size_t size, const char *path, int number)
 {
     const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
@@ -118,7 +124,8 @@ static void put_number(char *to, size_t size, const char *path, int number)
         snprintf(to, size, "%.*s-%d%s", (int)stem, path, (int)getpid(), path + stem);
 }
 
-/* The file that a name means: %p is the process number; a folder gets a file per process. -ENAMETOOLONG if it does not fit. */
+/* The file that a name means: %p is the process number; a folder gets a file per process. -ENAMETOOLONG if it does
+ * not fit. */
 static int meaning_of(const char *name, char *path)
 {
     struct stat s;
@@ -139,6 +146,8 @@ static int open_file(char *path, int append)
     char wanted[PATH_BYTES];
     strcpy(wanted, path);
     for (int i = 0; i < 100; i++) {
+        /* 0600: a capture holds what programs said to each other. Not truncated before it is locked, for it may be
+         * another's. O_NOCTTY and the test for a regular file: it may be a terminal or a pipe. */
         int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
         if (fd < 0)
             return -errno;
@@ -160,6 +169,8 @@ static int open_file(char *path, int append)
 
 /* ---------------------------------------------------------------- blocks */
 
+/* Nanoseconds between the two clocks. Both cannot be read at one moment: the second one is taken to lie in the
+ * middle between two readings of the first, and the try in which those were closest counts. */
 static uint64_t offset_of_clocks(void)
 {
     uint64_t best = VK_NEVER, offset = 0;
@@ -176,6 +187,8 @@ static uint64_t offset_of_clocks(void)
     return offset;
 }
 
+/* The block that a file begins with. The comments here and below are "viakit" and NAME=VALUE words, which readers of
+ * captures look for. */
 static void put_section(struct tap_file *f)
 {
     char comment[160];
@@ -184,6 +197,8 @@ static void put_section(struct tap_file *f)
     pcapng_section(&f->out, "viakit", comment);
 }
 
+/* Frames and events have an interface each in the capture, for their link types differ. 14: the Ethernet header that
+ * put_record() adds. */
 static void put_interface(struct tap_file *f, struct via_tap *tap, int events)
 {
     const struct via_nic *nic = tap->nic;
@@ -212,6 +227,8 @@ static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const st
     char comment[120];
     size_t len;
     p.iov = iov;
+    /* An event is a packet of its interface, with the struct viakit_event as its bytes. A frame gets an Ethernet
+     * header made of the two stations, whatever link it went by, so that every reader of captures knows what it is. */
     if (record->kind == TAP_EVENT) {
         const struct tap_event *e = (const struct tap_event *)(const void *)record;
         lost = (uint32_t)e->lost;
@@ -237,6 +254,7 @@ static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const st
         iov[1] = (struct iovec){(void *)(uintptr_t)r->bytes, r->captured};
         p.n_iov = 2;
     }
+    /* Modulo 2^32, as the record's count is. */
     p.lost_before = lost - tap->lost_told;
     if (p.lost_before && p.comment == NULL) {
         snprintf(comment, sizeof comment, "%llu records before this one were lost: the tap's ring was full",
@@ -251,6 +269,7 @@ static size_t put_record(struct via_tap *tap, struct pcapng_buffer *to, const st
 
 /* ---------------------------------------------------------------- draining */
 
+/* Nanoseconds of the monotonic clock. */
 static uint64_t time_of(const struct vk_record *r)
 {
     return ((const struct tap_event *)(const void *)r)->time; /* at the same place in both kinds */
@@ -267,6 +286,7 @@ static int write_out(struct tap_file *f)
             done += (size_t)n;
             f->n_written += (size_t)n;
         } else if (n < 0 && errno != EINTR) {
+            /* The first error stays; after it nothing more is written, and what is drained is dropped. */
             f->error = f->error ? f->error : -errno;
             close(f->fd);
             f->fd = -1;
@@ -276,8 +296,9 @@ static int write_out(struct tap_file *f)
     return f->error;
 }
 
-/* Moves records older than `until` to the buffer, earliest first; a file's buffer is written when it is full, and at the end.
- * Returns the number of records moved. Stops when a buffer that cannot be written is full. */
+/* Moves records older than `until` to the buffer, earliest first; a file's buffer is written when it is full, and at
+ * the end. Returns the number of records moved. Stops when a buffer that cannot be written is full. A merge: each
+ * ring is in order by itself, so the earliest of their first records is the earliest of all. */
 static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
 {
     int n = 0;
@@ -296,6 +317,7 @@ static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
         int is_file = to == &f->out;
         if (is_file && to->size - to->used < LEAST_ROOM)
             write_out(f);
+        /* At its bound the file takes no more packets; what is left out is counted, so the program never waits. */
         if (is_file && of->file_bytes && f->n_written + to->used >= of->file_bytes)
             of->skipped++;
         else if (put_record(of, to, first) == 0 && !is_file)
@@ -308,6 +330,8 @@ static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
     return n;
 }
 
+/* Under the mutex but while it sleeps. Records of the last moment stay (SETTLE): another ring's owner may be about
+ * to show an earlier one. */
 static void *write_files(void *unused)
 {
     uint64_t period = PERIOD;
@@ -320,8 +344,10 @@ static void *write_files(void *unused)
         for (struct tap_file *f = files; f; f = f->next)
             if (f->path[0])
                 n += drain(f, &f->out, vk_now() - SETTLE);
+        /* A tap that records nothing costs a wake-up every PERIOD_LONGEST. */
         period = n ? PERIOD : period * 2 < PERIOD_LONGEST ? period * 2 : PERIOD_LONGEST;
         clock_gettime(CLOCK_REALTIME, &t);
+        /* pthread_cond_timedwait() takes a time of day. */
         t.tv_nsec += (long)period;
         if (t.tv_nsec >= (long)VK_SECOND) {
             t.tv_nsec -= (long)VK_SECOND;
@@ -334,6 +360,8 @@ static void *write_files(void *unused)
     return NULL;
 }
 
+/* With the mutex. 0, or -errno. A thread that is about to end cannot be had back: it is waited for, then a new one
+ * begins. */
 static int start_writer(void)
 {
     sigset_t all, old;
@@ -351,6 +379,8 @@ static int start_writer(void)
     return -error;
 }
 
+/* With the mutex, which is let go while the thread ends: it needs it. STOPPING keeps others from starting or
+ * stopping one meanwhile. Nothing, while a file is left. */
 static void stop_writer(void)
 {
     if (writer_state != WRITING)
@@ -369,6 +399,7 @@ static void stop_writer(void)
 
 /* ---------------------------------------------------------------- attaching */
 
+/* By the name as it was given. NULL finds none: each tap that is read has a file struct of its own. */
 static struct tap_file *find_file(const char *name)
 {
     for (struct tap_file *f = files; f; f = f->next)
@@ -377,6 +408,7 @@ static struct tap_file *find_file(const char *name)
     return NULL;
 }
 
+/* What was not written is lost: the caller has drained it. Closing the descriptor unlocks the file. */
 static void free_file(struct tap_file *file)
 {
     struct tap_file **p = &files;
@@ -404,6 +436,7 @@ static struct tap_file *make_file(const char *name, int append, int *error)
     f->fd = -1;
     if (name) {
         *error = strlen(name) < sizeof f->asked && *name ? meaning_of(name, f->path) : -ENAMETOOLONG;
+        /* A second NIC that VIAKIT_TAP taps, after the first one's file was closed: it goes on behind that. */
         int again = append && strcmp(name, written_for) == 0;
         if (again)
             strcpy(f->path, written);

@@ -4,16 +4,17 @@
  * A message becomes one of three things (decided once, when its turn comes, in start()):
  *   frames      pieces of `chunk` bytes, gathered from where the segments lie; every link can do it;
  *   reference   one frame that says where the message lies in our memory: the receiver fetches it in one copy (shm);
- *   placed      an RDMA write that we store into the peer's memory ourselves (shm): no frame, or one for immediate data.
+ *   placed      an RDMA write that we store into the peer's memory ourselves (shm): no frame, or one for immediate
+ *               data.
  *
  * Frame numbers are given out when a message starts: frame k of it has psn first_psn + k, so that any frame can be
  * built again from its psn alone. tx_psn is the next one to hand to the link; going back means setting it back
  * (reliable.c).
  *
- * Numbers: next_psn is given out, to whole messages; tx_psn is handed to the link, frame by frame. On a connection that
- * is reliable over a lossy link, a message is kept (in its descriptor, not copied) until it is acknowledged, and a
- * frame that is sent again is gathered again from the program's memory: VIA's rule that posted memory belongs to the
- * NIC makes a retransmission buffer unnecessary.
+ * Numbers: next_psn is given out, to whole messages; tx_psn is handed to the link, frame by frame. On a connection
+ * that is reliable over a lossy link, a message is kept (in its descriptor, not copied) until it is acknowledged,
+ * and a frame that is sent again is gathered again from the program's memory: VIA's rule that posted memory belongs
+ * to the NIC makes a retransmission buffer unnecessary.
  *
  * Who calls via_transmit(): the post (post.c), an acknowledgement that opens the window or completes a read
  * (reliable.c, read.c), the stall list when the link was full (engine.c), a time-out. It goes on until the queue is
@@ -30,6 +31,8 @@
 
 #define REFERENCE_MAPPED 1024 /* from this many bytes on fetching beats two copies through the ring ... */
 #define REFERENCE_CMA 16384   /* ... and from this many where each fetch is a system call */
+/* Pieces of one batch. build_batch() begins no frame that might not find room, so at least the first has
+ * VIA_MAX_SEGMENTS. */
 #define MAX_IOV 640
 
 static inline int is_write(const struct via_work *w)
@@ -48,8 +51,10 @@ static inline uint32_t first_local(const struct via_work *w)
     return (w->control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV;
 }
 
-/* Walks the segments up to offset and from there takes len bytes. The descriptor is the program's memory: lengths in it
- * may have changed since it was posted, so nothing here relies on their sum. */
+/* Walks the segments up to offset and from there takes len bytes. The descriptor is the program's memory: lengths in
+ * it may have changed since it was posted, so nothing here relies on their sum. Each piece is asked for right before
+ * it is used, so what the program changes in a posted descriptor can change what is sent, but never lead outside
+ * what is registered. */
 int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max)
 {
     int n = 0;
@@ -87,6 +92,7 @@ void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind)
 /* Fills in what all frames for the VI's peer have; an acknowledgement rides along. */
 static inline void address_frame(struct via_vi *vi, struct link_frame *f, int kind, uint32_t psn)
 {
+    /* One copy of 32 bytes, then the few fields in which frames differ. */
     f->header = vi->tx_header;
     f->header.version_kind = wire_version_kind(kind);
     f->header.psn = psn;
@@ -185,6 +191,7 @@ void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_fr
     via_timer(nic, nic->now); /* whoever sleeps has something to do */
 }
 
+/* What link send returns. */
 static int send_flat(struct via_nic *nic, const struct link_flat *flat)
 {
     struct link_frame f;
@@ -284,6 +291,8 @@ static void start(struct via_vi *vi, struct via_work *w)
     w->n_frames = vk_likely(whole <= vi->chunk) ? 1 : (whole + vi->chunk - 1) / vi->chunk;
     w->wait_ack = vi->lossless ? vi->attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION : vi->reliable;
     if (vi->lossless) {
+        /* A write is stored directly only when no earlier one is still under way by frames (write_psn): it would
+         * overtake it. */
         if (is_write(w) && nic->ops->place && !wire_before(vi->una_psn, vi->write_psn) && try_place(vi, w)) {
             w->how = VIA_HOW_PLACED;
             w->n_frames = w->control & VIP_CONTROL_IMMEDIATE ? 1 : 0;
@@ -313,6 +322,8 @@ static void start(struct via_vi *vi, struct via_work *w)
 static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t psn, struct link_frame *f,
                         struct iovec *iov)
 {
+    /*     piece 0: | block | chunk - lead bytes |   piece 1: | chunk bytes |   ...   last: | the rest |
+     *       offset  0                                 chunk - lead                  k * chunk - lead */
     uint32_t k = psn - w->first_psn, lead = lead_of(w), begin = k * vi->chunk, len = 0;
     uint32_t offset = k ? begin - lead : 0, room = k ? vi->chunk : vi->chunk - lead;
     int n = 0;
@@ -327,8 +338,11 @@ static inline int build(struct via_vi *vi, const struct via_work *w, uint32_t ps
         f->header.flags |= WIRE_FLAG_IMMEDIATE;
         f->header.immediate = w->descriptor->CS.ImmediateData;
     }
+    /* On a lossless link acknowledgements are asked for where they count; a reference keeps our memory busy until
+     * then, so it wants its at once. */
     if (w->wait_ack && vi->lossless)
         f->header.flags |= WIRE_FLAG_MUST_ACK | (w->how == VIA_HOW_REFERENCE ? WIRE_FLAG_ACK_NOW : 0);
+    /* Where the write goes stands in front of its first piece; what follows is placed behind that (place.c). */
     if (is_write(w) && k == 0) {
         const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
         f->block.write = (struct wire_write){remote->Data.AddressBits, remote->Handle, w->len};
@@ -373,7 +387,8 @@ static inline int window_open(const struct via_vi *vi)
     return vi->lossless || !vi->reliable || vi->flight_tail - vi->flight_seen < vi->window;
 }
 
-/* Four times per window, and when it is full, an acknowledgement is asked for; a lone message waits for a ride. */
+/* Four times per window, and when it is full, an acknowledgement is asked for; a lone message waits for a ride.
+ * While time-outs pass in vain (retries) every send asks. */
 static inline uint8_t ask_for_ack(const struct via_vi *vi)
 {
     if (vi->lossless || !vi->reliable)
@@ -400,6 +415,7 @@ static inline void took_off(struct via_vi *vi)
  * again), and with the last frame of the work moves on to the next. */
 static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
 {
+    /* Below the highest number ever sent: these have been sent before. */
     if (vk_unlikely(wire_before(vi->tx_psn, vi->high_psn)))
         VI_COUNT(vi, frames_retransmitted, n);
     else
@@ -410,6 +426,7 @@ static void took(struct via_vi *vi, struct via_work *w, int n, uint32_t bytes)
         vi->high_psn = vi->tx_psn;
     ack_went_along(vi);
     took_off(vi);
+    /* The last frame may come by again, after a time-out; the message is counted once. */
     if (vi->tx_psn == w->first_psn + w->n_frames) {
         if (!w->sent) {
             w->sent = 1;
@@ -478,6 +495,7 @@ static int send_some(struct via_vi *vi, struct via_work *w)
         spoil(vi, w);
         return 1;
     }
+    /* The last one only: whoever has it in turn has all of them. */
     b.frames[n - 1].header.flags |= ask_for_ack(vi);
     int sent = via_link_send(vi->nic, vi->peer, b.frames, n);
     if (sent <= 0)
@@ -495,6 +513,8 @@ int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, u
     struct via_queue *q = &vi->send;
     struct via_work *w = NULL;
     struct batch b;
+    /* The work whose frames have that number. Works hold rising numbers, so a caller who goes upwards keeps the
+     * hint. */
     for (; *hint != q->posted; ++*hint) {
         w = via_work_at(q, *hint);
         if (w->started && !wire_before(psn, w->first_psn) && wire_before(psn, w->first_psn + w->n_frames))
@@ -533,8 +553,10 @@ void via_stall(struct via_vi *vi)
     via_timer(nic, nic->now);
 }
 
-/* What most messages are, in a straight line: one frame, one piece, nothing waiting before it. Returns 0 if it has to
- * go the long way after all; nothing is changed then. */
+/* What most messages are, in a straight line: one frame, one piece, nothing waiting before it. Returns 0 if it has
+ * to go the long way after all; nothing is changed then. The conditions, in order: one segment found granted, short
+ * enough for the link's short way, nothing wrong with it, nothing put off that it would overtake, no region gone
+ * since (epoch), all before it handed to the link, nothing being sent again, window open. */
 static inline int transmit_short(struct via_vi *vi, struct via_work *w)
 {
     struct via_nic *nic = vi->nic;
@@ -549,6 +571,8 @@ static inline int transmit_short(struct via_vi *vi, struct via_work *w)
         flags |= WIRE_FLAG_IMMEDIATE;
         immediate = w->descriptor->CS.ImmediateData;
     }
+    /* The four words of wire.h: flags from bit 8, length from bit 16 of the first; psn and acknowledgement;
+     * immediate data, and a checksum field of 0 for the link to fill in. */
     const uint64_t header[WIRE_WORDS] = {vi->tx_words[0] | flags << 8 | w->len << 16, vi->tx_words[1],
                                          vi->next_psn | (uint64_t)vi->expected_psn << 32, immediate};
     if (vk_unlikely(!nic->ops->send_short(nic->link, vi->peer, header, w->data, w->len)))

@@ -18,6 +18,13 @@
  * sleepers, notifications, tap) is done there.
  *
  * All functions here are called by the NIC's owner; the Vip* and viakit_* ones make their caller that (internal.h).
+ *
+ * Who completes what:
+ *
+ *    a send      via_complete_sends (reliable.c), when it was sent, or acknowledged where that counts
+ *    a receive   place.c and whole_message (rx.c), when the last frame of its message is placed
+ *    either      via_settle_errors, its turn having come; via_flush, when the connection ends
+ *    the head    of the send queue by what broke the connection: via_remote_error, via_give_up (reliable.c)
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +52,9 @@ static uint32_t operation_of(const struct via_queue *q, const struct via_work *w
 }
 
 /* The entry at q->done, always. When this is written the program may, on another processor, see it and reuse the
- * descriptor: it is not read again after. `next` is moved along where an entry completes that was never sent (a flush,
- * an error of the post). */
+ * descriptor: it is not read again after. `next` is moved along where an entry completes that was never sent (a
+ * flush, an error of the post). release: pairs with whatever load the program makes of Status; a processor that
+ * keeps loads in order (x86) needs no more than a plain one. */
 void via_complete(struct via_vi *vi, struct via_queue *q, uint32_t status)
 {
     struct via_work *w = via_work_at(q, q->done);
@@ -98,7 +106,7 @@ void via_break(struct via_vi *vi, int report_conn_lost)
     if (vi->state != VIP_STATE_CONNECTED)
         return;
     vi->state = VIP_STATE_ERROR;
-    vi->rx_source = 0;
+    vi->rx_source = VIA_NO_SOURCE;
     vi->rto_deadline = VK_NEVER;
     vi->rx_active = 0;
     via_forget_frames(vi);
@@ -226,6 +234,7 @@ static VIP_RETURN find_cq(const struct via_nic *nic, VIP_CQ_HANDLE handle, struc
                                                         : VIP_SUCCESS;
 }
 
+/* All or nothing: attributes, both completion queues and room are checked before anything is counted. */
 VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP_CQ_HANDLE send_cq,
                        VIP_CQ_HANDLE recv_cq, VIP_VI_HANDLE *out)
 {
@@ -273,6 +282,7 @@ static void remove_from(struct via_vi **list, struct via_vi *vi, size_t next_off
 static void free_vi(struct via_vi *vi)
 {
     struct via_nic *nic = vi->nic;
+    /* Off every list of the NIC first: whoever walks one of them next must not meet it. */
     if (vi->on_ack_list)
         remove_from(&nic->ack_list, vi, offsetof(struct via_vi, ack_next));
     if (vi->on_answer_list)
@@ -283,6 +293,7 @@ static void free_vi(struct via_vi *vi)
     via_reads_free(vi);
     via_conn_forget_vi(vi);
     via_notify_cancel(nic, vi);
+    /* So that the NIC's sums do not shrink when a VI goes. */
     via_add_counters(nic->counters, vi);
     *(vi->prev ? &vi->prev->next : &nic->vis) = vi->next;
     if (vi->next)
@@ -316,6 +327,7 @@ VIP_RETURN via_vi_destroy(struct via_vi *vi)
     return VIP_SUCCESS;
 }
 
+/* A thread that waits on the VI is woken and finds it gone (free_vi). */
 VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle)
 {
     VIP_RETURN code;
@@ -386,6 +398,7 @@ VIP_RETURN viakit_query_vi(VIP_VI_HANDLE handle, viakit_vi_info *info)
     if (vi == NULL)
         return code;
     memset(info, 0, sizeof *info);
+    /* Nanoseconds inside, microseconds outside. */
     info->lossless = vi->lossless;
     info->retransmission = vi->nic->options.retransmission;
     info->srtt_us = (double)vi->rtt.smoothed / VK_US;

@@ -266,6 +266,44 @@ static int third_time(void *context)
     return ++*calls >= 3;
 }
 
+/* The callback's answer ends the wait although what was waited for is there by then: it is left for the next call. */
+struct meanwhile {
+    side *s;
+    const VIP_DESCRIPTOR *d;
+};
+
+static int until_done(void *context)
+{
+    const struct meanwhile *m = context;
+    SIDE_SYNC(m->s, 2);
+    WAIT_UNTIL(viakit_poll(m->s->nic, NULL) || __atomic_load_n(&m->d->CS.Status, __ATOMIC_ACQUIRE) & VIP_STATUS_DONE);
+    return 1;
+}
+
+static void done_meanwhile(side *s, int waits)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d, *got, *sd;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    if (waits)
+        post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), NULL, 0));
+    endpoint_connect(&e, "meanwhile");
+    if (waits) {
+        struct meanwhile m = {s, d};
+        viakit_set_interrupt(until_done, &m);
+        CHECK_RET(VipRecvWait(e.vi, VIP_INFINITE, &got), VIP_TIMEOUT);
+        viakit_set_interrupt(NULL, NULL);
+        CHECK_OK(VipRecvDone(e.vi, &got));
+        CHECK(got == d);
+    } else {
+        SIDE_SYNC(s, 2);
+        post_send(&e, prep_send(&e, sd = descriptor(&e, 1), NULL, 0));
+        reap_send(&e, sd, VIP_STATUS_OP_SEND);
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 static void interrupted_both(side *s)
 {
     endpoint e;
@@ -305,11 +343,13 @@ static void interrupted_both(side *s)
 void interrupted_a(side *s)
 {
     interrupted_both(s);
+    done_meanwhile(s, 1);
 }
 
 void interrupted_b(side *s)
 {
     interrupted_both(s);
+    done_meanwhile(s, 0);
 }
 
 /* ---- no_thread: everything works when only calls drive the NIC, error handlers included */

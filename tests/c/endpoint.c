@@ -2,6 +2,7 @@
  * endpoint.c - what both sides of a case use: the control channel, one VI with guarded memory, descriptors, patterns.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -412,4 +413,24 @@ uint64_t nic_counter(side *s, viakit_counter counter)
     VIP_UINT64 values[VIAKIT_N_COUNTERS];
     CHECK_OK(viakit_nic_counters(s->nic, values));
     return values[counter];
+}
+
+int nic_thread_sleeps(void)
+{
+    struct dirent *entry;
+    int sleeps = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL);
+    while ((entry = readdir(tasks)) != NULL) {
+        char path[300], name[32] = "", state = 0;
+        snprintf(path, sizeof(path), "/proc/self/task/%s/stat", entry->d_name);
+        FILE *f = fopen(path, "re");
+        if (f == NULL)
+            continue;
+        if (fscanf(f, "%*d (%31[^)]) %c", name, &state) == 2 && strcmp(name, "viakit-nic") == 0)
+            sleeps = state == 'S';
+        fclose(f);
+    }
+    closedir(tasks);
+    return sleeps;
 }

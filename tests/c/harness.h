@@ -157,5 +157,6 @@ uint64_t random_next(uint64_t *state);
 int error_count(side *s, VIP_ERROR_CODE code);
 void wait_error(side *s, VIP_ERROR_CODE code, int count); /* until it was reported at least so often */
 uint64_t nic_counter(side *s, viakit_counter counter);
+int nic_thread_sleeps(void); /* at this moment; for processes with one NIC */
 
 #endif /* HARNESS_H */

@@ -260,6 +260,40 @@ static void test_nulls(void)
     close_objects(&o);
 }
 
+/* After a call that failed for another reason, call must answer code and explain it in words that contain `part`. */
+#define EXPLAINED(call, code, part)                                                        \
+    do {                                                                                   \
+        VIP_NIC_HANDLE never;                                                              \
+        CHECK_RET(VipOpenNic("nosuch", &never), bad);                                      \
+        CHECK_RET(call, code);                                                             \
+        if (!strstr(viakit_last_error(), part))                                            \
+            FAIL("%s: \"%s\", expected to read \"%s\"", #call, viakit_last_error(), part); \
+    } while (0)
+
+static void test_explanations(void)
+{
+    objects o;
+    VIP_VI_ATTRIBUTES remote_attr;
+    VIP_CONN_HANDLE conn;
+    VIP_DESCRIPTOR *got;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv;
+    address local, remote = {.net.HostAddressLen = 6, .net.DiscriminatorLen = 64};
+    open_objects(&o);
+    own_address(&o, &local, "x");
+    EXPLAINED(VipRecvDone(o.vi, &got), VIP_DESCRIPTOR_ERROR, "the receive queue is empty");
+    EXPLAINED(VipSendWait(o.vi, 1, &got), VIP_DESCRIPTOR_ERROR, "the send queue is empty");
+    VIP_DESCRIPTOR *d = memset(o.mem, 0, sizeof *d);
+    CHECK_OK(VipPostRecv(o.vi, d, o.mh));
+    EXPLAINED(VipRecvWait(o.vi, 1, &got), VIP_TIMEOUT, "no receive was complete within 1 ms");
+    EXPLAINED(VipCQWait(o.cq, 2, &vi, &recv), VIP_TIMEOUT, "nothing completed within 2 ms");
+    EXPLAINED(VipConnectWait(o.nic, &local.net, 3, &remote.net, &remote_attr, &conn), VIP_TIMEOUT,
+              "nobody asked for the discriminator within 3 ms");
+    CHECK_OK(VipDisconnect(o.vi));
+    EXPLAINED(VipRecvDone(o.vi, &got), VIP_DESCRIPTOR_ERROR, "completed with an error");
+    close_objects(&o);
+}
+
 static void test_attributes(void)
 {
     objects o, other;
@@ -406,8 +440,11 @@ typedef struct {
 
 static void inner_handler(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
+    nested *n = context;
     (void)error;
-    ((nested *)context)->n_inner++;
+    n->n_inner++;
+    if (n->n_outer) /* in the middle of the outer one's */
+        CHECK_RET(VipCloseNic(n->outer), VIP_INVALID_STATE);
 }
 
 static void outer_handler(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
@@ -565,6 +602,7 @@ int main(void)
     test_open();
     test_handles();
     test_nulls();
+    test_explanations();
     test_attributes();
     test_addresses();
     test_cq_overrun();

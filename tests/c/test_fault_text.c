@@ -106,7 +106,7 @@ static void refused(void)
 static void limits(void)
 {
     VIP_NIC_HANDLE nic;
-    viakit_faults good = {.size = sizeof(good)}, f;
+    viakit_faults good = {.size = sizeof(good)}, f = {.size = sizeof(f)};
     int active = -1;
     CHECK_OK(viakit_open_nic("loop:limits", NULL, &nic));
     CHECK_OK(viakit_get_faults(nic, &f, &active));
@@ -134,6 +134,18 @@ static void limits(void)
     CHECK_OK(viakit_set_faults(nic, &good));
     CHECK_OK(viakit_get_faults(nic, &f, &active));
     CHECK(active == 1 && f.loss == 0.25);
+    memset(&f, 0xa5, sizeof(f)); /* the struct of a program that knows fewer fields, and what lies behind it */
+    f.size = offsetof(viakit_faults, reorder);
+    CHECK_OK(viakit_get_faults(nic, &f, NULL));
+    CHECK(f.size == offsetof(viakit_faults, reorder) && f.loss == 0.25 && f.duplicate == 0);
+    for (size_t i = f.size; i < sizeof(f); i++)
+        CHECK_EQ(((uint8_t *)&f)[i], 0xa5);
+    f.size = 0;
+    CHECK_OK(viakit_get_faults(nic, &f, NULL));
+    CHECK(f.size == sizeof(f) && f.reorder == 0 && f.n_rules == 0);
+    f.size = 3;
+    CHECK_RET(viakit_get_faults(nic, &f, NULL), VIP_INVALID_PARAMETER);
+    f = good;
     good.size = offsetof(viakit_faults, partition_us); /* a program that knows fewer fields */
     good.partition_us = -7;
     CHECK_OK(viakit_set_faults(nic, &good));
@@ -150,7 +162,7 @@ static void limits(void)
 static void environment(void)
 {
     VIP_NIC_HANDLE nic;
-    viakit_faults f;
+    viakit_faults f = {.size = sizeof(f)};
     int active;
     setenv("VIAKIT_FAULT", "loss=0.5,seed=3", 1);
     CHECK_OK(VipOpenNic("loop:environment", &nic));

@@ -378,6 +378,47 @@ static void partition_for_ever_b(side *s)
     endpoint_close(&e);
 }
 
+/* ---- silence: while a peer is silent for longer than keepalive_ms, and data waits for it, the NIC's thread sleeps between time-outs */
+
+static void curious(viakit_nic_options *o)
+{
+    o->keepalive_ms = 20;
+    o->max_retries = 20; /* nobody is given up before the test has looked */
+}
+
+static void silence_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *done;
+    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 8);
+    set_faults(s, "partition=ever");
+    pattern_fill(data, 8, 7);
+    prep_send(&e, d, data, 8);
+    d->CS.Control |= VIP_CONTROL_IMMEDIATE;
+    d->CS.ImmediateData = 7;
+    post_send(&e, d);
+    double end = check_now() + 0.2; /* computes: the thread has taken over, and the peer has been silent for long */
+    while (check_now() < end) {}
+    WAIT_UNTIL(nic_thread_sleeps());
+    CHECK_RET(VipSendDone(e.vi, &done), VIP_NOT_DONE);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    CHECK_OK(viakit_set_faults(s->nic, NULL));
+    reap_send(&e, d, VIP_STATUS_OP_SEND | VIP_STATUS_IMMEDIATE);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
+static void silence_b(side *s)
+{
+    endpoint e;
+    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    CHECK_EQ(receive_number(&e), 7);
+    SIDE_SYNC(s, 1);
+    leave(&e);
+}
+
 /* ---- healed: what was kept goes out at once when the faults end */
 
 static void healed_a(side *s)
@@ -636,6 +677,7 @@ static void nobody_b(side *s)
     X(partition_heals, 0, NULL)         \
     X(cut_by_count, 0, NULL)            \
     X(partition_for_ever, 0, impatient) \
+    X(silence, CASE_NO_LOOP, curious)   \
     X(healed, 0, NULL)                  \
     X(older, 0, NULL)                   \
     X(super_frames, 0, NULL)            \

@@ -277,6 +277,120 @@ static void forged_lists_b(side *s)
     endpoint_close(&e);
 }
 
+/* ---- forged_nobody: frames whose source is all zeros, as is what a VI without a peer remembers of its peer
+ *
+ * They are whole messages in turn, and the VI has a receive for them; but it is idle, is being connected, or waits for a frame before them. */
+
+#define FIRST_PSN 1000
+
+static void known_psn(viakit_nic_options *o)
+{
+    o->first_psn = FIRST_PSN;
+}
+
+/* Two frames have come; nobody took them. */
+static void took_nothing(side *s, VIP_DESCRIPTOR *d, const uint8_t *data, uint64_t before)
+{
+    double end = check_now() + CHECK_WAIT_S;
+    while (nic_counter(s, VIAKIT_COUNTER_dropped_stranger) < before + 2) {
+        CHECK_EQ(d->CS.Status, 0);
+        CHECK(check_now() < end);
+        CHECK_OK(viakit_poll(s->nic, NULL));
+    }
+    CHECK_EQ(d->CS.Status, 0);
+    CHECK_EQ(data[0], 0xEE);
+}
+
+static void forged_nobody_a(side *s)
+{
+    endpoint e;
+    address local, remote;
+    viakit_nic_info info;
+    double end = check_now() + CHECK_WAIT_S;
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_stranger);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    uint8_t *data = buffer(&e, 64);
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    side_exchange(s, info.port);
+    post_recv(&e, prep_recv(&e, d, data, 64));
+    SIDE_SYNC(s, 1); /* forged, to an idle VI */
+    took_nothing(s, d, data, before);
+    make_address(&local, s->attr.LocalNicAddress, "nobody", 6);
+    make_address(&remote, s->peer_host, "nobody", 6);
+    CHECK_OK(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
+    SIDE_SYNC(s, 2);
+    SIDE_SYNC(s, 3); /* forged, to one that asks */
+    took_nothing(s, d, data, before + 2);
+    CHECK_OK(VipDisconnect(e.vi));
+    drain(e.vi);
+    SIDE_SYNC(s, 4); /* the forger listens */
+    endpoint_connect(&e, "nobody");
+    post_recv(&e, prep_recv(&e, d, data, 64));
+    SIDE_SYNC(s, 5);
+    SIDE_SYNC(s, 6); /* first a frame that leaves a gap, and then forged again */
+    before = nic_counter(s, VIAKIT_COUNTER_dropped_stranger);
+    while (nic_counter(s, VIAKIT_COUNTER_frames_kept_early) == 0) {
+        CHECK(check_now() < end);
+        CHECK_OK(viakit_poll(s->nic, NULL));
+    }
+    SIDE_SYNC(s, 7);
+    SIDE_SYNC(s, 8);
+    took_nothing(s, d, data, before);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void forge_from_nobody(side *s, int fd, uint16_t port, uint32_t psn)
+{
+    static const uint8_t somebody[6] = {0x02, 9, 9, 9, 9, 9};
+    struct wire_header h = {.version_kind = WIRE_SEND,
+                            .flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST,
+                            .dst_port = port,
+                            .psn = psn}; /* all else is 0: the VI is A's only one */
+    forge_from(s, somebody, fd, h, "a stranger's data", 17);
+    h.flags |= WIRE_FLAG_MUST_ACK | WIRE_FLAG_ACK_NOW;
+    forge_from(s, somebody, fd, h, "a stranger's data", 17);
+}
+
+static void forged_nobody_b(side *s)
+{
+    endpoint e;
+    struct wire_connect c;
+    struct wire_header h;
+    viakit_nic_info info;
+    int fd = open_wire();
+    uint16_t port = (uint16_t)side_exchange(s, 0);
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    forge_from_nobody(s, fd, port, 0);
+    side_sync_blind(s, 1);
+    side_sync_blind(s, 2);
+    forge_from_nobody(s, fd, port, 0);
+    side_sync_blind(s, 3);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    listen_for(fd, WIRE_REQUEST, &c); /* until here */
+    side_sync_blind(s, 4);
+    endpoint_connect(&e, "nobody");
+    h = listen_for(fd, WIRE_REQUEST, &c);
+    side_sync_blind(s, 5);
+    h = (struct wire_header){.version_kind = WIRE_SEND,
+                             .flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST,
+                             .dst_port = h.src_port,
+                             .dst_vi = h.src_vi,
+                             .src_port = info.port,
+                             .key = c.key,
+                             .psn = FIRST_PSN + 1,
+                             .ack = FIRST_PSN};
+    forge(s, fd, h, "later", 5);
+    side_sync_blind(s, 6);
+    side_sync_blind(s, 7);
+    forge_from_nobody(s, fd, port, FIRST_PSN);
+    side_sync_blind(s, 8);
+    close(fd);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 static void slow(viakit_nic_options *o)
 {
     o->rto_us = 400000;
@@ -286,6 +400,7 @@ static const test_case cases[] = {
     {"forged_accept", forged_accept_a, forged_accept_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"forged_confirm", forged_confirm_a, forged_confirm_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"forged_lists", forged_lists_a, forged_lists_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, slow},
+    {"forged_nobody", forged_nobody_a, forged_nobody_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, known_psn},
 };
 
 int main(int argc, char **argv)

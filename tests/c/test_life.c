@@ -1,20 +1,21 @@
 /*
  * test_life.c - what happens to programs, hosts and wires, and what each side then sees: test_life LINK [CASE...], see harness.h for
- * LINK. docs/faults.md has the table; each line of it is a case here (or one of the conformance suite: peer_killed, no_receive).
+ * LINK. docs/faults.md has the table; each line of it is a case here, in life_end.c (or one of the conformance suite: peer_killed, no_receive).
  *
  * The short form makes NICs impatient, so that "the peer is silent for longer than a connection lives" takes less than a second;
  * VIAKIT_LONG=1 gives the defaults (and ten seconds of silence), VIAKIT_CYCLES says how often connections are made.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
-#include "harness.h"
+#include "test_life.h"
 
 #define ROOM 4096
 #define N_MESSAGES 40
@@ -24,7 +25,7 @@ static int long_form(void)
     return getenv("VIAKIT_LONG") != NULL;
 }
 
-static void impatient(viakit_nic_options *o)
+void life_impatient(viakit_nic_options *o)
 {
     if (long_form())
         return;
@@ -99,8 +100,7 @@ static void feel_silence(side *s, uint64_t before)
             sched_yield();
 }
 
-/* The connection is over: what was posted came back, and the VI can be used again. */
-static void over(endpoint *e, int n_errors)
+void life_over(endpoint *e, int n_errors)
 {
     wait_error(e->s, VIP_ERROR_CONN_LOST, n_errors);
     wait_state(e, VIP_STATE_ERROR);
@@ -109,96 +109,12 @@ static void over(endpoint *e, int n_errors)
     CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
 }
 
-static void say(side *s, const char *what, double since)
+void life_say(side *s, const char *what, double since)
 {
     printf("       %s %s %c: %s after %.2f s\n", s->link->name, s->test->name, s->role == SIDE_A ? 'A' : 'B', what,
            check_now() - since);
     fflush(stdout);
 }
-
-/* ---- client_killed: as peer_killed, but the one that dies is the one that connected */
-
-static void client_killed_a(side *s)
-{
-    endpoint e;
-    address local, remote = {.room = {0}};
-    VIP_VI_ATTRIBUTES attr;
-    VIP_CONN_HANDLE conn;
-    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
-    make_address(&remote, s->peer_host, (const char[64]){0}, 64); /* room for the client's */
-    CHECK_OK(VipConnectWait(s->nic, make_address(&local, s->attr.LocalNicAddress, "client", 6), CHECK_WAIT_S * 1000,
-                            &remote.net, &attr, &conn));
-    CHECK_OK(VipConnectAccept(conn, e.vi));
-    side_exchange(s, 0);
-    double begin = check_now();
-    over(&e, 1);
-    say(s, "the death of the client was noticed", begin);
-    endpoint_close(&e);
-}
-
-static void client_killed_b(side *s)
-{
-    endpoint e;
-    address local, remote;
-    VIP_VI_ATTRIBUTES attr;
-    VIP_RETURN r;
-    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
-    make_address(&local, s->attr.LocalNicAddress, "me", 2);
-    make_address(&remote, s->peer_host, "client", 6);
-    WAIT_UNTIL((r = VipConnectRequest(e.vi, &local.net, &remote.net, CHECK_WAIT_S * 1000, &attr)) != VIP_NO_MATCH);
-    CHECK_OK(r);
-    side_exchange(s, 0);
-    raise(SIGKILL);
-}
-
-#ifndef __SANITIZE_THREAD__
-/* ---- left: B's process ends as a careless program does, without closing anything: as a killed one, and no sooner noticed */
-
-/* That process leaves everything as it is, on purpose. LeakSanitizer asks at the end of each process whether it is to look; all others
- * have to close what they open. */
-static int careless;
-
-int __lsan_is_turned_off(void);
-int __lsan_is_turned_off(void)
-{
-    return careless;
-}
-
-static void left_a(side *s)
-{
-    endpoint e;
-    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
-    endpoint_connect(&e, "left");
-    pid_t child = (pid_t)side_exchange(s, 0);
-    double begin = check_now();
-    CHECK(child > 0);
-    over(&e, 1);
-    say(s, "the end of the process was noticed", begin);
-    endpoint_close(&e);
-}
-
-static void left_b(side *s)
-{
-    endpoint e;
-    int status;
-    /* B itself has to report to the harness, so a child of it is the careless one. It opens a NIC of its own. */
-    pid_t child = fork();
-    if (child == 0) {
-        side of_child = *s;
-        check_deadline(60);
-        CHECK_OK(viakit_open_nic(s->device, &s->options, &of_child.nic));
-        CHECK_OK(VipQueryNic(of_child.nic, &of_child.attr));
-        endpoint_open(&e, &of_child, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
-        endpoint_connect(&e, "left");
-        side_exchange(s, (uint64_t)getpid());
-        careless = 1;
-        exit(42); /* not _exit: what the library does at exit must not hang or crash */
-    }
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
-}
-
-#endif
 
 /* ---- stopped: B stands still for a while, then goes on; the connection lives, and nothing is missing */
 
@@ -252,8 +168,8 @@ static void stopped_long_a(side *s)
     post_all(&e, d);
     double begin = check_now();
     if (is_network(s)) {
-        over(&e, 1);
-        say(s, "given up", begin);
+        life_over(&e, 1);
+        life_say(s, "given up", begin);
         while (long_form() && check_now() < begin + 10)
             sched_yield();
     } else
@@ -274,7 +190,7 @@ static void stopped_long_b(side *s)
     endpoint_connect(&e, "stopped");
     SIDE_SYNC(s, 1);
     if (is_network(s))
-        over(&e, 1); /* A was silent, too, or says that it knows of no such connection */
+        life_over(&e, 1); /* A was silent, too, or says that it knows of no such connection */
     else
         all_received(&e);
     SIDE_SYNC(s, 2);
@@ -366,8 +282,8 @@ static void interface_down_long_a(side *s)
     set_interface(0);
     double begin = check_now();
     post_all(&e, d);
-    over(&e, 1);
-    say(s, "given up", begin);
+    life_over(&e, 1);
+    life_say(s, "given up", begin);
     SIDE_SYNC(s, 2);
     set_interface(1);
     SIDE_SYNC(s, 3);
@@ -386,8 +302,8 @@ static void interface_down_long_b(side *s)
     endpoint_connect(&e, "down");
     SIDE_SYNC(s, 1);
     double begin = check_now();
-    over(&e, 1);
-    say(s, "given up", begin);
+    life_over(&e, 1);
+    life_say(s, "given up", begin);
     for (int i = 0; i < N_MESSAGES; i++) /* they came back unused */
         post_recv(&e, prep_recv(&e, d[i], d[i]->DS[0].Local.Data.Address, ROOM));
     SIDE_SYNC(s, 2);
@@ -491,6 +407,60 @@ static void ring_full_b(side *s)
     SIDE_SYNC(s, 1);
     CHECK_EQ(recv(s->ctl, &(char){0}, 1, 0), 1); /* not by side_recv(), which looks at the NIC meanwhile */
     all_received(&e);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+/* ---- computing: A computes while its NIC's thread owes B an acknowledgement for which B, which does not look, has no room. A's calls
+ * return all the same */
+
+#define MANY 200
+
+static void computing_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[MANY], *got, *one;
+    side threaded = *s;
+    threaded.options.no_thread = 0; /* A's own NIC has none, for B has none */
+    CHECK_OK(viakit_open_nic(s->device, &threaded.options, &threaded.nic));
+    endpoint_open(&e, &threaded, VIP_SERVICE_RELIABLE_RECEPTION, (MANY + 3) * 512 + 1024);
+    uint8_t *data = buffer(&e, 1000);
+    post_recv(&e, prep_recv(&e, got = descriptor(&e, 1), buffer(&e, 8), 8));
+    post_recv(&e, prep_recv(&e, descriptor(&e, 1), NULL, 0)); /* nothing comes for it */
+    endpoint_connect(&e, "computing");
+    for (int i = 0; i < MANY; i++)
+        post_send(&e, prep_send(&e, d[i] = descriptor(&e, 1), data, 1000)); /* more than B has room for */
+    CHECK_EQ(send(s->ctl, "", 1, 0), 1);
+    for (int i = 0; i < 20; i++) { /* the first of them until B's message is here */
+        double end = check_now() + 0.002, last = check_now() + CHECK_WAIT_S;
+        while (check_now() < end || (__atomic_load_n(&got->CS.Status, __ATOMIC_ACQUIRE) == 0 && check_now() < last)) {}
+        CHECK_RET(VipRecvDone(e.vi, &one), i == 0 ? VIP_SUCCESS : VIP_NOT_DONE);
+    }
+    CHECK_EQ(send(s->ctl, "", 1, 0), 1);
+    for (int i = 0; i < MANY; i++)
+        reap_send(&e, d[i], VIP_STATUS_OP_SEND);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+    CHECK_OK(VipCloseNic(threaded.nic));
+}
+
+static void computing_b(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d[MANY], *one;
+    char word;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, MANY * 512 + MANY * 1152);
+    one = descriptor(&e, 1);
+    for (int i = 0; i < MANY; i++)
+        post_recv(&e, prep_recv(&e, d[i] = descriptor(&e, 1), buffer(&e, 1000), 1000));
+    endpoint_connect(&e, "computing");
+    CHECK_OK(viakit_poll(s->nic, NULL));
+    CHECK_EQ(recv(s->ctl, &word, 1, 0), 1); /* not by side_recv(), which looks at the NIC meanwhile */
+    post_send(&e, prep_send(&e, one, NULL, 0));
+    CHECK_EQ(recv(s->ctl, &word, 1, 0), 1);
+    for (int i = 0; i < MANY; i++)
+        reap_recv(&e, d[i], VIP_STATUS_OP_RECEIVE);
+    reap_send(&e, one, VIP_STATUS_OP_SEND);
     endpoint_disconnect(&e);
     endpoint_close(&e);
 }
@@ -667,17 +637,21 @@ BOTH(cycles)
 BOTH(mtu_raised)
 
 static const test_case cases[] = {
-    {"client_killed", client_killed_a, client_killed_b, CASE_NO_LOOP | CASE_KILLS_B, impatient},
+    {"client_killed", client_killed_a, client_killed_b, CASE_NO_LOOP | CASE_KILLS_B, life_impatient},
 #ifndef __SANITIZE_THREAD__ /* which does not bear threads in the child of a fork */
-    {"left", left_a, left_b, CASE_NO_LOOP, impatient},
+    {"left", left_a, left_b, CASE_NO_LOOP, life_impatient},
 #endif
+    {"outlived", outlived_a, outlived_b, CASE_NO_LOOP | CASE_KILLS_B, life_impatient},
+    {"closed", closed_a, closed_b, CASE_NO_LOOP | CASE_NO_ETH, NULL},
+    {"callers_gone", callers_gone_a, callers_gone_b, CASE_NO_LOOP | CASE_NO_ETH, NULL},
     {"stopped", stopped_a, stopped_b, CASE_NO_LOOP, NULL},
-    {"stopped_long", stopped_long_a, stopped_long_b, CASE_NO_LOOP, impatient},
+    {"stopped_long", stopped_long_a, stopped_long_b, CASE_NO_LOOP, life_impatient},
     {"interface_down", interface_down_a, interface_down_b, CASE_ONLY_NETWORK, NULL},
-    {"interface_down_long", interface_down_long_a, interface_down_long_b, CASE_ONLY_NETWORK, impatient},
+    {"interface_down_long", interface_down_long_a, interface_down_long_b, CASE_ONLY_NETWORK, life_impatient},
     {"mtu_lowered", mtu_lowered_a, mtu_lowered_b, CASE_ONLY_NETWORK, NULL},
     {"mtu_raised", mtu_raised_a, mtu_raised_b, CASE_ONLY_NETWORK, NULL},
     {"ring_full", ring_full_a, ring_full_b, CASE_NO_THREAD, small_and_alone},
+    {"computing", computing_a, computing_b, CASE_NO_THREAD, small_and_alone},
     {"slow_receiver", slow_receiver_a, slow_receiver_b, 0, NULL},
     {"thousand", thousand_a, thousand_b, 0, NULL},
     {"cycles", cycles_a, cycles_b, 0, NULL},

@@ -1,7 +1,7 @@
 /*
  * test_races.c - handles that die in other threads' hands: a VI, a completion queue, a NIC is destroyed while calls on it
  * begin, run and wait. Each call must either do its work or say VIP_INVALID_PARAMETER; under the sanitizers nothing that is
- * gone may be touched. And fork, while other threads are inside the library: the child opens a NIC of its own.
+ * gone may be touched. Requests that another thread makes again. And fork, while other threads are inside the library: the child opens a NIC of its own.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -140,6 +140,65 @@ static void *wait_for_cq(void *p)
     return NULL;
 }
 
+/* ---------------------------------------------------------------- a request that comes after another's end */
+
+static VIP_NET_ADDRESS *address_of(VIP_NIC_HANDLE nic, uint8_t room[12])
+{
+    VIP_NIC_ATTRIBUTES attr;
+    VIP_NET_ADDRESS *a = (VIP_NET_ADDRESS *)(void *)room;
+    CHECK_OK(VipQueryNic(nic, &attr));
+    a->HostAddressLen = 6;
+    a->DiscriminatorLen = 1;
+    memcpy(a->HostAddress, attr.LocalNicAddress, 6);
+    a->HostAddress[6] = 'r';
+    return a;
+}
+
+static void *wait_for_server(void *p)
+{
+    _Alignas(VIP_NET_ADDRESS) uint8_t room[12];
+    VIP_VI_ATTRIBUTES attr;
+    VIP_RETURN r;
+    VIP_NET_ADDRESS *there = address_of(atomic_load(&the_nic), room);
+    while ((r = VipConnectRequest(p, NULL, there, 1000 * CHECK_WAIT_S, &attr)) == VIP_NO_MATCH) {
+    } /* it does not wait yet */
+    CHECK_RET(r, VIP_TIMEOUT);
+    return NULL;
+}
+
+/* A thread asks for a connection, and a server thinks about it; another thread withdraws that, and asks anew before the first has
+ * noticed: what the first one then does is not the end of the new request. */
+static void newer_request(void)
+{
+    _Alignas(VIP_NET_ADDRESS) uint8_t room[12], remote[12 + 64];
+    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY}, theirs;
+    VIP_NIC_HANDLE nic, server;
+    VIP_VI_HANDLE vi;
+    VIP_VI_STATE state;
+    VIP_CONN_HANDLE conn;
+    CHECK_OK(VipOpenNic("loop:races", &nic));
+    CHECK_OK(VipOpenNic("loop:races", &server));
+    CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
+    atomic_store(&the_nic, nic);
+    for (int i = 0; i < 200 / CHECK_SLOWER; i++) {
+        pthread_t thread;
+        VIP_NET_ADDRESS *here = address_of(nic, room);
+        CHECK_EQ(pthread_create(&thread, NULL, wait_for_server, vi), 0);
+        while (VipConnectWait(server, here, 1000, (VIP_NET_ADDRESS *)(void *)remote, &theirs, &conn) != VIP_SUCCESS) {}
+        CHECK_OK(VipDisconnect(vi)); /* ends the request, of which its thread is to hear */
+        CHECK_OK(VipDisconnect(vi)); /* the VI is idle, whether it has or not */
+        CHECK_OK(VipConnectPeerRequest(vi, here, here, 1000 * CHECK_WAIT_S));
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        CHECK_OK(VipQueryVi(vi, &state, NULL, NULL, NULL));
+        CHECK_EQ(state, VIP_STATE_CONNECT_PENDING);
+        CHECK_RET(VipConnectPeerDone(vi, &theirs), VIP_NOT_DONE);
+        CHECK_OK(VipDisconnect(vi));
+        CHECK_OK(VipConnectReject(conn));
+    }
+    CHECK_OK(VipCloseNic(server));
+    CHECK_OK(VipCloseNic(nic));
+}
+
 /* Whoever waits without end on something that is destroyed is told so. */
 static void waiting_calls(void)
 {
@@ -251,6 +310,8 @@ int main(void)
     CHECK(atomic_load(&n_stale) > 0);
     CHECK_NOTHING_LEFT();
     waiting_calls();
+    CHECK_NOTHING_LEFT();
+    newer_request();
     CHECK_NOTHING_LEFT();
     atomic_store(&stop, 0);
     forks();

@@ -17,7 +17,7 @@ int main(void)
     uint64_t now = 100 * VK_SECOND, took = 3 * VK_MS, span;
     CHECK(vk_yield_pays(now));
 
-    /* a passer-by: four times as long as it took, and then it is tried again */
+    /* the first: four times as long as it took, and then it is tried again */
     CHECK_EQ(span_of(now, took), VK_DEAR_LEAST * took);
     CHECK(!vk_yield_pays(now + took) && !vk_yield_pays(vk_turns_dear_until - 1) && vk_yield_pays(vk_turns_dear_until));
 
@@ -30,11 +30,20 @@ int main(void)
     span = VK_DEAR_MOST * took;
     CHECK_EQ(span_of(vk_turns_dear_until + span, took), VK_DEAR_LEAST * took);
 
+    /* after as much time in cheap turns it was somebody who passed by, and nothing follows; but two are no passers-by */
+    vk_cheap_turns = VK_DEAR_PASSING * took;
+    CHECK_EQ(span_of(vk_turns_dear_until + VK_SECOND, took), 0);
+    CHECK(vk_yield_pays(vk_turns_dear_until));
+    CHECK_EQ(span_of(vk_turns_dear_until, took), VK_DEAR_LEAST * took);
+    vk_cheap_turns = VK_DEAR_PASSING * took - 1;
+    CHECK_EQ(span_of(vk_turns_dear_until + VK_SECOND, took), VK_DEAR_LEAST * took);
+
     /* never longer than a second, however long the turn */
     CHECK_EQ(span_of(vk_turns_dear_until + VK_SECOND, 10 * VK_SECOND), VK_DEAR_LONGEST);
 
     /* the yield itself goes on with the clock */
     uint64_t before = vk_now();
     CHECK(vk_yield(before) >= before);
+    CHECK(vk_cheap_turns > 0 || vk_turns_dear_until > before);
     return 0;
 }

@@ -11,6 +11,8 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     struct wire_header f;
     uint64_t frames = h->n_sent, bytes = h->bytes_sent;
     int ours = h->nic->deferred != NULL; /* an older answer may go with it */
+    int connected = x->vi->state == VIP_STATE_CONNECTED;
+    uint32_t received = x->vi->recv.done;
     if (len >= sizeof f) {
         memcpy(&f, frame, sizeof f);
         struct via_vi *vi = f.dst_vi < VIA_MAX_VI ? h->nic->vi_by_number[f.dst_vi] : NULL;
@@ -21,6 +23,7 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     uint64_t n = (uint64_t)hollow_deliver(h, frame, len);
     frames = h->n_sent - frames;
     bytes = h->bytes_sent - bytes;
+    HOLLOW_CHECK(connected || x->vi->recv.done == received, "a VI without a connection received something");
     HOLLOW_CHECK(frames <= 64 * n, "%lu frames sent because of %lu", (unsigned long)frames, (unsigned long)n);
     HOLLOW_CHECK(ours || (frames <= n && bytes <= len * n),
                  "%lu times %zu bytes of a stranger were answered by %lu in %lu frames", (unsigned long)n, len,
@@ -171,7 +174,9 @@ void machine_op_frame(struct machine *x)
         n += len;
     }
     h.len = (uint16_t)(n - sizeof h);
-    if (bad & BAD_KEY)
+    if (bad & BAD_KEY && turn >> 4 == 14) /* as an idle VI remembers its peer */
+        h.src_port = h.src_vi = 0, h.key = 0;
+    else if (bad & BAD_KEY)
         h.key ^= 1u << (turn & 31);
     if (bad & BAD_VI)
         h.dst_vi = (uint16_t)u16(x);

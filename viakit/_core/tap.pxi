@@ -15,6 +15,9 @@ cdef class Tap:
     cdef bint _closed
     cdef long _generation
 
+    def __cinit__(self):
+        self._closed = True
+
     def __init__(self, Nic nic not None, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None,
                  file_bytes=None):
         cdef viakit_tap_options options
@@ -22,7 +25,6 @@ cdef class Tap:
         cdef const char *c_name = NULL
         cdef VIP_RETURN code
         cdef int os_error
-        self._closed = True
         nic._use()
         self._nic = nic
         self._generation = _generation
@@ -36,7 +38,7 @@ cdef class Tap:
         options.no_frames = not frames
         options.snap_len = _option_u32("snap_bytes", snap_bytes or 0)
         options.ring_bytes = _option_u32("ring_bytes", ring_bytes or 0)
-        options.file_bytes = file_bytes or 0
+        options.file_bytes = _whole("file_bytes", file_bytes or 0, UINT64_MAX)
         with nogil:
             c_errno.errno = 0
             code = viakit_tap_open(nic._handle, c_name, &options)
@@ -47,7 +49,8 @@ cdef class Tap:
         self.file = self.info.file if file is not None else None
 
     cdef int _use(self) except -1:
-        self._nic._use()
+        if self._nic is not None:
+            self._nic._use()
         if self._closed:
             raise _errors.ClosedError(f"{self!r} is closed")
         return 0
@@ -129,5 +132,6 @@ cdef class Tap:
         self.close()
 
     def __repr__(self):
-        return (f"<viakit.via.Tap of {self._nic.device!r}{'' if self.file is None else f' into {self.file}'}"
+        device = None if self._nic is None else self._nic.device
+        return (f"<viakit.via.Tap of {device!r}{'' if self.file is None else f' into {self.file}'}"
                 f"{' closed' if self._closed else ''}>")

@@ -1,0 +1,50 @@
+/*
+ * See files.h: one bit for each number that a descriptor may have.
+ *
+ * A bit goes before its file is closed, so what the child closes is ours, never a number that the program has been given anew. No list
+ * and no lock: another thread may be anywhere when one forks, and between fork and exec only close() and the like are allowed.
+ */
+#include "files.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#define MOST (1 << 20) /* the kernel's own default bound (fs.nr_open); beyond it a child keeps what it gets */
+
+static uint64_t owned[MOST / 64]; /* pages that nobody writes cost nothing */
+static int highest = -1;          /* word; only grows */
+
+/* The numbers in the NICs stay: nobody uses them in the child, for each call asks for the process first. */
+static void child_of_fork(void)
+{
+    for (int i = 0; i <= __atomic_load_n(&highest, __ATOMIC_RELAXED); i++) {
+        uint64_t bits = __atomic_exchange_n(&owned[i], 0, __ATOMIC_RELAXED);
+        for (; bits; bits &= bits - 1)
+            close(i * 64 + __builtin_ctzll(bits));
+    }
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(NULL, NULL, child_of_fork);
+}
+
+int vk_file_own(int fd)
+{
+    if (fd < 0 || fd >= MOST)
+        return fd;
+    int word = fd / 64, seen = __atomic_load_n(&highest, __ATOMIC_RELAXED);
+    while (seen < word && !__atomic_compare_exchange_n(&highest, &seen, word, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    __atomic_fetch_or(&owned[word], 1ull << fd % 64, __ATOMIC_RELAXED);
+    return fd;
+}
+
+void vk_file_close(int fd)
+{
+    if (fd < 0)
+        return;
+    if (fd < MOST)
+        __atomic_fetch_and(&owned[fd / 64], ~(1ull << fd % 64), __ATOMIC_SEQ_CST); /* before the number is free */
+    close(fd);
+}

@@ -1,0 +1,261 @@
+/*
+ * life_end.c - cases of test_life: processes that end, with and without a word, and with children that live on.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "test_life.h"
+
+/* ---- client_killed: as peer_killed, but the one that dies is the one that connected */
+
+void client_killed_a(side *s)
+{
+    endpoint e;
+    address local, remote = {.room = {0}};
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    make_address(&remote, s->peer_host, (const char[64]){0}, 64); /* room for the client's */
+    CHECK_OK(VipConnectWait(s->nic, make_address(&local, s->attr.LocalNicAddress, "client", 6), CHECK_WAIT_S * 1000,
+                            &remote.net, &attr, &conn));
+    CHECK_OK(VipConnectAccept(conn, e.vi));
+    side_exchange(s, 0);
+    double begin = check_now();
+    life_over(&e, 1);
+    life_say(s, "the death of the client was noticed", begin);
+    endpoint_close(&e);
+}
+
+void client_killed_b(side *s)
+{
+    endpoint e;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_RETURN r;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    make_address(&local, s->attr.LocalNicAddress, "me", 2);
+    make_address(&remote, s->peer_host, "client", 6);
+    WAIT_UNTIL((r = VipConnectRequest(e.vi, &local.net, &remote.net, CHECK_WAIT_S * 1000, &attr)) != VIP_NO_MATCH);
+    CHECK_OK(r);
+    side_exchange(s, 0);
+    raise(SIGKILL);
+}
+
+#ifndef __SANITIZE_THREAD__
+/* ---- left: B's process ends as a careless program does, without closing anything: as a killed one, and no sooner noticed */
+
+/* That process leaves everything as it is, on purpose. LeakSanitizer asks at the end of each process whether it is to look; all others
+ * have to close what they open. */
+static int careless;
+
+int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return careless;
+}
+
+void left_a(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+    endpoint_connect(&e, "left");
+    pid_t child = (pid_t)side_exchange(s, 0);
+    double begin = check_now();
+    CHECK(child > 0);
+    life_over(&e, 1);
+    life_say(s, "the end of the process was noticed", begin);
+    endpoint_close(&e);
+}
+
+void left_b(side *s)
+{
+    endpoint e;
+    int status;
+    /* B itself has to report to the harness, so a child of it is the careless one. It opens a NIC of its own. */
+    pid_t child = fork();
+    if (child == 0) {
+        side of_child = *s;
+        check_deadline(60);
+        CHECK_OK(viakit_open_nic(s->device, &s->options, &of_child.nic));
+        CHECK_OK(VipQueryNic(of_child.nic, &of_child.attr));
+        endpoint_open(&e, &of_child, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+        endpoint_connect(&e, "left");
+        side_exchange(s, (uint64_t)getpid());
+        careless = 1;
+        exit(42); /* not _exit: what the library does at exit must not hang or crash */
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+}
+
+#endif
+
+/* As fork(), but no handler of any library runs in the child, so it holds all files that are open. It ends with its parent. */
+static pid_t bare_child(void)
+{
+    pid_t parent = getpid(), child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0)
+        syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
+    if (child == 0 && syscall(SYS_getppid) != parent)
+        syscall(SYS_exit_group, 0);
+    return child;
+}
+
+static int n_open_files(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    CHECK(d != NULL);
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* ---- outlived: B has forked; that its child lives on does not hide B's death */
+
+void outlived_a(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_connect(&e, "outlived");
+    side_exchange(s, 0);
+    double begin = check_now();
+    life_over(&e, 1);
+    life_say(s, "the death of the parent was noticed", begin);
+    endpoint_close(&e);
+}
+
+void outlived_b(side *s)
+{
+    endpoint e;
+    char word;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_connect(&e, "outlived");
+    int files = n_open_files(), ready[2];
+    CHECK_EQ(pipe2(ready, O_CLOEXEC), 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) { /* until A has ended */
+        check_deadline(60);
+        close(ready[0]);
+        CHECK_EQ(write(ready[1], n_open_files() < files ? "y" : "n", 1), 1);
+        CHECK_EQ(poll(&(struct pollfd){.fd = s->ctl, .events = POLLRDHUP}, 1, -1), 1);
+        _exit(0);
+    }
+    CHECK_EQ(read(ready[0], &word, 1), 1);
+    CHECK_EQ(word, 'y'); /* the NIC's files are closed in it */
+    side_exchange(s, 0);
+    raise(SIGKILL);
+}
+
+/* ---- closed: the same of a NIC that B closes, with a child in which the library could close nothing */
+
+void closed_a(side *s)
+{
+    endpoint e;
+    address remote;
+    VIP_VI_ATTRIBUTES attr;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_connect(&e, "closed");
+    uint16_t port = (uint16_t)side_exchange(s, 0);
+    endpoint_disconnect(&e);
+    SIDE_SYNC(s, 1);
+    make_address(&remote, s->peer_host, (const uint8_t[]){(uint8_t)port, (uint8_t)(port >> 8), 'c'}, 3);
+    remote.net.HostAddressLen = VIAKIT_NIC_ADDRESS_LEN;
+    remote.net.DiscriminatorLen = 1;
+    CHECK_RET(VipConnectRequest(e.vi, NULL, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NOT_REACHABLE);
+    SIDE_SYNC(s, 2);
+    endpoint_close(&e);
+}
+
+void closed_b(side *s)
+{
+    endpoint e;
+    viakit_nic_info info;
+    int status;
+    side closing = *s;
+    CHECK_OK(viakit_open_nic(s->device, &s->options, &closing.nic));
+    CHECK_OK(viakit_query_nic(closing.nic, &info));
+    endpoint_open(&e, &closing, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_connect(&e, "closed");
+    side_exchange(s, info.port);
+    pid_t child = bare_child();
+    while (child == 0)
+        syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+    CHECK_OK(VipCloseNic(closing.nic));
+    SIDE_SYNC(s, 1);
+    SIDE_SYNC(s, 2);
+    CHECK_EQ(kill(child, SIGKILL), 0);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+}
+
+/* ---- callers_gone: whoever called on shm and went without a word is forgotten, although a child of ours holds his socket, too */
+
+#define CALLERS 20
+
+void callers_gone_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d;
+    viakit_nic_info info;
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int callers[CALLERS], files = n_open_files(), status;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), NULL, 0));
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    int n = snprintf(to.sun_path + 1, sizeof(to.sun_path) - 1, "viakit/shm/%u/%s/%u", (unsigned)getuid(),
+                     strchr(s->device, ':') + 1, info.port);
+    for (int i = 0; i < CALLERS; i++) {
+        callers[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        CHECK_EQ(connect(callers[i], (struct sockaddr *)(void *)&to,
+                         (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)),
+                 0);
+    }
+    WAIT_UNTIL(n_open_files() == files + 2 * CALLERS); /* the NIC has taken all calls */
+    pid_t child = bare_child();
+    if (child == 0) {
+        for (int i = 0; i < CALLERS; i++)
+            syscall(SYS_close, callers[i]);
+        for (;;)
+            syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
+    }
+    for (int i = 0; i < CALLERS; i++)
+        close(callers[i]);
+    WAIT_UNTIL(n_open_files() == files);
+    WAIT_UNTIL(nic_thread_sleeps()); /* nothing wakes it again and again */
+    SIDE_SYNC(s, 1);
+    endpoint_connect(&e, "callers"); /* its memory is what the callers had */
+    reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+    SIDE_SYNC(s, 2);
+    CHECK_EQ(kill(child, SIGKILL), 0);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+void callers_gone_b(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    SIDE_SYNC(s, 1);
+    endpoint_connect(&e, "callers");
+    VIP_DESCRIPTOR *d = descriptor(&e, 1);
+    post_send(&e, prep_send(&e, d, NULL, 0));
+    reap_send(&e, d, VIP_STATUS_OP_SEND);
+    SIDE_SYNC(s, 2);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}

@@ -1,0 +1,53 @@
+/*
+ * test_rtt.c - the round trip that a connection reckons with (via/rtt.c) is the one that was measured, by the formulas
+ * of RFC 6298: samples are given, none is measured.
+ *
+ *    RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R|     SRTT = 7/8 SRTT + 1/8 R     time-out = SRTT + max(1 ms, 4 RTTVAR)
+ */
+#include "check.h"
+#include "via/internal.h"
+
+int main(void)
+{
+    check_deadline(60);
+    struct via_nic *nic = calloc(1, sizeof *nic);
+    struct via_vi *vi = calloc(1, sizeof *vi);
+    CHECK(nic && vi);
+    nic->options.rto_us = 10000;
+    nic->options.ack_delay_us = 200;
+    vi->nic = nic;
+
+    /* nothing measured yet: the option's word; a probe comes earlier */
+    CHECK_EQ(via_rtt_timeout(vi), 10 * VK_MS);
+    CHECK_EQ(via_rtt_probe(vi), 10 * VK_MS / 4);
+
+    /* the first sample, and then always the same: SRTT is that, and there is no variation left */
+    via_rtt_sample(vi, 8 * VK_MS);
+    CHECK_EQ(vi->rtt.smoothed, 8 * VK_MS);
+    CHECK_EQ(vi->rtt.variation, 4 * VK_MS);
+    CHECK_EQ(via_rtt_timeout(vi), 24 * VK_MS);
+    for (int i = 0; i < 100; i++)
+        via_rtt_sample(vi, 8 * VK_MS);
+    CHECK_EQ(vi->rtt.smoothed, 8 * VK_MS);
+    CHECK(vi->rtt.variation < 4); /* what a division by 4 no longer takes away */
+    CHECK_EQ(via_rtt_timeout(vi), 9 * VK_MS);
+
+    /* one that is off by 8 ms moves SRTT by an eighth of that, and RTTVAR by a quarter */
+    vi->rtt.variation = 4 * VK_MS;
+    via_rtt_sample(vi, 16 * VK_MS);
+    CHECK_EQ(vi->rtt.variation, 5 * VK_MS);
+    CHECK_EQ(vi->rtt.smoothed, 9 * VK_MS);
+
+    /* bounds: 5 ms where the wire is quick, half a second where nothing comes back for long */
+    for (int i = 0; i < 200; i++)
+        via_rtt_sample(vi, 10 * VK_US);
+    CHECK_EQ(via_rtt_timeout(vi), 5 * VK_MS);
+    CHECK_EQ(via_rtt_probe(vi), VK_MS);
+    for (int i = 0; i < 200; i++)
+        via_rtt_sample(vi, VK_SECOND);
+    CHECK_EQ(via_rtt_timeout(vi), 500 * VK_MS);
+
+    free(vi);
+    free(nic);
+    return 0;
+}
