@@ -1,6 +1,13 @@
 /*
- * bip.h: BIP as C programs of 1997 call it. One job in a process; words for bytes; and calls that return no code: an error goes to the handler,
- * or ends the program.
+ * bip.h: BIP as C programs of 1997 call it. One job in a process; words for bytes; and calls
+ * that return no code: an error goes to the handler, or ends the program. What the calls do
+ * is in job.h's functions; here is only the conversion:
+ *
+ *     a length in words     bytes(words), WORD each; below zero is an error of the program's
+ *     a length received     words(bytes), rounded up: a sender that is no C program may send any number of bytes
+ *     a code below zero     complain(): the handler and -1, or a line on stderr and exit(1)
+ *
+ * One thread calls: nothing here is locked.
  */
 #include "bip.h"
 
@@ -18,7 +25,8 @@ int bip_mynode, bip_numnodes;
 static bip_job *the_job;
 static void (*the_handler)(const char *text);
 
-/* bip_taginit may come before bip_init: kept until then. */
+/* bip_taginit may come before bip_init: kept until then. The list is in the opposite order, which matters to nobody
+ * but a tag that is named twice. */
 static struct wish {
     int tag, n, len;
     struct wish *next;
@@ -26,6 +34,7 @@ static struct wish {
 
 /* ---------------------------------------------------------------- errors */
 
+/* Returns what the call is to return, if the handler lets it. */
 static int complain(int code, const char *text)
 {
     char line[BIP_ERROR_LEN + 64];
@@ -38,12 +47,13 @@ static int complain(int code, const char *text)
     exit(1);
 }
 
-/* What a call gave, or -1 after the handler. */
+/* What a call of job.h's gave, or -1 after the handler. */
 static int checked(int code)
 {
     return code < 0 ? complain(code, bip_error(the_job)) : code;
 }
 
+/* 1, or 0 after the handler. */
 static int ready(void)
 {
     if (the_job == NULL)
@@ -51,6 +61,7 @@ static int ready(void)
     return the_job != NULL;
 }
 
+/* Words to bytes. */
 static size_t bytes(int words)
 {
     if (words < 0) {
@@ -67,6 +78,7 @@ void bip_onerror(void (*handler)(const char *text))
 
 /* ---------------------------------------------------------------- the job */
 
+/* the_job is NULL first: whoever calls BIP from here on hears that there is no job. */
 void bip_end(void)
 {
     bip_job *job = the_job;
@@ -75,6 +87,7 @@ void bip_end(void)
         bip_close(job, CLOSE_MS);
 }
 
+/* On failure the_job is what bip_end has to close, if anything. */
 static int open_job(char *error)
 {
     bip_launch launch;
@@ -88,6 +101,7 @@ static int open_job(char *error)
                            .host = launch.host,
                            .network_device = launch.network,
                            .local_device = getenv("VIAKIT_BIP_DEVICE")};
+    /* Before bip_open, so that its complaints name the node. */
     bip_mynode = launch.rank;
     bip_numnodes = launch.n_ranks;
     if (bip_open(&options, &the_job, error) != 0)
@@ -125,10 +139,12 @@ void bip_init(void)
         bip_taginit(w->tag, w->n, w->len);
         free(w);
     }
+    /* A program that just returns from main says good-bye all the same. Once: atexit cannot be taken back. */
     if (!registered)
         registered = atexit(bip_end) == 0;
 }
 
+/* Before bip_init a wish, after it a queue at once. */
 void bip_taginit(int tag, int nbufs, int length)
 {
     if (the_job) {
@@ -146,6 +162,8 @@ void bip_taginit(int tag, int nbufs, int length)
 
 /* ---------------------------------------------------------------- sending */
 
+/* A length below zero has been complained of in bytes(): -1 then, like any other error that
+ * the handler lets pass. */
 int bip_tisend(int dst, int tag, int *buf, int length)
 {
     return ready() && length >= 0 ? checked(bip_isend_bytes(the_job, dst, tag, buf, bytes(length)))
@@ -170,6 +188,7 @@ void bip_tsend(int dst, int tag, int *buf, int length)
 
 /* ---------------------------------------------------------------- receiving */
 
+/* Bytes to words; what is left of the last word keeps what was in the buffer before. */
 static int words(size_t len)
 {
     return (int)((len + WORD - 1) / WORD);
@@ -181,6 +200,7 @@ int bip_tirecv(int tag, int *buf, int maxlength)
                                      : (maxlength < 0 ? (int)bytes(maxlength) - 1 : -1);
 }
 
+/* Words received, or -1. node may be NULL. */
 int bip_rwaitx(int id, int *node)
 {
     size_t len = 0;
@@ -194,6 +214,7 @@ int bip_rwait(int id)
     return bip_rwaitx(id, NULL);
 }
 
+/* -1: not yet, so a message of no words, 0, can be told from it. */
 int bip_rtestx(int id, int *node)
 {
     size_t len = 0;
@@ -257,6 +278,8 @@ int bip_trecvshort(int tag, int *buf, int maxlength, int *node)
     return words(len);
 }
 
+/* The message where it lies: the program gives it back by bip_tfreemsg. NULL: none, or an
+ * error that the handler let pass. */
 static int *get_message(int tag, int *length, int *node, int timeout_ms)
 {
     const void *buf = NULL;

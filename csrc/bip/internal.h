@@ -73,7 +73,9 @@ typedef struct bip_arrival {
     struct bip_slot *slot; /* NULL: in the tag's own queue */
 } bip_arrival;
 
-/* A descriptor with its buffer: a receive, a send, or (no buffer) a packet. The descriptor comes first: a pointer to it is one to the slot. */
+/* A descriptor with its buffer: a receive, a send, or (no buffer) a packet. The descriptor comes first: a
+ * pointer to it is one to the slot. A receive is posted, or in the program's hands (`arrival`); a send or
+ * packet is free, or posted and counted in its peer's `outstanding`. */
 typedef struct bip_slot {
     VIP_DESCRIPTOR d;
     struct bip_slot *next; /* among the free ones */
@@ -169,7 +171,8 @@ typedef struct bip_tag {
     size_t own_len;
 } bip_tag;
 
-/* WANTS_GO has found a long message and looks for a buffer to say so (recv.c has the picture). */
+/* WANTS_GO has found a long message and looks for a buffer to say so (recv.c has the picture). From MOVING on
+ * the peer writes into the receive's buffer: it can only end with the data, or with the peer. */
 typedef enum { RECV_FREE, RECV_POSTED, RECV_WANTS_GO, RECV_MOVING, RECV_DONE } bip_recv_state;
 
 /* A receive. Its id is generation << 16 | index, so that an id that was used up finds nothing. */

@@ -1,6 +1,12 @@
 /*
- * How a C program finds its job: the environment that `viakit run` sets, and the exchange over VIAKIT_RENDEZVOUS=fd:N (docs/running.md). Both
- * only for classic.c.
+ * How a C program finds its job: the environment that `viakit run` sets, and the exchange over
+ * VIAKIT_RENDEZVOUS=fd:N (docs/running.md). Both only for classic.c.
+ *
+ *     to the launcher     "VKX1" | len | len bytes of mine
+ *     from it             0 | n | n times: len, len bytes          everybody's, in the order of ranks
+ *                     or  not 0 | length | a text                  somebody is missing, and who
+ *
+ * Numbers have 4 bytes and are little-endian, as on every machine that runs this.
  */
 #include "bip/launch.h"
 
@@ -10,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* All of len bytes, or -1: the other side has hung up. Signals interrupt nothing for long. */
 static int read_all(int fd, void *to, size_t len)
 {
     for (size_t got = 0; got < len;) {
@@ -32,7 +39,8 @@ static int write_all(int fd, const void *from, size_t len)
     return 0;
 }
 
-/* -1: not set, or no number. */
+/* A number from the environment: -1 where it is not set, or is none, or is beyond what a
+ * number of ranks can be. */
 static int number(const char *name)
 {
     const char *text = getenv(name);
@@ -46,6 +54,7 @@ int bip_launch_find(bip_launch *launch, char *error)
     const char *rendezvous = getenv("VIAKIT_RENDEZVOUS"), *job = getenv("VIAKIT_JOB");
     int local = number("VIAKIT_LOCAL_SIZE");
     *launch = (bip_launch){.rank = number("VIAKIT_RANK"), .n_ranks = number("VIAKIT_SIZE"), .fd = -1};
+    /* Started by hand: a job of one. */
     if (launch->rank < 0 || launch->n_ranks < 1) {
         launch->rank = 0;
         launch->n_ranks = 1;
@@ -71,7 +80,8 @@ int bip_launch_find(bip_launch *launch, char *error)
     return 0;
 }
 
-/* One word of the launcher's, little-endian on every machine that runs this. */
+/* Everybody's len bytes in the order of ranks; blocks until all have come. What the launcher says is held
+ * against what we know, for it may be speaking to programs of another kind. */
 int bip_launch_exchange(const bip_launch *launch, const void *mine, size_t len, void *all, char *error)
 {
     uint32_t word = (uint32_t)len, state = 0, n = 0;

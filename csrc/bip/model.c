@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of packets of p that n bytes need, and then that many of equal size, rounded up to a cache line. */
+/* Bytes of each packet when n bytes go in as many packets as p makes necessary, all of equal size, rounded up
+ * to a cache line; only the last may be shorter. p 0: one packet. */
 uint64_t bip_equal_packets(uint64_t n, uint64_t p)
 {
     if (p == 0 || p >= n)
@@ -23,6 +24,7 @@ uint64_t bip_equal_packets(uint64_t n, uint64_t p)
     return (each + 63) & ~(uint64_t)63;
 }
 
+/* Seconds for n bytes in packets of p, as above; p is first made one of equal packets, as bip_packet() does. */
 double bip_model_time(const bip_model *m, uint64_t n, uint64_t p)
 {
     p = bip_equal_packets(n, p);
@@ -38,6 +40,8 @@ uint64_t bip_model_best(const bip_model *m, uint64_t n, uint64_t most)
         ideal = sqrt((double)n * m->packet / overlap);
     if (ideal < BIP_MIN_PACKET)
         ideal = BIP_MIN_PACKET;
+    /* One packet (or as few as `most` allows) is where the comparison begins; a better one must be really
+     * better. ideal is a size, around the number of packets that it means. */
     uint64_t best = n < most ? n : most, around = ideal >= (double)n ? 1 : (uint64_t)((double)n / ideal);
     double least = bip_model_time(m, n, best);
     for (uint64_t k = around > 1 ? around - 1 : 1; k <= around + 2; k++) {
@@ -53,6 +57,8 @@ uint64_t bip_model_best(const bip_model *m, uint64_t n, uint64_t most)
     return best;
 }
 
+/* Each row is right for its greatest length, and about right for half of it: the best packet
+ * grows with the root. */
 void bip_table_make(const bip_model *m, uint64_t small, uint64_t most, bip_table *table)
 {
     memset(table, 0, sizeof *table);
@@ -105,6 +111,7 @@ int bip_table_read(const char *path, bip_table *table)
         }
     }
     fclose(file);
+    /* A file that gives rows but no limit, or the other way round, is not used at all. */
     if (t.n == 0 || t.small == 0 || t.small > 65536)
         return -1;
     *table = t;

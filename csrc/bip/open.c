@@ -1,9 +1,25 @@
 /*
  * Opening a job, connecting its ranks, closing it.
  *
- * Ranks of one host meet on a link of that host (shm, under the job's name), ranks of different hosts on the network device. Every pair connects
- * as equals (VipConnectPeerRequest): both name the pair, and neither waits for the other. In round r rank i asks rank (r - i) mod n, which
- * in the same round asks i; WINDOW rounds are under way at once.
+ *     bip_open       NICs and tables; nothing is known of the others yet
+ *     bip_card       what they must know of this rank: addresses, and how many messages of what length it has room for
+ *     bip_connect    meet: sizes of queues for each rank, buffers, a VI for each, all receives posted; then the pairs
+ *     bip_close      BYE to all, waits until it is acknowledged, disconnects
+ *
+ * Ranks of one host meet on a link of that host (shm, under the job's name), ranks of different
+ * hosts on the network device. Every pair connects as equals (VipConnectPeerRequest): both name
+ * the pair, and neither waits for the other. In round r rank i asks rank (r - i) mod n, which in
+ * the same round asks i; WINDOW rounds are under way at once.
+ *
+ *     4 ranks, round 0:  1-3 (0, 2 alone)    round 1:  0-1 2-3    round 2:  0-2 (1, 3 alone)    round 3:  0-3 1-2
+ *
+ * Invariant: receives are posted before a VI is connected, so nothing that arrives ever finds none.
+ *
+ * Memory of a NIC, each block registered once:
+ *
+ *     slots         [SEND_SLOTS] [PACKETS] [n_slots + RESERVED of the first rank] [of the second] ...
+ *     send_memory   `room` bytes for each send slot; packets have none: they send from the program's buffer
+ *     recv_memory   `room` bytes for each receive slot: BIP's queue for short messages (section 3)
  */
 #include <errno.h>
 #include <sched.h>
@@ -19,6 +35,8 @@
 #define SMALL_MOST 65536
 #define DEFAULT_SLOTS 32
 
+/* A card: what a rank tells all others, within BIP_CARD_LEN bytes. [0] local, [1] network;
+ * len 0: it has no such NIC. */
 typedef struct {
     uint32_t magic, n_slots;
     uint64_t host;
@@ -30,7 +48,8 @@ _Static_assert(sizeof(bip_card_of) <= BIP_CARD_LEN, "a card has to fit");
 
 /* ---------------------------------------------------------------- options */
 
-/* A whole number from the environment: 0 if there is none or it is none. */
+/* A whole number from the environment: 0 if there is none or it is none, which everywhere means "the default".
+ * A mistake in a variable is not worth ending a program for. */
 static uint64_t from_environment(const char *name)
 {
     const char *text = getenv(name);
@@ -40,6 +59,7 @@ static uint64_t from_environment(const char *name)
     return text && end != text && *end == 0 && errno == 0 && *text != '-' ? value : 0;
 }
 
+/* Options as given, then the environment where they are silent, then defaults; what makes no sense is refused. */
 static int check_options(bip_job *job, const bip_options *given)
 {
     bip_options *o = &job->options;
@@ -72,6 +92,7 @@ static int check_options(bip_job *job, const bip_options *given)
     snprintf(job->name, sizeof job->name, "%s", o->job ? o->job : "");
     if (o->n_ranks > 1 && job->name[0] == 0)
         return bip_fail(job, BIP_ERR_ARGUMENT, "a job of several ranks needs a name that they share");
+    /* Only compared for equality, so a hash of the host's text does. */
     job->host = 0xcbf29ce484222325u; /* FNV-1a */
     for (const char *p = o->host ? o->host : ""; *p; p++)
         job->host = (job->host ^ (uint8_t)*p) * 0x100000001b3u;
@@ -80,6 +101,7 @@ static int check_options(bip_job *job, const bip_options *given)
 
 /* ---------------------------------------------------------------- NICs */
 
+/* In VIPL's order: regions, then their memory, queue and tag; no VI uses them any more. Also of one half made. */
 static void close_port(bip_port *port)
 {
     bip_regions_fini(port);
@@ -101,6 +123,7 @@ static void close_port(bip_port *port)
     free(port);
 }
 
+/* On an error what was made stays in job->ports, where bip_close finds it. */
 static int open_port(bip_job *job, int index, const char *device)
 {
     const bip_options *o = &job->options;
@@ -136,6 +159,7 @@ static int open_port(bip_job *job, int index, const char *device)
         return bip_nic_failed(job, "viakit_query_nic", code);
     if ((code = VipCreatePtag(port->nic, &port->ptag)) != VIP_SUCCESS)
         return bip_nic_failed(job, "VipCreatePtag", code);
+    /* A card has room for 8 bytes of address. */
     if (port->attributes.NicAddressLen > sizeof((bip_card_of *)0)->address[0])
         return bip_fail(job, BIP_ERR_RESOURCE, "%s: addresses of %u bytes", device, port->attributes.NicAddressLen);
     snprintf(port->link, sizeof port->link, "%s", info.link);
@@ -145,13 +169,15 @@ static int open_port(bip_job *job, int index, const char *device)
         port->table = *o->table;
     else if (bip_table_path(info.link, path, sizeof path) != 0 || bip_table_read(path, &port->table) != 0)
         bip_table_default(info.link, &port->table);
+    /* A slot's buffer holds the longest short message, in whole cache lines. */
     uint64_t small = o->small ? o->small : port->table.small < SMALL_LEAST ? SMALL_LEAST : port->table.small;
     port->room = (small + sizeof(bip_head) + 63) & ~(size_t)63;
     port->table.small = small;
     return 0;
 }
 
-/* The provider tells of lost connections by the queues as well. */
+/* The provider tells of lost connections by the queues as well, where progress finds them.
+ * Without a handler of ours the default one would write to standard error. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     (void)context;
@@ -194,10 +220,12 @@ int bip_open(const bip_options *options, bip_job **job_out, char *error)
     job->options.job = job->options.host = job->options.local_device = job->options.network_device = NULL;
     job->options.faults = NULL;
     job->options.table = NULL;
+    /* The caller's struct may go: the job has its own. */
     if (job->options.layer) {
         job->layer = *job->options.layer;
         job->options.layer = &job->layer;
     }
+    /* Alone there is nobody to connect to. */
     job->connected = o->n_ranks == 1;
     *job_out = job;
     return 0;
@@ -224,6 +252,7 @@ void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN])
 
 /* ---------------------------------------------------------------- buffers */
 
+/* Memory of the NIC's own, for sending and receiving: nobody else may write to it. */
 static int reg(bip_port *port, void *memory, size_t len, VIP_MEM_HANDLE *handle)
 {
     VIP_MEM_ATTRIBUTES attributes = {.Ptag = port->ptag};
@@ -231,6 +260,7 @@ static int reg(bip_port *port, void *memory, size_t len, VIP_MEM_HANDLE *handle)
     return code == VIP_SUCCESS ? 0 : bip_nic_failed(port->job, "VipRegisterMem", code);
 }
 
+/* What never changes in a slot. */
 static void prepare(bip_slot *slot, char *buf, VIP_MEM_HANDLE handle, size_t len)
 {
     slot->buf = buf;
@@ -240,7 +270,8 @@ static void prepare(bip_slot *slot, char *buf, VIP_MEM_HANDLE handle, size_t len
     slot->d.DS[0].Local.Length = (VIP_UINT32)len;
 }
 
-/* Everything of a NIC that depends on how many ranks are reached through it. */
+/* Everything of a NIC that depends on how many ranks are reached through it. All slots lie in one block: their
+ * order is the picture at the top, and their kind follows from their place. */
 static int make_buffers(bip_port *port)
 {
     bip_job *job = port->job;
@@ -280,10 +311,13 @@ static int make_buffers(bip_port *port)
             prepare(slot, port->recv_memory + (i - SEND_SLOTS - PACKETS) * port->room, port->recv_handle, port->room);
     }
     port->n_free_sends = SEND_SLOTS;
+    /* Room for every receive there is: it cannot overrun. */
     code = VipCreateCQ(port->nic, n_recv + 1, &port->cq);
     return code == VIP_SUCCESS ? 0 : bip_nic_failed(job, "VipCreateCQ", code);
 }
 
+/* A VI for this rank, with its part of the NIC's receives posted; `place` is the rank's
+ * number among those of the NIC. */
 static int make_vi(bip_peer *peer, uint32_t place)
 {
     bip_port *port = peer->port;
@@ -315,7 +349,8 @@ union net_address {
     uint8_t bytes[4 + 8 + 24];
 };
 
-/* Host, then "this job, from, to". */
+/* Host, then the discriminator "this job, from, to": both ends name the same connection by
+ * it, and no other pair or job does. */
 static void name_end(union net_address *a, const uint8_t *host, size_t host_len, const char *job, int from, int to)
 {
     uint32_t pair[2] = {(uint32_t)from, (uint32_t)to};
@@ -328,6 +363,8 @@ static void name_end(union net_address *a, const uint8_t *host, size_t host_len,
     memcpy(p + host_len + 16, pair, sizeof pair);
 }
 
+/* Everybody's cards: who is near, how long a short message may be on each way, and how many
+ * the other side has room for. */
 static int meet(bip_job *job, const bip_card_of *cards)
 {
     uint32_t place[2] = {0, 0};
@@ -350,6 +387,7 @@ static int meet(bip_job *job, const bip_card_of *cards)
                   : "rank %d is on this host: a local device is needed",
                 i);
         }
+        /* The shorter of both: I must fit his slots, and my own buffers are no longer. */
         size_t theirs = cards[i].room[k] - sizeof(bip_head);
         peer->small = peer->port->table.small < theirs ? peer->port->table.small : theirs;
         peer->n_slots = peer->credits = cards[i].n_slots;
@@ -368,6 +406,7 @@ static int meet(bip_job *job, const bip_card_of *cards)
     return code;
 }
 
+/* Begins to connect to a rank; VipConnectPeerDone tells when both have asked. */
 static int ask(bip_job *job, const bip_card_of *cards, int rank)
 {
     bip_peer *peer = &job->peers[rank];
@@ -380,7 +419,8 @@ static int ask(bip_job *job, const bip_card_of *cards, int rank)
     return code == VIP_SUCCESS ? 0 : bip_nic_failed(job, "VipConnectPeerRequest", code);
 }
 
-/* Connections on shm are ready for direct writes when both sides have shown each other their memory, a little after the first frame. */
+/* Connections on shm are ready for direct writes when both sides have shown each other their memory, a little
+ * after the first frame. Without a thread of the NIC's our polling takes notice. */
 static void take_notice(const bip_job *job)
 {
     for (int idle = 0, n = 0; job->ports[0] && idle < 8;) {
@@ -390,6 +430,7 @@ static void take_notice(const bip_job *job)
     }
 }
 
+/* Only the local NIC: one on a network has a thread of its own. */
 void bip_attend(bip_job *job)
 {
     if (job->ports[0])
@@ -409,6 +450,7 @@ int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)
         memcpy(&cards[i], raw + (size_t)i * BIP_CARD_LEN, sizeof *cards);
     code = meet(job, cards);
     bip_wait_begin(job, &wait, timeout_ms);
+    /* No sleeping here: what is waited for are connections, and no receive would end the sleep. */
     wait.spin_until = VK_NEVER;
     while (code == 0 && (round < n || n_under_way)) {
         while (code == 0 && round < n && n_under_way < WINDOW) {
@@ -417,6 +459,7 @@ int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)
                 under_way[n_under_way++] = partner;
         }
         int before = n_under_way;
+        /* The last takes the place of one that is done, and is looked at next. */
         for (int i = 0; i < n_under_way && code == 0;) {
             VIP_VI_ATTRIBUTES attributes;
             VIP_RETURN done = VipConnectPeerDone(job->peers[under_way[i]].vi, &attributes);
@@ -444,6 +487,7 @@ int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)
 
 /* ---------------------------------------------------------------- closing */
 
+/* Disconnected before it is destroyed, and emptied between: VIPL wants all three, in this order. */
 static void destroy_vi(bip_peer *peer)
 {
     VIP_DESCRIPTOR *d;
@@ -459,7 +503,8 @@ static void destroy_vi(bip_peer *peer)
     VipDestroyVi(peer->vi);
 }
 
-/* Is anything of ours still on its way? Credits that are owed do not count: whoever needs them has been told. */
+/* Is anything of ours still on its way? Credits that are owed do not count: whoever needs them has
+ * been told. Of ranks that are lost nothing is waited for. */
 static bool settled(bip_job *job)
 {
     bip_progress(job);
@@ -469,6 +514,8 @@ static bool settled(bip_job *job)
     return job->send.state != SEND_MOVING;
 }
 
+/* Always frees. Who has an unfinished long message under way to somebody waits for it, until the deadline;
+ * everybody else is told good-bye, so that he knows that we have left and not died. */
 int bip_close(bip_job *job, int timeout_ms)
 {
     int code = 0, n = job->peers && job->connected ? job->options.n_ranks : 0;

@@ -1,6 +1,6 @@
 /*
- * Progress: completed receives are taken from the completion queue and understood, completed sends are reaped, and
- * what waited for either goes on. Nothing here blocks but bip_sleep.
+ * Progress: completed receives are taken from the completion queue and understood, completed sends are reaped,
+ * and what waited for either goes on. Nothing here blocks but bip_sleep.
  *
  *      VipCQDone -> receive -> understand: SHORT, ASK -> recv.c    GO, REFUSE -> send.c    CREDIT, BYE here
  *      VipSendDone -> send_done: a packet -> send.c (bip_packet_sent)    a buffer -> free again
@@ -8,9 +8,21 @@
  * There is no thread and no interrupt: BIP moves when the program calls it. What comes meanwhile lies in posted
  * buffers (short) or is written by RDMA (long) without anybody's help, and is understood at the next call.
  *
- * Credits: each message that is taken frees a place in the queue (`owed`). What is owed rides on the next message to
- * that rank, or goes alone when half the queue is owed, so that a stream in one direction costs one CREDIT for each
- * half queue.
+ * Credits, of one direction of a pair; n_slots is the length of the queue at the receiver:
+ *
+ *     n_slots = credits at the sender + messages in the queue or on their way + owed at the receiver + told, on the way
+ *
+ * Each message that is taken frees a place in the queue (`owed`). What is owed rides on the next
+ * message to that rank, or goes alone when half the queue is owed, so that a stream in one direction
+ * costs one CREDIT for each half queue. (Section 3: "to ensure all messages send can be received by
+ * the destination node"; BIP itself left this to MPI-BIP.)
+ *
+ * What comes out of order, twice or unasked:
+ *
+ *     a wrong sequence number, more credits than places, a second ASK    damaged: the connection ends
+ *     a GO or REFUSE for a send that has ended                           dropped
+ *     immediate data for a receive that was given up                     dropped; only a lost peer does that
+ *     a BYE                                                              what it sent before is still received
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -79,7 +91,8 @@ const char *bip_counter_name(int counter)
 
 /* ---------------------------------------------------------------- a connection ends */
 
-/* Whoever has said good-bye has left; whoever has not has died, and with him the job. */
+/* Whoever has said good-bye has left; whoever has not has died, and with him the job: its waits end
+ * (recv.c: alone). The first to die is the one that is named. */
 static void peer_lost(bip_peer *peer)
 {
     bip_job *job = peer->port->job;
@@ -99,8 +112,10 @@ static void peer_lost(bip_peer *peer)
         job->layer.lost(job->layer.context, peer->rank);
 }
 
-/* Nothing that he has not asked for yet will be taken. He may have left so soon after our last packet that its acknowledgement was lost with
- * the connection: his good-bye tells as well. */
+/* The peer leaves. Nothing that he has not asked for yet will be taken, so a send to him that waits
+ * for a credit or an answer ends. One that has been written as a whole may have ended well: he may
+ * have left so soon after our last packet that its acknowledgement was lost with the connection, and
+ * his good-bye tells how many long messages he has received. */
 static void good_bye(bip_peer *peer, uint32_t long_received)
 {
     bip_job *job = peer->port->job;
@@ -117,6 +132,8 @@ static void good_bye(bip_peer *peer, uint32_t long_received)
 
 /* ---------------------------------------------------------------- sends */
 
+/* A send has been taken back: a packet counts for the pipeline, a buffer is free. One that
+ * failed is the end of the connection. */
 static void send_done(bip_slot *slot, bool failed)
 {
     bip_peer *peer = slot->peer;
@@ -153,6 +170,7 @@ int bip_post_send(bip_peer *peer, bip_slot *slot)
     bip_job *job = peer->port->job;
     slot->peer = peer;
     peer->outstanding++;
+    /* Each peer is on the list once; there is room for all of them. */
     if (!peer->listed) {
         peer->listed = true;
         job->unsettled[job->n_unsettled++] = peer;
@@ -165,6 +183,8 @@ int bip_post_send(bip_peer *peer, bip_slot *slot)
     return BIP_ERR_RESOURCE;
 }
 
+/* A send buffer, of which `keep` stay for others; NULL: all are under way, or the peer is lost. Messages leave
+ * KEPT_SLOTS, GO, REFUSE, CREDIT and BYE none: what others wait for goes out even when messages cannot. */
 bip_slot *bip_take_send(bip_peer *peer, uint32_t keep)
 {
     bip_port *port = peer->port;
@@ -172,7 +192,7 @@ bip_slot *bip_take_send(bip_peer *peer, uint32_t keep)
         bip_job *job = port->job;
         for (int i = 0; i < job->n_unsettled; i++)
             bip_reap(job->unsettled[i]);
-        if (port->n_free_sends <= keep)
+        if (port->n_free_sends <= keep || peer->lost) /* which it may have shown */
             return NULL;
     }
     bip_slot *slot = port->free_sends;
@@ -191,6 +211,7 @@ int bip_post_head(bip_peer *peer, bip_slot *slot, size_t len)
     return bip_post_send(peer, slot);
 }
 
+/* A head without data. It costs no credit: the receiver has RESERVED buffers for these (internal.h). */
 int bip_control(bip_peer *peer, int kind, int tag)
 {
     bip_slot *slot = bip_take_send(peer, 0);
@@ -204,6 +225,8 @@ int bip_control(bip_peer *peer, int kind, int tag)
 
 /* ---------------------------------------------------------------- receives */
 
+/* A receive, posted anew: the descriptor's status and length are the last message's. Length
+ * is what the buffer holds. */
 int bip_post_slot(bip_peer *peer, bip_slot *slot)
 {
     if (peer->lost)
@@ -220,6 +243,7 @@ static inline bool owes(const bip_peer *peer)
     return peer->owed >= (peer->port->job->options.n_slots + 1) / 2 && !peer->lost && !peer->said_bye;
 }
 
+/* Posted again before the credit is owed: the sender may use the place as soon as it hears of it. */
 void bip_free_slot(bip_slot *slot)
 {
     bip_peer *peer = slot->peer;
@@ -235,12 +259,14 @@ static void damaged(bip_peer *peer, const char *what)
     bip_job *job = peer->port->job;
     if (job->dead < 0)
         job->dead_code = BIP_ERR_DAMAGED;
+    /* Whatever he has said, this is not an orderly end. */
     peer->said_bye = false;
     peer_lost(peer);
     bip_fail(job, BIP_ERR_DAMAGED, "a message of rank %d: %s", peer->rank, what);
 }
 
-/* A message of the queue. It keeps its slot until the program has taken it. */
+/* A message of the queue: SHORT or ASK. Checked first (the next in sequence, one question at a time, its
+ * checksum); then the layer has it at once, or it keeps its slot until the program has taken it. */
 static void message(bip_peer *peer, bip_slot *slot, const bip_head *head)
 {
     if (head->seq != peer->recv_seq) {
@@ -259,6 +285,7 @@ static void message(bip_peer *peer, bip_slot *slot, const bip_head *head)
         damaged(peer, "its checksum is wrong");
         return;
     }
+    /* A layer takes messages as they come, where they lie; the slot is free when it returns. */
     if (peer->port->job->options.layer && head->kind == KIND_SHORT) {
         bip_job *job = peer->port->job;
         BIP_COUNT(job, short_received, 1);
@@ -278,12 +305,15 @@ static void understand(bip_peer *peer, bip_slot *slot)
     bip_job *job = peer->port->job;
     size_t len = slot->d.CS.Length;
     bip_head head;
+    /* The last packet of a long message: it took a receive for its immediate data, and brought
+     * nothing else in it. RESERVED counts it. */
     if (slot->d.CS.Status & VIP_STATUS_IMMEDIATE) {
         uint32_t immediate = slot->d.CS.ImmediateData;
         bip_post_slot(peer, slot);
         bip_long_arrived(peer, immediate);
         return;
     }
+    /* Copied first: every field is looked at once, and the buffer is the peer's. */
     memcpy(&head, slot->buf, sizeof head);
     if (len < sizeof head || (head.kind == KIND_SHORT && head.len != len - sizeof head) ||
         (head.kind == KIND_GO && len != sizeof(bip_go))) {
@@ -322,7 +352,8 @@ static void understand(bip_peer *peer, bip_slot *slot)
     bip_post_slot(peer, slot);
 }
 
-/* One entry of a completion queue. */
+/* One entry of a completion queue. It stands for one receive of that VI. One that failed is the end of the connection: with reliable
+ * delivery nothing that follows could be trusted to be complete. */
 static void receive(VIP_VI_HANDLE vi)
 {
     VIP_DESCRIPTOR *d = NULL;
@@ -375,6 +406,8 @@ static void tell_words(bip_job *job)
     }
 }
 
+/* One look at everything: what arrived (at most BUDGET of each NIC), what was sent, then what
+ * may go on because of it. */
 int bip_progress(bip_job *job)
 {
     int n = 0;
@@ -402,6 +435,8 @@ int bip_progress(bip_job *job)
 
 /* ---------------------------------------------------------------- waiting */
 
+/* Sleeps at most ms, until something arrives. While the pipeline is the only thing under way its packets'
+ * acknowledgements are what is waited for, and they can be slept on at their VI. */
 void bip_sleep(bip_job *job, int ms)
 {
     bip_port *port = job->ports[0] ? job->ports[0] : job->ports[1];
@@ -442,6 +477,7 @@ void *bip_doze(const bip_job *job, int nic, int ms)
     return VipCQWait(job->ports[nic]->cq, (VIP_ULONG)(ms > 0 ? ms : 1), &vi, &recv) == VIP_SUCCESS ? vi : NULL;
 }
 
+/* What bip_doze brought, back in the thread that uses the job. */
 void bip_woken(bip_job *job, void *what)
 {
     (void)job;
@@ -449,12 +485,14 @@ void bip_woken(bip_job *job, void *what)
         receive(what);
 }
 
+/* For loops of the caller's: a sleep, and what it brought. */
 void bip_idle(bip_job *job, int ms)
 {
     bip_sleep(job, ms);
     bip_progress(job);
 }
 
+/* A wait that is not `blocking` never sleeps: spin_until never comes. */
 void bip_wait_begin(const bip_job *job, bip_wait *wait, int timeout_ms)
 {
     uint64_t now = vk_now();
@@ -464,8 +502,9 @@ void bip_wait_begin(const bip_job *job, bip_wait *wait, int timeout_ms)
     wait->idle = 0;
 }
 
-/* One look; if it found nothing: give the core away, look at interrupt and deadline now and then, sleep if that was
- * asked for. 0 go on. */
+/* One look; if it found nothing: give the core away after YIELD_AFTER such looks (at once
+ * where ranks share a core), look at interrupt and deadline every 32 of them, sleep if that
+ * was asked for. 0 go on; else the error that ends the wait. */
 int bip_wait_step(bip_job *job, bip_wait *wait)
 {
     if (bip_progress(job)) {

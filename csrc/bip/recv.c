@@ -1,18 +1,23 @@
 /*
- * Receives. A receive names a tag and no rank. Each tag that is in use has a record: the receive that was posted, or
- * the messages that came before it, in their order. So a tag has a receive that waits or messages that do, never
- * both.
+ * Receives. A receive names a tag and no rank (section 3). Each tag that is in use has a
+ * record: the receive that was posted, or the messages that came before it, in their order. So
+ * a tag has a receive that waits or messages that do, never both.
  *
  *      POSTED --- a short message: copied ---> DONE
  *         \------ an ASK: WANTS_GO --- GO sent ---> MOVING --- the last packet's immediate data ---> DONE
  *
- * Where a message waits for its receive: a short one in its slot of the queue, which its sender pays for with a
- * credit until the program takes it, or copied into the queue that bip_taginit gave its tag; of a long one only the
- * question is here. So memory for messages that came too early is bounded by n_slots for each rank, and whoever sends
- * more waits.
+ *      tag -> posted          the one receive, until it has been waited for
+ *             first .. last   arrivals in order: SHORT (in its slot, or in the tag's own queue) and ASK
+ *             held            what bip_getmsg gave out
+ *             own_free        free places of the tag's own queue (bip_taginit)
  *
- * Of a rank that dies the messages that are here can still be received; a question of his cannot be answered any
- * more.
+ * Where a message waits for its receive: a short one in its slot of the queue, which its sender pays
+ * for with a credit until the program takes it, or copied into the queue that bip_taginit gave its
+ * tag; of a long one only the question is here. So memory for messages that came too early is
+ * bounded by n_slots for each rank, and whoever sends more waits.
+ *
+ * Of a rank that dies the messages that are here can still be received; a question of his
+ * cannot be answered any more.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +33,7 @@ static bip_tag **bucket_of(bip_job *job, int tag)
     return &job->buckets[((uint32_t)tag * 2654435761u) >> 24];
 }
 
+/* Its record, or NULL: nothing is known of this tag. */
 static bip_tag *find_tag(bip_job *job, int tag)
 {
     bip_tag *t = *bucket_of(job, tag);
@@ -36,6 +42,7 @@ static bip_tag *find_tag(bip_job *job, int tag)
     return t;
 }
 
+/* Its record, made if there is none; NULL: no memory. */
 static bip_tag *make_tag(bip_job *job, int tag)
 {
     bip_tag *t = find_tag(job, tag), **bucket = bucket_of(job, tag);
@@ -53,6 +60,7 @@ static bip_tag *make_tag(bip_job *job, int tag)
 static void drop_tag(bip_job *job, bip_tag *t)
 {
     bip_tag **p = bucket_of(job, t->tag);
+    /* Something is known of it, or it has a queue that is to stay. */
     if (t->posted || t->first || t->held || t->n_own)
         return;
     while (*p != t)
@@ -64,6 +72,7 @@ static void drop_tag(bip_job *job, bip_tag *t)
 
 void bip_tags_fini(bip_job *job)
 {
+    /* One more round than there are buckets: the free ones. */
     for (int i = 0; i <= BUCKETS; i++)
         for (bip_tag *t = i < BUCKETS ? job->buckets[i] : job->free_tags, *next; t; t = next) {
             next = t->next;
@@ -77,6 +86,8 @@ void bip_tags_fini(bip_job *job)
     free(job->recvs);
 }
 
+/* A second call for the same tag adds places of the length that the first one chose. A place is an arrival
+ * and its data behind it, in one piece of memory for all n. */
 int bip_taginit_bytes(bip_job *job, int tag, int n, size_t len)
 {
     size_t each = (sizeof(bip_arrival) + len + 15) & ~(size_t)15;
@@ -145,6 +156,7 @@ void bip_recv_end(bip_job *job, bip_recv *r, int code)
     }
 }
 
+/* Into the receive's buffer; the place is free again after the copy, never before. */
 static void take_short(bip_job *job, bip_tag *t, bip_arrival *a, void *buf)
 {
     if (a->head.len)
@@ -166,7 +178,9 @@ static void refuse(bip_peer *peer, int code)
     peer->port->job->words_due = true;
 }
 
-/* A receive has found its message. */
+/* A receive has found its message. Four ends: too long (an error on both sides), short (copied,
+ * done), a question of a rank that is lost (an error), a question (GO is due). In each the arrival's
+ * slot is given back, for all that is needed of it is in r. */
 static void match(bip_job *job, bip_recv *r, bip_arrival *a)
 {
     bip_peer *peer = a->peer;
@@ -196,6 +210,8 @@ static void match(bip_job *job, bip_recv *r, bip_arrival *a)
 /* Says GO to whom it can. */
 void bip_recv_step(bip_job *job)
 {
+    /* Each as far as it can: who lacks a registration or a buffer stays in the list, and is asked
+     * for again by progress. */
     for (bip_recv **p = &job->wants_go, *r; (r = *p) != NULL;) {
         bip_peer *peer = r->peer;
         bip_slot *slot = NULL;
@@ -217,11 +233,13 @@ void bip_recv_step(bip_job *job)
                      .handle = r->region->handle};
         memcpy(slot->buf, &go, sizeof go);
         r->state = RECV_MOVING;
+        /* One at a time for each peer: it has asked, and asks no other before its data has come (`asking`). */
         peer->incoming = r;
         bip_post_head(peer, slot, sizeof go);
     }
 }
 
+/* All of a long message is in its buffer: the immediate data came behind the last packet, on the same VI. */
 void bip_long_arrived(bip_peer *peer, uint32_t immediate)
 {
     bip_job *job = peer->port->job;
@@ -230,6 +248,7 @@ void bip_long_arrived(bip_peer *peer, uint32_t immediate)
         return; /* written before we gave the receive up: only losing the peer does that */
     peer->incoming = NULL;
     peer->asking = false;
+    /* BYE tells him the number (progress.c: good_bye). */
     peer->long_received++;
     uint32_t expected = job->options.checksum ? vk_crc32c(0, r->buf, r->len) : (uint32_t)r->len;
     BIP_COUNT(job, long_received, 1);
@@ -251,6 +270,7 @@ void bip_arrived(bip_arrival *a)
         return;
     }
     BIP_COUNT(job, unexpected, 1);
+    /* What BIP asked of its users ("a receive need to be posted before the send", section 3) is demanded. */
     if (job->options.strict && a->head.kind == KIND_ASK) {
         bip_peer *peer = a->peer;
         bip_free_slot(a->slot);
@@ -258,6 +278,7 @@ void bip_arrived(bip_arrival *a)
         drop_tag(job, t);
         return;
     }
+    /* Into the tag's own queue if it fits: the shared place, and its sender's credit, are free at once. */
     if (t->own_free && a->head.kind == KIND_SHORT && a->head.len <= t->own_len) {
         bip_arrival *own = t->own_free;
         t->own_free = own->next;
@@ -275,6 +296,7 @@ void bip_arrived(bip_arrival *a)
     t->last = a;
 }
 
+/* The oldest of the tag. `last` is stale when none is left; first == NULL is what counts. */
 static bip_arrival *take_first(bip_tag *t)
 {
     bip_arrival *a = t->first;
@@ -284,6 +306,7 @@ static bip_arrival *take_first(bip_tag *t)
 
 /* ---------------------------------------------------------------- the calls */
 
+/* From the free ones, else a new one: the table doubles, records themselves never move. */
 static bip_recv *new_recv(bip_job *job)
 {
     bip_recv *r = job->free_recvs;
@@ -291,6 +314,7 @@ static bip_recv *new_recv(bip_job *job)
         job->free_recvs = r->next;
         return r;
     }
+    /* Ids have 16 bits for the index. */
     if (job->n_recvs == 65536)
         return NULL;
     if ((job->n_recvs & (job->n_recvs - 1)) == 0) { /* a power of two, or none yet: double */
@@ -315,12 +339,15 @@ static bip_recv *find_recv(bip_job *job, int id)
     return r->state != RECV_FREE && (int)r->generation == id >> 16 ? r : NULL;
 }
 
+/* The receive is nobody's any more, and its tag may be posted again. The next life of this
+ * place has another generation. */
 static void end_recv(bip_job *job, bip_recv *r)
 {
     bip_tag *t = r->tag;
     t->posted = NULL;
     drop_tag(job, t);
     r->state = RECV_FREE;
+    /* 13 bits, so that with 16 of the index an id is never negative. */
     r->generation = (r->generation + 1) & 0x1fff;
     r->next = job->free_recvs;
     job->free_recvs = r;
@@ -333,6 +360,7 @@ static int begin(bip_job *job, int tag, void *buf, size_t max_len, bool noted, u
     if (buf == NULL && max_len)
         return bip_fail(job, BIP_ERR_ARGUMENT, "room for %zu bytes without a buffer", max_len);
     bip_tag *t = make_tag(job, tag);
+    /* Or the message would have two takers. */
     if (t && t->posted)
         return bip_fail(job, BIP_ERR_BUSY, "a receive with tag %d is outstanding: wait for it first", tag);
     bip_recv *r = t ? new_recv(job) : NULL;
@@ -364,6 +392,7 @@ int bip_irecv_noted(bip_job *job, int tag, void *buf, size_t max_len, uint64_t c
     return begin(job, tag, buf, max_len, true, cookie);
 }
 
+/* Reports once: afterwards the id is nobody's. Makes progress if it has not ended yet. */
 int bip_rtest_id(bip_job *job, int id, size_t *len, int *node)
 {
     bip_recv *r = find_recv(job, id);
@@ -382,7 +411,8 @@ int bip_rtest_id(bip_job *job, int id, size_t *len, int *node)
     return code ? code : 1;
 }
 
-/* Can anything come any more? A receive names no rank, so that one that died may be the one it waits for. */
+/* Can anything come any more? 0, or why not. A receive names no rank, so that one that died may be the one it
+ * waits for: any death ends all waits, but not what is here already or on its way into a buffer. */
 static int alone(bip_job *job)
 {
     if (job->dead >= 0)
@@ -402,6 +432,7 @@ int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms)
     if (done)
         return done;
     bip_wait_begin(job, &wait, timeout_ms);
+    /* The record stays where it is, and the state of this receive cannot go back to FREE before rtest says so. */
     bip_recv *r = find_recv(job, id);
     while (r->state != RECV_DONE) {
         int code = bip_wait_step(job, &wait);
@@ -416,7 +447,7 @@ int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms)
     return bip_rtest_id(job, id, len, node);
 }
 
-/* Only while nothing comes in: the peer may be writing into the buffer otherwise. */
+/* Takes a receive back. Only while nothing comes in: the peer may be writing into the buffer otherwise. */
 int bip_rcancel_id(bip_job *job, int id)
 {
     bip_recv *r = find_recv(job, id);
@@ -428,8 +459,8 @@ int bip_rcancel_id(bip_job *job, int id)
     return 0;
 }
 
-/* 1 received, 0 there is no short message first in the queue, or an error. BIP's "receive that takes short messages
- * only": never waits. */
+/* Takes a short message that is here, first in its tag's queue: 1 received, 0 none, or a long one is first, or
+ * an error. Never waits. One too long for buf is an error and is gone: its place is needed. */
 int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len, int *node)
 {
     bip_tag *t = find_tag(job, tag);
@@ -457,7 +488,8 @@ int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len
     return 1;
 }
 
-/* The message where it lies, without a copy, until bip_freemsg. 1, 0 none (timeout 0), or an error. */
+/* The message where it lies, without a copy, until bip_freemsg. Its sender's credit is out as long. 1, 0 none
+ * (timeout 0), or an error. The tag is looked up anew after each step, for records of tags come and go. */
 int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, int timeout_ms)
 {
     bip_wait wait;

@@ -7,8 +7,9 @@
  */
 #include "bip/internal.h"
 
-/* A linear look at REGIONS entries: 64 pointers are compared in less time than a packet takes. A region in use is
- * never evicted. */
+/* A registration for buf: the same again if there is one of at least this length from the same first byte, else
+ * a new one in the place of the one unused for longest (used: a counter, not a time). A linear look at REGIONS
+ * entries: 64 pointers are compared in less time than a packet takes. A region in use is never evicted. */
 bip_region *bip_region_get(bip_port *port, const void *buf, size_t len)
 {
     bip_region *oldest = NULL;
@@ -26,6 +27,7 @@ bip_region *bip_region_get(bip_port *port, const void *buf, size_t len)
         return NULL; /* all in use: the caller tries again later */
     if (oldest->buf) {
         VipDeregisterMem(port->nic, oldest->buf, oldest->handle);
+        /* If registering fails now the place is empty and the first to be taken. */
         oldest->buf = NULL;
         oldest->used = 0;
     }
@@ -44,6 +46,7 @@ bip_region *bip_region_get(bip_port *port, const void *buf, size_t len)
     return oldest;
 }
 
+/* NULL is fine. The registration stays, for the next message from or to the same buffer. */
 void bip_region_put(bip_region *region)
 {
     if (region)

@@ -1,20 +1,30 @@
 /*
- * Sends. One at a time, as BIP's manual has it:
+ * Sends. One at a time, as BIP has it ("a process may only have one receive per tag and one
+ * send posted", section 3):
  *
  *                 a credit                     GO                      all packets acknowledged
  *      QUEUED ---------------> (short) IDLE         MOVING ------------------------------------> IDLE
  *                   \--------> (long) ASKED ----------^
+ *                                     '--- REFUSE, or its rank lost ---> IDLE, with a code
  *
- * A short message is copied once and the buffer is free again at once. A long one is written by RDMA in packets of
- * equal size, PACKETS of which are under way at most; the last one carries immediate data, which tells the receiver
- * that all of it is there.
+ * A short message (4.4) is copied once and the buffer is free again at once. A long one (4.3) is written
+ * by RDMA in packets of equal size, PACKETS of which are under way at most; the last one carries
+ * immediate data, which tells the receiver that all of it is there:
  *
- * Why packets: sending host, wire and receiving host work on one packet each at the same time, which is what made BIP
- * reach the bandwidth of its wire. A packet too small pays its own cost too often, one too large leaves the wire idle
- * at both ends; the best size grows with the root of the length (model.c), and bip_packet() asks the table for it.
+ *     sender   ASK len ---.                 .--> write write write ... write + immediate ---.
+ *                         |                 |                                               |
+ *     receiver            '--> posted: GO --'    (address, handle)                          '--> len, checksum right? done
  *
- * A send may end within any call here, and a layer's callback may begin the next one at once: nothing of job->send is
- * used after bip_send_end().
+ * Counts of a long send: posted bytes are with the NIC, done bytes are acknowledged; done <= posted <= len, and
+ * it has ended when done = len. No packet is ever sent again from here: what is lost the provider repeats.
+ *
+ * Why packets: sending host, wire and receiving host work on one packet each at the same time, which is what
+ * made BIP reach the bandwidth of its wire (4.3, "Pipeline transmission"). A packet too small pays its own
+ * cost too often, one too large leaves the wire idle at both ends; the best size grows with the root of the
+ * length (model.c), and bip_packet() asks the table for it.
+ *
+ * A send may end within any call here, and a layer's callback may begin the next one at once:
+ * nothing of job->send is used after bip_send_end().
  */
 #include <string.h>
 
@@ -22,6 +32,7 @@
 #include "base/crc32c.h"
 #include "bip/internal.h"
 
+/* The send is over, well or not. Everything is set before the layer is told, for it may begin the next one. */
 void bip_send_end(bip_job *job, int code)
 {
     bip_send_request *s = &job->send;
@@ -56,6 +67,7 @@ static void start(bip_job *job)
     memcpy(slot->buf, &head, sizeof head);
     if (is_short && s->len)
         memcpy(slot->buf + sizeof head, s->buf, s->len);
+    /* From here on the message counts: sequence numbers have no gaps, or the receiver takes it for damaged. */
     peer->credits--;
     peer->send_seq++;
     s->state = SEND_ASKED;
@@ -88,6 +100,7 @@ static void move(bip_job *job)
         slot->d.DS[1].Local.Data.Address = (char *)(uintptr_t)s->buf + s->posted;
         slot->d.DS[1].Local.Handle = s->region->handle;
         slot->d.DS[1].Local.Length = (VIP_UINT32)n;
+        /* Before the post, which may fail and end the send: nothing of s is touched after it then. */
         s->posted += n;
         s->under_way++;
         BIP_COUNT(job, packets_sent, 1);
@@ -96,7 +109,8 @@ static void move(bip_job *job)
     }
 }
 
-/* One packet is acknowledged: all of it is in the receiver's memory. */
+/* One packet is acknowledged: all of it is in the receiver's memory. Packets complete in
+ * order, but only their sum matters. */
 void bip_packet_sent(bip_slot *slot, bool failed)
 {
     bip_job *job = slot->peer->port->job;
@@ -111,7 +125,8 @@ void bip_packet_sent(bip_slot *slot, bool failed)
     bip_send_end(job, 0);
 }
 
-/* The receiver has told where. A GO that fits no send is an answer to one that has ended: dropped. */
+/* The receiver has told where. A GO that fits no send is an answer to one that has ended: dropped. Only now
+ * is the packet size chosen: it depends on the length alone. */
 void bip_send_go(bip_peer *peer, const bip_go *go)
 {
     bip_job *job = peer->port->job;
@@ -138,7 +153,9 @@ void bip_send_step(bip_job *job)
 
 /* ---------------------------------------------------------------- the calls */
 
-/* Equal packets, so that the last one is not a short one that pays for nothing. */
+/* Bytes of each packet of a message of len bytes. Equal packets, so that the last one is not
+ * a short one that pays for nothing; never more than one descriptor can move.
+ * bip_equal_packets rounds up, hence the second comparison. */
 size_t bip_packet(const bip_job *job, int dst, size_t len)
 {
     if (dst < 0 || dst >= job->options.n_ranks || job->peers[dst].port == NULL)
@@ -173,11 +190,14 @@ static int begin(bip_job *job, int dst, int tag, const void *buf, size_t len, bo
     *s = (bip_send_request){.state = SEND_QUEUED,
                             .noted = noted,
                             .cookie = cookie,
+                            /* 30 bits: never negative, and an id comes again only after a thousand million
+                             * sends. */
                             .id = (s->id + 1) & 0x3fffffff,
                             .peer = peer,
                             .tag = tag,
                             .buf = buf,
                             .len = len};
+    /* Registered before the question is asked, so that it cannot fail once the receiver has answered. */
     if (len > peer->small) {
         s->region = bip_region_get(peer->port, buf, len);
         if (s->region == NULL) {
@@ -194,6 +214,7 @@ static int begin(bip_job *job, int dst, int tag, const void *buf, size_t len, bo
 int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
 {
     int id = begin(job, dst, tag, buf, len, false, 0);
+    /* The credit it lacks may have arrived already. */
     if (id >= 0 && job->send.state == SEND_QUEUED) {
         bip_progress(job);
         BIP_COUNT(job, queue_full, job->send.state == SEND_QUEUED);
@@ -216,7 +237,7 @@ int bip_send_parts(bip_job *job, int dst, int tag, const void *head, size_t head
         return BIP_ERR_PEER;
     if (vk_unlikely(peer->credits == 0 || (slot = bip_take_send(peer, KEPT_SLOTS)) == NULL)) {
         BIP_COUNT(job, queue_full, 1);
-        return 0;
+        return peer->lost ? BIP_ERR_PEER : 0;
     }
     size_t n = head_len + len;
     char *to = slot->buf + sizeof(bip_head);
@@ -248,6 +269,7 @@ int bip_stest_id(bip_job *job, int id)
     return code ? code : 1;
 }
 
+/* On TIMEOUT and INTERRUPTED the send goes on, and may be waited for again. */
 int bip_swait_id(bip_job *job, int id, int timeout_ms)
 {
     bip_wait wait;

@@ -1,19 +1,31 @@
 /*
- * The `bip` channel: the message engine on BIP, as MPI-BIP was (Prylli and Tourancheau 1997, section 3).
+ * The `bip` channel: the message engine on BIP, as MPI-BIP was (Prylli and Tourancheau 1997, section 3:
+ * "MPI-BIP is doing a credit-based flow control taking into account the sizes of the BIP queues").
  *
- *   packets      BIP's short messages: into the ring at the receiver, which has a credit for each place; without one the packet waits here,
- *                so that nothing is ever dropped for want of room. BIP tells of each as it arrives, where it lies in the ring.
- *   rendezvous   RTS and CTS are packets. CTS names a tag that is the receive's own: the receiver has posted BIP's receive under it, and the
- *                sender begins BIP's send to it, which goes through BIP's pipeline straight into the buffer. BIP tells both when it is over:
- *                there is no FIN.
- *   R3           what BIP cannot take (short, or more buffers registered at a time than it keeps) goes in segments as packets.
+ *     packets      BIP's short messages: into the ring at the receiver, which has a credit for each place; without one
+ *                  the packet waits here, so that nothing is ever dropped for want of room. BIP tells of each as it
+ *                  arrives, where it lies in the ring.
+ *     rendezvous   RTS and CTS are packets. CTS names a tag that is the receive's own: the receiver has posted BIP's
+ *                  receive under it, and the sender begins BIP's send to it, which goes through BIP's pipeline straight
+ *                  into the buffer. BIP tells both when it is over: there is no FIN.
+ *     R3           what BIP cannot take (short, or more buffers registered at a time than it keeps) goes in segments as
+ *                  packets.
  *
- *      sender                                      receiver
- *      RTS ----------- short ------------------>   matches; holds the buffer; BIP's receive with tag t
- *          <---------- short ------------- CTS t
- *      BIP's send to t == ASK, GO, packets ====>   received
+ *     sender                                      receiver
+ *     RTS ----------- short ------------------>   matches; holds the buffer; BIP's receive with tag t
+ *         <---------- short ------------- CTS t
+ *     BIP's send to t == ASK, GO, packets ====>   received
  *
- * BIP has one send outstanding; the others wait in world->moving, and put() begins them in turn. Packets do not wait for it.
+ * BIP has one send outstanding; the others wait in world->moving, and put() begins them in
+ * turn. Packets do not wait for it. What its send is doing:
+ *
+ *     busy 0                     none
+ *     busy 1, over 0             BIP is moving the data of request `sending`
+ *     busy 1, over 1 or -1       ended (sent() was told); the request's next put() returns that, and busy is 0 again
+ *
+ * Invariant: `sending` is an id and not a pointer, for its request may end in error at any
+ * time; whoever finds it ended sets busy back. BIP calls back from within its progress, with
+ * the world's lock held, as the engine called it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +68,8 @@ static inline bip_job *job_of(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- BIP tells */
 
-/* Packets of this channel all come under one tag; a packet is read where it lies, in the ring. */
+/* Packets of this channel all come under one tag; a packet is read where it lies, in the ring. Its place is
+ * free again when this returns, so what the engine wants to keep it copies. */
 static void short_arrived(void *context, int node, int tag, const void *data, size_t len)
 {
     struct bc_world *b = context;
@@ -75,7 +88,8 @@ static void short_arrived(void *context, int node, int tag, const void *data, si
     msg_arrived(peer, p, (const char *)data + head, len - head);
 }
 
-/* The engine hears of it when it asks put() again. A request that has ended meanwhile (its rank failed) will not be asked about. */
+/* BIP's send has ended. The engine hears of it when it asks put() again. A request that has
+ * ended meanwhile (its rank failed) will not be asked about. */
 static void sent(void *context, uint64_t cookie, int code)
 {
     struct bc_world *b = context;
@@ -85,6 +99,7 @@ static void sent(void *context, uint64_t cookie, int code)
         b->busy = b->over = 0;
 }
 
+/* BIP's receive has ended, and is gone: NO_RECEIVE tells drop() that there is nothing to cancel. */
 static void received(void *context, uint64_t cookie, int code)
 {
     struct bc_world *b = context;
@@ -119,6 +134,8 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
     return taken;
 }
 
+/* A packet with n bytes of the out's data, from `sent` on, as one short message: 1, 0 no
+ * credit or buffer, or the rank is gone. */
 static int push_one(struct msg_peer *peer, const struct msg_out *out, size_t n)
 {
     int taken = bip_send_parts(job_of(peer), peer->rank, TAG_PACKETS, &out->packet, msg_packet_len(&out->packet),
@@ -134,6 +151,7 @@ static int push(struct msg_peer *peer, struct msg_out *out)
 {
     if ((out->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
         return push_one(peer, out, out->len);
+    /* DATA in segments of a short message's length, multiples of 8 so that copies stay aligned. */
     size_t most = (bip_small(job_of(peer), peer->rank) - sizeof out->packet) & ~(size_t)7;
     while (out->sent < out->len) {
         size_t n = out->len - out->sent < most ? out->len - out->sent : most;
@@ -153,17 +171,20 @@ static int progress(msg_world *w, const uint8_t *enough)
     (void)enough;
     b->n_events = 0;
     bip_progress(b->job);
+    /* Relaxed, both here and where it is read without the lock: only how long a sleep may be hangs on it. */
     vk_store_relaxed(&b->n_unsettled, (uint32_t)bip_unsettled(b->job));
     return b->n_events;
 }
 
-/* With two NICs none can be slept on for long; and what only waits for an acknowledgement does not wake. */
+/* With two NICs none can be slept on for long, and they are slept on in turn; and what only waits for an
+ * acknowledgement does not wake. Without the lock: bip_doze touches nothing of the job. */
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
     struct bc_world *b = bc_of(w);
     uint64_t ms = (ns + VK_MS - 1) / VK_MS;
     int nic = bip_has_nic(b->job, 0) ? 0 : 1;
     if (nic == 0 && bip_has_nic(b->job, 1)) {
+        /* Several threads may be about to sleep at once; each takes the next turn. */
         nic = (int)(vk_add(&b->turn, 1) & 1);
         ms = 1;
     }
@@ -186,7 +207,10 @@ static const char *route(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- long messages */
 
-/* A receive is told its tag; a send only keeps its buffer registered until its turn comes. */
+/* A receive is told its tag (its address), under which BIP's receive is posted from here on; a
+ * send only keeps its buffer registered until its turn comes. BIP has no reading by the other
+ * side (remote 2). The tag is the request's place in the pool, the lower half of its id: no two
+ * requests alive share one. */
 static int hold(struct msg_peer *peer, msg_request *r, size_t len, int remote)
 {
     bip_job *job = job_of(peer);
@@ -208,6 +232,8 @@ static int hold(struct msg_peer *peer, msg_request *r, size_t len, int remote)
     return 0;
 }
 
+/* The hold ends: BIP's receive is withdrawn if nothing comes in for it yet, and the
+ * registration may be given up. */
 static void drop(struct msg_peer *peer, msg_request *r)
 {
     if (r->kind == MSG_REQ_RECV && r->handle != NO_RECEIVE)
@@ -215,11 +241,14 @@ static void drop(struct msg_peer *peer, msg_request *r)
     bip_release(r->registered);
 }
 
-/* Asked again and again until it says that all is done. */
+/* Asked again and again until it says that all is done: 1. The whole message is one piece (world.c: by_bip),
+ * for BIP's pipeline cuts it. 0: another send is BIP's one at present, or this one is not over. */
 static int put(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle)
 {
     struct bc_world *b = bc_of(peer->world);
     (void)handle;
+    if (b->busy && b->over && msg_request_find(b->world, b->sending) == NULL)
+        b->busy = b->over = 0; /* it ended with its rank after sent(), and nobody will ask about it */
     if (b->busy && b->sending != r->id)
         return 0;
     if (!b->busy) {
@@ -243,6 +272,7 @@ static int put(struct msg_peer *peer, msg_request *r, size_t offset, size_t len,
 
 /* ---------------------------------------------------------------- memory */
 
+/* Any NIC of the job's will do for memory that ranks of this host can map. */
 static void *any_nic(msg_world *w)
 {
     void *nic = NULL;
@@ -287,6 +317,7 @@ static void close_job(msg_world *w)
     w->at = NULL;
 }
 
+/* The table that `viakit calibrate --what bip` has kept for the link, or what is built in. */
 static void calibrated(const char *link, bip_table *table)
 {
     char path[512];
@@ -294,7 +325,9 @@ static void calibrated(const char *link, bip_table *table)
         bip_table_default(link, table);
 }
 
-/* The policy's words in BIP's. Places in the ring are cut so that all of them fit pool_bytes. */
+/* The policy's words in BIP's. The longest short message is the longest packet: eager limit and head, or, where the
+ * policy leaves it open, as BIP's tables have it for each link. Places in the ring are cut so that all of them fit
+ * pool_bytes, reckoned with the longer limit of both links, but not below LEAST_SLOTS. */
 static void choose(msg_world *w, const msg_options *o, bip_options *options)
 {
     const msg_policy *p = &w->policy;
@@ -348,7 +381,7 @@ static int start(msg_world *w, const msg_options *o)
     return MSG_SUCCESS;
 }
 
-/* With everybody's card. */
+/* With everybody's card: connects, and reads from BIP what a packet may hold, to each rank. */
 static int meet(msg_world *w, const msg_options *o, const struct bc_card *cards)
 {
     struct bc_world *b = w->at;

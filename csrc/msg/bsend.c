@@ -1,13 +1,16 @@
 /*
- * The attached buffer for buffered sends: pieces of the caller's memory, first fit. All bookkeeping lies in that
- * memory itself, so a buffered send allocates nothing.
+ * The attached buffer for buffered sends: pieces of the caller's memory, first fit. All bookkeeping lies in
+ * that memory itself, so a buffered send allocates nothing.
  *
  *      | header | data ... | header | data ... | header | data ... |      each header: length of its data, in use or not
  *      begin                                                      end
  *
- * Neighbouring free pieces become one when a piece is looked for. Invariant: the pieces follow each other without a
- * gap from begin to end, which is how the next one is found. The caller promised not to touch the memory until it is
- * detached (MPI_Buffer_attach).
+ * Neighbouring free pieces become one when a piece is looked for. Invariant: the pieces follow each
+ * other without a gap from begin to end, which is how the next one is found. The caller promised not to
+ * touch the memory until it is detached (MPI_Buffer_attach).
+ *
+ * A piece belongs to one detached send (send.c) and is given back by msg_complete, whatever way the send ends:
+ * so a rank that dies does not keep detaching from its end.
  */
 #include <stdlib.h>
 
@@ -19,6 +22,8 @@ struct piece {
 };
 _Static_assert(sizeof(struct piece) + 16 + 15 < MSG_BSEND_OVERHEAD, "what msg.h promises");
 
+/* What was given is handed back unchanged by detach; what is used of it begins and ends at multiples of 16, and
+ * a buffer too small for one header has begin = end = NULL: then every send finds no room. */
 struct msg_buffer {
     void *given;
     size_t given_len, n_used;
@@ -40,6 +45,8 @@ void *msg_buffer_get(msg_world *w, size_t len)
     for (struct piece *p = (struct piece *)(void *)b->begin; (char *)p < b->end; p = next_of(p)) {
         if (p->used)
             continue;
+        /* All free pieces behind this one are swallowed. A free neighbour before it would have
+         * swallowed it already. */
         for (struct piece *q = next_of(p); (char *)q < b->end && !q->used; q = next_of(p))
             p->len += sizeof *q + q->len;
         if (p->len < want)

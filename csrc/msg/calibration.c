@@ -1,9 +1,17 @@
 /*
- * What `viakit calibrate` has measured: a file per link, msg-LINK.txt in $XDG_CACHE_HOME/viakit or ~/.cache/viakit, or in the folder that
- * VIAKIT_MSG_CALIBRATION names (empty: none is read). Its lines are "FIELD VALUE" with the fields of this table; what follows # is for people.
+ * What `viakit calibrate` has measured: a file per link, msg-LINK.txt in $XDG_CACHE_HOME/viakit or
+ * ~/.cache/viakit, or in the folder that VIAKIT_MSG_CALIBRATION names (empty: none is read). Its lines are
+ * "FIELD VALUE" with the fields of this table; what follows # is for people:
  *
- * A field of a policy that nobody has set (MSG_CALIBRATED) gets its value from here, or what is built in where there is no file. Both sides
- * of a connection have to agree, and hosts may have been measured differently: what rank 0 has read counts for all (world.c: hello).
+ *     eager_limit 8192
+ *     rendezvous rget
+ *     credits 64
+ *
+ * A field of a policy that nobody has set (MSG_CALIBRATED) gets its value from here, or what is built in
+ * where there is no file. Both sides of a connection have to agree, and hosts may have been measured
+ * differently: what rank 0 has read counts for all (world.c: hello).
+ *
+ * In pairs of calibrations [0] is for ranks of one host, [1] for ranks of several.
  */
 #include "calibration.h"
 
@@ -11,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What a file may set, and within which bounds: what exceeds them was not measured but mistyped. */
 static const struct {
     const char *name;
     size_t at; /* in msg_calibration */
@@ -22,6 +31,7 @@ static const struct {
 };
 #define N_FIELDS (sizeof fields / sizeof *fields)
 
+/* What is used where nothing has been measured. */
 static const struct {
     const char *link;
     msg_calibration values;
@@ -46,7 +56,9 @@ int msg_calibration_path(const char *link, char *path, size_t room)
     return n > 0 && (size_t)n < room ? 0 : -1;
 }
 
-/* A line that makes no sense is passed over: the file is a cache, and programs must start. */
+/* A line that makes no sense is passed over: the file is a cache, and programs must start.
+ * Words and units are those of policies ("64K", "rget"), which msg_policy_set knows: the line
+ * is tried on a policy, and the number taken from there. */
 static void take(const char *line, msg_calibration *c)
 {
     char name[32], word[32];

@@ -13,6 +13,14 @@
  * Invariants. Packets of one pair of ranks arrive in order, and matching is decided when the first packet of a message
  * (EAGER, SYNC, RTS) arrives, so messages cannot overtake one another. A packet is only handed to a channel when all earlier ones
  * for that rank have been taken (struct msg_peer: queue). Everything here is touched only with the world's lock held, if it has one.
+ *
+ * What comes when it is not expected. Channels deliver each packet once; what it says is held against what is known:
+ *
+ *   EAGER, SYNC, RTS   no receive is posted         kept (match.c), and counted as unexpected; at too many bytes: XOFF to the sender
+ *   CTS, ACK, FIN      for a request that has ended, or of another kind, or a second time       dropped: the id finds nothing
+ *   DATA               beyond what was asked for                                                dropped
+ *   BYE                while a send or receive waits for that rank                              those end with MSG_ERR_LEFT (leave.c)
+ *   anything           too short for what it says it is                                         the rank counts as failed (channels)
  */
 #ifndef VIAKIT_MSG_ENGINE_H
 #define VIAKIT_MSG_ENGINE_H
@@ -64,8 +72,9 @@ enum {
     MSG_PKT_ACK = 7,   /* a SYNC message was matched */
     MSG_PKT_XOFF = 8,  /* no eager data for the moment */
     MSG_PKT_XON = 9,
-    MSG_PKT_BYE = 10,   /* nothing will follow */
-    MSG_PKT_CREDIT = 11 /* the channel's own: only credits */
+    MSG_PKT_BYE = 10,    /* nothing will follow */
+    MSG_PKT_CREDIT = 11, /* the channel's own: only credits */
+    MSG_PKT_FENCE = 12   /* never sent: what is queued behind it waits until no write is moving (send.c) */
 };
 #define MSG_PKT_MASK 0x0F
 #define MSG_FLAG_READY 0x10 /* sent by a ready send */
@@ -121,6 +130,9 @@ enum {
     MSG_MOVING = 64     /* data is being moved: cannot be withdrawn */
 };
 
+/* Who fills a receive, and so what may be said about it: a packet that says something else is dropped. */
+enum msg_filled_by { MSG_BY_STREAM = 0, MSG_BY_SEGMENTS, MSG_BY_WRITES, MSG_BY_READS };
+
 /*
  * One operation under way. Its life, where `complete` is what waits look at:
  *
@@ -145,7 +157,7 @@ struct msg_request {
     msg_request *moving; /* next of those with data still to be handed over (world->moving) */
     uint32_t handle;
     int32_t context, peer, tag;
-    uint8_t kind, flags, complete, how;
+    uint8_t kind, flags, complete, how; /* how: of a receive that is MOVING, enum msg_filled_by */
     msg_status status;
 };
 /* Requests come in blocks and never move, so an index finds one (msg_request_find). */
@@ -296,6 +308,8 @@ void msg_unpost(msg_world *w, msg_request *r);
 /* The first message that such a receive gets, left in the queue; NULL: none. */
 msg_message *msg_find_early(msg_world *w, int context, int source, int tag);
 int msg_add_early(msg_world *w, msg_message *m);
+/* The first message of a context whose tag has the bits of `tag` where `mask` has ones; NULL: none. Looks through all of the context's. */
+msg_message *msg_search_early(msg_world *w, int context, int mask, int tag);
 void msg_take_early(msg_world *w, msg_message *m);
 
 /* ---------------------------------------------------------------- request.c */
@@ -324,6 +338,10 @@ void msg_push_queue(struct msg_peer *peer);
 /* A packet that belongs to no request, or outlives it. */
 void msg_push_control(struct msg_peer *peer, const struct msg_packet *packet);
 void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode);
+/* Is there a write to this rank that has not been handed to the channel as a whole? */
+int msg_is_writing(const msg_world *w, int target);
+/* What is sent from now on waits for that. 0, or an error: no memory. */
+int msg_fence(struct msg_peer *peer);
 /* Goes on with a message that has found its receive. */
 void msg_deliver_early(msg_world *w, msg_message *m, msg_request *r);
 /* More of the RDMA that waits to be started. */

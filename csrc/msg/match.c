@@ -26,7 +26,8 @@
 /* A power of two; the table doubles as lanes are made. */
 #define FIRST_BUCKETS 256
 
-/* Rings with a sentinel: an entry takes itself out without knowing which lane it is in. */
+/* Rings with a sentinel: an entry takes itself out without knowing which lane it is in. So a message that was
+ * found in one of its four rings leaves the other three at once. */
 static inline void list_init(struct msg_link *list)
 {
     list->prev = list->next = list;
@@ -78,7 +79,8 @@ void msg_lanes_fini(struct msg_lanes *lanes)
     memset(lanes, 0, sizeof *lanes);
 }
 
-/* Multiplies and folds: programs number tags and ranks densely, and all bits of them must reach the low ones. */
+/* Multiplies and folds: programs number tags and ranks densely, and all bits of them must reach the low ones,
+ * which choose the bucket. The factors are any odd constants with bits all over; nothing depends on which. */
 static inline uint32_t hash(int context, int source, int tag)
 {
     uint64_t h = ((uint64_t)(uint32_t)source << 32 | (uint32_t)tag) * 0x9E3779B97F4A7C15ull;
@@ -100,6 +102,7 @@ static inline struct msg_lane *find(msg_world *w, struct msg_lanes *lanes, int c
     MSG_COUNT(w, match_steps, 1);
     if (lane && is_lane(lane, context, source, tag))
         return lane;
+    /* At most one lane per bucket on average, for the table doubles before there are more (find_or_make). */
     for (lane = lanes->buckets[hash(context, source, tag) & lanes->mask]; lane; lane = lane->next) {
         MSG_COUNT(w, match_steps, 1);
         if (is_lane(lane, context, source, tag)) {
@@ -114,6 +117,7 @@ static inline struct msg_lane *find(msg_world *w, struct msg_lanes *lanes, int c
 static void tidy(msg_world *w, struct msg_lanes *lanes)
 {
     uint32_t alive = 0, size = lanes->mask + 1;
+    /* It may be one of those that go. */
     lanes->last = NULL;
     for (uint32_t i = 0; i <= lanes->mask; i++)
         for (struct msg_lane **p = &lanes->buckets[i], *lane; (lane = *p) != NULL;) {
@@ -127,6 +131,8 @@ static void tidy(msg_world *w, struct msg_lanes *lanes)
             lanes->free = lane;
         }
     lanes->n_lanes = alive;
+    /* Then half a table of new lanes can be made before this is called again, which pays for
+     * having gone through it. */
     if (alive < size / 2)
         return;
     struct msg_lane **bigger = calloc(2 * (size_t)size, sizeof *bigger);
@@ -162,6 +168,7 @@ static struct msg_lane *find_or_make(msg_world *w, struct msg_lanes *lanes, int 
         if (lane == NULL)
             return NULL;
     }
+    /* Found only now: tidy may have changed the table. */
     struct msg_lane **bucket = &lanes->buckets[hash(context, source, tag) & lanes->mask];
     *lane = (struct msg_lane){.next = *bucket, .context = context, .source = source, .tag = tag};
     list_init(&lane->list);
@@ -172,7 +179,8 @@ static struct msg_lane *find_or_make(msg_world *w, struct msg_lanes *lanes, int 
 
 /* ---------------------------------------------------------------- posted receives */
 
-/* Which of the four kinds of lane a receive is in. */
+/* Which of the four kinds of lane a receive is in: one bit for each wildcard. The same number
+ * is the index into a message's `views`. */
 static inline int view_of(int source, int tag)
 {
     return (source == MSG_ANY_SOURCE ? MSG_VIEW_ANY_SOURCE : 0) | (tag == MSG_ANY_TAG ? MSG_VIEW_ANY_TAG : 0);
@@ -213,6 +221,8 @@ msg_request *msg_match_posted(msg_world *w, int context, int source, int tag)
 {
     msg_request *best = NULL;
     for (int view = 0; view < MSG_VIEWS; view++) {
+        /* A receive is in one lane only, and lanes are in order: so the least sequence of four heads
+         * is the oldest of all. */
         if (w->n_posted[view] == 0)
             continue;
         msg_request *r = first_posted(w, context, view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : source,
@@ -249,6 +259,7 @@ int msg_add_early(msg_world *w, msg_message *m)
 
 void msg_take_early(msg_world *w, msg_message *m)
 {
+    /* The head of the ring in which it was found, and somewhere inside the other three. */
     for (int view = 0; view < MSG_VIEWS; view++)
         list_remove(&m->views[view]);
     m->taken = 1;
@@ -256,14 +267,31 @@ void msg_take_early(msg_world *w, msg_message *m)
     MSG_COUNT(w, unexpected_now, -1);
 }
 
+/* From the link of a view back to the envelope that it is a part of. */
+static inline msg_message *message_of(struct msg_link *l, int view)
+{
+    return (msg_message *)(void *)((char *)(l - view) - offsetof(msg_message, views));
+}
+
 msg_message *msg_find_early(msg_world *w, int context, int source, int tag)
 {
     if (vk_likely(w->n_early == 0))
         return NULL;
+    /* One look-up: the lane holds just what such a receive may get, in the order of arrival. Wildcards are keys
+     * like any other, for they are negative, and no rank or tag is. */
     struct msg_lane *lane = find(w, &w->early, context, source, tag);
     if (lane == NULL || list_empty(&lane->list))
         return NULL;
-    /* From the link of this view back to the envelope that it is a part of. */
-    struct msg_link *l = lane->list.next;
-    return (msg_message *)(void *)((char *)(l - view_of(source, tag)) - offsetof(msg_message, views));
+    return message_of(lane->list.next, view_of(source, tag));
+}
+
+msg_message *msg_search_early(msg_world *w, int context, int mask, int tag)
+{
+    struct msg_lane *lane = w->n_early ? find(w, &w->early, context, MSG_ANY_SOURCE, MSG_ANY_TAG) : NULL;
+    for (struct msg_link *l = lane ? lane->list.next : NULL; lane && l != &lane->list; l = l->next) {
+        msg_message *m = message_of(l, MSG_VIEW_ANY);
+        if ((m->packet.head.tag & mask) == (tag & mask))
+            return m;
+    }
+    return NULL;
 }

@@ -7,8 +7,8 @@
  *
  *      Python: viakit.comm, viakit.mpi       csrc/coll: collectives
  *      ------------------------------------------------------------
- *      msg.h     requests, matching, eager, rendezvous, waiting         engine.c match.c protocol.c request.c world.c
- *      channel.h packets between two ranks, bulk data                   via.c (VIPL), tcp.c (sockets), self.c
+ *      msg.h     requests, matching, eager, rendezvous, waiting         engine.h match.c protocol.c request.c send.c recv.c wait.c world.c
+ *      channel.h packets between two ranks, bulk data                   via.c (VIPL), bip.c (BIP), tcp.c (sockets); to oneself: send.c
  *
  * The engine is a VI consumer, as MVICH was: of VIA it uses vipl.h and viakit.h and nothing else.
  *
@@ -214,6 +214,12 @@ int msg_mprobe(msg_world *world, int context, int src, int tag, msg_message **me
 int msg_imrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_request **request);
 int msg_mrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_status *status);
 
+/* Throws away what has come under a context and nobody has received: messages whose tag has the bits of `tag` where `mask` has ones; mask
+ * 0: all. Their senders are told nothing: to them they were received. Returns how many there were. */
+int msg_discard(msg_world *world, int context, int mask, int tag);
+/* The same for n contexts from `context` on that will not be used any more, and cancels the receives that are posted there. */
+void msg_retire(msg_world *world, int context, int n);
+
 /* ---------------------------------------------------------------- progress and waiting */
 
 /* Does what can be done without waiting; returns the number of things that happened. */
@@ -257,8 +263,9 @@ typedef struct {
 int msg_expose(msg_world *world, void *buf, size_t len, msg_exposed *exposed);
 int msg_hide(msg_world *world, const msg_exposed *exposed);
 /* Writes len bytes to target at offset of a range that it has exposed. The target sees the last word last, and need not call anything if it is
- * on another host, or if the range is memory from msg_alloc; otherwise it should call msg_progress now and then while it waits. Writes and
- * messages to one rank arrive in the order in which they were started. Complete (buf reusable) like a send. request NULL: buf may be
+ * on another host, or if the range is memory from msg_alloc; otherwise it should call msg_progress now and then while it waits. A write or
+ * message to one rank does not overtake a write that was started before it. A write may overtake messages that wait until the target has
+ * room for them: it asks for no help of the target's. Complete (buf reusable) like a send. request NULL: buf may be
  * reused at once, for len <= MSG_PUT_SHORT; longer ones need a request. */
 #define MSG_PUT_SHORT 256
 int msg_put(msg_world *world, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,

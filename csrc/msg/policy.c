@@ -1,8 +1,16 @@
 /*
- * The table of policies, and setting fields by name. What a paper says about a library is a field's value here; what it does not
- * say keeps the default of its channel. 000 is Ong and Farrell, "Performance Comparison of LAM/MPI, MPICH, and MVICH on a Linux
- * Cluster connected by a Gigabit Ethernet Network" (2000); 001 is Turner and Chen, "Protocol-Dependent Message-Passing
- * Performance on Linux Clusters" (2002).
+ * The table of policies, and setting fields by name. What a paper says about a library is a
+ * field's value here; what it does not say keeps the default of its channel. The papers, as
+ * `source` names them with their sections:
+ *
+ *     000  Ong and Farrell, "Performance Comparison of LAM/MPI, MPICH, and MVICH on a Linux Cluster connected by a
+ *          Gigabit Ethernet Network" (2000)
+ *     001  Turner and Chen, "Protocol-Dependent Message-Passing Performance on Linux Clusters" (2002)
+ *     004  Prylli and Tourancheau, "BIP: a new protocol designed for high performance networking on Myrinet" (1997)
+ *
+ * The first three entries, named for their channels, are viakit's own, with measured thresholds; all others
+ * are somebody else's choices, fixed, so that what was published can be measured again. A new one is an entry
+ * here and nothing else: no code asks for a policy's name.
  */
 #include "policy.h"
 
@@ -23,6 +31,7 @@
  * reports. */
 #define MSG_X(field, value, text) .field = (value),
 #define DEFAULTS .size = sizeof(msg_policy), MSG_POLICY_FIELDS(MSG_X)
+/* eager_limit_local -1: a host's own ranks are reached by the same sockets, so one limit holds for all. */
 #define TCP DEFAULTS.channel = "tcp", .rendezvous = MSG_R3, .eager_limit = KIB(64), .eager_limit_local = -1
 
 /* A field may be named twice: the second is what counts. */
@@ -32,6 +41,7 @@
 #pragma GCC diagnostic ignored "-Winitializer-overrides"
 #endif
 
+/* `source` is for people: where paper and section say what differs here. */
 static const msg_policy table[] = {
     {DEFAULTS.name = "via", .channel = "via", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
      .rendezvous = MSG_CALIBRATED, .credits = MSG_CALIBRATED,
@@ -111,6 +121,7 @@ const msg_policy *msg_policy_find(const char *name)
 
 /* ---------------------------------------------------------------- fields by name */
 
+/* Names, sentences and places of the numeric fields, from the one list in policy.h. */
 static const struct {
     const char *name, *text;
     size_t offset;
@@ -156,7 +167,8 @@ const char *msg_policy_field_text(int i)
     return i >= 0 && i < N_FIELDS ? fields[i].text : NULL;
 }
 
-/* Every numeric field is an int64_t at an offset, so one pair of functions reads and writes them all. */
+/* Every numeric field is an int64_t at an offset, so one pair of functions reads and writes them all. Index i
+ * is the order in MSG_POLICY_FIELDS; world.c hashes them in this order, to see that all ranks have the same. */
 static int64_t *field_at(msg_policy *policy, int i)
 {
     return (int64_t *)(void *)((char *)policy + fields[i].offset);
@@ -205,6 +217,7 @@ static int parse_number(const char *text, int64_t *value)
         default:
             return -1;
         }
+    /* Compared before shifting: what does not fit is refused, not cut. */
     if (*end || number > (INT64_MAX >> shift) || number < 0 - (INT64_MAX >> shift))
         return -1;
     *value = (int64_t)number * ((int64_t)1 << shift);
@@ -222,7 +235,9 @@ static int set_word(msg_policy *policy, const char *field, const char *value, ch
     return 0;
 }
 
-/* A word of the field's own comes before a number, so that "rget" and 1 are both understood. */
+/* A word of the field's own comes before a number, so that "rget" and 1 are both understood.
+ * Whether the value makes sense is judged where it is used (choose_policy in world.c,
+ * make_buffers in via_open.c): it may depend on the link. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error)
 {
     int i = 0;

@@ -79,7 +79,7 @@ typedef enum {
 typedef struct msg_policy {
     size_t size; /* sizeof(struct msg_policy) */
     char name[MSG_POLICY_NAME_LEN];
-    char channel[16];                   /* "via", "tcp" */
+    char channel[16];                   /* "via", "bip", "tcp" */
     char source[MSG_POLICY_SOURCE_LEN]; /* what is said of it, and where */
 #define MSG_X(field, value, text) int64_t field;
     MSG_POLICY_FIELDS(MSG_X)

@@ -27,6 +27,7 @@
 #include "channel.h"
 
 static void accept_announced(struct msg_peer *peer, const struct msg_packet *p, msg_request *r);
+static void received_long(msg_request *r);
 
 /* ---------------------------------------------------------------- pushing */
 
@@ -35,6 +36,8 @@ void msg_enqueue(struct msg_peer *peer, struct msg_out *out)
 {
     msg_world *w = peer->world;
     out->next = NULL;
+    /* queue_end means something only while the queue is not empty, so whoever empties the queue
+     * need not set it. */
     if (peer->queue == NULL)
         peer->queue_end = &peer->queue;
     *peer->queue_end = out;
@@ -53,6 +56,8 @@ void msg_push(struct msg_peer *peer, struct msg_out *out)
 {
     if (peer->gone)
         return; /* the request was ended when it was started, or will be by the sweep */
+    /* 1 taken, 0 not now; negative: the rank has just failed, and the sweep (leave.c) has ended
+     * this request already. */
     if (vk_likely(peer->queue == NULL)) {
         int taken = peer->channel->push(peer, out);
         if (taken == 1)
@@ -72,10 +77,33 @@ static void announce_instead(struct msg_out *out)
         return;
     out->packet.head.kind = (uint8_t)((out->packet.head.kind & ~MSG_PKT_MASK) | MSG_PKT_RTS);
     out->packet.rest.how = MSG_R3;
+    /* The request keeps buf and len, and clear_to_send makes a DATA packet of them. Of a SYNC message
+     * the CTS says that it was matched: no ACK is needed then. */
     out->data = NULL;
     out->len = 0;
     MSG_COUNT(out->request->world, eager_sent, -1);
     MSG_COUNT(out->request->world, rendezvous_sent, 1);
+}
+
+int msg_is_writing(const msg_world *w, int target)
+{
+    for (const msg_request *r = w->moving; r; r = r->moving)
+        if (r->kind == MSG_REQ_PUT && r->peer == target && r->started < r->want)
+            return 1;
+    return 0;
+}
+
+/* Behind what waits already, and before all that is to come: a message must not overtake a write. The fence is
+ * a packet that never leaves (msg_push_queue): its place in the queue is all that is wanted of it. */
+int msg_fence(struct msg_peer *peer)
+{
+    msg_request *r = msg_request_new(peer->world, MSG_REQ_CARRIER, 0, peer->rank, 0, NULL, 0);
+    if (r == NULL)
+        return MSG_ERR_NO_MEMORY;
+    r->flags = MSG_DETACHED;
+    r->out = (struct msg_out){.packet.head.kind = MSG_PKT_FENCE, .request = r};
+    msg_enqueue(peer, &r->out);
+    return MSG_SUCCESS;
 }
 
 /* As many as the channel takes. The head is taken off the queue only afterwards: it is what the channel goes on with.
@@ -86,7 +114,10 @@ void msg_push_queue(struct msg_peer *peer)
     while ((out = peer->queue) != NULL) {
         if (vk_unlikely(peer->off))
             announce_instead(out);
-        int taken = peer->channel->push(peer, out);
+        /* A fence is past when every write begun before it has been handed over; the channel keeps
+         * the order from there on. */
+        int is_fence = (out->packet.head.kind & MSG_PKT_MASK) == MSG_PKT_FENCE;
+        int taken = is_fence ? !msg_is_writing(peer->world, peer->rank) : peer->channel->push(peer, out);
         if (taken != 1)
             return; /* later; or the rank has failed and the queue is gone */
         peer->queue = out->next;
@@ -98,6 +129,9 @@ void msg_push_queue(struct msg_peer *peer)
 
 void msg_push_control(struct msg_peer *peer, const struct msg_packet *packet)
 {
+    /* Mostly it can go at once, from the stack. A carrier, which outlives the call, is made only
+     * where it must wait. If there is no memory for one, the other side would wait for ever for
+     * what it says: better an error for both. */
     struct msg_out once = {.packet = *packet};
     if (peer->gone)
         return;
@@ -121,8 +155,9 @@ static void control(struct msg_peer *peer, int kind, uint64_t id, uint64_t peer_
     msg_push_control(peer, &p);
 }
 
-/* The channel has all of a packet: its data may be overwritten. That is the end of an eager send, and of a request
- * that failed while it was still in the queue. */
+/* The channel has all of a packet: its data may be overwritten. That is the end of an eager send and
+ * of a send by segments, and of a request that failed while it was still in the queue; not of what
+ * was only announced, which now waits for CTS, FIN or ACK. */
 void msg_out_taken(struct msg_peer *peer, struct msg_out *out)
 {
     msg_request *r = out->request;
@@ -156,6 +191,8 @@ void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode)
 {
     msg_world *w = r->world;
     int synchronous = mode == MSG_SYNCHRONOUS || w->policy.synchronous;
+    /* What fits an envelope is sent even to who asked to be spared: an announcement would take an
+     * envelope there, too. */
     int eager = r->len <= peer->eager_limit && (!peer->off || r->len <= MSG_INLINE);
     struct msg_out *out = &r->out;
     *out = (struct msg_out){.request = r};
@@ -173,6 +210,8 @@ void msg_begin_send(msg_request *r, struct msg_peer *peer, msg_mode mode)
         if (peer->channel->put && r->len >= (size_t)w->policy.rdma_from && r->len > peer->eager_limit)
             out->packet.rest.how = (uint32_t)peer->rendezvous;
         if (out->packet.rest.how == MSG_RGET) {
+            /* Offering our memory for reading binds us until the FIN. Who may want it back earlier (send.c)
+             * lets itself be told where to write instead; so does a sender whose buffer cannot be registered. */
             if (!w->may_withdraw && peer->channel->get && peer->channel->can_get(peer) &&
                 peer->channel->hold(peer, r, r->len, 2) == 0) {
                 out->packet.rest.address = r->address;
@@ -198,6 +237,7 @@ static int move_pieces(msg_request *r)
     size_t piece = (size_t)r->world->policy.piece;
     uint64_t id = r->remote_id;
     for (int last = 0; !last;) {
+        /* One descriptor for each piece. */
         size_t at = r->started, n = r->want - at < piece ? r->want - at : piece;
         last = at + n == r->want;
         r->started += n; /* before: the request may end within the call */
@@ -229,6 +269,8 @@ static void begin_moving(msg_request *r)
 void msg_move(msg_world *w)
 {
     int n = 0;
+    /* Counted first: who has no luck now goes to the end of the list, behind others, and is not
+     * to be tried twice. */
     for (const msg_request *r = w->moving; r; r = r->moving)
         n++;
     /* Each of them once, in turn. All but the one in hand stay in the list: a rank that fails here takes its own out. */
@@ -266,9 +308,15 @@ void msg_moved(msg_request *r, size_t len, int error)
     if (r->moved < r->want)
         return;
     msg_let_go(r);
-    if (r->kind == MSG_REQ_RECV)
+    /* RGET: all is read, and the sender may have its buffer back. Saying so may find it dead, and end r in
+     * error; only if r still has this id is there something to end. */
+    if (r->kind == MSG_REQ_RECV) {
+        uint64_t id = r->id;
         control(peer, MSG_PKT_FIN, r->remote_id, 0);
-    msg_complete(r, MSG_SUCCESS);
+        if (msg_request_find(peer->world, id) == r)
+            received_long(r);
+    } else
+        msg_complete(r, MSG_SUCCESS);
 }
 
 /* ---------------------------------------------------------------- data comes in */
@@ -296,6 +344,7 @@ void msg_copy_in(msg_world *w, msg_request *r, const void *data, size_t len)
         r->status.error = MSG_ERR_TRUNCATE;
     }
     r->status.len = n;
+    /* The sender's pass (send.c: pack) and this one undo each other: work for nothing, as 001, 4.2 measured it. */
     if (vk_unlikely(w->policy.convert))
         msg_convert(r->buf, data, n);
     else if (n)
@@ -339,6 +388,7 @@ void msg_put_arrived(msg_request *r)
 static void told_too_much(struct msg_peer *peer)
 {
     msg_world *w = peer->world;
+    /* Only data beyond MSG_INLINE counts in early_bytes (request.c), for only that can be kept back. */
     if (w->early_bytes <= (size_t)w->policy.unexpected_bytes || peer->told_off)
         return;
     peer->told_off = 1;
@@ -347,11 +397,11 @@ static void told_too_much(struct msg_peer *peer)
     control(peer, MSG_PKT_XOFF, 0, 0);
 }
 
-/* Half of it has been received: everybody may send eagerly again. Half, so that the two do not alternate with every
- * message. */
+/* Half of what is allowed is free again: everybody may send eagerly (msg_message_put says why half). */
 void msg_relieve(msg_world *w)
 {
     w->throttling = 0;
+    /* XOFF and XON keep their order on the way to a rank, so it believes what was said last. */
     for (int i = 0; i < w->n_ranks; i++)
         if (w->peers[i].told_off) {
             w->peers[i].told_off = 0;
@@ -372,6 +422,7 @@ static msg_message *keep(struct msg_peer *peer, const struct msg_packet *p, cons
             MSG_COUNT(w, copies, 1);
             MSG_COUNT(w, bytes_copied, len);
         }
+        /* From here on a receive can find it. */
         if (msg_add_early(w, m) == MSG_SUCCESS) {
             MSG_COUNT(w, unexpected, 1);
             MSG_COUNT(w, ready_missed, p->head.kind & MSG_FLAG_READY ? 1 : 0);
@@ -418,24 +469,31 @@ static void accept_announced(struct msg_peer *peer, const struct msg_packet *p, 
         msg_complete(r, error);
         return;
     }
+    /* The sender is told how much is wanted: the rest of a message that is too long for its
+     * receive never travels. */
     r->want = p->rest.len < r->len ? p->rest.len : r->len;
     if (r->want < p->rest.len)
         r->status.error = MSG_ERR_TRUNCATE;
     r->status.len = r->want;
     r->remote_id = p->rest.id;
     r->flags |= MSG_MOVING;
+    r->how = MSG_BY_SEGMENTS;
     struct msg_packet cts = {
         .head.kind = MSG_PKT_CTS,
         .rest = {.len = r->want, .id = p->rest.id, .peer_id = r->id, .how = MSG_R3},
     };
+    /* The way is chosen by trying: reading, if it was offered and our buffer can be registered; else writing;
+     * else segments, which need nothing. Where no bytes are wanted, CTS only ends the send. */
     if (r->want && p->rest.how == MSG_RGET && peer->channel->get && peer->channel->hold(peer, r, r->want, 0) == 0) {
         r->address = p->rest.address;
         r->handle = p->rest.handle;
+        r->how = MSG_BY_READS;
         MSG_COUNT(peer->world, rget, 1);
         begin_moving(r);
         return;
     }
     if (r->want && p->rest.how != MSG_R3 && peer->channel->put && peer->channel->hold(peer, r, r->want, 1) == 0) {
+        r->how = MSG_BY_WRITES;
         cts.rest.how = MSG_RPUT;
         cts.rest.address = r->address;
         cts.rest.handle = r->handle;
@@ -445,13 +503,25 @@ static void accept_announced(struct msg_peer *peer, const struct msg_packet *p, 
     msg_push_control(peer, &cts);
 }
 
+/* A send of ours that the other side knows of, and that moves nothing yet; NULL for any other
+ * id. So a CTS that comes twice, or for a message that was never announced, finds nothing:
+ * after the first the request is MOVING, or gone. */
+static msg_request *announced(struct msg_peer *peer, uint64_t id, int kind)
+{
+    msg_request *r = msg_request_find(peer->world, id);
+    return r && r->kind == MSG_REQ_SEND && r->peer == peer->rank &&
+                   (r->flags & (MSG_ANNOUNCED | MSG_MOVING)) == MSG_ANNOUNCED &&
+                   (r->out.packet.head.kind & MSG_PKT_MASK) == kind
+               ? r
+               : NULL;
+}
+
 /* The sender's turn. */
 static void clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
 {
     msg_world *w = peer->world;
-    msg_request *r = msg_request_find(w, p->rest.id);
-    if (r == NULL || r->kind != MSG_REQ_SEND || r->peer != peer->rank || !(r->flags & MSG_ANNOUNCED) ||
-        (r->flags & MSG_MOVING))
+    msg_request *r = announced(peer, p->rest.id, MSG_PKT_RTS);
+    if (r == NULL)
         return;
     msg_let_go(r); /* it may have been offered for reading */
     r->flags |= MSG_MOVING;
@@ -469,17 +539,29 @@ static void clear_to_send(struct msg_peer *peer, const struct msg_packet *p)
         return;
     }
     MSG_COUNT(w, r3, 1);
+    /* The request's msg_out, free since the RTS was taken, is now one DATA packet, which the
+     * channel cuts as it needs. */
     r->out = (struct msg_out){.request = r, .data = r->buf, .len = r->want};
     r->out.packet.head.kind = MSG_PKT_DATA;
     r->out.packet.rest = (struct msg_rest){.peer_id = p->rest.peer_id, .len = r->want};
     msg_push(peer, &r->out);
 }
 
-/* The receive that this segment belongs to, and its place in it; NULL if there is none. */
+/* The receive that the rank was told to fill, or to write to; NULL if there is none. */
 static msg_request *receive_of(struct msg_peer *peer, uint64_t id)
 {
     msg_request *r = msg_request_find(peer->world, id);
-    return r && r->kind == MSG_REQ_RECV && r->peer == peer->rank && (r->flags & MSG_MOVING) ? r : NULL;
+    return r && r->kind == MSG_REQ_RECV && r->peer == peer->rank &&
+                   (r->how == MSG_BY_SEGMENTS || r->how == MSG_BY_WRITES)
+               ? r
+               : NULL;
+}
+
+/* The receive that this segment belongs to. Who was told to write may send segments instead. */
+static msg_request *segment_of(struct msg_peer *peer, const struct msg_packet *p, size_t len)
+{
+    msg_request *r = receive_of(peer, p->rest.peer_id);
+    return r && p->rest.address <= r->want && len <= r->want - p->rest.address ? r : NULL;
 }
 
 static void segment_done(msg_request *r, size_t len)
@@ -489,16 +571,16 @@ static void segment_done(msg_request *r, size_t len)
         received_long(r);
 }
 
-/* FIN: peer_id names a receive (RPUT: all is written), id a send (RGET: all is read). An id of the wrong kind, or of
- * another rank's request, finds nothing. */
+/* FIN: peer_id names a receive (RPUT: all is written), id a send (RGET: all is read), and each must be one of which that can be said. */
 static void finished(struct msg_peer *peer, const struct msg_packet *p)
 {
-    msg_request *r = p->rest.peer_id ? receive_of(peer, p->rest.peer_id) : msg_request_find(peer->world, p->rest.id);
-    if (r == NULL || r->peer != peer->rank)
+    msg_request *r = p->rest.peer_id ? receive_of(peer, p->rest.peer_id) : announced(peer, p->rest.id, MSG_PKT_RTS);
+    if (r == NULL)
         return;
-    if (r->kind == MSG_REQ_RECV)
-        received_long(r);
-    else if (r->kind == MSG_REQ_SEND && (r->flags & MSG_ANNOUNCED)) {
+    if (r->kind == MSG_REQ_RECV) {
+        if (r->how == MSG_BY_WRITES && !peer->channel->tells_receiver)
+            received_long(r);
+    } else if (r->registered) { /* it was offered for reading */
         msg_let_go(r);
         msg_complete(r, MSG_SUCCESS);
     }
@@ -530,8 +612,7 @@ static void handle_control(struct msg_peer *peer, const struct msg_packet *p)
         finished(peer, p);
         break;
     case MSG_PKT_ACK:
-        r = msg_request_find(w, p->rest.id);
-        if (r && r->kind == MSG_REQ_SEND && r->peer == peer->rank)
+        if ((r = announced(peer, p->rest.id, MSG_PKT_SYNC)) != NULL)
             msg_complete(r, MSG_SUCCESS);
         break;
     case MSG_PKT_XOFF:
@@ -568,9 +649,10 @@ void msg_arrived(struct msg_peer *peer, const struct msg_packet *p, const void *
             control(peer, MSG_PKT_ACK, p->rest.id, 0);
         received(r);
     } else if (kind == MSG_PKT_DATA) {
-        msg_request *r = receive_of(peer, p->rest.peer_id);
-        if (r == NULL || p->rest.address > r->want || len > r->want - p->rest.address)
+        msg_request *r = segment_of(peer, p, len);
+        if (r == NULL)
             return;
+        /* segment_of has held place and length against `want`, which is never more than the buffer has. */
         memcpy((char *)r->buf + p->rest.address, data, len);
         MSG_COUNT(w, copies, 1);
         MSG_COUNT(w, bytes_copied, len);
@@ -587,6 +669,7 @@ static void message_arriving(struct msg_peer *peer, struct msg_in *in)
     msg_request *r = msg_match_posted(w, p->head.context, peer->rank, p->head.tag);
     if (r) {
         bind_to(r, peer->rank, p);
+        /* The stream is being read into its buffer: from here on it cannot be withdrawn. */
         r->flags |= MSG_MOVING;
         if (!w->policy.copy_recv && !w->policy.convert) {
             in->request = r;
@@ -594,6 +677,7 @@ static void message_arriving(struct msg_peer *peer, struct msg_in *in)
             in->room = in->len < r->len ? in->len : r->len;
             return;
         }
+        /* The policy wants a copy in between: an envelope that never was in the early queue, hence `taken`. */
         msg_message *m = msg_message_new(w, in->len);
         if (m == NULL) {
             msg_peer_failed(peer, "memory is exhausted: a message could not be received");
@@ -605,6 +689,8 @@ static void message_arriving(struct msg_peer *peer, struct msg_in *in)
         m->to = r;
         in->message = m;
     } else {
+        /* It can be probed and received while its data is still coming in: msg_deliver_early leaves a
+         * receive in m->to. */
         in->message = keep(peer, p, NULL, in->len);
         if (in->message)
             in->message->arriving = 1;
@@ -624,8 +710,8 @@ void msg_arriving(struct msg_peer *peer, const struct msg_packet *p, size_t len,
     if (kind == MSG_PKT_EAGER || kind == MSG_PKT_SYNC) {
         message_arriving(peer, in);
     } else if (kind == MSG_PKT_DATA) {
-        msg_request *r = receive_of(peer, p->rest.peer_id);
-        if (r == NULL || p->rest.address > r->want || len > r->want - p->rest.address)
+        msg_request *r = segment_of(peer, p, len);
+        if (r == NULL)
             return; /* read and dropped */
         in->request = r;
         in->room = len;
@@ -664,6 +750,7 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
             msg_message_put(w, m);
         }
     } else if (r) {
+        /* Read in place; what exceeds the buffer was read and dropped. */
         r->status.len = in->room;
         if (in->len > r->len)
             r->status.error = MSG_ERR_TRUNCATE;
@@ -675,7 +762,8 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
     }
 }
 
-/* The rank died in the middle of it. */
+/* The rank died in the middle of it. A receive that was being filled is ended by the sweep (leave.c); here only
+ * the envelope goes. One that nobody has taken leaves the queue: half a message was never sent. */
 void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in)
 {
     msg_message *m = in->message;

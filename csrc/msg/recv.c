@@ -26,7 +26,9 @@ static int check_recv(msg_world *w, int context, int src, int tag)
     return MSG_SUCCESS;
 }
 
-/* No message can come for such a receive any more, or the caller has to be told so first. */
+/* Can no message come for such a receive any more, or does the caller have to be told so first?
+ * MSG_SUCCESS: one can come. The failure of any rank counts for a receive from anybody until it is
+ * acknowledged, for it might have been that rank's message. */
 static int hopeless(const msg_world *w, int src)
 {
     if (src == MSG_ANY_SOURCE)
@@ -52,6 +54,7 @@ int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, in
         return MSG_SUCCESS;
     }
     msg_message *m = msg_find_early(w, context, src, tag);
+    /* Also from a rank that has died since: what had arrived is there to be received. */
     if (m) {
         msg_take_early(w, m);
         msg_deliver_early(w, m, r);
@@ -84,7 +87,67 @@ static int is_complete(void *argument)
     return ((msg_request *)argument)->complete;
 }
 
-/* Waits for a receive of our own. An interrupted one is withdrawn, if its data is not coming in already. Lock held. */
+/* ---------------------------------------------------------------- what nobody will receive */
+
+/* Lock held. Each message goes to a receive without room, which nobody waits for: so its sender's request ends, too. */
+static int discard(msg_world *w, int context, int mask, int tag)
+{
+    int n = 0;
+    msg_message *m;
+    while ((m = msg_search_early(w, context, mask, tag)) != NULL) {
+        msg_request *r = msg_request_new(w, MSG_REQ_RECV, context, m->source, m->packet.head.tag, NULL, 0);
+        if (r == NULL)
+            break;
+        r->flags |= MSG_DETACHED;
+        msg_take_early(w, m);
+        if (m->arriving == 2) { /* its sender died as it came */
+            msg_message_put(w, m);
+            msg_complete(r, MSG_ERR_PROC_FAILED);
+        } else
+            msg_deliver_early(w, m, r);
+        n++;
+    }
+    return n;
+}
+
+int msg_discard(msg_world *w, int context, int mask, int tag)
+{
+    msg_lock(w);
+    msg_step(w);
+    int n = discard(w, context, mask, tag);
+    msg_unlock(w);
+    return n;
+}
+
+struct contexts {
+    int first, n;
+};
+
+static void cancel_posted(msg_request *r, void *argument)
+{
+    const struct contexts *c = argument;
+    if (r->kind != MSG_REQ_RECV || !(r->flags & MSG_ON_POSTED) || r->context < c->first ||
+        r->context >= c->first + c->n)
+        return;
+    msg_unpost(r->world, r);
+    r->status.cancelled = 1;
+    r->status.len = 0;
+    msg_complete(r, MSG_SUCCESS);
+}
+
+void msg_retire(msg_world *w, int context, int n)
+{
+    struct contexts all = {context, n};
+    msg_lock(w);
+    msg_step(w);
+    for (int i = 0; i < n; i++)
+        discard(w, context + i, 0, 0);
+    msg_each_request(w, cancel_posted, &all);
+    msg_unlock(w);
+}
+
+/* Waits for a receive of our own. An interrupted one is withdrawn, as long as no message has been matched to
+ * it. After that its buffer is being filled, and the caller has to wait until the sender is done or dead. */
 static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 {
     msg_status own;
@@ -94,6 +157,7 @@ static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
         msg_request_put(w, r);
         return code;
     }
+    /* A second interrupt is answered like the first: by looking whether the end has come. */
     while (!r->complete)
         msg_wait_until(w, is_complete, r, MSG_FOREVER);
     status = status ? status : &own;
@@ -112,8 +176,9 @@ int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag,
     return code;
 }
 
-/* The receive is posted first, so that two ranks that send to each other both find one. If the send fails, the
- * receive is withdrawn. */
+/* The receive is posted first, so that two ranks that send to each other both find one. If
+ * the send fails, the receive is withdrawn; if its message is coming in already it is waited
+ * for, and the send's error is returned all the same. */
 int msg_sendrecv(msg_world *w, int context, const void *sendbuf, size_t send_len, int dst, int send_tag, void *recvbuf,
                  size_t recv_len, int src, int recv_tag, msg_status *status)
 {
@@ -135,13 +200,15 @@ int msg_sendrecv(msg_world *w, int context, const void *sendbuf, size_t send_len
 
 /* ---------------------------------------------------------------- probing */
 
+/* What is looked for, and what was found last: stale as soon as the lock is let go. */
 struct search {
     msg_world *w;
     int context, src, tag;
     msg_message *found;
 };
 
-/* A condition for msg_wait_until: found, or never to be found. */
+/* A condition for msg_wait_until: found, or never to be found. It changes nothing, so it may
+ * be asked any number of times. */
 static int search(void *argument)
 {
     struct search *s = argument;
@@ -149,6 +216,7 @@ static int search(void *argument)
     return s->found != NULL || hopeless(s->w, s->src);
 }
 
+/* The status of a probe; m NULL: of MSG_PROC_NULL, as MPI has it. */
 static void tell(const msg_message *m, msg_status *status)
 {
     if (status)
@@ -162,6 +230,7 @@ static int look_for(struct search *s, int64_t timeout_ms)
     int code = check_recv(s->w, s->context, s->src, s->tag);
     if (code || s->src == MSG_PROC_NULL)
         return code;
+    /* A program that only probes makes progress, too. */
     if (!search(s) && timeout_ms == 0) {
         msg_step(s->w);
         search(s);
@@ -194,7 +263,9 @@ int msg_iprobe(msg_world *w, int context, int src, int tag, int *flag, msg_statu
     return code == MSG_TIMEOUT ? MSG_SUCCESS : code;
 }
 
-/* Out of the queue: matching is over, so no other thread's receive can get it between the probe and msg_mrecv. */
+/* Out of the queue: matching is over, so no other thread's receive can get it between the
+ * probe and msg_mrecv. The message is the caller's until then; one that is never received is
+ * freed with the world (request.c: blocks). */
 int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **message, msg_status *status,
                int64_t timeout_ms)
 {
@@ -224,6 +295,7 @@ int msg_improbe(msg_world *w, int context, int src, int tag, msg_message **messa
 static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_request **out)
 {
     msg_message *m = message ? *message : NULL;
+    /* `nothing`, which stands for a message of MSG_PROC_NULL, is the only one without a world. */
     if (m == NULL || (m->world && (m->world != w || !m->taken)) || (buf == NULL && len))
         return msg_fail(w, MSG_ERR_ARG, "not a message that msg_mprobe has given out in this world, or no buffer");
     msg_request *r = msg_request_new(w, MSG_REQ_RECV, m->packet.head.context, m->world ? m->source : MSG_PROC_NULL,

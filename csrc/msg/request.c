@@ -1,9 +1,19 @@
 /*
- * Requests and envelopes: pools that grow by blocks and never shrink, so that nothing is allocated on the path of a message
- * once as many have existed at a time.
+ * Requests and envelopes: pools that grow by blocks and never shrink, so that nothing is allocated on
+ * the path of a message once as many have existed at a time.
  *
- * A request's id is generation << 32 | index. It travels to the other rank and comes back with the answer, which
- * is looked up, never believed: an id of a request that has ended finds nothing.
+ * A request's id travels to the other rank and comes back with the answer, where it is looked
+ * up, never believed:
+ *
+ *      63          32 31           0
+ *     | generation   | index        |      index / MSG_SLAB_REQUESTS: the slab; the remainder: the place in it
+ *
+ * The generation counts the lives of a place, from 1 on, so an id of a request that has ended finds nothing:
+ * neither an answer that comes twice, nor one that comes when its request has ended in error. Id 0 names none.
+ *
+ * Invariant: a request is in the free list, or has a kind; `complete` of a free one stays 1 until the place is
+ * used again, for a caller may still be looking at it (msg_request_peek). An envelope is in the free list, or
+ * in the early queue, or `taken`: then whoever took it gives it back. Called with the world's lock held.
  */
 #include <stdlib.h>
 
@@ -65,6 +75,7 @@ void msg_pool_fini(msg_world *w)
 /* 200 more. The youngest block is used first. */
 static int more_requests(msg_world *w)
 {
+    /* The table of slabs may move; slabs do not, and pointers to requests are good as long as the world. */
     char **slabs = realloc(w->slabs, (w->n_slabs + 1) * sizeof *slabs);
     if (slabs == NULL)
         return -1;
@@ -75,9 +86,10 @@ static int more_requests(msg_world *w)
     memset(slab, 0, MSG_SLAB_BYTES);
     MSG_COUNT(w, allocations, 1);
     slabs[w->n_slabs] = slab;
+    /* Backwards, so that the free list gives them out in the order of addresses. */
     for (uint32_t i = MSG_SLAB_REQUESTS; i-- > 0;) {
         msg_request *r = (msg_request *)(void *)((char *)slab + (size_t)i * MSG_REQUEST_STRIDE);
-        r->id = w->n_slabs * (uint32_t)MSG_SLAB_REQUESTS + i;
+        r->id = UINT64_C(1) << 32 | (w->n_slabs * (uint32_t)MSG_SLAB_REQUESTS + i); /* never 0: that names none */
         r->link.next = (struct msg_link *)(void *)w->free_requests;
         w->free_requests = r;
     }
@@ -95,6 +107,7 @@ msg_request *msg_request_new(msg_world *w, int kind, int context, int peer, int 
     r->kind = (uint8_t)kind;
     r->flags = 0;
     r->complete = 0;
+    r->how = MSG_BY_STREAM;
     r->buf = buf;
     r->len = len;
     r->context = context;
@@ -108,8 +121,9 @@ msg_request *msg_request_new(msg_world *w, int kind, int context, int peer, int 
     return r;
 }
 
-/* The generation goes up: whoever still has the id, here or at another rank, finds nothing from now on. `complete`
- * stays set until the place is used again. */
+/* The generation goes up: whoever still has the id, here or at another rank, finds nothing from now on. It goes round
+ * after 2^32 lives, and passes over 0, for the first place would then have the id that names none. `complete` stays set
+ * until the place is used again. */
 void msg_request_put(msg_world *w, msg_request *r)
 {
     if (r->flags & MSG_OWN_COPY)
@@ -117,12 +131,15 @@ void msg_request_put(msg_world *w, msg_request *r)
     r->kind = MSG_REQ_FREE;
     r->flags = 0;
     r->id += UINT64_C(1) << 32;
+    if (vk_unlikely(r->id >> 32 == 0))
+        r->id += UINT64_C(1) << 32;
     r->link.next = (struct msg_link *)(void *)w->free_requests;
     w->free_requests = r;
     MSG_COUNT(w, requests_now, -1);
 }
 
-/* Ids come from the other side: anything may be in them. */
+/* Ids come from the other side: anything may be in them. A request that is complete but not yet
+ * reaped counts as ended: nothing may be changed in it any more. */
 msg_request *msg_request_find(msg_world *w, uint64_t id)
 {
     uint32_t index = (uint32_t)id;
@@ -132,8 +149,9 @@ msg_request *msg_request_find(msg_world *w, uint64_t id)
     return r->id == id && r->kind != MSG_REQ_FREE && !r->complete ? r : NULL;
 }
 
-/* Once per request; later calls change nothing. With MSG_QUEUED its packet is still in a queue that points at it:
- * then msg_out_taken, or the end of the rank, frees it. */
+/* Once per request; later calls change nothing, so whoever notices an end first decides how
+ * it was. With MSG_QUEUED its packet is still in a queue that points at it: then
+ * msg_out_taken, or the end of the rank, frees it. */
 void msg_complete(msg_request *r, int error)
 {
     msg_world *w = r->world;
@@ -143,6 +161,7 @@ void msg_complete(msg_request *r, int error)
         r->status.error = error;
     vk_store_release(&r->complete, 1); /* after the status: msg_request_peek looks without the lock */
     w->n_completed++;
+    /* The data of a buffered send is no longer needed: its piece of the attached buffer is free again. */
     if (r->flags & MSG_BSEND) {
         msg_buffer_put(w, r->buf);
         r->flags &= (uint8_t)~MSG_BSEND;
@@ -155,8 +174,8 @@ void msg_complete(msg_request *r, int error)
 
 /* ---------------------------------------------------------------- envelopes */
 
-/* Room for len bytes: in the envelope itself up to MSG_INLINE, else allocated (and counted against unexpected_bytes).
- * NULL: no memory. */
+/* Room for len bytes: in the envelope itself up to MSG_INLINE, else allocated, and counted in early_bytes, on
+ * which XOFF depends. Envelopes for data that a policy wants copied on the way count as well. NULL: no memory. */
 msg_message *msg_message_new(msg_world *w, size_t len)
 {
     if (w->free_messages == NULL) {
@@ -192,6 +211,8 @@ msg_message *msg_message_new(msg_world *w, size_t len)
     return m;
 }
 
+/* Back into the pool. That may bring early_bytes below half of what is allowed, and then everybody who was
+ * asked to wait hears that he may send again: half, so that XOFF and XON do not alternate with each message. */
 void msg_message_put(msg_world *w, msg_message *m)
 {
     if (m->data != m->small && m->data != NULL) {

@@ -16,6 +16,8 @@
 
 #include "channel.h"
 
+/* Bytes sent to a rank without a look at what it says: as much as one may lie in its
+ * unexpected queue beyond the bound (policy.h). */
 #define LOOK_EVERY 65536 /* bytes sent to a rank */
 
 static int bad_rank(msg_world *w, int rank)
@@ -39,7 +41,13 @@ int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int d
     return MSG_SUCCESS;
 }
 
-/* A message to ourselves: matched at once, or kept; long or synchronous ones keep their sender waiting, as between two. */
+/* A message to ourselves: matched at once, or kept; long or synchronous ones keep their
+ * sender waiting, as between two. The four ends:
+ *
+ *     a receive is posted      copied once, both end
+ *     kept, short              copied into the envelope, the send ends; copied again by msg_deliver_early
+ *     kept, `holds`            the envelope points at the send (m->from), whose buffer is copied when a receive comes
+ *     no memory                the send ends in error */
 static void send_to_self(msg_request *s, msg_mode mode)
 {
     msg_world *w = s->world;
@@ -55,6 +63,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
         msg_complete(s, MSG_SUCCESS);
         return;
     }
+    /* Also where the unexpected queue is full: there is nobody to be sent an XOFF, so the send itself waits. */
     int holds = mode == MSG_SYNCHRONOUS || w->policy.synchronous || s->len > w->peers[w->rank].eager_limit ||
                 w->early_bytes > (size_t)w->policy.unexpected_bytes;
     msg_message *m = msg_message_new(w, holds ? 0 : s->len);
@@ -65,6 +74,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
     m->packet = p;
     m->source = w->rank;
     if (holds) {
+        /* NULL is "announced" to msg_deliver_early, and `from` who it was. */
         m->data = NULL;
         m->len = s->len;
         m->from = s;
@@ -85,7 +95,9 @@ static void send_to_self(msg_request *s, msg_mode mode)
         msg_complete(s, MSG_SUCCESS);
 }
 
-/* What some libraries do first: the data goes through a buffer of theirs. Also for buffered sends. */
+/* What some libraries do first: the data goes through a buffer of theirs (policies copy_send
+ * and convert). Also for buffered sends, where the buffer is the program's. On success r->buf
+ * is the copy, and a flag says whose it is. */
 static int pack(msg_request *r, msg_mode mode)
 {
     msg_world *w = r->world;
@@ -116,8 +128,9 @@ static int pack(msg_request *r, msg_mode mode)
     return MSG_SUCCESS;
 }
 
-/* A program that only begins sends never reads what it is told. Where credits do not stop it (tcp), it looks up now and then whether the
- * receiver has asked to be spared: otherwise it could fill the receiver's memory. */
+/* A program that only begins sends never reads what it is told. Where credits do not stop it
+ * (tcp, which has no push_short), it looks up now and then whether the receiver has asked to
+ * be spared: otherwise it could fill the receiver's memory. */
 static void look_for_xoff(struct msg_peer *peer, size_t len)
 {
     if (len <= MSG_INLINE || (peer->unlooked += len) < LOOK_EVERY)
@@ -137,6 +150,8 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
     if (vk_unlikely((unsigned)mode > MSG_READY))
         return msg_fail(w, MSG_ERR_ARG, "mode %d: there is standard (0), synchronous (1), buffered (2), ready (3)",
                         (int)mode);
+    if (dst >= 0 && dst != w->rank && w->peers[dst].channel->push_short == NULL)
+        look_for_xoff(&w->peers[dst], len); /* before there is a request that may end in it */
     msg_request *r = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, (void *)(uintptr_t)buf, len);
     if (r == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
@@ -149,15 +164,14 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
     }
     struct msg_peer *peer = &w->peers[dst];
     int remote = dst != w->rank;
-    if (vk_unlikely(mode == MSG_BUFFERED || (remote && (w->policy.copy_send || w->policy.convert)))) {
+    /* Messages to ourselves are copied once or twice anyway, and copy_send does not apply to them. */
+    if (vk_unlikely(mode == MSG_BUFFERED || w->policy.convert || (remote && w->policy.copy_send))) {
         code = pack(r, mode);
         if (code) {
             msg_request_put(w, r);
             return code;
         }
     }
-    if (remote && peer->channel->push_short == NULL)
-        look_for_xoff(peer, len);
     *out = r;
     if (mode == MSG_BUFFERED) { /* done, as far as the caller can see; the copy travels with a request of its own */
         msg_request *own = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, r->buf, len);
@@ -167,6 +181,8 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
             msg_request_put(w, r);
             return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
         }
+        /* Two requests: r, which the caller sees and which is complete; and `own`, which has the copy
+         * and ends by itself. */
         own->flags = MSG_BSEND | MSG_DETACHED;
         r->flags &= (uint8_t)~MSG_BSEND;
         msg_complete(r, MSG_SUCCESS);
@@ -203,7 +219,8 @@ static int is_complete(void *argument)
     return ((msg_request *)argument)->complete;
 }
 
-/* The caller wants its buffer back although the message is not gone: what is left of it travels in a copy. 0, or -1: it cannot be. */
+/* The caller wants its buffer back although the message is not gone: what is left of it travels in a copy, and
+ * the request goes on without him. 0, or -1: RDMA has the buffer (`registered`), or there is no memory. */
 static int keep_copy(msg_request *r)
 {
     if (r->registered || r->flags & (MSG_OWN_COPY | MSG_BSEND))
@@ -212,6 +229,8 @@ static int keep_copy(msg_request *r)
     if (copy == NULL)
         return -1;
     memcpy(copy, r->buf, r->len);
+    /* The packet in the queue pointed into the old buffer, perhaps into its middle (DATA that has
+     * been sent in part). */
     if (r->out.data)
         r->out.data = (char *)copy + (r->out.data - (const char *)r->buf);
     r->buf = copy;
@@ -219,7 +238,7 @@ static int keep_copy(msg_request *r)
     return 0;
 }
 
-/* A blocking send that cannot be done at once. Lock held. */
+/* A blocking send that cannot be done at once: by a request that the caller never sees. Lock held. */
 static int send_slowly(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
 {
     msg_request *r;
@@ -231,6 +250,7 @@ static int send_slowly(msg_world *w, int context, const void *buf, size_t len, i
     if (code)
         return code;
     code = msg_wait_until(w, is_complete, r, MSG_FOREVER);
+    /* Interrupted. The message may still be delivered, but nobody waits for it: it is freed when it ends. */
     if (code != MSG_SUCCESS && !r->complete && keep_copy(r) == 0) {
         r->flags |= MSG_DETACHED;
         return code;
@@ -241,6 +261,9 @@ static int send_slowly(msg_world *w, int context, const void *buf, size_t len, i
     return status.error;
 }
 
+/* One condition decides whether the short way is open; each of its parts that fails is looked at again, and
+ * explained, by send_slowly. n_short is 0 where the policy wants more done with the data, and for ourselves.
+ * What is queued for the rank goes first, always: hence the look at `queue`. */
 int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
 {
     msg_lock(w);
@@ -266,15 +289,13 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
 
 /* ---------------------------------------------------------------- one-sided writes */
 
-/* Is there a write to this rank that has not been handed to the channel as a whole? Writes of one rank to another
- * arrive in the order in which they were begun: a flag that follows data must not overtake it. */
-static int is_moving(const msg_world *w, int target)
-{
-    for (const msg_request *r = w->moving; r; r = r->moving)
-        if (r->kind == MSG_REQ_PUT && r->peer == target && r->started < r->want)
-            return 1;
-    return 0;
-}
+/* Writes of one rank to another arrive in the order in which they were begun, and so do
+ * messages behind them: a flag that follows data must not overtake it. The channel keeps the
+ * order of what it has been given; here it is kept until then:
+ *
+ *     a write behind a write        waits until the first has been handed over as a whole (may_begin)
+ *     a message behind a write      waits in the queue, behind a fence (msg_fence)
+ *     a write behind messages       may overtake those that have no credit: it needs no buffer of the target's (msg.h) */
 
 /* A write that waits for room in the channel, or for a longer write that was begun before it. */
 struct write {
@@ -288,12 +309,15 @@ struct write {
     int code; /* of put_short: 1 if it took it, negative if it never will */
 };
 
+/* Also when the rank is gone: then put_away says so. */
 static int may_begin(void *argument)
 {
     const struct write *a = argument;
-    return a->peer->state != MSG_PEER_CONNECTED || !is_moving(a->w, a->target);
+    return a->peer->state != MSG_PEER_CONNECTED || !msg_is_writing(a->w, a->target);
 }
 
+/* As a condition for msg_wait_until: tries, each time something may have made room. It must not be asked again
+ * once the channel has taken the bytes, or they would be written twice. */
 static int was_taken(void *argument)
 {
     struct write *a = argument;
@@ -308,6 +332,8 @@ static int put_short(struct write *a)
     return MSG_INTERRUPTED;
 }
 
+/* Into the list of those that msg_move attends to. If not all of it could be begun, a fence
+ * holds back the messages that are sent from now on. */
 static int put_long(const struct write *a, msg_request *r)
 {
     r->want = a->len;
@@ -319,6 +345,8 @@ static int put_long(const struct write *a, msg_request *r)
     r->moving = a->w->moving;
     a->w->moving = r;
     msg_move(a->w);
+    if (msg_is_writing(a->w, a->target) && msg_fence(a->peer) != MSG_SUCCESS)
+        msg_peer_failed(a->peer, "memory is exhausted: messages behind a write could not be kept back");
     return MSG_SUCCESS;
 }
 
@@ -340,7 +368,8 @@ static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t
     return MSG_SUCCESS;
 }
 
-/* Until the channel has it, or for a long one its request. */
+/* Begins the write. Waits for room in the channel; returns when the channel has the data, or with a request
+ * for what is longer than that. To ourselves it is a copy. */
 static int put_away(struct write *a, msg_request **out)
 {
     int code = MSG_SUCCESS, remote = a->peer->channel != NULL, is_short = !remote || a->len <= MSG_PUT_SHORT;
@@ -350,6 +379,8 @@ static int put_away(struct write *a, msg_request **out)
         code = msg_fail_plain(a->w, msg_peer_error(a->peer));
     if (code)
         return code;
+    if (remote && a->peer->queue)
+        msg_push_queue(a->peer); /* what was kept back by an earlier write goes first, as far as there is room */
     MSG_COUNT(a->w, puts, 1);
     if (!remote && a->len)
         memmove((char *)(uintptr_t)a->address, a->buf, a->len);

@@ -1,10 +1,24 @@
 /*
- * The `tcp` channel: packets on streams, sockets that never block. What arrives goes straight to the receive's buffer if one is
- * posted, unless the policy wants it copied. Short packets are read several at a time through a small stage.
+ * The `tcp` channel: packets on streams, sockets that never block. What arrives goes straight
+ * to the receive's buffer if one is posted, unless the policy wants it copied. Short packets
+ * are read several at a time through a small stage.
  *
  *      stage:  | done | begin .. packets, perhaps a part of one .. end | free |
  *
- * All rendezvous are R3 here: after CTS the data follows as one DATA packet, however long, from the sender's buffer into the receiver's.
+ *      a packet:  | bytes of data, 8 | head 8 | rest 40, but for EAGER | data ... |
+ *                 '------------- its front --------------------------'
+ *
+ * A connection is read in two states: in_body = 0, the next bytes are a front, which is taken from the stage
+ * only when all of it is there; in_body = 1, the next in.len - got bytes are data, which go to in.to as far as
+ * in.room, and nowhere beyond. Written likewise: rank->sent counts the bytes of the present packet that are on
+ * the stream, front included, and the same packet must be offered again until it is gone.
+ *
+ * All rendezvous are R3 here: after CTS the data follows as one DATA packet, however long,
+ * from the sender's buffer into the receiver's. No credits: the socket buffers are the
+ * window, and XOFF (protocol.c) bounds what they let in.
+ *
+ * A connection ends when it is read to its end, never because a write failed: what the other side sent before
+ * it went may still be in the socket. From then on fd is -1, and the rank is gone.
  */
 #include "tcp.h"
 
@@ -16,7 +30,7 @@
 
 #define FRONT_SHORT (8 + sizeof(struct msg_head))
 #define FRONT_LONG (8 + sizeof(struct msg_packet))
-#define AT_ONCE (8ul << 20) /* bytes handed to the kernel in one call */
+#define AT_ONCE (8ul << 20) /* bytes handed to the kernel in one call, so that other ranks get their turn */
 
 static inline struct tc_rank *rank_of(struct msg_peer *peer)
 {
@@ -56,8 +70,8 @@ static void watch_out(struct tc_rank *rank, int on)
 
 /* ---------------------------------------------------------------- sending */
 
-/* The front (length and packet) and the data in one call. rank->sent remembers how far the packet is on the stream,
- * so the same one must be offered again: the queue's head is (msg_push_queue). */
+/* The front (length and packet) and the data in one call, as much as the kernel takes. The front is made anew
+ * at each try: it is the same. 1, 0 or -1 as channel.h has it. */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
     struct tc_rank *rank = rank_of(peer);
@@ -74,6 +88,8 @@ static int push(struct msg_peer *peer, struct msg_out *out)
         size_t data_sent = rank->sent > front_len ? rank->sent - front_len : 0;
         if (rank->sent < front_len)
             v[n++] = (struct iovec){front + rank->sent, front_len - rank->sent};
+        /* The data's part begins where the last call stopped, and both parts go in one call if the
+         * front is not gone yet. */
         if (out->len > data_sent)
             v[n++] = (struct iovec){(char *)(uintptr_t)out->data + data_sent,
                                     out->len - data_sent < AT_ONCE ? out->len - data_sent : AT_ONCE};
@@ -99,14 +115,16 @@ static int push(struct msg_peer *peer, struct msg_out *out)
 
 /* ---------------------------------------------------------------- receiving */
 
-/* All of the present packet is here. */
+/* All of the present packet is here. in_body first: what follows may end the connection,
+ * which must not lose it twice. */
 static void body_done(struct tc_rank *rank)
 {
     rank->in_body = 0;
     msg_arrival_done(rank->peer, &rank->in);
 }
 
-/* Takes n bytes of the body from the stage, or, if from is NULL, that many have been read to their place. */
+/* Takes n bytes of the body from the stage, or, if from is NULL, that many have been read to their place. Data
+ * beyond in->room is dropped: the receive's buffer is shorter, or nobody wants it. */
 static void take_body(struct tc_rank *rank, const char *from, size_t n)
 {
     struct msg_in *in = &rank->in;
@@ -117,7 +135,8 @@ static void take_body(struct tc_rank *rank, const char *from, size_t n)
         body_done(rank);
 }
 
-/* Packets in the stage, until one is not whole. Returns how many began; stops when *enough. */
+/* Packets in the stage, until one is not whole. Returns how many began; stops when *enough, and when a packet
+ * has ended the connection. A front is read in two steps: its kind, in the head, tells how long it is. */
 static int parse(struct tc_rank *rank, const uint8_t *enough)
 {
     int n = 0;
@@ -154,13 +173,16 @@ static int parse(struct tc_rank *rank, const uint8_t *enough)
     }
 }
 
-/* The rest of the body to its place, and what follows it into the stage. 1 something came, 0 nothing, -1 hung up. */
+/* One read: the rest of the body to its place, and in the same call what follows it into the stage; if no body
+ * is being read, all into the stage. 1 something came, 0 nothing, -1 hung up. */
 static int fill(struct tc_rank *rank)
 {
     char nowhere[16384];
     struct iovec v[2];
     int n = 0;
     size_t direct = 0;
+    /* Room in the stage: at its front when it is empty; else what is left, less than one front, is moved there
+     * when the end is reached. */
     if (rank->begin == rank->end)
         rank->begin = rank->end = 0;
     else if (rank->begin && rank->end == TC_STAGE) {
@@ -178,6 +200,7 @@ static int fill(struct tc_rank *rank)
             direct = left < sizeof nowhere ? left : sizeof nowhere;
             v[n++] = (struct iovec){nowhere, direct};
         }
+        /* Only if all of the body fits this call: else the next bytes are body, too. */
         if (direct == left)
             v[n++] = (struct iovec){rank->stage, TC_STAGE};
     } else
@@ -195,8 +218,8 @@ static int fill(struct tc_rank *rank)
     return 1;
 }
 
-/* Returns packets, or 1 for a piece of one. */
-/* At most four fillings, so that one rank that always sends does not starve the others. */
+/* Reads and handles what a rank has sent. Returns the number of things that happened: packets, pieces of one,
+ * the end. At most four fillings, so that one rank that always sends does not starve the others. */
 static int receive(struct tc_rank *rank, const uint8_t *enough)
 {
     int n = rank->begin != rank->end ? parse(rank, enough) : 0;
@@ -214,7 +237,9 @@ static int receive(struct tc_rank *rank, const uint8_t *enough)
     return n;
 }
 
-/* A few connections are read one by one, which saves a call each; many are asked for by epoll first. */
+/* A few connections are read one by one, which saves a call each; many are asked for by epoll first.
+ *
+ * epoll tells of bytes in sockets and not of those in stages: hence `leftover`. */
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct tc_world *t = tcp_of(w);
@@ -242,6 +267,8 @@ static int progress(msg_world *w, const uint8_t *enough)
     int ready = epoll_wait(t->epoll, events, 32, 0);
     for (int i = 0; i < ready; i++) {
         struct tc_rank *rank = events[i].data.ptr;
+        /* EPOLLOUT alone needs no reading: msg_step pushes the rank's queue after this. Errors and
+         * ends are found by reading. */
         if ((events[i].events & ~(uint32_t)EPOLLOUT) && rank->fd >= 0)
             n += receive(rank, enough);
         if (enough && *enough)
@@ -250,6 +277,7 @@ static int progress(msg_world *w, const uint8_t *enough)
     return n;
 }
 
+/* Without the lock. What woke it is still there for the next progress, so there is nothing to carry to wake. */
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
     struct tc_world *t = tcp_of(w);

@@ -1,7 +1,15 @@
 /*
- * Opening the `tcp` channel: every rank listens, tells its address by the launcher's exchange, calls all lower ranks and is called by
- * all higher ones. The kernel completes calls that nobody has accepted yet, so no order is needed. A caller says the job's name and its
- * rank first; strangers are hung up on.
+ * Opening the `tcp` channel: every rank listens, tells its address by the launcher's
+ * exchange, calls all lower ranks and is called by all higher ones:
+ *
+ *      rank 2 --call--> rank 0         rank 2 --call--> rank 1         rank 1 --call--> rank 0
+ *             intro {job, rank} first, then packets (tcp.c)
+ *
+ * The kernel completes calls that nobody has accepted yet, as many as the backlog holds (n_ranks + 16), so no
+ * order is needed: a rank may call for as long as it likes before it answers. A caller says the job's name and
+ * its rank first; strangers, and ranks that are there already, are hung up on.
+ *
+ * Deadlines: every wait looks every 20 ms at the interrupt callback and at open_timeout_ms.
  */
 #include "tcp.h"
 
@@ -25,7 +33,7 @@ union socket_address {
     struct sockaddr_in6 in6;
 };
 
-/* What each rank tells all others: where it listens, or that it cannot. */
+/* What each rank tells all others: where it listens, or that it cannot. The port is drawn by the kernel. */
 struct address_card {
     union socket_address address;
     uint32_t len;
@@ -64,7 +72,8 @@ static int parse(const char *text, union socket_address *a, uint32_t *len)
     return -1;
 }
 
-/* The first address of this host that is not its loopback; IPv4 before IPv6. */
+/* The first address of this host that is not its loopback's and whose interface is up; IPv4 before IPv6. On
+ * hosts with several networks it may be the wrong one: then `address` of the options says which. */
 static int own_address(union socket_address *a, uint32_t *len)
 {
     struct ifaddrs *all, *i;
@@ -108,7 +117,8 @@ static void describe(struct tc_rank *rank, const union socket_address *a)
 
 /* ---------------------------------------------------------------- sockets */
 
-/* Before the connection is made: the window's scale is decided then. */
+/* Before the connection is made: the window's scale is decided then, so a listener's sockets inherit it, and a
+ * caller sets it before connect. 0 leaves the kernel's own tuning on, which setting any length would turn off. */
 static void set_buffers(const msg_world *w, int fd)
 {
     int len =
@@ -119,12 +129,17 @@ static void set_buffers(const msg_world *w, int fd)
     }
 }
 
+/* Keepalive finds out that a host has vanished while we only wait for it: asked after 5 s of silence, then
+ * every second. USER_TIMEOUT does while we send. Together: ten seconds, as docs/messages.md promises. */
 static void set_options(const msg_world *w, int fd)
 {
-    int nodelay = w->policy.nodelay != 0, on = 1;
+    int nodelay = w->policy.nodelay != 0, on = 1, idle = 5,
+        interval = 1; /* s: who only receives would not notice otherwise */
     unsigned hopeless = HOPELESS_MS;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &hopeless, sizeof hopeless);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
@@ -146,8 +161,8 @@ static int listen_at(msg_world *w, union socket_address *a, uint32_t *len)
     return fd;
 }
 
-/* Waits for the descriptor until the deadline, or an interrupt. */
-/* 0, or an error of msg.h that has been explained. */
+/* Waits for the descriptor until the deadline, or an interrupt. 0, or an error of msg.h that
+ * has been explained. */
 static int wait_for(msg_world *w, int fd, short events, uint64_t deadline)
 {
     struct pollfd p = {.fd = fd, .events = events};
@@ -164,7 +179,7 @@ static int wait_for(msg_world *w, int fd, short events, uint64_t deadline)
     }
 }
 
-/* All of len bytes, in one direction. */
+/* All of len bytes, in one direction. 0, or an error that has been explained. */
 static int transfer(msg_world *w, int fd, void *bytes, size_t len, int sending, uint64_t deadline)
 {
     for (size_t done = 0; done < len;) {
@@ -183,8 +198,9 @@ static int transfer(msg_world *w, int fd, void *bytes, size_t len, int sending, 
     return 0;
 }
 
-/* To a lower rank, which listens since before its address was told. The descriptor is the rank's from the beginning,
- * so that closing finds it. */
+/* To a lower rank, which listens since before its address was told. The descriptor is the
+ * rank's from the beginning, so that closing finds it. connect() returns at once and is done,
+ * well or not, when there is room to write: SO_ERROR tells which. */
 static int call(msg_world *w, int rank, const struct address_card *card, uint64_t deadline)
 {
     struct tc_world *t = w->at;
@@ -221,8 +237,10 @@ static int answer(msg_world *w, int listener, int *n_left, uint64_t deadline)
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? 0 : failed(w, "accept");
+    /* A stranger who says nothing holds us up for two seconds at most, not for the whole of the opening. */
     uint64_t patience = vk_now() + 2 * VK_SECOND;
     code = transfer(w, fd, &intro, sizeof intro, 0, patience < deadline ? patience : deadline);
+    /* Silent, of another job, of no rank that is to call us, or of one that has called already. */
     if (code || memcmp(intro.job, w->job, sizeof intro.job) != 0 || intro.rank >= (uint32_t)w->n_ranks ||
         intro.rank <= (uint32_t)w->rank || t->ranks[intro.rank].fd >= 0) {
         close(fd); /* somebody else's call */
@@ -239,6 +257,7 @@ static int connect_ranks(msg_world *w, const msg_options *o, int listener, const
 {
     uint64_t deadline = vk_now() + (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000) * VK_MS;
     int n_left = w->n_ranks - 1 - w->rank, code = 0;
+    /* Nobody waits for anybody in the first loop: all listeners exist since before the exchange. */
     for (int i = 0; i < w->rank && code == 0; i++)
         code = call(w, i, &cards[i], deadline);
     while (n_left && code == 0)
@@ -258,6 +277,7 @@ static int make_ranks(msg_world *w)
     t->ranks = calloc((size_t)w->n_ranks, sizeof *t->ranks);
     for (int i = 0; t->ranks && i < w->n_ranks; i++) {
         struct tc_rank *r = &t->ranks[i];
+        /* From the beginning, so that tc_close may come at any time. */
         r->fd = -1;
         r->peer = &w->peers[i];
         w->peers[i].at = r;
@@ -273,6 +293,7 @@ static int watch_ranks(msg_world *w)
     struct tc_world *t = w->at;
     for (int i = 0; i < w->n_ranks; i++) {
         struct epoll_event e = {.events = EPOLLIN, .data.ptr = &t->ranks[i]};
+        /* EPOLLIN only: room to write is asked for when something waits for it (tcp.c: watch_out). */
         if (i != w->rank && epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->ranks[i].fd, &e) != 0)
             return failed(w, "epoll_ctl");
     }
@@ -288,6 +309,7 @@ int tc_open(msg_world *w, const msg_options *o)
         code = find_address(w, o, &mine.address, &mine.len);
     if (code == 0 && (listener = listen_at(w, &mine.address, &mine.len)) < 0)
         code = failed(w, o->address ? o->address : "listening");
+    /* The exchange takes place in any case (world.c). */
     mine.failed = code != 0;
     int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     for (int i = 0; code == 0 && gathered == 0 && i < w->n_ranks; i++) {
@@ -302,6 +324,7 @@ int tc_open(msg_world *w, const msg_options *o)
     if (listener >= 0)
         close(listener);
     if (code == 0 && w->policy.route == MSG_ROUTE_DAEMON)
+        /* Before epoll knows the descriptors: they are replaced. */
         code = tc_relay_start(w);
     if (code == 0)
         code = watch_ranks(w);
@@ -321,6 +344,7 @@ void tc_close(msg_world *w)
             close(t->ranks[i].fd);
         free(t->ranks[i].stage);
     }
+    /* After our ends are closed, which is what tells the daemon to send what it holds and go. */
     tc_relay_stop(w);
     if (t->epoll >= 0)
         close(t->epoll);

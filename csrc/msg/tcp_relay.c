@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Bytes of one direction of one stream. */
 #define BUFFER 65536
 
 /* One direction of one stream. */
@@ -34,7 +35,8 @@ struct pipe {
 
 /* ---------------------------------------------------------------- in the daemon */
 
-/* Nothing that the rank has open may stay open in the daemon, or nobody would see the rank hang up. keep is sorted. */
+/* Nothing that the rank has open may stay open in the daemon, or nobody would see the rank hang up. keep is
+ * sorted, and what lies between two that are kept is closed in one call. */
 static void close_all_but(const int *keep, int n)
 {
     unsigned from = 0;
@@ -46,7 +48,8 @@ static void close_all_but(const int *keep, int n)
     }
 }
 
-/* A pipe reads only when it is empty: the buffer is the window, and TCP holds back whoever is faster. */
+/* A pipe reads only when it is empty: the buffer is the window, and TCP holds back whoever is faster. Its end
+ * is passed on (SHUT_WR) as an end of this direction alone: the other may still have something to say. */
 static void read_some(struct pipe *p)
 {
     ssize_t got = recv(p->from, p->bytes, BUFFER, MSG_DONTWAIT);
@@ -59,6 +62,7 @@ static void read_some(struct pipe *p)
     }
 }
 
+/* What is left stays for the next round. A writer that fails stops the reader: its data has nowhere to go. */
 static void write_some(struct pipe *p)
 {
     ssize_t sent = send(p->to, p->bytes + p->begin, p->end - p->begin, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -70,7 +74,9 @@ static void write_some(struct pipe *p)
     }
 }
 
-/* Until all pipes have passed their end on. poll() ignores descriptors below zero. */
+/* Until all pipes have passed their end on: the daemon's whole life. Each pipe waits for one
+ * thing at a time, to read if it is empty, else to write. poll() ignores descriptors below
+ * zero, which is how ended pipes drop out. */
 static void pump(struct pipe *pipes, struct pollfd *fds, int n)
 {
     for (;;) {
@@ -103,8 +109,9 @@ static int by_value(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Made before the fork, so that the daemon allocates nothing. Pipe 2k goes from the rank to its k-th peer, pipe 2k +
- * 1 back. */
+/* Everything that the daemon will use, made before the fork, for it may not allocate. Pipe 2k
+ * goes from the rank to its k-th peer, pipe 2k + 1 back; keep: all descriptors that stay open
+ * there; ours: the rank's new ends, by rank. */
 struct plan {
     struct pipe *pipes;
     struct pollfd *fds;
@@ -160,6 +167,8 @@ int tc_relay_start(msg_world *w)
     struct plan p;
     int code = make_plan(w, &p), rank_process = getpid(), child = -1;
     if (code == 0 && (child = fork()) == 0) {
+        /* It dies with its rank. The rank may have died before this call took effect: then its parent
+         * is another already. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != rank_process)
             _exit(1);
@@ -171,6 +180,8 @@ int tc_relay_start(msg_world *w)
     }
     if (code == 0 && child < 0)
         code = msg_fail(w, MSG_ERR_CHANNEL, "fork: %s", strerror(errno));
+    /* In the rank: of each pair the daemon's end goes, and ours takes the place of the connection; or,
+     * if there is no daemon, ours goes and the connection stays. */
     for (int i = 0, k = 0; p.ours && i < w->n_ranks; i++) {
         if (i == w->rank || k >= p.n)
             continue;

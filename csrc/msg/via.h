@@ -4,10 +4,11 @@
  * One VI for each other rank; ranks of this host on the local NIC (shm, loop), others on the network NIC (eth, udp). All VIs of a
  * NIC share one completion queue for receives. Sends have none: they are taken back in passing.
  *
- * Credits: each side keeps n_recv buffers posted and lets the other have n_recv - RESERVE of them under way, so no message ever
- * finds an empty queue. A buffer that was read is posted again and owed to the sender; what is owed rides on the next packet, or
- * goes alone when half of all are owed. A packet that is only a credit uses the reserve: at most two can be under way,
- * since the other side must have used half of its credits for each.
+ * Credits: each side keeps n_recv buffers posted (it says how many when they connect: where hosts have different numbers of ranks the two
+ * differ) and lets the other have n_recv - RESERVE of them under way, so no message ever finds an empty queue. A buffer that was read is posted again and owed to the sender; what is owed rides on the next packet, or
+ * goes alone when half of all are owed. A packet that is only a credit uses the reserve. It stands for half of the credits, or for 255, the
+ * most that its field can say, and MaxDescriptorsPerQueue is 1024: so the other side must have used a quarter of its credits for each,
+ * and no more than RESERVE can be under way.
  */
 #ifndef VIAKIT_MSG_VIA_H
 #define VIAKIT_MSG_VIA_H
@@ -29,7 +30,8 @@ struct vc_slot {
     struct vc_slot *next; /* free */
     uint64_t request;     /* RDMA: id of the request it moves data for ... */
     size_t len;           /* ... and how much; 0: not RDMA */
-    uint64_t reserved[3];
+    uint64_t failed;      /* untold: how it ended */
+    uint64_t reserved[2];
 };
 _Static_assert(sizeof(struct vc_slot) == 128, "a descriptor and a line of ours");
 
@@ -81,9 +83,9 @@ struct vc_world {
     struct vc_port *ports[2];
     struct vc_rank *ranks; /* [n_ranks] */
     struct vc_rank *unsettled;
-    uint32_t n_unsettled; /* roughly; looked at without the lock */
-    struct exposure *exposures;
-    int turn; /* whose turn it is to be slept on */
+    struct vc_slot *untold; /* taken back, but nobody has been told: RDMA, and what failed */
+    uint32_t n_unsettled;   /* roughly; looked at without the lock */
+    int turn;               /* whose turn it is to be slept on */
 };
 
 /* vc_cache.c */

@@ -14,9 +14,14 @@
 
 #include "via.h"
 
+/* As many as a policy keeps entries by default: a chain has about one. */
 #define BUCKETS 1024
 
-/* In use (users > 0) it is in its bucket only; unused, also in the list from the oldest to the youngest. */
+/* One registration. In use (users > 0) it is in its bucket only; unused, also in the list
+ * from the oldest to the youngest.
+ *
+ *      bucket_of(buf) -> region -chain-> region -chain-> ...          all of them
+ *      oldest <-older/younger-> ... <-> youngest                      those that nobody uses: evicted from the left */
 struct vc_region {
     char *buf;
     size_t len;
@@ -34,6 +39,7 @@ int vc_cache_init(struct vc_port *port)
     return port->cache.buckets ? 0 : MSG_ERR_NO_MEMORY;
 }
 
+/* Multiplied by an odd constant, and high bits taken: the low ones of addresses are mostly zero. */
 static struct vc_region **bucket_of(struct vc_cache *c, const void *buf)
 {
     return &c->buckets[(uint64_t)(uintptr_t)buf * 0x9E3779B97F4A7C15ull >> 40 & c->mask];
@@ -58,6 +64,7 @@ static void deregister(struct vc_port *port, struct vc_region *r)
 {
     struct vc_cache *c = &port->cache;
     struct vc_region **p = bucket_of(c, r->buf);
+    /* It is in this chain: only regions that were put there get here. */
     while (*p != r)
         p = &(*p)->chain;
     *p = r->chain;
@@ -78,7 +85,8 @@ void vc_cache_fini(struct vc_port *port)
     c->buckets = NULL;
 }
 
-/* Makes room for len bytes more. */
+/* Makes room for len bytes more, among those that nobody uses. If all are in use the bounds are passed for a
+ * while: a message has to go on, and vc_cache_put makes up for it. */
 static void evict(struct vc_port *port, size_t len)
 {
     const msg_policy *p = &port->world->policy;
@@ -106,6 +114,7 @@ struct vc_region *vc_cache_get(struct vc_port *port, void *buf, size_t len)
     struct vc_region *r = calloc(1, sizeof *r);
     if (r == NULL)
         return NULL;
+    /* Registered for everything at once, so that one entry serves as source, as target and for reading. */
     VIP_MEM_ATTRIBUTES attributes = {
         .Ptag = port->ptag, .EnableRdmaWrite = VIP_TRUE, .EnableRdmaRead = port->can_read ? VIP_TRUE : VIP_FALSE};
     evict(port, len);
@@ -149,6 +158,7 @@ void vc_cache_forget(struct vc_port *port, const void *buf, size_t len)
             next = r->chain;
             if ((uintptr_t)r->buf >= to || (uintptr_t)r->buf + r->len <= from)
                 continue;
+            /* No message that begins now finds it any more; those under way keep it until they end. */
             r->stale = 1;
             if (r->users == 0) {
                 unlink_unused(c, r);

@@ -1,15 +1,26 @@
 /*
  * Opening the `via` channel: NICs, eager buffers, and a connection to every other rank; and closing it.
  *
- * All ranks connect at the start, pair by pair, as equals (VipConnectPeerRequest): both sides name the pair, nobody waits for
- * anybody, and what is lost is repeated by the provider. Pairs are taken in the order of a tournament, where in each round
- * everybody has another partner, so that both sides come to a pair at about the same time; WINDOW of them are under way at
- * once, which keeps the number of repeated requests small when 64 ranks share 2 cores.
+ * All ranks connect at the start, pair by pair, as equals (VipConnectPeerRequest): both sides
+ * name the pair, nobody waits for anybody, and what is lost is repeated by the provider. Pairs
+ * are taken in the order of a tournament, where in each round everybody has another partner,
+ * so that both sides come to a pair at about the same time:
  *
- * The NICs of one job have a name of their own on shm. Ranks of this host are reached through it, all others through the
- * network device. A local NIC has no thread of its own: on one host nothing needs acknowledging, and 64 more threads
- * would only be in the way. Only where the environment asks for faults (VIAKIT_FAULT) is anything lost there, and it has one, to
- * repeat it while the program computes.
+ *      4 ranks, round 0:  0-3 1-2      round 1:  0-1 2-3      round 2:  0-2 1-3
+ *
+ * WINDOW of them are under way at once, which keeps the number of repeated requests small
+ * when 64 ranks share 2 cores.
+ *
+ * The NICs of one job have a name of their own on shm. Ranks of this host are reached through it, all others
+ * through the network device. A local NIC has no thread of its own: on one host nothing needs acknowledging,
+ * and 64 more threads would only be in the way. Only where the environment asks for faults (VIAKIT_FAULT) is
+ * anything lost there, and it has one, to repeat it while the program computes.
+ *
+ * Memory of a NIC, each block registered once:
+ *
+ *      slots         [VC_SEND_SLOTS] [VC_RDMA_SLOTS] [n_recv of the first rank] [n_recv of the second] ...
+ *      send_memory   a buffer of `room` bytes for each send slot        shared: ranks of this host may read it
+ *      recv_memory   the same for each receive slot
  */
 #include <errno.h>
 #include <sched.h>
@@ -25,16 +36,20 @@
 #define REQUEST_MS 600000 /* of one request: our own deadline comes before */
 #define CLOSE_MS 1000     /* for sends that are not acknowledged yet */
 
-/* What each rank tells all others before they connect: the addresses of its NICs, or that it has none. */
+/* What each rank tells all others before they connect. How many buffers it keeps ready for each rank depends on
+ * how many ranks it meets on that NIC, so where hosts differ the two sides of a pair do. */
 struct address_card {
     uint8_t host[2][8]; /* of the local, the network NIC */
     uint8_t len[2];
     uint8_t failed;
+    uint32_t n_recv[2];
 };
 
 /* ---------------------------------------------------------------- NICs */
 
-/* Called by the provider, from whatever thread notices. Only a mark is left here. */
+/* Called by the provider, from whatever thread notices, without the world's lock: so only a
+ * mark is left here. Release, with the acquire in connect_ranks; once connected nobody looks
+ * at it any more, for the queues tell the same. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     struct vc_port *port = context;
@@ -42,8 +57,8 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
         vk_store_release(&port->lost, 1);
 }
 
-/* Also of one that was opened half way. Regions before their memory, queue and tag after the VIs that used them
- * (destroy_rank was called). */
+/* Also of one that was opened half way: what is still NULL or 0 was never made. Regions before their memory,
+ * queue and tag after the VIs that used them (destroy_rank was called). */
 static void close_port(struct vc_port *port)
 {
     vc_cache_fini(port);
@@ -79,6 +94,8 @@ static int reg(struct vc_port *port, void *memory, size_t len, VIP_MEM_HANDLE *h
     return code == VIP_SUCCESS ? 0 : failed(port->world, "VipRegisterMem", code);
 }
 
+/* What never changes in a slot: which buffer it sends from or receives into. SegCount 1 marks
+ * it as no RDMA (via.c). */
 static void prepare_slot(struct vc_slot *slot, char *buf, VIP_MEM_HANDLE handle, size_t len)
 {
     slot->buf = buf;
@@ -88,9 +105,9 @@ static void prepare_slot(struct vc_slot *slot, char *buf, VIP_MEM_HANDLE handle,
     slot->d.DS[0].Local.Length = (VIP_UINT32)len;
 }
 
-/* Slots, and buffers for sending and receiving. */
-/* Eager limit, credits, and memory for them: as many credits as the policy names, as few as pool_bytes allows,
- * VC_LEAST_CREDITS in any case. */
+/* Eager limit, credits, and memory for them. `room` is an eager buffer: the largest packet, rounded up to whole
+ * cache lines, and at least 256 bytes, for put_short needs that many (MSG_PUT_SHORT). Credits: as many as the
+ * policy names, as few as pool_bytes allows, VC_LEAST_CREDITS in any case. */
 static int make_buffers(struct vc_port *port)
 {
     msg_world *w = port->world;
@@ -141,7 +158,8 @@ static int make_buffers(struct vc_port *port)
     return 0;
 }
 
-/* The queue has room for every receive of every rank: it cannot overrun. */
+/* Opens a NIC and makes what it needs but for VIs. The completion queue has room for every receive of every
+ * rank: it cannot overrun. On an error what was made stays in v->ports, where vc_close finds it. */
 static int open_port(msg_world *w, int index, const char *device, uint32_t n_ranks)
 {
     struct vc_world *v = w->at;
@@ -152,6 +170,7 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     options.spin_us = -1; /* we spin ourselves */
     const char *faults = getenv("VIAKIT_FAULT");
+    /* No thread of the NIC's only where nothing has to be repeated and the program itself makes progress. */
     options.no_thread =
         strncmp(device, "shm", 3) == 0 && w->policy.progress == MSG_PROGRESS_CALLER && !(faults && *faults);
     port->world = w;
@@ -172,7 +191,11 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
     if ((code = VipCreatePtag(port->nic, &port->ptag)) != VIP_SUCCESS)
         return failed(w, "VipCreatePtag", code);
     port->nic_port = info.port;
+    /* The least of both NICs', in the end: one policy holds for all pairs. */
+    if (w->policy.piece > (int64_t)port->attributes.MaxTransferSize)
+        w->policy.piece = (int64_t)port->attributes.MaxTransferSize;
     port->lossless = info.lossless && w->policy.reliability == VIP_SERVICE_RELIABLE_DELIVERY;
+    /* RDMARead is optional in VIA; the attribute has a bit for each level of reliability that has it. */
     port->can_read = (port->attributes.RDMAReadSupport & w->policy.reliability) != 0;
     if (vc_cache_init(port) != 0 || make_buffers(port) != 0)
         return MSG_ERR_CHANNEL;
@@ -198,9 +221,9 @@ static int make_rank(struct vc_rank *rank, struct vc_port *port, uint32_t place)
         return failed(port->world, "VipCreateVi", code);
     }
     rank->port = port;
-    rank->credits = port->n_recv - VC_RESERVE;
     rank->recv = port->slots + VC_SEND_SLOTS + VC_RDMA_SLOTS + (size_t)place * port->n_recv;
     rank->peer->eager_limit = port->eager_limit;
+    /* All of them, VC_RESERVE more than the other side has credits. */
     for (uint32_t i = 0; i < port->n_recv; i++)
         if (vc_post_recv(rank, &rank->recv[i]) != 0)
             return failed(port->world, "VipPostRecv", VIP_ERROR_RESOURCE);
@@ -209,12 +232,14 @@ static int make_rank(struct vc_rank *rank, struct vc_port *port, uint32_t place)
 
 /* ---------------------------------------------------------------- connecting */
 
+/* A net address is host, then discriminator, of any lengths: room for the longest that is used here. */
 union net_address {
     VIP_NET_ADDRESS net;
     uint8_t bytes[4 + 8 + 16];
 };
 
-/* Host, then "this job, from, to". */
+/* Host, then the discriminator "this job, from, to": 8 bytes of the job's name and two ranks. Both ends of a
+ * pair name the same VI-to-VI connection by it, and no other job or pair does. */
 static void name_end(union net_address *a, const uint8_t *host, size_t host_len, const char *job, int from, int to)
 {
     uint32_t pair[2] = {(uint32_t)from, (uint32_t)to};
@@ -227,9 +252,9 @@ static void name_end(union net_address *a, const uint8_t *host, size_t host_len,
     memcpy(p + host_len + 8, pair, sizeof pair);
 }
 
-/* Who our partner is in a round of a tournament of n (made even by one who has nobody). -1: no one. */
-/* The circle method of tournaments: one stands still, the others turn around it. Each pair meets in exactly one
- * round, and both compute the same. */
+/* Who our partner is in a round of a tournament of n; -1: no one. The circle method: one stands still, the
+ * others turn around it, each meeting whoever is opposite. If n is odd the one who stands is nobody, and who
+ * meets him rests. Each pair meets in exactly one round, and both compute the same. */
 static int partner_in(int round, int rank, int n)
 {
     int all = n + n % 2, circle = all - 1;
@@ -260,6 +285,7 @@ static int collect(msg_world *w, int *under_way, int *n)
         VIP_VI_ATTRIBUTES attributes;
         VIP_RETURN code = VipConnectPeerDone(v->ranks[under_way[i]].vi, &attributes);
         if (code == VIP_SUCCESS) {
+            /* The last takes the place of the one that is done, and is looked at next. */
             under_way[i] = under_way[--*n];
             done++;
         } else if (code == VIP_NOT_DONE)
@@ -275,6 +301,8 @@ static int collect(msg_world *w, int *under_way, int *n)
 /* Why, as far as it can be known here. */
 static int out_of_time(msg_world *w, int rank)
 {
+    /* A descriptor is opened to see whether one can be: the provider has no other way to tell why
+     * the other side never came. */
     int fd = epoll_create1(EPOLL_CLOEXEC), none_left = fd < 0 && errno == EMFILE;
     if (fd >= 0)
         close(fd);
@@ -305,6 +333,7 @@ static int connect_ranks(msg_world *w, const msg_options *o, const struct addres
         for (int i = 0; i < 2; i++)
             if (v->ports[i] && vk_load_acquire(&v->ports[i]->lost))
                 return msg_fail(w, MSG_ERR_PROC_FAILED, "a rank died while the ranks were connecting");
+        /* Only when nothing has got on: as long as pairs connect nobody is given up. */
         if (done == 0 && vk_now() > deadline)
             return out_of_time(w, under_way[0]);
         if (done == 0 && w->interrupt && w->interrupt(w->interrupt_context))
@@ -335,11 +364,13 @@ void vc_attend(msg_world *w)
         viakit_poll(v->ports[0]->nic, NULL);
 }
 
-/* Everything that concerns only ourselves. */
+/* Everything that concerns only ourselves: NICs and VIs. No other rank is spoken to, so it
+ * may fail on one alone. */
 static int open_ports(msg_world *w, const msg_options *o)
 {
     struct vc_world *v = w->at;
     char name[64];
+    /* Of both kinds: how many other ranks there are, and how many have got their slots so far. */
     uint32_t n[2] = {(uint32_t)w->n_local - 1, (uint32_t)(w->n_ranks - w->n_local)}, place[2] = {0, 0};
     snprintf(name, sizeof name, "shm:msg-%.16s", w->job);
     if (n[0] && open_port(w, 0, o->local_device ? o->local_device : name, n[0]) != 0)
@@ -368,11 +399,13 @@ int vc_open(msg_world *w, const msg_options *o)
     if (v)
         v->ranks = calloc((size_t)w->n_ranks, sizeof *v->ranks);
     int code = v && v->ranks && cards ? open_ports(w, o) : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    /* From here to msg_allgather whatever has failed is only noted: the exchange has to take place. */
     mine.failed = code != 0;
     for (int i = 0; i < 2 && code == 0; i++)
         if (v->ports[i] && v->ports[i]->attributes.NicAddressLen <= sizeof mine.host[i]) {
             mine.len[i] = (uint8_t)v->ports[i]->attributes.NicAddressLen;
             memcpy(mine.host[i], v->ports[i]->attributes.LocalNicAddress, mine.len[i]);
+            mine.n_recv[i] = v->ports[i]->n_recv;
         }
     if (code == 0 && v->ports[0]) { /* all ranks of a host have one address there: say which NIC */
         memcpy(mine.host[0] + mine.len[0], &v->ports[0]->nic_port, sizeof v->ports[0]->nic_port);
@@ -383,6 +416,10 @@ int vc_open(msg_world *w, const msg_options *o)
         if (cards[i].failed)
             code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not open its NIC", i);
     code = code ? code : gathered;
+    /* What the other side keeps ready for us, not what we keep for it. */
+    for (int i = 0; code == 0 && i < w->n_ranks; i++)
+        if (i != w->rank)
+            v->ranks[i].credits = cards[i].n_recv[v->ranks[i].port->index] - VC_RESERVE;
     if (code == 0)
         code = connect_ranks(w, o, cards);
     if (code == 0)
@@ -395,7 +432,7 @@ int vc_open(msg_world *w, const msg_options *o)
 
 /* ---------------------------------------------------------------- closing */
 
-/* Sends that the other side has not acknowledged would be lost with the connection. */
+/* Sends that the other side has not acknowledged would be lost with the connection: our BYE, for one. */
 static void drain(struct vc_world *v, int n_ranks)
 {
     uint64_t deadline = vk_now() + CLOSE_MS * VK_MS;
@@ -415,6 +452,8 @@ static void destroy_rank(struct vc_rank *rank)
     if (rank->vi == NULL)
         return;
     VipDisconnect(rank->vi);
+    /* Whether they were done well does not matter any more; VIP_INVALID_PARAMETER is the end of a
+     * VI that cannot be asked. */
     do /* flushed descriptors have to be taken back */
         d = NULL;
     while (VipSendDone(rank->vi, &d) != VIP_INVALID_PARAMETER && d);

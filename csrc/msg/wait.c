@@ -1,14 +1,24 @@
 /*
  * Progress, waiting, and the ends of requests.
  *
- * A wait goes through three stages: it polls; after yield_us it gives the core away between looks (at once where this host has more
- * ranks than cores: with 16 ranks on 2 cores that is 3 times faster than sleeping, with 2 ranks 100 times); after spin_us it
- * sleeps in the kernel. The second stage is left out while turns are dear, because somebody computes on the cores that we would give
- * away (turn.h). A sleep ends when something arrives, and lasts at most half of the time waited so far and 20 ms, so
- * that what no descriptor tells of (an interrupt, another NIC) is noticed soon.
+ * A wait goes through three stages:
  *
- * With a progress thread (policy: progress) waiting calls look once and then leave it to the thread, as MPI/Pro did; the price is
- * a switch between threads per message.
+ *     polls                     every look one msg_step; the first 200 looks (2 where cores are scarce) without a clock
+ *     gives the core away       between looks, after yield_us; at once where this host has more ranks than cores: with
+ *                               16 ranks on 2 cores that is 3 times faster than sleeping, with 2 ranks 100 times
+ *     sleeps in the kernel      after spin_us; at once while turns are dear, because somebody computes on the cores
+ *                               that we would give away (turn.h)
+ *
+ * A sleep ends when something arrives, and lasts at most half of the time waited so far and 20 ms, so that what
+ * no descriptor tells of (an interrupt, another NIC) is noticed soon. Whatever happens, be it for somebody
+ * else, sets the time waited back to 0: where messages come, more are likely.
+ *
+ * Who waits holds the world's lock but for three moments: between two looks (other threads of a world with
+ * `threads` are let in), asleep, and while the interrupt callback runs. So a condition may change at each of
+ * them, and a pointer to a request that another thread may reap is good only as long as its owner does not.
+ *
+ * With a progress thread (policy: progress) waiting calls look once and then leave it to the thread, as
+ * MPI/Pro did; the price is a switch between threads per message.
  */
 #include <errno.h>
 #include <time.h>
@@ -16,12 +26,16 @@
 #include "../base/turn.h"
 #include "channel.h"
 
+/* While polling, so many looks share one reading of the clock. LONGEST_SLEEP bounds how late an interrupt or
+ * the other NIC is noticed; a shorter sleep than SHORTEST_SLEEP is hardly worth its system calls. */
 #define LOOKS_PER_CLOCK 32
 #define LONGEST_SLEEP (20 * VK_MS)
 #define SHORTEST_SLEEP (100 * VK_US)
 
 /* ---------------------------------------------------------------- progress */
 
+/* Pushes what waits, rank by rank. Pushing can end ranks, and put others on the list, at its front: then *p is no longer
+ * the rank in hand, which is met once more behind them. A rank whose queue was emptied elsewhere leaves the list here. */
 static void push_busy(msg_world *w)
 {
     struct msg_peer **p = &w->busy;
@@ -36,6 +50,8 @@ static void push_busy(msg_world *w)
     }
 }
 
+/* One round of everything: first what has arrived, for it may bring the credits and completions that
+ * the rest needs; then queued packets; then RDMA. Lock held. */
 int msg_step(msg_world *w)
 {
     int n = w->channel ? w->channel->progress(w, w->enough) : 0;
@@ -64,6 +80,7 @@ void msg_set_interrupt(msg_world *w, int (*check)(void *), void *context)
 
 /* ---------------------------------------------------------------- waiting */
 
+/* Asks the callback; non-zero: end the wait. The lock is given back and taken again. */
 static int interrupted(msg_world *w)
 {
     int (*check)(void *) = w->interrupt;
@@ -84,7 +101,8 @@ int msg_interrupted(msg_world *w)
     return stop;
 }
 
-/* The progress thread tells when something has completed. */
+/* The progress thread tells when something has completed. n_sleeping spares msg_complete the broadcast where
+ * nobody listens; both are touched with the mutex held, so no wake-up falls between the look and the wait. */
 static void sleep_until_changed(msg_world *w, uint64_t ns)
 {
     struct timespec t;
@@ -96,6 +114,8 @@ static void sleep_until_changed(msg_world *w, uint64_t ns)
     w->n_sleeping--;
 }
 
+/* Without the lock in the channel, so that other threads can go on; what the sleep brought is handled when it
+ * is held again. A world of one rank has no channel, and only another thread can end its wait. */
 static void sleep_in_kernel(msg_world *w, uint64_t ns)
 {
     struct msg_token token = {0};
@@ -116,6 +136,7 @@ static void sleep_in_kernel(msg_world *w, uint64_t ns)
         w->channel->wake(w, &token);
 }
 
+/* Unlocked for an instant. Without `threads` there is nobody to let in. */
 static void let_threads_in(msg_world *w)
 {
     vk_pause();
@@ -125,6 +146,7 @@ static void let_threads_in(msg_world *w)
     }
 }
 
+/* vk_yield also measures how long the core was gone: that is what vk_yield_pays judges by. */
 static void let_others_run(msg_world *w, uint64_t now)
 {
     msg_unlock(w);
@@ -133,7 +155,10 @@ static void let_others_run(msg_world *w, uint64_t now)
     MSG_COUNT(w, yields, 1);
 }
 
-/* The long part of a wait. */
+/* The long part of a wait: MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED. Four times are kept:
+ * when it began, when something last happened (idle_since), when the callback was last asked
+ * (checked), and the deadline. done() is asked after each step and after each sleep, so
+ * nothing that happened is missed before a time-out is reported. */
 static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
 {
     uint64_t began = vk_now(), now = began;
@@ -146,6 +171,7 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
         int n = msg_step(w);
         if (done(argument))
             return MSG_SUCCESS;
+        /* The quick path: nothing came, and it is not yet time to look at the clock. */
         if (!yield && n == 0 && looks % LOOKS_PER_CLOCK) {
             let_threads_in(w);
             continue;
@@ -155,14 +181,18 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
             idle_since = now;
         if (now >= deadline)
             return MSG_TIMEOUT;
+        /* 10 ms between two questions and at most 20 ms asleep: within the 50 ms that msg.h promises. */
         if (now - checked > 10 * VK_MS) {
             checked = now;
-            if (interrupted(w) && !done(argument))
-                return MSG_INTERRUPTED;
+            /* The lock was given back meanwhile. What is found done now is over: a condition that tries something (send.c:
+             * was_taken) must not be asked again once it has said yes. */
+            if (interrupted(w))
+                return done(argument) ? MSG_SUCCESS : MSG_INTERRUPTED;
         }
         if (n)
             continue;
         yield = now - idle_since >= yield_after;
+        /* Who has just begun to wait sleeps shortly, who has waited long sleeps long: half of it again. */
         if (now - idle_since >= spin || (yield && !vk_yield_pays(now))) {
             uint64_t ns = (now - idle_since) / 2;
             ns = ns < SHORTEST_SLEEP ? SHORTEST_SLEEP : ns > LONGEST_SLEEP ? LONGEST_SLEEP : ns;
@@ -176,6 +206,8 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
     }
 }
 
+/* Waits until done(argument); MSG_SUCCESS also if it is true at once, and with timeout_ms 0 after one step. May
+ * give the lock back and take it again (see the top of the file). */
 int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
 {
     if (done(argument))
@@ -194,6 +226,7 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
     return wait_long(w, done, argument, timeout_ms);
 }
 
+/* For msg_idle: "something has happened" is a sum of counters that only grow. */
 struct change {
     msg_world *w;
     uint64_t seen;
@@ -218,6 +251,8 @@ int msg_idle(msg_world *w, int64_t timeout_ms)
 
 static const msg_status empty_status = {.source = MSG_ANY_SOURCE, .tag = MSG_ANY_TAG};
 
+/* The end of a request for its caller: its status is handed out, its place is free, the caller's pointer NULL.
+ * What went wrong with it becomes the world's last error, if nobody has explained it better. */
 void msg_reap(msg_world *w, msg_request **request, msg_status *status)
 {
     msg_request *r = *request;
@@ -234,6 +269,8 @@ static int is_complete(void *argument)
     return ((msg_request *)argument)->complete;
 }
 
+/* Is this pointer a request that a caller may wait for? A place in the pool stays readable for ever, so a stale
+ * pointer is most times found out here, but not one whose place has a new owner. */
 static int is_active(const msg_world *w, const msg_request *r)
 {
     return r->world == w && r->kind != MSG_REQ_FREE && r->kind != MSG_REQ_CARRIER && !(r->flags & MSG_DETACHED);
@@ -256,6 +293,9 @@ int msg_wait(msg_world *w, msg_request **request, msg_status *status, int64_t ti
     if (!is_active(w, *request))
         code = not_a_request(w);
     else if (!(*request)->complete) {
+        /* Progress then stops at the packet that completes this request: what nobody waits for yet
+         * stays in its buffer, and may find its receive posted when it is looked at. With threads
+         * others would wait for what is left lying. */
         if (!w->threads)
             w->enough = &(*request)->complete;
         code = msg_wait_until(w, is_complete, *request, timeout_ms);
@@ -297,6 +337,7 @@ struct set {
     uint64_t seen; /* any: completions when last looked */
 };
 
+/* Goes on where it stopped last: what is complete stays so until it is reaped. */
 static int all_complete(void *argument)
 {
     struct set *s = argument;
@@ -337,6 +378,7 @@ int msg_waitall(msg_world *w, int n, msg_request **requests, msg_status *statuse
 {
     struct set s = {w, requests, n, 0, 0};
     msg_lock(w);
+    /* All or nothing: after a time-out none has been reaped, and the caller may wait for the same set again. */
     int code = count_active(w, n, requests) < 0 ? MSG_ERR_REQUEST : msg_wait_until(w, all_complete, &s, timeout_ms);
     for (int i = 0; code == MSG_SUCCESS && i < n; i++) {
         if (requests[i])
@@ -351,6 +393,7 @@ int msg_waitall(msg_world *w, int n, msg_request **requests, msg_status *statuse
 int msg_waitany(msg_world *w, int n, msg_request **requests, int *index, msg_status *status, int64_t timeout_ms)
 {
     msg_lock(w);
+    /* `seen` is another number than n_completed, so the first look is a real one. */
     struct set s = {w, requests, n, 0, w->n_completed - 1};
     int active = count_active(w, n, requests), code = active < 0 ? MSG_ERR_REQUEST : MSG_SUCCESS;
     if (active > 0 && (code = msg_wait_until(w, any_complete, &s, timeout_ms)) == MSG_SUCCESS) {
@@ -390,6 +433,7 @@ int msg_waitsome(msg_world *w, int n, msg_request **requests, int *n_done, int *
 
 int msg_request_peek(const msg_world *w, const msg_request *request, msg_status *status)
 {
+    /* Acquire, with msg_complete's release: who sees `complete` sees the status that was written before it. */
     if (request && !vk_load_acquire(&request->complete))
         return 0;
     if (status)
@@ -402,6 +446,10 @@ uint64_t msg_request_id(const msg_request *request)
     return request ? request->id : 0;
 }
 
+/* MPI wants a cancelled operation to end either as if it had never been, or as if nobody had
+ * cancelled it. So only what the other side cannot know of is withdrawn: a receive in the posted
+ * queue; a send none of whose bytes has left, the last of its rank's queue. The first of the queue
+ * may have begun; one in the middle is not looked for. Both go on. */
 int msg_cancel(msg_world *w, msg_request *r)
 {
     int code = MSG_SUCCESS;
@@ -440,6 +488,7 @@ int msg_request_free(msg_world *w, msg_request **request)
     if (!is_active(w, *request))
         code = not_a_request(w);
     else {
+        /* Not complete yet: msg_complete, or the end of its rank, frees it when the time comes. */
         if ((*request)->complete)
             msg_request_put(w, *request);
         else
@@ -452,6 +501,8 @@ int msg_request_free(msg_world *w, msg_request **request)
 
 /* ---------------------------------------------------------------- the progress thread */
 
+/* Steps until nothing happens, tells who sleeps, and sleeps itself. With packets or RDMA waiting for room
+ * it sleeps shortly: no event may tell that there is room. */
 static void *thread_main(void *argument)
 {
     msg_world *w = argument;

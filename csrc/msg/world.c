@@ -1,9 +1,23 @@
 /*
  * A world's life: the ranks find out about one another, connect, and part again.
  *
- *   open:  each rank tells all others what it is (HELLO, by the launcher's exchange) and finds the job's name, who shares its host, and
- *          whether all were started alike; the channel connects; a last exchange makes success or failure unanimous
- *   close: queued packets go out, then BYE to everybody; whoever has said BYE, or is gone, is not waited for
+ *      rank a                    the launcher's exchange (msg_allgather)               rank b
+ *      choose_policy                                                                   choose_policy
+ *      hello  ---------------------------->  all hellos, to all  <-------------------- hello
+ *      compare_hellos: fit together? who is near? thresholds, the job's name           the same, with the same result
+ *      channel->open (its own exchanges: cards with addresses, then connections)       channel->open
+ *      how it went  ---------------------->  all, to all  <--------------------------- how it went
+ *      open on all ranks, or on none
+ *
+ * On closing, queued packets go out, then BYE to everybody; whoever has said BYE, or is gone,
+ * is not waited for.
+ *
+ * Invariant of opening: from the hellos on every rank takes part in every exchange, whether it has failed by then or
+ * not; else the others would wait in the launcher for one that does not come. (Whose options are wrong does not come
+ * to the first: the launcher's exchange fails for the others then.) What is decided from the hellos each rank decides
+ * for itself, so it may depend on nothing but what all of them hold.
+ *
+ * Threads: a world is opened and closed by one thread, while no other uses it.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -18,13 +32,17 @@
 #include "calibration.h"
 #include "channel.h"
 
-#define MAGIC 0x766b6d7367303033ull /* "vkmsg003": the last digits are the protocol's version */
+/* "vkmsg003": the last digits are the protocol's version, to be raised with every change of packets or hellos. */
+#define MAGIC 0x766b6d7367303033ull
 
+/* Cores counted in a hello: a machine with more has them folded, and is taken for crowded a little too soon. */
 #define N_CORES 256
 #define ATTEND_NS 100000 /* the attendant looks after it, doubling */
 #define ATTEND_LONGEST 5000000
 
-/* What a rank tells all others first. Only machines of one byte order meet, so it is sent as it lies. */
+/* What a rank tells all others first: the same length on all ranks, or the exchange would not
+ * know where each begins. Only machines of one byte order meet, so it is sent as it lies;
+ * byte_order is what the others find this out by. */
 struct hello {
     uint64_t magic;
     uint64_t host;    /* hash of what names the host */
@@ -48,6 +66,7 @@ static void in_child(void)
 
 static void watch_forks(void)
 {
+    /* In the child only; handlers cannot be removed again, so this is done once per process. */
     pthread_atfork(NULL, NULL, in_child);
 }
 
@@ -104,7 +123,8 @@ void msg_counters(msg_world *w, uint64_t *values)
     msg_unlock(w);
 }
 
-/* The first that knows why says so; callers pass the code on. */
+/* The first that knows why says so; callers pass the code on. The text is the world's, not the thread's: with
+ * several threads in one world it is that of whoever failed last. */
 int msg_fail(msg_world *w, int code, const char *format, ...)
 {
     va_list args;
@@ -185,7 +205,8 @@ void msg_failures_ack(msg_world *w)
 
 /* ---------------------------------------------------------------- opening */
 
-/* FNV-1a, 64 bits: to compare things of friends, not against anybody. */
+/* FNV-1a, 64 bits: to compare things of friends, not against anybody. Begins at HASH_BEGIN,
+ * and can be continued. */
 static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
 {
     const uint8_t *p = data;
@@ -195,6 +216,7 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t len)
 }
 #define HASH_BEGIN 1469598103934665603ull
 
+/* The boot id is drawn anew at each start of the kernel: equal in all containers and namespaces of a machine. */
 static uint64_t hash_machine(void)
 {
     char boot[64] = "";
@@ -205,7 +227,8 @@ static uint64_t hash_machine(void)
     return hash_bytes(HASH_BEGIN, boot, got > 0 ? (size_t)got : 0);
 }
 
-/* Processes with the same boot id and network namespace can reach each other through shm. */
+/* Processes with the same boot id and network namespace can reach each other through shm. A
+ * launcher that knows better gives a name. */
 static uint64_t hash_host(const char *name)
 {
     struct stat st = {0};
@@ -216,6 +239,7 @@ static uint64_t hash_host(const char *name)
     return hash_bytes(hash_machine(), &st.st_ino, sizeof st.st_ino);
 }
 
+/* Over values, field by field, so that padding and unused bytes of strings do not count. */
 static uint64_t hash_policy(const msg_policy *p)
 {
     msg_policy shared = *p; /* what each rank may choose for itself is left out */
@@ -248,6 +272,7 @@ static int compare_hellos(msg_world *w, const struct hello *all)
     uint64_t usable[N_CORES / 64] = {0};
     for (int i = 0; i < w->n_ranks; i++) {
         const struct hello *h = &all[i], *mine = &all[w->rank];
+        /* The version first: if that differs nothing else can be trusted to lie where we look for it. */
         if (h->magic != MAGIC || h->n_ranks != (uint32_t)w->n_ranks || h->rank != (uint32_t)i)
             return msg_fail(w, MSG_ERR_MISMATCH,
                             "rank %d calls itself %u of %u: all must be given ranks 0 to n - 1, and "
@@ -265,19 +290,23 @@ static int compare_hellos(msg_world *w, const struct hello *all)
         for (int k = 0; k < N_CORES / 64; k++)
             usable[k] |= h->cores[k];
     }
+    /* Rank 0's calibration on all ranks: both ends of a connection need the same limits. */
     msg_calibration_adopt(&w->policy, all[0].calibration, local < w->n_ranks);
     for (int i = 0; i < w->n_ranks; i++) {
         int near = w->peers[i].host == w->peers[w->rank].host;
         w->peers[i].rendezvous = near ? w->policy.rendezvous_local : w->policy.rendezvous;
     }
+    /* Below 0: BIP, which has not chosen its limit yet. */
     int64_t own = w->policy.eager_limit_local; /* of messages to ourselves; channels set the others' */
     w->peers[w->rank].eager_limit = own < 0 ? 8192 : (size_t)own;
-    /* Of all ranks on this machine, whatever host they call it. All ranks' cores count, not only ours: a launcher that binds each
-     * rank to a core of its own leaves room for all. */
+    /* Crowded: more ranks than cores, of all ranks on this machine, whatever host they call it. All ranks'
+     * cores count, not only ours: a launcher that binds each rank to a core of its own leaves room for all. */
     for (int k = 0; k < N_CORES / 64; k++)
         cores += __builtin_popcountll(usable[k]);
     w->crowded = sharing > (cores ? cores : 1);
     w->n_local = local;
+    /* Rank 0's random bytes, as 32 hex digits: names the job's NICs on shm, and is the proof of
+     * belonging on tcp. */
     for (int i = 0; i < 16; i++)
         snprintf(w->job + 2 * i, 3, "%02x", all[0].random[i]);
     return MSG_SUCCESS;
@@ -289,6 +318,7 @@ static void mark_cores(uint64_t *marks)
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) == 0)
+        /* Core i is bit i % 64 of word i / 64, modulo N_CORES. */
         for (unsigned i = 0; i < CPU_SETSIZE; i++)
             if (CPU_ISSET(i, &set))
                 marks[i % N_CORES / 64] |= UINT64_C(1) << i % 64;
@@ -307,6 +337,7 @@ static int greet(msg_world *w, const msg_options *o)
     struct hello *all = calloc((size_t)w->n_ranks, sizeof *all);
     if (all == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
+    /* Two jobs with the same name would meet on shm. Without random bytes the time has to do. */
     if (getrandom(mine.random, sizeof mine.random, 0) != (ssize_t)sizeof mine.random)
         mine.random[0] = (uint8_t)vk_now();
     msg_calibration_of(&w->policy, o->network_device, mine.calibration);
@@ -318,7 +349,7 @@ static int greet(msg_world *w, const msg_options *o)
     return code;
 }
 
-/* Is this a value that counts, or one that will be filled? */
+/* Is this a value that counts, or one that will be filled (MSG_CALIBRATED)? */
 static int set(int64_t value, int64_t least)
 {
     return value >= least || value == MSG_CALIBRATED;
@@ -330,6 +361,7 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
 {
     const char *text = getenv("VIAKIT_MSG");
     w->policy = o->policy ? *o->policy : *msg_policy_find("via");
+    /* Who gives a policy does not want it changed from outside: the environment is for programs that give none. */
     if (o->policy == NULL && text && msg_policy_parse(&w->policy, text, error) != 0)
         return MSG_ERR_ARG;
     int by_bip = strcmp(w->policy.channel, "bip") == 0; /* which knows its own limit */
@@ -368,6 +400,7 @@ static int init_world(msg_world *w, const msg_options *o)
 {
     w->rank = o->rank;
     w->n_ranks = o->n_ranks;
+    /* A progress thread is a second thread, whatever the caller says. */
     w->threads = o->threads || w->policy.progress != MSG_PROGRESS_CALLER;
     w->fork_epoch = msg_fork_epoch;
     w->interrupt = o->interrupt;
@@ -378,6 +411,7 @@ static int init_world(msg_world *w, const msg_options *o)
     if (w->peers == NULL || msg_pool_init(w) != 0)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     for (int i = 0; i < w->n_ranks; i++)
+        /* A rank is its own peer, without a channel: messages to oneself never leave send.c. */
         w->peers[i] = (struct msg_peer){
             .world = w, .rank = i, .state = MSG_PEER_CONNECTED, .channel = i == w->rank ? NULL : w->channel};
     if (w->n_ranks == 1)
@@ -395,8 +429,11 @@ static void free_world(msg_world *w)
     free(w);
 }
 
-/* Who is connected waits in the launcher's exchange for those who are not, and they may need it: on shm nobody gets through
- * while the kernel has as many descriptors under way as it allows, and it is others who must take them off their sockets. */
+/* While its main thread waits in the launcher's exchange a rank that is connected must go on
+ * serving those that are not yet: on shm nobody gets through while the kernel has as many
+ * descriptors under way as it allows, and it is others who must take them off their sockets. So for
+ * that time a thread looks after the channel, at first every ATTEND_NS, then ever more seldom. It is
+ * the only one that touches the channel then. */
 struct attendant {
     msg_world *world;
     pthread_t thread;
@@ -411,6 +448,7 @@ static void *attend(void *argument)
     uint64_t pause = ATTEND_NS;
     pthread_mutex_lock(&a->mutex);
     while (!a->done) {
+        /* With the attendant's mutex held; the main thread takes it only to say that it is over. */
         a->world->channel->attend(a->world);
         uint64_t at = vk_now() + pause;
         struct timespec t = {(time_t)(at / VK_SECOND), (long)(at % VK_SECOND)};
@@ -456,7 +494,8 @@ static void attendant_end(struct attendant *a)
     attendant_free(a);
 }
 
-/* Connects; all ranks succeed or none. */
+/* Connects; all ranks succeed or none. What goes wrong here is told in the last exchange, and
+ * who had succeeded closes again. */
 static int connect_all(msg_world *w, const msg_options *o)
 {
     struct attendant attendant;
@@ -468,6 +507,7 @@ static int connect_all(msg_world *w, const msg_options *o)
     if (opened)
         attendant_end(&attendant);
     for (int i = 0; code == MSG_SUCCESS && i < w->n_ranks; i++)
+        /* Who has failed itself keeps its own explanation. */
         if (all[i] != MSG_SUCCESS && mine == MSG_SUCCESS)
             code = msg_fail(w, all[i], "rank %d could not connect", i);
     code = mine ? mine : code;
@@ -478,6 +518,8 @@ static int connect_all(msg_world *w, const msg_options *o)
         return code;
     for (int i = 0; i < w->n_ranks; i++) {
         struct msg_peer *p = &w->peers[i];
+        /* n_short is the condition of the short way in msg_send, made once: 0 closes it. Less than,
+         * hence the + 1. */
         int plain = !w->policy.synchronous && !w->policy.copy_send && !w->policy.convert;
         p->n_short = p->channel && p->channel->push_short && plain ? p->eager_limit + 1 : 0;
     }
@@ -489,6 +531,7 @@ int msg_world_open(const msg_options *options, msg_world **out, char *error)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char text[MSG_ERROR_LEN] = "";
     error = error ? error : text;
+    /* Before any world exists that a child could mistake for its own. */
     pthread_once(&once, watch_forks);
     if (options == NULL || options->size != sizeof *options || options->n_ranks < 1 || options->rank < 0 ||
         options->rank >= options->n_ranks || (options->n_ranks > 1 && options->exchange == NULL) || out == NULL) {
@@ -512,6 +555,7 @@ int msg_world_open(const msg_options *options, msg_world **out, char *error)
     if (code == MSG_SUCCESS)
         code = connect_all(w, options);
     if (code == MSG_SUCCESS && w->channel && w->policy.progress != MSG_PROGRESS_CALLER) {
+        /* Last: from here on the thread handles what arrives. */
         code = msg_thread_start(w);
         if (code)
             w->channel->close(w);
@@ -527,8 +571,8 @@ int msg_world_open(const msg_options *options, msg_world **out, char *error)
 
 /* ---------------------------------------------------------------- closing */
 
-/* Conditions of msg_world_close: nothing of ours waits here any more / the others know, and have said BYE themselves
- * or are gone. */
+/* Conditions of msg_world_close. First: nothing of ours waits here any more, so that BYE is
+ * the last thing that others hear. */
 static int all_sent(void *argument)
 {
     msg_world *w = argument;
@@ -538,6 +582,8 @@ static int all_sent(void *argument)
     return w->moving == NULL;
 }
 
+/* Second: everybody has said BYE too or is gone, and has been sent ours (nothing is queued). Until then we
+ * take part: others may need our credits, our CTS, our memory. */
 static int all_gone(void *argument)
 {
     msg_world *w = argument;
@@ -547,6 +593,7 @@ static int all_gone(void *argument)
     return 1;
 }
 
+/* Requests of the program's that it never waited for. Carriers and detached ones are nobody's. */
 static void count_dropped(msg_request *r, void *context)
 {
     if (r->kind != MSG_REQ_CARRIER && !r->complete && !(r->flags & MSG_DETACHED))
@@ -560,12 +607,17 @@ int msg_world_close(msg_world *w, int64_t timeout_ms)
         return MSG_SUCCESS;
     if (!msg_same_process(w))
         return MSG_ERR_PROCESS;
+    /* From here on this thread makes all progress, so that nothing happens behind its back while
+     * things are freed. */
     msg_thread_stop(w);
     msg_lock(w);
     uint64_t deadline = timeout_ms < 0 ? VK_NEVER : vk_now() + (uint64_t)timeout_ms * VK_MS;
     msg_each_request(w, count_dropped, &dropped);
     if (w->channel) {
+        /* Both waits share one deadline. An interrupt ends each of them like a time-out: closing goes
+         * on in any case. */
         code = msg_wait_until(w, all_sent, w, timeout_ms);
+        /* Ranks that end now are no failures that anybody has to be told of (leave.c). */
         w->closing = 1;
         struct msg_packet bye = {.head.kind = MSG_PKT_BYE};
         for (int i = 0; i < w->n_ranks; i++)
@@ -581,6 +633,7 @@ int msg_world_close(msg_world *w, int64_t timeout_ms)
     return code == MSG_INTERRUPTED || code == MSG_TIMEOUT ? MSG_TIMEOUT : dropped ? MSG_ERR_STATE : MSG_SUCCESS;
 }
 
+/* No BYE: others find the channel closed, and take us for dead. For a process that cannot go on, and for tests. */
 void msg_world_abort(msg_world *w)
 {
     if (w == NULL || !msg_same_process(w))
@@ -594,6 +647,8 @@ void msg_world_abort(msg_world *w)
 
 /* ---------------------------------------------------------------- memory */
 
+/* Each of these asks the channel, which may be none (one rank) or know nothing of such memory: then malloc's
+ * will do, because nobody else is to reach it, or not by RDMA. */
 int msg_alloc(msg_world *w, size_t len, void **memory)
 {
     msg_lock(w);
@@ -633,6 +688,7 @@ int msg_expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
     int code = MSG_SUCCESS;
     if (buf == NULL || len == 0)
         code = msg_fail(w, MSG_ERR_ARG, "nothing to expose (%zu bytes at %p)", len, buf);
+    /* One rank: "others" is ourselves, and the address is all that msg_put needs. */
     else if (w->channel == NULL)
         *exposed = (msg_exposed){.address = (uint64_t)(uintptr_t)buf, .len = len};
     else if (w->channel->expose == NULL)

@@ -13,40 +13,55 @@
 
 #define TIGHT "unexpected_bytes=1M,socket_buffer=256K"
 
-#define MSG_CASES(X)                                 \
-    X(alone, 1, NULL, ON_ALL)                        \
-    X(sizes, 2, NULL, ON_ALL)                        \
-    X(sizes_rget, 2, "rendezvous=rget", ON_VIA)      \
-    X(sizes_r3, 2, "rendezvous=r3", ON_VIA)          \
-    X(ring, 5, NULL, ON_ALL)                         \
-    X(order, 3, "credits=8", ON_ALL)                 \
-    X(wildcards, 4, NULL, ON_ALL)                    \
-    X(truncation, 2, NULL, ON_ALL)                   \
-    X(probes, 2, NULL, ON_ALL)                       \
-    X(cancel, 2, NULL, ON_ALL)                       \
-    X(modes, 2, NULL, ON_ALL)                        \
-    X(arguments, 2, NULL, ON_ALL)                    \
-    X(requests, 2, NULL, ON_ALL)                     \
-    X(contexts, 2, NULL, ON_ALL)                     \
-    X(unexpected, 2, NULL, ON_ALL)                   \
-    X(throttle, 3, TIGHT, ON_ALL)                    \
-    X(outstanding, 2, NULL, ON_ALL)                  \
-    X(posted, 2, NULL, ON_ALL)                       \
-    X(put, 3, NULL, ON_VIA)                          \
-    X(cache, 2, "cache_entries=4", ON_VIA)           \
-    X(storm, 8, NULL, ON_ALL)                        \
-    X(many, 64, NULL, ON_SHM | ON_TCP | ON_BIP)      \
-    X(few_files, 48, NULL, ON_SHM | ON_BIP)          \
-    X(giant, 2, NULL, ON_ALL)                        \
-    X(hosts_ring, 4, NULL, ON_SHM | ON_TCP | ON_BIP) \
-    X(death, 4, NULL, ON_SHM | ON_TCP | ON_BIP)      \
-    X(death_long, 3, NULL, ON_SHM | ON_TCP | ON_BIP) \
-    X(leave, 3, NULL, ON_ALL)                        \
-    X(interrupt, 2, NULL, ON_ALL)                    \
-    X(threads, 2, NULL, ON_ALL)                      \
-    X(thread_progress, 2, "progress=thread", ON_ALL) \
-    X(sizes_bip, 2, "rendezvous=rget", ON_BIP)       \
-    X(policies, 2, NULL, ON_SHM)                     \
+#define LAST_CREDIT "rendezvous=rget,rendezvous_local=rget,credits=63,eager_limit=1K,eager_limit_local=1K"
+
+#define FEW "pool_bytes=1M,eager_limit=16K"
+
+#define MSG_CASES(X)                                     \
+    X(alone, 1, NULL, ON_ALL)                            \
+    X(sizes, 2, NULL, ON_ALL)                            \
+    X(sizes_rget, 2, "rendezvous=rget", ON_VIA)          \
+    X(sizes_r3, 2, "rendezvous=r3", ON_VIA)              \
+    X(ring, 5, NULL, ON_ALL)                             \
+    X(order, 3, "credits=8", ON_ALL)                     \
+    X(wildcards, 4, NULL, ON_ALL)                        \
+    X(truncation, 2, NULL, ON_ALL)                       \
+    X(probes, 2, NULL, ON_ALL)                           \
+    X(cancel, 2, NULL, ON_ALL)                           \
+    X(retire, 3, NULL, ON_ALL)                           \
+    X(modes, 2, NULL, ON_ALL)                            \
+    X(arguments, 2, NULL, ON_ALL)                        \
+    X(requests, 2, NULL, ON_ALL)                         \
+    X(last_credit, 2, LAST_CREDIT, ON_ALL)               \
+    X(contexts, 2, NULL, ON_ALL)                         \
+    X(unexpected, 2, NULL, ON_ALL)                       \
+    X(throttle, 3, TIGHT, ON_ALL)                        \
+    X(outstanding, 2, NULL, ON_ALL)                      \
+    X(posted, 2, NULL, ON_ALL)                           \
+    X(put, 3, NULL, ON_VIA)                              \
+    X(cache, 2, "cache_entries=4", ON_VIA)               \
+    X(storm, 8, NULL, ON_ALL)                            \
+    X(many, 64, NULL, ON_SHM | ON_TCP | ON_BIP)          \
+    X(few_files, 48, NULL, ON_SHM | ON_BIP)              \
+    X(giant, 2, NULL, ON_ALL)                            \
+    X(hosts_ring, 4, NULL, ON_SHM | ON_TCP | ON_BIP)     \
+    X(death, 4, NULL, ON_SHM | ON_TCP | ON_BIP)          \
+    X(death_long, 3, NULL, ON_SHM | ON_TCP | ON_BIP)     \
+    X(leave, 3, NULL, ON_ALL)                            \
+    X(interrupt, 2, NULL, ON_ALL)                        \
+    X(ids, 1, NULL, ON_LOOP)                             \
+    X(threads, 2, NULL, ON_ALL)                          \
+    X(thread_progress, 2, "progress=thread", ON_ALL)     \
+    X(sizes_bip, 2, "rendezvous=rget", ON_BIP)           \
+    X(policies, 2, NULL, ON_SHM)                         \
+    X(hosts_credits, 3, FEW, ON_ALL)                     \
+    X(put_order, 2, "piece=64K", ON_VIA)                 \
+    X(convert, 2, "convert=1", ON_ALL)                   \
+    X(giant_piece, 2, "piece=256M", ON_VIA)              \
+    X(forged, 2, NULL, ON_TCP)                           \
+    X(death_buffered, 2, NULL, ON_SHM | ON_TCP | ON_BIP) \
+    X(death_next, 3, NULL, ON_SHM | ON_TCP | ON_BIP)     \
+    X(death_silent, 2, NULL, ON_SHM)                     \
     X(bound, 2, NULL, ON_SHM | ON_TCP | ON_BIP)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);

@@ -148,6 +148,45 @@ void case_requests(msg_world **world, int rank, int n_ranks)
     free(out);
 }
 
+/* The last free buffer and the last credit go together, while reads have ended that nobody has looked at: telling of
+ * them wants credits, too. Nothing may be sent for which the receiver, who looks at nothing, keeps no buffer. */
+void case_last_credit(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { LONG = 4, LEN = 8 << 20, BUFFERS = 62, SHORT = 2 * BUFFERS };
+    char *data = malloc((size_t)LONG * LEN), word = 0;
+    msg_request *r[LONG + SHORT];
+    (void)n_ranks;
+    if (rank == 1) {
+        for (int i = 0; i < LONG; i++) {
+            job_fill(data + (size_t)i * LEN, LEN, (unsigned)i);
+            OK(msg_isend(w, 1, data + (size_t)i * LEN, LEN, 0, i, MSG_STANDARD, &r[i]));
+        }
+        job_meet(); /* all are announced */
+        job_meet(); /* the other has sent what it could */
+        for (int i = 0; i < SHORT; i++)
+            OK(msg_recv(w, 1, &word, 1, 0, LONG + i, NULL));
+        OK(msg_waitall(w, LONG, r, NULL, MSG_FOREVER));
+    } else {
+        job_meet();
+        for (int i = 0; i < LONG; i++)
+            OK(msg_irecv(w, 1, data + (size_t)i * LEN, LEN, 1, i, &r[i]));
+        OK(msg_progress(w) < 0); /* the reads begin */
+        for (int i = 0; i < SHORT; i++) {
+            if (i == BUFFERS)
+                usleep(200000); /* the NICs bring them to their end */
+            OK(msg_isend(w, 1, &word, 1, 1, LONG + i, MSG_STANDARD, &r[LONG + i]));
+        }
+        usleep(50000);
+        OK(msg_progress(w) < 0);
+        job_meet();
+        OK(msg_waitall(w, LONG + SHORT, r, NULL, MSG_FOREVER));
+        for (int i = 0; i < LONG; i++)
+            CHECK(job_holds(data + (size_t)i * LEN, LEN, (unsigned)i));
+    }
+    free(data);
+}
+
 /* Writes into memory whose owner calls nothing. */
 void case_put(msg_world **world, int rank, int n_ranks)
 {
@@ -396,6 +435,23 @@ static int stop_now(void *context)
     return ++*(int *)context > 2;
 }
 
+/* What is waited for comes while the interrupt callback runs. */
+struct late {
+    int come, asked;
+};
+
+static int come_and_stop(void *context)
+{
+    return ((struct late *)context)->come = 1;
+}
+
+static int has_come(void *argument)
+{
+    struct late *l = argument;
+    l->asked += l->come;
+    return l->come;
+}
+
 void case_interrupt(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -416,6 +472,13 @@ void case_interrupt(msg_world **world, int rank, int n_ranks)
         job_fill(big, BIG, 7);
         GIVES(msg_send(w, 1, big, BIG, 1, 2, MSG_STANDARD), MSG_INTERRUPTED);
         memset(big, 0, BIG); /* ours again */
+        /* a condition that has been found true is not asked again: one that tries something would do it twice */
+        struct late late = {0, 0};
+        msg_set_interrupt(w, come_and_stop, &late);
+        msg_lock(w);
+        OK(msg_wait_until(w, has_come, &late, MSG_FOREVER));
+        msg_unlock(w);
+        CHECK_EQ(late.asked, 1);
         msg_set_interrupt(w, NULL, NULL);
         job_meet();
         OK(msg_wait(w, &r, &s, MSG_FOREVER));
@@ -428,6 +491,23 @@ void case_interrupt(msg_world **world, int rank, int n_ranks)
         OK(msg_send(w, 1, &v, sizeof v, 0, 3, MSG_STANDARD));
     }
     free(big);
+}
+
+/* A place in the pool may have 2^32 lives, and its id is never 0, which names no request. */
+void case_ids(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    msg_request *r;
+    (void)rank;
+    (void)n_ranks;
+    for (int life = 0; life < 2; life++) {
+        OK(msg_irecv(w, 1, NULL, 0, 0, 1, &r));
+        CHECK_EQ((uint32_t)r->id, 0); /* the first place */
+        CHECK(msg_request_id(r) != 0);
+        r->id |= UINT64_C(0xffffffff) << 32;
+        OK(msg_cancel(w, r));
+        OK(msg_wait(w, &r, NULL, MSG_FOREVER));
+    }
 }
 
 struct player {

@@ -175,6 +175,49 @@ void case_probes(msg_world **world, int rank, int n_ranks)
     free(buf);
 }
 
+/* What nobody receives goes when its contexts do, short, long, synchronous and to oneself; its senders are not held up. */
+void case_retire(msg_world **world, int rank, int n_ranks)
+{
+    msg_world *w = *world;
+    enum { LONG = 1 << 20, N = 5 };
+    static const size_t lens[N] = {4, 300, LONG, 4, LONG};
+    static const int contexts[N] = {10, 11, 12, 14, 9};
+    char *data = calloc(1, LONG), *into = calloc(1, LONG);
+    msg_request *r[N], *posted[3];
+    msg_status s;
+    int done = 0;
+    for (int i = 0; i < N; i++)
+        OK(msg_isend(w, contexts[i], data, lens[i], 0, 16 + i, i == 3 ? MSG_SYNCHRONOUS : MSG_STANDARD, &r[i]));
+    OK(msg_send(w, 1, &rank, sizeof rank, 0, 0, MSG_STANDARD));
+    if (rank == 0) {
+        for (int src = 0; src < n_ranks; src++) /* what was sent before is here, too */
+            OK(msg_recv(w, 1, &done, sizeof done, src, 0, NULL));
+        OK(msg_irecv(w, 13, into, LONG, MSG_ANY_SOURCE, MSG_ANY_TAG, &posted[0]));
+        OK(msg_irecv(w, 10, into, LONG, 1, 5, &posted[1]));
+        OK(msg_irecv(w, 15, into, LONG, 1, 5, &posted[2]));
+        CHECK_EQ(msg_discard(w, 12, ~1, 20), 0);
+        CHECK_EQ(msg_discard(w, 12, ~1, 18), n_ranks);
+        CHECK_EQ(msg_discard(w, 11, 0, 0), n_ranks);
+        msg_retire(w, 10, 5);
+        for (int i = 0; i < 3; i++) {
+            CHECK_EQ(msg_request_peek(w, posted[i], NULL), i < 2);
+            OK(msg_cancel(w, posted[i]));
+            OK(msg_wait(w, &posted[i], &s, MSG_FOREVER));
+            CHECK_EQ(s.cancelled, 1);
+        }
+        for (int src = 0; src < n_ranks; src++) { /* another context's are where they were */
+            OK(msg_recv(w, 9, into, LONG, src, 20, &s));
+            CHECK_EQ(s.len, LONG);
+        }
+        CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_now), 0);
+        CHECK_EQ(job_counter(w, MSG_COUNTER_posted_now), 0);
+    }
+    OK(msg_waitall(w, N, r, NULL, MSG_FOREVER));
+    CHECK_EQ(job_counter(w, MSG_COUNTER_requests_now), 0);
+    job_meet();
+    free(data);
+    free(into);
+}
 void case_cancel(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

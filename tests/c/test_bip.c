@@ -11,6 +11,7 @@
 
 #include "base/atomic.h"
 #include "bip.h"
+#include "bip/job.h"
 #include "bip/launch.h"
 #include "check.h"
 #include "netns.h"
@@ -492,6 +493,63 @@ static void case_killed(int rank, int n)
     }
 }
 
+static void many_slots(bip_options *o)
+{
+    o->n_slots = 200;
+}
+
+/* Is the process stopped? */
+static int is_stopped(pid_t pid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL);
+    CHECK(fgets(text, sizeof text, f) != NULL);
+    fclose(f);
+    const char *name_end = strrchr(text, ')');
+    return name_end && name_end[1] == ' ' && name_end[2] == 'T';
+}
+
+/* The receiver dies while most buffers of ours are under way, and we learn of it only when we look for one: the send that looked ends, and
+ * those after it do not wait for it. */
+static void case_killed_full(int rank, int n)
+{
+    static char buf[1 << 20];
+    (void)n;
+    if (rank == 1) {
+        pid_t me = getpid();
+        send_to(0, 1, &me, sizeof me);
+        recv_from(1, buf, 1, NULL); /* it has arrived */
+        usleep(50000);              /* and is acknowledged: all buffers of the other are free */
+        raise(SIGSTOP);
+        return;
+    }
+    pid_t other;
+    recv_from(1, &other, sizeof other, NULL);
+    send_to(1, 1, buf, 1);
+    WAIT_UNTIL(bip_progress(job) >= 0 && is_stopped(other));
+    int last = 0;
+    for (int i = 0; i < 60; i++)
+        OK(last = bip_isend_bytes(job, 1, 2, buf, 100));
+    kill(other, SIGKILL);
+    size_t len;
+    static char text[1 << 16];
+    do { /* nobody calls BIP meanwhile, only the NIC finds out */
+        usleep(10000);
+        CHECK_OK(viakit_poll(bip_nic(job, 1), NULL));
+        CHECK_OK(viakit_snapshot(bip_nic(job, 1), text, sizeof text, &len));
+    } while (strstr(text, "\"connected\""));
+    for (int i = 0; i < 2; i++) {
+        int id = bip_isend_bytes(job, 1, 3, buf, sizeof buf);
+        if (id == BIP_ERR_BUSY) { /* the last one found no buffer: then it is what learns of it */
+            CHECK_EQ(bip_swait_id(job, last, WAIT_MS), BIP_ERR_PEER);
+            continue;
+        }
+        CHECK_EQ(id < 0 ? id : bip_swait_id(job, id, WAIT_MS), BIP_ERR_PEER);
+    }
+}
+
 static int interrupts;
 static int interrupt(void *context)
 {
@@ -620,6 +678,7 @@ static const test_case cases[] = {
     {"many_receives", 2, case_many_receives, 0, 0, NULL},
     {"leaves", 3, case_leaves, 0, 0, NULL},
     {"killed", 3, case_killed, 2, 0, NULL},
+    {"killed_full", 2, case_killed_full, 2, 0, many_slots},
     {"interrupt", 2, case_interrupt, 0, 0, interruptible},
     {"classic", 3, case_classic, 0, 1, NULL},
 };
