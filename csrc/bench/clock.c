@@ -19,6 +19,7 @@
 #include <cpuid.h>
 #endif
 
+/* Written once, by init, before the first tick is read. */
 bool bench_clock_counter;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -31,6 +32,7 @@ static uint64_t raw_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* For deadlines: not the RAW one, but the clock of time-outs and of other processes. */
 uint64_t bench_now_ns(void)
 {
     struct timespec now;
@@ -84,6 +86,8 @@ double bench_ns_per_tick(void)
     if (!bench_clock_counter)
         return 1.0;
     uint64_t ticks, raw;
+    /* At least 10 ms after the base, or the ratio would not be good enough; only the first call
+     * of a process may have to wait. */
     do {
         read_both(&ticks, &raw);
     } while (raw - base_raw < 10000000u);

@@ -1,9 +1,15 @@
 /*
  * bench/endpoint.c - what endpoints share: birth, error texts, counters, and buffers.
  *
- * Buffers live from run to run and only grow. Every page is touched when it is made, so that no run pays for page
- * faults, and a message starts `offset` bytes after a page's start on both sides, so that alignment is what the plan
- * says and not what malloc happened to give.
+ * Buffers live from run to run and only grow. Every page is touched when it is made, so that no run pays for
+ * page faults, and a message starts `offset` bytes after a page's start on both sides, so that alignment is
+ * what the plan says and not what malloc happened to give.
+ *
+ *      one slot:   | BENCH_HEADROOM | offset | message, 1 byte at least | guard | to the end of a page |
+ *                                            ^ sbuf, rbuf               ^ BENCH_GUARD bytes of BENCH_GUARD_BYTE
+ *
+ * The first slot is for sending, the others for receiving. With one receive slot all messages go to the same
+ * place (stride 0), which is what a program that looks at one message at a time would do.
  */
 #include "bench/bench.h"
 
@@ -16,6 +22,7 @@
 
 #define PAGE ((size_t)4096)
 
+/* To the next multiple of `to`. */
 static size_t round_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;
@@ -30,6 +37,7 @@ int bench_fail(bench_ep *ep, int code, const char *format, ...)
     return code;
 }
 
+/* A blocking endpoint begins with dontwait false; the loop sets it for bidir. */
 void *bench_ep_new(size_t size, const bench_ops *ops, bool polled)
 {
     bench_ep *ep = calloc(1, size);
@@ -54,6 +62,8 @@ const char *bench_counter_name(int counter)
     return counter >= 0 && counter < BENCH_N_COUNTERS ? names[counter] : NULL;
 }
 
+/* Free-running: who wants what a run cost takes the difference of two readings. RUSAGE_THREAD, so that other
+ * threads of the process (a NIC's, libzmq's) do not count. */
 void bench_counters(bench_ep *ep, uint64_t *values)
 {
     memcpy(values, ep->count, sizeof ep->count);
@@ -83,6 +93,7 @@ size_t bench_buffers_need(const bench_plan *plan, size_t slots)
     return slot_len(plan) * (1 + slots);
 }
 
+/* The guard is written here, once per run, and check() (loop.c) looks whether it is still there. */
 void bench_buffers_place(bench_ep *ep, const bench_plan *plan, size_t slots, unsigned char *base)
 {
     size_t slot = slot_len(plan);
@@ -101,6 +112,7 @@ int bench_buffers(bench_ep *ep, const bench_plan *plan, size_t slots)
         void *base = mmap(NULL, need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (base == MAP_FAILED)
             return bench_fail(ep, BENCH_ERROR, "no memory for buffers of %zu bytes", need);
+        /* Touched now: page faults would otherwise be measured with the first messages. */
         memset(base, 0, need);
         ep->buffers = base;
         ep->buffers_len = need;
@@ -117,6 +129,7 @@ void bench_buffers_release(bench_ep *ep)
     ep->buffers_len = 0;
 }
 
+/* 4 to 64 messages, and no more than 32 MiB of them where 4 fit that: enough under way to keep a link busy. */
 size_t bench_window(const bench_plan *plan)
 {
     if (plan->validate && plan->len > 1u << 20)

@@ -1,9 +1,15 @@
 /*
- * bench/ep_bip.c - BIP between two ranks, on any link: the two sides are ranks 0 and 1 of a job of their own, connected by the cards that whoever
- * drives them exchanges.
+ * bench/ep_bip.c - BIP between two ranks, on any link: the two sides are ranks 0 and 1 of a job of their own,
+ * connected by the cards that whoever drives them exchanges.
  *
- * A receive is posted as soon as the one before it has been taken, so that long messages find one; its buffer alternates between two, so that
- * the message handed to the loop stays valid meanwhile.
+ * BIP has one send outstanding and one receive for each tag (section 3 of the paper), so there is no window: a
+ * stream is one message after the other, and BIP's own credits are its flow control.
+ *
+ *     send_id   the send under way, -1 none; the next one begins when it is done
+ *     recv_id   the receive that is posted, -1 none; n_posted counts them, and is never more than n_expected
+ *
+ * A receive is posted as soon as the one before it has been taken, so that long messages find one; its buffer
+ * alternates between two, so that the message handed to the loop stays valid meanwhile.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,12 +28,14 @@ typedef struct {
     size_t room;
 } bip_ep;
 
+/* A rank that is gone is told apart from everything else: the loop's caller reports it otherwise. */
 static int failed(bip_ep *ep, int code)
 {
     int status = code == BIP_ERR_PEER || code == BIP_ERR_LEFT ? BENCH_GONE : BENCH_ERROR;
     return bench_fail(&ep->ep, status, "bip: %s", bip_error(ep->job));
 }
 
+/* Two receive buffers, for BIP's one receive is posted again while the loop still looks at the last message. */
 static int ep_prepare(bench_ep *base, const bench_plan *plan)
 {
     bip_ep *ep = (bip_ep *)base;
@@ -38,6 +46,7 @@ static int ep_prepare(bench_ep *base, const bench_plan *plan)
     return rc;
 }
 
+/* The next receive, if there is none and one is still to come. */
 static int post(bip_ep *ep)
 {
     if (ep->recv_id >= 0 || ep->n_posted == ep->n_expected)
@@ -75,6 +84,8 @@ static int ep_send(bench_ep *base, size_t len)
     return ep->send_id < 0 ? failed(ep, ep->send_id) : BENCH_DONE;
 }
 
+/* What has been received is number n_posted - 1, for the next receive is posted later (ep_tidy): its parity says in which
+ * of the two buffers it lies. */
 static int ep_recv(bench_ep *base, size_t len)
 {
     bip_ep *ep = (bip_ep *)base;
@@ -98,11 +109,13 @@ static int ep_recv(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* Off the path: the next receive is posted while the answer is on its way. BIP's sends need no reaping. */
 static int ep_tidy(bench_ep *base)
 {
     return post((bip_ep *)base);
 }
 
+/* A long send is done when the receiver has all of it; a short one when there was room for it. */
 static int ep_flush(bench_ep *base)
 {
     bip_ep *ep = (bip_ep *)base;
@@ -118,6 +131,7 @@ static int ep_flush(bench_ep *base)
     return code < 0 ? failed(ep, code) : BENCH_DONE;
 }
 
+/* Sleeps at the NIC's queue of receives; while sends are under way, which do not wake it, shortly (bip_sleep). */
 static void ep_idle(bench_ep *base, bool want_send)
 {
     (void)want_send;
@@ -162,6 +176,8 @@ bench_ep *bench_bip_open(const bench_bip_options *options, char *error)
                      .small = options->small,
                      .packet = options->packet,
                      .blocking = !options->polled,
+                     /* Blocking: not to poll before it sleeps unless asked, so that sleeping is what is
+                      * measured. */
                      .spin_us = options->spin_us > 0 ? options->spin_us : -1,
                      .mtu = (int)options->mtu,
                      .form = (int)options->form,
@@ -178,6 +194,7 @@ bench_ep *bench_bip_open(const bench_bip_options *options, char *error)
     return &ep->ep;
 }
 
+/* Our card for the other side; both are then given to bench_bip_connect, ours and theirs in the order of ranks. */
 int bench_bip_card(bench_ep *base, unsigned char *card, size_t room)
 {
     if (room < BIP_CARD_LEN)

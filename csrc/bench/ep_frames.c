@@ -39,7 +39,7 @@
 #define N_SLOTS 1024u
 #define BLOCK (SLOT_LEN * 64)
 #define MAX_MTU 1518u    /* a frame has to fit a slot beside the kernel's header */
-#define QUEUE (64 << 20) /* bytes of super-frames that may wait, as the kernel counts them */
+#define QUEUE (64 << 20) /* bytes of super-frames that may wait, as the kernel counts them; if we may have so many */
 #define IP_UDP 28u       /* bytes of both headers */
 #define MAX_SEGMENTS 64u /* the kernel's limit, for every UDP_SEGMENT user */
 #define GSO_UDP_L4 5     /* VIRTIO_NET_HDR_GSO_UDP_L4, which older headers lack */
@@ -69,6 +69,7 @@ typedef struct {
     unsigned mtu;
     uint32_t run;
     size_t piece; /* bytes of a super-frame's part of the message */
+    size_t queue; /* bytes of super-frames that may wait, as the kernel counts them */
     size_t tx_at, rx_at;
     short_head *out; /* the short message is put behind it */
     long_head head, in;
@@ -77,6 +78,7 @@ typedef struct {
 
 /* ---------------------------------------------------------------- heads */
 
+/* The Internet checksum's sum (RFC 1071), of an even number of bytes, big-endian. */
 static uint16_t sum16(const void *data, size_t len, uint32_t sum)
 {
     const uint8_t *p = data;
@@ -87,6 +89,7 @@ static uint16_t sum16(const void *data, size_t len, uint32_t sum)
     return (uint16_t)sum;
 }
 
+/* All that does not change from frame to frame. gso_size is the payload of each segment that the kernel cuts. */
 static void make_heads(frames_ep *ep, const uint8_t peer[6])
 {
     struct ethhdr ether = {.h_proto = htons(ETHERTYPE_FRAMES)};
@@ -108,7 +111,9 @@ static void make_heads(frames_ep *ep, const uint8_t peer[6])
     ep->head.vnet.gso_size = (uint16_t)(ep->mtu - IP_UDP);
 }
 
-/* The head of a super-frame with n bytes of message. */
+/* The head of a super-frame with n bytes of message: lengths, and both checksums as far as they are ours
+ * (IP's whole, of UDP's the pseudo-header's sum; who cuts adds the rest, where csum_start and
+ * csum_offset say). What fits one segment is not marked for cutting. */
 static void finish_head(frames_ep *ep, size_t n)
 {
     long_head *h = &ep->head;
@@ -127,6 +132,7 @@ static void finish_head(frames_ep *ep, size_t n)
 
 /* ---------------------------------------------------------------- the operations */
 
+/* A short message's frame has 8 bytes (run, at) before its data, within the MTU. */
 static bool is_short(const frames_ep *ep, size_t len)
 {
     return len + 8 <= ep->mtu;
@@ -135,15 +141,20 @@ static bool is_short(const frames_ep *ep, size_t len)
 static int frames_prepare(bench_ep *base, const bench_plan *plan)
 {
     frames_ep *ep = (frames_ep *)base;
-    size_t most = QUEUE / 2 / (plan->len + plan->len / 4 + 4096); /* the kernel counts pages, not bytes */
+    /* The window has to fit the receiver's queue, or frames are lost: nothing else holds the sender back. */
+    size_t cost = plan->len + plan->len / 4 + 4096; /* the kernel counts pages, not bytes */
+    size_t most = ep->queue / 2 / cost;
     ep->run = plan->run_id;
     ep->tx_at = ep->rx_at = 0;
     base->window = bench_window(plan);
     if (!is_short(ep, plan->len) && base->window > most)
         base->window = most;
-    if (base->window < 2)
-        return bench_fail(base, BENCH_ERROR, "messages of %zu bytes do not fit the queue of a packet socket",
-                          plan->len);
+    /* Of a ping-pong one message is under way, whatever the window. */
+    if (base->window < 2 && (plan->mode != BENCH_PINGPONG || cost > ep->queue))
+        return bench_fail(base, BENCH_ERROR,
+                          "messages of %zu bytes do not fit the queue of a packet socket, which for this user has %zu: "
+                          "measure smaller ones, or sudo sysctl -w net.core.rmem_max=%d",
+                          plan->len, ep->queue, QUEUE / 2);
     return bench_buffers(base, plan, 1);
 }
 
@@ -166,6 +177,7 @@ static int frames_send(bench_ep *base, size_t len)
         memcpy(ep->out + 1, base->sbuf, len);
         return sent(ep, send(ep->ring_fd, ep->out, sizeof *ep->out + len, MSG_DONTWAIT), sizeof *ep->out + len);
     }
+    /* tx_at remembers how far the message has got when the socket takes no more. */
     while (ep->tx_at < len) {
         size_t n = len - ep->tx_at < ep->piece ? len - ep->tx_at : ep->piece;
         struct iovec iov[2] = {{&ep->head, sizeof ep->head}, {base->sbuf + ep->tx_at, n}};
@@ -194,6 +206,8 @@ static int wrong(frames_ep *ep, size_t got, size_t len)
 static int receive_short(frames_ep *ep, size_t len)
 {
     struct tpacket2_hdr *h = (struct tpacket2_hdr *)(void *)(ep->ring + (size_t)ep->slot * SLOT_LEN);
+    /* Acquire: the kernel sets TP_STATUS_USER after it has filled the slot. Release below: it is
+     * the kernel's again only after we have read it. */
     if (!(__atomic_load_n(&h->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
         return BENCH_NOT_YET;
     const short_head *head = (const short_head *)(const void *)((uint8_t *)h + h->tp_mac);
@@ -230,6 +244,7 @@ static int receive_long(frames_ep *ep, size_t len)
             ep->ep.count[BENCH_COUNTER_frames_dropped]++;
             continue;
         }
+        /* MSG_TRUNC: n is the frame's real length, also if it did not fit. */
         size_t got = (size_t)n - sizeof ep->in;
         if (ep->in.at != ep->rx_at || got > len - ep->rx_at)
             return wrong(ep, got, len);
@@ -254,6 +269,7 @@ static int frames_recv(bench_ep *base, size_t len)
     return rc;
 }
 
+/* Both sockets, for the lengths of a run's messages and of its answers may differ in kind. */
 static void frames_idle(bench_ep *base, bool want_send)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -304,12 +320,15 @@ static int open_socket(const char *interface, struct ifreq *about, int *fd)
     return ioctl(*fd, SIOCGIFINDEX, about);
 }
 
+/* From here on frames of this type come in. */
 static int bind_socket(int fd, int index, int type)
 {
     struct sockaddr_ll name = {.sll_family = AF_PACKET, .sll_protocol = htons((uint16_t)type), .sll_ifindex = index};
     return bind(fd, (struct sockaddr *)(void *)&name, sizeof name);
 }
 
+/* The ring: N_SLOTS of SLOT_LEN bytes, filled by the kernel in order, shared by mmap. Also
+ * learns address and MTU. */
 static int open_ring(frames_ep *ep, const char *interface)
 {
     struct ifreq about;
@@ -335,6 +354,8 @@ static int open_ring(frames_ep *ep, const char *interface)
     return bind_socket(ep->ring_fd, index, ETHERTYPE_FRAMES);
 }
 
+/* Super-frames are longer than a slot, so they come by recvmsg from a socket of their own,
+ * filtered to our port. */
 static int open_long(frames_ep *ep, const char *interface)
 {
     struct ifreq about;
@@ -354,8 +375,13 @@ static int open_long(frames_ep *ep, const char *interface)
         setsockopt(ep->long_fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0 ||
         setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) != 0)
         return -1;
+    /* The first is for root only, even in a network namespace of one's own; the second goes as far as allowed. */
     if (setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVBUFFORCE, &queue, sizeof queue) != 0)
+        setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVBUF, &queue, sizeof queue);
+    socklen_t len = sizeof queue;
+    if (getsockopt(ep->long_fd, SOL_SOCKET, SO_RCVBUF, &queue, &len) != 0)
         return -1;
+    ep->queue = (size_t)queue;
     return bind_socket(ep->long_fd, about.ifr_ifindex, ETH_P_IP);
 }
 
@@ -374,6 +400,8 @@ bench_ep *bench_frames_open(const char *interface, bool polled, char *error)
         frames_close(&ep->ep);
         return NULL;
     }
+    /* A super-frame holds as many whole segments as 64 KB of IP and the kernel's limit allow; 8
+     * bytes of them are run and at. */
     size_t segments = (65535 - 20 - 8) / (ep->mtu - IP_UDP);
     ep->piece = (segments < MAX_SEGMENTS ? segments : MAX_SEGMENTS) * (ep->mtu - IP_UDP) - 8;
     return &ep->ep;

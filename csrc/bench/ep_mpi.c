@@ -24,6 +24,7 @@
 #define TAG 7
 #define MAX_WINDOW 128
 
+/* Memory for a handle that the library writes: the larger of both kinds. */
 typedef union {
     int mpich;
     void *openmpi;
@@ -53,6 +54,7 @@ typedef struct {
     mpi_request sends[MAX_WINDOW], receives[MAX_WINDOW];
 } mpi_ep;
 
+/* Slots of their own for validated streams only: the loop looks at a message before its slot can be used again. */
 static int mpi_prepare(bench_ep *base, const bench_plan *plan)
 {
     mpi_ep *ep = (mpi_ep *)base;
@@ -65,6 +67,7 @@ static int mpi_prepare(bench_ep *base, const bench_plan *plan)
     return bench_buffers(base, plan, ep->slots);
 }
 
+/* MPI's codes are not ours: MPI_SUCCESS is 0 in every library, and all others are errors here. */
 static int check_code(mpi_ep *ep, int code, const char *call)
 {
     return code ? bench_fail(&ep->ep, BENCH_ERROR, "%s failed with code %d", call, code) : BENCH_DONE;
@@ -75,7 +78,8 @@ static unsigned char *slot(mpi_ep *ep, uint64_t i)
     return ep->ep.rbuf + i % ep->slots * ep->ep.stride;
 }
 
-/* Keeps `depth` receives posted, but never more than will come. */
+/* Keeps `depth` receives posted, but never more than will come: one left over would take the
+ * first message of the next run. */
 static int mpi_tidy(bench_ep *base)
 {
     mpi_ep *ep = (mpi_ep *)base;
@@ -98,7 +102,7 @@ static int mpi_expect(bench_ep *base, size_t len, uint64_t n)
     return mpi_tidy(base);
 }
 
-/* Is the oldest send under way finished? */
+/* Is the oldest send under way finished? Test makes the library go on with everything else as well. */
 static int reap(mpi_ep *ep)
 {
     int done = 0;
@@ -109,6 +113,8 @@ static int reap(mpi_ep *ep)
     return code ? check_code(ep, code, "MPI_Test of a send") : done ? BENCH_DONE : BENCH_NOT_YET;
 }
 
+/* Ping-pong: the blocking call, which is what everybody compares with. Else at most a window
+ * under way, and the oldest is waited for. */
 static int mpi_send(bench_ep *base, size_t len)
 {
     mpi_ep *ep = (mpi_ep *)base;
@@ -146,6 +152,7 @@ static int mpi_recv(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* NOT_YET leaves it to the loop to look at its deadline between two tries. */
 static int mpi_flush(bench_ep *base)
 {
     mpi_ep *ep = (mpi_ep *)base;
@@ -155,6 +162,7 @@ static int mpi_flush(bench_ep *base)
     return rc;
 }
 
+/* Gives back the reference that dlopen took; the library itself stays, for it was loaded before. */
 static void mpi_close(bench_ep *base)
 {
     dlclose(((mpi_ep *)base)->library);
@@ -186,6 +194,7 @@ bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_typ
     ep->byte = byte_type;
     ep->peer = peer;
     ep->library = dlopen(library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the one that is initialised */
+    /* dlsym's void * is copied into the function pointers: ISO C has no conversion between the two. */
     struct {
         const char *name;
         void *into;

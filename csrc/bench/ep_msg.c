@@ -1,20 +1,25 @@
 /*
- * bench/ep_msg.c - the message engine, by nothing but msg.h: two ranks of a job, on channel via, bip or tcp, by any policy.
+ * bench/ep_msg.c - the message engine, by nothing but msg.h: two ranks of a job, on channel
+ * via, bip or tcp, by any policy.
  *
- * Who connects the two sides gives a stream socket between them. Opening a world needs an exchange of a few hundred bytes, which
- * a launcher does otherwise; here each side writes its own and reads the other's. Nothing else ever travels there.
+ * Who connects the two sides gives a stream socket between them. Opening a world needs an
+ * exchange of a few hundred bytes, which a launcher does otherwise; here each side writes its
+ * own and reads the other's. Nothing else ever travels there.
  *
- * Ping-pong of short messages is msg_send and a receive that waits, the shortest way through the engine. Everything else keeps a
- * window of sends under way and receives posted in advance, as ep_mpi.c does, so that no message has to be kept by the engine
- * because the loop came late.
+ * Ping-pong of short messages is msg_send and a receive that waits, the shortest way through the engine.
+ * Everything else keeps a window of sends under way and receives posted in advance, as ep_mpi.c does, so that
+ * no message has to be kept by the engine because the loop came late.
  *
  *      sends[]:     | reaped | started ........ |        n_reaped <= n_sent
  *      receives[]:  | taken  | posted ......... |        n_taken <= n_posted <= n_expected
  *
+ * Counts are of messages of this run; number % DEPTH is the request. Messages of one pair, context and tag
+ * match in order, so the oldest request is always the next to end: only that one is looked at.
+ *
  * Buffers come from msg_alloc: ranks of one host then write straight into them, as via's own endpoint has it.
  *
- * Polled, the engine is told never to sleep, and no call waits longer than a look. Blocking, it is told to sleep at once, unless
- * the policy's text says how long to poll (spin_us).
+ * Polled, the engine is told never to sleep, and no call waits longer than a look. Blocking, it is told to
+ * sleep at once, unless the policy's text says how long to poll (spin_us).
  */
 #include "bench/bench.h"
 
@@ -51,7 +56,8 @@ typedef struct {
 
 /* ---------------------------------------------------------------- the exchange */
 
-/* Sends or receives all of len bytes. 0, or -1 when the other side has gone or time is out. */
+/* Sends or receives all of len bytes. 0, or -1 when the other side has gone or time is out. The socket has a
+ * time-out of OPEN_SLICE_S, so the deadline is looked at now and then. */
 static int move_all(msg_ep *ep, void *data, size_t len, bool outward)
 {
     for (size_t done = 0; done < len;) {
@@ -67,7 +73,8 @@ static int move_all(msg_ep *ep, void *data, size_t len, bool outward)
     return 0;
 }
 
-/* Both write first: what is exchanged is far shorter than a socket's buffer. */
+/* The launcher's allgather (msg_exchange) for two: all[side] is mine, all[peer] his. Both write first:
+ * what is exchanged is far shorter than a socket's buffer. */
 static int exchange(void *context, const void *mine, size_t len, void *all)
 {
     msg_ep *ep = context;
@@ -94,6 +101,8 @@ static int msg_prepare(bench_ep *base, const bench_plan *plan)
 {
     msg_ep *ep = (msg_ep *)base;
     const msg_policy *policy = msg_world_policy(ep->world);
+    /* Which limit holds depends on where the other side is; below the lesser of the two a message
+     * is eager anyway. */
     int64_t least = policy->eager_limit_local >= 0 && policy->eager_limit_local < policy->eager_limit
                         ? policy->eager_limit_local
                         : policy->eager_limit;
@@ -108,6 +117,7 @@ static int msg_prepare(bench_ep *base, const bench_plan *plan)
     ep->room = plan->len ? plan->len : 1;
     ep->n_sent = ep->n_reaped = ep->n_expected = ep->n_posted = ep->n_taken = 0;
     size_t need = bench_buffers_need(plan, ep->slots);
+    /* Nothing is outstanding between two runs, so the memory can be given back for a larger one. */
     if (need > ep->memory_len) {
         void *memory = NULL;
         if (ep->memory)
@@ -125,11 +135,14 @@ static int msg_prepare(bench_ep *base, const bench_plan *plan)
     return BENCH_DONE;
 }
 
+/* Where message i of the run is received to. */
 static inline unsigned char *slot(msg_ep *ep, uint64_t i)
 {
     return ep->ep.rbuf + i % ep->slots * ep->ep.stride;
 }
 
+/* As many as the depth allows, and never more than will come: one left over would take the
+ * next run's first message. */
 static inline int post_receives(msg_ep *ep)
 {
     while (ep->n_posted < ep->n_expected && ep->n_posted - ep->n_taken < ep->depth) {
@@ -149,7 +162,8 @@ static int msg_expect(bench_ep *base, size_t len, uint64_t n)
     return post_receives((msg_ep *)base);
 }
 
-/* Is this request complete? With one slice of waiting, if the endpoint may sleep. */
+/* Is this request complete? With one slice of waiting, if the endpoint may sleep. On DONE and
+ * on an error of its own the engine has freed it. */
 static inline int look_at(msg_ep *ep, msg_request **request, msg_status *status, const char *call)
 {
     int code =
@@ -171,6 +185,8 @@ static inline int reap(msg_ep *ep)
     return rc;
 }
 
+/* Short: the engine copies, and sbuf is free at once. Else at most a window under way; all of
+ * them read the same sbuf, which nobody changes before flush. */
 static int msg_ep_send(bench_ep *base, size_t len)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -191,6 +207,7 @@ static int msg_ep_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* The message lies in its slot until the loop asks for the one after it. */
 static int msg_ep_recv(bench_ep *base, size_t len)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -218,6 +235,7 @@ static int msg_tidy(bench_ep *base)
     return rc;
 }
 
+/* A send is complete when its buffer may be reused; nothing of sbuf is in use when all are. */
 static int msg_flush(bench_ep *base)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -246,6 +264,7 @@ static void msg_ep_idle(bench_ep *base, bool want_send)
     msg_idle(ep->world, BENCH_SLICE_MS);
 }
 
+/* Waits CLOSE_MS for the other side to close its world, too: it may be just about to. */
 static void msg_ep_close(bench_ep *base)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -293,6 +312,7 @@ static int choose_policy(const bench_msg_options *options, msg_policy *policy, c
                  policy->channel, policy->channel);
         return -1;
     }
+    /* Polled: never asleep, whatever the policy says. Blocking: at once, unless the text says how long to poll. */
     if (options->polled)
         policy->spin_us = NEVER_SLEEP;
     else if (!options->policy || !strstr(options->policy, "spin_us="))

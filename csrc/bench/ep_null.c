@@ -3,11 +3,14 @@
  *
  * null: every operation is done at once. What the loop measures then is itself.
  *
- * floor: a message of 8 bytes is one store that the other core notices. Each side owns one cache line of a shared page
- * and counts up in it; a message is the count. Nothing between two processes can be faster on this machine, so every
- * shared-memory protocol is a multiple of it.
+ * floor: a message of 8 bytes is one store that the other core notices. Each side owns one cache line of a
+ * shared page and counts up in it; a message is the count. Nothing between two processes can be faster on this
+ * machine, so every shared-memory protocol is a multiple of it.
  *
  *      page:  | A's line ... | (a line nobody touches, against the adjacent-line prefetcher) | B's line ... |
+ *
+ * Both lines begin at 0. In ping-pong neither side is ever two messages ahead, so a count that has changed is
+ * one message, and nothing can be missed; that is why there is no stream.
  */
 #include "bench/bench.h"
 
@@ -62,6 +65,7 @@ bench_ep *bench_null_open(char *error)
 /* ---------------------------------------------------------------- floor */
 
 #define PAGE_LEN ((size_t)4096)
+/* 1024 bytes apart, so that fetching a neighbour of one side's line does not touch the other's. */
 #define LINE_OF(side) ((size_t)(side) * 1024)
 
 typedef struct {
@@ -82,10 +86,13 @@ static int floor_send(bench_ep *base, size_t len)
 {
     floor_ep *ep = (floor_ep *)base;
     (void)len;
+    /* Release and acquire are what a message needs at the least: data before it would be seen
+     * after it. On x86 they are plain moves. */
     atomic_store_explicit(ep->out, ++ep->n_sent, memory_order_release);
     return BENCH_DONE;
 }
 
+/* The count is compared for "not the old one": it can only be the next. */
 static int floor_recv(bench_ep *base, size_t len)
 {
     floor_ep *ep = (floor_ep *)base;

@@ -1,11 +1,15 @@
 /*
  * bench/ep_socket.c - byte streams: TCP and Unix sockets, connected by whoever made them.
  *
- * A stream has no messages; a message is simply its next len bytes. Polled, every call carries MSG_DONTWAIT and is
- * repeated until the bytes are there, which is one system call per look. Blocking, the call sleeps in the kernel, and
- * SO_RCVTIMEO / SO_SNDTIMEO of one slice bring it back now and then so that the loop can look at its deadline.
+ * A stream has no messages; a message is simply its next len bytes. Polled, every call carries
+ * MSG_DONTWAIT and is repeated until the bytes are there, which is one system call per look.
+ * Blocking, the call sleeps in the kernel, and SO_RCVTIMEO / SO_SNDTIMEO of one slice bring it
+ * back now and then so that the loop can look at its deadline.
  *
  *      send:  | sent ........ | tx_done ........ len |   a call may take less than it was given: go on from tx_done
+ *
+ * The kernel's socket buffers are the window (ep->window 0): a stream that runs into them waits in send, and
+ * the answer to the last message tells that all were received, not only taken by the kernel.
  */
 #include "bench/bench.h"
 
@@ -24,6 +28,7 @@ typedef struct {
     size_t tx_done, rx_done; /* bytes of the current message */
 } socket_ep;
 
+/* Both counts are 0 between runs: each run sends and receives whole messages only. */
 static int socket_prepare(bench_ep *base, const bench_plan *plan)
 {
     socket_ep *ep = (socket_ep *)base;
@@ -32,11 +37,13 @@ static int socket_prepare(bench_ep *base, const bench_plan *plan)
     return bench_buffers(base, plan, 1);
 }
 
-/* What a failed call means. */
+/* What a failed call means. EINTR and the slice's time-out are no failures: the loop calls
+ * again, from tx_done or rx_done on. */
 static int trouble(bench_ep *ep, const char *call)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
         return BENCH_NOT_YET;
+    /* EPIPE instead of the signal: sends carry MSG_NOSIGNAL. */
     if (errno == EPIPE || errno == ECONNRESET)
         return bench_fail(ep, BENCH_GONE, "the peer closed the connection");
     return bench_fail(ep, BENCH_ERROR, "%s: %s", call, strerror(errno));
@@ -74,6 +81,7 @@ static int socket_recv(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* For bidir, where both calls only try: sleeps until either could go on. */
 static void socket_idle(bench_ep *base, bool want_send)
 {
     socket_ep *ep = (socket_ep *)base;
@@ -82,6 +90,7 @@ static void socket_idle(bench_ep *base, bool want_send)
     poll(&either, 1, BENCH_SLICE_MS);
 }
 
+/* The descriptor belongs to whoever made it. */
 static void socket_close(bench_ep *base)
 {
     bench_buffers_release(base);

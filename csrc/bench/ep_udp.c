@@ -60,6 +60,7 @@ typedef struct {
     bool ack_now;
 
     uint32_t tx_next, tx_acked;
+    /* Where in sbuf each datagram under way came from, by sequence number modulo MAX_WINDOW. */
     struct {
         size_t at, n, len;
     } flight[MAX_WINDOW];
@@ -83,7 +84,8 @@ static int udp_prepare(bench_ep *base, const bench_plan *plan)
     ep->chunk = chunk < 1024 ? 1024 : chunk > MAX_CHUNK ? MAX_CHUNK : chunk;
     ep->room = plan->len + 1;
 
-    /* What a datagram costs of the receive buffer: the kernel charges for pages and bookkeeping, not for bytes. */
+    /* What a datagram costs of the receive buffer: the kernel charges for pages and bookkeeping, not for bytes. A window
+     * fits the buffer, half of it acknowledged at a time, so that nothing is lost there. */
     size_t charge = (plan->len < ep->chunk ? plan->len : ep->chunk) * 7 / 4 + 2560;
     size_t fit = (size_t)ep->buffer / charge;
     ep->dgrams = fit < 4 ? 4 : fit > MAX_WINDOW ? MAX_WINDOW : (uint32_t)fit;
@@ -128,7 +130,8 @@ static int acknowledge(udp_ep *ep)
     return transmit(ep, 0, ep->tx_next, 0, 0, 0);
 }
 
-/* Everything that is not acknowledged, again, if that is due. */
+/* Go-back-N: everything that is not acknowledged, again, if nothing was acknowledged for RTO_NS. The timer runs
+ * from the latest progress (timer_acked), and is looked at only when there is nothing to receive. */
 static int check_timer(udp_ep *ep)
 {
     if (ep->tx_acked == ep->tx_next) {
@@ -206,7 +209,8 @@ static int input(udp_ep *ep)
         ep->ep.count[BENCH_COUNTER_frames_dropped]++;
         return BENCH_NOT_YET;
     }
-    /* Counters wrap: differences, not comparisons. */
+    /* Counters wrap: differences, not comparisons. An old acknowledgement that comes late is a difference beyond what is
+     * under way: it changes nothing. */
     if (h.ack - ep->tx_acked <= ep->tx_next - ep->tx_acked)
         ep->tx_acked = h.ack;
     if (!(h.run_kind & KIND_DATA))
@@ -221,6 +225,7 @@ static int udp_send(bench_ep *base, size_t len)
     udp_ep *ep = (udp_ep *)base;
     while (ep->tx_at < len || !ep->tx_any) {
         if (ep->tx_next - ep->tx_acked >= ep->dgrams) {
+            /* The window is full: only an acknowledgement opens it, and that comes as input. */
             int rc = input(ep);
             if (rc < 0)
                 return rc;

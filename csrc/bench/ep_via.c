@@ -1,19 +1,26 @@
 /*
  * bench/ep_via.c - VIA on any link, by nothing but vipl.h: written as a program of 2001 would have been.
  *
- * Buffers come from viakit_alloc, so that a peer on the same host can map them, and are registered once for many runs.
- * Descriptors are built in advance; posting one means setting two lengths and the status.
+ * Buffers come from viakit_alloc, so that a peer on the same host can map them, and are registered once for
+ * many runs. Descriptors are built in advance; posting one means setting two lengths and the status.
  *
  *      sends[]:     | reaped | posted ......... |        n_reaped <= n_sent
  *      receives[]:  | taken  | posted ......... |        n_taken <= n_posted <= n_expected
  *
- * On a reliable connection a message that finds no receive descriptor breaks it. Hence the window of the loop, with
- * `window` + 2 receives posted in advance; and in a whole run exactly as many receives are posted as messages will come,
- * so that none is left posted when the next run brings another size.
+ * Counts are of messages of this run, and number % DEPTH is the descriptor: queues of a VI
+ * complete in the order of posting, so the oldest is always the next. Bounds: n_sent -
+ * n_reaped <= depth, n_posted - n_taken <= depth < DEPTH.
  *
- * Polled: VipRecvDone until there is something; it drives the NIC, so nothing else is needed. Blocking: VipRecvWait for
- * a slice. That call would poll a while before it sleeps, and the figure would be neither the one nor the other beside a
- * TCP that sleeps at once; so it is told not to, unless the options say how long.
+ * On a reliable connection a message that finds no receive descriptor breaks it. Hence the window of the
+ * loop, with `window` + 2 receives posted in advance; and in a whole run exactly as many receives are posted as messages
+ * will come, so that none is left posted when the next run brings another size.
+ *
+ * Polled: VipRecvDone until there is something; it drives the NIC, so nothing else is needed. Blocking:
+ * VipRecvWait for a slice. That call would poll a while before it sleeps, and the figure would be neither the
+ * one nor the other beside a TCP that sleeps at once; so it is told not to, unless the options say how long.
+ *
+ *      connecting:   accept side   VipConnectWait for a slice, VipConnectAccept, again and again
+ *                    connect side  VipConnectRequest until somebody waits; `token` is the discriminator both name
  */
 #include "bench/bench.h"
 
@@ -84,7 +91,8 @@ static int descriptor_failed(via_ep *ep, const char *what, const VIP_DESCRIPTOR 
     return bench_fail(&ep->ep, BENCH_ERROR, "%s: the descriptor completed with status 0x%x", what, status);
 }
 
-/* Runs on the NIC's own thread. */
+/* Runs on the NIC's own thread, hence atomic. 1 + the code, for a code may be 0; the queues
+ * report the end as well, and descriptor_failed then says why. */
 static void on_error(void *context, VIP_ERROR_DESCRIPTOR *error)
 {
     via_ep *ep = context;
@@ -118,7 +126,8 @@ static void release(via_ep *ep, void *memory, VIP_MEM_HANDLE handle)
     }
 }
 
-/* All that does not change from message to message. */
+/* All that does not change from message to message. Receives share one slot, unless messages are looked at
+ * later than the next may come (validated streams): then each has one of its own. */
 static void build_descriptors(via_ep *ep, const bench_plan *plan)
 {
     size_t room = plan->len ? plan->len : 1;
@@ -143,6 +152,7 @@ static int via_prepare(bench_ep *base, const bench_plan *plan)
         return bench_fail(base, BENCH_ERROR,
                           "VIA takes messages of at most %lu bytes here (MaxTransferSize), not of %zu",
                           ep->attributes.MaxTransferSize, plan->len);
+    /* Before the buffers, for their number depends on it. */
     base->window = bench_window(plan);
     ep->depth = base->window + 2;
     /* a power of two, so that slot and descriptor numbers agree after wrapping */
@@ -169,7 +179,8 @@ static int via_prepare(bench_ep *base, const bench_plan *plan)
 
 /* ---------------------------------------------------------------- the operations */
 
-/* Takes one finished send, if there is one. */
+/* Takes the oldest send, if it is finished: DONE, NOT_YET or an error. May sleep for a slice
+ * unless dontwait is set. */
 static inline int reap(via_ep *ep)
 {
     VIP_DESCRIPTOR *d = NULL;
@@ -182,6 +193,7 @@ static inline int reap(via_ep *ep)
     return BENCH_DONE;
 }
 
+/* As many as the depth allows, and never more than will come. */
 static inline int post_receives(via_ep *ep)
 {
     while (ep->n_posted < ep->n_expected && ep->n_posted - ep->n_taken < ep->depth) {
@@ -207,6 +219,7 @@ static int via_expect(bench_ep *base, size_t len, uint64_t n)
 static int via_send(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
+    /* All descriptors are under way: the oldest has to come back first. */
     if (ep->n_sent - ep->n_reaped == ep->depth) {
         int rc = reap(ep);
         if (rc != BENCH_DONE)
@@ -233,6 +246,7 @@ static int via_recv(bench_ep *base, size_t len)
         return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "receive", d)
                                             : call_failed(ep, "VipRecvDone", code);
     ep->n_taken++;
+    /* VIA keeps messages apart: a wrong length means that the two sides are out of step. */
     if (d->CS.Length != len)
         return bench_fail(base, BENCH_ERROR, "a message of %u bytes arrived where one of %zu was due", d->CS.Length,
                           len);
@@ -257,6 +271,7 @@ static int via_tidy(bench_ep *base)
     return rc;
 }
 
+/* All sends are taken back, so nothing reads sbuf any more. */
 static int via_flush(bench_ep *base)
 {
     via_ep *ep = (via_ep *)base;
@@ -272,7 +287,8 @@ static void via_close(bench_ep *base)
     VIP_DESCRIPTOR *d;
     if (ep->vi) {
         VipDisconnect(ep->vi);
-        /* flushed descriptors have to be taken before the VI can go */
+        /* Flushed descriptors have to be taken before the VI can go. As many as can have been posted; more calls find
+         * nothing and do no harm. */
         for (int i = 0; i < 2 * DEPTH; i++) {
             VipSendDone(ep->vi, &d);
             VipRecvDone(ep->vi, &d);
@@ -392,6 +408,7 @@ static int make_address(via_ep *ep, address *a, const unsigned char *host, size_
     return BENCH_DONE;
 }
 
+/* One try, of a slice; the caller repeats it and looks at its own deadline between. */
 int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_len)
 {
     via_ep *ep = (via_ep *)base;

@@ -39,6 +39,7 @@ static int zmq_prepare(bench_ep *base, const bench_plan *plan)
     return bench_buffers(base, plan, 1);
 }
 
+/* EAGAIN is "nothing now" when polling, and the socket's time-out of a slice when blocking. */
 static int trouble(zmq_ep *ep, const char *call)
 {
     int why = ep->error_number();

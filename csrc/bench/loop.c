@@ -1,6 +1,6 @@
 /*
- * bench/loop.c - the measuring loop: one for all protocols, so that a difference between two curves is a difference
- * between two protocols.
+ * bench/loop.c - the measuring loop: one for all protocols, so that a difference between two
+ * curves is a difference between two protocols.
  *
  * Ping-pong, one round trip on side A (stamps marked |):
  *
@@ -8,16 +8,24 @@
  *        ----- ~~~~ .....
  *        path  hidden: the answer is on its way
  *
- * One stamp ends a round trip and begins the next. `tidy` posts receives again and reaps sends where the time would be
- * spent waiting anyway. Whatever the loop itself costs is in every protocol's figure alike and is measured by running
- * it on the null endpoint.
+ * One stamp ends a round trip and begins the next. `tidy` posts receives again and reaps sends where
+ * the time would be spent waiting anyway. Whatever the loop itself costs is in every protocol's figure
+ * alike and is measured by running it on the null endpoint.
  *
- * Stream, where the protocol leaves flow control to its user (ep->window > 0): B gives a credit, a message of 1 byte,
- * after every half window; A never has more than a window under way. Otherwise A just sends. Bidir needs no credits:
- * who has sent half a window more than it received waits, and the peer does the same.
+ * Stream, where the protocol leaves flow control to its user (ep->window > 0): B gives a credit, a message of 1
+ * byte, after every half window; A never has more than a window under way. Otherwise A just sends. Bidir needs
+ * no credits: who has sent half a window more than it received waits, and the peer does the same.
  *
- * Every wait goes through until_done: it tries an operation some thousand times, then looks at clock, stop flag and
- * control descriptor. A polled wait thus ends within a millisecond of being told to, a blocking one within a slice.
+ *      A   m m m m . . . m m . .  answer?                 window 4: after 2 messages B says so, and A may send 2 more
+ *      B       c     c           1 byte when all came     the time on A ends with the answer
+ *
+ * Both sides count the same messages from the same plan (messages_to_receive), so nothing is sent to agree on
+ * the end of a run, and each protocol knows beforehand how many receives it needs.
+ *
+ * Every wait goes through until_done: it tries an operation some thousand times, then looks at
+ * clock, stop flag and control descriptor. A polled wait thus ends within a millisecond of
+ * being told to, a blocking one within a slice. After any error the run is over and the
+ * endpoint good for nothing but closing: the two sides are out of step.
  */
 #include "bench/bench.h"
 
@@ -26,9 +34,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPINS 4096           /* tries between two looks at the clock */
-#define SPINS_ONE_CORE 16    /* when the peer needs this very core to answer */
-#define LOOK_NS 20000000u    /* between two looks at control descriptor and interrupt callback */
+#define SPINS 4096        /* tries between two looks at the clock: so many that the looks do not show in the samples */
+#define SPINS_ONE_CORE 16 /* when the peer needs this very core to answer */
+#define LOOK_NS 20000000u /* between two looks at control descriptor and interrupt callback */
 #define MAX_COUNT 100000000u /* stamps are kept: 800 MB, more than anybody means */
 
 /* The state of one run. */
@@ -49,7 +57,8 @@ static int stopped(run *r, const char *why)
     return bench_fail(r->ep, BENCH_STOPPED, "stopped: %s", why);
 }
 
-/* The slow path of every wait. 0: go on. */
+/* The slow path of every wait. 0: go on. Deadlines are by bench_now_ns (milliseconds matter), samples by bench_ticks
+ * (nanoseconds do): two clocks, on purpose. */
 static int look_around(run *r)
 {
     const bench_plan *plan = r->plan;
@@ -80,9 +89,11 @@ static int look_around(run *r)
     return 0;
 }
 
+/* An operation of bench_ops, as until_done repeats it: above 0 done, 0 not yet, below 0 an error. */
 typedef int (*operation)(bench_ep *ep, size_t len);
 
-/* Repeats an operation until it is done; 0 then. Counts the tries that found nothing. */
+/* Repeats an operation until it is done; 0 then. Counts the tries that found nothing. Inlined into each caller,
+ * so that `op` is known there as far as it can be and the path is one indirect call. */
 static inline __attribute__((always_inline)) int until_done(run *r, operation op, size_t len, uint64_t *idle_polls)
 {
     for (;;) {
@@ -122,6 +133,7 @@ static inline int receive_message(run *r, size_t len)
     return rc;
 }
 
+/* BENCH_DONE and BENCH_NOT_YET are both fine: what could not be tidied now will be the next time. */
 static inline int tidy(run *r)
 {
     int rc = r->ep->ops->tidy ? r->ep->ops->tidy(r->ep) : 0;
@@ -157,7 +169,8 @@ static int finish(run *r)
  * Word j of a message is a function of run, sender, repeat, message and size, so that a message that is old, repeated,
  * swapped with another or shifted by a byte does not pass. */
 
-/* A mixing function of the multiply-and-shift kind: every bit of x reaches every bit of the result. */
+/* A mixing function of the multiply-and-shift kind: every bit of x reaches every bit of the
+ * result. For telling patterns apart, not for secrets. */
 static uint64_t mix(uint64_t x)
 {
     x ^= x >> 31;
@@ -194,11 +207,13 @@ static int fill(run *r, uint64_t i)
         memcpy(r->ep->sbuf + j * 8, &w, 8);
     }
     uint64_t last = word(seed, j);
+    /* The rest of less than 8 bytes. */
     memcpy(r->ep->sbuf + j * 8, &last, len % 8);
     return 0;
 }
 
-/* Compares what arrived with what was sent, and the guard behind it. Says which byte of which message is wrong. */
+/* Compares what arrived with what was sent, and the guard behind it. Says which byte of which
+ * message is wrong. `!side`: the pattern is its sender's. */
 static int check(run *r, uint64_t i)
 {
     uint64_t seed = seed_of(r, !r->plan->side, i);
@@ -217,6 +232,7 @@ static int check(run *r, uint64_t i)
                           (unsigned long long)i, len, j * 8 + k, ((unsigned char *)&found)[k],
                           ((unsigned char *)&expected)[k]);
     }
+    /* A message of 0 bytes has its guard behind one byte: answers and credits use the same buffer (endpoint.c). */
     for (size_t k = 0; k < BENCH_GUARD; k++) {
         if (message[(len ? len : 1) + k] != BENCH_GUARD_BYTE)
             return bench_fail(r->ep, BENCH_MISMATCH,
@@ -242,6 +258,7 @@ static int pingpong_a(run *r, uint64_t n, uint64_t first, uint64_t *stamps)
                 return rc;
             before = bench_ticks();
         }
+        /* The measured path. */
         if ((rc = send_message(r, len)) || (rc = tidy(r)) || (rc = receive_message(r, len)))
             return rc;
         uint64_t after = bench_ticks();
@@ -284,6 +301,7 @@ static int run_pingpong(run *r, double *samples)
     if (!rc)
         rc = pingpong_a(r, plan->count, plan->warmup, stamps);
     if (!rc) {
+        /* Ticks become nanoseconds only now: the ratio is known better the later it is asked for (clock.c). */
         double half_tick = bench_ns_per_tick() / 2;
         for (uint64_t i = 0; i < plan->count; i++)
             samples[i] = (double)stamps[i] * half_tick;
@@ -314,6 +332,7 @@ static int stream_a(run *r, uint64_t n)
     uint64_t credits = 0;
     int rc;
     for (uint64_t i = 0; i < n; i++) {
+        /* Messages under way are at most i - credits * every: what B has not yet told of. */
         while (every && i - credits * every >= r->ep->window) {
             if ((rc = receive_message(r, 1)))
                 return rc;
@@ -421,6 +440,8 @@ static int bidir(run *r, uint64_t n)
     unsigned quiet = 0;
     int rc;
     r->ep->dontwait = true;
+    /* dontwait: both operations only try, so neither direction can hold up the other;
+     * sleep_a_little sleeps for both. */
     while (b.sent < n || b.received < n) {
         int sent = step_send(r, &b), received = sent < 0 ? 0 : step_receive(r, &b);
         if (!sent && !received)
@@ -451,6 +472,8 @@ static int bidir(run *r, uint64_t n)
 static int run_repeats(run *r, double *samples)
 {
     const bench_plan *plan = r->plan;
+    /* Repeat 0 is the warm-up. Both sides run through the same repeats without a word in between:
+     * the answer at the end of each keeps them in step. */
     for (uint64_t i = 0; i <= plan->repeats; i++) {
         uint64_t n = i ? plan->count : plan->warmup;
         r->repeat = i;
@@ -485,6 +508,7 @@ int bench_prepare(bench_ep *ep, const bench_plan *plan)
 {
     const bench_ops *ops = ep->ops;
     ep->error[0] = 0;
+    /* What a protocol cannot do is said here, before anything was sent. */
     if (plan->len < ops->min_len || plan->len > ops->max_len)
         return bench_fail(ep, BENCH_ERROR, "%s takes messages of %zu to %zu bytes, not of %zu", ops->name, ops->min_len,
                           ops->max_len, plan->len);
@@ -505,6 +529,7 @@ int bench_prepare(bench_ep *ep, const bench_plan *plan)
 int bench_run(bench_ep *ep, const bench_plan *plan, double *samples)
 {
     uint64_t now = bench_now_ns();
+    /* A blocking endpoint looks around after each slice (spins 1). */
     run r = {
         .ep = ep,
         .plan = plan,
@@ -517,5 +542,6 @@ int bench_run(bench_ep *ep, const bench_plan *plan, double *samples)
         .next_look_ns = now + LOOK_NS,
     };
     int rc = plan->mode == BENCH_PINGPONG ? run_pingpong(&r, samples) : run_repeats(&r, samples);
+    /* finish: nothing may be left under way that the next run could mistake for its own. */
     return rc ? rc : finish(&r);
 }

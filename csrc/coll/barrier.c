@@ -1,17 +1,32 @@
 /*
- * The barriers. Two shapes of exchange, pairwise and dissemination, are written once and told how one rank signals another: by a
- * message without data, or by writing the barrier's number into a cell of the other's memory:
+ * The barriers of Gupta, Tipparaju, Nieplocha and Panda (sections in brackets are theirs), and others to
+ * compare with. Shapes of exchange are written once and told how one rank signals another: by a message without
+ * data, or by writing the barrier's number into a cell of the other's memory:
  *
- *   signal   put(number -> cell "from me" of his memory)        (5.1, 6.4)
- *   await    until my cell "from him" >= number
+ *     signal   put(number -> cell "from me" of his memory)        (5.1, 6.4)
+ *     await    until my cell "from him" >= number
  *
- * It is >= because a fast rank may have come to the next barrier, and written that, before a slow one has looked. A cell is written
- * by one rank only, and at most once per barrier, so it needs no clearing, and nothing ever overwrites what is still needed.
+ * It is >= because a fast rank may have come to the next barrier, and written that, before a
+ * slow one has looked (6.4).
  *
- *   pairwise exchange of 4        overall, two ranks on each of 4 nodes
- *   0 <-> 1   2 <-> 3             1 -> 0 (flags)   3 -> 2   5 -> 4   7 -> 6
- *   0 <-> 2   1 <-> 3             pairwise exchange of 0 2 4 6
- *                                 0 -> 1 (flags)   2 -> 3   4 -> 5   6 -> 7
+ * Invariant of a cell: it has one writer, who writes a larger number each time, at most once per barrier,
+ * and only after it has come to that barrier. So it needs no clearing; -1, with which it begins (6.3), is
+ * less than any number; and a cell that was overwritten before it was looked at says all the more. A rank
+ * can be one barrier ahead of another, no more: to get further it would need a signal that the other has
+ * not given. All algorithms by RDMA count with one number (n_rdma), so they may follow each other in the
+ * same cells; `overall` has cells and a number of its own.
+ *
+ *     pairwise exchange of 4        overall, two ranks on each of 4 nodes
+ *     0 <-> 1   2 <-> 3             1 -> 0 (flags)   3 -> 2   5 -> 4   7 -> 6
+ *     0 <-> 2   1 <-> 3             pairwise exchange of 0 2 4 6
+ *                                   0 -> 1 (flags)   2 -> 3   4 -> 5   6 -> 7
+ *
+ * What makes each of them a barrier: before anybody leaves, everybody's arrival has reached him along a chain
+ * of signals, each given after those before it were seen. Each signal is a release and each await an acquire,
+ * so what any rank wrote before the barrier is seen by all after it.
+ *
+ * When a rank dies or gives up, coll_pause returns an error, and the group is broken
+ * (wait.c). One thread of each rank.
  */
 #include <string.h>
 
@@ -61,6 +76,8 @@ static inline int rank_in(const struct circle *circle, int member)
     return circle->ranks ? circle->ranks[member] : member;
 }
 
+/* My cell in his memory. The put is short (8 bytes, aligned), so it is seen as a whole or not yet; it returns
+ * when the channel has taken it, and the channel keeps puts to one rank in order. */
 static int signal_by_rdma(const struct circle *circle, int to)
 {
     coll *c = circle->c;
@@ -71,6 +88,8 @@ static int signal_by_rdma(const struct circle *circle, int to)
     return code ? coll_fail(c, code) : MSG_SUCCESS;
 }
 
+/* Until he has come. From another host the word lands by the NIC's work, which coll_pause
+ * then sees to; from this host it lands by itself. */
 static int await_by_rdma(const struct circle *circle, int from)
 {
     coll *c = circle->c;
@@ -84,6 +103,7 @@ static int await_by_rdma(const struct circle *circle, int from)
     return MSG_SUCCESS;
 }
 
+/* Messages need no number: those of one rank arrive in order, and each barrier takes as many as it sends. */
 static int signal_by_message(const struct circle *circle, int to)
 {
     return coll_send(circle->c, COLL_TAG_BARRIER, NULL, 0, rank_in(circle, to));
@@ -101,6 +121,7 @@ static int await_by_message(const struct circle *circle, int from)
 static int pairwise(const struct circle *circle)
 {
     int s = 1, me = circle->me, code = MSG_SUCCESS;
+    /* s: the size of S. Members 0 to s - 1 are S, the others S'; member me of S' belongs to me - s. */
     while (2 * s <= circle->n)
         s *= 2;
     if (me >= s) {
@@ -110,6 +131,7 @@ static int pairwise(const struct circle *circle)
     int extra = me + s < circle->n ? me + s : -1;
     if (extra >= 0)
         code = circle->await(circle, extra);
+    /* After the step of 2^k, everybody in a block of 2^(k+1) has heard, through others, of everybody in it. */
     for (int step = 1; step < s && code == MSG_SUCCESS; step *= 2) {
         code = circle->signal(circle, me ^ step);
         if (code == MSG_SUCCESS)
@@ -124,6 +146,7 @@ static int pairwise(const struct circle *circle)
  * whatever n is; no partner is met twice in one barrier, so a cell for each rank is enough here as well. */
 static int dissemination(const struct circle *circle)
 {
+    /* After round k one has heard, through others, of the 2^(k+1) members up to oneself. */
     int n = circle->n, me = circle->me, code = MSG_SUCCESS;
     for (int step = 1; step < n && code == MSG_SUCCESS; step *= 2) {
         code = circle->signal(circle, (me + step) % n);
@@ -133,7 +156,9 @@ static int dissemination(const struct circle *circle)
     return code;
 }
 
-/* Gather and broadcast (4 names it as the other usual one): up a binomial tree with rank 0 at its root, and down again. */
+/* Gather and broadcast (3 names it as the other usual one): up a binomial tree with member 0 at its root, and
+ * down again. Member me's children are me + 1, me + 2, me + 4 ... below the lowest bit that is set in me; its
+ * parent is me without that bit. 2 (n - 1) signals instead of n log2 n, but twice as many rounds. */
 static int gather_broadcast(const struct circle *circle)
 {
     int n = circle->n, me = circle->me, code = MSG_SUCCESS, step = 1;
@@ -144,15 +169,17 @@ static int gather_broadcast(const struct circle *circle)
         code = circle->signal(circle, me - step);
     if (me && code == MSG_SUCCESS)
         code = circle->await(circle, me - step);
+    /* Down in the opposite order: the largest subtree first, for it has the longest way to go. */
     for (step /= 2; step >= 1 && code == MSG_SUCCESS; step /= 2)
         if (me + step < n)
             code = circle->signal(circle, me + step);
     return code;
 }
 
-/* The same without a tree: all signal member 0, which then signals all. Member 0 has n - 1 signals to give one after the other, which a tree would
- * divide; but nobody waits for more than one rank that waits for others. With more ranks than cores each such wait is a turn of the
- * scheduler, and each signal takes somebody's core: 2 turns and 2 (n - 1) signals here, log2 n and n log2 n in the exchanges. */
+/* The same without a tree: all signal member 0, which then signals all. Member 0 has n - 1 signals to give one
+ * after the other, which a tree would divide; but nobody waits for more than one rank that waits for others.
+ * With more ranks than cores each such wait is a turn of the scheduler, and each signal takes somebody's core:
+ * 2 turns and 2 (n - 1) signals here, log2 n and n log2 n in the exchanges. */
 static int central(const struct circle *circle)
 {
     int code = MSG_SUCCESS;
@@ -180,7 +207,8 @@ static struct circle all_ranks_by_rdma(coll *c)
 
 /* ---------------------------------------------------------------- within a node */
 
-/* 5.2, the master's first half: all have checked in. */
+/* 5.2, the master's first half: all have checked in. A line is written by its rank (1) and by the master (0) in
+ * turn: 1 may only follow 0 and 0 only 1, so neither overwrites what the other has not seen. */
 static int flat_gather(coll *c)
 {
     int code;
@@ -200,7 +228,8 @@ static void flat_release(coll *c)
         vk_store_release(&c->shared->lines[i].flag, 0); /* what all did happened before whoever sees this goes on */
 }
 
-/* 5.2: everybody else checks in by its flag, and waits until it is reset. */
+/* 5.2: everybody else checks in by its flag, and waits until it is reset. Release, for the master is to see
+ * what this rank did before; acquire, for this rank is to see what all did. */
 static int flat_check_in(coll *c)
 {
     uint32_t *flag = &c->shared->lines[c->local].flag;
@@ -223,13 +252,16 @@ static int flat(coll *c)
     return code;
 }
 
-/* 3, figure 2: a location for each process; it writes there and reads everybody else's. Numbers instead of ones, so that the next barrier
- * needs no clearing. One crossing of a cache line where `flat` has two, for n times as many reads. */
+/* 3, figure 2: a location for each process; it writes there and reads everybody else's.
+ * Numbers instead of ones, so that the next barrier needs no clearing. One crossing of a
+ * cache line where `flat` has two, for n times as many reads. */
 static int flags(coll *c)
 {
     uint64_t number = ++c->n_flags;
     int code, n = c->n_locals;
+    /* Release and, below, acquire: what each did before the barrier is seen by all after it. */
     vk_store_release(&c->shared->lines[c->local].number, number);
+    /* Everybody begins behind himself, so that not all ask for the same line at once. */
     for (int step = 1, i = c->local; step < n; step++) {
         i = i + 1 < n ? i + 1 : 0;
         struct coll_patience p = {.source = c->locals[i]};
@@ -240,20 +272,22 @@ static int flags(coll *c)
     return MSG_SUCCESS;
 }
 
-/* 3, the first: everybody increments one location. With more ranks than cores it is the quickest, since whoever comes last lets all go at
- * once, and each rank needs to be run once per barrier only. */
+/* 3, the first: everybody increments one location. With more ranks than cores it is the quickest, since whoever
+ * comes last lets all go at once, and each rank needs to be run once per barrier only. The add is an acquire
+ * and a release: who comes last has seen what all others did, and his release of `generation` shows it to them. */
 static int counter(coll *c)
 {
     struct coll_shared *s = c->shared;
     uint64_t number = ++c->n_counter;
     if (vk_add(&s->arrived, 1) == (uint32_t)c->n_locals) {
-        vk_store_relaxed(&s->arrived, 0);         /* nobody increments it again before ... */
-        vk_store_release(&s->generation, number); /* ... it sees this */
+        vk_store_relaxed(&s->arrived, 0);                              /* nobody increments it again before ... */
+        coll_tell(c, &s->generation, &s->generation_sleepers, number); /* ... it sees this */
         return MSG_SUCCESS;
     }
-    struct coll_patience p = {.source = COLL_ANYBODY};
+    struct coll_patience p = {.source = COLL_ANYBODY, .word = &s->generation, .sleepers = &s->generation_sleepers};
     int code;
-    while (vk_load_acquire(&s->generation) < number)
+    /* Acquire, with the last rank's release of it. */
+    while ((p.seen = vk_load_acquire(&s->generation)) < number)
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
     return MSG_SUCCESS;
@@ -261,7 +295,9 @@ static int counter(coll *c)
 
 /* ---------------------------------------------------------------- the overall barrier */
 
-/* 5.3: the master waits until all of its node have come, exchanges with the other masters, and lets its node go. */
+/* 5.3: the master waits until all of its node have come, exchanges with the other masters, and lets its node
+ * go. Masters have cells of their own behind those of the ranks (first = n), one for each node. Every rank
+ * counts n_overall, so that it is the same on all. */
 static int overall(coll *c)
 {
     struct circle masters = {.c = c,
@@ -284,6 +320,8 @@ static int overall(coll *c)
 
 /* ---------------------------------------------------------------- the call */
 
+/* What a group can do was agreed on when it was made (coll.c: cells and shared are there on all ranks or on
+ * none), so this is the same on all of them without asking. */
 int coll_barrier_check(const coll *c, coll_algorithm algorithm)
 {
     int rdma = c->cells != NULL, one_node = c->n_nodes == 1 && c->shared;
@@ -308,6 +346,7 @@ int coll_barrier_check(const coll *c, coll_algorithm algorithm)
     }
 }
 
+/* As docs/collectives.md has it. What the choice depends on is equal on all ranks of the group. */
 coll_algorithm coll_barrier_default(const coll *c)
 {
     if (c->n_nodes == 1 && c->shared)

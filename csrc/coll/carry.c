@@ -25,11 +25,14 @@
 
 #include "inside.h"
 
+/* COLL_SLOTS: two under way and two on their way back, for the receiver tells after every second one.
+ * COLL_STAGES: copies on their way. COLL_OFFERS: buffers that stay exposed. */
 #define COLL_SLOTS 4
 #define COLL_STAGES 8
 #define COLL_OFFERS 16
 #define TRAILER 16 /* what, number */
 
+/* One write of 32 bytes: the number lands last, as with any put, so who sees it sees the place. */
 struct coll_offer {
     msg_exposed place;
     uint64_t number; /* written last */
@@ -43,6 +46,7 @@ struct box_head {
 };
 _Static_assert(sizeof(struct box_head) == 128, "each has a line of its own");
 
+/* sent, received and told are counts of messages, free-running, by rank. */
 struct coll_slots {
     char *memory; /* [n] boxes, then the stages; exposed */
     size_t box_len, slot_len, len;
@@ -60,6 +64,7 @@ struct coll_slots {
 
 /* ---------------------------------------------------------------- making them */
 
+/* Without the exchange of addresses. On failure what was made stays for coll_slots_hide and coll_slots_free. */
 static int make_slots(coll *c)
 {
     size_t n = (size_t)c->n;
@@ -91,6 +96,7 @@ static int make_slots(coll *c)
     return MSG_SUCCESS;
 }
 
+/* The first exchange by RDMA pays for it: many groups never have one, and memory is n boxes for each rank. */
 int coll_slots_need(coll *c)
 {
     if (vk_likely(c->slots != NULL))
@@ -101,6 +107,8 @@ int coll_slots_need(coll *c)
     return coll_gather_all(c, &c->slots->mine, sizeof c->slots->mine, c->slots->theirs);
 }
 
+/* `whole`: nobody can be about to write any more. In a broken group somebody may, so the memory stays exposed
+ * and allocated until the world is closed; offers, which are the caller's memory, are hidden in any case. */
 void coll_slots_hide(coll *c, int whole)
 {
     struct coll_slots *s = c->slots;
@@ -139,7 +147,8 @@ static inline size_t slot_at(const struct coll_slots *s, uint64_t number)
     return sizeof(struct box_head) + (size_t)((number - 1) % COLL_SLOTS) * s->slot_len;
 }
 
-/* Writes at an offset of my box in a rank's memory. */
+/* Writes at an offset of my box in a rank's memory. The box of rank r lies at r * box_len in everybody's memory, and box_len
+ * is the same everywhere, since it depends on n only. */
 static int put(coll *c, int to, size_t offset, const void *data, size_t len, msg_request **request)
 {
     struct coll_slots *s = c->slots;
@@ -163,12 +172,16 @@ static int wait_for_slot(coll *c, int to)
     return MSG_SUCCESS;
 }
 
+/* Only the two words, for data that has been put elsewhere. They are the last of the slot,
+ * where a receiver looks. */
 static int put_trailer(coll *c, int to, uint64_t number, uint64_t what)
 {
     uint64_t words[2] = {what, number};
     return put(c, to, slot_at(c->slots, number) + c->slots->slot_len - TRAILER, words, sizeof words, NULL);
 }
 
+/* Data and trailer as one write, so that a message costs one, and right-aligned, so that the trailer is always
+ * in the same place, wherever the data begins. Data is padded to a multiple of 8 to keep the words aligned. */
 static int send_short(coll *c, const void *data, size_t len, int to, uint64_t number)
 {
     struct coll_slots *s = c->slots;
@@ -176,6 +189,8 @@ static int send_short(coll *c, const void *data, size_t len, int to, uint64_t nu
     size_t padded = (len + 7) & ~(size_t)7, at = slot_at(s, number) + s->slot_len - TRAILER - padded;
     char small[MSG_PUT_SHORT], *stage = small;
     int code, i = -1;
+    /* Up to MSG_PUT_SHORT a put takes its bytes at once, from the stack. More has to lie still until it is
+     * done: a stage, which is used again after COLL_STAGES others, and is most likely done by then. */
     if (padded + TRAILER > sizeof small) {
         i = (int)(s->stage++ % COLL_STAGES);
         if (s->staged[i] && (code = coll_finish(c, &s->staged[i], NULL, COLL_ANYBODY, 0)) != MSG_SUCCESS)
@@ -188,6 +203,8 @@ static int send_short(coll *c, const void *data, size_t len, int to, uint64_t nu
     return put(c, to, at, stage, padded + TRAILER, i < 0 ? NULL : &s->staged[i]);
 }
 
+/* Straight into the receiver's buffer: waits for his offer of this number, writes, then the trailer, which
+ * cannot overtake the data (msg.h: puts to one rank keep their order). */
 static int send_long(coll *c, const void *data, size_t len, int to, uint64_t number, msg_request **request)
 {
     struct coll_slots *s = c->slots;
@@ -197,6 +214,7 @@ static int send_long(coll *c, const void *data, size_t len, int to, uint64_t num
     while (vk_load_acquire(&box->offer.number) < number) /* the place is there before its number */
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
+    /* He expects another length: mismatched collectives. Nothing must be written then. */
     if (box->offer.place.len != len)
         return coll_fail(c, MSG_ERR_COLLECTIVE);
     msg_progress(c->world); /* who gives up takes its buffer back when it knows that we know */
@@ -209,7 +227,8 @@ static int send_long(coll *c, const void *data, size_t len, int to, uint64_t num
 
 /* ---------------------------------------------------------------- receiving */
 
-/* The buffer, exposed: as it was the last time if it is the same. NULL: it cannot be. */
+/* The buffer, exposed: as it was the last time if it is the same. NULL: it cannot be. The oldest offer makes
+ * room for a new one; it has long been used, for a rank has one receive at a time. */
 static const msg_exposed *expose(coll *c, void *buf, size_t len)
 {
     struct coll_slots *s = c->slots;
@@ -227,6 +246,8 @@ static const msg_exposed *expose(coll *c, void *buf, size_t len)
     return &s->offers[i].place;
 }
 
+/* Tells the sender where his next message to me shall go. The number is that of the message,
+ * so an old offer is never taken for a new one. */
 static int offer(coll *c, void *buf, size_t len, int from)
 {
     struct coll_offer o = {.number = c->slots->received[from] + 1};
@@ -237,15 +258,17 @@ static int offer(coll *c, void *buf, size_t len, int from)
     return put(c, from, offsetof(struct box_head, offer), &o, sizeof o, NULL);
 }
 
-/* The collective has failed. The buffer that was offered is not the caller's again before its writer has written, has said that it
- * gave up, too, or is gone. Messages and writes come in the order in which they were begun: nothing is written after such a word. A writer
- * who does neither for seconds will find the door shut, which costs the connection. */
+/* The collective has failed. The buffer that was offered is not the caller's again before its writer has
+ * written, has said that it gave up, too, or is gone. Messages and writes come in the order in which they
+ * were begun: nothing is written after such a word. A writer who does neither for seconds will find the
+ * door shut (the region is gone), which costs the connection. */
 static void withdraw(coll *c, void *buf, size_t len, int from)
 {
     struct coll_slots *s = c->slots;
     uint64_t number = s->received[from] + 1, deadline = vk_now() + COLL_LET_FINISH_MS * VK_MS;
     const char *end = (const char *)box_of(s, from) + slot_at(s, number) + s->slot_len;
     const uint64_t *landed = (const uint64_t *)(const void *)(end - 8);
+    /* The data is in the buffer before the number is in the slot: after it nothing of this message is written. */
     while (vk_load_acquire(landed) < number && msg_peer_status(c->world, c->ranks[from]) == MSG_PEER_CONNECTED &&
            !coll_gave_up(c, from)) {
         if (vk_now() > deadline || msg_interrupted(c->world)) {
@@ -261,6 +284,8 @@ static void withdraw(coll *c, void *buf, size_t len, int from)
     }
 }
 
+/* Waits for the trailer of the next message of this rank, compares, copies (short), counts,
+ * and now and then says how many were taken. */
 static int receive(coll *c, void *buf, size_t len, int from, int is_long)
 {
     struct coll_slots *s = c->slots;
@@ -273,11 +298,14 @@ static int receive(coll *c, void *buf, size_t len, int from, int is_long)
     while (vk_load_acquire(&words[1]) < number) /* what comes with it landed before it */
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
+    /* Data of another collective, or of another length: the ranks do different things. */
     if (words[0] != coll_what(c, len))
         return coll_fail(c, MSG_ERR_COLLECTIVE);
     if (len && !is_long)
         memcpy(buf, end - TRAILER - ((len + 7) & ~(size_t)7), len);
     s->received[from] = number;
+    /* Every second time is enough: the sender has two slots left while it is told. In place of a
+     * word of its own for each message. */
     if (number - s->told[from] < COLL_SLOTS / 2)
         return MSG_SUCCESS;
     s->told[from] = number;
@@ -294,6 +322,8 @@ int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *i
     msg_request *request = NULL;
     int code = MSG_SUCCESS;
     size_t room = c->slots->slot_len - TRAILER;
+    /* Both sides go by the length whether it is long, and the lengths are equal or the collective
+     * is mismatched. */
     int offered = from >= 0 && in_len > room;
     if (offered) /* first of all: the sender may be waiting */
         code = offer(c, in, in_len, from);
@@ -306,6 +336,7 @@ int coll_exchange_rdma(coll *c, const void *out, size_t out_len, int to, void *i
         code = receive(c, in, in_len, from, offered);
     if (request && code == MSG_SUCCESS)
         code = coll_finish(c, &request, NULL, to, 1);
+    /* After success there is no request left. */
     coll_give_up(c, &request, COLL_ANYBODY);
     if (code != MSG_SUCCESS && offered)
         withdraw(c, in, in_len, from);

@@ -1,12 +1,26 @@
 /*
  * Groups: who is where, and the memory that barriers and collectives use.
  *
- *   create:  each rank exposes its cells, each master makes the memory that its node shares; rank 0 gathers a card of each and sends all
- *            cards to all (6.2); the ranks of a node map its memory; a second round says whether everybody has it, so that all
- *            ranks of a group agree on what it can do
+ *     create:  rank i                               rank 0
+ *              expose cells, offer shared memory    the same
+ *              card ------------------------------> gathers all cards
+ *                   <------------------------------ all cards, to all                     (6.2)
+ *              maps the memory of its node's master
+ *              "have it" -------------------------> gathers
+ *                   <------------------------------ all, to all: has everybody what barriers need?
  *
- * The shared memory is a memfd of the master's, which the others open through /proc: it has no name that could be guessed or left
- * behind. Where that is not possible (other containers, other users) the group goes without.
+ * The second round is why all ranks of a group agree on what it can do: cells and shared are
+ * there on all, or on none.
+ *
+ * The shared memory is a memfd of the master's, which the others open through /proc: it has
+ * no name that could be guessed or left behind. Where that is not possible (other containers,
+ * other users) the group goes without. Its layout:
+ *
+ *     | coll_shared: counter, generation | a line of each rank of the node | two areas of each rank, on pages |
+ *
+ * Memory that others write to by RDMA (cells, slots) may only be given back when nobody is
+ * about to write: after a last exchange of messages (coll_close), or after a barrier; in a
+ * group that has failed it stays until the world closes.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,6 +33,7 @@
 #include "inside.h"
 #include "msg/policy.h"
 
+/* What a rank tells all others. fd is -1 where there is no shared memory, rdma 0 where there are no cells. */
 struct card {
     uint64_t host, magic[2];
     msg_exposed exposed;
@@ -27,6 +42,7 @@ struct card {
 
 /* ---------------------------------------------------------------- making a group */
 
+/* Rank 0 as the centre: 2 (n - 1) messages. Once per group, so their latency does not matter. */
 int coll_gather_all(coll *c, const void *mine, size_t len, void *all)
 {
     int code = MSG_SUCCESS;
@@ -42,7 +58,9 @@ int coll_gather_all(coll *c, const void *mine, size_t len, void *all)
     return code;
 }
 
-/* 6.1 and 6.3: a buffer is registered for every rank, and begins with a number that no barrier has. */
+/* 6.1 and 6.3: a buffer is registered for every rank, and begins with a number that no barrier has.
+ * n cells for all ranks, and behind them as many as there are nodes, which is not known yet and at
+ * most n. What fails here only means that there is no RDMA. */
 static void expose_cells(coll *c, struct card *card)
 {
     size_t n = 2 * (size_t)c->n, len = n * sizeof(struct coll_cell);
@@ -71,7 +89,8 @@ static void hide_cells(coll *c)
     c->cells = NULL;
 }
 
-/* The memory of a node, whoever turns out to be its master: all ranks offer some, most of it is never used. */
+/* The memory of a node, whoever turns out to be its master: all ranks offer some, most of it is never used, and
+ * a memfd that nobody has touched takes no pages. The magic tells it from another file under the same number. */
 static void offer_shared(coll *c, struct card *card)
 {
     card->fd = memfd_create("viakit barrier", MFD_CLOEXEC);
@@ -91,6 +110,7 @@ static size_t areas_at(int n)
     return (sizeof(struct coll_shared) + (size_t)n * sizeof(struct coll_line) + 4095) & ~(size_t)4095;
 }
 
+/* The master's descriptor is still open: it is closed after the second round, when all have theirs. */
 static void map_shared(coll *c, const struct card *master)
 {
     char path[64];
@@ -112,7 +132,9 @@ static void map_shared(coll *c, const struct card *master)
     }
 }
 
-/* Who is where. Nodes are numbered in the order of their masters. */
+/* Who is where: fills node_of, masters, locals. Nodes are numbered in the order of their masters,
+ * masters are the first ranks of their nodes, so all ranks number alike. all_fit is the same on all,
+ * since every card is known to all; `crowded` is this rank's own. */
 static void place(coll *c, const struct card *cards)
 {
     c->all_fit = 1;
@@ -140,6 +162,7 @@ static void place(coll *c, const struct card *cards)
 static int set_up(coll *c, struct card *cards)
 {
     struct card mine = {.host = msg_peer_host(c->world, c->ranks[c->rank]), .fd = -1, .crowded = msg_crowded(c->world)};
+    /* From here on a rank takes part in both rounds whatever it could not do itself. */
     int rdma = 1, shared = 1;
     int32_t mapped, *all = calloc((size_t)c->n, sizeof *all);
     expose_cells(c, &mine);
@@ -168,6 +191,7 @@ static int set_up(coll *c, struct card *cards)
     return code;
 }
 
+/* Copies the ranks, each once, and finds this one among them. */
 static int choose_members(coll *c, const int *ranks)
 {
     c->rank = -1;
@@ -188,6 +212,7 @@ static int start(coll *c, const coll_options *o, const int *ranks)
 {
     size_t count = (size_t)c->n;
     const msg_policy *policy = msg_world_policy(c->world);
+    /* Six arrays of n in one block, which c->ranks begins. */
     int *numbers = calloc(6 * count, sizeof *numbers);
     c->ranks = numbers;
     c->theirs = calloc(count, sizeof *c->theirs);
@@ -201,12 +226,15 @@ static int start(coll *c, const coll_options *o, const int *ranks)
     c->locals = numbers + 3 * count;
     c->stands = numbers + 4 * count;
     c->gave_up = numbers + 5 * count;
+    /* Ten times as long as for messages: a sleep here is not ended by what is waited for. */
     c->spin_ns = policy->spin_us < 0 ? 0 : 10 * (uint64_t)policy->spin_us * VK_US;
     /* A look at memory is cheap, and two ranks may share a core although there are others: sooner than for messages. */
     c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US / 8;
+    /* Room for all ranks on one node, which is the most there can be: every rank maps the same length. */
     c->shared_len = areas_at(c->n) + 2 * count * sizeof(struct coll_area);
     if (o) {
-        c->now.number = o->number + 1; /* who is in another collective meanwhile shall notice */
+        c->now.number = o->number + 1; /* its own: notes about it may be read in the next collective */
+        c->now.birth = o->birth;
         c->wanted = o->wanted;
         c->meanwhile = o->wanted ? o->meanwhile : NULL;
         c->meanwhile_context = o->context;
@@ -220,6 +248,8 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
         return MSG_ERR_ARG;
     if (context < 0 || context > MSG_MAX_CONTEXT)
         return MSG_ERR_CONTEXT;
+    /* What fails before the first exchange fails on all ranks, or the others wait for this one:
+     * arguments are to be alike. */
     coll *c = calloc(1, sizeof *c);
     struct card *cards = calloc((size_t)n, sizeof *cards);
     int code = MSG_ERR_NO_MEMORY;
@@ -230,7 +260,6 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
         code = start(c, options, ranks);
         if (code == MSG_SUCCESS)
             code = set_up(c, cards);
-        c->now.number -= options != NULL;
     }
     if (code == MSG_SUCCESS)
         *group = c;
@@ -250,6 +279,7 @@ void coll_set_number(coll *c, uint64_t number)
     c->now.number = number;
 }
 
+/* For callers with collectives of their own besides, one of which was interrupted. */
 void coll_break(coll *c, int code)
 {
     coll_fail(c, code);
@@ -260,6 +290,7 @@ int coll_error(const coll *c)
     return c->error;
 }
 
+/* Grows and stays: the same length is asked for again and again. What was in it is lost. */
 void *coll_scratch(coll *c, size_t len)
 {
     if (c->scratch == NULL || len > c->scratch_len) {
@@ -288,6 +319,7 @@ void coll_forget(coll *c)
     free(c);
 }
 
+/* Order: first what others write to, then what it is managed with. See the top of the file for what stays. */
 void coll_free(coll *c)
 {
     if (c == NULL)
@@ -302,7 +334,8 @@ void coll_free(coll *c)
     coll_forget(c);
 }
 
-/* Messages and writes of a pair of ranks come in order: a message from each, and nothing is behind. */
+/* Messages and writes of a pair of ranks come in order: after a message from each rank
+ * nothing of it is behind, and all memory can go. */
 void coll_close(coll *c)
 {
     int code = c ? c->error : MSG_SUCCESS;

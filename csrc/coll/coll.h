@@ -72,7 +72,9 @@ int coll_create(msg_world *world, const int *ranks, int n, int context, coll **g
 
 /* For callers that have other collectives of their own besides. All may be 0. */
 typedef struct {
-    uint64_t number;   /* collectives of these ranks so far: this is one more */
+    uint64_t number; /* collectives of these ranks so far: this is one more */
+    uint64_t
+        birth; /* alike on all ranks: words of a group that had this context before, with another birth, are thrown away */
     const int *wanted; /* while this is not 0 ... */
     void (*meanwhile)(
         void *context); /* ... waits call this every millisecond or more often; it must not use the group */
@@ -83,8 +85,8 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
 /* Tells how many collectives of the caller's own there were meanwhile: the next one of the group has the number after it. */
 void coll_set_number(coll *group, uint64_t number);
 
-/* Words that ranks of a group send each other, in the group's context: of who gives up (a msg_error and its collective's number, 8 bytes each), and of who waits. Whoever has
- * collectives of its own may look for them, and send them. */
+/* Words that ranks of a group send each other, in the group's context: of who gives up (a msg_error, its collective's number, and the
+ * group's birth, 8 bytes each), and of who waits. Whoever has collectives of its own may look for them, and send them. */
 enum { COLL_TAG_SETUP = 1, COLL_TAG_BARRIER, COLL_TAG_ABORT, COLL_TAG_NOTE, COLL_TAG_DATA = 16 };
 
 /* Breaks the group, and tells the others: this rank gives up with this error. */

@@ -1,9 +1,20 @@
 /*
- * The collectives as they are called: arguments, the choice of an algorithm, and the two that are made of others, within hosts and among
- * them ("overall", as 5.3 has it for the barrier).
+ * The collectives as they are called: arguments, the choice of an algorithm, and the two that are made of
+ * others, within hosts and among them ("overall", as 5.3 has it for the barrier).
  *
  *   overall    reduce, allreduce     flat reduce in each host -> one rank of each host -> flat broadcast in each host
  *              broadcast             the root stands for its host, the first rank for any other
+ *
+ *     allreduce on 2 hosts        0 1 2      3 4 5
+ *     flat reduce to the first    0 <- 1,2   3 <- 4,5
+ *     among those who stand       0 <------> 3            by RDMA
+ *     flat broadcast              0 -> 1,2   3 -> 4,5
+ *
+ * Every call goes the same way: enter() checks, chooses and counts; then one of the algorithms of data.c
+ * (all_of: whole group, by RDMA or messages) or flat.c. All ranks must choose the same, so a choice depends on
+ * nothing but what all have: the arguments, which have to agree, and the group.
+ *
+ * Errors of arguments change nothing. Others break the group (wait.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +43,8 @@ const char *coll_operation_name(int operation)
     return operation > COLL_NOTHING && operation < COLL_N_OPERATIONS ? operations[operation] : NULL;
 }
 
-/* Index into names, or -1. */
+/* Index into names, or -1. Algorithms of an operation stand together there, and their numbers
+ * are their order, from 1 on. */
 static int find(int operation, int algorithm)
 {
     for (int i = 0, k = 0; i < N_NAMES; i++)
@@ -73,6 +85,7 @@ int coll_algorithm_find(int operation, const char *name)
 /* Numbers within an operation, in the order of COLL_ALGORITHMS. */
 enum { FLAT = 1, RDMA_SHORT, MESSAGE_SHORT, RDMA_LONG, MESSAGE_LONG, OVERALL };
 
+/* All algorithms of a number need the same, whatever the operation: hence one switch. MESSAGE needs nothing. */
 int coll_algorithm_check(const coll *c, int operation, int algorithm)
 {
     if (operation == COLL_BARRIER)
@@ -101,6 +114,9 @@ int coll_algorithm_check(const coll *c, int operation, int algorithm)
  * ranks than cores each round costs a turn of the scheduler: then only much longer data is worth it. */
 static size_t long_from(const coll *c, int operation, int n)
 {
+    /* With two ranks there is nothing to be saved: a part each is as much as all to one. Allgather's len is
+     * one rank's part, hence the division; alltoall's "long" is pairwise, which sends each part once, and
+     * Bruck's pays for very short parts among many ranks only. */
     size_t patience = c->all_fit ? 1 : 64;
     switch (operation) {
     case COLL_BCAST:
@@ -121,8 +137,9 @@ int coll_algorithm_default(const coll *c, int operation, size_t len)
         return coll_barrier_default(c);
     int is_long = len >= long_from(c, operation, c->n);
     size_t step = operation == COLL_ALLTOALL ? len * (size_t)c->n : len;
-    /* What takes several steps through the areas makes the ranks wait for each other at each, and is copied twice. Pairwise has n - 1
-     * rounds instead: with more ranks than cores a few steps are quicker than so many turns of the scheduler. */
+    /* What takes several steps through the areas makes the ranks wait for each other at each, and
+     * is copied twice. Pairwise has n - 1 rounds instead: with more ranks than cores a few steps
+     * are quicker than so many turns of the scheduler. */
     int few_steps = step <= COLL_AREA_DATA || (operation == COLL_ALLTOALL && !c->all_fit && len <= 65536 && c->n <= 8);
     if (few_steps && coll_algorithm_check(c, operation, FLAT) == MSG_SUCCESS)
         return FLAT;
@@ -141,7 +158,8 @@ static struct coll_ring all_of(coll *c, int algorithm)
         .c = c, .exchange = rdma ? coll_exchange_rdma : coll_exchange_message, .n = c->n, .me = c->rank};
 }
 
-/* One rank of each node: `root` for its own. */
+/* One rank of each node: `root` for its own, if there is one (-1: none), else the master. By
+ * RDMA, for the nodes are different hosts. */
 static struct coll_ring one_of_each(coll *c, int root)
 {
     memcpy(c->stands, c->masters, (size_t)c->n_nodes * sizeof *c->stands);
@@ -160,7 +178,8 @@ static int stand_here(const coll *c)
     return i;
 }
 
-/* What all calls begin with. *algorithm becomes the one to be used; 0: there is nothing to do, the return value is the call's. */
+/* What all calls begin with. *algorithm becomes the one to be used; 0: there is nothing to
+ * do, the return value is the call's. Only a call that really begins is counted (coll_begin). */
 static int enter(coll *c, int operation, int *algorithm, int root, size_t len)
 {
     if (vk_unlikely(c->error)) {
@@ -230,6 +249,7 @@ int coll_reduce(coll *c, int algorithm, const void *in, void *out, size_t count,
     struct coll_ring all = all_of(c, algorithm);
     void *have = out, *own = NULL;
     in = in ? in : out;
+    /* Alone in the group, or an error: alone, the operand is the result. */
     if (algorithm == 0) {
         if (code == MSG_SUCCESS && in != out && len)
             memcpy(out, in, len);
@@ -237,7 +257,8 @@ int coll_reduce(coll *c, int algorithm, const void *in, void *out, size_t count,
     }
     if (algorithm == FLAT)
         return coll_flat_reduce(c, in, out, &what, root);
-    if (c->rank != root && (have = own = malloc(len + 1)) == NULL) /* what is combined on the way */
+    /* What is combined on the way; the root has `out` for it. */
+    if (c->rank != root && (have = own = malloc(len + 1)) == NULL)
         return coll_fail(c, MSG_ERR_NO_MEMORY);
     if (algorithm != OVERALL && in != have && len)
         memcpy(have, in, len);
@@ -256,6 +277,8 @@ static int allreduce_overall(coll *c, const void *in, void *out, const struct co
     struct coll_ring hosts = one_of_each(c, -1);
     size_t len = what->count * coll_type_size(what->type);
     int code = coll_flat_reduce(c, in, out, what, 0);
+    /* Among few hosts another algorithm may be the quicker one than among all ranks: long_from is
+     * asked for n_nodes. */
     if (code == MSG_SUCCESS && c->local == 0)
         code = len >= long_from(c, COLL_ALLREDUCE, c->n_nodes) ? coll_allreduce_ring(&hosts, out, what)
                                                                : coll_allreduce_doubling(&hosts, out, what);
@@ -293,6 +316,7 @@ int coll_allgather(coll *c, int algorithm, const void *in, void *out, size_t len
     int code = enter(c, COLL_ALLGATHER, &algorithm, 0, len);
     struct coll_ring all = all_of(c, algorithm);
     if (code == MSG_SUCCESS && in && len)
+        /* memmove: `in` may be this rank's place in `out` already. */
         memmove((char *)out + (size_t)c->rank * len, in, len);
     switch (algorithm) {
     case 0:

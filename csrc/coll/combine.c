@@ -1,15 +1,23 @@
 /*
- * Combining: the predefined operations of MPI on the usual types, as plain loops that compilers turn into vector instructions.
+ * Combining: the predefined operations of MPI on the usual types, as plain loops that
+ * compilers turn into vector instructions.
  *
- * The lower rank's operand is always the left one, so that all ranks that combine the same operands get the same bits, also where
- * the order shows: the sign of a zero, which of two NaNs. A NaN wins in MAX and MIN, as NumPy has it.
+ * Operands are told apart as low (left) and high (right), so that all ranks that combine the same operands get the same
+ * bits, also where the order shows: the sign of a zero, which of two NaNs. Who is which:
+ * data.c. A NaN wins in MAX and MIN, as NumPy has it.
  *
- * One function for each pair of type and operation, made by macros; the table finds it.
+ * One function for each pair of type and operation, made by macros; the table finds it. A
+ * pair that MPI does not define (bits of floats, order of complex numbers) has NULL there,
+ * and coll_combines says no: such reductions go by messages.
+ *
+ * A type more is a line in COLL_TYPES (coll.h), an INTEGER or FLOATING here, and a row; an
+ * operation more is a LOOP for each kind of type, and a column.
  */
 #include "inside.h"
 
 typedef void combine_fn(size_t n, const void *low, const void *high, void *to);
 
+/* Element by element: `to` may be either operand (coll_combine's contract), so no pointer is restrict. */
 #define LOOP(name, type, expression)                                        \
     static void name(size_t n, const void *low, const void *high, void *to) \
     {                                                                       \
@@ -34,6 +42,7 @@ typedef void combine_fn(size_t n, const void *low, const void *high, void *to);
     LOOP(bor_##suffix, type, a | b)             \
     LOOP(bxor_##suffix, type, a ^ b)
 
+/* a != a: a is a NaN. If b is one, the comparison is false and b wins. */
 #define FLOATING(suffix, type)                         \
     LOOP(sum_##suffix, type, a + b)                    \
     LOOP(prod_##suffix, type, a *b)                    \
@@ -97,6 +106,7 @@ int coll_combines(coll_type type, coll_op op)
     return (unsigned)type < COLL_N_TYPES && (unsigned)op < COLL_N_OPS && table[type][op] != NULL;
 }
 
+/* The pair must be one that coll_combines accepts. */
 void coll_combine(coll_type type, coll_op op, size_t count, const void *low, const void *high, void *to)
 {
     table[type][op](count, low, high, to);

@@ -1,24 +1,42 @@
 /*
- * Collectives as exchanges between ranks: each algorithm once, for whatever carries the data (carry.c). They are the textbooks':
- * R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", Int. J. High Perform.
- * Comput. Appl. 19 (2005) 49; scatter and ring: M. Barnett et al., "Interprocessor collective communication library (InterCom)",
- * SHPCC 1994; Bruck's: J. Bruck et al., IEEE Trans. Parallel Distrib. Syst. 8 (1997) 1143.
+ * Collectives as exchanges between ranks: each algorithm once, for whatever carries the data (carry.c).
+ * They are the textbooks': R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
+ * Communication Operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005) 49; scatter and ring:
+ * M. Barnett et al., "Interprocessor collective communication library (InterCom)", SHPCC 1994; Bruck's: J.
+ * Bruck et al., IEEE Trans. Parallel Distrib. Syst. 8 (1997) 1143.
  *
- *   algorithm      rounds              data that a rank sends, of n ranks and len bytes
- *   binomial       log n               log n * len, the root
- *   scatter-ring   log n + n - 1       2 len
- *   doubling       log n (+ 2)         log n * len
- *   ring           n - 1, or twice     2 len (allreduce), (n - 1) len (allgather)
- *   Bruck          log n               (n - 1) len (allgather), log n * n/2 len (alltoall)
- *   pairwise       n - 1               (n - 1) len
+ *    algorithm      rounds              data that a rank sends, of n ranks and len bytes
+ *    binomial       log n               log n * len, the root
+ *    scatter-ring   log n + n - 1       2 len
+ *    doubling       log n (+ 2)         log n * len
+ *    ring           n - 1, or twice     2 len (allreduce), (n - 1) len (allgather)
+ *    Bruck          log n               (n - 1) len (allgather), log n * n/2 len (alltoall)
+ *    pairwise       n - 1               (n - 1) len
  *
- * Members of a ring are numbered as in struct coll_ring. Each function returns a msg_error.
+ * A tree for 8 members, and what a rank sends round a ring of 4 in the rounds k = 0, 1, 2
+ * (parts are named for whom they began with):
+ *
+ *    0 -> 4 -> 6 -> 7          member 0:  part 0, 3, 2        each passes on to the right what came from the left in
+ *    |    '--> 5               member 1:  part 1, 0, 3        the round before; after n - 1 rounds everybody has seen
+ *    |--> 2 -> 3               member 2:  part 2, 1, 0        every part
+ *    '--> 1                    member 3:  part 3, 2, 1
+ *
+ * Where there is a root, members are renumbered so that it is 0: me = (member - root) mod n.
+ *
+ * Order of combining: results must not depend on timing, nor differ from rank to rank. Trees and doubling join
+ * neighbouring blocks of members, the lower one's operand on the left; a ring begins each part at another member, and so
+ * has another order for each part, but the same at each run.
+ *
+ * Members of a ring are numbered as in struct coll_ring. Each function returns a msg_error; after an
+ * error the group is broken and the buffers hold anything.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "inside.h"
 
+/* All algorithms are made of this: send to one, receive from another, at the same time.
+ * Members become ranks here. */
 static int swap(const struct coll_ring *r, const void *out, size_t out_len, int to, void *in, size_t in_len, int from)
 {
     return r->exchange(r->c, out, out_len, r->ranks && to >= 0 ? r->ranks[to] : to, in, in_len,
@@ -35,7 +53,8 @@ static int recv_from(const struct coll_ring *r, void *in, size_t len, int from)
     return swap(r, NULL, 0, MSG_PROC_NULL, in, len, from);
 }
 
-/* Where part i of n begins, of so many units of so many bytes: what cannot be divided goes to the first ones. */
+/* Where part i of n begins, of so many units of so many bytes: what cannot be divided goes to the first ones, a
+ * unit each. Part n begins at the end, so lengths are differences. */
 static size_t cut(size_t units, int n, int i, size_t unit)
 {
     size_t each = units / (unsigned)n, rest = units % (unsigned)n, index = (unsigned)i;
@@ -46,17 +65,19 @@ static size_t cut(size_t units, int n, int i, size_t unit)
 
 int coll_bcast_binomial(const struct coll_ring *r, void *buf, size_t len, int root)
 {
+    /* mask: the lowest bit set in me. My parent is me without it; my children are me with one lower bit set. */
     int n = r->n, me = (r->me - root + n) % n, mask = 1, code = MSG_SUCCESS;
     for (; mask < n && !(me & mask); mask *= 2) {}
     if (me)
         code = recv_from(r, buf, len, (r->me - mask + n) % n);
+    /* The child with the largest subtree first. */
     for (mask /= 2; mask && code == MSG_SUCCESS; mask /= 2)
         if (me + mask < n)
             code = send_to(r, buf, len, (r->me + mask) % n);
     return code;
 }
 
-/* Bytes [first, last) are parts a to b of n. */
+/* Where part a begins, and the bytes of parts a to b - 1. */
 #define PART(a) ((char *)buf + cut(len, n, (a), 1))
 #define SPAN(a, b) (cut(len, n, (b), 1) - cut(len, n, (a), 1))
 
@@ -65,6 +86,10 @@ static int min(int a, int b)
     return a < b ? a : b;
 }
 
+/* First a scatter: each child gets the parts of its whole subtree, members me + mask to me + 2 mask - 1,
+ * so that afterwards each member has its own part, and some more that it passed on. Then a ring, by
+ * which everybody gets all: those that have more already get it again, which is simpler than
+ * to know what they have. */
 int coll_bcast_scatter_ring(const struct coll_ring *r, void *buf, size_t len, int root)
 {
     int n = r->n, me = (r->me - root + n) % n, mask = 1, code = MSG_SUCCESS;
@@ -88,6 +113,9 @@ int coll_bcast_scatter_ring(const struct coll_ring *r, void *buf, size_t len, in
 
 /* ---------------------------------------------------------------- reductions */
 
+/* The broadcast's tree, upwards: who has a bit set sends what it has combined so far to its parent, and is
+ * done. In each step a member joins its block [me, me + mask) with the block behind it, which is the right
+ * operand. With another root than 0 blocks go round the end: the order begins at the root then. */
 int coll_reduce_binomial(const struct coll_ring *r, void *have, const struct coll_reduction *what, int root)
 {
     int n = r->n, me = (r->me - root + n) % n, code = MSG_SUCCESS;
@@ -107,8 +135,9 @@ int coll_reduce_binomial(const struct coll_ring *r, void *have, const struct col
     return code;
 }
 
-/* Part i travels from member i + 1 round to member i, combined on the way: afterwards each member has one part of the result, its own
- * shifted by one. */
+/* The first half of a ring: part i travels from member i round to member i - 1, combined on the way
+ * with each one's own: afterwards member m has part m + 1 of the result, whole. What comes has been
+ * combined of the members before us, and so is the left operand. */
 #define PART(i) ((char *)have + cut(what->count, n, (i), size))
 #define SPAN(i) (cut(what->count, n, (i) + 1, size) - cut(what->count, n, (i), size))
 
@@ -128,6 +157,7 @@ static int reduce_scatter_ring(const struct coll_ring *r, void *have, const stru
     return code;
 }
 
+/* The second half: what each has whole goes round once more. */
 int coll_allreduce_ring(const struct coll_ring *r, void *have, const struct coll_reduction *what)
 {
     int n = r->n, right = (r->me + 1) % n, left = (r->me - 1 + n) % n;
@@ -140,6 +170,7 @@ int coll_allreduce_ring(const struct coll_ring *r, void *have, const struct coll
     return code;
 }
 
+/* Instead of the second half everybody sends its part to the root. */
 int coll_reduce_ring(const struct coll_ring *r, void *have, const struct coll_reduction *what, int root)
 {
     int n = r->n, mine = (r->me + 1) % n;
@@ -157,7 +188,10 @@ int coll_reduce_ring(const struct coll_ring *r, void *have, const struct coll_re
 #undef PART
 #undef SPAN
 
-/* What exceeds a power of two pairs up with its neighbour first, who then acts for both; so the order of ranks stays. */
+/* Recursive doubling among a power of two of members, `place` 0 to power - 1; the rest, n - power, first give
+ * their operands to a neighbour and get the result at the end. The rest are the even ones of the first 2 * rest
+ * members, and their neighbours act for both: so places are in the order of members, and after each step both
+ * partners hold the same bits, the lower place's operand on the left. */
 int coll_allreduce_doubling(const struct coll_ring *r, void *have, const struct coll_reduction *what)
 {
     int n = r->n, power = 1, code = MSG_SUCCESS, me = r->me;
@@ -177,6 +211,7 @@ int coll_allreduce_doubling(const struct coll_ring *r, void *have, const struct 
             return code;
         coll_combine(what->type, what->op, what->count, other, have, have);
     }
+    /* Odd ones among the first 2 rest have places 0 to rest - 1, all behind them the following. */
     int place = paired ? me / 2 : me - rest;
     for (int mask = 1; mask < power && code == MSG_SUCCESS; mask *= 2) {
         int partner = place ^ mask, member = partner < rest ? 2 * partner + 1 : partner + rest;
@@ -202,7 +237,9 @@ int coll_allgather_ring(const struct coll_ring *r, void *all, size_t len)
     return code;
 }
 
-/* In a copy that begins with one's own part, which is turned into place at the end. */
+/* Round by round one has twice as many parts, always those from one's own on: have = me, me +
+ * 1, ... So everybody sends what it has to the left and gets as much from the right, without
+ * gaps; at the end it is turned into place. */
 int coll_allgather_bruck(const struct coll_ring *r, void *all, size_t len)
 {
     int n = r->n, code = MSG_SUCCESS;
@@ -220,6 +257,8 @@ int coll_allgather_bruck(const struct coll_ring *r, void *all, size_t len)
     return code;
 }
 
+/* In round d everybody sends d to the right and receives from d to the left: no rank has to
+ * take from two at a time. */
 int coll_alltoall_pairwise(const struct coll_ring *r, const void *out, void *in, size_t len)
 {
     int n = r->n, code = MSG_SUCCESS;
@@ -231,7 +270,9 @@ int coll_alltoall_pairwise(const struct coll_ring *r, const void *out, void *in,
     return code;
 }
 
-/* What is to go d ranks on moves 2^k in round k if bit k of d is set. */
+/* What is to go d ranks on moves 2^k in round k if bit k of d is set. So each part moves as often as d has
+ * bits, and at most log2 n times; half of all parts move in a round, as one message. have[d] is always what has
+ * still to go d, less what it has gone already; in the end it is what came from d ranks before. */
 int coll_alltoall_bruck(const struct coll_ring *r, const void *out, void *in, size_t len)
 {
     int n = r->n, code = MSG_SUCCESS;

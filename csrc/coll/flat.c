@@ -1,17 +1,32 @@
 /*
- * Collectives within one host, through memory that its ranks share: what 5.2 of the paper does for the barrier, for data.
+ * Collectives within one host, through memory that its ranks share: what 5.2 of the paper
+ * does for the barrier, for data.
  *
- * Each rank has two areas of its own. A collective is a number of *steps*, the same on all ranks, and each moves at most what
- * fits into an area:
+ * Each rank has two areas of its own. A collective is a number of *steps*, the same on all
+ * ranks, and each moves at most what fits into an area:
  *
- *   a rank that gives    waits until nobody reads what it gave two steps ago, copies, and then says "step s is there"
- *   a rank that takes    waits for that, reads where it lies, and at the end of the step says "I am done with step s"
+ *     a rank that gives    waits until nobody reads what it gave two steps ago, copies, and then says "step s is there"
+ *     a rank that takes    waits for that, reads where it lies, and at the end of the step says "I am done with step s"
  *
- * Even and odd steps have different areas, so that a rank can fill one while others still read the other: long data flows. Where
- * everybody takes from everybody, that they are done two steps back follows from what they gave one step back, and nobody looks.
+ *     writer of an area                                         readers of it
+ *     all done with s - 2? (acquire done)          <----------  done = s - 2  (release, after the reads)
+ *     data, what
+ *     step = s (release: after data and what)      ---------->  step >= s? (acquire)  compare what, read data
+ *                                                               done = s
  *
- * A rank needs to run twice in a collective however many there are, where a tree has it run once for each of its neighbours: with more
- * ranks than cores this counts more than the second copy. All functions return a msg_error.
+ * Even and odd steps have different areas, so that a rank can fill one while others still
+ * read the other: long data flows.
+ *
+ * Invariant: an area's data and `what` are written by its rank only, and only when all ranks of the node are
+ * done with the step that it was last used for. Steps are numbered from 1 on over the group's life, on every
+ * rank alike: a rank that has nothing to give in a step counts it all the same, and says that it is done.
+ *
+ * Where everybody takes from everybody, that they are done two steps back follows from what they gave one step
+ * back (each gives in s only after it was done with s - 1), and nobody looks.
+ *
+ * A rank needs to run twice in a collective however many there are, where a tree has it run
+ * once for each of its neighbours: with more ranks than cores this counts more than the
+ * second copy. All functions return a msg_error.
  */
 #include <string.h>
 
@@ -27,15 +42,17 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Waits until all ranks are done with a step. */
+/* Waits until all ranks are done with a step. all_done remembers the latest that is known, so
+ * most times there is nothing to look at. */
 static int all_done_with(coll *c, uint64_t step)
 {
     int code;
     if (c->all_done >= step)
         return MSG_SUCCESS;
     for (int i = 0; i < c->n_locals; i++) {
-        struct coll_patience p = {.source = c->locals[i]};
-        while (i != c->local && vk_load_acquire(&c->shared->lines[i].done) < step) /* it has read before it says so */
+        struct coll_line *line = &c->shared->lines[i];
+        struct coll_patience p = {.source = c->locals[i], .word = &line->done, .sleepers = &line->done_sleepers};
+        while (i != c->local && (p.seen = vk_load_acquire(&line->done)) < step) /* it has read before it says so */
             if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
                 return code;
     }
@@ -51,11 +68,12 @@ static int prepare(coll *c, uint64_t step, uint8_t **data)
     return code;
 }
 
+/* `what` goes with the data, so that a taker finds out if this rank does something else. */
 static void publish(coll *c, uint64_t step, size_t len)
 {
     struct coll_area *a = area_of(c, c->local, step);
     a->what = coll_what(c, len);
-    vk_store_release(&a->step, step); /* all of it is there before its number */
+    coll_tell(c, &a->step, &a->step_sleepers, step); /* all of it is there before its number */
 }
 
 static int give(coll *c, uint64_t step, const void *from, size_t len)
@@ -70,13 +88,14 @@ static int give(coll *c, uint64_t step, const void *from, size_t len)
     return MSG_SUCCESS;
 }
 
-/* What a rank gave in this step. */
+/* What a rank gave in this step: *data points into its area, and is good until done(step). */
 static int take(coll *c, uint64_t step, int local, size_t len, const uint8_t **data)
 {
-    const struct coll_area *a = area_of(c, local, step);
-    struct coll_patience p = {.source = c->locals[local]};
+    struct coll_area *a = area_of(c, local, step);
+    struct coll_patience p = {.source = c->locals[local], .word = &a->step, .sleepers = &a->step_sleepers};
     int code;
-    while (vk_load_acquire(&a->step) < step)
+    /* Acquire, with publish's release: `what` and the data are there. */
+    while ((p.seen = vk_load_acquire(&a->step)) < step)
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
     if (a->what != coll_what(c, len))
@@ -87,7 +106,8 @@ static int take(coll *c, uint64_t step, int local, size_t len, const uint8_t **d
 
 static void done(coll *c, uint64_t step)
 {
-    vk_store_release(&c->shared->lines[c->local].done, step); /* what I read, I read before */
+    struct coll_line *mine = &c->shared->lines[c->local];
+    coll_tell(c, &mine->done, &mine->done_sleepers, step); /* what I read, I read before */
 }
 
 /* After a step in which all have taken from all. */
@@ -101,6 +121,7 @@ static void all_took(coll *c, uint64_t step)
 
 int coll_flat_bcast(coll *c, void *buf, size_t len, int root)
 {
+    /* At least one step, also for 0 bytes: everybody is to count alike, and to notice a mismatch. */
     size_t at = 0;
     do {
         size_t now = smaller(len - at, COLL_AREA_DATA);
@@ -117,7 +138,8 @@ int coll_flat_bcast(coll *c, void *buf, size_t len, int root)
     return MSG_SUCCESS;
 }
 
-/* to = the operands of all ranks of this node combined in their order, as given in this step, `count` elements from byte `at` on. */
+/* to = the operands of all ranks of this node combined in their order, as given in this step, `count` elements
+ * from byte `at` on. The first combination reads both operands where they lie, so nothing is copied beforehand. */
 static int combine_all(coll *c, uint64_t step, size_t given, size_t at, size_t count, const struct coll_reduction *what,
                        void *to)
 {
@@ -147,6 +169,7 @@ static int alone(const coll *c, const void *in, void *out, size_t len)
     return 1;
 }
 
+/* Also the root gives, into an area that only it reads: its operand may lie where the result is to go. */
 int coll_flat_reduce(coll *c, const void *in, void *out, const struct coll_reduction *what, int root)
 {
     size_t size = coll_type_size(what->type), at = 0;
@@ -168,9 +191,12 @@ int coll_flat_reduce(coll *c, const void *in, void *out, const struct coll_reduc
 
 /* ---------------------------------------------------------------- among all */
 
-/* From so many bytes on each rank combines a part of its own and gives that to the others: a step more, an n-th of the work. */
+/* From so many bytes on each rank combines a part of its own and gives that to the others: a step more, an n-th
+ * of the work. Below, and with two ranks, everybody combines all for itself: cheaper than to wait once more. */
 #define IN_PARTS 2048
 
+/* Step `given` has the operands. My part of the result is combined straight into my area of the next step,
+ * which the operands do not occupy; then everybody copies all parts out. */
 static int reduce_in_parts(coll *c, uint64_t given, size_t count, const struct coll_reduction *what, char *to)
 {
     size_t size = coll_type_size(what->type), n = (size_t)c->n_locals, me = (size_t)c->local;
@@ -240,6 +266,9 @@ int coll_flat_allgather(coll *c, void *all, size_t len)
     return MSG_SUCCESS;
 }
 
+/* An area holds this rank's parts for all, `now` bytes of each, in the order of ranks; each reads
+ * the one that is its own from everybody's. `most` keeps parts aligned to 8 bytes. in == out:
+ * what is sent has been copied before anything is received. */
 int coll_flat_alltoall(coll *c, const void *out, void *in, size_t len)
 {
     size_t at = 0, n = (size_t)c->n_locals, most = COLL_AREA_DATA / n & ~(size_t)7;

@@ -31,7 +31,8 @@ struct coll_line {
     uint64_t number;                      /* flags: of the latest barrier that the rank has come to */
     uint8_t pad0[2 * VK_CACHE_LINE - 16]; /* processors fetch lines in pairs */
     uint64_t done;                        /* data: of the latest step that the rank will not read in any more */
-    uint8_t pad1[2 * VK_CACHE_LINE - 8];
+    uint32_t done_sleepers;
+    uint8_t pad1[2 * VK_CACHE_LINE - 12];
 };
 
 struct coll_shared {
@@ -39,17 +40,21 @@ struct coll_shared {
     uint8_t pad0[2 * VK_CACHE_LINE - 16];
     uint32_t arrived; /* counter: ranks that have come to the present barrier */
     uint8_t pad1[2 * VK_CACHE_LINE - 4];
-    uint64_t generation; /* counter: barriers that are over */
-    uint8_t pad2[2 * VK_CACHE_LINE - 8];
+    uint64_t generation;          /* counter: barriers that are over */
+    uint64_t dear_until;          /* turns of the scheduler are dear (turn.h): what one rank finds, all heed */
+    uint32_t generation_sleepers; /* who waits for it in the kernel: coll_tell */
+    uint8_t pad2[2 * VK_CACHE_LINE - 20];
     struct coll_line lines[]; /* [ranks of this node], then their areas */
 };
 _Static_assert(sizeof(struct coll_line) == 256 && offsetof(struct coll_shared, lines) == 384, "lines do not overlap");
 
 /* Where a rank puts data for its node; two of each, for even and odd steps. */
-#define COLL_AREA_DATA 262128
+#define COLL_AREA_DATA 262112
 struct coll_area {
     uint64_t step; /* whose data this is */
     uint64_t what; /* which operation of what length: coll_what */
+    uint32_t step_sleepers;
+    uint8_t pad[12]; /* data begins where any type may */
     uint8_t data[COLL_AREA_DATA];
 };
 _Static_assert(sizeof(struct coll_area) == 262144, "areas begin on pages");
@@ -60,6 +65,7 @@ struct coll_note {
     uint16_t operation, algorithm;
     int32_t root;
     uint64_t len;
+    uint64_t birth; /* of the group: coll_options */
 };
 
 /* Memory of words that may still be on their way when the group is freed. */
@@ -69,6 +75,7 @@ struct coll_words {
     struct coll_abort {
         int64_t code;
         uint64_t number; /* of the collective that it was in */
+        uint64_t birth;
     } abort;
     int lent; /* some word of giving up has not left yet */
 };
@@ -135,6 +142,10 @@ struct coll_patience {
     uint64_t began, now;         /* of the long part; now: after the latest yield */
     uint64_t checked, failed_at; /* failed_at: a rank of the group was first seen to be gone */
     uint64_t note_at, note_gap, compare_at;
+    /* Where a sleep can be ended: the word, the value it had when it was found too small, the count of those that sleep on it. */
+    const uint64_t *word;
+    uint64_t seen;
+    uint32_t *sleepers;
 };
 int coll_pause_long(coll *c, struct coll_patience *p);
 /* Has the group failed? To be called every few milliseconds of a wait. */
@@ -156,6 +167,19 @@ static inline int coll_pause(coll *c, struct coll_patience *p)
     if (p->network && code == MSG_SUCCESS)
         msg_progress(c->world);
     return code;
+}
+
+/* A word of the ranks of a node that only grows, and who sleeps until it does. With more ranks than cores the one that brings a barrier to
+ * its end has to wake the others; where each has a core nobody sleeps, and nobody asks. */
+void coll_wake(const uint64_t *word);
+static inline void coll_tell(const coll *c, uint64_t *word, uint32_t *sleepers, uint64_t value)
+{
+    vk_store_release(word, value); /* what was done before it is visible to whoever sees it */
+    if (c->all_fit)
+        return;
+    vk_fence_full(); /* a sleeper counts itself, then looks at the word: one of us sees the other */
+    if (vk_load_relaxed(sleepers))
+        coll_wake(word);
 }
 
 /* The group is broken, in the present collective or an earlier one: tells the others. Returns the code. */

@@ -1,3 +1,13 @@
+/*
+ * A rank that measures: measure.h.
+ *
+ * The loop runs one collective again and again and takes the times; what is run in it is a call through
+ * one pointer, for our collectives and for MPI's alike, so that both have the same overhead. The loop
+ * does nothing else. Processes, turns of algorithms and statistics are Python's (viakit/barrier.py, viakit/collectives.py).
+ *
+ *     skew_ns 0    warmup calls | enter[0]  n calls back to back  leave[0]                   -> mean of a run
+ *     otherwise    warmup calls | late by chance, enter[i], call, leave[i] | the next ...    -> time after the last came
+ */
 #include "measure.h"
 
 #include <dlfcn.h>
@@ -11,6 +21,7 @@
 #include "../base/clock.h"
 #include "msg/policy.h"
 
+/* For the others to close their worlds, too: a rank that was killed must not hold this one. */
 #define CLOSE_MS 3000
 
 struct coll_measure {
@@ -19,6 +30,7 @@ struct coll_measure {
     int control_fd;
 };
 
+/* The world's interrupt callback: the controller has closed its end, so nobody wants the result any more. */
 static int hung_up(void *context)
 {
     const coll_measure *m = context;
@@ -26,6 +38,7 @@ static int hung_up(void *context)
     return m->control_fd >= 0 && poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR));
 }
 
+/* Group context 1: the world is this program's own, and nobody else uses contexts in it. */
 int coll_measure_open(const coll_measure_options *o, coll_measure **out, char *error)
 {
     msg_policy policy = *msg_policy_find("via");
@@ -84,7 +97,7 @@ const char *coll_measure_route(const coll_measure *m)
 
 /* ---------------------------------------------------------------- the loop */
 
-/* Marsaglia's xorshift: enough to be late by chance. */
+/* Marsaglia's xorshift with shifts 13, 7, 17: enough to be late by chance. The state must not be 0. */
 static uint64_t draw(uint64_t *state)
 {
     uint64_t x = *state;
@@ -94,6 +107,8 @@ static uint64_t draw(uint64_t *state)
     return *state = x;
 }
 
+/* Busy, as a computing rank is; but with more ranks than cores it would keep those from the
+ * core that are to be waited for. */
 static void be_late(uint64_t ns, int crowded)
 {
     for (uint64_t end = vk_now() + ns; vk_now() < end;) {
@@ -106,9 +121,10 @@ static void be_late(uint64_t ns, int crowded)
 
 static int loop(int (*call)(void *), void *context, const coll_measure_run_plan *plan)
 {
+    /* Never 0. */
     uint64_t state = plan->seed | 1;
     int code = 0;
-    for (uint64_t i = 0; i <= plan->warmup && code == 0; i++) /* one at least: all begin together */
+    for (uint64_t i = 0; i <= plan->warmup && code == 0; i++) /* one at least, so that all begin together */
         code = call(context);
     if (plan->skew_ns == 0) {
         plan->enter[0] = vk_now();
@@ -126,12 +142,14 @@ static int loop(int (*call)(void *), void *context, const coll_measure_run_plan 
     return code;
 }
 
+/* What our_call needs: the root moves on from call to call. */
 struct ours {
     coll *group;
     const coll_measure_work *work;
     int algorithm, root;
 };
 
+/* This call's root; the next one's is one further. */
 static int next_root(int *root, int n)
 {
     int now = *root;
@@ -139,6 +157,7 @@ static int next_root(int *root, int n)
     return now;
 }
 
+/* Lengths are bytes; reductions add doubles, the commonest case. */
 static int our_call(void *context)
 {
     struct ours *o = context;
@@ -168,7 +187,9 @@ int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorit
     return loop(our_call, &ours, plan);
 }
 
-/* An MPI handle is an int or a pointer; either travels in a register (csrc/bench/ep_mpi.c). */
+/* An MPI handle is an int (MPICH) or a pointer (Open MPI); either travels in a register as
+ * uintptr_t does, on the machines that this is built for (csrc/bench/ep_mpi.c). The union is
+ * for dlsym, which returns a pointer to an object. */
 struct theirs {
     const coll_measure_work *work;
     const coll_measure_mpi *mpi;
@@ -183,11 +204,13 @@ struct theirs {
     } call;
 };
 
+/* By their names in the library: no mpi.h is needed. */
 static const char *const functions[COLL_N_OPERATIONS] = {
     [COLL_BARRIER] = "MPI_Barrier",     [COLL_BCAST] = "MPI_Bcast",         [COLL_REDUCE] = "MPI_Reduce",
     [COLL_ALLREDUCE] = "MPI_Allreduce", [COLL_ALLGATHER] = "MPI_Allgather", [COLL_ALLTOALL] = "MPI_Alltoall",
 };
 
+/* Reductions of whole doubles, all others of bytes, as our_call has it. */
 static int mpi_call(void *context)
 {
     struct theirs *t = context;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "base/turn.h"
 #include "check.h"
 #include "coll/coll.h"
 #include "msg_job.h"
@@ -19,6 +20,8 @@ static struct {
 static const char *link_name;
 static coll_algorithm algorithm;
 static int inside; /* death: within the barrier, not before it */
+static int
+    asleep; /* turns of the scheduler are dear: who waits sleeps in the kernel, if ranks outnumber cores, and is woken */
 
 #define GIVE(call, code)                                                            \
     do {                                                                            \
@@ -33,6 +36,8 @@ static coll *make(msg_world *w, int first, int n, int context)
     coll *c = NULL;
     for (int i = 0; i < n; i++)
         ranks[i] = first + i;
+    if (asleep)
+        vk_turn_took(vk_now() - VK_SECOND, vk_now());
     OK(coll_create(w, ranks, n, context, &c));
     CHECK_EQ(coll_rank(c), msg_rank(w) - first);
     CHECK_EQ(coll_size(c), n);
@@ -248,7 +253,8 @@ static void run(const char *case_name, const char *only, job_main main_, int n, 
     job j = {.link = link_name, .n_ranks = n, .may_die = may_die, .hosts = eth ? 2 : hosts};
     memcpy(j.namespaces, eth_hosts, sizeof eth_hosts);
     char what[128];
-    snprintf(what, sizeof what, "%s %s %s", link_name, case_name, coll_barrier_name((int)algorithm));
+    snprintf(what, sizeof what, "%s %s %s%s", link_name, case_name, coll_barrier_name((int)algorithm),
+             asleep ? " asleep" : "");
     memset(board, 0, sizeof *board);
     job_case(&j, main_, what);
 }
@@ -289,5 +295,13 @@ int main(int argc, char **argv)
         for (inside = 0; inside < 2 && !threads; inside++)
             run(inside ? "death-inside" : "death", only, case_death, 4, 0, 2);
     }
+    if (eth)
+        return 0;
+    algorithm = COLL_BARRIER_COUNTER;
+    asleep = inside = 1;
+    run("all", only, case_all, 8, 0, 0);
+    run("interrupt", only, case_interrupt, 4, 0, 0);
+    if (!threads)
+        run("death-inside", only, case_death, 4, 0, 2);
     return 0;
 }
