@@ -275,6 +275,15 @@ class Counters(dict[str, int]):
         return Counters({name: value for name, value in self.items() if value})
 
 
+def _as_bytes(name: str, value: object, example: str) -> bytes:
+    """The bytes of a buffer. ``bytes(3)`` would be three zeros, which nobody means."""
+    try:
+        return bytes(memoryview(value))  # type: ignore[arg-type]  # whatever has no buffer is refused
+    except TypeError:
+        kind = "bytes or str" if name == "discriminator" else "bytes"
+        raise TypeError(f"{name}={value!r}: expected {kind}, such as {example}") from None
+
+
 @dataclass(frozen=True, order=True)
 class Address:
     """Where a VI can be reached: the address of a host's NIC, and a discriminator that tells its users apart.
@@ -294,8 +303,8 @@ class Address:
         discriminator = self.discriminator
         if isinstance(discriminator, str):
             discriminator = discriminator.encode()
-        object.__setattr__(self, "host", bytes(self.host))
-        object.__setattr__(self, "discriminator", bytes(discriminator))
+        object.__setattr__(self, "host", _as_bytes("host", self.host, r"b'\x02\0\0\0\0\x01'"))
+        object.__setattr__(self, "discriminator", _as_bytes("discriminator", discriminator, "nic.address / 'name'"))
         if not 0 < len(self.host) <= 64:
             raise ValueError(f"a host address has 1 to 64 bytes (6 on every link so far), not {len(self.host)}")
         if len(self.discriminator) > 255:

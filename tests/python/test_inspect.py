@@ -187,6 +187,8 @@ def test_another_process():
         as_json = json.loads(run(other.pid, "--json").stdout)
         assert as_json["nics"][0]["vis"] == nic["vis"]
         assert str(other.pid) in run().stdout
+        listed = json.loads(run("--json").stdout)
+        assert "inspected" in {one["pid"]: one["command"] for one in listed}[other.pid]
 
 
 def test_watching_ends_with_the_process():
@@ -303,6 +305,9 @@ def test_another_user_may_not_look(tmp_path):
 def test_the_command_wants_sense():
     assert run(os.getpid(), "--watch", "--interval", "0").returncode == 2
     assert run("not-a-number").returncode == 2
+    refused = run("--watch")
+    assert refused.returncode == 2
+    assert "give the PID" in refused.stderr
 
 
 # ---------------------------------------------------------------- the page that tells of all this

@@ -57,6 +57,24 @@ def test_time_outs(nic, pair):
     assert a.n_recvs_posted == 1, "a time-out takes nothing"
 
 
+def test_a_time_out_says_what_was_waited_for(nic, pair):
+    """... and not what some earlier call had to say."""
+    a, _ = pair
+    a.post_recv(via.Descriptor.recv(owner=a))
+    with nic.create_cq(4) as cq, nic.create_vi() as other:
+        for wait, said in (
+            (lambda: a.recv_wait(0.02), "no receive was complete .*0.02 s"),
+            (lambda: a.spin_recv(0.02), "no receive was complete .*0.02 s"),
+            (lambda: cq.wait(0.02), "nothing completed on .*within 0.02 s"),
+            (lambda: nic.connect_wait("x", 0.02), "nobody asked for .*b'x' of loop:waits within 0.02 s"),
+            (lambda: other.connect_peer(nic.address / "x", "y", 0.02), "no peer asked for this VI within 2. ms"),
+        ):
+            with pytest.raises(errors.ViaError, match="foo"):
+                via.Nic("foo")
+            with pytest.raises(errors.ViaTimeoutError, match=said):
+                wait()
+
+
 @pytest.mark.parametrize("timeout_s", [-1, float("nan"), -1e-9])
 def test_times_that_make_no_sense(nic, pair, timeout_s):
     a, _ = pair

@@ -116,7 +116,7 @@ cdef object _bip_error(int code, str text):
 cdef int _bip_interrupted(void *context) noexcept nogil:
     cdef int answer
     with gil:
-        answer = PyErr_CheckSignals() != 0
+        answer = _look_for_signals()
     return answer
 
 
@@ -200,10 +200,8 @@ cdef class BipCore:
     # After a call: its result, or its error raised.
     cdef int _leave(self, int code) except? -1:
         self._busy = False
-        if code == BIP_ERR_INTERRUPTED:
-            _raise_interrupt()
-            return BIP_ERR_INTERRUPTED
         if code < 0:
+            _raise_signal()
             raise _bip_error(code, _text(bip_error(self._job)))
         return code
 
@@ -243,19 +241,13 @@ cdef class BipCore:
         """None when done."""
         cdef int code, ms
         cdef int64_t end = _deadline_ns(timeout_s)
-        cdef bip_job *job
-        while True:
-            ms = _bip_left(end)
-            job = self._enter()
-            with nogil:
-                code = bip_swait_id(job, id, ms)
-            try:
-                if self._leave(code) == BIP_ERR_INTERRUPTED:
-                    continue
-            finally:
-                if id == self._send_id and code != BIP_ERR_TIMEOUT and code != BIP_ERR_INTERRUPTED:
-                    self._send_buffer = None
-            return
+        cdef bip_job *job = self._enter()
+        ms = _bip_left(end)
+        with nogil:
+            code = bip_swait_id(job, id, ms)
+        if id == self._send_id and code != BIP_ERR_TIMEOUT and code != BIP_ERR_INTERRUPTED:
+            self._send_buffer = None
+        self._leave(code)
 
     def stest(self, int id):
         cdef bip_job *job = self._enter()
@@ -283,19 +275,14 @@ cdef class BipCore:
         cdef int code, ms, node = -1
         cdef size_t n = 0
         cdef int64_t end = _deadline_ns(timeout_s)
-        cdef bip_job *job
-        while True:
-            ms = _bip_left(end)
-            job = self._enter()
-            with nogil:
-                code = bip_rwait_id(job, id, &n, &node, ms)
-            try:
-                if self._leave(code) == BIP_ERR_INTERRUPTED:
-                    continue
-            finally:
-                if code != BIP_ERR_TIMEOUT and code != BIP_ERR_INTERRUPTED:
-                    self._receives.pop(id, None)
-            return n, node
+        cdef bip_job *job = self._enter()
+        ms = _bip_left(end)
+        with nogil:
+            code = bip_rwait_id(job, id, &n, &node, ms)
+        if code != BIP_ERR_TIMEOUT and code != BIP_ERR_INTERRUPTED:
+            self._receives.pop(id, None)
+        self._leave(code)
+        return n, node
 
     def rtest(self, int id):
         """(bytes, source), or None."""
@@ -322,19 +309,15 @@ cdef class BipCore:
         cdef size_t n = 0
         cdef const void *data = NULL
         cdef int64_t end = _deadline_ns(timeout_s)
-        cdef bip_job *job
-        while True:
-            ms = _bip_left(end)
-            job = self._enter()
-            with nogil:
-                code = bip_getmsg(job, tag, &data, &n, &node, ms)
-            if self._leave(code) == BIP_ERR_INTERRUPTED:
-                continue
-            if code == 0:
-                return None
-            found = PyBytes_FromStringAndSize(<const char *>data, n)
-            bip_freemsg(self._job, tag)
-            return found, node
+        cdef bip_job *job = self._enter()
+        ms = _bip_left(end)
+        with nogil:
+            code = bip_getmsg(job, tag, &data, &n, &node, ms)
+        if self._leave(code) == 0:
+            return None
+        found = PyBytes_FromStringAndSize(<const char *>data, n)
+        bip_freemsg(self._job, tag)
+        return found, node
 
     def taginit(self, int tag, int n, size_t length):
         cdef bip_job *job = self._enter()
@@ -383,8 +366,7 @@ cdef class BipCore:
         self._busy = False
         self._receives = {}
         self._send_buffer = None
-        if code == BIP_ERR_INTERRUPTED:
-            _raise_interrupt()
+        _raise_signal()
         return code == 0
 
 

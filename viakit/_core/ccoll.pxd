@@ -10,6 +10,7 @@ cdef extern from "coll/coll.h" nogil:
         pass
     ctypedef struct coll_options:
         uint64_t number
+        uint64_t birth
         const int *wanted
         void (*meanwhile)(void *context) noexcept nogil
         void *context

@@ -11,6 +11,7 @@ cdef extern from "msg/msg.h" nogil:
         MSG_INTERRUPTED
         MSG_ERR_ARG
         MSG_ERR_RANK
+        MSG_ERR_CONTEXT
         MSG_ERR_PROC_FAILED
         MSG_ERR_LEFT
         MSG_ERR_STATE
@@ -85,6 +86,8 @@ cdef extern from "msg/msg.h" nogil:
                    int64_t timeout_ms)
     int msg_imrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_request **request)
 
+    int msg_discard(msg_world *world, int context, int mask, int tag)
+    void msg_retire(msg_world *world, int context, int n)
     int msg_progress(msg_world *world)
     int msg_idle(msg_world *world, int64_t timeout_ms)
     int msg_failures(msg_world *world, int *ranks, int room)

@@ -2,6 +2,7 @@
 # on their way to Python, the process an object belongs to, and the place where it was made.
 
 import atexit
+import operator
 import os
 import sys
 import warnings
@@ -10,16 +11,16 @@ from json import loads as _json_loads
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release,
-    PyObject_GetBuffer,
+    PyBUF_ANY_CONTIGUOUS, PyBUF_C_CONTIGUOUS, PyBUF_F_CONTIGUOUS, PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE,
+    PyBuffer_FillInfo, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.pythread cimport (
     PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, PyThread_type_lock,
     WAIT_LOCK,
 )
-from cpython.ref cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc cimport errno as c_errno
-from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -28,9 +29,10 @@ from cvipl cimport *
 from viakit import _types, errors as _errors
 
 cdef extern from "Python.h":
-    int PyErr_CheckSignals()          # not `except -1`: the exception stays set and the caller looks for it
-    PyObject *PyErr_Occurred()
-    int Py_AddPendingCall(int (*function)(void *) noexcept, void *argument) nogil
+    int PyErr_CheckSignals() except -1
+    void PyErr_SetObject(object kind, object error)
+    void PyErr_WriteUnraisable(object what)
+    int Py_AddPendingCall(int (*function)(void *) except -1, void *argument) nogil
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*prepare)() noexcept nogil, void (*parent)() noexcept nogil,
@@ -86,6 +88,29 @@ cdef int _check(VIP_RETURN code, str operation) except -1:
     return 0
 
 
+# ---------------------------------------------------------------- numbers on their way to C
+
+cdef uint64_t _whole(str name, object value, uint64_t most) except? 0xffffffffffffffff:
+    """A whole number from 0 to `most`; another number is a ValueError, and what is none a TypeError."""
+    cdef object number
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: expected a whole number") from None
+    if not 0 <= number <= most:
+        raise ValueError(f"{name}={value!r}: expected a whole number from 0 to {most}")
+    return number
+
+
+cdef VIP_ULONG _reliability_level(object value) except? 0xffffffff:
+    """One of the levels; C says which it does not have."""
+    try:
+        return _whole("reliability", value, 0xffff)
+    except (TypeError, ValueError):
+        levels = ", ".join(f"Reliability.{level.name}" for level in _Reliability)
+        raise ValueError(f"reliability={value!r}: expected one of {levels}") from None
+
+
 # ---------------------------------------------------------------- time
 
 cdef int64_t _FOREVER = 0x7fffffffffffffff
@@ -125,32 +150,111 @@ cdef inline VIP_ULONG _remaining_ms(int64_t deadline_ns) noexcept nogil:
 
 # ---------------------------------------------------------------- waits that can be interrupted
 #
-# The C library calls _interrupted at least every 50 ms while this thread waits inside it. It answers 1, which ends the
-# wait without losing anything, when a signal handler raised (the exception stays set in this thread) or when there are
-# asynchronous errors to be told, which is done outside the wait, because their handlers may call VIPL.
+# While a thread waits in C, the C library calls back at least every 50 ms, and Python's signal handlers run then. What
+# one of them raises is kept here, one exception for each thread, until the call has come back from C and raises it with
+# _raise_signal(): C may have a buffer to let go of or other callbacks to make, and Python must not run with an
+# exception set. The callback's answer ends the wait, and takes nothing: what completed meanwhile is there for the next
+# call.
+#
+# The calls of a thread that wait in VIPL form a chain, for a handler that runs in the middle of one may wait itself.
+
+cdef extern from *:
+    """
+    struct viakit_call;
+    static __thread struct viakit_call *viakit_innermost; /* of the calls that this thread waits in */
+    static __thread PyObject *viakit_raised;              /* by a signal handler, to be raised; owned */
+    static __thread int viakit_n_checks;                  /* looks for signals that it is in: we are in a handler */
+    """
+    int viakit_n_checks
+    void *viakit_innermost
+    PyObject *viakit_raised
+
+cdef struct Call:
+    Call *outer
+    void *nic          # the Nic that it waits on; borrowed
+    bint for_events    # asynchronous errors end it, too: it may be begun again at any time
+    bint woken         # by them it was ended
+
+
+cdef int _keep_raised(object error) except -1:
+    """Have the call of this thread that is in C raise it; the first one counts."""
+    global viakit_raised
+    if viakit_raised == NULL:
+        Py_INCREF(error)
+        viakit_raised = <PyObject *>error
+    return 0
+
+
+cdef bint _look_for_signals() noexcept:
+    """Run the signal handlers that are due; whether the call of this thread that is in C shall end."""
+    global viakit_n_checks
+    if viakit_raised == NULL:
+        viakit_n_checks += 1
+        try:
+            PyErr_CheckSignals()
+        except BaseException as error:
+            _keep_raised(error)
+        viakit_n_checks -= 1
+    return viakit_raised != NULL
+
+
+cdef int _raise_signal() except -1:
+    """Raise what a signal handler raised while this thread was in C, if any did."""
+    global viakit_raised
+    if viakit_raised == NULL:
+        return 0
+    error = <object>viakit_raised
+    Py_DECREF(error)
+    viakit_raised = NULL
+    raise error
+
 
 cdef int _interrupted(void *context) noexcept nogil:
+    cdef Call *call = <Call *>context
     cdef int answer
     with gil:
-        answer = PyErr_CheckSignals() != 0
-    return answer or (context != NULL and _events_waiting)
+        answer = _look_for_signals()
+    if not answer and call.for_events and _events_waiting:
+        call.woken = answer = True
+    return answer
+
+
+cdef inline void _begin_wait(Call *call, void *nic, bint for_events) noexcept nogil:
+    """From here to _end_wait() this thread waits on a Nic in VIPL, and can be interrupted."""
+    global viakit_innermost
+    call.outer = <Call *>viakit_innermost
+    call.nic = nic
+    call.for_events = for_events
+    call.woken = False
+    viakit_innermost = call
+    viakit_set_interrupt(_interrupted, call)
+
+
+cdef inline void _end_wait(Call *call) noexcept nogil:
+    global viakit_innermost
+    viakit_innermost = call.outer
+    if call.outer == NULL:
+        viakit_set_interrupt(NULL, NULL)
+    else:
+        viakit_set_interrupt(_interrupted, call.outer)
+
+
+cdef bint _waits_on(object nic) noexcept:
+    """Whether this thread is in the middle of a call that waits on the Nic: we are in a handler then."""
+    cdef Call *call = <Call *>viakit_innermost
+    while call != NULL:
+        if call.nic == <void *>nic:
+            return True
+        call = call.outer
+    return False
 
 
 cdef int _raise_interrupt() except -1:
     """Raise what a signal handler raised during the wait, if any did; then tell the asynchronous errors."""
-    if PyErr_Occurred() != NULL:
-        return -1
+    _raise_signal()
     if _events_waiting:
         _tell_events()
     return 0
-
-
-cdef int _raise_signal() except -1:
-    """Raise what a signal handler raised during a wait that succeeded all the same."""
-    return -1 if PyErr_Occurred() != NULL else 0
-
-
-cdef int _WAKE_FOR_EVENTS = 1   # only its address is used: the context of waits that may be begun again at any time
 
 
 # ---------------------------------------------------------------- asynchronous errors
@@ -230,32 +334,39 @@ cdef bint _next_event(EventRing *ring, Event *event) noexcept nogil:
     return found
 
 
-cdef int _events_call(void *argument) noexcept with gil:
+cdef int _events_call(void *argument) except -1 with gil:
     global _call_pending
     _call_pending = 0
-    _tell_events()
-    return 0
+    return _tell_events()
 
 
-cdef void _tell_events():
-    """Hand every waiting error to its Nic. What a user's handler raises is reported, and stops nothing."""
+cdef int _tell_events() except -1:
+    """Hand every waiting error to its Nic; then raise the interrupt that came while a user's handler ran, if any."""
     global _events_waiting
+    interrupt = None
     _events_waiting = 0
     for nic in list(_nics):
         try:
             (<Nic>nic)._tell()
         except BaseException as error:
-            sys.unraisablehook(_Unraisable(error, nic, "Exception ignored in the on_error handler of"))
+            interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
+    return 0
 
 
-class _Unraisable:
-    # What sys.unraisablehook expects.
-    def __init__(self, error, what, message):
-        self.exc_type = type(error)
-        self.exc_value = error
-        self.exc_traceback = error.__traceback__
-        self.err_msg = message
-        self.object = what
+# ---------------------------------------------------------------- what the program's own handlers raise
+#
+# An error of theirs is reported and stops nothing. But KeyboardInterrupt and SystemExit are mostly a signal's, which
+# happened to come while a handler ran: they are for the program, as in asyncio.
+
+cdef tuple _INTERRUPTS = (KeyboardInterrupt, SystemExit)
+
+
+cdef void _report(object error, object what) noexcept:
+    """"Exception ignored in: <what>", by sys.unraisablehook."""
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(what)
 
 
 # ---------------------------------------------------------------- processes and places
@@ -296,7 +407,7 @@ cdef void _warn_unclosed(object what, str place):
         warnings.warn(f"unclosed {what!r}, made at {place}: use `with`, or close()", ResourceWarning, stacklevel=2,
                       source=what)
     except BaseException as error:
-        sys.unraisablehook(_Unraisable(error, what, "Exception ignored while dropping"))
+        _report(error, what)
 
 
 @atexit.register

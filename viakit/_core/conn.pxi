@@ -34,6 +34,7 @@ cdef object _connect_wait(Nic nic, object local, object timeout_s):
     cdef VIP_NIC_HANDLE handle
     cdef VIP_RETURN code
     cdef VIP_ULONG left_ms
+    cdef Call call
     cdef int64_t deadline = _deadline_ns(timeout_s)
     cdef ConnectionRequest request
     _fill_address(&here, local)
@@ -43,17 +44,22 @@ cdef object _connect_wait(Nic nic, object local, object timeout_s):
     handle = nic._handle
     while True:
         left_ms = _remaining_ms(deadline)
-        # Not woken for asynchronous errors: whoever asked between two waits would be told that nobody is here.
+        # Not woken for asynchronous errors: whoever asked between two waits would be told that nobody is here. Who asks
+        # while a signal handler raises is refused, by C.
         with nogil:
-            viakit_set_interrupt(_interrupted, NULL)
+            _begin_wait(&call, <void *>nic, False)
             code = VipConnectWait(handle, &here.net, left_ms, &there.net, &attributes, &connection)
-            viakit_set_interrupt(NULL, NULL)
+            _end_wait(&call)
         if code == VIP_SUCCESS:
             break
         _raise_interrupt()
         nic._use()
-        if code != VIP_TIMEOUT or (deadline != _FOREVER and _now_ns() >= deadline):
+        if code != VIP_TIMEOUT:
             raise _error(code, "VipConnectWait")
+        if deadline != _FOREVER and _now_ns() >= deadline:
+            raise _errors.ViaTimeoutError(
+                f"nobody asked for the discriminator {local.discriminator!r} of {nic.device} within {timeout_s} s",
+                code=code, operation="VipConnectWait")
     request = ConnectionRequest.__new__(ConnectionRequest)
     request._nic = nic
     request._handle = connection
@@ -62,10 +68,6 @@ cdef object _connect_wait(Nic nic, object local, object timeout_s):
     request._generation = _generation
     request._made_at = _place()
     nic._children.add(request)
-    # A signal that came together with the request is answered now, with the request refused, not lost.
-    if PyErr_Occurred() != NULL:
-        request.close()
-        _raise_interrupt()
     return request
 
 

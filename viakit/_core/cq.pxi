@@ -19,7 +19,7 @@ cdef class CompletionQueue:
         self._generation = _generation
 
     def __init__(self, Nic nic not None, n_entries):
-        cdef VIP_ULONG wanted = n_entries
+        cdef VIP_ULONG wanted = _whole("n_entries", n_entries, UINT32_MAX)
         if self._handle != NULL:
             raise TypeError("a CompletionQueue is made once")
         nic._use()
@@ -134,26 +134,30 @@ cdef class CompletionQueue:
         cdef VIP_CQ_HANDLE cq
         cdef VIP_RETURN code
         cdef VIP_ULONG left_ms
+        cdef Call call
+        cdef void *nic = <void *>self._nic
         cdef int64_t deadline = _deadline_ns(timeout_s)
         while True:
             self._use()
             cq = self._handle
             left_ms = _remaining_ms(deadline)
             with nogil:
-                viakit_set_interrupt(_interrupted, &_WAKE_FOR_EVENTS)
+                _begin_wait(&call, nic, True)
                 code = VipCQWait(cq, left_ms, &handle, &recv)
-                viakit_set_interrupt(NULL, NULL)
+                _end_wait(&call)
             if code == VIP_SUCCESS:
                 completion = self._completion(handle, recv != 0)
-                _raise_signal()
                 if completion is not None:
                     return completion
                 continue
-            error = None if code == VIP_TIMEOUT and PyErr_Occurred() != NULL else _error(code, "VipCQWait")
+            error = None if code == VIP_TIMEOUT else _error(code, "VipCQWait")
             _raise_interrupt()
             self._use()
-            if code != VIP_TIMEOUT or (deadline != _FOREVER and _now_ns() >= deadline):
+            if code != VIP_TIMEOUT:
                 raise error
+            if deadline != _FOREVER and _now_ns() >= deadline:
+                raise _errors.ViaTimeoutError(f"nothing completed on {self!r} within {timeout_s} s", code=code,
+                                              operation="VipCQWait")
 
     def notify(self, handler):
         """Call a function with the next completion, once; several calls queue up.
@@ -182,7 +186,7 @@ cdef class CompletionQueue:
         ResourceError
             More than that are there now; nothing is changed.
         """
-        cdef VIP_ULONG wanted = n_entries
+        cdef VIP_ULONG wanted = _whole("n_entries", n_entries, UINT32_MAX)
         self._use()
         _check(VipResizeCQ(self._handle, wanted), "VipResizeCQ")
         self.n_entries = wanted

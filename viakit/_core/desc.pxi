@@ -94,6 +94,9 @@ cdef ProtectionTag _owner_tag(list segments, object owner):
     return owner
 
 
+cdef VIP_DESCRIPTOR _no_descriptor   # zero
+
+
 @cython.final
 cdef class Descriptor:
     """A request for a work queue: what to do, and with which pieces of registered memory.
@@ -111,11 +114,14 @@ cdef class Descriptor:
     cdef bint _is_recv
     cdef bint _posted
 
+    def __cinit__(self):
+        self._c = &_no_descriptor   # of an object that Descriptor.__new__ made by hand
+
     def __init__(self):
         raise TypeError("a descriptor is made by Descriptor.send(), .recv(), .rdma_write() or .rdma_read()")
 
     def __dealloc__(self):
-        if self._c != NULL and self._chunk is not None:
+        if self._chunk is not None:
             self._chunk.free_slots[self._chunk.n_free] = <uint16_t>self._slot
             self._chunk.n_free += 1
 
@@ -270,9 +276,7 @@ cdef class Descriptor:
         if value is None:
             self._c.CS.Control &= <uint16_t>~<uint16_t>VIP_CONTROL_IMMEDIATE
             return
-        if not 0 <= value <= UINT32_MAX:
-            raise ValueError(f"immediate={value!r}: expected 32 bits, 0 to 2**32 - 1")
-        self._c.CS.ImmediateData = value
+        self._c.CS.ImmediateData = <uint32_t>_whole("immediate", value, UINT32_MAX)
         self._c.CS.Control |= VIP_CONTROL_IMMEDIATE
 
     @property
@@ -326,11 +330,16 @@ cdef Descriptor _prepare(int control, bint is_recv, object given, object immedia
     cdef int size_class = 0
     cdef int i = rdma
     cdef uint64_t total = 0
+    cdef uint64_t address = 0
+    cdef uint64_t handle = 0
     cdef Segment segment
     cdef Descriptor descriptor
     cdef _Chunk chunk
     cdef VIP_DESCRIPTOR *c
     tag._use()
+    if rdma:
+        address = _whole("remote_address", remote_address, UINT64_MAX)
+        handle = _whole("remote_handle", remote_handle, UINT32_MAX)
     if n > MAX_SEGMENTS:
         raise ValueError(f"{n} segments: the NIC takes {tag._nic.attributes.max_segments_per_descriptor}")
     for segment in segments:
@@ -356,8 +365,8 @@ cdef Descriptor _prepare(int control, bint is_recv, object given, object immedia
     c.CS.Control = <uint16_t>control
     c.CS.Length = <uint32_t>total
     if rdma:
-        c.DS[0].Remote.Data.AddressBits = remote_address
-        c.DS[0].Remote.Handle = remote_handle
+        c.DS[0].Remote.Data.AddressBits = address
+        c.DS[0].Remote.Handle = <VIP_MEM_HANDLE>handle
     for segment in segments:
         c.DS[i].Local.Data.AddressBits = segment.address
         c.DS[i].Local.Handle = segment.handle

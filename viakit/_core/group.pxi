@@ -34,8 +34,8 @@ cdef void _collective_meanwhile(void *context) noexcept nogil:
     with gil:
         try:
             (<MsgWorld>context).step()
-        except BaseException as problem:  # C cannot raise: when the collective has ended
-            (<MsgWorld>context)._problem = problem
+        except BaseException as problem:  # C cannot raise: it asks whether it shall end, and the caller raises
+            _keep_raised(problem)
 
 
 cdef inline int _type_of(Py_buffer *view) noexcept nogil:
@@ -85,6 +85,7 @@ cdef class CollectiveComm(MsgComm):
     """A communicator's collectives, as far as csrc/coll has them."""
 
     cdef public long long _n_collectives       # begun so far, these and those by messages
+    cdef public uint64_t birth                 # tells it from earlier ones of its number; alike on all ranks
     cdef CollectiveGroup _group
     cdef bint _tried
 
@@ -107,13 +108,16 @@ cdef class CollectiveComm(MsgComm):
         for i in range(self.size):
             ranks[i] = self._to[i] if self._to != NULL else i
         options.number = <uint64_t>self._n_collectives
+        options.birth = self.birth
         options.wanted = &self.world.n_active
         options.meanwhile = _collective_meanwhile
         options.context = <void *>self.world
+        self.world._n_calls += 1
         with nogil:
             code = coll_create_with(w, ranks, self.size, context, &options, &made)
+        self.world._n_calls -= 1
         free(ranks)
-        self._n_collectives += code != MSG_SUCCESS
+        self._n_collectives += 1  # a collective of its own: who waited in it has told those who were late
         self._conclude(code, "setting up collectives", 0)
         group = CollectiveGroup()
         (<CollectiveGroup>group)._c = made
@@ -149,13 +153,10 @@ cdef class CollectiveComm(MsgComm):
         """Raise what went wrong."""
         if self._group is not None:
             self._group._busy = False
-        if self.world._problem is not None:
-            problem, self.world._problem = self.world._problem, None
-            raise problem
+        self.world._left()
+        _raise_signal()
         if code == MSG_SUCCESS:
             return 0
-        if PyErr_Occurred() != NULL:
-            return -1
         if code == MSG_INTERRUPTED:
             raise KeyboardInterrupt()
         text = _text(msg_error_text(code))
@@ -172,7 +173,7 @@ cdef class CollectiveComm(MsgComm):
 
     cdef bint _repeat(self, coll *c, int code) noexcept:
         """Whether the collective has to be done once more, by messages: a rank was interrupted in an earlier one."""
-        if code != MSG_ERR_LEFT or not coll_may_repeat(c) or PyErr_Occurred() != NULL:
+        if code != MSG_ERR_LEFT or not coll_may_repeat(c) or viakit_raised != NULL:
             return False
         self._group._busy = False
         self._n_collectives -= 1
@@ -190,7 +191,7 @@ cdef class CollectiveComm(MsgComm):
         if self._group is not None and self._group._c != NULL:
             coll_break(self._group._c, code)
         else:
-            word = code.to_bytes(8, "little") + (<int>self._n_collectives).to_bytes(8, "little")
+            word = b"".join(part.to_bytes(8, "little") for part in (code, self._n_collectives, self.birth))
             self.start_send(word, source, COLL_TAG_ABORT, 0, COLL_PART)
 
     def _close_group(self):
@@ -201,8 +202,11 @@ cdef class CollectiveComm(MsgComm):
         self.world.groups.pop(self.number, None)
         if group is not None and group._c != NULL:
             c, group._c = group._c, NULL
+            self.world._n_calls += 1
             with nogil:
                 coll_close(c)
+            self.world._n_calls -= 1
+            self.world._left()
             _raise_signal()
 
     # ------------------------------------------------------------ the collectives

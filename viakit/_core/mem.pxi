@@ -66,6 +66,7 @@ cdef class ProtectionTag:
         return f"<viakit.via.ProtectionTag of {self._nic.device!r}{'' if self._handle != NULL else ' closed'}>"
 
 
+@cython.no_gc_clear  # __del__ leaves what views still need; the last view releases it, and wants the NIC
 cdef class Allocation:
     """Memory of a NIC that peers on the same host can map. Made by :meth:`Nic.allocate`; exports a writable buffer.
 
@@ -154,6 +155,7 @@ cdef class Allocation:
         return f"<viakit.via.Allocation of {self.nbytes} bytes{' closed' if self._closed else ''}>"
 
 
+@cython.no_gc_clear  # as an Allocation
 cdef class MemoryRegion:
     """Registered memory. Made by :meth:`Nic.register` or :meth:`Nic.create_region`.
 
@@ -352,8 +354,13 @@ cdef class MemoryRegion:
         self._use()
         if flags & PyBUF_WRITABLE and self.readonly:
             raise BufferError(f"{self!r} cannot be written to")
-        if (flags & PyBUF_STRIDES) != PyBUF_STRIDES and not _c_contiguous(source):
-            raise BufferError(f"{self!r} is in Fortran order and needs a consumer that understands strides")
+        if not _c_contiguous(source):
+            if (flags & PyBUF_STRIDES) != PyBUF_STRIDES:
+                raise BufferError(f"{self!r} is in Fortran order and needs a consumer that understands strides")
+            if (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS:
+                raise BufferError(f"{self!r} is in Fortran order, and was asked for as C-contiguous")
+        if (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS and not PyBuffer_IsContiguous(source, c"F"):
+            raise BufferError(f"{self!r} is in C order, and was asked for as Fortran-contiguous")
         view.obj = self
         view.buf = source.buf
         view.len = source.len
@@ -404,6 +411,7 @@ cdef Segment _segment(MemoryRegion region, uint64_t address, VIP_MEM_HANDLE hand
 
 
 @cython.final
+@cython.no_gc_clear
 cdef class Segment:
     """A piece of a region, in bytes, for a descriptor to point at: ``region[a:b]``. Exports its bytes as a buffer.
 
@@ -434,7 +442,8 @@ cdef class Segment:
         address, handle, nbytes : int
             As they shall stand in the descriptor.
         """
-        return _segment(None, address, handle, nbytes)
+        return _segment(None, _whole("address", address, UINT64_MAX), _whole("handle", handle, UINT32_MAX),
+                        _whole("nbytes", nbytes, UINT32_MAX))
 
     def __len__(self):
         return self.nbytes

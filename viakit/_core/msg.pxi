@@ -15,6 +15,8 @@ from cmsg cimport *
 cdef enum:
     CONTEXTS = 5           # of the engine, for each communicator
     SLICE_MS = 1           # how long a wait lasts at a time while other schedules of this process want to go on
+    ENDS_BY_ABORT = 1
+    ENDS_BY_CLOSE = 2
     ORPHANS = 64           # requests dropped by the program, before their world looks which have ended
 
 cdef object _message_error = None      # (code, text) -> exception
@@ -40,7 +42,7 @@ def message_calibration_path(str link):
 cdef int _message_interrupted(void *context) noexcept nogil:
     cdef int answer
     with gil:
-        answer = PyErr_CheckSignals() != 0
+        answer = (<MsgWorld>context)._ending != 0 or _look_for_signals()
     return answer
 
 
@@ -73,6 +75,8 @@ cdef class MsgWorld:
     cdef object _ask, _problem, _attached
     cdef list _orphans
     cdef int _orphan_limit
+    cdef int _n_calls               # that are in C without the GIL: it must not go away under them
+    cdef int _ending                # ENDS_*: all calls that wait shall end
 
     def __init__(self, int rank, int size, *, exchange=None, str policy="via", local_device=None, network_device=None,
                  address=None, double timeout_s=60.0):
@@ -106,6 +110,7 @@ cdef class MsgWorld:
         options.threads = 1
         options.open_timeout_ms = <int64_t>(timeout_s * 1000)
         options.interrupt = _message_interrupted
+        options.interrupt_context = <void *>self
         self._ask = exchange
         self._orphans = []
         self._orphan_limit = ORPHANS
@@ -115,7 +120,8 @@ cdef class MsgWorld:
         with nogil:
             code = msg_world_open(&options, &self._w, error)
         self._ask = None
-        if PyErr_Occurred() != NULL:
+        if viakit_raised != NULL:
+            self.abort()
             _raise_signal()
         if code != MSG_SUCCESS:
             if self._problem is not None:
@@ -143,18 +149,56 @@ cdef class MsgWorld:
             return 1
 
     cdef int _open(self) except -1:
-        if self._w == NULL:
+        if self._w == NULL or self._ending:
             raise _message_error(MSG_ERR_STATE, "this world has been closed")
+        return 0
+
+    cdef bint _in_use(self) noexcept:
+        """Whether a call is in C: another thread's, or one that the signal handler interrupts that we are in."""
+        cdef CollectiveGroup group
+        if self._n_calls:
+            return True
+        for group in self.groups.values():
+            if group._busy:
+                return True
+        return False
+
+    cdef int _left(self) except -1:
+        """A call has come back from C, and has counted itself out."""
+        if self._ending:
+            if self._ending == ENDS_BY_ABORT and not self._in_use():
+                self._ending = 0
+                self.abort()
+            _raise_signal()
+            self._open()
+        return 0
+
+    cdef int _clear(self) except -1:
+        """Have all calls end that other threads are in."""
+        if not self._in_use():
+            return 0
+        if viakit_n_checks:
+            raise _message_error(MSG_ERR_STATE, "this signal handler has interrupted a call that waits: raise an "
+                                 "exception in it, and close the world where that is caught")
+        self._ending = ENDS_BY_CLOSE
+        try:
+            while self._in_use():
+                _sleep(0.001)
+        finally:
+            self._ending = 0
         return 0
 
     @property
     def closed(self):
         """Whether close or abort has been called."""
-        return self._w == NULL
+        return self._w == NULL or self._ending == ENDS_BY_ABORT
 
     def close(self, timeout_s=None):
         """Send what is queued, wait for the others to close, too (None: as long as it takes), and let go of all."""
         cdef msg_world *w = self._w
+        if w != NULL:
+            self._clear()
+            w = self._w
         cdef int64_t timeout_ms = MSG_FOREVER if timeout_s is None else <int64_t>(<double>timeout_s * 1000)
         self._w = NULL
         if w != NULL:
@@ -166,14 +210,18 @@ cdef class MsgWorld:
             _raise_signal()
 
     def abort(self):
-        """Let go of everything without a word: the others see this rank die."""
+        """Let go of everything without a word: the others see this rank die. Calls that wait end with an error."""
         cdef msg_world *w = self._w
+        if w != NULL and self._in_use():
+            self._ending = ENDS_BY_ABORT   # the last of them does it
+            return
         self._w = NULL
         if w != NULL:
             with nogil:
                 msg_world_abort(w)
             self._orphans = []
             self._forget_groups()
+            _raise_signal()
 
     cdef int _forget_groups(self) except -1:
         for group in self.groups.values():
@@ -231,8 +279,11 @@ cdef class MsgWorld:
         """Wait until something has happened, at most `timeout_s` seconds. Ctrl-C ends it."""
         cdef int64_t timeout_ms = <int64_t>(timeout_s * 1000)
         self._open()
+        self._n_calls += 1
         with nogil:
             msg_idle(self._w, timeout_ms)
+        self._n_calls -= 1
+        self._left()
         _raise_signal()
 
     def attach(self, buffer):
@@ -253,17 +304,20 @@ cdef class MsgWorld:
         cdef size_t length = 0
         cdef int code
         self._open()
+        self._n_calls += 1
         with nogil:
             code = msg_buffer_detach(self._w, &memory, &length)
+        self._n_calls -= 1
+        self._left()
         self._check(code)
         attached, self._attached = self._attached, None
         return None if attached is None else attached[1]
 
     cdef int _check(self, int code) except -1:
+        if viakit_raised != NULL:
+            return _raise_signal()
         if code == MSG_SUCCESS:
             return 0
-        if PyErr_Occurred() != NULL:
-            return -1
         if code == MSG_INTERRUPTED:
             raise KeyboardInterrupt()
         text = _text(msg_last_error(self._w)) if self._w != NULL else ""
@@ -282,6 +336,7 @@ cdef class MsgWorld:
             schedule._step()
 
 
+@cython.no_gc_clear  # __del__ hands the buffer on to the world: it is not to be let go of here
 cdef class MsgRequest:
     """One operation under way; its buffer stays pinned until it has ended."""
 
@@ -310,6 +365,7 @@ cdef class MsgRequest:
         orphan._comm = self._comm
         orphan._r, self._r = self._r, NULL
         orphan._view = self._view
+        memset(&self._view, 0, sizeof(self._view))  # its one reference is the orphan's now
         orphan._pinned, self._pinned = self._pinned, False
         orphan.after, self.after = self.after, None
         self.ended = True
@@ -327,18 +383,27 @@ cdef class MsgRequest:
         return True
 
     cdef int _end(self) except -1:
-        """The engine has freed its request: let go of the buffer, raise what went wrong."""
-        self.ended = True
+        """The engine has freed its request: let go of the buffer, raise what went wrong.
+
+        A signal may come before this, or within `after`: then the next wait or test finds no request of the engine's,
+        and ends it.
+        """
         if self._pinned:
             self._pinned = False
             PyBuffer_Release(&self._view)
-        if self._status.source >= 0:
-            self._status.source = self._comm._back(self._status.source)
-        after, self.after = self.after, None
+            if self._status.source >= 0:
+                self._status.source = self._comm._back(self._status.source)
+        if self.after is not None and not self._status.error and not self._status.cancelled:
+            try:
+                self.after(self)
+            except Exception:
+                self.after = None
+                self.ended = True
+                raise
+        self.after = None
+        self.ended = True
         if self._status.error:
             self._comm.world._check(self._status.error)
-        if after is not None and not self._status.cancelled:
-            after(self)
         return 0
 
     def peek(self, MsgStatus status=None):
@@ -365,6 +430,8 @@ cdef class MsgRequest:
         """Make progress; True if it is complete (then it has ended)."""
         cdef int code
         if self._r == NULL:
+            if not self.ended:
+                self._end()
             return True
         self._comm.world._open()
         code = msg_test(self._comm.world._w, &self._r, &self._status)
@@ -386,6 +453,8 @@ cdef class MsgRequest:
         cdef MsgWorld world
         cdef int64_t began
         if self._r == NULL:
+            if not self.ended:
+                self._end()
             return 1
         world = self._comm.world
         world._open()
@@ -395,13 +464,20 @@ cdef class MsgRequest:
             began = _now_ns()
             while True:
                 world.step()
+                world._open()
+                world._n_calls += 1
                 with nogil:
                     code = msg_wait(world._w, &self._r, &self._status, SLICE_MS if timeout_ms else 0)
+                world._n_calls -= 1
+                world._left()
                 if code != MSG_TIMEOUT or 0 <= timeout_ms <= (_now_ns() - began) // 1000000:
                     break
         else:
+            world._n_calls += 1
             with nogil:
                 code = msg_wait(world._w, &self._r, &self._status, timeout_ms)
+            world._n_calls -= 1
+            world._left()
         if code == MSG_TIMEOUT:
             _raise_signal()
             return 0
@@ -508,11 +584,13 @@ cdef class MsgComm:
     cdef readonly int rank, size, number
     cdef int *_to            # this communicator's ranks in the world, NULL: the same
     cdef int *_from          # and back
-    cdef int _context
+    cdef int _context        # the first of five ...
+    cdef int _own            # ... which is the program's; freed communicators have none
 
     def __cinit__(self, MsgWorld world, int number, ranks=None, *args, **options):
         cdef int i
         self.world, self.number, self._context = world, number, number * CONTEXTS
+        self._own = self._context
         self.rank, self.size = world.rank, world.size
         if ranks is None:
             return
@@ -552,9 +630,27 @@ cdef class MsgComm:
         """The world's numbers of this communicator's ranks, in their order."""
         return list(range(self.size)) if self._to == NULL else [self._to[i] for i in range(self.size)]
 
+    cdef int _at(self, int part) except -1:
+        """The context of a part; the program's ends when the communicator is freed, others with the last operation."""
+        cdef int context = self._context + part if part else self._own
+        if context < 0:
+            raise _message_error(MSG_ERR_CONTEXT, "this communicator has been freed")
+        return context
+
+    def close_own(self):
+        """The program may start nothing any more; what is under way goes on."""
+        self._own = -1
+
     def forget(self):
-        """No call is possible on this communicator any more."""
-        self._context = -65536
+        """No call is possible on this communicator any more, and nothing of it reaches the next one of its number."""
+        if self._context >= 0 and self.world._w != NULL:
+            msg_retire(self.world._w, self._context, CONTEXTS)
+        self._own = self._context = -65536
+
+    def discard(self, int part, int mask, int tag):
+        """Throw away messages that nobody will receive: those with the bits of `tag` where `mask` has ones."""
+        self.world._open()
+        return msg_discard(self.world._w, self._at(part), mask, tag)
 
     cdef MsgRequest _new(self, object buffer, bint writable):
         cdef MsgRequest request = _request_type.__new__(_request_type)
@@ -567,9 +663,10 @@ cdef class MsgComm:
         """Start to send a contiguous buffer; `part`: 0 the program's, 1 collectives, 2 bodies of objects."""
         cdef MsgRequest request
         cdef int target = self._target(dest, False)
+        cdef int context = self._at(part)
         self.world._open()
         request = self._new(buffer, False)
-        self.world._check(msg_isend(self.world._w, self._context + part, request._view.buf, request._view.len, target,
+        self.world._check(msg_isend(self.world._w, context, request._view.buf, request._view.len, target,
                                     tag, <msg_mode>mode, &request._r))
         return request
 
@@ -577,9 +674,10 @@ cdef class MsgComm:
         """Start to receive into a contiguous, writable buffer."""
         cdef MsgRequest request
         cdef int target = self._target(source, True)
+        cdef int context = self._at(part)
         self.world._open()
         request = self._new(buffer, True)
-        self.world._check(msg_irecv(self.world._w, self._context + part, request._view.buf, request._view.len, target,
+        self.world._check(msg_irecv(self.world._w, context, request._view.buf, request._view.len, target,
                                     tag, &request._r))
         return request
 
@@ -587,16 +685,16 @@ cdef class MsgComm:
         """Start to send or to receive what _is_plain has pinned; the request holds it from now on."""
         cdef MsgRequest request = _request_type.__new__(_request_type)
         cdef msg_world *w
-        cdef int code, target
+        cdef int code, target, context
         request._comm = self
         request._view, request._pinned = view[0], True
-        target = self._target(peer, receive)
+        target, context = self._target(peer, receive), self._at(0)
         self.world._open()
         w = self.world._w
         if receive:
-            code = msg_irecv(w, self._context, request._view.buf, request._view.len, target, tag, &request._r)
+            code = msg_irecv(w, context, request._view.buf, request._view.len, target, tag, &request._r)
         else:
-            code = msg_isend(w, self._context, request._view.buf, request._view.len, target, tag, <msg_mode>mode,
+            code = msg_isend(w, context, request._view.buf, request._view.len, target, tag, <msg_mode>mode,
                              &request._r)
         if code != MSG_SUCCESS:
             self.world._check(code)
@@ -624,15 +722,18 @@ cdef class MsgComm:
         return self._await(buf, source, tag)
 
     cdef int _send_fast(self, Py_buffer *view, int dest, int tag, int mode) except -1:
-        cdef int code, target, context = self._context
-        cdef msg_world *w = self.world._w
+        cdef int code, target, context
+        cdef msg_world *w
         try:
-            target = self._target(dest, False)
+            target, context = self._target(dest, False), self._at(0)
             self.world._open()
+            w = self.world._w
+            self.world._n_calls += 1
             with nogil:
                 code = msg_send(w, context, view.buf, view.len, target, tag, <msg_mode>mode)
-            if code != MSG_SUCCESS:
-                self.world._check(code)
+            self.world._n_calls -= 1
+            self.world._left()
+            self.world._check(code)
         finally:
             PyBuffer_Release(view)
         return 0
@@ -657,19 +758,21 @@ cdef class MsgComm:
         """Receive a message into a buffer."""
         cdef Py_buffer view
         cdef msg_status result
-        cdef int code, target, context = self._context
+        cdef int code, target, context
         cdef msg_world *w
         if self.world.n_active or not _is_plain(buf, &view, PyBUF_WRITABLE):
             self._recv_any(buf, source, tag, status)
             return
         try:
-            target = self._target(source, True)
+            target, context = self._target(source, True), self._at(0)
             self.world._open()
             w = self.world._w
+            self.world._n_calls += 1
             with nogil:
                 code = msg_recv(w, context, view.buf, view.len, target, tag, &result)
-            if code != MSG_SUCCESS:
-                self.world._check(code)
+            self.world._n_calls -= 1
+            self.world._left()
+            self.world._check(code)
         finally:
             PyBuffer_Release(&view)
         if status is not None:
@@ -680,11 +783,14 @@ cdef class MsgComm:
     def look(self, int source, int tag, MsgStatus status, double timeout_s, int part=0):
         """Is there such a message? Waits at most `timeout_s` seconds for one; fills in `status`."""
         cdef msg_status result
-        cdef int code, target = self._target(source, True), context = self._context + part
+        cdef int code, target = self._target(source, True), context = self._at(part)
         cdef int64_t timeout_ms = MSG_FOREVER if timeout_s < 0 else <int64_t>(timeout_s * 1000)
         self.world._open()
+        self.world._n_calls += 1
         with nogil:
             code = msg_probe(self.world._w, context, target, tag, &result, timeout_ms)
+        self.world._n_calls -= 1
+        self.world._left()
         if code == MSG_TIMEOUT:
             _raise_signal()
             return False
@@ -699,11 +805,14 @@ cdef class MsgComm:
         """As look, and take the message out of the queue: a `message_type`, or None."""
         cdef msg_status result
         cdef MsgMessage message = message_type.__new__(message_type)
-        cdef int code, target = self._target(source, True), context = self._context
+        cdef int code, target = self._target(source, True), context = self._at(0)
         cdef int64_t timeout_ms = MSG_FOREVER if timeout_s < 0 else <int64_t>(timeout_s * 1000)
         self.world._open()
+        self.world._n_calls += 1
         with nogil:
             code = msg_mprobe(self.world._w, context, target, tag, &message._m, &result, timeout_ms)
+        self.world._n_calls -= 1
+        self.world._left()
         if code == MSG_TIMEOUT:
             _raise_signal()
             return None

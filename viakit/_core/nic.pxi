@@ -8,9 +8,7 @@ _OPTIONS = ("form", "mtu", "ring_slots", "window", "rto_us", "max_retries", "ack
 
 
 cdef uint32_t _option_u32(str name, object value) except? 0:
-    if not 0 <= value <= UINT32_MAX:
-        raise ValueError(f"{name}={value!r}: expected 0 (the default) or a positive number below 2**32")
-    return <uint32_t>value
+    return <uint32_t>_whole(name, value, UINT32_MAX)
 
 
 cdef int _fill_options(viakit_nic_options *options, dict given) except -1:
@@ -42,7 +40,7 @@ cdef int _fill_options(viakit_nic_options *options, dict given) except -1:
         elif name == "keepalive_ms":
             options.keepalive_ms = _option_u32(name, value)
         elif name == "spin_us":
-            options.spin_us = value
+            options.spin_us = -1 if value == -1 else <int>_whole(name, value, 0x7fffffff)
         elif name == "first_psn":
             options.first_psn = _option_u32(name, value)
         elif name == "no_thread":
@@ -113,6 +111,11 @@ def error_codes():
             for code in range(256) if viakit_error_code_name(code) != NULL}
 
 
+cdef object _threading():
+    import threading
+    return threading
+
+
 cdef class Nic:
     """A network interface of the Virtual Interface Architecture: where memory is registered and VIs are made.
 
@@ -157,6 +160,7 @@ cdef class Nic:
     cdef long _generation
     cdef int _n_allocations    # that still have memory of the NIC
     cdef bint _closed
+    cdef bint _closing
     cdef bint _named
 
     def __cinit__(self):
@@ -233,11 +237,14 @@ cdef class Nic:
         return result
 
     cdef int _tell(self) except -1:
-        """Turn what the handler left in the ring into AsyncError objects, keep them, and call on_error."""
+        """Turn what the handler left in the ring into AsyncError objects, keep them, and call on_error.
+
+        Raises only an interrupt that came while on_error ran, and that at the end.
+        """
         cdef Event event
-        if self._closed:
-            return 0
-        while _next_event(self._events, &event):
+        interrupt = None
+        # After a fork the errors are the parent's, and the lock may be held for ever by a thread that is not here.
+        while not self._closed and self._generation == _generation and _next_event(self._events, &event):
             vi = self._vis.get(<size_t>event.vi)
             cq = self._cqs.get(<size_t>event.cq)
             error = _types.AsyncError(
@@ -246,10 +253,17 @@ cdef class Nic:
                 None if vi is None else vi(), None if cq is None else cq(),
             )
             self._errors.append(error)
-            if self._on_error is not None:
-                self._on_error(error)
-            if self._closed:
-                break
+            handler = self._on_error
+            if handler is None:
+                continue
+            try:
+                handler(error)
+            except _INTERRUPTS as raised:
+                interrupt = interrupt or raised
+            except BaseException as raised:
+                _report(raised, handler)
+        if interrupt is not None:
+            raise interrupt
         return 0
 
     cdef void _allocation_gone(self) noexcept:
@@ -259,32 +273,60 @@ cdef class Nic:
 
     cdef void _close_handle(self) noexcept:
         cdef VIP_NIC_HANDLE handle = self._handle
-        self._handle = NULL
-        if handle != NULL and self._generation == _generation:
+        cdef VIP_RETURN code = VIP_INVALID_STATE
+        if handle == NULL or self._generation != _generation:
+            return
+        if not _waits_on(self):
             with nogil:
-                VipCloseNic(handle)
+                code = VipCloseNic(handle)
+        if code != VIP_INVALID_STATE:
+            self._handle = NULL
+            return
+        # We are in a handler that the NIC calls, or in a signal handler in the middle of a wait on it. VipCloseNic
+        # waits until both are over, so it needs a thread of its own, which holds this object.
+        try:
+            _threading().Thread(target=self._close_elsewhere, args=(<size_t>handle,), name="viakit-close").start()
+        except BaseException as error:
+            _report(error, self)   # the interpreter is ending, and the NIC with it
+
+    def _close_elsewhere(self, size_t handle):
+        cdef VIP_NIC_HANDLE nic = <VIP_NIC_HANDLE>handle
+        with nogil:
+            VipCloseNic(nic)
+        self._handle = NULL
 
     def close(self):
         """Close everything that was made from this NIC, and the NIC. Closing twice does nothing.
 
         Memory of :meth:`allocate` that an array or a memoryview still looks at stays until the last of these is gone,
-        and the C library's NIC with it.
+        and the C library's NIC with it. A handler may call it, too: that of a notification, of an error, of a signal.
+        Then the C library's NIC goes, in a thread of its own, as soon as the handler has returned.
         """
-        if self._closed:
-            return
+        if self._closed or self._closing:
+            return   # the latter: another thread is at it, or this is an on_error that it called
         if self._generation != _generation:
             self._closed = True
             return
-        self._tell()
-        # VIs first: they let go of regions, tags and completion queues.
-        for kind in (ConnectionRequest, Vi, CompletionQueue, MemoryRegion, Allocation, ProtectionTag):
-            for child in [child for child in self._children if isinstance(child, kind)]:
-                child.close()
-        self._closed = True
+        interrupt = None
+        self._closing = True
+        try:
+            try:
+                self._tell()
+            except _INTERRUPTS as raised:
+                interrupt = raised
+            # VIs first: they let go of regions, tags and completion queues.
+            for kind in (ConnectionRequest, Vi, CompletionQueue, MemoryRegion, Allocation, ProtectionTag):
+                for child in [child for child in self._children if isinstance(child, kind)]:
+                    child.close()
+            self._closed = True
+        finally:
+            self._closing = False
         _nics.discard(self)
         self._tag = None
         if self._n_allocations == 0:
             self._close_handle()
+        if interrupt is not None:
+            raise interrupt
 
     def __enter__(self):
         return self
@@ -391,6 +433,7 @@ cdef class Nic:
         """
         cdef viakit_faults f
         cdef int active = 0
+        f.size = sizeof(f)
         self._use()
         _check(viakit_get_faults(self._handle, &f, &active), "viakit_get_faults")
         return _faults_from(&f) if active else None
@@ -414,7 +457,8 @@ cdef class Nic:
         """A function that is called with every :class:`AsyncError`, or None.
 
         It runs like a signal handler: in the main thread between two bytecodes, or in a thread that waits in this
-        library; it may use the NIC. What it raises is reported by ``sys.unraisablehook``.
+        library; it may use the NIC, and close it. What it raises is reported by ``sys.unraisablehook``, all but
+        KeyboardInterrupt and SystemExit, which go on to the program.
         """
         return self._on_error
 
@@ -440,8 +484,14 @@ cdef class Nic:
             The number of frames handled.
         """
         cdef int n_events = 0
+        cdef Call call
+        cdef VIP_RETURN code
         self._use()
-        _check(viakit_poll(self._handle, &n_events), "viakit_poll")
+        _begin_wait(&call, <void *>self, False)   # it may run handlers
+        code = viakit_poll(self._handle, &n_events)
+        _end_wait(&call)
+        _raise_signal()
+        _check(code, "viakit_poll")
         return n_events
 
     def tap(self, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None, file_bytes=None):
@@ -539,12 +589,25 @@ cdef class Nic:
         Returns
         -------
         Vi
+
+        Raises
+        ------
+        ValueError
+            `reliability` is no level at all, or `max_transfer_size` is negative.
+        ReliabilityLevelError, MtuError, RdmaReadError
+            The NIC does not offer it.
         """
         self._use()
         return Vi(self, reliability, max_transfer_size, tag, rdma_write, rdma_read, send_cq, recv_cq)
 
     def create_cq(self, n_entries):
-        """Make a :class:`CompletionQueue` for at most `n_entries` completions that nobody has taken yet."""
+        """Make a :class:`CompletionQueue` for at most `n_entries` completions that nobody has taken yet.
+
+        Raises
+        ------
+        ValueError
+            `n_entries` is negative, or does not fit 32 bits.
+        """
         self._use()
         return CompletionQueue(self, n_entries)
 

@@ -40,7 +40,10 @@ cdef object _call_notified(object owner, dict handlers, size_t number, object co
     try:
         handler(completion)
     except BaseException as error:
-        sys.unraisablehook(_Unraisable(error, handler, "Exception ignored in the notification handler"))
+        if isinstance(error, _INTERRUPTS) and viakit_innermost != NULL:
+            _keep_raised(error)   # in the middle of a call of the program's: that raises it
+        else:
+            _report(error, handler)
 
 
 cdef void _descriptor_done(size_t number, bint recv, VIP_DESCRIPTOR *c) noexcept with gil:
@@ -52,7 +55,7 @@ cdef void _descriptor_done(size_t number, bint recv, VIP_DESCRIPTOR *c) noexcept
         descriptor = vi._taken(recv, VIP_SUCCESS, c)
         _call_notified(vi, vi._handlers, number, _Completion(vi, _QUEUE_RECV if recv else _QUEUE_SEND, descriptor))
     except BaseException as error:
-        sys.unraisablehook(_Unraisable(error, None, "Exception ignored in a notification"))
+        _report(error, None)
 
 
 cdef void _on_send_done(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *c) noexcept nogil:
@@ -77,7 +80,7 @@ cdef void _entry_done(size_t number, VIP_VI_HANDLE vi, bint recv) noexcept with 
         handle = cq._handle   # somebody took the descriptor through its VI: wait for the next one
         _check(VipCQNotify(handle, <VIP_PVOID>number, _on_entry_done), "VipCQNotify")
     except BaseException as error:
-        sys.unraisablehook(_Unraisable(error, None, "Exception ignored in a notification"))
+        _report(error, None)
 
 
 cdef void _on_entry_done(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN recv) noexcept nogil:

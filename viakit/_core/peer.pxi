@@ -33,21 +33,20 @@ cdef object _peer_wait(Vi vi):
     cdef VIP_VI_ATTRIBUTES attributes
     cdef VIP_VI_HANDLE handle
     cdef VIP_RETURN code
+    cdef Call call
     while True:
         vi._use()
         handle = vi._handle
         with nogil:
-            viakit_set_interrupt(_interrupted, &_WAKE_FOR_EVENTS)
+            _begin_wait(&call, <void *>vi._nic, True)
             code = VipConnectPeerWait(handle, &attributes)
-            viakit_set_interrupt(NULL, NULL)
+            _end_wait(&call)
+            if viakit_raised != NULL:
+                VipDisconnect(handle)
         if code == VIP_SUCCESS:
-            _raise_signal()
             return _vi_attributes(&attributes)
-        if PyErr_Occurred() != NULL:   # a pending exception stays set through calls that are pure C
-            VipDisconnect(handle)
-            _raise_signal()
         error = _error(code, "VipConnectPeerWait")
         _raise_interrupt()
         vi._use()
-        if code != VIP_TIMEOUT or vi.state != _ViState.CONNECT_PENDING:
+        if code != VIP_TIMEOUT or not call.woken:
             raise error

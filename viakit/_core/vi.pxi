@@ -17,7 +17,8 @@ cdef inline VIP_RETURN _queue_done(VIP_VI_HANDLE vi, bint recv, VIP_DESCRIPTOR *
     return VipRecvDone(vi, descriptor) if recv else VipSendDone(vi, descriptor)
 
 
-cdef VIP_RETURN _spin(VIP_VI_HANDLE vi, bint recv, int64_t deadline_ns, VIP_DESCRIPTOR **descriptor) noexcept nogil:
+cdef VIP_RETURN _spin(VIP_VI_HANDLE vi, bint recv, int64_t deadline_ns, VIP_DESCRIPTOR **descriptor,
+                      Call *call) noexcept nogil:
     """Poll until something is done, the time is over (VIP_TIMEOUT), or somebody has to be told something (the same)."""
     cdef VIP_RETURN code
     cdef int64_t now, look_ns = _now_ns() + LOOK_NS
@@ -31,7 +32,7 @@ cdef VIP_RETURN _spin(VIP_VI_HANDLE vi, bint recv, int64_t deadline_ns, VIP_DESC
         if now >= deadline_ns:
             return VIP_TIMEOUT
         if now >= look_ns:
-            if _interrupted(&_WAKE_FOR_EVENTS):
+            if _interrupted(call):
                 return VIP_TIMEOUT
             look_ns = now + LOOK_NS
         # Where two processes that answer each other have to share one core, this is what lets the other one answer.
@@ -126,8 +127,8 @@ cdef class Vi:
         self._recv_cq = recv_cq
         self._made_at = _place()
         memset(&attributes, 0, sizeof(attributes))
-        attributes.ReliabilityLevel = int(reliability)
-        attributes.MaxTransferSize = max_transfer_size
+        attributes.ReliabilityLevel = _reliability_level(reliability)
+        attributes.MaxTransferSize = _whole("max_transfer_size", max_transfer_size, UINT32_MAX)
         attributes.Ptag = self._tag._handle
         attributes.EnableRdmaWrite = bool(rdma_write)
         attributes.EnableRdmaRead = bool(rdma_read)
@@ -274,9 +275,9 @@ cdef class Vi:
         new_tag = self._tag if tag is None else self._nic._tag_of(tag)
         _check(VipQueryVi(self._handle, &state, &attributes, &send_empty, &recv_empty), "VipQueryVi")
         if reliability is not None:
-            attributes.ReliabilityLevel = int(reliability)
+            attributes.ReliabilityLevel = _reliability_level(reliability)
         if max_transfer_size is not None:
-            attributes.MaxTransferSize = max_transfer_size
+            attributes.MaxTransferSize = _whole("max_transfer_size", max_transfer_size, UINT32_MAX)
         if rdma_write is not None:
             attributes.EnableRdmaWrite = bool(rdma_write)
         if rdma_read is not None:
@@ -377,6 +378,8 @@ cdef class Vi:
         cdef VIP_VI_HANDLE handle
         cdef VIP_RETURN code
         cdef VIP_ULONG left_ms
+        cdef Call call
+        cdef void *nic
         cdef int64_t deadline = _deadline_ns(timeout_s)
         cdef double pause_s = 0.001
         self._use()
@@ -385,17 +388,20 @@ cdef class Vi:
         _fill_address(&here, self._nic._address)
         _fill_address(&there, remote)
         handle = self._handle
+        nic = <void *>self._nic
         left_ms = _remaining_ms(deadline)
         while True:
             with nogil:
-                viakit_set_interrupt(_interrupted, NULL)
+                _begin_wait(&call, nic, False)
                 code = VipConnectRequest(handle, &here.net, &there.net, left_ms, &attributes)
-                viakit_set_interrupt(NULL, NULL)
+                _end_wait(&call)
+                if code == VIP_SUCCESS and viakit_raised != NULL:
+                    VipDisconnect(handle)   # the caller is told of the signal, not of the connection
             if code == VIP_SUCCESS:
                 _raise_signal()
                 return _vi_attributes(&attributes)
-            _raise_interrupt()
             error = _error(code, "VipConnectRequest")
+            _raise_interrupt()
             self._use()
             left_ms = _remaining_ms(deadline)
             if left_ms == 0 or code == VIP_TIMEOUT and deadline != _FOREVER:
@@ -477,10 +483,13 @@ cdef class Vi:
     cdef int _post(self, Descriptor descriptor, bint recv) except -1:
         cdef VIP_DESCRIPTOR *c = descriptor._c
         cdef VIP_VI_HANDLE handle = self._handle
-        cdef VIP_MEM_HANDLE memory = descriptor._chunk.handle
+        cdef VIP_MEM_HANDLE memory
         cdef _Posted posted = self._recvs if recv else self._sends
         cdef VIP_RETURN code
         self._use()
+        if descriptor._chunk is None:
+            raise TypeError("a descriptor is made by Descriptor.send(), .recv(), .rdma_write() or .rdma_read()")
+        memory = descriptor._chunk.handle
         if descriptor._posted:
             raise _errors.InvalidStateError(f"{descriptor!r} is posted already")
         if descriptor._is_recv != recv:
@@ -535,6 +544,8 @@ cdef class Vi:
         cdef VIP_ULONG left_ms
         cdef Descriptor descriptor
         cdef int64_t deadline
+        cdef Call call
+        cdef void *nic = <void *>self._nic
         cdef int i
         self._use()
         if spin:
@@ -547,13 +558,15 @@ cdef class Vi:
         while code == VIP_NOT_DONE:
             if spin:
                 with nogil:
-                    code = _spin(handle, recv, deadline, &c)
+                    _begin_wait(&call, nic, True)
+                    code = _spin(handle, recv, deadline, &c, &call)
+                    _end_wait(&call)
             else:
                 left_ms = _remaining_ms(deadline)
                 with nogil:
-                    viakit_set_interrupt(_interrupted, &_WAKE_FOR_EVENTS)
+                    _begin_wait(&call, nic, True)
                     code = VipRecvWait(handle, left_ms, &c) if recv else VipSendWait(handle, left_ms, &c)
-                    viakit_set_interrupt(NULL, NULL)
+                    _end_wait(&call)
             if code == VIP_TIMEOUT:
                 _raise_interrupt()
                 self._use()
@@ -568,7 +581,6 @@ cdef class Vi:
         if descriptor is None:
             raise _errors.InvalidStateError(
                 f"there is nothing to wait for: no {'receive' if recv else 'send'} is posted on {self!r}")
-        _raise_signal()
         if c.CS.Status & VIP_STATUS_ERROR_MASK:
             raise _completion_error(descriptor, self)
         return descriptor
@@ -654,7 +666,8 @@ cdef class Vi:
         handler : callable
             Takes a :class:`Completion`, of which an ``error`` may be set. It runs on the NIC's own thread (with
             ``no_thread`` in :meth:`Nic.poll` and in calls that wait) and may use the NIC and ask to be called again.
-            What it raises is reported by ``sys.unraisablehook``. If the VI is closed first it is never called.
+            What it raises is reported by ``sys.unraisablehook``, or, where a call of the program's runs it, raised by
+            that if it is a KeyboardInterrupt or SystemExit. If the VI is closed first it is never called.
 
         Raises
         ------
