@@ -115,7 +115,6 @@ def _open(protocol: str, policy: str | None, timeout_s: float) -> World:
         address=job.address,
         timeout_s=timeout_s,
     )
-    opened.used.add(1)  # COMM_SELF
     atexit.register(_leave, opened, os.getpid())
     return opened
 

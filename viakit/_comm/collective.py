@@ -8,11 +8,17 @@ operands are combined in the order of ranks.
 Every message of a collective carries a tag made of the operation's number in its communicator, its kind and its
 root. While a rank waits it looks, 20 times a second, whether a message of the same number but of another kind or
 root has come, or whether a member has died: then it raises instead of waiting for ever.
+
+A rank that ends a collective by an error or an interrupt gives it up: it withdraws its receives, so that they get
+nothing of a later one, and tells all others, who give it up as well if they wait in it. What was sent to it all the
+same is thrown away. Ranks that go on agree on the number of the next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +27,7 @@ import numpy as np
 from viakit._comm import objects
 from viakit._comm.errors import error
 from viakit._comm.op import Op
-from viakit._comm.request import ANY_SOURCE, ANY_TAG, Request, Schedule, Status
+from viakit._comm.request import ANY_SOURCE, ANY_TAG, LET_FINISH_S, Request, Schedule, Status
 from viakit._comm.spec import Simple
 
 KINDS = (
@@ -30,9 +36,13 @@ KINDS = (
     "alltoall(object) reduce(object) allreduce(object) scan(object) exscan(object) neighbor"
 ).split()
 _NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
-_PART = 1  # the context of collectives
+_PART, _FEW_PART = 1, 3  # the context of collectives, and of those that make a communicator of some ranks
 _GROUP_PART, _NOTE_TAG = 4, 4  # where ranks that wait in a collective of csrc/coll say so (csrc/coll/wait.c) ...
-_NOTE = struct.Struct("<QHHiQ")  # ... and how: number, operation, algorithm, root, length
+_NOTE = struct.Struct("<QHHiQQ")  # ... and how: number, operation, algorithm, root, length, the communicator's birth
+_GIVE_UP_TAG = 5  # in the same context: who gave up a collective of this file says so ...
+_GIVE_UP = struct.Struct("<QqQ")  # ... and which: number, tag (-1: before there was one), the communicator's birth
+_KEPT = 1024  # collectives for which it is remembered that one was given up
+_NUMBER = 0xFFFF  # bits of a collective's number that are in its tag
 _OPERATIONS = ("setting up", "barrier", "bcast", "reduce", "allreduce", "allgather", "alltoall")
 _LONG_BCAST = 131072  # bytes from which a broadcast is a scatter and a ring
 _SHORT_ALLGATHER = 65536  # bytes of the whole up to which an allgather goes by Bruck's algorithm
@@ -46,12 +56,17 @@ class Step:
     """One collective operation of one communicator: its messages, under a tag of its own."""
 
     def __init__(self, comm: Any, kind: str, root: int = 0) -> None:
+        if comm._freed:
+            raise error("ERR_COMM", f"{kind}: this communicator has been freed")
         if not 0 <= root < comm.size:
             raise error("ERR_ROOT", f"root {root}: this communicator has ranks 0 to {comm.size - 1}")
         comm._n_collectives = self.number = comm._n_collectives + 1
         self.comm, self.kind, self.root = comm, kind, root
         self.rank, self.size = comm.rank, comm.size
-        self.tag = (self.number & 0xFFF) << 14 | _NUMBER_OF[kind] << 8 | root & 0xFF
+        self.tag = (self.number & _NUMBER) << 14 | _NUMBER_OF[kind] << 8 | root & 0xFF
+        self.receives: list[Request] = []  # of the present round
+        if comm._given_up:
+            _sweep(comm, self.number)
 
     def send(self, data: Any, dest: int) -> Request:
         """Start to send bytes."""
@@ -60,8 +75,23 @@ class Step:
     def recv(self, data: Any, source: int) -> Request:
         """Start to receive exactly as many bytes as `data` has."""
         request = self.comm.start_recv(data, source, self.tag, _PART)
+        self.receives.append(request)
         request.after = lambda done: self._exactly(done.nbytes, len(data), source)
         return request
+
+    def give_up(self) -> None:
+        """After an error or an interrupt: receives are withdrawn, and the others told."""
+        give_up(self.comm, self.number, self.tag)
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        deadline = time.monotonic() + LET_FINISH_S
+        receives, self.receives = self.receives, []
+        for receive in receives:
+            with contextlib.suppress(RuntimeError):  # what the program is told is why it is given up
+                if not receive.ended:
+                    receive.withdraw()
+                    receive.wait_for(max(deadline - time.monotonic(), 0.0))
 
     def _exactly(self, got: int, wanted: int, source: int) -> None:
         if got != wanted:
@@ -73,22 +103,44 @@ class Step:
     def check(self) -> None:
         """Look for reasons why this might never end."""
         comm = self.comm
-        dead = set(comm.world.failures()).intersection(comm.world_ranks())
-        if dead:
-            ranks = comm.world_ranks()
-            names = ", ".join(str(ranks.index(rank)) for rank in sorted(dead))
-            raise error("ERR_PROC_FAILED", f"{self.kind}: rank {names} of this communicator has died")
+        self._check_alive(range(self.size))
         self._read_notes()
+        self._read_given_up()
+        for number in comm._given_up:  # so that what is left of them does not hide what has come for this one
+            comm.discard(_PART, _NUMBER << 14, (number & _NUMBER) << 14)
         status = Status()
         if not comm.look(ANY_SOURCE, ANY_TAG, status, 0, _PART):
             return
         if status.tag >> 14 == self.tag >> 14 and status.tag != self.tag:
-            kind, root = KINDS[status.tag >> 8 & 0x3F], status.tag & 0xFF
+            raise self._mismatch(status.source, status.tag)
+
+    def _mismatch(self, source: int, tag: int) -> Exception:
+        kind, root = KINDS[tag >> 8 & 0x3F], tag & 0xFF
+        return error(
+            "ERR_OTHER",
+            f"mismatched collectives: this rank is in {self.kind} with root {self.root}, "
+            f"rank {source} is in {kind} with root {root}",
+        )
+
+    def _read_given_up(self) -> None:
+        """Look whether a rank has given up this collective."""
+        comm = self.comm
+        _read_words(comm)
+        for source, tag in comm._others_gave_up.get(self.number, ()):
+            if tag not in (self.tag, -1):
+                raise self._mismatch(source, tag)
             raise error(
-                "ERR_OTHER",
-                f"mismatched collectives: this rank is in {self.kind} with root {self.root}, "
-                f"rank {status.source} is in {kind} with root {root}",
+                "ERR_PROC_ABORTED",
+                f"{self.kind}: rank {source} of this communicator has given up this collective, "
+                "by an error or an interrupt of its own",
             )
+
+    def _check_alive(self, members: Sequence[int]) -> None:
+        ranks = self.comm.world_ranks()
+        dead = set(self.comm.world.failures()).intersection(ranks[i] for i in members)
+        if dead:
+            names = ", ".join(str(ranks.index(rank)) for rank in sorted(dead))
+            raise error("ERR_PROC_FAILED", f"{self.kind}: rank {names} of this communicator has died")
 
     def _read_notes(self) -> None:
         """Look whether a rank waits for us in a collective that does not go by messages of this file."""
@@ -96,14 +148,77 @@ class Step:
         while self.comm.look(ANY_SOURCE, _NOTE_TAG, status, 0, _GROUP_PART):
             source, data = status.source, bytearray(_NOTE.size)
             self.comm.start_recv(data, source, _NOTE_TAG, _GROUP_PART).Wait()
-            number, operation, _, root, _ = _NOTE.unpack(data)
-            if number == self.number:
+            number, operation, _, root, _, birth = _NOTE.unpack(data)
+            if number == self.number and birth == self.comm.birth:
                 self.comm._mismatched(source)
                 raise error(
                     "ERR_OTHER",
                     f"mismatched collectives: this rank is in {self.kind} with root {self.root}, "
                     f"rank {source} is in {_OPERATIONS[operation]} with root {root}",
                 )
+
+
+def give_up(comm: Any, number: int, tag: int = -1) -> None:
+    """Tell the other ranks that this one does no more for a collective; of what they send, nothing stays."""
+    _read_words(comm)
+    comm._given_up.append(number)
+    with contextlib.suppress(RuntimeError):
+        word, dead = _GIVE_UP.pack(number, tag, comm.birth), set(comm.world.failures())
+        for rank, where in enumerate(comm.world_ranks()):
+            if rank != comm.rank and where not in dead:
+                with contextlib.suppress(RuntimeError):
+                    comm.start_send(word, rank, _GIVE_UP_TAG, 0, _GROUP_PART).release()
+
+
+def _read_words(comm: Any) -> None:
+    """Take note of what other ranks have given up."""
+    status, told = Status(), comm._others_gave_up
+    with contextlib.suppress(RuntimeError):
+        while comm.look(ANY_SOURCE, _GIVE_UP_TAG, status, 0, _GROUP_PART):
+            source, data = status.source, bytearray(_GIVE_UP.size)
+            comm.start_recv(data, source, _GIVE_UP_TAG, _GROUP_PART).Wait()
+            number, tag, birth = _GIVE_UP.unpack(data)
+            if birth == comm.birth:
+                told.setdefault(number, []).append((source, tag))
+    for number in [number for number in told if number + _KEPT < comm._n_collectives]:
+        del told[number]
+
+
+def _sweep(comm: Any, number: int) -> None:
+    """Throw away what is left of collectives that were given up, long before their numbers in tags come again."""
+    for old in [old for old in comm._given_up if old + _KEPT < number]:
+        comm.discard(_PART, _NUMBER << 14, (old & _NUMBER) << 14)
+        comm._given_up.remove(old)
+
+
+class Few(Step):
+    """The same among some ranks of a communicator of whom the others know nothing: under the program's tag."""
+
+    def __init__(self, comm: Any, members: Sequence[int], tag: int) -> None:
+        if comm._freed:
+            raise error("ERR_COMM", "create_group: this communicator has been freed")
+        self.comm, self.kind, self.root, self.members, self.tag = comm, "create_group", 0, members, tag
+        self.receives = []
+        self.rank, self.size = members.index(comm.rank), len(members)
+
+    def send(self, data: Any, dest: int) -> Request:
+        """Start to send bytes."""
+        return self.comm.start_send(data, self.members[dest], self.tag, 0, _FEW_PART)
+
+    def recv(self, data: Any, source: int) -> Request:
+        """Start to receive exactly as many bytes as `data` has."""
+        request = self.comm.start_recv(data, self.members[source], self.tag, _FEW_PART)
+        self.receives.append(request)
+        request.after = lambda done: self._exactly(done.nbytes, len(data), self.members[source])
+        return request
+
+    def give_up(self) -> None:
+        """After an error or an interrupt: receives are withdrawn."""
+        self._withdraw()
+
+    def check(self) -> None:
+        """Look for members that have died."""
+        self._check_alive(self.members)
 
 
 def _empty(n: int) -> np.ndarray:
@@ -122,6 +237,12 @@ def barrier(s: Step) -> Schedule:
             s.send(b"", (s.rank + distance) % s.size),
         ]
         distance *= 2
+
+
+def meet(s: Step) -> Schedule:
+    """A barrier in which each hears from each: whatever they have sent to this rank before is here when it ends."""
+    others = [rank for rank in range(s.size) if rank != s.rank]
+    yield [s.recv(bytearray(0), rank) for rank in others] + [s.send(b"", rank) for rank in others]
 
 
 def bcast(s: Step, place: Simple) -> Schedule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,33 +17,66 @@ from viakit._comm.group import CONGRUENT, IDENT, Group
 from viakit._comm.op import NAMED as OPS
 from viakit._comm.op import Op
 from viakit._comm.point import PointToPoint
-from viakit._comm.request import PROC_NULL, Prequest, Request, Schedule, ScheduleRequest, run
+from viakit._comm.request import PROC_NULL, Prequest, Schedule, ScheduleRequest, run
 from viakit._comm.spec import IN_PLACE, Simple, in_place, same_blocks, simple, vector, w_vector
 
 errors._setup()
 SUM = OPS["SUM"]
 _core.set_collective_types(simple, same_blocks, IN_PLACE, SUM)
-MAX_COMMUNICATORS = 13106  # five contexts of the engine each
+MAX_COMMUNICATORS = (
+    13106  # five contexts of the engine each; beside COMM_WORLD and COMM_SELF, whose numbers are 0 and 1
+)
 COMM_TYPE_SHARED = 0
 CART = 1
 TAG_UB, TAG_MOST = 2, 2**31 - 1
 
 
 class World(_core.MsgWorld):
-    """One rank's end of a job, and the numbers of the communicators that live in it."""
+    """One rank's end of a job, and the numbers of the communicators that live in it.
+
+    What is left over of a communicator that has been freed (a message nobody has received, a word of who waited or gave
+    up) would reach the next one of its number. So numbers go round: none comes again before all others have had their
+    turn. `turn` counts how often a number was given out, and `used` has the turn at which each got its own.
+    """
 
     def __init__(self, rank: int, size: int, **options: Any) -> None:
-        self.used: set[int] = set()
+        self.used: dict[int, int] = {0: 0, 1: 0}
+        self.turn = 0
+        self._claiming = threading.Lock()
         self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
         super().__init__(rank, size, **options)
 
-    def take_number(self, everybody: Sequence[set[int]]) -> int:
-        """The smallest number that nobody uses."""
-        taken = set().union(*everybody)
-        number = next(i for i in range(len(taken) + 1) if i not in taken)
-        if number > MAX_COMMUNICATORS:
-            raise error("ERR_OTHER", f"more than {MAX_COMMUNICATORS} communicators: free some")
-        return number
+    def take_number(self, exchange: Callable[[Any], list[Any]], mine: Any = None) -> tuple[int, list[Any]]:
+        """A number that none of several ranks uses, and what each of them has given as `mine`.
+
+        They all call, and `exchange` gives each what all of them have. Another thread may be about to take the same
+        number, on this rank or another, out of another communicator. So where a rank has threads there is a second
+        exchange: whoever finds the number taken says so, and all try the next.
+        """
+        while True:
+            everybody = exchange((self.turn, list(self.used), threading.active_count() > 1, mine))
+            taken = set().union(*(used for _, used, _, _ in everybody))
+            if len(taken) > MAX_COMMUNICATORS:
+                raise error("ERR_OTHER", f"more than {MAX_COMMUNICATORS} communicators: free some")
+            turn = max(turn for turn, _, _, _ in everybody)
+            while (number := 2 + turn % (MAX_COMMUNICATORS - 1)) in taken:
+                turn += 1
+            claimed, agreed = self._claim(number, turn), False
+            try:
+                agreed = all(exchange(claimed)) if any(others for _, _, others, _ in everybody) else claimed
+            finally:
+                if claimed and not agreed:
+                    self.used.pop(number)
+            if agreed:
+                return number, [theirs for _, _, _, theirs in everybody]
+
+    def _claim(self, number: int, turn: int) -> bool:
+        with self._claiming:
+            self.turn = max(self.turn, turn + 1)
+            if number in self.used:
+                return False
+            self.used[number] = turn
+            return True
 
 
 Made = tuple[collective.Step, Schedule]
@@ -53,14 +87,24 @@ class Collectives(PointToPoint):
 
     def _run(self, made: Made) -> Any:
         step, schedule = made
-        return run(self, schedule, step.check)
+        return run(self, schedule, step)
 
     def _begin(self, made: Made) -> ScheduleRequest:
         step, schedule = made
-        return ScheduleRequest(self, schedule, step.check)
+        return ScheduleRequest(self, schedule, step)
 
     def _kept(self, make: Callable[[], Made]) -> Prequest:
         return Prequest(lambda: self._begin(make()))
+
+    def _make(self, make: Callable[..., Made], *args: Any, **kwargs: Any) -> Made:
+        """Prepare a collective; the others are told if its arguments are refused here."""
+        before = self._n_collectives
+        try:
+            return make(self, *args, **kwargs)
+        except BaseException:
+            if self._n_collectives == before + 1:
+                collective.give_up(self, before + 1)
+            raise
 
     # ------------------------------------------------------------ what each of them does
 
@@ -215,47 +259,47 @@ class Collectives(PointToPoint):
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """The root's object, on all ranks."""
         step = collective.Step(self, "bcast(object)", root)
-        return run(self, collective.bcast_object(step, obj), step.check)
+        return run(self, collective.bcast_object(step, obj), step)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """All ranks' objects in a list on the root; None elsewhere."""
         step = collective.Step(self, "gather(object)", root)
-        return run(self, collective.gather_object(step, sendobj), step.check)
+        return run(self, collective.gather_object(step, sendobj), step)
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Of this rank's item of the root's sequence."""
         step = collective.Step(self, "scatter(object)", root)
-        return run(self, collective.scatter_object(step, sendobj), step.check)
+        return run(self, collective.scatter_object(step, sendobj), step)
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """All ranks' objects in a list."""
         step = collective.Step(self, "allgather(object)")
-        return run(self, collective.allgather_object(step, sendobj), step.check)
+        return run(self, collective.allgather_object(step, sendobj), step)
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """What each rank has for this one, in a list."""
         step = collective.Step(self, "alltoall(object)")
-        return run(self, collective.alltoall_object(step, sendobj), step.check)
+        return run(self, collective.alltoall_object(step, sendobj), step)
 
     def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
         """All ranks' objects combined, on the root; None elsewhere."""
         step = collective.Step(self, "reduce(object)", root)
-        return run(self, collective.reduce_object(step, sendobj, op), step.check)
+        return run(self, collective.reduce_object(step, sendobj, op), step)
 
     def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """All ranks' objects combined, on all."""
         step = collective.Step(self, "allreduce(object)")
-        return run(self, collective.allreduce_object(step, sendobj, op), step.check)
+        return run(self, collective.allreduce_object(step, sendobj, op), step)
 
     def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """The objects of ranks 0 to this one combined."""
         step = collective.Step(self, "scan(object)")
-        return run(self, collective.scan_object(step, sendobj, op, False), step.check)
+        return run(self, collective.scan_object(step, sendobj, op, False), step)
 
     def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """The objects of the ranks before this one combined; None on rank 0."""
         step = collective.Step(self, "exscan(object)")
-        return run(self, collective.scan_object(step, sendobj, op, True), step.check)
+        return run(self, collective.scan_object(step, sendobj, op, True), step)
 
 
 def _offer(name: str, text: str) -> None:
@@ -267,14 +311,14 @@ def _offer(name: str, text: str) -> None:
     upper = name[0].upper() + name[1:]
 
     def block(self: Collectives, *args: Any, **kwargs: Any) -> None:
-        self._run(make(self, *args, **kwargs))
+        self._run(self._make(make, *args, **kwargs))
 
     def begin(self: Collectives, *args: Any, **kwargs: Any) -> ScheduleRequest:
-        return self._begin(make(self, *args, **kwargs))
+        return self._begin(self._make(make, *args, **kwargs))
 
     def keep(self: Collectives, *args: Any, **kwargs: Any) -> Prequest:
         kwargs.pop("info", None)
-        return self._kept(lambda: make(self, *args, **kwargs))
+        return self._kept(lambda: self._make(make, *args, **kwargs))
 
     blocking = f"_block_{name}" if hasattr(_core.CollectiveComm, upper) else upper
     forms = ((blocking, block, text), (f"I{name}", begin, f"Start: {text}"), (f"{upper}_init", keep, f"Keep: {text}"))
@@ -333,7 +377,9 @@ class Comm(Collectives):
         self._name = ""
         self._freed = False
         self._attributes: dict[int, Any] = {}
-        world.used.add(number)
+        self._given_up: list[int] = []  # collectives by messages that this rank has given up, and ...
+        self._others_gave_up: dict[int, list[tuple[int, int]]] = {}  # ... who else has: its rank, and the tag
+        self.birth = world.used[number]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Comm):
@@ -483,6 +529,11 @@ class Comm(Collectives):
 
     # ------------------------------------------------------------ others made of it
 
+    def _none(self, number: int) -> Any:
+        """Of a communicator that this rank has helped to make but is not in."""
+        self.world.used.pop(number)
+        return COMM_NULL
+
     def _new(self, kind: type[Comm], number: int, ranks: Sequence[int], *args: Any) -> Any:
         return kind(self.world, number, list(ranks), *args)
 
@@ -497,7 +548,7 @@ class Comm(Collectives):
         return self.Dup(info)
 
     def _dup(self) -> Any:
-        return self._new(Intracomm, self.world.take_number(self.allgather(self.world.used)), self.world_ranks())
+        return self._new(Intracomm, self.world.take_number(self.allgather)[0], self.world_ranks())
 
     Clone = Dup
 
@@ -506,62 +557,60 @@ class Comm(Collectives):
         color = int(color)
         if color < 0 and color != UNDEFINED:
             raise error("ERR_ARG", f"color {color}: colors are 0 or more, or UNDEFINED")
-        everybody = self.allgather((color, int(key), self.world.used))
-        number = self.world.take_number([used for _, _, used in everybody])
+        return self._split(color, key)
+
+    def _split(self, color: Any, key: int) -> Any:
+        """The same by whatever can be compared."""
+        number, everybody = self.world.take_number(self.allgather, (color, int(key)))
         if color == UNDEFINED:
-            return COMM_NULL
+            return self._none(number)
         ranks = self.world_ranks()
-        mine = sorted((k, i) for i, (c, k, _) in enumerate(everybody) if c == color)
+        mine = sorted((k, i) for i, (c, k) in enumerate(everybody) if c == color)
         return self._new(Intracomm, number, [ranks[i] for _, i in mine])
 
     def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
         """COMM_TYPE_SHARED: the ranks of each host together."""
         del info
         if split_type == UNDEFINED:
-            return self.Split(UNDEFINED, key)
+            return self._split(UNDEFINED, key)
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            host = (file.read().strip(), os.stat("/proc/self/ns/net").st_ino)
-        hosts = self.allgather(host)
-        return self.Split(hosts.index(host), key)
+            return self._split((file.read().strip(), os.stat("/proc/self/ns/net").st_ino), key)
 
     def Create(self, group: Group) -> Any:
         """The ranks of a group; COMM_NULL for the others. All ranks call."""
-        number = self.world.take_number(self.allgather(self.world.used))
-        return self._new(Intracomm, number, group._ranks) if self.world.rank in group._ranks else COMM_NULL
+        number, _ = self.world.take_number(self.allgather)
+        if self.world.rank not in group._ranks:
+            return self._none(number)
+        return self._new(Intracomm, number, group._ranks)
 
     def Create_group(self, group: Group, tag: int = 0) -> Any:
         """The ranks of a group; only they call."""
         ranks = [self.group._ranks.index(rank) for rank in group._ranks]
         if self.rank not in ranks:
             return COMM_NULL
-        import numpy as np
-
-        mask = np.zeros(MAX_COMMUNICATORS + 1, np.uint8)
-        mask[list(self.world.used)] = 1
-        leader, others = ranks[0], ranks[1:]
-        if self.rank == leader:
-            got = np.empty_like(mask)
-            for rank in others:
-                self.start_recv(got, rank, tag, 3).Wait()
-                mask |= got
-            Request.Waitall([self.start_send(mask, rank, tag, 0, 3) for rank in others])
-        else:
-            self.start_send(mask, leader, tag, 0, 3).Wait()
-            self.start_recv(mask, leader, tag, 3).Wait()
-        number = self.world.take_number([set(np.flatnonzero(mask).tolist())])
+        few = collective.Few(self, ranks, tag)
+        number, _ = self.world.take_number(lambda mine: run(self, collective.allgather_object(few, mine), few))
         return self._new(Intracomm, number, group._ranks)
 
     def Free(self) -> None:
-        """Give it up. Collective."""
+        """Give it up. Collective. Operations under way go on to their end."""
         if self.number < 2:
             raise error("ERR_COMM", "COMM_WORLD and COMM_SELF cannot be freed")
         if self._freed:
             raise error("ERR_COMM", "this communicator has been freed already")
-        self._block_barrier()
+        step = collective.Step(self, "barrier")
+        run(self, collective.meet(step), step)
         self._close_group()
         self._freed = True
-        self.forget()
-        self.world.used.discard(self.number)
+        self.close_own()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of one that has been freed, when its last schedule, which still sends and receives, has ended."""
+        mine = self._freed and self.world.used.get(self.number) == self.birth  # not another's by now
+        if mine and self not in list(self.world.schedules.values()):
+            self.forget()
+            self.world.used.pop(self.number)
 
     Disconnect = Free
 
@@ -584,9 +633,9 @@ class Intracomm(Comm):
         n = math.prod(shape)
         if any(d < 1 for d in shape) or n > self.size:
             raise error("ERR_DIMS", f"a grid of shape {shape} on {self.size} ranks")
-        number = self.world.take_number(self.allgather(self.world.used))
+        number, _ = self.world.take_number(self.allgather)
         if self.rank >= n:
-            return COMM_NULL
+            return self._none(number)
         return Cartcomm(self.world, number, self.world_ranks()[:n], shape, [bool(p) for p in periods])
 
 

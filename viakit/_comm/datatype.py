@@ -317,6 +317,7 @@ _NUMBERS = {
     "LONG_LONG": "q",
     "UNSIGNED_LONG_LONG": "Q",
     "FLOAT": "f",
+    "FLOAT16_T": "e",
     "DOUBLE": "d",
     "LONG_DOUBLE": "g",
     "C_BOOL": "?",
@@ -402,7 +403,7 @@ _OF_CODE = {
     "i1": "INT8_T", "i2": "INT16_T", "i4": "INT32_T", "i8": "INT64_T", "u1": "UINT8_T", "u2": "UINT16_T",
     "u4": "UINT32_T", "u8": "UINT64_T", "f4": "FLOAT", "f8": "DOUBLE", "c8": "C_FLOAT_COMPLEX",
     "c16": "C_DOUBLE_COMPLEX", "b1": "C_BOOL", "s": "CHAR", "S": "CHAR", "S1": "CHAR", "s1": "CHAR",
-    "g16": "LONG_DOUBLE", "e": "UINT16_T",
+    "g16": "LONG_DOUBLE", "e": "FLOAT16_T", "f2": "FLOAT16_T",
 }  # fmt: skip
 
 

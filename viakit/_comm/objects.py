@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from viakit._comm.request import Request, Schedule, ScheduleRequest, Status
+from viakit._comm.request import Request, Schedule, ScheduleRequest, Status, withdrawing
 
 SHORT = 16384  # bytes of a pickle, and of a head
 _HEAD = struct.Struct("<cII")  # "V", the parts' tag, how many parts; then the length of each, 8 bytes
@@ -131,6 +131,12 @@ def start_send(comm: Any, obj: Any, dest: int, tag: int, mode: int) -> list[Requ
     return start_dumped(comm, *dump(obj), dest, tag, mode)
 
 
+def start_send_copy(comm: Any, obj: Any, dest: int, tag: int, mode: int) -> list[Request]:
+    """The same for a caller that goes on, and may change the object, before it has left."""
+    data, outside = dump(obj)
+    return start_dumped(comm, data, [bytearray(part) for part in outside], dest, tag, mode)
+
+
 def start_dumped(comm: Any, data: bytes, outside: list[Any], dest: int, tag: int, mode: int) -> list[Request]:
     """The same for what `dump` has made of it."""
     if (len(data) <= SHORT and not outside and data[:1] != b"V") or dest < 0:
@@ -180,7 +186,7 @@ def receive_message(message: Any) -> ScheduleRequest:
 def _request(comm: Any, first: Request, buffer: bytearray) -> ScheduleRequest:
     status = Status()
     request = ScheduleRequest(comm, receiving(comm, first, buffer, status))
-    request._source = status
+    request._source, request._first = status, first
     return request
 
 
@@ -188,7 +194,9 @@ def receive_now(comm: Any, source: int, tag: int, status: Status | None) -> Any:
     """Receive an object."""
     world = comm.world
     if world.n_active:
-        return receive(comm, source, tag).wait(status)
+        request = receive(comm, source, tag)
+        with withdrawing(request):
+            return request.wait(status)
     buffer, found = comm._spare.pop() if comm._spare else (bytearray(SHORT), Status())
     comm.Recv(buffer, source, tag, found)
     if status is not None:

@@ -21,6 +21,7 @@ from viakit._comm.request import (
     ScheduleRequest,
     Status,
     _empty,
+    withdrawing,
 )
 from viakit._comm.spec import simple
 
@@ -55,7 +56,9 @@ class PointToPoint(_core.CollectiveComm):
         self._start(buf, dest, tag, mode).Wait()
 
     def _recv_any(self, buf: Any, source: int, tag: int, status: Status | None) -> None:
-        self._await(buf, source, tag).Wait(status)
+        receive = self._await(buf, source, tag)
+        with withdrawing(receive):
+            receive.Wait(status)
 
     def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send by way of the attached buffer; returns at once."""
@@ -85,8 +88,9 @@ class PointToPoint(_core.CollectiveComm):
     ) -> None:
         """Send one message and receive another at the same time."""
         receive = self.Irecv(recvbuf, source, recvtag)
-        self.Send(sendbuf, dest, sendtag)
-        receive.Wait(status)
+        with withdrawing(receive):
+            self.Send(sendbuf, dest, sendtag)
+            receive.Wait(status)
 
     def Sendrecv_replace(
         self,
@@ -112,7 +116,9 @@ class PointToPoint(_core.CollectiveComm):
     ) -> Request:
         """Start to send one message and to receive another."""
         receive = self._await(recvbuf, source, recvtag)
-        return self._both(self._start(sendbuf, dest, sendtag, STANDARD), receive)
+        with withdrawing(receive):
+            send = self._start(sendbuf, dest, sendtag, STANDARD)
+        return self._both(send, receive)
 
     def Isendrecv_replace(
         self, buf: Any, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
@@ -215,7 +221,9 @@ class PointToPoint(_core.CollectiveComm):
             Request.Waitall(objects.start_dumped(self, data, outside, dest, tag, mode))
 
     def _isend_object(self, obj: Any, dest: int, tag: int, mode: int) -> Request:
-        requests = objects.start_send(self, obj, dest, tag, mode)
+        # the engine copies what is buffered itself
+        start = objects.start_send if mode == BUFFERED else objects.start_send_copy
+        requests = start(self, obj, dest, tag, mode)
         return requests[0] if len(requests) == 1 else ScheduleRequest(self, objects.sending(requests))
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
@@ -231,11 +239,11 @@ class PointToPoint(_core.CollectiveComm):
         self._send_object(obj, dest, tag, BUFFERED)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Start to send an object."""
+        """Start to send an object, as it is now."""
         return self._isend_object(obj, dest, tag, STANDARD)
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Start to send an object; complete when its receive has begun."""
+        """Start to send an object, as it is now; complete when its receive has begun."""
         return self._isend_object(obj, dest, tag, SYNCHRONOUS)
 
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> Request:
@@ -266,7 +274,8 @@ class PointToPoint(_core.CollectiveComm):
         """Send an object and receive another at the same time."""
         del recvbuf
         receive = objects.receive(self, source, recvtag)
-        requests = objects.start_send(self, sendobj, dest, sendtag, STANDARD)
-        obj = receive.wait(status)
-        Request.Waitall(requests)
+        with withdrawing(receive):
+            requests = objects.start_send(self, sendobj, dest, sendtag, STANDARD)
+            obj = receive.wait(status)
+            Request.Waitall(requests)
         return obj

@@ -7,8 +7,9 @@ is tested or waited for.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from viakit import _core
@@ -17,6 +18,7 @@ from viakit._comm.errors import error
 
 ANY_SOURCE, ANY_TAG, PROC_NULL = -2, -1, -3
 _LOOK_S = 0.05  # how often a schedule that waits looks for ranks that have died or do something else
+LET_FINISH_S = 5.0  # for data that is on its way into the buffer of a receive that is given up
 
 Schedule = Generator[Sequence["Request"], None, Any]
 
@@ -372,6 +374,21 @@ class Request(_core.MsgRequest):
         return (done, None if done is None else [requests[i].result for i in done])
 
 
+@contextlib.contextmanager
+def withdrawing(receive: Request) -> Iterator[None]:
+    """What may fail or be interrupted before a receive has ended whose handle the program does not get.
+
+    Left posted, it would get a message meant for a later one.
+    """
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):  # what the program is told is why it is given up
+            receive.withdraw()
+            receive.wait_for(LET_FINISH_S)
+        raise
+
+
 def _empty(status: Status | None) -> None:
     if status is not None:
         status.source, status.tag, status.error = ANY_SOURCE, ANY_TAG, 0
@@ -426,19 +443,21 @@ class ScheduleRequest(Request):
     def __new__(cls, *args: Any) -> ScheduleRequest:
         return super().__new__(cls)
 
-    def __init__(self, comm: Any, schedule: Schedule, check: Any = None) -> None:
+    def __init__(self, comm: Any, schedule: Schedule, step: Any = None) -> None:
         self._schedule: Schedule | None = schedule
         self._pending: list[Request] = []
         self._problem: BaseException | None = None
         self._complete = False
         self._taken = False
-        self._check = check
+        self._first: Request | None = None  # the receive that begins it: while that has not ended, it can be cancelled
+        self._of = step  # the collective that it is, if it is one
         self._looked = time.monotonic()
         self._source: Status = Status()
+        self._on = comm
         self.world = comm.world
         self._step()
         if not self._complete:
-            self.world.schedules[self] = None
+            self.world.schedules[self] = comm
             self.world.n_active = len(self.world.schedules)
 
     @property
@@ -446,19 +465,33 @@ class ScheduleRequest(Request):
         """Complete, and taken note of."""
         return self._taken
 
+    def _enter(self) -> Schedule | None:
+        """The schedule, which the caller gives back; None: it has ended, or another thread or a caller of ours has it.
+
+        Who has it is the only one to touch the pending requests: the engine frees a request when its end is noticed,
+        under the feet of anybody else who waits for it.
+        """
+        schedule, self._schedule = self._schedule, None  # nothing is called between the two: no other thread runs
+        if self._complete:
+            self._schedule = schedule
+            return None
+        return schedule
+
     def _step(self) -> None:
         """Go on as far as possible without waiting."""
-        if self._complete or self._schedule is None:
+        schedule = self._enter()
+        if schedule is None:
             return
-        schedule, self._schedule = self._schedule, None  # not to be entered again from within
         try:
             while True:
                 self._pending = [request for request in self._pending if not _ended(request)]
                 if self._pending:
-                    if self._check is not None and time.monotonic() - self._looked > _LOOK_S:
+                    if self._of is not None and time.monotonic() - self._looked > _LOOK_S:
                         self._looked = time.monotonic()
-                        self._check()
+                        self._of.check()
                     return
+                if self._of is not None:
+                    self._of.receives.clear()
                 self._pending = list(next(schedule))
         except StopIteration as stop:
             self.result = stop.value
@@ -466,6 +499,11 @@ class ScheduleRequest(Request):
         except Exception as problem:
             self._problem = problem
             self._finish()
+        except BaseException as problem:
+            if schedule.gi_frame is None:  # Ctrl-C came within it: it has ended without a result
+                self._problem = error("ERR_OTHER", f"this operation was ended by {type(problem).__name__}")
+                self._finish()
+            raise
         finally:
             self._schedule = schedule
 
@@ -474,6 +512,21 @@ class ScheduleRequest(Request):
         self._pending = []
         self.world.schedules.pop(self, None)
         self.world.n_active = len(self.world.schedules)
+        if self._problem is not None and self._of is not None:
+            self._of.give_up()
+        self._on._let_go()
+
+    def abandon(self) -> None:
+        """End it without a result: who waited for it was interrupted, and nobody else has its handle."""
+        while not self._complete:
+            schedule = self._enter()
+            if schedule is None:  # another thread has it, for a moment
+                time.sleep(0.001)
+                continue
+            schedule.close()
+            self._problem = error("ERR_OTHER", "this operation was abandoned")
+            self._finish()
+            self._schedule = schedule
 
     def progress(self) -> None:
         """Make progress."""
@@ -511,21 +564,30 @@ class ScheduleRequest(Request):
             self._step()
             if self._complete:
                 break
-            if self._pending and len(self.world.schedules) == 1:
-                # nothing else wants to go on meanwhile: the engine may wait as it likes
-                self.world.n_active = 0
-                try:
-                    self._pending[0].wait_for(_LOOK_S)
-                except RuntimeError as problem:
-                    self._problem = problem
-                    self._finish()
-                finally:
-                    self.world.n_active = len(self.world.schedules)
-            else:
+            # if nothing else wants to go on meanwhile, the engine may wait as it likes
+            if len(self.world.schedules) > 1 or not self._wait_alone():
                 self.world.idle(0.001)
             if deadline is not None and time.monotonic() > deadline and not self._complete:
                 return False
         self._take()
+        return True
+
+    def _wait_alone(self) -> bool:
+        """Wait a while for the next message; False: there is none to wait for, or another thread does."""
+        schedule = self._enter()
+        if schedule is None:
+            return False
+        try:
+            if not self._pending:
+                return False
+            self.world.n_active = 0
+            self._pending[0].wait_for(_LOOK_S)
+        except RuntimeError as problem:
+            self._problem = problem
+            self._finish()
+        finally:
+            self._schedule = schedule
+            self.world.n_active = len(self.world.schedules)
         return True
 
     def fill(self, status: Status) -> None:  # type: ignore[override]
@@ -534,9 +596,9 @@ class ScheduleRequest(Request):
             setattr(status, name, getattr(self._source, name))
 
     def withdraw(self) -> None:
-        """Cancel, if it has not got beyond its first message."""
-        if self._pending:
-            self._pending[0].withdraw()
+        """Cancel, if it receives and has not got beyond its first message."""
+        if self._first is not None:
+            self._first.withdraw()
 
     def release(self) -> None:
         """Forget it; it goes on while others wait."""
@@ -547,21 +609,28 @@ def _ended(request: Request) -> bool:
     return request.ended or request.test_once()
 
 
-def run(comm: Any, schedule: Schedule, check: Any = None) -> Any:
-    """Drive a schedule to its end and return its result."""
+def run(comm: Any, schedule: Schedule, step: Any) -> Any:
+    """Drive a collective's schedule to its end and return its result."""
     world = comm.world
     if world.n_active:
-        request = ScheduleRequest(comm, schedule, check)
-        request.wait_for()
+        request = ScheduleRequest(comm, schedule, step)
+        try:
+            request.wait_for()
+        except BaseException:
+            request.abandon()
+            raise
         return request.result
     try:
         while True:
+            step.receives.clear()
             for request in next(schedule):
                 while not request.ended and not request.wait_for(_LOOK_S):
-                    if check is not None:
-                        check()
+                    step.check()
     except StopIteration as stop:
         return stop.value
+    except BaseException:
+        step.give_up()
+        raise
 
 
 class Prequest(Request):

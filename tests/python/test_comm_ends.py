@@ -1,0 +1,62 @@
+"""A world that is closed or aborted while calls wait in it: by a signal handler amidst one, or by another thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+CALLS = {"receive": "comm.Recv(room, 0)", "request": "comm.Irecv(room, 0).Wait()", "collective": "comm.Barrier()"}
+ENDS = {
+    "signal, close": ("signalled(comm.world.close)", "interrupted a call"),
+    "signal, abort": ("signalled(comm.world.abort)", "has been closed"),
+    "thread, close": ("threading.Timer(0.02, comm.world.close, [1]).start()", "has been closed"),
+    "thread, abort": ("threading.Timer(0.02, comm.world.abort).start()", "has been closed"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "end"),
+    [
+        ("receive", "signal, close"),
+        ("collective", "signal, abort"),
+        ("request", "thread, close"),
+        ("receive", "thread, abort"),
+    ],
+)
+def test_calls_that_wait_end_with_an_error(tmp_path, call, end):
+    how, said = ENDS[end]
+    path = tmp_path / "prog.py"
+    path.write_text(
+        textwrap.dedent(f"""
+        import os, signal, threading, time
+        import numpy as np
+        from viakit.mpi import MPI
+
+        def signalled(handler):
+            signal.signal(signal.SIGALRM, lambda number, frame: handler())
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+
+        comm, room, over = MPI.COMM_WORLD, np.zeros(4), {str(tmp_path / "over")!r}
+        comm.Barrier()
+        if comm.rank == 0:
+            deadline = time.monotonic() + 20
+            while not os.path.exists(over) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            os._exit(0)
+        {how}
+        try:
+            {CALLS[call]}
+        except MPI.Exception as error:
+            print(error, flush=True)
+        open(over, "w").close()
+        os._exit(0)
+        """),
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "viakit", "run", "-n", "2", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout, (done.stdout, done.stderr)
