@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import secrets
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -107,40 +109,95 @@ class Options:
         return rank % self.hosts if self.placement == "cyclic" else rank * self.hosts // self.ranks
 
 
-class _Stream:
-    """What one rank writes to one of its streams: passed on in whole lines."""
+class _Sink:
+    """Where the output of all ranks goes: our standard output, or standard error."""
 
-    def __init__(self, rank: int, source: IO[bytes], sink: IO[bytes], label: bool) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._closed = False
+        self.unfinished: object = None  # whose line it is that has not come to its end
+        self.problem: str | None = None  # why nothing can be written any more, if there is more to it than no reader
+
+    def put(self, data: bytes) -> bool:
+        """Write all of it, also where the file is non-blocking or takes less than given. False: it takes nothing."""
+        rest = memoryview(data)
+        while not self._closed:
+            try:
+                taken = self._file.write(rest) if rest else 0
+                rest = rest[taken or 0 :]
+                if not rest:
+                    self._file.flush()
+                    break
+                if not taken:
+                    raise BlockingIOError(errno.EAGAIN, "full", 0)
+            except BlockingIOError as full:
+                rest = rest[full.characters_written :]
+                _wait_for(self._file.fileno(), select.POLLOUT)
+            except (OSError, ValueError) as error:
+                self._turn_away(error)
+        return not self._closed
+
+    def _turn_away(self, error: Exception) -> None:
+        """Let what the file still holds go nowhere, so that the interpreter can end without stumbling over it."""
+        self._closed = True
+        if getattr(error, "errno", None) not in (errno.EPIPE, errno.EIO):
+            self.problem = getattr(error, "strerror", None) or str(error)
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
+            self._file.flush()
+
+
+class _Stream:
+    """What one rank writes to one of its streams.
+
+    Passed on byte by byte as it came where the rank is `alone`; in whole lines where there are several, or labels.
+    """
+
+    def __init__(self, rank: int, source: IO[bytes], sink: _Sink, label: bool, alone: bool) -> None:
         self.rank, self.source, self.sink = rank, source, sink
         self.prefix = f"[{rank}] ".encode() if label else b""
+        self.alone = alone
         self.pending = b""
-        self.hidden = 0  # lines that were not passed on
         self.mute = False
         self.rewrite: Callable[[bytes], bytes] | None = None  # of a line, before it is passed on
         os.set_blocking(source.fileno(), False)
 
     def read(self) -> bool:
-        """Pass on what there is. False at the end."""
+        """Pass on what there is. False at the end, and when nobody reads it."""
         try:
             data = self.source.read(1 << 16)
         except OSError:
             data = b""
         if data is None:
             return True
-        lines = (self.pending + data).split(b"\n")
-        self.pending = lines.pop()
-        if not data or len(self.pending) > _MAX_LINE:  # the last line may have no end
-            lines += [self.pending] if self.pending else []
-            self.pending = b""
-        if self.rewrite is not None:
-            lines = [self.rewrite(line) for line in lines]
-        if self.mute:
-            self.hidden += len(lines)
-        elif lines:
-            with contextlib.suppress(OSError, ValueError):
-                self.sink.write(b"".join(self.prefix + line + b"\n" for line in lines))
-                self.sink.flush()
+        lines = self._lines(data)
+        if lines and not self.mute and not self.sink.put(b"".join(map(self._labelled, lines))):
+            return False
         return bool(data)
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        """What of it can be passed on now: lines with their ends, and of a line that is too long, what there is."""
+        whole = self.alone and not self.prefix and self.rewrite is None
+        lines = (self.pending + data).split(b"\n")
+        rest = lines.pop()
+        lines = [line + b"\n" for line in lines]
+        self.pending = b""
+        if whole or not data or len(rest) > _MAX_LINE:  # the last line may have no end
+            lines += [rest] if rest else []
+        else:
+            self.pending = rest
+        return lines
+
+    def _labelled(self, line: bytes) -> bytes:
+        """The line, or part of one, with what stands before it."""
+        before, self.sink.unfinished = self.sink.unfinished, None if line.endswith(b"\n") else self
+        if before is self:  # it goes on
+            return line
+        if self.rewrite is not None:
+            line = self.rewrite(line)
+        return (b"\n" if before is not None and self.prefix else b"") + self.prefix + line
 
 
 class _Rank:
@@ -171,17 +228,38 @@ class _Rank:
             self.process.send_signal(number, group=True)  # type: ignore[call-arg]
 
 
-# Runs without viakit, NumPy or site packages: a few milliseconds. Lines "+PID" and "-PID" come and go; the end of the
-# pipe without "." before it means that the launcher was killed.
+# Runs without viakit, NumPy or site packages: a few milliseconds. Lines "+PID" and "-PID" come and go, "/..." names a
+# folder that has to go, "*..." a pattern of files that have to go if they were not there before and no process maps
+# them; the end of the pipe without "." before it means that the launcher was killed.
 _GUARD = """
-import os, signal, sys
-groups, orderly = set(), False
+import glob, os, shutil, signal, sys, time
+groups, folders, orderly, pattern, before = set(), [], False, "", set()
+def mapped(path):
+    for maps in glob.glob("/proc/[0-9]*/maps"):
+        try:
+            with open(maps, errors="replace") as file:
+                if path in file.read(): return True
+        except OSError: pass
+    return False
 for line in sys.stdin:
     if line[0] == "+": groups.add(int(line[1:]))
     elif line[0] == "-": groups.discard(int(line[1:]))
+    elif line[0] == "/": folders.append(line.rstrip())
+    elif line[0] == "*":
+        pattern = line[1:].rstrip()
+        before = set(glob.glob(pattern))
     else: orderly = True
 for group in groups if not orderly else ():
     try: os.killpg(group, signal.SIGKILL)
+    except OSError: pass
+deadline = time.monotonic() + 5
+for folder in folders if not orderly else ():
+    while os.path.exists(folder) and time.monotonic() < deadline: # until nobody writes there any more
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.02)
+for path in set(glob.glob(pattern)) - before if not orderly else ():
+    while mapped(path) and time.monotonic() < deadline: time.sleep(0.05)
+    try: mapped(path) or os.stat(path).st_uid != os.geteuid() or os.unlink(path)
     except OSError: pass
 """
 
@@ -217,14 +295,35 @@ def _become_rank() -> None:
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
+    _allow_files(_OPEN_FILES)
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise the limit of open files to that, as far as it may be raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+_FILES, _FILES_OF_A_RANK = (
+    512,
+    6,
+)  # that the launcher has open: a socket, two pipes, what tells of its end, and some to spare
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _wait_for(fd: int, event: int, timeout_ms: int = _SLICE_MS) -> bool:
+    """Whether a file, with any number, comes to be ready within that time."""
+    poll = select.poll()
+    poll.register(fd, event)
+    return bool(poll.poll(timeout_ms))
+
+
+def ended_after(timeout_s: float | None) -> str:
+    """What is said of a job whose time was over."""
+    return f"the job was ended after {timeout_s:g} s, as asked"
 
 
 def program(words: list[str]) -> list[str]:
@@ -241,14 +340,32 @@ def program(words: list[str]) -> list[str]:
         if len(words) < 2:
             raise LaunchError("-m needs the name of a module: viakit run -n 4 -m viakit.apps.sor")
         return [sys.executable, *words]
+    path = Path(words[0])
     if words[0].endswith(".py"):
-        if not Path(words[0]).is_file():
+        if path.is_dir():
+            raise LaunchError(f"{words[0]}: is a folder; name a program in it")
+        if not path.exists():
             raise LaunchError(f"{words[0]}: no such file; the program is looked for from {Path.cwd()}")
         return [sys.executable, *words]
     found = shutil.which(words[0])
+    if found is None and os.path.dirname(words[0]) == "" and path.is_file():  # `which` looks in PATH only
+        shell = f"./{words[0]}"
+        if os.access(path, os.X_OK):
+            raise LaunchError(f"{words[0]}: no such program in PATH; the one of this folder is {shlex.quote(shell)}")
+        raise _not_executable(shell)
+    if found is None and path.is_dir():
+        raise LaunchError(f"{words[0]}: is a folder; name a program in it")
+    if found is None and path.exists():
+        raise _not_executable(words[0])
     if found is None:
         raise LaunchError(f"{words[0]}: no such program, neither here nor in PATH (a Python file ends in .py)")
     return [os.path.abspath(found) if os.path.dirname(words[0]) else found, *words[1:]]
+
+
+def _not_executable(path: str) -> LaunchError:
+    return LaunchError(
+        f"{path}: is there, but not executable: chmod +x {shlex.quote(path)} (a file that ends in .py need not be)"
+    )
 
 
 class Launch:
@@ -269,7 +386,7 @@ class Launch:
         options.check()
         self._command = program(command)
         self._options = options
-        self._out, self._err = out or sys.stdout.buffer, err or sys.stderr.buffer
+        self._out, self._err = _Sink(out or sys.stdout.buffer), _Sink(err or sys.stderr.buffer)
         self._ranks: list[_Rank] = []
         self._streams: dict[int, _Stream] = {}
         self._meeting = Meeting(options.ranks)
@@ -278,8 +395,10 @@ class Launch:
         self._job = secrets.token_hex(8)
         self._failed: _Rank | None = None
         self._ending_at: float | None = None
+        self._abandoned_at: float | None = None
         self._interrupted: int | None = None
         self._feed: _Feed | None = None
+        self._alone = options.ranks == 1  # whether one process writes all the output
 
     def run(self) -> int:
         """Start the ranks and wait for their end.
@@ -299,12 +418,13 @@ class Launch:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._signals())
             stack.callback(self._clear_away)
+            _allow_files(_FILES + _FILES_OF_A_RANK * self._options.ranks)
             self._start()
             while any(rank.status is None for rank in self._ranks) or self._streams:
                 self._turn()
                 now = time.monotonic()
                 if deadline is not None and now > deadline and self._ending_at is None:
-                    self._say(f"the job was ended after {self._options.timeout:g} s, as asked")
+                    self._say(ended_after(self._options.timeout))
                     self._failed = None
                     self._end_all()
                     self._interrupted = -1
@@ -317,7 +437,10 @@ class Launch:
             if self._interrupted == -1:
                 return TIMED_OUT
             raise KeyboardInterrupt
-        return 0 if self._failed is None else _status(self._failed)
+        problem = self._out.problem or self._err.problem
+        if problem is not None:
+            self._say(f"output cannot be written: {problem}")
+        return int(problem is not None) if self._failed is None else _status(self._failed)
 
     def interrupt(self) -> None:
         """Send SIGINT to all ranks, as Ctrl-C in each of them would; they run on. Any thread may call it."""
@@ -409,7 +532,7 @@ class Launch:
             self._guard.tell(f"+{process.pid}")
         self._meeting.admit(number, near)
         for source, sink in ((process.stdout, self._out), (process.stderr, self._err)):
-            self._streams[source.fileno()] = _Stream(number, source, sink, self._options.label)
+            self._streams[source.fileno()] = _Stream(number, source, sink, self._options.label, self._alone)
         if process.stdin is not None:
             self._feed = _Feed(process.stdin)
 
@@ -426,10 +549,11 @@ class Launch:
         for rank in self._ranks:
             if rank.status is None:
                 poll.register(rank.end_fd, select.POLLIN)
-        if self._feed is not None:
-            poll.register(sys.stdin.fileno(), select.POLLIN)
+        typing = self._feed.interest() if self._feed is not None else {}
+        for fd, events in typing.items():
+            poll.register(fd, events)
         ready = {fd for fd, _ in poll.poll(_SLICE_MS)}
-        if self._feed is not None and sys.stdin.fileno() in ready and not self._feed.pump():
+        if self._feed is not None and ready & set(typing) and not self._feed.pump():
             self._feed = None
         for fd in ready & set(self._streams):
             if not self._streams[fd].read():
@@ -455,7 +579,7 @@ class Launch:
             while fd in self._streams and self._streams[fd].source.readable():  # its last words first
                 if not self._streams[fd].read():
                     self._streams.pop(fd).source.close()
-                elif not select.select([fd], [], [], 0)[0]:
+                elif not _wait_for(fd, select.POLLIN, 0):
                     break
         self._say(f"rank {rank.number} ended {how}{ended}")
         for stream in self._streams.values():
@@ -473,16 +597,16 @@ class Launch:
 
     def _abandoned(self, now: float) -> bool:
         """All ranks have ended, but something that one of them started holds its output open: wait a little for it."""
-        if self._ending_at is None:
-            self._ending_at = now + _GRACE_S
+        if self._abandoned_at is None:
+            self._abandoned_at = now + _GRACE_S
             for rank in self._ranks:
                 rank.signal(signal.SIGTERM)
-        return now > self._ending_at
+        return now > self._abandoned_at
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._err.write(f"viakit run: {text}\n".encode())
-            self._err.flush()
+        begin = "\n" if self._err.unfinished is not None else ""
+        self._err.unfinished = None
+        self._err.put(f"{begin}viakit run: {text}\n".encode())
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
@@ -539,19 +663,31 @@ def launch_of(
 
 
 class _Feed:
-    """The terminal's lines, passed on to rank 0."""
+    """The terminal's lines, passed on to rank 0; none while we are in the background, where reading would stop us."""
 
     def __init__(self, sink: IO[bytes]) -> None:
         self._sink = sink
+        self._pending = b""  # was typed, and the pipe had no room for it yet
         os.set_blocking(sink.fileno(), False)
+
+    def interest(self) -> dict[int, int]:
+        """The file to wait for, and what for; nothing while there is nothing to do."""
+        if self._pending:
+            return {self._sink.fileno(): select.POLLOUT}
+        return {sys.stdin.fileno(): select.POLLIN} if _in_foreground(sys.stdin.fileno()) else {}
 
     def pump(self) -> bool:
         """Pass on what was typed. False when it is over."""
         try:
-            data = os.read(sys.stdin.fileno(), 1 << 12)
-            if data:
-                os.write(self._sink.fileno(), data)
-                return True
+            if not self._pending:
+                typed = _read_terminal(sys.stdin.fileno(), 1 << 12)
+                if typed is None:
+                    return True
+                self._pending = typed
+            while self._pending:
+                self._pending = self._pending[os.write(self._sink.fileno(), self._pending) :]
+                if not self._pending:
+                    return True
         except BlockingIOError:
             return True
         except OSError:
@@ -562,6 +698,30 @@ class _Feed:
     def close(self) -> None:
         """Rank 0 sees the end of its input."""
         self._sink.close()
+
+
+def _in_foreground(terminal: int) -> bool:
+    """Whether we may read from a terminal: whoever has it as controlling terminal may only in the foreground."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:  # it controls somebody else, or nobody
+        return True
+
+
+def _read_terminal(terminal: int, most: int) -> bytes | None:
+    """Read what was typed; empty at the end of input, None if we have just been put into the background.
+
+    With SIGTTIN blocked the kernel answers EIO then, and does not stop us. (Ignoring it would be inherited by ranks.)
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
+    try:
+        return os.read(terminal, most)
+    except OSError:
+        if _in_foreground(terminal):
+            raise
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _status(rank: _Rank) -> int:

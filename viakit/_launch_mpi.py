@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MpiLaunch", "is_mpi"]
 
+_MPICH_FILES = "/dev/shm/mpich_shm_*"
 _OURS = re.compile(r"VIAKIT_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|JOB|PROTOCOL)$")
 _TAG = re.compile(rb"^\[[^,\]]*,(\d+)\]<std(?:out|err)>: ?")  # Open MPI's label: [job,rank]<stream>
 
@@ -62,7 +63,7 @@ class MpiLaunch(Launch):
                 "neighbours together (--placement block)"
             )
         super().__init__(command, replace(options, label=False), out, err)
-        self._label = options.label
+        self._label, self._alone = options.label, True  # mpiexec writes for all
         self._before = _mpich_files()
         self._scratch = tempfile.TemporaryDirectory(prefix="viakit-mpi-")
 
@@ -75,6 +76,9 @@ class MpiLaunch(Launch):
     def _start(self) -> None:
         options, library = self._options, self._library
         self._guard = _Guard()
+        self._guard.tell(os.path.abspath(self._scratch.name))
+        if library.flavour == "mpich":
+            self._guard.tell("*" + _MPICH_FILES)
         if options.hosts:
             from viakit.launch import mpi_agent
             from viakit.testbed import Testbed
@@ -140,7 +144,7 @@ class MpiLaunch(Launch):
 def _mpich_files() -> set[str]:
     """MPICH's shared files that belong to this user."""
     found = set()
-    for path in glob.glob("/dev/shm/mpich_shm_*"):
+    for path in glob.glob(_MPICH_FILES):
         with contextlib.suppress(OSError):
             if os.stat(path).st_uid == os.geteuid():
                 found.add(path)

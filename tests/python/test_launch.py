@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
+import tty
 from pathlib import Path
 
 import needs
@@ -165,24 +168,37 @@ def test_protocol_mpi_ends_with_the_first_exception(program, flavour):
     assert not [path for path in left if path.exists() and not _is_mapped(str(path))]  # others may be running
 
 
-def test_protocol_mpi_is_interrupted(program):
-    needs.mpi_library("mpi")
+@pytest.mark.parametrize(
+    ("flavour", "number"), [("mpich", signal.SIGINT), ("mpich", signal.SIGKILL), ("openmpi", signal.SIGKILL)]
+)
+def test_protocol_mpi_is_interrupted(program, tmp_path, flavour, number):
+    needs.mpi_library(f"mpi:{flavour}")
     word = f"word-{os.getpid()}-mpi"
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     text = """
         import viakit
         comm = viakit.world()
         comm.barrier()
-        print("here", flush=True)
+        if comm.rank == 0:  # mpiexec keeps no lines together
+            print("here", flush=True)
         comm.recv()
     """
-    command = [*VIAKIT, "run", "-n", "2", "--protocol", "mpi", program(text), word]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+    command = [*VIAKIT, "run", "-n", "2", "--protocol", f"mpi:{flavour}", program(text), word]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)}, **pipes) as running:
         assert running.stdout is not None
         assert running.stdout.readline().strip() == "here"
-        running.send_signal(signal.SIGINT)
+        files = {Path(path) for pid in running_with(word) for path in mpi.shared_files(pid)}  # MPICH's, in memory
+        running.send_signal(number)
         running.communicate(timeout=DEADLINE_S)
-    assert running.returncode == 130
+    assert files or flavour != "mpich"
+    assert running.returncode == (130 if number == signal.SIGINT else -number)
     gone(word)
+    deadline = time.monotonic() + DEADLINE_S
+    while left := [path for path in {*scratch.glob("viakit-*"), *files} if path.exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -411,6 +427,148 @@ def test_labels_whole_lines_and_input(program):
     ]
 
 
+def test_one_ranks_output_is_passed_on_as_it_is():
+    text = "b'a' * 200_000 + bytes(range(256)) + b'no end'"
+    done = subprocess.run(
+        [*VIAKIT, "run", "--", sys.executable, "-c", f"import sys; sys.stdout.buffer.write({text})"],
+        capture_output=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == eval(text)
+
+
+@pytest.mark.parametrize("label", [False, True])
+def test_nothing_is_added_to_lines_but_labels(program, label):
+    done = viakit_run(
+        "-n",
+        "2",
+        *["--label"] * label,
+        program("""
+        import os
+        from viakit.launch import bootstrap
+        job = bootstrap()
+        for rank in 0, 1:
+            if job.rank == rank:
+                text = str(rank) * 200_000 + chr(10) + "no end"
+                while text:
+                    text = text[os.write(1, text.encode()):]
+            job.exchange(b"")
+        """),
+    )
+    assert done.returncode == 0, done.stderr
+    if label:
+        # A label is at the beginning of a line, wherever the other rank's line was left unfinished.
+        assert {line[:5] for line in done.stdout.splitlines()} == {"[0] 0", "[1] 1", "[0] n", "[1] n"}
+    else:
+        assert done.stdout.count("\n") == 2
+        assert sorted(done.stdout.replace("no end", "").split()) == ["0" * 200_000, "1" * 200_000]
+    for one in ("no end", "0", "1"):
+        assert done.stdout.count(one) == {"no end": 2}.get(one, 200_000 + label * done.stdout.count(f"[{one}]"))
+
+
+def test_all_output_arrives_where_the_reader_is_slow_and_the_pipe_does_not_block():
+    mine, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    code = "import os; data = b'x' * 999 + b'.'\nfor _ in range(1000): os.write(1, data)"
+    with open(mine, "rb", buffering=0) as reader:
+        process = subprocess.Popen([*VIAKIT, "run", "--", sys.executable, "-c", code], stdout=theirs)
+        os.close(theirs)
+        got = bytearray()
+        while data := reader.read(3000):
+            got += data
+        assert process.wait(DEADLINE_S) == 0
+    assert len(got) == 1_000_000
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_job_whose_output_nobody_reads_any_more_ends(n):
+    mine, theirs = os.pipe()
+    with open(mine, "rb") as reader:
+        process = subprocess.Popen(
+            [*VIAKIT, "run", "-n", str(n), "yes"], stdout=theirs, stderr=subprocess.PIPE, text=True
+        )
+        os.close(theirs)
+        assert reader.read(2) == b"y\n"
+    _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGPIPE, said
+    assert "ended by SIGPIPE" in said
+    assert "Broken pipe" not in said
+
+
+def test_output_that_cannot_be_written_is_told():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*VIAKIT, "run", "echo", "word"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S
+        )
+    assert done.returncode == 1
+    assert done.stderr == "viakit run: output cannot be written: No space left on device\n"
+
+
+@pytest.fixture
+def terminal():
+    """The two ends of a terminal."""
+    ends = os.openpty()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_all_that_is_typed_arrives(terminal):
+    typist, keyboard = terminal
+    tty.setraw(keyboard)
+    code = """
+import fcntl, sys
+fcntl.fcntl(0, 1031, 4096)  # F_SETPIPE_SZ: there is hardly any room
+print("up", flush=True)
+data = b""
+while len(data) < 100_000:
+    data += sys.stdin.buffer.raw.read(1000)
+print(data == bytes(range(250)) * 400)
+"""
+    process = subprocess.Popen(
+        [*VIAKIT, "run", "--", sys.executable, "-c", code], stdin=keyboard, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        rest = bytes(range(250)) * 400
+        while rest and process.poll() is None:
+            assert select.select([], [typist], [], DEADLINE_S)[1]
+            rest = rest[os.write(typist, rest[:1000]) :]
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (0, "True\n")
+
+
+# The shell of the next test: a session of its own, whose terminal is another process group's while the job starts.
+SHELL = """
+import fcntl, os, select, signal, subprocess, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, preexec_fn=lambda: os.setpgid(0, 0))
+while not select.select([job.stdout], [], [], 0.02)[0]:
+    pid, status = os.waitpid(job.pid, os.WNOHANG | os.WUNTRACED)
+    if pid:
+        os.killpg(job.pid, signal.SIGKILL)
+        sys.exit("it was stopped" if os.WIFSTOPPED(status) else "it ended")
+print(job.stdout.readline().decode().strip())
+os.tcsetpgrp(0, job.pid)  # fg
+print(job.communicate()[0].decode().strip())
+"""
+
+
+def test_in_the_background_there_is_no_input_and_in_the_foreground_there_is(terminal):
+    typist, keyboard = terminal
+    os.write(typist, b"typed\n")
+    command = [*VIAKIT, "run", "--", "sh", "-c", 'echo up; read word; echo "read $word"']
+    done = subprocess.run(
+        [sys.executable, "-c", SHELL, *command], stdin=keyboard, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.stdout.splitlines() == ["up", "read typed"], done.stderr
+
+
 def test_any_program_and_environment():
     done = viakit_run(
         "-n", "1", "--env", "WORD=a b", "--protocol", "tcp", "--", "sh", "-c", 'echo "$WORD $VIAKIT_PROTOCOL"'
@@ -424,6 +582,23 @@ def test_time_out():
     assert done.returncode == 124
     assert "after 0.3 s" in done.stderr
     gone(word)
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("; exit 3", 3)])
+def test_what_a_rank_leaves_behind_does_not_hold_the_job(end, status):
+    word = f"2{os.getpid()}.5"  # it keeps the rank's output open
+    done = viakit_run("-n", "2", "--", "sh", "-c", f"sleep {word} & echo there{end}")
+    assert done.returncode == status, done.stderr
+    assert "there" in done.stdout
+    gone(word)
+
+
+def test_there_may_be_more_ranks_than_files_that_are_allowed_at_first():
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    done = viakit_run("-n", "40", "--", "true", preexec_fn=few)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -444,6 +619,29 @@ def test_what_makes_no_sense(words, text):
     assert done.returncode in (1, 2)
     assert text in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_there_and_no_program_is_told_from_what_is_not_there(tmp_path):
+    (tmp_path / "no exec").write_text("#!/bin/sh\necho ran\n", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.py").mkdir()
+    for word, said in (
+        ("./no exec", "./no exec: is there, but not executable: chmod +x './no exec'"),
+        ("no exec", "./no exec: is there, but not executable: chmod +x './no exec'"),
+        ("/etc/passwd", "is there, but not executable"),
+        (".", "is a folder"),
+        ("./folder", "is a folder"),
+        ("folder.py", "is a folder"),
+        ("./nothing", "no such program"),
+    ):
+        done = viakit_run("-n", "1", word, cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert said in done.stderr
+        assert "no such" in said or "no such" not in done.stderr
+    (tmp_path / "no exec").chmod(0o755)
+    done = viakit_run("-n", "1", "no exec", cwd=tmp_path)
+    assert "is './no exec'" in done.stderr, done.stderr
+    assert viakit_run("-n", "1", "./no exec", cwd=tmp_path).stdout == "ran\n"
 
 
 def test_options_are_checked_before_anything_starts():

@@ -1,12 +1,15 @@
 """Ranks of an MPI library under their mpiexec: however they end, nothing of them stays."""
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import needs
 import pytest
+from leftovers import in_use
 
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.mpi import Library
@@ -44,6 +47,35 @@ def test_a_killed_job_leaves_no_process_and_no_folder(flavour):
             channel.close()
         assert ranks._strays() == []
         assert not os.path.exists(ranks.scratch)
+
+
+OWNER = """
+import sys, time
+from viakit.measure import mpi
+from viakit.measure.crew import Crew
+with Crew(2, mpi_library=mpi.find(sys.argv[1])) as crew:
+    print(crew._mpi.scratch, *crew._mpi._files, flush=True)
+    while True:
+        crew.run("", 100)
+"""
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+def test_an_owner_that_is_killed_leaves_no_process_and_no_file(flavour):
+    needs.mpi_library(f"mpi:{flavour}")
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, f"mpi:{flavour}"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None
+        files = [Path(word) for word in owner.stdout.readline().split()]
+        assert files
+        assert all(path.exists() for path in files)
+    finally:
+        owner.kill()
+        owner.communicate()
+    deadline = time.monotonic() + 30
+    while (left := [path for path in files if path.exists()]) or in_use(files[0].name):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
 
 
 def test_a_launcher_that_cannot_be_started_is_told_and_leaves_nothing(tmp_path):
