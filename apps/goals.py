@@ -67,6 +67,14 @@ def _why_not(document: Mapping[str, Any]) -> str:
     return "; ".join(said) or "not finished"
 
 
+def _wrong(goal: Goal, series: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a run whose result is wrong is among these, however quick; the goal then has that as its reason."""
+    said = speedup.wrong({"series": list(series)})
+    if said:
+        goal.reason = f"wrong result: {said[0]}" + (f", and {len(said) - 1} more" if said[1:] else "")
+    return bool(said)
+
+
 def _efficiency(goal: Goal, document: Mapping[str, Any], labels: Iterable[str]) -> None:
     """Judge serial time over ranks times parallel time."""
     found = []
@@ -74,6 +82,8 @@ def _efficiency(goal: Goal, document: Mapping[str, Any], labels: Iterable[str]) 
         serial, mine = speedup.find(document, label, "serial", 1), speedup.find(document, label, "via", RANKS)
         if serial is None or mine is None:
             goal.reason = _why_not(document)
+            return
+        if _wrong(goal, (serial, mine)):
             return
         ratio = _ratio(serial, mine)
         ratio = stats.Ratio(ratio.value / RANKS, ratio.low / RANKS, ratio.high / RANKS, ratio.paired)
@@ -94,6 +104,8 @@ def _against_mpi(goal: Goal, document: Mapping[str, Any]) -> None:
         peers = [one for name in MPIS if (one := speedup.find(document, label, name, RANKS)) is not None]
         if mine is None or len(peers) < len(MPIS):  # half the comparison is no comparison
             goal.reason = _why_not(document)
+            return
+        if _wrong(goal, (mine, *peers)):
             return
         best = min(peers, key=lambda one: one["points"][0]["time_s"]["median"])
         walls = [one["points"][0]["time_s"]["median"] for one in (mine, best)]

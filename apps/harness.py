@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -59,6 +60,7 @@ __all__ = [
 INTERRUPTED = 130
 MODULES = {"is": "is_", "ft": "fft"}  # names of applications that are not those of their modules
 _MEET_S = 5.0
+_KEEP_S = 1.0  # so often, at most, results are written between the runs: ranks may be killed by their launcher
 _NOT_MPI = "for protocol mpi start it with the mpirun of that MPI library, or by `viakit app`, which does"
 COMMAND = "VIAKIT_COMMAND"  # set by launchers: the command that was given
 TERMINAL = "VIAKIT_TERMINAL"  # set by launchers: where rank 0 may draw its progress
@@ -216,18 +218,45 @@ def share(n: int, rank: int, size: int) -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------------------- memory
 
 
-def _cgroup_free() -> int | None:
-    """Bytes left in the memory limit of this process's control group (version 2), or None."""
+# Of a control group's memory: its limits, what it uses, and what of that is cache of files, which makes room if asked.
+_GROUP_2 = (("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file", "slab_reclaimable"))
+_GROUP_1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+
+
+def _cgroup_free(groups: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup") -> int | None:
+    """Bytes that the memory limits of this process's control group leave, and of all groups around it, or None."""
+    found = []
+    with contextlib.suppress(OSError), open(groups, encoding="utf-8") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if controllers == "":
+                top, names = Path(mounted), _GROUP_2
+            elif "memory" in controllers.split(","):
+                top, names = Path(mounted, "memory"), _GROUP_1
+            else:
+                continue
+            # A container sees its own group as the top one, and may be told a path that only its host has.
+            inner = top / path.lstrip("/")
+            found += [_group_free(folder, *names) for folder in (inner, *inner.parents) if folder.is_relative_to(top)]
+    return min((n for n in found if n is not None), default=None)
+
+
+def _group_free(folder: Path, limits: Sequence[str], used: str, cache: Sequence[str]) -> int | None:
+    """Bytes that one control group has left; None: it has no limit, or is none."""
+    least = None
+    for name in limits:
+        with contextlib.suppress(OSError, ValueError):  # a limit that is "max" is none
+            most = int((folder / name).read_text(encoding="ascii"))
+            least = most if least is None else min(least, most)
+    if least is None:
+        return None
     try:
-        with open("/proc/self/cgroup", encoding="ascii") as file:
-            path = next(line.strip().partition("::")[2] for line in file if line.startswith("0::"))
-        folder = f"/sys/fs/cgroup{path}"
-        with open(f"{folder}/memory.max", encoding="ascii") as file:
-            most = int(file.read())
-        with open(f"{folder}/memory.current", encoding="ascii") as file:
-            return max(most - int(file.read()), 0)
-    except (OSError, ValueError, StopIteration):
-        return None  # no such limit, or no such files
+        taken = int((folder / used).read_text(encoding="ascii"))
+        with open(folder / "memory.stat", encoding="ascii") as file:
+            of_what = {key: int(n) for key, n in (line.split() for line in file)}
+    except (OSError, ValueError):
+        return None
+    return max(least - max(taken - sum(of_what.get(name, 0) for name in cache), 0), 0)
 
 
 def free_memory() -> int | None:
@@ -558,13 +587,31 @@ def _main(
     refusal = agreed(comm, ready)
     if refusal is not None:
         raise _Failure(f"{application.name}: {refusal}")
-    began = time.monotonic()
+    began, runs = time.monotonic(), list[Run]()
+
+    def report(*, keep_only: bool = False, **how: Any) -> None:
+        from viakit.apps import reporting
+
+        files = {"trace_file": None, "quiet": True} if keep_only else {"trace_file": trace_file, "quiet": quiet}
+        reporting.tell(
+            application, problem, protocol if comm is not None else None, runs,
+            json_file=json_file, elapsed_s=time.monotonic() - began, **files, **how,
+        )  # fmt: skip
+
     try:
         with _progress(application.name, first and not quiet, repeat) as tell:
-            runs = [
-                run(application, problem, comm, trace=trace_file is not None, on_progress=tell) for _ in range(repeat)
-            ]
+            kept = -math.inf
+            for number in range(repeat):
+                one = run(application, problem, comm, trace=trace_file is not None, on_progress=tell)
+                runs += [] if one is None else [one]
+                now = time.monotonic()
+                if runs and number + 1 < repeat and json_file not in (None, "-") and now - kept >= _KEEP_S:
+                    with contextlib.suppress(Exception):  # the last one tells, if it cannot be written either
+                        report(keep_only=True, complete=False)
+                    kept = now
     except BaseException as error:
+        if runs:
+            _report_what_there_is(application, error, report, json_file is not None)
         if comm is None or ranks == 1:
             if isinstance(error, MemoryError):
                 raise _Failure(f"{application.name}: out of memory: {error}") from error
@@ -572,18 +619,35 @@ def _main(
         _abandon(application, comm, error)
     status = 0
     if first:
-        from viakit.apps import reporting
+        from viakit.measure.result import ResultError
 
-        done = [one for one in runs if one is not None]
-        reporting.tell(
-            application, problem, protocol if comm is not None else None, done,
-            json_file=json_file, trace_file=trace_file, quiet=quiet, elapsed_s=time.monotonic() - began,
-        )  # fmt: skip
-        wrong = [one for each in done for one in each.wrong()]
+        try:
+            report()
+        except ResultError as error:  # a full disk, for instance: all ranks end alike, and say nothing else
+            click.echo(f"viakit: {application.name}: {error}", err=True)
+            status = 1
+        wrong = [one for each in runs for one in each.wrong()]
         for one in wrong:
             click.echo(f"viakit: {application.name}: WRONG RESULT: {one}", err=True)
-        status = 1 if wrong else 0
+        status = 1 if wrong else status
     return status if comm is None else int(comm.bcast(status, root=0))
+
+
+def _report_what_there_is(
+    application: Application, error: BaseException, report: Callable[..., None], keep: bool
+) -> None:
+    """Write and print the runs that were finished before one failed, or before Ctrl-C; what failed is told later."""
+    from viakit.measure.sweep import shielded
+
+    errors = [] if isinstance(error, KeyboardInterrupt) else [f"{type(error).__name__}: {error}"]
+    with shielded():
+        try:
+            report(complete=False, errors=errors)
+        except Exception as another:  # a full disk, for instance: no reason to say nothing of the first one
+            click.echo(f"viakit: {application.name}: {another}", err=True)
+        else:
+            if keep:
+                click.echo(f"viakit: {application.name}: what had been measured by then is kept", err=True)
 
 
 def _abandon(application: Application, comm: Any, error: BaseException) -> None:

@@ -115,7 +115,7 @@ def _end_with_parent() -> None:
 
 def _run_alone(words: list[str], timeout_s: float | None, out: IO[bytes] | None, err: IO[bytes] | None) -> int:
     """Run one process, which belongs to no job."""
-    from viakit._launch import TIMED_OUT
+    from viakit._launch import TIMED_OUT, ended_after
 
     environment = {**os.environ, **told()}
     environment.pop("VIAKIT_PROTOCOL", None)
@@ -130,6 +130,10 @@ def _run_alone(words: list[str], timeout_s: float | None, out: IO[bytes] | None,
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError, ValueError):
+            said = err or sys.stderr.buffer
+            said.write(f"viakit app: {ended_after(timeout_s)}\n".encode())
+            said.flush()
         return TIMED_OUT
     finally:
         if process.poll() is None:

@@ -168,6 +168,11 @@ class Phases:
                 self.intervals.append(Interval(state, self._since, now))
         self._since, self._worked = now, worked
 
+    @property
+    def tracing(self) -> bool:
+        """Whether messages are kept: with `trace`, in the measured part."""
+        return self.trace and self._open
+
     def count(self, messages: int, nbytes: int) -> None:
         """Count messages that were sent, and their bytes altogether."""
         if self._open:
@@ -344,12 +349,15 @@ class Counting:
         phases, nbytes = self.phases, nbytes_of(spec)
         phases.count(1, nbytes)
         if phases.trace:
-            phases.sent.append(Message(dest, tag, nbytes, _clock(), next(self._numbers[True, dest, tag])))
+            number = next(self._numbers[True, dest, tag])  # also of those that are not kept: both ends count alike
+            if phases.tracing:
+                phases.sent.append(Message(dest, tag, nbytes, _clock(), number))
 
     def _arrived(self, source: int, tag: int) -> None:
         if source >= 0:
             number = next(self._numbers[False, source, tag])
-            self.phases.received.append(Message(source, tag, 0, _clock(), number))
+            if self.phases.tracing:
+                self.phases.received.append(Message(source, tag, 0, _clock(), number))
 
     def _call(self, state: int, call: Callable[..., Any], *args: Any) -> Any:
         phases = self.phases

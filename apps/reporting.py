@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["check_files", "document", "point", "series", "table", "tell"]
+__all__ = ["check_files", "document", "point", "series", "table", "tell", "verdict"]
 
 MOST_ROWS = 16  # a table of more ranks has the least, the middle and the most instead
 
@@ -197,7 +197,8 @@ def table(one: Run) -> Table:
     return sheet
 
 
-def _verdict(one: Run) -> str:
+def verdict(one: Run) -> str:
+    """Return in a line, with rich's marks, whether a run's figures are right."""
     if not one.checks:
         return "[yellow]not verified: there is nothing to hold this problem's result against[/yellow]"
     if one.ok:
@@ -218,6 +219,25 @@ def _console() -> Console:
     return Console(highlight=False, width=None if known else 160)
 
 
+def middle(runs: Sequence[Run]) -> Run:
+    """Return the run with the median time; of an even number the quicker of the two."""
+    return sorted(runs, key=lambda one: one.wall_s)[(len(runs) - 1) // 2]
+
+
+def show_runs(runs: Sequence[Run], summary: Mapping[str, Any], console: Console) -> None:
+    """Print the table of the run with the median time, what was computed, how far the times lie apart, the verdict."""
+    median = middle(runs)
+    console.print(table(median))
+    for key, value in summary.items():
+        console.print(f"{key}: {value}", markup=False)
+    if len(runs) > 1:
+        walls = [one.wall_s for one in runs]
+        console.print(
+            f"{len(runs)} runs: {min(walls):.4g} to {max(walls):.4g} s; the table is of the one in the middle"
+        )
+    console.print(verdict(next((one for one in runs if not one.ok), median)))
+
+
 def tell(
     application: Application,
     problem: Any,
@@ -228,40 +248,46 @@ def tell(
     trace_file: str | None,
     quiet: bool,
     elapsed_s: float,
+    complete: bool = True,
+    errors: Sequence[str] = (),
 ) -> None:
-    """Print the table of the run with the median time, and write the files."""
+    """Write the files, and print the table of the run with the median time.
+
+    Not *complete*: there should have been more runs; *errors* say what failed, if it was no interruption.
+    """
+    from viakit._cli_base import told
     from viakit.measure import result
 
-    median = sorted(runs, key=lambda one: one.wall_s)[(len(runs) - 1) // 2]
-    console = _console()
-    if json_file == "-":
+    median = middle(runs)
+    if json_file is not None:
         found = document([series(application, problem, protocol, runs)], elapsed_s=elapsed_s)
-        result.validate(found)
-        sys.stdout.write(result.to_bytes(found).decode())
-    elif not quiet:
+        found["complete"] = complete
+        found["errors"] = [
+            {"protocol": found["series"][0]["protocol"], "nbytes": None, "message": error} for error in errors
+        ]
+        if json_file == "-":
+            result.validate(found)
+            sys.stdout.write(result.to_bytes(found).decode())
+        else:
+            result.save(found, str(json_file))
+    if trace_file is not None:
+        from viakit.apps import tracing
+
+        tracing.save(median.ranks, trace_file, title=f"{application.title}, {application.describe(problem)}")
+    if quiet or json_file == "-":
+        return
+    with told():
+        console = _console()
         console.print(_title(application, problem, protocol, median), markup=False, style="bold")
-        console.print(table(median))
-        if application.summary is not None:
-            for key, value in application.summary(problem, median.outcome).items():
-                console.print(f"{key}: {value}", markup=False)
-        if len(runs) > 1:
-            console.print(
-                f"{len(runs)} runs: {min(r.wall_s for r in runs):.4g} to {max(r.wall_s for r in runs):.4g} s; the "
-                "table is of the one in the middle"
-            )
-        console.print(_verdict(next((one for one in runs if not one.ok), median)))
+        summary = application.summary
+        show_runs(runs, {} if summary is None else summary(problem, median.outcome), console)
         ranks, cores = len(median.ranks), _cores()
         if ranks > cores:
             console.print(
                 f"{ranks} ranks on {cores} cores of {socket.gethostname()}: CPU says what a rank's work was, not wall"
             )
-    if json_file not in (None, "-"):
-        result.save(document([series(application, problem, protocol, runs)], elapsed_s=elapsed_s), str(json_file))
-    if trace_file is not None:
-        from viakit.apps import tracing
-
-        tracing.save(median.ranks, trace_file, title=f"{application.title}, {application.describe(problem)}")
-    if not quiet and json_file != "-":
+        if not complete:
+            console.print("this run was not finished: what had been measured by then is shown", style="yellow")
         for path in (json_file, trace_file):
             if path is not None:
                 console.print(f"wrote {path}", markup=False)

@@ -162,23 +162,35 @@ class _Rounds:
 
     def take(self, job: _Job, number: int) -> None:
         """Run a job, and keep what it says."""
+        from viakit.launch import LaunchError
+        from viakit.testbed import TestbedError
+
         with tempfile.TemporaryDirectory(prefix="viakit-speedup-") as scratch:
             path = os.path.join(scratch, "made.json")
             words = ["-m", "viakit.apps.turns", json.dumps(self.problems), "--json", path, *job.words]
             wire = job.wire(self.wire)
             with open(os.path.join(scratch, "out"), "w+b") as out, open(os.path.join(scratch, "err"), "w+b") as err:
-                status = jobs.run_ranks(words, job.ranks, job.launched, timeout_s=JOB_S, out=out, err=err, **wire)
+                try:
+                    status = jobs.run_ranks(words, job.ranks, job.launched, timeout_s=JOB_S, out=out, err=err, **wire)
+                except (LaunchError, TestbedError, OSError) as error:
+                    if not self.series:  # there is nothing that would be lost
+                        raise
+                    self._fail(job, str(error))
+                    return
                 err.seek(0)
                 said = err.read().decode(errors="replace").strip()
             if status:
-                self.failed.add(job)
-                text = said.splitlines()[-1] if said else "it said nothing"
-                self.errors.append({"protocol": job.protocol, "message": f"{job}: status {status}: {text}"})
+                self._fail(job, f"status {status}: {said.splitlines()[-1] if said else 'it said nothing'}")
                 return
             with open(path, encoding="utf-8") as file:
                 made = json.load(file)
         for one in made:
             self._keep(job, one, number, wire.get("hosts", 0))
+
+    def _fail(self, job: _Job, why: str) -> None:
+        """Note that a job failed, which then is not run again."""
+        self.failed.add(job)
+        self.errors.append({"protocol": job.protocol, "message": f"{job}: {why}"})
 
     def _keep(self, job: _Job, one: dict[str, Any], number: int, hosts: int) -> None:
         if "error" in one:
@@ -245,12 +257,14 @@ def measure(
     -------
     dict
         A ``viakit.result/1`` of applications; each series has a ``label``. Interrupted (Ctrl-C), what had been
-        measured, with ``complete`` false.
+        measured, with ``complete`` false. A job that fails is not run again; ``errors`` says why it did.
 
     Raises
     ------
     ValueError
         For arguments that make no sense.
+    LaunchError, TestbedError
+        If the very first job cannot be started.
     """
     from viakit.measure.environment import command_line
 

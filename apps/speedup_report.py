@@ -223,7 +223,7 @@ def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
             handles.setdefault(name, handle)
     ncols = min(len(handles), max(3, int(width / 1.9)))
     drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=ncols, fontsize="small")
-    drawing.suptitle(title or "Speed-up against the serial program")
+    drawing.suptitle(title or "Speed-up against the serial program", parse_math=False)
     return drawing
 
 

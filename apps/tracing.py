@@ -117,7 +117,9 @@ def figure(reports: Sequence[RankReport], title: str = "") -> Any:
     axes.set_yticks([one.rank for one in reports], [f"rank {one.rank}" for one in reports])
     axes.invert_yaxis()
     axes.set_xlabel("time, ms")
-    axes.set_title(title + (f" (one message of {step} is drawn)" if step > 1 else ""), fontsize="medium")
+    axes.set_title(
+        title + (f" (one message of {step} is drawn)" if step > 1 else ""), fontsize="medium", parse_math=False
+    )
     axes.autoscale(axis="x", tight=True)
     patches = [Patch(color=COLOURS[state], label=STATES[state]) for state in sorted(used)]
     drawing.legend(handles=patches, loc="outside lower center", ncols=len(patches), fontsize="small")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from viakit._cli_base import INTERRUPTED, Failure, make_console, percentage
+from viakit._cli_base import deliver, failures, percentage
 from viakit._cli_group import Numbers
 from viakit._cli_run import placement_option, testbed_options
 
@@ -153,31 +153,19 @@ def speedup(
             seed=seed,
             on_progress=tell,
         )
-    interrupted = not document["complete"] and not document["errors"]
-    if json_file == "-":
-        result.validate(document)
-        click.echo(result.to_bytes(document).decode(), nl=False)
-    else:
-        if not quiet:
-            report.show(document, make_console())
-        if json_file:
-            result.save(document, json_file)
-    drawn = [*pictures, *([html_file] if html_file else [])] if any(measuring.rows(document)) else []
-    for path in drawn:
-        if path == html_file:
-            result.write_file(path, report.html(document).encode())
-        else:
-            result.write_file(path, report.picture(document, plot.check_format(path)))
-    if not quiet and json_file != "-":
-        for path in (json_file, *drawn):
-            if path:
-                click.echo(f"wrote {path}")
-    for text in measuring.wrong(document):
-        click.echo(f"viakit: WRONG RESULT: {text}", err=True)
-    if interrupted:
-        click.echo("viakit: interrupted; what had been measured is kept, nothing is left running", err=True)
-        raise click.exceptions.Exit(INTERRUPTED)
-    if measuring.wrong(document):
-        raise click.exceptions.Exit(1)
-    if document["errors"]:
-        raise Failure("; ".join(dict.fromkeys(one["message"] for one in document["errors"])))
+    result.validate(document)
+    drawn = [(path, lambda path: report.picture(document, plot.check_format(path))) for path in pictures]
+    drawn += [(html_file, lambda path: report.html(document).encode())] if html_file else []
+    wrong = [f"WRONG RESULT: {text}" for text in measuring.wrong(document)]
+    error = "\nviakit: ".join([*wrong, *filter(None, [failures(document)])]) or None
+    deliver(
+        [(json_file, lambda: result.to_bytes(document))],
+        [
+            (path, lambda path, drawing=drawing: result.write_file(path, drawing(path)))
+            for path, drawing in (drawn if any(measuring.rows(document)) else ())
+        ],
+        show=lambda console: report.show(document, console),
+        quiet=quiet,
+        interrupted=not document["complete"] and not document["errors"],
+        error=error,
+    )

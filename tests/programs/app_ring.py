@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 from dataclasses import dataclass
 
@@ -29,9 +31,19 @@ def problem(n: int = 1000, rounds: int = 3, wrong: int = 0, fail: int = -1) -> P
     return Problem(n, rounds, wrong, fail)
 
 
+RUNS = itertools.count()
+
+
+def fail(problem: Problem, rank: int) -> None:
+    """Fail, if this rank is asked to, from the run on that RING_FAIL_FROM says."""
+    if next(RUNS) >= int(os.environ.get("RING_FAIL_FROM", "0")) and rank == problem.fail:
+        raise RuntimeError("asked to fail")
+
+
 def serial(problem: Problem, phases: Phases | None = None) -> int:
     """Add all numbers."""
     phases = phases or Phases()
+    fail(problem, 0)
     phases.begin()
     for i in range(problem.rounds):
         total = int(np.arange(problem.n).sum())
@@ -44,8 +56,7 @@ def parallel(comm, problem: Problem, phases: Phases | None = None) -> int:
     phases = phases or Phases()
     rank, size = comm.Get_rank(), comm.Get_size()
     first, end = share(problem.n, rank, size)
-    if rank == problem.fail:
-        raise RuntimeError("asked to fail")
+    fail(problem, rank)
     for i in range(problem.rounds):
         if i == 1:
             comm.Barrier()

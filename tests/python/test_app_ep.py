@@ -38,6 +38,7 @@ def test_what_the_kernel_refuses():
     for arguments, error, text in [
         ((1, -1, counts, sums), ValueError, "pairs are a number"),
         ((2**46, 1, counts, sums), ValueError, "state of the generator"),
+        ((2**45, 1, counts, sums), ValueError, "is odd, not 35184372088832"),
         ((1, 1, counts[:9], sums), ValueError, r"counts is to be of shape \(10\)"),
         ((1, 1, counts.astype(np.int64), sums), TypeError, "uint64"),
         ((1, 1, counts, sums.tolist()), TypeError, "NumPy array"),

@@ -85,6 +85,23 @@ def test_kernels_refuse_arrays_that_will_not_do():
         _kernels.is_partition(np.full(10, 16, np.int32), 2, keys, np.zeros(5, np.int32))
 
 
+def test_kernels_refuse_arrays_that_overlap():
+    whole, starts = np.zeros(100, np.int32), np.zeros(5, np.int32)
+    keys, later = whole[:60], whole[30:90]
+    with pytest.raises(ValueError, match="keys and out overlap"):
+        _kernels.is_partition(keys, 2, keys, starts)
+    with pytest.raises(ValueError, match="keys and out overlap"):
+        _kernels.is_partition(keys, 2, later, starts)
+    with pytest.raises(ValueError, match="out and starts overlap"):
+        _kernels.is_partition(np.zeros(60, np.int32), 2, keys, whole[59:64])
+    with pytest.raises(ValueError, match="keys and counts overlap"):
+        _kernels.is_count(keys, later)
+    with pytest.raises(ValueError, match="cumulative and out overlap"):
+        _kernels.is_place(np.zeros(3, np.int32), keys, 0, later)
+    _kernels.is_partition(keys, 2, np.empty(60, np.int32), starts)  # side by side will do
+    _kernels.is_count(whole[:60], whole[60:])
+
+
 def test_partition(kernel_level):
     what = is_.problem(keys_log=14, max_log=17)
     keys = is_.make_keys(what, 0, 9999)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +80,41 @@ def test_memory_is_asked_for_before_it_is_taken():
     harness.need_memory(1 << 20, "a little")
     with pytest.raises(harness.MemoryShort, match=r"all there is needs about .* GB of memory, and .* are free"):
         harness.need_memory(1 << 60, "all there is")
+
+
+def group(folder: Path, version: int, limit: str, used: int, cache: int) -> None:
+    """Write what a control group says of its memory; a quarter of the cache is active."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current", "") if version == 2 else (
+        "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")  # fmt: skip
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    stat = f"anon 5\n{names[2]}inactive_file {cache - cache // 4}\n{names[2]}active_file {cache // 4}\n"
+    (folder / "memory.stat").write_text(stat)
+
+
+def test_the_limits_of_control_groups(tmp_path):
+    """The cache is not taken for used, and a group further out may be the one that has the limit."""
+    said = tmp_path / "said"
+    said.write_text("1:name=systemd:/\n0::/slice/job\n")
+    top = tmp_path / "v2"
+    (top / "slice" / "job").mkdir(parents=True)
+    assert harness._cgroup_free(str(said), str(top)) is None
+    group(top / "slice" / "job", 2, "max", 700, 600)
+    assert harness._cgroup_free(str(said), str(top)) is None
+    group(top / "slice", 2, "1000", 900, 600)
+    assert harness._cgroup_free(str(said), str(top)) == 700
+    group(top / "slice" / "job", 2, "800", 700, 400)
+    assert harness._cgroup_free(str(said), str(top)) == 500
+    (top / "slice" / "memory.high").write_text("600\n")
+    assert harness._cgroup_free(str(said), str(top)) == 300
+    group(top / "slice" / "job", 2, "100", 700, 0)
+    assert harness._cgroup_free(str(said), str(top)) == 0
+    # version 1; in a container, where the path is the host's and the group is the top one
+    said.write_text("4:cpu,memory:/docker/123\n0::/\n")
+    group(tmp_path / "v1" / "memory", 1, "1000", 900, 400)
+    assert harness._cgroup_free(str(said), str(tmp_path / "v1")) == 500
+    assert harness._cgroup_free(str(tmp_path / "missing"), str(top)) is None
 
 
 # ---------------------------------------------------------------------------------------------------- states
@@ -177,6 +214,12 @@ while not request.Test():
 assert [one[:2] for one in phases.received] == [(left, 7)], phases.received
 assert [one[:3] for one in phases.sent] == [(right, 7, 8)], phases.sent
 counted("any")
+phases.end()  # what follows is not in the trace, though its messages are numbered
+comm.Sendrecv(eight, right, 7, np.zeros(1), left, 7)
+assert phases.sent == phases.received == [], (phases.sent, phases.received)
+phases.begin()
+comm.Sendrecv(eight, right, 7, np.zeros(1), left, 7)
+assert [one.number for one in phases.sent + phases.received] == [2, 2]
 if rank == 0:
     for row in table:
         print(*row)
@@ -218,6 +261,17 @@ def test_messages_are_counted_as_a_plain_program_would_send_them(protocol, tmp_p
 # ------------------------------------------------------------------------------------------- the command line
 
 
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_result_that_cannot_be_written_is_told_once_and_by_a_sentence(ranks):
+    """... when it turns out at the end, too: a disk that is full by then."""
+    words = ("--n", "100", "--json", "/dev/full", "--quiet")
+    done = ring(ranks, *words) if ranks else python(RING, *words)
+    assert done.returncode == 1
+    assert "no room for" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "has died" not in done.stderr
+
+
 def test_alone_it_runs_the_serial_program(tmp_path):
     done = python(RING, "--n", "100", "--json", str(tmp_path / "r.json"))
     assert done.returncode == 0, done.stderr
@@ -248,6 +302,41 @@ def test_ranks_are_timed_counted_and_verified(protocol, ranks, tmp_path):
             assert sum(rank["seconds"].values()) == pytest.approx(rank["wall_s"], rel=1e-6)
         assert run["wall_s"] == max(rank["wall_s"] for rank in run["ranks"])
     assert f"viakit run -n {ranks} " in document["command"] or ranks == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_runs_that_were_finished_before_one_failed_are_kept(ranks, tmp_path, monkeypatch):
+    monkeypatch.setenv("RING_FAIL_FROM", "2")
+    file = tmp_path / "r.json"
+    words = ["--repeat", "4", "--json", str(file), "--fail", str(ranks - 1)]
+    done = ring(ranks, *words) if ranks > 1 else python(RING, *words)
+    assert done.returncode == 1, done.stderr
+    assert "RuntimeError: asked to fail" in done.stderr
+    document = result.load(file)
+    assert document["complete"] is False
+    # With several ranks the launcher may end the one that writes before it knows of the second run, and why.
+    assert len(document["series"][0]["runs"]) in ([2] if ranks == 1 else [1, 2])
+    if ranks == 1:
+        assert "this run was not finished" in done.stdout
+        assert [one["message"] for one in document["errors"]] == ["RuntimeError: asked to fail"]
+        shown = python("-m", "viakit", "show", str(file))
+        assert "failed: RuntimeError: asked to fail" in shown.stdout, shown.stderr
+
+
+def test_ctrl_c_keeps_the_runs_that_were_finished(tmp_path):
+    file = tmp_path / "r.json"
+    command = [sys.executable, RING, "--n", "5000000", "--repeat", "1000", "--json", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not file.exists() and process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, said
+    assert "what had been measured by then is kept" in said[1]
+    document = result.load(file)
+    assert (document["complete"], document["errors"]) == (False, [])
+    assert 1 <= len(document["series"][0]["runs"]) < 1000
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
@@ -295,6 +384,16 @@ def test_a_rank_that_fails_ends_the_job():
     assert done.returncode != 0
     assert "rank 1 failed" in done.stderr
     assert "RuntimeError: asked to fail" in done.stderr
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_job_whose_time_is_over_says_so(ranks):
+    words = ["app", "sor", "-n", ranks, "--timeout", "0.5", "--size", "6000", "--iterations", "2000"]
+    done = subprocess.run(
+        [sys.executable, "-m", "viakit", *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 124, done.stderr
+    assert "the job was ended after 0.5 s, as asked" in done.stderr
 
 
 def test_over_mpi_without_mpirun_is_refused():

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from viakit import cli
 from viakit.apps import goals as app_goals
-from viakit.apps import reporting, speedup
+from viakit.apps import reporting, results, speedup
 from viakit.apps import speedup_report as report
+from viakit.launch import LaunchError
 from viakit.measure import result
 from viakit.measure.goals import Goal
 
@@ -104,6 +105,17 @@ def series(label, protocol, ranks, walls, *, waiting=0.0, ok=True):
     }  # fmt: skip
 
 
+def test_a_job_that_cannot_be_started_costs_what_it_would_have_measured_and_no_more():
+    taken = speedup._Rounds([("ep", "ep", ["--class", "S"])], {}, True)
+    with pytest.raises(LaunchError, match="mpi:lam"):
+        taken.take(speedup._Job("mpi:lam", 2), 0)
+    taken.take(speedup._Job(None, 1), 0)
+    taken.take(speedup._Job("mpi:lam", 2), 0)
+    assert [one["protocol"] for one in taken.finished()] == ["serial"]
+    (error,) = taken.errors
+    assert error["message"].startswith("mpi:lam, 2 ranks: ")
+
+
 @pytest.fixture
 def document():
     """Serial 8 s; over VIA 4 and 2.5 s on 2 and 8 ranks, over TCP 5 and 4 s; MPI on 2 ranks 4.4 and 4.2 s."""
@@ -169,6 +181,53 @@ def test_pictures_and_a_page(document):
         report.figure({**document, "series": []})
 
 
+def test_a_result_is_shown_and_drawn_from_its_file(document, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    result.save(document, tmp_path / "s.json")
+    shown = invoke("show", str(tmp_path / "s.json"))
+    assert shown.exit_code == 0, shown.output
+    assert "3.20 (3.04 to 3.28)" in shown.output
+    for out, options in (("speed.svg", []), ("times.svg", ["--graph", "time"])):
+        drawn = invoke("plot", str(tmp_path / "s.json"), "-o", str(tmp_path / out), "--title", "all $5 of $6", *options)
+        assert drawn.exit_code == 0, drawn.output
+        assert (tmp_path / out).read_bytes().startswith(b"<?xml")
+    drawn = results.figure([document], times=True)
+    assert len([axes for axes in drawn.axes if axes.get_visible()]) == len(speedup.PROBLEMS)
+    assert [line.get_label() for line in drawn.axes[0].get_legend().get_texts()] != []
+    assert {axes.get_ylabel() for axes in drawn.axes if axes.get_visible()} == {"wall time, s"}
+
+
+def test_results_of_an_application_are_shown_and_drawn(tmp_path, monkeypatch):
+    """... as the application printed them; files with other numbers of ranks make one curve."""
+    monkeypatch.setenv("COLUMNS", "160")
+    files = []
+    for n in (1, 2):
+        files.append(str(tmp_path / f"{n}.json"))
+        done = invoke("app", "sor", "--size", "64", "--json", files[-1], "-n", str(n))
+        assert done.exit_code == 0, done.output
+    shown = invoke("show", files[1])
+    assert shown.exit_code == 0, shown.output
+    assert "2 ranks over via" in shown.output
+    assert "communication" in shown.output
+    assert "right:" in shown.output
+    drawn = invoke("plot", *files, "--title", "50 $ to 60 $")
+    assert drawn.exit_code == 0, drawn.output
+    assert (tmp_path / "1.png").read_bytes().startswith(b"\x89PNG")
+    curves = [text.get_text() for text in _legend(files)]
+    assert curves == ["serial", "via"]
+    curves = [text.get_text() for text in _legend([files[1], files[1]])]
+    assert curves == ["via [0]", "via [1]"]
+    for option in (["--linear"], ["--graph", "signature"]):
+        refused = invoke("plot", files[0], *option)
+        assert refused.exit_code == 2, refused.output
+        assert " ".join(option) in refused.output
+
+
+def _legend(files):
+    documents = [result.load(file) for file in files]
+    return results.figure(documents, names=["0", "1"]).axes[0].get_legend().get_texts()
+
+
 def test_a_wrong_result_is_told(document):
     document["series"].append(series("ep", "bip", 2, [1.0, 1.0], ok=False))
     assert speedup.wrong(document) == ["ep over bip, 2 ranks: sum is 2; right would be exactly 1"]
@@ -192,6 +251,18 @@ def test_goals_are_judged_by_the_worst_case(document):
     missing = Goal("against", 1.0)
     app_goals._against_mpi(missing, document)
     assert (missing.status, missing.reason) == ("not measured", "mpi:mpich: not installed")
+
+
+def test_no_goal_is_reached_by_a_wrong_result(document):
+    """... however quick it was."""
+    at = document["series"].index(speedup.find(document, "sor-zero", "via", 2))
+    document["series"][at] = series("sor-zero", "via", 2, [1.0, 1.0, 1.0], ok=False)
+    efficient, against = Goal("efficiency", 0.9, at_most=False), Goal("against", 1.0)
+    app_goals._efficiency(efficient, document, ["sor-zero", "sor-nonzero"])
+    app_goals._against_mpi(against, document)
+    for goal in (efficient, against):
+        assert (goal.status, goal.value, goal.points) == ("not measured", None, [])
+        assert goal.reason == "wrong result: sor-zero over via, 2 ranks: sum is 2; right would be exactly 1"
 
 
 # ------------------------------------------------------------------------------------------------- measuring

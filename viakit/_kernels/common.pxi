@@ -37,6 +37,13 @@ cdef object _check(object array, str name, str dtype, object shape, bint written
     return array
 
 
+cdef int _apart(object one, str name, object other, str other_name) except -1:
+    """Raise ValueError if two contiguous arrays have memory in common: C would read what it has overwritten."""
+    if np.may_share_memory(one, other):
+        raise ValueError(f"{name} and {other_name} overlap")
+    return 0
+
+
 # The address is good as long as the array is referred to, which it is: by the caller's argument. An array that is
 # referred to elsewhere cannot be resized, so the view need not be held. (array.ctypes.data says the same, but slowly.)
 cdef void *_address(object array) except? NULL:

@@ -20,7 +20,7 @@ def ep_pairs(x, n, counts, sums) -> None:
     Parameters
     ----------
     x : int
-        State of the generator before the first of the 2 n numbers.
+        State of the generator before the first of the 2 n numbers: odd, as all states that follow an odd seed are.
     n : int
         Pairs.
     counts : numpy.ndarray, uint64, shape (10,)
@@ -31,6 +31,8 @@ def ep_pairs(x, n, counts, sums) -> None:
     _check(counts, "counts", "uint64", (KERNELS_EP_N_COUNTS,), written=True)
     _check(sums, "sums", "float64", (4,), written=True)
     cdef uint64_t state = _state(x)
+    if state % 2 == 0:  # their sequences are short; 2^45's is 1/2 for ever: all pairs at the origin, where ln 0 is
+        raise ValueError(f"a state that EP's numbers follow is odd, not {x}")
     if not 0 <= n < 2 ** 62:
         raise ValueError(f"pairs are a number in [0, 2^62), not {n}")
     cdef uint64_t pairs = n

@@ -35,11 +35,15 @@ cdef void *_address_of_part(object array) except? NULL:
 
 
 def ft_scale(source, target, of_row, of_column) -> None:
-    """``target[row, i] = source[row, i] * of_row[row] * of_column[i]``: complex128, contiguous; the factors float64."""
+    """``target[row, i] = source[row, i] * of_row[row] * of_column[i]``: complex128, contiguous; the factors float64.
+
+    source and target must not overlap.
+    """
     _check(source, "source", "complex128", (None, None))
     _check(target, "target", "complex128", source.shape, written=True)
     _check(of_row, "of_row", "float64", (source.shape[0],))
     _check(of_column, "of_column", "float64", (source.shape[1],))
+    _apart(source, "source", target, "target")
     cdef double *a = <double *>_address(source)
     cdef double *b = <double *>_address(target)
     cdef double *r = <double *>_address(of_row)

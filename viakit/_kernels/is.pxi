@@ -42,6 +42,9 @@ def is_count(keys, counts, base=0, work=None) -> None:
     _check(work, "work", "uint8", (None,), written=True)
     if <size_t>work.size < kernels_is_work(m):
         raise ValueError(f"work has {work.size} bytes; {m} counts want {kernels_is_work(m)}")
+    _apart(keys, "keys", counts, "counts")
+    _apart(keys, "keys", work, "work")
+    _apart(counts, "counts", work, "work")
     cdef int32_t *k = <int32_t *>_address(keys)
     cdef int32_t *c = <int32_t *>_address(counts)
     cdef void *w = _address(work)
@@ -66,8 +69,8 @@ def is_prefix(counts, start=0) -> int:
 def is_partition(keys, int shift, out, starts) -> None:
     """Group *keys* by bucket, ``k >> shift``: bucket b is ``out[starts[b]:starts[b + 1]]``, in the order of the keys.
 
-    All arrays are int32. *out* is as long as *keys*; *starts*, which is written, has one more than there are buckets,
-    up to 1024. ValueError if a key is beyond the last bucket.
+    All arrays are int32 and apart from each other. *out* is as long as *keys*; *starts*, which is written, has one more
+    than there are buckets, up to 1024. ValueError if a key is beyond the last bucket.
     """
     _check(keys, "keys", "int32", (None,))
     _check(out, "out", "int32", (keys.size,), written=True)
@@ -79,6 +82,9 @@ def is_partition(keys, int shift, out, starts) -> None:
         raise ValueError(f"1 to {KERNELS_IS_BUCKETS} buckets, of keys below 2^31; not {n_buckets} of 2^{shift}")
     if n >= 1 << 31:
         raise ValueError(f"{n} keys are too many for starts of 32 bits")
+    _apart(keys, "keys", out, "out")
+    _apart(keys, "keys", starts, "starts")
+    _apart(out, "out", starts, "starts")
     cdef int32_t *k = <int32_t *>_address(keys)
     cdef int32_t *o = <int32_t *>_address(out)
     cdef int32_t *s = <int32_t *>_address(starts)
@@ -98,6 +104,9 @@ def is_place(keys, cumulative, int first, out, base=0) -> int:
     _check(keys, "keys", "int32", (None,))
     _check(cumulative, "cumulative", "int32", (None,), written=True)
     _check(out, "out", "int32", (None,), written=True)
+    _apart(keys, "keys", cumulative, "cumulative")
+    _apart(keys, "keys", out, "out")
+    _apart(cumulative, "cumulative", out, "out")
     cdef int32_t *k = <int32_t *>_address(keys)
     cdef int32_t *c = <int32_t *>_address(cumulative)
     cdef int32_t *o = <int32_t *>_address(out)

@@ -45,6 +45,7 @@ def sor_sweep(
     _check(black, "black", "float32", red.shape, written=True)
     cdef long rows = red.shape[0]
     cdef size_t width = red.shape[1]
+    _apart(red, "red", black, "black")
     if rows < 2 or width < 2:
         raise ValueError(f"a band has 2 rows and 2 columns of each colour at least, not shape {red.shape}")
     if n_stages < 0:
