@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from viakit._cli_base import percentage
-from viakit._cli_group import Numbers, check_outputs, deliver, group_options, output_options
+from viakit._cli_group import Numbers, check_outputs, finish, group_options, output_options
 
 __all__ = ["barrier"]
 
@@ -84,4 +84,4 @@ def barrier(
             mtu=mtu,
             on_progress=tell,
         )
-    deliver(document, barriers.show, json_file, plot_files, quiet)
+    finish(document, barriers.show, json_file, plot_files, quiet)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Callable, Iterator
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +17,17 @@ if TYPE_CHECKING:
 
     from viakit.measure.sweep import Progress
 
-__all__ = ["INTERRUPTED", "Failure", "Size", "make_console", "percentage", "progress_bar"]
+__all__ = [
+    "INTERRUPTED",
+    "Failure",
+    "Size",
+    "deliver",
+    "failures",
+    "make_console",
+    "percentage",
+    "progress_bar",
+    "told",
+]
 
 INTERRUPTED = 130
 
@@ -113,3 +126,130 @@ def percentage(quiet: bool) -> Iterator[Callable[[float, str], None]]:
     yield tell
     if shown:
         console.print(" " * 70, end="\r")
+
+
+# ------------------------------------------------------------------------------------------------ what came of it
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Print what a command has to say in here: that nobody reads it any more is no failure of what it did.
+
+    The reader may be ``head``, which has seen enough, or a terminal that was closed; the latter sends SIGHUP again.
+    """
+    from viakit.measure.sweep import shielded
+
+    try:
+        with shielded():
+            yield
+            sys.stdout.flush()
+    except SystemExit:  # rich's answer to a closed pipe; it has turned standard output away by itself
+        pass
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # or the interpreter would stumble over it once more at its end
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+
+
+def failures(document: Mapping[str, Any]) -> str | None:
+    """Return what went wrong while a result was measured, to be said at the end; None: nothing did."""
+    messages = dict.fromkeys(one["message"] for one in document["errors"])
+    return f"{'; '.join(messages)} (what had been measured by then is kept)" if messages else None
+
+
+def deliver(
+    files: Sequence[tuple[str | None, Callable[[], bytes]]],
+    pictures: Sequence[tuple[str, Callable[[str], None]]] = (),
+    *,
+    show: Callable[[Console], None] | None = None,
+    quiet: bool = False,
+    interrupted: bool = False,
+    error: str | None = None,
+) -> None:
+    """Write what was measured, then print it, and end with the status that it deserves.
+
+    In this order, so that no reader who goes away, no full disk and no second signal costs more than itself.
+
+    Parameters
+    ----------
+    files : sequence of (str or None, callable)
+        Names and what returns the contents; None: not asked for; "-": standard output, which then has nothing else. If
+        one cannot be written, the first of the contents are kept somewhere else.
+    pictures : sequence of (str, callable)
+        Names and what writes there.
+    show : callable, optional
+        Given a console, prints the tables.
+    quiet : bool
+        Print nothing.
+    interrupted : bool
+        End with 130.
+    error : str, optional
+        What went wrong; end with 1.
+
+    Raises
+    ------
+    Failure, click.exceptions.Exit
+        For any status but 0.
+    """
+    from viakit.measure.result import ResultError, write_file
+    from viakit.measure.sweep import shielded
+
+    problems: list[str] = []
+    written: list[str] = []
+
+    def attempt(name: str, write: Callable[[str], None]) -> None:
+        try:
+            write(name)
+            written.append(name)
+        except ResultError as failure:
+            problems.append(str(failure))
+
+    with shielded():
+        for name, contents in files:
+            if name not in (None, "-"):
+                attempt(name, lambda name, contents=contents: write_file(name, contents()))
+    for name, save in pictures:
+        attempt(name, save)
+    if problems and files and files[0][0] not in (*written, "-"):
+        with shielded():
+            problems.append(_rescue(files[0][1]()))
+    streams = [contents for name, contents in files if name == "-"]
+    for contents in streams:
+        click.echo(contents(), nl=False)
+    if not quiet and not streams:
+        with told():
+            if show is not None:
+                show(make_console())
+            for name in written:
+                click.echo(f"wrote {name}")
+    if error is not None:
+        problems.insert(0, error)
+    if interrupted:
+        what = "; ".join(problems) or "what had been measured is kept, nothing is left running"
+        click.echo(f"viakit: interrupted; {what}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
+    if problems:
+        raise Failure("\n        ".join(problems))
+
+
+def _rescue(contents: bytes) -> str:
+    """Keep a result that could not be written where it was wanted: a measurement is worth more than a path."""
+    from viakit.measure import result
+
+    for folder in (os.getcwd(), tempfile.gettempdir()):
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="viakit-results-", suffix=".json", dir=folder)
+            os.close(descriptor)
+        except OSError:
+            continue
+        try:
+            result.write_file(name, contents)
+        except result.ResultError:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        else:
+            return f"the results were kept in {name}"
+    return "and there was no room for them anywhere else: they are lost; show them again by another run"

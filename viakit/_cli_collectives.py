@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from viakit._cli_base import Size, percentage
-from viakit._cli_group import Numbers, check_outputs, deliver, group_options, output_options
+from viakit._cli_group import Numbers, check_outputs, finish, group_options, output_options
 
 __all__ = ["collectives"]
 
@@ -83,4 +83,4 @@ def collectives(
             mtu=mtu,
             on_progress=tell,
         )
-    deliver(document, module.show, json_file, plot_files, quiet)
+    finish(document, module.show, json_file, plot_files, quiet)

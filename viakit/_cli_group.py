@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from viakit._cli_base import INTERRUPTED, make_console
+from viakit._cli_base import deliver, failures
 
-__all__ = ["Numbers", "check_outputs", "deliver", "group_options", "output_options", "save_picture"]
+__all__ = ["Numbers", "check_outputs", "finish", "group_options", "output_options", "save_picture"]
 
 
 class Numbers(click.ParamType):
@@ -81,53 +80,56 @@ def check_outputs(json_file: str | None, plot_files: Sequence[str]) -> None:
         result.check_writable(str(path))
 
 
-def deliver(
+def finish(
     document: dict[str, Any],
     show: Callable[[dict[str, Any], Any], None],
     json_file: str | None,
     plot_files: Sequence[str],
     quiet: bool,
 ) -> None:
-    """Print, write and draw a result, as the options say; status 130 if it was interrupted."""
+    """Write, draw and print a result, as the options say; see :func:`viakit._cli_base.deliver`."""
     from viakit.measure import result
 
-    if json_file == "-":
-        result.validate(document)
-        click.echo(result.to_bytes(document).decode(), nl=False)
-    else:
-        if not quiet:
-            show(document, make_console())
-        if json_file:
-            result.save(document, json_file)
-    for path in plot_files if document["series"] else ():
-        save_picture([document], path)
-    if not quiet and json_file != "-":
-        for path in (json_file, *plot_files):
-            if path and Path(path).exists():
-                click.echo(f"wrote {path}")
-    if not document["complete"]:
-        click.echo("viakit: interrupted; what had been measured is kept, nothing is left running", err=True)
-        raise click.exceptions.Exit(INTERRUPTED)
+    result.validate(document)
+    error = failures(document)
+    deliver(
+        [(json_file, lambda: result.to_bytes(document))],
+        [(path, lambda path: save_picture([document], path)) for path in (plot_files if document["series"] else ())],
+        show=lambda console: show(document, console),
+        quiet=quiet,
+        interrupted=not document["complete"] and error is None,
+        error=error,
+    )
 
 
 def _format(path: str) -> str:
-    """The suffix of a picture's path, if collectives can be drawn so."""
+    """The suffix of a picture's path, if something other than transfers can be drawn so."""
     from viakit.measure import plot, result
 
     suffix = plot.check_format(path)
     if suffix == ".html":
-        raise result.ResultError(f"{path}: collectives are drawn as .png, .svg or .pdf")
+        raise result.ResultError(f"{path}: only sweeps are drawn as pages; give a name that ends in .png, .svg or .pdf")
     return suffix
 
 
-def save_picture(documents: list[dict[str, Any]], path: str, title: str | None = None) -> None:
-    """Draw results of collectives into a file: .png, .svg or .pdf."""
-    from viakit import barrier as barriers
-    from viakit import collectives
-    from viakit.measure import result
+def save_picture(
+    documents: list[dict[str, Any]],
+    path: str,
+    title: str | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    times: bool = False,
+) -> None:
+    """Draw results of one kind, other than transfers, into a file: .png, .svg or .pdf.
+
+    *names* tell files apart, and *times* draws times in place of speed-ups; both matter to applications only.
+    """
+    from viakit.measure import kinds, result
 
     suffix = _format(path)
+    kind = kinds.common_kind(documents, names or [path] * len(documents))
+    choice = {"times": times} if kind == kinds.APPLICATIONS else {}
+    drawing = kinds.figure(documents, names, title=title, **choice)
     buffer = io.BytesIO()
-    drawer = collectives if any(collectives.has_data(document) for document in documents) else barriers
-    drawer.figure(documents, title=title).savefig(buffer, format=suffix[1:])
+    drawing.savefig(buffer, format=suffix[1:])
     result.write_file(path, buffer.getvalue())

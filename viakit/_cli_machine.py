@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from viakit._cli_base import INTERRUPTED, Failure, make_console, progress_bar
+from viakit._cli_base import Failure, deliver, make_console, progress_bar
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["bench", "config_command", "demo", "doctor", "inspect_command"]
 
@@ -53,19 +57,17 @@ def demo(seconds: float, out: str, seed: int | None, quiet: bool) -> None:
 
     with progress_bar("viakit demo", quiet) as on_progress:
         finished = demonstration.run(out, seconds=seconds, seed=seed, on_progress=on_progress)
-    if not quiet:
-        console = make_console()
+
+    def show(console: Console) -> None:
         table.show(finished.document, console)
         console.print()
         for sentence in finished.words:
             console.print(f"- {sentence}", markup=False)
         for path in finished.files:
             click.echo(f"wrote {path}")
-    if finished.interrupted:
-        click.echo("viakit: interrupted; what had been measured is kept, nothing is left running", err=True)
-        raise click.exceptions.Exit(INTERRUPTED)
-    if finished.error is not None:
-        raise Failure(f"{finished.error} (what had been measured by then is kept)")
+
+    error = None if finished.error is None else f"{finished.error} (what had been measured by then is kept)"
+    deliver((), show=show, quiet=quiet, interrupted=finished.interrupted, error=error)
 
 
 @click.command()
@@ -101,23 +103,20 @@ def bench(
 
         with progress_bar("applications", quiet) as on_progress:
             application_goals.add(judged, seed=seed, on_progress=on_progress)
-    if json_file == "-":
-        click.echo(goals.to_json(judged))
-    else:
-        if not quiet:
-            goals.render(judged, make_console())
-        if json_file is not None:
-            result.write_file(json_file, (goals.to_json(judged) + "\n").encode())
-            if not quiet:
-                click.echo(f"wrote {json_file}")
-    if judged.interrupted:
-        raise click.exceptions.Exit(INTERRUPTED)
+    deliver(
+        [(json_file, lambda: (goals.to_json(judged) + "\n").encode())],
+        show=lambda console: goals.render(judged, console),
+        quiet=quiet,
+        interrupted=judged.interrupted,
+    )
 
 
 @click.command("inspect")
 @click.argument("pid", type=int, required=False)
-@click.option("--json", "as_json", is_flag=True, help="The answer as it came (docs/inspect.md), one line.")
-@click.option("--watch", is_flag=True, help="Again and again, with rates, until the process ends or Ctrl-C.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="The answer as it came (docs/inspect.md), or the list, in one line."
+)
+@click.option("--watch", is_flag=True, help="Again and again, with rates, until the process PID ends or Ctrl-C.")
 @click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between two looks of --watch.")
 def inspect_command(pid: int | None, as_json: bool, watch: bool, interval: float) -> None:
     """Show what the NICs of a running process are doing: VIs, queues, memory, connections, counters.
@@ -131,7 +130,13 @@ def inspect_command(pid: int | None, as_json: bool, watch: bool, interval: float
     if interval <= 0:
         raise Failure(f"--interval {interval:g}: give a time of more than 0 seconds", 2)
     if pid is None:
-        for number, command in inspect.processes().items():
+        if watch:
+            raise Failure("--watch: give the PID of a process; `viakit inspect` lists those that use viakit", 2)
+        found = inspect.processes()
+        if as_json:
+            click.echo(json.dumps([{"pid": number, "command": command} for number, command in found.items()]))
+            return
+        for number, command in found.items():
             click.echo(f"{number:8} {command[:100]}")
         return
     if as_json:

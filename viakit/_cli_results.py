@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from viakit._cli_base import make_console
+from viakit._cli_base import Failure, make_console
 from viakit._cli_group import save_picture
 
 __all__ = ["plot", "protocols", "show"]
@@ -23,11 +23,15 @@ __all__ = ["plot", "protocols", "show"]
     help="What to draw; repeatable.  [default: throughput and signature]",
 )
 @click.option("--linear", is_flag=True, help="Throughput on a linear axis.")
-@click.option("--title", help="Above the graphs.")
+@click.option("--title", help="Above the graphs, as it stands.")
 def plot(files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linear: bool, title: str | None) -> None:
-    """Draw result files: NetPIPE's throughput and signature graphs; several files are overlaid."""
+    """Draw result files; several files are overlaid, if they are of one kind.
+
+    Sweeps as NetPIPE's throughput and signature graphs; barriers and collectives as times; applications as times over
+    ranks, and what `viakit speedup` wrote as speed-ups (or, with --graph time, as times).
+    """
+    from viakit.measure import kinds, result
     from viakit.measure import plot as plotting
-    from viakit.measure import result
 
     if out is None:
         out = str(Path(files[0]).with_suffix(".png"))
@@ -35,24 +39,32 @@ def plot(files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linea
     result.check_writable(out)
     documents = [result.load(name) for name in files]
     names = [Path(name).stem for name in files]
-    if any("algorithm" in one for document in documents for one in document["series"]):
-        save_picture(documents, out, title)
-        click.echo(f"wrote {out}")
-        return
-    plotting.save(
-        documents, out, names=names, graphs=graphs or ("throughput", "signature"), log_y=not linear, title=title
-    )
+    kind = kinds.common_kind(documents, files)
+    if kind == kinds.TRANSFERS:
+        plotting.save(
+            documents, out, names=names, graphs=graphs or ("throughput", "signature"), log_y=not linear, title=title
+        )
+    else:
+        if linear or set(graphs) - {"time"}:
+            option = "--linear" if linear else f"--graph {next(graph for graph in graphs if graph != 'time')}"
+            raise Failure(f"{option} is for sweeps; {kind} have no throughput: {files[0]}", 2)
+        save_picture(documents, out, title, names=names, times="time" in graphs)
     click.echo(f"wrote {out}")
 
 
 @click.command()
 @click.argument("file", metavar="F")
-@click.option("--against", metavar="PROTOCOL", help="Protocol that ratios are against.  [default: the first]")
+@click.option(
+    "--against", metavar="PROTOCOL", help="Protocol that ratios of a sweep are against.  [default: the first]"
+)
 def show(file: str, against: str | None) -> None:
     """Show a result file as tables."""
-    from viakit.measure import result, table
+    from viakit.measure import kinds, result
 
     document = result.load(file)
+    parts = kinds.split(document)
+    if against is not None and kinds.TRANSFERS not in parts:
+        raise Failure(f"--against is for sweeps; tables of {' and '.join(parts)} have no such ratios: {file}", 2)
     console = make_console()
     machine = document["environment"]
     console.print(
@@ -61,13 +73,7 @@ def show(file: str, against: str | None) -> None:
         style="dim",
     )
     console.print(document["command"], style="dim", markup=False)
-    if any("algorithm" in one for one in document["series"]):
-        from viakit import barrier as barriers
-        from viakit import collectives
-
-        (collectives if collectives.has_data(document) else barriers).show(document, console)
-        return
-    table.show(document, console, against)
+    kinds.show(document, console, against)
 
 
 @click.command()

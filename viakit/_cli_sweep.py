@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from viakit._cli_base import INTERRUPTED, Failure, Size, make_console, progress_bar
+from viakit._cli_base import Failure, Size, deliver, progress_bar
 
 if TYPE_CHECKING:
     from viakit.measure.sweep import Outcome
@@ -145,11 +143,7 @@ def sweep(
     to_stdout = live or "-" in (json_file, csv_file)
     with _tapped(tap_file), progress_bar(f"sweep of {', '.join(protocols)}", quiet) as on_progress:
         outcome = sweeping.run(config, on_progress=on_progress, on_point=_print_point if live else None)
-    if not quiet and not to_stdout:
-        from viakit.measure import table
-
-        table.show(outcome.document, make_console(), against)
-    _finish(outcome, json_file, csv_file, plot_files, quiet=quiet or to_stdout)
+    _finish(outcome, json_file, csv_file, plot_files, quiet=quiet or to_stdout, against=against)
 
 
 @contextlib.contextmanager
@@ -175,72 +169,29 @@ def _print_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
 
 
 def _finish(
-    outcome: Outcome, json_file: str | None, csv_file: str | None, plot_files: Sequence[str], *, quiet: bool
+    outcome: Outcome,
+    json_file: str | None,
+    csv_file: str | None,
+    plot_files: Sequence[str],
+    *,
+    quiet: bool,
+    against: str | None,
 ) -> None:
-    """Write what was asked for, and end with the status that the outcome deserves."""
-    from viakit.measure import plot, result
+    """Write and print what was asked for, and end with the status that the outcome deserves."""
+    from viakit.measure import plot, result, table
 
     document = outcome.document
     has_points = any(one["points"] for one in document["series"])
-    problems: list[str] = []
     result.validate(document)
-
-    def attempt(name: str | None, write: Callable[[str], None]) -> None:
-        if name is None:
-            return
-        try:
-            write("/dev/stdout" if name == "-" else name)
-        except result.ResultError as error:
-            problems.append(str(error))
-        else:
-            if not quiet:
-                click.echo(f"wrote {name}")
-
-    def to_stdout(text: str) -> None:
-        click.echo(text, nl=False)
-
-    if json_file == "-":
-        to_stdout(result.to_bytes(document).decode())
-    else:
-        attempt(json_file, lambda name: result.save(document, name))
-    if csv_file == "-":
-        to_stdout(result.to_csv(document))
-    else:
-        attempt(csv_file, lambda name: result.save_csv(document, name))
-    for one in plot_files if has_points else ():
-        attempt(one, lambda name: plot.save([document], name))
-    if problems:
-        problems.append(_rescue(document))
-    if outcome.interrupted:
-        if not problems:
-            click.echo("viakit: interrupted; what had been measured is kept, nothing is left running", err=True)
-        else:
-            click.echo(f"viakit: interrupted; {'; '.join(problems)}", err=True)
-        raise click.exceptions.Exit(INTERRUPTED)
-    if outcome.error is not None:
-        problems.insert(0, f"{outcome.error} (what had been measured by then is kept)")
-    if problems:
-        raise Failure("\n        ".join(problems))
-
-
-def _rescue(document: dict[str, Any]) -> str:
-    """Keep a result that could not be written where it was wanted: a measurement is worth more than a path."""
-    from viakit.measure import result
-
-    for folder in (os.getcwd(), tempfile.gettempdir()):
-        try:
-            descriptor, name = tempfile.mkstemp(prefix="viakit-results-", suffix=".json", dir=folder)
-            os.close(descriptor)
-        except OSError:
-            continue
-        try:
-            result.save(document, name)
-        except result.ResultError:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-        else:
-            return f"the results were kept in {name}"
-    return "and there was no room for them anywhere else: they are lost; show them again by another run"
+    error = None if outcome.error is None else f"{outcome.error} (what had been measured by then is kept)"
+    deliver(
+        [(json_file, lambda: result.to_bytes(document)), (csv_file, lambda: result.to_csv(document).encode())],
+        [(name, lambda name: plot.save([document], name)) for name in (plot_files if has_points else ())],
+        show=lambda console: table.show(document, console, against),
+        quiet=quiet,
+        interrupted=outcome.interrupted,
+        error=error,
+    )
 
 
 @click.command()

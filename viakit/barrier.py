@@ -22,9 +22,11 @@ import numpy as np
 
 from viakit.measure import mpi, stats
 from viakit.measure.crew import Crew
+from viakit.measure.ending import Ending
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import command_line, environment
 from viakit.measure.result import SCHEMA, Document, ResultError
+from viakit.measure.sweep import shielded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,6 +70,8 @@ def is_collective(document: Mapping[str, Any]) -> bool:
 class _Entry:
     """One series in the making: an algorithm on a crew."""
 
+    operation, nbytes = "barrier", 0
+
     def __init__(self, crew: Crew, protocol: str, algorithm: str) -> None:
         self.crew, self.protocol, self.algorithm = crew, protocol, algorithm
         self.n = 3
@@ -82,8 +86,9 @@ class _Entry:
             self.n = int(min(max(wanted / max(took, 1e-9), 3), most))
 
     def _run(self, skew_s: float, seed: int) -> Any:
-        name = "" if self.protocol.startswith("mpi") else self.algorithm
-        return self.crew.run(name, self.n, warmup=min(self.n // 10 + 1, 50), skew_s=skew_s, seed=seed)
+        name, warmup = "" if self.protocol.startswith("mpi") else self.algorithm, min(self.n // 10 + 1, 50)
+        what: dict[str, Any] = {"operation": self.operation, "nbytes": self.nbytes}
+        return self.crew.run(name, self.n, warmup=warmup, skew_s=skew_s, seed=seed, **what)
 
     def take(self, number: int, skew_s: float, seed: int) -> None:
         """Add the run of one round."""
@@ -133,8 +138,9 @@ def check(ranks: Sequence[int], algorithms: Sequence[str] | None, hosts: int, pr
         raise ValueError(f"{hosts} hosts for {min(ranks)} ranks; right would be at least one rank on each host")
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol is {protocol!r}; right would be one of {', '.join(PROTOCOLS)}")
-    if protocol == "udp" and hosts < 2:
-        raise ValueError("protocol udp is for ranks on several hosts; give --hosts 2 or more")
+    if protocol == "udp" and (hosts or min(ranks)) < 2:
+        right = "give --hosts 2 or more, or 0 for a host for each rank" if hosts else "give --ranks of 2 or more"
+        raise ValueError(f"protocol udp is for ranks on several hosts; {right}")
     if not seconds > 0:
         raise ValueError(f"seconds is {seconds}; right would be the time that measuring may take, for instance 10")
 
@@ -184,15 +190,15 @@ def measure(
     Returns
     -------
     dict
-        A ``viakit.result/1`` whose series carry ``algorithm``, ``ranks`` and ``hosts``. Interrupted (Ctrl-C), what had
-        been measured, with ``complete`` false.
+        A ``viakit.result/1`` whose series carry ``algorithm``, ``ranks`` and ``hosts``. Interrupted (Ctrl-C), or when a
+        rank fails in the middle, what had been measured, with ``complete`` false; ``errors`` says what failed.
 
     Raises
     ------
     ValueError
         For arguments that make no sense.
     MeasureError, TestbedError
-        If ranks or hosts cannot be started.
+        If ranks or hosts cannot be started, or fail, and nothing has been measured yet.
     """
     ranks = list(dict.fromkeys(ranks))
     check(ranks, algorithms, hosts, protocol, seconds)
@@ -200,9 +206,10 @@ def measure(
     chance = random.Random(seed)
     skipped: dict[str, str] = {}
     finished: list[dict[str, Any]] = []
-    began, complete = time.monotonic(), True
-    try:
+    began = time.monotonic()
+    with Ending(lambda: finished) as ending:
         for i, n in enumerate(ranks):
+            ending.doing(what=f"{n} ranks")
             with contextlib.ExitStack() as stack:
                 n_hosts = n if hosts == 0 else hosts
                 entries, link = _open(stack, n, algorithms, n_hosts, protocol, with_mpi, mtu, skipped)
@@ -214,17 +221,15 @@ def measure(
                         on_progress((i + part) / len(ranks), f"{n} ranks")
 
                 try:
-                    _take_turns(entries, seconds / len(ranks), skew_s, chance, tell)
+                    _take_turns(entries, seconds / len(ranks), skew_s, chance, tell, ending)
                 finally:
                     finished += [one.series(skew_s, link) for one in entries if one.bursts]
-    except KeyboardInterrupt:
-        complete = False
-    return _document(finished, complete, skipped, seed=seed, seconds=seconds, began=began, command=command)
+    return _document(finished, ending, skipped, seed=seed, seconds=seconds, began=began, command=command)
 
 
 def _document(
     series: list[dict[str, Any]],
-    complete: bool,
+    ending: Ending,
     skipped: Mapping[str, str],
     *,
     seed: int,
@@ -234,16 +239,18 @@ def _document(
 ) -> Document:
     """Return a result of collectives; `began` is by time.monotonic()."""
     infos = [{"protocol": one["protocol"], **one["info"]} for one in series]
+    with shielded():
+        machine = environment(seed=seed, command=command, infos=infos)
     return {
         "schema": SCHEMA,
         "command": command or command_line(),
-        "complete": complete,
-        "errors": [],
+        "complete": ending.complete,
+        "errors": ending.errors,
         "skipped": [{"protocol": name, "reason": why} for name, why in skipped.items()],
         "seed": seed,
         "seconds": float(seconds),
         "elapsed_s": round(time.monotonic() - began, 3),
-        "environment": environment(seed=seed, command=command, infos=infos),
+        "environment": machine,
         "floor": None,
         "series": series,
     }
@@ -299,9 +306,18 @@ def _open(
 
 
 def _take_turns(
-    entries: list[_Entry], seconds: float, skew_s: float, chance: random.Random, tell: Callable[[float], None]
+    entries: Sequence[_Entry],
+    seconds: float,
+    skew_s: float,
+    chance: random.Random,
+    tell: Callable[[float], None],
+    ending: Ending,
 ) -> None:
+    def doing(one: _Entry) -> None:
+        ending.doing(one.protocol, f"{one.operation}, {one.algorithm}", one.nbytes)
+
     for one in entries:
+        doing(one)
         one.calibrate(skew_s)
     began = time.monotonic()
     for number in range(_MOST_ROUNDS):
@@ -312,6 +328,7 @@ def _take_turns(
         order, seed = list(entries), chance.randrange(1, 1 << 30)
         chance.shuffle(order)
         for one in order:
+            doing(one)
             one.take(number, skew_s, seed)
 
 
@@ -372,12 +389,16 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         last = n
         sheet.add_row(str(n), str(one["hosts"]), one["protocol"], name, *times, *against)
     console.print(sheet)
-    _tell_skipped(document, console)
+    _tell_missing(document, console)
 
 
-def _tell_skipped(document: Mapping[str, Any], console: Console) -> None:
+def _tell_missing(document: Mapping[str, Any], console: Console) -> None:
     for one in document.get("skipped", []):
         console.print(f"not measured: {one['protocol']}: {one['reason']}", style="yellow", markup=False)
+    for one in document.get("errors", []):
+        console.print(f"failed: {one['message']}", style="yellow", markup=False)
+    if not document.get("complete", True):
+        console.print("this run was not finished: what had been measured by then is shown", style="yellow")
 
 
 def _draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, of_mpi: bool) -> None:
@@ -429,5 +450,5 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     axes.set_ylabel("time of a barrier, µs")
     axes.grid(True, which="both", alpha=0.25)
     axes.legend(fontsize="small")
-    axes.set_title(title or ("Barrier, ranks on several hosts" if per_host == {True} else "Barrier"))
+    axes.set_title(title or ("Barrier, ranks on several hosts" if per_host == {True} else "Barrier"), parse_math=False)
     return drawing

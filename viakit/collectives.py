@@ -18,16 +18,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from viakit.barrier import _document, _draw_curve, _Entry, _open_crews, _take_turns, _tell_skipped
+from viakit.barrier import _document, _draw_curve, _Entry, _open_crews, _take_turns, _tell_missing
 from viakit.barrier import check as check_barrier
+from viakit.measure import plot
 from viakit.measure.crew import Crew
+from viakit.measure.ending import Ending
 from viakit.measure.result import Document, ResultError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-__all__ = ["OPERATIONS", "algorithms", "figure", "find", "has_data", "measure", "show"]
+__all__ = ["OPERATIONS", "algorithms", "figure", "find", "measure", "show"]
 
 OPERATIONS = ("bcast", "reduce", "allreduce", "allgather", "alltoall")
 USUAL_SIZES = (8, 1024, 65536, 1048576)
@@ -41,22 +43,12 @@ def algorithms() -> dict[str, dict[str, str]]:
     return {operation: names for operation, names in _core.collective_algorithms().items() if operation in OPERATIONS}
 
 
-def has_data(document: Mapping[str, Any]) -> bool:
-    """Tell whether a result holds collectives with data, and not only barriers."""
-    return any(one.get("operation") in OPERATIONS for one in document["series"])
-
-
 class _Point(_Entry):
     """One point in the making: an algorithm of an operation, with so many bytes."""
 
     def __init__(self, crew: Crew, protocol: str, algorithm: str, operation: str, nbytes: int) -> None:
         super().__init__(crew, protocol, algorithm)
         self.operation, self.nbytes = operation, nbytes
-
-    def _run(self, skew_s: float, seed: int) -> Any:
-        name = "" if self.protocol.startswith("mpi") else self.algorithm
-        warmup = min(self.n // 10 + 1, 50)
-        return self.crew.run(name, self.n, warmup=warmup, seed=seed, operation=self.operation, nbytes=self.nbytes)
 
     def point(self) -> dict[str, Any]:
         """Return what the result holds of it."""
@@ -121,14 +113,15 @@ def measure(
     dict
         A ``viakit.result/1`` whose series carry ``operation``, ``algorithm``, ``ranks`` and ``hosts``, with a point
         for each size. A sample is the mean of a run of consecutive operations, over all ranks; the root moves on by one
-        from each to the next.
+        from each to the next. Interrupted (Ctrl-C), or when a rank fails in the middle, what had been measured, with
+        ``complete`` false; ``errors`` says what failed.
 
     Raises
     ------
     ValueError
         For arguments that make no sense.
     MeasureError, TestbedError
-        If ranks or hosts cannot be started.
+        If ranks or hosts cannot be started, or fail, and nothing has been measured yet.
     """
     ranks, sizes = list(dict.fromkeys(ranks)), list(dict.fromkeys(sizes))
     asked = _check(operations, sizes, algorithms, ranks=ranks, hosts=hosts, protocol=protocol, seconds=seconds)
@@ -136,10 +129,11 @@ def measure(
     chance = random.Random(seed)
     skipped: dict[str, str] = {}
     finished: dict[tuple[Any, ...], dict[str, Any]] = {}
-    began, complete = time.monotonic(), True
+    began = time.monotonic()
     total, number = len(ranks) * len(asked) * len(sizes), 0
-    try:
+    with Ending(lambda: finished) as ending:
         for n in ranks:
+            ending.doing(what=f"{n} ranks")
             with contextlib.ExitStack() as stack:
                 n_hosts = n if hosts == 0 else hosts
                 crew, mpis, link = _open_crews(stack, n, n_hosts, protocol, with_mpi, mtu, skipped)
@@ -156,16 +150,14 @@ def measure(
                                 on_progress((number + part) / total, what)
 
                         try:
-                            _take_turns(entries, seconds / total, 0.0, chance, tell)
+                            _take_turns(entries, seconds / total, 0.0, chance, tell, ending)
                         finally:
                             for one in entries:
                                 if one.bursts:
                                     _add(finished, one, link)
                         number += 1
-    except KeyboardInterrupt:
-        complete = False
     series = list(finished.values())
-    return _document(series, complete, skipped, seed=seed, seconds=seconds, began=began, command=command)
+    return _document(series, ending, skipped, seed=seed, seconds=seconds, began=began, command=command)
 
 
 def _add(finished: dict[tuple[Any, ...], dict[str, Any]], one: _Point, link: str) -> None:
@@ -231,7 +223,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             marked = [f"[bold]{c}[/bold]" if times.get(s) == best[s] else c for c, s in zip(cells, sizes, strict=True)]
             sheet.add_row(name, *marked)
         console.print(sheet)
-    _tell_skipped(document, console)
+    _tell_missing(document, console)
 
 
 def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure:
@@ -244,8 +236,6 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     ResultError
         If there is nothing to draw.
     """
-    from matplotlib.figure import Figure
-
     panels: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for document in documents:
         for one in document["series"]:
@@ -253,13 +243,8 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
                 panels.setdefault((one["operation"], one["ranks"]), []).append(one)
     if not panels:
         raise ResultError("nothing to draw: the result has no collectives with data")
-    columns = min(len(panels), 3)
-    rows = -(-len(panels) // columns)
-    drawing = Figure(figsize=(5 * columns + 1, 4 * rows), layout="constrained")
-    grid = drawing.subplots(rows, columns, squeeze=False)
-    for axes in list(grid.flat)[len(panels) :]:
-        axes.set_visible(False)
-    for axes, ((operation, n), lines) in zip(grid.flat, panels.items(), strict=False):
+    drawing, fields = plot.panels(len(panels))
+    for axes, ((operation, n), lines) in zip(fields, panels.items(), strict=True):
         for one in lines:
             points = sorted((p for p in one["points"] if p["nbytes"]), key=lambda p: p["nbytes"])
             x = [p["nbytes"] for p in points]
@@ -274,5 +259,5 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         axes.grid(True, which="both", alpha=0.25)
         axes.legend(fontsize="x-small")
     if title:
-        drawing.suptitle(title)
+        drawing.suptitle(title, parse_math=False)
     return drawing

@@ -65,10 +65,13 @@ def test_mpi_barrier_is_measured_the_same_way(flavour):
         assert crew.run("", 5, skew_s=1e-4).seconds.shape == (5,)
 
 
-def test_a_rank_that_is_killed_ends_the_measurement():
+@pytest.mark.parametrize("gone_already", [False, True])
+def test_a_rank_that_is_killed_ends_the_measurement(gone_already):
     with Crew(3) as crew:
         crew.run("flat", 10)
         os.kill(crew._processes[1].pid, signal.SIGKILL)
+        if gone_already:
+            crew._processes[1].wait(timeout=10)
         with pytest.raises(MeasureError, match="3 ranks"):
             crew.run("flat", 1000000, timeout_s=30)
 
@@ -91,12 +94,17 @@ def test_on_hosts_ranks_are_in_blocks():
         ({"ranks": [2], "hosts": 3}, "at least one rank on each host"),
         ({"ranks": [2], "protocol": "pigeon"}, "right would be one of via"),
         ({"ranks": [2], "protocol": "udp"}, "several hosts"),
+        ({"ranks": [1, 2], "protocol": "udp", "hosts": 0}, "ranks of 2 or more"),
         ({"ranks": [2], "seconds": 0}, "for instance 10"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, words):
     with pytest.raises(ValueError, match=words):
         barrier.measure(**arguments)
+
+
+def test_udp_needs_several_hosts_and_a_host_for_each_rank_is_several():
+    barrier.check([2, 3], None, 0, "udp", 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -206,17 +214,67 @@ def test_the_command_answers(words, answer):
     assert done.returncode == (0 if words == ["--list"] else 2)
 
 
+def _children(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def test_a_rank_that_fails_costs_what_it_has_not_measured_and_no_more():
+    killed = []
+
+    def kill(part: float, what: str) -> None:
+        if what == wanted and not killed:
+            killed.append(_children(os.getpid())[-1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    arguments = {"algorithms": ["flat", "message"], "with_mpi": False, "seconds": 0.1, "on_progress": kill}
+    wanted = "3 ranks"
+    document = barrier.measure([2, 3, 4], **arguments)
+    result.validate(document)
+    assert {(one["ranks"], len(one["points"])) for one in document["series"]} >= {(2, 1)}
+    assert document["complete"] is False
+    (error,) = document["errors"]
+    assert error["protocol"] == "via"
+    assert "barrier, " in error["message"]
+    assert "3 ranks" in error["message"]
+    killed.clear()
+    wanted = "2 ranks"
+    with pytest.raises(MeasureError, match="2 ranks"):  # nothing has been measured: there is no result
+        barrier.measure([2, 3], **arguments)
+
+
+def test_the_command_keeps_what_was_measured_before_a_rank_failed(tmp_path):
+    out = tmp_path / "b.json"
+    words = ["barrier", "--ranks", "2,3", "--algorithms", "flat", "--no-mpi", "--seconds", "1", "--json", str(out)]
+    process = subprocess.Popen([*VIAKIT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    found: list[int] = []
+    while len(found) < 3 and process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+        found = _children(process.pid)
+    os.kill(found[-1], signal.SIGKILL)
+    said, complaint = process.communicate(timeout=30)
+    assert process.returncode == 1, (said, complaint)
+    assert "this run was not finished" in said
+    assert f"wrote {out}" in said
+    assert "viakit: " in complaint
+    assert "3 ranks: a rank ended" in complaint
+    assert "(what had been measured by then is kept)" in complaint
+    assert "Traceback" not in complaint
+    document = result.load(out)
+    assert [one["ranks"] for one in document["series"]] == [2]
+    assert len(document["errors"]) == 1
+
+
 def test_interrupted_it_keeps_what_it_has(tmp_path):
     out = tmp_path / "b.json"
     words = ["barrier", "--ranks", "2", "--algorithms", "message", "--no-mpi", "--seconds", "50", "--json", str(out)]
     process = subprocess.Popen([*VIAKIT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    children = f"/proc/{process.pid}/task/{process.pid}/children"
     n_ranks = 0
     while n_ranks < 2 and process.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.02)
-        with open(children, encoding="ascii") as file:
-            n_ranks = len(file.read().split())
+        n_ranks = len(_children(process.pid))
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=30)
     assert process.returncode == 130, said

@@ -121,6 +121,58 @@ def test_show_and_plot(machine, tmp_path, monkeypatch):
     assert b"<svg" in (tmp_path / "b.svg").read_bytes()
 
 
+def _group(name, operation, folder):
+    """A result of ranks, as `viakit barrier` and `viakit collectives` write it."""
+    times = dict.fromkeys(("median", "p5", "p50", "p90", "p99", "p999", "min", "max"), 1e-6) | {"ci95": [1e-6, 1e-6]}
+    series = {
+        "protocol": "via", "operation": operation, "algorithm": "flat", "ranks": 2, "hosts": 1, "link": "shm",
+        "level": "c", "skew_s": 0.0, "info": {},
+        "points": [{"nbytes": 0 if operation == "barrier" else 8, "time_s": times, "samples": 1}],
+    }  # fmt: skip
+    machine = dict.fromkeys(("viakit", "date", "cpu", "kernel", "python"), "") | dict.fromkeys(
+        ("cores", "seed", "governor", "virtualisation")
+    )
+    document = {"schema": result.SCHEMA, "command": "", "environment": machine, "series": [series]}
+    result.save(document, folder / f"{name}.json")
+    return str(folder / f"{name}.json")
+
+
+def test_results_of_several_kinds_are_not_drawn_into_one_picture(machine, tmp_path):
+    sweep, out = str(tmp_path / "a.json"), tmp_path / "both.png"
+    invoke("sweep", "tcp", "--sizes", "64", "--seconds", "0.2", "--json", sweep)
+    barrier, bcast = _group("b", "barrier", tmp_path), _group("c", "bcast", tmp_path)
+    for files, words in (
+        ([bcast, sweep], ("c.json holds collectives", "a.json holds transfers")),
+        ([sweep, barrier], ("a.json holds transfers", "b.json holds barriers")),
+        ([barrier, bcast], ("b.json holds barriers", "c.json holds collectives")),
+    ):
+        done = invoke("plot", *files, "-o", str(out))
+        assert done.exit_code == 1, say(done)
+        assert all(word in done.output for word in words)
+        assert not out.exists()
+    for file in (barrier, bcast):
+        assert invoke("plot", file, file, "-o", str(out), "--graph", "time").exit_code == 0
+
+
+@pytest.mark.parametrize("operation", ["barrier", "bcast"])
+@pytest.mark.parametrize(
+    "words", [["show", "--against", "tcp"], ["plot", "--linear"], ["plot", "--graph", "throughput"]]
+)
+def test_options_of_sweeps_are_refused_for_other_kinds(tmp_path, operation, words):
+    done = invoke(words[0], _group("b", operation, tmp_path), *words[1:])
+    assert done.exit_code == 2, say(done)
+    assert f"{words[1]}" in done.output
+    assert "is for sweeps" in done.output
+
+
+def test_a_title_is_plain_text(machine, tmp_path):
+    sweep = str(tmp_path / "a$_^{$.json")
+    invoke("sweep", "tcp", "--sizes", "64", "--seconds", "0.2", "--json", sweep)
+    for files in ([sweep, sweep], [_group("b", "barrier", tmp_path)], [_group("c", "bcast", tmp_path)]):
+        done = invoke("plot", *files, "-o", str(tmp_path / "x.svg"), "--title", "from 5 $_^{ to 10 $")
+        assert done.exit_code == 0, say(done)
+
+
 def test_protocols_are_listed():
     assert all(name in invoke("protocols").output for name in protocols())
     rows = json.loads(invoke("protocols", "--json").output)
@@ -375,6 +427,40 @@ def test_kill_9_takes_the_workers_along(tmp_path):
     started.process.kill()
     started.end()
     assert not marked(started.mark)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sweep unix --sizes 8 --seconds 0.1 --csv b.csv",
+        "barrier --ranks 2 --algorithms flat --no-mpi --seconds 0.1 --plot a.svg",
+        "speedup ep --quick --rounds 1 --ranks 1 --protocols via",
+    ],
+)
+def test_files_are_written_though_nobody_reads_the_table(tmp_path, words):
+    mine, theirs = os.pipe()
+    os.close(mine)  # as of `| head` that has seen enough
+    with open(theirs, "wb") as closed:
+        done = subprocess.run(
+            [*VIAKIT, *words.split(), "--json", "a.json"],
+            stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60, cwd=tmp_path,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Broken" not in done.stderr
+    assert result.load(tmp_path / "a.json")["complete"]
+    for name in ("b.csv", "a.svg"):
+        assert (tmp_path / name).exists() == (name in words)
+
+
+def test_a_table_that_cannot_be_printed_for_another_reason_is_told_after_the_files(tmp_path):
+    words = ["barrier", "--ranks", "2", "--algorithms", "flat", "--no-mpi", "--seconds", "0.1", "--json", "a.json"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*VIAKIT, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, cwd=tmp_path
+        )
+    assert done.returncode == 1, done.stderr
+    assert "No space left" in done.stderr
+    assert result.load(tmp_path / "a.json")["complete"]
 
 
 def test_as_a_real_process_it_ends_with_2_for_nonsense(tmp_path):

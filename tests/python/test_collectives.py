@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -81,6 +82,26 @@ def test_a_measurement_is_a_valid_result(tmp_path):
     assert default is not None
     assert default["stands_for"] == "flat"
     collectives.figure([document]).savefig(tmp_path / "c.png")
+
+
+def test_a_rank_that_fails_costs_what_it_has_not_measured_and_no_more():
+    killed = []
+
+    def kill(part: float, what: str) -> None:
+        if what == "2 ranks, bcast, 64 bytes" and not killed:
+            with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+                killed.append(int(file.read().split()[-1]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    words = {"ranks": [2], "sizes": [8, 64], "algorithms": ["flat"], "seconds": 0.2, "with_mpi": False}
+    document = collectives.measure(["bcast", "reduce"], **words, on_progress=kill)
+    result.validate(document)
+    assert collectives.find(document, "bcast", "flat", 2, 8) is not None
+    assert collectives.find(document, "reduce", "flat", 2, 8) is None
+    assert document["complete"] is False
+    (error,) = document["errors"]
+    assert (error["protocol"], error["nbytes"]) == ("via", 64)
+    assert error["message"].startswith("bcast, flat: via, 2 ranks: ")
 
 
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
@@ -211,6 +232,21 @@ def test_results_are_right_by_messages(program):
     done = job(3, program(EVERYTHING), VIAKIT_COLLECTIVES="messages")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["fine"] * 3
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_rank_may_be_late_for_the_first_collective(program, n):
+    done = job(n, program("""
+        import time
+        if rank == 1:
+            time.sleep(1)  # the others say meanwhile what they wait for
+        total = np.empty(1 << 20)
+        comm.Allreduce(np.ones(1 << 20), total)
+        assert (total == size).all()
+        print("fine", flush=True)
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["fine"] * n
 
 
 MISMATCHES = {

@@ -143,7 +143,23 @@ def test_between_two_hosts(protocol, wait, testbed):
         assert pair.info["interface"] == "eth0"
         assert pair.info["mtu"] == 1500
         assert "gso" in pair.info["offloads"]
-        exercise(pair)
+        exercise(pair, [nbytes for nbytes in SIZES if protocol != "frames" or fits_frames(nbytes)])
+
+
+def fits_frames(nbytes: int) -> bool:
+    """Whether a stream of messages fits the queue of a packet socket: root may have any, others what is allowed."""
+    allowed = 2 * int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="ascii"))
+    return os.geteuid() == 0 or nbytes <= 64 or 4 * (nbytes * 5 // 4 + 4096) <= allowed
+
+
+def test_frames_that_do_not_fit_are_refused_before_they_are_lost(testbed):
+    """... and only they: short ones need no queue, and a user without privileges may send them."""
+    if fits_frames(8 << 20):
+        pytest.skip("this user may have a queue for messages of every size")
+    with Pair("frames", testbed=testbed) as pair:
+        exercise(pair, (1, 64))
+        with pytest.raises(MeasureError, match=r"do not fit the queue .*sysctl -w net.core.rmem_max"):
+            pair.run(8 << 20, "stream")
 
 
 @pytest.mark.parametrize("form", ["plain", "udp"])

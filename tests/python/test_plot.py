@@ -111,6 +111,19 @@ def test_tables_say_how_it_was_measured(document):
     assert re.search(r"64 B +1\.1\d us ±.*3\.4\d us ±.* 3\.\d\d", text)
 
 
+def test_what_was_lost_is_counted_over_all_series_of_a_protocol(document):
+    lossy = {**document, "errors": [{"protocol": "tcp", "message": "tcp: [it] went"}], "complete": False}
+    tcp = next(one for one in document["series"] if one["protocol"] == "tcp")
+    lossy["series"] = [
+        {**tcp, "level": level, "points": [{**tcp["points"][0], "lost": n}] if n else []}
+        for level, n in (("c", 7), ("python", 2))
+    ]
+    text = shown(lossy)
+    assert "tcp: 9 frames were lost" in text
+    assert "Failed: tcp: [it] went" in text
+    assert "not finished" in text
+
+
 def test_the_reference_can_be_chosen(document):
     assert re.search(r"64 B +3\.4\d us ±.*1\.1\d us ±.* 0\.3\d", shown(document, against="tcp"))
     with pytest.raises(ValueError, match="udp was not measured"):

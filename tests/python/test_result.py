@@ -51,6 +51,15 @@ def test_save_and_load(document, tmp_path):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+def test_a_folder_that_is_missing_is_named_as_a_shell_takes_it(tmp_path):
+    folder = tmp_path / "Prüf lauf" / "it's new"
+    with pytest.raises(ResultError, match="there is no folder") as refused:
+        result.check_writable(folder / "a.json")
+    command = str(refused.value).partition("make it with: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    result.check_writable(folder / "a.json")
+
+
 def test_the_fields_that_were_promised(document):
     assert document["schema"] == "viakit.result/1"
     for one in document["series"]:

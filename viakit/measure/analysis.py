@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from viakit.measure import result
+from viakit.measure import kinds, result
 
 if TYPE_CHECKING:
     import pandas
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from viakit.measure.fit import Fits
 
 __all__ = ["Result"]
+
+_KINDS = {
+    kinds.TRANSFERS: "transfer",
+    kinds.BARRIERS: "barrier",
+    kinds.COLLECTIVES: "collective",
+    kinds.APPLICATIONS: "application",
+    kinds.FAULTS: "faults",
+}
 
 
 class Result(dict[str, Any]):
@@ -51,6 +59,7 @@ class Result(dict[str, Any]):
             For another suffix, or if the file cannot be written; what was there before is then untouched.
         """
         suffix = Path(path).suffix.lower()
+        result.check_writable(path)  # says what to do, which the failure of writing cannot
         if suffix == ".json":
             result.save(self, path)
         elif suffix == ".csv":
@@ -59,8 +68,8 @@ class Result(dict[str, Any]):
             from viakit.measure import plot
 
             if suffix not in plot.FORMATS:
-                kinds = ", ".join((".json", ".csv", *plot.FORMATS))
-                raise result.ResultError(f"{path}: no such format; end the name with one of {kinds}")
+                known = ", ".join((".json", ".csv", *plot.FORMATS))
+                raise result.ResultError(f"{path}: no such format; end the name with one of {known}")
             result.write_file(path, self.picture(suffix))
         return Path(path)
 
@@ -84,15 +93,11 @@ class Result(dict[str, Any]):
 
     @property
     def kind(self) -> str:
-        """``"transfer"``, ``"barrier"``, ``"application"`` or ``"faults"``: what the series are of."""
-        for one in self["series"]:
-            if "algorithm" in one:
-                return "barrier"
-            if "application" in one:
-                return "application"
-            if "loss" in one:
-                return "faults"
-        return "transfer"
+        """``"transfer"``, ``"barrier"``, ``"collective"``, ``"application"`` or ``"faults"``: what the series are of.
+
+        Of a document with several kinds, that of its first series.
+        """
+        return _KINDS[next(iter(kinds.split(self)))]
 
     def picture(self, suffix: str = ".png") -> bytes:
         """Return :meth:`plot` as the bytes of a file: ".png", ".svg", ".pdf", and ".html" for transfers.
@@ -104,7 +109,7 @@ class Result(dict[str, Any]):
         """
         from viakit.measure import plot
 
-        if self.kind == "transfer":
+        if kinds.common_kind([self], ["this result"]) == kinds.TRANSFERS:
             return plot.picture([self], suffix)
         if suffix == ".html":
             raise result.ResultError("only transfers are drawn as .html; give .png, .svg or .pdf")
@@ -114,44 +119,20 @@ class Result(dict[str, Any]):
 
     def show(self, console: Console) -> None:
         """Print the tables."""
-        if self.kind == "barrier":
-            from viakit import barrier
+        kinds.show(self, console)
 
-            barrier.show(self, console)
-        elif self.kind == "application":
-            from viakit.apps import speedup_report
+    def plot(self, *others: Mapping[str, Any] | str | os.PathLike[str], **kw: Any) -> Figure:
+        """Draw with Matplotlib, *others* (results, or names of their files) over it, and return the figure.
 
-            speedup_report.show(self, console)
-        elif self.kind == "faults":
-            from viakit.measure import loss
+        Keywords are those of :func:`viakit.measure.plot.figure`, for instance ``graphs=["time"]``; of other kinds than
+        transfers, only ``title``.
 
-            loss.show(self, console)
-        else:
-            from viakit.measure import table
-
-            table.show(self, console)
-
-    def plot(self, *others: Mapping[str, Any], **kw: Any) -> Figure:
-        """Draw with Matplotlib, *others* over it, and return the figure.
-
-        Keywords are those of :func:`viakit.measure.plot.figure`, for instance ``graphs=["time"]``; of barriers, of
-        applications and of faults the usual picture is drawn.
+        Raises
+        ------
+        viakit.measure.result.ResultError
+            If there is nothing to draw, or if they are of different kinds.
         """
-        from viakit.measure import plot
-
-        if self.kind == "barrier":
-            from viakit import barrier
-
-            return barrier.figure([self, *map(dict, others)], **kw)
-        if self.kind == "application":
-            from viakit.apps import speedup_report
-
-            return speedup_report.figure(self, **kw)
-        if self.kind == "faults":
-            from viakit.measure import loss
-
-            return loss.figure(self, **kw)
-        return plot.figure([self, *map(dict, others)], **kw)
+        return kinds.figure([self, *as_documents(others)], **kw)
 
     def fit(self, seed: int = 0) -> Fits:
         """Fit Hockney's and the LogGP model, and find knees with their probable cause: :mod:`viakit.measure.fit`.
@@ -175,8 +156,8 @@ class Result(dict[str, Any]):
         return comparison.compare(as_documents([other]), self, **kw)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the points as a DataFrame, one row per point: the columns of the CSV, and ``copies``, ``frames_sent``,
-        ... per message. Times in seconds.
+        """Return the points as a DataFrame, one row per point: what tells its series from the others, its times in
+        seconds, and ``copies``, ``frames_sent``, ... per message, where messages were counted.
 
         Raises
         ------
@@ -188,7 +169,7 @@ class Result(dict[str, Any]):
         except ImportError:
             raise ImportError(
                 "to_pandas() needs pandas, which viakit does not require. Remedy: pip install 'viakit[pandas]'; "
-                "without it, save('result.csv') writes the same table"
+                "without it, rows() has the same, and save('result.csv') writes the times"
             ) from None
         return pandas.DataFrame(self.rows())
 
@@ -204,6 +185,7 @@ class Result(dict[str, Any]):
                 low, high = times["ci95"]
                 row = {**key, "nbytes": point["nbytes"], "median_s": times["median"], "ci95_low_s": low}
                 row |= {"ci95_high_s": high} | {f"{name}_s": times[name] for name in ("p5", "p90", "p99", "p999")}
+                row |= {"min_s": times["min"], "max_s": times["max"]}
                 row |= {name: point[name] for name in ("bandwidth_Bps", "samples", "lost") if name in point}
                 rows.append(row | (per_message(point) if "counters" in point else {}))
         return rows
@@ -214,12 +196,15 @@ class Result(dict[str, Any]):
 
         if not any(one["points"] for one in self["series"]):
             return "<p>This result has no points.</p>"
-        try:
-            picture = base64.b64encode(self.picture()).decode()
-            drawn = f'<img alt="{self.kind}" style="max-width:100%" src="data:image/png;base64,{picture}">'
-        except result.ResultError:
-            drawn = ""  # for instance a speed-up without its serial program
-        return drawn + self._tables()
+        shown = ""
+        for part in map(Result, kinds.split(self).values()):
+            try:
+                picture = base64.b64encode(part.picture()).decode()
+                shown += f'<img alt="{part.kind}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+            except result.ResultError:
+                pass  # for instance a speed-up without its serial program
+            shown += part._tables()
+        return shown
 
     def _tables(self) -> str:
         if self.kind == "transfer":
@@ -228,7 +213,8 @@ class Result(dict[str, Any]):
             return report.tables_html(self)
         from rich.console import Console
 
-        console = Console(record=True, width=140, file=io.StringIO())
+        # In a notebook rich would show each table by itself as well.
+        console = Console(record=True, width=140, file=io.StringIO(), force_jupyter=False)
         self.show(console)
         return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.2'>{code}</pre>")
 
@@ -238,6 +224,19 @@ class Result(dict[str, Any]):
         return f"<Result of {', '.join(self.protocols) or 'nothing'}: {points} points{unfinished}>"
 
 
-def as_documents(results: Sequence[Mapping[str, Any] | str | os.PathLike[str]]) -> list[dict[str, Any]]:
-    """Return results that may be given as such, or as names of their files, as documents."""
-    return [result.load(one) if isinstance(one, (str, os.PathLike)) else dict(one) for one in results]
+def as_documents(
+    results: Mapping[str, Any] | str | os.PathLike[str] | Sequence[Mapping[str, Any] | str | os.PathLike[str]],
+) -> list[dict[str, Any]]:
+    """Return results that may be given as such, or as names of their files, as documents; one may stand alone.
+
+    Raises
+    ------
+    viakit.measure.result.ResultError
+        If one is no result.
+    """
+    given = [results] if isinstance(results, (Mapping, str, os.PathLike)) else list(results or ())
+    documents = [result.load(one) if isinstance(one, (str, os.PathLike)) else one for one in given]
+    for one in documents:
+        if not isinstance(one, Mapping) or "series" not in one:
+            raise result.ResultError(f"{str(one)[:40]!r} is no viakit result: give one, or the name of its file")
+    return [dict(one) for one in documents]

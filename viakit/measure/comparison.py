@@ -235,9 +235,14 @@ def compare(
     names = Counter(key[0] for key in old)
     changes = []
     for i, (key, nbytes) in enumerate(common):
-        label = key[0] if names[key[0]] == 1 else " ".join(str(part) for part in key if part is not None)
+        label = key[0] if names[key[0]] == 1 else " ".join(str(part) for part in key[:7] if part is not None)
         if key[7] is not None:
-            label = f"{key[0]} {key[7]}, {key[8]} ranks"
+            operation = "" if key[9] in (None, "barrier") else f"{key[9]} "
+            label = f"{key[0]} {operation}{key[7]}, {key[8]} ranks"
+        elif key[12] is not None:
+            label = f"{key[11] or key[12]} {key[0]}, {key[8]} rank{'s' * (key[8] > 1)}"
+        elif key[13] is not None:
+            label = f"{key[0]} {key[14].replace('_', '-')}, {key[13]:.2%} lost"
         changes.append(_change(label, nbytes, old[key][nbytes], new[key][nbytes], each, indifferent, seed + i))
     machines = [side[0].get("environment", {}) if side else {} for side in sides]
     differences = tuple(

@@ -37,6 +37,7 @@ from viakit.measure import mpi
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.ranks import Ranks
+from viakit.measure.sweep import shielded
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -171,7 +172,7 @@ class Crew:
             if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
                 raise MeasureError(f"a rank is of viakit {hello.get('viakit')}. Remedy: install one version", "version")
         for rank, channel in enumerate(self._channels):
-            channel.send({"op": "open", "rank": rank, "n_ranks": self.n_ranks, **self._place(rank)})
+            self._send(channel, {"op": "open", "rank": rank, "n_ranks": self.n_ranks, **self._place(rank)})
         while True:
             answers = [self._recv(channel, deadline) for channel in self._channels]
             failed = next((answer["error"] for answer, _ in answers if "error" in answer), None)
@@ -181,7 +182,7 @@ class Crew:
                 break
             everybody = [blob for _, blob in answers]
             for channel in self._channels:
-                channel.send({"lengths": [len(blob) for blob in everybody]}, b"".join(everybody))
+                self._send(channel, {"lengths": [len(blob) for blob in everybody]}, b"".join(everybody))
         first = answers[0][0]
         self.operations, self.default, self.info = first["operations"], first["default"], first["info"]
         self.algorithms = self.operations["barrier"]
@@ -249,7 +250,7 @@ class Crew:
         }
         deadline = time.monotonic() + timeout_s
         for rank, channel in enumerate(self._channels):
-            channel.send({**request, "seed": seed * 65537 + rank * 2 + 1})
+            self._send(channel, {**request, "seed": seed * 65537 + rank * 2 + 1})
         enter, leave = [], []
         for channel in self._channels:
             answer, blob = self._recv(channel, deadline)
@@ -264,6 +265,12 @@ class Crew:
         return Times(np.mean(np.subtract(leave, enter), axis=0) * (1e-9 / n))
 
     # ------------------------------------------------------------------------------------ ending
+
+    def _send(self, channel: Channel, message: dict[str, Any], blob: bytes = b"") -> None:
+        try:
+            channel.send(message, blob)
+        except OSError:  # it has ended already
+            raise self._failed("a rank ended") from None
 
     def _recv(self, channel: Channel, deadline: float) -> tuple[dict[str, Any], bytes]:
         try:
@@ -280,15 +287,16 @@ class Crew:
         return MeasureError(f"{name}, {self.n_ranks} ranks: {why}" + (f"\n{said}" if said else ""), "died")
 
     def close(self) -> None:
-        """End the ranks."""
-        for channel in self._channels:
-            with contextlib.suppress(OSError):
-                channel.send({"op": "close"})
-        deadline = time.monotonic() + _CLOSE_S
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        self._kill()
+        """End the ranks. A second Ctrl-C waits until that is done."""
+        with shielded():
+            for channel in self._channels:
+                with contextlib.suppress(OSError):
+                    channel.send({"op": "close"})
+            deadline = time.monotonic() + _CLOSE_S
+            for process in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+                    process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            self._kill()
 
     def _kill(self) -> None:
         for channel in self._channels:

@@ -156,7 +156,7 @@ def lookup(name: str) -> Protocol:
 
         return own.protocol(name)
     near = difflib.get_close_matches(str(name).lower(), _TABLE, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     raise UnknownProtocol(f"unknown protocol {name!r}{hint} There are: {', '.join(_TABLE)}")
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from viakit.measure import stats
+from viakit.measure.kinds import TRANSFERS, kind_of
 from viakit.measure.ladder import format_size
 from viakit.measure.table import format_bandwidth, format_time
 
@@ -382,10 +383,10 @@ def fit(document: Mapping[str, Any], seed: int = 0) -> Fits:
     Raises
     ------
     ValueError
-        If the document has none (barriers have no sizes).
+        If the document has none: barriers have no sizes, and applications are no transfers.
     """
     rng = np.random.default_rng(seed)
-    every = [one for one in document["series"] if one["points"] and "algorithm" not in one]
+    every = [one for one in document["series"] if one["points"] and kind_of(one) == TRANSFERS]
     if not every:
         raise ValueError("there is nothing to fit: the result has no one-way times over sizes")
     return Fits(tuple(_fit_series(one, document.get("environment") or {}, rng) for one in every))

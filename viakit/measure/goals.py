@@ -249,7 +249,9 @@ def _judge_barriers(
             continue
         documents.append(document)
         if not document["complete"]:
-            goal.reason = "interrupted"
+            goal.reason = "; ".join(one["message"] for one in document["errors"]) or "interrupted"
+            if document["errors"]:
+                continue
             raise KeyboardInterrupt
         mine = barrier.find(document, arguments["algorithms"][0], n)
         rivals = {name: barrier.find(document, "MPI_Barrier", n, name) for name in MPIS}

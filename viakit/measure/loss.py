@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from viakit.measure import endpoints, stats
+from viakit.measure.ending import Ending
 from viakit.measure.environment import command_line, environment
 from viakit.measure.pair import Pair
 from viakit.measure.result import SCHEMA, Document, ResultError
@@ -168,13 +169,15 @@ def measure(
     dict
         A ``viakit.result/1``. Its series carry ``loss`` and ``retransmission``; points also have, per burst,
         ``since_s`` (when it ended, from the start) and ``per_message``: frames sent, retransmitted, acknowledgements.
+        Interrupted (Ctrl-C), or when a side fails in the middle, what had been measured, with ``complete`` false;
+        ``errors`` says what failed.
 
     Raises
     ------
     ValueError
         For arguments that make no sense.
     MeasureError, OSError, RuntimeError
-        If the pair or the testbed could not be started.
+        If the pair or the testbed could not be started, or failed, and nothing has been measured yet.
     """  # fmt: skip
     check(protocol, nbytes, losses, retransmissions, seconds)
     where = hosts
@@ -184,55 +187,57 @@ def measure(
     seed = random.SystemRandom().getrandbits(31) if seed is None else seed
     chance = random.Random(seed)
     streams: dict[tuple[float, str], _Stream] = {}
-    began, complete, number = time.monotonic(), True, 0
-    with contextlib.ExitStack() as around:
+    began, number = time.monotonic(), 0
+    with (
+        Ending(lambda: [one for one in streams.values() if one.bursts]) as ending,
+        contextlib.ExitStack() as around,
+    ):
         testbed = None
         if where == "testbed":
             from viakit.testbed import Testbed
 
             testbed = around.enter_context(Testbed(hosts=2, mtu=mtu or 1500))
         wanted, done = list(losses[:1] if follow else losses), 0
-        try:
-            while wanted:
-                loss = wanted.pop(0)
-                share = seconds if follow else seconds * (done + 1) / len(losses)
-                with contextlib.ExitStack() as stack:
-                    pairs = {}
-                    for way in retransmissions:
-                        one = streams.setdefault((loss, way), _Stream(protocol, way, loss, nbytes))
-                        options = {"retransmission": way}
-                        if loss:
-                            options["fault"] = f"loss={loss:g},seed={seed}"
-                        pairs[way] = (one, stack.enter_context(Pair(protocol, testbed=testbed, options=options)))
-                        one.info, one.hosts = dict(pairs[way][1].info), where
-                    first = True
-                    while first or time.monotonic() - began < share:
-                        order = list(pairs.values())
-                        chance.shuffle(order)
-                        for one, pair in order:
-                            one.take(pair, number, began)
-                            if on_point is not None:
-                                on_point(one.series(), one.point())
-                        number, first = number + 1, False
-                        passed = time.monotonic() - began
-                        wish = None
-                        if on_progress is not None:
-                            words = f"{loss:.2%} of frames lost, round {number}"
-                            left_s = max(0.0, seconds - passed)
-                            wish = on_progress(min(1.0, passed / seconds), left_s, words)
-                        if follow and wish is not None and wish != loss and 0.0 <= wish <= MOST:
-                            wanted.append(float(wish))
-                            break
-                done += 1
-        except KeyboardInterrupt:
-            complete = False
+        while wanted:
+            loss = wanted.pop(0)
+            share = seconds if follow else seconds * (done + 1) / len(losses)
+            with contextlib.ExitStack() as stack:
+                pairs = {}
+                for way in retransmissions:
+                    one = streams.setdefault((loss, way), _Stream(protocol, way, loss, nbytes))
+                    options = {"retransmission": way}
+                    if loss:
+                        options["fault"] = f"loss={loss:g},seed={seed}"
+                    ending.doing(protocol, f"{way}, {loss:.2%} of frames lost", nbytes)
+                    pairs[way] = (one, stack.enter_context(Pair(protocol, testbed=testbed, options=options)))
+                    one.info, one.hosts = dict(pairs[way][1].info), where
+                first = True
+                while first or time.monotonic() - began < share:
+                    order = list(pairs.values())
+                    chance.shuffle(order)
+                    for one, pair in order:
+                        ending.doing(protocol, f"{one.retransmission}, {loss:.2%} of frames lost", nbytes)
+                        one.take(pair, number, began)
+                        if on_point is not None:
+                            on_point(one.series(), one.point())
+                    number, first = number + 1, False
+                    passed = time.monotonic() - began
+                    wish = None
+                    if on_progress is not None:
+                        words = f"{loss:.2%} of frames lost, round {number}"
+                        left_s = max(0.0, seconds - passed)
+                        wish = on_progress(min(1.0, passed / seconds), left_s, words)
+                    if follow and wish is not None and wish != loss and 0.0 <= wish <= MOST:
+                        wanted.append(float(wish))
+                        break
+            done += 1
     found = [{**one.series(), "points": [one.point()]} for one in streams.values() if one.bursts]
     command = command or command_line()
     return {
         "schema": SCHEMA,
         "command": command,
-        "complete": complete,
-        "errors": [],
+        "complete": ending.complete,
+        "errors": ending.errors,
         "skipped": [],
         "seed": seed,
         "seconds": float(seconds),
@@ -315,5 +320,5 @@ def figure(document: Mapping[str, Any], *, title: str | None = None) -> Figure:
         axes.set_ylim(bottom=0)
         axes.grid(True, alpha=0.3)
     left.legend(frameon=False)
-    drawing.suptitle(title or f"{document['series'][0]['protocol']}: what loss costs")
+    drawing.suptitle(title or f"{document['series'][0]['protocol']}: what loss costs", parse_math=False)
     return drawing

@@ -18,16 +18,18 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viakit.measure.kinds import TRANSFERS, kind_of
 from viakit.measure.ladder import format_size
 from viakit.measure.result import Document, ResultError, series_label, write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "GRAPHS", "curves", "figure", "html", "save"]
+__all__ = ["FORMATS", "GRAPHS", "curves", "figure", "html", "panels", "plain_legend", "save"]
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
 GRAPHS = ("throughput", "signature", "time")
@@ -72,6 +74,7 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
     names : sequence of str, optional
         A name for each of *documents*, put behind its labels if there are several.
     """
+    documents = _transfers(documents)
     every = [one for document in documents for one in document["series"]]
     drawn: list[dict[str, Any]] = []
     spare = iter(SPARE * (1 + len(every)))
@@ -112,6 +115,14 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
     return drawn
 
 
+def _transfers(documents: Sequence[Document]) -> list[Document]:
+    """Return the documents with only what has message sizes and one-way times."""
+    return [
+        {**document, "series": [one for one in document["series"] if kind_of(one) == TRANSFERS]}
+        for document in documents
+    ]
+
+
 def _words(documents: Sequence[Document]) -> tuple[str, str]:
     """Return the words for the time axis, and the line under the title."""
     series = [one for document in documents for one in document["series"] if one["points"]]
@@ -149,6 +160,25 @@ def _title(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) ->
     places = {one["hosts"] for each in documents for one in each["series"] if one["points"]}
     where = {"testbed": " between two hosts", "local": " on one host"}.get(places.pop(), "") if len(places) == 1 else ""
     return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] + where
+
+
+def panels(n: int) -> tuple[Figure, list[Any]]:
+    """Return a figure with *n* fields of one size, at most three in a row, and the fields in order."""
+    from matplotlib.figure import Figure
+
+    columns = min(n, 3)
+    lines = -(-n // columns)
+    drawing = Figure(figsize=(5 * columns + 1, 4 * lines), layout="constrained")
+    fields = list(drawing.subplots(lines, columns, squeeze=False).flat)
+    for axes in fields[n:]:
+        axes.set_visible(False)
+    return drawing, fields[:n]
+
+
+def plain_legend(axes: Any, **kw: Any) -> None:
+    """Draw a legend whose words are names of files and protocols: a $ in them begins no formula."""
+    for text in axes.legend(**kw).get_texts():
+        text.set_parse_math(False)
 
 
 def _plain_numbers(axis: Any) -> None:
@@ -208,6 +238,7 @@ def figure(
     with _quiet_matplotlib():
         from matplotlib.figure import Figure
 
+        documents = _transfers(documents)
         drawn = curves(documents, names)
         axis, below = _words(documents)
         canvas = Figure(figsize=(6.2 * len(graphs), 5.0), layout="constrained", dpi=120)
@@ -261,9 +292,11 @@ def figure(
             ax.grid(True, which="major", alpha=0.3, linewidth=0.6)
             for side in ("top", "right"):
                 ax.spines[side].set_visible(False)
-        axes[0].legend(frameon=False, fontsize=9)
-        canvas.suptitle(title or _title(drawn, documents), fontsize=13)
-        canvas.supxlabel(f"{below}\nlines: medians; bands: 5th to 90th percentile", fontsize=8, color="#555555")
+        plain_legend(axes[0], frameon=False, fontsize=9)
+        canvas.suptitle(title or _title(drawn, documents), fontsize=13, parse_math=False)
+        canvas.supxlabel(
+            f"{below}\nlines: medians; bands: 5th to 90th percentile", fontsize=8, color="#555555", parse_math=False
+        )
         return canvas
 
 
@@ -279,6 +312,7 @@ def interactive(
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
+    documents = _transfers(documents)
     drawn = curves(documents, names)
     axis, below = _words(documents)
     headings = {"throughput": "Throughput graph", "signature": "Signature graph", "time": "Time"}
@@ -349,7 +383,7 @@ def interactive(
         )
     canvas.update_layout(
         template="plotly_white",
-        title={"text": f"{heading}<br><sup>{below}; lines: medians, bands: 5th to 90th percentile</sup>"},
+        title={"text": f"{escape(heading)}<br><sup>{below}; lines: medians, bands: 5th to 90th percentile</sup>"},
         legend={"orientation": "h", "y": -0.2},
         height=560,
         margin={"t": 110},

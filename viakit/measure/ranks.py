@@ -1,7 +1,8 @@
 """Ranks of an MPI library, started under its mpiexec, that call back: for those who measure them.
 
 However they end, nothing of them stays: ranks of Open MPI are in process groups of their own and outlive their mpiexec
-by a moment, in which they may still write to the folder that is about to be removed.
+by a moment, in which they may still write to the folder that is about to be removed. If it is we who are killed, a
+guard process does what :meth:`Ranks.kill` would have done.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -30,6 +32,32 @@ __all__ = ["Ranks"]
 _MARK = "VIAKIT_RANKS"  # in the environment of all that we start: how strays are known
 _TERM_S = 2.0  # mpiexec ends its ranks when it is asked to; so long it may take
 _GONE_S = 5.0  # until the last of what has been killed is gone, and its files with it
+
+# Runs without viakit, NumPy or site packages: a few milliseconds. Each line names a file that has to go; the end of the
+# pipe without "." before it means that the owner was killed. Ranks notice that too, and most end by themselves.
+_GUARD = """
+import glob, os, shutil, signal, sys, time
+mark, folder, patience = sys.argv[1].encode() + b"\\0", sys.argv[2], float(sys.argv[3])
+files = [line.rstrip() for line in sys.stdin]
+if files[-1:] == ["."]: sys.exit()
+began = time.monotonic()
+while time.monotonic() < began + 3 * patience:
+    strays = []
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            with open(path, "rb") as file:
+                if mark in file.read(): strays.append(int(path.split("/")[2]))
+        except OSError: pass
+    for pid in strays if time.monotonic() > began + patience else ():
+        try: os.kill(pid, signal.SIGKILL)
+        except OSError: pass
+    if not strays: shutil.rmtree(folder, ignore_errors=True)
+    if not strays and not os.path.exists(folder): break
+    time.sleep(0.02)
+for path in files:
+    try: os.unlink(path)
+    except OSError: pass
+"""
 
 
 class Ranks:
@@ -65,7 +93,14 @@ class Ranks:
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.scratch = tempfile.mkdtemp(prefix="viakit-mpi-", dir=memory)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._guard: subprocess.Popen[bytes] | None = None
         try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _GUARD, f"{_MARK}={self.scratch}", self.scratch, str(_TERM_S)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             self._listener.bind("\0" + name)  # abstract: nothing is left in the file system
             self._listener.listen(n_ranks)
             self.process = subprocess.Popen(
@@ -79,6 +114,7 @@ class Ranks:
         except BaseException as error:
             self._listener.close()
             shutil.rmtree(self.scratch, ignore_errors=True)
+            self._dismiss()
             if isinstance(error, OSError):
                 raise MeasureError(
                     f"mpi:{library.flavour}: {library.mpiexec} cannot be started ({error.strerror}). "
@@ -121,7 +157,9 @@ class Ranks:
 
     def remember(self, files: Iterable[str]) -> None:
         """Files in /dev/shm that have to go when the ranks do."""
-        self._files.update(files)
+        new = set(files) - self._files
+        self._files |= new
+        self._tell(*sorted(new))
 
     def kill(self) -> None:
         """End what still runs and remove its files. Idempotent."""
@@ -148,6 +186,25 @@ class Ranks:
         for path in self._files:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        self._dismiss()
+
+    def _tell(self, *lines: str) -> None:
+        """Say something to the guard."""
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._guard.stdin.write("".join(f"{line}\n" for line in lines).encode())
+                self._guard.stdin.flush()
+
+    def _dismiss(self) -> None:
+        """All is put away: the guard has nothing to do."""
+        if self._guard is not None:
+            self._tell(".")
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._guard.communicate(timeout=_GONE_S)
+            if self._guard.poll() is None:
+                self._guard.kill()
+                self._guard.wait()
+            self._guard = None
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(OSError):

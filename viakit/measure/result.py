@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import os
+import shlex
 import stat
 import sys
 import tempfile
@@ -82,6 +83,11 @@ def validate(document: Mapping[str, Any], name: str = "the document") -> None:
         raise ResultError(f"{name}: not a valid {SCHEMA}, at {where}: {error.message[:300]}")
 
 
+def _refuse_constant(word: str) -> None:
+    """Refuse what Python's JSON takes and JSON does not have: NaN, Infinity."""
+    raise ValueError(f"{word} is no number of JSON")
+
+
 def load(path: str | os.PathLike[str]) -> Document:
     """Read and check a result file.
 
@@ -91,11 +97,13 @@ def load(path: str | os.PathLike[str]) -> Document:
         If it is not there, not JSON, or not a valid document.
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
         raise ResultError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ResultError(f"{path}: not JSON ({error}); give a file that `viakit sweep --json` wrote") from error
+    except (ValueError, RecursionError) as error:
+        raise ResultError(
+            f"{path}: not JSON ({error}); give a file that `viakit sweep --json` or save() wrote"
+        ) from error
     validate(document, str(path))
     return document
 
@@ -122,7 +130,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         return
     folder = target.resolve().parent
     if not folder.is_dir():
-        raise ResultError(f"{target}: there is no folder {folder}; make it with: mkdir -p {folder}")
+        raise ResultError(f"{target}: there is no folder {folder}; make it with: mkdir -p {shlex.quote(str(folder))}")
     if not os.access(folder, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
         raise ResultError(f"{target}: may not be written by this user; choose a file in a folder of yours")
 
@@ -217,27 +225,42 @@ def merge(documents: list[Document], command: str | None = None) -> Document:
     return merged
 
 
-CSV_COLUMNS = (
-    "protocol link hosts mtu mode wait level nbytes one_way_median_s ci95_low_s ci95_high_s p5_s p90_s p99_s p999_s "
-    "min_s max_s bandwidth_Bps samples"
-).split()
+_KEYS = {  # of a line of CSV, by kind of series: what tells it from the others
+    "transfers": "protocol link hosts mtu mode wait level",
+    "faults": "protocol link hosts mtu mode wait level loss retransmission",
+    "barriers": "operation algorithm protocol link hosts ranks level skew_s",
+    "collectives": "operation algorithm protocol link hosts ranks level skew_s",
+    "applications": "application label protocol hosts ranks level",
+}
 
 
 def to_csv(document: Mapping[str, Any]) -> str:
-    """Return the points of *document* as CSV with a header line, one line per point, times in seconds."""
+    """Return the points of *document* as CSV with a header line, one line per point, times in seconds.
+
+    What has no value is left empty. Columns differ from kind to kind (:mod:`viakit.measure.kinds`): first what the
+    series are told apart by, then size, times and number of samples.
+
+    Raises
+    ------
+    ResultError
+        If the document has series of several kinds: lines of one table have the same columns.
+    """
+    from viakit.measure import kinds
+
+    keys = _KEYS[kinds.common_kind([dict(document)], ["this result"])].split()
+    of_sides = "mode" in keys
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    median = "one_way_median_s" if of_sides else "median_s"
+    head = [*keys, "nbytes", median, *"ci95_low_s ci95_high_s p5_s p90_s p99_s p999_s min_s max_s".split()]
+    writer.writerow([*head, *(["bandwidth_Bps"] if of_sides else []), "samples"])
     for series in document["series"]:
-        key = [series[name] for name in ("protocol", "link", "hosts", "mtu", "mode", "wait", "level")]
         for point in series["points"]:
-            times = point["one_way_s"]
-            numbers = [
-                times["median"],
-                *times["ci95"],
-                *(times[name] for name in ("p5", "p90", "p99", "p999", "min", "max")),
-            ]
-            writer.writerow([*key, point["nbytes"], *numbers, point["bandwidth_Bps"], point["samples"]])
+            times = point["one_way_s" if of_sides else "time_s"]
+            numbers = [times["median"], *times["ci95"]]
+            numbers += [times[name] for name in ("p5", "p90", "p99", "p999", "min", "max")]
+            numbers += [point["bandwidth_Bps"]] if of_sides else []
+            writer.writerow([*(series.get(name) for name in keys), point["nbytes"], *numbers, point["samples"]])
     return text.getvalue()
 
 

@@ -53,7 +53,8 @@ LONGEST_BURST_S = 0.010
 SHORTEST_BURST_S = 0.000_5
 STREAM_BURST_S = 0.020  # a stream needs to fill its window first
 MAX_COUNT = 10_000
-FIRST_COUNT = 20  # messages of a series' very first burst
+FIRST_COUNT = 20  # messages of a series' very first burst, ...
+FIRST_NBYTES = 1 << 20  # ... and no more bytes than this: nobody knows yet how slow the wire is
 ROUNDS_TO_ADAPT = 3
 MOST_SAMPLES = 1 << 20  # of a point that are kept for its percentiles
 FLOOR_NBYTES = 8  # the floor is a cache line that carries this much
@@ -173,11 +174,11 @@ class Outcome:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Hold back Ctrl-C and SIGTERM while things are put away: a second one must not leave half of them."""
+    """Hold back Ctrl-C, SIGTERM and SIGHUP while things are put away: a second one must not leave half of them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last comes twice when a terminal is closed
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
@@ -527,7 +528,7 @@ class _Run:
             if series is point.series and other.medians
         ]
         if not known:
-            return FIRST_COUNT
+            return max(2, min(FIRST_COUNT, FIRST_NBYTES // (point.nbytes + 1)))
         _, nbytes, one_way_s = min(known)
         return self._count_for(one_way_s * max(1.0, (point.nbytes + 64) / (nbytes + 64)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -270,11 +271,15 @@ def show(document: Document, console: Console, against: str | None = None) -> No
             f"Floor: one cache line from core to core takes [bold]{format_time(times['median'])}[/bold] one way, "
             "measured in the same run; no message between processes can be faster."
         )
-    lost = {one["protocol"]: sum(point.get("lost", 0) for point in one["points"]) for one in document["series"]}
+    lost: Counter[str] = Counter()  # a protocol may have several series: of each level, of each mode
+    for one in document["series"]:
+        lost[one["protocol"]] += sum(point.get("lost", 0) for point in one["points"])
     for protocol, n in lost.items():
         if n:
             console.print(f"{protocol}: {n} frames were lost and sent again; the delay is part of the times.")
     for one in document.get("skipped", []):
         console.print(f"[yellow]Not measured: {one['protocol']}.[/yellow] {escape(one['reason'])}")
+    for one in document.get("errors", []):
+        console.print(f"[yellow]Failed:[/yellow] {escape(one['message'])}")
     if not document.get("complete", True):
         console.print("[yellow]This run was not finished: what had been measured by then is shown.[/yellow]")
