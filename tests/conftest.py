@@ -13,6 +13,7 @@ import contextlib
 import gc
 import os
 import random
+import signal
 import sys
 import time
 import uuid
@@ -40,6 +41,10 @@ os.environ["VIAKIT_LAB_FLOOR"] = f"/{uuid.uuid4().hex}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what it puts into the background (`make test &` in a script) with SIGINT ignored. Python then
+    # installs no handler, all children inherit that, and no test about Ctrl-C can pass.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["VIAKIT_TEST_RUN"] = RUN  # inherited by every process that a test starts: how strays are found
     if config.pluginmanager.hasplugin("hypothesispytest"):
         import hypothesis

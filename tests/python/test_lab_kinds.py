@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -11,8 +17,12 @@ from pathlib import Path
 import pytest
 from kernel import notebook, printed, shown
 
-from viakit import lab
-from viakit.measure import Result, loss, result
+from viakit import cli, collectives, lab
+from viakit.lab._apps import App
+from viakit.lab._barrier import Barrier
+from viakit.lab._compare import _FIELDS
+from viakit.lab._job import socket_folder
+from viakit.measure import Result, kinds, loss, result
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +32,64 @@ def text_mode(monkeypatch):
     yield
     lab.stop()
     assert lab.running() is None
+
+
+def kept(found: Result, folder: Path) -> list[dict[str, str]]:
+    """Save a result as each kind of file, and load it again; returns the lines of its CSV."""
+    assert Result.load(found.save(folder / "zurück.json")) == found
+    assert found.save(folder / "bild.svg").read_bytes().startswith(b"<?xml")
+    with found.save(folder / "zeilen.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == sum(len(one["points"]) for one in found["series"]) > 0
+    for line, row in zip(lines, found.rows(), strict=True):
+        assert None not in (*line, *line.values())
+        assert float(line.get("median_s") or line["one_way_median_s"]) == row["median_s"]
+        assert (line["protocol"], line["nbytes"]) == (row["protocol"], str(row["nbytes"]))
+    return lines
+
+
+def test_collectives_are_not_taken_for_barriers(tmp_path):
+    made = collectives.measure(
+        ["bcast", "allreduce"], ranks=[2], sizes=[8], algorithms=["flat"], with_mpi=False, seconds=0.1
+    )
+    found = Result(made)
+    assert found.kind == "collective"
+    assert {line["operation"] for line in kept(found, tmp_path)} == {"bcast", "allreduce"}
+    assert found.plot().get_axes()[0].get_title() == "bcast, 2 ranks"
+    shown = found._repr_html_()
+    assert "allreduce</span>" in shown
+    assert "Barrier" not in shown
+    assert "via bcast flat, 2 ranks" in {one.label for one in found.compare(made)}
+
+
+def test_several_kinds_in_one_file_are_shown_each_by_itself(tmp_path):
+    def of(series, points):
+        return {**series, "points": [points]}
+
+    times = dict.fromkeys(("median", "p5", "p50", "p90", "p99", "p999", "min", "max"), 1e-6) | {"ci95": [1e-6, 1e-6]}
+    side = {
+        "protocol": "tcp",
+        "link": "ip",
+        "hosts": "local",
+        "mtu": None,
+        "mode": "pingpong",
+        "wait": "poll",
+        "level": "c",
+    }
+    one_way = {"nbytes": 8, "one_way_s": times, "bandwidth_Bps": 8e6, "samples": 9, "counters": {}, "bursts_s": []}
+    group = {"operation": "barrier", "algorithm": "message", "protocol": "via", "link": "shm"}
+    group |= {"ranks": 2, "hosts": 1, "level": "c", "info": {}}
+    both = Result(series=[of(side, one_way), of(group, {"nbytes": 0, "time_s": times, "samples": 9})], command="x")
+    both["environment"] = {"cpu": "one", "kernel": "Linux"}
+    assert list(kinds.split(both)) == [kinds.TRANSFERS, kinds.BARRIERS]
+    shown = both._repr_html_()
+    assert shown.count("data:image/png") == 2
+    assert "One-way time" in shown
+    assert "Barrier" in shown
+    for write in (lambda: both.save(tmp_path / "a.csv"), both.plot, lambda: both.save(tmp_path / "a.png")):
+        with pytest.raises(result.ResultError, match=r"(this result|result 1) holds transfers and barriers"):
+            write()
+    assert not os.listdir(tmp_path)
 
 
 def test_barriers(capsys, tmp_path):
@@ -35,7 +103,7 @@ def test_barriers(capsys, tmp_path):
     }
     words = "viakit barrier --ranks 2,3 --protocol via --algorithms default,message --no-mpi --seconds 0.2"
     assert found["command"] == words
-    assert run.save(tmp_path / "barrier.png").stat().st_size > 1000
+    assert {(line["algorithm"], line["ranks"]) for line in kept(found, tmp_path)} >= {("message", "3")}
     with pytest.raises(result.ResultError, match=r"\.png, \.svg or \.pdf"):
         run.save(tmp_path / "barrier.html")
     assert {one.label for one in found.compare(dict(found))} == {
@@ -54,13 +122,49 @@ def test_barriers(capsys, tmp_path):
         lab.barrier(rank=2)
 
 
-def test_an_application_with_its_timeline(capsys):
+def test_a_side_that_fails_costs_what_it_has_not_measured_and_no_more():
+    killed = []
+
+    def kill(part: float, left_s: float, words: str) -> None:
+        if not killed:
+            killed.append(int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[-1]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    document = loss.measure("via-shm", losses=[0.01, 0.02], seconds=60.0, on_progress=kill)
+    result.validate(document)
+    assert {one["loss"] for one in document["series"]} == {0.01}
+    assert document["complete"] is False
+    (error,) = document["errors"]
+    assert error["protocol"] == "via-shm"
+    assert "1.00% of frames lost: via-shm: the peer went away" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "set_there"),
+    [
+        (Barrier, {"hosts": 0, "mtu": 9000, "seed": 0, "protocol": "udp", "skew_s": 5e-5}),
+        (App, {"hosts": 2, "mtu": 9000, "seed": 0, "rate": "1gbit", "rounds": 2}),
+    ],
+)
+def test_the_command_line_repeats_what_was_set(experiment, set_there):
+    made = experiment("sor", set_there) if experiment is App else experiment([], set_there)
+    _, name, *words = shlex.split(made.command())
+    said = cli.cli.commands[name].make_context(name, words).params
+    names = {"skew_s": "skew"}
+    assert {key: said[names.get(key, key)] for key in set_there} == pytest.approx(set_there)
+
+
+def test_an_application_with_its_timeline(capsys, tmp_path):
     run = lab.app("sor-zero", protocols="via", ranks=[2], rounds=1)
     assert "SOR-Zero" in capsys.readouterr().out
     found = run.result
     result.validate(found)
     assert found.kind == "application"
     assert {(one["protocol"], one["ranks"]) for one in found["series"]} == {("serial", 1), ("via", 2)}
+    assert {line["label"] for line in kept(found, tmp_path)} == {"sor-zero"}
+    assert [one.label for one in found.compare(found)] == ["sor-zero serial, 1 rank", "sor-zero via, 2 ranks"]
+    with pytest.raises(ValueError, match="nothing to fit"):
+        found.fit()
     assert run.timelines["via"].startswith(b"\x89PNG")
     assert run.timelines_html() in run._html(found)
     with pytest.raises(ValueError, match="nothing to measure is called"):
@@ -73,7 +177,7 @@ def test_an_application_with_its_timeline(capsys):
         lab.app(rank=2)
 
 
-def test_loss_is_repaired_and_counted(capsys):
+def test_loss_is_repaired_and_counted(capsys, tmp_path):
     run = lab.faults(losses=[0.0, 0.05], seconds=1.0, seed=7)
     assert "go-back-n" in capsys.readouterr().out
     found = run.result
@@ -88,6 +192,10 @@ def test_loss_is_repaired_and_counted(capsys):
     assert loss.per_message(found["series"][-1]["points"][0], "acks_sent") > 0
     assert "data:image/png" in found._repr_html_()
     assert isinstance(found, Result)
+    assert {(line["loss"], line["retransmission"]) for line in kept(found, tmp_path)} >= {("0.05", "selective")}
+    with pytest.raises(result.ResultError, match="one result is drawn at a time"):
+        found.plot(found)
+    assert "via-udp go-back-n, 5.00% lost" in {one.label for one in found.compare(found)}
     for wrong, words in (
         ({"losses": 2}, "parts from 0"),
         ({"protocol": "tcp"}, "takes no faults"),
@@ -96,8 +204,61 @@ def test_loss_is_repaired_and_counted(capsys):
     ):
         with pytest.raises(ValueError, match=words):
             lab.faults(**wrong)
-    with pytest.raises(ValueError, match="a part from 0"):
-        run.loss = 3
+    for part in (3, "x", None, float("nan")):
+        with pytest.raises(ValueError, match=r"from 0 to 0\.5"):
+            run.loss = part
+
+
+NAN, INF = float("nan"), float("inf")
+NONSENSE = {  # by setting: what nobody can mean
+    "seconds": (None, 0, -1, NAN, INF, "1", [1], True),
+    "seed": (-1, "x", 1.5, 1 << 70),
+    "mtu": (0, -1, "x", 1500.5, NAN, 1 << 20),
+    "ranks": (None, [], "", "x", [1.5], [-1], [None], 1 << 20, NAN, b"2", {2: 3}),
+    "hosts": (-1, "x", 1.5, NAN, 100),
+    "protocols": (None, [], "", [None], 3, ["via", "via"], [["via"]]),
+    "algorithms": ([], [None], 3, ["message", "message"], "smoke"),
+    "rounds": (None, 0, 1.5, "3"),
+    "rate": ("x", 0, -1, NAN),
+    "skew_s": (None, -1, NAN, 1e9, "5us"),
+    "losses": (None, [], [NAN], [-0.1], "x", 1, [None]),
+    "retransmissions": (None, [], [None], "hope"),
+    "nbytes": (None, -1, 0, 1.5, "x", 1 << 60),
+    **dict.fromkeys(("with_mpi", "quick", "timeline", "follow", "validate"), (None, "no", 1)),
+    "sockbuf": (-1, 0, "x", 1.5),
+    "sizes": ("", "x", [], [-1], [None], 1.5, NAN, 1 << 50),
+}
+
+
+@pytest.mark.parametrize("make", [lab.compare, lab.barrier, lab.app, lab.faults], ids=lambda make: make.__name__)
+def test_what_nobody_can_mean_is_refused_before_anything_starts(make):
+    """Else it costs a whole measurement: a result with the seed "x" cannot be saved."""
+    known = set(make(start=False).settings if make is not lab.compare else ("sizes", *_FIELDS))
+    tried = 0
+    for name in sorted(known & set(NONSENSE)):
+        for given in NONSENSE[name]:
+            with pytest.raises(
+                ValueError, match=r"right would|give |name at|there are|has to be|its largest|not a whole"
+            ):
+                make(**{name: given}, start=True)
+            tried += 1
+    assert tried > 20
+    assert lab.running() is None
+
+
+def test_what_is_meant_is_understood():
+    import numpy as np
+
+    made = lab.barrier(ranks="2, 4", algorithms="flags,message", seconds=np.float32(2), seed=np.int64(3), start=False)
+    assert made.settings["ranks"] == [2, 4]
+    assert made.settings["algorithms"] == ["flags", "message"]
+    assert [type(made.settings[name]) for name in ("seconds", "seed")] == [float, int]
+    assert lab.faults(nbytes="64K", losses=0.02, start=False).settings["nbytes"] == 65536
+    assert lab.compare("unix", sizes=np.arange(8, 11), sockbuf="128K", start=False).config.sizes == [8, 9, 10]
+    with pytest.raises(ValueError, match="protocols are"):
+        lab.compare(["unix", "tcp"])
+    with pytest.raises(TypeError, match="right would be bytes"):
+        lab.via("text")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +282,44 @@ def test_stopped_in_the_middle_they_leave_nothing(make, monkeypatch):
     assert run.state == "running"
     run.stop()
     assert run.state == "stopped"
-    assert processes(word) == set()
+    while processes(word):  # one that was just being started finds out by itself that nobody wants it
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+KILLED = """
+from viakit.lab import magics
+magics.ViakitMagics(None).viakit("barrier --algorithms flat --ranks 2 --no-mpi --seconds 600")
+"""
+
+
+def test_a_command_of_a_notebook_goes_with_the_kernel(monkeypatch, tmp_path):
+    word = uuid.uuid4().hex
+    monkeypatch.setenv("VIAKIT_TEST_MARK", word)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    kernel = subprocess.Popen([sys.executable, "-c", KILLED], cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    try:
+        while len(processes(word)) < 5:  # it, the folder's heir, the command, and its ranks
+            assert kernel.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert any(path.name.startswith("viakit-lab-") for path in tmp_path.iterdir())
+    finally:
+        kernel.kill()
+        kernel.wait()
+    while processes(word) or list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline, (processes(word), list(tmp_path.iterdir()))
+        time.sleep(0.01)
+
+
+def test_a_folder_for_sockets_has_a_short_name(monkeypatch, tmp_path):
+    (tmp_path / ("x" * 80)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 80)))
+    folder = socket_folder("viakit-lab-")
+    os.rmdir(folder)
+    assert len(folder) < 60
+    assert not os.listdir(tmp_path / ("x" * 80))
 
 
 def processes(word: str) -> set[int]:
@@ -137,7 +335,7 @@ def processes(word: str) -> set[int]:
 
 def test_their_panels_start_follow_and_stop():
     barrier, app, faults = notebook(
-        "from viakit import lab\nb = lab.barrier('default', ranks=[2], seconds=0.2); b.wait()\n"
+        "from viakit import lab\nb = lab.barrier('default', ranks=[2], seconds=0.2); b.wait()._repr_html_()\n"
         "print(b.state, [t.name for t in b.panel.figure.data], b.panel.save.disabled)\n"
         "b.panel.ranks.value = 'two'; b.panel.start.click(); print(b.panel.progress.text.value)",
         "a = lab.app('ep', protocols=['via'], ranks=[1], rounds=1, start=False)\nprint(a.state)\n"
@@ -153,6 +351,7 @@ def test_their_panels_start_follow_and_stop():
         "print(f.state, sorted(losses()), sorted({t.name for t in f.panel.figure.data}))",
         mode="widgets",
     )
+    assert not shown(barrier, "text/html"), "a table was shown by itself, and not only returned"
     lines = printed(barrier).splitlines()
     assert lines[0] == "done ['default'] False"
     assert "give numbers with commas" in lines[1]

@@ -91,10 +91,11 @@ def test_in_a_notebook_a_button_goes_on():
         "from viakit import lab\ns = lab.via(b'abc')\np = s.panel\n"
         "while s.left: p.next.click()\n"
         "print(s.stage.name, p.next.disabled, 'background' in p.table.value)\n"
-        "p.again.click()\nprint(s.stage.name, p.next.disabled)\ns.close()",
+        "p.again.click()\nprint(s.stage.name, p.next.disabled)\n"
+        "s.close(); p.next.click(); print(s.stage.name, p.next.disabled)",
         mode="widgets",
     )
-    assert printed(outputs) == "send completed True True\nconnected False\n"
+    assert printed(outputs) == "send completed True True\nconnected False\nconnected True\n"
     assert shown(outputs, "application/vnd.jupyter.widget-view+json")
 
 

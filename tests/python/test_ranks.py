@@ -16,6 +16,7 @@ needs.module("ipyparallel", "lab")
 nbclient = needs.module("nbclient", "lab")
 nbformat = needs.module("nbformat", "lab")
 
+from viakit.lab import _ranks_host  # noqa: E402
 from viakit.lab.ranks import RankError, Ranks, RanksEnded  # noqa: E402
 
 DEADLINE_S = 60.0
@@ -44,6 +45,18 @@ def wait_for(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)  # between two looks
+
+
+def test_the_controllers_file_is_read_when_it_is_whole(tmp_path):
+    """It is there before its contents are."""
+    path = tmp_path / "ipcontroller-client.json"
+    whole = '{"key": "abc", "control": 4711}'
+    assert _ranks_host._read_whole(path) is None
+    for n in range(len(whole)):
+        path.write_text(whole[:n])
+        assert _ranks_host._read_whole(path) is None
+    path.write_text(whole)
+    assert _ranks_host._read_whole(path) == {"key": "abc", "control": 4711}
 
 
 def test_ranks_are_in_order_and_connected(ranks):
@@ -211,7 +224,17 @@ def test_ranks_that_cannot_be_started_say_why():
         Ranks(4, launcher="mpi:mpich", hosts=3)
 
 
-@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 2, "hosts": 3}, {"n": 2, "launcher": "ssh"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"n": n} for n in (0, 1.5, "two", None)),
+        *({"n": 2, "hosts": hosts} for hosts in (3, -1)),
+        {"n": 2, "launcher": "ssh"},
+        {"n": 2, "protocol": "smoke"},
+        {"n": 2, "hosts": 1, "rate": "fast"},
+        {"n": 2, "hosts": 1, "mtu": 0},
+    ],
+)
 def test_what_makes_no_sense_is_refused_before_anything_starts(wrong):
     with pytest.raises(ValueError, match="right would be"):
         Ranks(**wrong)
@@ -232,14 +255,20 @@ CELLS = [
     "%viakit sweep nonsense",
     "%ranks --stop",
     "%ranks",
+    "c = %viakit collectives --operations bcast --algorithms flat --sizes 8 --ranks 2 --no-mpi --seconds 0.1\n"
+    "a = %viakit app ep --class S --json=app.json\nc.kind, a.kind, a['command']",
+    "%viakit sweep 'tcp",
+    "%viakit app",
 ]
 
 
 @pytest.fixture(scope="module")
-def executed():
+def executed(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("notebook"))
     cells = [nbformat.v4.new_code_cell(cell, metadata={"tags": ["raises-exception"]}) for cell in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=DEADLINE_S, kernel_name="python3").execute()
+    client = nbclient.NotebookClient(notebook, timeout=DEADLINE_S, kernel_name="python3")
+    client.execute(cwd=folder)
     return notebook.cells
 
 
@@ -272,11 +301,50 @@ def test_magic_sweep_gives_a_result(executed):
     assert "['unix'], [8, 64]" in texts(executed[7]).replace("(", "")
 
 
+def test_every_command_that_measures_gives_a_result(executed):
+    assert not errors(executed[11])
+    said = texts(executed[11])
+    assert "'collective', 'application', 'viakit app ep --class S --json=app.json'" in said.replace("(", "")
+    assert texts(executed[13]).startswith("sor ")
+
+
 def test_magic_errors_are_sentences(executed):
     assert "unknown protocol 'nonsense'" in texts(executed[8])
-    assert "Traceback" not in texts(executed[8])
+    assert "No closing quotation" in texts(executed[12])
+    assert "Traceback" not in texts(executed[8]) + texts(executed[12])
 
 
 def test_magic_stop(executed):
     assert "2 ranks on this machine" in texts(executed[5])
     assert "no ranks run" in texts(executed[10])
+
+
+def test_another_wire_wants_other_ranks(monkeypatch):
+    """What is not asked for stays as it is; what is asked for and differs is not passed over in silence."""
+    from viakit.lab import magics
+
+    class Fake:
+        alive, n = True, 2
+
+        def __init__(self, n, protocol, **options):
+            self.options = {"ranks": n, "protocol": protocol, **options}
+
+        def close(self):
+            self.alive = False
+
+    monkeypatch.setattr(magics, "Ranks", Fake)
+    ours = magics.ViakitMagics(None)
+    words = "-n 2 --hosts testbed:2"
+    first = ours.ranks_line(words)
+    assert first.options["mtu"] == 1500
+    assert ours.ranks_line(words) is first
+    slow = ours.ranks_line(words + " --rate 10mbit")
+    assert slow is not first
+    assert slow.options["rate"] == "10mbit"
+    last = ours.ranks_line(words + " --mtu 9000")
+    assert last.options["mtu"] == 9000
+    for slip in ("-n 0", "--protocol smoke", "-n 2 --hosts testbed:9", "--hosts testbed:2 --rate fast", "--mtu 0"):
+        with pytest.raises(magics.UsageError, match="right would be"):
+            ours.ranks_line(slip)
+        assert last.alive, "a slip of the pen ends no ranks"
+    ours.stop()

@@ -1,6 +1,7 @@
 """The rules of conftest.py hold: each is broken on purpose in a pytest of its own, which has to fail for it."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,27 @@ def test_a_module_that_is_skipped_for_a_missing_package_is_a_failure_in_ci(tmp_p
     code = 'import pytest\npytest.importorskip("no_such_module", reason="missing package no_such_module")\n'
     assert "1 skipped" in run_pytest(tmp_path, code, CI="")
     assert "1 error" in run_pytest(tmp_path, code, CI="true")
+
+
+def test_ctrl_c_works_where_the_tests_were_started_with_it_ignored(tmp_path):
+    """As a shell starts what it puts into the background."""
+    code = """
+import os, signal, subprocess, sys
+import pytest
+
+def test_here():
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+def test_children():
+    code = "import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True)
+"""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert "2 passed" in run_pytest(tmp_path, code)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_file_that_is_left_is_an_error(tmp_path):

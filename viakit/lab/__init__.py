@@ -46,7 +46,7 @@ def compare(
     sizes : str, int or iterable of int, optional
         Message sizes in bytes: ``"1,64,4K"``, ``"1:1M"``, or numbers. By default ten, from 1 byte to 1 MiB.
     against : sequence, optional
-        Earlier results, or names of their files, to be drawn beside.
+        Earlier results, or names of their files, to be drawn beside; one may stand alone.
     start : bool, optional
         False: only show the controls. By default it starts if protocols are named, or if there are no controls.
     **settings

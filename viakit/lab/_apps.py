@@ -6,10 +6,23 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from viakit.lab import _settings
 from viakit.lab._experiment import Experiment
 from viakit.measure.analysis import Result
 
 __all__ = ["App"]
+
+_RULES = {
+    "protocols": _settings.names('["via", "tcp"]'),
+    "ranks": _settings.wholes(1, 64),
+    "rounds": _settings.whole(1, 1000),
+    "quick": _settings.flag,
+    "hosts": _settings.whole(0, 64),
+    "mtu": _settings.MTU,
+    "rate": _settings.maybe(_settings.rate),
+    "timeline": _settings.flag,
+    "seed": _settings.SEED,
+}
 
 
 class App(Experiment):
@@ -48,11 +61,7 @@ class App(Experiment):
         unknown = sorted(set(settings) - set(self.settings))
         if unknown:
             raise TypeError(f"app() has no setting {unknown[0]!r}; there are {', '.join(sorted(self.settings))}")
-        for key in ("protocols", "ranks"):
-            if key in settings:
-                given = settings[key]
-                settings[key] = [given] if isinstance(given, (str, int)) else list(given)
-        self.settings |= settings
+        self.settings |= _settings.checked(settings, _RULES)
 
     def _request(self) -> tuple[str, dict[str, Any]]:
         from viakit.apps import jobs, speedup
@@ -75,6 +84,9 @@ class App(Experiment):
         words += ["--ranks", ",".join(map(str, ours["ranks"])), "--rounds", str(ours["rounds"])]
         words += ["--quick"] if ours["quick"] else []
         words += ["--hosts", f"testbed:{ours['hosts']}"] if ours["hosts"] else []
+        words += ["--mtu", str(ours["mtu"])] if ours["mtu"] != 1500 else []
+        words += ["--rate", str(ours["rate"])] if ours["rate"] is not None else []
+        words += ["--seed", str(ours["seed"])] if ours["seed"] is not None else []
         return shlex.join(words)
 
     def _note(self, extra: Mapping[str, Any]) -> None:

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from viakit.lab import _settings
 from viakit.lab._experiment import Experiment
 
 __all__ = ["Barrier"]
+
+_RULES = {
+    "ranks": _settings.wholes(1, 64),
+    "algorithms": _settings.maybe(_settings.names('["rdma", "message"]')),
+    "hosts": _settings.whole(0, 64),
+    "with_mpi": _settings.flag,
+    "skew_s": _settings.number(0.0, 1.0, "50e-6"),
+    "seconds": _settings.SECONDS,
+    "mtu": _settings.MTU,
+    "seed": _settings.SEED,
+}
 
 
 class Barrier(Experiment):
@@ -17,7 +29,7 @@ class Barrier(Experiment):
         super().__init__()
         self.settings: dict[str, Any] = {
             "ranks": [2, 4, 8],
-            "algorithms": list(algorithms) or None,
+            "algorithms": None,
             "hosts": 1,
             "protocol": "via",
             "with_mpi": False,
@@ -26,7 +38,7 @@ class Barrier(Experiment):
             "mtu": 1500,
             "seed": None,
         }
-        self.configure(**settings)
+        self.configure(**({"algorithms": algorithms} if algorithms else {}), **settings)
 
     @property
     def title(self) -> str:
@@ -38,10 +50,7 @@ class Barrier(Experiment):
         unknown = sorted(set(settings) - set(self.settings))
         if unknown:
             raise TypeError(f"barrier() has no setting {unknown[0]!r}; there are {', '.join(sorted(self.settings))}")
-        if "ranks" in settings:
-            ranks = settings["ranks"]
-            settings["ranks"] = [ranks] if isinstance(ranks, int) else list(ranks)
-        self.settings |= settings
+        self.settings |= _settings.checked(settings, _RULES)
 
     def _request(self) -> tuple[str, dict[str, Any]]:
         from viakit import barrier
@@ -57,9 +66,11 @@ class Barrier(Experiment):
         words = ["viakit", "barrier", "--ranks", ",".join(map(str, ours["ranks"])), "--protocol", ours["protocol"]]
         words += ["--algorithms", ",".join(ours["algorithms"])] if ours["algorithms"] else []
         words += ["--hosts", str(ours["hosts"])] if ours["hosts"] != 1 else []
+        words += ["--mtu", str(ours["mtu"])] if ours["mtu"] != 1500 else []
         words += ["--skew", f"{ours['skew_s'] * 1e6:g}us"] if ours["skew_s"] else []
         words += [] if ours["with_mpi"] else ["--no-mpi"]
         words += ["--seconds", f"{ours['seconds']:g}"]
+        words += ["--seed", str(ours["seed"])] if ours["seed"] is not None else []
         return shlex.join(words)
 
     def _make_panel(self) -> Any:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from viakit.lab import _settings
 from viakit.lab._experiment import Experiment
 from viakit.measure.analysis import as_documents
 from viakit.measure.sweep import Config, UsageError
@@ -17,6 +20,17 @@ PROTOCOLS = ("via-eth", "tcp")
 SIZES = "1,16,64,256,1K,4K,16K,64K,256K,1M"
 SECONDS = 15.0
 
+_RULES = {
+    "protocols": _settings.names('"via-eth", "tcp"'),
+    "mtu": _settings.maybe(_settings.MTU),
+    "rate": _settings.maybe(_settings.rate),
+    "sockbuf": _settings.maybe(_settings.size(1, 1 << 31)),
+    "seconds": _settings.SECONDS,
+    "timeout_s": _settings.SECONDS,
+    "validate": _settings.flag,
+    "skip_unavailable": _settings.flag,
+    "seed": _settings.SEED,
+}
 _FIELDS = {field.name for field in dataclasses.fields(Config)} - {"protocols", "sizes"}
 
 
@@ -47,6 +61,7 @@ class Compare(Experiment):
 
     def configure(self, **settings: Any) -> None:
         """Change settings for the next start: any of those of :func:`viakit.lab.compare`."""
+        settings = _settings.checked(settings, _RULES)
         if "sizes" in settings:
             settings["sizes"] = sizes_of(settings["sizes"])
         self.config = dataclasses.replace(self.config, **settings)
@@ -146,7 +161,10 @@ def sizes_of(given: str | int | Iterable[int]) -> list[int]:
 
     if isinstance(given, str):
         return ladder.parse_sizes(given, 0)
-    sizes = [given] if isinstance(given, int) else list(given)
-    if not all(isinstance(one, int) and one >= 0 for one in sizes):
+    try:
+        sizes = [operator.index(one) for one in ([given] if isinstance(given, numbers.Integral) else given)]
+    except TypeError:
+        sizes = [-1]
+    if any(one < 0 for one in sizes):
         raise UsageError(f"sizes is {given!r}: give bytes as whole numbers, or text like '64,4K' or '1:1M'")
     return sizes

@@ -86,8 +86,6 @@ class ComparePanel(Panel):
 
     def chosen(self) -> dict[str, Any]:
         """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
-        from viakit.measure.ladder import parse_size
-
         return {
             "protocols": list(self.protocols.value),
             "sizes": self.sizes.value,
@@ -96,9 +94,9 @@ class ComparePanel(Panel):
             "hosts": self.hosts.value,
             "level": None if self.level.value == _USUAL_LEVEL[1] else self.level.value,
             "seconds": self.seconds.value,
-            "mtu": parse_size(self.mtu.value) if self.mtu.value else None,
+            "mtu": self.mtu.value or None,
             "rate": self.rate.value or None,
-            "sockbuf": parse_size(self.sockbuf.value) if self.sockbuf.value else None,
+            "sockbuf": self.sockbuf.value or None,
             "policy": self.policy.value or None,
             "fault": self.fault.value or None,
         }

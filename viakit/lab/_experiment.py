@@ -60,7 +60,7 @@ class Experiment:
         """Print the table."""
         from rich.console import Console
 
-        result.show(Console(width=None if sys.stdout.isatty() else 120))
+        result.show(Console(width=None if sys.stdout.isatty() else 120, force_jupyter=False))
 
     # ------------------------------------------------------------------------------------ running
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from viakit.lab import _settings
 from viakit.lab._experiment import Experiment
 from viakit.measure import loss
 
 __all__ = ["Faults"]
+
+_RULES = {
+    "nbytes": _settings.size(0, 1 << 40),
+    "losses": _settings.numbers(0.0, loss.MOST, "0.01"),
+    "retransmissions": _settings.names('["selective", "go_back_n"]'),
+    "seconds": _settings.SECONDS,
+    "hosts": _settings.choice("auto", "local", "testbed"),
+    "mtu": _settings.maybe(_settings.MTU),
+    "seed": _settings.SEED,
+    "follow": _settings.flag,
+}
 
 
 class Faults(Experiment):
@@ -39,11 +51,7 @@ class Faults(Experiment):
         unknown = sorted(set(settings) - set(self.settings))
         if unknown:
             raise TypeError(f"faults() has no setting {unknown[0]!r}; there are {', '.join(sorted(self.settings))}")
-        for key in ("losses", "retransmissions"):
-            if key in settings:
-                given = settings[key]
-                settings[key] = [given] if isinstance(given, (str, int, float)) else list(given)
-        self.settings |= settings
+        self.settings |= _settings.checked(settings, _RULES)
 
     @property
     def loss(self) -> float:
@@ -52,8 +60,7 @@ class Faults(Experiment):
 
     @loss.setter
     def loss(self, part: float) -> None:
-        if not 0.0 <= part <= loss.MOST:
-            raise ValueError(f"loss is {part}; right would be a part from 0 to {loss.MOST}, for instance 0.01")
+        part = _settings.number(0.0, loss.MOST, "0.01")("loss", part)
         self._loss = part
         if self.job is not None and self.job.running:
             self.job.wish(loss=part)

@@ -21,9 +21,10 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-__all__ = ["Busy", "Job", "LabError", "current"]
+__all__ = ["Busy", "Job", "LabError", "current", "socket_folder"]
 
 _STOP_S = 12.0  # until a worker that was told to stop has put everything away; then it is killed
+_LONGEST_SOCKET_FOLDER = 60
 _SLICE_S = 0.05  # of a wait, between which Ctrl-C is answered
 
 
@@ -33,6 +34,15 @@ class LabError(RuntimeError):
 
 class Busy(LabError):
     """Something is being measured already: two measurements at once would measure each other."""
+
+
+def socket_folder(prefix: str) -> str:
+    """Make a folder for sockets, with a name that is short enough: 107 bytes are allowed, with all that is added."""
+    folder = tempfile.mkdtemp(prefix=prefix)
+    if len(os.fsencode(folder)) > _LONGEST_SOCKET_FOLDER:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix=prefix, dir="/tmp")
+    return folder
 
 
 _lock = threading.Lock()
@@ -116,7 +126,7 @@ class Job:
         import zmq
 
         # The socket lies in a folder that only this user may enter, and goes as soon as the worker has come.
-        self._folder = tempfile.mkdtemp(prefix="viakit-lab-")
+        self._folder = socket_folder("viakit-lab-")
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the listener
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)

@@ -55,14 +55,19 @@ def _listeners(wire: Wire, seconds: float) -> dict[str, Any]:
     return {"on_progress": on_progress, "on_series": on_series}
 
 
+def _outcome(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what is said of a measurement that notes in its result how it ended."""
+    error = "; ".join(one["message"] for one in document["errors"]) or None
+    return {"result": document, "stopped": not document["complete"] and error is None, "error": error}
+
+
 def _barrier(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
     from viakit import barrier
 
     settings = dict(request["settings"])
     listeners = _listeners(wire, settings["seconds"])
     document = barrier.measure(settings.pop("ranks"), **settings, **listeners, command=request["command"])
-    stopped = not document["complete"]
-    return {"result": document, "stopped": stopped, "error": None}
+    return _outcome(document)
 
 
 def _app(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +133,7 @@ def _faults(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
     document = loss.measure(
         **request["settings"], command=request["command"], on_progress=on_progress, on_point=on_point
     )
-    return {"result": document, "stopped": not document["complete"], "error": None}
+    return _outcome(document)
 
 
 def _disturbance(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:

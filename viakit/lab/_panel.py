@@ -37,8 +37,9 @@ def text(description: str, value: Any, placeholder: str) -> Any:
 
 
 def grid(fields: Sequence[Any]) -> Any:
-    """Return fields in three columns."""
-    return widgets.GridBox(list(fields), layout=widgets.Layout(grid_template_columns="repeat(3, 15em)"))
+    """Return fields in three columns; in fewer where the window is narrow."""
+    layout = widgets.Layout(grid_template_columns="repeat(auto-fill, 15em)", flex="1 1 0%", max_width="46em")
+    return widgets.GridBox(list(fields), layout=layout)
 
 
 class Progress:
@@ -93,8 +94,9 @@ class Panel:
         self.name = widgets.Text(value=self.file, description="file", tooltip=".json .csv .png .svg .pdf .html")
         self.save = widgets.Button(description="Save", icon="save", disabled=True)
         self.save.on_click(lambda _: self._on_save())
-        self.top = widgets.HBox([self.start, self.stop, self.progress.widget])
-        self.bottom = widgets.HBox([self.name, self.save])
+        wrapped = widgets.Layout(flex_flow="row wrap")
+        self.top = widgets.HBox([self.start, self.stop, self.progress.widget], layout=wrapped)
+        self.bottom = widgets.HBox([self.name, self.save], layout=wrapped)
         self.widget = widgets.VBox([self.controls, self.top, self.picture, self.bottom])
         self.widget.add_class("viakit-lab")
 

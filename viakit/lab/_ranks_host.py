@@ -55,7 +55,7 @@ def _end(controller: subprocess.Popen[bytes]) -> None:
 
 
 def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the controller; return when it has written the file by which engines find it."""
+    """Start the controller; return when it has written the files by which engines and clients find it."""
     profile = folder / "profile"
     profile.mkdir()
     process = subprocess.Popen(
@@ -76,30 +76,48 @@ def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         preexec_fn=_end_with_parent,
     )
-    deadline = time.monotonic() + _START_S
-    while not ((folder / ENGINE_FILE).exists() and (folder / CLIENT_FILE).exists()):
-        if process.poll() is not None:
-            raise RuntimeError(f"ipyparallel's controller ended with status {process.returncode}")
-        if time.monotonic() > deadline:
-            _end(process)
-            raise RuntimeError(f"ipyparallel's controller was not ready within {_START_S:g} s")
-        time.sleep(0.02)  # between two looks
-    _link_sockets(profile / "security", folder)
+    try:
+        engines, clients = _wait_for_files(folder, process)
+    except BaseException:
+        _end(process)  # before the folder goes, in which it writes
+        raise
+    _link_sockets(engines, folder, "e")
+    _link_sockets(clients, folder, "c")
     (folder / READY_FILE).touch()
     return process
 
 
-def _link_sockets(security: Path, folder: Path) -> None:
+def _wait_for_files(folder: Path, process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the controller says to engines and to clients, when it has said all of it."""
+    deadline = time.monotonic() + _START_S
+    while not (engines := _read_whole(folder / ENGINE_FILE)) or not (clients := _read_whole(folder / CLIENT_FILE)):
+        if process.poll() is not None:
+            raise RuntimeError(f"ipyparallel's controller ended with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"ipyparallel's controller was not ready within {_START_S:g} s")
+        time.sleep(0.02)  # between two looks
+    return engines, clients
+
+
+def _read_whole(path: Path) -> dict[str, Any] | None:
+    """Return what a file of the controller's says, or None: it is created first, and written a moment later."""
+    try:
+        said: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return said
+
+
+def _link_sockets(said: dict[str, Any], folder: Path, letter: str) -> None:
     """Let the controller's sockets be found under the names by which ipyparallel's clients and engines look for them.
 
     It makes socket files NAME-PORT, but looks for NAME:PORT. A symbolic link may come before its file: ZeroMQ tries
     again until there is somebody.
     """
-    for who, letter in (("engine", "e"), ("client", "c")):
-        for value in json.loads((security / f"ipcontroller-{who}.json").read_text()).values():
-            for port in value if isinstance(value, list) else [value]:
-                if isinstance(port, int) and not (folder / f"{letter}:{port}").exists():
-                    (folder / f"{letter}:{port}").symlink_to(f"{letter}-{port}")
+    for value in said.values():
+        for port in value if isinstance(value, list) else [value]:
+            if isinstance(port, int) and not (folder / f"{letter}:{port}").exists():
+                (folder / f"{letter}:{port}").symlink_to(f"{letter}-{port}")
 
 
 def _interrupt_engines(folder: Path) -> None:
@@ -150,7 +168,7 @@ def main() -> int:
         with contextlib.suppress(KeyboardInterrupt):
             return launch.run()
         return 0
-    except (LaunchError, TestbedError, OSError, RuntimeError) as error:
+    except (LaunchError, TestbedError, OSError, RuntimeError, ValueError) as error:
         if os.environ.get("VIAKIT_DEBUG"):
             raise
         print(error, file=sys.stderr)  # the kernel shows it: it says what to do

@@ -92,6 +92,8 @@ class Stepper:
     def __init__(self, message: bytes, operation: str) -> None:
         if operation not in OPERATIONS:
             raise ValueError(f"operation is {operation!r}; right would be one of {', '.join(OPERATIONS)}")
+        if not isinstance(message, (bytes, bytearray, memoryview)):
+            raise TypeError(f"the message is {message!r}; right would be bytes, for instance b'hello'")
         if not 1 <= len(message) <= ROOM:
             raise ValueError(f"the message has {len(message)} bytes; right would be 1 to {ROOM}, to fit on the screen")
         self.message, self.operation = bytes(message), operation
@@ -257,6 +259,8 @@ class Stepper:
         """Close both NICs. The stages stay."""
         self._queue.clear()
         self._stack.close()
+        if self.panel is not None:
+            self.panel.show()
 
     def __enter__(self) -> Stepper:
         return self

@@ -19,7 +19,7 @@ class ViaPanel:
         self.stepper = stepper
         self.next = widgets.Button(description="Next step", button_style="primary", icon="step-forward")
         self.again = widgets.Button(description="Again", icon="undo")
-        self.next.on_click(lambda _: self.stepper.step())
+        self.next.on_click(lambda _: self._on_next())
         self.again.on_click(lambda _: self._on_again())
         self.table = widgets.HTML()
         self.widget = widgets.VBox([widgets.HBox([self.next, self.again]), self.table])
@@ -31,6 +31,10 @@ class ViaPanel:
         stages = self.stepper.stages
         self.table.value = stages[-1].html(stages[-2] if len(stages) > 1 else None)
         self.next.disabled = not self.stepper.left
+
+    def _on_next(self) -> None:
+        if self.stepper.left:  # a click may come before the browser has heard that there are none
+            self.stepper.step()
 
     def _on_again(self) -> None:
         self.stepper.restart()

@@ -134,15 +134,17 @@ def take_the_floor() -> socket.socket:
     )
 
 
-def _watch(over: threading.Event, parent: int) -> None:
-    """Wait until the kernel has gone, and see to it that the worker goes too."""
+def _watch(over: threading.Event, parent: int, address: str) -> None:
+    """Wait until the kernel has gone, and see to it that the worker goes too, with the folder of the socket."""
     import select
+    import shutil
 
     poll = select.poll()
     poll.register(0, select.POLLIN | select.POLLHUP)
     while os.getppid() == parent:
         if poll.poll(PARENT_LOOK_S * 1000) and not os.read(0, 4096):
             break
+    shutil.rmtree(os.path.dirname(address.removeprefix("ipc://")), ignore_errors=True)  # if it went that early
     os.kill(os.getpid(), signal.SIGTERM)
     if not over.wait(LAST_WORDS_S):
         os._exit(3)
@@ -180,7 +182,7 @@ def main() -> int:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, on_term)
-    threading.Thread(target=_watch, args=(over, parent), name="watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(over, parent, request["address"]), name="watch", daemon=True).start()
     wire = Wire(request["address"], stop)
     wire.send({"hello": 1, "pid": os.getpid()})
     try:

@@ -26,9 +26,13 @@ from typing import Any
 
 from typing_extensions import Self
 
+from viakit.lab import _settings
+from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
 
-__all__ = ["RankError", "Ranks", "RanksEnded"]
+__all__ = ["RankError", "Ranks", "RanksEnded", "check"]
+
+_PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:mpich", "mpi:openmpi")
 
 _START_S = 90.0  # four Python processes that import IPython, on a busy machine
 _HUB_S = 10.0  # until the controller answers; then it is asked again, as long as it lives
@@ -36,7 +40,6 @@ _CLOSE_S = 8.0
 _INTERRUPT_S = 5.0  # how long ranks may take to stop after an interrupt, before they are ended
 _AFTER_FAILURE_S = 3.0
 _LOOK_S = 0.02
-_LONGEST_SOCKET_NAME = 60  # of a folder for sockets; the system allows 107 with all that is added
 
 _FAREWELL = re.compile(
     r"\[IPController\] CRITICAL \| (Received signal 15|terminating children)"
@@ -86,6 +89,25 @@ def _ranks(numbers: list[int], size: int) -> str:
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, sorted(numbers)))
 
 
+def check(n: int = 4, protocol: str | None = None, **options: Any) -> dict[str, Any]:
+    """Return the options of :class:`Ranks` as its host process takes them.
+
+    Raises
+    ------
+    ValueError
+        If they make no sense; nothing has been started, or ended, then.
+    """
+    from viakit._launch import MAX_RANKS, Options
+
+    if protocol not in (None, *_PROTOCOLS):
+        raise ValueError(f"protocol is {protocol!r}; right would be one of {', '.join(_PROTOCOLS)}")
+    rules = {"ranks": _settings.whole(1, MAX_RANKS), "hosts": _settings.whole(0, MAX_RANKS), "mtu": _settings.MTU}
+    rules["rate"] = _settings.maybe(_settings.rate)
+    found = _settings.checked({"ranks": n, "protocol": protocol, **options}, rules)
+    Options(**found).check()
+    return found
+
+
 class Ranks:
     """N processes that run code together.
 
@@ -123,22 +145,18 @@ class Ranks:
         mtu: int = 1500,
         rate: str | None = None,
     ) -> None:
-        from viakit._launch import Options
-
+        options = check(n, protocol, policy=policy, launcher=launcher, hosts=hosts, mtu=mtu, rate=rate)
         try:
             import ipyparallel
         except ImportError as error:
             raise ImportError("ranks in a notebook need ipyparallel: pip install 'viakit[lab]'") from error
-        options = {"ranks": n, "protocol": protocol, "policy": policy, "launcher": launcher}
-        options |= {"hosts": hosts, "mtu": mtu, "rate": rate}
-        Options(**options).check()  # type: ignore[arg-type]
         self.options = options
         self.n = n
         self._client: Any = None
         self._view: Any = None
         self._by_rank: dict[int, int] = {}
         self._words = ""
-        self._folder = _make_folder()
+        self._folder = Path(socket_folder("viakit-ranks-"))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._host = subprocess.Popen(
             [
@@ -196,7 +214,8 @@ class Ranks:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         lines = [line for line in lines if not _FAREWELL.search(line)]
-        return "\n".join(lines[-20:]) or "(they said nothing)"
+        theirs = [line for line in lines if "[IPController]" not in line]  # who knows the controller, in a notebook?
+        return "\n".join((theirs or lines)[-20:]) or "(they said nothing)"
 
     @property
     def alive(self) -> bool:
@@ -269,7 +288,7 @@ class Ranks:
         Ranks that still run some seconds after another has failed most likely wait for it: they are interrupted.
         """
         failed_at: float | None = None
-        while not (pending.ready() and all(child.output.done() for child in pending._children)):
+        while not _is_told(pending):
             listener.look(pending)
             if self._host.poll() is not None:
                 raise RanksEnded(f"the ranks ended:\n{self._last_words()}")
@@ -292,15 +311,18 @@ class Ranks:
         now = time.monotonic()
         deadline, again = now + _INTERRUPT_S, now
         with contextlib.suppress(KeyboardInterrupt):
-            while not pending.ready() and self._host.poll() is None:
-                now = time.monotonic()
+            while not _is_told(pending) and self._host.poll() is None:
+                now, stopped = time.monotonic(), pending.ready()
+                if now > deadline and stopped:
+                    break  # what is missing is only what they said
                 if now > deadline:
                     self.close()
                     raise RanksEnded("the ranks did not answer the interrupt, and were ended")
-                if now >= again:
+                if now >= again and not stopped:
                     self.interrupt()
                     again = now + _INTERRUPT_S / 5
-                pending.wait(0.1)
+                if pending.wait(0.1):
+                    time.sleep(_LOOK_S)  # the answers came before the output
         listener.look(pending, last=True)
 
     def interrupt(self) -> None:
@@ -383,6 +405,11 @@ def _let_cells_follow_failures(client: Any) -> None:
     client._send = send_and_go_on
 
 
+def _is_told(pending: Any) -> bool:
+    """Whether all ranks have answered, and all that they said has come: errors are said, on a way of their own."""
+    return pending.ready() and all(child.output.done() for child in pending._children)
+
+
 def _metadata(pending: Any) -> list[dict[str, Any]]:
     """What the client has collected of each rank's output so far, in the order of the ranks."""
     return [child.output.metadata for child in pending._children]
@@ -400,12 +427,3 @@ def _rank_of_engine() -> int:
     from viakit.launch import detect
 
     return detect().rank
-
-
-def _make_folder() -> Path:
-    """Make a folder for the controller's files, with a name that is short enough for sockets."""
-    folder = tempfile.mkdtemp(prefix="viakit-ranks-")
-    if len(folder) > _LONGEST_SOCKET_NAME:
-        os.rmdir(folder)
-        folder = tempfile.mkdtemp(prefix="viakit-ranks-", dir="/tmp")
-    return Path(folder)
