@@ -40,8 +40,8 @@ class FaultRule:
 class Faults:
     """What happens to the frames that a NIC sends: ``nic.faults = Faults(loss=0.05, seed=7)``.
 
-    The same seed gives the same faults: what happens to a frame depends on the seed, on its number among the frames
-    sent since the faults were set, and on its kind. Times run from the moment they were set.
+    The same seed gives the same faults: what happens to a frame depends on the seed, on its kind, and on its number
+    among the frames of that kind sent since the faults were set. Times run from the moment they were set.
 
     Parameters
     ----------
@@ -113,11 +113,13 @@ class Faults:
         Parameters
         ----------
         index
-            Its number among the frames sent since the faults were set, from 0.
+            Its number among the frames sent since the faults were set, from 0: what partitions in frames and rules
+            without a kind go by.
         kind
             Its kind, as in ``viakit.via.frame_kinds``.
         index_of_kind
-            Its number among those of its kind; None: ``index``, as if there were no others.
+            Its number among those of its kind, which chances and rules with a kind go by; None: ``index``, as if
+            there were no others.
 
         Returns
         -------

@@ -323,9 +323,9 @@ typedef struct {
 /* ---------------------------------------------------------------- faults
  *
  * A NIC can be told to treat badly what it sends: for tests, for measuring what a protocol makes of a bad wire, for teaching. Each side of a
- * connection spoils its own frames, on any link. Same seed, same faults: what happens to a frame depends on the seed, on its
- * number among the frames sent since the faults were set, and on its kind; on nothing else. Times (delay, stall, partition)
- * run from the moment the faults were set.
+ * connection spoils its own frames, on any link. Same seed, same faults: what chance does to a frame depends on the seed, on its
+ * kind, and on its number among the frames of that kind sent since the faults were set; on nothing else. Times (delay, stall,
+ * partition) run from the moment the faults were set.
  *
  * Links that lose nothing (loop, shm): connections made while faults are set run the full protocol, with checksums and retransmission.
  * Older ones rely on the link and keep its promise: nothing happens to their frames. */
@@ -381,7 +381,7 @@ VIPL_EXPORT VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *faul
 VIPL_EXPORT VIP_RETURN viakit_format_faults(const viakit_faults *faults, char *text, size_t len);
 
 /* What happens to the frame with this number, of this kind, the so many-th of its kind: bits 1 << viakit_verdict, 0 for nothing. The very
- * function that decides; a partition counted in frames shows as DROP, times do not show. */
+ * function that decides: chances go by seed, kind and number of that kind. A partition counted in frames shows as DROP, times do not show. */
 VIPL_EXPORT unsigned viakit_fault_of(const viakit_faults *faults, VIP_UINT64 index, int kind, VIP_UINT64 index_of_kind);
 VIPL_EXPORT const char *viakit_frame_kind_name(int kind); /* "SEND"; NULL for no such kind */
 

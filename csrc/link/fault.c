@@ -240,10 +240,10 @@ static void advance_line(struct link *link, uint64_t now)
 
 /* At the end of the list, which is thereby in the order of numbers. `due` is for a frame that nobody comes to
  * overtake. */
-static void keep_late(struct link *link, struct link_flat *flat, uint64_t number)
+static void keep_late(struct link *link, struct link_flat *flat, uint64_t number, uint64_t distance)
 {
     flat->number = number;
-    flat->after = number + fault_distance(&link->faults, number);
+    flat->after = number + distance;
     flat->due = vk_now() + LATE_NS;
     flat->next = NULL;
     struct link_flat **p = &link->late;
@@ -297,9 +297,9 @@ static struct item *add_item(struct link *link, int source, struct link_peer *pe
 }
 
 /* A copy with some bits turned over. Not the one that says that there is a checksum: on some links nobody would miss
- * it. */
+ * it. `draw` is what the frame's draws go by. */
 static struct link_flat *spoil(const struct link *link, struct link_peer *peer, const struct link_frame *f,
-                               uint64_t number)
+                               uint64_t draw)
 {
     struct link_flat *flat = link_flatten(peer, f);
     if (flat == NULL)
@@ -308,7 +308,7 @@ static struct link_flat *spoil(const struct link *link, struct link_peer *peer, 
     const uint64_t flag = 8 * offsetof(struct wire_header, flags) + 6;
     uint32_t n = link->faults.corrupt_bits ? link->faults.corrupt_bits : 1;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t bit = fault_draw(link->faults.seed, number, FAULT_BIT + i) % (8 * flat->len);
+        uint64_t bit = fault_draw(link->faults.seed, draw, FAULT_BIT + i) % (8 * flat->len);
         bit += bit == flag;
         flat->bytes[bit / 8] ^= (uint8_t)(1u << (bit & 7));
     }
@@ -318,15 +318,16 @@ static struct link_flat *spoil(const struct link *link, struct link_peer *peer, 
 /* What is to be handed on for frame i of those offered. */
 static void plan_frame(struct link *link, struct link_peer *peer, struct link_frame *frames, int i, unsigned what)
 {
-    uint64_t number = link->index;
+    int kind = frames[i].header.version_kind & 15;
+    uint64_t number = link->index, draw = fault_number(kind, link->of_kind[kind]);
     struct link_flat *spoilt = NULL;
     int n = what & 1u << VIAKIT_DUPLICATE ? 2 : 1;
     if (what & 1u << VIAKIT_CORRUPT)
-        spoilt = spoil(link, peer, &frames[i], number);
+        spoilt = spoil(link, peer, &frames[i], draw);
     else if (what & 1u << VIAKIT_HOLD && link->n_late < LATE_MOST) {
         struct link_flat *late = link_flatten(peer, &frames[i]);
         if (late) {
-            keep_late(link, late, number);
+            keep_late(link, late, number, fault_distance(&link->faults, draw));
             n--; /* of a pair one is on time */
         }
     }

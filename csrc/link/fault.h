@@ -43,15 +43,21 @@ void fault_forget_peer(struct link *link, const struct link_peer *peer);
 enum { FAULT_LOSS = 1, FAULT_DUPLICATE, FAULT_REORDER, FAULT_CORRUPT, FAULT_DISTANCE, FAULT_BIT, FAULT_JITTER = 64 };
 
 /* 64 bits that look random, always the same for the same three. */
-uint64_t fault_draw(uint64_t seed, uint64_t index, uint32_t what);
+uint64_t fault_draw(uint64_t seed, uint64_t number, uint32_t what);
 /* The same as a number in [0, 1). */
-double fault_chance(uint64_t seed, uint64_t index, uint32_t what);
+double fault_chance(uint64_t seed, uint64_t number, uint32_t what);
+
+/* What a frame's draws go by: its kind, of four bits, and its number among those of that kind. */
+static inline uint64_t fault_number(int kind, uint64_t of_kind)
+{
+    return (uint64_t)kind << 60 | of_kind;
+}
 
 /* Bits 1 << viakit_verdict: what happens to frame `index`, which is number of_kind among those of its kind. */
 unsigned fault_decide(const viakit_faults *faults, uint64_t index, int kind, uint64_t of_kind);
 
 /* How many later frames overtake this one: 1..reorder_distance. */
-uint64_t fault_distance(const viakit_faults *faults, uint64_t index);
+uint64_t fault_distance(const viakit_faults *faults, uint64_t number);
 
 /* Is the frame sent while the NIC is cut off by number? */
 static inline int fault_cut_by_number(const viakit_faults *f, uint64_t index)

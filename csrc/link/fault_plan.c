@@ -1,7 +1,9 @@
 /*
  * Which frames are hit. Everything here is a function of its arguments: no state, no clock, no library's random
  * numbers. So the same seed gives the same faults, whatever the machine does meanwhile, and viakit_fault_of() can
- * tell beforehand what will happen.
+ * tell beforehand what will happen. Chances go by the frame's number among those of its kind: how many frames of
+ * acknowledgement, or repetitions of a handshake, come between two frames of data is a matter of the machine's
+ * timing, and must not decide which data is lost.
  *
  * Every question about a frame has a draw of its own: with a higher chance of loss the frames lost before are lost
  * still, and the others that are doubled remain the same.
@@ -19,21 +21,21 @@ static uint64_t mix(uint64_t z)
 }
 
 /* One mixing for each argument, the result of one being the beginning of the next. */
-uint64_t fault_draw(uint64_t seed, uint64_t index, uint32_t what)
+uint64_t fault_draw(uint64_t seed, uint64_t number, uint32_t what)
 {
-    return mix(mix(mix(seed) ^ index) ^ what);
+    return mix(mix(mix(seed) ^ number) ^ what);
 }
 
-double fault_chance(uint64_t seed, uint64_t index, uint32_t what)
+double fault_chance(uint64_t seed, uint64_t number, uint32_t what)
 {
-    return (double)(fault_draw(seed, index, what) >> 11) * 0x1p-53; /* all that a double holds */
+    return (double)(fault_draw(seed, number, what) >> 11) * 0x1p-53; /* all that a double holds */
 }
 
 /* The bias of the remainder is of the order of most / 2^64. */
-uint64_t fault_distance(const viakit_faults *f, uint64_t index)
+uint64_t fault_distance(const viakit_faults *f, uint64_t number)
 {
     uint32_t most = f->reorder_distance ? f->reorder_distance : FAULT_DEFAULT_DISTANCE;
-    return 1 + fault_draw(f->seed, index, FAULT_DISTANCE) % most;
+    return 1 + fault_draw(f->seed, number, FAULT_DISTANCE) % most;
 }
 
 /* `first` and `last` count frames of that kind, or all frames where a rule is for any kind. */
@@ -50,16 +52,16 @@ static unsigned by_rule(const viakit_faults *f, uint64_t index, int kind, uint64
 }
 
 /* Four independent draws: a frame may be doubled and late. */
-static unsigned by_chance(const viakit_faults *f, uint64_t index)
+static unsigned by_chance(const viakit_faults *f, uint64_t number)
 {
     unsigned what = 0;
-    if (f->loss > 0 && fault_chance(f->seed, index, FAULT_LOSS) < f->loss)
+    if (f->loss > 0 && fault_chance(f->seed, number, FAULT_LOSS) < f->loss)
         what |= 1u << VIAKIT_DROP;
-    if (f->duplicate > 0 && fault_chance(f->seed, index, FAULT_DUPLICATE) < f->duplicate)
+    if (f->duplicate > 0 && fault_chance(f->seed, number, FAULT_DUPLICATE) < f->duplicate)
         what |= 1u << VIAKIT_DUPLICATE;
-    if (f->reorder > 0 && fault_chance(f->seed, index, FAULT_REORDER) < f->reorder)
+    if (f->reorder > 0 && fault_chance(f->seed, number, FAULT_REORDER) < f->reorder)
         what |= 1u << VIAKIT_HOLD;
-    if (f->corrupt > 0 && fault_chance(f->seed, index, FAULT_CORRUPT) < f->corrupt)
+    if (f->corrupt > 0 && fault_chance(f->seed, number, FAULT_CORRUPT) < f->corrupt)
         what |= 1u << VIAKIT_CORRUPT;
     return what;
 }
@@ -69,7 +71,7 @@ unsigned fault_decide(const viakit_faults *f, uint64_t index, int kind, uint64_t
 {
     unsigned what = 0;
     if (f->kinds == 0 || (f->kinds >> kind & 1))
-        what = by_chance(f, index);
+        what = by_chance(f, fault_number(kind, of_kind));
     if (f->n_rules)
         what |= by_rule(f, index, kind, of_kind) & ~(1u << VIAKIT_PASS);
     if (fault_cut_by_number(f, index))

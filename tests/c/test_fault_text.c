@@ -181,26 +181,27 @@ static void decisions(void)
 {
     enum { N = 200000 };
     viakit_faults f = parsed("loss=0.05,dup=0.02,reorder=0.03,corrupt=0.01,seed=11"), more = f, other = f;
-    int n[5] = {0}, differ = 0;
+    int n[5] = {0}, differ = 0, of_another_kind = 0;
     more.loss = 0.06;
     other.seed = 12;
     for (int i = 0; i < N; i++) {
         unsigned what = viakit_fault_of(&f, (VIP_UINT64)i, 1, (VIP_UINT64)i);
-        CHECK_EQ(what, viakit_fault_of(&f, (VIP_UINT64)i, 2, 0)); /* the chances ask for neither kind nor its count */
+        CHECK_EQ(what, viakit_fault_of(&f, (VIP_UINT64)i + 1000, 1, (VIP_UINT64)i)); /* whatever others came between */
+        of_another_kind += what != viakit_fault_of(&f, (VIP_UINT64)i, 2, (VIP_UINT64)i);
         for (int k = 1; k < 5; k++)
             n[k] += what >> k & 1;
         if (what & 1u << VIAKIT_DROP) {
             CHECK_EQ(what, 1u << VIAKIT_DROP); /* of what is lost there is nothing to spoil */
-            CHECK(viakit_fault_of(&more, (VIP_UINT64)i, 1, 0) & 1u << VIAKIT_DROP);
+            CHECK(viakit_fault_of(&more, (VIP_UINT64)i, 1, (VIP_UINT64)i) & 1u << VIAKIT_DROP);
         }
-        differ += what != viakit_fault_of(&other, (VIP_UINT64)i, 1, 0);
+        differ += what != viakit_fault_of(&other, (VIP_UINT64)i, 1, (VIP_UINT64)i);
     }
     /* Fixed numbers, for the seed is fixed: within a tenth of what was asked for. */
     CHECK(abs(n[VIAKIT_DROP] - N / 20) < N / 200);
     CHECK(abs(n[VIAKIT_DUPLICATE] - N / 50) < N / 500);
     CHECK(abs(n[VIAKIT_HOLD] - 3 * N / 100) < 3 * N / 1000);
     CHECK(abs(n[VIAKIT_CORRUPT] - N / 100) < N / 1000);
-    CHECK(differ > N / 10);
+    CHECK(differ > N / 10 && of_another_kind > N / 10);
     f = parsed("loss=1,kinds=send+nak,drop=accept:2");
     CHECK_EQ(viakit_fault_of(&f, 5, 1, 0), 1u << VIAKIT_DROP);
     CHECK_EQ(viakit_fault_of(&f, 5, 3, 0), 0);
