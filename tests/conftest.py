@@ -116,6 +116,17 @@ def kernel_level(request: pytest.FixtureRequest) -> Iterator[str]:
     _kernels.set_level(before)
 
 
+# ---------------------------------------------------------------- what several files' tests ask for
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str], str]:
+    """Write a program of several ranks, and return its path (comm_job.py says what it begins with)."""
+    import comm_job
+
+    return lambda text: comm_job.write(tmp_path, text)
+
+
 # ---------------------------------------------------------------- skips
 
 

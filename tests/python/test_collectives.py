@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 
 import needs
 import pytest
@@ -19,21 +18,6 @@ from viakit.measure.endpoints import MeasureError
 
 VIAKIT = [sys.executable, "-m", "viakit"]
 DEADLINE_S = 120
-
-
-@pytest.fixture
-def program(tmp_path):
-    """Write a program that has a communicator `comm`, `rank`, `size`, `MPI` and NumPy; return its path."""
-
-    def write(text: str) -> str:
-        path = tmp_path / "program.py"
-        head = (
-            "import numpy as np\nfrom viakit.mpi import MPI\ncomm = MPI.COMM_WORLD\nrank, size = comm.rank, comm.size\n"
-        )
-        path.write_text(head + textwrap.dedent(text))
-        return str(path)
-
-    return write
 
 
 def job(n: int, path: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,305 @@
+"""Calls that end before their time, by Ctrl-C or because a rank gave up: nothing of them reaches a later call."""
+
+from __future__ import annotations
+
+import pytest
+from comm_job import job
+
+# `interrupt` sends a SIGINT when the main thread has been at the same place of viakit's for a while: it waits.
+INTERRUPT = """
+    import os, signal, sys, threading
+
+    def interrupt(waits_in="_comm"):
+        def look():
+            places = []
+
+            def waits():
+                frame = sys._current_frames()[threading.main_thread().ident]
+                places.append((frame.f_code, frame.f_lineno))
+                return len(places) > 5 and len(set(places[-5:])) == 1 and waits_in in frame.f_code.co_filename
+
+            until(waits)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=look).start()
+"""
+
+
+@pytest.mark.parametrize("beside", ["", "beside = comm.Ibarrier()"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "comm.Recv([got, MPI.DOUBLE], 1, 7)",
+        "comm.Recv(got, 1, 7)",
+        "comm.Sendrecv(got, 1, 6, got.copy(), 1, 7)",
+        "comm.recv(source=1, tag=7)",
+        "comm.sendrecv(1, 1, 6, source=1, recvtag=7)",
+    ],
+)
+def test_an_interrupted_receive_does_not_get_the_next_message(program, call, beside):
+    done = job(2, program(INTERRUPT + f"""
+    go = comm.Dup()
+    if rank == 0:
+        got = np.zeros(1)
+        {beside}
+        interrupt("prog.py" if {call!r} == "comm.Recv(got, 1, 7)" and not {beside!r} else "_comm")
+        try:
+            {call}
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("no interrupt")
+        go.Send(got, 1)
+        until(lambda: comm.Iprobe(1, 7))
+        if "recv(" in {call!r}:
+            assert comm.recv(source=1, tag=7) == 42.0
+        else:
+            comm.Recv(got, 1, 7)
+            assert got[0] == 42.0
+    else:
+        go.Recv(np.zeros(1), 0)
+        comm.send(42.0, 0, 7) if "recv(" in {call!r} else comm.Send(np.full(1, 42.0), 0, 7)
+        {beside}
+    if {beside!r}:
+        beside.Wait()
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("call", ["comm.Recv(got, 1, 7)", "request.Wait()"])
+def test_ctrl_c_as_a_message_comes_is_a_keyboard_interrupt(program, call):
+    """The signal's handler raises when it has seen to it that the message is there."""
+    done = job(2, program(INTERRUPT + f"""
+    go, got = comm.Dup(), np.zeros(1)
+
+    def handler(*_):
+        go.Send(got, 1)
+        go.Recv(np.zeros(1), 1)  # sent after the message
+        raise KeyboardInterrupt
+
+    if rank == 0:
+        signal.signal(signal.SIGINT, handler)
+        request = comm.Irecv(got, 1, 7) if "request" in {call!r} else MPI.REQUEST_NULL
+        interrupt("prog.py")
+        try:
+            {call}
+        except KeyboardInterrupt:
+            request.Wait()
+        else:
+            raise AssertionError("no interrupt")
+        assert got[0] == 42.0, got
+    else:
+        go.Recv(got, 0)
+        comm.Send(np.full(1, 42.0), 0, 7)
+        go.Send(got, 0)
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_as_a_message_is_unpacked_does_not_lose_it(program):
+    done = job(1, program("""
+        import signal
+        for end in (MPI.Request.Wait, MPI.Request.Test):
+            got = np.zeros(4)
+            request = comm.Irecv([got, 1, MPI.DOUBLE.Create_vector(2, 1, 2)], 0)
+            unpack, signals = request.after, [signal.SIGINT]
+            request.after = lambda done: (signals and signal.raise_signal(signals.pop()), unpack(done))
+            comm.Send(np.full(2, 42.0), 0)
+            try:
+                end(request)
+            except KeyboardInterrupt:
+                end(request)
+            else:
+                raise AssertionError("no interrupt")
+            assert got.tolist() == [42.0, 0.0, 42.0, 0.0], got
+            assert not request
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("call", ["comm.Barrier()", "comm.Allreduce(np.ones(4), np.zeros(4))", "comm.Bcast(got, 1)"])
+def test_ctrl_c_ends_a_collective_beside_an_operation_under_way(program, call):
+    """The collective waits in C, and the signal's handler runs in the steps that it makes meanwhile."""
+    done = job(2, program(INTERRUPT + f"""
+    go, got = comm.Dup(), np.zeros(4)
+    comm.Barrier()
+    beside = go.Ibarrier() if rank == 0 else None
+    if rank == 0:
+        interrupt("prog.py")
+        try:
+            {call}
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("no interrupt")
+        assert not beside.Test()
+        go.Send(got, 1)
+    else:
+        until(lambda: go.Iprobe(0))  # and not for ever
+        go.Recv(got, 0)
+        beside = go.Ibarrier()
+    beside.Wait()
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("call", ["comm.Barrier()", "comm.Recv(got, 1, 99)", "other.Wait()", "request.Wait()"])
+def test_an_operation_that_ctrl_c_has_ended_has_not_ended_well(program, call):
+    done = job(2, program(INTERRUPT + f"""
+    from viakit._comm.request import ScheduleRequest
+    go, got = comm.Dup(), np.zeros(1)
+
+    def schedule():
+        yield [comm.Irecv(got, 1, 5)]
+        signal.raise_signal(signal.SIGINT)
+        yield []
+
+    comm.Barrier()
+    if rank == 0:
+        request, other = ScheduleRequest(comm, schedule()), comm.Irecv(got.copy(), 1, 98)
+        go.Send(got, 1)
+        try:
+            {call}
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("no interrupt")
+        try:
+            request.Wait()
+        except MPI.Exception as problem:
+            assert "ended by KeyboardInterrupt" in str(problem), problem
+        else:
+            raise AssertionError("it has ended well")
+        go.Send(got, 1)
+        other.Wait()
+    else:
+        go.Recv(got, 0)
+        comm.Send(got, 0, 5)
+        go.Recv(got, 0)
+        comm.Send(got, 0, 98)
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("beside", ["", "beside = go.Ibarrier()"])
+def test_a_collective_by_messages_that_is_interrupted_is_given_up_by_all(program, beside):
+    """... wherever they are in it; then the communicator goes on."""
+    done = job(3, program(INTERRUPT + f"""
+    go, got = comm.Dup(), np.zeros(4)
+    {beside}
+    before = comm.world.counters()["posted_now"]
+    for _ in range(2):
+        if rank == 0:
+            interrupt()
+            try:
+                comm.allgather(rank)
+            except KeyboardInterrupt:
+                go.Send(got, 1)
+                go.Send(got, 2)
+            else:
+                raise AssertionError("no interrupt")
+        else:
+            if rank == 1:
+                go.Recv(got, 0)
+            try:
+                comm.allgather(rank)
+            except MPI.Exception as problem:
+                assert problem.Get_error_class() == MPI.ERR_PROC_ABORTED, problem
+                assert "has given up this collective" in str(problem), problem
+            else:
+                raise AssertionError("no error")
+            if rank == 2:
+                go.Recv(got, 0)
+        for i in range(5):
+            assert comm.allgather(rank + i) == [i, 1 + i, 2 + i]
+    comm.Barrier()
+    assert comm.world.counters()["posted_now"] <= before, (before, comm.world.counters())
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_left_of_an_interrupted_collective_does_not_reach_a_later_one(program):
+    """Their messages look alike when the numbers of collectives have come round."""
+    done = job(2, program(INTERRUPT + """
+    go, got = comm.Dup(), np.zeros(4)
+
+    def bcast(data):
+        into = np.zeros(4) if rank == 0 else np.full(4, data)
+        comm._run(comm._make(type(comm)._bcast, into, 1))
+        assert (into == data).all(), into
+
+    def interrupted():
+        interrupt()
+        try:
+            bcast(1.0)
+        except KeyboardInterrupt:
+            go.Send(got, 1)
+        else:
+            raise AssertionError("no interrupt")
+
+    first = comm._n_collectives + 1
+    if rank == 0:
+        interrupted()
+        interrupted()
+    else:
+        go.Recv(got, 0)
+        try:
+            comm._run(comm._make(type(comm)._bcast, [got, 99], 1))  # refused: nothing is sent
+        except ValueError:
+            pass
+        go.Recv(got, 0)
+        bcast(1.0)  # sent, when nobody receives it
+    comm.Barrier()
+    for later in (2**11, 2**12, 2**16):
+        comm._n_collectives = first + later - 1
+        bcast(2.0)
+        bcast(2.0)
+        comm.Barrier()
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_collective_that_one_rank_refuses_is_given_up_by_the_others(program):
+    done = job(3, program("""
+        for _ in range(100):
+            try:
+                comm.bcast(1, 0)
+                comm.Scatterv([np.zeros(2), [1, 1]] if rank == 0 else None, np.zeros(1))  # two counts for three ranks
+            except ValueError:
+                assert rank == 0
+            except MPI.Exception as problem:
+                assert rank > 0 and problem.Get_error_class() == MPI.ERR_PROC_ABORTED, problem
+            else:
+                raise AssertionError("no error")
+            if _ == 2:
+                break
+        assert comm.allgather(rank) == [0, 1, 2]
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_receive_whose_send_fails_does_not_get_the_next_message(program):
+    done = job(2, program("""
+        def fail(function, *args, **kwargs):
+            try:
+                function(*args, **kwargs)
+            except MPI.Exception:
+                return
+            raise AssertionError("no error")
+        one = np.full(1, 42.0)
+        if rank == 0:
+            fail(comm.Sendrecv, one, 99, 0, one.copy(), 1, 7)
+            fail(comm.Isendrecv, one, 99, 0, one.copy(), 1, 7)
+            fail(comm.Sendrecv_replace, one, 99, 0, 1, 7)
+            fail(comm.sendrecv, 0, 99, 0, source=1, recvtag=7)
+            comm.Barrier()
+            one[:] = 0
+            receive = comm.Irecv(one, 1, 7)
+            comm.recv(source=1, tag=8)  # which was sent later
+            assert receive.Test() and one[0] == 42.0, one
+        else:
+            comm.Barrier()
+            comm.Send(one, 0, 7)
+            comm.send(None, 0, 8)
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
