@@ -127,6 +127,14 @@ def program(tmp_path: Path) -> Callable[[str], str]:
     return lambda text: comm_job.write(tmp_path, text)
 
 
+@pytest.fixture
+def pair(nic):
+    """Two connected VIs of the test's own `nic`."""
+    from via_pair import connected
+
+    return connected(nic)
+
+
 # ---------------------------------------------------------------- skips
 
 

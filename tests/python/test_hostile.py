@@ -15,21 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
+from waiting import LIMIT_S, until
 
 from viakit import via
 
-DEADLINE_S = 20
 MAGIC = 0x56696153686D3031
 WIRE_VERSION = 1
 RINGS = 2 * (64 + 1024 * 64)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "did not come true"
-        time.sleep(0.001)
 
 
 @contextmanager
@@ -45,16 +38,16 @@ def pair(device: str) -> Iterator[tuple[via.Nic, Callable[[], None]]]:
     ):
 
         def serve() -> None:
-            victim.connect_wait("hostile", timeout_s=DEADLINE_S).accept(here)
+            victim.connect_wait("hostile", timeout_s=LIMIT_S).accept(here)
 
         def talk() -> None:
             here.post_recv(via.Descriptor.recv(inbox[:64]))
-            there.send(outbox[:64], timeout_s=DEADLINE_S)
-            assert here.recv_wait(timeout_s=DEADLINE_S).length == 64
+            there.send(outbox[:64], timeout_s=LIMIT_S)
+            assert here.recv_wait(timeout_s=LIMIT_S).length == 64
 
         server = threading.Thread(target=serve)
         server.start()
-        there.connect(victim.address / "hostile", timeout_s=DEADLINE_S, retry=True)
+        there.connect(victim.address / "hostile", timeout_s=LIMIT_S, retry=True)
         server.join()
         talk()
         yield victim, talk
@@ -121,8 +114,8 @@ BAD = {
 def call(victim: via.Nic) -> socket.socket:
     name = victim.device.partition(":")[2]
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    caller.settimeout(DEADLINE_S)
-    end = time.monotonic() + DEADLINE_S
+    caller.settimeout(LIMIT_S)
+    end = time.monotonic() + LIMIT_S
     while True:
         try:
             caller.connect(f"\0viakit/shm/{os.getuid()}/{name}/{victim.info.port}")
@@ -213,7 +206,7 @@ def test_another_user_is_sent_away() -> None:
             try:
                 os.setuid(65534)
                 caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                caller.settimeout(DEADLINE_S)
+                caller.settimeout(LIMIT_S)
                 caller.connect(address)
                 status = 0 if caller.recv(4096) == b"" else 1
             except ConnectionError:

@@ -25,10 +25,10 @@ from typing import Any
 
 import needs
 import pytest
+from waiting import LIMIT_S, until
 
 from viakit import via
 
-DEADLINE_S = 20.0
 ETHERTYPE = struct.pack(">H", 0x88B5)
 VERSION = 1
 (
@@ -55,13 +55,6 @@ CONNECT = struct.Struct("<IIIIQIHHBBBBBBBB")
 MAX_TRANSFER = 4096
 PAGE = mmap.PAGESIZE
 FILL = b"\x3c"
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.002)
 
 
 # ---------------------------------------------------------------- the programs under attack
@@ -130,26 +123,26 @@ class Program:
         vi = self.vis[name]
 
         def serve() -> None:
-            self.nic.connect_wait(name, timeout_s=DEADLINE_S).accept(vi)
+            self.nic.connect_wait(name, timeout_s=LIMIT_S).accept(vi)
 
         self.waiting.append(threading.Thread(target=serve))
         self.waiting[-1].start()
 
     def connect(self, name: str, host: str) -> None:
-        self.vis[name].connect(via.Address(bytes.fromhex(host)) / name, timeout_s=DEADLINE_S, retry=True)
+        self.vis[name].connect(via.Address(bytes.fromhex(host)) / name, timeout_s=LIMIT_S, retry=True)
 
     def accepted(self) -> None:
         while self.waiting:
-            self.waiting.pop().join(DEADLINE_S)
+            self.waiting.pop().join(LIMIT_S)
 
     def say(self, text: str) -> None:
-        self.vis["good"].send(text.encode(), timeout_s=DEADLINE_S)
+        self.vis["good"].send(text.encode(), timeout_s=LIMIT_S)
 
     def listen(self) -> None:
         self.vis["good"].post_recv(via.Descriptor.recv(self.box[:256]))
 
     def hear(self) -> str:
-        done = self.vis["good"].recv_wait(timeout_s=DEADLINE_S)
+        done = self.vis["good"].recv_wait(timeout_s=LIMIT_S)
         return bytes(memoryview(self.box)[: done.length]).decode()
 
     def ask(self, name: str) -> None:
@@ -157,7 +150,7 @@ class Program:
         vi.post_send(via.Descriptor.rdma_read(self.inbox[:64], 0x10000, 7))
 
     def got(self, name: str) -> str:
-        self.vis[name].send_wait(timeout_s=DEADLINE_S)
+        self.vis[name].send_wait(timeout_s=LIMIT_S)
         return bytes(memoryview(self.inbox)[:64]).hex()
 
     def look(self) -> dict[str, Any]:
@@ -218,7 +211,7 @@ class Remote:
         try:
             if self.process.poll() is None:
                 self("end")
-            assert self.process.wait(DEADLINE_S) == 0
+            assert self.process.wait(LIMIT_S) == 0
         finally:
             if self.process.poll() is None:
                 self.process.kill()
@@ -231,12 +224,12 @@ def raw_socket(host: Any) -> socket.socket:
     with ours, theirs:
         command = [sys.executable, __file__, "hand_over", str(theirs.fileno())]
         with host.popen(command, pass_fds=[theirs.fileno()]) as process:
-            ours.settimeout(DEADLINE_S)
+            ours.settimeout(LIMIT_S)
             _, fds, _, _ = socket.recv_fds(ours, 16, 1)
-            process.wait(DEADLINE_S)
+            process.wait(LIMIT_S)
     wire = socket.socket(fileno=fds[0])
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    wire.settimeout(DEADLINE_S)
+    wire.settimeout(LIMIT_S)
     return wire
 
 
@@ -305,7 +298,7 @@ class Peer:
     def connect(self, name: str) -> None:
         """By the rules: a request (again and again until somebody waits), the acceptance, its confirmation."""
         self.psn = self.scene.rng.getrandbits(32)
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
             request = self.scene.rng.getrandbits(32)
             self.send(REQUEST, self.connect_block(request, name.encode()), dst_port=0, dst_vi=0, key=0)
@@ -321,7 +314,7 @@ class Peer:
 
     def receive(self, kinds: set[int]) -> tuple[int, tuple[int, ...], bytes] | None:
         """The next frame for us of one of these kinds; None when the deadline is over."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
             try:
                 data, origin = self.scene.wire.recvfrom(65536)

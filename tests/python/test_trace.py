@@ -9,17 +9,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import via_pair
 from click.testing import CliRunner
 from test_dissector import tshark
+from waiting import LIMIT_S
 
 from viakit import cli, errors, trace, via
 
-LIMIT_S = 20.0
 PLAYER = """
 import multiprocessing
 import sys
@@ -69,13 +69,8 @@ def nic():
 
 
 def connected(nic, other=None):
-    a, b = nic.create_vi(), (other or nic).create_vi()
-    KEPT.extend((a, b))
-    asking = threading.Thread(target=lambda: a.connect((other or nic).address / "trace", LIMIT_S, retry=True))
-    asking.start()
-    (other or nic).connect_wait("trace", LIMIT_S).accept(b)
-    asking.join(LIMIT_S)
-    return a, b
+    KEPT.extend(via_pair.connected(nic, other))
+    return KEPT[-2:]
 
 
 def exchange(nic, a, b, n, nbytes=64):

@@ -7,24 +7,14 @@ import os
 import select
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from waiting import LIMIT_S, until
 
 from viakit import errors, via
 from viakit.testbed import NamespaceError, Testbed
-
-WAIT_S = 20.0
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until it is true, looking at it again and again; fail after WAIT_S."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.001)
 
 
 @contextmanager
@@ -36,8 +26,8 @@ def pair(device: str, **vi_options: object) -> Iterator[tuple[via.Nic, via.Vi, v
         nic.create_vi() as a,
         nic.create_vi(**vi_options) as b,
     ):
-        a.request_peer(nic.address / "b", "a", timeout_s=WAIT_S)
-        b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
+        a.request_peer(nic.address / "b", "a", timeout_s=LIMIT_S)
+        b.connect_peer(nic.address / "a", "b", timeout_s=LIMIT_S)
         until(lambda: a.peer_done() is not None)
         yield nic, a, b, memory
 
@@ -49,8 +39,8 @@ def test_peers_find_each_other_whoever_begins() -> None:
     with pair("loop:peers") as (nic, a, b, memory):
         assert a.state is b.state is via.ViState.CONNECTED
         b.post_recv(via.Descriptor.recv(memory[:64]))
-        a.send(b"hello", timeout_s=WAIT_S)
-        assert bytes(memory[: b.recv_wait(WAIT_S).length]) == b"hello"
+        a.send(b"hello", timeout_s=LIMIT_S)
+        assert bytes(memory[: b.recv_wait(LIMIT_S).length]) == b"hello"
         with pytest.raises(errors.InvalidStateError, match="no peer request"):
             a.peer_done()
         with pytest.raises(errors.InvalidStateError, match="must be idle"):
@@ -62,15 +52,15 @@ def test_two_threads_connect_as_peers_of_two_nics() -> None:
 
     def one(own: str, other: str) -> None:
         with via.Nic("loop:two") as nic, nic.create_vi(max_transfer_size=65536) as vi:
-            found.append(vi.connect_peer(nic.address / other, own, timeout_s=WAIT_S))
-            barrier.wait(WAIT_S)
+            found.append(vi.connect_peer(nic.address / other, own, timeout_s=LIMIT_S))
+            barrier.wait(LIMIT_S)
 
     barrier = threading.Barrier(2)
     threads = [threading.Thread(target=one, args=names) for names in (("x", "y"), ("y", "x"))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(LIMIT_S)
     assert [attributes.max_transfer_size for attributes in found] == [65536, 65536]
 
 
@@ -78,7 +68,7 @@ def test_peers_that_do_not_fit_and_peers_that_do_not_come() -> None:
     with via.Nic("loop:misfits") as nic, nic.create_vi(via.Reliability.UNRELIABLE) as a, nic.create_vi() as b:
         a.request_peer(nic.address / "b", "a")
         with pytest.raises(errors.ReliabilityLevelError):
-            b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
+            b.connect_peer(nic.address / "a", "b", timeout_s=LIMIT_S)
         until(lambda: a.state is via.ViState.IDLE)
         with pytest.raises(errors.ReliabilityLevelError):
             a.peer_done()
@@ -113,7 +103,7 @@ def test_notified_of_every_message_from_another_thread() -> None:
         b.recv_notify(arrived)
         b.post_recv(via.Descriptor.recv(memory[:4]))
         for i in range(5):
-            a.send(b"no %d" % i, timeout_s=WAIT_S)
+            a.send(b"no %d" % i, timeout_s=LIMIT_S)
             until(lambda i=i: len(seen) == i + 1)
         assert [text for _, text in seen] == [b"no %d" % i for i in range(5)]
         assert threading.get_ident() not in {thread for thread, _ in seen}
@@ -129,7 +119,7 @@ def test_notified_of_sends_and_of_an_entry_that_is_there_already() -> None:
         nic.create_vi(recv_cq=cq) as b,
     ):
         a.request_peer(nic.address / "b", "a")
-        b.connect_peer(nic.address / "a", "b", timeout_s=WAIT_S)
+        b.connect_peer(nic.address / "a", "b", timeout_s=LIMIT_S)
         until(lambda: a.peer_done() is not None)
         with pytest.raises(errors.InvalidStateError, match="VipCQNotify"):
             b.recv_notify(print)
@@ -159,7 +149,7 @@ def test_what_a_handler_raises_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
 
         b.recv_notify(bad)
         b.post_recv(via.Descriptor.recv(memory[:64]))
-        a.send(b"x", timeout_s=WAIT_S)
+        a.send(b"x", timeout_s=LIMIT_S)
         until(lambda: reported)
         assert isinstance(reported[0].exc_value, LookupError)
         assert reported[0].object is bad
@@ -258,7 +248,7 @@ def test_an_eventfd_wakes_whoever_selects() -> None:
             assert select.select([fd], [], [], 0)[0] == []
             vi.post_recv(via.Descriptor.recv(memory[:8]))
             vi.disconnect()
-            assert select.select([fd], [], [], WAIT_S)[0] == [fd]
+            assert select.select([fd], [], [], LIMIT_S)[0] == [fd]
             assert os.eventfd_read(fd) == 1
             assert cq.done() is not None
         cq.remove_event(fd, tag=5)
@@ -282,8 +272,8 @@ def test_sends_wait_until_they_are_let_go() -> None:
         assert b.recv_done() is None
         assert a.deferring
         a.deferring = False
-        assert [b.recv_wait(WAIT_S) for _ in receives] == receives
-        assert [a.send_wait(WAIT_S) for _ in sends] == sends
+        assert [b.recv_wait(LIMIT_S) for _ in receives] == receives
+        assert [a.send_wait(LIMIT_S) for _ in sends] == sends
 
 
 # ---------------------------------------------------------------- names

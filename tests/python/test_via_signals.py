@@ -9,13 +9,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import pytest
+from via_pair import connected
+from waiting import LIMIT_S, until
 
 from viakit import errors, via
-
-LIMIT_S = 20.0
 
 
 class Interrupt(Exception):
@@ -37,22 +36,6 @@ def alarmed():
             signal.signal(signal.SIGALRM, before)
 
     return alarmed
-
-
-def connected(nic, other=None, **attributes):
-    a, b = nic.create_vi(**attributes), (other or nic).create_vi()
-    asking = threading.Thread(target=lambda: b.connect(nic.address / "pair", LIMIT_S, retry=True))
-    asking.start()
-    nic.connect_wait("pair", LIMIT_S).accept(a)
-    asking.join(LIMIT_S)
-    return a, b
-
-
-def until(condition, what):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.001)  # between two looks at a condition, not instead of one
 
 
 def nothing_is_left():

@@ -11,33 +11,15 @@ import threading
 import time
 
 import pytest
+from waiting import LIMIT_S, until
 
 from viakit import errors, via
-
-LIMIT_S = 20.0
 
 
 @pytest.fixture
 def nic():
     with via.Nic("loop:waits") as nic:
         yield nic
-
-
-@pytest.fixture
-def pair(nic):
-    a, b = nic.create_vi(), nic.create_vi()
-    asking = threading.Thread(target=lambda: a.connect(nic.address / "pair", LIMIT_S, retry=True))
-    asking.start()
-    nic.connect_wait("pair", LIMIT_S).accept(b)
-    asking.join(LIMIT_S)
-    return a, b
-
-
-def until(condition, what):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.001)  # between two looks at a condition, not instead of one
 
 
 # ---------------------------------------------------------------- time-outs
