@@ -86,6 +86,11 @@ class Frame:
         """Whether it went no further: lost on purpose when sent, or dropped on arrival."""
         return self.note.startswith("lost") if self.out else "dropped" in self.note
 
+    @property
+    def spoilt(self) -> bool:
+        """Whether bits of it were turned over on purpose when it was sent, those of its header perhaps."""
+        return self.out and self.note.startswith("spoilt")
+
 
 @dataclass(slots=True, eq=False)
 class Event:
@@ -267,6 +272,7 @@ class _Index:
 @dataclass
 class _Indices:
     sent: _Index = field(default_factory=_Index)  # (NIC, VI, psn)
+    whole: _Index = field(default_factory=_Index)  # the same of frames that nobody spoilt, whose headers are true
     arrived: _Index = field(default_factory=_Index)  # (key, psn)
     placed: _Index = field(default_factory=_Index)  # (key, psn)
     life: _Index = field(default_factory=_Index)  # (NIC, VI, queue, index, kind)
@@ -280,6 +286,8 @@ def _index(timeline: Timeline) -> _Indices:
         if frame.out:
             if not frame.lost:
                 i.sent.add((id(frame.nic), frame.src_vi, frame.psn), frame.time_ns, frame)
+                if not frame.spoilt:
+                    i.whole.add((id(frame.nic), frame.src_vi, frame.psn), frame.time_ns, frame)
         elif not frame.lost:
             i.arrived.add((frame.key, frame.psn), frame.time_ns, frame)
     for event in timeline.events:
@@ -298,13 +306,16 @@ def _follow_frames(message: Message, i: _Indices, start_ns: int) -> None:
     if not isinstance(first, Frame):
         return
     message.sent = first.time_ns
-    message.is_write = first.kind == 2
     if isinstance(last, Frame):
         message.last_sent = last.time_ns
-    arrival = i.arrived.first_from((first.key, message.psn), first.time_ns)
+    whole = i.whole.first_from((id(message.nic), message.vi, message.psn), start_ns)
+    if not isinstance(whole, Frame):
+        return  # what a spoilt header says of kind and key may not be so
+    message.is_write = whole.kind == 2
+    arrival = i.arrived.first_from((whole.key, message.psn), first.time_ns)
     if isinstance(arrival, Frame):
         message.arrived, message.receiver, message.recv_vi = arrival.time_ns, arrival.nic, arrival.dst_vi
-    placed = i.placed.first_from((first.key, last_psn), first.time_ns)
+    placed = i.placed.first_from((whole.key, last_psn), first.time_ns)
     if isinstance(placed, Event):
         message.placed, message.receiver, message.recv_vi = placed.time_ns, placed.nic, placed.vi
         if placed.queue == 1:
