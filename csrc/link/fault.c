@@ -4,17 +4,13 @@
  *    provider --> what happens to it (fault_plan.c) --> late --> line --> shm | eth | loop | ...
  *             <------------ frames that arrive: straight from the inner link to the provider
  *
- *    late   frames that others shall overtake: each goes behind frame number `after`, or when `due`, if none comes
- *    line   a delay line, first in, first out: while there is a delay or a stall everything passes it
+ * What is late and what is in the line is kept by fault_keep.c.
  *
  * Frames have numbers, in the order in which the provider hands them over. A frame that the inner link cannot take
  * at the moment has not been handed over: it is offered again, with the same number and so with the same fate.
  * Super-frames stay super-frames: a batch without its lost frames, and with doubled and late ones among them, is
  * still handed on in one piece. A corrupted frame goes alone, for its length may be what was spoilt, and it must not
  * spoil those behind it.
- *
- * Bounds: LATE_MOST frames are late, LINE_MOST bytes are in the line; then the former go in order and the latter
- * looks like a full link.
  */
 #include "fault.h"
 
@@ -23,67 +19,9 @@
 
 #include "../base/atomic.h"
 #include "../base/clock.h"
-#include "flat.h"
+#include "fault_keep.h"
 
-#define CHUNK 64 /* frames looked at together: more than a super-frame has */
-#define LATE_MOST 64
-#define MOST_ITEMS (2 * CHUNK + LATE_MOST) /* a double of each, and every late one behind some frame */
-#define LINE_MOST (16u << 20)
-#define LATE_NS (5 * VK_MS)   /* a late frame that nobody overtakes goes then */
 #define RETRY_NS (50 * VK_US) /* the inner link had no room */
-#define KINDS 32
-
-/* One frame to hand on. */
-struct item {
-    int source;      /* index among the frames offered, of itself or of the one that it follows */
-    int extra;       /* a second copy or a late one: the frame `source` itself is through */
-    int alone;       /* not in a super-frame */
-    uint64_t number; /* of the frame */
-    struct link_peer *peer;
-    struct link_flat *flat; /* where its bytes lie; NULL: where they lay */
-};
-
-/* The decorator itself, in the place of the link that it stands before. Only the owner of the NIC touches it. `items`
- * to `iov` are what one send is made of; some tens of kilobytes, which is much for a stack that is not ours. */
-struct link {
-    struct via_nic *nic;
-    struct link_ops ops; /* ours: the inner table, but for what is decorated */
-    const struct link_ops *inner;
-    struct link *link; /* the inner one */
-
-    int active; /* faults are set */
-    viakit_faults faults;
-    uint64_t index, of_kind[KINDS]; /* numbers of the next frames */
-    uint64_t began;                 /* ns: when the faults were set */
-
-    viakit_frame_filter filter;
-    void *filter_context;
-    int asked; /* the filter was asked about frame `index` already, and said: */
-    viakit_verdict verdict;
-    struct link_flat *held; /* on the filter's word: overtaken by the next frame */
-
-    struct link_flat *late;
-    uint32_t n_late;
-    struct link_flat *line, **line_end;
-    size_t line_bytes;
-    uint64_t line_due; /* of its last frame: none behind it goes sooner */
-
-    /* of one send */
-    struct item items[MOST_ITEMS];
-    int n_items, plain; /* plain: they are the frames offered, no more and no less */
-    uint8_t fate[CHUNK];
-    struct link_frame out[MOST_ITEMS];
-    struct iovec iov[MOST_ITEMS];
-};
-
-/* What the inner link's send says: 1 taken, -EAGAIN, or a lasting error. */
-static int send_flat(struct link *link, const struct link_flat *flat)
-{
-    struct link_frame f;
-    struct iovec iov;
-    link_unflatten(flat, &f, &iov);
-    return link->inner->send(link->link, flat->peer, &f, 1);
-}
 
 /* ---------------------------------------------------------------- a test's filter */
 
@@ -115,24 +53,24 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
             link->asked = 0;
             return 1;
         }
-        sent = send_flat(link, flat);
+        sent = fault_send_flat(link, flat);
         break;
     case VIAKIT_CORRUPT:
         flat->bytes[(link->index * 7919) % flat->len] ^= (uint8_t)(1u << (link->index & 7));
         link_remark(link->nic, "spoilt on purpose");
-        sent = send_flat(link, flat);
+        sent = fault_send_flat(link, flat);
         link_remark(link->nic, NULL);
         break;
     case VIAKIT_DUPLICATE:
-        sent = send_flat(link, flat);
+        sent = fault_send_flat(link, flat);
         if (sent == 1) {
             link_remark(link->nic, "doubled on purpose");
-            send_flat(link, flat);
+            fault_send_flat(link, flat);
             link_remark(link->nic, NULL);
         }
         break;
     default:
-        sent = send_flat(link, flat);
+        sent = fault_send_flat(link, flat);
     }
     free(flat);
     if (sent != 1)
@@ -141,147 +79,12 @@ static int send_filtered(struct link *link, struct link_peer *peer, struct link_
     link->asked = 0;
     if (link->held) { /* a frame was overtaken: now it follows */
         link_remark(link->nic, "overtaken on purpose");
-        send_flat(link, link->held);
+        fault_send_flat(link, link->held);
         link_remark(link->nic, NULL);
         free(link->held);
         link->held = NULL;
     }
     return 1;
-}
-
-/* ---------------------------------------------------------------- time */
-
-/* Cut off at this moment by the clock? One answer for all frames of a send. */
-static int cut_by_time(const struct link *link, uint64_t now)
-{
-    const viakit_faults *f = &link->faults;
-    if (!link->active)
-        return 0;
-    double t = (double)(now - link->began) * 1e-3 - f->partition_after_us;
-    return f->partition_us != 0 && t >= 0 && (f->partition_us < 0 || t < f->partition_us);
-}
-
-/* Cut off at this moment, as far as frames are concerned that arrive, or the next one to be sent? */
-static int is_cut(const struct link *link, uint64_t now)
-{
-    return cut_by_time(link, now) || (link->active && fault_cut_by_number(&link->faults, link->index));
-}
-
-/* ns until the stall ends in which the moment `at` lies; 0: in none. */
-static uint64_t stalled_for(const struct link *link, uint64_t at)
-{
-    const viakit_faults *f = &link->faults;
-    uint64_t every = (uint64_t)(f->stall_every_us * 1e3), stall = (uint64_t)(f->stall_us * 1e3);
-    if (!link->active || stall == 0 || every == 0)
-        return 0;
-    uint64_t phase = (at - link->began) % every;
-    return phase + stall >= every ? every - phase : 0;
-}
-
-/* Must what is sent now pass the line? */
-static int through_line(const struct link *link, uint64_t now)
-{
-    return link->line || (link->active && (link->faults.delay_us > 0 || link->faults.jitter_us > 0)) ||
-           stalled_for(link, now);
-}
-
-/* ---------------------------------------------------------------- the line */
-
-/* At the end of the line, for when it is due. Takes the frame over. */
-static void enqueue(struct link *link, struct link_flat *flat, uint64_t number, uint64_t now)
-{
-    const viakit_faults *f = &link->faults;
-    double later_us = link->active ? f->delay_us : 0;
-    if (link->active && f->jitter_us > 0)
-        later_us += f->jitter_us * fault_chance(f->seed, number, FAULT_JITTER);
-    uint64_t due = now + (uint64_t)(later_us * 1e3), stalled = stalled_for(link, due);
-    if (stalled)
-        LINK_COUNT(link->nic, fault_stalled, 1);
-    else if (later_us > 0)
-        LINK_COUNT(link->nic, fault_delayed, 1);
-    due += stalled;
-    if (due < link->line_due)
-        due = link->line_due;
-    flat->due = link->line_due = due;
-    flat->next = NULL;
-    *link->line_end = flat;
-    link->line_end = &flat->next;
-    link->line_bytes += flat->len;
-    link_timer(link->nic, due);
-}
-
-static struct link_flat *line_pop(struct link *link)
-{
-    struct link_flat *flat = link->line;
-    link->line = flat->next;
-    if (link->line == NULL)
-        link->line_end = &link->line;
-    link->line_bytes -= flat->len;
-    return flat;
-}
-
-/* Hands on what is due, in runs to one peer, so that what was a super-frame can be one again. */
-static void advance_line(struct link *link, uint64_t now)
-{
-    while (link->line && link->line->due <= now) {
-        int n = 0;
-        struct link_peer *peer = link->line->peer;
-        for (struct link_flat *p = link->line; p && p->due <= now && p->peer == peer && n < CHUNK; p = p->next, n++)
-            link_unflatten(p, &link->out[n], &link->iov[n]);
-        int sent = link->inner->send(link->link, peer, link->out, n);
-        for (int i = 0; i < sent; i++)
-            free(line_pop(link));
-        if (sent < n)
-            return;
-    }
-}
-
-/* ---------------------------------------------------------------- late frames */
-
-/* At the end of the list, which is thereby in the order of numbers. `due` is for a frame that nobody comes to
- * overtake. */
-static void keep_late(struct link *link, struct link_flat *flat, uint64_t number, uint64_t distance)
-{
-    flat->number = number;
-    flat->after = number + distance;
-    flat->due = vk_now() + LATE_NS;
-    flat->next = NULL;
-    struct link_flat **p = &link->late;
-    while (*p)
-        p = &(*p)->next;
-    *p = flat;
-    link->n_late++;
-    link_timer(link->nic, flat->due);
-}
-
-/* Off the list; the caller has it now. */
-static void forget_late(struct link *link, struct link_flat *flat)
-{
-    struct link_flat **p = &link->late;
-    while (*p != flat)
-        p = &(*p)->next;
-    *p = flat->next;
-    link->n_late--;
-}
-
-/* Those that nobody has overtaken, or that did not find room behind the one that did; or all of them. */
-static void send_overdue(struct link *link, uint64_t now, int all)
-{
-    for (struct link_flat *p = link->late, *next; p; p = next) {
-        next = p->next;
-        if (!all && p->due > now && p->after >= link->index)
-            continue;
-        if (through_line(link, now)) {
-            forget_late(link, p);
-            enqueue(link, p, p->number, now);
-        } else {
-            if (send_flat(link, p) == -EAGAIN)
-                continue;
-            forget_late(link, p);
-            free(p);
-        }
-        LINK_COUNT(link->nic, fault_reordered, 1);
-    }
 }
 
 /* ---------------------------------------------------------------- sending */
@@ -327,7 +130,7 @@ static void plan_frame(struct link *link, struct link_peer *peer, struct link_fr
     else if (what & 1u << VIAKIT_HOLD && link->n_late < LATE_MOST) {
         struct link_flat *late = link_flatten(peer, &frames[i]);
         if (late) {
-            keep_late(link, late, number, fault_distance(&link->faults, draw));
+            fault_keep_late(link, late, number, fault_distance(&link->faults, draw));
             n--; /* of a pair one is on time */
         }
     }
@@ -405,7 +208,7 @@ static int hand_to_line(struct link *link, struct link_frame *frames, uint64_t n
         } else
             copy = link_flatten(item->peer, &frames[item->source]);
         if (copy) /* otherwise it is as if lost */
-            enqueue(link, copy, item->number, now);
+            fault_enqueue(link, copy, item->number, now);
     }
     return done ? done : -EAGAIN;
 }
@@ -436,14 +239,14 @@ static void settle(struct link *link, struct link_peer *peer, const struct link_
             free(item->flat);
         else if (item->flat && k < done) {
             LINK_COUNT(link->nic, fault_reordered, 1);
-            forget_late(link, item->flat);
+            fault_forget_late(link, item->flat);
             free(item->flat);
         }
     }
     for (struct link_flat *p = link->late, *next; p; p = next) {
         next = p->next;
         if (p->due && p->number >= link->index) { /* its frame will be offered again */
-            forget_late(link, p);
+            fault_forget_late(link, p);
             free(p);
         }
     }
@@ -455,7 +258,7 @@ static int send_chunk(struct link *link, struct link_peer *peer, struct link_fra
 {
     const viakit_faults *f = &link->faults;
     uint64_t now = f->partition_us != 0 || f->stall_us > 0 || f->delay_us > 0 || f->jitter_us > 0 ? vk_now() : 0;
-    int cut = cut_by_time(link, now), lined = through_line(link, now);
+    int cut = fault_cut_by_time(link, now), lined = fault_through_line(link, now);
     plan(link, peer, frames, n, cut);
     int done = link->n_items == 0 ? 0 : lined ? hand_to_line(link, frames, now) : hand_on(link, frames), taken = n;
     if (done < link->n_items) {
@@ -519,7 +322,7 @@ static int fault_ask_all(struct link *link, const uint8_t address[6], struct lin
     int kind = frame->header.version_kind & 15;
     if (!link->active)
         return link->inner->ask_all(link->link, address, frame);
-    int cut = is_cut(link, vk_now());
+    int cut = fault_is_cut(link, vk_now());
     unsigned what = fault_decide(&link->faults, link->index++, kind, link->of_kind[kind]++);
     if (cut || what & (1u << VIAKIT_DROP | 1u << VIAKIT_CORRUPT)) {
         if (cut)
@@ -544,9 +347,9 @@ static int fault_poll(struct link *link, int budget)
     int timed = link->active && (link->faults.partition_us != 0 || link->faults.partition_frames), cut = 0;
     if (timed || link->late || link->line) {
         uint64_t now = vk_now();
-        cut = is_cut(link, now);
-        send_overdue(link, now, 0);
-        advance_line(link, now);
+        cut = fault_is_cut(link, now);
+        fault_send_overdue(link, now, 0);
+        fault_advance_line(link, now);
     }
     if (!cut)
         return link->inner->poll(link->link, budget);
@@ -660,46 +463,10 @@ static int fault_place(struct link *link, struct link_peer *peer, uint32_t handl
 
 /* ---------------------------------------------------------------- coming and going */
 
-/* Whatever is kept goes out now, as far as there is room; the rest stays in the line, in order. */
-static void send_all_kept(struct link *link)
-{
-    link->active = 0;
-    advance_line(link, VK_NEVER);
-    send_overdue(link, vk_now(), 1);
-}
-
-/* Frames for that peer (NULL: all) are gone. */
-static void forget_kept(struct link *link, const struct link_peer *peer)
-{
-    for (struct link_flat *p = link->late, *next; p; p = next) {
-        next = p->next;
-        if (peer == NULL || p->peer == peer) {
-            forget_late(link, p);
-            free(p);
-        }
-    }
-    link->line_end = &link->line;
-    for (struct link_flat *p = link->line, *next; p; p = next) {
-        next = p->next;
-        if (peer == NULL || p->peer == peer) {
-            link->line_bytes -= p->len;
-            free(p);
-        } else {
-            *link->line_end = p;
-            link->line_end = &p->next;
-        }
-    }
-    *link->line_end = NULL;
-    if (link->held && (peer == NULL || link->held->peer == peer)) {
-        free(link->held);
-        link->held = NULL;
-    }
-}
-
 static void fault_close(struct link *link)
 {
-    send_all_kept(link); /* a wire delivers what is on it, whatever becomes of the sender */
-    forget_kept(link, NULL);
+    fault_send_all_kept(link); /* a wire delivers what is on it, whatever becomes of the sender */
+    fault_forget_kept(link, NULL);
     link->inner->close(link->link);
     free(link);
 }
@@ -748,8 +515,8 @@ int fault_wrap(struct via_nic *nic, const struct link_ops **ops, struct link **i
 void fault_unwrap(const struct link_ops **ops, struct link **link)
 {
     struct link *fault = *link;
-    send_all_kept(fault);
-    forget_kept(fault, NULL);
+    fault_send_all_kept(fault);
+    fault_forget_kept(fault, NULL);
     *ops = fault->inner;
     *link = fault->link;
     free(fault);
@@ -763,7 +530,7 @@ const struct link_ops **fault_inner(struct link *fault)
 /* Frames are counted from 0 again, and the clock of partitions and stalls starts. */
 static void begin_anew(struct link *link)
 {
-    send_all_kept(link);
+    fault_send_all_kept(link);
     for (struct link_flat *p = link->late; p; p = p->next)
         p->number = p->after = p->due = 0; /* found no room: with the next look */
     link->index = 0;
@@ -794,5 +561,5 @@ const viakit_faults *fault_get(const struct link *link)
 
 void fault_forget_peer(struct link *link, const struct link_peer *peer)
 {
-    forget_kept(link, peer);
+    fault_forget_kept(link, peer);
 }

@@ -7,7 +7,8 @@
  * arrives as well. Frames of connections that rely on the link's losing nothing (loop, shm, made before the faults)
  * go past it unharmed.
  *
- * Two halves: fault_plan.c says what happens to a frame, by its number and a seed alone; fault.c does it.
+ * Three parts: fault_plan.c says what happens to a frame, by its number and a seed alone; fault.c does it; and
+ * fault_keep.c keeps what shall go later.
  */
 #ifndef VIAKIT_FAULT_H
 #define VIAKIT_FAULT_H
