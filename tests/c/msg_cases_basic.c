@@ -11,13 +11,13 @@ void case_alone(msg_world **world, int rank, int n_ranks)
     msg_request *r;
     CHECK_EQ(rank, 0);
     CHECK_EQ(n_ranks, 1);
-    job_fill(a, sizeof a, 1);
+    pattern_fill(a, sizeof a, 1);
     OK(msg_send(w, 3, a, sizeof a, 0, 5, MSG_STANDARD));
     OK(msg_recv(w, 3, b, sizeof b, MSG_ANY_SOURCE, MSG_ANY_TAG, &s));
     CHECK_EQ(s.source, 0);
     CHECK_EQ(s.tag, 5);
     CHECK_EQ(s.len, sizeof a);
-    CHECK(job_holds(b, sizeof b, 1));
+    CHECK(pattern_holds(b, sizeof b, 1));
     OK(msg_irecv(w, 3, b, sizeof b, 0, 6, &r));
     CHECK_EQ(msg_test(w, &r, &s), MSG_PENDING);
     OK(msg_send(w, 3, a, 10, 0, 6, MSG_SYNCHRONOUS));
@@ -36,7 +36,7 @@ static void send_and_receive(msg_world *w, int rank, char *buf, size_t len, int 
     unsigned seed = (unsigned)(len + (size_t)mode);
     msg_status s;
     if (rank == 0) {
-        job_fill(buf + 64, len, seed);
+        pattern_fill(buf + 64, len, seed);
         if (early) {
             msg_request *r;
             OK(msg_isend(w, 1, buf + 64, len, 1, mode, (msg_mode)mode, &r));
@@ -54,7 +54,7 @@ static void send_and_receive(msg_world *w, int rank, char *buf, size_t len, int 
         CHECK_EQ(s.len, len);
         CHECK_EQ(s.source, 0);
         CHECK_EQ(s.tag, mode);
-        CHECK(job_holds(buf + 64, len, seed));
+        CHECK(pattern_holds(buf + 64, len, seed));
         for (int i = 0; i < 64; i++)
             CHECK(buf[i] == 0x5A && buf[64 + len + (size_t)i] == 0x5A);
         OK(msg_send(w, 1, NULL, 0, 0, 7, MSG_STANDARD));
@@ -121,11 +121,11 @@ void case_ring(msg_world **world, int rank, int n_ranks)
         for (int round = 0; round < 20; round++) {
             char *a = malloc(lens[k]), *b = malloc(lens[k]);
             msg_status s;
-            job_fill(a, lens[k], (unsigned)(rank * 100 + round));
+            pattern_fill(a, lens[k], (unsigned)(rank * 100 + round));
             OK(msg_sendrecv(w, 2, a, lens[k], next, round, b, lens[k], previous, round, &s));
             CHECK_EQ(s.source, previous);
             CHECK_EQ(s.len, lens[k]);
-            CHECK(job_holds(b, lens[k], (unsigned)(previous * 100 + round)));
+            CHECK(pattern_holds(b, lens[k], (unsigned)(previous * 100 + round)));
             free(a);
             free(b);
         }

@@ -33,7 +33,7 @@ void case_modes(msg_world **world, int rank, int n_ranks)
         GIVES(msg_buffer_attach(w, room, sizeof room), MSG_ERR_BUFFER);
         GIVES(msg_send(w, 1, data, sizeof room + 1, 1, 4, MSG_BUFFERED), MSG_ERR_BUFFER);
         for (int i = 0; i < 50; i++) {
-            job_fill(data, sizeof data, (unsigned)i);
+            pattern_fill(data, sizeof data, (unsigned)i);
             int code;
             WAIT_UNTIL((code = msg_send(w, 1, data, sizeof data, 1, 4, MSG_BUFFERED)) == MSG_SUCCESS ||
                        (msg_progress(w) >= 0 && code != MSG_ERR_BUFFER));
@@ -57,7 +57,7 @@ void case_modes(msg_world **world, int rank, int n_ranks)
         CHECK_EQ(job_counter(w, MSG_COUNTER_ready_missed), 1);
         for (int i = 0; i < 50; i++) {
             OK(msg_recv(w, 1, big, 1000, 0, 4, &s));
-            CHECK(job_holds(big, 1000, (unsigned)i));
+            CHECK(pattern_holds(big, 1000, (unsigned)i));
         }
         OK(msg_send(w, 1, NULL, 0, 0, 9, MSG_STANDARD));
     }
@@ -127,7 +127,7 @@ void case_requests(msg_world **world, int rank, int n_ranks)
             OK(msg_irecv(w, 1, in[i], sizeof in[i], !rank, i, &r[i]));
         for (int i = 0; i < N; i++) {
             size_t len = (size_t)(i * i * 9 + round);
-            job_fill(out[i], len, (unsigned)(rank + i));
+            pattern_fill(out[i], len, (unsigned)(rank + i));
             OK(msg_isend(w, 1, out[i], len, !rank, i, (msg_mode)(i % 2), &r[N + i]));
         }
         int left = 2 * N;
@@ -139,7 +139,8 @@ void case_requests(msg_world **world, int rank, int n_ranks)
                     left--;
                     CHECK_EQ(s.error, MSG_SUCCESS);
                     if (i < N)
-                        CHECK(s.len == (size_t)(i * i * 9 + round) && job_holds(in[i], s.len, (unsigned)(!rank + i)));
+                        CHECK(s.len == (size_t)(i * i * 9 + round) &&
+                              pattern_holds(in[i], s.len, (unsigned)(!rank + i)));
                 }
             }
         CHECK_EQ(left, 0);
@@ -159,7 +160,7 @@ void case_last_credit(msg_world **world, int rank, int n_ranks)
     (void)n_ranks;
     if (rank == 1) {
         for (int i = 0; i < LONG; i++) {
-            job_fill(data + (size_t)i * LEN, LEN, (unsigned)i);
+            pattern_fill(data + (size_t)i * LEN, LEN, (unsigned)i);
             OK(msg_isend(w, 1, data + (size_t)i * LEN, LEN, 0, i, MSG_STANDARD, &r[i]));
         }
         job_meet(); /* all are announced */
@@ -182,7 +183,7 @@ void case_last_credit(msg_world **world, int rank, int n_ranks)
         job_meet();
         OK(msg_waitall(w, LONG + SHORT, r, NULL, MSG_FOREVER));
         for (int i = 0; i < LONG; i++)
-            CHECK(job_holds(data + (size_t)i * LEN, LEN, (unsigned)i));
+            CHECK(pattern_holds(data + (size_t)i * LEN, LEN, (unsigned)i));
     }
     free(data);
 }
@@ -212,12 +213,12 @@ void case_put(msg_world **world, int rank, int n_ranks)
         WAIT_UNTIL(__atomic_load_n(&cells[(rank + n_ranks - 1) % n_ranks], __ATOMIC_ACQUIRE) >=
                    k); /* no call of ours */
     }
-    job_fill(data, LEN - 64, (unsigned)rank);
+    pattern_fill(data, LEN - 64, (unsigned)rank);
     OK(msg_put(w, data, LEN - 64, next, &theirs[next], 64, &r));
     OK(msg_wait(w, &r, NULL, MSG_FOREVER));
     OK(msg_send(w, 1, NULL, 0, next, 2, MSG_STANDARD)); /* arrives after what was written */
     OK(msg_recv(w, 1, NULL, 0, (rank + n_ranks - 1) % n_ranks, 2, NULL));
-    CHECK(job_holds((char *)memory + 64, LEN - 64, (unsigned)((rank + n_ranks - 1) % n_ranks)));
+    CHECK(pattern_holds((char *)memory + 64, LEN - 64, (unsigned)((rank + n_ranks - 1) % n_ranks)));
     OK(msg_put(w, &one, 1, rank, &mine, 3, NULL));
     CHECK_EQ(cells[3], one);
     GIVES(msg_put(w, &one, 1, next, &theirs[next], LEN, NULL), MSG_ERR_ARG);
@@ -242,11 +243,11 @@ void case_cache(msg_world **world, int rank, int n_ranks)
     for (int round = 0; round < 40; round++) {
         char *buf = bufs[round < 20 ? 0 : round % 8];
         if (rank == 0) {
-            job_fill(buf, LEN, (unsigned)round);
+            pattern_fill(buf, LEN, (unsigned)round);
             OK(msg_send(w, 1, buf, LEN, 1, round, MSG_STANDARD));
         } else {
             OK(msg_recv(w, 1, buf, LEN, 0, round, NULL));
-            CHECK(job_holds(buf, LEN, (unsigned)round));
+            CHECK(pattern_holds(buf, LEN, (unsigned)round));
         }
         CHECK(job_counter(w, MSG_COUNTER_cache_bytes_now) <= 5 * LEN);
     }
@@ -272,12 +273,12 @@ void case_storm(msg_world **world, int rank, int n_ranks)
             OK(msg_irecv(w, 1, in + (size_t)i * MOST, MOST, i, round, &r[i]));
         for (int i = 0; i < n_ranks; i++) {
             size_t len = lens[(round + i + rank) % 6];
-            job_fill(out + (size_t)i * MOST, len, (unsigned)(rank * 64 + i));
+            pattern_fill(out + (size_t)i * MOST, len, (unsigned)(rank * 64 + i));
             OK(msg_isend(w, 1, out + (size_t)i * MOST, len, i, round, MSG_STANDARD, &r[n_ranks + i]));
         }
         OK(msg_waitall(w, 2 * n_ranks, r, NULL, MSG_FOREVER));
         for (int i = 0; i < n_ranks; i++)
-            CHECK(job_holds(in + (size_t)i * MOST, lens[(round + i + rank) % 6], (unsigned)(i * 64 + rank)));
+            CHECK(pattern_holds(in + (size_t)i * MOST, lens[(round + i + rank) % 6], (unsigned)(i * 64 + rank)));
     }
     free(in);
     free(out);
@@ -312,12 +313,12 @@ void case_giant(msg_world **world, int rank, int n_ranks)
     (void)n_ranks;
     CHECK(buf != NULL);
     if (rank == 0) {
-        job_fill(buf, len, 1);
+        pattern_fill(buf, len, 1);
         OK(msg_send(w, 1, buf, len, 1, 1, MSG_STANDARD));
     } else {
         OK(msg_recv(w, 1, buf, len, 0, 1, &s));
         CHECK_EQ(s.len, len);
-        CHECK(job_holds(buf, len, 1));
+        CHECK(pattern_holds(buf, len, 1));
     }
     free(buf);
 }
@@ -469,7 +470,7 @@ void case_interrupt(msg_world **world, int rank, int n_ranks)
         GIVES(msg_wait(w, &r, &s, MSG_FOREVER), MSG_INTERRUPTED);
         CHECK(r != NULL);
         calls = 0;
-        job_fill(big, BIG, 7);
+        pattern_fill(big, BIG, 7);
         GIVES(msg_send(w, 1, big, BIG, 1, 2, MSG_STANDARD), MSG_INTERRUPTED);
         memset(big, 0, BIG); /* ours again */
         /* a condition that has been found true is not asked again: one that tries something would do it twice */
@@ -487,7 +488,7 @@ void case_interrupt(msg_world **world, int rank, int n_ranks)
         job_meet();
         OK(msg_send(w, 1, &v, sizeof v, 0, 1, MSG_STANDARD));
         OK(msg_recv(w, 1, big, BIG, 0, 2, &s));
-        CHECK(job_holds(big, BIG, 7));
+        CHECK(pattern_holds(big, BIG, 7));
         OK(msg_send(w, 1, &v, sizeof v, 0, 3, MSG_STANDARD));
     }
     free(big);
@@ -525,12 +526,12 @@ static void *play(void *argument)
         size_t len = lens[i % 10 == 9];
         msg_status s;
         if (p->rank == 0) {
-            job_fill(buf, len, (unsigned)(i + p->number));
+            pattern_fill(buf, len, (unsigned)(i + p->number));
             OK(msg_send(w, 1, buf, len, 1, p->number, MSG_STANDARD));
         }
         OK(msg_recv(w, 1, buf, 30000, !p->rank, p->number, &s));
         CHECK_EQ(s.len, len);
-        CHECK(job_holds(buf, len, (unsigned)(i + p->number)));
+        CHECK(pattern_holds(buf, len, (unsigned)(i + p->number)));
         if (p->rank == 1)
             OK(msg_send(w, 1, buf, len, 0, p->number, MSG_STANDARD));
     }
@@ -560,13 +561,13 @@ void case_thread_progress(msg_world **world, int rank, int n_ranks)
     char *buf = malloc(LEN);
     msg_request *r;
     case_threads(world, rank, n_ranks);
-    job_fill(buf, LEN, 1);
+    pattern_fill(buf, LEN, 1);
     if (rank == 1)
         memset(buf, 0, LEN);
     OK(rank == 0 ? msg_isend(w, 1, buf, LEN, 1, 1, MSG_STANDARD, &r) : msg_irecv(w, 1, buf, LEN, 0, 1, &r));
     WAIT_UNTIL(msg_request_peek(w, r, NULL));
     OK(msg_wait(w, &r, NULL, MSG_FOREVER));
-    CHECK(job_holds(buf, LEN, 1));
+    CHECK(pattern_holds(buf, LEN, 1));
     free(buf);
 }
 
@@ -598,13 +599,13 @@ void case_policies(msg_world **world, int rank, int n_ranks)
             for (int turn = 0; turn < 2; turn++) {
                 msg_status s;
                 if (rank == turn) {
-                    job_fill(buf, lens[k], (unsigned)k);
+                    pattern_fill(buf, lens[k], (unsigned)k);
                     OK(msg_send(w, 1, buf, lens[k], !rank, k, MSG_STANDARD));
                 } else {
                     memset(buf, 0, lens[k]);
                     OK(msg_recv(w, 1, buf, sizeof buf, !rank, k, &s));
                     CHECK_EQ(s.len, lens[k]);
-                    CHECK(job_holds(buf, lens[k], (unsigned)k));
+                    CHECK(pattern_holds(buf, lens[k], (unsigned)k));
                 }
             }
         OK(msg_world_close(w, CHECK_WAIT_S * 1000));

@@ -99,7 +99,7 @@ void case_truncation(msg_world **world, int rank, int n_ranks)
                 size_t fits = room ? lens[i] / 3 : 0;
                 msg_status s;
                 if (rank == 0) {
-                    job_fill(buf, lens[i], 1);
+                    pattern_fill(buf, lens[i], 1);
                     if (!early)
                         job_meet();
                     OK(msg_send(w, 1, buf, lens[i], 1, 2, MSG_STANDARD));
@@ -116,7 +116,7 @@ void case_truncation(msg_world **world, int rank, int n_ranks)
                     OK(msg_wait(w, &r, &s, MSG_FOREVER));
                     CHECK_EQ(s.error, MSG_ERR_TRUNCATE);
                     CHECK_EQ(s.len, fits);
-                    CHECK(job_holds(buf, fits, 1));
+                    CHECK(pattern_holds(buf, fits, 1));
                     for (size_t k = fits; k < lens[i]; k++)
                         CHECK(buf[k] == 1);
                 }
@@ -130,7 +130,7 @@ void case_probes(msg_world **world, int rank, int n_ranks)
     char *buf = malloc(100000);
     (void)n_ranks;
     if (rank == 0) {
-        job_fill(buf, 100000, 3);
+        pattern_fill(buf, 100000, 3);
         OK(msg_send(w, 1, buf, 10, 1, 1, MSG_STANDARD));
         msg_request *r;
         OK(msg_isend(w, 1, buf, 100000, 1, 2, MSG_STANDARD, &r));
@@ -156,7 +156,7 @@ void case_probes(msg_world **world, int rank, int n_ranks)
         CHECK_EQ(s.len, 20); /* the first of tag 1 is out of the queue */
         OK(msg_mrecv(w, &long_one, buf, 100000, &s));
         CHECK(long_one == NULL);
-        CHECK(job_holds(buf, 100000, 3));
+        CHECK(pattern_holds(buf, 100000, 3));
         OK(msg_recv(w, 1, buf, 100, 0, 1, &s));
         CHECK_EQ(s.len, 20);
         msg_request *r;
@@ -360,7 +360,7 @@ void case_throttle(msg_world **world, int rank, int n_ranks)
     if (rank > 0) {
         msg_request **r = calloc(N, sizeof *r);
         for (int i = 0; i < N; i++) {
-            job_fill(buf + (size_t)i * LEN, LEN, (unsigned)(rank * N + i));
+            pattern_fill(buf + (size_t)i * LEN, LEN, (unsigned)(rank * N + i));
             OK(msg_isend(w, 1, buf + (size_t)i * LEN, LEN, 0, i, MSG_STANDARD, &r[i]));
         }
         OK(msg_waitall(w, N, r, NULL, MSG_FOREVER));
@@ -374,7 +374,7 @@ void case_throttle(msg_world **world, int rank, int n_ranks)
         for (int i = N - 1; i >= 0; i--)
             for (int src = 1; src < n_ranks; src++) {
                 OK(msg_recv(w, 1, buf, LEN, src, i, NULL));
-                CHECK(job_holds(buf, LEN, (unsigned)(src * N + i)));
+                CHECK(pattern_holds(buf, LEN, (unsigned)(src * N + i)));
             }
         CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_bytes_now), 0);
     }
@@ -394,7 +394,7 @@ void case_outstanding(msg_world **world, int rank, int n_ranks)
     char *buf = malloc((size_t)N / 4 * (8 + 100 + 3000 + 20000)), *at = buf;
     for (int i = 0; i < N; at += lens[i % 4], i++) {
         if (rank == 0)
-            job_fill(at, lens[i % 4], (unsigned)i);
+            pattern_fill(at, lens[i % 4], (unsigned)i);
         OK(rank == 0 ? msg_isend(w, 1, at, lens[i % 4], 1, i % 10, MSG_STANDARD, &r[i])
                      : msg_irecv(w, 1, at, lens[i % 4], 0, i % 10, &r[i]));
     }
@@ -412,7 +412,7 @@ void case_outstanding(msg_world **world, int rank, int n_ranks)
     OK(msg_waitall(w, N, r, s, MSG_FOREVER));
     at = buf;
     for (int i = 0; i < N && rank == 1; at += lens[i % 4], i++)
-        CHECK(job_holds(at, lens[i % 4], (unsigned)i));
+        CHECK(pattern_holds(at, lens[i % 4], (unsigned)i));
     OK(msg_waitany(w, N, r, &index, s, MSG_FOREVER));
     CHECK_EQ(index, -1);
     OK(msg_waitsome(w, N, r, &got, indices, s, MSG_FOREVER));

@@ -28,7 +28,7 @@ void case_hosts_credits(msg_world **world, int rank, int n_ranks)
     (void)n_ranks;
     if (rank == 0)
         for (int i = 0; i < N; i++) {
-            job_fill(data[i], sizeof data[i], (unsigned)i);
+            pattern_fill(data[i], sizeof data[i], (unsigned)i);
             OK(msg_isend(w, 1, data[i], sizeof data[i], 1, i, MSG_STANDARD, &r[i]));
         }
     job_meet(); /* nobody has looked at anything */
@@ -36,7 +36,7 @@ void case_hosts_credits(msg_world **world, int rank, int n_ranks)
         OK(msg_waitall(w, N, r, NULL, CHECK_WAIT_S * 1000));
     for (int i = 0; rank == 1 && i < N; i++) {
         OK(msg_recv(w, 1, data[0], sizeof data[0], 0, i, NULL));
-        CHECK(job_holds(data[0], sizeof data[0], (unsigned)i));
+        CHECK(pattern_holds(data[0], sizeof data[0], (unsigned)i));
     }
 }
 
@@ -88,12 +88,12 @@ void case_convert(msg_world **world, int rank, int n_ranks)
         for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
             msg_request *r;
             msg_status s;
-            job_fill(out, lens[i], (unsigned)i);
+            pattern_fill(out, lens[i], (unsigned)i);
             memset(in, 0, lens[i]);
             OK(msg_isend(w, 1, out, lens[i], to ? rank : !rank, (int)i, MSG_STANDARD, &r));
             OK(msg_recv(w, 1, in, lens[i], to ? rank : !rank, (int)i, &s));
             OK(msg_wait(w, &r, NULL, MSG_FOREVER));
-            CHECK(job_holds(in, lens[i], (unsigned)i));
+            CHECK(pattern_holds(in, lens[i], (unsigned)i));
             bytes += lens[i];
         }
     CHECK_EQ(job_counter(w, MSG_COUNTER_received), 8);
@@ -207,7 +207,7 @@ void case_forged(msg_world **world, int rank, int n_ranks)
         job_meet();
         for (int i = 0; i < N; i++) {
             OK(msg_recv(w, 1, data, LEN, 0, i, NULL));
-            CHECK(job_holds(data, LEN, (unsigned)i));
+            CHECK(pattern_holds(data, LEN, (unsigned)i));
         }
         OK(msg_send(w, 1, data, 1, 0, N, MSG_STANDARD));
     } else {
@@ -216,7 +216,7 @@ void case_forged(msg_world **world, int rank, int n_ranks)
         msg_status s;
         OK(msg_irecv(w, 1, data, 1, 1, N, &in));
         for (int i = 0; i < N; i++) {
-            job_fill(out[i], LEN, (unsigned)i);
+            pattern_fill(out[i], LEN, (unsigned)i);
             OK(msg_isend(w, 1, out[i], LEN, 1, i, MSG_STANDARD, &r[i]));
         }
         GIVES(msg_test(w, &r[N - 1], &s), MSG_PENDING); /* the other reads nothing: most of them wait */

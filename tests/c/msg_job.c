@@ -245,27 +245,6 @@ void job_run(const job *j, job_main main)
     CHECK_NOTHING_LEFT();
 }
 
-/* ---------------------------------------------------------------- patterns */
-
-static inline unsigned char pattern(size_t i, unsigned seed)
-{
-    return (unsigned char)((i * 2654435761u + seed * 40503u) >> 8 ^ i ^ seed);
-}
-
-void job_fill(void *buf, size_t len, unsigned seed)
-{
-    for (size_t i = 0; i < len; i++)
-        ((unsigned char *)buf)[i] = pattern(i, seed);
-}
-
-int job_holds(const void *buf, size_t len, unsigned seed)
-{
-    for (size_t i = 0; i < len; i++)
-        if (((const unsigned char *)buf)[i] != pattern(i, seed))
-            return 0;
-    return 1;
-}
-
 uint64_t job_counter(msg_world *world, msg_counter counter)
 {
     uint64_t values[MSG_N_COUNTERS];

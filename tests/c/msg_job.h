@@ -7,6 +7,7 @@
 
 #include "msg/msg.h"
 #include "msg/policy.h"
+#include "pattern.h"
 
 typedef struct {
     const char *link; /* "shm", "loop", "tcp", "eth" */
@@ -34,10 +35,6 @@ int job_open(const char *policy, msg_world **world, char *error);
 
 /* All ranks meet; nobody goes on before all have come. Outside the engine, so that it proves nothing about it. */
 void job_meet(void);
-
-/* A pattern that depends on the seed, and its check. */
-void job_fill(void *buf, size_t len, unsigned seed);
-int job_holds(const void *buf, size_t len, unsigned seed);
 
 /* A call on the world `w` that must succeed. */
 #define OK(call)                                                                       \

@@ -91,7 +91,7 @@ static void expect_sum(const struct buffer *b, int n)
 
 static void expect_pattern(const char *bytes, size_t len, unsigned seed)
 {
-    if (!job_holds(bytes, len, seed))
+    if (!pattern_holds(bytes, len, seed))
         FAIL("%s %s: %zu bytes of pattern %u are not there", coll_operation_name(operation),
              coll_algorithm_name(operation, algorithm), len, seed);
 }
@@ -100,7 +100,7 @@ static void one_bcast(coll *c, size_t len, int root, unsigned seed)
 {
     struct buffer b = buffer_of(len);
     if (coll_rank(c) == root)
-        job_fill(b.bytes, len, seed);
+        pattern_fill(b.bytes, len, seed);
     GIVE(coll_bcast(c, algorithm, b.bytes, len, root), MSG_SUCCESS);
     expect_pattern(b.bytes, len, seed);
     done_with(&b);
@@ -129,7 +129,7 @@ static void one_gather(coll *c, size_t len, int in_place, unsigned seed)
 {
     int me = coll_rank(c), n = coll_size(c);
     struct buffer in = buffer_of(len), out = buffer_of(len * (size_t)n);
-    job_fill(in_place ? out.bytes + (size_t)me * len : in.bytes, len, seed + (unsigned)me);
+    pattern_fill(in_place ? out.bytes + (size_t)me * len : in.bytes, len, seed + (unsigned)me);
     GIVE(coll_allgather(c, algorithm, in_place ? NULL : in.bytes, out.bytes, len), MSG_SUCCESS);
     for (int i = 0; i < n; i++)
         expect_pattern(out.bytes + (size_t)i * len, len, seed + (unsigned)i);
@@ -142,7 +142,7 @@ static void one_alltoall(coll *c, size_t len, int in_place, unsigned seed)
     int me = coll_rank(c), n = coll_size(c);
     struct buffer in = buffer_of(len * (size_t)n), out = buffer_of(len * (size_t)n);
     for (int i = 0; i < n; i++)
-        job_fill((in_place ? out : in).bytes + (size_t)i * len, len, seed + (unsigned)(me * 64 + i));
+        pattern_fill((in_place ? out : in).bytes + (size_t)i * len, len, seed + (unsigned)(me * 64 + i));
     GIVE(coll_alltoall(c, algorithm, in_place ? NULL : in.bytes, out.bytes, len), MSG_SUCCESS);
     for (int i = 0; i < n; i++)
         expect_pattern(out.bytes + (size_t)i * len, len, seed + (unsigned)(i * 64 + me));

@@ -1,0 +1,398 @@
+/* Cases of test_bip: messages of all lengths, in order, matched, refused; and bip.h as C programs call it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bip_cases.h"
+
+static uint64_t counter(bip_counter which)
+{
+    uint64_t values[BIP_N_COUNTERS];
+    bip_counters(job, values);
+    return values[which];
+}
+
+static const size_t lengths[] = {0,    1,    4,    24,    252,   253,   1000,   4095,   4096,
+                                 4097, 8192, 8193, 16384, 65536, 65537, 100000, 1 << 20};
+
+/* Every length, each way, into guarded buffers. */
+void case_lengths(int rank, int n)
+{
+    size_t most = (1 << 20) + 128;
+    unsigned char *out = malloc(most), *in = malloc(most);
+    (void)n;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        size_t len = lengths[i];
+        int from = -1;
+        for (int turn = 0; turn < 2; turn++) {
+            memset(in, 0xA5, most);
+            pattern_fill(out + 3, len, (unsigned)(i * 2 + (unsigned)turn));
+            if (turn == rank)
+                send_to(1 - rank, 7, out + 3, len);
+            else {
+                CHECK_EQ(recv_from(7, in + 64, len, &from), len);
+                CHECK_EQ(from, 1 - rank);
+                CHECK(pattern_holds(in + 64, len, (unsigned)(i * 2 + (unsigned)turn)));
+                for (size_t k = 0; k < 64; k++)
+                    CHECK(in[k] == 0xA5 && in[64 + len + k] == 0xA5);
+            }
+        }
+    }
+    CHECK(counter(BIP_COUNTER_long_sent) + counter(BIP_COUNTER_long_received) > 0);
+    free(in);
+    free(out);
+}
+
+/* The pipeline with every packet size gives the same bytes. */
+void case_packets(int rank, int n)
+{
+    static unsigned char buf[300001];
+    (void)n;
+    if (rank == 0) {
+        pattern_fill(buf, sizeof buf, 5);
+        send_to(1, 0, buf, sizeof buf);
+        CHECK_EQ(counter(BIP_COUNTER_packets_sent), (sizeof buf + 4095) / 4096);
+        CHECK_EQ(bip_packet(job, 1, 2), 2);
+    } else {
+        CHECK_EQ(recv_from(0, buf, sizeof buf, NULL), sizeof buf);
+        CHECK(pattern_holds(buf, sizeof buf, 5));
+    }
+}
+
+/* Tags in another order than they were sent; within a tag the order stays. */
+void case_tags(int rank, int n)
+{
+    int value = 0, from;
+    (void)n;
+    if (rank == 0) {
+        for (int i = 0; i < 10; i++)
+            for (int tag = 0; tag < 3; tag++) {
+                value = i * 3 + tag;
+                send_to(1, tag * 1000 - 5, &value, sizeof value);
+            }
+    } else
+        for (int tag = 2; tag >= 0; tag--)
+            for (int i = 0; i < 10; i++) {
+                CHECK_EQ(recv_from(tag * 1000 - 5, &value, sizeof value, &from), sizeof value);
+                CHECK_EQ(value, i * 3 + tag);
+            }
+    meet(rank, n);
+}
+
+/* Many messages, short and long mixed, of everybody to everybody, with receives posted early and late. */
+void case_mixed(int rank, int n)
+{
+    enum { ROUNDS = 60 };
+    size_t most = 40000;
+    unsigned char *out = malloc(most), *in[MAX_RANKS];
+    for (int i = 0; i < n; i++)
+        in[i] = malloc(most);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        int ids[MAX_RANKS], from = -1;
+        size_t len;
+        for (int i = 0; i < n; i++)
+            if (i != rank)
+                OK(ids[i] = bip_irecv_bytes(job, i, in[i], most));
+        for (int k = 1; k < n; k++) {
+            int to = (rank + k) % n;
+            len = (round * 7919u + (unsigned)rank * 104729u + (unsigned)to * 611953u) % most;
+            if (round % 3)
+                len %= 200;
+            pattern_fill(out, len, round + (unsigned)(rank * 8 + to));
+            send_to(to, rank, out, len);
+        }
+        for (int i = 0; i < n; i++)
+            if (i != rank) {
+                size_t expected = (round * 7919u + (unsigned)i * 104729u + (unsigned)rank * 611953u) % most;
+                if (round % 3)
+                    expected %= 200;
+                OK(bip_rwait_id(job, ids[i], &len, &from, WAIT_MS));
+                CHECK_EQ(from, i);
+                CHECK_EQ(len, expected);
+                CHECK(pattern_holds(in[i], len, round + (unsigned)(i * 8 + rank)));
+            }
+    }
+    for (int i = 0; i < n; i++)
+        free(in[i]);
+    free(out);
+}
+
+/* The queue fills, the send waits, nothing is lost, memory does not grow. */
+void case_full(int rank, int n)
+{
+    int value, id = -1;
+    (void)n;
+    size_t memory = bip_memory(job);
+    if (rank == 0) {
+        for (value = 0; value < 4; value++)
+            send_to(1, 1, &value, sizeof value);
+        OK(id = bip_isend_bytes(job, 1, 1, &value, sizeof value));
+        CHECK_EQ(bip_stest_id(job, id), 0);
+        CHECK_EQ(bip_isend_bytes(job, 1, 2, &value, sizeof value), BIP_ERR_BUSY);
+        GIVES(bip_swait_id(job, id, 50), BIP_ERR_TIMEOUT);
+        vk_store_release(flag, 1);
+    }
+    if (rank == 1) {
+        WAIT_UNTIL(bip_progress(job) >= 0 && vk_load_acquire(flag)); /* the other has seen its queue full */
+        for (int i = 0; i < 200; i++) {
+            CHECK_EQ(recv_from(1, &value, sizeof value, NULL), sizeof value);
+            CHECK_EQ(value, i);
+        }
+    } else {
+        OK(bip_swait_id(job, id, WAIT_MS));
+        for (value = 5; value < 200; value++)
+            send_to(1, 1, &value, sizeof value);
+        CHECK(counter(BIP_COUNTER_queue_full) > 0);
+    }
+    CHECK_EQ(bip_memory(job), memory);
+    meet(rank, n);
+}
+
+/* A tag with a queue of its own does not fill the one that all share. */
+void case_own_queue(int rank, int n)
+{
+    int value;
+    if (rank == 1)
+        OK(bip_taginit_bytes(job, 3, 20, 16));
+    meet(rank, n);
+    if (rank == 0) {
+        for (value = 0; value < 20; value++)
+            send_to(1, 3, &value, sizeof value); /* four slots would not hold them */
+        send_to(1, 4, &value, sizeof value);
+    } else {
+        CHECK_EQ(recv_from(4, &value, sizeof value, NULL), sizeof value);
+        for (int i = 0; i < 20; i++) {
+            recv_from(3, &value, sizeof value, NULL);
+            CHECK_EQ(value, i);
+        }
+        GIVES(bip_taginit_bytes(job, 3, 1, 17), BIP_ERR_ARGUMENT);
+        GIVES(bip_taginit_bytes(job, 5, 0, 16), BIP_ERR_ARGUMENT);
+    }
+    meet(rank, n);
+}
+
+void case_too_long(int rank, int n)
+{
+    static char buf[100000];
+    if (rank == 0) {
+        send_to(1, 1, buf, 10);
+        int id = bip_isend_bytes(job, 1, 1, buf, sizeof buf);
+        OK(id);
+        GIVES(bip_swait_id(job, id, WAIT_MS), BIP_ERR_TOO_LONG);
+        send_to(1, 1, "fits", 4);
+    } else {
+        size_t len = 0;
+        int id, node;
+        for (int i = 0; i < 2; i++) {
+            OK(id = bip_irecv_bytes(job, 1, buf, 9));
+            GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_TOO_LONG);
+            CHECK_EQ(len, i ? sizeof buf : 10);
+            CHECK(strstr(bip_error(job), i ? "100000" : "10 bytes") != NULL);
+            GIVES(bip_rtest_id(job, id, &len, &node), BIP_ERR_ARGUMENT);
+        }
+        CHECK_EQ(recv_from(1, buf, 9, NULL), 4);
+    }
+    meet(rank, n);
+}
+
+void case_arguments(int rank, int n)
+{
+    char c = 0;
+    size_t len;
+    int node, id;
+    GIVES(bip_isend_bytes(job, rank, 0, &c, 1), BIP_ERR_SELF);
+    GIVES(bip_isend_bytes(job, n, 0, &c, 1), BIP_ERR_ARGUMENT);
+    GIVES(bip_isend_bytes(job, -1, 0, &c, 1), BIP_ERR_ARGUMENT);
+    GIVES(bip_isend_bytes(job, 1 - rank, 0, NULL, 1), BIP_ERR_ARGUMENT);
+    GIVES(bip_irecv_bytes(job, 0, NULL, 1), BIP_ERR_ARGUMENT);
+    GIVES(bip_rtest_id(job, 12345, &len, &node), BIP_ERR_ARGUMENT);
+    GIVES(bip_freemsg(job, 0), BIP_ERR_ARGUMENT);
+    OK(id = bip_irecv_bytes(job, 0, &c, 1));
+    GIVES(bip_irecv_bytes(job, 0, &c, 1), BIP_ERR_BUSY);
+    GIVES(bip_rwait_id(job, id, &len, &node, 20), BIP_ERR_TIMEOUT);
+    GIVES(bip_rcancel_id(job, id), 0);
+    GIVES(bip_rcancel_id(job, id), BIP_ERR_ARGUMENT);
+    meet(rank, n);
+}
+
+void case_strict(int rank, int n)
+{
+    static char buf[100000];
+    if (rank == 0) {
+        int id = bip_isend_bytes(job, 1, 1, buf, sizeof buf);
+        OK(id);
+        GIVES(bip_swait_id(job, id, WAIT_MS), BIP_ERR_NOT_POSTED);
+        meet(rank, n);
+        recv_from(3, NULL, 0, NULL);
+        send_to(1, 2, buf, sizeof buf);
+    } else {
+        meet(rank, n);
+        int id = bip_irecv_bytes(job, 2, buf, sizeof buf);
+        size_t len = 0;
+        int node;
+        OK(id);
+        send_to(0, 3, NULL, 0);
+        OK(bip_rwait_id(job, id, &len, &node, WAIT_MS));
+        CHECK_EQ(len, sizeof buf);
+    }
+}
+
+void case_short_only(int rank, int n)
+{
+    static char buf[100000];
+    const void *place;
+    size_t len = 99;
+    int node = -1;
+    GIVES(bip_recv_short(job, 1, buf, 4, &len, &node), 0);
+    GIVES(bip_getmsg(job, 1, &place, &len, &node, 0), 0);
+    meet(rank, n);
+    if (rank == 0) {
+        send_to(1, 1, "one", 3);
+        send_to(1, 1, "two", 3);
+        send_to(1, 1, "three", 5);
+        send_to(1, 1, buf, sizeof buf);
+    } else {
+        while (bip_recv_short(job, 1, buf, 4, &len, &node) == 0)
+            sched_yield();
+        CHECK(len == 3 && node == 0 && memcmp(buf, "one", 3) == 0);
+        OK(bip_getmsg(job, 1, &place, &len, &node, WAIT_MS));
+        CHECK(len == 3 && node == 0 && memcmp(place, "two", 3) == 0);
+        GIVES(bip_getmsg(job, 1, &place, &len, &node, WAIT_MS), BIP_ERR_BUSY);
+        OK(bip_freemsg(job, 1));
+        WAIT_UNTIL(bip_recv_short(job, 1, buf, 4, &len, &node) == BIP_ERR_TOO_LONG);
+        CHECK_EQ(len, 5);
+        int code;
+        WAIT_UNTIL((code = bip_getmsg(job, 1, &place, &len, &node, 0)) != 0);
+        CHECK_EQ(code, BIP_ERR_ARGUMENT); /* a long one */
+        GIVES(bip_recv_short(job, 1, buf, 4, &len, &node), 0);
+        CHECK_EQ(recv_from(1, buf, sizeof buf, NULL), sizeof buf);
+    }
+    meet(rank, n);
+}
+
+/* Both directions at once, long: neither waits for the other's receive to be looked at first. */
+void case_crossing(int rank, int n)
+{
+    size_t len = 3 << 20, got = 0;
+    char *out = malloc(len), *in = malloc(len);
+    (void)n;
+    for (unsigned i = 0; i < 3; i++) {
+        int node, r = bip_irecv_bytes(job, 1, in, len), s;
+        OK(r);
+        pattern_fill(out, len, i * 2 + (unsigned)rank);
+        OK(s = bip_isend_bytes(job, 1 - rank, 1, out, len));
+        OK(bip_swait_id(job, s, WAIT_MS));
+        OK(bip_rwait_id(job, r, &got, &node, WAIT_MS));
+        CHECK_EQ(got, len);
+        CHECK(pattern_holds(in, len, i * 2 + 1 - (unsigned)rank));
+    }
+    free(in);
+    free(out);
+}
+
+/* More receives than the cache of registrations has places, all long. */
+void case_many_receives(int rank, int n)
+{
+    enum { N = 100, LEN = 20000 };
+    char *buf = malloc((size_t)N * LEN);
+    if (rank == 1) {
+        int ids[N], node;
+        size_t len;
+        for (int i = 0; i < N; i++)
+            OK(ids[i] = bip_irecv_bytes(job, i, buf + (size_t)i * LEN, LEN));
+        meet(rank, n);
+        for (int i = 0; i < N; i++) {
+            OK(bip_rwait_id(job, ids[i], &len, &node, WAIT_MS));
+            CHECK_EQ(len, LEN);
+            CHECK(pattern_holds(buf + (size_t)i * LEN, LEN, (unsigned)i));
+        }
+    } else {
+        meet(rank, n);
+        for (int i = N - 1; i >= 0; i--) {
+            pattern_fill(buf + (size_t)i * LEN, LEN, (unsigned)i);
+            send_to(1, i, buf + (size_t)i * LEN, LEN);
+        }
+    }
+    meet(rank, n);
+    free(buf);
+}
+
+/* ---------------------------------------------------------------- bip.h */
+
+static int complaints;
+static void on_complaint(const char *text)
+{
+    CHECK(strncmp(text, "BIP, node ", 10) == 0);
+    complaints++;
+}
+
+/* The manual's example, and all other calls. */
+void case_classic(int rank, int n)
+{
+    static int big[100000], small[10], token = 0, node = -1, length = -1;
+    bip_taginit(5, 4, 10);
+    bip_init();
+    CHECK_EQ(bip_mynode, rank);
+    CHECK_EQ(bip_numnodes, n);
+    int next = (rank + 1) % n, last = (rank + n - 1) % n;
+    for (int round = 0; round < 10; round++) { /* a token goes round */
+        if (rank == 0) {
+            bip_send(next, &token, 1);
+            CHECK_EQ(bip_recv(&token, 1), 1);
+            CHECK_EQ(token, (round + 1) * (n - 1));
+        } else {
+            CHECK_EQ(bip_recvx(&token, 1, &node), 1);
+            CHECK_EQ(node, last);
+            token++;
+            bip_send(next, &token, 1);
+        }
+    }
+    int r = bip_tirecv(2, big, 100000), s; /* everybody sends on, long */
+    static int mine[50000];
+    mine[49999] = rank;
+    s = bip_tisend(next, 2, mine, 50000);
+    while (bip_stest(s) == 0)
+        sched_yield();
+    while ((length = bip_rtestx(r, &node)) == -1)
+        sched_yield();
+    CHECK(length == 50000 && node == last && big[49999] == last);
+    r = bip_irecv(small, 10);
+    s = bip_isend(next, mine, 0); /* nothing is a message, too */
+    bip_swait(s);
+    CHECK_EQ(bip_rwaitx(r, &node), 0);
+    bip_tsend(next, 5, mine, 10);
+    bip_tsend(next, 5, mine, 9);
+    bip_tsend(next, 5, mine, 8);
+    int *place = bip_tgetmsg(5, &length, &node);
+    CHECK(place && length == 10 && node == last);
+    bip_tfreemsg(5);
+    while ((place = bip_tgetmsgnb(5, &length, &node)) == NULL)
+        sched_yield();
+    CHECK_EQ(length, 9);
+    bip_tfreemsg(5);
+    while ((length = bip_trecvshort(5, small, 10, &node)) == -1)
+        sched_yield();
+    CHECK_EQ(length, 8);
+    r = bip_tirecv(6, small, 10);
+    bip_tsend(next, 6, mine, 3);
+    CHECK_EQ(bip_rwait(r), 3);
+    r = bip_tirecv(6, small, 10);
+    bip_tsend(next, 6, mine, 3);
+    while (!bip_rtest(r))
+        sched_yield();
+    bip_onerror(on_complaint);
+    bip_tsend(rank, 1, mine, 1);
+    CHECK_EQ(complaints, 1);
+    CHECK_EQ(bip_tisend(99, 1, mine, 1), -1);
+    CHECK_EQ(bip_tirecv(1, mine, -1), -1);
+    CHECK_EQ(bip_tisend(next, 1, mine, -1), -1);
+    bip_tfreemsg(5);
+    CHECK_EQ(complaints, 5);
+    bip_tsend(next, 8, mine, 5);
+    CHECK_EQ(bip_trecv(8, small, 4), -1);
+    CHECK_EQ(complaints, 6);
+    bip_init();
+    CHECK_EQ(complaints, 7);
+    bip_end();
+    CHECK_EQ(bip_trecvshort(5, small, 10, &node), -1);
+    CHECK_EQ(complaints, 8);
+}

@@ -1,0 +1,147 @@
+/* Cases of test_bip: ranks that leave, that are killed, and that are interrupted. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "bip_cases.h"
+
+/* Somebody leaves in order: others go on, and only who waits for him, or for nobody, is told. */
+void case_leaves(int rank, int n)
+{
+    char c = 1;
+    size_t len;
+    int node, id;
+    (void)n;
+    if (rank == 2) {
+        send_to(0, 1, &c, 1); /* has to arrive though we leave at once */
+        return;
+    }
+    if (rank == 0) {
+        CHECK_EQ(recv_from(1, &c, 1, &node), 1);
+        CHECK_EQ(node, 2);
+        int code;
+        double end = check_now() + CHECK_WAIT_S;
+        while ((code = bip_isend_bytes(job, 2, 1, &c, 1)) >= 0 && check_now() < end)
+            if (bip_swait_id(job, code, 100) == BIP_ERR_LEFT) {
+                code = BIP_ERR_LEFT;
+                break;
+            }
+        CHECK_EQ(code, BIP_ERR_LEFT);
+        send_to(1, 5, &c, 1);
+        CHECK_EQ(recv_from(6, &c, 1, NULL), 1);
+    } else {
+        CHECK_EQ(recv_from(5, &c, 1, NULL), 1);
+        send_to(0, 6, &c, 1);
+        OK(id = bip_irecv_bytes(job, 7, &c, 1));
+        GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_LEFT);
+    }
+}
+
+/* Somebody is killed: in the middle of everything, whoever waits is told. */
+void case_killed(int rank, int n)
+{
+    static char buf[1 << 20];
+    char c = 0;
+    size_t len;
+    int node, id, s;
+    meet(rank, n);
+    vk_add(flag, 1);
+    if (rank == 1) { /* not before the others have heard all of it */
+        WAIT_UNTIL(bip_progress(job) >= 0 && vk_load_acquire(flag) == n);
+        raise(SIGKILL);
+    }
+    if (rank == 0) {
+        OK(id = bip_irecv_bytes(job, 7, &c, 1));
+        s = bip_isend_bytes(job, 1, 1, buf, sizeof buf);
+        if (s >= 0)
+            s = bip_swait_id(job, s, WAIT_MS);
+        CHECK_EQ(s, BIP_ERR_PEER);
+        GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_PEER);
+        CHECK(strstr(bip_error(job), "rank 1 died") != NULL);
+        GIVES(bip_isend_bytes(job, 1, 1, buf, 1), BIP_ERR_PEER);
+    } else {
+        OK(id = bip_irecv_bytes(job, 1, &c, 1));
+        GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_PEER);
+    }
+}
+
+/* Is the process stopped? */
+static int is_stopped(pid_t pid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL);
+    CHECK(fgets(text, sizeof text, f) != NULL);
+    fclose(f);
+    const char *name_end = strrchr(text, ')');
+    return name_end && name_end[1] == ' ' && name_end[2] == 'T';
+}
+
+/* The receiver dies while most buffers of ours are under way, and we learn of it only when we look for one: the send that looked ends, and
+ * those after it do not wait for it. */
+void case_killed_full(int rank, int n)
+{
+    static char buf[1 << 20];
+    (void)n;
+    if (rank == 1) {
+        pid_t me = getpid();
+        send_to(0, 1, &me, sizeof me);
+        recv_from(1, buf, 1, NULL); /* it has arrived */
+        usleep(50000);              /* and is acknowledged: all buffers of the other are free */
+        raise(SIGSTOP);
+        return;
+    }
+    pid_t other;
+    recv_from(1, &other, sizeof other, NULL);
+    send_to(1, 1, buf, 1);
+    WAIT_UNTIL(bip_progress(job) >= 0 && is_stopped(other));
+    int last = 0;
+    for (int i = 0; i < 60; i++)
+        OK(last = bip_isend_bytes(job, 1, 2, buf, 100));
+    kill(other, SIGKILL);
+    size_t len;
+    static char text[1 << 16];
+    do { /* nobody calls BIP meanwhile, only the NIC finds out */
+        usleep(10000);
+        CHECK_OK(viakit_poll(bip_nic(job, 1), NULL));
+        CHECK_OK(viakit_snapshot(bip_nic(job, 1), text, sizeof text, &len));
+    } while (strstr(text, "\"connected\""));
+    for (int i = 0; i < 2; i++) {
+        int id = bip_isend_bytes(job, 1, 3, buf, sizeof buf);
+        if (id == BIP_ERR_BUSY) { /* the last one found no buffer: then it is what learns of it */
+            CHECK_EQ(bip_swait_id(job, last, WAIT_MS), BIP_ERR_PEER);
+            continue;
+        }
+        CHECK_EQ(id < 0 ? id : bip_swait_id(job, id, WAIT_MS), BIP_ERR_PEER);
+    }
+}
+
+static int interrupts;
+static int interrupt(void *context)
+{
+    (void)context;
+    return interrupts;
+}
+
+void interruptible(bip_options *o)
+{
+    o->interrupt = interrupt;
+    o->blocking = 1;
+}
+
+void case_interrupt(int rank, int n)
+{
+    char c = 0;
+    size_t len;
+    int node, id;
+    OK(id = bip_irecv_bytes(job, 1, &c, 1));
+    interrupts = 1;
+    GIVES(bip_rwait_id(job, id, &len, &node, -1), BIP_ERR_INTERRUPTED);
+    interrupts = 0;
+    vk_add(flag, 1);
+    WAIT_UNTIL(bip_progress(job) >= 0 && vk_load_acquire(flag) == n);
+    send_to(1 - rank, 1, &c, 1);
+    OK(bip_rwait_id(job, id, &len, &node, WAIT_MS)); /* nothing is lost */
+    meet(rank, n);
+}
