@@ -100,16 +100,17 @@ struct wire_run {
 } __attribute__((packed, aligned(2)));
 #define WIRE_MAX_RUNS 40
 
-/* A request to read: of the len bytes at address those pieces whose bit is set in `wanted`. `next` is the psn of the
- * requester's next data frame: once that has been taken, this request is an old one, and the memory may have been
- * given away. No bit: the requester insists on a request that was denied. */
+/* A request to read: of the len bytes at address, cut into pieces of `piece` bytes, those whose bit is set in `wanted`.
+ * `next` is the psn of the requester's next data frame: once that has been taken, this request is an old one, and the
+ * memory may have been given away. No bit: the requester insists on a request that was denied. */
 struct wire_read {
     uint64_t address, wanted;
     uint32_t handle;
     uint32_t len;
     uint32_t next;
+    uint32_t piece;
 } __attribute__((packed, aligned(4)));
-_Static_assert(sizeof(struct wire_read) == 28, "the read request is 28 bytes");
+_Static_assert(sizeof(struct wire_read) == 32, "the read request is 32 bytes");
 
 /* Before the bytes of a piece: where it belongs in what was asked for, and how long that is. */
 struct wire_read_data {
@@ -126,7 +127,8 @@ struct wire_reference {
     uint64_t len;
 } __attribute__((packed, aligned(4)));
 
-/* Connection management: what REQUEST and ACCEPT tell the other side. Others send only the fields up to key. */
+/* Connection management: what REQUEST and ACCEPT tell the other side. Others send only the fields up to key,
+ * and CONFIRM max_payload. */
 struct wire_connect {
     uint32_t request;   /* the requester's number for this attempt */
     uint32_t key;       /* to be put into frames for the sender of this */
@@ -135,7 +137,7 @@ struct wire_connect {
     uint64_t qos;
     uint32_t ptag; /* the sender's tag number; meaningful to direct writes on one host */
     uint16_t reliability;
-    uint16_t max_payload; /* the largest frame payload the sender can take */
+    uint16_t max_payload; /* the largest frame payload the sender can take; of ACCEPT and CONFIRM: and can send here */
     uint8_t rdma_write, rdma_read, lossless, host_len;
     uint8_t wanted_len, own_len; /* discriminators that follow: the one looked for, the requester's own */
     uint8_t mode;                /* of a REQUEST: WIRE_MODE_* */

@@ -87,6 +87,21 @@ void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c)
     vi->lossless = c->lossless = nic->limits.lossless && !nic->lossy; /* both must say so */
 }
 
+/* The largest payload of a frame from here to that peer. The way back may carry less, or more: each side finds out its
+ * own, and says so when it knows whom it talks to (ACCEPT, CONFIRM). */
+uint16_t conn_carried(const struct via_nic *nic, struct link_peer *peer)
+{
+    return (uint16_t)(nic->ops->payload_to ? nic->ops->payload_to(nic->link, peer) : nic->limits.max_payload);
+}
+
+/* The peer has said what the way from it to us carries. Frames of ours that are under way stay as they are; what we
+ * read from now on comes in pieces that fit. */
+void conn_told_carried(struct via_vi *vi, const struct wire_connect *c)
+{
+    if (c->max_payload >= WIRE_LEAST_PAYLOAD && c->max_payload < vi->read_chunk)
+        vi->read_chunk = c->max_payload;
+}
+
 /* Each side calls this when it has the other's description. Everything that frames look at is made here, and with state
  * and rx_source the connection is open for them. */
 void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *peer, uint16_t port, uint16_t number,
@@ -102,11 +117,9 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
     vi->peer_rdma_write = c->rdma_write;
     vi->peer_rdma_read = c->rdma_read;
     vi->expected_psn = vi->acked_psn = c->first_psn;
-    /* The smaller of what the peer's NIC can take and what the path to it carries in one piece. Reads are cut by it on
-     * both sides (read.c), so the two must come to the same number; they do where the path carries the same both ways.
-     */
-    uint32_t carried = nic->ops->payload_to ? nic->ops->payload_to(nic->link, peer) : nic->limits.max_payload;
-    vi->chunk = c->max_payload < carried ? c->max_payload : carried;
+    /* The smaller of what the peer's NIC can take and what the path to it carries in one piece. */
+    uint32_t carried = conn_carried(nic, peer);
+    vi->chunk = vi->read_chunk = c->max_payload < carried ? c->max_payload : carried;
     /* Ours was said in conn_describe(). */
     vi->lossless &= c->lossless;
     vi->tx_header = (struct wire_header){.version_kind = wire_version_kind(WIRE_SEND),
@@ -256,7 +269,8 @@ int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struc
 void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint16_t src_vi, uint32_t request,
                         uint32_t key, int kind)
 {
-    conn_say(nic, server, kind, src_vi, 0, &(struct wire_connect){.request = request, .key = key});
+    conn_say(nic, server, kind, src_vi, 0,
+             &(struct wire_connect){.request = request, .key = key, .max_payload = conn_carried(nic, server->peer)});
 }
 
 /* ---------------------------------------------------------------- frames in, time */

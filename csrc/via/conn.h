@@ -21,6 +21,8 @@ void conn_describe(struct via_vi *vi, uint32_t request, struct wire_connect *c);
 /* The other side's, once both are known: the VI is CONNECTED. */
 void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *peer, uint16_t port, uint16_t number,
                const struct wire_connect *c);
+uint16_t conn_carried(const struct via_nic *nic, struct link_peer *peer);
+void conn_told_carried(struct via_vi *vi, const struct wire_connect *c);
 void conn_attributes(const struct wire_connect *c, VIP_VI_ATTRIBUTES *a);
 /* Do the two sides fit together? VIP_SUCCESS, or the code that says what does not, explained. */
 VIP_RETURN conn_check_fit(const char *function, const struct via_vi *vi, const struct wire_connect *remote);

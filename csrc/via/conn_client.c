@@ -64,8 +64,10 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
     int connected = vi && vi->key == h->key && vi->state == VIP_STATE_CONNECTED && vi->peer_key == f->c.key;
     if (!connected)
         NIC_COUNT(nic, dropped_stranger, 1);
-    conn_say_in_passing(nic, f, connected ? WIRE_CONFIRM : WIRE_CANCEL, 0,
-                        &(struct wire_connect){.request = f->c.request, .key = h->key});
+    struct wire_connect body = {.request = f->c.request, .key = h->key};
+    if (connected)
+        body.max_payload = conn_carried(nic, vi->peer);
+    conn_say_in_passing(nic, f, connected ? WIRE_CONFIRM : WIRE_CANCEL, 0, &body);
 }
 
 /* One NIC's answer says nothing about the others: where it is known how many were asked, all are waited for. */

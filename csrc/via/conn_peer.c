@@ -120,6 +120,7 @@ static void promise(struct via_peering *p)
 {
     struct wire_connect body = p->frame.block.connect;
     body.request = p->remote.request;
+    body.max_payload = conn_carried(p->vi->nic, p->partner.peer);
     conn_say(p->vi->nic, &p->partner, WIRE_ACCEPT, p->vi->number, 0, &body);
 }
 
@@ -289,9 +290,10 @@ int conn_peer_says(struct via_nic *nic, const struct conn_frame *f, int kind)
         p = p->next;
     if (p == NULL)
         return 0;
-    if (kind == WIRE_CONFIRM)
+    if (kind == WIRE_CONFIRM) {
         connect_with(p, p->partner_address, &p->partner, &p->remote);
-    else if (p->state == PROMISED) {
+        conn_told_carried(p->vi, &f->c);
+    } else if (p->state == PROMISED) {
         p->state = ASKING;
         p->interval = CONN_REPEAT_FIRST;
         ask(nic, p);

@@ -198,8 +198,10 @@ int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
     if (conn == NULL || conn->remote.key != f->c.key)
         return 0;
     if (kind == WIRE_CONFIRM) {
-        if (still_accepted(conn))
+        if (still_accepted(conn)) {
             conn->accepted->confirmed = 1;
+            conn_told_carried(conn->accepted, &f->c);
+        }
         return 1;
     }
     if (still_accepted(conn))
@@ -287,6 +289,7 @@ static void accept_with(struct via_conn *conn, struct via_vi *vi)
     struct via_nic *nic = conn->nic;
     /* Describe first, for it resets the VI; then join, which makes it CONNECTED. */
     conn_describe(vi, conn->remote.request, &conn->accept_body);
+    conn->accept_body.max_payload = conn_carried(nic, conn->peer);
     conn_join(vi, conn->address, conn->peer, conn->port, conn->vi, &conn->remote);
     conn->state = VIA_CONN_ACCEPTED;
     conn->accepted = vi;

@@ -191,7 +191,8 @@ struct via_vi {
     uint32_t peer_ptag;
     uint8_t peer_rdma_write, peer_rdma_read;
     uint8_t confirmed;            /* the peer is known to be connected (it sent CONFIRM or data) */
-    uint32_t chunk;               /* payload bytes per frame, both sides agree */
+    uint32_t chunk;               /* payload bytes per frame that we send */
+    uint32_t read_chunk;          /* ... and that we ask for when we read: what the peer can send may be less */
     struct wire_header tx_header; /* what all our frames to this peer have in common ... */
     uint64_t tx_words[2];         /* ... and the first two words of a whole message, but for its length */
     uint64_t rx_source;           /* second word of the peer's frames; VIA_NO_SOURCE unless CONNECTED */

@@ -11,8 +11,8 @@
  * operation `take`).
  *
  * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them
- * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. An ask is answered as
- * often as it comes. (So nothing of a read is in the sequence of the data frames, and nothing is kept to be sent
+ * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. How long a piece is each
+ * ask says, for the two sides may see paths of different width. An ask is answered as often as it comes. (So nothing of a read is in the sequence of the data frames, and nothing is kept to be sent
  * again: the region itself is what is sent again.) Only where the link is full an ask waits at the target, and no
  * more than VIA_ASKS may.
  *
@@ -55,6 +55,7 @@
 struct ask {
     uint32_t work;        /* index on the send queue */
     uint32_t offset, len; /* of the read's bytes */
+    uint32_t piece;       /* bytes of one piece */
     uint32_t serial;      /* of the latest request for it */
     uint64_t missing;     /* a bit per piece that is not here yet; 0: done */
     uint64_t wanted;      /* what the latest request asked for */
@@ -96,17 +97,24 @@ static inline int is_open(const struct via_work *w)
     return w->how == VIA_HOW_READ && w->started && !w->sent && !w->error;
 }
 
-/* Bytes of memory in one frame of an answer; multiples of a word. */
-static inline uint32_t piece_len(const struct via_vi *vi)
+/* Bytes of memory in a frame of an answer that has so much payload; multiples of a word. */
+static inline uint32_t piece_len(uint32_t payload)
 {
-    return (vi->chunk - (uint32_t)sizeof(struct wire_read_data)) & ~7u;
+    return (payload - (uint32_t)sizeof(struct wire_read_data)) & ~7u;
+}
+
+/* Any length that our link can send and that is no smaller than a frame may be. Where our path is narrower than the
+ * requester knew, the network cuts the frames. */
+static int piece_is_possible(const struct via_vi *vi, uint32_t piece)
+{
+    return piece % 8 == 0 && piece >= piece_len(WIRE_LEAST_PAYLOAD) && piece <= piece_len(vi->nic->limits.max_payload);
 }
 
 /* A bit for each piece of an ask of len bytes; 0 if it has too many. An ask of no bytes has one piece, too: it asks for
  * leave. */
-static uint64_t all_pieces(const struct via_vi *vi, uint32_t len)
+static uint64_t all_pieces(uint32_t piece, uint32_t len)
 {
-    uint32_t piece = piece_len(vi), n = len ? len / piece + (len % piece != 0) : 1;
+    uint32_t n = len ? len / piece + (len % piece != 0) : 1;
     return n > ASK_PIECES ? 0 : n == ASK_PIECES ? ~0ull : (1ull << n) - 1;
 }
 
@@ -186,7 +194,7 @@ static int send_request(struct via_vi *vi, uint32_t number, uint64_t wanted, uin
     const struct via_work *w = via_work_at(&vi->send, a->work);
     const VIP_ADDRESS_SEGMENT *remote = &via_segment(w->descriptor, 0)->Remote;
     /* next_psn goes along: by that the target tells an old request from a new one (is_old). */
-    struct wire_read b = {remote->Data.AddressBits + a->offset, wanted, remote->Handle, a->len, vi->next_psn};
+    struct wire_read b = {remote->Data.AddressBits + a->offset, wanted, remote->Handle, a->len, vi->next_psn, a->piece};
     uint8_t flags = WIRE_FLAG_FIRST | (a->offset + a->len == w->len ? WIRE_FLAG_LAST : 0);
     return via_send_block(vi, WIRE_READ, flags, number, serial, &b, sizeof b) == 1;
 }
@@ -211,13 +219,13 @@ static int send_ask(struct via_vi *vi, uint32_t number)
 static int ask_more(struct via_vi *vi, uint32_t index, struct via_work *w)
 {
     struct via_reads *r = vi->reads;
-    uint32_t most = ask_pieces(vi) * piece_len(vi), left = w->len - w->asked;
+    uint32_t piece = piece_len(vi->read_chunk), most = ask_pieces(vi) * piece, left = w->len - w->asked;
     uint32_t allowed = most_asks(vi) < r->allowed ? most_asks(vi) : r->allowed;
     if (r->tail - r->head >= allowed)
         return 0;
     struct ask *a = &r->asks[r->tail % VIA_ASKS];
-    *a = (struct ask){.work = index, .offset = w->asked, .len = left < most ? left : most};
-    a->missing = all_pieces(vi, a->len);
+    *a = (struct ask){.work = index, .offset = w->asked, .len = left < most ? left : most, .piece = piece};
+    a->missing = all_pieces(piece, a->len);
     if (!send_ask(vi, r->tail)) {
         via_stall(vi);
         return 0;
@@ -391,14 +399,14 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
         return;
     }
     struct ask *a = &r->asks[h->psn % VIA_ASKS];
-    uint32_t piece = piece_len(vi), len = h->len < sizeof d ? 0 : h->len - (uint32_t)sizeof d;
+    uint32_t piece = a->piece, len = h->len < sizeof d ? 0 : h->len - (uint32_t)sizeof d;
     if (h->len < sizeof d) {
         NIC_COUNT(vi->nic, dropped_malformed, 1);
         return;
     }
     memcpy(&d, payload, sizeof d);
     uint32_t k = d.offset / piece, left = d.offset <= a->len ? a->len - d.offset : 0;
-    if (d.len != a->len || d.offset % piece || k >= ASK_PIECES || !(all_pieces(vi, a->len) >> k & 1) ||
+    if (d.len != a->len || d.offset % piece || k >= ASK_PIECES || !(all_pieces(piece, a->len) >> k & 1) ||
         len != (left < piece ? left : piece)) {
         NIC_COUNT(vi->nic, dropped_malformed, 1);
         return;
@@ -495,7 +503,7 @@ static int send_pieces(struct via_vi *vi, struct answer *a)
 {
     struct link_frame frames[VIA_BATCH];
     struct iovec iov[VIA_BATCH];
-    uint32_t piece = piece_len(vi), most = vi->nic->limits.max_batch;
+    uint32_t piece = a->read.piece, most = vi->nic->limits.max_batch;
     while (a->read.wanted) {
         int n = 0;
         /* From the lowest bit on; bits & bits - 1 takes it away. */
@@ -571,7 +579,7 @@ static void asked(struct via_vi *vi, const struct wire_header *h, const uint8_t 
     }
     memcpy(&a.read, payload, sizeof a.read);
     struct via_reads *r = vi->reads;
-    uint64_t all = all_pieces(vi, a.read.len);
+    uint64_t all = piece_is_possible(vi, a.read.piece) ? all_pieces(a.read.piece, a.read.len) : 0;
     if (all == 0 || (a.read.wanted & ~all) || (a.read.wanted == 0 && !was_granted(vi, &a)) ||
         r->answer_tail - r->answer_head == VIA_ASKS) {
         NIC_COUNT(vi->nic, dropped_malformed, 1); /* nobody asks so much or so many times, or insists at once */

@@ -88,6 +88,7 @@ static size_t put_read(struct machine *x, uint8_t *p, int asks, uint32_t next)
         r.address = machine_aim(x, &handle);
         r.handle = handle;
         r.next = next;
+        r.piece = bits >> 12 == 15 ? len & 1023 : CHUNK - 8;
         r.len = len & 0x8000 ? (uint32_t)(int16_t)len : len;
         r.wanted = (uint64_t)bits << (bits & 63) | (bits >> 8);
         memcpy(p, &r, sizeof r);

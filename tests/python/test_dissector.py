@@ -144,7 +144,7 @@ def test_blocks_of_data_frames(tmp_path):
         frame("WRITE", write + b"payload", first),
         frame("WRITE", b"more"),
         frame("SEND", struct.pack("<QQQQ", 0x1000, 10, 0x2000, 20), first | reference),
-        frame("READ", struct.pack("<QQIII", 0x7F00_0000_1000, 0b1011, 0x0042_0008, 6000, 77), first, psn=8),
+        frame("READ", struct.pack("<QQIIII", 0x7F00_0000_1000, 0b1011, 0x0042_0008, 6000, 77, 1448), first, psn=8),
         frame("READ", struct.pack("<II", 4096, 6000) + b"piece", psn=8),
         frame("NAK", struct.pack("<HHHH", 2, 3, 1, 9)),
         frame("READ", b"", FLAGS["LAST"], psn=8),
@@ -153,7 +153,7 @@ def test_blocks_of_data_frames(tmp_path):
         write_pcap(tmp_path / "blocks.pcap", [plain(one) for one in packets]),
         "viakit.payload viakit.write.address viakit.write.handle viakit.write.len viakit.reference.address "
         "viakit.reference.len viakit.read.address viakit.read.wanted viakit.read.handle viakit.read.len "
-        "viakit.read.offset viakit.read.next viakit.read.ask viakit.nak.missing viakit.nak.held viakit.psn",
+        "viakit.read.offset viakit.read.next viakit.read.piece viakit.read.ask viakit.nak.missing viakit.nak.held viakit.psn",
     )
     found = [{name[7:]: value for name, value in row.items() if value} for row in rows]
     psn = {"psn": "4000000000"}
@@ -164,7 +164,8 @@ def test_blocks_of_data_frames(tmp_path):
     pieces = {"reference.address": "0x0000000000001000,0x0000000000002000", "reference.len": "10,20"}
     assert found[3] == {**pieces, **psn}
     asked = {"read.address": "0x00007f0000001000", "read.wanted": "0x000000000000000b", "read.len": "6000"}
-    assert found[4] == {**asked, "read.handle": "0x00420008", "read.next": "77", "read.ask": "8"}
+    asked |= {"read.handle": "0x00420008", "read.next": "77", "read.piece": "1448", "read.ask": "8"}
+    assert found[4] == asked
     assert found[5] == {"read.offset": "4096", "read.len": "6000", "read.ask": "8", "payload": b"piece".hex()}
     assert found[6] == {"nak.missing": "2,1", "nak.held": "3,9", **psn}
     assert found[7] == {"read.ask": "8"}

@@ -332,10 +332,17 @@ class Peer:
         self.send(WRITE, block + data, FIRST | LAST, **other)
 
     def read(
-        self, handle: int, address: int, length: int, next_psn: int | None = None, wanted: int = 1, **other: int
+        self,
+        handle: int,
+        address: int,
+        length: int,
+        next_psn: int | None = None,
+        wanted: int = 1,
+        piece: int = 1024,
+        **other: int,
     ) -> None:
         behind = self.psn if next_psn is None else next_psn & 0xFFFFFFFF
-        block = struct.pack("<QQIII", address & (1 << 64) - 1, wanted, handle, length, behind)
+        block = struct.pack("<QQIIII", address & (1 << 64) - 1, wanted, handle, length, behind, piece)
         self.send(READ, block, FIRST | LAST, **{"psn": 0, "immediate": 1, **other})
 
 
@@ -499,6 +506,9 @@ def test_what_is_granted_is_done(scene: Scene) -> None:
         peer.read(handle, address, 64, next_psn=peer.psn - 3)
         _, header, payload = peer.receive({READ})
         assert (header[1] & LAST, header[2], payload) == (LAST, 0, b"")
+    with scene.dropped("dropped_malformed", 5):
+        for piece in (0, 8, 60, 1 << 16, 0xFFFFFFF8):  # nobody cuts his memory like that
+            peer.read(handle, address, 64, piece=piece)
     peer.read(handle, address, 64)
     kind, _, payload = peer.receive({READ})
     assert kind == READ
@@ -556,7 +566,7 @@ def test_answers_to_what_was_not_asked(scene: Scene) -> None:
         peer.send(READ, bytes(4), LAST, **{**right, "psn": number + 1})  # the denial of what was not asked
     peer.send(READ, bytes(4), LAST, **right)
     # It insists; by its clock it may ask once more before that.
-    until(lambda: struct.unpack("<QQIII", peer.receive({READ})[2])[1] == 0, "it does not insist")
+    until(lambda: struct.unpack("<QQIIII", peer.receive({READ})[2])[1] == 0, "it does not insist")
     peer.send(READ, good, **right)  # so it was granted after all
     assert bytes.fromhex(scene.victim("got", "attacker")) == b"right..." * 8
 

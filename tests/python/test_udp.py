@@ -368,6 +368,59 @@ def test_an_address_that_goes_away_ends_the_connection(testbed, exchange):
         host.run(["ip", "addr", "add", f"{host.address}/24", "dev", "eth0"])
 
 
+READER = """
+import json, sys
+from viakit import via
+role, device, peer = sys.argv[1:4]
+N = 300_000
+word = lambda of: bytes((k * 7 + len(of)) % 251 for k in range(N))
+with via.Nic(device) as nic, nic.create_tag() as tag:
+    with nic.create_vi(tag=tag, rdma_read=True) as vi, nic.create_region(2 * N, tag=tag, rdma_read=True) as memory:
+        view = memoryview(memory)
+        view[:N] = word(role)
+        vi.post_recv(via.Descriptor.recv(memory[N:]))
+        if role == "client":
+            vi.connect(nic.resolve(peer, "reads"), timeout_s=20, retry=True)
+        else:
+            nic.connect_wait("reads", timeout_s=20).accept(vi)
+        view[N - 100 : N - 84] = memory.address.to_bytes(8, "little") + memory.handle.to_bytes(8, "little")
+        vi.post_send(via.Descriptor.send(memory[N - 100 : N - 84]))
+        vi.send_wait(timeout_s=60)
+        vi.recv_wait(timeout_s=60)
+        there, handle = (int.from_bytes(view[N + k : N + k + 8], "little") for k in (0, 8))
+        view[N - 100 : N - 84] = word(role)[N - 100 : N - 84]
+        before = nic.counters
+        vi.post_send(via.Descriptor.rdma_read(memory[N:], there, handle))
+        vi.send_wait(timeout_s=60)
+        other = "server" if role == "client" else "client"
+        same = bytes(view[N : 2 * N - 100]) == word(other)[: N - 100]
+        print(json.dumps({"same": same, **dict((nic.counters - before).nonzero())}), flush=True)
+        sys.stdin.read()
+        view.release()
+        vi.disconnect()
+        vi.drain()
+"""
+
+
+@pytest.mark.parametrize("narrow", [0, 1])
+def test_reads_where_one_direction_is_narrower_than_the_other(testbed, narrow):
+    """The requester does not see the path that the data takes; it is told by the target, and says how to cut."""
+    host, peer = testbed.hosts[narrow], testbed.hosts[1 - narrow]
+    done = host.run(["ip", "route", "add", f"{peer.address}/32", "dev", "eth0", "mtu", "900"])
+    assert done.returncode == 0, done.stderr
+    with contextlib.ExitStack() as stack:
+        stack.callback(host.run, ["ip", "route", "del", f"{peer.address}/32"])
+        workers = []
+        for i, role in enumerate(("client", "server")):
+            command = [sys.executable, "-c", READER, role, "udp:eth0", testbed.hosts[1].address]
+            workers.append(testbed.hosts[i].popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            stack.enter_context(workers[i])
+            stack.callback(workers[i].kill)
+        told = [json.loads(worker.stdout.readline() or "{}") for worker in workers]
+        assert [one.get("same") for one in told] == [True, True]
+        assert told[1 - narrow]["frames_received"] >= 300_000 / (900 - 28 - 32), "frames of the narrow path's size"
+
+
 def test_a_path_that_is_narrower_than_the_wire(testbed):
     for host, peer in zip(testbed.hosts, reversed(testbed.hosts), strict=True):
         done = host.run(["ip", "route", "add", f"{peer.address}/32", "dev", "eth0", "mtu", "900"])

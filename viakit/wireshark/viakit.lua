@@ -32,7 +32,7 @@ local MEANING = {
     [13] = "rejected", [14] = "nobody waits here for that discriminator", [15] = "the request is withdrawn",
 }
 local READ, SEND, WRITE, NAK, ERROR, RESET, REQUEST, NOMATCH = 0, 1, 2, 4, 5, 8, 9, 14
-local HEADER, CONNECT_LEN, WRITE_LEN, READ_LEN, READ_DATA_LEN, TRAILER_LEN = 32, 40, 16, 28, 8, 12
+local HEADER, CONNECT_LEN, WRITE_LEN, READ_LEN, READ_DATA_LEN, TRAILER_LEN = 32, 40, 16, 32, 8, 12
 local VERSION = 1
 local CALL = 0xF0 -- the first byte of what NICs of the link udp say among themselves
 local LEVELS = { [1] = "unreliable", [2] = "reliable delivery", [4] = "reliable reception" }
@@ -85,6 +85,7 @@ local f = {
     read_handle = ProtoField.uint32("viakit.read.handle", "Remote memory handle", base.HEX),
     read_len = ProtoField.uint32("viakit.read.len", "Length of the part asked for"),
     read_next = ProtoField.uint32("viakit.read.next", "Number of the requester's next data frame"),
+    read_piece = ProtoField.uint32("viakit.read.piece", "Length of a piece"),
     read_offset = ProtoField.uint32("viakit.read.offset", "Offset of the piece in the part"),
     read_ask = ProtoField.uint32("viakit.read.ask", "Number of the ask"),
     read_serial = ProtoField.uint32("viakit.read.serial", "Serial number of the request"),
@@ -392,6 +393,7 @@ local function add_read(tree, tvb, offset, len, h)
         b:add_le(f.read_handle, tvb(offset + 16, 4))
         b:add_le(f.read_len, tvb(offset + 20, 4))
         b:add_le(f.read_next, tvb(offset + 24, 4))
+        b:add_le(f.read_piece, tvb(offset + 28, 4))
     else
         b:add_le(f.read_offset, tvb(offset, 4))
         b:add_le(f.read_len, tvb(offset + 4, 4))
