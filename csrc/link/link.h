@@ -98,7 +98,7 @@ struct link_ops {
      * is sent at once. NULL where route() keeps nothing that a stranger could make it keep. */
     int (*passing)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
 
-    /* Hands a connection request to every NIC of the station (header.dst_port is set by the link where it must be).
+    /* Hands a connection request, or (CANCEL) its withdrawal, to every NIC of the station (header.dst_port is set by the link where it must be).
      * Returns how many NICs were asked, 0 if there is certainly none (it may have said more about that by
      * via_explain), -1 if the link cannot know how many hear it. */
     int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);

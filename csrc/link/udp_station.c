@@ -282,6 +282,18 @@ static struct udp_ask *place_for(struct link *link, uint32_t number)
     return first;
 }
 
+/* The withdrawal of a request: to those who may have heard it, whom we know since then. Nobody else need hear of it. */
+static void withdraw(struct link *link, const uint8_t address[6], struct link_frame *frame)
+{
+    for (uint32_t b = 0; b < UDP_BUCKETS; b++)
+        for (struct link_peer *p = link->peers[b]; p; p = p->next)
+            if (memcmp(p->address, address, 6) == 0) {
+                frame->header.dst_port = udp_port(&p->name);
+                frame->header.flags &= (uint8_t)~WIRE_FLAG_CRC; /* sealed anew for each */
+                udp_send(link, p, frame, 1);
+            }
+}
+
 /* Link operation. The request is kept, sealed, for when the list of NICs comes; the WHO goes at once. -1: how many
  * hear it is not known yet. A request that is repeated finds its entry again by its number. */
 int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
@@ -293,6 +305,10 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
                            .station = link->station};
     if (udp_unpack(address, link->name.any.sa_family, &station) != 0)
         return 0;
+    if ((frame->header.version_kind & 15) == WIRE_CANCEL) {
+        withdraw(link, address, frame);
+        return -1;
+    }
     struct udp_ask *ask = place_for(link, frame->block.connect.request);
     if (ask == NULL)
         return -1;

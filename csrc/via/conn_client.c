@@ -130,6 +130,17 @@ static void ask(struct via_nic *nic, struct via_request *r)
     via_timer(nic, r->next_send);
 }
 
+/* Some of those who were asked have not answered, and may do so when it is over: one that stood still finds the request
+ * among what came meanwhile. It shall find behind it that it is withdrawn, before it tells its program. */
+static void withdraw_from_all(struct via_nic *nic, const struct via_request *r)
+{
+    struct link_frame f = r->frame;
+    f.header.version_kind = wire_version_kind(WIRE_CANCEL);
+    f.header.flags &= (uint8_t)~WIRE_FLAG_CRC; /* the sum was the request's */
+    NIC_COUNT(nic, frames_sent, 1);
+    conn_ask(nic, r->address, r->port, &f);
+}
+
 /* Two times per request: when to ask again (5 ms, doubling up to 200), and when to believe that nobody waits. The
  * caller has reset timers_at, so each says again when it is due. */
 void conn_client_timers(struct via_nic *nic)
@@ -137,9 +148,10 @@ void conn_client_timers(struct via_nic *nic)
     for (struct via_request *r = nic->requests; r; r = r->next) {
         if (r->done)
             continue;
-        if (!r->offered && r->give_up_no_match <= nic->now)
+        if (!r->offered && r->give_up_no_match <= nic->now) {
+            withdraw_from_all(nic, r);
             finish_request(r, VIP_NO_MATCH);
-        else if (r->next_send <= nic->now)
+        } else if (r->next_send <= nic->now)
             ask(nic, r);
         if (r->done)
             continue;
@@ -191,6 +203,8 @@ static void give_up(struct via_nic *nic, struct via_request *r, VIP_RETURN code)
     if (r->offered && code == VIP_TIMEOUT && r->server)
         conn_say_to_server(nic, &(struct conn_to){.peer = r->server, .port = r->server_port}, r->frame.header.src_vi,
                            r->number, key, WIRE_CANCEL);
+    else if (code == VIP_TIMEOUT)
+        withdraw_from_all(nic, r);
     if (vi->state != VIP_STATE_CONNECT_PENDING || vi->key != key)
         return;
     vi->state = VIP_STATE_IDLE;

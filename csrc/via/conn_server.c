@@ -26,6 +26,7 @@
  * handles. */
 struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536, next);
 
+#define LOOKS_BEHIND 8 /* for the withdrawal of a request that has just come */
 #define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
 
 /* An answer to the requester: kind, and for ACCEPT the accepting VI's description. */
@@ -98,11 +99,16 @@ static int was_refused(const struct via_nic *nic, uint32_t request)
     return 0;
 }
 
+static void note_refused(struct via_nic *nic, uint32_t request)
+{
+    if (!was_refused(nic, request))
+        nic->refused[nic->n_refused++ % N_REFUSED] = request;
+}
+
 /* One that nobody waits for, or for which there is no room. */
 static void refuse(struct via_nic *nic, const struct conn_frame *f)
 {
-    if (!was_refused(nic, f->c.request))
-        nic->refused[nic->n_refused++ % N_REFUSED] = f->c.request;
+    note_refused(nic, f->c.request);
     conn_say_in_passing(nic, f, WIRE_NOMATCH, (uint32_t)nic->ops->count_neighbours(nic->link),
                         &(struct wire_connect){.request = f->c.request});
 }
@@ -190,6 +196,21 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
     via_wake_waiters(nic);
 }
 
+/* The waiter that has the request and has not returned with it waits on, as if it had never come; only copies of it that
+ * may yet come are known by its number, as if nobody had waited. 0: the program has its handle. */
+static int take_back(struct via_nic *nic, struct via_conn *conn)
+{
+    struct via_waiter *w = nic->waiters;
+    while (w && w->conn != conn)
+        w = w->next;
+    if (w == NULL)
+        return 0;
+    w->conn = NULL;
+    note_refused(nic, conn->remote.request);
+    forget(nic, conn);
+    return 1;
+}
+
 /* CONFIRM or CANCEL of the client. 0 if it is about no request that is known here, or if the sender does not know the
  * request's key. */
 int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
@@ -206,6 +227,8 @@ int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
     }
     if (still_accepted(conn))
         via_break(conn->accepted, 1); /* it gave up before our answer came */
+    if (conn->held && take_back(nic, conn))
+        return 1;
     conn->state = VIA_CONN_CANCELLED;
     if (!conn->held)
         conn->forget_at = nic->now + CONN_REMEMBER;
@@ -216,6 +239,23 @@ int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
 static int waiter_matched(void *argument)
 {
     return ((struct via_waiter *)argument)->conn != NULL;
+}
+
+/* A process that stood still finds what came meanwhile at once, a request and its withdrawal one behind the other: so it
+ * looks whether more is there before it believes a request. Not without end: others may send all the time. */
+static VIP_RETURN wait_for_request(struct via_nic *nic, struct via_waiter *w, VIP_ULONG timeout)
+{
+    uint64_t deadline = vk_deadline(timeout);
+    for (;;) {
+        VIP_RETURN code =
+            via_wait_owned(nic, timeout, waiter_matched, w, "VipConnectWait: nobody asked for the discriminator");
+        for (int looks = 0; w->conn && looks < LOOKS_BEHIND && via_drive(nic) > 0; looks++) {}
+        if (code != VIP_SUCCESS || w->conn)
+            return code;
+        uint64_t now = vk_now();
+        if (deadline != VK_NEVER)
+            timeout = deadline > now ? (VIP_ULONG)((deadline - now + VK_MS - 1) / VK_MS) : 0;
+    }
 }
 
 static void remove_waiter(struct via_nic *nic, struct via_waiter *w)
@@ -269,7 +309,7 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
     /* At the end of the list: who has waited longest is served first. */
     for (end = &nic->waiters; *end; end = &(*end)->next) {}
     *end = &w;
-    code = via_wait_owned(nic, timeout, waiter_matched, &w, "VipConnectWait: nobody asked for the discriminator");
+    code = wait_for_request(nic, &w, timeout);
     remove_waiter(nic, &w);
     if (code == VIP_SUCCESS) {
         tell_remote(w.conn, remote);
@@ -399,6 +439,8 @@ void conn_server_lost(struct via_nic *nic, struct link_peer *peer)
     for (struct via_conn *c = nic->conns, *next; c; c = next) {
         next = c->next;
         if (c->peer != peer)
+            continue;
+        if (c->held && take_back(nic, c))
             continue;
         c->state = VIA_CONN_CANCELLED;
         if (!c->held)

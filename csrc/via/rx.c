@@ -404,7 +404,7 @@ static void take_frame(struct via_nic *nic, const uint8_t from[6], struct link_p
         return;
     }
     int kind = h.version_kind & 15;
-    if (vk_unlikely(h.dst_port != nic->limits.port && kind != WIRE_REQUEST)) {
+    if (vk_unlikely(h.dst_port != nic->limits.port && kind != WIRE_REQUEST && (h.dst_port || kind != WIRE_CANCEL))) {
         NIC_COUNT(nic, dropped_stranger, 1);
         return;
     }

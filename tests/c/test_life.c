@@ -6,6 +6,7 @@
  * VIAKIT_LONG=1 gives the defaults (and ten seconds of silence), VIAKIT_CYCLES says how often connections are made.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <net/if.h>
 #include <poll.h>
@@ -153,6 +154,92 @@ static void stopped_b(side *s)
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }
+}
+
+/* ---- withdrawn: B stands still in VipConnectWait while A asks, gives up, and asks again later: B is not given the
+ * request that A has given up */
+
+/* kill() returns before the last thread has stopped. */
+static int stands_still(pid_t pid)
+{
+    char path[300], state = 0;
+    struct dirent *entry;
+    int still = 1;
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *tasks = opendir(path);
+    CHECK(tasks != NULL);
+    while ((entry = readdir(tasks)) != NULL) {
+        snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)pid, entry->d_name);
+        FILE *f = fopen(path, "re");
+        if (f == NULL)
+            continue;
+        still &= fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && state == 'T';
+        fclose(f);
+    }
+    closedir(tasks);
+    return still;
+}
+
+static void withdrawn_a(side *s)
+{
+    endpoint e;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_NIC_HANDLE other;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_connect(&e, "first"); /* the two NICs know each other from here on */
+    endpoint_disconnect(&e);
+    CHECK_OK(
+        viakit_open_nic(s->device, &s->options, &other)); /* on one host: somebody who says that he does not wait */
+    make_address(&local, s->attr.LocalNicAddress, "me", 2);
+    make_address(&remote, s->peer_host, "second", 6);
+    SIDE_SYNC(s, 1);
+    CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
+    WAIT_UNTIL(stands_still(s->peer_pid));
+    VIP_RETURN r = VipConnectRequest(e.vi, &local.net, &remote.net, 500, &attr);
+    CHECK(r == VIP_NO_MATCH || r == VIP_TIMEOUT);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
+    CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
+    WAIT_UNTIL((r = VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) != VIP_NO_MATCH);
+    CHECK_OK(r);
+    SIDE_SYNC(s, 2);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    SIDE_SYNC(s, 3);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+    CHECK_OK(VipCloseNic(other));
+}
+
+static void *wait_for_second(void *argument)
+{
+    endpoint *e = argument;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    make_address(&local, e->s->attr.LocalNicAddress, "second", 6);
+    CHECK_OK(VipConnectWait(e->s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
+    CHECK_OK(VipConnectAccept(conn, e->vi));
+    return NULL;
+}
+
+static void withdrawn_b(side *s)
+{
+    static char text[65536];
+    endpoint e;
+    pthread_t thread;
+    size_t len;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_connect(&e, "first");
+    endpoint_disconnect(&e);
+    CHECK_EQ(pthread_create(&thread, NULL, wait_for_second, &e), 0);
+    WAIT_UNTIL(viakit_snapshot(s->nic, text, sizeof(text), &len) == VIP_SUCCESS && strstr(text, "\"waiting\""));
+    SIDE_SYNC(s, 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    SIDE_SYNC(s, 2);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    SIDE_SYNC(s, 3);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
 }
 
 /* ---- stopped_long: B stands still for longer than a connection over a network lives. On shm it lives: the process is there */
@@ -645,6 +732,7 @@ static const test_case cases[] = {
     {"closed", closed_a, closed_b, CASE_NO_LOOP | CASE_NO_ETH, NULL},
     {"callers_gone", callers_gone_a, callers_gone_b, CASE_NO_LOOP | CASE_NO_ETH, NULL},
     {"stopped", stopped_a, stopped_b, CASE_NO_LOOP, NULL},
+    {"withdrawn", withdrawn_a, withdrawn_b, CASE_NO_LOOP, NULL},
     {"stopped_long", stopped_long_a, stopped_long_b, CASE_NO_LOOP, life_impatient},
     {"interface_down", interface_down_a, interface_down_b, CASE_ONLY_NETWORK, NULL},
     {"interface_down_long", interface_down_long_a, interface_down_long_b, CASE_ONLY_NETWORK, life_impatient},
