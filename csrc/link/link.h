@@ -34,6 +34,10 @@
 
 #define LINK_WATCHED 8 /* descriptors that a sleeper watches for a link, at most */
 
+/* Of ask_all, in place of a number. */
+#define LINK_UNKNOWN (-1)
+#define LINK_ONLY_US (-2)
+
 struct via_nic;
 struct link;
 /* Every link's own struct link begins so: the way back from a link to its NIC, for decorators that stand before a
@@ -100,7 +104,8 @@ struct link_ops {
 
     /* Hands a connection request, or (CANCEL) its withdrawal, to every NIC of the station (header.dst_port is set by the link where it must be).
      * Returns how many NICs were asked, 0 if there is certainly none (it may have said more about that by
-     * via_explain), -1 if the link cannot know how many hear it. */
+     * via_explain), LINK_UNKNOWN if the link cannot know how many hear it, LINK_ONLY_US if the station is this NIC
+     * alone, which was not asked. */
     int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
 
     /* The largest payload of a frame that the way to the peer carries in one piece; NULL where that is max_payload
@@ -212,6 +217,10 @@ void link_peer_lost(struct via_nic *nic, struct link_peer *peer);
 /* Is the connection request of that number (header block, connect.request) still open? A link that passes it on
  * later asks first: one that comes after its end may be matched with somebody who then waits for nothing. */
 int link_still_asking(struct via_nic *nic, uint32_t request);
+
+/* Is this a peer request that somebody at this NIC itself has made the opposite of? For links on which a NIC has no way
+ * to itself before it needs one. Those of clients come with its port, when nobody else takes them. */
+int link_wanted_here(struct via_nic *nic, const struct link_frame *frame);
 
 /* There is certainly no NIC at that address: requests for it need not wait. */
 void link_nobody_there(struct via_nic *nic, const uint8_t address[6]);

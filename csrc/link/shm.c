@@ -666,12 +666,15 @@ static int shm_route(struct link *link, const uint8_t address[6], uint16_t port,
     return shm_call(link, port, out);
 }
 
-/* Every NIC of the station, our own excepted: a process that talks to itself uses loop. One that has no room
- * just now has not heard, but it is there. */
+/* Every NIC of the station. Our own is called like the others, but only if somebody here is meant: two VIs of one NIC
+ * may be connected, and who does not do that need not look at two rings more. One that has no room just now has not
+ * heard, but it is there. */
 static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     uint16_t ports[512];
-    int n = memcmp(address, link->address, 6) == 0 ? shm_ports(link, ports, 512) : 0, asked = 0, full = 0;
+    int ours = memcmp(address, link->address, 6) == 0, n = ours ? shm_ports(link, ports, 511) : 0, asked = 0, full = 0;
+    if (ours && link_wanted_here(link->nic, frame))
+        ports[n++] = link->port;
     for (int i = 0; i < n; i++) {
         struct link_peer *peer;
         int error = shm_route(link, address, ports[i], &peer);
@@ -685,9 +688,9 @@ static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_
             full = 1;
     }
     if (full)
-        return -1;
+        return LINK_UNKNOWN;
     if (asked == 0)
-        shm_explain_absence(link);
+        return shm_explain_absence(link) || !ours ? 0 : LINK_ONLY_US;
     return asked;
 }
 

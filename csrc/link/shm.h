@@ -143,7 +143,7 @@ int shm_listen(struct link *link, const char *name);
 int shm_call(struct link *link, uint16_t port, struct link_peer **peer);
 void shm_control(struct link *link);
 void shm_receive_greeting(struct link_peer *peer);
-void shm_explain_absence(struct link *link);
+int shm_explain_absence(struct link *link);
 int shm_ports(const struct link *link, uint16_t *ports, int max);
 void shm_drop_peer(struct link_peer *peer);
 void shm_drop_arriving(struct link *link);

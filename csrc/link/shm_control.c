@@ -79,9 +79,9 @@ int shm_ports(const struct link *link, uint16_t *ports, int max)
     return n;
 }
 
-/* The same name, but another user: the likeliest reason why nobody is there. Whoever asks again and again until
- * somebody is there shall not have us read the kernel's list of sockets each time. */
-void shm_explain_absence(struct link *link)
+/* The same name, but another user: the likeliest reason why nobody is there; 0 if it is not the reason. Whoever asks
+ * again and again until somebody is there shall not have us read the kernel's list of sockets each time. */
+int shm_explain_absence(struct link *link)
 {
     uint64_t now = vk_now();
     if (link->other_user_seen == 0 || now - link->other_user_seen > VK_SECOND) {
@@ -92,6 +92,7 @@ void shm_explain_absence(struct link *link)
         via_explain("VipConnectRequest: no NIC of this user (%u) is at that address: shm:%s is open for user %ld, and "
                     "shm joins processes of one user only. Run both sides as the same user, or use eth or udp",
                     (unsigned)getuid(), link->name, link->other_user);
+    return link->other_user >= 0;
 }
 
 /* What an event's pointer says is told at the top of the file. EPOLLRDHUP: the other end hung up, though something

@@ -261,9 +261,9 @@ int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struc
         return nic->ops->ask_all(nic->link, address, f);
     int error = nic->ops->route(nic->link, address, port, &peer);
     if (error)
-        return error == -EAGAIN ? -1 : 0;
+        return error == -EAGAIN ? LINK_UNKNOWN : 0;
     f->header.dst_port = port;
-    return via_link_send(nic, peer, f, 1) == 1 ? 1 : -1;
+    return via_link_send(nic, peer, f, 1) == 1 ? 1 : LINK_UNKNOWN;
 }
 
 void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint16_t src_vi, uint32_t request,
@@ -405,6 +405,16 @@ void link_peer_lost(struct via_nic *nic, struct link_peer *peer)
 int link_still_asking(struct via_nic *nic, uint32_t request)
 {
     return conn_client_asking(nic, request) || conn_peer_asking(nic, request);
+}
+
+/* The frame as it would arrive here. */
+int link_wanted_here(struct via_nic *nic, const struct link_frame *frame)
+{
+    const struct wire_connect *c = &frame->block.connect;
+    struct conn_frame f = {.from = nic->limits.address, .h = &frame->header, .c = *c};
+    f.names = frame->block.bytes + sizeof *c;
+    f.names_len = frame->header.len - sizeof *c;
+    return c->mode == WIRE_MODE_PEER && conn_peer_wanted(nic, &f);
 }
 
 /* The NIC closes: whoever still waits for an answer is rejected. */

@@ -45,7 +45,7 @@ void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint1
 void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDRESS *local,
                           const VIP_NET_ADDRESS *remote, struct link_frame *f);
 /* A REQUEST to the NIC of that port at the address, or (0) to every NIC there. How many were asked; 0: there is none;
- * -1: not known, ask again. */
+ * LINK_UNKNOWN: ask again; LINK_ONLY_US. */
 int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f);
 /* The port that an address of 8 bytes names (viakit.h), 0 for one of 6: any NIC of the station. */
 uint16_t conn_port_of(const VIP_NET_ADDRESS *remote);
@@ -81,12 +81,14 @@ int conn_route(struct via_nic *nic, struct conn_frame *f);
 void conn_request_arrived(struct via_nic *nic, struct conn_frame *f);
 int conn_server_says(struct via_nic *nic, const struct conn_frame *f,
                      int kind); /* CONFIRM, CANCEL: 1 if it was for us */
+int conn_server_waits(struct via_nic *nic, const uint8_t *discriminator, size_t len);
 void conn_server_timers(struct via_nic *nic);
 void conn_server_lost(struct via_nic *nic, struct link_peer *peer);
 void conn_server_fini(struct via_nic *nic);
 
 /* conn_peer.c; those that return something say whether the frame was for a peer request */
 int conn_peer_asking(const struct via_nic *nic, uint32_t request);
+int conn_peer_wanted(struct via_nic *nic, const struct conn_frame *f);
 void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f);
 int conn_peer_accepted(struct via_nic *nic, struct conn_frame *f);
 int conn_peer_answered(struct via_nic *nic, struct conn_frame *f, int kind);

@@ -5,6 +5,7 @@
  *      |                        |  \-------- REJECT ----> VIP_REJECT
  *      |                        +---- time-out, CANCEL -> VIP_TIMEOUT
  *      +-- all NICs of the station said NOMATCH --------> VIP_NO_MATCH        nobody waits for that discriminator
+ *      +-- the station is this NIC alone, nor does it --> VIP_NO_MATCH
  *      +-- the link knows of no such station -----------> VIP_NOT_REACHABLE
  *      +-- time-out ------------------------------------> VIP_TIMEOUT
  *
@@ -70,9 +71,28 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
     conn_say_in_passing(nic, f, connected ? WIRE_CONFIRM : WIRE_CANCEL, 0, &body);
 }
 
+static void ask(struct via_nic *nic, struct via_request *r);
+
+/* Nobody else at that address waits for the discriminator. If the address is ours somebody may wait at this very NIC:
+ * it is asked last, for on shm it takes a way of its own, and who has a server and a client with one discriminator means
+ * his neighbour's server. */
+static void nobody_else(struct via_nic *nic, struct via_request *r)
+{
+    const struct wire_connect *c = &r->frame.block.connect;
+    if (r->port == 0 && memcmp(r->address, nic->limits.address, 6) == 0 &&
+        conn_server_waits(nic, r->frame.block.bytes + sizeof *c, c->wanted_len)) {
+        r->port = nic->limits.port;
+        r->no_match = 0;
+        ask(nic, r);
+    } else
+        finish_request(r, VIP_NO_MATCH);
+}
+
 /* One NIC's answer says nothing about the others: where it is known how many were asked, all are waited for. */
 static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, uint32_t neighbours)
 {
+    if (r->port && port != r->port)
+        return; /* it was asked before we turned to one NIC */
     /* The same NIC may say it many times, once for each time that it was asked. */
     int i = 0;
     while (i < r->no_match && r->said_no[i] != port)
@@ -82,7 +102,7 @@ static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, 
     /* On a wire nobody counts; but each NOMATCH tells how many NICs share that station's address. */
     int asked = r->asked >= 0 ? r->asked : (int)neighbours;
     if (r->no_match >= asked && !r->offered) {
-        finish_request(r, VIP_NO_MATCH);
+        nobody_else(nic, r);
         return;
     }
     /* One says no, others have not spoken: they get a moment, no more, for some may not exist any longer. */
@@ -120,11 +140,15 @@ static void ask(struct via_nic *nic, struct via_request *r)
 {
     int asked = conn_ask(nic, r->address, r->port, &r->frame);
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : 1);
+    if (asked == LINK_ONLY_US && !r->offered) {
+        nobody_else(nic, r);
+        return;
+    }
     if (asked == 0 && !r->offered) {
         finish_request(r, VIP_NOT_REACHABLE);
         return;
     }
-    r->asked = asked; /* NICs come and go */
+    r->asked = asked >= 0 ? asked : LINK_UNKNOWN; /* NICs come and go */
     r->next_send = nic->now + r->interval;
     r->interval = conn_longer(r->interval);
     via_timer(nic, r->next_send);

@@ -110,7 +110,7 @@ static void connect_with(struct via_peering *p, const uint8_t address[6], const 
 static void ask(struct via_nic *nic, struct via_peering *p)
 {
     int asked = conn_ask(nic, p->address, p->port, &p->frame); /* nobody there yet is nothing to complain about */
-    NIC_COUNT(nic, frames_sent, asked > 0 ? asked : asked < 0);
+    NIC_COUNT(nic, frames_sent, asked > 0 ? asked : asked == LINK_UNKNOWN);
     p->next_send = nic->now + p->interval;
     p->interval = conn_longer(p->interval);
 }
@@ -489,6 +489,11 @@ VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
         code = collect("VipConnectPeerWait", vi, attributes);
     via_leave(nic);
     return code;
+}
+
+int conn_peer_wanted(struct via_nic *nic, const struct conn_frame *f)
+{
+    return refused_before(nic, f->c.request) || counterpart(nic, f);
 }
 
 int conn_peer_asking(const struct via_nic *nic, uint32_t request)

@@ -235,6 +235,11 @@ int conn_server_says(struct via_nic *nic, const struct conn_frame *f, int kind)
     return 1;
 }
 
+int conn_server_waits(struct via_nic *nic, const uint8_t *discriminator, size_t len)
+{
+    return find_waiter(nic, discriminator, len) != NULL;
+}
+
 /* What VipConnectWait asks between its looks. */
 static int waiter_matched(void *argument)
 {

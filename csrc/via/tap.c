@@ -188,7 +188,7 @@ static int tap_ask_all(struct link *link, const uint8_t address[6], struct link_
     struct via_tap *tap = tap_of(link);
     uint64_t now = vk_now();
     int asked = tap->real->ask_all(link, address, frame);
-    if (asked)
+    if (asked && asked != LINK_ONLY_US)
         record_link_frame(tap, now, address, frame, NULL);
     return asked;
 }

@@ -340,6 +340,90 @@ void two_waiters_b(side *s)
         endpoint_close(&w[i].e);
 }
 
+/* ---- one_nic_alone: server and client are two threads with one NIC; and it is the only one of its station */
+
+static void *serve_alone(void *argument)
+{
+    endpoint *e = argument;
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_CONN_HANDLE conn;
+    make_address(&local, e->s->attr.LocalNicAddress, "alone", 5);
+    CHECK_OK(VipConnectWait(e->s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
+    CHECK_OK(VipConnectAccept(conn, e->vi));
+    return NULL;
+}
+
+static void meet_alone(side *s)
+{
+    endpoint server, client;
+    address own;
+    VIP_VI_ATTRIBUTES attr;
+    VIP_DESCRIPTOR *sd, *rd;
+    pthread_t thread;
+    VIP_RETURN r;
+    endpoint_open(&server, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+    endpoint_open(&client, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
+    make_address(&own, s->attr.LocalNicAddress, "alone", 5);
+    CHECK_RET(VipConnectRequest(client.vi, NULL, &own.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
+    CHECK_EQ(pthread_create(&thread, NULL, serve_alone, &server), 0);
+    WAIT_UNTIL((r = VipConnectRequest(client.vi, NULL, &own.net, 1000 * CHECK_WAIT_S, &attr)) != VIP_NO_MATCH);
+    CHECK_OK(r);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    for (size_t len = 8; len <= 32768; len *= 16) {
+        rd = descriptor(&server, 1);
+        post_recv(&server, prep_recv(&server, rd, buffer(&server, len), len));
+        sd = descriptor(&client, 1);
+        pattern_fill(buffer(&client, len), len, len);
+        post_send(&client, prep_send(&client, sd, client.buffers[client.n_buffers - 1].start, len));
+        reap_recv(&server, rd, VIP_STATUS_OP_RECEIVE);
+        reap_send(&client, sd, VIP_STATUS_OP_SEND);
+        pattern_check(rd->DS[0].Local.Data.Address, len, len);
+    }
+    sd = descriptor(&client, 2);
+    uint8_t *target = buffer(&server, 8), *word = buffer(&client, 8);
+    pattern_fill(word, 8, 7);
+    post_send(&client, prep_write(&client, sd, word, 8, (uint64_t)(uintptr_t)target, server.mh));
+    reap_send(&client, sd, VIP_STATUS_OP_RDMA_WRITE);
+    pattern_check(target, 8, 7);
+    CHECK_OK(VipDisconnect(client.vi));
+    wait_state(&server, VIP_STATE_ERROR);
+    endpoint_close(&client);
+    endpoint_close(&server);
+}
+
+static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    (void)context, (void)error;
+}
+
+static void one_nic_alone_both(side *s)
+{
+    side lone = *s;
+    meet_alone(s);
+    SIDE_SYNC(s, 1);
+    if (s->link->kind != ON_SHM)
+        return;
+    snprintf(lone.device, sizeof(lone.device), "shm:lone %d", (int)getpid());
+    CHECK_OK(viakit_open_nic(lone.device, &s->options, &lone.nic));
+    CHECK_OK(VipQueryNic(lone.nic, &lone.attr));
+    CHECK_OK(VipErrorCallback(lone.nic, NULL, ignore_error));
+    meet_alone(&lone);
+    CHECK_OK(VipCloseNic(lone.nic));
+}
+
+void one_nic_alone_a(side *s)
+{
+    one_nic_alone_both(s);
+    SIDE_SYNC(s, 2);
+}
+
+void one_nic_alone_b(side *s)
+{
+    SIDE_SYNC(s, 1);
+    SIDE_SYNC(s, 2);
+}
+
 /* ---- reconnect: one VI, many lives; nothing of an earlier life shows in a later one */
 
 static void reconnect_both(side *s)

@@ -312,14 +312,14 @@ void peer_timeout_b(side *s)
     peer_timeout_both(s);
 }
 
-/* ---- peer_self: two VIs of one process, on one NIC (loop) or on two */
+/* ---- peer_self: two VIs of one process, on one NIC and on two */
 
 static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     (void)context, (void)error;
 }
 
-static void peer_self_both(side *s)
+static void meet_self(side *s, int n_nics)
 {
     endpoint e[2];
     side other = *s;
@@ -327,7 +327,7 @@ static void peer_self_both(side *s)
     char name[32];
     VIP_NIC_HANDLE second = NULL;
     VIP_DESCRIPTOR *sd, *rd;
-    if (s->link->kind != ON_LOOP) {
+    if (n_nics == 2) {
         CHECK_OK(viakit_open_nic(s->device, &s->options, &second));
         CHECK_OK(VipErrorCallback(second, NULL, ignore_error));
         other.nic = second;
@@ -350,6 +350,12 @@ static void peer_self_both(side *s)
     endpoint_close(&e[1]);
     if (second)
         CHECK_OK(VipCloseNic(second));
+}
+
+static void peer_self_both(side *s)
+{
+    meet_self(s, 1);
+    meet_self(s, 2);
 }
 
 void peer_self_a(side *s)

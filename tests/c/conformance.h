@@ -9,17 +9,18 @@ void wrap_soon(viakit_nic_options *o);   /* sequence numbers and queue indices b
 void small_rings(viakit_nic_options *o); /* every ring wraps often */
 
 /* cases_connect.c */
-#define CONNECT_CASES(X)             \
-    X(connect, 0, NULL)              \
-    X(reject, 0, NULL)               \
-    X(no_match, 0, NULL)             \
-    X(connect_timeout, 0, NULL)      \
-    X(wait_timeout, 0, NULL)         \
-    X(accept_mismatch, 0, NULL)      \
-    X(discriminators, 0, NULL)       \
-    X(two_waiters, 0, NULL)          \
-    X(reconnect, 0, NULL)            \
-    X(discover, CASE_NO_FAULT, NULL) \
+#define CONNECT_CASES(X)                \
+    X(connect, 0, NULL)                 \
+    X(reject, 0, NULL)                  \
+    X(no_match, 0, NULL)                \
+    X(connect_timeout, 0, NULL)         \
+    X(wait_timeout, 0, NULL)            \
+    X(accept_mismatch, 0, NULL)         \
+    X(discriminators, 0, NULL)          \
+    X(two_waiters, 0, NULL)             \
+    X(one_nic_alone, CASE_NO_ETH, NULL) \
+    X(reconnect, 0, NULL)               \
+    X(discover, CASE_NO_FAULT, NULL)    \
     X(many_vis, CASE_NO_FAULT, NULL)
 
 /* cases_message.c */

@@ -153,7 +153,8 @@ def test_blocks_of_data_frames(tmp_path):
         write_pcap(tmp_path / "blocks.pcap", [plain(one) for one in packets]),
         "viakit.payload viakit.write.address viakit.write.handle viakit.write.len viakit.reference.address "
         "viakit.reference.len viakit.read.address viakit.read.wanted viakit.read.handle viakit.read.len "
-        "viakit.read.offset viakit.read.next viakit.read.piece viakit.read.ask viakit.nak.missing viakit.nak.held viakit.psn",
+        "viakit.read.offset viakit.read.next viakit.read.piece viakit.read.ask viakit.nak.missing viakit.nak.held "
+        "viakit.psn",
     )
     found = [{name[7:]: value for name, value in row.items() if value} for row in rows]
     psn = {"psn": "4000000000"}
