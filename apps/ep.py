@@ -48,6 +48,7 @@ MODULUS = 2**46
 N_COUNTS = 10
 STEP = 1 << 20  # pairs between two looks at the clock, at Ctrl-C, at the progress bar: some milliseconds
 MOST = 1 << 44  # pairs: then the sequence of 2^44 numbers has been through twice
+COMPARED_STEP = 1 << 16
 COMPARED_PAIRS = 1 << 22  # up to here, a result for which nothing is on record is computed once more, by NumPy
 REPORTS = ("sums", "counts")
 TOLERANCE = 1e-8
@@ -191,7 +192,7 @@ def problem(class_: str | None = None, pairs: int | None = None, report: str = "
     if report not in REPORTS:
         raise ValueError(f"report is {report!r}; there are: {', '.join(REPORTS)}")
     if pairs is None:
-        name = (class_ or "S").upper()
+        name = "S" if class_ is None else class_.upper()
         if name not in CLASSES:
             raise ValueError(f"there is no class {class_!r}; there are: {', '.join(CLASSES)}")
         pairs = 1 << CLASSES[name].log2
@@ -299,8 +300,12 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
 
 @lru_cache(maxsize=4)
 def _once_more(pairs: int) -> _Known:
-    """Compute a problem in NumPy."""
-    figures = pairs_numpy(0, pairs)
+    """Compute a problem in NumPy, in pieces: of all pairs at once, temporary arrays would take 100 bytes each."""
+    figures = Figures()
+    for first in range(0, pairs, COMPARED_STEP):
+        piece = pairs_numpy(first, min(first + COMPARED_STEP, pairs))
+        figures.counts += piece.counts
+        figures.sums += piece.sums
     counts = tuple(figures.counts.tolist())
     return _Known(0, *figures.sums.tolist(), sum(counts), counts)
 

@@ -143,7 +143,7 @@ def problem(klass: str | None = None, size: str | int | None = None, iterations:
             raise ValueError(f"size {size!r}: each dimension has 1 to 4096 elements")
         return Problem("", (sizes[0], sizes[1], sizes[2]), iterations or 6)
     names = {name.lower(): name for name in CLASSES}
-    name = names.get((klass or "paper").lower())
+    name = names.get("paper" if klass is None else klass.lower())
     if name is None:
         raise ValueError(f"no class {klass!r}; there are {', '.join(CLASSES)}")
     shape, most, _ = CLASSES[name]
@@ -409,9 +409,9 @@ def verify(what: Problem, outcome: Outcome) -> list[Check]:
 
 
 def memory(what: Problem, ranks: int) -> int:
-    """Bytes that all ranks together need: the coefficients, what comes of them, what travels to others; pieces."""
+    """Bytes that all ranks together need: the coefficients, what comes of them, what travels; pieces, checksums."""
     room = max(PIECE, what.shape[1] * what.shape[2], what.shape[0])
-    return (2 if ranks == 1 else 3) * 16 * what.n + ranks * 2 * 16 * room
+    return (2 if ranks == 1 else 3) * 16 * what.n + ranks * (2 * 16 * room + 64 * what.iterations)
 
 
 # ------------------------------------------------------------------------------------- the same in plain NumPy

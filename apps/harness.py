@@ -507,6 +507,19 @@ def _meet() -> None:
             bootstrap(_MEET_S).exchange(b"", _MEET_S)
 
 
+def _nonsense_of_any(comm: Any, mine: str | None) -> str | None:
+    """What the ranks found wrong with the options, as the first of them says it; None if nothing.
+
+    Files and environments may differ between ranks: one that ended by itself would leave the others waiting for it.
+    """
+    said = comm.allgather(mine)
+    wrong = [(rank, text) for rank, text in enumerate(said) if text is not None]
+    if not wrong:
+        return None
+    rank, text = wrong[0]
+    return text if len(wrong) == len(said) else f"rank {rank}: {text}"
+
+
 class _Failure(click.ClickException):
     def show(self, file: Any = None) -> None:
         click.echo(f"viakit: {self.format_message()}", file=file, err=True)
@@ -555,12 +568,15 @@ def _main(
     from viakit.comm import default_protocol
     from viakit.launch import detect
 
+    place = detect()
+    ranks = place.size
+    problem, nonsense = None, None
     try:
         problem = application.problem(**options)
     except ValueError as error:
-        raise click.UsageError(f"{application.name}: {error}") from error
-    place = detect()
-    ranks = place.size
+        nonsense = str(error)
+        if ranks == 1:
+            raise click.UsageError(f"{application.name}: {error}") from error
     comm = None
     if ranks > 1 or protocol is not None or os.environ.get("VIAKIT_PROTOCOL"):
         protocol = protocol or default_protocol()
@@ -575,6 +591,10 @@ def _main(
                 f"{application.name}: this job has {ranks} ranks, but over {protocol!r} there is {comm.Get_size()}; "
                 f"{_NOT_MPI}"
             )
+    if comm is not None and ranks > 1:
+        nonsense = _nonsense_of_any(comm, nonsense)
+    if nonsense is not None:
+        raise click.UsageError(f"{application.name}: {nonsense}")
     first = comm is None or comm.Get_rank() == 0
 
     def ready() -> None:

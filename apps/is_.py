@@ -176,7 +176,7 @@ def problem(
             raise ValueError(f"keys below 2^{max_log}; right would be 2^5 to 2^30")
         return Problem("", keys_log, max_log, algorithm, iterations)
     names = {name.lower(): name for name in CLASSES}
-    name = names.get((klass or "paper").lower())
+    name = names.get("paper" if klass is None else klass.lower())
     if name is None:
         raise ValueError(f"no class {klass!r}; there are {', '.join(CLASSES)}")
     return Problem(name, CLASSES[name].keys_log, CLASSES[name].max_log, algorithm, iterations)

@@ -25,13 +25,11 @@ def check_files(json_file: str | None, trace_file: str | None) -> None:
     """Raise ResultError if what is to be written plainly cannot be."""
     from viakit.measure import result
 
-    if json_file not in (None, "-"):
-        result.check_writable(str(json_file))
     if trace_file is not None:
         from viakit.apps import tracing
 
         tracing.check_format(trace_file)
-        result.check_writable(trace_file)
+    result.check_writable(*(one for one in (json_file, trace_file) if one is not None and one != "-"))
 
 
 def _library() -> tuple[str, dict[str, Any]]:

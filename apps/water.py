@@ -256,7 +256,11 @@ def start(problem: Problem) -> np.ndarray:
     state[0] = _from_file(problem) if problem.positions == FILE else _lattice(problem)
     momenta = _momenta(problem).reshape(3, 3, n)  # by atom and direction
     momenta -= momenta.sum(axis=(0, 2), keepdims=True) / (3 * n)
-    energy = (momenta**2 / MASSES.reshape(3, 3, 1)).sum(axis=(0, 2), keepdims=True)
+    with np.errstate(over="ignore"):
+        energy = (momenta**2 / MASSES.reshape(3, 3, 1)).sum(axis=(0, 2), keepdims=True)
+    if not (np.isfinite(energy) & (energy > 0)).all():
+        file = Path(problem.data or "", "random.in")
+        raise ValueError(f"{file}: its numbers make no velocities: they are all alike, or far too large")
     wanted = BOLTZMANN * TEMPERATURE * 3 * n / UNIT_MASS * (UNIT_TIME * H / UNIT_LENGTH) ** 2
     state[1] = (momenta * np.sqrt(wanted / energy)).reshape(9, n) / MASSES[:, None]
     return state
@@ -563,8 +567,11 @@ def summary(problem: Problem, outcome: Outcome) -> dict[str, Any]:
 
 
 def memory(problem: Problem, ranks: int) -> int:
-    """Return about how many bytes all ranks together need: each makes the whole start, and keeps a window of it."""
-    return problem.molecules * (504 * 3 * ranks + 2 * 96 * (1 + ranks) + 504)
+    """Return about how many bytes all ranks together need.
+
+    Each makes the whole start and keeps a window of it, and what each step would print.
+    """
+    return problem.molecules * (504 * 3 * ranks + 2 * 96 * (1 + ranks) + 504) + 300 * problem.steps * ranks
 
 
 # ------------------------------------------------------------------------------------ beside the plain loops

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from viakit._cli_base import deliver, failures, percentage
@@ -21,7 +23,7 @@ __all__ = ["app", "speedup"]
 @click.option(
     "--protocol",
     metavar="P",
-    help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich.  [default: one rank: none; more: via]",
+    help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich.  [default: VIAKIT_PROTOCOL, else via; one rank: none]",
 )
 @click.option("--timeout", type=float, metavar="S", help="End the job after so many seconds, with status 124.")
 @click.option("--help", "-h", "wants_help", is_flag=True, help="Of the application, if one is named.")
@@ -62,14 +64,14 @@ def app(
             click.echo(f"{one:8} {harness.find(one).title}")
         return
     module = harness.module_of(name)
+    alone = ranks in (None, 1) and not hosts
+    if protocol is None and not wants_help:
+        protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else "via")
     if protocol is not None and protocol not in jobs.PROTOCOLS:
         raise ValueError(f"protocol {protocol!r}; right would be one of {', '.join(jobs.PROTOCOLS)}")
     words = [*arguments, *jobs.protocol_words(protocol)]
-    alone = ranks in (None, 1) and not hosts
     if wants_help or (alone and (protocol is None or not protocol.startswith("mpi")) and timeout is None):
         ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
-    if protocol is None and not alone:
-        protocol = "via"
     ctx.exit(
         jobs.run_ranks(
             ["-m", module, *words], ranks or max(1, hosts), protocol,
@@ -130,14 +132,10 @@ def speedup(
     if paper and (names or quick):
         raise ValueError("--paper is every application at the paper's sizes: leave names and --quick away")
     labels = measuring.labels_of(names)
-    for path in (
-        *pictures,
-        *([html_file] if html_file else []),
-        *([json_file] if json_file not in (None, "-") else []),
-    ):
-        if path in pictures and plot.check_format(path) == ".html":
+    for path in pictures:
+        if plot.check_format(path) == ".html":
             raise ValueError(f"{path}: a picture is .png, .svg or .pdf; a page is written by --html")
-        result.check_writable(str(path))
+    result.check_writable(*pictures, *(one for one in (html_file, json_file) if one not in (None, "-")))
     if paper:
         ranks = tuple(sorted({1, 2, 4, 8, *ranks}))
     with percentage(quiet) as tell:

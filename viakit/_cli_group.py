@@ -76,8 +76,7 @@ def check_outputs(json_file: str | None, plot_files: Sequence[str]) -> None:
 
     for path in plot_files:
         _format(path)
-    for path in (*plot_files, *([json_file] if json_file not in (None, "-") else [])):
-        result.check_writable(str(path))
+    result.check_writable(*plot_files, *([json_file] if json_file not in (None, "-") else []))
 
 
 def finish(

@@ -132,9 +132,7 @@ def sweep(
     from viakit.measure import ladder, plot, result
     from viakit.measure import sweep as sweeping
 
-    for name in (json_file, csv_file, tap_file, *plot_files):
-        if name is not None and name != "-":
-            result.check_writable(name)
+    result.check_writable(*(one for one in (json_file, csv_file, tap_file, *plot_files) if one not in (None, "-")))
     for name in plot_files:
         plot.check_format(name)
     if against is not None and against not in protocols:

@@ -58,9 +58,7 @@ def trace(
         return
     if bool(command) == bool(sources):
         raise Failure("give a command to run, or --from with captures that are there", 2)
-    for name in (out, capture, picture):
-        if name is not None:
-            result.check_writable(name)
+    result.check_writable(*(name for name in (out, capture, picture) if name is not None))
     status = 0
     if sources:
         taken = tracing.read(sources)

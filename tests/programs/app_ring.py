@@ -12,6 +12,7 @@ import numpy as np
 
 from viakit.apps import harness
 from viakit.apps.harness import Application, Check, Phases, check, share
+from viakit.launch import detect
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ class Problem:
     fail: int = -1
 
 
-def problem(n: int = 1000, rounds: int = 3, wrong: int = 0, fail: int = -1) -> Problem:
-    """Make a problem; ValueError for a size that makes no sense."""
+def problem(n: int = 1000, rounds: int = 3, wrong: int = 0, fail: int = -1, no_data: int = -1) -> Problem:
+    """Make a problem; ValueError for a size that makes no sense, and on the rank that is told to lack its data."""
     if n < 1:
         raise ValueError(f"--n {n}; right would be 1 or more")
+    if no_data == detect().rank:
+        raise ValueError("data: No such file or directory")
     return Problem(n, rounds, wrong, fail)
 
 
@@ -90,6 +93,7 @@ OPTIONS = [
     click.Option(["--rounds"], type=int, default=3),
     click.Option(["--wrong"], type=int, default=0),
     click.Option(["--fail"], type=int, default=-1),
+    click.Option(["--no-data"], type=int, default=-1),
 ]
 APPLICATION = Application(
     "ring", "A sum round the ring", problem, serial, parallel, verify, OPTIONS,

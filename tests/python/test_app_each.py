@@ -42,6 +42,20 @@ def test_memory_is_asked_for_before_it_is_taken(name, monkeypatch, capsys):
     assert "needs about" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["fft", "water"])
+def test_memory_for_what_every_iteration_leaves_is_asked_for(name, monkeypatch, capsys):
+    monkeypatch.setattr(harness, "free_memory", lambda: 10**12)
+    words = {"fft": ["--size", "4", "--iterations"], "water": ["--molecules", "1", "--steps"]}[name]
+    assert harness.main(harness.find(name), [*words, str(10**11)]) == 1
+    assert "needs about" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ep", "is", "fft"])
+def test_a_class_without_a_name_is_none(name, capsys):
+    assert harness.main(harness.find(name), ["--class", ""]) == 2
+    assert "no class ''" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", plain.MODULES)
 def test_the_plain_loop_finds_the_same(name):
     needs.compiler()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tracemalloc
 
 import apps_job
 import numpy as np
@@ -48,6 +49,21 @@ def test_what_the_kernel_refuses():
 
 
 # ------------------------------------------------------------------------------------------------- the application
+
+
+def test_the_comparison_takes_little_memory():
+    """It is done in pieces; the last is a part of one."""
+    n = 5 * ep.COMPARED_STEP + 321
+    tracemalloc.start()
+    try:
+        problem = ep.problem(pairs=n)
+        checks = ep.verify(problem, ep.serial(problem))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(checks) == 15
+    assert all(one.ok for one in checks)
+    assert peak < 160 * ep.COMPARED_STEP
 
 
 def test_serial_is_right():

@@ -319,6 +319,8 @@ def test_data_that_will_not_do(tmp_path):
         ("0.5 " * 600 + "half", 64, "not all of it is numbers: could not convert string to float: .*half"),
         ("0.5 " * 600 + "nan", 64, "not all of its numbers are finite"),
         ("0.5 " * 5299, 288, "LWI12: No such file"),
+        ("0.5 " * 5299, 64, r"random\.in: its numbers make no velocities"),
+        ("1e300 -1e300 " * 3000, 64, r"random\.in: its numbers make no velocities"),
     ]:
         if text is not None:
             random.write_text(text, encoding="ascii")

@@ -372,6 +372,42 @@ def test_arguments_that_make_no_sense():
     assert "a trace is written as .json" in done.stderr
 
 
+def test_a_rank_that_lacks_its_data_is_told_of_and_nobody_waits_for_it(tmp_path):
+    done = ring(3, "--no-data", "1")
+    assert done.returncode == 2
+    assert done.stderr.count("ring: rank 1: data: No such file or directory") == 1
+    library = needs.mpi_library("mpi")
+    command = library.command([sys.executable, RING, "--protocol", "mpi", "--no-data", "1"], 2)
+    environment = {**os.environ, **library.environment(str(tmp_path))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("ring: rank 1: data: No such file or directory") == 1
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    file = tmp_path / "r.json"
+    done = python(RING, "--json", str(file), "--trace", f"{tmp_path}/../{tmp_path.name}/r.json")
+    assert done.returncode == 1
+    assert "is to hold two different things" in done.stderr
+    assert not file.exists()
+    assert python(RING, "--quiet", "--json", os.devnull).returncode == 0
+
+
+def test_the_environment_names_the_protocol_of_viakit_app():
+    for words, said in (
+        (("-n", "2"), "2 ranks over tcp"),
+        (("--timeout", str(DEADLINE_S)), "1 rank over tcp"),
+        ((), "1 rank over tcp"),
+        (("-n", "2", "--protocol", "bip"), "2 ranks over bip"),
+    ):
+        done = python("-m", "viakit", "app", "ep", "--pairs", "1000", *words, VIAKIT_PROTOCOL="tcp")
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    done = python("-m", "viakit", "app", "ep", "--pairs", "1000", "-n", "2", VIAKIT_PROTOCOL="pigeon")
+    assert done.returncode == 2
+    assert "protocol 'pigeon'" in done.stderr
+
+
 def test_memory_that_does_not_suffice_is_told_by_all_ranks_at_once():
     done = ring(3, "--n", str(1 << 58))
     assert done.returncode == 1

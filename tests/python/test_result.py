@@ -140,6 +140,9 @@ def test_where_nothing_can_be_written_is_said_before_measuring(tmp_path):
     with pytest.raises(ResultError, match="folder"):
         result.check_writable(tmp_path)
     result.check_writable(tmp_path / "fine.json")
+    result.check_writable(tmp_path / "fine.json", tmp_path / "other.json", "/dev/null", "/dev/null")
+    with pytest.raises(result.ResultError, match="is to hold two different things"):
+        result.check_writable(tmp_path / "fine.json", tmp_path / "." / "fine.json")
     assert not os.listdir(tmp_path)
 
 

@@ -300,6 +300,7 @@ def test_what_cannot_be_is_told():
         (("sor", "--paper"), 2, "leave names and --quick away"),
         (("sor", "--json", "/nowhere/s.json"), 1, "there is no folder"),
         (("sor", "--png", "s.txt"), None, "s.txt"),
+        (("sor", "--json", "s.json", "--html", "./s.json"), 1, "is to hold two different things"),
     ):
         done = invoke("speedup", *words)
         assert done.exit_code in ((status,) if status is not None else (1, 2)), done.output

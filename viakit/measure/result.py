@@ -116,12 +116,23 @@ def _is_plain_target(path: Path) -> bool:
         return True  # not there yet
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise :class:`ResultError` if *path* plainly cannot be written: asked before measuring, not after.
+def check_writable(*paths: str | os.PathLike[str]) -> None:
+    """Raise :class:`ResultError` if one of *paths* plainly cannot be written: asked before measuring, not after.
 
-    A disk that fills up meanwhile is found when writing.
+    Nor may two be the same file, of which only the last would be left; a device may be named twice. A disk that fills
+    up meanwhile is found when writing.
     """
-    target = Path(path)
+    files = set()
+    for path in paths:
+        _check_writable(Path(path))
+        if _is_plain_target(Path(path)):
+            file = Path(path).resolve()
+            if file in files:
+                raise ResultError(f"{path}: is to hold two different things; give each a file of its own")
+            files.add(file)
+
+
+def _check_writable(target: Path) -> None:
     if not _is_plain_target(target):
         if target.is_dir():
             raise ResultError(f"{target}: is a folder; give a file in it, for instance {target / 'results.json'}")
