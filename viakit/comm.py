@@ -21,9 +21,11 @@ from viakit._comm.communicator import COMM_NULL, Cartcomm, Comm, Intracomm, Worl
 from viakit._comm.datatype import Datatype
 from viakit._comm.errors import Exception, error
 from viakit._comm.group import Group
+from viakit._comm.message import Message
 from viakit._comm.op import Op
-from viakit._comm.request import ANY_SOURCE, ANY_TAG, PROC_NULL, Message, Prequest, Request, Status
+from viakit._comm.request import Prequest, Request
 from viakit._comm.spec import BOTTOM, IN_PLACE
+from viakit._comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status
 
 __all__ = [
     "ANY_SOURCE",

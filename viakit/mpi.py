@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from viakit import comm as _comm
-from viakit._comm import communicator, datatype, errors, group, objects, op, request, spec
+from viakit._comm import communicator, datatype, errors, group, message, objects, op, request, spec
 from viakit._comm.errors import error
 
 __all__ = ["MPI"]
@@ -207,8 +207,8 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("Pickle", objects.Pickle),
         ("pickle", objects.PICKLE),
         ("TAG_UB", communicator.TAG_UB),
-        ("MESSAGE_NULL", request.MESSAGE_NULL),
-        ("MESSAGE_NO_PROC", request.MESSAGE_NO_PROC),
+        ("MESSAGE_NULL", message.MESSAGE_NULL),
+        ("MESSAGE_NO_PROC", message.MESSAGE_NO_PROC),
         ("MAX_PROCESSOR_NAME", 256),
         ("MAX_ERROR_STRING", 512),
         ("THREAD_SINGLE", 0),

@@ -146,7 +146,7 @@ def test_ctrl_c_ends_a_collective_beside_an_operation_under_way(program, call):
 @pytest.mark.parametrize("call", ["comm.Barrier()", "comm.Recv(got, 1, 99)", "other.Wait()", "request.Wait()"])
 def test_an_operation_that_ctrl_c_has_ended_has_not_ended_well(program, call):
     done = job(2, program(INTERRUPT + f"""
-    from viakit._comm.request import ScheduleRequest
+    from viakit._comm.schedule import ScheduleRequest
     go, got = comm.Dup(), np.zeros(1)
 
     def schedule():

@@ -27,8 +27,10 @@ import numpy as np
 from viakit._comm import objects
 from viakit._comm.errors import error
 from viakit._comm.op import Op
-from viakit._comm.request import ANY_SOURCE, ANY_TAG, LET_FINISH_S, Request, Schedule, Status
+from viakit._comm.request import LET_FINISH_S, Request
+from viakit._comm.schedule import Schedule
 from viakit._comm.spec import Simple
+from viakit._comm.status import ANY_SOURCE, ANY_TAG, Status
 
 KINDS = (
     "barrier bcast gather gatherv scatter scatterv allgather allgatherv alltoall alltoallv alltoallw reduce allreduce "

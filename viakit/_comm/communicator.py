@@ -17,8 +17,10 @@ from viakit._comm.group import CONGRUENT, IDENT, Group
 from viakit._comm.op import NAMED as OPS
 from viakit._comm.op import Op
 from viakit._comm.point import PointToPoint
-from viakit._comm.request import PROC_NULL, Prequest, Schedule, ScheduleRequest, run
+from viakit._comm.request import Prequest
+from viakit._comm.schedule import Schedule, ScheduleRequest, run
 from viakit._comm.spec import IN_PLACE, Simple, in_place, same_blocks, simple, vector, w_vector
+from viakit._comm.status import PROC_NULL
 
 errors._setup()
 SUM = OPS["SUM"]

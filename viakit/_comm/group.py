@@ -7,7 +7,7 @@ from typing import Any
 
 from viakit._comm.datatype import UNDEFINED
 from viakit._comm.errors import error
-from viakit._comm.request import PROC_NULL
+from viakit._comm.status import PROC_NULL
 
 IDENT, CONGRUENT, SIMILAR, UNEQUAL = 0, 1, 2, 3
 

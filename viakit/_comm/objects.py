@@ -13,7 +13,9 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from viakit._comm.request import Request, Schedule, ScheduleRequest, Status, withdrawing
+from viakit._comm.request import Request, withdrawing
+from viakit._comm.schedule import Schedule, ScheduleRequest
+from viakit._comm.status import Status
 
 SHORT = 16384  # bytes of a pickle, and of a head
 _HEAD = struct.Struct("<cII")  # "V", the parts' tag, how many parts; then the length of each, 8 bytes

@@ -11,8 +11,8 @@ from typing import Any
 
 from viakit._comm import communicator, datatype, errors, op
 from viakit._comm.group import Group
-from viakit._comm.request import ANY_SOURCE, ANY_TAG, PROC_NULL, Status
 from viakit._comm.spec import BOTTOM, IN_PLACE
+from viakit._comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status
 
 _RANKS = {"dest", "source"}
 _made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # mpi4py's twins of our types and operations

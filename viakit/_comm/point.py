@@ -10,20 +10,11 @@ import numpy as np
 
 from viakit import _core
 from viakit._comm import objects
-from viakit._comm.request import (
-    ANY_SOURCE,
-    ANY_TAG,
-    MESSAGE_NO_PROC,
-    PROC_NULL,
-    Message,
-    Prequest,
-    Request,
-    ScheduleRequest,
-    Status,
-    _empty,
-    withdrawing,
-)
+from viakit._comm.message import MESSAGE_NO_PROC, Message
+from viakit._comm.request import Prequest, Request, withdrawing
+from viakit._comm.schedule import ScheduleRequest
 from viakit._comm.spec import simple
+from viakit._comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status, empty
 
 STANDARD, SYNCHRONOUS, BUFFERED, READY = 0, 1, 2, 3
 
@@ -176,7 +167,7 @@ class PointToPoint(_core.CollectiveComm):
     @staticmethod
     def _nobodys(status: Status | None) -> Message:
         if status is not None:
-            _empty(status)
+            empty(status)
             status.source = PROC_NULL
         return Message(MESSAGE_NO_PROC)
 
