@@ -65,6 +65,7 @@ cdef object _Completion = _types.Completion
 cdef object _QUEUE_SEND = _types.Queue.SEND
 cdef object _QUEUE_RECV = _types.Queue.RECV
 cdef object _deque = __import__("collections").deque
+cdef object _sleep = __import__("time").sleep
 
 
 # ---------------------------------------------------------------- one table from statuses to exceptions
