@@ -101,6 +101,7 @@ typedef struct {
     VIP_PROTECTION_HANDLE ptag;
     VIP_CQ_HANDLE cq;
     char link[16], device[64];
+    uint64_t bytes_to_map; /* address space that it costs each rank of this host */
     uint16_t nic_port;
     bip_table table;
     uint32_t n_peers;

@@ -110,6 +110,9 @@ int bip_open(const bip_options *options, bip_job **job, char *error);
 void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN]);
 /* cards: n_ranks of BIP_CARD_LEN, in the order of ranks. Blocks for at most timeout_ms. */
 int bip_connect(bip_job *job, const uint8_t *cards, int timeout_ms);
+
+/* Address space that this rank costs each other rank of its host once they connect; 0: none. */
+uint64_t bip_bytes_to_map(const bip_job *job);
 /* Once connected, for as long as the caller waits elsewhere for others to be: from any thread, while no other uses the job. */
 void bip_attend(bip_job *job);
 /* Always frees. BIP_ERR_TIMEOUT: what was sent last may not have arrived. */

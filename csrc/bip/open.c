@@ -164,6 +164,7 @@ static int open_port(bip_job *job, int index, const char *device)
         return bip_fail(job, BIP_ERR_RESOURCE, "%s: addresses of %u bytes", device, port->attributes.NicAddressLen);
     snprintf(port->link, sizeof port->link, "%s", info.link);
     port->nic_port = info.port;
+    port->bytes_to_map = info.bytes_to_map;
     char path[512];
     if (o->table)
         port->table = *o->table;
@@ -229,6 +230,11 @@ int bip_open(const bip_options *options, bip_job **job_out, char *error)
     job->connected = o->n_ranks == 1;
     *job_out = job;
     return 0;
+}
+
+uint64_t bip_bytes_to_map(const bip_job *job)
+{
+    return job->ports[0] ? job->ports[0]->bytes_to_map : 0;
 }
 
 void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN])

@@ -87,6 +87,7 @@ typedef struct {
     VIP_UINT32 window;
     VIP_UINT64 bytes_registered;  /* now */
     VIP_UINT64 bytes_pinned;      /* now; less than bytes_registered where RLIMIT_MEMLOCK did not allow it */
+    VIP_UINT64 bytes_to_map;      /* shm: address space that each peer needs to reach this NIC; elsewhere 0 */
     int lossless;                 /* the link itself neither loses, doubles nor reorders */
     int cma;                      /* 1: process_vm_readv/writev worked with the last peer; 0 refused; -1 untried */
     int thread;                   /* 1: has a progress thread */

@@ -22,12 +22,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -39,6 +41,8 @@
 #else
 #define ARENA_BYTES (32ull << 30) /* address space, not memory: pages exist once touched */
 #endif
+#define LEAST_ARENA (16ull << 20)
+#define SHARE_OF_SPACE 64 /* an arena takes at most this part of the address space that a limit leaves */
 /* The unit of the arena; also that of the holes which give_back() punches. */
 #define PAGE 4096ull
 
@@ -537,21 +541,40 @@ static void *shm_region_table(struct link *link, size_t len)
 
 /* ---------------------------------------------------------------- opening and closing */
 
-/* The segment: as large as address space allows, down to 16 MiB, since pages cost nothing before they are touched.
- * Peers map it whole at their greeting. MADV_DONTDUMP keeps a core file small. */
+/* Address space that this process may still take; UINT64_MAX where it is not limited. */
+static uint64_t address_space_left(void)
+{
+    struct rlimit limit;
+    unsigned long long pages = 0;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file == NULL || fscanf(file, "%llu", &pages) != 1)
+        pages = 0; /* no /proc here: what is taken already counts as if it were free */
+    if (file)
+        fclose(file);
+    uint64_t used = (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return used < limit.rlim_cur ? limit.rlim_cur - used : 0;
+}
+
+/* The segment. Pages cost nothing before they are touched, so it is as large as it may be. But peers map it whole at
+ * their greeting: where address space is limited it takes a small part of what is left, down to 16 MiB, so that those
+ * of the peers, who are limited alike, find room beside it, and the program, too. MADV_DONTDUMP keeps a core file
+ * small. */
 static int make_segment(struct link *link)
 {
     uint64_t arena = ARENA_BYTES, before = SHM_TABLE_OFFSET + 16384 * sizeof(struct shm_region);
+    uint64_t share = address_space_left() / SHARE_OF_SPACE & ~(PAGE - 1);
     link->segment_fd = vk_file_own(memfd_create("viakit-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (link->segment_fd < 0)
         return -errno;
+    if (arena > share)
+        arena = share > LEAST_ARENA ? share : LEAST_ARENA;
     void *p = MAP_FAILED;
-    for (; arena >= (16ull << 20) && p == MAP_FAILED; arena /= 2) { /* less where address space is limited */
+    for (; arena >= LEAST_ARENA && p == MAP_FAILED; arena /= 2) {
         link->segment_len = before + arena;
         if (ftruncate(link->segment_fd, (off_t)link->segment_len) == 0)
             p = mmap(NULL, link->segment_len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, link->segment_fd, 0);
-        if (p != MAP_FAILED)
-            break;
     }
     if (p == MAP_FAILED)
         return -errno;
@@ -629,7 +652,9 @@ static int shm_open_link(struct via_nic *nic, const char *device, const viakit_n
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     int error = make_segment(link);
     if (error)
-        via_explain("shm: no shared memory: %s", strerror(-error));
+        via_explain(error == -ENOMEM ? "shm: no shared memory: %s; is address space limited (ulimit -v)?"
+                                     : "shm: no shared memory: %s",
+                    strerror(-error));
     if (error == 0 && (link->event_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) < 0) {
         error = -errno;
         via_explain("shm: %s", strerror(errno));
@@ -711,6 +736,8 @@ static void shm_descriptors(struct link *link, int *data_fd, int *control_fd)
 static void shm_info(struct link *link, viakit_nic_info *info)
 {
     info->cma = link->no_cma ? 0 : link->cma_seen;
+    /* Two pairs of rings: both may call at the same moment. */
+    info->bytes_to_map = link->segment_len + 2 * sizeof(struct shm_rings);
 }
 
 static void shm_peer_address(const struct link_peer *peer, uint8_t address[6])

@@ -54,6 +54,7 @@ struct bc_world {
 struct bc_card {
     uint8_t card[BIP_CARD_LEN];
     int32_t failed;
+    struct msg_room room;
 };
 
 static inline struct bc_world *bc_of(msg_world *w)
@@ -426,11 +427,14 @@ static int open_job(msg_world *w, const msg_options *o)
     mine.failed = code != MSG_SUCCESS;
     if (code == MSG_SUCCESS)
         bip_card(b->job, mine.card);
+    mine.room = msg_room_of(code == MSG_SUCCESS ? bip_bytes_to_map(b->job) : 0);
     int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     for (int i = 0; code == MSG_SUCCESS && gathered == MSG_SUCCESS && i < w->n_ranks; i++)
         if (cards[i].failed)
             code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not open its NIC", i);
     code = code ? code : gathered;
+    if (code == MSG_SUCCESS)
+        code = msg_check_room(w, o, &cards->room, sizeof *cards);
     if (code == MSG_SUCCESS)
         code = meet(w, o, cards);
     free(cards);

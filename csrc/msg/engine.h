@@ -392,6 +392,18 @@ void msg_buffer_put(msg_world *w, void *piece);
 int msg_thread_start(msg_world *w);
 void msg_thread_stop(msg_world *w);
 
+/* ---------------------------------------------------------------- room.c */
+
+/* On a rank's card: address space that it costs each rank that maps it, and whether its own is limited. */
+struct msg_room {
+    uint64_t cost;
+    uint32_t limited;
+};
+struct msg_room msg_room_of(uint64_t bytes_to_map);
+/* With all cards there, which are `stride` bytes apart: is there room for all ranks of this host, on every rank? May
+ * call msg_allgather, then on all ranks. MSG_ERR_CHANNEL if somebody has not. */
+int msg_check_room(msg_world *w, const msg_options *o, const struct msg_room *first, size_t stride);
+
 /* ---------------------------------------------------------------- world.c */
 
 int msg_allgather(msg_world *w, const msg_options *o, const void *mine, size_t len, void *all);

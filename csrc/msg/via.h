@@ -52,7 +52,8 @@ struct vc_port { /* an open NIC */
     char device[64];
     int index; /* 0 local, 1 network */
     uint16_t nic_port;
-    int lossless; /* a posted send is done when the call returns, most times */
+    uint64_t bytes_to_map; /* what it costs each rank of this host */
+    int lossless;          /* a posted send is done when the call returns, most times */
     int can_read;
     uint32_t lost;            /* set by the NIC's handler: a connection broke */
     size_t eager_limit, room; /* room: bytes of an eager buffer */

@@ -43,6 +43,7 @@ struct address_card {
     uint8_t len[2];
     uint8_t failed;
     uint32_t n_recv[2];
+    struct msg_room room;
 };
 
 /* ---------------------------------------------------------------- NICs */
@@ -191,6 +192,7 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
     if ((code = VipCreatePtag(port->nic, &port->ptag)) != VIP_SUCCESS)
         return failed(w, "VipCreatePtag", code);
     port->nic_port = info.port;
+    port->bytes_to_map = info.bytes_to_map;
     /* The least of both NICs', in the end: one policy holds for all pairs. */
     if (w->policy.piece > (int64_t)port->attributes.MaxTransferSize)
         w->policy.piece = (int64_t)port->attributes.MaxTransferSize;
@@ -407,6 +409,7 @@ int vc_open(msg_world *w, const msg_options *o)
             memcpy(mine.host[i], v->ports[i]->attributes.LocalNicAddress, mine.len[i]);
             mine.n_recv[i] = v->ports[i]->n_recv;
         }
+    mine.room = msg_room_of(code == 0 && v->ports[0] ? v->ports[0]->bytes_to_map : 0);
     if (code == 0 && v->ports[0]) { /* all ranks of a host have one address there: say which NIC */
         memcpy(mine.host[0] + mine.len[0], &v->ports[0]->nic_port, sizeof v->ports[0]->nic_port);
         mine.len[0] = VIAKIT_NIC_ADDRESS_LEN;
@@ -420,6 +423,8 @@ int vc_open(msg_world *w, const msg_options *o)
     for (int i = 0; code == 0 && i < w->n_ranks; i++)
         if (i != w->rank)
             v->ranks[i].credits = cards[i].n_recv[v->ranks[i].port->index] - VC_RESERVE;
+    if (code == 0)
+        code = msg_check_room(w, o, &cards->room, sizeof *cards);
     if (code == 0)
         code = connect_ranks(w, o, cards);
     if (code == 0)

@@ -62,7 +62,8 @@
     X(death_buffered, 2, NULL, ON_SHM | ON_TCP | ON_BIP) \
     X(death_next, 3, NULL, ON_SHM | ON_TCP | ON_BIP)     \
     X(death_silent, 2, NULL, ON_SHM)                     \
-    X(bound, 2, NULL, ON_SHM | ON_TCP | ON_BIP)
+    X(bound, 2, NULL, ON_SHM | ON_TCP | ON_BIP)          \
+    X(address_space, 3, NULL, ON_SHM | ON_BIP)
 
 #define X(name, ranks, policy, links) void case_##name(msg_world **world, int rank, int n_ranks);
 MSG_CASES(X)

@@ -1,5 +1,6 @@
 /* Arguments and modes; one-sided writes; ranks that leave, die, are many; threads; policies. */
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include "check.h"
 #include "msg/engine.h"
@@ -644,4 +645,48 @@ void case_bound(msg_world **world, int rank, int n_ranks)
         job_meet(); /* the next world is opened when both have closed this one */
     }
     CHECK_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+/* This process may take so much more address space; 0: as much as it likes. */
+static void limit_address_space(rlim_t more)
+{
+    struct rlimit limit;
+    unsigned long long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL);
+    CHECK_EQ(fscanf(file, "%llu", &pages), 1);
+    fclose(file);
+    CHECK_EQ(getrlimit(RLIMIT_AS, &limit), 0);
+    limit.rlim_cur = more ? (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more : limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+/* Ranks of one host see each other's memory: who has no room for it says so, to all, before anybody waits for a
+ * connection. Where all are limited alike they make do with less, and connect. */
+void case_address_space(msg_world **world, int rank, int n_ranks)
+{
+    char error[MSG_ERROR_LEN] = "";
+    msg_world *w = *world, *other = NULL;
+    if (strcmp(case_link, "shm") != 0)
+        return; /* the ranks are on two hosts */
+    if (rank == 1)
+        limit_address_space(400u << 20);
+    GIVES(job_open(NULL, &other, error), MSG_ERR_CHANNEL);
+    limit_address_space(0);
+    CHECK(other == NULL);
+    if (strstr(error, "address space") == NULL || strstr(error, "ulimit -v") == NULL ||
+        (rank != 1 && strncmp(error, "rank 1 ", 7) != 0))
+        FAIL("rank %d of %d was told: %s", rank, n_ranks, error);
+    job_meet();
+    limit_address_space(2u << 30);
+    if (job_open(NULL, &other, error))
+        FAIL("%s", error);
+    limit_address_space(0);
+    int got = -1, next = (rank + 1) % n_ranks, before = (rank + n_ranks - 1) % n_ranks;
+    msg_request *send = NULL;
+    OK(msg_isend(other, 1, &rank, sizeof rank, next, 0, MSG_STANDARD, &send));
+    OK(msg_recv(other, 1, &got, sizeof got, before, 0, NULL));
+    OK(msg_wait(other, &send, NULL, MSG_FOREVER));
+    CHECK_EQ(got, before);
+    OK(msg_world_close(other, CHECK_WAIT_S * 1000));
 }

@@ -319,6 +319,7 @@ cdef extern from "viakit.h" nogil:
         VIP_UINT32 window
         VIP_UINT64 bytes_registered
         VIP_UINT64 bytes_pinned
+        VIP_UINT64 bytes_to_map
         int lossless
         int cma
         int thread
