@@ -339,7 +339,7 @@ static int open_all(via_ep *ep, const bench_via_options *options)
         return call_failed(ep, options->device, code);
     }
     if (options->faults && *options->faults) {
-        viakit_faults faults;
+        viakit_faults faults = {.size = sizeof faults};
         if ((code = viakit_parse_faults(options->faults, &faults)) != VIP_SUCCESS ||
             (code = viakit_set_faults(ep->nic, &faults)) != VIP_SUCCESS)
             return call_failed(ep, "viakit_set_faults", code);

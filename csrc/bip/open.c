@@ -148,7 +148,7 @@ static int open_port(bip_job *job, int index, const char *device)
     job->ports[index] = port;
     snprintf(port->device, sizeof port->device, "%s", device);
     if (o->faults && *o->faults) {
-        viakit_faults faults;
+        viakit_faults faults = {.size = sizeof faults};
         if ((code = viakit_parse_faults(o->faults, &faults)) != VIP_SUCCESS ||
             (code = viakit_set_faults(port->nic, &faults)) != VIP_SUCCESS)
             return bip_nic_failed(job, "viakit_set_faults", code);

@@ -376,7 +376,8 @@ VIPL_EXPORT VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE nic, viakit_faults *faul
 
 /* Text to faults: "loss=0.05,dup=1%,reorder=0.05/4,corrupt=0.01/2,delay=200us,jitter=50us,stall=10ms/100ms,partition=2s@5s,
  * kinds=send+write,drop=accept:0-1,seed=7"; docs/faults.md has the grammar. "" is no faults. VIP_INVALID_PARAMETER says in
- * viakit_last_error() which word is wrong and what would be right. The environment's VIAKIT_FAULT is set so on every NIC opened. */
+ * viakit_last_error() which word is wrong and what would be right. faults->size says what there is room for, as of
+ * viakit_get_faults(); what the text says beyond that is refused, too. The environment's VIAKIT_FAULT is set so on every NIC opened. */
 VIPL_EXPORT VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *faults);
 /* Faults to text, which parses to the same. VIP_ERROR_RESOURCE: more than len bytes. */
 VIPL_EXPORT VIP_RETURN viakit_format_faults(const viakit_faults *faults, char *text, size_t len);

@@ -112,8 +112,16 @@ VIP_RETURN viakit_set_faults(VIP_NIC_HANDLE handle, const viakit_faults *faults)
     return code;
 }
 
+VIP_RETURN via_check_faults_size(const char *function, const viakit_faults *to)
+{
+    if (to->size && to->size < sizeof to->size)
+        return via_fail(VIP_INVALID_PARAMETER, "%s: a struct of %zu bytes: begin with VIAKIT_FAULTS_INIT", function,
+                        to->size);
+    return VIP_SUCCESS;
+}
+
 /* For a program that perhaps knows fewer fields: what it does not know would come to lie behind its struct. */
-static void hand_out(const viakit_faults *from, viakit_faults *to)
+void via_hand_out_faults(const viakit_faults *from, viakit_faults *to)
 {
     size_t size = to->size && to->size < sizeof *to ? to->size : sizeof *to;
     memcpy(to, from, size);
@@ -126,15 +134,12 @@ VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE handle, viakit_faults *faults, int *
     static const viakit_faults none;
     if (faults == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "viakit_get_faults: no place for the faults (NULL)");
-    if (faults->size && faults->size < sizeof faults->size)
-        return via_fail(VIP_INVALID_PARAMETER,
-                        "viakit_get_faults: a struct of %zu bytes: begin with VIAKIT_FAULTS_INIT", faults->size);
-    VIP_RETURN code = VIP_SUCCESS;
-    struct via_nic *nic = via_nic_enter(handle, &code);
+    VIP_RETURN code = via_check_faults_size("viakit_get_faults", faults);
+    struct via_nic *nic = code ? NULL : via_nic_enter(handle, &code);
     if (nic == NULL)
         return code;
     const viakit_faults *set = nic->fault ? fault_get(nic->fault) : NULL;
-    hand_out(set ? set : &none, faults);
+    via_hand_out_faults(set ? set : &none, faults);
     if (active)
         *active = set != NULL;
     via_leave(nic);
@@ -159,7 +164,7 @@ VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE handle, viakit_frame_filter fi
 /* What VIAKIT_FAULT in the environment says, for programs that do not know of faults. Called once the NIC is open. */
 VIP_RETURN via_faults_from_environment(struct via_nic *nic)
 {
-    viakit_faults faults;
+    viakit_faults faults = {.size = sizeof faults};
     const char *text = getenv("VIAKIT_FAULT");
     if (text == NULL || *text == 0)
         return VIP_SUCCESS;

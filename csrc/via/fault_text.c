@@ -268,13 +268,27 @@ static void forget_idle(viakit_faults *f)
         f->partition_after_frames = 0;
 }
 
-/* *out is set on success only, and holds what would be written again as the same text (forget_idle). */
+/* Is there anything in the fields from that byte on, which a program with a shorter struct does not know? */
+static int says_more(const viakit_faults *f, size_t size)
+{
+    const char *bytes = (const char *)f;
+    for (size_t i = size; i < sizeof *f; i++)
+        if (bytes[i])
+            return 1;
+    return 0;
+}
+
+/* *out is set on success only, and holds what would be written again as the same text (forget_idle). A program that
+ * knows fewer fields is refused what it would lose. */
 VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *out)
 {
-    viakit_faults f = {.size = sizeof f};
+    viakit_faults f = {.size = sizeof f}, settled;
     const char *p = text;
     if (text == NULL || out == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "faults: a text and a place for the result are needed (NULL)");
+    VIP_RETURN code = via_check_faults_size("viakit_parse_faults", out);
+    if (code)
+        return code;
     while (*p) {
         const char *begin = p, *right = take_item(&p, &f);
         if (right == NULL && *p == ',' && p[1])
@@ -285,10 +299,15 @@ VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *out)
             return via_fail(VIP_INVALID_PARAMETER, "faults: '%.*s' is not understood; give %s",
                             (int)strcspn(begin, ","), begin, right);
     }
-    VIP_RETURN code = via_settle_faults(&f, out);
-    if (code == VIP_SUCCESS)
-        forget_idle(out);
-    return code;
+    if ((code = via_settle_faults(&f, &settled)) != VIP_SUCCESS)
+        return code;
+    forget_idle(&settled);
+    if (out->size && says_more(&settled, out->size))
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "faults: '%s' needs fields that a struct of %zu bytes does not have: compile this program anew",
+                        text, out->size);
+    via_hand_out_faults(&settled, out);
+    return VIP_SUCCESS;
 }
 
 /* ---------------------------------------------------------------- writing */

@@ -739,6 +739,11 @@ uint64_t via_rtt_probe(const struct via_vi *vi);
 VIP_RETURN via_faults_from_environment(struct via_nic *nic);
 /* Copies faults field by field that the program knows and checks them. */
 VIP_RETURN via_settle_faults(const viakit_faults *from, viakit_faults *to);
+/* Is to->size, as the program set it, that of a struct? Else VIP_INVALID_PARAMETER, explained with the function's
+ * name. */
+VIP_RETURN via_check_faults_size(const char *function, const viakit_faults *to);
+/* As much as there is room for by to->size, which becomes what was written. */
+void via_hand_out_faults(const viakit_faults *from, viakit_faults *to);
 
 /* What nic->whole_message is to be. While somebody looks at every frame that arrives, no frame matches: the short way
  * is closed. */

@@ -8,7 +8,7 @@
 
 static viakit_faults parsed(const char *text)
 {
-    viakit_faults f;
+    viakit_faults f = {.size = sizeof(f)};
     if (viakit_parse_faults(text, &f) != VIP_SUCCESS)
         FAIL("'%s' was not understood", text);
     return f;
@@ -48,7 +48,7 @@ static void there_and_back(void)
          "seed=18446744073709551615"),
     };
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
-        viakit_faults f = parsed(texts[i]), g;
+        viakit_faults f = parsed(texts[i]), g = {.size = sizeof(g)};
         char text[512];
         CHECK_OK(viakit_format_faults(&f, text, sizeof(text)));
         CHECK_OK(viakit_parse_faults(text, &g));
@@ -93,7 +93,7 @@ static void refused(void)
         "seed=99999999999999999999",
         "drop=1,drop=1,drop=1,drop=1,drop=1,drop=1,drop=1,drop=1,drop=1",
     };
-    viakit_faults f;
+    viakit_faults f = {.size = sizeof(f)};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         if (viakit_parse_faults(texts[i], &f) != VIP_INVALID_PARAMETER)
             FAIL("'%s' was understood", texts[i]);
@@ -101,6 +101,34 @@ static void refused(void)
     }
     CHECK_RET(viakit_parse_faults(NULL, &f), VIP_INVALID_PARAMETER);
     CHECK_RET(viakit_parse_faults("", NULL), VIP_INVALID_PARAMETER);
+}
+
+/* A program that was compiled when the struct ended before n_rules: nothing behind that is touched, and a text that
+ * needs it is refused. */
+static void smaller_struct(void)
+{
+    union {
+        viakit_faults f;
+        unsigned char bytes[sizeof(viakit_faults)];
+    } older;
+    const size_t len = offsetof(viakit_faults, n_rules);
+    memset(&older, 0xA5, sizeof older);
+    older.f.size = len;
+    CHECK_OK(viakit_parse_faults("loss=0.25,seed=9", &older.f));
+    CHECK_EQ(older.f.size, len);
+    CHECK(older.f.loss == 0.25 && older.f.seed == 9 && older.f.partition_after_frames == 0);
+    CHECK_RET(viakit_parse_faults("loss=0.5,drop=accept:0", &older.f), VIP_INVALID_PARAMETER);
+    CHECK(strstr(viakit_last_error(), "compile") != NULL);
+    CHECK(older.f.loss == 0.25);
+    for (size_t i = len; i < sizeof older; i++)
+        CHECK_EQ(older.bytes[i], 0xA5);
+    older.f.size = 1;
+    CHECK_RET(viakit_parse_faults("loss=0.5", &older.f), VIP_INVALID_PARAMETER);
+    CHECK(strstr(viakit_last_error(), "VIAKIT_FAULTS_INIT") != NULL);
+    older.f.size = 0;
+    CHECK_OK(viakit_parse_faults("drop=accept:0", &older.f));
+    CHECK_EQ(older.f.size, sizeof older.f);
+    CHECK_EQ(older.f.n_rules, 1);
 }
 
 static void limits(void)
@@ -226,6 +254,7 @@ int main(void)
     every_word();
     there_and_back();
     refused();
+    smaller_struct();
     limits();
     environment();
     decisions();

@@ -10,7 +10,7 @@
 
 static viakit_faults faults_of(const char *text)
 {
-    viakit_faults f;
+    viakit_faults f = {.size = sizeof(f)};
     if (viakit_parse_faults(text, &f) != VIP_SUCCESS)
         FAIL("'%s' was not understood", text);
     return f;

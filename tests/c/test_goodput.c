@@ -16,7 +16,7 @@ typedef struct {
 
 static void set_loss(side *s, const char *text)
 {
-    viakit_faults f;
+    viakit_faults f = {.size = sizeof(f)};
     CHECK_OK(viakit_parse_faults(text, &f));
     CHECK_OK(viakit_set_faults(s->nic, &f));
 }

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 static void faults(const char *text)
 {
     static char again[16384];
-    viakit_faults a, b;
+    viakit_faults a = {.size = sizeof a}, b = {.size = sizeof b};
     if (viakit_parse_faults(text, &a) != VIP_SUCCESS)
         return;
     HOLLOW_CHECK(viakit_format_faults(&a, again, sizeof again) == VIP_SUCCESS, "%s: %s", text, viakit_last_error());

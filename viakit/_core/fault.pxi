@@ -91,6 +91,7 @@ def parse_faults(str text not None):
     """
     cdef viakit_faults f
     cdef bytes encoded = text.encode("utf-8", "surrogatepass")
+    f.size = sizeof(f)
     if b"\0" in encoded:
         raise ValueError(f"faults: {text!r} holds a zero character, which no item does")
     _check(viakit_parse_faults(encoded, &f), "viakit_parse_faults")
