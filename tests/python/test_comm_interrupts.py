@@ -218,6 +218,44 @@ def test_a_collective_by_messages_that_is_interrupted_is_given_up_by_all(program
     assert done.returncode == 0, done.stderr
 
 
+def test_a_create_group_that_is_interrupted_is_given_up_by_its_members(program):
+    """... whatever else goes on; what they had sent does not reach the next of the same tag, nor one of another tag."""
+    done = job(4, program(INTERRUPT + """
+    go, got, group = comm.Dup(), np.zeros(4), comm.group.Incl([3, 0, 1])
+    for turn in range(3):
+        beside = go.Ibarrier() if turn == 2 else None
+        if rank == 0:
+            interrupt()
+            try:
+                comm.Create_group(group, 7)
+            except KeyboardInterrupt:
+                go.Send(got, 1)
+                go.Send(got, 3)
+            else:
+                raise AssertionError("no interrupt")
+        elif rank != 2:
+            if rank == 1:
+                go.Recv(got, 0)
+            try:
+                comm.Create_group(group, 7)
+            except MPI.Exception as problem:
+                assert problem.Get_error_class() == MPI.ERR_PROC_ABORTED, problem
+                assert "has given up this collective" in str(problem), problem
+            else:
+                raise AssertionError("no error")
+            if rank == 3:
+                go.Recv(got, 0)
+        for tag in (7, 8, 7):
+            few = comm.Create_group(group, tag)
+            assert rank == 2 or few.allgather(rank) == [3, 0, 1]
+        if beside is not None:
+            beside.Wait()
+    everybody = comm.Create_group(comm.group, 7)
+    assert everybody.allgather(rank) == [0, 1, 2, 3]
+    """))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_is_left_of_an_interrupted_collective_does_not_reach_a_later_one(program):
     """Their messages look alike when the numbers of collectives have come round."""
     done = job(2, program(INTERRUPT + """

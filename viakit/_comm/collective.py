@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,10 @@ _GROUP_PART, _NOTE_TAG = 4, 4  # where ranks that wait in a collective of csrc/c
 _NOTE = struct.Struct("<QHHiQQ")  # ... and how: number, operation, algorithm, root, length, the communicator's birth
 _GIVE_UP_TAG = 5  # in the same context: who gave up a collective of this file says so ...
 _GIVE_UP = struct.Struct("<QqQ")  # ... and which: number, tag (-1: before there was one), the communicator's birth
+_FEW_GIVE_UP_TAG = 6  # and of Create_group: ...
+_FEW_GIVE_UP = struct.Struct("<IIQQ")  # ... members (their CRC-32), the program's tag, number, the communicator's birth
+_FEW_STRIDE, _TAG_MOST = 0x4F1BBCDD, 2**31 - 1  # odd: all tags have had their turn before one comes again
+_GAVE_UP = "of this communicator has given up this collective, by an error or an interrupt of its own"
 _KEPT = 1024  # collectives for which it is remembered that one was given up
 _NUMBER = 0xFFFF  # bits of a collective's number that are in its tag
 _OPERATIONS = ("setting up", "barrier", "bcast", "reduce", "allreduce", "allgather", "alltoall")
@@ -133,8 +138,7 @@ class Step:
                 raise self._mismatch(source, tag)
             raise error(
                 "ERR_PROC_ABORTED",
-                f"{self.kind}: rank {source} of this communicator has given up this collective, "
-                "by an error or an interrupt of its own",
+                f"{self.kind}: rank {source} {_GAVE_UP}",
             )
 
     def _check_alive(self, members: Sequence[int]) -> None:
@@ -193,15 +197,43 @@ def _sweep(comm: Any, number: int) -> None:
         comm._given_up.remove(old)
 
 
+class Fews:
+    """What a communicator remembers of Create_group: of each set of members and tag, how many there were."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.given_up: dict[tuple[int, int, int], int] = {}  # members, tag and number, and who said so
+        self.left: list[int] = []  # tags of messages that may still come for those that this rank has given up
+
+    def begin(self, key: tuple[int, int]) -> int:
+        """The number of the next one: its members, who all call, count alike."""
+        number = self.numbers[key] = self.numbers.get(key, 0) + 1
+        for old in [old for old in self.given_up if old[:2] == key and old[2] < number]:
+            del self.given_up[old]
+        return number
+
+
 class Few(Step):
-    """The same among some ranks of a communicator of whom the others know nothing: under the program's tag."""
+    """The same among some ranks of a communicator of whom the others know nothing: under the program's tag.
+
+    They have no number of the communicator's, so they count for themselves. What was sent for one that was given up
+    must not reach a later one of the same tag: that of messages is made of the program's, the members, and the number.
+    """
 
     def __init__(self, comm: Any, members: Sequence[int], tag: int) -> None:
         if comm._freed:
             raise error("ERR_COMM", "create_group: this communicator has been freed")
-        self.comm, self.kind, self.root, self.members, self.tag = comm, "create_group", 0, members, tag
+        if not 0 <= tag <= _TAG_MOST:
+            raise error("ERR_TAG", f"create_group: tag {tag}; right would be 0 to {_TAG_MOST}")
+        self.comm, self.kind, self.root, self.members = comm, "create_group", 0, members
+        self._key = (zlib.crc32(struct.pack(f"<{len(members)}I", *members)), tag)
+        self.number = comm._fews.begin(self._key)
+        self.tag = (tag + self._key[0] + self.number * _FEW_STRIDE) & _TAG_MOST
         self.receives = []
         self.rank, self.size = members.index(comm.rank), len(members)
+        self._over = False
+        for old in comm._fews.left:
+            comm.discard(_FEW_PART, _TAG_MOST, old)
 
     def send(self, data: Any, dest: int) -> Request:
         """Start to send bytes."""
@@ -215,12 +247,34 @@ class Few(Step):
         return request
 
     def give_up(self) -> None:
-        """After an error or an interrupt: receives are withdrawn."""
+        """After an error or an interrupt: receives are withdrawn, and the other members told. Twice does no harm."""
+        if self._over:
+            return
+        self._over = True
+        comm, ranks = self.comm, self.comm.world_ranks()
+        comm._fews.left = [*comm._fews.left[-_KEPT:], self.tag]
+        with contextlib.suppress(RuntimeError):
+            word, dead = _FEW_GIVE_UP.pack(*self._key, self.number, comm.birth), set(comm.world.failures())
+            for rank in self.members:
+                if rank != comm.rank and ranks[rank] not in dead:
+                    with contextlib.suppress(RuntimeError):
+                        comm.start_send(word, rank, _FEW_GIVE_UP_TAG, 0, _GROUP_PART).release()
         self._withdraw()
 
     def check(self) -> None:
-        """Look for members that have died."""
+        """Look for members that have died, or have given this one up."""
         self._check_alive(self.members)
+        comm, status = self.comm, Status()
+        with contextlib.suppress(RuntimeError):
+            while comm.look(ANY_SOURCE, _FEW_GIVE_UP_TAG, status, 0, _GROUP_PART):
+                source, data = status.source, bytearray(_FEW_GIVE_UP.size)
+                comm.start_recv(data, source, _FEW_GIVE_UP_TAG, _GROUP_PART).Wait()
+                members, tag, number, birth = _FEW_GIVE_UP.unpack(data)
+                if birth == comm.birth and number >= comm._fews.numbers.get((members, tag), 0):
+                    comm._fews.given_up[members, tag, number] = source
+        who = comm._fews.given_up.get((*self._key, self.number))
+        if who is not None:
+            raise error("ERR_PROC_ABORTED", f"{self.kind}: rank {who} {_GAVE_UP}")
 
 
 def _empty(n: int) -> np.ndarray:

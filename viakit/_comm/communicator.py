@@ -381,6 +381,7 @@ class Comm(Collectives):
         self._attributes: dict[int, Any] = {}
         self._given_up: list[int] = []  # collectives by messages that this rank has given up, and ...
         self._others_gave_up: dict[int, list[tuple[int, int]]] = {}  # ... who else has: its rank, and the tag
+        self._fews = collective.Fews()
         self.birth = world.used[number]
 
     def __eq__(self, other: object) -> bool:
@@ -591,7 +592,11 @@ class Comm(Collectives):
         if self.rank not in ranks:
             return COMM_NULL
         few = collective.Few(self, ranks, tag)
-        number, _ = self.world.take_number(lambda mine: run(self, collective.allgather_object(few, mine), few))
+        try:
+            number, _ = self.world.take_number(lambda mine: run(self, collective.allgather_object(few, mine), few))
+        except BaseException:
+            few.give_up()  # an interrupt may come between two exchanges
+            raise
         return self._new(Intracomm, number, group._ranks)
 
     def Free(self) -> None:
