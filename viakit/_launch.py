@@ -101,6 +101,10 @@ class Options:
             raise ValueError(f"launcher is {self.launcher!r}; right would be viakit, mpi, mpi:mpich or mpi:openmpi")
         if self.placement not in ("block", "cyclic"):
             raise ValueError(f"placement is {self.placement!r}; right would be block or cyclic")
+        if self.policy:
+            from viakit._core import check_policy
+
+            check_policy(self.policy)
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout is {self.timeout:g} s; right would be more than 0")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import needs
 import pytest
 
-from viakit import _rendezvous, launch
+from viakit import _core, _rendezvous, launch
 from viakit._launch import Options
 from viakit._launch_agent import mpi_agent
 from viakit._launch_mpi import _is_mapped
@@ -647,6 +647,15 @@ def test_what_is_there_and_no_program_is_told_from_what_is_not_there(tmp_path):
 def test_options_are_checked_before_anything_starts():
     with pytest.raises(ValueError, match="placement"):
         Options(ranks=1, placement="random").check()
+    with pytest.raises(ValueError, match=r"no policy 'pigeons'; right would be one of .*mvich"):
+        Options(ranks=1, policy="pigeons").check()
+    with pytest.raises(ValueError, match="no field 'feathers'"):
+        Options(ranks=1, policy="via,feathers=2").check()
+    for policy in ("", "tcp", "via,credits=16", "credits=16", *_core.policies()):
+        Options(ranks=1, policy=policy).check()
+    done = viakit_run("-n", "2", "--policy", "pigeons", "--", "echo", "it ran")
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout
+    assert "no policy 'pigeons'" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

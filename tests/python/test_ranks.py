@@ -343,7 +343,14 @@ def test_another_wire_wants_other_ranks(monkeypatch):
     assert slow.options["rate"] == "10mbit"
     last = ours.ranks_line(words + " --mtu 9000")
     assert last.options["mtu"] == 9000
-    for slip in ("-n 0", "--protocol smoke", "-n 2 --hosts testbed:9", "--hosts testbed:2 --rate fast", "--mtu 0"):
+    for slip in (
+        "-n 0",
+        "--protocol smoke",
+        "--policy pigeons",
+        "-n 2 --hosts testbed:9",
+        "--hosts testbed:2 --rate fast",
+        "--mtu 0",
+    ):
         with pytest.raises(magics.UsageError, match="right would be"):
             ours.ranks_line(slip)
         assert last.alive, "a slip of the pen ends no ranks"

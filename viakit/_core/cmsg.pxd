@@ -103,6 +103,7 @@ cdef extern from "msg/policy.h" nogil:
         size_t size
         char *name
         char *channel
+    const msg_policy *msg_policy_at(int i)
     const msg_policy *msg_policy_find(const char *name)
     int msg_policy_parse(msg_policy *policy, const char *text, char *error)
     const char *msg_policy_field_name(int i)

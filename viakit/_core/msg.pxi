@@ -32,6 +32,40 @@ def message_calibration_path(str link):
     return path.decode("utf-8", "surrogateescape")
 
 
+def policies():
+    """Names of the message engine's policies, in the order of their table."""
+    cdef int i = 0
+    names = []
+    while msg_policy_at(i) != NULL:
+        names.append(_text(msg_policy_at(i).name))
+        i += 1
+    return names
+
+
+cdef str _read_policy(str text, msg_policy *chosen):
+    """Make a policy of "NAME" or "NAME,field=value,..."; what is wrong with the text, or None."""
+    cdef char error[MSG_ERROR_LEN]
+    base, _, changes = text.partition(",")
+    cdef const msg_policy *found = msg_policy_find(base.encode())
+    if found == NULL:
+        return f"there is no policy {base!r}; right would be one of {', '.join(policies())}"
+    chosen[0] = found[0]
+    error[0] = 0
+    if changes and msg_policy_parse(chosen, changes.encode(), error) != 0:
+        return f"policy {text!r}: {_text(error)}"
+    return None
+
+
+def check_policy(str text):
+    """Raise ValueError unless the text is a policy: "mvich-rput", "via,credits=16", or only changes, "credits=16"."""
+    cdef msg_policy chosen
+    if "=" in text.partition(",")[0]:
+        text = "via," + text
+    problem = _read_policy(text, &chosen)
+    if problem is not None:
+        raise ValueError(problem)
+
+
 include "msg_world.pxi"
 include "msg_request.pxi"
 include "msg_comm.pxi"

@@ -42,19 +42,14 @@ cdef class MsgWorld:
                  address=None, double timeout_s=60.0):
         cdef msg_options options
         cdef msg_policy chosen
-        cdef const msg_policy *found
         cdef char error[MSG_ERROR_LEN]
         cdef int code
-        cdef str base
+        cdef str problem
         memset(&options, 0, sizeof(options))
         error[0] = 0
-        base, _, changes = policy.partition(",")
-        found = msg_policy_find(base.encode())
-        if found == NULL:
-            raise _message_error(MSG_ERR_ARG, f"there is no policy {base!r}; 'via' and 'tcp' are two that there are")
-        chosen = found[0]
-        if changes and msg_policy_parse(&chosen, changes.encode(), error) != 0:
-            raise _message_error(MSG_ERR_ARG, _text(error))
+        problem = _read_policy(policy, &chosen)
+        if problem is not None:
+            raise _message_error(MSG_ERR_ARG, problem)
         keep = [name.encode() if name else None for name in (local_device, network_device, address)]
         options.size = sizeof(options)
         options.rank, options.n_ranks = rank, size
