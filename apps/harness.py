@@ -63,6 +63,7 @@ _MEET_S = 5.0
 _KEEP_S = 1.0  # so often, at most, results are written between the runs: ranks may be killed by their launcher
 _NOT_MPI = "for protocol mpi start it with the mpirun of that MPI library, or by `viakit app`, which does"
 COMMAND = "VIAKIT_COMMAND"  # set by launchers: the command that was given
+PROGRAM = "VIAKIT_PROGRAM"  # set by launchers: what the user calls the application
 TERMINAL = "VIAKIT_TERMINAL"  # set by launchers: where rank 0 may draw its progress
 NAMES = ("sor", "is", "fft", "water", "ep")
 
@@ -473,7 +474,11 @@ def main(application: Application, arguments: Sequence[str] | None = None, prog:
 
     0: done and right; 1: wrong, or failed; 2: the arguments make no sense; 130: interrupted.
     """
-    name = prog or (f"python -m {module_of(application.name)}" if application.name in NAMES else application.name)
+    name = (
+        prog
+        or os.environ.get(PROGRAM)
+        or (f"python -m {module_of(application.name)}" if application.name in NAMES else application.name)
+    )
     try:
         return int(command(application).main(arguments, prog_name=name, standalone_mode=False) or 0)
     except click.ClickException as error:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from viakit.apps.harness import COMMAND, TERMINAL
+from viakit.apps.harness import COMMAND, PROGRAM, TERMINAL
 
 __all__ = ["PROTOCOLS", "command", "protocol_words", "run_ranks", "told"]
 
@@ -53,6 +53,7 @@ def run_ranks(
     rate: str | None = None,
     placement: str = "block",
     timeout_s: float | None = None,
+    prog: str | None = None,
     out: IO[bytes] | None = None,
     err: IO[bytes] | None = None,
 ) -> int:
@@ -69,6 +70,8 @@ def run_ranks(
         A testbed of so many hosts, and its wire; 0: this machine.
     timeout_s : float, optional
         Seconds after which the job is ended, with status 124.
+    prog : str, optional
+        What the user calls the application: "viakit app sor". Its errors name the help of that.
     out, err : binary files, optional
         Where the output goes; default: this process's own.
 
@@ -86,20 +89,25 @@ def run_ranks(
     from viakit._launch_mpi import MpiLaunch, is_mpi
 
     if protocol is None:
-        return _run_alone(command(words), timeout_s, out, err)
+        return _run_alone(command(words), timeout_s, told(prog), out, err)
     options = Options(
         ranks, hosts=hosts, mtu=mtu, rate=rate, placement=placement, protocol=protocol, timeout=timeout_s,
-        environment=told(),
+        environment=told(prog),
     )  # fmt: skip
     launch = MpiLaunch if is_mpi(protocol) else Launch
     return launch(command(words), options, out, err).run()
 
 
-def told() -> dict[str, str]:
-    """The command, for the result; and where rank 0 may draw its progress, though its own streams are pipes."""
+def told(prog: str | None = None) -> dict[str, str]:
+    """The command, for the result; what it is called, for errors; and where rank 0 may draw its progress.
+
+    Its own streams are pipes, so it would not know.
+    """
     from viakit.measure.environment import command_line
 
     told = {COMMAND: command_line()}
+    if prog is not None:
+        told[PROGRAM] = prog
     if not sys.stdout.isatty():
         told["TERM"] = "dumb"  # Open MPI gives its ranks a terminal even so
     with contextlib.suppress(OSError, ValueError):
@@ -113,11 +121,17 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _run_alone(words: list[str], timeout_s: float | None, out: IO[bytes] | None, err: IO[bytes] | None) -> int:
+def _run_alone(
+    words: list[str],
+    timeout_s: float | None,
+    environment: dict[str, str],
+    out: IO[bytes] | None,
+    err: IO[bytes] | None,
+) -> int:
     """Run one process, which belongs to no job."""
     from viakit._launch import TIMED_OUT, ended_after
 
-    environment = {**os.environ, **told()}
+    environment = {**os.environ, **environment}
     environment.pop("VIAKIT_PROTOCOL", None)
     process = subprocess.Popen(
         words,

@@ -76,6 +76,7 @@ def app(
         jobs.run_ranks(
             ["-m", module, *words], ranks or max(1, hosts), protocol,
             hosts=hosts, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
+            prog=f"viakit app {name}",
         )
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -406,6 +407,15 @@ def test_the_environment_names_the_protocol_of_viakit_app():
     done = python("-m", "viakit", "app", "ep", "--pairs", "1000", "-n", "2", VIAKIT_PROTOCOL="pigeon")
     assert done.returncode == 2
     assert "protocol 'pigeon'" in done.stderr
+
+
+@pytest.mark.parametrize("how", [["-n", "2"], ["--timeout", "60"], []])
+def test_an_error_names_the_help_of_what_was_called(how):
+    said = python("-m", "viakit", "app", "sor", *how, "--bogus").stderr
+    assert "No such option '--bogus'" in said
+    named = re.search("Try '(.*)' for help", said)[1]
+    assert named == "viakit app sor --help"
+    assert "--size" in python("-m", *named.split()).stdout
 
 
 def test_memory_that_does_not_suffice_is_told_by_all_ranks_at_once():
