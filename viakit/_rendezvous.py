@@ -32,6 +32,7 @@ HELLO, ASK = b"VKH1", b"VKX1"
 MAX_BLOB = 1 << 24
 _WORD = struct.Struct("<I")
 _SLICE_S = 0.05
+_LONGEST_S = 3600.0  # that one try to connect may take; sockets know no infinite time
 _FLUSH_S = 1.5
 _GONE = (errno.ECONNREFUSED, errno.ENOENT, errno.ECONNRESET)
 
@@ -393,7 +394,7 @@ def connect(address: str, rank: int, n_ranks: int, token: bytes, timeout: float)
     while True:
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            connection.settimeout(max(_SLICE_S, deadline - time.monotonic()))
+            connection.settimeout(min(max(_SLICE_S, deadline - time.monotonic()), _LONGEST_S))
             connection.connect(where)
             if not _same_user(connection):
                 raise RendezvousError(f"another user's process listens at {address}")

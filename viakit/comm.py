@@ -26,6 +26,7 @@ from viakit._comm.op import Op
 from viakit._comm.request import Prequest, Request
 from viakit._comm.spec import BOTTOM, IN_PLACE
 from viakit._comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status
+from viakit._limits import seconds
 
 __all__ = [
     "ANY_SOURCE",
@@ -58,7 +59,7 @@ def default_protocol() -> str:
     return os.environ.get("VIAKIT_PROTOCOL") or "via"
 
 
-def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: float = 60.0) -> Intracomm:
+def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: float | None = 60.0) -> Intracomm:
     """The communicator of all ranks of this job, over one protocol; the same object on every call.
 
     Collective: all ranks call it, with the same arguments.
@@ -71,8 +72,8 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
     policy : str, optional
         A policy of the message engine, with changes: "mvich-rput,credits=16". Default: what ``VIAKIT_POLICY`` or
         ``VIAKIT_MSG`` says, else one named as the protocol.
-    timeout_s : float
-        Seconds within which all ranks have to be connected.
+    timeout_s : float or None
+        Seconds within which all ranks have to be connected; None, as infinity: as long as it takes.
 
     Returns
     -------
@@ -82,7 +83,10 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
     ------
     Exception
         ERR_ARG for an unknown protocol or policy; ERR_OTHER if the ranks cannot be connected: the text says why.
+    ValueError
+        If `timeout_s` is negative, or not a number.
     """
+    limit = seconds("timeout_s", timeout_s)
     protocol = protocol or default_protocol()
     with _lock:
         found = _worlds.get((os.getpid(), protocol))
@@ -92,7 +96,7 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
 
                 found = world_over_mpi()
             elif protocol in ("via", "bip", "tcp"):
-                found = Intracomm(_open(protocol, policy, timeout_s), 0)
+                found = Intracomm(_open(protocol, policy, limit), 0)
                 found.name = "MPI_COMM_WORLD"
             else:
                 raise error("ERR_ARG", f"protocol {protocol!r}: there are 'via', 'bip', 'tcp' and 'mpi'")

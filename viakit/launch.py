@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from viakit._limits import seconds
 from viakit._rendezvous import RendezvousError, connect, listen_for, unix_name
 
 if TYPE_CHECKING:
@@ -82,19 +83,22 @@ class Job:
     _exchange: Callable[[bytes, float], list[bytes]] | None = field(default=None, repr=False)
     _closers: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
-    def exchange(self, blob: bytes, timeout: float = EXCHANGE_TIMEOUT_S) -> list[bytes]:
+    def exchange(self, blob: bytes, timeout: float | None = EXCHANGE_TIMEOUT_S) -> list[bytes]:
         """Give `blob` and return the blobs of all ranks, in their order. Collective; Ctrl-C ends it.
 
         Raises
         ------
         RendezvousError
-            If a rank does not come within `timeout` seconds, or has ended.
+            If a rank does not come within `timeout` seconds (None: as long as it takes), or has ended.
+        ValueError
+            If `timeout` is negative, or not a number.
         """
+        limit = seconds("timeout", timeout)
         if self._exchange is None:
             if self.size == 1:
                 return [bytes(blob)]
             raise RendezvousError("this job was closed: its ranks cannot exchange any more")
-        return self._exchange(bytes(blob), timeout)
+        return self._exchange(bytes(blob), limit)
 
     def close(self) -> None:
         """Let go of the launcher; the ranks cannot exchange any more. To close twice does no harm."""
@@ -149,13 +153,13 @@ _lock = threading.Lock()
 _job: tuple[int, Job] | None = None
 
 
-def bootstrap(timeout: float = EXCHANGE_TIMEOUT_S) -> Job:
+def bootstrap(timeout: float | None = EXCHANGE_TIMEOUT_S) -> Job:
     """Find out rank, size and the way to the other ranks; the same object on every call.
 
     Parameters
     ----------
-    timeout : float
-        Seconds to wait for the meeting point, where there is one.
+    timeout : float or None
+        Seconds to wait for the meeting point, where there is one; None, as infinity: as long as it takes.
 
     Returns
     -------
@@ -167,6 +171,8 @@ def bootstrap(timeout: float = EXCHANGE_TIMEOUT_S) -> Job:
         If the environment makes no sense, or no way to the other ranks exists; the message says what to set.
     RendezvousError
         If the others do not come.
+    ValueError
+        If `timeout` is negative, or not a number.
 
     Notes
     -----
@@ -176,6 +182,7 @@ def bootstrap(timeout: float = EXCHANGE_TIMEOUT_S) -> Job:
     (tcp:HOST:PORT). ``VIAKIT_BOOTSTRAP`` (mpi4py, pmi, rendezvous) chooses another one.
     """
     global _job
+    limit = seconds("timeout", timeout)
     with _lock:
         if _job is not None and _job[0] == os.getpid():
             return _job[1]
@@ -193,7 +200,7 @@ def bootstrap(timeout: float = EXCHANGE_TIMEOUT_S) -> Job:
         if place.size > 1:
             if _job is not None and environment.get("VIAKIT_RENDEZVOUS", "").startswith("fd:"):
                 raise LaunchError("a forked child is no rank of its parent's job: bootstrap() in the ranks themselves")
-            _find_way(job, timeout)
+            _find_way(job, limit)
         _job = (os.getpid(), job)
         return job
 

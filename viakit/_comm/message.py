@@ -105,7 +105,7 @@ class _NobodysRequest(Request):
         self._taken = True
         return True
 
-    def wait_for(self, timeout_s: float = -1) -> bool:
+    def wait_for(self, timeout_s: float | None = None) -> bool:
         """True."""
         return self.test_once()
 

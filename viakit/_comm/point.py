@@ -131,10 +131,10 @@ class PointToPoint(_core.CollectiveComm):
 
     # ------------------------------------------------------------ probing
 
-    def _until(self, look: Callable[[float], Any]) -> Any:
+    def _until(self, look: Callable[[float | None], Any]) -> Any:
         """Look until there is something, while schedules go on."""
         while True:
-            found = look(0.001 if self.world.n_active else -1)
+            found = look(0.001 if self.world.n_active else None)
             if found:
                 return found
             self.world.step()

@@ -328,7 +328,7 @@ class Prequest(Request):
         """Make progress; True if it is complete."""
         return self._inner is None or self._inner.test_once()
 
-    def wait_for(self, timeout_s: float = -1) -> bool:
+    def wait_for(self, timeout_s: float | None = None) -> bool:
         """Wait for it."""
         return self._inner is None or self._inner.wait_for(timeout_s)
 

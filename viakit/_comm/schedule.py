@@ -14,6 +14,7 @@ from typing import Any
 from viakit._comm.errors import error
 from viakit._comm.request import Request
 from viakit._comm.status import Status
+from viakit._limits import seconds
 
 Schedule = Generator[Sequence[Request], None, Any]
 
@@ -139,9 +140,9 @@ class ScheduleRequest(Request):
         if problem is not None:
             raise problem
 
-    def wait_for(self, timeout_s: float = -1) -> bool:
-        """Wait, at most `timeout_s` seconds (below 0: for ever)."""
-        deadline = None if timeout_s < 0 else time.monotonic() + timeout_s
+    def wait_for(self, timeout_s: float | None = None) -> bool:
+        """Wait, at most `timeout_s` seconds (None: as long as it takes)."""
+        deadline = time.monotonic() + seconds("timeout_s", timeout_s)
         while not self._complete:
             self.world.step()
             self._step()
@@ -150,7 +151,7 @@ class ScheduleRequest(Request):
             # if nothing else wants to go on meanwhile, the engine may wait as it likes
             if len(self.world.schedules) > 1 or not self._wait_alone():
                 self.world.idle(0.001)
-            if deadline is not None and time.monotonic() > deadline and not self._complete:
+            if time.monotonic() > deadline and not self._complete:
                 return False
         self._take()
         return True

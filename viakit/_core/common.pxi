@@ -20,6 +20,7 @@ from cpython.pythread cimport (
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc cimport errno as c_errno
+from libc.math cimport INFINITY, ceil
 from libc.stdint cimport UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -123,15 +124,24 @@ cdef inline int64_t _now_ns() noexcept nogil:
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
-cdef int64_t _deadline_ns(object timeout_s) except -1:
-    """The moment at which a wait of `timeout_s` seconds is over; None waits for ever."""
+cdef double _LONG = 1e9   # seconds; whoever waits longer waits for ever
+
+
+cdef double _seconds(object timeout_s) except -1:
+    """A time-out as it was given, checked; None, as infinity, is no limit."""
     cdef double seconds
     if timeout_s is None:
-        return _FOREVER
+        return INFINITY
     seconds = timeout_s
     if not seconds >= 0:
         raise ValueError(f"timeout_s is a number of seconds, 0 or more, or None for no limit; not {timeout_s!r}")
-    if seconds > 1e9:
+    return seconds
+
+
+cdef int64_t _deadline_ns(object timeout_s) except -1:
+    """The moment at which a wait of `timeout_s` seconds is over; None waits for ever."""
+    cdef double seconds = _seconds(timeout_s)
+    if seconds > _LONG:
         return _FOREVER
     return _now_ns() + <int64_t>(seconds * 1e9)
 

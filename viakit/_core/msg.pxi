@@ -66,6 +66,18 @@ def check_policy(str text):
         raise ValueError(problem)
 
 
+cdef int64_t _message_ms(object timeout_s) except -2:
+    """Milliseconds for a wait of the engine's, rounded up so that a short one is not a mere look."""
+    cdef double seconds = _seconds(timeout_s)
+    return MSG_FOREVER if seconds > _LONG else <int64_t>ceil(seconds * 1000)
+
+
+cdef int64_t _open_ms(object timeout_s) except -2:
+    """The same for opening, which knows no "for ever": 24 days are as good. 0 would be the engine's own default."""
+    cdef int64_t ms = _message_ms(timeout_s)
+    return 0x7fffffff if ms == MSG_FOREVER or ms > 0x7fffffff else max(ms, 1)
+
+
 include "msg_world.pxi"
 include "msg_request.pxi"
 include "msg_comm.pxi"

@@ -225,11 +225,11 @@ cdef class MsgComm:
             status.tag, status.error, status.nbytes = result.tag, result.error, result.len
             status.was_cancelled = False
 
-    def look(self, int source, int tag, MsgStatus status, double timeout_s, int part=0):
-        """Is there such a message? Waits at most `timeout_s` seconds for one; fills in `status`."""
+    def look(self, int source, int tag, MsgStatus status, timeout_s, int part=0):
+        """Is there such a message? Waits at most `timeout_s` seconds (None: no limit) for one; fills in `status`."""
         cdef msg_status result
         cdef int code, target = self._target(source, True), context = self._at(part)
-        cdef int64_t timeout_ms = MSG_FOREVER if timeout_s < 0 else <int64_t>(timeout_s * 1000)
+        cdef int64_t timeout_ms = _message_ms(timeout_s)
         self.world._open()
         self.world._n_calls += 1
         with nogil:
@@ -246,12 +246,12 @@ cdef class MsgComm:
             status.was_cancelled = False
         return True
 
-    def take(self, int source, int tag, double timeout_s, message_type):
+    def take(self, int source, int tag, timeout_s, message_type):
         """As look, and take the message out of the queue: a `message_type`, or None."""
         cdef msg_status result
         cdef MsgMessage message = message_type.__new__(message_type)
         cdef int code, target = self._target(source, True), context = self._at(0)
-        cdef int64_t timeout_ms = MSG_FOREVER if timeout_s < 0 else <int64_t>(timeout_s * 1000)
+        cdef int64_t timeout_ms = _message_ms(timeout_s)
         self.world._open()
         self.world._n_calls += 1
         with nogil:

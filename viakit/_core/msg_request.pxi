@@ -125,9 +125,9 @@ cdef class MsgRequest:
         self._end()
         return True
 
-    def wait_for(self, double timeout_s=-1):
-        """Wait, at most `timeout_s` seconds (below 0: for ever); True if it has ended."""
-        return self._wait(MSG_FOREVER if timeout_s < 0 else <int64_t>(timeout_s * 1000)) != 0
+    def wait_for(self, timeout_s=None):
+        """Wait, at most `timeout_s` seconds (None: as long as it takes); True if it has ended."""
+        return self._wait(_message_ms(timeout_s)) != 0
 
     cdef int _wait(self, int64_t timeout_ms) except -1:
         """1 if it has ended, 0 if time is out."""

@@ -39,7 +39,7 @@ cdef class MsgWorld:
     cdef int _ending                # ENDS_*: all calls that wait shall end
 
     def __init__(self, int rank, int size, *, exchange=None, str policy="via", local_device=None, network_device=None,
-                 address=None, double timeout_s=60.0):
+                 address=None, timeout_s=60.0):
         cdef msg_options options
         cdef msg_policy chosen
         cdef char error[MSG_ERROR_LEN]
@@ -63,7 +63,7 @@ cdef class MsgWorld:
         if keep[2]:
             options.address = keep[2]
         options.threads = 1
-        options.open_timeout_ms = <int64_t>(timeout_s * 1000)
+        options.open_timeout_ms = _open_ms(timeout_s)
         options.interrupt = _message_interrupted
         options.interrupt_context = <void *>self
         self._ask = exchange
@@ -150,11 +150,11 @@ cdef class MsgWorld:
 
     def close(self, timeout_s=None):
         """Send what is queued, wait for the others to close, too (None: as long as it takes), and let go of all."""
+        cdef int64_t timeout_ms = _message_ms(timeout_s)
         cdef msg_world *w = self._w
         if w != NULL:
             self._clear()
             w = self._w
-        cdef int64_t timeout_ms = MSG_FOREVER if timeout_s is None else <int64_t>(<double>timeout_s * 1000)
         self._w = NULL
         if w != NULL:
             with nogil:
@@ -230,9 +230,9 @@ cdef class MsgWorld:
         self._open()
         msg_progress(self._w)
 
-    def idle(self, double timeout_s):
-        """Wait until something has happened, at most `timeout_s` seconds. Ctrl-C ends it."""
-        cdef int64_t timeout_ms = <int64_t>(timeout_s * 1000)
+    def idle(self, timeout_s):
+        """Wait until something has happened, at most `timeout_s` seconds (None: no limit). Ctrl-C ends it."""
+        cdef int64_t timeout_ms = _message_ms(timeout_s)
         self._open()
         self._n_calls += 1
         with nogil:

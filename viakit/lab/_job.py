@@ -21,6 +21,8 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from viakit._limits import seconds
+
 __all__ = ["Busy", "Job", "LabError", "current", "socket_folder"]
 
 _STOP_S = 12.0  # until a worker that was told to stop has put everything away; then it is killed
@@ -278,12 +280,14 @@ class Job:
         Raises
         ------
         TimeoutError
-            After *timeout_s* seconds; the measurement goes on.
+            After *timeout_s* seconds; the measurement goes on. None, as infinity: never.
+        ValueError
+            If *timeout_s* is negative, or not a number.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + seconds("timeout_s", timeout_s)
         try:
             while not self._over.wait(_SLICE_S):
-                if deadline is not None and time.monotonic() >= deadline:
+                if time.monotonic() >= deadline:
                     raise TimeoutError(f"{self.title} is still being measured after {timeout_s:g} s")
         except KeyboardInterrupt:
             self.stop()

@@ -26,6 +26,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from viakit._limits import seconds
 from viakit.lab import _settings
 from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
@@ -244,7 +245,7 @@ class Ranks:
         code : str
             Anything that a cell may hold. Names that it defines stay for the next call.
         timeout_s : float, optional
-            Then it is interrupted, with TimeoutError.
+            Then it is interrupted, with TimeoutError; None, as infinity: it may take as long as it likes.
         on_text : callable, optional
             Called with rank, "stdout" or "stderr", and whole lines, while the code runs; default: nobody.
         on_display : callable, optional
@@ -264,12 +265,15 @@ class Ranks:
             If the ranks are gone, or went meanwhile.
         KeyboardInterrupt
             After Ctrl-C, when all ranks have been interrupted and have stopped.
+        ValueError
+            If *timeout_s* is negative, or not a number; nothing has run then.
         """
+        limit = seconds("timeout_s", timeout_s)
         if not self.alive:
             raise RanksEnded(f"the ranks are gone:\n{self._last_words()}")
         pending = self._view.execute(code, silent=False, block=False)
         listener = _Listener(self.n, on_text, on_display)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + limit
         try:
             self._listen(pending, listener, deadline)
         except (KeyboardInterrupt, TimeoutError):
