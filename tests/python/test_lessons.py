@@ -36,11 +36,15 @@ def solutions_of(lesson: Path) -> dict[str, str]:
 
 
 def with_solutions(lesson: Path):
-    """The lesson, with each exercise's solution and its check once more behind the check."""
+    """The lesson, with each exercise's solution and its check once more behind the check, and its planted bug twice."""
     notebook, solutions = jupytext.read(lesson), solutions_of(lesson)
     cells = []
     for cell in notebook.cells:
         cells.append(cell)
+        if "planted-bug" in cell.metadata.get("tags", []):  # whoever does not believe his eyes runs it again
+            again = cell.copy()
+            again["id"] = f"again-bug-{len(cells)}"
+            cells.append(type(cell)(again))
         number = (tag_like(cell, r"check-\d") or "")[-1:]
         if number:
             for source, tags in ((solutions[f"exercise-{number}"], []), (cell.source, [f"solved-{number}"])):
