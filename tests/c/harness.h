@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "address.h"
 #include "check.h"
 #include "viakit.h"
 
@@ -87,11 +88,6 @@ void side_sync_at(side *s, int line);           /* both sides are here; fails if
 #define SIDE_SYNC(s, tag) side_sync_at((s), (tag))
 
 /* ---------------------------------------------------------------- addresses */
-
-typedef union {
-    VIP_NET_ADDRESS net;
-    uint8_t room[4 + 6 + 64];
-} address;
 
 VIP_NET_ADDRESS *make_address(address *a, const uint8_t host[6], const void *discriminator, size_t len);
 

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "address.h"
 #include "check.h"
 
 #define CELL 160
@@ -45,11 +46,6 @@ typedef struct {
     requester request;
     char effect[CELL / 2]; /* what the other side saw, without the semicolon */
 } scene;
-
-typedef union {
-    VIP_NET_ADDRESS net;
-    uint8_t room[4 + 6 + 64];
-} address;
 
 void host_open(host *h);
 void host_close(host *h);

@@ -7,14 +7,10 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "address.h"
 #include "check.h"
 
 #define DEVICE "loop:api"
-
-typedef union {
-    VIP_NET_ADDRESS net;
-    uint8_t room[4 + 6 + 64];
-} address;
 
 /* A NIC with one object of each kind. */
 typedef struct {

@@ -5,12 +5,8 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
+#include "address.h"
 #include "check.h"
-
-typedef union {
-    VIP_NET_ADDRESS net;
-    uint8_t room[4 + 6 + 64];
-} address;
 
 typedef struct {
     VIP_NIC_HANDLE nic;

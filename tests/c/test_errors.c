@@ -5,21 +5,17 @@
  * Two NICs of this process, on loop; where a frame has to be lost, behind a filter.
  */
 #define _DEFAULT_SOURCE
-#include <ctype.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "address.h"
 #include "check.h"
+#include "page.h"
 
 #define CELL 200
 #define MEMORY (1 << 18)
 #define BIG 40000 /* several frames */
-
-typedef union {
-    VIP_NET_ADDRESS net;
-    uint8_t room[4 + 6 + 64];
-} address;
 
 typedef struct {
     VIP_NIC_HANDLE nic;
@@ -599,38 +595,6 @@ static int check_call(const char *code, const char *how)
 
 /* ---------------------------------------------------------------- the page */
 
-/* Cuts "| a | b |" into trimmed cells; returns their number. */
-static int split(char *line, char *cells[5])
-{
-    int n = 0;
-    char *p = strchr(line, '|');
-    while (p && n < 5) {
-        char *end = strchr(++p, '|'), *last;
-        if (!end)
-            break;
-        *end = 0;
-        while (isspace((unsigned char)*p))
-            p++;
-        for (last = end; last > p && isspace((unsigned char)last[-1]);)
-            *--last = 0;
-        cells[n++] = p;
-        p = end;
-    }
-    return n;
-}
-
-static char *read_page(const char *path)
-{
-    static char text[65536];
-    FILE *f = fopen(path, "r");
-    if (!f)
-        FAIL("cannot read %s", path);
-    size_t n = fread(text, 1, sizeof(text) - 1, f);
-    CHECK(n < sizeof(text) - 1);
-    fclose(f);
-    return text;
-}
-
 int main(int argc, char **argv)
 {
     static const VIP_RELIABILITY_LEVEL levels[] = {1, 2, 4};
@@ -638,7 +602,7 @@ int main(int argc, char **argv)
     char *line, *cells[5];
     CHECK(argc > 1);
     check_deadline(100);
-    char *rest = read_page(argv[1]);
+    char *rest = page_read(argv[1]);
     while ((line = strsep(&rest, "\n"))) {
         if (!strncmp(line, "<!-- table: ", 12)) {
             table = line[13] == 'a' && line[14] == 'u' ? 1 : 2; /* causes, calls */
@@ -649,7 +613,7 @@ int main(int argc, char **argv)
             table = header > 0 ? table : 0;
             continue;
         }
-        int n = split(line, cells);
+        int n = page_split(line, cells, 5);
         if (!table || header-- > 0 || (argc > 2 && strcmp(argv[2], cells[0])))
             continue;
         header = 0;

@@ -8,12 +8,8 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
+#include "address.h"
 #include "check.h"
-
-typedef union {
-    VIP_NET_ADDRESS net;
-    uint8_t room[4 + 6 + 64];
-} address;
 
 /* A NIC with a page of memory, registered without attributes, and two VIs that are connected with each other. */
 typedef struct {

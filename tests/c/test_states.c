@@ -5,33 +5,13 @@
  * Each cell runs in a process of its own, so that one that hangs or fails leaves the others to be looked at.
  */
 #define _DEFAULT_SOURCE
-#include <ctype.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "page.h"
 #include "states.h"
 
 #define COLUMNS 8
-
-/* Cuts "| a | b |" into trimmed cells; returns their number. */
-static int split(char *line, char *cells[COLUMNS])
-{
-    int n = 0;
-    char *p = strchr(line, '|');
-    while (p && n < COLUMNS) {
-        char *end = strchr(++p, '|'), *last;
-        if (!end)
-            break;
-        *end = 0;
-        while (isspace((unsigned char)*p))
-            p++;
-        for (last = end; last > p && isspace((unsigned char)last[-1]);)
-            *--last = 0;
-        cells[n++] = p;
-        p = end;
-    }
-    return n;
-}
 
 /* In a child: drives one cell and writes what was seen to the pipe. */
 __attribute__((noreturn)) static void child(cell_driver *drive, const char *table, const char *row, int column, int out)
@@ -76,25 +56,16 @@ static int check_cell(cell_driver *drive, const char *table, const char *row, in
     return 0;
 }
 
-/* The whole text, ended by a 0. Read before anything is forked: a child must not share the file's position. */
+/* Read before anything is forked: a child must not share the file's position. */
 static char *read_doc(int argc, char **argv)
 {
-    static char text[65536];
     char path[512], *slash;
-    size_t n;
-    FILE *f;
     snprintf(path, sizeof(path), "%s", argc > 1 ? argv[1] : __FILE__);
     if (argc <= 1) { /* beside the sources: tests/c/test_states.c -> docs/states.md */
         slash = strrchr(path, '/');
         snprintf(slash ? slash + 1 : path, 64, "../../docs/states.md");
     }
-    f = fopen(path, "r");
-    if (!f)
-        FAIL("cannot read %s", path);
-    n = fread(text, 1, sizeof(text) - 1, f);
-    CHECK(n < sizeof(text) - 1);
-    fclose(f);
-    return text;
+    return page_read(path);
 }
 
 int main(int argc, char **argv)
@@ -120,7 +91,7 @@ int main(int argc, char **argv)
             table = header > 0 ? table : -1;
             continue;
         }
-        n = split(line, cells);
+        n = page_split(line, cells, COLUMNS);
         if (table < 0 || header-- > 0 || (argc > 2 && strcmp(argv[2], cells[0])))
             continue;
         header = 0;
