@@ -143,9 +143,7 @@ static int verdict(struct link *link, ssize_t sent)
     return 1;
 }
 
-/* Link operation: head, wire header and payload in one buffer, for one cheap system call. The flag that says "there
- * is a sum" is the second byte of the first word; the sum itself is taken while its field is 0, as the header came,
- * and put there last. */
+/* Link operation: head, wire header and payload in one buffer, for one cheap system call. */
 static int eth_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
                           const void *payload, size_t len)
 {
@@ -153,14 +151,7 @@ static int eth_send_short(struct link *link, struct link_peer *peer, const uint6
     size_t head_len;
     uint8_t *head = make_head(link, peer, (struct eth_head *)link->small, link->form == VIAKIT_FORM_UDP,
                               (uint32_t)(header_len + len), &head_len);
-    uint8_t *p = head + head_len;
-    uint64_t first = header[0] | (uint64_t)WIRE_FLAG_CRC << 8;
-    memcpy(p, &first, 8);
-    for (int i = 1; i < WIRE_WORDS; i++)
-        memcpy(p + 8 * i, &header[i], 8);
-    vk_copy_short(p + header_len, payload, len);
-    uint32_t crc = vk_crc32c(0, p, header_len + len);
-    memcpy(p + offsetof(struct wire_header, crc), &crc, sizeof crc);
+    link_seal_short(head + head_len, header, payload, len);
     int sent = verdict(link, send(link->fd, head, head_len + header_len + len, MSG_DONTWAIT));
     if (len && sent) {
         LINK_COUNT(link->nic, copies, 1);

@@ -40,4 +40,18 @@ static inline void link_seal_header(struct link_frame *f)
     f->header.crc = vk_crc32c(0, &f->header, sizeof f->header);
 }
 
+/* Puts a short frame at p in one piece, with its sum. The flag that says "there is a sum" is the second byte of the
+ * first word; the sum is taken while its field is 0, as the header comes, and put there last. */
+static inline void link_seal_short(uint8_t *p, const uint64_t header[WIRE_WORDS], const void *payload, size_t len)
+{
+    const size_t header_len = sizeof(struct wire_header);
+    uint64_t first = header[0] | (uint64_t)WIRE_FLAG_CRC << 8;
+    memcpy(p, &first, 8);
+    for (int i = 1; i < WIRE_WORDS; i++)
+        memcpy(p + 8 * i, &header[i], 8);
+    vk_copy_short(p + header_len, payload, len);
+    uint32_t crc = vk_crc32c(0, p, header_len + len);
+    memcpy(p + offsetof(struct wire_header, crc), &crc, sizeof crc);
+}
+
 #endif

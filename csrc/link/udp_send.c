@@ -123,20 +123,13 @@ static void count_gathered(struct link *link, size_t len)
     LINK_COUNT(link->nic, bytes_copied, len);
 }
 
-/* Link operation. The flag that says "there is a sum" is the second byte of the first word; the sum is taken while
- * its field is 0, as the header came, and put there last. */
+/* Link operation. */
 int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
                    size_t len)
 {
     const size_t header_len = sizeof(struct wire_header);
     uint8_t *p = link->small;
-    uint64_t first = header[0] | (uint64_t)WIRE_FLAG_CRC << 8;
-    memcpy(p, &first, 8);
-    for (int i = 1; i < WIRE_WORDS; i++)
-        memcpy(p + 8 * i, &header[i], 8);
-    vk_copy_short(p + header_len, payload, len);
-    uint32_t crc = vk_crc32c(0, p, header_len + len);
-    memcpy(p + offsetof(struct wire_header, crc), &crc, sizeof crc);
+    link_seal_short(p, header, payload, len);
     if (put_bytes(link, peer, p, header_len + len) == 0)
         return 0;
     count_gathered(link, len);
