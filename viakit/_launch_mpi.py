@@ -11,7 +11,9 @@ import contextlib
 import glob
 import os
 import re
+import signal
 import tempfile
+import time
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MpiLaunch", "is_mpi"]
 
+_MARK = "VIAKIT_MPI_JOB"  # in the environment of all that mpiexec starts: how strays are known
+_GONE_S = 5.0  # until the last of what has been killed is gone
 _MPICH_FILES = "/dev/shm/mpich_shm_*"
 _OURS = re.compile(r"VIAKIT_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|JOB|PROTOCOL)$")
 _TAG = re.compile(rb"^\[[^,\]]*,(\d+)\]<std(?:out|err)>: ?")  # Open MPI's label: [job,rank]<stream>
@@ -109,6 +113,7 @@ class MpiLaunch(Launch):
             **({"VIAKIT_PROTOCOL": protocol} if protocol else {}),
             **({"VIAKIT_POLICY": self._options.policy} if self._options.policy else {}),
             "MPI4PY_LIBMPI": self._library.libmpi,
+            _MARK: self._scratch.name,
             "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
             **wanted,
             **self._options.environment,
@@ -133,12 +138,26 @@ class MpiLaunch(Launch):
 
     def _clear_away(self) -> None:
         super()._clear_away()
-        if self._library.flavour != "mpich" or all(rank.status == 0 for rank in self._ranks):
+        if self._interrupted is None and all(rank.status == 0 for rank in self._ranks):
+            return
+        self._end_strays()
+        if self._library.flavour != "mpich":
             return
         for path in _mpich_files() - self._before:  # MPICH leaves them where a rank was aborted or killed
             if not _is_mapped(path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
+
+    def _end_strays(self) -> None:
+        """End what mpiexec left: Open MPI's ranks have process groups of their own, and outlive it by a second."""
+        from viakit.measure import mpi
+
+        deadline = time.monotonic() + _GONE_S
+        while (strays := mpi.marked(_MARK, self._scratch.name)) and time.monotonic() < deadline:
+            for pid in strays:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
 
 
 def _mpich_files() -> set[str]:

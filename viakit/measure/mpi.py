@@ -11,6 +11,7 @@ the ``libmpi`` named by ``MPI4PY_LIBMPI``. The two families cannot share a folde
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from viakit.measure.endpoints import MeasureError
 
-__all__ = ["FLAVOURS", "Library", "find", "find_all", "shared_files"]
+__all__ = ["FLAVOURS", "Library", "find", "find_all", "marked", "shared_files"]
 
 FLAVOURS = ("openmpi", "mpich")
 _SONAMES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
@@ -147,6 +148,17 @@ def _candidates() -> Iterator[Library]:
         found = _system(flavour)
         if found:
             yield found
+
+
+def marked(name: str, value: str) -> list[int]:
+    """Return the processes that have this in their environment; a zombie has none and is not found."""
+    mark = f"{name}={value}\0".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 def shared_files(pid: int | str = "self") -> set[str]:

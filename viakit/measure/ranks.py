@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import IO
 
 from viakit.measure import mpi
@@ -211,11 +210,5 @@ class Ranks:
             os.killpg(self.process.pid, number)
 
     def _strays(self) -> list[int]:
-        """Every process that came of this mpiexec, itself included; a zombie has no environment and is not found."""
-        mark = f"{_MARK}={self.scratch}\0".encode()
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-        return found
+        """Every process that came of this mpiexec, itself included."""
+        return mpi.marked(_MARK, self.scratch)
