@@ -135,6 +135,17 @@ def pair(nic):
     return connected(nic)
 
 
+@pytest.fixture
+def lab_text(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The laboratory in plain Python's way; nothing that a test has started there is left running."""
+    from viakit import lab
+
+    monkeypatch.setenv("VIAKIT_LAB", "text")
+    yield
+    lab.stop()
+    assert lab.running() is None
+
+
 # ---------------------------------------------------------------- skips
 
 

@@ -24,13 +24,7 @@ from viakit.measure.sweep import UsageError
 PATIENCE_S = 60.0
 
 
-@pytest.fixture(autouse=True)
-def text_mode(monkeypatch):
-    """Plain Python's way, unless a test says otherwise; and nothing is left running by any test."""
-    monkeypatch.setenv("VIAKIT_LAB", "text")
-    yield
-    lab.stop()
-    assert lab.running() is None
+pytestmark = pytest.mark.usefixtures("lab_text")
 
 
 @pytest.fixture

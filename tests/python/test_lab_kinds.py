@@ -24,14 +24,7 @@ from viakit.lab._compare import _FIELDS
 from viakit.lab._job import socket_folder
 from viakit.measure import Result, kinds, loss, result
 
-
-@pytest.fixture(autouse=True)
-def text_mode(monkeypatch):
-    """Plain Python's way, and nothing is left running by any test."""
-    monkeypatch.setenv("VIAKIT_LAB", "text")
-    yield
-    lab.stop()
-    assert lab.running() is None
+pytestmark = pytest.mark.usefixtures("lab_text")
 
 
 def kept(found: Result, folder: Path) -> list[dict[str, str]]:

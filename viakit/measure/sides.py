@@ -142,11 +142,22 @@ class FloorSide(Side):
         os.close(fd)
 
 
-class SocketSide(Side):
-    """TCP and Unix streams."""
+class StreamSide(Side):
+    """What has a stream to the other side, for which one of the two listens."""
 
     sock: socket.socket | None = None
     listener: socket.socket | None = None
+
+    def close(self) -> None:
+        """Close endpoint and sockets."""
+        super().close()
+        for sock in (self.sock, self.listener):
+            if sock is not None:
+                sock.close()
+
+
+class SocketSide(StreamSide):
+    """TCP and Unix streams."""
 
     def open(self) -> dict[str, Any]:
         """B listens."""
@@ -208,13 +219,6 @@ class SocketSide(Side):
             facts["sockbuf"] = self.request.get("sockbuf") or "automatic"
             facts |= interface_facts(self.request["interface"])
         return facts
-
-    def close(self) -> None:
-        """Close endpoint and sockets."""
-        super().close()
-        for sock in (self.sock, self.listener):
-            if sock is not None:
-                sock.close()
 
 
 class UdpSide(Side):
@@ -597,11 +601,8 @@ class PyViaSide(ViaSide):
         self.nic.close()
 
 
-class MsgSide(Side):
+class MsgSide(StreamSide):
     """Messages between two ranks, on VIA, BIP or TCP, in C. The engine connects by itself, led by a socket of ours."""
-
-    sock: socket.socket | None = None
-    listener: socket.socket | None = None
 
     def open(self) -> dict[str, Any]:
         """B listens."""
@@ -676,13 +677,6 @@ class MsgSide(Side):
         if not said["peer_route"].startswith("shm:"):
             facts |= interface_facts(self.request["interface"])
         return facts
-
-    def close(self) -> None:
-        """Close endpoint and sockets."""
-        super().close()
-        for sock in (self.sock, self.listener):
-            if sock is not None:
-                sock.close()
 
 
 def make_side(request: dict[str, Any]) -> Side:
