@@ -51,6 +51,7 @@ IN_PAPER = 288  # molecules that the paper took from LWI12
 IN_LWI12 = 343  # molecules in that file
 IN_RANDOM = 5299  # numbers in random.in; the program takes all that would follow for 0
 MOST = 10_000_000
+STRETCH = 1 << 23  # pairs between two looks at Ctrl-C: some tenths of a second. The paper's sizes have fewer
 POSITIONS, FORCES, SUMS = 1, 2, 3  # tags
 
 # By how much the total energy may change from the second step on: bonds oscillate fast, and steps follow them so
@@ -271,6 +272,42 @@ def _accelerations(forces: np.ndarray) -> np.ndarray:
     return forces[:, :9].T * (0.5 * H * H / MASSES)[:, None]
 
 
+def pair_forces(
+    problem: Problem, first: int, own: int, sites: np.ndarray, forces: np.ndarray, pairs: int = STRETCH
+) -> tuple[float, int]:
+    """Add the forces of all pairs of *own* molecules, with stretches of about so many *pairs* between looks at Ctrl-C.
+
+    As ``_kernels.water_pair_forces``, whose result this returns: the virial, and pairs wholly within the cutoff.
+    """
+    n, box, cutoff = problem.molecules, problem.box, problem.reach
+    virial, whole = 0.0, 0
+    for begin, end in _stretches(n, own, pairs):
+        one, many = _kernels.water_pair_forces(
+            sites[begin:], first + begin, end - begin, n, box, cutoff, forces[begin:]
+        )
+        virial, whole = virial + one, whole + many
+    return virial, whole
+
+
+def pair_energies(
+    problem: Problem, first: int, own: int, sites: np.ndarray, pairs: int = STRETCH
+) -> tuple[float, float, int]:
+    """Sum the energies of all pairs, likewise; as ``_kernels.water_pair_energies``."""
+    n, box, cutoff = problem.molecules, problem.box, problem.reach
+    inter, answer, whole = 0.0, 0.0, 0
+    for begin, end in _stretches(n, own, pairs):
+        a, b, many = _kernels.water_pair_energies(sites[begin:], first + begin, end - begin, n, box, cutoff)
+        inter, answer, whole = inter + a, answer + b, whole + many
+    return inter, answer, whole
+
+
+def _stretches(n: int, own: int, pairs: int) -> Iterator[tuple[int, int]]:
+    """Cut so many own molecules, each with n/2 partners, into stretches [begin, end) of about so many pairs."""
+    step = max(2 * pairs // n, 1)
+    for begin in range(0, own, step):
+        yield begin, min(begin + step, own)
+
+
 # ------------------------------------------------------------------------------------ the program of one process
 
 
@@ -280,7 +317,7 @@ def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
     The circle of molecules is cut open: behind the last one the first half stands once more.
     """
     phases = phases or Phases()
-    n, box, cutoff = problem.molecules, problem.box, problem.reach
+    n, box = problem.molecules, problem.box
     again = n // 2
     state = start(problem)
     sites, forces = np.zeros((n + again, 12)), np.zeros((n + again, 12))
@@ -292,7 +329,7 @@ def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
     def find_forces() -> tuple[float, int]:
         forces[:] = 0.0
         _, bonds = _kernels.water_intra(sites, n, forces)
-        virial, pairs = _kernels.water_pair_forces(sites, 0, n, n, box, cutoff, forces)
+        virial, pairs = pair_forces(problem, 0, n, sites, forces)
         forces[:again] += forces[n:]
         _kernels.water_fold(forces[:n])
         return bonds + virial, pairs
@@ -311,7 +348,7 @@ def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
         kinetic = _kernels.water_kinetic(state)
         place()
         intra, _ = _kernels.water_intra(sites, n)
-        inter, answer, _ = _kernels.water_pair_energies(sites, 0, n, n, box, cutoff)
+        inter, answer, _ = pair_energies(problem, 0, n, sites)
         outcome.add(problem, (virial, kinetic, pairs, intra, inter, answer))
         phases.progress(step + 1, problem.steps)
     phases.end()
@@ -430,7 +467,7 @@ def wait(requests: Sequence[Any]) -> None:
 def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outcome:
     """Simulate, on all ranks of a communicator; each has an equal share of the molecules, or none."""
     phases = phases or Phases()
-    n, box, cutoff = problem.molecules, problem.box, problem.reach
+    n, box = problem.molecules, problem.box
     first, end = share(n, comm.Get_rank(), comm.Get_size())
     own = end - first
     state = np.ascontiguousarray(start(problem)[:, :, first:end])  # everybody knows the start
@@ -443,7 +480,7 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
         requests = exchange.start_positions()
         _, bonds = _kernels.water_intra(sites, own, forces)  # needs nobody else
         wait(requests)
-        virial, pairs = _kernels.water_pair_forces(sites, first, own, n, box, cutoff, forces)
+        virial, pairs = pair_forces(problem, first, own, sites, forces)
         exchange.add_forces()
         return bonds + virial, pairs
 
@@ -462,7 +499,7 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
         requests = exchange.start_positions()
         intra, _ = _kernels.water_intra(sites, own)
         wait(requests)
-        inter, answer, _ = _kernels.water_pair_energies(sites, first, own, n, box, cutoff)
+        inter, answer, _ = pair_energies(problem, first, own, sites)
         outcome.add(problem, [*motion, *exchange.sum(intra, inter, answer)])
         phases.progress(step + 1, problem.steps)
     phases.end()

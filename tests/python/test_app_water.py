@@ -186,6 +186,25 @@ def test_energy_is_conserved(seed):
     assert not any(one.ok for one in water.verify(problem, outcome))
 
 
+def test_stretches_of_molecules_find_what_all_at_once_do(seed):
+    """Large problems are cut, so that Ctrl-C is heard; the last stretch may be short."""
+    n, first, own = 101, 40, 50
+    problem = water.problem(n, seed=seed)
+    state = water.start(problem)
+    sites = np.zeros((n, 12))
+    _kernels.water_place(np.ascontiguousarray(np.roll(state, -first, axis=2)), sites)
+    found = []
+    for pairs in (1, 7 * n // 2 + 1, water.STRETCH):
+        forces = np.zeros_like(sites)
+        found.append((*water.pair_forces(problem, first, own, sites, forces, pairs), forces))
+        found[-1] += water.pair_energies(problem, first, own, sites, pairs)
+    assert found[0][1] == found[0][-1] > 0
+    for one in found[:2]:
+        for mine, whole in zip(one, found[2], strict=True):
+            np.testing.assert_allclose(mine, whole, rtol=1e-10, atol=1e-10)
+    assert list(water._stretches(n, own, 7 * n // 2 + 1))[-1] == (49, 50)
+
+
 @pytest.mark.parametrize(
     ("molecules", "cutoff"), [(216, None), (216, 11.0), (288, None), (1728, None), (1728, 11.0)], ids=str
 )
