@@ -328,7 +328,7 @@ static int was_taken(void *argument)
 static int put_short(struct write *a)
 {
     if (was_taken(a) || !msg_wait_until(a->w, was_taken, a, -1))
-        return a->code == 1 ? MSG_SUCCESS : MSG_ERR_PROC_FAILED;
+        return a->code == 1 ? MSG_SUCCESS : a->peer->state == MSG_PEER_LEFT ? MSG_ERR_LEFT : MSG_ERR_PROC_FAILED;
     return MSG_INTERRUPTED;
 }
 

@@ -189,7 +189,7 @@ static void case_all(msg_world **world, int rank, int n)
             for (int i = 0; i < 40 / CHECK_SLOWER; i++) /* in a row, so that slots come round again; roots change */
                 one(c, 64, i / 20 * (n - 1), ++seed);
         }
-    coll_free(c);
+    coll_close(c);
 }
 
 /* Different ones after another, without anything between them that would hold back whoever is ahead. */
@@ -213,7 +213,7 @@ static void case_mixed(msg_world **world, int rank, int n)
         if (draw % 16 == 0)
             GIVE(coll_barrier(c, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
     }
-    coll_free(c);
+    coll_close(c);
 }
 
 /* Every operation on every type, two operands each that show what it does. */
@@ -328,7 +328,7 @@ static void case_death(msg_world **world, int rank, int n)
             left[n_left++] = i;
     OK(coll_create(w, left, n_left, 10, &rest));
     GIVE(perform(rest, in, out, 1000), MSG_SUCCESS);
-    coll_free(rest);
+    coll_close(rest); /* some may still be about to tell others what they have taken */
     free(in);
     free(out);
 }
