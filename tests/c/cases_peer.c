@@ -319,10 +319,10 @@ static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     (void)context, (void)error;
 }
 
-static void meet_self(side *s, int n_nics)
+/* other: a copy of the side, for a NIC of its own. */
+static void meet_self(side *s, side other, int n_nics)
 {
     endpoint e[2];
-    side other = *s;
     address local;
     char name[32];
     VIP_NIC_HANDLE second = NULL;
@@ -354,8 +354,9 @@ static void meet_self(side *s, int n_nics)
 
 static void peer_self_both(side *s)
 {
-    meet_self(s, 1);
-    meet_self(s, 2);
+    const side other = *s; /* before anything can be reported to it: the NIC's thread writes there */
+    meet_self(s, other, 1);
+    meet_self(s, other, 2);
 }
 
 void peer_self_a(side *s)

@@ -43,7 +43,8 @@ def with_solutions(lesson: Path):
         cells.append(cell)
         if "planted-bug" in cell.metadata.get("tags", []):  # whoever does not believe his eyes runs it again
             again = cell.copy()
-            again["id"] = f"again-bug-{len(cells)}"
+            announced = {"announces": cell.metadata.get("announces-again", cell.metadata["announces"])}
+            again.update(id=f"again-bug-{len(cells)}", metadata={**cell.metadata, **announced})
             cells.append(type(cell)(again))
         number = (tag_like(cell, r"check-\d") or "")[-1:]
         if number:
