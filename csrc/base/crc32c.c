@@ -1,9 +1,9 @@
 /*
  * CRC32C at memory speed.
  *
- * The processor's crc32 instruction takes 3 cycles to finish but one can start each cycle, so three lanes are run side by
- * side over three neighbouring blocks and joined at the end. Joining needs "crc of A followed by n zero bytes", which
- * is a multiplication by x^(8n) modulo the polynomial. For reflected polynomials
+ * The processor's crc32 instruction takes 3 cycles to finish but one can start each cycle, so three lanes are run
+ * side by side over three neighbouring blocks and joined at the end. Joining needs "crc of A followed by n zero
+ * bytes", which is a multiplication by x^(8n) modulo the polynomial. For reflected polynomials
  *
  *     crc32(0, clmul(a, k))  =  a * k * x^33  mod P        (33: clmul's bit order is off by one, crc32 appends 32 zeros)
  *

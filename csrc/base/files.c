@@ -1,8 +1,9 @@
 /*
  * See files.h: one bit for each number that a descriptor may have.
  *
- * A bit goes before its file is closed, so what the child closes is ours, never a number that the program has been given anew. No list
- * and no lock: another thread may be anywhere when one forks, and between fork and exec only close() and the like are allowed.
+ * A bit goes before its file is closed, so what the child closes is ours, never a number that the program has been
+ * given anew. No list and no lock: another thread may be anywhere when one forks, and between fork and exec only
+ * close() and the like are allowed.
  */
 #include "files.h"
 

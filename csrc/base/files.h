@@ -1,10 +1,12 @@
 /*
- * files.h - open files that a child of fork() must not keep: sockets above all. A peer is told by the kernel that a process has died
- * when the last copy of its socket is closed; a child that lives on would hide the death of its parent for ever, and keep
- * names and ports taken. The child cannot use them anyway, since a NIC belongs to the process that opened it.
+ * files.h - open files that a child of fork() must not keep: sockets above all. A peer is told by the kernel that a
+ * process has died when the last copy of its socket is closed; a child that lives on would hide the death of its
+ * parent for ever, and keep names and ports taken. The child cannot use them anyway, since a NIC belongs to the
+ * process that opened it.
  *
- * Whoever opens such a file says so, and closes it here. Any thread may call; nothing blocks. A fork that falls between open() and
- * vk_file_own() leaves that one file to the child. (A program that is executed keeps none: they are all CLOEXEC.)
+ * Whoever opens such a file says so, and closes it here. Any thread may call; nothing blocks. A fork that falls
+ * between open() and vk_file_own() leaves that one file to the child. (A program that is executed keeps none: they
+ * are all CLOEXEC.)
  */
 #ifndef VIAKIT_FILES_H
 #define VIAKIT_FILES_H

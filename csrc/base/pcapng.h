@@ -1,10 +1,12 @@
 /*
- * pcapng, as far as it is written here: the blocks of a capture file, put together in memory (draft-ietf-opsawg-pcapng).
+ * pcapng, as far as it is written here: the blocks of a capture file, put together in memory
+ * (draft-ietf-opsawg-pcapng).
  *
  *   section header | interface | interface | packet | packet | ... | statistics
  *
- * Every block is a multiple of four bytes, with its length at both ends. Numbers are in this machine's order, which the section header
- * tells. Each function appends one block, or nothing and returns 0 if it does not fit; else the block's length.
+ * Every block is a multiple of four bytes, with its length at both ends. Numbers are in this machine's order, which
+ * the section header tells. Each function appends one block, or nothing and returns 0 if it does not fit; else the
+ * block's length.
  */
 #ifndef VIAKIT_PCAPNG_H
 #define VIAKIT_PCAPNG_H

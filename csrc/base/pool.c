@@ -12,8 +12,8 @@
 
 /* ---------------------------------------------------------------- fork
  *
- * A thread may be inside a pool when another one forks; the child would find the mutex locked by nobody, and the list half
- * changed. So whoever forks takes all pools' mutexes first. A pool joins the list when it is first used. */
+ * A thread may be inside a pool when another one forks; the child would find the mutex locked by nobody, and the list
+ * half changed. So whoever forks takes all pools' mutexes first. A pool joins the list when it is first used. */
 
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct vk_pool *pools;

@@ -1,12 +1,13 @@
 /*
- * Objects behind handles. A pool reserves address space for all objects of one kind and never returns it, so that a stale or
- * invented handle can be looked at safely: vk_pool_find answers NULL instead of crashing. A handle is the object's
- * address with its generation in the six low bits; a slot that is used again has another generation, so an old handle
- * stays invalid for 62 rounds.
+ * Objects behind handles. A pool reserves address space for all objects of one kind and never returns it, so that a
+ * stale or invented handle can be looked at safely: vk_pool_find answers NULL instead of crashing. A handle is the
+ * object's address with its generation in the six low bits; a slot that is used again has another generation, so an
+ * old handle stays invalid for 62 rounds.
  *
- * A handle may die between the moment a thread looks it up and the moment it owns what it needs to use the object. Therefore
- * the first `keep` bytes of a slot are never cleared: whatever stands there (which NIC an object belongs to, who owns a NIC)
- * can be read and used at any time, by anybody, and after that the generation says whether the object is still the same.
+ * A handle may die between the moment a thread looks it up and the moment it owns what it needs to use the object.
+ * Therefore the first `keep` bytes of a slot are never cleared: whatever stands there (which NIC an object belongs
+ * to, who owns a NIC) can be read and used at any time, by anybody, and after that the generation says whether the
+ * object is still the same.
  */
 #ifndef VIAKIT_POOL_H
 #define VIAKIT_POOL_H
@@ -48,8 +49,8 @@ struct vk_pool {
      : (size) <= 4096 ? 4096 \
                       : 16384)
 
-/* A living object, zeroed but for what is kept, or NULL when the pool is exhausted. Slow path: takes a mutex. Its handle is
- * valid from now on, but nobody knows it yet. */
+/* A living object, zeroed but for what is kept, or NULL when the pool is exhausted. Slow path: takes a mutex. Its
+ * handle is valid from now on, but nobody knows it yet. */
 void *vk_pool_get(struct vk_pool *pool);
 /* The object's handles are invalid from now on. */
 void vk_pool_put(struct vk_pool *pool, void *object);
@@ -60,8 +61,8 @@ static inline void *vk_pool_handle(const void *object)
     return (char *)(uintptr_t)object + (o->generation & 63);
 }
 
-/* The slot that a handle points at, alive or not, or NULL if there is none; *generation is what the handle says. stride and
- * capacity are the pool's, given as constants so that the compiler has them. */
+/* The slot that a handle points at, alive or not, or NULL if there is none; *generation is what the handle says.
+ * stride and capacity are the pool's, given as constants so that the compiler has them. */
 static inline __attribute__((always_inline)) void *vk_pool_slot(const struct vk_pool *pool, const void *handle,
                                                                 size_t stride, size_t capacity, uint32_t *generation)
 {

@@ -1,14 +1,14 @@
 /*
- * A ring of records of any length between one producer and one consumer, without locks. The producer never waits: what finds
- * no room is counted as lost. The consumer never disturbs: it looks when it likes.
+ * A ring of records of any length between one producer and one consumer, without locks. The producer never waits:
+ * what finds no room is counted as lost. The consumer never disturbs: it looks when it likes.
  *
  *      head                 tail      at
  *   ----+--------------------+---------+-----------------
  *       | to be consumed     | held    | free               head <= tail <= at <= head + size, free-running byte counts
  *
- * A record begins with its length (struct vk_record), a multiple of 8, and lies in one piece: one that would cross the end
- * is preceded by a filler. Records between tail and at are written but not yet shown, so that the producer can still change
- * them (vk_ring_hold, vk_ring_release).
+ * A record begins with its length (struct vk_record), a multiple of 8, and lies in one piece: one that would cross
+ * the end is preceded by a filler. Records between tail and at are written but not yet shown, so that the producer
+ * can still change them (vk_ring_hold, vk_ring_release).
  */
 #ifndef VIAKIT_RING_H
 #define VIAKIT_RING_H
@@ -38,8 +38,8 @@ struct vk_ring {
 int vk_ring_init(struct vk_ring *ring, size_t size);
 void vk_ring_fini(struct vk_ring *ring);
 
-/* Room for a record of n bytes, its head filled in; NULL, and one more lost, if there is none. It is shown to the consumer by
- * vk_ring_show. */
+/* Room for a record of n bytes, its head filled in; NULL, and one more lost, if there is none. It is shown to the
+ * consumer by vk_ring_show. */
 static inline void *vk_ring_reserve(struct vk_ring *ring, uint32_t n, uint32_t kind)
 {
     uint64_t size = ((uint64_t)n + 7) & ~7ull, to_end = ring->size - (ring->at & (ring->size - 1));

@@ -1,5 +1,5 @@
-/* See turn.h. Words of the process: what a turn costs is a matter of the machine, not of who waits for what. Several threads may write
- * them at once; whichever is left is as good as the other. */
+/* See turn.h. Words of the process: what a turn costs is a matter of the machine, not of who waits for what. Several
+ * threads may write them at once; whichever is left is as good as the other. */
 #include "turn.h"
 
 uint64_t vk_turns_dear_until, vk_cheap_turns;

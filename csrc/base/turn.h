@@ -1,10 +1,11 @@
 /*
  * turn.h - giving the core away while waiting, and noticing what that costs.
  *
- * Where everybody who has a core waits, sched_yield() is the cheapest way to wait: the core goes round once and is back in a few
- * microseconds, much sooner than the kernel could put us to sleep and wake us. Where somebody computes on this core it is the dearest:
- * the scheduler takes the rest of our slice for given away, the other one uses up his, and what we wait for may have come long ago. A
- * sleeper keeps his claim, and gets the core when he is woken. One cannot know beforehand which it is, but one can look at the clock:
+ * Where everybody who has a core waits, sched_yield() is the cheapest way to wait: the core goes round once and is
+ * back in a few microseconds, much sooner than the kernel could put us to sleep and wake us. Where somebody computes
+ * on this core it is the dearest: the scheduler takes the rest of our slice for given away, the other one uses up
+ * his, and what we wait for may have come long ago. A sleeper keeps his claim, and gets the core when he is woken.
+ * One cannot know beforehand which it is, but one can look at the clock:
  *
  *     if (vk_yield_pays(now))
  *         now = vk_yield(now);     a turn that took longer than VK_DEAR_TURN makes turns dear ...
@@ -12,8 +13,9 @@
  *         sleep in the kernel      ... for VK_DEAR_LEAST times as long as it took; twice as long each time that the next try
  *                                  comes soon and is dear again, up to VK_DEAR_MOST times
  *
- * So somebody who stays costs one part in VK_DEAR_MOST of the time, for trying whether turns have become cheap again. Somebody who passes by
- * once in a while costs his slice, and no sleep: a dear turn after VK_DEAR_PASSING times its length in cheap ones changes nothing.
+ * So somebody who stays costs one part in VK_DEAR_MOST of the time, for trying whether turns have become cheap again.
+ * Somebody who passes by once in a while costs his slice, and no sleep: a dear turn after VK_DEAR_PASSING times its
+ * length in cheap ones changes nothing.
  *
  * What is known is known to the whole process. Any thread; never blocks but for the yield itself.
  */

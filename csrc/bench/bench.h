@@ -249,8 +249,9 @@ bench_ep *bench_socket_open(int fd, const char *name, bool polled, char *error);
 /* A connected datagram socket. */
 bench_ep *bench_udp_open(int fd, bool polled, char *error);
 
-/* Bare Ethernet frames on an interface, without any protocol: what raw sockets cost, and the least that VIA could. Each
- * side gives its address (6 bytes) to the other, before the first run. Messages of up to 8 MiB; a lost frame is an error. */
+/* Bare Ethernet frames on an interface, without any protocol: what raw sockets cost, and the least that VIA could.
+ * Each side gives its address (6 bytes) to the other, before the first run. Messages of up to 8 MiB; a lost frame is
+ * an error. */
 bench_ep *bench_frames_open(const char *interface, bool polled, char *error);
 void bench_frames_address(bench_ep *ep, unsigned char mac[6]);
 void bench_frames_connect(bench_ep *ep, const unsigned char peer[6]);

@@ -40,7 +40,8 @@ uint64_t bench_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Both clocks at one moment: of a few tries, the one in which least time passed between two readings of the slow one. */
+/* Both clocks at one moment: of a few tries, the one in which least time passed between two readings of the slow one.
+ */
 static void read_both(uint64_t *ticks, uint64_t *raw)
 {
     uint64_t best = UINT64_MAX;

@@ -84,8 +84,8 @@ static int ep_send(bench_ep *base, size_t len)
     return ep->send_id < 0 ? failed(ep, ep->send_id) : BENCH_DONE;
 }
 
-/* What has been received is number n_posted - 1, for the next receive is posted later (ep_tidy): its parity says in which
- * of the two buffers it lies. */
+/* What has been received is number n_posted - 1, for the next receive is posted later (ep_tidy): its parity says in
+ * which of the two buffers it lies. */
 static int ep_recv(bench_ep *base, size_t len)
 {
     bip_ep *ep = (bip_ep *)base;

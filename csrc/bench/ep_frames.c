@@ -1,9 +1,9 @@
 /*
  * bench/ep_frames.c - bare Ethernet frames: the least that a raw socket can cost on a wire.
  *
- * No protocol stands here. Nothing is acknowledged, checked against a checksum, sent again or protected, and a frame that is
- * lost ends the measurement. What is left is the price of the kernel's packet socket and of the wire, on which every
- * protocol over raw frames has to pay; beside it one sees what a protocol adds of its own.
+ * No protocol stands here. Nothing is acknowledged, checked against a checksum, sent again or protected, and a frame
+ * that is lost ends the measurement. What is left is the price of the kernel's packet socket and of the wire, on
+ * which every protocol over raw frames has to pay; beside it one sees what a protocol adds of its own.
  *
  *      short:  a message is a frame      | Ethernet 0x88B6 | run | at | message ... up to the MTU |
  *              sent by send(), received in a ring that the kernel fills (PACKET_RX_RING): no system call while polling
@@ -306,7 +306,8 @@ static const bench_ops frames_ops = {
 
 /* ---------------------------------------------------------------- opening */
 
-/* A packet socket, not bound yet: bound last, so that no frame comes unfiltered. The interface's index is left in *about. */
+/* A packet socket, not bound yet: bound last, so that no frame comes unfiltered. The interface's index is left in
+ * *about. */
 static int open_socket(const char *interface, struct ifreq *about, int *fd)
 {
     int one = 1;

@@ -2,18 +2,19 @@
  * bench/ep_udp.c - messages over datagrams.
  *
  * UDP promises nothing, and a measurement must not hang on a lost datagram nor quietly report what never arrived. So
- * this endpoint adds the least that makes messages of it: a number on every datagram, go-back-N, and a window that keeps
- * a receiver's socket buffer from overflowing. Losses are counted (timeouts, frames_retransmitted, frames_dropped).
+ * this endpoint adds the least that makes messages of it: a number on every datagram, go-back-N, and a window that
+ * keeps a receiver's socket buffer from overflowing. Losses are counted (timeouts, frames_retransmitted,
+ * frames_dropped).
  *
  *      datagram:   run | kind | sequence | acknowledges | message length | up to `chunk` bytes of payload
  *                  <----------------- 16 bytes ----------------------->
  *
- * A message longer than a chunk is cut. chunk is at most 65491 bytes (65507 less the header), so over a small MTU IP cuts
- * again, in the kernel; that is how programs that use UDP for large messages send them. It is smaller if the socket
- * buffer could not hold six.
+ * A message longer than a chunk is cut. chunk is at most 65491 bytes (65507 less the header), so over a small MTU IP
+ * cuts again, in the kernel; that is how programs that use UDP for large messages send them. It is smaller if the
+ * socket buffer could not hold six.
  *
- * Acknowledgements ride on datagrams that travel anyway: a ping-pong of small messages sends none of its own. A receiver
- * that has nothing to say acknowledges after every half window.
+ * Acknowledgements ride on datagrams that travel anyway: a ping-pong of small messages sends none of its own. A
+ * receiver that has nothing to say acknowledges after every half window.
  *
  *      tx_acked <= tx_next: datagrams under way, at most `window`; their place in sbuf is kept in flight[] for sending
  *      them again. Nothing acknowledged for RTO_NS: all of them again.
@@ -84,8 +85,8 @@ static int udp_prepare(bench_ep *base, const bench_plan *plan)
     ep->chunk = chunk < 1024 ? 1024 : chunk > MAX_CHUNK ? MAX_CHUNK : chunk;
     ep->room = plan->len + 1;
 
-    /* What a datagram costs of the receive buffer: the kernel charges for pages and bookkeeping, not for bytes. A window
-     * fits the buffer, half of it acknowledged at a time, so that nothing is lost there. */
+    /* What a datagram costs of the receive buffer: the kernel charges for pages and bookkeeping, not for bytes. A
+     * window fits the buffer, half of it acknowledged at a time, so that nothing is lost there. */
     size_t charge = (plan->len < ep->chunk ? plan->len : ep->chunk) * 7 / 4 + 2560;
     size_t fit = (size_t)ep->buffer / charge;
     ep->dgrams = fit < 4 ? 4 : fit > MAX_WINDOW ? MAX_WINDOW : (uint32_t)fit;
@@ -209,8 +210,8 @@ static int input(udp_ep *ep)
         ep->ep.count[BENCH_COUNTER_frames_dropped]++;
         return BENCH_NOT_YET;
     }
-    /* Counters wrap: differences, not comparisons. An old acknowledgement that comes late is a difference beyond what is
-     * under way: it changes nothing. */
+    /* Counters wrap: differences, not comparisons. An old acknowledgement that comes late is a difference beyond what
+     * is under way: it changes nothing. */
     if (h.ack - ep->tx_acked <= ep->tx_next - ep->tx_acked)
         ep->tx_acked = h.ack;
     if (!(h.run_kind & KIND_DATA))

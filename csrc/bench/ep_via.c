@@ -11,9 +11,9 @@
  * complete in the order of posting, so the oldest is always the next. Bounds: n_sent -
  * n_reaped <= depth, n_posted - n_taken <= depth < DEPTH.
  *
- * On a reliable connection a message that finds no receive descriptor breaks it. Hence the window of the
- * loop, with `window` + 2 receives posted in advance; and in a whole run exactly as many receives are posted as messages
- * will come, so that none is left posted when the next run brings another size.
+ * On a reliable connection a message that finds no receive descriptor breaks it. Hence the window of the loop, with
+ * `window` + 2 receives posted in advance; and in a whole run exactly as many receives are posted as messages will
+ * come, so that none is left posted when the next run brings another size.
  *
  * Polled: VipRecvDone until there is something; it drives the NIC, so nothing else is needed. Blocking:
  * VipRecvWait for a slice. That call would poll a while before it sleeps, and the figure would be neither the

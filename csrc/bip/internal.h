@@ -9,9 +9,9 @@
  *      model.c     packet sizes (public: model.h)
  *      classic.c   bip.h for C programs, launch.c how these find each other
  *
- * Every pair of ranks has one VI at reliable delivery. Its receive queue is BIP's queue for short messages: n_slots buffers of the size of
- * the longest short message, in which a message stays until the program takes it. The sender has a credit for each and stops without;
- * so nothing is ever dropped, and memory does not grow with messages.
+ * Every pair of ranks has one VI at reliable delivery. Its receive queue is BIP's queue for short messages: n_slots
+ * buffers of the size of the longest short message, in which a message stays until the program takes it. The sender
+ * has a credit for each and stops without; so nothing is ever dropped, and memory does not grow with messages.
  *
  *      SHORT   head, data                   costs a credit, which comes back when the message has been taken
  *      ASK     head with the length         a long message; costs a credit until its receive has been found
@@ -21,8 +21,8 @@
  *      CREDIT  head                         room in the queue that no other message has told of
  *      BYE     head, seq = ASKs answered    the sender leaves, and nothing follows; it has received so many long messages
  *
- * A rank has one send outstanding, so there is at most one GO or REFUSE on its way to it from each peer, one BYE, and few CREDITs (each tells
- * of half a queue): RESERVED buffers more than there are credits always suffice for these.
+ * A rank has one send outstanding, so there is at most one GO or REFUSE on its way to it from each peer, one BYE, and
+ * few CREDITs (each tells of half a queue): RESERVED buffers more than there are credits always suffice for these.
  */
 #ifndef BIP_INTERNAL_H
 #define BIP_INTERNAL_H
@@ -237,7 +237,8 @@ int bip_control(bip_peer *peer, int kind, int tag); /* REFUSE, CREDIT, BYE: 1, 0
 void bip_free_slot(bip_slot *slot);                 /* a message has been taken from the queue */
 void bip_sleep(bip_job *job, int ms);
 
-/* A wait: call begin once, then step after every look that found the condition false. step: 0 goes on, else an error. */
+/* A wait: call begin once, then step after every look that found the condition false. step: 0 goes on, else an error.
+ */
 typedef struct {
     uint64_t deadline, spin_until, next_check;
     uint32_t idle;

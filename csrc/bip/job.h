@@ -7,8 +7,9 @@
  *      bip_isend ...   messages
  *      bip_close       says good-bye, and waits until it has been heard
  *
- * Threads: a job is used by one thread at a time. Functions return a code below zero on error (bip_code), and the text of the last one is
- * bip_error(job). Those that wait take a time in milliseconds, or -1 for ever, and ask options->interrupt about every 20 ms.
+ * Threads: a job is used by one thread at a time. Functions return a code below zero on error (bip_code), and the
+ * text of the last one is bip_error(job). Those that wait take a time in milliseconds, or -1 for ever, and ask
+ * options->interrupt about every 20 ms.
  *
  * How messages travel is told in internal.h, the pipeline's model in model.h.
  */
@@ -67,10 +68,11 @@ const char *bip_counter_name(int counter); /* NULL past the end */
 #define BIP_CARD_LEN 64
 #define BIP_MAX_RANKS 1024
 
-/* For a layer with queues of its own above BIP, as MPI-BIP is: it is told what happens instead of asking. Short messages are handed over
- * where they lie and leave BIP's queue when the call returns; they are not kept by tag. What was begun by bip_isend_noted or bip_irecv_noted
- * has ended when sent or received is called, with the cookie it was given; there is nothing to wait for. All of it is called from within
- * bip_progress, bip_woken and the sends; a layer may send short messages from there and begin nothing else. */
+/* For a layer with queues of its own above BIP, as MPI-BIP is: it is told what happens instead of asking. Short
+ * messages are handed over where they lie and leave BIP's queue when the call returns; they are not kept by tag. What
+ * was begun by bip_isend_noted or bip_irecv_noted has ended when sent or received is called, with the cookie it was
+ * given; there is nothing to wait for. All of it is called from within bip_progress, bip_woken and the sends; a layer
+ * may send short messages from there and begin nothing else. */
 typedef struct {
     void (*short_arrived)(void *context, int node, int tag, const void *data, size_t len);
     void (*sent)(void *context, uint64_t cookie, int code);
@@ -113,7 +115,8 @@ int bip_connect(bip_job *job, const uint8_t *cards, int timeout_ms);
 
 /* Address space that this rank costs each other rank of its host once they connect; 0: none. */
 uint64_t bip_bytes_to_map(const bip_job *job);
-/* Once connected, for as long as the caller waits elsewhere for others to be: from any thread, while no other uses the job. */
+/* Once connected, for as long as the caller waits elsewhere for others to be: from any thread, while no other uses
+ * the job. */
 void bip_attend(bip_job *job);
 /* Always frees. BIP_ERR_TIMEOUT: what was sent last may not have arrived. */
 int bip_close(bip_job *job, int timeout_ms);
@@ -123,8 +126,8 @@ int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
 int bip_stest_id(bip_job *job, int id); /* 1: done; 0: not yet; an error ends it, too */
 int bip_swait_id(bip_job *job, int id, int timeout_ms);
 
-/* A receive from anybody; the returned id is for rtest, rwait and rcancel, and is gone when one of the first two has said 1 or an error other
- * than TIMEOUT and INTERRUPTED. */
+/* A receive from anybody; the returned id is for rtest, rwait and rcancel, and is gone when one of the first two has
+ * said 1 or an error other than TIMEOUT and INTERRUPTED. */
 int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len);
 int bip_rtest_id(bip_job *job, int id, size_t *len, int *node); /* 1: here; 0: not yet */
 int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms);
@@ -133,21 +136,23 @@ int bip_rcancel_id(bip_job *job, int id);
 
 /* ---- for a layer */
 
-/* A short message of two parts, together at most bip_small(): 1 it is on its way, and both parts may be used again; 0 the receiver's queue is
- * full, or all buffers are under way; below zero: the rank is gone. An outstanding send does not hinder it. */
+/* A short message of two parts, together at most bip_small(): 1 it is on its way, and both parts may be used again; 0
+ * the receiver's queue is full, or all buffers are under way; below zero: the rank is gone. An outstanding send does
+ * not hinder it. */
 int bip_send_parts(bip_job *job, int dst, int tag, const void *head, size_t head_len, const void *data, size_t len);
 /* Long messages: longer than bip_small(). As bip_isend_bytes and bip_irecv_bytes, but their end is told. */
 int bip_isend_noted(bip_job *job, int dst, int tag, const void *buf, size_t len, uint64_t cookie);
 int bip_irecv_noted(bip_job *job, int tag, void *buf, size_t max_len, uint64_t cookie);
-/* Registers a buffer for messages to or from that rank and keeps it so until bip_release; NULL: not now, or not at all. */
+/* Registers a buffer for messages to or from that rank and keeps it so until bip_release; NULL: not now, or not at
+ * all. */
 void *bip_reserve(bip_job *job, int rank, const void *buf, size_t len);
 void bip_release(void *reserved);
 /* Forgets registrations of memory that is to go. */
 void bip_forget(bip_job *job, const void *buf, size_t len);
 /* Does something of ours wait for an acknowledgement, which no completion queue tells of? */
 int bip_unsettled(const bip_job *job);
-/* Sleeps until something arrives by a NIC (0 local, 1 network; one that is there), at most ms, and touches nothing of the job: other threads may
- * use it meanwhile. What it returns goes to bip_woken. */
+/* Sleeps until something arrives by a NIC (0 local, 1 network; one that is there), at most ms, and touches nothing of
+ * the job: other threads may use it meanwhile. What it returns goes to bip_woken. */
 void *bip_doze(const bip_job *job, int nic, int ms);
 void bip_woken(bip_job *job, void *what);
 int bip_has_nic(const bip_job *job, int nic);
@@ -156,7 +161,8 @@ int bip_has_nic(const bip_job *job, int nic);
 
 /* A short message that is here: 1; 0: none, or a long one. */
 int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len, int *node);
-/* One in its place in the queue, until bip_freemsg. 1; 0: none; ARGUMENT: the next message of this tag is a long one. timeout 0: look once. */
+/* One in its place in the queue, until bip_freemsg. 1; 0: none; ARGUMENT: the next message of this tag is a long one.
+ * timeout 0: look once. */
 int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, int timeout_ms);
 int bip_freemsg(bip_job *job, int tag);
 /* A queue of the tag's own. Any time; grows only. */

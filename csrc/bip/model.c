@@ -82,8 +82,9 @@ uint64_t bip_table_packet(const bip_table *table, uint64_t n)
 
 void bip_table_default(const char *link, bip_table *table)
 {
-    /* Of one machine, rounded. The provider cuts what it is given into frames and copies them while others are on the wire: its pipeline is
-     * inside a packet, and one packet does best. `viakit calibrate` measures whether that is so elsewhere. */
+    /* Of one machine, rounded. The provider cuts what it is given into frames and copies them while others are on the
+     * wire: its pipeline is inside a packet, and one packet does best. `viakit calibrate` measures whether that is so
+     * elsewhere. */
     static const bip_model network = {12e-6, 2e-6, 0.35e-9, 0.35e-9};
     static const bip_model memory = {2e-6, 0.5e-6, 0.1e-9, 0.1e-9};
     int local = strcmp(link, "shm") == 0 || strcmp(link, "loop") == 0;

@@ -1,9 +1,9 @@
 /*
  * bip/model.h - the pipeline's model, and the table of packet sizes that follows from it.
  *
- * A long message of n bytes goes as k packets of equal size p through s stages (the sender's copy, the wire, the receiver's copy). Every
- * packet costs each stage something by itself and something per byte; the slowest stage sets the pace, and the others only show
- * while the pipeline fills and drains:
+ * A long message of n bytes goes as k packets of equal size p through s stages (the sender's copy, the wire, the
+ * receiver's copy). Every packet costs each stage something by itself and something per byte; the slowest stage sets
+ * the pace, and the others only show while the pipeline fills and drains:
  *
  *      stage 1   |1|2|3|4|
  *      stage 2     |1|2|3|4|             T(n, p) = start + (k - 1) (packet + p byte) + p fill
@@ -14,8 +14,9 @@
  * byte    its time per byte (seconds)
  * fill    the time per byte of all stages together, fill / byte of them if they were alike (seconds)
  *
- * Small packets fill the pipeline soon and pay `packet` often; large ones the reverse. The best size grows with the square root of n:
- * p^2 = n packet / (fill - byte). With one stage (fill = byte) nothing overlaps and one packet is best.
+ * Small packets fill the pipeline soon and pay `packet` often; large ones the reverse. The best size grows with the
+ * square root of n: p^2 = n packet / (fill - byte). With one stage (fill = byte) nothing overlaps and one packet is
+ * best.
  */
 #ifndef BIP_MODEL_H
 #define BIP_MODEL_H
@@ -53,11 +54,12 @@ uint64_t bip_table_packet(const bip_table *table, uint64_t n);
 /* What holds without calibration, by the link's name. */
 void bip_table_default(const char *link, bip_table *table);
 
-/* A calibration file: lines "small BYTES" and "row UPTO PACKET"; others, and what follows #, are for people and for Python. 0, or -1 if there
- * is no such file or nothing useful in it. */
+/* A calibration file: lines "small BYTES" and "row UPTO PACKET"; others, and what follows #, are for people and for
+ * Python. 0, or -1 if there is no such file or nothing useful in it. */
 int bip_table_read(const char *path, bip_table *table);
 
-/* Where the calibration of a link lies: VIAKIT_BIP_TABLE, else bip-LINK.txt in $XDG_CACHE_HOME/viakit or ~/.cache/viakit. -1: no home. */
+/* Where the calibration of a link lies: VIAKIT_BIP_TABLE, else bip-LINK.txt in $XDG_CACHE_HOME/viakit or
+ * ~/.cache/viakit. -1: no home. */
 int bip_table_path(const char *link, char *path, size_t room);
 
 #endif

@@ -352,8 +352,8 @@ static void understand(bip_peer *peer, bip_slot *slot)
     bip_post_slot(peer, slot);
 }
 
-/* One entry of a completion queue. It stands for one receive of that VI. One that failed is the end of the connection: with reliable
- * delivery nothing that follows could be trusted to be complete. */
+/* One entry of a completion queue. It stands for one receive of that VI. One that failed is the end of the
+ * connection: with reliable delivery nothing that follows could be trusted to be complete. */
 static void receive(VIP_VI_HANDLE vi)
 {
     VIP_DESCRIPTOR *d = NULL;

@@ -56,7 +56,8 @@ static bip_tag *make_tag(bip_job *job, int tag)
     return *bucket = t;
 }
 
-/* Records of tags that nothing is known of any more are used again: programs that count their tags up do not fill the memory. */
+/* Records of tags that nothing is known of any more are used again: programs that count their tags up do not fill the
+ * memory. */
 static void drop_tag(bip_job *job, bip_tag *t)
 {
     bip_tag **p = bucket_of(job, t->tag);

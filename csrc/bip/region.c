@@ -1,9 +1,10 @@
 /*
- * Registered buffers. "We keep the page locked and remember the translation as long as there is enough memory" (BIP, section 4.2): the last
- * REGIONS buffers stay registered, exactly as long as they were given, and the one unused for longest makes room.
+ * Registered buffers. "We keep the page locked and remember the translation as long as there is enough memory" (BIP,
+ * section 4.2): the last REGIONS buffers stay registered, exactly as long as they were given, and the one unused for
+ * longest makes room.
  *
- * A registration that outlives its memory (freed, and given to somebody else) does no harm here: the provider reads and writes through the
- * process's present mapping, and a peer writes only to what it was just told.
+ * A registration that outlives its memory (freed, and given to somebody else) does no harm here: the provider reads
+ * and writes through the process's present mapping, and a peer writes only to what it was just told.
  */
 #include "bip/internal.h"
 

@@ -116,8 +116,8 @@ static int await_by_message(const struct circle *circle, int from)
 
 /* ---------------------------------------------------------------- who signals whom */
 
-/* 5.1: pairwise exchange with recursive doubling. S, the largest power of two, exchange; each of the rest, S', first tells its
- * partner in S that it has come, and is told at the end. log2 S steps, and two if there is a rest. */
+/* 5.1: pairwise exchange with recursive doubling. S, the largest power of two, exchange; each of the rest, S', first
+ * tells its partner in S that it has come, and is told at the end. log2 S steps, and two if there is a rest. */
 static int pairwise(const struct circle *circle)
 {
     int s = 1, me = circle->me, code = MSG_SUCCESS;
@@ -142,8 +142,9 @@ static int pairwise(const struct circle *circle)
     return code;
 }
 
-/* Dissemination (Hensgen, Finkel and Manber, 1988): in round k everybody signals whoever is 2^k further on. ceil(log2 n) rounds,
- * whatever n is; no partner is met twice in one barrier, so a cell for each rank is enough here as well. */
+/* Dissemination (Hensgen, Finkel and Manber, 1988): in round k everybody signals whoever is 2^k further on. ceil(log2
+ * n) rounds, whatever n is; no partner is met twice in one barrier, so a cell for each rank is enough here as well.
+ */
 static int dissemination(const struct circle *circle)
 {
     /* After round k one has heard, through others, of the 2^(k+1) members up to oneself. */

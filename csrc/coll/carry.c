@@ -13,11 +13,12 @@
  *   long       the receiver offers its buffer, the sender writes straight into it, and then the two words into a slot:
  *              no copy. Buffers stay registered for the next time (a cache of COLL_OFFERS).
  *
- * Numbers begin at 1 and count the messages of a pair of ranks, so a slot needs no clearing. Nothing is overwritten that is still needed:
- * a slot has one writer, who knows that it was taken; an offer is made when the one before has been used.
+ * Numbers begin at 1 and count the messages of a pair of ranks, so a slot needs no clearing. Nothing is overwritten
+ * that is still needed: a slot has one writer, who knows that it was taken; an offer is made when the one before has
+ * been used.
  *
- * To ranks of this host a write is done when the call returns. To others it is done when it is acknowledged; so that nobody waits for that,
- * short data goes by way of a stage, as messages do.
+ * To ranks of this host a write is done when the call returns. To others it is done when it is acknowledged; so that
+ * nobody waits for that, short data goes by way of a stage, as messages do.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -147,8 +148,8 @@ static inline size_t slot_at(const struct coll_slots *s, uint64_t number)
     return sizeof(struct box_head) + (size_t)((number - 1) % COLL_SLOTS) * s->slot_len;
 }
 
-/* Writes at an offset of my box in a rank's memory. The box of rank r lies at r * box_len in everybody's memory, and box_len
- * is the same everywhere, since it depends on n only. */
+/* Writes at an offset of my box in a rank's memory. The box of rank r lies at r * box_len in everybody's memory, and
+ * box_len is the same everywhere, since it depends on n only. */
 static int put(coll *c, int to, size_t offset, const void *data, size_t len, msg_request **request)
 {
     struct coll_slots *s = c->slots;

@@ -1,26 +1,26 @@
 /*
- * coll.h - barriers and collectives of a group of ranks: by RDMA write, by memory that the ranks of a host share, and by messages to
- * compare with.
+ * coll.h - barriers and collectives of a group of ranks: by RDMA write, by memory that the ranks of a host share, and
+ * by messages to compare with.
  *
- * The barriers are those of "Efficient Barrier using Remote Memory Operations on VIA-Based Clusters" (Gupta, Tipparaju, Nieplocha,
- * Panda), under its names; each function names the section it follows.
+ * The barriers are those of "Efficient Barrier using Remote Memory Operations on VIA-Based Clusters" (Gupta,
+ * Tipparaju, Nieplocha, Panda), under its names; each function names the section it follows.
  *
  *      csrc/coll   barrier.c, data.c, flat.c    who waits for whom, who sends what to whom
  *                  carry.c, wait.c, coll.c      data by RDMA; waiting and failures; groups and memory
  *      csrc/msg    msg_send, msg_recv, msg_put: whatever carries them
  *
- * Return values are msg_error's. All calls but coll_free are collective: every rank of the group makes them, in the same order.
- * A group is used by one thread at a time.
+ * Return values are msg_error's. All calls but coll_free are collective: every rank of the group makes them, in the
+ * same order. A group is used by one thread at a time.
  *
  * Mismatches. Ranks that do different things in what should be one collective (another operation, root or length) get
- * MSG_ERR_COLLECTIVE: at once where data of the one reaches the other, and about COLL_NOTE_MS after both have begun to wait
- * where none does.
+ * MSG_ERR_COLLECTIVE: at once where data of the one reaches the other, and about COLL_NOTE_MS after both have begun
+ * to wait where none does.
  *
- * Failures. When a rank of the group dies, collectives under way or begun later end with MSG_ERR_PROC_FAILED on all others, within
- * the time in which msg notices (on one host well within a second) and COLL_GRACE_MS. Whoever gets an error tells the other ranks of the
- * group, so nobody waits for a rank that gave up. From then on every call on the group gives the same error: free it, and
- * make another of those that are left, with another context. The world itself goes on. A rank that was interrupted, or closed its world,
- * is MSG_ERR_LEFT to the others.
+ * Failures. When a rank of the group dies, collectives under way or begun later end with MSG_ERR_PROC_FAILED on all
+ * others, within the time in which msg notices (on one host well within a second) and COLL_GRACE_MS. Whoever gets an
+ * error tells the other ranks of the group, so nobody waits for a rank that gave up. From then on every call on the
+ * group gives the same error: free it, and make another of those that are left, with another context. The world
+ * itself goes on. A rank that was interrupted, or closed its world, is MSG_ERR_LEFT to the others.
  */
 #ifndef VIAKIT_COLL_H
 #define VIAKIT_COLL_H
@@ -66,8 +66,9 @@ const char *coll_barrier_name(int algorithm); /* "rdma"; NULL past the end */
 const char *coll_barrier_text(int algorithm);
 int coll_barrier_find(const char *name); /* -1: no such name */
 
-/* A group of n ranks of the world, in an order that all of them give alike; this rank among them. `context` is for messages of the group
- * only, for as long as it lives. Exposes memory to the group and exchanges its addresses (4.1, 6.1, 6.2), once. */
+/* A group of n ranks of the world, in an order that all of them give alike; this rank among them. `context` is for
+ * messages of the group only, for as long as it lives. Exposes memory to the group and exchanges its addresses (4.1,
+ * 6.1, 6.2), once. */
 int coll_create(msg_world *world, const int *ranks, int n, int context, coll **group);
 
 /* For callers that have other collectives of their own besides. All may be 0. */
@@ -82,23 +83,26 @@ typedef struct {
 } coll_options;
 int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options, coll **group);
 
-/* Tells how many collectives of the caller's own there were meanwhile: the next one of the group has the number after it. */
+/* Tells how many collectives of the caller's own there were meanwhile: the next one of the group has the number after
+ * it. */
 void coll_set_number(coll *group, uint64_t number);
 
-/* Words that ranks of a group send each other, in the group's context: of who gives up (a msg_error, its collective's number, and the
- * group's birth, 8 bytes each), and of who waits. Whoever has collectives of its own may look for them, and send them. */
+/* Words that ranks of a group send each other, in the group's context: of who gives up (a msg_error, its collective's
+ * number, and the group's birth, 8 bytes each), and of who waits. Whoever has collectives of its own may look for
+ * them, and send them. */
 enum { COLL_TAG_SETUP = 1, COLL_TAG_BARRIER, COLL_TAG_ABORT, COLL_TAG_NOTE, COLL_TAG_DATA = 16 };
 
 /* Breaks the group, and tells the others: this rank gives up with this error. */
 void coll_break(coll *group, int code);
-/* After MSG_ERR_LEFT: had the rank that gave up done so in an earlier collective than this? Then nobody got through this one, if everybody
- * waits for everybody in it (a barrier, allreduce, allgather, alltoall), and it can be repeated by other means. */
+/* After MSG_ERR_LEFT: had the rank that gave up done so in an earlier collective than this? Then nobody got through
+ * this one, if everybody waits for everybody in it (a barrier, allreduce, allgather, alltoall), and it can be
+ * repeated by other means. */
 int coll_may_repeat(const coll *group);
 /* What every call gives: MSG_SUCCESS while the group is whole. */
 int coll_error(const coll *group);
 
-/* Gives everything back. Not collective, but ranks may be about to write to it: after a barrier, or a failure. After a failure the group's exposed memory stays until the world is closed: somebody may
- * be about to write to it. */
+/* Gives everything back. Not collective, but ranks may be about to write to it: after a barrier, or a failure. After
+ * a failure the group's exposed memory stays until the world is closed: somebody may be about to write to it. */
 void coll_free(coll *group);
 
 /* Collective: sees to it that nothing is on its way any more, and gives everything back. */
@@ -110,14 +114,14 @@ int coll_rank(const coll *group);
 int coll_size(const coll *group);
 int coll_hosts(const coll *group); /* how many hosts the ranks are on */
 
-/* Can this group do it? MSG_SUCCESS, or MSG_ERR_NOT_SUPPORTED: the channel has no RDMA, or the ranks are not on one host. The same on all
- * its ranks. */
+/* Can this group do it? MSG_SUCCESS, or MSG_ERR_NOT_SUPPORTED: the channel has no RDMA, or the ranks are not on one
+ * host. The same on all its ranks. */
 int coll_barrier_check(const coll *group, coll_algorithm algorithm);
 /* What COLL_BARRIER_DEFAULT stands for in this group. */
 coll_algorithm coll_barrier_default(const coll *group);
 
-/* Returns when all ranks of the group have called it. Different algorithms may follow one another. MSG_INTERRUPTED, when the world's
- * interrupt callback says so, breaks the group like a failure. */
+/* Returns when all ranks of the group have called it. Different algorithms may follow one another. MSG_INTERRUPTED,
+ * when the world's interrupt callback says so, breaks the group like a failure. */
 int coll_barrier(coll *group, coll_algorithm algorithm);
 
 /* ---------------------------------------------------------------- collectives with data */
@@ -133,10 +137,10 @@ typedef enum {
     COLL_N_OPERATIONS
 } coll_operation;
 
-/* What each can be done by: operation, short name, what it does. "rdma" writes into memory that was registered before: up to a slot's
- * length into slots there, longer data straight into the buffer, whose address the receiver has told. "message" is the same algorithm by send
- * and receive. "flat" goes through memory that the ranks of a host share; "overall" is flat within each host, and by RDMA among one
- * rank of each. */
+/* What each can be done by: operation, short name, what it does. "rdma" writes into memory that was registered
+ * before: up to a slot's length into slots there, longer data straight into the buffer, whose address the receiver
+ * has told. "message" is the same algorithm by send and receive. "flat" goes through memory that the ranks of a host
+ * share; "overall" is flat within each host, and by RDMA among one rank of each. */
 #define COLL_ALGORITHMS(X)                                                                                   \
     X(BCAST, "flat", "one host: the root writes into shared memory, all read")                               \
     X(BCAST, "rdma-binomial", "a binomial tree, by RDMA write")                                              \

@@ -110,8 +110,9 @@ int coll_algorithm_check(const coll *c, int operation, int algorithm)
     return able ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
 }
 
-/* From so many bytes on an algorithm for long data is quicker, whatever carries it. It sends less, but in more rounds, and with more
- * ranks than cores each round costs a turn of the scheduler: then only much longer data is worth it. */
+/* From so many bytes on an algorithm for long data is quicker, whatever carries it. It sends less, but in more
+ * rounds, and with more ranks than cores each round costs a turn of the scheduler: then only much longer data is
+ * worth it. */
 static size_t long_from(const coll *c, int operation, int n)
 {
     /* With two ranks there is nothing to be saved: a part each is as much as all to one. Allgather's len is

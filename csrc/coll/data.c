@@ -24,8 +24,8 @@
  * Where there is a root, members are renumbered so that it is 0: me = (member - root) mod n.
  *
  * Order of combining: results must not depend on timing, nor differ from rank to rank. Trees and doubling join
- * neighbouring blocks of members, the lower one's operand on the left; a ring begins each part at another member, and so
- * has another order for each part, but the same at each run.
+ * neighbouring blocks of members, the lower one's operand on the left; a ring begins each part at another member, and
+ * so has another order for each part, but the same at each run.
  *
  * Members of a ring are numbered as in struct coll_ring. Each function returns a msg_error; after an
  * error the group is broken and the buffers hold anything.

@@ -1,7 +1,8 @@
 /*
  * inside.h - what the files of csrc/coll share.
  *
- * Ranks are numbered within the group. A *node* is a host of the group; its *master* is the first rank there. What lies where:
+ * Ranks are numbered within the group. A *node* is a host of the group; its *master* is the first rank there. What
+ * lies where:
  *
  *   cells      memory of each rank that the others write to by RDMA (6.1): one cell for each rank, then one for each node
  *   shared     memory that the ranks of one node map: lines of each rank, a counter, and for data two areas of each rank
@@ -142,7 +143,8 @@ struct coll_patience {
     uint64_t began, now;         /* of the long part; now: after the latest yield */
     uint64_t checked, failed_at; /* failed_at: a rank of the group was first seen to be gone */
     uint64_t note_at, note_gap, compare_at;
-    /* Where a sleep can be ended: the word, the value it had when it was found too small, the count of those that sleep on it. */
+    /* Where a sleep can be ended: the word, the value it had when it was found too small, the count of those that
+     * sleep on it. */
     const uint64_t *word;
     uint64_t seen;
     uint32_t *sleepers;
@@ -163,14 +165,15 @@ static inline int coll_pause(coll *c, struct coll_patience *p)
         code = coll_pause_long(c, p);
     else
         vk_pause();
-    /* Last, so that the caller sees what this brought before the core is given away again: that would cost a turn of the scheduler. */
+    /* Last, so that the caller sees what this brought before the core is given away again: that would cost a turn of
+     * the scheduler. */
     if (p->network && code == MSG_SUCCESS)
         msg_progress(c->world);
     return code;
 }
 
-/* A word of the ranks of a node that only grows, and who sleeps until it does. With more ranks than cores the one that brings a barrier to
- * its end has to wake the others; where each has a core nobody sleeps, and nobody asks. */
+/* A word of the ranks of a node that only grows, and who sleeps until it does. With more ranks than cores the one
+ * that brings a barrier to its end has to wake the others; where each has a core nobody sleeps, and nobody asks. */
 void coll_wake(const uint64_t *word);
 static inline void coll_tell(const coll *c, uint64_t *word, uint32_t *sleepers, uint64_t value)
 {
@@ -192,9 +195,9 @@ static inline int coll_fail(coll *c, int code)
 int coll_gave_up(coll *c, int rank);
 /* Waits for the request, which is freed. who: the rank at its other end. */
 int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int sending);
-/* Of a collective that has failed: the request's buffer is the caller's again. A receive that was matched gets its data, because its sender's
- * engine sees that it was before it sees that we gave up; a send to rank `to` is over when that rank has given up. to: COLL_ANYBODY
- * for anything else. */
+/* Of a collective that has failed: the request's buffer is the caller's again. A receive that was matched gets its
+ * data, because its sender's engine sees that it was before it sees that we gave up; a send to rank `to` is over when
+ * that rank has given up. to: COLL_ANYBODY for anything else. */
 void coll_give_up(coll *c, msg_request **request, int to);
 
 /* Messages within the group, of exactly these lengths. Waits for both ends; dst or src may be MSG_PROC_NULL. */
@@ -234,8 +237,8 @@ static inline uint64_t coll_what(const coll *c, size_t len)
 
 /* ---------------------------------------------------------------- carry.c */
 
-/* How data gets from rank to rank: sends out_len bytes to one, and receives in_len from another, at the same time. Either rank may be
- * MSG_PROC_NULL. Returns when `in` is there and `out` may be changed. */
+/* How data gets from rank to rank: sends out_len bytes to one, and receives in_len from another, at the same time.
+ * Either rank may be MSG_PROC_NULL. Returns when `in` is there and `out` may be changed. */
 typedef int coll_exchange(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from);
 coll_exchange coll_exchange_rdma, coll_exchange_message;
 int coll_slots_need(coll *c);             /* collective: before the first exchange by RDMA */

@@ -1,9 +1,9 @@
 /*
  * A rank that measures: measure.h.
  *
- * The loop runs one collective again and again and takes the times; what is run in it is a call through
- * one pointer, for our collectives and for MPI's alike, so that both have the same overhead. The loop
- * does nothing else. Processes, turns of algorithms and statistics are Python's (viakit/barrier.py, viakit/collectives.py).
+ * The loop runs one collective again and again and takes the times; what is run in it is a call through one pointer,
+ * for our collectives and for MPI's alike, so that both have the same overhead. The loop does nothing else.
+ * Processes, turns of algorithms and statistics are Python's (viakit/barrier.py, viakit/collectives.py).
  *
  *     skew_ns 0    warmup calls | enter[0]  n calls back to back  leave[0]                   -> mean of a run
  *     otherwise    warmup calls | late by chance, enter[i], call, leave[i] | the next ...    -> time after the last came

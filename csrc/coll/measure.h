@@ -1,6 +1,7 @@
 /*
- * measure.h - a rank that measures barriers and collectives: opens a world and a group in it, and runs them when told to. The same
- * loop drives MPI_Barrier, MPI_Bcast ... of whatever MPI library is in the process, so that both are measured alike.
+ * measure.h - a rank that measures barriers and collectives: opens a world and a group in it, and runs them when told
+ * to. The same loop drives MPI_Barrier, MPI_Bcast ... of whatever MPI library is in the process, so that both are
+ * measured alike.
  *
  * One thread. All calls of a rank block; what tells the ranks when to make them is the caller's business.
  */
@@ -29,10 +30,10 @@ const coll *coll_measure_group(const coll_measure *m);
 /* How rank 0, or for rank 0 the last one, is reached. */
 const char *coll_measure_route(const coll_measure *m);
 
-/* What a run is. With skew_ns 0, n barriers follow one another without a pause, and enter[0] and leave[0] are the times before the first
- * and after the last. Otherwise each rank waits for a random time of 0 to skew_ns, drawn from seed, before each barrier, and enter[i] and
- * leave[i] are when it came to barrier i and left it. Times are CLOCK_MONOTONIC in nanoseconds: ranks on one machine
- * share that clock, whatever their network. */
+/* What a run is. With skew_ns 0, n barriers follow one another without a pause, and enter[0] and leave[0] are the
+ * times before the first and after the last. Otherwise each rank waits for a random time of 0 to skew_ns, drawn from
+ * seed, before each barrier, and enter[i] and leave[i] are when it came to barrier i and left it. Times are
+ * CLOCK_MONOTONIC in nanoseconds: ranks on one machine share that clock, whatever their network. */
 typedef struct {
     uint64_t n, warmup, skew_ns, seed;
     int crowded;             /* more ranks than cores: whoever is late gives the core away meanwhile */
@@ -56,7 +57,8 @@ typedef struct {
     const char *library; /* its path; it must be loaded and initialised */
     uintptr_t comm, byte, real, sum;
 } coll_measure_mpi;
-/* The same with MPI_Barrier(comm) ... of that library. 0, an MPI error code, or -1: there is no such library or function. */
+/* The same with MPI_Barrier(comm) ... of that library. 0, an MPI error code, or -1: there is no such library or
+ * function. */
 int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work, const coll_measure_run_plan *plan);
 
 #endif

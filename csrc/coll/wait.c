@@ -211,8 +211,8 @@ static void nap(const coll *c, const struct coll_patience *p, uint64_t ns)
     vk_add(p->sleepers, -1);
 }
 
-/* Who sleeps on a word waits with all ranks of the node. One that gives its core away to somebody who computes keeps all of them waiting, so
- * what one finds dear, all do; and they try again together. */
+/* Who sleeps on a word waits with all ranks of the node. One that gives its core away to somebody who computes keeps
+ * all of them waiting, so what one finds dear, all do; and they try again together. */
 static int yield_pays(const coll *c, const struct coll_patience *p, uint64_t now)
 {
     return now >= vk_load_relaxed(p->word ? &c->shared->dear_until : &vk_turns_dear_until);

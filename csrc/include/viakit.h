@@ -33,8 +33,8 @@ typedef enum {
     VIAKIT_FORM_UDP = 2    /* every frame dressed as UDP/IPv4; long messages as super-frames (segmentation offload) */
 } viakit_form;
 
-/* What a receiver does with frames that come before their turn, for an earlier one was lost. Each side decides for what it receives; the
- * two need not agree. */
+/* What a receiver does with frames that come before their turn, for an earlier one was lost. Each side decides for
+ * what it receives; the two need not agree. */
 typedef enum {
     VIAKIT_SELECTIVE = 0, /* keep them, name the gaps: only what was lost is sent again */
     VIAKIT_GO_BACK_N =
@@ -96,12 +96,13 @@ typedef struct {
 
 VIPL_EXPORT VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE nic, viakit_nic_info *info);
 
-/* HostAddressLen of a remote address that means one NIC: the six bytes that all NICs of a station have in common, and the
- * VIP_UINT16 port of that one (viakit_nic_info) as it lies in memory. VipConnectRequest and VipConnectPeerRequest take it;
- * with six bytes they ask every NIC there. */
+/* HostAddressLen of a remote address that means one NIC: the six bytes that all NICs of a station have in common, and
+ * the VIP_UINT16 port of that one (viakit_nic_info) as it lies in memory. VipConnectRequest and VipConnectPeerRequest
+ * take it; with six bytes they ask every NIC there. */
 #define VIAKIT_NIC_ADDRESS_LEN 8
 
-/* How a VI's connection is doing at this moment. Of an unreliable VI, and where the link itself loses nothing, only the first two fields mean much. */
+/* How a VI's connection is doing at this moment. Of an unreliable VI, and where the link itself loses nothing, only
+ * the first two fields mean much. */
 typedef struct {
     int lossless;                         /* the link loses nothing: no acknowledgements, no retransmission */
     viakit_retransmission retransmission; /* what we do with frames that come early */
@@ -210,9 +211,10 @@ VIPL_EXPORT void viakit_live_objects(viakit_live *live);
 
 /* ---------------------------------------------------------------- snapshots
  *
- * What the NIC and everything on it is doing at this moment, as a JSON text (docs/inspect.md): VIs with their peers, sequence
- * numbers, queues and oldest descriptors, completion queues, regions, tags, connections in the making, counters. It is
- * taken in one piece, under the NIC's ownership but for no longer than copying takes; nothing is driven or changed.
+ * What the NIC and everything on it is doing at this moment, as a JSON text (docs/inspect.md): VIs with their peers,
+ * sequence numbers, queues and oldest descriptors, completion queues, regions, tags, connections in the making,
+ * counters. It is taken in one piece, under the NIC's ownership but for no longer than copying takes; nothing is
+ * driven or changed.
  *
  * *len is the length of the text without its final zero, also when it does not fit into size bytes: then the answer is
  * VIP_ERROR_RESOURCE, the text is cut, and a larger buffer will do (a moment later there may be more to tell). */
@@ -220,9 +222,9 @@ VIPL_EXPORT VIP_RETURN viakit_snapshot(VIP_NIC_HANDLE nic, char *text, size_t si
 
 /* ---------------------------------------------------------------- words for codes */
 
-/* Why the last call of this thread that failed did so: a sentence that says what was given, what would have been right and
- * what to do next. "" before the first that failed. VIP_NOT_DONE is an answer and no failure: it leaves the text as it is.
- * Valid until the thread's next failing call. */
+/* Why the last call of this thread that failed did so: a sentence that says what was given, what would have been
+ * right and what to do next. "" before the first that failed. VIP_NOT_DONE is an answer and no failure: it leaves the
+ * text as it is. Valid until the thread's next failing call. */
 VIPL_EXPORT const char *viakit_last_error(void);
 VIPL_EXPORT const char *viakit_return_name(int code);     /* "VIP_NO_MATCH"; NULL for no such code */
 VIPL_EXPORT const char *viakit_return_text(int code);     /* one sentence */
@@ -233,25 +235,25 @@ VIPL_EXPORT const char *viakit_state_name(int state);     /* "VIP_STATE_IDLE" */
 /* ---------------------------------------------------------------- waiting
  *
  * While a call of this thread waits, check(context) is called at least every 50 ms; when it returns non-zero the wait
- * ends with VIP_TIMEOUT and nothing lost: what completed meanwhile is there for the next call (a connection request is
- * withdrawn, and one that had just come is refused). NULL removes it. The callback may call VIPL, but not VipCloseNic for the NIC
- * that the call waits on. */
+ * ends with VIP_TIMEOUT and nothing lost: what completed meanwhile is there for the next call (a connection request
+ * is withdrawn, and one that had just come is refused). NULL removes it. The callback may call VIPL, but not
+ * VipCloseNic for the NIC that the call waits on. */
 VIPL_EXPORT void viakit_set_interrupt(int (*check)(void *context), void *context);
 
 /* ---------------------------------------------------------------- taps
  *
- * A tap writes down what a NIC does: every frame that it hands to its link and takes from it, with the time in nanoseconds and, where
- * it was dropped, why; and, if asked, the events in the life of each descriptor. The output is pcapng, for Wireshark and for `viakit
- * trace`: one interface for the frames, dressed as Ethernet of type 0x88B5 whatever the link is, and one (link type USER0) for the
- * events, each a struct viakit_event.
+ * A tap writes down what a NIC does: every frame that it hands to its link and takes from it, with the time in
+ * nanoseconds and, where it was dropped, why; and, if asked, the events in the life of each descriptor. The output is
+ * pcapng, for Wireshark and for `viakit trace`: one interface for the frames, dressed as Ethernet of type 0x88B5
+ * whatever the link is, and one (link type USER0) for the events, each a struct viakit_event.
  *
- * What is recorded goes into a ring of the NIC, from which a thread of the library writes the file; a full ring loses records, counted,
- * and never holds the NIC up. NICs of one process that name the same file share it. Times are CLOCK_MONOTONIC, moved to 1970 by an
- * offset that the file's section comment tells (clock_offset_ns=N).
+ * What is recorded goes into a ring of the NIC, from which a thread of the library writes the file; a full ring loses
+ * records, counted, and never holds the NIC up. NICs of one process that name the same file share it. Times are
+ * CLOCK_MONOTONIC, moved to 1970 by an offset that the file's section comment tells (clock_offset_ns=N).
  *
- * The environment variable VIAKIT_TAP=FILE[,events][,noframes][,snap=BYTES][,ring=BYTES][,limit=BYTES] opens a tap on every NIC of a program that knows nothing of taps. %p in
- * FILE becomes the process number; a FILE that is a folder gets one file per process; and where another living process writes FILE,
- * its number is put before the suffix. */
+ * The environment variable VIAKIT_TAP=FILE[,events][,noframes][,snap=BYTES][,ring=BYTES][,limit=BYTES] opens a tap on
+ * every NIC of a program that knows nothing of taps. %p in FILE becomes the process number; a FILE that is a folder
+ * gets one file per process; and where another living process writes FILE, its number is put before the suffix. */
 typedef struct {
     size_t size;           /* sizeof(viakit_tap_options) */
     VIP_UINT32 snap_len;   /* bytes of each frame to keep, wire header included, 48 at least; 0: all */
@@ -264,19 +266,21 @@ typedef struct {
 
 #define VIAKIT_TAP_OPTIONS_INIT {sizeof(viakit_tap_options)}
 
-/* Opens the tap of a NIC, which has at most one (else VIP_INVALID_STATE). file is created, or emptied if no NIC of this process writes it;
- * NULL: there is no file, and viakit_tap_read gives what would be in it. options may be NULL. May block on the file system. */
+/* Opens the tap of a NIC, which has at most one (else VIP_INVALID_STATE). file is created, or emptied if no NIC of
+ * this process writes it; NULL: there is no file, and viakit_tap_read gives what would be in it. options may be NULL.
+ * May block on the file system. */
 VIPL_EXPORT VIP_RETURN viakit_tap_open(VIP_NIC_HANDLE nic, const char *file, const viakit_tap_options *options);
 
-/* Writes what is still in the ring, and closes. VIP_INVALID_STATE if there is no tap; VIP_ERROR_RESOURCE if the file could not be
- * written whole (the tap is closed all the same). VipCloseNic closes the tap, too. May block on the file system. */
+/* Writes what is still in the ring, and closes. VIP_INVALID_STATE if there is no tap; VIP_ERROR_RESOURCE if the file
+ * could not be written whole (the tap is closed all the same). VipCloseNic closes the tap, too. May block on the file
+ * system. */
 VIPL_EXPORT VIP_RETURN viakit_tap_close(VIP_NIC_HANDLE nic);
 
 /* Writes what was recorded before the call to the file. May block on the file system. */
 VIPL_EXPORT VIP_RETURN viakit_tap_flush(VIP_NIC_HANDLE nic);
 
-/* The next bytes of a tap without a file: whole pcapng blocks, as many as fit len; *n is their number of bytes, 0 if nothing new was
- * recorded. VIP_INVALID_PARAMETER if not even the next block fits. */
+/* The next bytes of a tap without a file: whole pcapng blocks, as many as fit len; *n is their number of bytes, 0 if
+ * nothing new was recorded. VIP_INVALID_PARAMETER if not even the next block fits. */
 VIPL_EXPORT VIP_RETURN viakit_tap_read(VIP_NIC_HANDLE nic, void *buffer, size_t len, size_t *n);
 
 typedef struct {
@@ -323,13 +327,13 @@ typedef struct {
 
 /* ---------------------------------------------------------------- faults
  *
- * A NIC can be told to treat badly what it sends: for tests, for measuring what a protocol makes of a bad wire, for teaching. Each side of a
- * connection spoils its own frames, on any link. Same seed, same faults: what chance does to a frame depends on the seed, on its
- * kind, and on its number among the frames of that kind sent since the faults were set; on nothing else. Times (delay, stall,
- * partition) run from the moment the faults were set.
+ * A NIC can be told to treat badly what it sends: for tests, for measuring what a protocol makes of a bad wire, for
+ * teaching. Each side of a connection spoils its own frames, on any link. Same seed, same faults: what chance does to
+ * a frame depends on the seed, on its kind, and on its number among the frames of that kind sent since the faults
+ * were set; on nothing else. Times (delay, stall, partition) run from the moment the faults were set.
  *
- * Links that lose nothing (loop, shm): connections made while faults are set run the full protocol, with checksums and retransmission.
- * Older ones rely on the link and keep its promise: nothing happens to their frames. */
+ * Links that lose nothing (loop, shm): connections made while faults are set run the full protocol, with checksums
+ * and retransmission. Older ones rely on the link and keep its promise: nothing happens to their frames. */
 
 typedef enum {
     VIAKIT_PASS = 0,
@@ -367,29 +371,33 @@ typedef struct {
 
 #define VIAKIT_FAULTS_INIT {sizeof(viakit_faults)}
 
-/* From now on; frames and times are counted anew. NULL heals: what was kept goes out at once. A NIC without faults pays nothing for
- * this. VIP_INVALID_PARAMETER: a chance outside 0..1, a time below 0, a distance too large. */
+/* From now on; frames and times are counted anew. NULL heals: what was kept goes out at once. A NIC without faults
+ * pays nothing for this. VIP_INVALID_PARAMETER: a chance outside 0..1, a time below 0, a distance too large. */
 VIPL_EXPORT VIP_RETURN viakit_set_faults(VIP_NIC_HANDLE nic, const viakit_faults *faults);
-/* What was set; *active (may be NULL) is 0 if nothing is, and then *faults is zeroed but for its size. faults->size says what there
- * is room for, so begin with VIAKIT_FAULTS_INIT; 0: for all. */
+/* What was set; *active (may be NULL) is 0 if nothing is, and then *faults is zeroed but for its size. faults->size
+ * says what there is room for, so begin with VIAKIT_FAULTS_INIT; 0: for all. */
 VIPL_EXPORT VIP_RETURN viakit_get_faults(VIP_NIC_HANDLE nic, viakit_faults *faults, int *active);
 
-/* Text to faults: "loss=0.05,dup=1%,reorder=0.05/4,corrupt=0.01/2,delay=200us,jitter=50us,stall=10ms/100ms,partition=2s@5s,
- * kinds=send+write,drop=accept:0-1,seed=7"; docs/faults.md has the grammar. "" is no faults. VIP_INVALID_PARAMETER says in
- * viakit_last_error() which word is wrong and what would be right. faults->size says what there is room for, as of
- * viakit_get_faults(); what the text says beyond that is refused, too. The environment's VIAKIT_FAULT is set so on every NIC opened. */
+/* Text to faults:
+ * "loss=0.05,dup=1%,reorder=0.05/4,corrupt=0.01/2,delay=200us,jitter=50us,stall=10ms/100ms,partition=2s@5s,
+ * kinds=send+write,drop=accept:0-1,seed=7"; docs/faults.md has the grammar. "" is no faults. VIP_INVALID_PARAMETER
+ * says in viakit_last_error() which word is wrong and what would be right. faults->size says what there is room for,
+ * as of viakit_get_faults(); what the text says beyond that is refused, too. The environment's VIAKIT_FAULT is set so
+ * on every NIC opened. */
 VIPL_EXPORT VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *faults);
 /* Faults to text, which parses to the same. VIP_ERROR_RESOURCE: more than len bytes. */
 VIPL_EXPORT VIP_RETURN viakit_format_faults(const viakit_faults *faults, char *text, size_t len);
 
-/* What happens to the frame with this number, of this kind, the so many-th of its kind: bits 1 << viakit_verdict, 0 for nothing. The very
- * function that decides: chances go by seed, kind and number of that kind. A partition counted in frames shows as DROP, times do not show. */
+/* What happens to the frame with this number, of this kind, the so many-th of its kind: bits 1 << viakit_verdict, 0
+ * for nothing. The very function that decides: chances go by seed, kind and number of that kind. A partition counted
+ * in frames shows as DROP, times do not show. */
 VIPL_EXPORT unsigned viakit_fault_of(const viakit_faults *faults, VIP_UINT64 index, int kind, VIP_UINT64 index_of_kind);
 VIPL_EXPORT const char *viakit_frame_kind_name(int kind); /* "SEND"; NULL for no such kind */
 
-/* A decision of the program's own, instead of viakit_faults: called for every frame before it is handed to the link (super-frames are then
- * not used), under the NIC's ownership: it must not call VIPL. HOLD keeps one frame back until the next one has been sent.
- * index counts frames from 0; each is asked about once. kind is the frame's kind on the wire. NULL removes the filter. */
+/* A decision of the program's own, instead of viakit_faults: called for every frame before it is handed to the link
+ * (super-frames are then not used), under the NIC's ownership: it must not call VIPL. HOLD keeps one frame back until
+ * the next one has been sent. index counts frames from 0; each is asked about once. kind is the frame's kind on the
+ * wire. NULL removes the filter. */
 typedef viakit_verdict (*viakit_frame_filter)(void *context, VIP_UINT64 index, int kind, size_t len);
 VIPL_EXPORT VIP_RETURN viakit_set_frame_filter(VIP_NIC_HANDLE nic, viakit_frame_filter filter, void *context);
 

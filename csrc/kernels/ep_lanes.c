@@ -5,9 +5,9 @@
  *
  * All lanes compute f; those with t > 1, one in five, have it set to 0 and add nothing anywhere.
  *
- * Counting. Few deviates are large: of a million, 5000 pairs exceed 3 and one exceeds 5. So how many reach 1, 2, 3 and 4 is
- * counted by vectors, always, from which the counts follow by subtraction; and the rare block in which a pair reaches 5 is
- * computed once more, by the same arithmetic, lane by lane for what lies there.
+ * Counting. Few deviates are large: of a million, 5000 pairs exceed 3 and one exceeds 5. So how many reach 1, 2, 3
+ * and 4 is counted by vectors, always, from which the counts follow by subtraction; and the rare block in which a
+ * pair reaches 5 is computed once more, by the same arithmetic, lane by lane for what lies there.
  */
 #include "ep_lanes.h"
 
@@ -40,10 +40,10 @@ LANES_INLINE vf64 signed_uniform(vu64 x)
 }
 
 /*
- * -2 ln t / t, for 0 < t <= 2, to a few units in the last place. t = m 2^e with m in [sqrt(1/2), sqrt(2)), and with g = m - 1,
- * s = g / (2 + g): ln m = 2 artanh s = 2 s (1 + z (1/3 + z/5 + z^2/7 + ...)), z = s^2 < 0.0295. The polynomial interpolates the
- * series in brackets at the Chebyshev nodes of [0, 0.0295]; what it lacks is 5e-18 of the result. One division serves both s
- * and 1 / t.
+ * -2 ln t / t, for 0 < t <= 2, to a few units in the last place. t = m 2^e with m in [sqrt(1/2), sqrt(2)), and with g
+ * = m - 1, s = g / (2 + g): ln m = 2 artanh s = 2 s (1 + z (1/3 + z/5 + z^2/7 + ...)), z = s^2 < 0.0295. The
+ * polynomial interpolates the series in brackets at the Chebyshev nodes of [0, 0.0295]; what it lacks is 5e-18 of the
+ * result. One division serves both s and 1 / t.
  */
 LANES_INLINE vf64 radius(vf64 t)
 {

@@ -59,9 +59,9 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
  */
 
 /*
- * table[((k - base) >> shift) & mask]++ for each key k. Returns a number that has every bit that is in any k - base: the
- * mask keeps a key that has no count within the table, and here it shows. (To look at keys first would take as long as
- * half of the counting: they would be waited for twice.) Inlined, so that what is 0 costs nothing.
+ * table[((k - base) >> shift) & mask]++ for each key k. Returns a number that has every bit that is in any k - base:
+ * the mask keeps a key that has no count within the table, and here it shows. (To look at keys first would take as
+ * long as half of the counting: they would be waited for twice.) Inlined, so that what is 0 costs nothing.
  */
 #define COUNT_INTO(name, type)                                                                                      \
     LANES_INLINE uint32_t name(const int32_t *keys, size_t n, uint32_t base, int shift, uint32_t mask, type *table) \

@@ -1,10 +1,11 @@
 /*
- * The numeric kernels of the applications: what each computes, on which arrays. No communication, no allocation unless it
- * says so, no state but the choice of vector instructions. All may be called from any thread; two calls must not write to
- * the same array.
+ * The numeric kernels of the applications: what each computes, on which arrays. No communication, no allocation
+ * unless it says so, no state but the choice of vector instructions. All may be called from any thread; two calls
+ * must not write to the same array.
  *
- * A kernel has up to three forms. The one called here; behind it, where vectors help, one per level of vector instructions
- * (lanes.h), of which the best that the machine has runs; and in apps/ a version in NumPy, to read and to check against.
+ * A kernel has up to three forms. The one called here; behind it, where vectors help, one per level of vector
+ * instructions (lanes.h), of which the best that the machine has runs; and in apps/ a version in NumPy, to read and
+ * to check against.
  */
 #ifndef VIAKIT_KERNELS_KERNELS_H
 #define VIAKIT_KERNELS_KERNELS_H
@@ -16,7 +17,8 @@
  * Levels of vector instructions
  */
 
-/* In rising order; a machine that has one has those before it. On other architectures than x86-64 there is the first only. */
+/* In rising order; a machine that has one has those before it. On other architectures than x86-64 there is the first
+ * only. */
 enum kernels_level {
     KERNELS_PORTABLE, /* what every machine of the architecture has: SSE2, NEON */
     KERNELS_AVX2,     /* with FMA */
@@ -33,14 +35,15 @@ int kernels_level_best(void);
 /* The level in use: the best, unless another was set. */
 int kernels_level(void);
 
-/* Use `level` from now on in the whole process: to test and to compare. -1, and nothing changed, where it cannot run. */
+/* Use `level` from now on in the whole process: to test and to compare. -1, and nothing changed, where it cannot run.
+ */
 int kernels_level_set(int level);
 
 /* ------------------------------------------------------------------------------------------------------------------------
  * The random numbers of the NAS Parallel Benchmarks
  *
- * x[k+1] = a x[k] mod 2^46, and x[k] 2^-46 is the k-th number, in (0, 1). A state x is below 2^46. Since 2^46 divides 2^64, the
- * product of unsigned 64-bit numbers is right modulo 2^46, however much of it is lost above.
+ * x[k+1] = a x[k] mod 2^46, and x[k] 2^-46 is the k-th number, in (0, 1). A state x is below 2^46. Since 2^46 divides
+ * 2^64, the product of unsigned 64-bit numbers is right modulo 2^46, however much of it is lost above.
  */
 
 #define KERNELS_RANDOM_MASK ((UINT64_C(1) << 46) - 1)
@@ -74,14 +77,14 @@ struct kernels_sor_sweep {
 };
 
 /*
- * Do the half-sweeps on `red` and `black`, rows of n + 1 floats, of which n are computed. All are done in one passage over the
- * rows. The caller sees to it that the rows around are what each half-sweep must find there.
+ * Do the half-sweeps on `red` and `black`, rows of n + 1 floats, of which n are computed. All are done in one passage
+ * over the rows. The caller sees to it that the rows around are what each half-sweep must find there.
  */
 void kernels_sor_sweep(float *red, float *black, size_t n, const struct kernels_sor_sweep *sweep);
 
 /*
- * FNV-1a, 64 bits, over pairs (red, black) of floats, little-endian, from the value `hash` on. The reference values of SOR start from
- * FNV's own start value less its last decimal digit.
+ * FNV-1a, 64 bits, over pairs (red, black) of floats, little-endian, from the value `hash` on. The reference values
+ * of SOR start from FNV's own start value less its last decimal digit.
  */
 #define KERNELS_FNV_START UINT64_C(1469598103934665603)
 uint64_t kernels_sor_fnv(uint64_t hash, const float *red, const float *black, size_t n_pairs);
@@ -89,8 +92,8 @@ uint64_t kernels_sor_fnv(uint64_t hash, const float *red, const float *black, si
 /* ------------------------------------------------------------------------------------------------------------------------
  * IS: ranking integers (apps/is_.py)
  *
- * A key is max/4 (r1 + r2 + r3 + r4) without its fraction, of four consecutive random numbers: in [0, max), most often in
- * the middle. Its rank is the number of keys below it.
+ * A key is max/4 (r1 + r2 + r3 + r4) without its fraction, of four consecutive random numbers: in [0, max), most
+ * often in the middle. Its rank is the number of keys below it.
  */
 
 /* The n keys below 2^max_log, max_log in [2, 31), whose numbers follow the state x. */
@@ -99,20 +102,21 @@ void kernels_is_keys(uint64_t x, int max_log, int32_t *keys, size_t n);
 /* Bytes of memory that kernels_is_count() wants for `work`; none for few different keys. */
 size_t kernels_is_work(size_t m);
 
-/* counts[k - base] += how often each key k occurs; m counts, m in [1, 2^31). -1 if a key is not in [base, base + m): then counts are
- * of no use. */
+/* counts[k - base] += how often each key k occurs; m counts, m in [1, 2^31). -1 if a key is not in [base, base + m):
+ * then counts are of no use. */
 int kernels_is_count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work);
 
 /* Counts become start + the sum of all up to and with each: how many keys are at most so large. Returns the last. */
 int32_t kernels_is_prefix(int32_t *counts, size_t m, int32_t start);
 
-/* Keys grouped by bucket, k >> shift, each group in the order of the keys: those of bucket b go to out[starts[b]], ...
- * out[starts[b + 1] - 1]. There are up to KERNELS_IS_BUCKETS buckets, and n below 2^31 keys; -1 if one is beyond the last bucket. */
+/* Keys grouped by bucket, k >> shift, each group in the order of the keys: those of bucket b go to out[starts[b]],
+ * ... out[starts[b + 1] - 1]. There are up to KERNELS_IS_BUCKETS buckets, and n below 2^31 keys; -1 if one is beyond
+ * the last bucket. */
 #define KERNELS_IS_BUCKETS 1024
 int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts);
 
-/* Put each key k of [base, base + m) to out[rank - first], where its rank is --cumulative[k - base], and leave the others, and those
- * whose place is not in out, which has room for len. Returns how many were put. */
+/* Put each key k of [base, base + m) to out[rank - first], where its rank is --cumulative[k - base], and leave the
+ * others, and those whose place is not in out, which has room for len. Returns how many were put. */
 int64_t kernels_is_place(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
                          int32_t *out, size_t len);
 
@@ -127,9 +131,9 @@ int64_t kernels_is_place(const int32_t *keys, size_t n, int32_t base, size_t m, 
  *     forces  [m][12]    on these sites
  */
 
-/* Which pairs of the n molecules: those of each of the `own` molecules from `first` on with the kernels_water_partners()
- * that follow it, the first following the last. sites[0] is molecule `first`, and sites has `rows` rows: at least
- * i + 1 + partners for each i < own. */
+/* Which pairs of the n molecules: those of each of the `own` molecules from `first` on with the
+ * kernels_water_partners() that follow it, the first following the last. sites[0] is molecule `first`, and sites has
+ * `rows` rows: at least i + 1 + partners for each i < own. */
 struct kernels_water_pairs {
     size_t n, first, own, rows;
     double box;    /* edge of the box, beyond which all repeats itself: only the nearest image of a site counts */
@@ -156,8 +160,8 @@ void kernels_water_correct(double *state, size_t n, const double *forces, double
 /* sites[n][12] from the positions of the state. */
 void kernels_water_place(const double *state, size_t n, double *sites);
 
-/* Returns the energy of the bonds within n molecules. If forces[n][12] is not NULL, their forces are added to it, and their
- * virial to *virial. */
+/* Returns the energy of the bonds within n molecules. If forces[n][12] is not NULL, their forces are added to it, and
+ * their virial to *virial. */
 double kernels_water_intra(const double *sites, size_t n, double *forces, double *virial);
 
 /* How many doubles the scratch of a sum over pairs holds; the last few are there to be looked past the end into. */

@@ -1,10 +1,10 @@
 /*
  * Vectors, for files that are compiled once per level of vector instructions (meson.build, `lane_sources`).
  *
- * The compiler's own vector types (GCC and Clang alike) and no intrinsics: `a * b + c` of two vectors is what it looks like, one
- * source serves SSE2, NEON, AVX2 and AVX-512, and where a level has no instruction for something, the compiler makes do.
- * A comparison gives a vector of integers, all bits set where it is true; choose it with select_f64() and its like, since C
- * (unlike C++) has no `?:` on vectors.
+ * The compiler's own vector types (GCC and Clang alike) and no intrinsics: `a * b + c` of two vectors is what it
+ * looks like, one source serves SSE2, NEON, AVX2 and AVX-512, and where a level has no instruction for something, the
+ * compiler makes do. A comparison gives a vector of integers, all bits set where it is true; choose it with
+ * select_f64() and its like, since C (unlike C++) has no `?:` on vectors.
  *
  * How a kernel foo comes to run. In kernels.h: its public function. In foo_lanes.c, at every level:
  *
@@ -113,7 +113,8 @@ LANES_DEFINE(u32, vu32, uint32_t, vi32)
  * What many kernels want
  */
 
-/* Whole numbers in [0, 2^52) as doubles, exactly: they are put below the leading bit of 2^52, which is then taken off. */
+/* Whole numbers in [0, 2^52) as doubles, exactly: they are put below the leading bit of 2^52, which is then taken
+ * off. */
 LANES_INLINE vf64 f64_of_u52(vu64 x)
 {
     return (vf64)(x | UINT64_C(0x4330000000000000)) - 0x1p52;

@@ -1,7 +1,7 @@
 /*
- * The numbers of one sequence, several at a time. The sequence is a chain of multiplications, each of which waits for the
- * one before: one chain leaves most of a core idle. So it is dealt out over STREAMS chains, of which the i-th yields the
- * numbers i, i + STREAMS, i + 2 STREAMS ... and is multiplied by a^STREAMS at each step.
+ * The numbers of one sequence, several at a time. The sequence is a chain of multiplications, each of which waits for
+ * the one before: one chain leaves most of a core idle. So it is dealt out over STREAMS chains, of which the i-th
+ * yields the numbers i, i + STREAMS, i + 2 STREAMS ... and is multiplied by a^STREAMS at each step.
  */
 #include "random_lanes.h"
 

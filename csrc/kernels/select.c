@@ -1,5 +1,6 @@
 /*
- * Which level of vector instructions runs: the best that the machine has, found at the first call, or what somebody set.
+ * Which level of vector instructions runs: the best that the machine has, found at the first call, or what somebody
+ * set.
  */
 #include <stdatomic.h>
 

@@ -6,9 +6,9 @@
  *     odd rows    R0 B0 R1 B1 ... Rn Bn
  *     even rows   B0 R0 B1 R1 ... Bn Rn
  *
- * A half-sweep gives each square of one colour the mean of its four neighbours, which are all of the other. Row j of it needs
- * rows j - 1, j and j + 1 of the half-sweep before and nothing else. So, once that has done row j + 1, row j can be done: the
- * half-sweeps follow each other down the grid, each one row behind the one before.
+ * A half-sweep gives each square of one colour the mean of its four neighbours, which are all of the other. Row j of
+ * it needs rows j - 1, j and j + 1 of the half-sweep before and nothing else. So, once that has done row j + 1, row j
+ * can be done: the half-sweeps follow each other down the grid, each one row behind the one before.
  *
  *     row     half-sweep 0  1  2  3
  *     s - 3                       x      all of one step s, from left to right
@@ -16,9 +16,10 @@
  *     s - 1                 x
  *     s                  x
  *
- * Nothing is overwritten too early: half-sweep h + 2 writes row j of the colour that h wrote, and what h + 1 needs of that, rows
- * up to j + 1, it has used one step earlier. Each row is read from memory once for all half-sweeps instead of once for each;
- * between them it stays in the cache, which must hold 2 x (half-sweeps + 2) rows: the caller chooses how many.
+ * Nothing is overwritten too early: half-sweep h + 2 writes row j of the colour that h wrote, and what h + 1 needs of
+ * that, rows up to j + 1, it has used one step earlier. Each row is read from memory once for all half-sweeps instead
+ * of once for each; between them it stays in the cache, which must hold 2 x (half-sweeps + 2) rows: the caller
+ * chooses how many.
  */
 #include "sor_lanes.h"
 
@@ -47,7 +48,8 @@ void kernels_sor_sweep(float *red, float *black, size_t n, const struct kernels_
             }
             const int black_stage = sweep->black_first ^ (int)(stage & 1);
             const int odd = (int)((sweep->origin + j) & 1);
-            /* Black squares of odd rows and red ones of even rows have column 0 at the left and all their own to the right. */
+            /* Black squares of odd rows and red ones of even rows have column 0 at the left and all their own to the
+             * right. */
             do_row(lanes, black_stage ? black : red, black_stage ? red : black, n + 1, j, black_stage != odd);
         }
         if (!left) {

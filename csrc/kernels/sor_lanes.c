@@ -1,7 +1,8 @@
 /*
- * One row of a half-sweep. A quarter of a sum is the sum times 0.25 to the last bit, subnormal numbers included, since both
- * are powers of two. What is written is not read, so a vector may be written twice: the first and the last one overlap
- * their neighbours, and those between lie on boundaries of vectors in `out`, where a store touches one cache line.
+ * One row of a half-sweep. A quarter of a sum is the sum times 0.25 to the last bit, subnormal numbers included,
+ * since both are powers of two. What is written is not read, so a vector may be written twice: the first and the last
+ * one overlap their neighbours, and those between lie on boundaries of vectors in `out`, where a store touches one
+ * cache line.
  */
 #include "sor_lanes.h"
 

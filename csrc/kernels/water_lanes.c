@@ -9,11 +9,12 @@
  *                          < c + 2 reach      hardly, but some may be:              FAR
  *                          above              none is: the pair is done
  *
- * Whenever a list has LANES_F64 entries they are computed, "the others", a lane each. Inside, nothing needs to be compared,
- * and the nearest image of the others' M has the nearest images of all their sites: they are moved there once. Near and
- * far, at the edge, each difference looks for its own nearest image, each distance for the cutoff, and masks say which
- * lanes count; that there are two such lists only makes it likely that all lanes of a vector have repulsion, or none. What
- * a molecule leaves over waits for what the next ones do: then each lane has a "one" of its own.
+ * Whenever a list has LANES_F64 entries they are computed, "the others", a lane each. Inside, nothing needs to be
+ * compared, and the nearest image of the others' M has the nearest images of all their sites: they are moved there
+ * once. Near and far, at the edge, each difference looks for its own nearest image, each distance for the cutoff, and
+ * masks say which lanes count; that there are two such lists only makes it likely that all lanes of a vector have
+ * repulsion, or none. What a molecule leaves over waits for what the next ones do: then each lane has a "one" of its
+ * own.
  *
  * Contracts: kernels.h. Compiled once per level of vector instructions.
  */
@@ -54,8 +55,9 @@ struct totals {
 };
 
 /* ------------------------------------------------------------------------------------------------------------------------
- * exp(-rate r), r >= 0, as a power of two: 2^k times a polynomial of degree 10 that is 2^x within 3e-16 for x in [-1/2, 1/2].
- * What is lost is lost in the exponent: a relative error of 1e-16 times rate r. Below 1e-300 it stays there.
+ * exp(-rate r), r >= 0, as a power of two: 2^k times a polynomial of degree 10 that is 2^x within 3e-16 for x in
+ * [-1/2, 1/2]. What is lost is lost in the exponent: a relative error of 1e-16 times rate r. Below 1e-300 it stays
+ * there.
  */
 LANES_INLINE vf64 fall(double rate, vf64 r)
 {

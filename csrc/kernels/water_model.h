@@ -1,6 +1,6 @@
 /*
- * The numbers of the water model: of one molecule the force constants of Bartlett, Shavitt and Purvis, of two molecules the
- * potential of Matsuoka, Clementi and Yoshimine (MCY). Lengths in Angstrom, masses in atomic units.
+ * The numbers of the water model: of one molecule the force constants of Bartlett, Shavitt and Purvis, of two
+ * molecules the potential of Matsuoka, Clementi and Yoshimine (MCY). Lengths in Angstrom, masses in atomic units.
  */
 #ifndef VIAKIT_KERNELS_WATER_MODEL_H
 #define VIAKIT_KERNELS_WATER_MODEL_H
@@ -11,14 +11,15 @@
 #define MASS_O 15.99945
 #define MASS_H 1.007825
 
-/* The fourth site, M: CM of the way from the oxygen to the middle between the hydrogens. C1 of it follows the oxygen and
- * C2 each hydrogen, when they move, and hands its forces back in the same parts. */
+/* The fourth site, M: CM of the way from the oxygen to the middle between the hydrogens. C1 of it follows the oxygen
+ * and C2 each hydrogen, when they move, and hands its forces back in the same parts. */
 #define CM 0.45682590
 #define C1 (1.0 - CM)
 #define C2 (CM / 2.0)
 
-/* The energy of a stretched and bent molecule is a polynomial in d1 and d2, by how much its bonds are longer than R_OH, and
- * t, by how much its angle is wider than THETA, times R_OH. Indices name the variables: 1 and 2 the bonds, 3 the angle. */
+/* The energy of a stretched and bent molecule is a polynomial in d1 and d2, by how much its bonds are longer than
+ * R_OH, and t, by how much its angle is wider than THETA, times R_OH. Indices name the variables: 1 and 2 the bonds,
+ * 3 the angle. */
 #define FC11 0.512596
 #define FC33 0.048098
 #define FC12 (-0.005823)

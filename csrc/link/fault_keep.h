@@ -1,6 +1,6 @@
 /*
- * The inside of the decorator `fault`, for its two files: fault.c hands frames on or spoils them, fault_keep.c keeps those
- * that shall go later. Owner of the NIC only.
+ * The inside of the decorator `fault`, for its two files: fault.c hands frames on or spoils them, fault_keep.c keeps
+ * those that shall go later. Owner of the NIC only.
  */
 #ifndef VIAKIT_FAULT_KEEP_H
 #define VIAKIT_FAULT_KEEP_H

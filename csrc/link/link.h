@@ -102,10 +102,10 @@ struct link_ops {
      * is sent at once. NULL where route() keeps nothing that a stranger could make it keep. */
     int (*passing)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
 
-    /* Hands a connection request, or (CANCEL) its withdrawal, to every NIC of the station (header.dst_port is set by the link where it must be).
-     * Returns how many NICs were asked, 0 if there is certainly none (it may have said more about that by
-     * via_explain), LINK_UNKNOWN if the link cannot know how many hear it, LINK_ONLY_US if the station is this NIC
-     * alone, which was not asked. */
+    /* Hands a connection request, or (CANCEL) its withdrawal, to every NIC of the station (header.dst_port is set by
+     * the link where it must be). Returns how many NICs were asked, 0 if there is certainly none (it may have said
+     * more about that by via_explain), LINK_UNKNOWN if the link cannot know how many hear it, LINK_ONLY_US if the
+     * station is this NIC alone, which was not asked. */
     int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
 
     /* The largest payload of a frame that the way to the peer carries in one piece; NULL where that is max_payload

@@ -294,7 +294,8 @@ static void channel_forget(msg_world *w, const void *buf, size_t len)
     bip_forget(bc_of(w)->job, buf, len);
 }
 
-/* Its registrations must go first; how long it is only the arena knows, so all that begins behind its first byte does. */
+/* Its registrations must go first; how long it is only the arena knows, so all that begins behind its first byte
+ * does. */
 static int channel_free(msg_world *w, void *memory)
 {
     void *nic = any_nic(w);

@@ -1,7 +1,7 @@
 /*
- * engine.h - what the files of the message engine share. Reading order: msg.h (what it promises), this file, match.c (who gets which
- * message), protocol.c (packets: eager, rendezvous), leave.c (ranks that go), send.c and recv.c (operations begin), wait.c (operations end),
- * channel.h (what carries packets), via.c, tcp.c.
+ * engine.h - what the files of the message engine share. Reading order: msg.h (what it promises), this file, match.c
+ * (who gets which message), protocol.c (packets: eager, rendezvous), leave.c (ranks that go), send.c and recv.c
+ * (operations begin), wait.c (operations end), channel.h (what carries packets), via.c, tcp.c.
  *
  *   eager                     rendezvous, RPUT              RGET                          R3
  *   EAGER+data ------->       RTS -------------->           RTS+address -------->         RTS -------------->
@@ -10,9 +10,10 @@
  *                             FIN -------------->
  *   synchronous: <-- ACK
  *
- * Invariants. Packets of one pair of ranks arrive in order, and matching is decided when the first packet of a message
- * (EAGER, SYNC, RTS) arrives, so messages cannot overtake one another. A packet is only handed to a channel when all earlier ones
- * for that rank have been taken (struct msg_peer: queue). Everything here is touched only with the world's lock held, if it has one.
+ * Invariants. Packets of one pair of ranks arrive in order, and matching is decided when the first packet of a
+ * message (EAGER, SYNC, RTS) arrives, so messages cannot overtake one another. A packet is only handed to a channel
+ * when all earlier ones for that rank have been taken (struct msg_peer: queue). Everything here is touched only with
+ * the world's lock held, if it has one.
  *
  * What comes when it is not expected. Channels deliver each packet once; what it says is held against what is known:
  *
@@ -37,8 +38,8 @@
 /* ---------------------------------------------------------------- packets */
 
 /* In the byte order of the machine: ranks of different order refuse one another when they open (world.c). */
-/* The first 8 bytes of every packet; an EAGER packet has nothing else before its data, so that 16 bytes of data and this share
- * the one cache line in which a message of 24 bytes crosses on shm. */
+/* The first 8 bytes of every packet; an EAGER packet has nothing else before its data, so that 16 bytes of data and
+ * this share the one cache line in which a message of 24 bytes crosses on shm. */
 struct msg_head {
     uint8_t kind;    /* MSG_PKT_*, and MSG_FLAG_* */
     uint8_t credits; /* buffers that the sender of this has made ready again for its receiver (channel via) */
@@ -308,7 +309,8 @@ void msg_unpost(msg_world *w, msg_request *r);
 /* The first message that such a receive gets, left in the queue; NULL: none. */
 msg_message *msg_find_early(msg_world *w, int context, int source, int tag);
 int msg_add_early(msg_world *w, msg_message *m);
-/* The first message of a context whose tag has the bits of `tag` where `mask` has ones; NULL: none. Looks through all of the context's. */
+/* The first message of a context whose tag has the bits of `tag` where `mask` has ones; NULL: none. Looks through all
+ * of the context's. */
 msg_message *msg_search_early(msg_world *w, int context, int mask, int tag);
 void msg_take_early(msg_world *w, msg_message *m);
 

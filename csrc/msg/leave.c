@@ -4,9 +4,10 @@
  *   BYE arrived        the rank has closed its world: it will say nothing more, but takes part until all others have left
  *   the channel gone   nothing can be sent to it either; without a BYE before, it has failed
  *
- * Either way every request that can no longer come about ends, in error, and with it every wait: nobody waits for the dead. A message
- * that had arrived before stays, and can be received. Receives from anybody end only where a rank has failed: nobody can know whether it
- * was its message that they were waiting for (msg_failures_ack says that the caller knows).
+ * Either way every request that can no longer come about ends, in error, and with it every wait: nobody waits for the
+ * dead. A message that had arrived before stays, and can be received. Receives from anybody end only where a rank has
+ * failed: nobody can know whether it was its message that they were waiting for (msg_failures_ack says that the
+ * caller knows).
  *
  * All of this may happen inside any call that pushes a packet, for that is where a channel notices (protocol.c).
  */
@@ -17,7 +18,8 @@ struct sweep {
     int error;
 };
 
-/* Is this a send that the channel brings to its end by itself? A rank that leaves takes part until all others have left. */
+/* Is this a send that the channel brings to its end by itself? A rank that leaves takes part until all others have
+ * left. */
 static int goes_on(const struct msg_peer *peer, const msg_request *r)
 {
     return !peer->gone && peer->channel->tells_receiver && r->kind == MSG_REQ_SEND;

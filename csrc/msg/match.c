@@ -13,8 +13,9 @@
  * one lane that it names. Nothing is ever searched through: 100 000 entries cost what one does, but for memory. Lanes
  * that have become empty are kept until the table would have to grow.
  *
- * The usual design is one list of posted receives that each message walks: quick for three entries, and the knee in the curve
- * of many a program with a thousand. The counters match_lookups and match_steps tell how far this one walks.
+ * The usual design is one list of posted receives that each message walks: quick for three entries, and the knee in
+ * the curve of many a program with a thousand. The counters match_lookups and match_steps tell how far this one
+ * walks.
  *
  * Invariant: an entry is in the posted queue or a message is in the early queue, never both for one pair that fits:
  * whoever comes second looks for the other before it queues up. Called with the world's lock held.

@@ -1,9 +1,10 @@
 /*
  * msg.h - messages between the ranks of a job: MPI's point-to-point semantics over any channel.
  *
- * A *world* is one rank's view of its job. Messages carry a *context* (the communicator's number), a tag and their source;
- * a receive names all three, or MSG_ANY_SOURCE, or MSG_ANY_TAG, and matching follows MPI's rules of order. How messages travel is
- * the business of a *channel* (channel.h), and every choice that is made on the way stands in one *policy* (policy.h).
+ * A *world* is one rank's view of its job. Messages carry a *context* (the communicator's number), a tag and their
+ * source; a receive names all three, or MSG_ANY_SOURCE, or MSG_ANY_TAG, and matching follows MPI's rules of order.
+ * How messages travel is the business of a *channel* (channel.h), and every choice that is made on the way stands in
+ * one *policy* (policy.h).
  *
  *      Python: viakit.comm, viakit.mpi       csrc/coll: collectives
  *      ------------------------------------------------------------
@@ -12,16 +13,16 @@
  *
  * The engine is a VI consumer, as MVICH was: of VIA it uses vipl.h and viakit.h and nothing else.
  *
- * Return values. Calls return MSG_SUCCESS or one of MSG_ERRORS and set their results only on success. What goes wrong with one
- * operation after it was started (truncation, a rank that died) stands in its status, `error`; the blocking calls return it.
- * msg_last_error() has a sentence about it.
+ * Return values. Calls return MSG_SUCCESS or one of MSG_ERRORS and set their results only on success. What goes wrong
+ * with one operation after it was started (truncation, a rank that died) stands in its status, `error`; the blocking
+ * calls return it. msg_last_error() has a sentence about it.
  *
- * Threads. A world opened with `threads` = 0 is used by one thread at a time (the caller sees to that); with 1 by any number.
- * Several worlds in one process, each with its thread, are fine: there is no state outside worlds. After a fork the child may not
- * use its parent's worlds (MSG_ERR_PROCESS).
+ * Threads. A world opened with `threads` = 0 is used by one thread at a time (the caller sees to that); with 1 by any
+ * number. Several worlds in one process, each with its thread, are fine: there is no state outside worlds. After a
+ * fork the child may not use its parent's worlds (MSG_ERR_PROCESS).
  *
- * Memory. A buffer given to a non-blocking call belongs to the engine until its request is complete. Memory bounds are listed at
- * struct msg_policy; nothing is allocated on the path of a short message.
+ * Memory. A buffer given to a non-blocking call belongs to the engine until its request is complete. Memory bounds
+ * are listed at struct msg_policy; nothing is allocated on the path of a short message.
  */
 #ifndef VIAKIT_MSG_H
 #define VIAKIT_MSG_H
@@ -98,8 +99,9 @@ typedef struct {
 
 /* ---------------------------------------------------------------- opening and closing */
 
-/* The launcher's allgather of small blobs: writes n_ranks blobs of len bytes into all, in the order of ranks. Collective, blocks,
- * returns 0, or anything else to give up. Called a handful of times while a world opens, never later. */
+/* The launcher's allgather of small blobs: writes n_ranks blobs of len bytes into all, in the order of ranks.
+ * Collective, blocks, returns 0, or anything else to give up. Called a handful of times while a world opens, never
+ * later. */
 typedef int (*msg_exchange)(void *context, const void *mine, size_t len, void *all);
 
 /* Zero or NULL in any field means "the default". Start from memset 0 and set `size`. Strings are copied. */
@@ -124,13 +126,15 @@ typedef struct {
     void *interrupt_context;
 } msg_options;
 
-/* Opens this rank's end of the job and connects it to all others: collective, returns on all ranks when every pair is connected, or on
- * each with an error (then *world is not set and nothing is left). error: room for MSG_ERROR_LEN bytes, or NULL. */
+/* Opens this rank's end of the job and connects it to all others: collective, returns on all ranks when every pair is
+ * connected, or on each with an error (then *world is not set and nothing is left). error: room for MSG_ERROR_LEN
+ * bytes, or NULL. */
 int msg_world_open(const msg_options *options, msg_world **world, char *error);
 
-/* Sends what is queued, tells the others, waits at most timeout_ms (MSG_FOREVER allowed) until they close too or are gone,
- * disconnects, frees everything, requests that are still active included. The world is gone whatever is returned: MSG_SUCCESS,
- * MSG_TIMEOUT (others were still there), MSG_ERR_STATE (there were active requests: they were dropped). */
+/* Sends what is queued, tells the others, waits at most timeout_ms (MSG_FOREVER allowed) until they close too or are
+ * gone, disconnects, frees everything, requests that are still active included. The world is gone whatever is
+ * returned: MSG_SUCCESS, MSG_TIMEOUT (others were still there), MSG_ERR_STATE (there were active requests: they were
+ * dropped). */
 int msg_world_close(msg_world *world, int64_t timeout_ms);
 
 /* The same without a word to anybody and without waiting: others see this rank die. */
@@ -148,23 +152,23 @@ typedef enum { MSG_PEER_CONNECTED = 1, MSG_PEER_LEFT = 2, MSG_PEER_FAILED = 3 } 
 int msg_peer_status(msg_world *world, int rank); /* a msg_peer_state; MSG_ERR_RANK negated for no such rank */
 /* A number that ranks of one host have in common, and no other; 0 for no such rank. */
 uint64_t msg_peer_host(const msg_world *world, int rank);
-/* 1: this machine has fewer cores than ranks of the world, those on other hosts that are made of it included. Whoever waits for one of
- * them should give the core away at once. */
+/* 1: this machine has fewer cores than ranks of the world, those on other hosts that are made of it included. Whoever
+ * waits for one of them should give the core away at once. */
 int msg_crowded(const msg_world *world);
 
 /* ---------------------------------------------------------------- sending and receiving
  *
- * Failures of the call itself (bad rank, tag, context): nothing was started, *request is not set. buf may be NULL if len is 0.
- * MSG_PROC_NULL is a rank for all of them.
+ * Failures of the call itself (bad rank, tag, context): nothing was started, *request is not set. buf may be NULL if
+ * len is 0. MSG_PROC_NULL is a rank for all of them.
  */
 
 int msg_isend(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
               msg_request **request);
 int msg_irecv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_request **request);
 
-/* Blocking forms; the shortest way for short messages. They wait for ever, as MPI's do, but for the interrupt callback
- * (MSG_INTERRUPTED: a send may still be delivered, nothing is received; its buffer is the caller's again in both cases). The operation's
- * error is returned and stands in status, which may be NULL. */
+/* Blocking forms; the shortest way for short messages. They wait for ever, as MPI's do, but for the interrupt
+ * callback (MSG_INTERRUPTED: a send may still be delivered, nothing is received; its buffer is the caller's again in
+ * both cases). The operation's error is returned and stands in status, which may be NULL. */
 int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode);
 int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status);
 int msg_sendrecv(msg_world *world, int context, const void *sendbuf, size_t send_len, int dst, int send_tag,
@@ -178,25 +182,30 @@ int msg_buffer_detach(msg_world *world, void **buf, size_t *len);
 
 /* ---------------------------------------------------------------- requests
  *
- * A request ends (is complete) once; the first call that reports this frees it and sets the caller's pointer to NULL. A NULL request
- * counts as complete, with an empty status (source MSG_ANY_SOURCE, tag MSG_ANY_TAG, length 0), as MPI has it. */
+ * A request ends (is complete) once; the first call that reports this frees it and sets the caller's pointer to NULL.
+ * A NULL request counts as complete, with an empty status (source MSG_ANY_SOURCE, tag MSG_ANY_TAG, length 0), as MPI
+ * has it. */
 
-/* MSG_SUCCESS when complete, else MSG_PENDING. Whether the operation went well stands in status->error. Makes progress. */
+/* MSG_SUCCESS when complete, else MSG_PENDING. Whether the operation went well stands in status->error. Makes
+ * progress. */
 int msg_test(msg_world *world, msg_request **request, msg_status *status);
 /* Waits at most timeout_ms. MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED; the latter two leave the request active. */
 int msg_wait(msg_world *world, msg_request **request, msg_status *status, int64_t timeout_ms);
-/* Of n requests: waits for all (statuses may be NULL or has n entries) / for one that is complete: *index (-1 if all are NULL). */
+/* Of n requests: waits for all (statuses may be NULL or has n entries) / for one that is complete: *index (-1 if all
+ * are NULL). */
 int msg_waitall(msg_world *world, int n, msg_request **requests, msg_status *statuses, int64_t timeout_ms);
 int msg_waitany(msg_world *world, int n, msg_request **requests, int *index, msg_status *status, int64_t timeout_ms);
-/* Waits for at least one (with timeout_ms 0: looks once): indices and statuses get *n_done entries; -1 if all are NULL. */
+/* Waits for at least one (with timeout_ms 0: looks once): indices and statuses get *n_done entries; -1 if all are
+ * NULL. */
 int msg_waitsome(msg_world *world, int n, msg_request **requests, int *n_done, int *indices, msg_status *statuses,
                  int64_t timeout_ms);
-/* Complete? 1 or 0, without freeing it and without progress (MPI_Request_get_status makes progress first: msg_progress). */
+/* Complete? 1 or 0, without freeing it and without progress (MPI_Request_get_status makes progress first:
+ * msg_progress). */
 int msg_request_peek(const msg_world *world, const msg_request *request, msg_status *status);
 uint64_t msg_request_id(const msg_request *request);
 
-/* Withdraws a receive that no message has matched, or a send of which nothing has left yet. The request still has to be waited for; its status
- * says whether it was `cancelled`. MSG_SUCCESS also where it is too late. */
+/* Withdraws a receive that no message has matched, or a send of which nothing has left yet. The request still has to
+ * be waited for; its status says whether it was `cancelled`. MSG_SUCCESS also where it is too late. */
 int msg_cancel(msg_world *world, msg_request *request);
 /* The request is freed when it ends; nobody will ask for it (MPI_Request_free). *request becomes NULL. */
 int msg_request_free(msg_world *world, msg_request **request);
@@ -206,7 +215,8 @@ int msg_request_free(msg_world *world, msg_request **request);
 /* Is there a message that a receive with these arguments would get? *flag 1 or 0; status has source, tag and length. */
 int msg_iprobe(msg_world *world, int context, int src, int tag, int *flag, msg_status *status);
 int msg_probe(msg_world *world, int context, int src, int tag, msg_status *status, int64_t timeout_ms);
-/* The same, and takes the message out of the queue, so that nobody else can receive it. *message NULL if there is none. */
+/* The same, and takes the message out of the queue, so that nobody else can receive it. *message NULL if there is
+ * none. */
 int msg_improbe(msg_world *world, int context, int src, int tag, msg_message **message, msg_status *status);
 int msg_mprobe(msg_world *world, int context, int src, int tag, msg_message **message, msg_status *status,
                int64_t timeout_ms);
@@ -214,30 +224,32 @@ int msg_mprobe(msg_world *world, int context, int src, int tag, msg_message **me
 int msg_imrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_request **request);
 int msg_mrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_status *status);
 
-/* Throws away what has come under a context and nobody has received: messages whose tag has the bits of `tag` where `mask` has ones; mask
- * 0: all. Their senders are told nothing: to them they were received. Returns how many there were. */
+/* Throws away what has come under a context and nobody has received: messages whose tag has the bits of `tag` where
+ * `mask` has ones; mask 0: all. Their senders are told nothing: to them they were received. Returns how many there
+ * were. */
 int msg_discard(msg_world *world, int context, int mask, int tag);
-/* The same for n contexts from `context` on that will not be used any more, and cancels the receives that are posted there. */
+/* The same for n contexts from `context` on that will not be used any more, and cancels the receives that are posted
+ * there. */
 void msg_retire(msg_world *world, int context, int n);
 
 /* ---------------------------------------------------------------- progress and waiting */
 
 /* Does what can be done without waiting; returns the number of things that happened. */
 int msg_progress(msg_world *world);
-/* Waits until something has happened, at most timeout_ms: for loops of the caller's that wait for a condition of their own (collectives). MSG_SUCCESS,
- * MSG_TIMEOUT, MSG_INTERRUPTED. */
+/* Waits until something has happened, at most timeout_ms: for loops of the caller's that wait for a condition of
+ * their own (collectives). MSG_SUCCESS, MSG_TIMEOUT, MSG_INTERRUPTED. */
 int msg_idle(msg_world *world, int64_t timeout_ms);
-/* While a call waits, check(context) is called at least every 50 ms by the waiting thread; non-zero ends the wait. It must not call the
- * engine. NULL removes it. */
+/* While a call waits, check(context) is called at least every 50 ms by the waiting thread; non-zero ends the wait. It
+ * must not call the engine. NULL removes it. */
 void msg_set_interrupt(msg_world *world, int (*check)(void *context), void *context);
 /* For waits of the caller's own: asks that callback. Non-zero: end the wait. */
 int msg_interrupted(msg_world *world);
 
 /* ---------------------------------------------------------------- failures
  *
- * A rank that dies: operations under way with it end with MSG_ERR_PROC_FAILED, within a second on one host; receives from
- * MSG_ANY_SOURCE that are posted or will be posted end so, too, until msg_failures_ack() says that the caller knows
- * (nobody can know whose message they waited for). Everything else goes on. */
+ * A rank that dies: operations under way with it end with MSG_ERR_PROC_FAILED, within a second on one host; receives
+ * from MSG_ANY_SOURCE that are posted or will be posted end so, too, until msg_failures_ack() says that the caller
+ * knows (nobody can know whose message they waited for). Everything else goes on. */
 int msg_failures(msg_world *world, int *ranks,
                  int room); /* number of ranks known to have died; at most room are listed */
 void msg_failures_ack(msg_world *world);
@@ -246,12 +258,14 @@ void msg_failures_ack(msg_world *world);
  *
  * For programs that want their large messages copied once on one host, and for collectives by RDMA write. */
 
-/* Memory that ranks of this host can map (channel via; elsewhere ordinary memory). msg_world_close frees what is left. */
+/* Memory that ranks of this host can map (channel via; elsewhere ordinary memory). msg_world_close frees what is
+ * left. */
 int msg_alloc(msg_world *world, size_t len, void **memory);
 int msg_free(msg_world *world, void *memory);
 
-/* The registration cache forgets what it knows about this range. To be called before memory is given back to the system that
- * other ranks must not be able to write to any more; not needed for correctness (policy.h, `cache_bytes`). */
+/* The registration cache forgets what it knows about this range. To be called before memory is given back to the
+ * system that other ranks must not be able to write to any more; not needed for correctness (policy.h,
+ * `cache_bytes`). */
 void msg_forget(msg_world *world, const void *buf, size_t len);
 
 /* What another rank needs in order to write into a range here: plain bytes, to be sent to it by any means. */
@@ -262,11 +276,12 @@ typedef struct {
 /* Lets all ranks write into [buf, buf+len) until it is hidden again. MSG_ERR_NOT_SUPPORTED on channels without RDMA. */
 int msg_expose(msg_world *world, void *buf, size_t len, msg_exposed *exposed);
 int msg_hide(msg_world *world, const msg_exposed *exposed);
-/* Writes len bytes to target at offset of a range that it has exposed. The target sees the last word last, and need not call anything if it is
- * on another host, or if the range is memory from msg_alloc; otherwise it should call msg_progress now and then while it waits. A write or
- * message to one rank does not overtake a write that was started before it. A write may overtake messages that wait until the target has
- * room for them: it asks for no help of the target's. Complete (buf reusable) like a send. request NULL: buf may be
- * reused at once, for len <= MSG_PUT_SHORT; longer ones need a request. */
+/* Writes len bytes to target at offset of a range that it has exposed. The target sees the last word last, and need
+ * not call anything if it is on another host, or if the range is memory from msg_alloc; otherwise it should call
+ * msg_progress now and then while it waits. A write or message to one rank does not overtake a write that was started
+ * before it. A write may overtake messages that wait until the target has room for them: it asks for no help of the
+ * target's. Complete (buf reusable) like a send. request NULL: buf may be reused at once, for len <= MSG_PUT_SHORT;
+ * longer ones need a request. */
 #define MSG_PUT_SHORT 256
 int msg_put(msg_world *world, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **request);

@@ -1,10 +1,11 @@
 /*
- * policy.h - every choice that the message engine makes, as one struct with a name. The libraries of the papers are entries of a
- * table (policy.c) with their sources; a program takes one, changes fields, and gives it to msg_world_open. No code of the
- * engine asks for a policy's name.
+ * policy.h - every choice that the message engine makes, as one struct with a name. The libraries of the papers are
+ * entries of a table (policy.c) with their sources; a program takes one, changes fields, and gives it to
+ * msg_world_open. No code of the engine asks for a policy's name.
  *
- * Fields that are MSG_CALIBRATED ("calibrated" in text) are filled when a world is opened: from what `viakit calibrate` has kept for the
- * link, or built in (calibration.h). In the policies `via`, `bip` and `tcp` these are the thresholds; in those of the papers' libraries none.
+ * Fields that are MSG_CALIBRATED ("calibrated" in text) are filled when a world is opened: from what `viakit
+ * calibrate` has kept for the link, or built in (calibration.h). In the policies `via`, `bip` and `tcp` these are the
+ * thresholds; in those of the papers' libraries none.
  *
  * All fields but the strings are int64_t, so that they can be set by name: from the call, from the environment variable
  * VIAKIT_MSG ("mpich-p4,socket_buffer=262144"), from a file. Sizes are bytes; K, M and G are understood in text.
@@ -90,8 +91,8 @@ typedef struct msg_policy {
 const msg_policy *msg_policy_at(int i);
 const msg_policy *msg_policy_find(const char *name); /* NULL: no such name */
 
-/* Sets a field from text: a number ("16K"), or a word where the field has words ("rget", "thread", "daemon"). 0, or -1 and a
- * sentence in error (MSG_ERROR_LEN bytes, or NULL). `channel` and `name` can be set, too. */
+/* Sets a field from text: a number ("16K"), or a word where the field has words ("rget", "thread", "daemon"). 0, or
+ * -1 and a sentence in error (MSG_ERROR_LEN bytes, or NULL). `channel` and `name` can be set, too. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error);
 /* "NAME" or "NAME,field=value,..." or "field=value,..." on top of *policy, which is only changed on success. */
 int msg_policy_parse(msg_policy *policy, const char *text, char *error);

@@ -273,7 +273,8 @@ void msg_move(msg_world *w)
      * to be tried twice. */
     for (const msg_request *r = w->moving; r; r = r->moving)
         n++;
-    /* Each of them once, in turn. All but the one in hand stay in the list: a rank that fails here takes its own out. */
+    /* Each of them once, in turn. All but the one in hand stay in the list: a rank that fails here takes its own out.
+     */
     while (n-- > 0 && w->moving) {
         msg_request *r = w->moving, **end = &w->moving;
         w->moving = r->moving;
@@ -571,7 +572,8 @@ static void segment_done(msg_request *r, size_t len)
         received_long(r);
 }
 
-/* FIN: peer_id names a receive (RPUT: all is written), id a send (RGET: all is read), and each must be one of which that can be said. */
+/* FIN: peer_id names a receive (RPUT: all is written), id a send (RGET: all is read), and each must be one of which
+ * that can be said. */
 static void finished(struct msg_peer *peer, const struct msg_packet *p)
 {
     msg_request *r = p->rest.peer_id ? receive_of(peer, p->rest.peer_id) : announced(peer, p->rest.id, MSG_PKT_RTS);

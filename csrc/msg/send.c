@@ -243,7 +243,8 @@ static int send_slowly(msg_world *w, int context, const void *buf, size_t len, i
 {
     msg_request *r;
     msg_status status;
-    /* Who may be interrupted wants its buffer back at once then: nobody else may have been told that it can be read (RGET). */
+    /* Who may be interrupted wants its buffer back at once then: nobody else may have been told that it can be read
+     * (RGET). */
     w->may_withdraw = w->interrupt != NULL;
     int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
     w->may_withdraw = 0;
@@ -401,8 +402,8 @@ static int put_away(struct write *a, msg_request **out)
     return MSG_SUCCESS;
 }
 
-/* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the channel, which its own
- * progress makes; the end of the rank and an interrupt end that. */
+/* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
+ * channel, which its own progress makes; the end of the rank and an interrupt end that. */
 int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **out)
 {

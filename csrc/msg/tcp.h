@@ -40,7 +40,8 @@ struct tc_world {
 int tc_open(msg_world *w, const msg_options *options);
 void tc_close(msg_world *w);
 
-/* tcp_relay.c: puts a daemon between our ends of the connections and ourselves; each ranks' fd is replaced. 0 or an error. */
+/* tcp_relay.c: puts a daemon between our ends of the connections and ourselves; each ranks' fd is replaced. 0 or an
+ * error. */
 int tc_relay_start(msg_world *w);
 void tc_relay_stop(msg_world *w);
 

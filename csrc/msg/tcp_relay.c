@@ -1,12 +1,12 @@
 /*
- * A daemon between a rank and the network, as lamd and pvmd were: messages go rank - daemon - daemon - rank, two more processes to be
- * switched to and two more copies through user space.
+ * A daemon between a rank and the network, as lamd and pvmd were: messages go rank - daemon - daemon - rank, two more
+ * processes to be switched to and two more copies through user space.
  *
  *      rank r  === socketpairs ===  daemon of r  === TCP ===  daemon of s  === socketpairs ===  rank s
  *
- * Each rank forks its daemon when all connections are made; it takes the network's ends and pumps bytes, one stream for each other
- * rank, until both sides have hung up. Between fork and its end the daemon calls nothing that is not async-signal-safe, for the
- * program may have had threads; all its memory is made before. It dies with its rank.
+ * Each rank forks its daemon when all connections are made; it takes the network's ends and pumps bytes, one stream
+ * for each other rank, until both sides have hung up. Between fork and its end the daemon calls nothing that is not
+ * async-signal-safe, for the program may have had threads; all its memory is made before. It dies with its rank.
  */
 
 #include "tcp.h"

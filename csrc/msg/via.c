@@ -118,7 +118,8 @@ void vc_reap(struct vc_rank *rank)
         send_done(slot, failed);
 }
 
-/* Only buffers. What somebody would have to be told of is left to the next vc_reap: its rank counts it as outstanding until then. */
+/* Only buffers. What somebody would have to be told of is left to the next vc_reap: its rank counts it as outstanding
+ * until then. */
 static void take_back_buffers(struct vc_world *v)
 {
     struct vc_slot *slot, **end = &v->untold;

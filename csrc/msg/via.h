@@ -1,14 +1,16 @@
 /*
- * via.h - the `via` channel's own structs, shared by via.c (packets and RDMA), via_open.c (connecting) and vc_cache.c (registered memory).
+ * via.h - the `via` channel's own structs, shared by via.c (packets and RDMA), via_open.c (connecting) and vc_cache.c
+ * (registered memory).
  *
- * One VI for each other rank; ranks of this host on the local NIC (shm, loop), others on the network NIC (eth, udp). All VIs of a
- * NIC share one completion queue for receives. Sends have none: they are taken back in passing.
+ * One VI for each other rank; ranks of this host on the local NIC (shm, loop), others on the network NIC (eth, udp).
+ * All VIs of a NIC share one completion queue for receives. Sends have none: they are taken back in passing.
  *
- * Credits: each side keeps n_recv buffers posted (it says how many when they connect: where hosts have different numbers of ranks the two
- * differ) and lets the other have n_recv - RESERVE of them under way, so no message ever finds an empty queue. A buffer that was read is posted again and owed to the sender; what is owed rides on the next packet, or
- * goes alone when half of all are owed. A packet that is only a credit uses the reserve. It stands for half of the credits, or for 255, the
- * most that its field can say, and MaxDescriptorsPerQueue is 1024: so the other side must have used a quarter of its credits for each,
- * and no more than RESERVE can be under way.
+ * Credits: each side keeps n_recv buffers posted (it says how many when they connect: where hosts have different
+ * numbers of ranks the two differ) and lets the other have n_recv - RESERVE of them under way, so no message ever
+ * finds an empty queue. A buffer that was read is posted again and owed to the sender; what is owed rides on the next
+ * packet, or goes alone when half of all are owed. A packet that is only a credit uses the reserve. It stands for
+ * half of the credits, or for 255, the most that its field can say, and MaxDescriptorsPerQueue is 1024: so the other
+ * side must have used a quarter of its credits for each, and no more than RESERVE can be under way.
  */
 #ifndef VIAKIT_MSG_VIA_H
 #define VIAKIT_MSG_VIA_H

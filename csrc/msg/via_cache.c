@@ -1,14 +1,16 @@
 /*
- * The registration cache ("pin-down cache"): a rendezvous needs both buffers registered, programs use the same ones again and
- * again, and registering costs more than moving some kilobytes. So a registration is kept after use, up to the policy's
- * cache_bytes and cache_entries; the one unused for longest goes first.
+ * The registration cache ("pin-down cache"): a rendezvous needs both buffers registered, programs use the same ones
+ * again and again, and registering costs more than moving some kilobytes. So a registration is kept after use, up to
+ * the policy's cache_bytes and cache_entries; the one unused for longest goes first.
  *
- * Invalidation. Where a NIC's hardware reads physical pages, a cached registration of memory that was unmapped and mapped anew
- * is a trap, and libraries of the time intercepted free() and munmap() for it. Here every access goes through the process's present
- * mapping, so a stale entry can do no wrong to a message. What remains: a rank that was once told the handle of a receive buffer
- * could still write there. msg_forget() takes an entry away; so does eviction, and closing the world.
+ * Invalidation. Where a NIC's hardware reads physical pages, a cached registration of memory that was unmapped and
+ * mapped anew is a trap, and libraries of the time intercepted free() and munmap() for it. Here every access goes
+ * through the process's present mapping, so a stale entry can do no wrong to a message. What remains: a rank that was
+ * once told the handle of a receive buffer could still write there. msg_forget() takes an entry away; so does
+ * eviction, and closing the world.
  *
- * Entries are exact, never rounded to pages: nobody is granted his neighbour's bytes. They are found by their first byte.
+ * Entries are exact, never rounded to pages: nobody is granted his neighbour's bytes. They are found by their first
+ * byte.
  */
 #include <stdlib.h>
 

@@ -346,8 +346,9 @@ static int connect_ranks(msg_world *w, const msg_options *o, const struct addres
     return 0;
 }
 
-/* Connections on shm are ready for direct writes when both sides have shown each other their memory, which may come a little later
- * than the first frame. Without a thread of the NIC's it is our polling that takes notice: a look that finds nothing does. */
+/* Connections on shm are ready for direct writes when both sides have shown each other their memory, which may come a
+ * little later than the first frame. Without a thread of the NIC's it is our polling that takes notice: a look that
+ * finds nothing does. */
 static void take_notice(const msg_world *w)
 {
     const struct vc_world *v = w->at;

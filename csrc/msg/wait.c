@@ -34,8 +34,9 @@
 
 /* ---------------------------------------------------------------- progress */
 
-/* Pushes what waits, rank by rank. Pushing can end ranks, and put others on the list, at its front: then *p is no longer
- * the rank in hand, which is met once more behind them. A rank whose queue was emptied elsewhere leaves the list here. */
+/* Pushes what waits, rank by rank. Pushing can end ranks, and put others on the list, at its front: then *p is no
+ * longer the rank in hand, which is met once more behind them. A rank whose queue was emptied elsewhere leaves the
+ * list here. */
 static void push_busy(msg_world *w)
 {
     struct msg_peer **p = &w->busy;
@@ -184,8 +185,8 @@ static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t 
         /* 10 ms between two questions and at most 20 ms asleep: within the 50 ms that msg.h promises. */
         if (now - checked > 10 * VK_MS) {
             checked = now;
-            /* The lock was given back meanwhile. What is found done now is over: a condition that tries something (send.c:
-             * was_taken) must not be asked again once it has said yes. */
+            /* The lock was given back meanwhile. What is found done now is over: a condition that tries something
+             * (send.c: was_taken) must not be asked again once it has said yes. */
             if (interrupted(w))
                 return done(argument) ? MSG_SUCCESS : MSG_INTERRUPTED;
         }

@@ -32,7 +32,8 @@
 #include "calibration.h"
 #include "channel.h"
 
-/* "vkmsg004": the last digits are the protocol's version, to be raised with every change of packets, hellos or cards. */
+/* "vkmsg004": the last digits are the protocol's version, to be raised with every change of packets, hellos or cards.
+ */
 #define MAGIC 0x766b6d7367303034ull
 
 /* Cores counted in a hello: a machine with more has them folded, and is taken for crowded a little too soon. */

@@ -74,8 +74,8 @@ void conn_accepted(struct via_nic *nic, struct conn_frame *f)
 static void ask(struct via_nic *nic, struct via_request *r);
 
 /* Nobody else at that address waits for the discriminator. If the address is ours somebody may wait at this very NIC:
- * it is asked last, for on shm it takes a way of its own, and who has a server and a client with one discriminator means
- * his neighbour's server. */
+ * it is asked last, for on shm it takes a way of its own, and who has a server and a client with one discriminator
+ * means his neighbour's server. */
 static void nobody_else(struct via_nic *nic, struct via_request *r)
 {
     const struct wire_connect *c = &r->frame.block.connect;

@@ -196,8 +196,8 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
     via_wake_waiters(nic);
 }
 
-/* The waiter that has the request and has not returned with it waits on, as if it had never come; only copies of it that
- * may yet come are known by its number, as if nobody had waited. 0: the program has its handle. */
+/* The waiter that has the request and has not returned with it waits on, as if it had never come; only copies of it
+ * that may yet come are known by its number, as if nobody had waited. 0: the program has its handle. */
 static int take_back(struct via_nic *nic, struct via_conn *conn)
 {
     struct via_waiter *w = nic->waiters;
@@ -246,8 +246,8 @@ static int waiter_matched(void *argument)
     return ((struct via_waiter *)argument)->conn != NULL;
 }
 
-/* A process that stood still finds what came meanwhile at once, a request and its withdrawal one behind the other: so it
- * looks whether more is there before it believes a request. Not without end: others may send all the time. */
+/* A process that stood still finds what came meanwhile at once, a request and its withdrawal one behind the other: so
+ * it looks whether more is there before it believes a request. Not without end: others may send all the time. */
 static VIP_RETURN wait_for_request(struct via_nic *nic, struct via_waiter *w, VIP_ULONG timeout)
 {
     uint64_t deadline = vk_deadline(timeout);

@@ -12,9 +12,9 @@
  *
  * The requester alone keeps account. It cuts a read into *asks* of up to 64 pieces, has at most VIA_ASKS of them
  * outstanding, and keeps a bit per piece: what is missing is asked for again, by its bits. How long a piece is each
- * ask says, for the two sides may see paths of different width. An ask is answered as often as it comes. (So nothing of a read is in the sequence of the data frames, and nothing is kept to be sent
- * again: the region itself is what is sent again.) Only where the link is full an ask waits at the target, and no
- * more than VIA_ASKS may.
+ * ask says, for the two sides may see paths of different width. An ask is answered as often as it comes. (So nothing
+ * of a read is in the sequence of the data frames, and nothing is kept to be sent again: the region itself is what is
+ * sent again.) Only where the link is full an ask waits at the target, and no more than VIA_ASKS may.
  *
  * Order: a read is asked for when everything that was sent before it has been acknowledged, so it sees what earlier
  * RDMA writes wrote. What is posted behind it does not wait, unless it has VIP_CONTROL_QFENCE set.
