@@ -35,6 +35,11 @@ int via_process_id;
 static void child_of_fork(void)
 {
     via_process_id = (int)getpid();
+    /* A slot keeps its word of ownership when it is freed, and a thread that is not in the child may have held it at
+     * that moment: it was closing the NIC, or had come in by an old handle. Whoever opens the next NIC in this slot
+     * would wait for it for ever. Nobody is inside any NIC here. */
+    for (uint32_t i = 0; i < via_nic_pool.n_touched; i++)
+        ((struct via_nic *)(void *)(via_nic_pool.base + i * via_nic_pool.stride))->own = (struct via_own){0};
 }
 
 __attribute__((constructor)) static void begin(void)

@@ -280,7 +280,7 @@ static void forks(void)
     CHECK_OK(VipOpenNic("loop:parent", &nic));
     for (int i = 0; i < 2; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, opener, NULL), 0);
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < 300; i++) {
         int status;
         pid_t pid = fork();
         CHECK(pid >= 0);
