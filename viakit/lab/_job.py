@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +21,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from viakit._limits import seconds
+from viakit.measure import children
 
 __all__ = ["Busy", "Job", "LabError", "current", "socket_folder"]
 
@@ -137,7 +137,7 @@ class Job:
             address = f"ipc://{self._folder}/wire"
             self._socket.bind(address)
             self._process = subprocess.Popen(
-                _command(),
+                children.command("viakit.lab._worker"),
                 stdin=subprocess.PIPE,
                 stdout=self._output,
                 stderr=self._output,
@@ -299,18 +299,6 @@ class Job:
 
         while not self._over.is_set():
             yield from asyncio.sleep(_SLICE_S).__await__()
-
-
-def _command() -> list[str]:
-    """Return the worker's command: the same Python and the same viakit, wherever the current directory is."""
-    import viakit
-
-    root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
-    code = (
-        "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
-        "from viakit.lab._worker import main; sys.exit(main())"
-    )
-    return [sys.executable, "-c", code, root]
 
 
 def _at_exit() -> None:

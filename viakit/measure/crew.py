@@ -20,8 +20,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -33,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import viakit
-from viakit.measure import mpi
+from viakit.measure import children, mpi
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.ranks import Ranks
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["Crew", "Times"]
 
 _START_S = 60.0  # until all ranks have said hello, and until they are connected
-_CLOSE_S = 5.0
 _LAST_WORDS_S = 1.0
 _PLAN = ("n", "warmup", "skew_ns", "seed", "crowded", "operation", "nbytes")  # of a request, what a rank is told to do
 
@@ -140,14 +137,10 @@ class Crew:
     def _start_rank(self, rank: int) -> None:
         mine, theirs = socket.socketpair()
         self._channels.append(Channel(mine))
-        command = _command(["--fd", str(theirs.fileno())])
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
+        host = self._testbed.hosts[self.host_of(rank)] if self._testbed is not None else None
         try:
-            if self._testbed is not None:
-                host = self._testbed.hosts[self.host_of(rank)]
-                self._processes.append(host.popen(command, pass_fds=[theirs.fileno()], **pipes))
-            else:
-                self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], **pipes))
+            command = _command(["--fd", str(theirs.fileno())])
+            self._processes.append(children.start(command, [theirs.fileno()], self._output, host))
         finally:
             theirs.close()
 
@@ -281,34 +274,18 @@ class Crew:
             raise self._failed("a rank did not answer in time") from None
 
     def _failed(self, why: str) -> MeasureError:
-        self._output.seek(0)
-        said = self._output.read()[-2000:].decode(errors="replace").strip()
+        said = children.last_words(self._output)
         name = f"mpi:{self._library.flavour}" if self._library else self.protocol
         return MeasureError(f"{name}, {self.n_ranks} ranks: {why}" + (f"\n{said}" if said else ""), "died")
 
     def close(self) -> None:
         """End the ranks. A second Ctrl-C waits until that is done."""
         with shielded():
-            for channel in self._channels:
-                with contextlib.suppress(OSError):
-                    channel.send({"op": "close"})
-            deadline = time.monotonic() + _CLOSE_S
-            for process in self._processes:
-                with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-                    process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            children.dismiss(self._channels, self._processes)
             self._kill()
 
     def _kill(self) -> None:
-        for channel in self._channels:
-            channel.close()
-        if self._mpi is not None:
-            self._mpi.kill()
-        for process in self._processes:
-            if process.poll() is None:
-                with contextlib.suppress(OSError):
-                    process.kill()
-            with contextlib.suppress(Exception):
-                process.wait(timeout=_CLOSE_S)
+        children.end(self._channels, self._processes, self._mpi)
         self._processes, self._channels = [], []
         self._output.close()
 
@@ -320,13 +297,8 @@ class Crew:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """Return the command of a rank: the same Python and the same viakit, wherever the current directory is."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
-    code = (
-        "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
-        "from viakit.measure.crew import main; sys.exit(main())"
-    )
-    return [sys.executable, "-c", code, root, *arguments]
+    """Return the command of a rank."""
+    return children.command("viakit.measure.crew", arguments)
 
 
 # ---------------------------------------------------------------------------------------------- a rank

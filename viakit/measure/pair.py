@@ -13,14 +13,11 @@ turns. They end with the pair, and with the process that made it, however that d
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import select
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -33,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import viakit
-from viakit.measure import mpi
+from viakit.measure import children, mpi
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import LEVELS, MODES, WAITS, MeasureError, Protocol, lookup
 from viakit.measure.ranks import Ranks
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["MeasureError", "Pair", "Samples"]
 
 _START_S = 30.0  # until both workers have said hello
-_CLOSE_S = 5.0  # until they have gone when asked to
 _SECOND_WORD_S = 0.5  # after one worker failed, how long the other may take to say why
 _GRACE_S = 5.0  # beyond the workers' own deadline
 _SLOWEST_BPS = 1e6  # a wire slower than this is taken for a broken one
@@ -200,16 +196,12 @@ class Pair:
             theirs.append(other)
         fds = [sock.fileno() for sock in theirs]
         command = _worker_command([part for fd in fds for part in ("--fd", str(fd))])
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
+        host = self._testbed.hosts[side] if self._testbed is not None and side is not None else None
         try:
-            if self._testbed is not None and side is not None:
-                process: Any = self._testbed.hosts[side].popen(command, pass_fds=fds, **pipes)
-            else:
-                process = subprocess.Popen(command, pass_fds=[*fds, *self._floor_fds()], **pipes)
+            self._processes.append(children.start(command, [*fds, *self._floor_fds()], self._output, host))
         finally:
             for sock in theirs:
                 sock.close()
-        self._processes.append(process)
 
     def _floor_fds(self) -> list[int]:
         """Make, once, the memory that the two sides of floor share."""
@@ -370,8 +362,7 @@ class Pair:
         if ended:
             status = ended[0].returncode
             how = f" (signal {signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
-        self._output.seek(0)
-        said = self._output.read()[-2000:].decode(errors="replace").strip()
+        said = children.last_words(self._output)
         words = f"; it said:\n{said}" if said else ""
         return MeasureError(f"{self.protocol.name}: the peer went away: {what}{how}{words}", "died")
 
@@ -487,15 +478,7 @@ class Pair:
         """End both workers and wait until they have gone. Idempotent."""
         if self._closed:
             return
-        for channel in self._channels:
-            with contextlib.suppress(OSError):
-                channel.send({"op": "close"})
-        deadline = time.monotonic() + _CLOSE_S
-        for process in self._processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except Exception:  # TimeoutExpired, or the testbed's own
-                break
+        children.dismiss(self._channels, self._processes)
         self._kill()
 
     def _kill(self) -> None:
@@ -503,16 +486,7 @@ class Pair:
         if self._closed:
             return
         self._closed = True
-        for channel in self._channels:
-            channel.close()
-        if self._mpi is not None:
-            self._mpi.kill()
-        for process in self._processes:
-            if process.poll() is None:
-                with contextlib.suppress(Exception):
-                    process.kill()
-            with contextlib.suppress(Exception):
-                process.wait(_CLOSE_S)
+        children.end(self._channels, self._processes, self._mpi)
         if hasattr(self, "_floor_fd"):
             os.close(self._floor_fd)
             del self._floor_fd
@@ -557,13 +531,8 @@ def _two_interfaces(given: str | None, testbed: Testbed | None, link: str) -> tu
 
 
 def _worker_command(arguments: list[str]) -> list[str]:
-    """Return the command of a worker: the same Python and the same viakit, wherever the current directory is."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
-    code = (
-        "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; "
-        "from viakit.measure.worker import main; sys.exit(main())"
-    )
-    return [sys.executable, "-c", code, root, *arguments]
+    """Return the command of a worker."""
+    return children.command("viakit.measure.worker", arguments)
 
 
 def _failure(protocol: str, answer: dict[str, Any]) -> MeasureError:
