@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import SHM, in_use
+from leftovers import SHM, in_use, marked
 
 TESTS = Path(__file__).resolve().parent
 CHECKOUT = TESTS.parent
@@ -128,6 +128,14 @@ def program(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A word in the environment by which everything is found that this test starts (leftovers.marked)."""
+    word = uuid.uuid4().hex
+    monkeypatch.setenv("VIAKIT_TEST_MARK", word)
+    return f"VIAKIT_TEST_MARK={word}".encode()
+
+
+@pytest.fixture
 def pair(nic):
     """Two connected VIs of the test's own `nic`."""
     from via_pair import connected
@@ -225,16 +233,8 @@ def shm_files() -> set[str]:
 
 def processes_of_this_run() -> list[str]:
     """Processes that inherited this run's mark, but for this one and multiprocessing's own helpers."""
-    mark = f"VIAKIT_TEST_RUN={RUN}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(process.name) == os.getpid() or mark not in (process / "environ").read_bytes():
-                continue
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            if command and "multiprocessing.resource_tracker" not in command:
-                found.append(f"{process.name}: {command}")
-    return found
+    found = marked(f"VIAKIT_TEST_RUN={RUN}".encode())
+    return [f"{pid}: {command}" for pid, command in found.items() if "multiprocessing.resource_tracker" not in command]
 
 
 def wait_until_empty(look):

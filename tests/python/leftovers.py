@@ -21,6 +21,22 @@ def in_use(name: str) -> bool:
     return False
 
 
+def marked(mark: bytes) -> dict[int, str]:
+    """Processes other than this one that inherited *mark* in their environment, and the command of each.
+
+    One that has ended, and that its parent has not asked after yet, has neither, and is not among them.
+    """
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(process.name) == os.getpid() or mark not in (process / "environ").read_bytes():
+                continue
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            if command:
+                found[int(process.name)] = command
+    return found
+
+
 def mpi_files() -> set[Path]:
     """Open MPI's scratch and MPICH's segments in /dev/shm that no process has."""
     found = {*SHM.glob("viakit-mpi-*"), *SHM.glob("mpich*")}

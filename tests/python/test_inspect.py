@@ -7,17 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import needs
 import pytest
+from waiting import LIMIT_S, until
 
 from viakit import inspect, via
 from viakit.errors import RejectedError
 
 VIAKIT = str(Path(sys.executable).parent / "viakit")
-LIMIT_S = 20.0
 
 # A program that opens a NIC, says so, and waits for the end of its standard input.
 PROGRAM = """
@@ -45,12 +44,6 @@ def program(device="shm:inspected", popen=subprocess.Popen, code=PROGRAM, **more
         process.stdin.close()
         process.wait(LIMIT_S)
         process.stdout.close()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
 
 
 def run(*arguments, **more):
@@ -83,7 +76,7 @@ def test_a_snapshot_tells_what_is():
         vi.connect(other.address / "door", timeout_s=LIMIT_S, retry=True)
         accepting.join()
         peer.send(remote[:600], timeout_s=LIMIT_S)
-        wait_for(lambda: nic.snapshot()["vis"][0]["recv"]["done"])  # by the NIC's own thread
+        until(lambda: nic.snapshot()["vis"][0]["recv"]["done"])  # by the NIC's own thread
 
         shot = nic.snapshot()
         assert shot["schema"] == "viakit.snapshot/1"
@@ -140,7 +133,7 @@ def test_connections_in_the_making():
         for thread in threads:
             thread.start()
         request = nic.connect_wait("door", timeout_s=LIMIT_S)
-        wait_for(lambda: "waiting" in states(nic) and states(client) == {"being answered"})
+        until(lambda: "waiting" in states(nic) and states(client) == {"being answered"})
         assert states(nic) == {"waiting", "to be answered"}
         shown = {one["discriminator"] for each in (nic, client) for one in each.snapshot()["connections"]}
         assert '\0\xff"x' in shown

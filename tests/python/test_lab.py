@@ -3,54 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import pytest
+import waiting
 from kernel import notebook, printed, shown
+from leftovers import marked
 
 from viakit import lab
 from viakit.lab import _front, _worker
 from viakit.measure import Result, result
 from viakit.measure.sweep import UsageError
 
-PATIENCE_S = 60.0
+until = functools.partial(waiting.until, limit_s=60.0)
 
 
 pytestmark = pytest.mark.usefixtures("lab_text")
-
-
-@pytest.fixture
-def mark(monkeypatch):
-    """A word in the environment by which everything is found that this test starts."""
-    word = f"VIAKIT_TEST_MARK={uuid.uuid4().hex}"
-    monkeypatch.setenv(*word.split("="))
-    return word.encode()
-
-
-def marked(mark: bytes) -> set[int]:
-    """Processes other than this one that carry the mark."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if mark in (entry / "environ").read_bytes():
-                    found.add(int(entry.name))
-    return found
-
-
-def until(what, message="it did not happen in time"):
-    deadline = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline, message
-        time.sleep(0.01)
 
 
 def ready(*protocols, **settings):
@@ -61,7 +36,7 @@ def ready(*protocols, **settings):
 
 def measuring(run):
     run.start()
-    until(lambda: run.job.series() or not run.job.running, "no point came")
+    until(lambda: run.job.series() or not run.job.running, "the first point")
     return run
 
 
@@ -95,7 +70,7 @@ def test_it_runs_beside_and_points_grow(mark):
     assert len(steps) > 3  # it grew while it was measured
     assert run.progress["fraction"] == 1.0
     assert run.wait()["complete"]
-    assert marked(mark) == set()
+    assert not marked(mark)
 
 
 def test_awaiting_leaves_the_event_loop_free():
@@ -131,7 +106,7 @@ def test_stopping_keeps_what_was_measured_and_leaves_nothing(mark):
     assert run.state == "stopped"
     assert not run.wait()["complete"]
     assert run.wait()["series"][0]["points"]
-    assert marked(mark) == set()
+    assert not marked(mark)
 
 
 def test_a_wait_gives_up_and_the_measurement_goes_on():
@@ -151,7 +126,7 @@ def test_interrupting_a_wait_stops_it(mark):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert run.state == "stopped"
-    assert marked(mark) == set()
+    assert not marked(mark)
 
 
 def test_two_at_once_in_one_process():
@@ -178,10 +153,10 @@ def test_two_at_once_in_two_processes():
 def test_a_kernel_that_dies_takes_everything_with_it(mark, number):
     code = "from viakit import lab; r = lab.compare('unix', sizes='8', seconds=600, start=False); r.start(); r.wait()"
     with subprocess.Popen([sys.executable, "-c", code]) as kernel:
-        until(lambda: len(marked(mark)) >= 4, "worker and pair did not start")  # kernel, worker, both sides
+        until(lambda: len(marked(mark)) >= 4, "worker and pair run")  # kernel, worker, both sides
         kernel.send_signal(number)
         kernel.wait()
-        until(lambda: not marked(mark), "something is left")
+        until(lambda: not marked(mark), "nothing is left")
     assert not list(Path("/tmp").glob("viakit-lab-*/wire"))
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import functools
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-import uuid
 from pathlib import Path
 
 import pytest
+import waiting
 from kernel import notebook, printed, shown
+from leftovers import marked
 
 from viakit import cli, collectives, lab
 from viakit.lab._apps import App
@@ -23,6 +23,8 @@ from viakit.lab._barrier import Barrier
 from viakit.lab._compare import _FIELDS
 from viakit.lab._job import socket_folder
 from viakit.measure import Result, kinds, loss, result
+
+until = functools.partial(waiting.until, limit_s=60.0)
 
 pytestmark = pytest.mark.usefixtures("lab_text")
 
@@ -263,21 +265,14 @@ def test_what_is_meant_is_understood():
     ],
     ids=["app", "barrier", "faults"],
 )
-def test_stopped_in_the_middle_they_leave_nothing(make, monkeypatch):
-    word = uuid.uuid4().hex
-    monkeypatch.setenv("VIAKIT_TEST_MARK", word)
+def test_stopped_in_the_middle_they_leave_nothing(make, mark):
     run = make()
     run.start()
-    deadline = time.monotonic() + 60
-    while len(processes(word)) < 3 and run.job.running:  # the worker, and what it has started
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: len(marked(mark)) >= 3 or not run.job.running, "the worker, and what it starts")
     assert run.state == "running"
     run.stop()
     assert run.state == "stopped"
-    while processes(word):  # one that was just being started finds out by itself that nobody wants it
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not marked(mark), "nothing is left")  # what was just being started ends when it finds nobody
 
 
 KILLED = """
@@ -286,24 +281,19 @@ magics.ViakitMagics(None).viakit("barrier --algorithms flat --ranks 2 --no-mpi -
 """
 
 
-def test_a_command_of_a_notebook_goes_with_the_kernel(monkeypatch, tmp_path):
-    word = uuid.uuid4().hex
-    monkeypatch.setenv("VIAKIT_TEST_MARK", word)
+def test_a_command_of_a_notebook_goes_with_the_kernel(mark, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     kernel = subprocess.Popen([sys.executable, "-c", KILLED], cwd=tmp_path)
-    deadline = time.monotonic() + 60
     try:
-        while len(processes(word)) < 5:  # it, the folder's heir, the command, and its ranks
-            assert kernel.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        # It, the folder's heir, the command, and its ranks.
+        until(lambda: len(marked(mark)) >= 5 or kernel.poll() is not None, "all five run")
+        assert kernel.poll() is None
         assert any(path.name.startswith("viakit-lab-") for path in tmp_path.iterdir())
     finally:
         kernel.kill()
         kernel.wait()
-    while processes(word) or list(tmp_path.iterdir()):
-        assert time.monotonic() < deadline, (processes(word), list(tmp_path.iterdir()))
-        time.sleep(0.01)
+    until(lambda: not marked(mark), "no process is left")
+    until(lambda: not list(tmp_path.iterdir()), "no file is left")
 
 
 def test_a_folder_for_sockets_has_a_short_name(monkeypatch, tmp_path):
@@ -313,17 +303,6 @@ def test_a_folder_for_sockets_has_a_short_name(monkeypatch, tmp_path):
     os.rmdir(folder)
     assert len(folder) < 60
     assert not os.listdir(tmp_path / ("x" * 80))
-
-
-def processes(word: str) -> set[int]:
-    """Processes other than this one that have *word* in their environment."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if word.encode() in (entry / "environ").read_bytes():
-                    found.add(int(entry.name))
-    return found
 
 
 def test_their_panels_start_follow_and_stop():

@@ -7,19 +7,20 @@ clear error, leaving nothing behind.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import leftovers
 import needs
 import numpy as np
 import pytest
+import waiting
 
 from viakit.measure import endpoints, mpi
 from viakit.measure import pair as pair_module
@@ -31,19 +32,13 @@ LOCAL = ("via-shm", "via-udp", "via-loop", "msg-via", "msg-bip", "msg-tcp")
 LOCAL += ("tcp", "udp", "unix", "zmq", "mpi:openmpi", "mpi:mpich")
 WIRED = ("via-eth", "via-udp", "msg-via", "msg-bip", "msg-tcp", "tcp", "udp", "zmq", "frames")
 DEADLINE_S = 30.0
+wait_for = functools.partial(waiting.until, limit_s=DEADLINE_S)
 
 
 def need(protocol: str) -> None:
     """Skip where the library that a protocol stands on is not installed."""
     if protocol.startswith("mpi"):
         needs.mpi_library(protocol)
-
-
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"did not come true in {DEADLINE_S:g} s: {what}"
-        os.sched_yield()
 
 
 def cpu_ticks(pid: int) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 
 import needs
 import pytest
+import waiting
 
 needs.module("ipyparallel", "lab")
 nbclient = needs.module("nbclient", "lab")
@@ -20,6 +21,7 @@ from viakit.lab import _ranks_host  # noqa: E402
 from viakit.lab.ranks import RankError, Ranks, RanksEnded  # noqa: E402
 
 DEADLINE_S = 60.0
+wait_for = functools.partial(waiting.until, limit_s=DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +40,6 @@ def gone(pids) -> bool:
         except OSError:
             pass
     return True
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)  # between two looks
 
 
 def test_the_controllers_file_is_read_when_it_is_whole(tmp_path):
