@@ -78,8 +78,8 @@ static int is_stopped(pid_t pid)
     return name_end && name_end[1] == ' ' && name_end[2] == 'T';
 }
 
-/* The receiver dies while most buffers of ours are under way, and we learn of it only when we look for one: the send that looked ends, and
- * those after it do not wait for it. */
+/* The receiver dies while most buffers of ours are under way, and we learn of it only when we look for one: the send
+ * that looked ends, and those after it do not wait for it. */
 void case_killed_full(int rank, int n)
 {
     static char buf[1 << 20];

@@ -1,7 +1,10 @@
 /*
  * cases_connect.c - connections: made, refused, unanswered, given up, made again.
  *
- * A is the client (VipConnectRequest), B the server (VipConnectWait, then Accept or Reject).
+ * Holds the provider to the tables "The virtual interface" and "The connection, as its server sees it" of
+ * docs/states.md, on every link. A is the client (VipConnectRequest), B the server (VipConnectWait, then Accept or
+ * Reject). Wherever a connection comes about one message goes each way, for a VI that says CONNECTED may still not
+ * carry any.
  */
 #include "conformance.h"
 
@@ -10,6 +13,7 @@ static VIP_CONN_HANDLE wait_request(side *s, const void *discriminator, size_t l
 {
     address local, remote;
     VIP_CONN_HANDLE conn = NULL;
+    /* Junk, so that what the checks below find was written by the call. */
     memset(&remote, 0xEE, sizeof(remote));
     make_address(&local, s->attr.LocalNicAddress, discriminator, len);
     CHECK_OK(VipConnectWait(s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, attr, &conn));
@@ -19,7 +23,8 @@ static VIP_CONN_HANDLE wait_request(side *s, const void *discriminator, size_t l
     return conn;
 }
 
-/* Requests as A until somebody waits for it. */
+/* Requests as A until somebody waits for it: before B is in VipConnectWait the answer is NO_MATCH, at once, and says
+ * nothing about the case. */
 static VIP_RETURN request(side *s, VIP_VI_HANDLE vi, const void *discriminator, size_t len, VIP_ULONG timeout_ms,
                           VIP_VI_ATTRIBUTES *attr)
 {
@@ -38,6 +43,7 @@ static void ping_pong(endpoint *e)
 {
     VIP_DESCRIPTOR *rd = descriptor(e, 1), *sd = descriptor(e, 1);
     uint8_t *in = buffer(e, 100), *out = buffer(e, 100);
+    /* Both receives are posted before anything is sent: a message without one breaks the connection. */
     post_recv(e, prep_recv(e, rd, in, 100));
     SIDE_SYNC(e->s, 100);
     pattern_fill(out, 100, 1 + e->s->role);
@@ -61,6 +67,7 @@ static void connect_both(side *s)
         endpoint e;
         VIP_VI_STATE state;
         VIP_VI_ATTRIBUTES attr;
+        /* Neither VIP_TRUE nor VIP_FALSE. */
         VIP_BOOLEAN send_empty = 7, recv_empty = 7;
         endpoint_open(&e, s, s->levels[i], 4096);
         CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
@@ -109,6 +116,7 @@ void reject_b(side *s)
     VIP_CONN_HANDLE conn = wait_request(s, "reject", 6, &attr);
     CHECK_EQ(attr.ReliabilityLevel, VIP_SERVICE_RELIABLE_DELIVERY);
     CHECK_OK(VipConnectReject(conn));
+    /* The handle is used up: it can neither reject again nor accept. */
     CHECK_RET(VipConnectReject(conn), VIP_INVALID_PARAMETER);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     CHECK_RET(VipConnectAccept(conn, e.vi), VIP_INVALID_PARAMETER);
@@ -120,6 +128,9 @@ void reject_b(side *s)
 
 /* ---- no_match: nobody waits there; nobody is there at all; a time-out of 0 is no time at all */
 
+/* NO_MATCH comes at once from the partner's NIC, so the long time-out is never used up. NOT_REACHABLE differs: no NIC
+ * has that address. Here the address has the bit of one that was made by hand, and belongs to nobody on the test's
+ * wire. */
 void no_match_a(side *s)
 {
     endpoint e;
@@ -131,16 +142,19 @@ void no_match_a(side *s)
     make_address(&local, s->attr.LocalNicAddress, "no-match", 8);
     make_address(&remote, s->peer_host, "no-match", 8);
     make_address(&nowhere, nobody, "no-match", 8);
+    /* Nobody waits, but the NIC is there and says so. */
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 0, &attr), VIP_INVALID_PARAMETER);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
-    /* A frame to an address that nobody has is lost on an Ethernet; elsewhere it is known that nobody has it, and that ends the call. */
+    /* A frame to an address that nobody has is lost on an Ethernet; elsewhere it is known that nobody has it, and
+     * that ends the call. */
     r = VipConnectRequest(e.vi, &local.net, &nowhere.net, s->link->kind == ON_ETH ? 50 : 1000 * CHECK_WAIT_S, &attr);
     CHECK_RET(r, s->link->kind == ON_ETH ? VIP_TIMEOUT : VIP_NOT_REACHABLE);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     SIDE_SYNC(s, 1);
     /* Now somebody waits, but for something else that begins alike. */
+    /* A prefix of what is waited for, "no-match" of "no-match-2", is another discriminator. */
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
     endpoint_connect(&e, "no-match-2");
     endpoint_disconnect(&e);
@@ -165,6 +179,8 @@ void connect_timeout_a(side *s)
     VIP_VI_ATTRIBUTES attr;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096);
     for (int i = 0; i < 2; i++) {
+        /* Long enough for B to take the request, short enough to end before B answers, which it does only after the
+         * sync. */
         CHECK_RET(request(s, e.vi, "late", 4, 300 * CHECK_SLOWER, &attr), VIP_TIMEOUT);
         CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
         SIDE_SYNC(s, 1 + i);
@@ -185,6 +201,7 @@ void connect_timeout_b(side *s)
     conn = wait_request(s, "late", 4, &attr);
     SIDE_SYNC(s, 1);
     /* The client has given up. With faults the word of it may be lost; then this side finds out after accepting. */
+    /* VipConnectAccept finds out that nobody is there any more; so does Disconnect afterwards. */
     r = VipConnectAccept(conn, e.vi);
     if (s->link->fault && r == VIP_SUCCESS) {
         wait_state(&e, VIP_STATE_ERROR);
@@ -194,6 +211,7 @@ void connect_timeout_b(side *s)
     }
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     CHECK_RET(VipConnectAccept(conn, e.vi), VIP_INVALID_PARAMETER);
+    /* Once more, and this time the server rejects: nobody is there to hear it. */
     conn = wait_request(s, "late", 4, &attr);
     SIDE_SYNC(s, 2);
     r = VipConnectReject(conn);
@@ -205,7 +223,8 @@ void connect_timeout_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- wait_timeout: a server that waits in vain */
+/* ---- wait_timeout: a server that waits in vain. A time-out of 0 asks whether somebody is there already, and is no
+ * error. */
 
 void wait_timeout_a(side *s)
 {
@@ -239,6 +258,7 @@ void accept_mismatch_a(side *s)
 
 void accept_mismatch_b(side *s)
 {
+    /* All three VIs are ready before the request comes: the client's time runs while the server tries them. */
     endpoint right, level, mtu;
     VIP_VI_ATTRIBUTES attr;
     VIP_CONN_HANDLE conn;
@@ -247,6 +267,8 @@ void accept_mismatch_b(side *s)
     endpoint_open_with(&mtu, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096, 65536, NULL, NULL);
     conn = wait_request(s, "fit", 3, &attr);
     CHECK_EQ(attr.MaxTransferSize, 32768);
+    /* VIPL's promise to a server that errs: an Accept that does not fit uses nothing up, neither the handle nor the
+     * VI. */
     CHECK_RET(VipConnectAccept(conn, level.vi), VIP_INVALID_RELIABILITY_LEVEL);
     CHECK_RET(VipConnectAccept(conn, mtu.vi), VIP_INVALID_MTU);
     CHECK_EQ(vi_state(level.vi), VIP_STATE_IDLE);
@@ -268,6 +290,7 @@ void discriminators_a(side *s)
     uint8_t bytes[64];
     VIP_VI_ATTRIBUTES attr;
     CHECK(s->attr.MaxDiscriminatorLen >= 16);
+    /* 0 to 4 one by one, then in steps of 20 up to the longest; the bytes are random, so zeros are among them. */
     for (size_t len = 0; len <= s->attr.MaxDiscriminatorLen; len += len < 4 ? 1 : 20) {
         endpoint e;
         endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
@@ -294,6 +317,7 @@ void discriminators_b(side *s)
 
 /* ---- two_waiters: two threads of the server wait for the same discriminator, a third for another */
 
+/* One of B's threads, with the VI that it will connect. */
 struct waiter {
     endpoint e;
     side *s;
@@ -308,6 +332,8 @@ static void *waiter_thread(void *p)
     return NULL;
 }
 
+/* A asks for "other" between the two "same", which B's threads wait for in another order: a request goes to a waiter of
+ * its own discriminator, whoever came first. */
 void two_waiters_a(side *s)
 {
     static const char *const names[3] = {"same", "other", "same"};
@@ -328,6 +354,7 @@ void two_waiters_b(side *s)
     struct waiter w[3];
     pthread_t threads[3];
     for (int i = 0; i < 3; i++) {
+        /* The thread waits at once; the NIC is used by three threads at a time from here on. */
         w[i].s = s;
         w[i].discriminator = names[i];
         endpoint_open(&w[i].e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
@@ -340,7 +367,8 @@ void two_waiters_b(side *s)
         endpoint_close(&w[i].e);
 }
 
-/* ---- one_nic_alone: server and client are two threads with one NIC; and it is the only one of its station */
+/* ---- one_nic_alone: server and client are two threads with one NIC; and it is the only one of its station. So there
+ * is no other NIC whose address the frames could go to: the NIC must take what it sends to itself. */
 
 static void *serve_alone(void *argument)
 {
@@ -365,11 +393,13 @@ static void meet_alone(side *s)
     endpoint_open(&server, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
     endpoint_open(&client, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
     make_address(&own, s->attr.LocalNicAddress, "alone", 5);
+    /* Without a server first: the NIC answers itself that nobody waits. */
     CHECK_RET(VipConnectRequest(client.vi, NULL, &own.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
     CHECK_EQ(pthread_create(&thread, NULL, serve_alone, &server), 0);
     WAIT_UNTIL((r = VipConnectRequest(client.vi, NULL, &own.net, 1000 * CHECK_WAIT_S, &attr)) != VIP_NO_MATCH);
     CHECK_OK(r);
     CHECK_EQ(pthread_join(thread, NULL), 0);
+    /* 8, 128, 2048 and 32768 bytes: short and long messages take different ways on shm. */
     for (size_t len = 8; len <= 32768; len *= 16) {
         rd = descriptor(&server, 1);
         post_recv(&server, prep_recv(&server, rd, buffer(&server, len), len));
@@ -380,6 +410,7 @@ static void meet_alone(side *s)
         reap_send(&client, sd, VIP_STATUS_OP_SEND);
         pattern_check(rd->DS[0].Local.Data.Address, len, len);
     }
+    /* And a write, which on shm goes straight into the target's memory. */
     sd = descriptor(&client, 2);
     uint8_t *target = buffer(&server, 8), *word = buffer(&client, 8);
     pattern_fill(word, 8, 7);
@@ -397,6 +428,7 @@ static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     (void)context, (void)error;
 }
 
+/* The other case: a station that has this one NIC, and B has none there. */
 static void one_nic_alone_both(side *s)
 {
     side lone = *s;
@@ -430,6 +462,8 @@ static void reconnect_both(side *s)
 {
     endpoint e;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    /* 20 lives: a receive that is left posted at the end of one must be flushed, and must not take a message of the
+     * next. */
     for (int i = 0; i < 20; i++) {
         VIP_DESCRIPTOR *unused = descriptor(&e, 1);
         endpoint_connect(&e, "again");
@@ -473,6 +507,8 @@ static void many_both(side *s)
         post_recv(&e[i], prep_recv(&e[i], rd[i], in[i], 200));
     }
     SIDE_SYNC(s, 1);
+    /* A goes through its connections upwards, B downwards: nearly every message has to find its VI among many that
+     * wait. */
     for (int k = 0; k < MANY; k++) {
         int i = s->role == SIDE_A ? k : MANY - 1 - k;
         pattern_fill(out[i], 200, (uint64_t)(2 * i + s->role));
@@ -505,8 +541,11 @@ static void discover_both(side *s)
 {
     VIP_AUTODISCOVERY_LIST list;
     int seen_self = 0, seen_peer = 0;
+    /* The answers are counted after both NICs are open, and before either is closed. */
     SIDE_SYNC(s, 1);
     CHECK_OK(VipQuerySystemManagementInfo(s->nic, VIP_SMI_AUTODISCOVERY, &list));
+    /* An entry is a VIP_NET_ADDRESS: lengths of the address (6) and of the discriminator (0), then the address
+     * itself. */
     for (VIP_ULONG i = 0; i < list.NumAdAddrs; i++) {
         const uint8_t *a = (const uint8_t *)list.ADAddrArray + i * (4 + (size_t)s->attr.NicAddressLen);
         CHECK(a[0] == 6 && a[2] == 0);
@@ -514,6 +553,8 @@ static void discover_both(side *s)
         seen_peer += !memcmp(a + 4, s->peer_host, 6);
     }
     CHECK_EQ(seen_self, 1);
+    /* Where a question reaches all stations the partner must answer. On one host both sides are the same station, and
+     * UDP has no question to all. */
     if (s->link->kind == ON_ETH)
         CHECK_EQ(seen_peer, 1);
     CHECK_EQ(list.NumberOfHops, s->link->kind != ON_LOOP && s->link->kind != ON_SHM);

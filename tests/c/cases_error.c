@@ -3,7 +3,8 @@
  *
  * Three kinds, never mixed: a call that is refused (nothing was posted), a descriptor that completes with an error, and
  * a connection that is broken (VI in ERROR, the rest flushed, CONN_LOST at the peer). At the unreliable level a local
- * error stays with its descriptor; at the reliable levels it breaks the connection.
+ * error stays with its descriptor; at the reliable levels it breaks the connection. docs/errors.md has the whole table,
+ * and test_errors.c compares it on loop; here the same holds on every link, with frames on their way.
  */
 #include <signal.h>
 
@@ -13,6 +14,7 @@
 
 /* ---- bad_descriptor: refused by the post call itself; the connection does not notice */
 
+/* Each refusal is also told to the error handler, as VIPL wants it: the counts prove that it is told once. */
 void bad_descriptor_a(side *s)
 {
     endpoint e;
@@ -21,6 +23,8 @@ void bad_descriptor_a(side *s)
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1 << 20);
     d = prep_send(&e, descriptor(&e, 2), buffer(&e, 8), 8);
     endpoint_connect(&e, "refuse");
+    /* No descriptor; one that is not aligned to 64 bytes; one whose memory handle is of another generation; handle 0;
+     * no VI. */
     CHECK_RET(VipPostSend(e.vi, NULL, e.mh), VIP_INVALID_PARAMETER);
     wait_error(s, VIP_ERROR_POST_DESC, 1);
     CHECK_RET(VipPostSend(e.vi, (VIP_DESCRIPTOR *)(void *)((char *)d + 16), e.mh), VIP_INVALID_PARAMETER);
@@ -38,12 +42,14 @@ void bad_descriptor_a(side *s)
     CHECK_RET(VipPostRecv(e.vi, d, e.mh), VIP_ERROR_RESOURCE);
     wait_error(s, VIP_ERROR_VI_OVERRUN, 1);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    /* What was refused has left no trace: the connection still carries a message. */
     ok = prep_send(&e, descriptor(&e, 1), NULL, 0);
     SIDE_SYNC(s, 1);
     post_send(&e, ok);
     reap_send(&e, ok, VIP_STATUS_OP_SEND);
     SIDE_SYNC(s, 2);
     CHECK_OK(VipDisconnect(e.vi));
+    /* Exactly those that were taken come back. */
     CHECK_EQ(drain(e.vi), (long long)n);
     endpoint_close(&e);
 }
@@ -61,7 +67,8 @@ void bad_descriptor_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- bad_format, bad_memory: accepted, and completed with an error */
+/* ---- bad_format, bad_memory: accepted, and completed with an error. One row is one mistake in an otherwise good send;
+ * each is made on a fresh connection, for at the reliable levels it is the connection's end. */
 
 typedef struct {
     const char *name;
@@ -77,6 +84,7 @@ static void length_not_sum(endpoint *e, VIP_DESCRIPTOR *d)
 
 static void too_many_segments(endpoint *e, VIP_DESCRIPTOR *d)
 {
+    /* 253 is one more than MaxSegmentsPerDesc. They are empty, so that nothing but their number is wrong. */
     for (int i = 1; i < 253; i++) {
         d->DS[i].Local.Data.Address = buffer(e, 1);
         d->DS[i].Local.Handle = e->mh;
@@ -99,6 +107,7 @@ static void reserved_bits(endpoint *e, VIP_DESCRIPTOR *d)
 
 static void write_without_target(endpoint *e, VIP_DESCRIPTOR *d)
 {
+    /* Registered once and given back: the slot exists, its generation has moved on. */
     (void)e;
     d->CS.Control = VIP_CONTROL_OP_RDMAWRITE;
     d->CS.SegCount = 0;
@@ -123,6 +132,7 @@ static void stale_handle(endpoint *e, VIP_DESCRIPTOR *d)
     VIP_MEM_HANDLE stale;
     CHECK_OK(VipRegisterMem(e->s->nic, e->mem, e->size, &attr, &stale));
     CHECK_OK(VipDeregisterMem(e->s->nic, e->mem, stale));
+    /* One byte of the 64 lies behind the region. */
     d->DS[0].Local.Handle = stale;
 }
 
@@ -133,6 +143,7 @@ static void other_tag(endpoint *e, VIP_DESCRIPTOR *d)
     VIP_PROTECTION_HANDLE tag;
     VIP_MEM_ATTRIBUTES attr;
     memset(&attr, 0, sizeof(attr));
+    /* The end of the segment, address + length, is less than its beginning. */
     CHECK_OK(VipCreatePtag(e->s->nic, &tag));
     attr.Ptag = tag;
     CHECK_OK(VipRegisterMem(e->s->nic, memory, sizeof(memory), &attr, &d->DS[0].Local.Handle));
@@ -155,6 +166,7 @@ static void wrapping(endpoint *e, VIP_DESCRIPTOR *d)
     d->DS[0].Local.Data.AddressBits = ~(VIP_UINT64)0 - 7;
 }
 
+/* Wrong in themselves: FORMAT_ERROR, whatever the memory is. */
 static const spoiled_row format_rows[] = {
     {"the length is not the sum of the segments", VIP_STATUS_FORMAT_ERROR, length_not_sum},
     {"253 segments", VIP_STATUS_FORMAT_ERROR, too_many_segments},
@@ -163,6 +175,7 @@ static const spoiled_row format_rows[] = {
     {"an RDMA write without its address segment", VIP_STATUS_FORMAT_ERROR, write_without_target},
 };
 
+/* Right in form, but naming memory that is not the program's to name: PROTECTION_ERROR, and nothing is read there. */
 static const spoiled_row memory_rows[] = {
     {"a handle that never was", VIP_STATUS_PROTECTION_ERROR, handle_that_never_was},
     {"handle 0", VIP_STATUS_PROTECTION_ERROR, handle_zero},
@@ -188,8 +201,11 @@ static void spoiled_send(side *s, const spoiled_row *row, VIP_RELIABILITY_LEVEL 
         row->spoil(&e, bad);
         post_send(&e, bad);
         CHECK(next_send(&e) == bad);
+        /* Exactly this error and no other bit: a row must not fail for a second reason. */
         if ((bad->CS.Status & VIP_STATUS_ERROR_MASK) != row->status)
             FAIL("%s: status 0x%x, expected 0x%x", row->name, bad->CS.Status, row->status);
+        /* Behind it the connection still carries a message at the unreliable level; at the others it is broken, so what
+         * is posted is flushed, on both sides. */
         post_send(&e, good);
         reap_send(&e, good, VIP_STATUS_OP_SEND | (RELIABLE(level) ? VIP_STATUS_DESC_FLUSHED_ERROR : 0));
     } else {
@@ -236,6 +252,8 @@ static void deregister_level(side *s, VIP_RELIABILITY_LEVEL level, size_t len)
 {
     endpoint e;
     VIP_DESCRIPTOR *d;
+    /* The receive lies in memory with a registration of its own, which goes while the receive is posted; the descriptor
+     * itself stays registered. 64 bytes come in one piece, 60000 in many frames or by a direct copy. */
     uint8_t *data;
     VIP_MEM_HANDLE handle;
     endpoint_open(&e, s, level, 262144);
@@ -249,6 +267,7 @@ static void deregister_level(side *s, VIP_RELIABILITY_LEVEL level, size_t len)
         CHECK_OK(VipDeregisterMem(s->nic, data, handle));
     }
     endpoint_connect(&e, "deregister");
+    /* A sends only when the memory is gone. */
     SIDE_SYNC(s, 1);
     if (s->role == SIDE_A) {
         pattern_fill(data, len, 1);
@@ -258,6 +277,7 @@ static void deregister_level(side *s, VIP_RELIABILITY_LEVEL level, size_t len)
         VIP_DESCRIPTOR *got = next_recv(&e);
         CHECK(got == d);
         CHECK_STATUS(got, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE | VIP_STATUS_PROTECTION_ERROR);
+        /* buffer() filled it with this, and it is still the program's alone. */
         for (size_t i = 0; i < len; i++)
             CHECK_EQ(data[i], 0xEE);
     }
@@ -298,6 +318,7 @@ void no_receive_a(side *s)
         switch (s->levels[i]) {
         case VIP_SERVICE_UNRELIABLE: /* it has left; that is all this level says */
             CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_SEND);
+            /* B has found the queue empty and posted a receive by now: the connection goes on. */
             SIDE_SYNC(s, 1);
             post_send(&e, prep_send(&e, d, d->DS[0].Local.Data.Address, 100));
             reap_send(&e, d, VIP_STATUS_OP_SEND);
@@ -324,11 +345,13 @@ void no_receive_b(side *s)
         endpoint_open(&e, s, s->levels[i], 65536);
         d = prep_recv(&e, descriptor(&e, 1), buffer(&e, 100), 100);
         endpoint_connect(&e, "no receive");
+        /* At reliable reception the sender's descriptor tells it, and B's handler need not. */
         if (s->levels[i] != VIP_SERVICE_RELIABLE_RECEPTION)
             wait_error(s, VIP_ERROR_RECVQ_EMPTY, empty + 1);
         if (RELIABLE(s->levels[i])) {
             wait_state(&e, VIP_STATE_ERROR);
         } else {
+            /* The first message was dropped, not kept: the receive takes the second. */
             CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
             post_recv(&e, d);
             SIDE_SYNC(s, 1);
@@ -354,11 +377,13 @@ void disconnect_posted_a(side *s)
         for (int k = 0; k < POSTED; k++) {
             prep_recv(&e, rd[k] = descriptor(&e, 1), buffer(&e, 4000), 4000);
             prep_send(&e, sd[k] = descriptor(&e, 1), buffer(&e, 4000), 4000);
+            /* B's receives are posted; nothing of what follows fails for want of one. */
         }
         SIDE_SYNC(s, 1);
         for (int k = 0; k < POSTED; k++) {
             post_recv(&e, rd[k]);
             post_send(&e, sd[k]);
+            /* In the middle of it: how many of the 16 have left by then is chance. */
         }
         CHECK_OK(VipDisconnect(e.vi));
         CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
@@ -390,6 +415,8 @@ void disconnect_posted_b(side *s)
         endpoint_open(&e, s, s->levels[i], 1 << 20);
         for (int k = 0; k < POSTED; k++)
             post_recv(&e, prep_recv(&e, rd[k] = descriptor(&e, 1), buffer(&e, 4000), 4000));
+        /* How much came is chance as well; but it is a prefix of what was sent, and what it does not fill comes
+         * back. */
         endpoint_connect(&e, "disconnect");
         SIDE_SYNC(s, 1);
         wait_error(s, VIP_ERROR_CONN_LOST, i + 1);
@@ -414,6 +441,8 @@ void disconnect_posted_b(side *s)
 
 /* ---- peer_killed: the partner dies in the middle of a stream, or while nobody says anything */
 
+/* Three lives end here at most, one per level. That the time is printed and not checked is on purpose: a busy machine
+ * notices late. n: VIs, each of which must be told by one CONN_LOST. */
 static void survive(side *s, endpoint *e, int n, const char *what)
 {
     double start = check_now();
@@ -437,9 +466,12 @@ void peer_killed_a(side *s)
     rd = descriptor(&e, 1);
     sd = descriptor(&e, 1);
     out = buffer(&e, 20000);
+    /* For a direction in which nothing comes: on eth and udp this side would notice a silent peer by that, too. */
     post_recv(&e, prep_recv(&e, rd, buffer(&e, 8), 8));
     endpoint_connect(&e, "killed");
     SIDE_SYNC(s, 1);
+    /* A does not know that B dies, and goes on until a send fails or the VI is seen in ERROR: neither may take forever,
+     * and the queue must not stay stuck. */
     for (;;) { /* B dies after the tenth; the queue must not stay stuck */
         VIP_DESCRIPTOR *d;
         post_send(&e, prep_send(&e, sd, out, 20000));
@@ -462,10 +494,12 @@ void peer_killed_b(side *s)
     endpoint_connect(&e, "killed");
     SIDE_SYNC(s, 1);
     for (int i = 0; i < 10; i++)
+        /* What has been received is given back to nobody: A's later messages find receives, as long as B lives. */
         CHECK(next_recv(&e) == rd[i]);
     raise(SIGKILL);
 }
 
+/* One VI per level. Nothing is sent: on a network only the probes after a second of silence can find out. */
 void peer_killed_idle_a(side *s)
 {
     endpoint e[3];
@@ -502,21 +536,25 @@ void close_with_everything_a(side *s)
     VIP_NIC_HANDLE old = s->nic;
     VIP_CQ_HANDLE none;
     CHECK_OK(VipCreateCQ(s->nic, 64, &cq));
+    /* VI, completion queue, tag, region, eight receives: none of it is given back before the NIC. */
     endpoint_open_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536, 0, cq, NULL);
     for (int i = 0; i < 8; i++)
         post_recv(&e, prep_recv(&e, descriptor(&e, 1), buffer(&e, 100), 100));
     endpoint_connect(&e, "close");
     SIDE_SYNC(s, 1);
     CHECK_OK(VipCloseNic(s->nic));
+    /* The NIC is gone, and so is everything that was made on it. */
     CHECK_RET(VipCloseNic(old), VIP_INVALID_PARAMETER);
     CHECK_RET(VipQueryVi(e.vi, &state, &attr, &x, &y), VIP_INVALID_PARAMETER);
     CHECK_RET(VipRecvDone(e.vi, &d), VIP_INVALID_PARAMETER);
     CHECK_RET(VipDestroyCQ(cq), VIP_INVALID_PARAMETER);
+    /* A NIC in the same place: the old handles must not mean its objects, which may lie at the same addresses. */
     CHECK_OK(viakit_open_nic(s->device, &s->options, &s->nic));
     CHECK_RET(VipDestroyVi(e.vi), VIP_INVALID_PARAMETER); /* not confused with objects of the new NIC */
     CHECK_OK(VipCreateCQ(s->nic, 64, &none));
     CHECK_RET(VipDestroyCQ(cq), VIP_INVALID_PARAMETER);
     CHECK_OK(VipDestroyCQ(none));
+    /* Its region went with the NIC; on purpose endpoint_close is not called. */
     free(e.buffers);
 }
 

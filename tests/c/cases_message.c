@@ -1,8 +1,10 @@
 /*
  * cases_message.c - send and receive: lengths, order, segments, immediate data, wrapping rings and numbers.
  *
- * A VI has no flow control of its own: a message that finds no receive descriptor is an error. So every case counts:
- * a side sends only what it knows the other has posted receives for.
+ * A VI has no flow control of its own: a message that finds no receive descriptor is an error. So every case counts: a
+ * side sends only what it knows the other has posted receives for. Each message's bytes follow from its number alone,
+ * so whatever is lost, doubled, mixed up or torn shows in the data, and guard bytes around every buffer show what goes
+ * beside.
  */
 #include "conformance.h"
 
@@ -32,6 +34,7 @@ static void one_message(endpoint *e, size_t len, uint64_t key)
 
 /* ---- zero: a message of no bytes is a message, in whichever way it is written down */
 
+/* Four messages: with an empty segment or with none at all, and received in either way. */
 static void zero_both(side *s)
 {
     for (int i = 0; i < s->n_levels; i++) {
@@ -73,7 +76,9 @@ void zero_b(side *s)
     zero_both(s);
 }
 
-/* ---- sizes: every length at which something changes, and its neighbours */
+/* ---- sizes: every length at which something changes, and its neighbours. What changes is the way: powers of eight for
+ * lines of memory and pages, one frame's payload and two, a super-frame's, 64 KiB for the largest datagram, 1 MiB for
+ * many windows. */
 
 static void sizes_both(side *s)
 {
@@ -87,6 +92,7 @@ static void sizes_both(side *s)
     edges[n++] = 2 * (size_t)info.max_payload;
     edges[n++] = info.super_payload;
     edges[n++] = 65536;
+    /* 1 MiB through 5 % of loss would take long and show nothing new. */
     if (!s->link->fault)
         edges[n++] = 1 << 20;
     for (int i = 0; i < s->n_levels; i++) {
@@ -96,6 +102,7 @@ static void sizes_both(side *s)
         for (size_t k = 0; k < n; k++) {
             e.used = 0; /* start the region over: guards were checked after every message */
             e.n_buffers = 0;
+            /* A length less, the very length, one more. The unreliable level stays below what a receive ring holds. */
             for (size_t len = edges[k] - 1; len <= edges[k] + 1; len++)
                 if (len <= (RELIABLE(s->levels[i]) ? 2u << 20 : 70000u))
                     one_message(&e, len, len + 7);
@@ -121,6 +128,7 @@ static void maximal_both(side *s)
 {
     size_t max = s->attr.MaxTransferSize;
     if (s->link->kind >= ON_ETH || CHECK_SLOWER > 1)
+        /* As much as a few seconds carry on a network or under a sanitizer. */
         max = 8 << 20;
     if (s->link->fault)
         max = 256 << 10;
@@ -152,6 +160,7 @@ static void too_long_to_send_both(side *s)
         endpoint e;
         VIP_DESCRIPTOR *d, *ok;
         uint8_t *data;
+        /* The VI takes 32768 bytes at most; the region and the receive are larger, so only this limit can refuse. */
         endpoint_open_with(&e, s, s->levels[i], 65536, 32768, NULL, NULL);
         d = descriptor(&e, 1);
         ok = descriptor(&e, 1);
@@ -162,6 +171,7 @@ static void too_long_to_send_both(side *s)
         SIDE_SYNC(s, 1);
         if (s->role == SIDE_A) {
             post_send(&e, prep_send(&e, d, data, 32769));
+            /* LENGTH_ERROR is local. At the unreliable level the next message, of exactly 32768 bytes, goes. */
             reap_send(&e, d, VIP_STATUS_OP_SEND | VIP_STATUS_LENGTH_ERROR);
         }
         if (RELIABLE(s->levels[i])) {
@@ -197,6 +207,7 @@ void too_long_to_send_b(side *s)
 
 /* ---- too_long_to_receive: longer than the receive descriptor; not a byte may go past its end */
 
+/* A's side. len: of the message; room: of B's receive. */
 static void too_long_a(side *s, VIP_RELIABILITY_LEVEL level, size_t len, size_t room)
 {
     endpoint e;
@@ -210,6 +221,7 @@ static void too_long_a(side *s, VIP_RELIABILITY_LEVEL level, size_t len, size_t 
     endpoint_connect(&e, "long");
     SIDE_SYNC(s, 1);
     post_send(&e, prep_send(&e, d, data, len));
+    /* What the sender is told of the receiver's trouble is the level's difference: everything, something, nothing. */
     if (level == VIP_SERVICE_RELIABLE_RECEPTION) {
         reap_send(&e, d, VIP_STATUS_OP_SEND | VIP_STATUS_REMOTE_DESC_ERROR);
     } else {
@@ -228,6 +240,7 @@ static void too_long_a(side *s, VIP_RELIABILITY_LEVEL level, size_t len, size_t 
     endpoint_close(&e);
 }
 
+/* B's side: two receives; the second one shows whether the connection lived on. */
 static void too_long_b(side *s, VIP_RELIABILITY_LEVEL level, size_t len, size_t room)
 {
     endpoint e;
@@ -247,6 +260,7 @@ static void too_long_b(side *s, VIP_RELIABILITY_LEVEL level, size_t len, size_t 
         wait_state(&e, VIP_STATE_ERROR);
         reap_recv(&e, ok, VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
     } else {
+        /* As A sent from the beginning of its data, the second message has the first one's first bytes. */
         reap_recv(&e, ok, VIP_STATUS_OP_RECEIVE);
         CHECK_EQ(ok->CS.Length, room);
         pattern_check(ok->DS[0].Local.Data.Address, room, 5);
@@ -273,11 +287,14 @@ void too_long_to_receive_b(side *s)
             too_long_b(s, s->levels[i], too_long[k][0], too_long[k][1]);
 }
 
-/* ---- order, ring_wrap, psn_wrap: many messages of mixed lengths, each with data that only its number gives */
+/* ---- order, ring_wrap, psn_wrap: many messages of mixed lengths, each with data that only its number gives. B keeps
+ * WINDOW receives posted and sends an empty message back for each CREDIT of them that it has posted again; A never has
+ * more under way than B has receives. In the end both compare a sum over all bytes in their order. */
 
 #define WINDOW 32 /* receives that B keeps posted */
 #define CREDIT 16 /* messages per credit that B gives back */
 
+/* Three of five are short, so that short and long ones, which take different ways, follow each other closely. */
 static size_t mixed_length(uint64_t i, size_t longest)
 {
     uint64_t state = i * 77 + 1, die = random_next(&state);
@@ -294,6 +311,7 @@ static void stream_a(endpoint *e, uint64_t n, size_t longest)
         sd[i] = descriptor(e, 1);
         out[i] = buffer(e, longest);
     }
+    /* Four: B never has more credits under way, as WINDOW / CREDIT is two. */
     for (int i = 0; i < 4; i++)
         post_recv(e, prep_recv(e, credit[i] = descriptor(e, 1), NULL, 0));
     SIDE_SYNC(e->s, 1);
@@ -311,6 +329,7 @@ static void stream_a(endpoint *e, uint64_t n, size_t longest)
             reap_send(e, sd[reaped % WINDOW], VIP_STATUS_OP_SEND);
             reaped++;
         }
+        /* Out of credit. B's next one may be here already; if not, this waits for it. */
         if (posted < n && posted >= WINDOW + credits * CREDIT) {
             VIP_DESCRIPTOR *d = next_recv(e);
             CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
@@ -341,6 +360,7 @@ static void stream_b(endpoint *e, uint64_t n, size_t longest)
         pattern_check(p, len, i);
         for (size_t k = 0; k < len; k++)
             sum = sum * 31 + p[k];
+        /* The last credits are not sent: nobody would take them. */
         post_recv(e, prep_recv(e, d, p, longest));
         if ((i + 1) % CREDIT == 0 && (i + 1) + WINDOW - CREDIT < n) {
             if (sent >= 4)
@@ -368,6 +388,8 @@ static void order_both(side *s)
 {
     uint64_t n = (s->link->fault ? 2000 : 10000) / CHECK_SLOWER;
     for (int i = 0; i < s->n_levels; i++)
+        /* 1300 bytes fit one frame of MTU 1500: at the unreliable level the ring of a wire must hold what is under
+         * way. */
         stream_both(s, s->levels[i], n, RELIABLE(s->levels[i]) ? 12000 : 1300);
 }
 
@@ -381,6 +403,9 @@ void order_b(side *s)
     order_both(s);
 }
 
+/* Not at the unreliable level: what wraps are rings and numbers, of which a loss there would tell nothing. 1000
+ * messages of up to 14 frames lead every ring of `small_rings` around many times, and the numbers of `wrap_soon` across
+ * 2^32. */
 static void wrap_both(side *s)
 {
     for (int i = 0; i < 2; i++)
@@ -416,6 +441,7 @@ static void cut(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, unsig
     d->CS.SegCount = (VIP_UINT16)n;
     d->CS.Length = (VIP_UINT32)len;
     for (unsigned i = 0; i < n; i++) {
+        /* An expected length of the piece from 0 to twice the mean: some are empty, the last takes the rest. */
         size_t left = len - at, piece = i == n - 1 ? left : random_next(&key) % (2 * (left / (n - i)) + 1);
         d->DS[i].Local.Data.Address = data + at;
         d->DS[i].Local.Handle = e->mh;
@@ -426,6 +452,8 @@ static void cut(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, unsig
 
 static void segments_both(side *s)
 {
+    /* A's and B's number of segments. 252 is the most that VIPL allows, 252 against 251 makes no two boundaries
+     * agree. */
     static const unsigned counts[][2] = {{1, 2}, {2, 1}, {3, 3}, {7, 50}, {252, 1}, {1, 252}, {252, 251}};
     static const size_t lens[] = {5, 1000, 50000};
     for (int i = 0; i < s->n_levels; i++) {
@@ -438,6 +466,7 @@ static void segments_both(side *s)
             VIP_DESCRIPTOR *d = descriptor(&e, n);
             uint8_t *data = buffer(&e, len);
             CHECK(n <= s->attr.MaxSegmentsPerDesc);
+            /* Keys of their own: both sides cut in different places. */
             cut(&e, d, data, len, n, k * 2 + s->role);
             if (s->role == SIDE_B)
                 post_recv(&e, d);
@@ -472,6 +501,7 @@ void segments_b(side *s)
 static void immediate_both(side *s)
 {
     static const struct {
+        /* Beside empty, short and long messages; and messages without, whose status must not say that there is some. */
         size_t len;
         int with;
     } what[] = {{0, 1}, {10, 1}, {10, 0}, {0, 0}, {30000, 1}, {30000, 0}};
@@ -487,14 +517,17 @@ static void immediate_both(side *s)
                 post_recv(&e, d);
             SIDE_SYNC(s, (int)k);
             if (s->role == SIDE_A) {
+                pattern_fill(data, what[k].len, k);
                 d->CS.Control |= what[k].with ? VIP_CONTROL_IMMEDIATE : 0;
                 d->CS.ImmediateData = 0xC0FFEE00u + (unsigned)k;
                 post_send(&e, d);
+                /* Whether a sender's own status repeats the bit is left open by VIPL. */
                 CHECK(next_send(&e) == d);
                 CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_SEND | (d->CS.Status & VIP_STATUS_IMMEDIATE));
             } else {
                 reap_recv(&e, d, VIP_STATUS_OP_RECEIVE | (what[k].with ? VIP_STATUS_IMMEDIATE : 0));
                 CHECK_EQ(d->CS.Length, what[k].len);
+                pattern_check(data, what[k].len, k);
                 if (what[k].with)
                     CHECK_EQ(d->CS.ImmediateData, 0xC0FFEE00u + (unsigned)k);
             }
@@ -533,6 +566,7 @@ static void both_ways_level(side *s, VIP_RELIABILITY_LEVEL level, uint64_t n, si
         out[i] = buffer(&e, longest);
     }
     endpoint_connect(&e, "both ways");
+    /* Neither side waits for the other but by its own count, so both directions are busy at once. */
     while (received < n || reaped < n) {
         VIP_DESCRIPTOR *d;
         if (sent < n && sent < received + 32 && sent - reaped < 32) {
@@ -553,6 +587,7 @@ static void both_ways_level(side *s, VIP_RELIABILITY_LEVEL level, uint64_t n, si
             pattern_check(in[i % 64], d->CS.Length, 2 * i + !s->role);
             post_recv(&e, prep_recv(&e, d, in[i % 64], longest));
         }
+        /* Checked in the loop: a connection that is lost would leave it turning until the deadline. */
         if (vi_state(e.vi) != VIP_STATE_CONNECTED)
             FAIL("connection lost after %llu sent, %llu received", (unsigned long long)sent,
                  (unsigned long long)received);

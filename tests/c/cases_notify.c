@@ -1,6 +1,9 @@
 /*
- * cases_notify.c - being called when something completes: VipSendNotify, VipRecvNotify, VipCQNotify; and events tied to a
- * completion queue (VipAddTagCQ).
+ * cases_notify.c - being called when something completes: VipSendNotify, VipRecvNotify, VipCQNotify; and events tied to
+ * a completion queue (VipAddTagCQ); and sends put off until the program's word (VipPostDeferredSends).
+ *
+ * VIPL's rule for a handler: one completion per request, in the order of the queue, on a thread that is not the
+ * program's, from which any call may be made. A NIC without a thread has only whoever polls.
  */
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -19,6 +22,8 @@ typedef struct {
     VIP_DESCRIPTOR *got[MESSAGES];
 } collector;
 
+/* Takes what VipSendNotify or VipRecvNotify bring: the descriptor is off its queue already. The count rises last, when
+ * all that the waiting thread looks at is written. */
 static void on_descriptor(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d)
 {
     collector *c = context;
@@ -36,6 +41,7 @@ static void on_descriptor(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE v
     atomic_store(&c->n, n + 1);
 }
 
+/* A completion queue's handler is told of an entry only; the descriptor is still on its queue, to be taken here. */
 static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN recv)
 {
     collector *c = context;
@@ -62,10 +68,13 @@ static void wait_for(collector *c, int n)
     }
 }
 
-/* ---- notify_recv: B is called for each message, in order; A for each send; re-armed from within, and several at once */
+/* ---- notify_queues, notify_polled: B is called for each message, in order; A for each send; re-armed from within, or
+ * asked for several times at once */
 
 static void notify_both(side *s)
 {
+    /* several: all requests are made before the first message, and a handler makes none; else each handler makes the
+     * next. */
     for (int several = 0; several < 2; several++) {
         endpoint e;
         collector c = {.e = &e, .waiter = pthread_self(), .wanted = several ? 1 : MESSAGES};
@@ -81,6 +90,7 @@ static void notify_both(side *s)
         for (int i = 0; i < (several ? MESSAGES : 1); i++)
             CHECK_OK(s->role == SIDE_B ? VipRecvNotify(e.vi, &c, on_descriptor)
                                        : VipSendNotify(e.vi, &c, on_descriptor));
+        /* Only now, when the requests stand, can the first completion come. */
         endpoint_connect(&e, "notify");
         SIDE_SYNC(s, 1);
         if (s->role == SIDE_A)
@@ -89,6 +99,7 @@ static void notify_both(side *s)
         wait_for(&c, MESSAGES);
         for (int i = 0; i < MESSAGES; i++)
             CHECK(c.got[i] == d[i]);
+        /* Flushing nothing, the disconnect must not call the handler once more. */
         endpoint_disconnect(&e);
         CHECK_EQ(atomic_load(&c.n), MESSAGES);
         endpoint_close(&e);
@@ -122,12 +133,14 @@ void notify_cq_a(side *s)
 {
     endpoint e;
     VIP_CQ_HANDLE cq, other;
+    /* `never`: of requests that must be dropped without a call. */
     collector c = {.e = &e, .waiter = pthread_self(), .wanted = 2}, never = {.e = &e};
     VIP_DESCRIPTOR *d[3];
     CHECK_OK(VipCreateCQ(s->nic, 64, &cq));
     CHECK_OK(VipCreateCQ(s->nic, 64, &other));
     endpoint_open_with(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096, 0, NULL, cq);
     c.cq = cq;
+    /* Two ways of being told of one queue would steal from each other. */
     CHECK_RET(VipRecvNotify(e.vi, &c, on_descriptor), VIP_INVALID_STATE); /* its queue has a completion queue */
     for (int i = 0; i < 3; i++)
         post_recv(&e, prep_recv(&e, d[i] = descriptor(&e, 1), buffer(&e, 8), 8));
@@ -145,6 +158,7 @@ void notify_cq_a(side *s)
     CHECK_OK(VipDisconnect(e.vi)); /* the third is flushed, which completes it */
     wait_for(&c, 3);
     CHECK_STATUS(d[2], VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
+    /* Requests that nothing answers: they go with their completion queue or with the VI. */
     CHECK_OK(VipCQNotify(other, &never, on_entry));
     CHECK_OK(VipDestroyCQ(other));
     CHECK_OK(VipCQNotify(cq, &never, on_entry));
@@ -185,22 +199,27 @@ void cq_tags_a(side *s)
     VIP_CQ_HANDLE cq;
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv;
+    /* Nonblocking: cq_tags reads only after poll() has promised something. */
     int fds[2] = {eventfd(0, EFD_NONBLOCK), eventfd(0, EFD_NONBLOCK)};
     uint64_t count;
     CHECK_OK(VipCreateCQ(s->nic, 64, &cq));
     endpoint_open_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536, 0, NULL, cq);
+    /* What is no file at all, and what is none of ours to signal: a socket. */
     CHECK_RET(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)-1, 1, 0), VIP_INVALID_PARAMETER);
     CHECK_RET(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)s->ctl, 1, 0), VIP_INVALID_PARAMETER);
     CHECK_OK(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[0], 7, 0));
     CHECK_OK(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[1], 8, 1));
+    /* A tag is a pair of file and number; half of it finds nothing. */
     CHECK_RET(VipRemoveTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[0], 8), VIP_INVALID_PARAMETER);
     for (int i = 0; i < MESSAGES; i++)
         post_recv(&e, prep_recv(&e, descriptor(&e, 1), buffer(&e, 8), 8));
+    /* Posting completes nothing. */
     CHECK(!signalled(fds[0], 0));
     endpoint_connect(&e, "tags");
     SIDE_SYNC(s, 1);
     for (int n = 0; n < MESSAGES;) {
         CHECK(signalled(fds[0], 1000 * CHECK_WAIT_S));
+        /* An eventfd counts: one read takes several signals, so all entries are taken after it. */
         CHECK_EQ(read(fds[0], &count, sizeof(count)), (ssize_t)sizeof(count));
         while (VipCQDone(cq, &vi, &recv) == VIP_SUCCESS) {
             CHECK(vi == e.vi && recv);
@@ -208,6 +227,7 @@ void cq_tags_a(side *s)
             n++;
         }
     }
+    /* The second tag's file was signalled as well, and nobody has read it. */
     CHECK(signalled(fds[1], 0));
     CHECK_OK(VipRemoveTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[0], 7));
     CHECK_RET(VipRemoveTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[0], 7), VIP_INVALID_PARAMETER);
@@ -237,6 +257,7 @@ void cq_tags_b(side *s)
 
 void deferred_a(side *s)
 {
+    /* At the levels at which ten messages at once are never lost. */
     for (int i = 0; i < s->n_burst_levels; i++) {
         endpoint e;
         VIP_DESCRIPTOR *d[10], *got;
@@ -254,14 +275,17 @@ void deferred_a(side *s)
             post_send(&e, prep_send(&e, d[k], buffer(&e, len), len));
         }
         reap_send(&e, d[0], VIP_STATUS_OP_SEND);
+        /* Between this sync and the next both sides look, and nothing has moved. */
         SIDE_SYNC(s, 2);
         CHECK_RET(VipSendDone(e.vi, &got), VIP_NOT_DONE);
         CHECK_OK(VipPostDeferredSends(e.vi, VIP_TRUE, &before));
         CHECK_EQ(before, VIP_TRUE);
         SIDE_SYNC(s, 3);
+        /* The word: all go at once. */
         CHECK_OK(VipPostDeferredSends(e.vi, VIP_FALSE, NULL));
         for (int k = 1; k < 10; k++)
             reap_send(&e, d[k], VIP_STATUS_OP_SEND);
+        /* Once more put off: what is not sent when the connection ends is flushed like everything else. */
         SIDE_SYNC(s, 4);
         CHECK_OK(VipPostDeferredSends(e.vi, VIP_TRUE, NULL));
         post_send(&e, prep_send(&e, d[0], buffer(&e, 8), 8));
@@ -287,6 +311,7 @@ void deferred_b(side *s)
         SIDE_SYNC(s, 3);
         for (int k = 1; k < 10; k++) {
             reap_recv(&e, d[k], VIP_STATUS_OP_RECEIVE);
+            /* In the order of posting, the long ones too. */
             CHECK_EQ(d[k]->CS.Length, k % 3 ? 8 : 40000);
         }
         SIDE_SYNC(s, 4);

@@ -1,12 +1,15 @@
 /*
  * cases_peer.c - connections between equals: both sides call VipConnectPeerRequest.
  *
- * Neither side is client or server; A and B do the same, or begin in another order.
+ * Holds the provider to the table "The connection between equals" of docs/states.md, on every link. Neither side is
+ * client or server; A and B do the same, or begin in another order. The call returns at once; its result comes by
+ * VipConnectPeerDone (asked) or VipConnectPeerWait (waited for), and is given once.
  */
 #include <sys/mman.h>
 
 #include "conformance.h"
 
+/* A request from the name `own` at this host to the name `wanted` at the partner's. */
 static VIP_RETURN request_named(endpoint *e, const char *own, const char *wanted, VIP_ULONG timeout_ms)
 {
     side *s = e->s;
@@ -25,6 +28,7 @@ static void request(endpoint *e, const char *name, VIP_ULONG timeout_ms)
     CHECK_OK(request_named(e, own, wanted, timeout_ms));
 }
 
+/* On a network each look also drives the NIC: the partner's answer may have to be fetched. */
 static VIP_RETURN poll_done(endpoint *e, VIP_VI_ATTRIBUTES *attr)
 {
     VIP_RETURN r;
@@ -55,20 +59,25 @@ static void swap(endpoint *e, uint64_t mine, uint64_t *theirs)
 
 static void peer_connect_both(side *s)
 {
+    /* how: the lowest bit chooses between polling and waiting; 1 and 2 let one side ask before the other, 0 and 3 let
+     * chance decide. */
     for (int i = 0; i < s->n_levels; i++)
         for (int how = 0; how < 4; how++) {
             endpoint e;
             VIP_VI_ATTRIBUTES attr;
             uint64_t theirs;
             endpoint_open(&e, s, s->levels[i], 4096);
+            /* There is no result before anything was asked. */
             CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_STATE);
             CHECK_RET(VipConnectPeerWait(e.vi, &attr), VIP_INVALID_STATE);
             SIDE_SYNC(s, 1);
             if (how == 1 + (int)s->role) { /* the other one first */
                 SIDE_SYNC(s, 2);
+                /* The partner has asked, and has seen that it is not answered yet. */
                 request(&e, "peer", 1000 * CHECK_WAIT_S);
             } else {
                 request(&e, "peer", 1000 * CHECK_WAIT_S);
+                /* A VI asks for one partner at a time. */
                 CHECK_RET(request_named(&e, "x", "y", 1000), VIP_INVALID_STATE);
                 if (how == 2 - (int)s->role) {
                     CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_NOT_DONE);
@@ -76,6 +85,7 @@ static void peer_connect_both(side *s)
                     SIDE_SYNC(s, 2);
                 }
             }
+            /* Junk, so that what is checked was written by the call. */
             memset(&attr, 0xEE, sizeof(attr));
             CHECK_OK(how & 1 ? VipConnectPeerWait(e.vi, &attr) : poll_done(&e, &attr));
             CHECK_EQ(attr.ReliabilityLevel, s->levels[i]);
@@ -101,6 +111,8 @@ void peer_connect_b(side *s)
 
 /* ---- one_nic: an address of eight bytes means one NIC of its station */
 
+/* `a` is of six bytes: the port goes between them and the discriminator. The port is the NIC's number at its station,
+ * which viakit_query_nic tells: several NICs may share the six bytes. */
 /* `a` is of six bytes: the port goes between them and the discriminator. */
 static void add_port(address *a, uint16_t port)
 {
@@ -117,6 +129,7 @@ static void one_nic_both(side *s)
     viakit_nic_info info;
     VIP_VI_ATTRIBUTES attr;
     uint64_t theirs;
+    /* Between equals first, with the partner's very NIC named. */
     VIP_RETURN r;
     CHECK_OK(viakit_query_nic(s->nic, &info));
     uint16_t port = (uint16_t)side_exchange(s, info.port);
@@ -129,10 +142,12 @@ static void one_nic_both(side *s)
     swap(&e, s->role, &theirs);
     CHECK_EQ(theirs, !s->role);
     endpoint_disconnect(&e);
+    /* Then as client and server: a port that no NIC has leads to nobody, although B waits; the right one leads to B. */
     make_address(&local, s->attr.LocalNicAddress, "one", 3);
     make_address(&remote, s->peer_host, "one", 3);
     if (s->role == SIDE_A) {
         add_port(&remote, (uint16_t)(port ^ 0x5555)); /* B waits, but does not have this port */
+        /* Which of the two depends on the link: whether somebody can tell that the port is nobody's. */
         r = VipConnectRequest(e.vi, &local.net, &remote.net, 200, &attr);
         CHECK(r == VIP_NOT_REACHABLE || r == VIP_TIMEOUT);
         make_address(&remote, s->peer_host, "one", 3);
@@ -161,6 +176,7 @@ void one_nic_b(side *s)
 
 /* ---- peer_names: both addresses and both discriminators must match; NULL and odd arguments */
 
+/* Both sides first try what is no request at all; none of it leaves a trace on the VI. */
 static void peer_names_both(side *s)
 {
     endpoint e, wrong, client;
@@ -177,7 +193,8 @@ static void peer_names_both(side *s)
     CHECK_RET(VipConnectPeerRequest(e.vi, NULL, &remote.net, 100), VIP_INVALID_PARAMETER);
     CHECK_RET(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 0), VIP_INVALID_PARAMETER);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
-    /* "wrong" wants the right name but has another, on both sides: the two do not find each other, nor anybody else. */
+    /* "wrong" wants the right name but has another, on both sides: the two do not find each other, nor anybody else.
+     * Its time-out is twice that of everything else here: it is still asking when the others are done. */
     CHECK_OK(request_named(&wrong, "mine", s->role == SIDE_A ? "names b" : "names a", 2000 * CHECK_WAIT_S));
     request(&e, "names", 1000 * CHECK_WAIT_S);
     CHECK_OK(VipConnectPeerWait(e.vi, NULL));
@@ -217,6 +234,7 @@ static void peer_mismatch_both(side *s)
         endpoint e;
         VIP_VI_ATTRIBUTES attr;
         uint64_t theirs;
+        /* The odd side differs in one attribute per round: the level, the longest transfer, the quality of service. */
         int odd = s->role == SIDE_B;
         endpoint_open_with(&e, s, odd && i == 0 ? VIP_SERVICE_RELIABLE_RECEPTION : VIP_SERVICE_RELIABLE_DELIVERY, 4096,
                            odd && i == 1 ? 32768 : 65536, NULL, NULL);
@@ -225,6 +243,7 @@ static void peer_mismatch_both(side *s)
             attr.QoS = (VIP_QOS)(uintptr_t)(odd ? 1 : 2);
             CHECK_OK(VipSetViAttributes(e.vi, &attr));
         }
+        /* Both sides learn the same reason, and the VIs are IDLE again. */
         request(&e, "unlike", 1000 * CHECK_WAIT_S);
         CHECK_RET(i & 1 ? VipConnectPeerWait(e.vi, &attr) : poll_done(&e, &attr), expected[i]);
         CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
@@ -233,6 +252,7 @@ static void peer_mismatch_both(side *s)
         request(&e, "alike", 1000 * CHECK_WAIT_S);
         CHECK_OK(VipConnectPeerWait(e.vi, &attr));
         swap(&e, s->role, &theirs);
+        CHECK_EQ(theirs, !s->role);
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }
@@ -250,6 +270,7 @@ void peer_mismatch_b(side *s)
 
 /* ---- peer_timeout: nobody asks back; withdrawn by another thread; closed with the NIC */
 
+/* The thread of a VI whose request is taken back under it. */
 static void *wait_in_vain(void *p)
 {
     endpoint *e = p;
@@ -267,6 +288,7 @@ static void peer_timeout_both(side *s)
     pthread_t thread;
     uint64_t theirs;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    /* In vain twice: told by a wait, and told to a poll. 20 ms are long enough, for nobody asks back at all. */
     CHECK_OK(request_named(&e, "alone", "nobody", 20));
     CHECK_RET(VipConnectPeerWait(e.vi, &attr), VIP_TIMEOUT);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
@@ -288,11 +310,13 @@ static void peer_timeout_both(side *s)
     request(&e, "not alone", 1000 * CHECK_WAIT_S);
     CHECK_OK(VipConnectPeerWait(e.vi, &attr));
     swap(&e, s->role, &theirs);
+    CHECK_EQ(theirs, !s->role);
     endpoint_disconnect(&e);
     CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE)); /* endpoint_close takes it back */
     endpoint_close(&e);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     CHECK_OK(request_named(&e, "alone", "nobody", VIP_INFINITE));
+    /* From here on the NIC goes with a request under way; the handles are dead, as after any close. */
     SIDE_SYNC(s, 1);
     CHECK_OK(VipCloseNic(s->nic));
     CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_PARAMETER);
@@ -320,6 +344,7 @@ static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 }
 
 /* other: a copy of the side, for a NIC of its own. */
+/* e[0] is on the side's own NIC, e[1] on it as well or on a second one of the same process and station. */
 static void meet_self(side *s, side other, int n_nics)
 {
     endpoint e[2];
@@ -332,6 +357,7 @@ static void meet_self(side *s, side other, int n_nics)
         CHECK_OK(VipErrorCallback(second, NULL, ignore_error));
         other.nic = second;
     }
+    /* One name for both ends: a VI that asks for its own name means the other VI of that name, never itself. */
     snprintf(name, sizeof(name), "self of %c", "AB"[s->role]);
     make_address(&local, s->attr.LocalNicAddress, name, strlen(name));
     endpoint_open(&e[0], s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
@@ -343,8 +369,11 @@ static void meet_self(side *s, side other, int n_nics)
     rd = descriptor(&e[1], 1);
     post_recv(&e[1], prep_recv(&e[1], rd, buffer(&e[1], 100), 100));
     sd = descriptor(&e[0], 1);
-    post_send(&e[0], prep_send(&e[0], sd, buffer(&e[0], 100), 100));
+    uint8_t *out = buffer(&e[0], 100);
+    pattern_fill(out, 100, (uint64_t)n_nics);
+    post_send(&e[0], prep_send(&e[0], sd, out, 100));
     reap_recv(&e[1], rd, VIP_STATUS_OP_RECEIVE);
+    pattern_check(rd->DS[0].Local.Data.Address, 100, (uint64_t)n_nics);
     reap_send(&e[0], sd, VIP_STATUS_OP_SEND);
     endpoint_close(&e[0]);
     endpoint_close(&e[1]);
@@ -375,6 +404,7 @@ void peer_self_b(side *s)
 
 static void peer_crowd_both(side *s)
 {
+    /* All eight ask by the same two names: which of A's meets which of B's is open, but it must be a pairing. */
     endpoint e[CROWD];
     unsigned seen = 0;
     for (int i = 0; i < CROWD; i++)
@@ -392,6 +422,7 @@ static void peer_crowd_both(side *s)
     for (int i = 0; i < CROWD; i++) {
         VIP_DESCRIPTOR *sd = descriptor(&e[i], 1);
         uint8_t *out = buffer(&e[i], 4);
+        /* The number of the sender, and which side it is of. */
         int mine = i + 1000 * (int)s->role;
         memcpy(out, &mine, 4);
         post_send(&e[i], prep_send(&e[i], sd, out, 4));
@@ -399,6 +430,7 @@ static void peer_crowd_both(side *s)
     }
     for (int i = 0; i < CROWD; i++) {
         VIP_DESCRIPTOR *d = next_recv(&e[i]);
+        /* Each partner is met once: nobody's message comes twice, none is missing. */
         int theirs;
         CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
         memcpy(&theirs, d->DS[0].Local.Data.Address, 4);

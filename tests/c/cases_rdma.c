@@ -1,11 +1,15 @@
 /*
  * cases_rdma.c - RDMA writes: A writes into memory of B that B has granted, and into memory that it has not.
+ *
+ * The promise of design.md: a write lands, last byte last, while its target computes and calls nothing; and nothing
+ * that arrives from a wire writes outside a region that grants it. B tells A over the control channel where its memory
+ * is; that a write has landed B learns from a message behind it, from immediate data, or by looking at the memory.
  */
 #include "conformance.h"
 
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
 
-/* What A must know to write into B's memory; goes over the control channel. */
+/* What A must know to write into B's memory; goes over the control channel as it is, for both are of one program. */
 typedef struct {
     uint64_t at;
     VIP_MEM_HANDLE handle;
@@ -38,6 +42,7 @@ static void send_note(endpoint *e)
 
 /* ---- rdma_write: bytes appear where they were sent to, no descriptor is consumed, nothing beside them changes */
 
+/* Nothing, a byte, a word, a line's worth, a page, many frames or one super-frame, several of these. */
 static const size_t write_lens[] = {0, 1, 8, 100, 4096, 60000, 300000};
 #define N_WRITES (sizeof(write_lens) / sizeof(write_lens[0]))
 
@@ -51,6 +56,7 @@ void rdma_write_a(side *s)
             target t = take(&e);
             VIP_DESCRIPTOR *d = descriptor(&e, 2);
             uint8_t *data = buffer(&e, write_lens[k]);
+            /* Both sides leave it out, and have already exchanged the address. */
             if (write_lens[k] > 70000 && !RELIABLE(s->levels[i]))
                 continue; /* no flow control: too much at once for some links */
             pattern_fill(data, write_lens[k], k);
@@ -73,6 +79,7 @@ void rdma_write_b(side *s)
             VIP_DESCRIPTOR *d = descriptor(&e, 1);
             uint8_t *data = buffer(&e, write_lens[k]);
             post_recv(&e, prep_recv(&e, d, NULL, 0));
+            /* Memory from buffer() is filled with 0xEE and stands between guards: what is written beside shows. */
             offer(&e, data, e.mh);
             if (write_lens[k] > 70000 && !RELIABLE(s->levels[i]))
                 continue;
@@ -94,6 +101,7 @@ void rdma_immediate_a(side *s)
         endpoint_open(&e, s, s->levels[i], 65536);
         endpoint_connect(&e, "imm");
         for (unsigned k = 0; k < 3; k++) {
+            /* No data, one frame, several frames: the receive must complete behind the last. */
             static const size_t lens[3] = {0, 64, 20000};
             target t = take(&e);
             VIP_DESCRIPTOR *d = descriptor(&e, 2);
@@ -104,6 +112,7 @@ void rdma_immediate_a(side *s)
             d->CS.ImmediateData = 0xABCD0000u + k;
             post_send(&e, d);
             CHECK(next_send(&e) == d);
+            /* Whether a sender's own status repeats the bit is left open by VIPL. */
             CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_RDMA_WRITE | (d->CS.Status & VIP_STATUS_IMMEDIATE));
         }
         endpoint_disconnect(&e);
@@ -144,6 +153,7 @@ void rdma_immediate_b(side *s)
 
 typedef struct {
     const char *name;
+    /* Signed: before the start as well. */
     int64_t from_start; /* the write begins so far behind the start of the granted region... */
     size_t len;
     int absolute;                /* ...or at this very address */
@@ -157,14 +167,18 @@ static const denied_row bounds_rows[] = {
     {"one byte past the end", REGION - 99, 100, 0, 0, GRANT},
     {"begins at the end", REGION, 1, 0, 0, GRANT},
     {"begins before the start", -1, 100, 0, 0, GRANT},
+    /* 1 GiB away: nothing of the program is there at all. */
     {"far outside", 1 << 30, 8, 0, 0, GRANT},
     {"begins inside, many frames, ends outside", 100, 60000, 0, 0, GRANT},
+    /* -8 as an absolute address: the last 8 bytes that there are, and 56 bytes behind the end of memory. */
     {"the address wraps", -8, 64, 1, 0, GRANT},
     {"address 0", 0, 8, 1, 0, GRANT},
 };
 
 static const denied_row denied_rows[] = {
+    /* What no registration gave. */
     {"a handle that never was", 0, 8, 0, 0x00ffffff, GRANT},
+    /* One bit of the generation is wrong, so the table's index is right. */
     {"a handle nearly right", 0, 8, 0, 0x10000, GRANT},
     {"the region does not grant it", 0, 8, 0, 0, REGION_NOT_ENABLED},
     {"the VI does not grant it", 0, 8, 0, 0, VI_NOT_ENABLED},
@@ -181,6 +195,7 @@ static void denied_a(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     endpoint_open(&e, s, level, 65536);
     d = descriptor(&e, 2);
     data = buffer(&e, row->len);
+    memset(data, 0x11, row->len); /* not what B's memory is filled with: a byte that gets through must show there */
     endpoint_connect(&e, "denied");
     t = take(&e);
     prep_write(&e, d, data, row->len, row->absolute ? (uint64_t)row->from_start : t.at + (uint64_t)row->from_start,
@@ -190,6 +205,7 @@ static void denied_a(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     post_send(&e, d);
     got = next_send(&e);
     CHECK(got == d);
+    /* Other bits may be set beside it, as the connection breaks. */
     if (level == VIP_SERVICE_RELIABLE_RECEPTION && !(got->CS.Status & VIP_STATUS_RDMA_PROT_ERROR))
         FAIL("%s: the writer's status is 0x%x, without RDMA_PROT_ERROR", row->name, got->CS.Status);
     if (RELIABLE(level))
@@ -200,6 +216,8 @@ static void denied_a(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     endpoint_close(&e);
 }
 
+/* Registers the region again, under a handle of its own, as the row wants it; `tag`: of another tag, for the caller to
+ * destroy. */
 static VIP_MEM_HANDLE grant(endpoint *e, const denied_row *row, uint8_t *region, VIP_PROTECTION_HANDLE *tag)
 {
     side *s = e->s;
@@ -213,6 +231,7 @@ static VIP_MEM_HANDLE grant(endpoint *e, const denied_row *row, uint8_t *region,
         attr.EnableRdmaWrite = VIP_FALSE;
     if (row->grant == VI_NOT_ENABLED) {
         VIP_VI_ATTRIBUTES vi_attr = e->attr;
+        /* Granted by the region is not enough: the VI must allow it, too. */
         CHECK_OK(VipDestroyVi(e->vi));
         vi_attr.EnableRdmaWrite = VIP_FALSE;
         CHECK_OK(VipCreateVi(s->nic, &vi_attr, NULL, NULL, &e->vi));
@@ -229,6 +248,7 @@ static void denied_b(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     VIP_PROTECTION_HANDLE tag = NULL;
     VIP_MEM_HANDLE handle;
     VIP_DESCRIPTOR *d;
+    /* The counts are of the NIC and go on from row to row. */
     int before = error_count(s, VIP_ERROR_RDMAW_PROT);
     uint8_t *arena, *region;
     endpoint_open(&e, s, level, 4 * REGION);
@@ -247,6 +267,7 @@ static void denied_b(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     } else {
         wait_error(s, VIP_ERROR_RDMAW_PROT, before + 1);
     }
+    /* The note shows that the connection lives. */
     if (RELIABLE(level))
         wait_state(&e, VIP_STATE_ERROR);
     else
@@ -269,6 +290,8 @@ static void denied(side *s, const denied_row *rows, size_t n)
 {
     for (int i = 0; i < s->n_levels; i++)
         for (size_t k = 0; k < n; k++)
+            /* With immediate data at the reliable levels only: at the unreliable one the receive that the write
+             * consumes would be the one that B keeps for the note. */
             for (int immediate = 0; immediate <= RELIABLE(s->levels[i]); immediate++) {
                 if (s->role == SIDE_A)
                     denied_a(s, &rows[k], s->levels[i], immediate);
@@ -301,6 +324,7 @@ void rdma_denied_b(side *s)
  *
  * Rounds alternate between two buffers; B answers over its control channel only to start the next round. */
 
+/* One word, within a cache line, several lines, about a frame, a page, many frames. */
 static const size_t spin_lens[] = {8, 24, 256, 1500, 4096, 65536};
 
 /* The word that is spun on: 8 bytes where the length is a multiple of that, 4 otherwise. */
@@ -329,6 +353,7 @@ void rdma_spin_a(side *s)
             size_t len = spin_lens[round % 6];
             pattern_fill(data, len, round);
             put_last_word(data, len, round);
+            /* B spins only after this: both know that the round has begun. */
             side_exchange(s, round);
             post_send(&e, prep_write(&e, d, data, len, t.at, t.handle));
             reap_send(&e, d, VIP_STATUS_OP_RDMA_WRITE);
@@ -354,6 +379,7 @@ __attribute__((no_sanitize("thread"), noinline)) static void spin_on(const uint8
     atomic_thread_fence(memory_order_acquire);
 }
 
+/* Reads while a late write might still land: so not instrumented either, and no memcmp. */
 __attribute__((no_sanitize("thread"), noinline)) static uint64_t plain_hash(const volatile uint8_t *p, size_t len)
 {
     uint64_t hash = 14695981039346656037ull;
@@ -380,6 +406,7 @@ void rdma_spin_b(side *s)
             side_exchange(s, round);
             spin_on(data, len, round);
             if (plain_hash(data, len) != plain_hash(expected, len))
+                /* Only now: anything that looked at the memory through the provider would help the write along. */
                 FAIL("the last word came before the rest of %zu bytes, round %llu", len, (unsigned long long)round);
         }
         endpoint_disconnect(&e);
@@ -399,6 +426,7 @@ void rdma_empty_queue_a(side *s)
         endpoint_open(&e, s, s->levels[i], 4096);
         d = descriptor(&e, 2);
         endpoint_connect(&e, "empty");
+        /* Immediate data need a receive at B, and B has posted none. */
         t = take(&e);
         prep_write(&e, d, buffer(&e, 64), 64, t.at, t.handle);
         d->CS.Control |= VIP_CONTROL_IMMEDIATE;

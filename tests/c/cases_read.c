@@ -1,5 +1,9 @@
 /*
  * cases_read.c - RDMA reads: A reads memory of B that B has granted, and memory that it has not.
+ *
+ * Reads exist at the reliable levels only, and the target's program does nothing for them (docs/provider.md, "RDMA
+ * reads"): the requester asks for pieces, places what comes, and asks again for what is missing. Most cases here are
+ * about that: copies of requests that arrive late, answers that get lost, memory that goes away meanwhile.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -10,6 +14,7 @@
 #define RELIABLE_LEVEL(level) ((level) != VIP_SERVICE_UNRELIABLE)
 #define N_RELIABLE 2 /* the first two of levels[]: RDMA read is for these */
 
+/* The segment by its place: VIP_DESCRIPTOR declares fewer than a descriptor may have. */
 static VIP_DESCRIPTOR_SEGMENT *segment_of(VIP_DESCRIPTOR *d, unsigned i)
 {
     return (VIP_DESCRIPTOR_SEGMENT *)(void *)((char *)d + sizeof(VIP_CONTROL_SEGMENT)) + i;
@@ -44,8 +49,10 @@ static void open_readable(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, siz
     endpoint_open(e, s, level, size);
     memset(&attr, 0, sizeof(attr));
     attr.Ptag = e->ptag;
+    /* endpoint_open grants writes only. */
     attr.EnableRdmaWrite = attr.EnableRdmaRead = VIP_TRUE;
     CHECK_OK(VipSetMemAttributes(s->nic, e->mem, e->mh, &attr));
+    /* The attributes of a VI are its own from its creation on. */
     CHECK_OK(VipDestroyVi(e->vi));
     e->attr.EnableRdmaRead = VIP_TRUE;
     CHECK_OK(VipCreateVi(s->nic, &e->attr, NULL, NULL, &e->vi));
@@ -67,6 +74,7 @@ static const size_t read_lens[] = {0, 1, 8, 100, 4096, 60000, 300000, 3000000};
 
 void rdma_read_a(side *s)
 {
+    /* The attribute is a set of levels. */
     CHECK_EQ(s->attr.RDMAReadSupport, VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION);
     for (int i = 0; i < N_RELIABLE; i++) {
         endpoint e;
@@ -74,9 +82,11 @@ void rdma_read_a(side *s)
         uint64_t before = nic_counter(s, VIAKIT_COUNTER_rdma_reads_sent);
         endpoint_open(&e, s, s->levels[i], 4 * LARGEST);
         endpoint_connect(&e, "read");
+        /* One offer for all: the pieces begin at the start of B's memory. */
         t = take(&e);
         for (size_t k = 0; k < N_READS; k++) {
             size_t len = read_lens[k];
+            /* A read's descriptor has the form of a write's: an address segment, then where the bytes go. */
             VIP_DESCRIPTOR *d = descriptor(&e, 2);
             uint8_t *data = buffer(&e, len);
             post_send(&e, prep_read(&e, d, data, len, t.at, t.handle));
@@ -88,6 +98,7 @@ void rdma_read_a(side *s)
         {
             VIP_DESCRIPTOR *d = descriptor(&e, 4);
             static const size_t parts[3] = {1, 40001, 333};
+            /* 40335 is the sum of the parts; 7 is the odd place, as nothing begins there. */
             uint8_t *to[3], *whole = malloc(LARGEST), *got = malloc(40335);
             size_t sum = 0;
             CHECK(whole && got);
@@ -110,6 +121,7 @@ void rdma_read_a(side *s)
             free(whole);
             free(got);
         }
+        /* Counted where it is sent: one per descriptor, however many pieces it was asked for in. */
         CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_rdma_reads_sent) - before, N_READS + 1);
         check_guards(&e);
         endpoint_disconnect(&e);
@@ -149,6 +161,7 @@ static void read_largest_both(side *s)
         post_send(&e, prep_read(&e, d, data, len, t.at, t.handle));
         reap_send(&e, d, VIP_STATUS_OP_RDMA_READ);
         pattern_check(data, len, 5);
+        /* And one byte more than that, which is refused. */
         post_send(&e, prep_read(&e, d, data, len + 1, t.at, t.handle));
         CHECK(next_send(&e) == d);
         CHECK(d->CS.Status & VIP_STATUS_ERROR_MASK);
@@ -171,12 +184,15 @@ void read_largest_b(side *s)
     read_largest_both(s);
 }
 
-/* ---- read_many: hundreds of reads, sends and writes in one queue complete in order, each with its own bytes; both sides at once */
+/* ---- read_many: hundreds of reads, sends and writes in one queue complete in order, each with its own bytes; both
+ * sides at once */
 
 #define MANY 240
 #define PLACE 512
 
 static void read_many_both(side *s)
+/* Of three descriptors the first and the third read, the second sends; lengths shrink from PLACE, so no two are alike.
+ * As both sides do it, requests, answers, messages and acknowledgements share the link. */
 {
     for (int i = 0; i < N_RELIABLE; i++) {
         endpoint e;
@@ -202,6 +218,7 @@ static void read_many_both(side *s)
             post_send(&e, sends[k]);
         }
         for (int k = 0; k < MANY; k++) {
+            /* In the order of posting, although a send behind a read may be over before it. */
             reap_send(&e, sends[k], k % 3 == 1 ? VIP_STATUS_OP_SEND : VIP_STATUS_OP_RDMA_READ);
             if (k % 3 != 1)
                 pattern_check(got + k * PLACE, (size_t)(PLACE - k), (uint64_t)k);
@@ -239,6 +256,7 @@ void read_after_write_a(side *s)
         r = descriptor(&e, 2);
         endpoint_connect(&e, "after");
         t = take(&e);
+        /* 50000 bytes go by frames or straight into memory, 64 in one frame: the read must wait for either. */
         for (uint64_t round = 0; round < 40; round++) {
             size_t len = round % 2 ? 50000 : 64;
             pattern_fill(out, len, round);
@@ -266,9 +284,11 @@ void read_after_write_b(side *s)
     }
 }
 
-/* ---- read_fence: what is posted with QFENCE goes only when the reads before it are done. B changes its memory as soon as it is told to;
- * A, which told it behind the fence, has the old bytes. */
+/* ---- read_fence: what is posted with QFENCE goes only when the reads before it are done. B changes its memory as
+ * soon as it is told to; A, which told it behind the fence, has the old bytes. */
 
+/* Two reads of 200000 bytes, many frames each: a message that did not wait for them would be there long before their
+ * end. */
 #define FENCED 400000
 
 void read_fence_a(side *s)
@@ -290,6 +310,7 @@ void read_fence_a(side *s)
             post_send(&e, prep_read(&e, r[0], in, FENCED / 2, t.at, t.handle));
             post_send(&e, prep_read(&e, r[1], in + FENCED / 2, FENCED / 2, t.at + FENCED / 2, t.handle));
             prep_send(&e, n, NULL, 0);
+            /* Behind the fence: B may change its memory when this has come. */
             n->CS.Control |= VIP_CONTROL_QFENCE;
             post_send(&e, n);
             reap_send(&e, r[0], VIP_STATUS_OP_RDMA_READ);
@@ -317,6 +338,7 @@ void read_fence_b(side *s)
         offer(&e, data, e.mh);
         for (uint64_t round = 0; round < 8; round++) {
             reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+            /* The reads are over: their bytes may be overwritten. */
             pattern_fill(data, FENCED, round + 1);
             post_recv(&e, prep_recv(&e, d, NULL, 0));
             side_exchange(s, round);
@@ -326,9 +348,11 @@ void read_fence_b(side *s)
     }
 }
 
-/* ---- read_let_go: when B hears that a read is done, its memory is B's alone: it may deregister it and give it back to the system, and no
- * copy of a request that the link kept back, or that was made because an answer was late, asks for it afterwards. */
+/* ---- read_let_go: when B hears that a read is done, its memory is B's alone: it may deregister it and give it back
+ * to the system, and no copy of a request that the link kept back, or that was made because an answer was late, asks
+ * for it afterwards. */
 
+/* 120000 bytes: more than one request can ask for (64 pieces at most), so that copies of several may be late. */
 #define LET_GO 120000
 #define LETTINGS 60
 
@@ -348,6 +372,7 @@ void read_let_go_a(side *s)
             post_send(&e, prep_read(&e, r, in, LET_GO, t.at, t.handle));
             reap_send(&e, r, VIP_STATUS_OP_RDMA_READ);
             post_send(&e, prep_send(&e, n, NULL, 0));
+            /* Checked while the note is on its way: only what the descriptor says counts. */
             pattern_check(in, LET_GO, round);
             reap_send(&e, n, VIP_STATUS_OP_SEND);
         }
@@ -371,6 +396,8 @@ void read_let_go_b(side *s)
         post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), NULL, 0));
         endpoint_connect(&e, "let go");
         for (uint64_t round = 0; round < LETTINGS; round++) {
+            /* Memory of its own for each round, given back to the system at its end: who looks there afterwards
+             * faults. */
             VIP_MEM_HANDLE handle;
             region = mmap(NULL, LET_GO, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             CHECK(region != MAP_FAILED);
@@ -378,6 +405,8 @@ void read_let_go_b(side *s)
             CHECK_OK(VipRegisterMem(s->nic, region, LET_GO, &attr, &handle));
             offer(&e, region, handle);
             reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+            /* One of two rounds deregisters at once. The others leave the handle valid over memory that is gone, which
+             * only the NIC's own rule (a request behind its turn is not answered) keeps from being read. */
             if (round % 2) /* without its registration it would be refused, with it nobody would know that it is gone */
                 CHECK_OK(VipDeregisterMem(s->nic, region, handle));
             else {
@@ -395,8 +424,9 @@ void read_let_go_b(side *s)
     }
 }
 
-/* ---- read_told: the same, but B hears it from somewhere else: no data frame of A's follows that could show a copy of a request to be an
- * old one. The copy is not refused, which would end the connection; and there is another read under way then. */
+/* ---- read_told: the same, but B hears it from somewhere else: no data frame of A's follows that could show a copy
+ * of a request to be an old one. The copy is not refused, which would end the connection; and there is another read
+ * under way then. */
 
 void read_told_a(side *s)
 {
@@ -413,6 +443,8 @@ void read_told_a(side *s)
             post_send(&e, prep_read(&e, r, in, LET_GO, t.at, t.handle));
             reap_send(&e, r, VIP_STATUS_OP_RDMA_READ);
             pattern_check(in, LET_GO, round);
+            /* Not by a data frame but over the control channel: nothing on the link puts the old requests out of
+             * date. */
             side_send(s, "!", 1);
         }
         endpoint_disconnect(&e);
@@ -435,6 +467,8 @@ void read_told_b(side *s)
         region[0] = buffer(&e, LET_GO);
         region[1] = buffer(&e, LET_GO);
         endpoint_connect(&e, "told");
+        /* The two regions take turns: while A reads the one, the other is registered anew, so a late copy of a request
+         * meets memory that was granted once and is not any more. */
         for (uint64_t round = 0; round <= LETTINGS; round++) {
             int k = round % 2;
             if (round < LETTINGS) {
@@ -453,8 +487,8 @@ void read_told_b(side *s)
     }
 }
 
-/* ---- read_denied: memory that is not granted. The reader's descriptor says RDMA_PROT_ERROR at both levels, the target's handler
- * RDMAR_PROT, and the connection is broken on both sides. */
+/* ---- read_denied: memory that is not granted. The reader's descriptor says RDMA_PROT_ERROR at both levels, the
+ * target's handler RDMAR_PROT, and the connection is broken on both sides. */
 
 typedef struct {
     const char *name;
@@ -467,6 +501,7 @@ typedef struct {
 
 #define REGION 8192
 
+/* The same rows as for writes, and: a right to write is no right to read; a read of no bytes needs its right, too. */
 static const denied_row denied_rows[] = {
     {"one byte past the end", REGION - 99, 100, 0, 0, GRANT},
     {"begins before the start", -1, 100, 0, 0, GRANT},
@@ -488,6 +523,7 @@ static void denied_a(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
 {
     endpoint e;
     source t;
+    /* A second read behind it, of memory that is granted only in some rows: it must come back flushed in all. */
     VIP_DESCRIPTOR *d, *behind;
     uint8_t *data;
     endpoint_open(&e, s, level, row->len + 65536);
@@ -507,6 +543,7 @@ static void denied_a(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     if (!s->link->fault)
         reap_send(&e, behind, VIP_STATUS_OP_RDMA_READ | VIP_STATUS_DESC_FLUSHED_ERROR);
     wait_state(&e, VIP_STATE_ERROR);
+    /* Of a short read nothing may arrive. A long one may have brought what lay inside before its end was asked for. */
     for (size_t i = 0; i < row->len && row->len < 1000; i++)
         CHECK_EQ(data[i], 0xEE);
     endpoint_disconnect(&e);
@@ -519,10 +556,13 @@ static void denied_b(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     VIP_PROTECTION_HANDLE tag = NULL;
     VIP_MEM_ATTRIBUTES attr;
     VIP_MEM_HANDLE handle;
+    /* The counts are of the NIC and go on from row to row. */
     int before = error_count(s, VIP_ERROR_RDMAR_PROT);
-    uint8_t *region;
+    uint8_t *arena, *region;
     open_readable(&e, s, level, 4 * REGION);
-    region = buffer(&e, 3 * REGION) + REGION;
+    arena = buffer(&e, 3 * REGION);
+    memset(arena, 0x11, 3 * REGION); /* not what A's buffer is filled with: a byte that gets through must show there */
+    region = arena + REGION;
     memset(&attr, 0, sizeof(attr));
     attr.Ptag = e.ptag;
     attr.EnableRdmaRead = row->grant != REGION_NOT_ENABLED && row->grant != ONLY_WRITE;
@@ -570,6 +610,8 @@ void read_denied_b(side *s)
 
 static void read_format_both(side *s)
 {
+    /* One mistake per row: none but the level itself; immediate data, which a read cannot bring; no segment at all; a
+     * length that is not the sum; a handle that is a bit off. */
     static const struct {
         VIP_RELIABILITY_LEVEL level;
         uint32_t status;
@@ -586,9 +628,11 @@ static void read_format_both(side *s)
     memset(&unreliable, 0, sizeof(unreliable));
     unreliable.ReliabilityLevel = VIP_SERVICE_UNRELIABLE;
     unreliable.EnableRdmaRead = VIP_TRUE;
+    /* Such a VI cannot even be made. */
     CHECK_RET(VipCreateVi(s->nic, &unreliable, NULL, NULL, &vi), VIP_INVALID_RDMAREAD);
     for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++) {
         endpoint e;
+        /* Level and faults: see harness.h. */
         if (rows[k].level == VIP_SERVICE_UNRELIABLE && s->link->fault)
             continue;
         endpoint_open(&e, s, rows[k].level, 4096);
@@ -611,6 +655,7 @@ static void read_format_both(side *s)
             CHECK_EQ(vi_state(e.vi), RELIABLE_LEVEL(rows[k].level) ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
         } else {
             endpoint_connect(&e, "format");
+            /* The reader's local error breaks the connection at the reliable levels, so B learns it by that. */
             if (RELIABLE_LEVEL(rows[k].level))
                 wait_state(&e, VIP_STATE_ERROR);
         }
@@ -631,10 +676,12 @@ void read_format_b(side *s)
 
 /* ---- read_deregistered: the target's memory, or the reader's own, goes away while it is being read */
 
+/* 8 MiB: long enough for the other side to take memory away in its middle. */
 #define LONG_READ (8u << 20)
 
 void read_deregistered_a(side *s)
 {
+    /* own: it is the reader's memory that goes, else the target's. */
     for (int own = 0; own < 2; own++) {
         endpoint e;
         source t;
@@ -657,6 +704,7 @@ void read_deregistered_a(side *s)
             post_send(&e, d);
             if (rounds == 0)
                 side_exchange(s, 0); /* now B begins to think of ending it */
+            /* In its middle, as B in the other half of the case. */
             if (own && rounds == 2)
                 CHECK_OK(VipDeregisterMem(s->nic, data, handle));
             CHECK(next_send(&e) == d);
@@ -669,6 +717,7 @@ void read_deregistered_a(side *s)
         endpoint_disconnect(&e);
         if (!own)
             CHECK_OK(VipDeregisterMem(s->nic, data, handle));
+        /* What was deregistered in the middle cannot be again. */
         endpoint_close(&e);
     }
 }
@@ -688,6 +737,7 @@ void read_deregistered_b(side *s)
         CHECK_OK(VipRegisterMem(s->nic, data, LONG_READ, &attr, &handle));
         endpoint_connect(&e, "gone");
         offer(&e, data, handle);
+        /* The first read is under way. */
         side_exchange(s, 0);
         if (!own)
             CHECK_OK(VipDeregisterMem(s->nic, data, handle));
@@ -711,8 +761,10 @@ void read_killed_a(side *s)
     data = buffer(&e, LONG_READ);
     endpoint_connect(&e, "killed");
     t = take(&e);
+    /* Eight at once and each posted again when it is done: when B dies some are asked for and some wait. */
     for (int k = 0; k < 8; k++)
         post_send(&e, d[k] = prep_read(&e, descriptor(&e, 2), data, LONG_READ, t.at, t.handle));
+    /* Now B kills itself. */
     side_send(s, "!", 1);
     for (unsigned k = 0;; k = (k + 1) % 8) {
         CHECK(next_send(&e) == d[k]);

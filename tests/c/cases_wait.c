@@ -1,5 +1,9 @@
 /*
  * cases_wait.c - waiting instead of polling, and completion queues.
+ *
+ * A wait that finds nothing sleeps in the kernel, on the link's own files where the link has some; whatever arrives
+ * must wake the thread that waits for it, and only that. Time-outs end no earlier than asked; that they end soon is
+ * nowhere checked, as a loaded machine is late.
  */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
@@ -18,6 +22,7 @@ void wait_timeouts_a(side *s)
     double start;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_connect(&e, "wait");
+    /* Not NULL, so that the call has to set it. */
     got = (VIP_DESCRIPTOR *)&e;
     CHECK_RET(VipRecvWait(e.vi, VIP_INFINITE, &got), VIP_DESCRIPTOR_ERROR); /* an empty queue never gets better */
     CHECK(got == NULL);
@@ -25,9 +30,11 @@ void wait_timeouts_a(side *s)
     CHECK_RET(VipSendWait(e.vi, VIP_INFINITE, &got), VIP_DESCRIPTOR_ERROR);
     CHECK(got == NULL);
     post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), buffer(&e, 8), 8));
+    /* 0: look once. */
     CHECK_RET(VipRecvWait(e.vi, 0, &got), VIP_TIMEOUT);
     start = check_now();
     CHECK_RET(VipRecvWait(e.vi, 30, &got), VIP_TIMEOUT);
+    /* A little less than 30: clocks differ by their grain. */
     CHECK(check_now() - start >= 0.029);
     CHECK_RET(VipRecvDone(e.vi, &got), VIP_NOT_DONE); /* it is still posted */
     CHECK_OK(VipCreateCQ(s->nic, 16, &cq));
@@ -47,6 +54,7 @@ void wait_timeouts_a(side *s)
     CHECK_OK(VipRecvWait(e.vi, 1000 * CHECK_WAIT_S, &got));
     CHECK(got == d);
     endpoint_disconnect(&e);
+    /* Only here B sends: the wait of a message that comes. */
     endpoint_close(&e);
 }
 
@@ -64,7 +72,8 @@ void wait_timeouts_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- sleeper_woken: B really sleeps in the kernel before A sends; on a network the frame itself wakes it, and nobody rings besides */
+/* ---- sleeper_woken: B really sleeps in the kernel before A sends; on a network the frame itself wakes it, and
+ * nobody rings besides */
 
 /* The thread's state as the kernel tells it: 'S' is asleep. */
 static char thread_state(pid_t pid, pid_t tid)
@@ -94,6 +103,7 @@ void sleeper_woken_a(side *s)
         for (int k = 0; k < 20; k++) {
             pid_t tid;
             side_recv(s, &tid, sizeof(tid));
+            /* B spins before it sleeps. Only when the kernel shows it asleep does the message leave. */
             WAIT_UNTIL(thread_state(s->peer_pid, tid) == 'S');
             post_send(&e, prep_send(&e, d, NULL, 0));
             reap_send(&e, d, VIP_STATUS_OP_SEND);
@@ -123,6 +133,8 @@ void sleeper_woken_b(side *s)
             CHECK(got == d);
             SIDE_SYNC(s, k);
         }
+        /* A doorbell is how one process wakes another on a host's own links. On a network the frame itself wakes the
+         * sleeper. */
         CHECK_OK(viakit_nic_counters(s->nic, after));
         if (strncmp(s->link->name, "eth", 3) == 0 || strncmp(s->link->name, "udp", 3) == 0)
             CHECK_EQ(after[VIAKIT_COUNTER_doorbells] - before[VIAKIT_COUNTER_doorbells], 0);
@@ -136,12 +148,14 @@ void sleeper_woken_b(side *s)
 #define N_VIS 5
 #define PER_VI 40
 
+/* Both queues of every VI report to one completion queue, and both sides do the same at once. */
 static void cq_ring(side *s)
 {
     endpoint e[N_VIS];
     VIP_DESCRIPTOR *sd[N_VIS][PER_VI], *rd[N_VIS][PER_VI];
     VIP_CQ_HANDLE cq;
     int received[N_VIS] = {0}, sent[N_VIS] = {0};
+    /* Room for every completion: an overflow would be CATASTROPHIC. */
     CHECK_OK(VipCreateCQ(s->nic, 2 * N_VIS * PER_VI, &cq));
     for (int i = 0; i < N_VIS; i++) {
         char name[16];
@@ -156,12 +170,14 @@ static void cq_ring(side *s)
     SIDE_SYNC(s, 1);
     for (int k = 0; k < PER_VI; k++)
         for (int i = 0; i < N_VIS; i++)
+            /* The contents do not matter here: 8 bytes from the start of the region. */
             post_send(&e[i], prep_send(&e[i], sd[i][k], e[i].mem, 8));
     for (int left = 2 * N_VIS * PER_VI; left > 0; left--) {
         VIP_VI_HANDLE vi = NULL;
         VIP_BOOLEAN recv = 7;
         VIP_DESCRIPTOR *d = NULL;
         int i = 0;
+        /* Half of the entries by polling, half by waiting, in turns. */
         if (left % 2)
             WAIT_UNTIL(VipCQDone(cq, &vi, &recv) == VIP_SUCCESS);
         else
@@ -169,6 +185,7 @@ static void cq_ring(side *s)
         while (i < N_VIS && e[i].vi != vi)
             i++;
         CHECK(i < N_VIS);
+        /* Exactly VIP_TRUE, not just something else than 0. */
         if (recv) {
             CHECK_EQ(recv, VIP_TRUE);
             CHECK_OK(VipRecvDone(vi, &d)); /* the entry promises that it is there */
@@ -178,8 +195,10 @@ static void cq_ring(side *s)
             CHECK(d == sd[i][sent[i]++]);
         }
     }
+    /* Not one entry more than completions. */
     CHECK_RET(VipCQDone(cq, &(VIP_VI_HANDLE){0}, &(VIP_BOOLEAN){0}), VIP_NOT_DONE);
     SIDE_SYNC(s, 2);
+    /* It is in use as long as VIs report to it. */
     CHECK_RET(VipDestroyCQ(cq), VIP_ERROR_RESOURCE);
     for (int i = 0; i < N_VIS; i++)
         endpoint_close(&e[i]);
@@ -196,7 +215,8 @@ void completion_queue_b(side *s)
     cq_ring(s);
 }
 
-/* ---- cq_wait_thread: two threads of B sleep on two completion queues; each gets its own */
+/* ---- cq_wait_thread: two threads of B sleep on two completion queues; each gets its own. Only one of them can sleep
+ * on the link's files; what it finds there for the other it must pass on. */
 
 struct cq_sleeper {
     VIP_CQ_HANDLE cq;
@@ -218,6 +238,7 @@ static void *sleep_on_cq(void *p)
     return NULL;
 }
 
+/* A's second message is sent when the first thread still sleeps. */
 void cq_wait_thread_a(side *s)
 {
     endpoint e[2];
@@ -260,6 +281,7 @@ void cq_wait_thread_b(side *s)
 
 /* ---- interrupted: a thread's own callback ends its endless waits; nothing is lost by that */
 
+/* Called between two slices of a wait; any other answer than 0 ends it, as if its time were over. */
 static int third_time(void *context)
 {
     int *calls = context;
@@ -275,6 +297,7 @@ struct meanwhile {
 static int until_done(void *context)
 {
     const struct meanwhile *m = context;
+    /* Lets A send. */
     SIDE_SYNC(m->s, 2);
     WAIT_UNTIL(viakit_poll(m->s->nic, NULL) || __atomic_load_n(&m->d->CS.Status, __ATOMIC_ACQUIRE) & VIP_STATUS_DONE);
     return 1;
@@ -315,6 +338,7 @@ static void interrupted_both(side *s)
     VIP_VI_ATTRIBUTES attr;
     address local, remote;
     int calls = 0;
+    /* VipRecvWait, VipCQWait and VipConnectWait: each asks the callback, each ends with TIMEOUT. */
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     CHECK_OK(VipCreateCQ(s->nic, 16, &cq));
     post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), NULL, 0));
@@ -330,6 +354,7 @@ static void interrupted_both(side *s)
     CHECK_RET(VipConnectWait(s->nic, &local.net, VIP_INFINITE, &remote.net, &attr, &conn), VIP_TIMEOUT);
     CHECK(calls >= 3);
     viakit_set_interrupt(NULL, NULL);
+    /* The receive was waited for in vain, but not lost by that. */
     SIDE_SYNC(s, 1);
     post_send(&e, prep_send(&e, sd = descriptor(&e, 1), NULL, 0));
     CHECK_OK(VipRecvWait(e.vi, 1000 * CHECK_WAIT_S, &got));
@@ -373,6 +398,7 @@ static void no_thread_both(side *s)
             reap_recv(&e, rd, VIP_STATUS_OP_RECEIVE);
             reap_send(&e, sd, VIP_STATUS_OP_SEND);
         }
+        /* Errors are reported from within calls as well: nobody else is there to do it. */
         SIDE_SYNC(s, 100);
         if (s->role == SIDE_A) {
             CHECK_OK(VipDisconnect(e.vi));
@@ -395,7 +421,8 @@ void no_thread_b(side *s)
     no_thread_both(s);
 }
 
-/* ---- opened_twice: one process opens the NIC twice; a thread sleeps on the one while another works on the other */
+/* ---- opened_twice: one process opens the NIC twice; a thread sleeps on the one while another works on the other. On
+ * shm and UDP of one host both NICs are at one station: frames must find the right one. */
 
 static void count_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
@@ -415,6 +442,7 @@ static void opened_twice_both(side *s)
     CHECK(second.nic != s->nic);
     CHECK_OK(VipErrorCallback(second.nic, &n_errors, count_error));
     CHECK_OK(VipQueryNic(second.nic, &second.attr));
+    /* The same host address: the NICs differ by their ports. */
     CHECK(!memcmp(second.attr.LocalNicAddress, s->attr.LocalNicAddress, 6));
     CHECK_OK(VipCreateCQ(s->nic, 16, &w.cq));
     endpoint_open_with(&w.e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096, 0, NULL, w.cq);
@@ -425,6 +453,7 @@ static void opened_twice_both(side *s)
     rd = descriptor(&e, 1);
     sd = descriptor(&e, 1);
     endpoint_connect(&e, "working");
+    /* 200 rounds on the second NIC; the sleeper of the first one must neither wake nor be lost. */
     for (int k = 0; k < 200; k++) {
         post_recv(&e, prep_recv(&e, rd, NULL, 0));
         SIDE_SYNC(&second, k);
@@ -434,6 +463,7 @@ static void opened_twice_both(side *s)
     }
     endpoint_disconnect(&e);
     endpoint_close(&e);
+    /* Now its message. */
     sd = descriptor(&w.e, 1);
     post_send(&w.e, prep_send(&w.e, sd, NULL, 0));
     CHECK_EQ(pthread_join(thread, NULL), 0);

@@ -1,5 +1,9 @@
 /*
  * endpoint.c - what both sides of a case use: the control channel, one VI with guarded memory, descriptors, patterns.
+ *
+ * The control channel is a socket pair beside the link: numbers and syncs on it prove nothing about the link, and order
+ * nothing on it, but tell a side when to go on. Everything here fails the test by itself, so cases need not look at
+ * results that they do not ask for.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -55,6 +59,7 @@ uint64_t side_exchange(side *s, uint64_t mine)
     return theirs;
 }
 
+/* The mark in the upper half tells a sync from a number that a side exchanges at the same time by mistake. */
 void side_sync_at(side *s, int tag)
 {
     uint64_t theirs = side_exchange(s, 0x5af3ull << 32 | (uint32_t)tag);
@@ -64,6 +69,7 @@ void side_sync_at(side *s, int tag)
 
 /* ---------------------------------------------------------------- addresses */
 
+/* VIPL's layout: two lengths of 16 bits, the host's address, and the discriminator right behind it. */
 VIP_NET_ADDRESS *make_address(address *a, const uint8_t host[6], const void *discriminator, size_t len)
 {
     memset(a, 0, sizeof(*a));
@@ -82,6 +88,7 @@ void endpoint_open_with(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, size_
     VIP_MEM_ATTRIBUTES mem_attr = {0};
     memset(e, 0, sizeof(*e));
     e->s = s;
+    /* Room for descriptors and guards beside the buffers that the case asked for. */
     e->size = (size + 65536 + 4095) & ~(size_t)4095;
     CHECK_OK(VipCreatePtag(s->nic, &e->ptag));
     if (s->link->mapped) {
@@ -109,6 +116,7 @@ void endpoint_open(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, size_t siz
 
 void endpoint_close(endpoint *e)
 {
+    /* On a VI that is IDLE already this does nothing, so cases may leave the disconnecting to this. */
     CHECK_OK(VipDisconnect(e->vi));
     drain(e->vi);
     CHECK_OK(VipDestroyVi(e->vi));
@@ -164,6 +172,8 @@ void endpoint_connect(endpoint *e, const char *discriminator)
 
 void endpoint_disconnect(endpoint *e)
 {
+    /* Tags that no case uses. Without the first sync one side's Disconnect would break what the other is still doing;
+     * without the second a side could connect again to a partner that is not IDLE yet. */
     SIDE_SYNC(e->s, 9001);
     CHECK_OK(VipDisconnect(e->vi));
     CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
@@ -192,6 +202,7 @@ void wait_state(endpoint *e, VIP_VI_STATE state)
     }
 }
 
+/* An empty queue answers DESCRIPTOR_ERROR and no descriptor; a failed descriptor the same code, with it. */
 static int drain_queue(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_DESCRIPTOR **))
 {
     double end = check_now() + CHECK_WAIT_S;
@@ -221,6 +232,7 @@ int drain(VIP_VI_HANDLE vi)
 
 /* ---------------------------------------------------------------- guarded memory */
 
+/* Everything that is handed out stands between two guards; nothing is given back before the region itself. */
 static uint8_t *carve(endpoint *e, size_t len)
 {
     size_t start = (e->used + 63) & ~(size_t)63;
@@ -250,6 +262,7 @@ uint8_t *buffer(endpoint *e, size_t len)
 VIP_DESCRIPTOR *descriptor(endpoint *e, unsigned n_segments)
 {
     size_t len = sizeof(VIP_CONTROL_SEGMENT) + n_segments * sizeof(VIP_DESCRIPTOR_SEGMENT);
+    /* The provider may look at a whole VIP_DESCRIPTOR, even if fewer segments are asked for. */
     uint8_t *p = carve(e, len < sizeof(VIP_DESCRIPTOR) ? sizeof(VIP_DESCRIPTOR) : len);
     memset(p, 0, len < sizeof(VIP_DESCRIPTOR) ? sizeof(VIP_DESCRIPTOR) : len);
     return (VIP_DESCRIPTOR *)(void *)p;
@@ -312,6 +325,7 @@ void post_recv(endpoint *e, VIP_DESCRIPTOR *d)
     CHECK_OK(VipPostRecv(e->vi, d, e->mh));
 }
 
+/* The head of a queue, completed. The return value and the status must tell the same: an error, or none. */
 static VIP_DESCRIPTOR *next(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_DESCRIPTOR **), const char *queue)
 {
     double end = check_now() + CHECK_WAIT_S;
@@ -321,6 +335,7 @@ static VIP_DESCRIPTOR *next(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, 
         if (r == VIP_NOT_DONE) {
             if (check_now() > end)
                 FAIL("nothing completed on the %s queue in %d s", queue, CHECK_WAIT_S);
+            /* A machine of few cores must let the other side run. */
             if (spins % 64 == 0)
                 sched_yield();
             continue;
@@ -363,7 +378,7 @@ void reap_recv(endpoint *e, VIP_DESCRIPTOR *d, uint32_t status)
 
 uint64_t random_next(uint64_t *state)
 {
-    /* splitmix64 */
+    /* splitmix64: every seed gives a sequence of its own, and near seeds give unlike ones. */
     uint64_t z = (*state += 0x9E3779B97F4A7C15ull);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
@@ -415,6 +430,7 @@ uint64_t nic_counter(side *s, viakit_counter counter)
     return values[counter];
 }
 
+/* Found by the thread's name. 'S' is the kernel's word for a sleep that a signal ends. */
 int nic_thread_sleeps(void)
 {
     struct dirent *entry;

@@ -4,6 +4,9 @@
  * Every case runs in processes of its own, forked from a parent that never opens a NIC: a crash or a hang costs one
  * case. Whoever fails first is reported; the parent then ends the other side. What the sides use while a case runs
  * (control channel, endpoints, patterns) is in endpoint.c.
+ *
+ * Beside its own checks every case proves three things by ending well: both sides came to the same last sync, no object
+ * of the library is alive, and the process has as many open files and shared mappings as before it opened its NIC.
  */
 #define _GNU_SOURCE
 #include "harness.h"
@@ -17,10 +20,13 @@
 
 #include "netns.h"
 
+/* Seconds that a process of a case may live, before CHECK_SLOWER. A peer that dies is noticed after 5 s at most, so
+ * only what hangs gets there; with faults everything is repeated. */
 #define CASE_SECONDS 60
 #define FAULT_CASE_SECONDS 120
 
 static int namespaces[2] = {-1, -1}; /* eth: the two hosts */
+/* Of the faults: side A uses twice this number, side B one more, so that the two do not lose the same frames. */
 static uint64_t seed;
 
 /* ---------------------------------------------------------------- link names */
@@ -31,6 +37,7 @@ static int on_veth(const link_spec *l)
     return l->kind == ON_ETH || (l->kind == ON_UDP && !l->one_host);
 }
 
+/* A known name may be the beginning of another ("shm", "shm-ring"); what is left behind it decides. */
 static int parse_link(const char *text, link_spec *l)
 {
     static const struct {
@@ -73,6 +80,7 @@ static int parse_link(const char *text, link_spec *l)
 
 /* ---------------------------------------------------------------- one side */
 
+/* Runs on the NIC's thread. The count rises last: whoever sees it sees the descriptor of that error. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     side *s = context;
@@ -107,6 +115,8 @@ static void open_nic(side *s)
         set_faults(s);
 }
 
+/* An IPv6 station's six bytes are only a mark of its address. The name service brings the address itself into this
+ * process, under the same six bytes that the partner told over the control channel. */
 static void resolve_peer(side *s)
 {
     address a;
@@ -126,6 +136,7 @@ static void run_side(side *s)
                                                 VIP_SERVICE_UNRELIABLE};
     pid_t pid = getpid();
     open_nic(s);
+    /* With faults the unreliable level loses messages, as it may: cases that count on every message leave it out. */
     s->n_levels = s->link->fault ? 2 : 3;
     s->n_burst_levels = s->link->fault || s->link->kind == ON_ETH || s->link->kind == ON_UDP ? 2 : 3;
     memcpy(s->levels, all, sizeof(all));
@@ -137,6 +148,7 @@ static void run_side(side *s)
     side_send(s, &pid, sizeof(pid));
     side_recv(s, &s->peer_pid, sizeof(s->peer_pid));
     (s->role == SIDE_A ? s->test->a : s->test->b)(s);
+    /* Nobody closes its NIC while the other still works: that would be one more lost connection. */
     if (!(s->test->flags & CASE_KILLS_B))
         SIDE_SYNC(s, 0);
     CHECK_OK(VipCloseNic(s->nic));
@@ -198,8 +210,10 @@ __attribute__((noreturn)) static void child(const link_spec *link, const test_ca
 {
     static side sides[2];
     int files, mappings;
+    /* Whatever becomes of the runner, no child outlives it. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check_deadline(link->fault ? FAULT_CASE_SECONDS : CASE_SECONDS);
+    /* Two threads of one process: VIPL's loop knows no other process. */
     if (link->kind == ON_LOOP) {
         pthread_t thread;
         snprintf(check_context, sizeof(check_context), "%s %s", link->name, test->name);
@@ -211,6 +225,7 @@ __attribute__((noreturn)) static void child(const link_spec *link, const test_ca
         run_side(&sides[0]);
         CHECK_EQ(pthread_join(thread, NULL), 0);
     } else {
+        /* The other side's end must not stay open here: its closing tells that the other side has died. */
         snprintf(check_context, sizeof(check_context), "%s %s %c", link->name, test->name, role == SIDE_A ? 'A' : 'B');
         close(ctl[!role]);
         if (on_veth(link) && setns(namespaces[role], CLONE_NEWNET))
@@ -220,6 +235,7 @@ __attribute__((noreturn)) static void child(const link_spec *link, const test_ca
         init_side(&sides[0], (side_role)role, link, test, ctl[role], parent);
         run_side(&sides[0]);
     }
+    /* What was opened is closed again. */
     CHECK_NOTHING_LEFT();
     CHECK_EQ(count_entries("/proc/self/fd"), files);
     CHECK_EQ(count_shared_mappings(), mappings);
@@ -245,6 +261,7 @@ static int collect(const test_case *test, pid_t pids[2], int n)
             if (WIFSIGNALED(status))
                 fprintf(stderr, "%s: side %c ended by signal %d (%s)\n", test->name, pid == pids[0] ? 'A' : 'B',
                         WTERMSIG(status), strsignal(WTERMSIG(status)));
+            /* It would only wait for its partner until its deadline. */
             for (int i = 0; i < n; i++)
                 if (pids[i] != pid && left > 1)
                     kill(pids[i], SIGKILL);
@@ -263,6 +280,7 @@ static int run_case(const link_spec *link, const test_case *test)
         return 0;
     }
     fflush(stdout);
+    /* What stands in the buffer of stdout would be printed by each child once more. */
     for (int i = 0; i < n; i++) {
         pids[i] = fork();
         if (pids[i] == 0)
@@ -321,6 +339,7 @@ int harness_main(int argc, char **argv, const test_case *cases, size_t n_cases)
         return usage(argv[0], cases, n_cases);
     for (size_t i = 0; i < n_cases; i++)
         n_known += wanted(&cases[i], argc, argv);
+    /* A name that is no case is an error, not an empty run that passes. */
     if (n_known == 0 || (argc > 2 && n_known < argc - 2))
         return usage(argv[0], cases, n_cases);
     if (on_veth(&link) &&

@@ -51,10 +51,11 @@ void client_killed_b(side *s)
 }
 
 #ifndef __SANITIZE_THREAD__
-/* ---- left: B's process ends as a careless program does, without closing anything: as a killed one, and no sooner noticed */
+/* ---- left: B's process ends as a careless program does, without closing anything: as a killed one, and no sooner
+ * noticed */
 
-/* That process leaves everything as it is, on purpose. LeakSanitizer asks at the end of each process whether it is to look; all others
- * have to close what they open. */
+/* That process leaves everything as it is, on purpose. LeakSanitizer asks at the end of each process whether it is
+ * to look; all others have to close what they open. */
 static int careless;
 
 int __lsan_is_turned_off(void);
@@ -99,7 +100,8 @@ void left_b(side *s)
 
 #endif
 
-/* As fork(), but no handler of any library runs in the child, so it holds all files that are open. It ends with its parent. */
+/* As fork(), but no handler of any library runs in the child, so it holds all files that are open. It ends with its
+ * parent. */
 static pid_t bare_child(void)
 {
     pid_t parent = getpid(), child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
@@ -202,7 +204,8 @@ void closed_b(side *s)
     CHECK_EQ(waitpid(child, &status, 0), child);
 }
 
-/* ---- callers_gone: whoever called on shm and went without a word is forgotten, although a child of ours holds his socket, too */
+/* ---- callers_gone: whoever called on shm and went without a word is forgotten, although a child of ours holds his
+ * socket, too */
 
 #define CALLERS 20
 

@@ -298,7 +298,8 @@ void case_many(msg_world **world, int rank, int n_ranks)
         }
 }
 
-/* Ranks that may have few descriptors under way between processes (test_msg.c): all of them send theirs to all others at once. */
+/* Ranks that may have few descriptors under way between processes (test_msg.c): all of them send theirs to all
+ * others at once. */
 void case_few_files(msg_world **world, int rank, int n_ranks)
 {
     case_many(world, rank, n_ranks);
@@ -617,7 +618,8 @@ void case_policies(msg_world **world, int rank, int n_ranks)
     CHECK(other == NULL);
 }
 
-/* Ranks are too many for their cores only if all of theirs together are too few: a launcher may have bound each to its own. */
+/* Ranks are too many for their cores only if all of theirs together are too few: a launcher may have bound each to
+ * its own. */
 void case_bound(msg_world **world, int rank, int n_ranks)
 {
     char error[MSG_ERROR_LEN];

@@ -37,7 +37,8 @@ void case_order(msg_world **world, int rank, int n_ranks)
     free(buf);
 }
 
-/* Of the receives that a message fits, the first posted gets it; of the messages that a receive fits, the first come. */
+/* Of the receives that a message fits, the first posted gets it; of the messages that a receive fits, the first
+ * come. */
 void case_wildcards(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -175,7 +176,8 @@ void case_probes(msg_world **world, int rank, int n_ranks)
     free(buf);
 }
 
-/* What nobody receives goes when its contexts do, short, long, synchronous and to oneself; its senders are not held up. */
+/* What nobody receives goes when its contexts do, short, long, synchronous and to oneself; its senders are not held
+ * up. */
 void case_retire(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -350,8 +352,9 @@ void case_posted(msg_world **world, int rank, int n_ranks)
     free(values);
 }
 
-/* Data beyond the bound stays with its senders. More than it is what is under way until they know: credits' worth, on tcp what the sockets'
- * buffers hold and what leaves before the sender looks for word from the receiver, which it does when it waits. */
+/* Data beyond the bound stays with its senders. More than it is what is under way until they know: credits' worth,
+ * on tcp what the sockets' buffers hold and what leaves before the sender looks for word from the receiver, which it
+ * does when it waits. */
 void case_throttle(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

@@ -17,8 +17,8 @@
 #include "check.h"
 #include "msg/engine.h"
 
-/* Rank 1 is alone on its host and meets two ranks on its network NIC, each of which meets only one there: it keeps fewer buffers for them
- * than they do for it. Who sends counts the receiver's. */
+/* Rank 1 is alone on its host and meets two ranks on its network NIC, each of which meets only one there: it keeps
+ * fewer buffers for them than they do for it. Who sends counts the receiver's. */
 void case_hosts_credits(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -178,8 +178,8 @@ static void write_all(int fd, const void *data, size_t len)
     }
 }
 
-/* A rank says of every request there may be that it was matched, that it was read, that it was written. None of them is in a state
- * in which that can be true: eager sends wait for room, a receive waits for its message. */
+/* A rank says of every request there may be that it was matched, that it was read, that it was written. None of them
+ * is in a state in which that can be true: eager sends wait for room, a receive waits for its message. */
 void case_forged(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -248,7 +248,8 @@ static void interface(int up)
     close(fd);
 }
 
-/* Who only receives notices it, too. On tcp between two hosts; between two hosts only the links eth and udp have such. */
+/* Who only receives notices it, too. On tcp between two hosts; between two hosts only the links eth and udp have
+ * such. */
 void case_death_silent(msg_world **world, int rank, int n_ranks)
 {
     char error[MSG_ERROR_LEN] = "";

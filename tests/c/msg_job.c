@@ -172,7 +172,8 @@ static void run_threads(const job *j, struct rank *ranks, int *sockets)
     }
 }
 
-/* So many files, as for somebody who may not exceed it: the kernel lets those with either capability pass on any number of descriptors. */
+/* So many files, as for somebody who may not exceed it: the kernel lets those with either capability pass on any
+ * number of descriptors. */
 static void limit_open_files(rlim_t n)
 {
     struct rlimit limit = {n, n};

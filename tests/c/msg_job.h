@@ -21,7 +21,8 @@ typedef struct {
     int namespaces[2];  /* link eth: the two hosts (netns.h), which ranks are on in turn */
 } job;
 
-/* What each rank does; it returns when all is well. The world is open, and is closed afterwards unless *world was set to NULL. */
+/* What each rank does; it returns when all is well. The world is open, and is closed afterwards unless *world was
+ * set to NULL. */
 typedef void (*job_main)(msg_world **world, int rank, int n_ranks);
 
 /* Runs it and fails the test if a rank fails. */

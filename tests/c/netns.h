@@ -13,8 +13,8 @@ int netns_enter(char **argv, char *why, size_t why_len);
  * fds[0] and fds[1] are the namespaces (setns(fd, CLONE_NEWNET)); the caller stays in fds[0]. -1 with `why`. */
 int netns_make_pair(int mtu, int fds[2], char *why, size_t why_len);
 
-/* Both of these, as the main of a test wants them: 0, or, where the kernel refuses, what the test is to exit with: 77, skipped. It
- * was said why. */
+/* Both of these, as the main of a test wants them: 0, or, where the kernel refuses, what the test is to exit with:
+ * 77, skipped. It was said why. */
 int netns_hosts(char **argv, int fds[2]);
 
 /* The address that the pair's host 0 or 1 has on eth0, in words. Of loopback interfaces there are 127.0.0.1 and ::1. */

@@ -1,4 +1,5 @@
-/* pattern.h - what the tests' messages hold: bytes that depend on the place and on a seed, so that none stands for another. */
+/* pattern.h - what the tests' messages hold: bytes that depend on the place and on a seed, so that none stands for
+ * another. */
 #ifndef PATTERN_H
 #define PATTERN_H
 

@@ -221,7 +221,8 @@ static void flood_b(side *s, VIP_RELIABILITY_LEVEL level, how way)
         record_progress(&r, i++, n);
         if (i % CREDIT)
             continue;
-        /* A took them before it sent on; but where there is always a message to take, nobody has looked at these for long. */
+        /* A took them before it sent on; but where there is always a message to take, nobody has looked at these for
+         * long. */
         WAIT_UNTIL(credits_sent - credits_done < N_SLOTS || (send_done(&e, i) != NULL && ++credits_done == 0));
         VIP_DESCRIPTOR *c = prep_send(&e, credit[credits_sent++ % N_SLOTS], NULL, 0);
         c->CS.Control |= VIP_CONTROL_IMMEDIATE;
@@ -251,7 +252,8 @@ FLOOD(reception, VIP_SERVICE_RELIABLE_RECEPTION, BY_SEND)
 FLOOD(delivery_write, VIP_SERVICE_RELIABLE_DELIVERY, BY_WRITE)
 FLOOD(reception_write, VIP_SERVICE_RELIABLE_RECEPTION, BY_WRITE)
 
-/* ---------------------------------------------------------------- RDMA reads: B writes into slots of its own memory, A fetches what is there */
+/* ---------------------------------------------------------------- RDMA reads: B writes into slots of its own
+ * memory, A fetches what is there */
 
 static void make_readable(endpoint *e)
 {
@@ -381,7 +383,8 @@ static void read_b(side *s, VIP_RELIABILITY_LEVEL level)
 READ(delivery_read, VIP_SERVICE_RELIABLE_DELIVERY)
 READ(reception_read, VIP_SERVICE_RELIABLE_RECEPTION)
 
-/* ---------------------------------------------------------------- the unreliable level: in bursts that the receiver has room for */
+/* ---------------------------------------------------------------- the unreliable level: in bursts that the receiver
+ * has room for */
 
 #define BURST 16
 

@@ -428,7 +428,8 @@ static void test_overrun(void)
 
 /* ---------------------------------------------------------------- a handler within a handler */
 
-/* NICs without threads run handlers in viakit_poll. The outer one's polls the inner NIC, whose handler runs; then it is still a handler. */
+/* NICs without threads run handlers in viakit_poll. The outer one's polls the inner NIC, whose handler runs; then it
+ * is still a handler. */
 typedef struct {
     VIP_NIC_HANDLE inner, outer;
     int n_inner, n_outer;

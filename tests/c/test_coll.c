@@ -65,7 +65,8 @@ static void be_late(double s)
 
 /* ---------------------------------------------------------------- cases */
 
-/* Many in a row; then one rank after the other is late, so late that the others go to sleep; then all algorithms in turn. */
+/* Many in a row; then one rank after the other is late, so late that the others go to sleep; then all algorithms in
+ * turn. */
 static void case_all(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;

@@ -404,8 +404,9 @@ static void taken_away_both(side *s)
         }
 }
 
-/* ---- broken_by_ack: a send whose memory is gone waits behind a good one; the frame that acknowledges the good one breaks the
- * connection, and what else that frame brings is not taken any more: no receive is missed that was flushed a moment before */
+/* ---- broken_by_ack: a send whose memory is gone waits behind a good one; the frame that acknowledges the good one
+ * breaks the connection, and what else that frame brings is not taken any more: no receive is missed that was
+ * flushed a moment before */
 
 static void broken_by_ack_a(side *s)
 {

@@ -47,7 +47,8 @@ static viakit_verdict filter(void *context, VIP_UINT64 index, int kind, size_t l
         lose.skip--;
         return VIAKIT_PASS;
     }
-    /* A spoilt byte shall be in the payload, so that the header still says whose the frame is; see csrc/link/fault.c. */
+    /* A spoilt byte shall be in the payload, so that the header still says whose the frame is; see
+     * csrc/link/fault.c. */
     if (lose.spoil && index * 7919 % len < 64)
         return VIAKIT_PASS;
     lose.n--;
@@ -400,7 +401,8 @@ static void look(host *h, const char *who, char *text)
         add_word(text, "-");
 }
 
-/* Where the connection stays up, a message each way passes; after it nothing else can come to light of what was before. */
+/* Where the connection stays up, a message each way passes; after it nothing else can come to light of what was
+ * before. */
 static int goes_on(host *here, host *there, void (*cause)(host *, host *))
 {
     host *sides[2] = {here, there};

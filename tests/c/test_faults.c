@@ -24,7 +24,8 @@ static void set_faults(side *s, const char *text)
 
 #define ROOM 4096 /* bytes of a buffer */
 
-/* Both sides: a connection that does not rely on the link, with n receives posted, of room bytes each, and room for one more. */
+/* Both sides: a connection that does not rely on the link, with n receives posted, of room bytes each, and room for
+ * one more. */
 static void meet_with(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, int n, size_t room)
 {
     set_faults(s, "");
@@ -323,7 +324,8 @@ static void partition_heals_b(side *s)
     leave(&e);
 }
 
-/* ---- cut_by_count: frames that are handed over together are counted one by one, and those behind the partition pass */
+/* ---- cut_by_count: frames that are handed over together are counted one by one, and those behind the partition
+ * pass */
 
 static void cut_by_count_a(side *s)
 {
@@ -378,7 +380,8 @@ static void partition_for_ever_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- silence: while a peer is silent for longer than keepalive_ms, and data waits for it, the NIC's thread sleeps between time-outs */
+/* ---- silence: while a peer is silent for longer than keepalive_ms, and data waits for it, the NIC's thread sleeps
+ * between time-outs */
 
 static void curious(viakit_nic_options *o)
 {
@@ -582,8 +585,8 @@ static void filter_b(side *s)
     leave(&e);
 }
 
-/* ---- spoilt: behind a lost frame stands a send whose memory was taken away. The lost one arrives, the spoilt one ends the connection, and
- * what stands behind it was never sent */
+/* ---- spoilt: behind a lost frame stands a send whose memory was taken away. The lost one arrives, the spoilt one
+ * ends the connection, and what stands behind it was never sent */
 
 static void spoilt_alone_or_not(side *s, int followed)
 {

@@ -54,8 +54,8 @@ static void forge(side *s, int fd, struct wire_header h, const void *payload, si
     forge_from(s, s->attr.LocalNicAddress, fd, h, payload, len);
 }
 
-/* The latest frame of that kind on the wire (a client that found nobody asks again, with another key), with its connection block. Waits for
- * the first one. */
+/* The latest frame of that kind on the wire (a client that found nobody asks again, with another key), with its
+ * connection block. Waits for the first one. */
 static struct wire_header listen_for(int fd, int kind, struct wire_connect *block)
 {
     uint8_t frame[2048];

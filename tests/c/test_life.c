@@ -242,7 +242,8 @@ static void withdrawn_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- stopped_long: B stands still for longer than a connection over a network lives. On shm it lives: the process is there */
+/* ---- stopped_long: B stands still for longer than a connection over a network lives. On shm it lives: the process
+ * is there */
 
 static void stopped_long_a(side *s)
 {
@@ -412,7 +413,8 @@ static void mtu_lowered_a(side *s)
     set_mtu(576);
     uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
     post_all(&e, d);
-    /* Lost, or through: between hosts of one machine a super-frame is never cut, and UDP cuts to what the wire takes. */
+    /* Lost, or through: between hosts of one machine a super-frame is never cut, and UDP cuts to what the wire
+     * takes. */
     WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2 ||
                __atomic_load_n(&d[N_MESSAGES - 1]->CS.Status, __ATOMIC_ACQUIRE));
     set_mtu(s->link->mtu);
@@ -431,7 +433,8 @@ static void mtu_lowered_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- mtu_raised: on both hosts, under way. The connection goes on with the frames it began with; a NIC opened later uses longer ones */
+/* ---- mtu_raised: on both hosts, under way. The connection goes on with the frames it began with; a NIC opened
+ * later uses longer ones */
 
 static void mtu_raised_both(side *s)
 {
@@ -498,8 +501,8 @@ static void ring_full_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- computing: A computes while its NIC's thread owes B an acknowledgement for which B, which does not look, has no room. A's calls
- * return all the same */
+/* ---- computing: A computes while its NIC's thread owes B an acknowledgement for which B, which does not look, has
+ * no room. A's calls return all the same */
 
 #define MANY 200
 
@@ -552,7 +555,8 @@ static void computing_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- slow_receiver: B looks once in a while; it posts a receive only when it has taken one, and grants each by a message */
+/* ---- slow_receiver: B looks once in a while; it posts a receive only when it has taken one, and grants each by a
+ * message */
 
 static void slow_receiver_a(side *s)
 {

@@ -23,8 +23,8 @@ static uint8_t *map(size_t len)
     return p;
 }
 
-/* Two pages of which only the first is there. The hole lies where nothing is mapped unasked (in the lowest 2 GiB): anywhere else a thread that
- * starts meanwhile may fill it. */
+/* Two pages of which only the first is there. The hole lies where nothing is mapped unasked (in the lowest 2 GiB):
+ * anywhere else a thread that starts meanwhile may fill it. */
 static uint8_t *map_half(void)
 {
 #ifdef MAP_32BIT

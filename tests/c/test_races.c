@@ -166,8 +166,8 @@ static void *wait_for_server(void *p)
     return NULL;
 }
 
-/* A thread asks for a connection, and a server thinks about it; another thread withdraws that, and asks anew before the first has
- * noticed: what the first one then does is not the end of the new request. */
+/* A thread asks for a connection, and a server thinks about it; another thread withdraws that, and asks anew before
+ * the first has noticed: what the first one then does is not the end of the new request. */
 static void newer_request(void)
 {
     _Alignas(VIP_NET_ADDRESS) uint8_t room[12], remote[12 + 64];
@@ -235,8 +235,8 @@ static void waiting_calls(void)
 
 /* ---------------------------------------------------------------- fork */
 
-/* The child of a process whose other threads are inside the library: the parent's handles are refused, and a NIC of its own
- * works. */
+/* The child of a process whose other threads are inside the library: the parent's handles are refused, and a NIC of
+ * its own works. */
 static void in_the_child(VIP_NIC_HANDLE parents)
 {
     VIP_NIC_ATTRIBUTES attr;
@@ -268,8 +268,9 @@ static void *opener(void *p)
     return NULL;
 }
 
-/* Not under ThreadSanitizer, which does not follow the fork of a process with threads, nor under AddressSanitizer: its own
- * allocator's locks stay as the fork finds them (before LLVM 17), and a child whose parent was allocating waits for ever. */
+/* Not under ThreadSanitizer, which does not follow the fork of a process with threads, nor under AddressSanitizer:
+ * its own allocator's locks stay as the fork finds them (before LLVM 17), and a child whose parent was allocating
+ * waits for ever. */
 static void forks(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

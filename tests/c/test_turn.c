@@ -30,7 +30,8 @@ int main(void)
     span = VK_DEAR_MOST * took;
     CHECK_EQ(span_of(vk_turns_dear_until + span, took), VK_DEAR_LEAST * took);
 
-    /* after as much time in cheap turns it was somebody who passed by, and nothing follows; but two are no passers-by */
+    /* after as much time in cheap turns it was somebody who passed by, and nothing follows; but two are no
+     * passers-by */
     vk_cheap_turns = VK_DEAR_PASSING * took;
     CHECK_EQ(span_of(vk_turns_dear_until + VK_SECOND, took), 0);
     CHECK(vk_yield_pays(vk_turns_dear_until));

@@ -1,4 +1,5 @@
-/* The handshake, both roles: the program waits, accepts, rejects or requests, and the input is what the wire says meanwhile. */
+/* The handshake, both roles: the program waits, accepts, rejects or requests, and the input is what the wire says
+ * meanwhile. */
 #include "machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);

@@ -1,4 +1,5 @@
-/* The frame parser and all behind it: frames arrive at a VI that is connected, while its program posts, takes back and disconnects. */
+/* The frame parser and all behind it: frames arrive at a VI that is connected, while its program posts, takes back
+ * and disconnects. */
 #include "machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);

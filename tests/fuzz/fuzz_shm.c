@@ -45,7 +45,8 @@ static void *pages(size_t len)
 static void reset(struct link_peer *p)
 {
     int socket = p->socket, event_fd = p->event_fd;
-    /* Of the rings only what an input can have come to: it writes up to 255 cells ahead, and a send clears the cell behind it. */
+    /* Of the rings only what an input can have come to: it writes up to 255 cells ahead, and a send clears the cell
+     * behind it. */
     uint32_t rx = p->rx_at + 256 < SHM_CELLS ? p->rx_at + 256 : SHM_CELLS,
              tx = p->tx_at + 64 < SHM_CELLS ? p->tx_at + 64 : SHM_CELLS;
     memset(&rings->to_caller, 0, offsetof(struct shm_ring, cells) + tx * sizeof *rings->to_caller.cells);

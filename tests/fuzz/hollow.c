@@ -19,8 +19,8 @@ const uint8_t hollow_stranger[6] = {0x02, 0x66, 0x75, 0x7a, 0x7a, 0x01};
 static int in_input;
 static uint64_t virtual_ns = 1000 * VK_SECOND, random_state;
 
-/* In place of libc's: whoever is linked with this file gets the input's time. Outside of an input it is the real one, for the
- * fuzzer itself measures, too. */
+/* In place of libc's: whoever is linked with this file gets the input's time. Outside of an input it is the real
+ * one, for the fuzzer itself measures, too. */
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
     if (!in_input || clock != CLOCK_MONOTONIC) /* libFuzzer's alarm handler looks at the other one, at any time */
@@ -42,7 +42,8 @@ ssize_t getrandom(void *buffer, size_t len, unsigned flags)
     return (ssize_t)len;
 }
 
-/* AddressSanitizer's, where it is there. Not the leak detector: it takes a second, and this, which takes none, is exact. */
+/* AddressSanitizer's, where it is there. Not the leak detector: it takes a second, and this, which takes none, is
+ * exact. */
 __attribute__((weak)) size_t __sanitizer_get_current_allocated_bytes(void);
 
 static size_t heap_bytes(void)

@@ -33,8 +33,8 @@ struct hollow {
     /* Called by poll(); delivers what it likes and returns how many frames. May be NULL. */
     int (*feed)(struct hollow *h, void *context);
     void *feed_context;
-    /* In place of the wire: brings a frame to the NIC, through a link's own parser for instance, and returns how many frames it made of it.
-     * NULL: link_deliver() is called. The frame lies in memory of exactly its length. */
+    /* In place of the wire: brings a frame to the NIC, through a link's own parser for instance, and returns how
+     * many frames it made of it. NULL: link_deliver() is called. The frame lies in memory of exactly its length. */
     int (*carry)(struct hollow *h, const uint8_t *frame, size_t len);
 };
 
@@ -44,7 +44,8 @@ extern const uint8_t hollow_stranger[6]; /* the address that frames come from */
 void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_options *options);
 void hollow_close(struct hollow *h);
 
-/* len bytes that end where a page begins that nobody may touch; for good. What ends where they end cannot be read beyond, with a sanitizer or without. */
+/* len bytes that end where a page begins that nobody may touch; for good. What ends where they end cannot be read
+ * beyond, with a sanitizer or without. */
 uint8_t *hollow_block(size_t len);
 
 /* One frame arrives, at the end of such memory. Returns how many frames carry() made of it. */

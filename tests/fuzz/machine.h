@@ -18,7 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Runs one input. connected: the scene begins with a connection; else with connection requests of the input's making. */
+/* Runs one input. connected: the scene begins with a connection; else with connection requests of the input's
+ * making. */
 void machine_run(const uint8_t *data, size_t len, int connected);
 
 /* From now on the frames of scenes with HOLLOW_ETHERNET come by carry (hollow.h). */

@@ -1,4 +1,5 @@
-/* Frames of the input's making: right in all but what it says is to be wrong, so that each check of the receiver is reached. */
+/* Frames of the input's making: right in all but what it says is to be wrong, so that each check of the receiver is
+ * reached. */
 #include <stdlib.h>
 #include <string.h>
 

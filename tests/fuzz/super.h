@@ -8,8 +8,8 @@
 #include "base/crc32c.h"
 #include "link/wire.h"
 
-/* The frame and its copies, one behind the other, each with the next psn. If `sealed`, each gets the checksum that its flags ask for; the
- * first one's is the machine's, which may be wrong on purpose. Returns their length. */
+/* The frame and its copies, one behind the other, each with the next psn. If `sealed`, each gets the checksum that
+ * its flags ask for; the first one's is the machine's, which may be wrong on purpose. Returns their length. */
 static inline size_t fuzz_put_copies(uint8_t *to, const uint8_t *frame, size_t len, unsigned n, int sealed)
 {
     for (unsigned i = 0; i < n; i++, to += len) {
