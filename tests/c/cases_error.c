@@ -377,14 +377,13 @@ void disconnect_posted_a(side *s)
         for (int k = 0; k < POSTED; k++) {
             prep_recv(&e, rd[k] = descriptor(&e, 1), buffer(&e, 4000), 4000);
             prep_send(&e, sd[k] = descriptor(&e, 1), buffer(&e, 4000), 4000);
-            /* B's receives are posted; nothing of what follows fails for want of one. */
         }
-        SIDE_SYNC(s, 1);
+        SIDE_SYNC(s, 1); /* B's receives are posted: nothing of what follows fails for want of one */
         for (int k = 0; k < POSTED; k++) {
             post_recv(&e, rd[k]);
             post_send(&e, sd[k]);
-            /* In the middle of it: how many of the 16 have left by then is chance. */
         }
+        /* In the middle of it: how many of the 16 have left by then is chance. */
         CHECK_OK(VipDisconnect(e.vi));
         CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
         for (int k = 0; k < POSTED; k++) {
@@ -415,12 +414,11 @@ void disconnect_posted_b(side *s)
         endpoint_open(&e, s, s->levels[i], 1 << 20);
         for (int k = 0; k < POSTED; k++)
             post_recv(&e, prep_recv(&e, rd[k] = descriptor(&e, 1), buffer(&e, 4000), 4000));
-        /* How much came is chance as well; but it is a prefix of what was sent, and what it does not fill comes
-         * back. */
         endpoint_connect(&e, "disconnect");
         SIDE_SYNC(s, 1);
         wait_error(s, VIP_ERROR_CONN_LOST, i + 1);
         wait_state(&e, VIP_STATE_ERROR);
+        /* How much came is chance as well; but what came whole comes before everything that did not. */
         for (int k = 0; k < POSTED; k++) {
             d = next_recv(&e);
             CHECK(d == rd[k]);

@@ -254,8 +254,9 @@ static void stalled_a(side *s)
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 300);
     uint32_t i = 0;
-    double begin = check_now();
+    double before = check_now(), begin;
     set_faults(s, "stall=99ms/100ms");
+    begin = check_now();
     WAIT_UNTIL(check_now() > begin + 0.002); /* it has begun */
     for (; i < 60; i++) {
         send_number(&e, d, data, 300, i);
@@ -263,6 +264,7 @@ static void stalled_a(side *s)
             side_exchange(s, 0);
     }
     CHECK(nic_counter(s, VIAKIT_COUNTER_fault_stalled) > 0);
+    side_send(s, &before, sizeof(before));
     SIDE_SYNC(s, 1);
     leave(&e);
 }
@@ -270,12 +272,18 @@ static void stalled_a(side *s)
 static void stalled_b(side *s)
 {
     endpoint e;
+    double before, first = 0;
     meet(&e, s, VIP_SERVICE_UNRELIABLE, 65);
     for (uint32_t i = 0; i < 60; i++) {
         CHECK_EQ(receive_number(&e), i);
+        if (i == 0)
+            first = check_now();
         if (i % 20 == 19)
             side_exchange(s, 0);
     }
+    side_recv(s, &before, sizeof(before));
+    /* Whatever was sent after the first 1 ms of a period comes after its end, 100 ms after the faults were set. */
+    CHECK(first - before >= 0.099);
     SIDE_SYNC(s, 1);
     leave(&e);
 }
