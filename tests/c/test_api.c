@@ -59,6 +59,7 @@ static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
         __atomic_add_fetch((int *)context, 1, __ATOMIC_SEQ_CST);
 }
 
+/* The address of this NIC, with a discriminator. */
 static VIP_NET_ADDRESS *own_address(objects *o, address *a, const char *discriminator)
 {
     memset(a, 0, sizeof(*a));
@@ -71,6 +72,7 @@ static VIP_NET_ADDRESS *own_address(objects *o, address *a, const char *discrimi
 
 /* ---------------------------------------------------------------- handles */
 
+/* What nearly every wrong argument gets. */
 static const VIP_RETURN bad = VIP_INVALID_PARAMETER;
 
 /* Every function that takes a NIC, with everything else in order. */
@@ -177,6 +179,7 @@ static void try_vi(VIP_VI_HANDLE vi, objects *o)
     VipSetUserData(vi, &local);
 }
 
+/* Every function that takes a completion queue. To VipCreateVi NULL means none, which is no error. */
 static void try_cq(VIP_CQ_HANDLE cq, objects *o)
 {
     VIP_VI_HANDLE vi;
@@ -192,6 +195,7 @@ static void try_cq(VIP_CQ_HANDLE cq, objects *o)
         CHECK_RET(VipCreateVi(o->nic, &o->vi_attr, cq, NULL, &vi), bad);
 }
 
+/* Both functions that take a connection handle. */
 static void try_conn(VIP_CONN_HANDLE conn, objects *o)
 {
     CHECK_RET(VipConnectAccept(conn, o->vi), bad);
@@ -207,6 +211,7 @@ static void test_handles(void)
     close_objects(&old);
     open_objects(&o);
     CHECK(old.nic != o.nic && old.vi != o.vi && old.cq != o.cq && old.ptag != o.ptag);
+    /* Never handles: nothing, small, large, an address of nobody's and one of the program's own memory. */
     wrong[n++] = NULL;
     wrong[n++] = (void *)1;
     wrong[n++] = (void *)~(uintptr_t)0;
@@ -220,10 +225,12 @@ static void test_handles(void)
         if (wrong[i])
             CHECK_RET(VipDestroyPtag(o.nic, wrong[i]), bad);
     }
+    /* Handles of objects that are gone: a NIC and its objects were made in the same places since. */
     try_nic(old.nic, &o);
     try_vi(old.vi, &o);
     try_cq(old.cq, &o);
     CHECK_RET(VipDestroyPtag(o.nic, old.ptag), bad);
+    /* Handles of the wrong kind. */
     try_nic(o.vi, &o);
     try_nic(o.cq, &o);
     try_nic(o.ptag, &o);
@@ -242,6 +249,7 @@ static void test_open(void)
 {
     VIP_NIC_HANDLE nic = (VIP_NIC_HANDLE)&nic;
     char name[300];
+    /* Names of no link, of no interface, and such as a path or a list could be made of. */
     static const char *const none[] = {"", "nosuch", "loopy", "eth:", "eth:nosuchif0", "shm/", ":", "eth:lo lo"};
     CHECK_RET(VipOpenNic(NULL, &nic), bad);
     CHECK_RET(VipOpenNic(DEVICE, NULL), bad);
@@ -251,6 +259,7 @@ static void test_open(void)
             FAIL("VipOpenNic(\"%s\") returned %s", none[i], check_return_name(r));
         CHECK(strlen(viakit_last_error()) > 20); /* a sentence, not a code */
     }
+    /* Longer than any name may be, on both links that take a name of one's own. */
     memset(name, 'x', sizeof(name));
     memcpy(name, "loop:", 5);
     name[sizeof(name) - 1] = 0;
@@ -258,9 +267,11 @@ static void test_open(void)
     memcpy(name, "shm::", 5);
     CHECK(VipOpenNic(name, &nic) != VIP_SUCCESS);
     CHECK(nic == (VIP_NIC_HANDLE)&nic); /* results are set on success only */
+    /* The name becomes part of a socket's name; it must not lead anywhere. */
     CHECK(VipOpenNic("shm:../../etc/passwd", &nic) != VIP_SUCCESS);
 }
 
+/* Every pointer for a result, and every one that is needed for an argument, once as NULL. */
 static void test_nulls(void)
 {
     objects o;
@@ -309,6 +320,7 @@ static void test_nulls(void)
             FAIL("%s: \"%s\", expected to read \"%s\"", #call, viakit_last_error(), part); \
     } while (0)
 
+/* Every answer that a program meets often: its words must say what was waited for, and for how long. */
 static void test_explanations(void)
 {
     objects o;
@@ -339,6 +351,7 @@ static void test_attributes(void)
     VIP_VI_ATTRIBUTES a;
     VIP_VI_HANDLE vi = NULL;
     VIP_CQ_HANDLE cq;
+    /* VIPL's levels are 1, 2 and 4; sums of them are none. */
     static const VIP_RELIABILITY_LEVEL levels[] = {0, 3, 5, 6, 7, 8, 1 << 14};
     open_objects(&o);
     open_objects(&other);
@@ -351,6 +364,7 @@ static void test_attributes(void)
     a.MaxTransferSize = o.attr.MaxTransferSize + 1;
     CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_MTU);
     a = o.vi_attr;
+    /* Another NIC's tag, and what is no tag at all. */
     a.Ptag = other.ptag;
     CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_PTAG);
     a.Ptag = o.cq;
@@ -359,6 +373,7 @@ static void test_attributes(void)
     a.ReliabilityLevel = VIP_SERVICE_UNRELIABLE; /* a level without reads */
     a.EnableRdmaRead = VIP_TRUE;
     CHECK_RET(VipCreateVi(o.nic, &a, NULL, NULL, &vi), VIP_INVALID_RDMAREAD);
+    /* Another NIC's completion queue, for either of the VI's queues. */
     CHECK_RET(VipCreateVi(o.nic, &o.vi_attr, other.cq, NULL, &vi), bad);
     CHECK_RET(VipCreateVi(o.nic, &o.vi_attr, NULL, other.cq, &vi), bad);
     CHECK(vi == NULL);
@@ -369,6 +384,7 @@ static void test_attributes(void)
     CHECK_OK(VipCreateVi(o.nic, &o.vi_attr, o.cq, o.cq, &vi)); /* one queue for both */
     CHECK_RET(VipDestroyCQ(o.cq), VIP_ERROR_RESOURCE);
     CHECK_OK(VipDestroyVi(vi));
+    /* Another NIC's tag is unknown here; our own is in use. */
     CHECK_RET(VipDestroyPtag(o.nic, other.ptag), bad);
     CHECK_RET(VipDestroyPtag(o.nic, o.ptag), VIP_ERROR_RESOURCE);
     close_objects(&other);
@@ -382,6 +398,7 @@ static void test_addresses(void)
     VIP_VI_ATTRIBUTES attr;
     VIP_CONN_HANDLE conn;
     open_objects(&o);
+    /* Lengths that would lead behind the address, in the request and in the wait. */
     for (int i = 0; i < 4; i++) {
         own_address(&o, &local, "x");
         own_address(&o, &remote, "x");
@@ -410,6 +427,8 @@ static void test_addresses(void)
 
 /* ---------------------------------------------------------------- completion queues that are too small */
 
+/* Completions that find no room: the queue loses their entries, tells the handler once, and the descriptors are still
+ * completed. */
 static void test_cq_overrun(void)
 {
     objects o;
@@ -429,6 +448,7 @@ static void test_cq_overrun(void)
     }
     WAIT_UNTIL(__atomic_load_n(&errors, __ATOMIC_SEQ_CST) == 1); /* catastrophic, once */
     CHECK_OK(VipCQDone(cq, &from, &recv));
+    /* The two that had room are there, the third is not. */
     CHECK(from == vi && recv == VIP_FALSE);
     CHECK_OK(VipCQDone(cq, &from, &recv));
     CHECK_RET(VipCQDone(cq, &from, &recv), VIP_NOT_DONE);
@@ -451,6 +471,7 @@ static void test_overrun(void)
     objects o;
     VIP_DESCRIPTOR *d, *got;
     int errors = 0;
+    /* If the provider looked at this descriptor before it knew that there is room, it would fault. */
     uint8_t *hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(hole != MAP_FAILED);
     open_objects(&o);
@@ -462,6 +483,7 @@ static void test_overrun(void)
     }
     CHECK_RET(VipPostRecv(o.vi, (VIP_DESCRIPTOR *)(void *)hole, o.mh), VIP_ERROR_RESOURCE);
     WAIT_UNTIL(__atomic_load_n(&errors, __ATOMIC_SEQ_CST) == 1); /* VI_OVERRUN */
+    /* All that were taken come back. */
     CHECK_OK(VipDisconnect(o.vi));
     while (VipRecvDone(o.vi, &got) == VIP_DESCRIPTOR_ERROR && got) {}
     CHECK_OK(VipErrorCallback(o.nic, NULL, NULL));
@@ -540,6 +562,7 @@ static void test_names(void)
     open_objects(&o);
     CHECK_OK(VipNSInit(o.nic, NULL));
     memset(&a, 0, sizeof(a));
+    /* Loop has one host, which every name without dots means. */
     CHECK_OK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"localhost", &a.net, 0));
     CHECK_EQ(a.net.HostAddressLen, 6);
     CHECK(!memcmp(a.room + 4, o.attr.LocalNicAddress, 6));
@@ -547,10 +570,12 @@ static void test_names(void)
     CHECK_OK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"any-label", &a.net, 0)); /* loop has one host */
     CHECK(!memcmp(a.room + 4, o.attr.LocalNicAddress, 6));
     CHECK_RET(VipNSGetHostByName(o.nic, (VIP_CHAR *)"no.such.host.anywhere", &a.net, 0), VIP_ERROR_NAMESERVICE);
+    /* An address may be written out. */
     CHECK_OK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"02:00:00:00:be:ef", &a.net, 0));
     CHECK_EQ(a.room[9], 0xef);
     CHECK(VipNSGetHostByName(o.nic, (VIP_CHAR *)"localhost", &a.net, 1) != VIP_SUCCESS); /* it has one address */
     CHECK_OK(VipNSShutdown(o.nic));
+    /* Every code has a name and a sentence; the neighbours of the range have none. */
     for (int code = 0; code <= VIP_ERROR_NOT_SUPPORTED; code++)
         CHECK(viakit_return_name(code) && viakit_return_text(code));
     CHECK(!viakit_return_name(-1) && !viakit_return_name(VIP_ERROR_NOT_SUPPORTED + 1));
@@ -582,6 +607,8 @@ static void test_fork(void)
     pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) { /* the parent's handles are not the child's */
+        /* All calls are made before any is judged: a failed check would end the child before it has closed the NIC,
+         * which is the call that could do harm. */
         VIP_RETURN r[5];
         r[0] = VipQueryNic(o.nic, &attr);
         r[1] = VipRecvDone(o.vi, &d);
@@ -597,6 +624,7 @@ static void test_fork(void)
     close_objects(&o); /* and the child has taken nothing away */
 }
 
+/* A chance of 2^-128 that both draw the same by accident. */
 #define N_DRAWN 8
 
 /* Generations of memory handles: drawn as keys and the numbers of connection requests are. */
@@ -613,11 +641,13 @@ static void draw(uint16_t drawn[N_DRAWN])
     CHECK_OK(VipCloseNic(nic));
 }
 
-/* Parent and child of a fork do not draw the same random numbers. */
+/* Parent and child of a fork do not draw the same random numbers: a child that knows its parent's could name the
+ * parent's memory and forge its frames. */
 static void test_fork_draws(void)
 {
     uint16_t first[N_DRAWN], parent[N_DRAWN], child[N_DRAWN];
     int pipe_fd[2], status;
+    /* Before the fork, so that a generator exists that both could go on with. */
     draw(first);
     CHECK_EQ(pipe(pipe_fd), 0);
     pid_t pid = fork();

@@ -1,6 +1,10 @@
 /*
- * test_calls.c - the calls that need no partner: attributes of a VI, the size of a completion queue, the program's pointer, names
- * of devices and hosts, discovery. On loop.
+ * test_calls.c - the calls that need no partner: attributes of a VI, the size of a completion queue, the program's
+ * pointer, names of devices and hosts, discovery. On loop.
+ *
+ * Names are the larger part: programs of 2001 have device names built in and expect hosts to have names, so both are
+ * mapped (docs/devices.md), by lists in the environment, by files, and by rules of the provider's own. Files of the
+ * tester's must not be seen here: main() turns the search for them into an empty folder.
  */
 #include <stddef.h>
 #include <sys/mman.h>
@@ -37,6 +41,7 @@ static void close_objects(objects *o)
     munmap(o->mem, 8192);
 }
 
+/* Places of 64 bytes in the first page; each descriptor has 32 bytes of data of its own in the second. */
 static VIP_DESCRIPTOR *descriptor(objects *o, int which, VIP_MEM_HANDLE mh)
 {
     VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)(o->mem + 64 * which);
@@ -79,6 +84,7 @@ static void test_set_attributes(void)
     CHECK_OK(VipCloseNic(other_nic));
     CHECK_RET(VipSetViAttributes(vi, NULL), VIP_INVALID_PARAMETER);
     CHECK_RET(VipSetViAttributes(NULL, &attr), VIP_INVALID_PARAMETER);
+    /* As it was made, after all these refusals. */
     CHECK_OK(VipQueryVi(vi, &state, &got, NULL, NULL));
     CHECK_EQ(got.ReliabilityLevel, VIP_SERVICE_UNRELIABLE);
     CHECK_EQ(got.MaxTransferSize, o.attr.MaxTransferSize);
@@ -87,6 +93,7 @@ static void test_set_attributes(void)
     attr.EnableRdmaWrite = VIP_TRUE;
     CHECK_OK(VipSetViAttributes(vi, &attr));
     CHECK_OK(VipQueryVi(vi, &state, &got, NULL, NULL));
+    /* Then all at once, and it is taken. */
     CHECK(!memcmp(&got.ReliabilityLevel, &attr.ReliabilityLevel, sizeof(got.ReliabilityLevel)));
     CHECK_EQ(got.MaxTransferSize, 40000);
     CHECK(got.Ptag == o.other_tag && got.EnableRdmaWrite);
@@ -116,6 +123,8 @@ static void test_set_attributes(void)
 
 /* ---------------------------------------------------------------- VipResizeCQ, user data */
 
+/* Resizing keeps what is in the queue, in its order, wherever the ring's beginning was; too small for what is in it is
+ * refused. */
 static void test_resize(void)
 {
     objects o;
@@ -138,6 +147,7 @@ static void test_resize(void)
     CHECK_OK(VipPostRecv(vi, descriptor(&o, 10, o.mh), o.mh));
     CHECK_OK(VipDisconnect(vi)); /* the receive completes: entry five */
     CHECK_RET(VipResizeCQ(cq, 4), VIP_ERROR_RESOURCE);
+    /* Exactly as many as are in it. */
     CHECK_OK(VipResizeCQ(cq, 5));
     CHECK_OK(VipResizeCQ(cq, 1000));
     for (int i = 6; i < 10; i++)
@@ -160,6 +170,7 @@ static void test_resize(void)
 
 /* ---------------------------------------------------------------- devices */
 
+/* One folder for all files of this test; main() removes it. */
 static char folder[] = "/tmp/viakit-test-calls-XXXXXX";
 
 static char *write_file(const char *name, const char *text)
@@ -174,7 +185,8 @@ static char *write_file(const char *name, const char *text)
     return path;
 }
 
-/* Opens by name and compares what it is. */
+/* Opens by name and compares what it is. The NIC keeps the name that was asked for; viakit_query_nic tells what it
+ * stands for. */
 static void expect_device(const char *name, const char *real)
 {
     VIP_NIC_HANDLE nic;
@@ -188,6 +200,7 @@ static void expect_device(const char *name, const char *real)
     CHECK_OK(VipCloseNic(nic));
 }
 
+/* The reason must be told in words that name the culprit: `part_of_reason`. */
 static void expect_no_device(const char *name, const char *part_of_reason)
 {
     VIP_NIC_HANDLE nic = NULL;
@@ -209,11 +222,14 @@ static void test_devices(void)
     expect_no_device("nic", "no device 'nic'");
     expect_no_device("nic1x", "no device");
     expect_no_device("/dev/via_eth999", "eth999"); /* the link says what interfaces there are */
+    /* A list in the environment goes before the provider's own rules, and may even give a name that looks like a
+     * device's another meaning. */
     setenv("VIAKIT_DEVICES", "nic0=loop:env; my card = loop:mine;shm:x=loop:shadow;bad=wood:1", 1);
     expect_device("nic0", "loop:env");
     expect_device("my card", "loop:mine");
     expect_device("shm:x", "loop:shadow");
     expect_device("VINIC", "shm:0");
+    /* What the list says must itself be a device: no chains, and no word that is none. */
     expect_no_device("bad", "'wood:1' by VIAKIT_DEVICES, which is no device");
     setenv("VIAKIT_DEVICES", "nic0", 1);
     expect_no_device("loop", "'nic0' is not NAME=VALUE");
@@ -224,6 +240,7 @@ static void test_devices(void)
            1);
     expect_device("nic0", "loop:file");
     expect_no_device("wrong", "viakit.conf:4");
+    /* A file that is broken further down still gives what stands before; only who needs the broken line hears of it. */
     setenv("VIAKIT_CONFIG", write_file("bad.conf", "device nic0 = loop\nnonsense\n"), 1);
     expect_device("nic0", "loop");
     expect_no_device("VINIC", "bad.conf:2: 'nonsense' is not understood");
@@ -237,6 +254,7 @@ static void test_devices(void)
 
 /* ---------------------------------------------------------------- hosts */
 
+/* Expects six bytes, `expected` in hexadecimal or this host's own (NULL), and nothing written beside them. */
 static void expect_host(objects *o, const char *name, VIP_ULONG index, const char *expected)
 {
     uint8_t want[6];
@@ -276,6 +294,7 @@ static void test_hosts(void)
     expect_host(&o, "anna", 0, "2:0:0:0:0:a");
     expect_host(&o, "anna", 1, "2:0:0:0:0:1a");
     expect_host(&o, "bert", 0, "2:0:0:0:0:b");
+    /* There are two of that name, numbered from 0. */
     CHECK_RET(VipNSGetHostByName(o.nic, (VIP_CHAR *)"anna", &a.net, 2), VIP_ERROR_NAMESERVICE);
     /* A file that is named to VipNSInit comes first, until VipNSShutdown. */
     path = write_file("site", "anna 02:00:00:00:00:cc\n");
@@ -286,6 +305,7 @@ static void test_hosts(void)
     /* Back: the name of an address. */
     memset(&a, 0, sizeof(a));
     a.net.HostAddressLen = 6;
+    /* Bert's address. */
     memcpy(a.room + 4, "\2\0\0\0\0\x0b", 6);
     len = sizeof(name);
     CHECK_OK(VipNSGetHostByAddr(o.nic, &a.net, name, &len));
@@ -297,6 +317,7 @@ static void test_hosts(void)
     CHECK_RET(VipNSGetHostByAddr(o.nic, &a.net, NULL, &len), VIP_ERROR_RESOURCE);
     CHECK_EQ(len, 5);
     CHECK_RET(VipNSGetHostByAddr(o.nic, &a.net, NULL, NULL), VIP_INVALID_PARAMETER);
+    /* An address that nobody has. */
     a.room[9] = 0x77;
     CHECK_RET(VipNSGetHostByAddr(o.nic, &a.net, name, &len), VIP_ERROR_NAMESERVICE);
     memcpy(a.room + 4, o.attr.LocalNicAddress, 6);
@@ -306,6 +327,8 @@ static void test_hosts(void)
 
     CHECK_OK(VipNSShutdown(o.nic));
     expect_host(&o, "anna", 0, "2:0:0:0:0:a");
+    /* A file that cannot be read, and one with a line that says nothing: refused when it is named, not when a name is
+     * looked up. */
     CHECK_RET(VipNSInit(o.nic, (VIP_PVOID) "/no/such/file"), VIP_ERROR_NAMESERVICE);
     path = write_file("broken", "anna\n");
     CHECK_RET(VipNSInit(o.nic, path), VIP_ERROR_NAMESERVICE);
@@ -328,6 +351,7 @@ static void test_discovery(void)
     CHECK_RET(VipQuerySystemManagementInfo(o.nic, 2, &list), VIP_INVALID_PARAMETER);
     CHECK_RET(VipQuerySystemManagementInfo(o.nic, VIP_SMI_AUTODISCOVERY, NULL), VIP_INVALID_PARAMETER);
     CHECK_RET(VipQuerySystemManagementInfo(NULL, VIP_SMI_AUTODISCOVERY, &list), VIP_INVALID_PARAMETER);
+    /* Twice: the list belongs to the NIC and may be asked for again. */
     for (int i = 0; i < 2; i++) {
         CHECK_OK(VipQuerySystemManagementInfo(o.nic, VIP_SMI_AUTODISCOVERY, &list));
         CHECK_EQ(list.NumAdAddrs, 1);

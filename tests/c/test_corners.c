@@ -2,7 +2,9 @@
  * test_corners.c - what goes wrong late, or from outside: test_corners LINK [CASE...], see harness.h for LINK.
  *
  * The conformance suite posts bad descriptors and looks at once. Here the bad one lies behind a good one, its memory
- * goes away while it waits for a full link, the peer says nothing for long, or the frame comes from a stranger.
+ * goes away while it waits for a full link, the peer says nothing for long, or the frame comes from a stranger. Several
+ * cases need a side that does not look at its link at all; such NICs have no thread, and exchange_blind() lets them
+ * talk over the control channel without being driven.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,6 +22,7 @@
 
 /* ---- one_way: an unreliable sender that hears nothing but answers to its probes goes on for ever */
 
+/* So short that probes become due within the test. */
 static void short_silence(viakit_nic_options *o)
 {
     o->keepalive_ms = 20;
@@ -36,6 +39,7 @@ static void one_way_a(side *s)
     uint64_t target, handle;
     uint8_t *data;
     double end;
+    /* Whether this NIC probes at all decides whether the loop below may wait for probes. */
     CHECK_OK(viakit_query_nic(s->nic, &info));
     asks = !info.lossless || s->link->fault;
     endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 65536);
@@ -45,7 +49,8 @@ static void one_way_a(side *s)
     target = side_exchange(s, 0);
     handle = side_exchange(s, 0);
     end = check_now() + CHECK_WAIT_S;
-    /* Writes, because nobody has to post anything for them. */
+    /* Writes, because nobody has to post anything for them. B's only signs of life are its answers to probes: if they
+     * did not count, B would be given up after ten of them. */
     for (int n = 0; n < 1000 || (nic_counter(s, VIAKIT_COUNTER_probes_sent) < 4 && asks); n++) {
         if (check_now() > end)
             FAIL("%d messages and no four probes", n);
@@ -81,6 +86,7 @@ static void one_way_b(side *s)
 static void send_forged(side *s, int fd, uint16_t max_payload)
 {
     uint8_t frame[sizeof(struct ether_header) + sizeof(struct wire_header) + sizeof(struct wire_connect) + NAME_LEN];
+    /* The provider's own structures, filled in by hand: what follows is one good frame but for max_payload. */
     uint8_t *p = frame + sizeof(struct ether_header);
     struct ether_header ether;
     struct wire_header h;
@@ -96,6 +102,7 @@ static void send_forged(side *s, int fd, uint16_t max_payload)
     h.len = sizeof(c) + NAME_LEN;
     h.src_port = 77;
     memset(&c, 0, sizeof(c));
+    /* Each a new request, so that none is dropped as a copy. */
     c.request = request++;
     c.key = 4711;
     c.max_transfer = 65536;
@@ -106,6 +113,7 @@ static void send_forged(side *s, int fd, uint16_t max_payload)
     memcpy(p, &h, sizeof(h));
     memcpy(p + sizeof(h), &c, sizeof(c));
     memcpy(p + sizeof(h) + sizeof(c), FORGED, NAME_LEN);
+    /* Over everything with crc as 0; the frame must not be dropped for its checksum. */
     h.crc = vk_crc32c(0, p, sizeof(h) + sizeof(c) + NAME_LEN);
     memcpy(p, &h, sizeof(h));
     memset(&to, 0, sizeof(to));
@@ -125,11 +133,13 @@ static void forged_request_a(side *s)
     fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     CHECK(fd >= 0);
     for (int i = 0; i < 3; i++) {
+        /* No room at all, a byte less than the least, and a possible one. */
         static const uint16_t sizes[] = {0, 15, 1000};
         send_forged(s, fd, sizes[i]);
         SIDE_SYNC(s, 10 + i);
     }
     close(fd);
+    /* Nothing of the forger's has harmed the real connection of that name. */
     post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), buffer(&e, LONGER), LONGER));
     endpoint_connect(&e, FORGED);
     reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
@@ -173,6 +183,7 @@ static void forged_request_b(side *s)
 
 #define MANY 300 /* more segments than a descriptor may have */
 
+/* Descriptors of B's with a mistake that shows in the descriptor itself, whatever comes. */
 static void many_segments(endpoint *e, VIP_DESCRIPTOR *d)
 {
     uint8_t *data = buffer(e, MANY);
@@ -195,7 +206,8 @@ static void reserved_bits(endpoint *e, VIP_DESCRIPTOR *d)
 
 typedef void spoiler(endpoint *e, VIP_DESCRIPTOR *d);
 
-/* B posts good, bad, good; A sends one message, and, if that did not end the connection, another one. */
+/* B posts good, bad, good; A sends one message, and, if that did not end the connection, another one. The bad one's
+ * turn comes with the end of the first: it completes then, without a message of its own. */
 static void bad_behind(side *s, VIP_RELIABILITY_LEVEL level, spoiler *spoil)
 {
     endpoint e;
@@ -247,6 +259,7 @@ static void bad_receive_behind_both(side *s)
     }
 }
 
+/* The first in the queue of a connected VI: its turn has come already when it is posted. */
 static void bad_receive_first_both(side *s)
 {
     for (int i = 0; i < s->n_levels; i++) {
@@ -291,12 +304,13 @@ static uint64_t exchange_blind(side *s, uint64_t mine)
 
 typedef enum { ALONE, BEHIND, BEHIND_IN_TWO, N_PLACES } place; /* of the victim, when its memory goes */
 
-/* What was sent must not be sent again, for its memory is gone, too. */
+/* What was sent must not be sent again, for its memory is gone, too: five seconds are longer than the case takes. */
 static void patient(viakit_nic_options *o)
 {
     o->rto_us = 5000000;
 }
 
+/* Either the link or the peer's window was full; on each link it is another one that fills first. */
 static uint64_t stalls(side *s)
 {
     return nic_counter(s, VIAKIT_COUNTER_send_stalls) + nic_counter(s, VIAKIT_COUNTER_window_stalls);
@@ -313,6 +327,7 @@ static size_t fill(endpoint *e, VIP_DESCRIPTOR **fillers, void *data, VIP_MEM_HA
 {
     size_t n = 0;
     for (uint64_t before = stalls(e->s); stalls(e->s) == before; n++) {
+        /* If nothing stalls after so many, the case would test nothing. */
         CHECK(n < FILLERS);
         prep_send(e, fillers[n] = descriptor(e, 2), data, filler_len(e->s));
         fillers[n]->DS[0].Local.Handle = handle;
@@ -338,6 +353,8 @@ static void taken_away_a(side *s, VIP_RELIABILITY_LEVEL level, place where)
     good = prep_send(&e, descriptor(&e, 1), buffer(&e, 100), 100);
     endpoint_connect(&e, "taken away");
     side_exchange(s, 0);
+    /* ALONE: the victim is what filled the way, the last of the fillers. Else it stands behind that one, by itself or
+     * with two segments, as the shortest messages take a quicker way to the link than those of several segments. */
     if (where == ALONE) {
         n = fill(&e, fillers, memory, handle) - 1;
     } else {
@@ -351,12 +368,14 @@ static void taken_away_a(side *s, VIP_RELIABILITY_LEVEL level, place where)
         }
         post_send(&e, fillers[n]);
     }
+    /* Gone, in the way that programs do it: first deregistered, then unmapped. Whoever reads it now faults. */
     CHECK_OK(VipDeregisterMem(s->nic, memory, handle));
     munmap(memory, len);
     side_exchange(s, n);
     for (size_t i = 0; i < n; i++)
         reap_send(&e, fillers[i], VIP_STATUS_OP_SEND);
     reap_send(&e, fillers[n], VIP_STATUS_OP_SEND | VIP_STATUS_PROTECTION_ERROR);
+    /* The victim has failed. What that does to the connection depends on the level. */
     post_send(&e, good);
     reap_send(&e, good, VIP_STATUS_OP_SEND | (RELIABLE(level) ? VIP_STATUS_DESC_FLUSHED_ERROR : 0));
     CHECK_EQ(vi_state(e.vi), RELIABLE(level) ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
@@ -376,6 +395,7 @@ static void taken_away_b(side *s, VIP_RELIABILITY_LEVEL level)
     for (size_t i = 0; i <= FILLERS; i++)
         post_recv(&e, receives[i] = prep_recv(&e, descriptor(&e, 1), data, filler_len(s)));
     endpoint_connect(&e, "taken away");
+    /* B looks at nothing until A has taken the memory away. */
     exchange_blind(s, 0); /* A is connected, and begins */
     n = exchange_blind(s, 0);
     for (size_t i = 0; i < n; i++)
@@ -431,6 +451,7 @@ static void broken_by_ack_a(side *s)
     endpoint_connect(&e, "broken by ack");
     exchange_blind(s, 0);
     post_send(&e, good);
+    /* Deferred, so that it is posted, and its memory gone, before it could leave. */
     CHECK_OK(VipPostDeferredSends(e.vi, VIP_TRUE, NULL));
     post_send(&e, spoilt);
     CHECK_OK(VipDeregisterMem(s->nic, memory, handle));
@@ -440,6 +461,8 @@ static void broken_by_ack_a(side *s)
     reap_send(&e, good, VIP_STATUS_OP_SEND);
     reap_send(&e, spoilt, VIP_STATUS_OP_SEND | VIP_STATUS_PROTECTION_ERROR);
     reap_recv(&e, receive, VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
+    /* B's frame had a message for A as well. The connection was broken by the frame's acknowledgement, so it was
+     * dropped with the connection, not for want of a receive. */
     CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_no_descriptor), 0);
     CHECK_EQ(error_count(s, VIP_ERROR_RECVQ_EMPTY), empty);
     endpoint_disconnect(&e);
@@ -467,6 +490,7 @@ static void broken_by_ack_b(side *s)
 
 /* ---- writes_in_order: who sees the second RDMA write has the first one, whichever way each of them goes */
 
+/* Without it the bulk would go by process_vm_writev, as direct as the flag. */
 static void no_cma(viakit_nic_options *o)
 {
     o->no_cma = 1;
@@ -485,6 +509,7 @@ static void writes_in_order_a(side *s)
         pattern_fill(data = buffer(&e, BULK), BULK, 7);
         memset(one = buffer(&e, 8), 1, 8);
         endpoint_connect(&e, "in order");
+        /* Address and handle of both places. */
         for (int k = 0; k < 4; k++)
             target[k] = side_exchange(s, 0);
         bulk = prep_write(&e, descriptor(&e, 2), data, BULK, target[0], (VIP_MEM_HANDLE)target[1]);
@@ -524,8 +549,10 @@ static void writes_in_order_b(side *s)
         side_exchange(s, (uintptr_t)bulk);
         side_exchange(s, bulk_handle);
         side_exchange(s, (uintptr_t)memory);
+        /* B's last number, and from here on it does not look until A has posted both. */
         exchange_blind(s, flag_handle);
         exchange_blind(s, 0); /* both are posted, and B has not looked at the link since */
+        /* Polled, so that the bulk's frames are taken at last; the flag must not be seen before. */
         while (!*flag) {
             CHECK(check_now() < end);
             CHECK_OK(viakit_poll(s->nic, NULL));

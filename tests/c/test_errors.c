@@ -1,8 +1,11 @@
 /*
- * test_errors.c - docs/errors.md is the expectation: each cause of an error at each reliability level, and each code that a
- * call can answer. test_errors ERRORS.MD [ROW]
+ * test_errors.c - docs/errors.md is the expectation: each cause of an error at each reliability level, and each code
+ * that a call can answer. test_errors ERRORS.MD [ROW]
  *
- * Two NICs of this process, on loop; where a frame has to be lost, behind a filter.
+ * The page is read as it is, row by row; each cell gets two fresh NICs of this process, on loop (behind a filter where
+ * a frame has to be lost), on which the row's cause is made to happen. What both sides then see is written down in the
+ * page's words and compared with the cell. In the end everything that vipl.h can report must have been seen: a row that
+ * is taken out of the page, or a code that no row produces, is found by that.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -13,6 +16,7 @@
 #include "check.h"
 #include "page.h"
 
+/* Bytes of a cell's text. */
 #define CELL 200
 #define MEMORY (1 << 18)
 #define BIG 40000 /* several frames */
@@ -22,6 +26,7 @@ typedef struct {
     VIP_NIC_ATTRIBUTES attr;
     VIP_PROTECTION_HANDLE tag, other_tag;
     uint8_t *mem; /* descriptors first, data from DATA on */
+    /* Three registrations of it: with the right to be written, under another tag, without the right. */
     VIP_MEM_HANDLE mh, other_mh, extra_mh;
     VIP_VI_HANDLE vi;
     VIP_CQ_HANDLE cq;
@@ -84,6 +89,7 @@ static void host_open(host *h, VIP_RELIABILITY_LEVEL level, int small_cq)
     CHECK_OK(VipRegisterMem(h->nic, h->mem, MEMORY, &attr, &h->extra_mh));
     attr.EnableRdmaWrite = VIP_TRUE;
     CHECK_OK(VipRegisterMem(h->nic, h->mem, MEMORY, &attr, &h->mh));
+    /* Room for one entry, of which the table's last cause makes two. */
     if (small_cq)
         CHECK_OK(VipCreateCQ(h->nic, 1, &h->cq));
     vi.ReliabilityLevel = level;
@@ -109,6 +115,7 @@ static address *host_address(host *h, const char *discriminator, address *a)
     return a;
 }
 
+/* As equals, so no thread is needed. */
 static void join_hosts(host *here, host *there)
 {
     address ours, theirs;
@@ -159,6 +166,7 @@ static void post_recv(host *h, VIP_DESCRIPTOR *d)
 
 /* ---------------------------------------------------------------- causes; each makes it happen and returns at once */
 
+/* Each `here` is the side on which the cause lies, as the page has it. */
 static void reserved_bits(host *here, host *there)
 {
     VIP_DESCRIPTOR *d = prepare(here, 0, 8);
@@ -223,11 +231,13 @@ static void write_denied_immediate(host *here, host *there)
     send_now(here, d);
 }
 
+/* The provider's frame kinds (csrc/link/wire.h), which the filter is told. */
 enum { KIND_SEND = 1, KIND_WRITE = 2 };
 
 /* The second frame is lost; at the unreliable level the next message shows it. */
 static void frame_lost(host *here, host *there)
 {
+    /* BIG fills several frames, so the second one exists. */
     post_recv(there, prepare(there, 0, BIG));
     CHECK_OK(VipPostRecv(there->vi, prepare(there, 1, 8), there->mh));
     lose.skip = 1, lose.n = 1, lose.kind = KIND_SEND;
@@ -245,6 +255,7 @@ static void write_lost(host *here, host *there)
 
 static void write_damaged(host *here, host *there)
 {
+    /* One frame's payload is damaged; the filter picks a frame for which the damage falls behind the header. */
     lose.spoil = 1;
     write_lost(here, there);
 }
@@ -273,6 +284,7 @@ static void silence_while_reading(host *here, host *there)
     send_now(here, d);
 }
 
+/* Nothing of what `here` sends arrives: INT32_MAX frames are lost. */
 static void silence(host *here, host *there)
 {
     (void)there;
@@ -304,6 +316,7 @@ static void too_many(host *here, host *there)
 {
     (void)there;
     for (VIP_ULONG i = 0; i < here->attr.MaxDescriptorsPerQueue; i++)
+        /* Their places repeat: what counts is that they are taken. */
         CHECK_OK(VipPostRecv(here->vi, prepare(here, (int)(i % 64), 8), here->mh));
     CHECK_RET(VipPostRecv(here->vi, prepare(here, 0, 8), here->mh), VIP_ERROR_RESOURCE);
 }
@@ -381,9 +394,11 @@ static void look(host *h, const char *who, char *text)
     size_t n = (size_t)snprintf(text, CELL / 2, "%s", who);
     VIP_VI_STATE state = state_of(h);
     if (h->looked_at) {
+        /* The status is read as a program would that polls it: it is written last. */
         unsigned status = __atomic_load_n(&h->looked_at->CS.Status, __ATOMIC_ACQUIRE);
         if (status & VIP_STATUS_DONE && !(status & VIP_STATUS_ERROR_MASK))
             add_word(text, "done");
+        /* Only of what is completed. */
         for (size_t i = 0; status & VIP_STATUS_DONE && i < sizeof(bits) / sizeof(*bits); i++)
             if (status & bits[i].bit) {
                 add_word(text, bits[i].name);
@@ -401,8 +416,8 @@ static void look(host *h, const char *who, char *text)
         add_word(text, "-");
 }
 
-/* Where the connection stays up, a message each way passes; after it nothing else can come to light of what was
- * before. */
+/* Where the connection stays up, a message each way passes; after it nothing else can come to light of what was before.
+ * 1 if it did. */
 static int goes_on(host *here, host *there, void (*cause)(host *, host *))
 {
     host *sides[2] = {here, there};
@@ -442,12 +457,14 @@ static int check_cause(const char *name, VIP_RELIABILITY_LEVEL level, const char
     join_hosts(&here, &there);
     causes[i].happen(&here, &there);
     double end = check_now() + CHECK_WAIT_S / 2;
+    /* Errors may arrive one after the other: at first a side may show less than the table says. */
     do {
         look(&here, "here", ours);
         look(&there, "there", theirs);
         snprintf(seen, sizeof(seen), "%s; %s", ours, theirs);
         sched_yield();
     } while (strcmp(seen, expected) && check_now() < end);
+    /* And afterwards it must not show more. */
     if (!strcmp(seen, expected) && goes_on(&here, &there, causes[i].happen)) {
         look(&here, "here", ours);
         look(&there, "there", theirs);
@@ -481,6 +498,7 @@ static void *serve(void *p)
     host_address(s->h, "door", &local);
     CHECK_OK(VipConnectWait(s->h->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
     s->answer = s->reject ? VIP_SUCCESS : VipConnectAccept(conn, s->with);
+    /* An accept that was refused uses nothing up: the handle is still good for a rejection. */
     CHECK_OK(VipConnectReject(conn));
     return NULL;
 }
@@ -495,6 +513,7 @@ static VIP_RETURN ask_server(host *here, server *s, VIP_VI_HANDLE client)
     CHECK_EQ(pthread_create(&thread, NULL, serve, s), 0);
     host_address(here, "client", &local);
     host_address(s->h, "door", &remote);
+    /* Until the server's thread waits. */
     do
         r = VipConnectRequest(client, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr);
     while (r == VIP_NO_MATCH);
@@ -537,6 +556,7 @@ static VIP_RETURN call(const char *how, host *here, host *there, VIP_RELIABILITY
         s.reject = 1;
         return ask_server(here, &s, vi);
     }
+    /* The server's answer is what the page speaks of; the client is rejected in the end. */
     if (!strncmp(how, "accept with a VI of another ", 28)) {
         VIP_RELIABILITY_LEVEL other =
             level == VIP_SERVICE_UNRELIABLE ? VIP_SERVICE_RELIABLE_DELIVERY : VIP_SERVICE_UNRELIABLE;
@@ -572,6 +592,7 @@ static unsigned returns_seen;
 
 static int check_call(const char *code, const char *how)
 {
+    /* The three levels by their values, as VIPL defines them. */
     static const VIP_RELIABILITY_LEVEL levels[] = {1, 2, 4};
     int wrong = 0;
     for (int i = 0; i < 3; i++) {
@@ -583,6 +604,7 @@ static int check_call(const char *code, const char *how)
         host_open(&there, levels[i], 0);
         join_hosts(&here, &there);
         r = call(how, &here, &there, levels[i]);
+        /* One bit per code. */
         returns_seen |= 1u << r;
         if (strcmp(check_return_name((int)r) + strlen("VIP_"), code)) {
             printf("%s, level %d: the table says %s, seen was %s\n", how, levels[i], code, check_return_name((int)r));
@@ -604,6 +626,7 @@ int main(int argc, char **argv)
     char *line, *cells[5];
     CHECK(argc > 1);
     check_deadline(100);
+    /* The page is cut up in place. */
     char *rest = page_read(argv[1]);
     while ((line = strsep(&rest, "\n"))) {
         if (!strncmp(line, "<!-- table: ", 12)) {
@@ -628,6 +651,7 @@ int main(int argc, char **argv)
     }
     printf("%d cells, %d wrong\n", n_cells, n_wrong);
     CHECK(n_cells > 0);
+    /* Only of a whole run: a single ROW sees little. */
     if (argc == 2 && n_wrong == 0) {
         /* Everything that vipl.h names was seen; of reads the page says where. */
         const unsigned never = 1u << VIP_ERROR_RDMAR_PROT;

@@ -8,6 +8,7 @@
 
 #include "harness.h"
 
+/* A text in the form of docs/faults.md as a struct; NICs and viakit_fault_of() take the same. */
 static viakit_faults faults_of(const char *text)
 {
     viakit_faults f = {.size = sizeof(f)};
@@ -42,6 +43,7 @@ static void meet(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, int n)
     meet_with(e, s, level, n, ROOM);
 }
 
+/* Heals this side first, so that the disconnect is not among what the case loses. */
 static void leave(endpoint *e)
 {
     CHECK_OK(viakit_set_faults(e->s->nic, NULL));
@@ -49,6 +51,7 @@ static void leave(endpoint *e)
     endpoint_close(e);
 }
 
+/* Sends one message and waits until it has left; its data follow from its number. */
 static void send_number(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, uint32_t number)
 {
     pattern_fill(data, len, number);
@@ -69,7 +72,7 @@ static uint32_t receive_number(endpoint *e)
     return d->CS.ImmediateData;
 }
 
-/* Has a message come? Looks as often as it takes for one that was sent before the last sync to be there. */
+/* Has no message come? Looks as often as it takes for one that was sent before the last sync to be there. */
 static int nothing_more(endpoint *e)
 {
     VIP_DESCRIPTOR *d;
@@ -91,6 +94,7 @@ static void same_seed_a(side *s)
     uint8_t *data = buffer(&e, 100);
     set_faults(s, "loss=0.3,kinds=send,seed=42");
     uint64_t lost = nic_counter(s, VIAKIT_COUNTER_fault_dropped);
+    /* Fifty by fifty: B takes them and compares, so that no receive ring runs over and loses frames of its own. */
     for (uint32_t i = 0; i < N_SEEDED; i++) {
         send_number(&e, d, data, 100, i);
         if (i % 50 == 49)
@@ -102,6 +106,7 @@ static void same_seed_a(side *s)
 static void same_seed_b(side *s)
 {
     endpoint e;
+    /* The same text: what it does can be told without any NIC. */
     viakit_faults f = faults_of("loss=0.3,kinds=send,seed=42");
     uint64_t lost = 0;
     uint32_t number = 0;
@@ -115,6 +120,7 @@ static void same_seed_b(side *s)
                 CHECK_EQ(receive_number(&e), number);
         CHECK_EQ(theirs, lost);
     }
+    /* A test that loses nothing proves nothing. */
     CHECK(lost > N_SEEDED / 5);
     leave(&e);
 }
@@ -127,6 +133,7 @@ static void chosen_a(side *s)
     meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 300);
+    /* One frame per message on every link, so frames and messages have the same numbers. */
     set_faults(s, "drop=send:3,double=send:5,hold=send:7,spoil=send:11");
     for (uint32_t i = 0; i < 20; i++)
         send_number(&e, d, data, 300, i);
@@ -147,6 +154,7 @@ static void chosen_b(side *s)
             CHECK_EQ(receive_number(&e), i);
     SIDE_SYNC(s, 1);
     CHECK(nothing_more(&e));
+    /* The doubled one's second copy and the late one: both are behind their turn. */
     CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_duplicate), 2);
     /* The bit that was turned may have been one of the address: then the damaged frame is not even ours. */
     CHECK(nic_counter(s, VIAKIT_COUNTER_dropped_checksum) + nic_counter(s, VIAKIT_COUNTER_dropped_malformed) <= 1);
@@ -162,6 +170,7 @@ static void mended_a(side *s)
         meet(&e, s, s->levels[level], 0);
         VIP_DESCRIPTOR *d = descriptor(&e, 1);
         uint8_t *data = buffer(&e, 300);
+        /* As in chosen, and three in a row besides. The acknowledgements lose some, too. */
         set_faults(s, "drop=send:3,double=send:5,hold=send:7,spoil=send:11,drop=send:13-15");
         for (uint32_t i = 0; i < 30; i++)
             send_number(&e, d, data, 300, i);
@@ -189,6 +198,7 @@ static void late_alone_a(side *s)
     meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 300);
+    /* Every frame is to be overtaken by up to 64; only one is ever sent, so it goes after 5 ms. */
     set_faults(s, "reorder=1/64");
     send_number(&e, d, data, 300, 5);
     SIDE_SYNC(s, 1);
@@ -214,6 +224,7 @@ static void delayed_a(side *s)
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 1000);
     set_faults(s, "delay=30ms,jitter=10ms,seed=9");
+    /* Taken before the first is sent. */
     begin = check_now();
     for (uint32_t i = 0; i < 30; i++)
         send_number(&e, d, data, i % 2 ? 1000 : 8, i);
@@ -229,6 +240,7 @@ static void delayed_b(side *s)
     double begin, first = 0;
     meet(&e, s, VIP_SERVICE_UNRELIABLE, 35);
     for (uint32_t i = 0; i < 30; i++) {
+        /* By waiting and by polling in turns: a sleeper must be woken when the frame is due, not when it is sent. */
         VIP_DESCRIPTOR *d;
         if (i % 2)
             CHECK_EQ(receive_number(&e), i);
@@ -247,6 +259,7 @@ static void delayed_b(side *s)
 
 /* ---- stalled: nothing passes for a while, then everything, in order and none lost */
 
+/* 99 of 100 ms nothing passes: whatever is sent in them comes in the first ms of the next period. */
 static void stalled_a(side *s)
 {
     endpoint e;
@@ -296,11 +309,13 @@ static void partition_heals_a(side *s)
     meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 300);
+    /* Cut off for five frames, from the tenth on: all of them are sent again. */
     set_faults(s, "partition=5f@10f");
     for (uint32_t i = 0; i < 40; i++)
         send_number(&e, d, data, 300, i);
     CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent), 5);
     SIDE_SYNC(s, 1);
+    /* By time: time-outs pass meanwhile. What arrives is cut as well, so acknowledgements do not come. */
     set_faults(s, "partition=100ms");
     for (uint32_t i = 0; i < 40; i++)
         send_number(&e, d, data, 300, i);
@@ -325,6 +340,7 @@ static void partition_heals_b(side *s)
     SIDE_SYNC(s, 2);
     set_faults(s, "partition=100ms");
     SIDE_SYNC(s, 3);
+    /* Cut off at B this time: it is A's frames that are lost on their way in. */
     for (uint32_t i = 0; i < 40; i++)
         CHECK_EQ(receive_number(&e), i);
     CHECK(nic_counter(s, VIAKIT_COUNTER_fault_cut_received) > 0);
@@ -335,6 +351,8 @@ static void partition_heals_b(side *s)
 /* ---- cut_by_count: frames that are handed over together are counted one by one, and those behind the partition
  * pass */
 
+/* 32000 bytes are many frames, which the provider hands over together, or a single one, where the link takes it
+ * whole. */
 static void cut_by_count_a(side *s)
 {
     endpoint e;
@@ -344,6 +362,7 @@ static void cut_by_count_a(side *s)
     set_faults(s, "partition=1f@1f");
     for (uint32_t i = 0; i < 3; i++) /* on some links a frame takes all of it */
         send_number(&e, d, data, 32000, i);
+    /* Exactly one: neither the whole bundle nor none. */
     CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent), 1);
     CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 0);
     SIDE_SYNC(s, 1);
@@ -360,6 +379,7 @@ static void cut_by_count_b(side *s)
 
 /* ---- partition_for_ever: both sides find out by themselves, whoever of them is cut off */
 
+/* Lost after some hundred milliseconds instead of seconds. */
 static void impatient(viakit_nic_options *o)
 {
     o->keepalive_ms = 50;
@@ -378,6 +398,7 @@ static void partition_for_ever_a(side *s)
     endpoint_close(&e);
 }
 
+/* B's frames leave and are answered by nobody: it must find out as well. */
 static void partition_for_ever_b(side *s)
 {
     endpoint e;
@@ -391,6 +412,7 @@ static void partition_for_ever_b(side *s)
 /* ---- silence: while a peer is silent for longer than keepalive_ms, and data waits for it, the NIC's thread sleeps
  * between time-outs */
 
+/* The peer is silent for longer than this ten times over while the test computes. */
 static void curious(viakit_nic_options *o)
 {
     o->keepalive_ms = 20;
@@ -405,6 +427,7 @@ static void silence_a(side *s)
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 8);
     set_faults(s, "partition=ever");
+    /* As send_number, but nobody waits for its completion: it cannot complete while nothing passes. */
     pattern_fill(data, 8, 7);
     prep_send(&e, d, data, 8);
     d->CS.Control |= VIP_CONTROL_IMMEDIATE;
@@ -412,9 +435,11 @@ static void silence_a(side *s)
     post_send(&e, d);
     double end = check_now() + 0.2; /* computes: the thread has taken over, and the peer has been silent for long */
     while (check_now() < end) {}
+    /* A thread that asked the silent peer again and again would be found awake. */
     WAIT_UNTIL(nic_thread_sleeps());
     CHECK_RET(VipSendDone(e.vi, &done), VIP_NOT_DONE);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    /* Healed: what is not given up yet goes. */
     CHECK_OK(viakit_set_faults(s->nic, NULL));
     reap_send(&e, d, VIP_STATUS_OP_SEND | VIP_STATUS_IMMEDIATE);
     SIDE_SYNC(s, 1);
@@ -438,9 +463,11 @@ static void healed_a(side *s)
     meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 300);
+    /* Nobody waits so long: what is delayed must go when the faults end, not when its time comes. */
     set_faults(s, "delay=1000s");
     for (uint32_t i = 0; i < 5; i++)
         send_number(&e, d, data, 300, i);
+    /* B looks in between, and nothing is there. */
     SIDE_SYNC(s, 1);
     SIDE_SYNC(s, 2);
     CHECK_OK(viakit_set_faults(s->nic, NULL));
@@ -474,6 +501,8 @@ static void older_a(side *s)
     endpoint_connect(&e, "older");
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, ROOM);
+    /* Where the link loses nothing the connection relies on that, and even a loss of everything does not concern it.
+     * Where the link may lose, the connection has its protocol from the start. */
     set_faults(s, info.lossless ? "loss=1" : "loss=0.2");
     for (uint32_t i = 0; i < 50; i++)
         send_number(&e, d, data, i % 2 ? 3000 : 30, i);
@@ -507,6 +536,7 @@ static void super_frames_a(side *s)
     meet_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0, LONG_MESSAGE);
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, LONG_MESSAGE);
+    /* One of a hundred segments is lost, so nearly every super-frame loses some. */
     set_faults(s, "loss=0.01,dup=0.01,reorder=0.01,seed=5");
     uint64_t frames = nic_counter(s, VIAKIT_COUNTER_frames_sent);
     uint64_t supers = nic_counter(s, VIAKIT_COUNTER_super_frames_sent);
@@ -514,8 +544,10 @@ static void super_frames_a(side *s)
         send_number(&e, d, data, LONG_MESSAGE, i);
     frames = nic_counter(s, VIAKIT_COUNTER_frames_sent) - frames;
     supers = nic_counter(s, VIAKIT_COUNTER_super_frames_sent) - supers;
+    /* On links whose frames are long there are too few for this. */
     CHECK(nic_counter(s, VIAKIT_COUNTER_fault_dropped) > 0 || frames < 1000);
     CHECK_OK(viakit_query_nic(s->nic, &info));
+    /* Still many segments for each super-frame: they were not sent one by one for the faults' sake. */
     if (info.super_payload > 8 * info.max_payload && !strcmp(info.link, "eth"))
         CHECK(supers > 0 && frames / supers > 5);
     SIDE_SYNC(s, 1);
@@ -540,6 +572,7 @@ typedef struct {
     uint64_t asked, wrong;
 } asked;
 
+/* The index counts frames from 0, so a frame that is asked about twice shows as a wrong index. */
 static viakit_verdict count_questions(void *context, VIP_UINT64 index, int kind, size_t len)
 {
     asked *a = context;
@@ -548,6 +581,7 @@ static viakit_verdict count_questions(void *context, VIP_UINT64 index, int kind,
     return index % 10 == 9 ? VIAKIT_DROP : VIAKIT_PASS;
 }
 
+/* B does not look, so the link has no room soon, and frames are offered again and again. */
 static void filter_a(side *s)
 {
     endpoint e;
@@ -572,6 +606,7 @@ static void filter_a(side *s)
     leave(&e);
 }
 
+/* Whether A has said on the control channel that it is through. */
 static int has_spoken(side *s)
 {
     struct timeval none = {0, 0};
@@ -596,6 +631,7 @@ static void filter_b(side *s)
 /* ---- spoilt: behind a lost frame stands a send whose memory was taken away. The lost one arrives, the spoilt one
  * ends the connection, and what stands behind it was never sent */
 
+/* followed: a third send stands behind the spoilt one. */
 static void spoilt_alone_or_not(side *s, int followed)
 {
     endpoint e;
@@ -612,6 +648,7 @@ static void spoilt_alone_or_not(side *s, int followed)
     behind = prep_send(&e, descriptor(&e, 1), buffer(&e, 100), 100);
     set_faults(s, "drop=send:0");
     post_send(&e, lost);
+    /* Deferred, so that it is posted, and its memory gone, before it could leave. */
     CHECK_OK(VipPostDeferredSends(e.vi, VIP_TRUE, NULL));
     post_send(&e, spoilt);
     if (followed)
@@ -665,6 +702,7 @@ static void nobody_a(side *s)
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     make_address(&local, s->attr.LocalNicAddress, "nobody", 6);
     make_address(&nowhere, nobody, "nobody", 6);
+    /* The link must not take its own silence for an answer: three requests are lost before one goes through. */
     set_faults(s, "drop=request:0-2");
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &nowhere.net, 1000 * CHECK_WAIT_S, &attr), VIP_NOT_REACHABLE);
     CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 3);
