@@ -1,5 +1,9 @@
 /*
  * life_end.c - cases of test_life: processes that end, with and without a word, and with children that live on.
+ *
+ * The difficulty is the same in all of them: an end is noticed by what the kernel closes, and a child of a fork keeps
+ * open what it has inherited. A NIC's files must not live on in children, or the death of its process would go
+ * unnoticed.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -24,10 +28,12 @@ void client_killed_a(side *s)
     VIP_VI_ATTRIBUTES attr;
     VIP_CONN_HANDLE conn;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    /* The client's discriminator goes behind its host address, so there must be room. */
     make_address(&remote, s->peer_host, (const char[64]){0}, 64); /* room for the client's */
     CHECK_OK(VipConnectWait(s->nic, make_address(&local, s->attr.LocalNicAddress, "client", 6), CHECK_WAIT_S * 1000,
                             &remote.net, &attr, &conn));
     CHECK_OK(VipConnectAccept(conn, e.vi));
+    /* Both are connected; B dies. */
     side_exchange(s, 0);
     double begin = check_now();
     life_over(&e, 1);
@@ -69,6 +75,7 @@ void left_a(side *s)
     endpoint e;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
     endpoint_connect(&e, "left");
+    /* The child's number, so that the case fails if no child came to the end of its part. */
     pid_t child = (pid_t)side_exchange(s, 0);
     double begin = check_now();
     CHECK(child > 0);
@@ -81,7 +88,8 @@ void left_b(side *s)
 {
     endpoint e;
     int status;
-    /* B itself has to report to the harness, so a child of it is the careless one. It opens a NIC of its own. */
+    /* B itself has to report to the harness, so a child of it is the careless one. It opens a NIC of its own: its
+     * parent's is none of its. */
     pid_t child = fork();
     if (child == 0) {
         side of_child = *s;
@@ -144,6 +152,7 @@ void outlived_b(side *s)
     char word;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_connect(&e, "outlived");
+    /* Compared with the number in the child: forking must have closed the NIC's. */
     int files = n_open_files(), ready[2];
     CHECK_EQ(pipe2(ready, O_CLOEXEC), 0);
     pid_t child = fork();
@@ -152,6 +161,7 @@ void outlived_b(side *s)
         check_deadline(60);
         close(ready[0]);
         CHECK_EQ(write(ready[1], n_open_files() < files ? "y" : "n", 1), 1);
+        /* It lives on, holding what it has, until A is through. */
         CHECK_EQ(poll(&(struct pollfd){.fd = s->ctl, .events = POLLRDHUP}, 1, -1), 1);
         _exit(0);
     }
@@ -170,12 +180,15 @@ void closed_a(side *s)
     VIP_VI_ATTRIBUTES attr;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_connect(&e, "closed");
+    /* The port of the NIC that B closes: asked for afterwards, as what nobody has. */
     uint16_t port = (uint16_t)side_exchange(s, 0);
     endpoint_disconnect(&e);
     SIDE_SYNC(s, 1);
     make_address(&remote, s->peer_host, (const uint8_t[]){(uint8_t)port, (uint8_t)(port >> 8), 'c'}, 3);
     remote.net.HostAddressLen = VIAKIT_NIC_ADDRESS_LEN;
     remote.net.DiscriminatorLen = 1;
+    /* NOT_REACHABLE, and not a time-out: nothing answers for the port any more, although a child still holds files of
+     * that NIC. */
     CHECK_RET(VipConnectRequest(e.vi, NULL, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NOT_REACHABLE);
     SIDE_SYNC(s, 2);
     endpoint_close(&e);
@@ -193,6 +206,7 @@ void closed_b(side *s)
     endpoint_connect(&e, "closed");
     side_exchange(s, info.port);
     pid_t child = bare_child();
+    /* The child does nothing but hold the files; it may call nothing of libc, as no library was told of the fork. */
     while (child == 0)
         syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
     endpoint_disconnect(&e);
@@ -219,6 +233,7 @@ void callers_gone_a(side *s)
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), NULL, 0));
     CHECK_OK(viakit_query_nic(s->nic, &info));
+    /* The name of the NIC's socket, by which others find it. */
     int n = snprintf(to.sun_path + 1, sizeof(to.sun_path) - 1, "viakit/shm/%u/%s/%u", (unsigned)getuid(),
                      strchr(s->device, ':') + 1, info.port);
     for (int i = 0; i < CALLERS; i++) {
@@ -227,9 +242,11 @@ void callers_gone_a(side *s)
                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)),
                  0);
     }
+    /* Each call is two files here: the caller's end and the NIC's. */
     WAIT_UNTIL(n_open_files() == files + 2 * CALLERS); /* the NIC has taken all calls */
     pid_t child = bare_child();
     if (child == 0) {
+        /* The child keeps the NIC's ends of the calls, not the callers'. */
         for (int i = 0; i < CALLERS; i++)
             syscall(SYS_close, callers[i]);
         for (;;)
@@ -237,6 +254,7 @@ void callers_gone_a(side *s)
     }
     for (int i = 0; i < CALLERS; i++)
         close(callers[i]);
+    /* The callers are gone; the NIC must have closed its ends, although the child holds copies of them. */
     WAIT_UNTIL(n_open_files() == files);
     WAIT_UNTIL(nic_thread_sleeps()); /* nothing wakes it again and again */
     SIDE_SYNC(s, 1);

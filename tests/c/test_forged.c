@@ -1,8 +1,12 @@
 /*
  * test_forged.c - frames that somebody made by hand: test_forged LINK [CASE...], on eth links that take plain frames.
  *
- * B listens to the wire with a socket of its own, so it learns A's key from A's connection request as anybody in between could, and sends A
- * frames that no NIC would send. A drops and counts them, and goes on.
+ * B listens to the wire with a socket of its own, so it learns A's key from A's connection request as anybody in
+ * between could, and sends A frames that no NIC would send. A drops and counts them, and goes on. What is forged is
+ * right in all but one point, its checksum above all: a frame that is dropped for another reason would prove nothing.
+ *
+ * B's NIC has no thread, and whoever must not wake it syncs by side_sync_blind(): else it would answer what the forger
+ * is to answer.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,6 +19,7 @@
 #include "harness.h"
 #include "link/wire.h"
 
+/* Sees every plain frame of this interface, and never blocks. */
 static int open_wire(void)
 {
     int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, htons(WIRE_ETHERTYPE));
@@ -118,13 +123,15 @@ static void forged_accept_b(side *s)
     uint32_t key;
     side_sync_blind(s, 1);
     h = listen_for(fd, WIRE_REQUEST, &c);
-    key = c.key;
+    key = c.key; /* it proves to A that the sender has seen the request, as the server has */
     h = (struct wire_header){.version_kind = WIRE_ACCEPT,
                              .dst_port = h.src_port,
                              .dst_vi = h.src_vi,
                              .src_port = 5,
                              .src_vi = 6,
                              .key = key};
+    /* Two that leave no room for data, one that is cut, and then a good one with a wrong key or for another request:
+     * three of them are malformed, the others are nobody's. */
     c.key = 4711;
     c.max_payload = 0;
     forge(s, fd, h, &c, sizeof(c));
@@ -138,6 +145,7 @@ static void forged_accept_b(side *s)
     c.request++;
     forge(s, fd, h, &c, sizeof(c));
     c.request--;
+    /* At last one that A believes, so that the request ends. */
     h.version_kind = WIRE_REJECT;
     forge(s, fd, h, &c, sizeof(c));
     side_sync_blind(s, 2);
@@ -154,6 +162,7 @@ static void forged_confirm_a(side *s)
     uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_stranger);
     double end = check_now() + CHECK_WAIT_S;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    /* As equals: A asks, and a confirmation would mean that A's own promise was heard. It has made none. */
     make_address(&local, s->attr.LocalNicAddress, "forged", 6);
     make_address(&remote, s->peer_host, "forged", 6);
     SIDE_SYNC(s, 1);
@@ -178,6 +187,7 @@ static void forged_confirm_b(side *s)
     h = listen_for(fd, WIRE_REQUEST, &c);
     h = (struct wire_header){
         .version_kind = WIRE_CONFIRM, .dst_port = h.src_port, .dst_vi = h.src_vi, .key = c.key}; /* all else is 0 */
+    /* No address, no VI, no key of the partner's: as what a VI remembers of a partner that it does not have. */
     forge_from(s, nowhere, fd, h, &none, sizeof(none));
     side_sync_blind(s, 2);
     close(fd);
@@ -196,12 +206,14 @@ static void forged_lists_a(side *s)
     uint64_t malformed, repeated;
     viakit_vi_info info;
     double end = check_now() + CHECK_WAIT_S;
+    /* 40 frames in flight, none of them acknowledged: the forger's lists are about these. */
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 262144);
     for (int i = 0; i <= IN_FLIGHT; i++)
         prep_send(&e, d[i] = descriptor(&e, 1), buffer(&e, 100), 100);
     SIDE_SYNC(s, 0); /* the forger listens */
     endpoint_connect(&e, "lists");
     SIDE_SYNC(s, 1);
+    /* The counts begin here. */
     malformed = nic_counter(s, VIAKIT_COUNTER_dropped_malformed);
     repeated = nic_counter(s, VIAKIT_COUNTER_frames_retransmitted);
     for (int i = 0; i < IN_FLIGHT; i++)
@@ -213,12 +225,15 @@ static void forged_lists_a(side *s)
         CHECK_OK(viakit_poll(s->nic, NULL));
     }
     CHECK_OK(viakit_query_vi(e.vi, &info));
+    /* Nothing that is in flight was taken for acknowledged. */
     CHECK_EQ(info.frames_in_flight, IN_FLIGHT);
+    /* Six of the eight lists make no sense. */
     CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_malformed) - malformed, 6);
     /* Two lists were plausible, and the same: what they name was sent again, once. */
     CHECK(nic_counter(s, VIAKIT_COUNTER_frames_retransmitted) - repeated >= 10);
     CHECK(nic_counter(s, VIAKIT_COUNTER_frames_retransmitted) - repeated <=
           10 + nic_counter(s, VIAKIT_COUNTER_tail_probes) + IN_FLIGHT * nic_counter(s, VIAKIT_COUNTER_timeouts));
+    /* Now B's NIC is driven, and all arrives once. */
     SIDE_SYNC(s, 4);
     for (int i = 0; i < IN_FLIGHT; i++)
         reap_send(&e, d[i], VIP_STATUS_OP_SEND);
@@ -257,6 +272,7 @@ static void forged_lists_b(side *s)
         post_recv(&e, d[i] = prep_recv(&e, descriptor(&e, 1), buffer(&e, 100), 100));
     SIDE_SYNC(s, 0);
     endpoint_connect(&e, "lists");
+    /* The first frame's number is in A's request. */
     h = listen_for(fd, WIRE_REQUEST, &c);
     first = c.first_psn;
     side_sync_blind(s, 1);
@@ -265,6 +281,7 @@ static void forged_lists_b(side *s)
         .version_kind = WIRE_NAK, .dst_port = h.src_port, .dst_vi = h.src_vi, .src_port = info.port, .key = c.key};
     side_sync_blind(s, 2);
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        /* Most lists acknowledge nothing; one acknowledges half the numbers that there are. */
         h.ack = first + lists[i].ahead;
         forge(s, fd, h, lists[i].runs, lists[i].len);
     }
@@ -283,6 +300,7 @@ static void forged_lists_b(side *s)
 
 #define FIRST_PSN 1000
 
+/* So the forger knows the numbers without having seen a frame. */
 static void known_psn(viakit_nic_options *o)
 {
     o->first_psn = FIRST_PSN;
@@ -292,6 +310,7 @@ static void known_psn(viakit_nic_options *o)
 static void took_nothing(side *s, VIP_DESCRIPTOR *d, const uint8_t *data, uint64_t before)
 {
     double end = check_now() + CHECK_WAIT_S;
+    /* The count rises when the frames were looked at; until then the descriptor must stay untouched. */
     while (nic_counter(s, VIAKIT_COUNTER_dropped_stranger) < before + 2) {
         CHECK_EQ(d->CS.Status, 0);
         CHECK(check_now() < end);
@@ -312,6 +331,7 @@ static void forged_nobody_a(side *s)
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 64);
     CHECK_OK(viakit_query_nic(s->nic, &info));
+    /* The port of A's NIC is no secret. */
     side_exchange(s, info.port);
     post_recv(&e, prep_recv(&e, d, data, 64));
     SIDE_SYNC(s, 1); /* forged, to an idle VI */
@@ -341,6 +361,7 @@ static void forged_nobody_a(side *s)
     endpoint_close(&e);
 }
 
+/* Twice the same message, once with the flags that ask for an answer: none may be given either. */
 static void forge_from_nobody(side *s, int fd, uint16_t port, uint32_t psn)
 {
     static const uint8_t somebody[6] = {0x02, 9, 9, 9, 9, 9};
@@ -368,11 +389,14 @@ static void forged_nobody_b(side *s)
     forge_from_nobody(s, fd, port, 0);
     side_sync_blind(s, 3);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    /* What is on the wire up to here is of the earlier request. */
     listen_for(fd, WIRE_REQUEST, &c); /* until here */
     side_sync_blind(s, 4);
     endpoint_connect(&e, "nobody");
     h = listen_for(fd, WIRE_REQUEST, &c);
     side_sync_blind(s, 5);
+    /* From B's own VI, and good: it has the second number, so A keeps it and waits for the first, which the stranger
+     * then pretends to be. */
     h = (struct wire_header){.version_kind = WIRE_SEND,
                              .flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST,
                              .dst_port = h.src_port,
@@ -391,6 +415,7 @@ static void forged_nobody_b(side *s)
     endpoint_close(&e);
 }
 
+/* A's own repetitions must not mix with those that the lists ask for. */
 static void slow(viakit_nic_options *o)
 {
     o->rto_us = 400000;

@@ -120,12 +120,24 @@ static void check_is(void)
     for (int bucket = 0; bucket < BUCKETS; bucket++) {
         for (int32_t i = starts[bucket]; i < starts[bucket + 1]; i++) {
             CHECK_EQ(out[i] >> SHIFT, bucket);
+            right[out[i]]--;
         }
+    }
+    /* The partition has every key as often as it came: then `right` is empty, and takes the sorted keys next. */
+    for (size_t key = 0; key < MAX; key++) {
+        CHECK_EQ(right[key], 0);
     }
     CHECK_EQ(kernels_is_prefix(counts, MAX, 0), N);
     CHECK_EQ(kernels_is_place(keys, N, 0, MAX, counts, 0, out, N), N);
     for (size_t i = 1; i < N; i++) {
         CHECK(out[i - 1] <= out[i]);
+    }
+    for (size_t i = 0; i < N; i++) {
+        right[keys[i]]++;
+        right[out[i]]--;
+    }
+    for (size_t key = 0; key < MAX; key++) {
+        CHECK_EQ(right[key], 0);
     }
 }
 

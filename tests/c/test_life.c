@@ -1,9 +1,14 @@
 /*
- * test_life.c - what happens to programs, hosts and wires, and what each side then sees: test_life LINK [CASE...], see harness.h for
- * LINK. docs/faults.md has the table; each line of it is a case here, in life_end.c (or one of the conformance suite: peer_killed, no_receive).
+ * test_life.c - what happens to programs, hosts and wires, and what each side then sees: test_life LINK [CASE...], see
+ * harness.h for LINK.
  *
- * The short form makes NICs impatient, so that "the peer is silent for longer than a connection lives" takes less than a second;
- * VIAKIT_LONG=1 gives the defaults (and ten seconds of silence), VIAKIT_CYCLES says how often connections are made.
+ * docs/faults.md has the table; each line of it is a case here, in life_end.c, or one of the conformance suite
+ * (peer_killed, no_receive). A case does to the other side what life does (SIGSTOP, an interface that goes down) and
+ * waits for what must be seen: a count of time-outs, an error, a state, never a time.
+ *
+ * The short form makes NICs impatient, so that "the peer is silent for longer than a connection lives" takes less than
+ * a second; VIAKIT_LONG=1 gives the defaults (and ten seconds of silence), VIAKIT_CYCLES says how often connections are
+ * made.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -41,7 +46,8 @@ static int is_network(const side *s)
 
 /* ---------------------------------------------------------------- messages with numbers, many under way */
 
-/* N_MESSAGES of them: on A with their data, on B posted. */
+/* N_MESSAGES of them: on A with their data, on B posted. Two of three are short. A sends the same ones in each round; B
+ * has receives for all rounds. */
 static void prepare(endpoint *e, side *s, VIP_DESCRIPTOR *d[N_MESSAGES], VIP_RELIABILITY_LEVEL level, int n_rounds)
 {
     endpoint_open(e, s, level, 65536 + (size_t)(n_rounds * N_MESSAGES + 1) * (ROOM + 512));
@@ -60,6 +66,7 @@ static void prepare(endpoint *e, side *s, VIP_DESCRIPTOR *d[N_MESSAGES], VIP_REL
         }
 }
 
+/* Descriptors that were used before are made fresh. */
 static void post_all(endpoint *e, VIP_DESCRIPTOR *d[N_MESSAGES])
 {
     for (int i = 0; i < N_MESSAGES; i++) {
@@ -98,6 +105,8 @@ static void feel_silence(void)
         sched_yield();
 }
 
+/* The connection is lost: told by n_errors of CONN_LOST on this side, in the VI's state, and by nothing that stays on a
+ * queue. Afterwards the VI is as new. */
 void life_over(endpoint *e, int n_errors)
 {
     wait_error(e->s, VIP_ERROR_CONN_LOST, n_errors);
@@ -107,6 +116,7 @@ void life_over(endpoint *e, int n_errors)
     CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
 }
 
+/* For the reader of the output only. */
 void life_say(side *s, const char *what, double since)
 {
     printf("       %s %s %c: %s after %.2f s\n", s->link->name, s->test->name, s->role == SIDE_A ? 'A' : 'B', what,
@@ -124,6 +134,7 @@ static void stopped_a(side *s)
         prepare(&e, s, d, s->levels[level], 1);
         endpoint_connect(&e, "stopped");
         SIDE_SYNC(s, 1);
+        /* B stands still, so nobody acknowledges: A must have felt the silence before B goes on. */
         uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
         CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
         post_all(&e, d);
@@ -140,6 +151,7 @@ static void stopped_a(side *s)
     }
 }
 
+/* B knows nothing of it. */
 static void stopped_b(side *s)
 {
     for (int level = 0; level < 2; level++) {
@@ -177,6 +189,8 @@ static int stands_still(pid_t pid)
     return still;
 }
 
+/* B's thread must be in VipConnectWait, and all of B asleep, when A's request comes and is given up: what lies in B's
+ * queue then is a request that nobody wants any more. */
 static void withdrawn_a(side *s)
 {
     endpoint e;
@@ -193,13 +207,16 @@ static void withdrawn_a(side *s)
     SIDE_SYNC(s, 1);
     CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
     WAIT_UNTIL(stands_still(s->peer_pid));
+    /* NO_MATCH or TIMEOUT: on one host the other NIC at A's side says that nobody waits there. */
     VIP_RETURN r = VipConnectRequest(e.vi, &local.net, &remote.net, 500, &attr);
     CHECK(r == VIP_NO_MATCH || r == VIP_TIMEOUT);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
+    /* B goes on, finds the old request and the new one, and may answer the new one only. */
     WAIT_UNTIL((r = VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) != VIP_NO_MATCH);
     CHECK_OK(r);
     SIDE_SYNC(s, 2);
+    /* After the sync B has answered whatever it meant to answer. */
     CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
     SIDE_SYNC(s, 3);
     endpoint_disconnect(&e);
@@ -229,6 +246,7 @@ static void withdrawn_b(side *s)
     endpoint_connect(&e, "first");
     endpoint_disconnect(&e);
     CHECK_EQ(pthread_create(&thread, NULL, wait_for_second, &e), 0);
+    /* The thread is in its call: the snapshot says so. */
     WAIT_UNTIL(viakit_snapshot(s->nic, text, sizeof(text), &len) == VIP_SUCCESS && strstr(text, "\"waiting\""));
     SIDE_SYNC(s, 1);
     CHECK_EQ(pthread_join(thread, NULL), 0);
@@ -251,6 +269,7 @@ static void stopped_long_a(side *s)
     SIDE_SYNC(s, 1);
     CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
     post_all(&e, d);
+    /* Over a network silence ends the connection, and A does not wait for B to go on. */
     double begin = check_now();
     if (is_network(s)) {
         life_over(&e, 1);
@@ -263,6 +282,7 @@ static void stopped_long_a(side *s)
     if (!is_network(s))
         all_sent(&e, d);
     SIDE_SYNC(s, 2);
+    /* Where the connection was lost, B is not asked to end it. */
     if (!is_network(s))
         endpoint_disconnect(&e);
     endpoint_close(&e);
@@ -291,6 +311,7 @@ static int with_interface(unsigned long request, struct ifreq *r)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), result;
     CHECK(fd >= 0);
+    /* The interface of both hosts has this name; each is in a namespace of its own. */
     strcpy(r->ifr_name, "eth0");
     result = ioctl(fd, request, r);
     close(fd);
@@ -318,6 +339,7 @@ static void interface_down_a(side *s)
     endpoint e;
     VIP_DESCRIPTOR *d[N_MESSAGES];
     prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    /* First A's interface goes down while A sends, then B's. */
     endpoint_connect(&e, "down");
     for (int whose = 0; whose < 2; whose++) {
         SIDE_SYNC(s, 1);
@@ -326,6 +348,7 @@ static void interface_down_a(side *s)
         SIDE_SYNC(s, 2);
         uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
         post_all(&e, d);
+        /* Two time-outs: frames were lost, and lost again. */
         WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2);
         if (whose == SIDE_A)
             set_interface(1);
@@ -365,6 +388,7 @@ static void interface_down_long_a(side *s)
     endpoint_connect(&e, "down");
     SIDE_SYNC(s, 1);
     set_interface(0);
+    /* Gone for longer than the impatient options allow. */
     double begin = check_now();
     post_all(&e, d);
     life_over(&e, 1);
@@ -372,6 +396,7 @@ static void interface_down_long_a(side *s)
     SIDE_SYNC(s, 2);
     set_interface(1);
     SIDE_SYNC(s, 3);
+    /* The NICs are the same, and so is the VI. */
     endpoint_connect(&e, "up again");
     post_all(&e, d);
     all_sent(&e, d);
@@ -389,6 +414,7 @@ static void interface_down_long_b(side *s)
     double begin = check_now();
     life_over(&e, 1);
     life_say(s, "given up", begin);
+    /* B's receives were flushed with the connection. */
     for (int i = 0; i < N_MESSAGES; i++) /* they came back unused */
         post_recv(&e, prep_recv(&e, d[i], d[i]->DS[0].Local.Data.Address, ROOM));
     SIDE_SYNC(s, 2);
@@ -407,6 +433,7 @@ static void mtu_lowered_a(side *s)
     VIP_DESCRIPTOR *d[N_MESSAGES];
     prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
     endpoint_connect(&e, "mtu");
+    /* 576 is the least that IPv4 knows; the frames that A made for 1500 do not fit. */
     set_mtu(576);
     uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
     post_all(&e, d);
@@ -443,6 +470,7 @@ static void mtu_raised_both(side *s)
     CHECK_OK(viakit_query_nic(s->nic, &before));
     endpoint_connect(&e, "mtu");
     SIDE_SYNC(s, 1);
+    /* Under way: A's messages are posted, then both wires change. */
     if (s->role == SIDE_A)
         post_all(&e, d);
     set_mtu(4 * s->link->mtu);
@@ -451,6 +479,7 @@ static void mtu_raised_both(side *s)
         all_sent(&e, d);
     else
         all_received(&e);
+    /* A NIC that is opened now sees the new wire. */
     CHECK_OK(viakit_open_nic(s->device, &s->options, &later));
     CHECK_OK(viakit_query_nic(later, &after));
     CHECK_EQ(after.mtu, 4 * s->link->mtu);
@@ -464,6 +493,7 @@ static void mtu_raised_both(side *s)
 
 static void small_and_alone(viakit_nic_options *o)
 {
+    /* 16 frames, and a window of four times that: what is sent at once cannot have room. */
     o->ring_slots = 16;
     o->window = 64;
 }
@@ -478,8 +508,10 @@ static void ring_full_a(side *s)
     uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
     post_all(&e, d);
     double end = check_now() + 0.1;
+    /* On a network the peer's ring drops what it has no room for, which time-outs show; elsewhere the sender waits. */
     WAIT_UNTIL(viakit_poll(s->nic, NULL) != VIP_SUCCESS ||
                (is_network(s) ? nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2 : check_now() > end));
+    /* B may look now. */
     CHECK_EQ(send(s->ctl, "", 1, 0), 1);
     all_sent(&e, d);
     endpoint_disconnect(&e);
@@ -518,6 +550,8 @@ static void computing_a(side *s)
     for (int i = 0; i < MANY; i++)
         post_send(&e, prep_send(&e, d[i] = descriptor(&e, 1), data, 1000)); /* more than B has room for */
     CHECK_EQ(send(s->ctl, "", 1, 0), 1);
+    /* B's message arrives all the same, as it needs room at A's; the acknowledgement that A then owes cannot leave. Every
+     * call in the loop has to return. */
     for (int i = 0; i < 20; i++) { /* the first of them until B's message is here */
         double end = check_now() + 0.002, last = check_now() + CHECK_WAIT_S;
         while (check_now() < end || (__atomic_load_n(&got->CS.Status, __ATOMIC_ACQUIRE) == 0 && check_now() < last)) {}
@@ -541,6 +575,7 @@ static void computing_b(side *s)
     for (int i = 0; i < MANY; i++)
         post_recv(&e, prep_recv(&e, d[i] = descriptor(&e, 1), buffer(&e, 1000), 1000));
     endpoint_connect(&e, "computing");
+    /* Once: the connection is made, the rest must wait in the ring. */
     CHECK_OK(viakit_poll(s->nic, NULL));
     CHECK_EQ(recv(s->ctl, &word, 1, 0), 1); /* not by side_recv(), which looks at the NIC meanwhile */
     post_send(&e, prep_send(&e, one, NULL, 0));
@@ -563,6 +598,7 @@ static void slow_receiver_a(side *s)
     grant = descriptor(&e, 1);
     post_recv(&e, prep_recv(&e, grant, NULL, 0));
     endpoint_connect(&e, "slow");
+    /* A sends one message per grant, so B never has more than one receive. */
     for (int i = 0; i < N_MESSAGES; i++) {
         post_send(&e, d[i]);
         CHECK(next_send(&e) == d[i]);
@@ -583,6 +619,7 @@ static void slow_receiver_b(side *s)
     post_recv(&e, prep_recv(&e, d, data, ROOM));
     endpoint_connect(&e, "slow");
     for (int i = 0; i < N_MESSAGES; i++) {
+        /* Every eighth time for so long that time-outs pass at the sender. */
         double end = check_now() + (i % 8 ? 0.0005 : 0.02);
         while (check_now() < end) /* computes */
             ;
@@ -605,9 +642,11 @@ static void thousand_both(side *s)
     VIP_PROTECTION_HANDLE tag;
     VIP_MEM_HANDLE handle;
     VIP_VI_HANDLE *vi = calloc(THOUSAND, sizeof(*vi));
+    /* Per VI: a receive, a send, and 8 bytes of data for each. */
     size_t each = 256, size = THOUSAND * each;
     uint8_t *memory = aligned_alloc(4096, (size + 4095) & ~4095ul);
     VIP_MEM_ATTRIBUTES rights;
+    /* Just enough of an endpoint for the functions of the harness. */
     endpoint e = {.s = s};
     CHECK(vi != NULL && memory != NULL);
     CHECK_OK(VipCreatePtag(s->nic, &tag));
@@ -628,6 +667,7 @@ static void thousand_both(side *s)
         endpoint_connect(&e, name);
     }
     SIDE_SYNC(s, 1);
+    /* A upwards, B downwards: each message has to find its VI among a thousand that wait. */
     for (int k = 0; k < THOUSAND; k++) {
         int i = s->role == SIDE_A ? k : THOUSAND - 1 - k;
         VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)(memory + (size_t)i * each + 64);
@@ -663,6 +703,7 @@ static size_t peak_memory(void)
     return (size_t)u.ru_maxrss << 10;
 }
 
+/* Memory may grow at first, for buffers and tables; in the second half not with the number of connections. */
 static void cycles_both(side *s)
 {
     const char *given = getenv("VIAKIT_CYCLES");
@@ -676,6 +717,7 @@ static void cycles_both(side *s)
     uint8_t *data = buffer(&e, 64);
     double begin = check_now();
     SIDE_SYNC(s, 1);
+    /* Counted while neither side is connected. */
     viakit_live_objects(&before);
     SIDE_SYNC(s, 5);
     for (int i = 0; i < n; i++) {
@@ -703,6 +745,7 @@ static void cycles_both(side *s)
            s->link->name, s->role == SIDE_A ? 'A' : 'B', n, (check_now() - begin) / n * 1e6,
            (double)peak_memory() / 1048576, (double)(peak_memory() - warm) / 1048576, after.connections);
     fflush(stdout);
+    /* 16 MiB: more than the allocator's moods, and less than a kilobyte for each connection of a long run. */
     CHECK(peak_memory() - warm < (16u << 20));
     SIDE_SYNC(s, 4);
     CHECK_EQ(after.vis, before.vis);

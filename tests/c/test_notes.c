@@ -131,8 +131,8 @@ static void note_4(void)
     close_pair(&p);
 }
 
-/* ---- note 5: NO_MATCH at once, and by the whole discriminator; several requesters are served in the order in which
- * they come */
+/* ---- note 5: NO_MATCH at once, and by the whole discriminator; several requesters at once are all served. None of them
+ * queues: who finds nobody waiting is told so, and asks again. */
 
 #define REQUESTERS 3
 

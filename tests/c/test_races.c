@@ -1,7 +1,11 @@
 /*
- * test_races.c - handles that die in other threads' hands: a VI, a completion queue, a NIC is destroyed while calls on it
- * begin, run and wait. Each call must either do its work or say VIP_INVALID_PARAMETER; under the sanitizers nothing that is
- * gone may be touched. Requests that another thread makes again. And fork, while other threads are inside the library: the child opens a NIC of its own.
+ * test_races.c - handles that die in other threads' hands: a VI, a completion queue, a NIC is destroyed while calls on
+ * it begin, run and wait.
+ *
+ * Each call must either do its work or say VIP_INVALID_PARAMETER; under the sanitizers nothing that is gone may be
+ * touched. Requests that another thread makes again. And fork, while other threads are inside the library: the child
+ * opens a NIC of its own. What a single thread would never see (a handle that dies between two lines of a call) comes
+ * up here by repetition: rounds are short and many.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -51,6 +55,7 @@ static void *caller(void *p)
 {
     unsigned turn = (unsigned)(uintptr_t)p;
     while (!atomic_load(&stop)) {
+        /* Read once per turn: between this and the call the handle may die. */
         VIP_NIC_HANDLE nic = atomic_load(&the_nic), vi_out;
         VIP_VI_HANDLE vi = atomic_load(&the_vi);
         VIP_CQ_HANDLE cq = atomic_load(&the_cq);
@@ -59,6 +64,7 @@ static void *caller(void *p)
         VIP_VI_STATE state;
         VIP_NIC_ATTRIBUTES attr;
         VIP_UINT64 counters[VIAKIT_N_COUNTERS];
+        /* Every kind of call: with and without waiting, on each kind of handle, reading and changing. */
         switch (turn++ % 8) {
         case 0:
             JUDGE(VipRecvDone(vi, &d));
@@ -111,6 +117,7 @@ static void one_round(int round)
     atomic_store(&the_cq, cq);
     long seen = atomic_load(&n_good);
     WAIT_UNTIL(atomic_load(&n_good) > seen + CALLERS); /* they have got hold of it */
+    /* In every second round object by object, as a tidy program does, else all with the NIC. */
     if (round % 2 == 0) {
         CHECK_OK(VipDisconnect(vi));
         while (VipRecvDone(vi, &got) != VIP_DESCRIPTOR_ERROR || got != NULL) {}
@@ -118,6 +125,7 @@ static void one_round(int round)
         CHECK_OK(VipDestroyCQ(cq));
     }
     CHECK_OK(VipCloseNic(nic));
+    /* Dead for the one that has closed it, too. */
     CHECK_RET(VipCloseNic(nic), VIP_INVALID_PARAMETER);
 }
 
@@ -136,12 +144,14 @@ static void *wait_for_cq(void *p)
 {
     VIP_VI_HANDLE vi;
     VIP_BOOLEAN recv;
+    /* Nothing ever completes: only the end of the queue ends this wait. */
     CHECK_RET(VipCQWait(p, VIP_INFINITE, &vi, &recv), VIP_INVALID_PARAMETER);
     return NULL;
 }
 
 /* ---------------------------------------------------------------- a request that comes after another's end */
 
+/* Address and discriminator 'r' of a NIC in 12 bytes: two lengths, six bytes, one. */
 static VIP_NET_ADDRESS *address_of(VIP_NIC_HANDLE nic, uint8_t room[12])
 {
     VIP_NIC_ATTRIBUTES attr;
@@ -162,6 +172,7 @@ static void *wait_for_server(void *p)
     VIP_NET_ADDRESS *there = address_of(atomic_load(&the_nic), room);
     while ((r = VipConnectRequest(p, NULL, there, 1000 * CHECK_WAIT_S, &attr)) == VIP_NO_MATCH) {
     } /* it does not wait yet */
+    /* Its request was withdrawn while a server held it: to the caller that is a time-out. */
     CHECK_RET(r, VIP_TIMEOUT);
     return NULL;
 }
@@ -184,15 +195,19 @@ static void newer_request(void)
         pthread_t thread;
         VIP_NET_ADDRESS *here = address_of(nic, room);
         CHECK_EQ(pthread_create(&thread, NULL, wait_for_server, vi), 0);
+        /* Here the request is in the server's hands, unanswered. */
         while (VipConnectWait(server, here, 1000, (VIP_NET_ADDRESS *)(void *)remote, &theirs, &conn) != VIP_SUCCESS) {}
         CHECK_OK(VipDisconnect(vi)); /* ends the request, of which its thread is to hear */
         CHECK_OK(VipDisconnect(vi)); /* the VI is idle, whether it has or not */
+        /* The new request, while the first one's thread may still be on its way out of its call. */
         CHECK_OK(VipConnectPeerRequest(vi, here, here, 1000 * CHECK_WAIT_S));
         CHECK_EQ(pthread_join(thread, NULL), 0);
         CHECK_OK(VipQueryVi(vi, &state, NULL, NULL, NULL));
+        /* The first one's end has not taken the second request with it. */
         CHECK_EQ(state, VIP_STATE_CONNECT_PENDING);
         CHECK_RET(VipConnectPeerDone(vi, &theirs), VIP_NOT_DONE);
         CHECK_OK(VipDisconnect(vi));
+        /* The server's handle is of a request that is gone, which a rejection may still say. */
         CHECK_OK(VipConnectReject(conn));
     }
     CHECK_OK(VipCloseNic(server));
@@ -228,6 +243,7 @@ static void waiting_calls(void)
         CHECK_OK(VipDestroyVi(vi));
         CHECK_OK(VipDestroyCQ(cq));
         CHECK_EQ(pthread_join(threads[0], NULL), 0);
+        /* Both threads have come back: nobody waits for ever on what is gone. */
         CHECK_EQ(pthread_join(threads[1], NULL), 0);
         CHECK_OK(VipCloseNic(nic));
     }
@@ -245,6 +261,7 @@ static void in_the_child(VIP_NIC_HANDLE parents)
     VIP_VI_HANDLE vi;
     VIP_MEM_HANDLE mh;
     static uint8_t memory[4096];
+    /* A child that hangs, on a lock that its parent's threads held at the fork, ends by this. */
     check_deadline(20);
     CHECK(VipQueryNic(parents, &attr) != VIP_SUCCESS);
     CHECK_OK(VipOpenNic("loop:child", &nic));
@@ -254,6 +271,7 @@ static void in_the_child(VIP_NIC_HANDLE parents)
     _exit(0);
 }
 
+/* Opens and closes without end: forks happen in the middle of what changes the library's tables. */
 static void *opener(void *p)
 {
     (void)p;
@@ -308,12 +326,14 @@ int main(void)
     atomic_store(&stop, 1);
     for (int i = 0; i < CALLERS; i++)
         CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    /* Handles were caught dead, so the rounds were short enough to test something. */
     CHECK(atomic_load(&n_stale) > 0);
     CHECK_NOTHING_LEFT();
     waiting_calls();
     CHECK_NOTHING_LEFT();
     newer_request();
     CHECK_NOTHING_LEFT();
+    /* Starts `stop` over, for the threads that forks() makes. */
     atomic_store(&stop, 0);
     forks();
     CHECK_NOTHING_LEFT();
