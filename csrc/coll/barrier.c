@@ -177,21 +177,26 @@ static int gather_broadcast(const struct circle *circle)
     return code;
 }
 
-/* The same without a tree: all signal member 0, which then signals all. Member 0 has n - 1 signals to give one
+/* The same without a tree: all signal a centre, which then signals all. The centre has n - 1 signals to give one
  * after the other, which a tree would divide; but nobody waits for more than one rank that waits for others.
  * With more ranks than cores each such wait is a turn of the scheduler, and each signal takes somebody's core:
- * 2 turns and 2 (n - 1) signals here, log2 n and n log2 n in the exchanges. */
+ * 2 turns and 2 (n - 1) signals here, log2 n and n log2 n in the exchanges.
+ *
+ * Each barrier has another centre, in turn. A scheduler that deals cores out evenly (Linux's does) holds the work of
+ * earlier barriers against whoever did it, and lets the others, who only look and give their core away, run first:
+ * were it always the same member, all would wait for it longer and longer, until they had looked as much as it had
+ * worked. */
 static int central(const struct circle *circle)
 {
-    int code = MSG_SUCCESS;
-    if (circle->me) {
-        code = circle->signal(circle, 0);
-        return code ? code : circle->await(circle, 0);
+    int n = circle->n, centre = (int)(circle->number % n), code = MSG_SUCCESS;
+    if (circle->me != centre) {
+        code = circle->signal(circle, centre);
+        return code ? code : circle->await(circle, centre);
     }
-    for (int i = 1; i < circle->n && code == MSG_SUCCESS; i++)
-        code = circle->await(circle, i);
-    for (int i = 1; i < circle->n && code == MSG_SUCCESS; i++)
-        code = circle->signal(circle, i);
+    for (int i = 1; i < n && code == MSG_SUCCESS; i++)
+        code = circle->await(circle, (centre + i) % n);
+    for (int i = 1; i < n && code == MSG_SUCCESS; i++)
+        code = circle->signal(circle, (centre + i) % n);
     return code;
 }
 

@@ -50,7 +50,7 @@ typedef struct coll coll;
     X(DISSEMINATION, "dissemination", "rounds of messages, to the rank 1, 2, 4 ... further on")                     \
     X(RDMA_DISSEMINATION, "rdma-dissemination", "the same rounds by RDMA write")                                    \
     X(GATHER, "gather", "messages up a binomial tree, then down again")                                             \
-    X(RDMA_GATHER, "rdma-gather", "all write to one, which then writes to all: as few RDMA writes as can be")       \
+    X(RDMA_GATHER, "rdma-gather", "all write to one, in turn another, which then writes to all: fewest RDMA writes") \
     X(FLAT, "flat", "one host: a flag of each rank in shared memory, reset by a master (5.2)")                      \
     X(FLAGS, "flags", "one host: each rank writes its number in shared memory and reads all others' (3, figure 2)") \
     X(COUNTER, "counter", "one host: a counter in shared memory; the last to come lets all go (3)")
