@@ -1,4 +1,10 @@
-/* Cases of test_bip: messages of all lengths, in order, matched, refused; and bip.h as C programs call it. */
+/*
+ * bip_cases_basic.c - cases of test_bip: messages of all lengths, in order, matched, refused; and bip.h as C programs
+ * call it.
+ *
+ * A case runs on every rank at once, which is told its number and how many there are. Data follow from what both sides
+ * know (round, ranks, tag), so that a wrong message shows by its content.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +17,8 @@ static uint64_t counter(bip_counter which)
     return values[which];
 }
 
+/* Around what may change: frames of one cache line and of a slot, the end of short messages, packets of some KiB; and
+ * 1 MiB, which is many packets. */
 static const size_t lengths[] = {0,    1,    4,    24,    252,   253,   1000,   4095,   4096,
                                  4097, 8192, 8193, 16384, 65536, 65537, 100000, 1 << 20};
 
@@ -23,6 +31,7 @@ void case_lengths(int rank, int n)
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         size_t len = lengths[i];
         int from = -1;
+        /* Each way, so both ranks are once the sender. 3: the data begin at an odd place. */
         for (int turn = 0; turn < 2; turn++) {
             memset(in, 0xA5, most);
             pattern_fill(out + 3, len, (unsigned)(i * 2 + (unsigned)turn));
@@ -42,7 +51,8 @@ void case_lengths(int rank, int n)
     free(out);
 }
 
-/* The pipeline with every packet size gives the same bytes. */
+/* The pipeline with every packet size gives the same bytes. 300001 is no multiple of the packet of 4096 bytes, so the
+ * last one is short. */
 void case_packets(int rank, int n)
 {
     static unsigned char buf[300001];
@@ -67,6 +77,7 @@ void case_tags(int rank, int n)
         for (int i = 0; i < 10; i++)
             for (int tag = 0; tag < 3; tag++) {
                 value = i * 3 + tag;
+                /* Negative tags, too. */
                 send_to(1, tag * 1000 - 5, &value, sizeof value);
             }
     } else
@@ -78,7 +89,8 @@ void case_tags(int rank, int n)
     meet(rank, n);
 }
 
-/* Many messages, short and long mixed, of everybody to everybody, with receives posted early and late. */
+/* Many messages, short and long mixed, of everybody to everybody, with receives posted early and late. Two of three
+ * rounds are short. Lengths are computed from round and ranks by both sides. */
 void case_mixed(int rank, int n)
 {
     enum { ROUNDS = 60 };
@@ -121,10 +133,12 @@ void case_full(int rank, int n)
 {
     int value, id = -1;
     (void)n;
+    /* bip_memory() counts what the job holds; a queue that grew would show. */
     size_t memory = bip_memory(job);
     if (rank == 0) {
         for (value = 0; value < 4; value++)
             send_to(1, 1, &value, sizeof value);
+        /* Four places are taken: this one has left the program, but not for the other side yet. */
         OK(id = bip_isend_bytes(job, 1, 1, &value, sizeof value));
         CHECK_EQ(bip_stest_id(job, id), 0);
         CHECK_EQ(bip_isend_bytes(job, 1, 2, &value, sizeof value), BIP_ERR_BUSY);
@@ -132,6 +146,7 @@ void case_full(int rank, int n)
         vk_store_release(flag, 1);
     }
     if (rank == 1) {
+        /* Only now does it take anything. */
         WAIT_UNTIL(bip_progress(job) >= 0 && vk_load_acquire(flag)); /* the other has seen its queue full */
         for (int i = 0; i < 200; i++) {
             CHECK_EQ(recv_from(1, &value, sizeof value, NULL), sizeof value);
@@ -170,6 +185,8 @@ void case_own_queue(int rank, int n)
     meet(rank, n);
 }
 
+/* A message longer than its receive: the error is told on both sides, short or long, and what comes next is not
+ * disturbed. */
 void case_too_long(int rank, int n)
 {
     static char buf[100000];
@@ -185,8 +202,10 @@ void case_too_long(int rank, int n)
         for (int i = 0; i < 2; i++) {
             OK(id = bip_irecv_bytes(job, 1, buf, 9));
             GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_TOO_LONG);
+            /* What it would have taken. */
             CHECK_EQ(len, i ? sizeof buf : 10);
             CHECK(strstr(bip_error(job), i ? "100000" : "10 bytes") != NULL);
+            /* The receive has ended with its error, so its number is no receive's any more. */
             GIVES(bip_rtest_id(job, id, &len, &node), BIP_ERR_ARGUMENT);
         }
         CHECK_EQ(recv_from(1, buf, 9, NULL), 4);
@@ -194,6 +213,7 @@ void case_too_long(int rank, int n)
     meet(rank, n);
 }
 
+/* Errors of calls: nothing has changed, and the same call with good arguments works. */
 void case_arguments(int rank, int n)
 {
     char c = 0;
@@ -214,6 +234,7 @@ void case_arguments(int rank, int n)
     meet(rank, n);
 }
 
+/* BIP as it was: a long message that finds no receive is an error of the sender's. */
 void case_strict(int rank, int n)
 {
     static char buf[100000];
@@ -236,12 +257,14 @@ void case_strict(int rank, int n)
     }
 }
 
+/* Looking at short messages without a receive: by copy, and in place. */
 void case_short_only(int rank, int n)
 {
     static char buf[100000];
     const void *place;
     size_t len = 99;
     int node = -1;
+    /* Nothing is there yet; 0 is no error. */
     GIVES(bip_recv_short(job, 1, buf, 4, &len, &node), 0);
     GIVES(bip_getmsg(job, 1, &place, &len, &node, 0), 0);
     meet(rank, n);
@@ -256,8 +279,10 @@ void case_short_only(int rank, int n)
         CHECK(len == 3 && node == 0 && memcmp(buf, "one", 3) == 0);
         OK(bip_getmsg(job, 1, &place, &len, &node, WAIT_MS));
         CHECK(len == 3 && node == 0 && memcmp(place, "two", 3) == 0);
+        /* One message at a time may be looked at in place. */
         GIVES(bip_getmsg(job, 1, &place, &len, &node, WAIT_MS), BIP_ERR_BUSY);
         OK(bip_freemsg(job, 1));
+        /* Too long for the place offered: it is told how long it is, and stays gone. */
         WAIT_UNTIL(bip_recv_short(job, 1, buf, 4, &len, &node) == BIP_ERR_TOO_LONG);
         CHECK_EQ(len, 5);
         int code;
@@ -269,7 +294,8 @@ void case_short_only(int rank, int n)
     meet(rank, n);
 }
 
-/* Both directions at once, long: neither waits for the other's receive to be looked at first. */
+/* Both directions at once, long: neither waits for the other's receive to be looked at first. 3 MiB is more than any
+ * link takes without being looked at. */
 void case_crossing(int rank, int n)
 {
     size_t len = 3 << 20, got = 0;
@@ -306,6 +332,7 @@ void case_many_receives(int rank, int n)
             CHECK(pattern_holds(buf + (size_t)i * LEN, LEN, (unsigned)i));
         }
     } else {
+        /* In the reverse order of the receives, so the last one that was posted is the first to be filled. */
         meet(rank, n);
         for (int i = N - 1; i >= 0; i--) {
             pattern_fill(buf + (size_t)i * LEN, LEN, (unsigned)i);
@@ -325,10 +352,12 @@ static void on_complaint(const char *text)
     complaints++;
 }
 
-/* The manual's example, and all other calls. */
+/* The manual's example, and all other calls. Lengths of bip.h are words of four bytes. Errors do not return: they go to
+ * the handler, and the call answers -1 where it answers at all. */
 void case_classic(int rank, int n)
 {
     static int big[100000], small[10], token = 0, node = -1, length = -1;
+    /* Allowed before bip_init(): the tag has its queue from the beginning. */
     bip_taginit(5, 4, 10);
     bip_init();
     CHECK_EQ(bip_mynode, rank);
@@ -346,6 +375,7 @@ void case_classic(int rank, int n)
             bip_send(next, &token, 1);
         }
     }
+    /* Long: 50000 words, into room for twice as many. */
     int r = bip_tirecv(2, big, 100000), s; /* everybody sends on, long */
     static int mine[50000];
     mine[49999] = rank;
@@ -379,6 +409,8 @@ void case_classic(int rank, int n)
     bip_tsend(next, 6, mine, 3);
     while (!bip_rtest(r))
         sched_yield();
+    /* From here on each wrong call is one complaint: to oneself; no such rank; negative lengths twice; nothing to give
+     * back. */
     bip_onerror(on_complaint);
     bip_tsend(rank, 1, mine, 1);
     CHECK_EQ(complaints, 1);
@@ -387,6 +419,7 @@ void case_classic(int rank, int n)
     CHECK_EQ(bip_tisend(next, 1, mine, -1), -1);
     bip_tfreemsg(5);
     CHECK_EQ(complaints, 5);
+    /* Longer than its receive; opened twice; called after the end. */
     bip_tsend(next, 8, mine, 5);
     CHECK_EQ(bip_trecv(8, small, 4), -1);
     CHECK_EQ(complaints, 6);

@@ -1,4 +1,10 @@
-/* Cases of test_bip: ranks that leave, that are killed, and that are interrupted. */
+/*
+ * bip_cases_life.c - cases of test_bip: ranks that leave, that are killed, and that are interrupted.
+ *
+ * Leaving in order (LEFT) ends the waits of those that wait for that rank or for anybody; a death (PEER) ends
+ * everybody's. The order of events is made by the shared word `flag` and by looking at /proc: messages could not make
+ * it, as those who would send them are gone.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -21,17 +27,20 @@ void case_leaves(int rank, int n)
         CHECK_EQ(node, 2);
         int code;
         double end = check_now() + CHECK_WAIT_S;
+        /* Sends succeed until word of the leaving has come. */
         while ((code = bip_isend_bytes(job, 2, 1, &c, 1)) >= 0 && check_now() < end)
             if (bip_swait_id(job, code, 100) == BIP_ERR_LEFT) {
                 code = BIP_ERR_LEFT;
                 break;
             }
         CHECK_EQ(code, BIP_ERR_LEFT);
+        /* Ranks 0 and 1 go on with each other. */
         send_to(1, 5, &c, 1);
         CHECK_EQ(recv_from(6, &c, 1, NULL), 1);
     } else {
         CHECK_EQ(recv_from(5, &c, 1, NULL), 1);
         send_to(0, 6, &c, 1);
+        /* Nobody else is left who could send with tag 7 but rank 0, which leaves as well. */
         OK(id = bip_irecv_bytes(job, 7, &c, 1));
         GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_LEFT);
     }
@@ -50,6 +59,8 @@ void case_killed(int rank, int n)
         WAIT_UNTIL(bip_progress(job) >= 0 && vk_load_acquire(flag) == n);
         raise(SIGKILL);
     }
+    /* Rank 0 waits for a long send to the dead one and for a receive from nobody in particular, the others only for the
+     * latter. */
     if (rank == 0) {
         OK(id = bip_irecv_bytes(job, 7, &c, 1));
         s = bip_isend_bytes(job, 1, 1, buf, sizeof buf);
@@ -88,7 +99,9 @@ void case_killed_full(int rank, int n)
         pid_t me = getpid();
         send_to(0, 1, &me, sizeof me);
         recv_from(1, buf, 1, NULL); /* it has arrived */
-        usleep(50000);              /* and is acknowledged: all buffers of the other are free */
+        /* Not a wait for a condition: acknowledgements are seen by nobody at this level. If it is too short, the case
+         * tests less, and does not fail. */
+        usleep(50000); /* and is acknowledged: all buffers of the other are free */
         raise(SIGSTOP);
         return;
     }
@@ -97,6 +110,7 @@ void case_killed_full(int rank, int n)
     send_to(1, 1, buf, 1);
     WAIT_UNTIL(bip_progress(job) >= 0 && is_stopped(other));
     int last = 0;
+    /* 60 of them are under way to a process that takes none. Its death comes on top. */
     for (int i = 0; i < 60; i++)
         OK(last = bip_isend_bytes(job, 1, 2, buf, 100));
     kill(other, SIGKILL);
@@ -107,6 +121,7 @@ void case_killed_full(int rank, int n)
         CHECK_OK(viakit_poll(bip_nic(job, 1), NULL));
         CHECK_OK(viakit_snapshot(bip_nic(job, 1), text, sizeof text, &len));
     } while (strstr(text, "\"connected\""));
+    /* The first send learns of the death, the second must not wait for what the first one had taken. */
     for (int i = 0; i < 2; i++) {
         int id = bip_isend_bytes(job, 1, 3, buf, sizeof buf);
         if (id == BIP_ERR_BUSY) { /* the last one found no buffer: then it is what learns of it */
@@ -130,6 +145,7 @@ void interruptible(bip_options *o)
     o->blocking = 1;
 }
 
+/* Interrupted while it waits without end; the receive itself stays and takes its message afterwards. */
 void case_interrupt(int rank, int n)
 {
     char c = 0;

@@ -1,10 +1,12 @@
 /*
- * measure_msg.c - what the message engine adds to VIA: both play ping-pong between two processes, in turns, so that a noisy
- * machine is noisy for both. Not a test (it asserts no time); prints the first decile of each, and differences and ratios.
+ * measure_msg.c - what the message engine adds to VIA: both play ping-pong between two processes, in turns, so that a
+ * noisy machine is noisy for both. Not a test (it asserts no time); prints the first decile of each, and differences
+ * and ratios.
  *
  *     measure_msg [ROUNDS [POLICY]]
  *
- * VIA itself: VipRecvDone in a loop, VipPostRecv, VipPostSend, VipSendDone, as csrc/bench/ep_via.c does.
+ * VIA itself: VipRecvDone in a loop, VipPostRecv, VipPostSend, VipSendDone, as csrc/bench/ep_via.c does. Messages: once
+ * from memory that the other process can map, once from memory of malloc.
  */
 #include <errno.h>
 
@@ -26,6 +28,7 @@ struct raw {
 };
 #define MOST (4u << 20)
 
+/* Receive i of two, into the second half of the memory: one is posted while the other is taken. */
 static void raw_post(struct raw *r, int i, size_t len)
 {
     VIP_DESCRIPTOR *d = &r->d[1 + i];
@@ -118,6 +121,7 @@ static double quick(double *v, int n)
 
 enum { RAW, MSG, MSG_OWN, WAYS };
 
+/* Seconds per message, of n round trips. */
 static double play(msg_world *w, struct raw *r, int rank, int way, size_t len, int n, char *a, char *b)
 {
     if (way == RAW) {
@@ -128,6 +132,7 @@ static double play(msg_world *w, struct raw *r, int rank, int way, size_t len, i
     job_meet();
     double began = check_now();
     for (int i = 0; i < 2 * n; i++) {
+        /* Rank 0 sends first. */
         if ((i + rank) % 2 == 0) {
             if (way == RAW)
                 raw_send(r, len);
@@ -144,6 +149,7 @@ static double play(msg_world *w, struct raw *r, int rank, int way, size_t len, i
     if (way == RAW) { /* two receives are left posted */
         job_meet();
         for (int i = 0; i < 2; i++)
+            /* The partner's leftovers are taken by empty messages, so that each way begins alike. */
             raw_send(r, 0);
         for (int i = 0; i < 2; i++) {
             VIP_DESCRIPTOR *d;
@@ -172,6 +178,7 @@ static void measure(msg_world **world, int rank, int n_ranks)
     for (size_t k = 0; k < sizeof lens / sizeof *lens; k++) {
         static double t[WAYS][1001];
         int n = lens[k] <= 1024 ? 500 : lens[k] <= 65536 ? 100 : 4;
+        /* Round -1 warms up; its figures are overwritten. */
         for (int round = -1; round < rounds; round++)
             for (int way = 0; way < WAYS; way++) {
                 char *base = way == MSG_OWN ? own : shared;

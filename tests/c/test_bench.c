@@ -3,7 +3,7 @@
  *
  * Besides runs that go well, in every mode and with every byte checked, there are those that must not: a peer that is
  * silent, that closes, that sends a wrong byte, a wire that loses and doubles datagrams, and everything that can tell a
- * run to stop.
+ * run to stop. No time is checked: what a run measures is the machine's affair, that it ends as it says is ours.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,6 +21,7 @@ static const char *mode_names[] = {"ping-pong", "stream", "bidir"};
 
 /* ---------------------------------------------------------------- two sides in two threads */
 
+/* One side: its endpoint, its plan (the same but for the side), and what became of it. Samples are side A's. */
 typedef struct {
     bench_ep *ep;
     bench_plan plan;
@@ -29,6 +30,7 @@ typedef struct {
     pthread_barrier_t *prepared;
 } side;
 
+/* The barrier keeps A's first message back until B can receive. */
 static void *run_side(void *context)
 {
     side *s = context;
@@ -46,6 +48,7 @@ static void run_both(side sides[2], bench_ep *a, bench_ep *b, bench_plan plan)
     pthread_barrier_t prepared;
     pthread_t threads[2];
     pthread_barrier_init(&prepared, NULL, 2);
+    /* A number of its own for each run: a message that is left over from the one before is known by it. */
     plan.run_id = ++run_id;
     for (int i = 0; i < 2; i++) {
         memset(&sides[i], 0, sizeof sides[i]);
@@ -60,6 +63,8 @@ static void run_both(side sides[2], bench_ep *a, bench_ep *b, bench_plan plan)
     pthread_barrier_destroy(&prepared);
 }
 
+/* 2 warm-up messages, and so few that all sizes and modes take seconds. Offsets of 0 to 32 bytes, so data do not always
+ * begin at the same alignment. */
 static bench_plan plan_of(bench_mode mode, size_t len, bool validate)
 {
     return (bench_plan){
@@ -95,6 +100,7 @@ static void run_all(bench_ep *a, bench_ep *b, const size_t *lens, size_t n_lens)
                     if (sides[s].result != BENCH_OK)
                         FAIL("side %c: %d, %s", "AB"[s], sides[s].result, sides[s].ep->error);
                 }
+                /* In ping-pong each message is a sample, in the streaming modes each repetition. */
                 uint64_t n = mode == BENCH_PINGPONG ? plan.count : plan.repeats;
                 for (uint64_t k = 0; k < n; k++)
                     CHECK(sides[0].samples[k] > 0);
@@ -105,6 +111,8 @@ static void run_all(bench_ep *a, bench_ep *b, const size_t *lens, size_t n_lens)
     }
 }
 
+/* Nothing (datagrams only: a stream has no empty message), a byte, an odd length, a cache line, a page, more than a
+ * datagram or frame holds, many of them. */
 static const size_t all_lens[] = {0, 1, 7, 64, 4096, 100000, 1 << 20};
 #define N_LENS (sizeof all_lens / sizeof all_lens[0])
 
@@ -123,6 +131,7 @@ static int udp_socket(struct sockaddr_in *address)
     memset(address, 0, sizeof *address);
     address->sin_family = AF_INET;
     address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    /* Large, so that a burst does not run over: losses come from the relay alone. */
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     CHECK_EQ(bind(fd, (struct sockaddr *)address, sizeof *address), 0);
@@ -155,6 +164,7 @@ static bench_ep *open_udp(int fd, bool polled)
 
 static void test_streams(void)
 {
+    /* Blocking first, then polled. */
     for (int polled = 0; polled < 2; polled++) {
         int fds[2];
         stream_pair(fds);
@@ -185,6 +195,7 @@ static void test_datagrams(void)
 
 /* ---------------------------------------------------------------- a wire that is not to be trusted */
 
+/* Two more sockets between the sides, and a thread that carries what comes from one to the other. */
 typedef struct {
     int fds[2];
     struct sockaddr_in to[2]; /* where what comes in on the other one goes; datagrams only */
@@ -199,6 +210,7 @@ static void *relay_datagrams(void *context)
 {
     relay *r = context;
     static unsigned char data[65536];
+    /* 13 and 17 have no common factor, so losses and doublings fall on messages of every place in a run. */
     unsigned n = 0;
     while (!atomic_load(&r->stop)) {
         struct pollfd both[2] = {{.fd = r->fds[0], .events = POLLIN}, {.fd = r->fds[1], .events = POLLIN}};
@@ -241,6 +253,7 @@ static void test_lossy_datagrams(void)
     }
     atomic_store(&r.stop, 1);
     pthread_join(r.thread, NULL);
+    /* Both things happened, and the protocol over UDP has repeated what was lost. */
     CHECK(r.n_lost > 0 && r.n_doubled > 0);
     CHECK(a->count[BENCH_COUNTER_frames_retransmitted] + b->count[BENCH_COUNTER_frames_retransmitted] > 0);
     bench_close(a);
@@ -251,7 +264,7 @@ static void test_lossy_datagrams(void)
     }
 }
 
-/* Passes bytes on, one of them changed on its way from A to B. */
+/* Passes bytes on, one of them changed on its way from A to B; the stream stays whole. */
 static void *relay_bytes(void *context)
 {
     relay *r = context;
@@ -283,6 +296,7 @@ static void test_wrong_byte(void)
     static relay r;
     static side sides[2];
     int near[2], far[2];
+    /* A -- near ... relay ... far -- B. */
     stream_pair(near);
     stream_pair(far);
     r.fds[0] = near[1];
@@ -295,6 +309,7 @@ static void test_wrong_byte(void)
     snprintf(check_context, sizeof check_context, "wrong byte");
     run_both(sides, a, b, plan);
     CHECK_EQ(sides[1].result, BENCH_MISMATCH);
+    /* The message, its length and the byte are named. */
     CHECK(strstr(b->error, "message 5 of 300 bytes: byte 123 is"));
     CHECK_EQ(sides[0].result, BENCH_TIMEOUT);
     atomic_store(&r.stop, 1);
@@ -334,6 +349,7 @@ static void test_ends(void)
         bench_plan plan = plan_of(BENCH_PINGPONG, 64, false);
         snprintf(check_context, sizeof check_context, "ends, %s", polled ? "poll" : "block");
 
+        /* Silence of the peer; then a run that takes too long as a whole. */
         plan.stall_s = 0.1;
         CHECK_EQ(run_alone(a, plan), BENCH_TIMEOUT);
         CHECK(strstr(a->error, "no message of 64 bytes came or went"));
@@ -342,6 +358,8 @@ static void test_ends(void)
         CHECK_EQ(run_alone(a, plan), BENCH_TIMEOUT);
         plan.timeout_s = CHECK_WAIT_S;
 
+        /* Three ways to be told to stop: a flag, a callback, a word on the control socket. A coordinator that dies is a
+         * word, too. */
         plan.stop = &stop;
         CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
         plan.stop = NULL;
@@ -358,6 +376,7 @@ static void test_ends(void)
         CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
         plan.control_fd = -1;
 
+        /* And a peer that dies is not a stop but an end. */
         close(fds[1]); /* the peer dies */
         CHECK_EQ(run_alone(a, plan), BENCH_GONE);
         bench_close(a);
@@ -372,6 +391,7 @@ static void test_bad_plans(void)
     bench_ep *ep = bench_null_open(error);
     bench_plan plan = plan_of(BENCH_PINGPONG, 64, false);
     snprintf(check_context, sizeof check_context, "bad plans");
+    /* One good plan, to show that the others are refused for what was changed in them. */
     CHECK_EQ(bench_prepare(ep, &plan), BENCH_OK);
     plan.count = 0;
     CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
@@ -398,7 +418,9 @@ static uint64_t raw_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* A span of ticks lies within the span of nanoseconds around it, however often we lose the core. */
+/* A span of ticks lies within the span of nanoseconds around it, however often we lose the core: the inner span is read
+ * inside the outer one, so being interrupted makes the outer one longer and nothing wrong. The tolerance of 0.1 % is
+ * the calibration's. */
 static void test_clock(void)
 {
     snprintf(check_context, sizeof check_context, "clock %s", bench_clock_name());
@@ -421,6 +443,7 @@ static void test_null_and_floor(void)
     CHECK_EQ(run_alone(null, plan), BENCH_OK);
     bench_close(null);
 
+    /* The floor is a cache line that goes back and forth between two cores; it has nothing but ping-pong. */
     snprintf(check_context, sizeof check_context, "floor");
     int fd = memfd_create("floor", MFD_CLOEXEC);
     CHECK_EQ(ftruncate(fd, 4096), 0);
@@ -477,6 +500,7 @@ static void test_via(void)
         bench_close(b);
     }
     CHECK_NOTHING_LEFT();
+    /* A device that is not there: no endpoint, and a reason. */
     bench_via_options nowhere = {.device = "eth:no-such-if", .polled = true};
     char error[BENCH_ERROR_LEN] = "";
     CHECK(!bench_via_open(&nowhere, error) && *error);
@@ -493,7 +517,8 @@ static void *open_msg(void *options)
     return ep;
 }
 
-/* Two ranks. Each opens in a thread of its own, for both must be there. */
+/* Two ranks. Each opens in a thread of its own, for both must be there: by the socket pair they exchange how they can be
+ * reached. */
 static void msg_pair(const char *channel, const char *policy, int polled, bench_ep *eps[2])
 {
     int fds[2];
@@ -530,6 +555,7 @@ static void msg_close(bench_ep *eps[2])
 
 static void test_messages(void)
 {
+    /* Every channel with its own policy, with policies of libraries of the time, and with single settings. */
     static const char *const ways[][2] = {{"via", ""},
                                           {"via", "mvich-rget"},
                                           {"via", "mvich-r3,credits=8"},
@@ -538,6 +564,7 @@ static void test_messages(void)
                                           {"tcp", "mpich-p4"},
                                           {"tcp", "tcgmsg"},
                                           {"tcp", "eager_limit=unlimited,copy_send=1,unexpected_bytes=1M"}};
+    /* Empty, short, and long ones below and above the limits of the policies' eager messages. */
     static const size_t lens[] = {0, 8, 9000, 100000, 1 << 20};
     bench_ep *eps[2];
     uint64_t values[64];
@@ -554,6 +581,7 @@ static void test_messages(void)
     }
     /* a peer that is silent, a flag that says stop, a peer that goes */
     for (int polled = 0; polled < 2; polled++) {
+        /* An eager message of 8 bytes, which leaves at once, and one of 1 MiB, whose rendezvous waits for an answer. */
         for (size_t len = 8; len <= 1 << 20; len = len * 131072) {
             bench_plan plan = plan_of(BENCH_PINGPONG, len, false);
             volatile int stop = 1;
@@ -574,6 +602,8 @@ static void test_messages(void)
         }
     }
     CHECK_NOTHING_LEFT();
+    /* Policies that do not fit the channel, are none, or have no socket; and a channel that is none. Each with a reason
+     * in words. */
     char error[BENCH_ERROR_LEN];
     bench_msg_options bad = {.channel = "via", .policy = "mpich-p4", .fd = -1, .timeout_s = 1};
     CHECK(!bench_msg_open(&bad, error) && strstr(error, "measure it as msg-tcp"));

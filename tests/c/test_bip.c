@@ -1,6 +1,9 @@
 /*
- * test_bip.c - BIP on every link: test_bip LINK [CASE], LINK one of shm, eth, udp, each with "+fault". Ranks are processes, which find each
- * other as C programs under `viakit run` do: by the environment, and by an exchange with the process that started them.
+ * test_bip.c - BIP on every link: test_bip LINK [CASE], LINK one of shm, eth, udp, each with "+fault".
+ *
+ * Ranks are processes, which find each other as C programs under `viakit run` do: by the environment, and by an
+ * exchange with the process that started them. The cases are in bip_cases_basic.c (messages) and bip_cases_life.c
+ * (ranks that end); what they are held to is docs/bip.md.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,11 +30,14 @@ typedef struct {
 static const test_case *the_case;
 static const char *link_kind; /* "shm", "eth", "udp" */
 static int faulty, namespaces[2] = {-1, -1};
+/* Of the rank that this process is. */
 bip_job *job;
+/* A word that all ranks share, beside the messages: by it a case waits for what the other has seen. */
 int *flag;
 
 /* ---------------------------------------------------------------- what cases are made of */
 
+/* Waits until the message has left. */
 void send_to(int dst, int tag, const void *buf, size_t len)
 {
     int id = bip_isend_bytes(job, dst, tag, buf, len);
@@ -50,7 +56,8 @@ size_t recv_from(int tag, void *buf, size_t max, int *node)
     return len;
 }
 
-/* All ranks meet, by messages with tags of their own. */
+/* All ranks meet, by messages with tags of their own. Each sends to all and hears from all, so nobody leaves before the
+ * last one has come. */
 void meet(int rank, int n)
 {
     char c = 0;
@@ -62,7 +69,10 @@ void meet(int rank, int n)
             recv_from(-1000 - i, &c, 1, NULL);
 }
 
-/* ---------------------------------------------------------------- the cases */
+/* ---------------------------------------------------------------- the cases
+ *
+ * What they ask for: end-to-end checksums; packets of one page, and nearly no short messages; so few places that they
+ * run out; receives that must come first; so many places that buffers run out before credits do. */
 
 static void checksums(bip_options *o)
 {
@@ -91,6 +101,7 @@ static void many_slots(bip_options *o)
     o->n_slots = 200;
 }
 
+/* Name, ranks, function, who may die, whether it opens its job itself, options. */
 static const test_case cases[] = {
     {"lengths", 2, case_lengths, 0, 0, NULL},
     {"lengths_checksum", 2, case_lengths, 0, 0, checksums},
@@ -130,6 +141,7 @@ static void run_rank(int rank, int fd)
     uint8_t card[BIP_CARD_LEN], cards[MAX_RANKS * BIP_CARD_LEN];
     char error[BIP_ERROR_LEN] = "", name[64], host[16] = "", device[64] = "";
     int wire = strcmp(link_kind, "shm") != 0;
+    /* Ranks of one run agree on a name that no other run has. */
     snprintf(name, sizeof name, "test-bip-%d", getppid());
     setting("VIAKIT_RANK", rank);
     setting("VIAKIT_SIZE", c->n_ranks);
@@ -146,10 +158,12 @@ static void run_rank(int rank, int fd)
         setenv("VIAKIT_NETWORK", device, 1);
         setenv("VIAKIT_ADDRESS", host, 1);
     }
+    /* bip_init() does for a program of 1997 what the rest of this function does by hand. */
     if (c->classic) {
         c->main(rank, c->n_ranks);
         return;
     }
+    /* By hand: what the environment says, a NIC, a card with its address, everybody's cards, connections. */
     CHECK_EQ(bip_launch_find(&launch, error), 0);
     bip_options options = {.size = sizeof options,
                            .rank = launch.rank,
@@ -181,7 +195,8 @@ static int read_all(int fd, void *to, size_t len)
     return 0;
 }
 
-/* The launcher's side of one exchange. */
+/* The launcher's side of one exchange: "VKX1", a length and a card from every rank; to every rank a word of 0, the
+ * number of ranks, and all cards in order. */
 static void serve(const int *sockets, int n)
 {
     static char answer[MAX_RANKS * 1024 + 8];
@@ -208,6 +223,7 @@ static void run_case(const test_case *c)
     int sockets[MAX_RANKS], bad = 0;
     pid_t pids[MAX_RANKS];
     the_case = c;
+    /* What an earlier case has left there. */
     *flag = 0;
     fflush(stdout);
     for (int i = 0; i < c->n_ranks; i++) {
@@ -217,6 +233,7 @@ static void run_case(const test_case *c)
         if (pids[i] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             check_deadline(110);
+            /* A rank holds only its own end, or the others would not hear of its death. */
             for (int k = 0; k < i; k++)
                 close(sockets[k]);
             close(pair[0]);

@@ -1,6 +1,10 @@
 /*
- * test_coll.c - barriers on every channel: test_coll LINK [CASE]. That no rank leaves a barrier before all have come, whatever the
- * algorithm, the number of ranks, where they are, and who is late; and what the others see of a rank that dies, leaves or gives up.
+ * test_coll.c - barriers on every channel: test_coll LINK [CASE]. That no rank leaves a barrier before all have come,
+ * whatever the algorithm, the number of ranks, where they are, and who is late; and what the others see of a rank that
+ * dies, leaves or gives up.
+ *
+ * Each rank writes the number of the barrier that it is about to enter on a board that all processes share. A barrier
+ * that lets somebody through too early shows there at once, by the very rank that is missing.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -30,6 +34,8 @@ static int
             FAIL("%s: %s instead of %s", #call, msg_error_name(check_code), #code); \
     } while (0)
 
+/* A group of n ranks from `first` on. asleep: a turn of the scheduler is claimed to have taken a second, so that
+ * waiting ranks go to sleep. */
 static coll *make(msg_world *w, int first, int n, int context)
 {
     int ranks[64];
@@ -57,6 +63,7 @@ static void cross(coll *c, coll_algorithm a, uint32_t count)
     }
 }
 
+/* Gives the core away all the while: on two cores sixteen ranks have to run. */
 static void be_late(double s)
 {
     for (double end = check_now() + s; check_now() < end;)
@@ -72,21 +79,25 @@ static void case_all(msg_world **world, int rank, int n)
     msg_world *w = *world;
     coll *c = make(w, 0, n, 9);
     uint32_t count = 0;
+    /* With more ranks than cores a round takes long. */
     int rounds = (n <= 5 ? 200 : 40) / CHECK_SLOWER;
     for (int a = 0; a < COLL_N_BARRIERS; a++) {
         if (coll_barrier_check(c, (coll_algorithm)a) != MSG_SUCCESS) {
+            /* What an algorithm cannot do here it must refuse, too. */
             GIVE(coll_barrier(c, (coll_algorithm)a), MSG_ERR_NOT_SUPPORTED);
             continue;
         }
         for (int i = 0; i < rounds; i++)
             cross(c, (coll_algorithm)a, ++count);
         for (int late = 0; late < n; late += n > 4 ? n - 1 : 1) {
+            /* With many ranks the first and the last are late, no others. */
             if (rank == late)
                 be_late(0.03);
             cross(c, (coll_algorithm)a, ++count);
         }
     }
     for (int i = 0; i < 20; i++)
+        /* Barriers of different kinds directly after one another: a signal of one must not be taken for another's. */
         for (int a = 0; a < COLL_N_BARRIERS; a++)
             if (coll_barrier_check(c, (coll_algorithm)a) == MSG_SUCCESS)
                 cross(c, (coll_algorithm)a, ++count);
@@ -100,6 +111,7 @@ static void case_abilities(msg_world **world, int rank, int n)
     coll *c = make(w, 0, n, 9), *self;
     int tcp = strcmp(link_name, "tcp") == 0, one = coll_hosts(c) == 1;
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_RDMA), tcp ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
+    /* Barriers by RDMA write need VIA; those in shared memory need one host; those by messages need nothing. */
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_OVERALL), tcp && !one ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_FLAT), one ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED);
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_GATHER), MSG_SUCCESS);
@@ -115,12 +127,14 @@ static void case_abilities(msg_world **world, int rank, int n)
     CHECK(coll_barrier_name(COLL_N_BARRIERS) == NULL && coll_barrier_text(-1) == NULL);
 
     int wrong[2] = {rank, n}, twice[2] = {rank, rank}, others[1] = {(rank + 1) % n};
+    /* A rank that does not exist, one twice, a group without oneself, an empty one, a context that is too large. */
     GIVE(coll_create(w, wrong, 2, 10, &self), MSG_ERR_RANK);
     GIVE(coll_create(w, twice, 2, 10, &self), MSG_ERR_RANK);
     GIVE(coll_create(w, others, 1, 10, &self), MSG_ERR_RANK);
     GIVE(coll_create(w, wrong, 0, 10, &self), MSG_ERR_ARG);
     GIVE(coll_create(w, wrong, 1, MSG_MAX_CONTEXT + 1, &self), MSG_ERR_CONTEXT);
     OK(coll_create(w, &rank, 1, 10, &self));
+    /* And a group of one, in which every barrier is passed at once. */
     for (int a = 0; a < COLL_N_BARRIERS; a++)
         if (coll_barrier_check(self, (coll_algorithm)a) == MSG_SUCCESS)
             GIVE(coll_barrier(self, (coll_algorithm)a), MSG_SUCCESS);
@@ -142,6 +156,7 @@ static void case_groups(msg_world **world, int rank, int n)
     OK(coll_create(w, reverse, n, 11, &back));
     CHECK_EQ(coll_rank(back), n - 1 - rank);
     OK(msg_irecv(w, 1, &got, sizeof got, (rank + 1) % n, 2, &r));
+    /* A message with a tag and context of the program's own is under way while the barriers run. */
     for (int i = 0; i < 30; i++) {
         GIVE(coll_barrier(half, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
         if (i % 3 == 0)
@@ -182,6 +197,7 @@ static void case_death(msg_world **world, int rank, int n)
         WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) == MSG_PEER_FAILED);
     code = coll_barrier(c, algorithm);
     if (code != MSG_SUCCESS) /* it had signalled some already */
+        /* Who had all its signals before the death passes this barrier; not the next one. */
         CHECK_EQ(code, MSG_ERR_PROC_FAILED);
     else
         code = coll_barrier(c, algorithm);
@@ -192,6 +208,7 @@ static void case_death(msg_world **world, int rank, int n)
         if (i != 1)
             left[n_left++] = i;
     OK(coll_create(w, left, n_left, 10, &rest));
+    /* A new group without the dead. */
     for (int i = 0; i < 5; i++)
         GIVE(coll_barrier(rest, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
     coll_free(rest);
@@ -215,8 +232,10 @@ static void case_interrupt(msg_world **world, int rank, int n)
         GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
         msg_set_interrupt(w, NULL, NULL);
         GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
+        /* Who has given up once cannot take part again. */
         __atomic_store_n(&board->late, 1, __ATOMIC_RELEASE);
     } else {
+        /* Rank 0 comes late on purpose, so that rank 1 is waiting when it is interrupted. */
         if (rank == 0)
             WAIT_UNTIL(__atomic_load_n(&board->late, __ATOMIC_ACQUIRE));
         int code = coll_barrier(c, algorithm);
@@ -246,6 +265,7 @@ static void case_leave(msg_world **world, int rank, int n)
 
 static int eth_hosts[2] = {-1, -1};
 
+/* hosts: 0 for the one that it is, else as if on so many; may_die: a bit per rank. */
 static void run(const char *case_name, const char *only, job_main main_, int n, int hosts, int may_die)
 {
     if (only && strcmp(only, case_name) != 0)
@@ -278,6 +298,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         run("all", only, case_all, sizes[i], 0, 0);
         if (!eth && !threads && sizes[i] >= 3 && sizes[i] <= 8)
+            /* Once more as if on several hosts: algorithms that share memory do so per host only. */
             run("all", only, case_all, sizes[i], sizes[i] == 5 ? 3 : 2, 0);
     }
     run("abilities", only, case_abilities, 3, 0, 0);
@@ -298,6 +319,7 @@ int main(int argc, char **argv)
     }
     if (eth)
         return 0;
+    /* Once more with ranks that sleep: the wake-up must not get lost. */
     algorithm = COLL_BARRIER_COUNTER;
     asleep = inside = 1;
     run("all", only, case_all, 8, 0, 0);

@@ -1,6 +1,10 @@
 /*
- * test_collective.c - collectives with data on every channel: test_collective LINK [CASE]. Every algorithm, at many numbers of ranks, lengths
- * and roots, against what the result has to be; and what the others see of a rank that dies in one, or does something else.
+ * test_collective.c - collectives with data on every channel: test_collective LINK [CASE]. Every algorithm, at many
+ * numbers of ranks, lengths and roots, against what the result has to be; and what the others see of a rank that dies
+ * in one, or does something else.
+ *
+ * What a rank gives follows from its number and a seed that all know, so each rank can check its own result alone,
+ * without any other communication.
  */
 #include <complex.h>
 #include <signal.h>
@@ -24,6 +28,7 @@ static _Thread_local int operation, algorithm; /* what a rank is trying; on loop
             FAIL("%s: %s instead of %s", #call, msg_error_name(check_code), #code); \
     } while (0)
 
+/* A group of the first n ranks. asleep: see test_coll.c. */
 static coll *make(msg_world *w, int n, int context)
 {
     int ranks[64];
@@ -63,6 +68,7 @@ static void done_with(struct buffer *b)
     free(b->bytes);
 }
 
+/* At most 100 each: sums of small integers are exact in any order. */
 static int64_t operand(int rank, size_t i)
 {
     return (int64_t)((i * 7 + (size_t)rank * 13) % 101);
@@ -106,6 +112,7 @@ static void one_bcast(coll *c, size_t len, int root, unsigned seed)
     done_with(&b);
 }
 
+/* in_place: who gets the result finds its own operand there already. Seeds decide, so both forms take turns. */
 static void one_reduction(coll *c, size_t len, int root, int in_place)
 {
     int me = coll_rank(c), all = operation == COLL_ALLREDUCE, gets = all || me == root;
@@ -137,6 +144,7 @@ static void one_gather(coll *c, size_t len, int in_place, unsigned seed)
     done_with(&out);
 }
 
+/* What rank a gives to b has the seed a * 64 + b. */
 static void one_alltoall(coll *c, size_t len, int in_place, unsigned seed)
 {
     int me = coll_rank(c), n = coll_size(c);
@@ -172,6 +180,7 @@ static void one(coll *c, size_t len, int root, unsigned seed)
 
 static void case_all(msg_world **world, int rank, int n)
 {
+    /* Nothing; less than an element; one; around the line, the slot and the packet of the algorithms; long. */
     static const size_t lengths[] = {0, 1, 8, 40, 240, 248, 1000, 4096, 20000, 70000, 200000};
     msg_world *w = *world;
     coll *c = make(w, n, 9);
@@ -186,13 +195,15 @@ static void case_all(msg_world **world, int rank, int n)
                     continue;
                 one(c, lengths[i], (int)i % n, ++seed);
             }
+            /* 64 bytes, 40 times: more often than a slot ring has places. */
             for (int i = 0; i < 40 / CHECK_SLOWER; i++) /* in a row, so that slots come round again; roots change */
                 one(c, 64, i / 20 * (n - 1), ++seed);
         }
     coll_close(c);
 }
 
-/* Different ones after another, without anything between them that would hold back whoever is ahead. */
+/* Different ones after another, without anything between them that would hold back whoever is ahead. All ranks draw the
+ * same operations from the same numbers. */
 static void case_mixed(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
@@ -221,6 +232,7 @@ static void case_types(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
     coll *c = make(w, n, 9);
+/* Three elements each, so a vectorized loop has a rest. */
 #define TRY(type_name, type, op_name, mine, expected)                                          \
     do {                                                                                       \
         type in[3] = {(type)(mine), (type)(mine), (type)(mine)}, out[3] = {0, 0, 0};           \
@@ -232,6 +244,7 @@ static void case_types(msg_world **world, int rank, int n)
 #define ARITHMETIC(type_name, type)                       \
     TRY(type_name, type, SUM, rank + 1, n * (n + 1) / 2); \
     TRY(type_name, type, PROD, rank == 0 ? 3 : 2, 3 << (n - 1))
+/* The maximum comes from rank 1 in the middle, neither from the first nor from the last. */
 #define ORDERED(type_name, type)                        \
     ARITHMETIC(type_name, type);                        \
     TRY(type_name, type, MAX, rank == 1 ? 9 : rank, 9); \
@@ -256,9 +269,11 @@ static void case_types(msg_world **world, int rank, int n)
     ORDERED(DOUBLE, double);
     ARITHMETIC(COMPLEX_FLOAT, float _Complex);
     ARITHMETIC(COMPLEX_DOUBLE, double _Complex);
+    /* Not-a-number wins: nothing else differs from itself. */
     double nan = rank == 1 ? __builtin_nan("") : rank, out = 0;
     GIVE(coll_allreduce(c, 0, &nan, &out, 1, COLL_DOUBLE, COLL_MAX), MSG_SUCCESS);
     CHECK(out != out);
+    /* Complex numbers have no order; floats have no bits; a type that is none; an algorithm, a root that is none. */
     double _Complex z[2] = {0, 0};
     GIVE(coll_allreduce(c, 0, z, z + 1, 1, COLL_COMPLEX_DOUBLE, COLL_MAX), MSG_ERR_ARG);
     GIVE(coll_allreduce(c, 0, &nan, &out, 1, COLL_DOUBLE, COLL_BXOR), MSG_ERR_ARG);
@@ -283,6 +298,7 @@ static int die(void *context)
     return 0;
 }
 
+/* One operation with everything it may need; the result does not matter here. */
 static int perform(coll *c, char *in, char *out, size_t len)
 {
     switch (operation) {
@@ -305,6 +321,7 @@ static void case_death(msg_world **world, int rank, int n)
     msg_world *w = *world;
     coll *c = make(w, n, 9), *rest = NULL;
     int left[64], n_left = 0, code = MSG_SUCCESS;
+    /* Long enough that every algorithm has to wait in its middle. */
     size_t len = 30000;
     operation = asked_operation;
     algorithm = asked_algorithm;
@@ -315,6 +332,7 @@ static void case_death(msg_world **world, int rank, int n)
         msg_set_interrupt(w, die, NULL); /* the first time that it asks, it is waiting */
     if (rank == 0)                       /* makes it wait */
         WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) == MSG_PEER_FAILED);
+    /* How many rounds the survivors come through depends on the algorithm and the channel's buffers. */
     for (int i = 0; code == MSG_SUCCESS; i++) { /* who only sends may get rid of some, over tcp of many */
         code = perform(c, in, out, len);
         if (rank == 1 && i == 19)
@@ -340,10 +358,12 @@ static void case_mismatch(msg_world **world, int rank, int n)
     char *a = calloc(5, 40000), *b = a + 40000;
     CHECK(a != NULL && n <= 4);
     algorithm = asked_algorithm;
+    /* Every kind of difference on a group of its own, as each breaks it. */
     for (int kind = 0; kind < 4; kind++) {
         coll *c = make(w, n, 20 + kind);
         GIVE(coll_barrier(c, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
         int code = MSG_SUCCESS;
+        /* Up to 12 times: a rank that only gives may be ahead of those that find out. */
         for (int i = 0; i < 12 && code == MSG_SUCCESS; i++)
             switch (kind) {
             case 0: /* another operation */

@@ -1,5 +1,8 @@
 /*
  * test_fault_text.c - faults as text, their limits, and the decisions themselves: functions of seed, number and kind.
+ *
+ * docs/faults.md is the promise: words and units, "the same seed gives the same faults", and that a wrong text is
+ * refused rather than half understood. No frame is sent here; test_faults.c looks at those.
  */
 #include <locale.h>
 #include <math.h>
@@ -14,6 +17,7 @@ static viakit_faults parsed(const char *text)
     return f;
 }
 
+/* Every word once, with every unit and form of number somewhere among them. */
 static void every_word(void)
 {
     viakit_faults f = parsed("loss=0.05,dup=1%,reorder=.5/8,corrupt=1e-3/2,delay=200us,jitter=50ns,stall=10ms/100ms,"
@@ -23,6 +27,7 @@ static void every_word(void)
     CHECK_EQ(f.corrupt_bits, 2);
     CHECK(f.delay_us == 200 && f.jitter_us == 0.05 && f.stall_us == 10000 && f.stall_every_us == 100000);
     CHECK(f.partition_us == 2e6 && f.partition_after_us == 5e6);
+    /* Kinds by their numbers in the frame header: SEND is 1, ACK 3, ACCEPT 11. */
     CHECK_EQ(f.kinds, 1 << 1 | 1 << 3);
     CHECK_EQ(f.n_rules, 4);
     CHECK(f.rules[0].verdict == VIAKIT_DROP && f.rules[0].kind == 11 && f.rules[0].first == 0 && f.rules[0].last == 1);
@@ -59,6 +64,7 @@ static void there_and_back(void)
     }
 }
 
+/* Words without a value, values out of range, units missing, more rules than there is room for. */
 static void refused(void)
 {
     static const char *const texts[] = {
@@ -104,7 +110,7 @@ static void refused(void)
 }
 
 /* A program that was compiled when the struct ended before n_rules: nothing behind that is touched, and a text that
- * needs it is refused. */
+ * needs it is refused. `size` is how the library knows. */
 static void smaller_struct(void)
 {
     union {
@@ -119,9 +125,11 @@ static void smaller_struct(void)
     CHECK(older.f.loss == 0.25 && older.f.seed == 9 && older.f.partition_after_frames == 0);
     CHECK_RET(viakit_parse_faults("loss=0.5,drop=accept:0", &older.f), VIP_INVALID_PARAMETER);
     CHECK(strstr(viakit_last_error(), "compile") != NULL);
+    /* The text was refused as a whole. */
     CHECK(older.f.loss == 0.25);
     for (size_t i = len; i < sizeof older; i++)
         CHECK_EQ(older.bytes[i], 0xA5);
+    /* A size that no version ever had; 0 means the present one. */
     older.f.size = 1;
     CHECK_RET(viakit_parse_faults("loss=0.5", &older.f), VIP_INVALID_PARAMETER);
     CHECK(strstr(viakit_last_error(), "VIAKIT_FAULTS_INIT") != NULL);
@@ -131,6 +139,7 @@ static void smaller_struct(void)
     CHECK_EQ(older.f.n_rules, 1);
 }
 
+/* The same limits for a struct that a program fills in itself. */
 static void limits(void)
 {
     VIP_NIC_HANDLE nic;
@@ -151,6 +160,7 @@ static void limits(void)
     REFUSED(corrupt, INFINITY);
     REFUSED(delay_us, -1);
     REFUSED(jitter_us, NAN);
+    /* A stall needs a period. */
     REFUSED(stall_us, 5);
     REFUSED(partition_us, -2);
     REFUSED(reorder_distance, 65);
@@ -174,6 +184,7 @@ static void limits(void)
     f.size = 3;
     CHECK_RET(viakit_get_faults(nic, &f, NULL), VIP_INVALID_PARAMETER);
     f = good;
+    /* What lies behind its size is not looked at, however wrong. */
     good.size = offsetof(viakit_faults, partition_us); /* a program that knows fewer fields */
     good.partition_us = -7;
     CHECK_OK(viakit_set_faults(nic, &good));
@@ -204,7 +215,8 @@ static void environment(void)
     CHECK_NOTHING_LEFT();
 }
 
-/* Every kind of fault comes as often as asked for, and a higher chance hits what a lower one hit, and more. */
+/* Every kind of fault comes as often as asked for, and a higher chance hits what a lower one hit, and more. 200000 draws,
+ * so that the least likely fault (1 %) comes some 2000 times. */
 static void decisions(void)
 {
     enum { N = 200000 };
@@ -213,6 +225,7 @@ static void decisions(void)
     more.loss = 0.06;
     other.seed = 12;
     for (int i = 0; i < N; i++) {
+        /* Arguments: the faults, the frame's number among all, its kind, its number among its kind. */
         unsigned what = viakit_fault_of(&f, (VIP_UINT64)i, 1, (VIP_UINT64)i);
         CHECK_EQ(what, viakit_fault_of(&f, (VIP_UINT64)i + 1000, 1, (VIP_UINT64)i)); /* whatever others came between */
         of_another_kind += what != viakit_fault_of(&f, (VIP_UINT64)i, 2, (VIP_UINT64)i);
@@ -230,6 +243,7 @@ static void decisions(void)
     CHECK(abs(n[VIAKIT_HOLD] - 3 * N / 100) < 3 * N / 1000);
     CHECK(abs(n[VIAKIT_CORRUPT] - N / 100) < N / 1000);
     CHECK(differ > N / 10 && of_another_kind > N / 10);
+    /* Chance is for the kinds that are named; rules are for their own. */
     f = parsed("loss=1,kinds=send+nak,drop=accept:2");
     CHECK_EQ(viakit_fault_of(&f, 5, 1, 0), 1u << VIAKIT_DROP);
     CHECK_EQ(viakit_fault_of(&f, 5, 3, 0), 0);
@@ -246,6 +260,8 @@ static void decisions(void)
 
 int main(void)
 {
+    /* Where a comma is the decimal sign, a careless strtod reads 0.05 as 0. If the machine has none of these locales,
+     * the test runs without. */
     static const char *const comma[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "nl_NL.UTF-8"};
     check_deadline(60);
     unsetenv("VIAKIT_FAULT");

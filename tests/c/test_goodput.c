@@ -1,8 +1,9 @@
 /*
  * test_goodput.c - what is left of the bandwidth when one frame in a hundred is lost: test_goodput LINK [CASE...].
  *
- * A streams RDMA writes into B's memory, first undisturbed, then with losses on both sides. Every byte arrives, and it takes no more repetition than
- * the way of retransmission should: that is checked. The rates are printed and not checked, for they are the machine's.
+ * A streams RDMA writes into B's memory, first undisturbed, then with losses on both sides. Every byte arrives, and it
+ * takes no more repetition than the way of retransmission should: that is checked. The rates are printed and not
+ * checked, for they are the machine's.
  */
 #include "harness.h"
 
@@ -14,6 +15,7 @@ typedef struct {
     uint64_t frames, repeated, timeouts, probes;
 } measured;
 
+/* An empty text heals, but leaves the connection one that does not rely on its link. */
 static void set_loss(side *s, const char *text)
 {
     viakit_faults f = {.size = sizeof(f)};
@@ -33,6 +35,7 @@ static measured stream(endpoint *e, const uint8_t *data, VIP_DESCRIPTOR **d, siz
     begin = check_now();
     for (size_t taken = 0; taken < n; taken++) {
         for (; posted < n && posted < taken + AHEAD; posted++) {
+            /* Offsets go round in 1 MiB, so the same bytes are written many times over. */
             size_t offset = posted % (TOTAL / len) * len % (1u << 20);
             post_send(e, prep_write(e, d[posted % AHEAD], data + offset, len, at + offset, handle));
         }
@@ -60,6 +63,7 @@ static void goodput_a(side *s)
     uint64_t at, handle, in_flight;
     viakit_nic_info info;
     CHECK_OK(viakit_query_nic(s->nic, &info));
+    /* What a time-out may have to repeat, in frames. */
     in_flight = (uint64_t)info.window * (info.super_payload / info.max_payload);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 3u << 20);
     pattern_fill(data = buffer(&e, 1u << 20), 1u << 20, 3);
@@ -77,6 +81,7 @@ static void goodput_a(side *s)
         clean = stream(&e, data, d, lens[k], at, (VIP_MEM_HANDLE)handle);
         set_loss(s, "loss=0.01,seed=11");
         lossy = stream(&e, data, d, lens[k], at, (VIP_MEM_HANDLE)handle);
+        /* In order behind all writes: when it is there, they are. */
         post_send(&e, prep_send(&e, end, NULL, 0));
         reap_send(&e, end, VIP_STATUS_OP_SEND);
         printf("       %-16s %-10s %7zu B: %6.0f MB/s; with 1 %% loss %6.0f MB/s, %.2f of it; %llu of %llu frames sent "
@@ -109,6 +114,7 @@ static void goodput_b(side *s)
         memset(data, 0, 1u << 20);
         post_recv(&e, prep_recv(&e, d, NULL, 0));
         SIDE_SYNC(s, 1);
+        /* From now on; A's first part is without losses of its own. */
         set_loss(s, "loss=0.01,seed=12"); /* its acknowledgements, in the first part too */
         reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
         pattern_check(data, 1u << 20, 3);

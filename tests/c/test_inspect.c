@@ -1,6 +1,9 @@
 /*
- * test_inspect.c - snapshots, and a process that answers about its NICs while it works: what is told is what is, whoever
- * opens, closes, sends and forks meanwhile; nobody is disturbed and nothing is left.
+ * test_inspect.c - snapshots, and a process that answers about its NICs while it works: what is told is what is,
+ * whoever opens, closes, sends and forks meanwhile; nobody is disturbed and nothing is left.
+ *
+ * viakit_snapshot() describes one NIC as JSON. A process with a NIC also answers on a socket in the abstract namespace
+ * (docs/inspect.md), which `viakit inspect` asks; here the test asks itself.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +18,8 @@
 
 /* ---------------------------------------------------------------- reading */
 
-/* Is it one JSON object, as far as brackets and strings tell? */
+/* Is it one JSON object, as far as brackets and strings tell? No brackets may be open or too many, no comma without a
+ * value behind it. */
 static int is_balanced(const char *text)
 {
     int depth = 0, in_string = 0;
@@ -48,6 +52,7 @@ static int count(const char *text, const char *part)
     return n;
 }
 
+/* -1 if nobody answers for that process; nothing but "refused" may be the reason. */
 static int connect_to(int pid)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -98,6 +103,7 @@ static void test_contents(void)
     size_t len = 0, again = 0;
     uint64_t before[VIAKIT_N_COUNTERS], after[VIAKIT_N_COUNTERS];
 
+    /* A NIC with one of everything: a name with quotation marks in it, 20 receives of 1000 + 24 bytes. */
     snprintf(check_context, sizeof check_context, "contents");
     CHECK_OK(VipOpenNic("loop:inspect \"quoted\"", &nic));
     CHECK_OK(VipCreateCQ(nic, 7, &cq));
@@ -120,6 +126,8 @@ static void test_contents(void)
     CHECK_EQ(after[VIAKIT_COUNTER_frames_sent], before[VIAKIT_COUNTER_frames_sent]);
     CHECK_EQ(after[VIAKIT_COUNTER_messages_received], before[VIAKIT_COUNTER_messages_received]);
     CHECK_EQ(after[VIAKIT_COUNTER_copies], before[VIAKIT_COUNTER_copies]);
+    /* Each thing once, under its own handle, with its own figures. Of 20 descriptors the first 16 are told one by
+     * one. */
     CHECK(strstr(text, "\"device\":\"loop:inspect \\u0022quoted\\u0022\"") != NULL);
     CHECK(strstr(text, "\"level\":\"reliable reception\"") != NULL);
     CHECK(strstr(text, "\"rdma_write\":true,\"rdma_read\":false,\"max_transfer_size\":4096") != NULL);
@@ -133,8 +141,8 @@ static void test_contents(void)
     CHECK_EQ(count(text, wanted), 1);
     CHECK(strstr(text, "\"capacity\":7,\"entries\":0,\"queues\":1") != NULL);
 
-    /* Far too small a buffer, behind whose end AddressSanitizer looks: its text is ended, and what was needed is told. No
-     * buffer at all; nowhere to tell; what is no NIC. */
+    /* Far too small a buffer, behind whose end AddressSanitizer looks: its text is ended, and what was needed is
+     * told. No buffer at all; nowhere to tell; what is no NIC. */
     char *small = malloc(10);
     CHECK(small != NULL);
     CHECK_RET(viakit_snapshot(nic, small, 10, &again), VIP_ERROR_RESOURCE);
@@ -147,6 +155,7 @@ static void test_contents(void)
     CHECK_RET(viakit_snapshot(nic, text, sizeof text, NULL), VIP_INVALID_PARAMETER);
     CHECK_RET(viakit_snapshot(vi, text, sizeof text, &len), VIP_INVALID_PARAMETER);
     free(small);
+    /* Gone: no snapshot either. */
     CHECK_OK(VipCloseNic(nic));
     CHECK_RET(viakit_snapshot(nic, text, sizeof text, &len), VIP_INVALID_PARAMETER);
     CHECK_NOTHING_LEFT();
@@ -156,6 +165,7 @@ static void test_contents(void)
 
 static int stop; /* atomic */
 
+/* A NIC that comes and goes, with 20 VIs: the asker may meet it at any stage of its making or ending. */
 static void *open_and_close(void *unused)
 {
     VIP_VI_ATTRIBUTES attr = {VIP_SERVICE_RELIABLE_DELIVERY, 0, 0, 0, 0, 0};
@@ -203,6 +213,7 @@ static void test_while_all_moves(void)
         char *text = ask(getpid());
         CHECK(text != NULL);
         CHECK(is_balanced(text));
+        /* The worker's NIC is told whole in each answer; the other one is there or not, never twice. */
         CHECK_EQ(count(text, "\"device\":\"loop:worker\""), 1);
         CHECK(count(text, "\"device\":\"loop:coming and going\"") <= 1);
         free(text);
@@ -215,7 +226,8 @@ static void test_while_all_moves(void)
     CHECK_NOTHING_LEFT();
 }
 
-/* One who asks and does not read keeps neither the others nor the end waiting. */
+/* One who asks and does not read keeps neither the others nor the end waiting. 800 VIs make an answer that no socket
+ * buffer takes whole. */
 static void test_silent_asker(void)
 {
     VIP_NIC_HANDLE nics[8];
@@ -235,6 +247,7 @@ static void test_silent_asker(void)
     CHECK(text != NULL && is_balanced(text));
     CHECK_EQ(count(text, "\"device\""), 8);
     free(text);
+    /* Once more, to be there when the NICs close. */
     int t = connect_to(getpid());
     CHECK(t >= 0);
     CHECK_EQ(read(t, &first, 1), 1);
@@ -247,6 +260,7 @@ static void test_silent_asker(void)
 
 /* ---------------------------------------------------------------- who answers */
 
+/* Nobody answers where there is no NIC, where the environment says so, and for NICs that have no thread to do it. */
 static void test_who_answers(void)
 {
     VIP_NIC_HANDLE nic, second;

@@ -1,8 +1,11 @@
 /*
- * test_kernels.c - the applications' kernels at each level of vector instructions that this machine has, and once more with longer
- * vectors than it has (csrc/kernels/meson.build), on arrays that end where they must: under AddressSanitizer a vector that reaches past
- * the end is found. What they compute is held against plain loops here,
- * and against NumPy in the Python tests.
+ * test_kernels.c - the applications' kernels at each level of vector instructions that this machine has, and once more
+ * with longer vectors than it has (csrc/kernels/meson.build).
+ *
+ * Arrays end where they must: under AddressSanitizer a vector that reaches past the end is found. Lengths run through
+ * all small ones, so that every remainder behind the last whole vector occurs. What the kernels compute is held against
+ * plain loops here, and against NumPy in the Python tests; where the order of additions is the kernel's own, a small
+ * difference is allowed, elsewhere none.
  */
 #include <math.h>
 
@@ -16,6 +19,7 @@ static double next(uint64_t *state)
     return (double)*state * 0x1p-46;
 }
 
+/* The same stream by filling, and by skipping as far. */
 static void check_random(void)
 {
     for (size_t n = 0; n < 150; n += n < 70 ? 1 : 13) {
@@ -31,7 +35,8 @@ static void check_random(void)
     }
 }
 
-/* A half-sweep as it is defined, of `out` from `other`. */
+/* A half-sweep as it is defined, of `out` from `other`: each point is the mean of its four neighbours, which all have
+ * the other colour. */
 static void plain_half_sweep(float *out, const float *other, long n, long rows, int black, long origin)
 {
     for (long j = 1; j < rows - 1; j++) {
@@ -57,6 +62,7 @@ static void check_sor(void)
             expected_red[i] = red[i] = (float)ldexp(next(&state) - 0.5, (int)(next(&state) * 60) - 140);
             expected_black[i] = black[i] = (float)next(&state);
         }
+        /* Five half-sweeps in one call, beginning with black; the first and the last row are borders. */
         const struct kernels_sor_sweep sweep = {
             .n_stages = n_stages, .black_first = 1, .first = 1, .last = rows - 1, .origin = n % 2};
         kernels_sor_sweep(red, black, (size_t)n, &sweep);
@@ -67,6 +73,7 @@ static void check_sor(void)
         }
         CHECK_EQ(memcmp(red, expected_red, bytes), 0);
         CHECK_EQ(memcmp(black, expected_black, bytes), 0);
+        /* The checksum in two parts is that of the whole. */
         const size_t pairs = (size_t)(rows * (n + 1));
         const uint64_t first = kernels_sor_fnv(KERNELS_FNV_START, red, black, 7);
         CHECK_EQ(kernels_sor_fnv(first, red + 7, black + 7, pairs - 7),
@@ -75,6 +82,7 @@ static void check_sor(void)
     }
 }
 
+/* Lengths up to 40 one by one, then growing: the last ones are many blocks long. */
 static void check_ep(void)
 {
     for (uint64_t n = 0; n < 20000; n = n < 40 ? n + 1 : n * 3 + 1) {
@@ -83,6 +91,8 @@ static void check_ep(void)
         kernels_ep(state, n, &got);
         for (uint64_t i = 0; i < n; i++) {
             const double u = 2 * next(&state) - 1, v = 2 * next(&state) - 1, t = u * u + v * v;
+            /* As NAS EP has it: pairs in the unit circle are turned into Gaussian deviates, which are counted by the
+             * larger one. */
             if (t <= 1) {
                 const double f = sqrt(-2 * log(t) / t);
                 right.counts[(int)fmax(fabs(u * f), fabs(v * f))]++;
@@ -90,6 +100,7 @@ static void check_ep(void)
                 right.abs_x += fabs(u * f), right.abs_y += fabs(v * f);
             }
         }
+        /* Counts are exact; sums are added in another order. */
         CHECK_EQ(memcmp(got.counts, right.counts, sizeof got.counts), 0);
         CHECK(fabs(got.x - right.x) < 1e-10 && fabs(got.y - right.y) < 1e-10);
         CHECK(fabs(got.abs_x - right.abs_x) < 1e-10 && fabs(got.abs_y - right.abs_y) < 1e-10);
@@ -98,6 +109,7 @@ static void check_ep(void)
 
 static void check_is(void)
 {
+    /* No multiple of a vector; buckets of 32 values each. */
     enum { N = 5003, SHIFT = 5, BUCKETS = 64, MAX = BUCKETS << SHIFT };
     static int32_t keys[N], counts[MAX], right[MAX], out[N], starts[BUCKETS + 1];
     static uint8_t work[MAX];
@@ -108,6 +120,7 @@ static void check_is(void)
     for (size_t i = 0; i < N; i++) {
         double sum = 0;
         for (int j = 0; j < 4; j++) {
+            /* NAS IS: a key is the mean of four random numbers. */
             sum += next(&state);
         }
         CHECK_EQ(keys[i], (int32_t)(MAX / 4 * sum));
@@ -149,6 +162,7 @@ static void check_ft(void)
     kernels_random_fill(state, in[0][0], ROWS * COLUMNS * 2);
     kernels_random_fill(state, of_row, ROWS);
     kernels_random_fill(state, of_column, COLUMNS);
+    /* One plane, all rows and columns of it. */
     const struct kernels_ft_planes planes = {1, ROWS, COLUMNS, 0, COLUMNS, 0, ROWS};
     kernels_ft_transpose(&planes, in[0][0], out);
     for (size_t i = 0; i < ROWS * COLUMNS * 2; i++) {
@@ -168,7 +182,8 @@ struct water {
     struct kernels_water_sums sums;
 };
 
-/* What level `level` makes of molecules at random places, some of them beyond the cutoff and some across it. */
+/* What level `level` makes of molecules at random places, some of them beyond the cutoff and some across it. The second
+ * half of `sites` repeats the first, as the kernel wants it. */
 static struct water water_at(int level)
 {
     static double sites[MOLECULES * 2][12], scratch[KERNELS_WATER_SCRATCH(MOLECULES * 2)];
@@ -192,6 +207,7 @@ static struct water water_at(int level)
     return found;
 }
 
+/* Relative to the value and to the size of what was added up. */
 static int near(double got, double right, double scale)
 {
     return fabs(got - right) <= 1e-11 * (fabs(right) + scale);
@@ -199,7 +215,9 @@ static int near(double got, double right, double scale)
 
 static void check_water(void)
 {
+    /* The portable level is the measure of the others; NumPy is the portable one's. */
     const struct water got = water_at(kernels_level()), right = water_at(KERNELS_PORTABLE);
+    /* Enough pairs inside the cutoff to mean something. */
     CHECK(right.sums.whole > 100);
     CHECK_EQ(got.sums.whole, right.sums.whole);
     CHECK(near(got.sums.virial, right.sums.virial, 1) && near(got.sums.energy, right.sums.energy, 1) &&
@@ -215,6 +233,7 @@ static void check_water(void)
 
 int main(void)
 {
+    /* The best level is what programs get; what is none is refused. */
     CHECK_EQ(kernels_level(), kernels_level_best());
     CHECK_EQ(kernels_level_set(KERNELS_N_LEVELS), -1);
     CHECK_EQ(kernels_level_set(-1), -1);

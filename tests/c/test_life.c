@@ -550,8 +550,8 @@ static void computing_a(side *s)
     for (int i = 0; i < MANY; i++)
         post_send(&e, prep_send(&e, d[i] = descriptor(&e, 1), data, 1000)); /* more than B has room for */
     CHECK_EQ(send(s->ctl, "", 1, 0), 1);
-    /* B's message arrives all the same, as it needs room at A's; the acknowledgement that A then owes cannot leave. Every
-     * call in the loop has to return. */
+    /* B's message arrives all the same, as it needs room at A's; the acknowledgement that A then owes cannot leave.
+     * Every call in the loop has to return. */
     for (int i = 0; i < 20; i++) { /* the first of them until B's message is here */
         double end = check_now() + 0.002, last = check_now() + CHECK_WAIT_S;
         while (check_now() < end || (__atomic_load_n(&got->CS.Status, __ATOMIC_ACQUIRE) == 0 && check_now() < last)) {}

@@ -1,5 +1,9 @@
 /*
  * test_mem.c - registered memory: rights, handles, limits, and what happens where memory may not be locked.
+ *
+ * A registration is a handle with rights of its own, not a property of the memory (VIPL: the same memory may be
+ * registered several times). Handles are guarded against guessing and against use after their end; pinning is an
+ * attempt, whose failure is told and stops nothing.
  */
 #define _GNU_SOURCE /* MAP_32BIT */
 #include <errno.h>
@@ -58,6 +62,7 @@ static void test_twice(void)
     a.Ptag = ptag;
     CHECK_OK(VipRegisterMem(nic, p, 8192, &a, &h1));
     a.EnableRdmaWrite = VIP_TRUE;
+    /* The right is the second registration's alone. */
     CHECK_OK(VipRegisterMem(nic, p, 8192, &a, &h2));
     CHECK(h1 != h2 && h1 != 0 && h2 != 0);
     CHECK_OK(VipQueryMem(nic, p, h1, &got));
@@ -66,8 +71,10 @@ static void test_twice(void)
     CHECK(got.Ptag == ptag && got.EnableRdmaWrite == VIP_TRUE);
     CHECK_EQ(info_of(nic).regions, 2);
     CHECK_EQ(info_of(nic).bytes_registered, 16384);
+    /* In use by both. */
     CHECK_RET(VipDestroyPtag(nic, ptag), VIP_ERROR_RESOURCE);
     CHECK_OK(VipDeregisterMem(nic, p, h1));
+    /* One ends, the other lives on. */
     CHECK_RET(VipQueryMem(nic, p, h1, &got), VIP_INVALID_PARAMETER);
     CHECK_OK(VipQueryMem(nic, p, h2, &got));
     CHECK_OK(VipDeregisterMem(nic, p, h2));
@@ -78,6 +85,7 @@ static void test_twice(void)
     munmap(p, 8192);
 }
 
+/* Rights and tag may be changed; a tag that is gone may not be given. */
 static void test_set_attributes(void)
 {
     VIP_NIC_HANDLE nic = open_loop();
@@ -115,8 +123,10 @@ static void test_wrong(void)
     VIP_NIC_HANDLE nic = open_loop(), other = open_loop();
     VIP_PROTECTION_HANDLE foreign;
     VIP_MEM_ATTRIBUTES a = {0};
+    /* 77: results are set on success only. */
     VIP_MEM_HANDLE h = 77, h2;
     uint8_t *p = map_half();
+    /* No memory, none of it, too much of it, an end that wraps, a hole. */
     CHECK_RET(VipRegisterMem(nic, NULL, 4096, NULL, &h), bad);
     CHECK_RET(VipRegisterMem(nic, p, 0, NULL, &h), bad);
     CHECK_RET(VipRegisterMem(nic, p, ~(VIP_ULONG)0, NULL, &h), bad);
@@ -128,6 +138,7 @@ static void test_wrong(void)
     CHECK_EQ(h, 77);
     CHECK_OK(VipRegisterMem(nic, p, 4096, NULL, &h));
     CHECK_RET(VipDeregisterMem(nic, p + 64, h), bad); /* not the address it was registered with */
+    /* Another index, another generation, none, all bits: none of them is guessed. */
     CHECK_RET(VipDeregisterMem(nic, p, h ^ 1), bad);
     CHECK_RET(VipDeregisterMem(nic, p, h ^ 0x10000), bad);
     CHECK_RET(VipDeregisterMem(nic, p, 0), bad);
@@ -155,6 +166,7 @@ static void test_limit(void)
     CHECK_OK(VipQueryNic(nic, &attr));
     h = calloc(attr.MaxRegisterRegions + 1, sizeof(*h));
     CHECK(h != NULL);
+    /* The table holds so many; one more is refused, and all places can be used again. */
     while (n <= attr.MaxRegisterRegions && VipRegisterMem(nic, p, 64, NULL, &h[n]) == VIP_SUCCESS)
         n++;
     CHECK_EQ(n, attr.MaxRegisterRegions);
@@ -184,6 +196,7 @@ static void test_memlock(void)
         uint8_t *p = map(len);
         check_deadline(60);
         CHECK_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+        /* Pinning is refused to ordinary users; root's privilege would exceed the limit. */
         if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
             FAIL("cannot give up root: %s", strerror(errno));
         nic = open_loop();
@@ -207,6 +220,7 @@ static void test_memlock(void)
 /* viakit_alloc: page-aligned, zeroed, registrable in part, and not to be freed under a registration. */
 static void test_alloc(void)
 {
+    /* On loop it is memory of the process, on shm memory that others can map. */
     static const char *const devices[] = {"loop:mem", "shm:mem"};
     for (int i = 0; i < 2; i++) {
         VIP_NIC_HANDLE nic;
@@ -225,6 +239,7 @@ static void test_alloc(void)
         CHECK_EQ(((uint8_t *)p)[0], 0);
         CHECK_EQ(((uint8_t *)p)[99999], 0);
         memset(p, 7, 100000);
+        /* A part of it: registering need not begin where the allocation does. */
         CHECK_OK(VipRegisterMem(nic, (uint8_t *)p + 4096, 5000, NULL, &h));
         CHECK_RET(viakit_free(nic, p), VIP_ERROR_RESOURCE);
         CHECK_OK(VipDeregisterMem(nic, (uint8_t *)p + 4096, h));

@@ -1,7 +1,10 @@
 /*
- * test_notes.c - what programs of the time rely on beyond the text of the guide: the notes at the end of the interface's
- * description, by number. Those with a test of their own elsewhere: 1 header_c89.c and header_cpp.cpp; 2 test_calls.c
- * (devices); 6 the cases peer_killed and close_with_everything, and the tests of the library's symbols; 11 the case rdma_spin.
+ * test_notes.c - what programs of the time rely on beyond the text of the guide: the notes at the end of the
+ * interface's description, by number.
+ *
+ * Those with a test of their own elsewhere: 1 header_c89.c and header_cpp.cpp; 2 test_calls.c (devices); 6 the cases
+ * peer_killed and close_with_everything, and the tests of the library's symbols; 11 the case rdma_spin. Each is a habit
+ * found in programs or papers: to break one would break programs that the guide alone would allow us to break.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -64,6 +67,7 @@ static VIP_DESCRIPTOR *prepare(pair *p, size_t at, size_t len, unsigned n_segmen
     return d;
 }
 
+/* The head of the queue, completed without error. */
 static VIP_DESCRIPTOR *take(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_DESCRIPTOR **))
 {
     VIP_DESCRIPTOR *d = NULL;
@@ -90,6 +94,7 @@ static void note_3(void)
 
 /* ---- notes 4 and 11: handles are 32 bits and not 0; a write lands while its target makes no call, in order */
 
+/* The target's thread: it looks at its memory and makes no call. */
 static void *watch(void *p)
 {
     const uint64_t *words = p;
@@ -131,8 +136,8 @@ static void note_4(void)
     close_pair(&p);
 }
 
-/* ---- note 5: NO_MATCH at once, and by the whole discriminator; several requesters at once are all served. None of them
- * queues: who finds nobody waiting is told so, and asks again. */
+/* ---- note 5: NO_MATCH at once, and by the whole discriminator; several requesters at once are all served. None of
+ * them queues: who finds nobody waiting is told so, and asks again. */
 
 #define REQUESTERS 3
 
@@ -174,6 +179,7 @@ static void note_5(void)
     VIP_VI_HANDLE vi;
     open_pair(&p, VIP_SERVICE_RELIABLE_DELIVERY, 0);
     CHECK_OK(VipCreateVi(p.nic, &attr, NULL, NULL, &vi));
+    /* A prefix of "door" is another name; VIP_INFINITE, and still it answers at once. */
     CHECK_RET(VipConnectRequest(vi, NULL, &door(&p, "doo", &there)->net, VIP_INFINITE, NULL), VIP_NO_MATCH);
     for (int i = 0; i < REQUESTERS; i++) {
         r[i].p = &p;
@@ -201,6 +207,7 @@ static void note_7(void)
     open_pair(&p, VIP_SERVICE_UNRELIABLE, 0);
     for (uint32_t i = 0; i < 1000; i++) {
         VIP_DESCRIPTOR *r = prepare(&p, 128 * (i % 8), 4, 1), *s = prepare(&p, 4096 + 128 * (i % 8), 4, 1);
+        /* Eight at a time, a receive before each send. */
         CHECK_OK(VipPostRecv(p.b, r, p.mh));
         memcpy(p.mem + 4096 + 128 * (i % 8) + 64, &i, 4);
         CHECK_OK(VipPostSend(p.a, s, p.mh));
@@ -265,6 +272,7 @@ static void note_8(void)
 
 static void note_9(void)
 {
+    /* Each level; without any segment, and with an empty one. */
     for (int level = 1; level <= 4; level *= 2)
         for (unsigned n_segments = 0; n_segments < 2; n_segments++) {
             pair p;

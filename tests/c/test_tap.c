@@ -1,6 +1,9 @@
 /*
  * test_tap.c - the ring of records and the tap's calls, on loop: nothing is lost that is not counted, nothing is torn
  * between the producer and a consumer that reads all the while, and wrong calls say so.
+ *
+ * Between the NIC (which writes) and the tap's thread (which reads) there is a ring without locks. Each record carries
+ * its number and bytes that follow from it, so a record that is read too early, or overwritten while it is read, shows.
  */
 #include <pthread.h>
 
@@ -22,9 +25,11 @@ static struct vk_ring ring;
 static void *produce(void *unused)
 {
     (void)unused;
+    /* Lengths of 0 to 299 bytes, so that records meet the ring's end at every place. */
     for (uint64_t i = 0; i < N; i++) {
         uint32_t len = (uint32_t)(i * 7919 % 300);
         struct record *r = vk_ring_reserve(&ring, (uint32_t)sizeof *r + len, 1);
+        /* Full: the ring counts it as lost, and the producer does not wait. */
         if (r == NULL)
             continue;
         r->number = i;
@@ -41,6 +46,7 @@ static uint64_t consume_one(uint64_t least)
         return 0;
     const struct record *r = (const struct record *)(const void *)head;
     uint32_t len = (uint32_t)(r->number * 7919 % 300);
+    /* Losses leave gaps, but the order stays. */
     CHECK(r->number >= least);
     CHECK_EQ(head->size, (sizeof *r + len + 7) & ~7ul);
     for (uint32_t i = 0; i < len; i++)
@@ -54,11 +60,13 @@ static void test_ring(void)
 {
     pthread_t producer;
     uint64_t got = 0, next = 0, after;
+    /* Sizes are rounded up to a power of two. */
     CHECK(vk_ring_init(&ring, 5000) == 0);
     CHECK_EQ(ring.size, 8192);
     CHECK(vk_ring_reserve(&ring, 9000, 1) == NULL); /* will never fit */
     CHECK_EQ(ring.lost, 1);
     CHECK(pthread_create(&producer, NULL, produce, NULL) == 0);
+    /* One was lost on purpose before. */
     while (next < N && got + vk_load_relaxed(&ring.lost) - 1 < N)
         if ((after = consume_one(next)) != 0) {
             next = after;
@@ -104,14 +112,18 @@ static void test_calls(void)
     CHECK_RET(viakit_tap_flush(nic), VIP_INVALID_STATE);
     CHECK_RET(viakit_tap_read(nic, buffer, sizeof buffer, &n), VIP_INVALID_STATE);
     CHECK_RET(viakit_query_tap(nic, &info), VIP_INVALID_STATE);
+    /* A file that cannot be made. */
     CHECK_RET(viakit_tap_open(nic, "/nowhere/x.pcapng", NULL), VIP_ERROR_RESOURCE);
     CHECK_RET(viakit_tap_open(nic, "", NULL), VIP_ERROR_RESOURCE);
     CHECK_OK(viakit_tap_open(nic, NULL, NULL));
     CHECK_RET(viakit_tap_open(nic, NULL, NULL), VIP_INVALID_STATE);
     CHECK_RET(viakit_tap_read(nic, NULL, 1, &n), VIP_INVALID_PARAMETER);
+    /* pcapng begins with a section header, which a read gives whole or not at all. */
     CHECK_RET(viakit_tap_read(nic, buffer, 10, &n), VIP_INVALID_PARAMETER); /* not even the section's header fits */
     CHECK_OK(viakit_tap_read(nic, buffer, sizeof buffer, &n));
+    /* Its type as pcapng writes it, so that no transfer as text goes unnoticed. */
     CHECK(n > 100 && memcmp(buffer, "\n\r\r\n", 4) == 0);
+    /* Read once; no frames have passed since. */
     CHECK_OK(viakit_tap_read(nic, buffer, sizeof buffer, &n));
     CHECK_EQ(n, 0);
     CHECK_RET(viakit_query_tap(nic, NULL), VIP_INVALID_PARAMETER);
