@@ -41,7 +41,7 @@ static void check(VIP_RETURN code, const char *what)
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
     if (e->ErrorCode != VIP_ERROR_CONN_LOST)
-        check(VIP_DESCRIPTOR_ERROR, context);
+        check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory)
@@ -77,9 +77,9 @@ static void *run(void *host)
     int i;
 
     CHECK(VipOpenNic(device, &nic));
-    CHECK(VipErrorCallback(nic, "error handler", on_error));
+    CHECK(VipErrorCallback(nic, (char *)"error handler", on_error));
     CHECK(VipRegisterMem(nic, l, sizeof lines[0], NULL, &memory));
-    CHECK(VipNSGetHostByName(nic, host ? host : "localhost", address, 0));
+    CHECK(VipNSGetHostByName(nic, (char *)(host ? host : "localhost"), address, 0));
     address->DiscriminatorLen = sizeof DOOR;
     memcpy(address->HostAddress + address->HostAddressLen, DOOR, sizeof DOOR);
     CHECK(VipCreateCQ(nic, CLIENTS, &cq)); /* room for all that can complete at once: to overflow is a catastrophe */
@@ -112,8 +112,8 @@ static void *run(void *host)
 int main(int argc, char **argv)
 {
     pthread_t other;
-    device = argc > 1 ? argv[1] : "loop";
+    device = argc > 1 ? argv[1] : (char *)"loop";
     if (argc > 2)
         return run(strcmp(argv[2], "serve") ? argv[2] : NULL) != NULL;
-    return pthread_create(&other, NULL, run, NULL) || run("localhost") || pthread_join(other, NULL);
+    return pthread_create(&other, NULL, run, NULL) || run((char *)"localhost") || pthread_join(other, NULL);
 }

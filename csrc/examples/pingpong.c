@@ -38,7 +38,7 @@ static void check(VIP_RETURN code, const char *what)
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
     if (e->ErrorCode != VIP_ERROR_CONN_LOST)
-        check(VIP_DESCRIPTOR_ERROR, context);
+        check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
 /* A descriptor for one piece of memory. Immediate data travels in the descriptor itself. */
@@ -83,12 +83,12 @@ int main(int argc, char **argv)
     struct timeval t0, t1;
 
     CHECK(VipOpenNic(argc > 1 ? argv[1] : "shm", &nic));
-    CHECK(VipErrorCallback(nic, "error handler", on_error));
+    CHECK(VipErrorCallback(nic, (char *)"error handler", on_error));
     CHECK(VipRegisterMem(nic, &b, sizeof b, NULL, &memory));
     CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
     CHECK(VipPostRecv(vi, fill(&b.caught, b.net, 0), memory));
     CHECK(VipNSInit(nic, NULL));
-    CHECK(VipNSGetHostByName(nic, serves ? argv[2] : "localhost", table, 0));
+    CHECK(VipNSGetHostByName(nic, serves ? argv[2] : (char *)"localhost", table, 0));
     table->DiscriminatorLen = sizeof TABLE;
     memcpy(table->HostAddress + table->HostAddressLen, TABLE, sizeof TABLE);
     if (serves) {

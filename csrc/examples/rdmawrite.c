@@ -40,7 +40,7 @@ static void check(VIP_RETURN code, const char *what)
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
     if (e->ErrorCode != VIP_ERROR_CONN_LOST)
-        check(VIP_DESCRIPTOR_ERROR, context);
+        check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, VIP_UINT32 len)
@@ -85,11 +85,11 @@ int main(int argc, char **argv)
     VIP_RETURN code;
 
     CHECK(VipOpenNic(argc > 1 ? argv[1] : "shm", &nic));
-    CHECK(VipErrorCallback(nic, "error handler", on_error));
+    CHECK(VipErrorCallback(nic, (char *)"error handler", on_error));
     CHECK(VipRegisterMem(nic, &b, sizeof b, &rights, &memory));
     CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
     CHECK(VipPostRecv(vi, fill(&b.recv, VIP_CONTROL_OP_SENDRECV, 0, b.theirs, sizeof b.theirs), memory));
-    CHECK(VipNSGetHostByName(nic, writes ? argv[2] : "localhost", there, 0));
+    CHECK(VipNSGetHostByName(nic, writes ? argv[2] : (char *)"localhost", there, 0));
     there->DiscriminatorLen = sizeof DOOR;
     memcpy(there->HostAddress + there->HostAddressLen, DOOR, sizeof DOOR);
     if (writes) {

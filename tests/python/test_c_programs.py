@@ -36,18 +36,19 @@ def build(tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     made = {}
 
-    def compile_one(source, *flags, static=False):
-        key = (source, flags, static)
+    def compile_one(source, *flags, static=False, compiler="cc"):
+        key = (source, flags, static, compiler)
         if key not in made:
             made[key] = folder / f"{Path(source).stem}-{len(made)}"
-            compile_to(made[key], source, *flags, *config.cflags(), libs=config.libs(static=static))
+            libs = ["-x", "none", *config.libs(static=static)]  # whatever language the flags name is the source's alone
+            compile_to(made[key], source, *flags, *config.cflags(), libs=libs, compiler=compiler)
         return made[key]
 
     return compile_one
 
 
-def compile_to(target, source, *flags, libs):
-    compiler = needs.tool("cc" if shutil.which("cc") else "gcc")
+def compile_to(target, source, *flags, libs, compiler="cc"):
+    compiler = needs.tool(compiler if shutil.which(compiler) else {"cc": "gcc", "c++": "g++"}[compiler])
     command = [compiler, *flags, str(source), "-o", str(target), *libs, "-lpthread"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd="/")
     assert result.returncode == 0, f"{shlex.join(command)}\n{result.stderr}"
@@ -229,6 +230,16 @@ def test_examples_are_short_and_old(name, build):
     assert "<vipl.h>" in includes
     assert "<viakit.h>" not in includes  # they would run with another provider's library as well
     build(example(name), *STRICT)
+
+
+@pytest.mark.parametrize("standard", ["c++98", "c++17"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_cplusplus_too(name, standard, build):
+    language = ["-x", "c++", f"-std={standard}", "-Wall", "-Wextra", "-Werror"]
+    program = build(example(name), *language, compiler="c++")
+    if name == "manyvis":
+        (said,) = finish(Place("loop").popen(0, [program, "loop"]))
+        assert "server heard 800 texts on 8 VIs" in said
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["shared", "static"])
