@@ -132,8 +132,9 @@ static int open_port(bip_job *job, int index, const char *device)
     bip_port *port = calloc(1, sizeof *port);
     if (port == NULL)
         return bip_fail(job, BIP_ERR_RESOURCE, "no memory");
-    options.spin_us = -1;                       /* we spin ourselves */
-    const char *lossy = getenv("VIAKIT_FAULT"); /* what is lost on shm, too, is repeated while the program computes */
+    options.spin_us = -1; /* we spin ourselves */
+    /* Under faults what is lost on shm, too, is repeated while the program computes. */
+    const char *lossy = o->faults && *o->faults ? o->faults : getenv("VIAKIT_FAULT");
     options.no_thread = strncmp(device, "shm", 3) == 0 && !(lossy && *lossy);
     options.mtu = (VIP_UINT32)o->mtu;
     options.form = (viakit_form)o->form;

@@ -57,6 +57,7 @@ void case_many_receives(int rank, int n);
 void case_leaves(int rank, int n);
 void case_killed(int rank, int n);
 void case_killed_full(int rank, int n);
+void case_computes(int rank, int n);
 void case_interrupt(int rank, int n);
 void case_classic(int rank, int n);
 

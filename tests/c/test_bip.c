@@ -101,6 +101,11 @@ static void many_slots(bip_options *o)
     o->n_slots = 200;
 }
 
+static void first_lost(bip_options *o)
+{
+    o->faults = "drop=send:0";
+}
+
 /* Name, ranks, function, who may die, whether it opens its job itself, options. */
 static const test_case cases[] = {
     {"lengths", 2, case_lengths, 0, 0, NULL},
@@ -121,6 +126,7 @@ static const test_case cases[] = {
     {"leaves", 3, case_leaves, 0, 0, NULL},
     {"killed", 3, case_killed, 2, 0, NULL},
     {"killed_full", 2, case_killed_full, 2, 0, many_slots},
+    {"computes", 2, case_computes, 0, 0, first_lost},
     {"interrupt", 2, case_interrupt, 0, 0, interruptible},
     {"classic", 3, case_classic, 0, 1, NULL},
 };
