@@ -254,7 +254,8 @@ uint16_t conn_port_of(const VIP_NET_ADDRESS *remote)
 }
 
 /* -EAGAIN of route(): the NIC is there and cannot be called just now (shm), so it is asked again. */
-int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f)
+int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f,
+             struct link_peer **asked)
 {
     struct link_peer *peer;
     if (port == 0)
@@ -263,6 +264,8 @@ int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struc
     if (error)
         return error == -EAGAIN ? LINK_UNKNOWN : 0;
     f->header.dst_port = port;
+    if (asked)
+        *asked = peer;
     return via_link_send(nic, peer, f, 1) == 1 ? 1 : LINK_UNKNOWN;
 }
 

@@ -45,8 +45,10 @@ void conn_say_to_server(struct via_nic *nic, const struct conn_to *server, uint1
 void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDRESS *local,
                           const VIP_NET_ADDRESS *remote, struct link_frame *f);
 /* A REQUEST to the NIC of that port at the address, or (0) to every NIC there. How many were asked; 0: there is none;
- * LINK_UNKNOWN: ask again; LINK_ONLY_US. */
-int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f);
+ * LINK_UNKNOWN: ask again; LINK_ONLY_US. *asked (it may be NULL) becomes the NIC of that port, if the link has a way to
+ * it; where all were asked it is left as it was. */
+int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f,
+             struct link_peer **asked);
 /* The port that an address of 8 bytes names (viakit.h), 0 for one of 6: any NIC of the station. */
 uint16_t conn_port_of(const VIP_NET_ADDRESS *remote);
 

@@ -138,7 +138,7 @@ void conn_answered(struct via_nic *nic, struct conn_frame *f, int kind)
 /* Each time the link may find that nobody is there: the first frame may have been lost before it could tell. */
 static void ask(struct via_nic *nic, struct via_request *r)
 {
-    int asked = conn_ask(nic, r->address, r->port, &r->frame);
+    int asked = conn_ask(nic, r->address, r->port, &r->frame, &r->server);
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : 1);
     if (asked == LINK_ONLY_US && !r->offered) {
         nobody_else(nic, r);
@@ -162,7 +162,7 @@ static void withdraw_from_all(struct via_nic *nic, const struct via_request *r)
     f.header.version_kind = wire_version_kind(WIRE_CANCEL);
     f.header.flags &= (uint8_t)~WIRE_FLAG_CRC; /* the sum was the request's */
     NIC_COUNT(nic, frames_sent, 1);
-    conn_ask(nic, r->address, r->port, &f);
+    conn_ask(nic, r->address, r->port, &f, NULL);
 }
 
 /* Two times per request: when to ask again (5 ms, doubling up to 200), and when to believe that nobody waits. The
@@ -295,8 +295,8 @@ int conn_client_withdraw(struct via_vi *vi)
     return 1;
 }
 
-/* The server that had taken the request is gone. Those who merely might have taken it are not known, and do not matter.
- */
+/* The server that had taken the request, or the one NIC that was asked, is gone. Others who merely might have taken it
+ * are not known, and do not matter. */
 void conn_client_lost(struct via_nic *nic, struct link_peer *peer)
 {
     for (struct via_request *r = nic->requests; r; r = r->next)

@@ -109,7 +109,7 @@ static void connect_with(struct via_peering *p, const uint8_t address[6], const 
 /* Our REQUEST once more, to all NICs of the station or the one, and when the next one is due. */
 static void ask(struct via_nic *nic, struct via_peering *p)
 {
-    int asked = conn_ask(nic, p->address, p->port, &p->frame); /* nobody there yet is nothing to complain about */
+    int asked = conn_ask(nic, p->address, p->port, &p->frame, NULL); /* nobody there yet is nothing to complain about */
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : asked == LINK_UNKNOWN);
     p->next_send = nic->now + p->interval;
     p->interval = conn_longer(p->interval);

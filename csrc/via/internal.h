@@ -302,7 +302,7 @@ struct via_request {
     int done;
     VIP_RETURN result;
     struct wire_connect remote;
-    struct link_peer *server; /* who took it, once PENDING came */
+    struct link_peer *server; /* who took it, once PENDING came; before, the NIC of `port` if one was named */
     uint16_t server_port;
 };
 
