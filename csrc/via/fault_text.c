@@ -10,6 +10,9 @@
  *              | "seed=" number
  *    chance    = decimal [ "%" ]         time = decimal ( "ns" | "us" | "ms" | "s" )         frames = number "f"
  *
+ * Each word stands once, but for the four of chosen frames, and for partitions, of which there may be one in time and
+ * one in frames: of two that contradict each other neither would be what was meant.
+ *
  * Numbers are written with a point whatever the locale says, so none of the C library's own readers is used.
  *
  *     loss=5%,reorder=1%/8,seed=7           one frame in twenty is lost, one in a hundred overtaken by up to 8
@@ -253,6 +256,25 @@ static const char *take_item(const char **p, viakit_faults *f)
            "seed";
 }
 
+/* The words that stand once, a bit for each in `said`. NULL: not yet said, or may be said again; otherwise what is
+ * wrong. */
+static const char *say_once(const char *item, uint32_t *said)
+{
+    static const char *const words[] = {
+        "loss=", "dup=", "reorder=", "corrupt=", "delay=", "jitter=", "stall=", "partition=", "kinds=", "seed="};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strncmp(item, words[i], strlen(words[i])) != 0)
+            continue;
+        /* A partition in frames ends with an "f" where one in time has a unit. */
+        size_t len = strcspn(item, ",");
+        uint32_t bit = 1u << (words[i][0] == 'p' && item[len - 1] == 'f' ? 31 : i);
+        if (*said & bit)
+            return "each word once";
+        *said |= bit;
+    }
+    return NULL;
+}
+
 /* How far, how many and how often say nothing of what never happens: left out, as they are when faults are written. */
 static void forget_idle(viakit_faults *f)
 {
@@ -284,6 +306,7 @@ VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *out)
 {
     viakit_faults f = {.size = sizeof f}, settled;
     const char *p = text;
+    uint32_t said = 0;
     if (text == NULL || out == NULL)
         return via_fail(VIP_INVALID_PARAMETER, "faults: a text and a place for the result are needed (NULL)");
     VIP_RETURN code = via_check_faults_size("viakit_parse_faults", out);
@@ -291,6 +314,8 @@ VIP_RETURN viakit_parse_faults(const char *text, viakit_faults *out)
         return code;
     while (*p) {
         const char *begin = p, *right = take_item(&p, &f);
+        if (right == NULL)
+            right = say_once(begin, &said);
         if (right == NULL && *p == ',' && p[1])
             p++;
         else if (right == NULL && *p)

@@ -38,6 +38,8 @@ static void every_word(void)
     CHECK_EQ(f.seed, 7);
     CHECK(parsed("partition=ever").partition_us == VIAKIT_FOR_EVER);
     CHECK_EQ(parsed("partition=100f@1000f").partition_after_frames, 1000);
+    f = parsed("partition=3f,drop=1,partition=2s@1s,drop=2"); /* one in frames and one in time */
+    CHECK(f.partition_frames == 3 && f.partition_us == 2e6 && f.partition_after_us == 1e6 && f.n_rules == 2);
     CHECK(parsed("").loss == 0);
 }
 
@@ -98,6 +100,12 @@ static void refused(void)
         "seed=",
         "seed=99999999999999999999",
         "drop=1,drop=1,drop=1,drop=1,drop=1,drop=1,drop=1,drop=1,drop=1",
+        "loss=0.1,loss=0.2", /* which of the two? */
+        "reorder=0.1/8,dup=1,reorder=0.1",
+        "partition=2s@5s,partition=1s",
+        "partition=2f@5f,loss=1,partition=1f",
+        "kinds=send,kinds=ack",
+        "seed=1,seed=1",
     };
     viakit_faults f = {.size = sizeof(f)};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
