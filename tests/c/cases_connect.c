@@ -372,13 +372,7 @@ void two_waiters_b(side *s)
 
 static void *serve_alone(void *argument)
 {
-    endpoint *e = argument;
-    address local, remote;
-    VIP_VI_ATTRIBUTES attr;
-    VIP_CONN_HANDLE conn;
-    make_address(&local, e->s->attr.LocalNicAddress, "alone", 5);
-    CHECK_OK(VipConnectWait(e->s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
-    CHECK_OK(VipConnectAccept(conn, e->vi));
+    endpoint_accept(argument, "alone");
     return NULL;
 }
 

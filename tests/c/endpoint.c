@@ -148,7 +148,7 @@ static void connect_as_client(endpoint *e, const char *discriminator)
     CHECK_EQ(attr.ReliabilityLevel, e->attr.ReliabilityLevel);
 }
 
-static void connect_as_server(endpoint *e, const char *discriminator)
+void endpoint_accept(endpoint *e, const char *discriminator)
 {
     side *s = e->s;
     address local, remote;
@@ -165,7 +165,7 @@ void endpoint_connect(endpoint *e, const char *discriminator)
     if (e->s->role == SIDE_A)
         connect_as_client(e, discriminator);
     else
-        connect_as_server(e, discriminator);
+        endpoint_accept(e, discriminator);
     /* CONNECTED, unless what the other side did at once has broken the connection already. */
     CHECK(vi_state(e->vi) == VIP_STATE_CONNECTED || vi_state(e->vi) == VIP_STATE_ERROR);
 }

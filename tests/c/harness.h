@@ -119,6 +119,7 @@ void endpoint_close(endpoint *e); /* disconnects, drains, checks guards, destroy
 
 /* A connects to B; both sides call it with the same words. B must call it, too: it waits and accepts. */
 void endpoint_connect(endpoint *e, const char *discriminator);
+void endpoint_accept(endpoint *e, const char *discriminator); /* B's half: waits for one request, and accepts it */
 void endpoint_disconnect(endpoint *e); /* both sides, after a sync; the VI is IDLE and both queues are empty */
 
 VIP_VI_STATE vi_state(VIP_VI_HANDLE vi);

@@ -19,6 +19,19 @@
 
 #include "test_life.h"
 
+/* B ends when both sides have come here, and the connection with it. Closes the endpoint, and returns the word that B
+ * came with. */
+static uint64_t until_b_ends(endpoint *e, const char *what)
+{
+    side *s = e->s;
+    uint64_t word = side_exchange(s, 0);
+    double begin = check_now();
+    life_over(e, 1);
+    life_say(s, what, begin);
+    endpoint_close(e);
+    return word;
+}
+
 /* ---- client_killed: as peer_killed, but the one that dies is the one that connected */
 
 void client_killed_a(side *s)
@@ -34,11 +47,7 @@ void client_killed_a(side *s)
                             &remote.net, &attr, &conn));
     CHECK_OK(VipConnectAccept(conn, e.vi));
     /* Both are connected; B dies. */
-    side_exchange(s, 0);
-    double begin = check_now();
-    life_over(&e, 1);
-    life_say(s, "the death of the client was noticed", begin);
-    endpoint_close(&e);
+    until_b_ends(&e, "the death of the client was noticed");
 }
 
 void client_killed_b(side *s)
@@ -76,12 +85,8 @@ void left_a(side *s)
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
     endpoint_connect(&e, "left");
     /* The child's number, so that the case fails if no child came to the end of its part. */
-    pid_t child = (pid_t)side_exchange(s, 0);
-    double begin = check_now();
+    pid_t child = (pid_t)until_b_ends(&e, "the end of the process was noticed");
     CHECK(child > 0);
-    life_over(&e, 1);
-    life_say(s, "the end of the process was noticed", begin);
-    endpoint_close(&e);
 }
 
 void left_b(side *s)
@@ -139,11 +144,7 @@ void outlived_a(side *s)
     endpoint e;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_connect(&e, "outlived");
-    side_exchange(s, 0);
-    double begin = check_now();
-    life_over(&e, 1);
-    life_say(s, "the death of the parent was noticed", begin);
-    endpoint_close(&e);
+    until_b_ends(&e, "the death of the parent was noticed");
 }
 
 void outlived_b(side *s)

@@ -6,14 +6,10 @@
  * Each rank writes the number of the barrier that it is about to enter on a board that all processes share. A barrier
  * that lets somebody through too early shows there at once, by the very rank that is missing.
  */
-#include <signal.h>
 #include <sys/mman.h>
 
-#include "base/turn.h"
 #include "check.h"
-#include "coll/coll.h"
-#include "msg_job.h"
-#include "netns.h"
+#include "coll_job.h"
 
 /* Memory of all processes of the test: how often each rank has come to a barrier. */
 static struct {
@@ -21,34 +17,8 @@ static struct {
     uint32_t late;
 } *board;
 
-static const char *link_name;
 static coll_algorithm algorithm;
 static int inside; /* death: within the barrier, not before it */
-static int
-    asleep; /* turns of the scheduler are dear: who waits sleeps in the kernel, if ranks outnumber cores, and is woken */
-
-#define GIVE(call, code)                                                            \
-    do {                                                                            \
-        int check_code = (call);                                                    \
-        if (check_code != (code))                                                   \
-            FAIL("%s: %s instead of %s", #call, msg_error_name(check_code), #code); \
-    } while (0)
-
-/* A group of n ranks from `first` on. asleep: a turn of the scheduler is claimed to have taken a second, so that
- * waiting ranks go to sleep. */
-static coll *make(msg_world *w, int first, int n, int context)
-{
-    int ranks[64];
-    coll *c = NULL;
-    for (int i = 0; i < n; i++)
-        ranks[i] = first + i;
-    if (asleep)
-        vk_turn_took(vk_now() - VK_SECOND, vk_now());
-    OK(coll_create(w, ranks, n, context, &c));
-    CHECK_EQ(coll_rank(c), msg_rank(w) - first);
-    CHECK_EQ(coll_size(c), n);
-    return c;
-}
 
 /* Everybody says that it has come; behind the barrier everybody has. */
 static void cross(coll *c, coll_algorithm a, uint32_t count)
@@ -77,7 +47,7 @@ static void be_late(double s)
 static void case_all(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, 0, n, 9);
+    coll *c = make_group(w, 0, n, 9);
     uint32_t count = 0;
     /* With more ranks than cores a round takes long. */
     int rounds = (n <= 5 ? 200 : 40) / CHECK_SLOWER;
@@ -108,7 +78,7 @@ static void case_all(msg_world **world, int rank, int n)
 static void case_abilities(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, 0, n, 9), *self;
+    coll *c = make_group(w, 0, n, 9), *self;
     int tcp = strcmp(link_name, "tcp") == 0, one = coll_hosts(c) == 1;
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_RDMA), tcp ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
     /* Barriers by RDMA write need VIA; those in shared memory need one host; those by messages need nothing. */
@@ -148,8 +118,8 @@ static void case_groups(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
     int reverse[64], v = rank, got = -1;
-    coll *all = make(w, 0, n, 9), *back,
-         *half = make(w, rank < n / 2 ? 0 : n / 2, rank < n / 2 ? n / 2 : n - n / 2, 10);
+    coll *all = make_group(w, 0, n, 9), *back,
+         *half = make_group(w, rank < n / 2 ? 0 : n / 2, rank < n / 2 ? n / 2 : n - n / 2, 10);
     msg_request *r;
     for (int i = 0; i < n; i++)
         reverse[i] = n - 1 - i;
@@ -172,19 +142,12 @@ static void case_groups(msg_world **world, int rank, int n)
     coll_free(all);
 }
 
-static int die(void *context)
-{
-    (void)context;
-    kill(getpid(), SIGKILL);
-    return 0;
-}
-
 /* Rank 1 dies, before the barrier or within it. The others are told, agree on it, and go on without it. */
 static void case_death(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, 0, n, 9), *rest = NULL;
-    int left[64], n_left = 0, code = MSG_SUCCESS;
+    coll *c = make_group(w, 0, n, 9), *rest = NULL;
+    int code = MSG_SUCCESS;
     uint32_t count = 0;
     for (int i = 0; i < 5; i++)
         cross(c, algorithm, ++count);
@@ -204,11 +167,8 @@ static void case_death(msg_world **world, int rank, int n)
     CHECK_EQ(code, MSG_ERR_PROC_FAILED);
     GIVE(coll_barrier(c, COLL_BARRIER_MESSAGE), MSG_ERR_PROC_FAILED);
     coll_free(c);
-    for (int i = 0; i < n; i++)
-        if (i != 1)
-            left[n_left++] = i;
-    OK(coll_create(w, left, n_left, 10, &rest));
     /* A new group without the dead. */
+    rest = make_without(w, 1, n, 10);
     for (int i = 0; i < 5; i++)
         GIVE(coll_barrier(rest, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
     coll_free(rest);
@@ -223,7 +183,7 @@ static int stop(void *context)
 static void case_interrupt(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, 0, n, 9);
+    coll *c = make_group(w, 0, n, 9);
     int asked = 0;
     for (int i = 0; i < 5; i++)
         cross(c, algorithm, (uint32_t)i + 1);
@@ -250,7 +210,7 @@ static void case_interrupt(msg_world **world, int rank, int n)
 static void case_leave(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, 0, n, 9);
+    coll *c = make_group(w, 0, n, 9);
     for (int i = 0; i < 5; i++)
         cross(c, algorithm, (uint32_t)i + 1);
     if (rank != 1) {
@@ -263,68 +223,53 @@ static void case_leave(msg_world **world, int rank, int n)
 
 /* ---------------------------------------------------------------- running them */
 
-static int eth_hosts[2] = {-1, -1};
-
-/* hosts: 0 for the one that it is, else as if on so many; may_die: a bit per rank. */
-static void run(const char *case_name, const char *only, job_main main_, int n, int hosts, int may_die)
+static void run(const char *case_name, job_main main_, int n, int hosts, int may_die)
 {
-    if (only && strcmp(only, case_name) != 0)
-        return;
-    int eth = strcmp(link_name, "eth") == 0;
-    job j = {.link = link_name, .n_ranks = n, .may_die = may_die, .hosts = eth ? 2 : hosts};
-    memcpy(j.namespaces, eth_hosts, sizeof eth_hosts);
-    char what[128];
-    snprintf(what, sizeof what, "%s %s %s%s", link_name, case_name, coll_barrier_name((int)algorithm),
-             asleep ? " asleep" : "");
+    char how[64];
+    snprintf(how, sizeof how, "%s%s", coll_barrier_name((int)algorithm), asleep ? " asleep" : "");
     memset(board, 0, sizeof *board);
-    job_case(&j, main_, what);
+    run_case(case_name, how, main_, n, hosts, may_die);
 }
 
 int main(int argc, char **argv)
 {
     static const int sizes[] = {1, 2, 3, 4, 5, 7, 8, 16};
-    if (argc < 2) {
-        fprintf(stderr, "usage: test_coll LINK [CASE]\n");
-        return 2;
-    }
-    link_name = argv[1];
-    const char *only = argc > 2 ? argv[2] : NULL;
-    int eth = strcmp(link_name, "eth") == 0, threads = strcmp(link_name, "loop") == 0;
-    int refused = strcmp(link_name, "eth") == 0 ? netns_hosts(argv, eth_hosts) : 0;
+    int refused = start_cases(argc, argv);
     if (refused)
         return refused;
+    int eth = strcmp(link_name, "eth") == 0, threads = strcmp(link_name, "loop") == 0;
     board = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(board != MAP_FAILED);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        run("all", only, case_all, sizes[i], 0, 0);
+        run("all", case_all, sizes[i], 0, 0);
         if (!eth && !threads && sizes[i] >= 3 && sizes[i] <= 8)
             /* Once more as if on several hosts: algorithms that share memory do so per host only. */
-            run("all", only, case_all, sizes[i], sizes[i] == 5 ? 3 : 2, 0);
+            run("all", case_all, sizes[i], sizes[i] == 5 ? 3 : 2, 0);
     }
-    run("abilities", only, case_abilities, 3, 0, 0);
-    run("groups", only, case_groups, 6, 0, 0);
+    run("abilities", case_abilities, 3, 0, 0);
+    run("groups", case_groups, 6, 0, 0);
     for (int a = COLL_BARRIER_DEFAULT + 1; a < COLL_N_BARRIERS; a++) {
         int shared = a >= COLL_BARRIER_FLAT,
             rdma = a == COLL_BARRIER_RDMA || a == COLL_BARRIER_RDMA_DISSEMINATION || a == COLL_BARRIER_RDMA_GATHER;
         algorithm = (coll_algorithm)a;
         if ((eth && shared) || (rdma && strcmp(link_name, "tcp") == 0))
             continue;
-        run("leave", only, case_leave, 4, 0, 0);
-        run("interrupt", only, case_interrupt, 4, 0, 0);
+        run("leave", case_leave, 4, 0, 0);
+        run("interrupt", case_interrupt, 4, 0, 0);
         if (eth && (a == COLL_BARRIER_RDMA_DISSEMINATION || a == COLL_BARRIER_RDMA_GATHER ||
                     a == COLL_BARRIER_DISSEMINATION || a == COLL_BARRIER_GATHER))
             continue; /* wait as the one by RDMA write and the one by messages do; a death on a network takes its seconds */
         for (inside = 0; inside < 2 && !threads; inside++)
-            run(inside ? "death-inside" : "death", only, case_death, 4, 0, 2);
+            run(inside ? "death-inside" : "death", case_death, 4, 0, 2);
     }
     if (eth)
         return 0;
     /* Once more with ranks that sleep: the wake-up must not get lost. */
     algorithm = COLL_BARRIER_COUNTER;
     asleep = inside = 1;
-    run("all", only, case_all, 8, 0, 0);
-    run("interrupt", only, case_interrupt, 4, 0, 0);
+    run("all", case_all, 8, 0, 0);
+    run("interrupt", case_interrupt, 4, 0, 0);
     if (!threads)
-        run("death-inside", only, case_death, 4, 0, 2);
+        run("death-inside", case_death, 4, 0, 2);
     return 0;
 }

@@ -7,39 +7,12 @@
  * without any other communication.
  */
 #include <complex.h>
-#include <signal.h>
 
-#include "base/turn.h"
 #include "check.h"
-#include "coll/coll.h"
-#include "msg_job.h"
-#include "netns.h"
+#include "coll_job.h"
 
-static const char *link_name;
-static int
-    asleep; /* turns of the scheduler are dear: who waits sleeps in the kernel, if ranks outnumber cores, and is woken */
 static int asked_operation, asked_algorithm;   /* of the case that is being run */
 static _Thread_local int operation, algorithm; /* what a rank is trying; on loop, ranks are threads */
-
-#define GIVE(call, code)                                                            \
-    do {                                                                            \
-        int check_code = (call);                                                    \
-        if (check_code != (code))                                                   \
-            FAIL("%s: %s instead of %s", #call, msg_error_name(check_code), #code); \
-    } while (0)
-
-/* A group of the first n ranks. asleep: see test_coll.c. */
-static coll *make(msg_world *w, int n, int context)
-{
-    int ranks[64];
-    coll *c = NULL;
-    for (int i = 0; i < n; i++)
-        ranks[i] = i;
-    if (asleep)
-        vk_turn_took(vk_now() - VK_SECOND, vk_now());
-    OK(coll_create(w, ranks, n, context, &c));
-    return c;
-}
 
 /* ---------------------------------------------------------------- what each has to give
  *
@@ -183,7 +156,7 @@ static void case_all(msg_world **world, int rank, int n)
     /* Nothing; less than an element; one; around the line, the slot and the packet of the algorithms; long. */
     static const size_t lengths[] = {0, 1, 8, 40, 240, 248, 1000, 4096, 20000, 70000, 200000};
     msg_world *w = *world;
-    coll *c = make(w, n, 9);
+    coll *c = make_group(w, 0, n, 9);
     unsigned seed = 1;
     (void)rank;
     for (operation = COLL_BCAST; operation < COLL_N_OPERATIONS; operation++)
@@ -207,7 +180,7 @@ static void case_all(msg_world **world, int rank, int n)
 static void case_mixed(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, n, 9);
+    coll *c = make_group(w, 0, n, 9);
     uint64_t state = 12345;
     (void)rank;
     for (int i = 0; i < 300 / CHECK_SLOWER; i++) {
@@ -231,7 +204,7 @@ static void case_mixed(msg_world **world, int rank, int n)
 static void case_types(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, n, 9);
+    coll *c = make_group(w, 0, n, 9);
 /* Three elements each, so a vectorized loop has a rest. */
 #define TRY(type_name, type, op_name, mine, expected)                                          \
     do {                                                                                       \
@@ -291,13 +264,6 @@ static void case_types(msg_world **world, int rank, int n)
     coll_free(c);
 }
 
-static int die(void *context)
-{
-    (void)context;
-    kill(getpid(), SIGKILL);
-    return 0;
-}
-
 /* One operation with everything it may need; the result does not matter here. */
 static int perform(coll *c, char *in, char *out, size_t len)
 {
@@ -319,8 +285,8 @@ static int perform(coll *c, char *in, char *out, size_t len)
 static void case_death(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
-    coll *c = make(w, n, 9), *rest = NULL;
-    int left[64], n_left = 0, code = MSG_SUCCESS;
+    coll *c = make_group(w, 0, n, 9), *rest = NULL;
+    int code = MSG_SUCCESS;
     /* Long enough that every algorithm has to wait in its middle. */
     size_t len = 30000;
     operation = asked_operation;
@@ -341,10 +307,7 @@ static void case_death(msg_world **world, int rank, int n)
     CHECK_EQ(code, MSG_ERR_PROC_FAILED);
     GIVE(coll_barrier(c, COLL_BARRIER_MESSAGE), MSG_ERR_PROC_FAILED);
     coll_free(c);
-    for (int i = 0; i < n; i++)
-        if (i != 1)
-            left[n_left++] = i;
-    OK(coll_create(w, left, n_left, 10, &rest));
+    rest = make_without(w, 1, n, 10);
     GIVE(perform(rest, in, out, 1000), MSG_SUCCESS);
     coll_close(rest); /* some may still be about to tell others what they have taken */
     free(in);
@@ -360,7 +323,7 @@ static void case_mismatch(msg_world **world, int rank, int n)
     algorithm = asked_algorithm;
     /* Every kind of difference on a group of its own, as each breaks it. */
     for (int kind = 0; kind < 4; kind++) {
-        coll *c = make(w, n, 20 + kind);
+        coll *c = make_group(w, 0, n, 20 + kind);
         GIVE(coll_barrier(c, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
         int code = MSG_SUCCESS;
         /* Up to 12 times: a rank that only gives may be ahead of those that find out. */
@@ -387,51 +350,38 @@ static void case_mismatch(msg_world **world, int rank, int n)
 
 /* ---------------------------------------------------------------- running them */
 
-static int eth_hosts[2] = {-1, -1};
-
-static void run(const char *case_name, const char *only, job_main main_, int n, int hosts, int may_die)
+static void run(const char *case_name, job_main main_, int n, int hosts, int may_die)
 {
-    if (only && strcmp(only, case_name) != 0)
-        return;
-    int eth = strcmp(link_name, "eth") == 0;
-    job j = {.link = link_name, .n_ranks = n, .may_die = may_die, .hosts = eth ? 2 : hosts};
-    memcpy(j.namespaces, eth_hosts, sizeof eth_hosts);
-    char what[128];
-    snprintf(what, sizeof what, "%s %s %s %s", link_name, case_name,
-             asked_operation ? coll_operation_name(asked_operation) : "",
-             asked_operation ? coll_algorithm_name(asked_operation, asked_algorithm) : "");
-    job_case(&j, main_, what);
+    char how[64] = "";
+    if (asked_operation)
+        snprintf(how, sizeof how, "%s %s", coll_operation_name(asked_operation),
+                 coll_algorithm_name(asked_operation, asked_algorithm));
+    run_case(case_name, how, main_, n, hosts, may_die);
 }
 
 int main(int argc, char **argv)
 {
     static const int sizes[] = {1, 2, 3, 4, 5, 8};
-    if (argc < 2) {
-        fprintf(stderr, "usage: test_collective LINK [CASE]\n");
-        return 2;
-    }
-    link_name = argv[1];
-    const char *only = argc > 2 ? argv[2] : NULL;
-    int shm = strcmp(link_name, "shm") == 0, tcp = strcmp(link_name, "tcp") == 0;
-    int refused = strcmp(link_name, "eth") == 0 ? netns_hosts(argv, eth_hosts) : 0;
+    int refused = start_cases(argc, argv);
     if (refused)
         return refused;
+    int shm = strcmp(link_name, "shm") == 0, tcp = strcmp(link_name, "tcp") == 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        run("all", only, case_all, sizes[i], 0, 0);
+        run("all", case_all, sizes[i], 0, 0);
         if (shm && sizes[i] >= 3)
-            run("all", only, case_all, sizes[i], sizes[i] == 5 ? 3 : 2, 0);
+            run("all", case_all, sizes[i], sizes[i] == 5 ? 3 : 2, 0);
     }
     asleep = 1;
     if (shm)
-        run("all", only, case_all, 5, 0, 0);
+        run("all", case_all, 5, 0, 0);
     asleep = 0;
-    run("mixed", only, case_mixed, 4, 0, 0);
-    run("types", only, case_types, 3, 0, 0);
+    run("mixed", case_mixed, 4, 0, 0);
+    run("types", case_types, 3, 0, 0);
     asked_operation = COLL_ALLGATHER;
     for (int a = 0; a < 6; a++)
         if (coll_algorithm_name(COLL_ALLGATHER, a) && (shm || a == 0 || a == 3)) {
             asked_algorithm = a;
-            run("mismatch", only, case_mismatch, 3, 0, 0);
+            run("mismatch", case_mismatch, 3, 0, 0);
         }
     for (int o = COLL_BCAST; (shm || tcp) && o < COLL_N_OPERATIONS; o++)
         for (int a = 1; coll_algorithm_name(o, a); a++) {
@@ -439,7 +389,7 @@ int main(int argc, char **argv)
                 continue;
             asked_operation = o;
             asked_algorithm = a;
-            run("death", only, case_death, 4, strcmp(coll_algorithm_name(o, a), "overall") ? 0 : 2, 2);
+            run("death", case_death, 4, strcmp(coll_algorithm_name(o, a), "overall") ? 0 : 2, 2);
         }
     return 0;
 }

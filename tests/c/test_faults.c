@@ -51,14 +51,20 @@ static void leave(endpoint *e)
     endpoint_close(e);
 }
 
-/* Sends one message and waits until it has left; its data follow from its number. */
-static void send_number(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, uint32_t number)
+/* Posts one message whose data follow from its number. */
+static void post_number(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, uint32_t number)
 {
     pattern_fill(data, len, number);
     prep_send(e, d, data, len);
     d->CS.Control |= VIP_CONTROL_IMMEDIATE;
     d->CS.ImmediateData = number;
     post_send(e, d);
+}
+
+/* The same, and waits until it has left. */
+static void send_number(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, uint32_t number)
+{
+    post_number(e, d, data, len, number);
     CHECK(next_send(e) == d);
     CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
 }
@@ -70,6 +76,16 @@ static uint32_t receive_number(endpoint *e)
     CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
     pattern_check(d->DS[0].Local.Data.Address, d->CS.Length, d->CS.ImmediateData);
     return d->CS.ImmediateData;
+}
+
+/* The whole of a B that is sent one number. */
+static void one_number_b(side *s, VIP_RELIABILITY_LEVEL level, uint32_t number)
+{
+    endpoint e;
+    meet(&e, s, level, 1);
+    CHECK_EQ(receive_number(&e), number);
+    SIDE_SYNC(s, 1);
+    leave(&e);
 }
 
 /* Has no message come? Looks as often as it takes for one that was sent before the last sync to be there. */
@@ -207,11 +223,7 @@ static void late_alone_a(side *s)
 
 static void late_alone_b(side *s)
 {
-    endpoint e;
-    meet(&e, s, VIP_SERVICE_UNRELIABLE, 1);
-    CHECK_EQ(receive_number(&e), 5);
-    SIDE_SYNC(s, 1);
-    leave(&e);
+    one_number_b(s, VIP_SERVICE_UNRELIABLE, 5);
 }
 
 /* ---- delayed: never sooner than asked for, in order although each waits for a time of its own; sleeping or polling */
@@ -427,12 +439,8 @@ static void silence_a(side *s)
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 8);
     set_faults(s, "partition=ever");
-    /* As send_number, but nobody waits for its completion: it cannot complete while nothing passes. */
-    pattern_fill(data, 8, 7);
-    prep_send(&e, d, data, 8);
-    d->CS.Control |= VIP_CONTROL_IMMEDIATE;
-    d->CS.ImmediateData = 7;
-    post_send(&e, d);
+    /* Nobody waits for its completion: it cannot complete while nothing passes. */
+    post_number(&e, d, data, 8, 7);
     double end = check_now() + 0.2; /* computes: the thread has taken over, and the peer has been silent for long */
     while (check_now() < end) {}
     /* A thread that asked the silent peer again and again would be found awake. */
@@ -448,11 +456,7 @@ static void silence_a(side *s)
 
 static void silence_b(side *s)
 {
-    endpoint e;
-    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1);
-    CHECK_EQ(receive_number(&e), 7);
-    SIDE_SYNC(s, 1);
-    leave(&e);
+    one_number_b(s, VIP_SERVICE_RELIABLE_DELIVERY, 7);
 }
 
 /* ---- healed: what was kept goes out at once when the faults end */

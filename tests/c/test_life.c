@@ -226,13 +226,7 @@ static void withdrawn_a(side *s)
 
 static void *wait_for_second(void *argument)
 {
-    endpoint *e = argument;
-    address local, remote;
-    VIP_VI_ATTRIBUTES attr;
-    VIP_CONN_HANDLE conn;
-    make_address(&local, e->s->attr.LocalNicAddress, "second", 6);
-    CHECK_OK(VipConnectWait(e->s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
-    CHECK_OK(VipConnectAccept(conn, e->vi));
+    endpoint_accept(argument, "second");
     return NULL;
 }
 
