@@ -101,6 +101,7 @@ void case_sizes_rget(msg_world **world, int rank, int n_ranks)
 void case_sizes_r3(msg_world **world, int rank, int n_ranks)
 {
     case_sizes(world, rank, n_ranks);
+    CHECK_EQ(job_counter(*world, MSG_COUNTER_rget), 0);
     CHECK_EQ(job_counter(*world, MSG_COUNTER_rput), 0);
 }
 

@@ -437,13 +437,13 @@ static void unreliable_b(side *s)
         post_recv(&e, prep_recv(&e, descriptor(&e, 1), buffer(&e, LONGEST), LONGEST));
     endpoint_connect(&e, "soak");
     for (uint64_t i = 0; i < n; i += BURST) {
-        VIP_DESCRIPTOR *d;
+        VIP_DESCRIPTOR *d = NULL;
         VIP_RETURN code;
         side_recv(s, &(uint64_t){0}, sizeof(uint64_t)); /* the burst is out */
         for (int looks = 0; looks < 3; looks++)
             while ((code = VipRecvDone(e.vi, &d)) != VIP_NOT_DONE) {
-                void *data = d->DS[0].Local.Data.Address;
                 CHECK(d != NULL);
+                void *data = d->DS[0].Local.Data.Address;
                 if (code == VIP_DESCRIPTOR_ERROR) { /* a part was lost, and the status says so */
                     CHECK(d->CS.Status & (VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_TRANSPORT_ERROR));
                     r.broken++;

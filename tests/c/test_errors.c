@@ -622,7 +622,7 @@ static int check_call(const char *code, const char *how)
 int main(int argc, char **argv)
 {
     static const VIP_RELIABILITY_LEVEL levels[] = {1, 2, 4};
-    int n_cells = 0, n_wrong = 0, table = 0, header = 0;
+    int n_cells = 0, n_causes = 0, n_wrong = 0, table = 0, header = 0;
     char *line, *cells[5];
     CHECK(argc > 1);
     check_deadline(100);
@@ -642,6 +642,7 @@ int main(int argc, char **argv)
         if (!table || header-- > 0 || (argc > 2 && strcmp(argv[2], cells[0])))
             continue;
         header = 0;
+        n_causes += table == 1;
         for (int i = 1; table == 1 && i < n; i++, n_cells++)
             n_wrong += check_cause(cells[0], levels[i - 1], cells[i]);
         if (table == 2) {
@@ -655,6 +656,7 @@ int main(int argc, char **argv)
     if (argc == 2 && n_wrong == 0) {
         /* Everything that vipl.h names was seen; of reads the page says where. */
         const unsigned never = 1u << VIP_ERROR_RDMAR_PROT;
+        CHECK_EQ(n_causes, sizeof(causes) / sizeof(*causes));
         CHECK_EQ(bits_seen, VIP_STATUS_ERROR_MASK);
         CHECK_EQ(codes_seen, ((1u << (VIP_ERROR_CATASTROPHIC + 1)) - 1) & ~never);
         CHECK_EQ(returns_seen, (1u << VIP_ERROR_NOT_SUPPORTED) - 1);
