@@ -1,8 +1,14 @@
-/* Messages as they should be: every size, mode and way, order, wildcards. */
+/*
+ * msg_cases_basic.c - cases of test_msg: messages as they should be: every size, mode and way, order, wildcards.
+ *
+ * What a channel carries may not depend on which it is, so nothing here asks for the channel. Counters tell by which
+ * way messages went where a policy asks for one.
+ */
 #include "msg_cases.h"
 
 #include "check.h"
 
+/* A rank with itself: unexpected and expected, standard and synchronous. */
 void case_alone(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -26,11 +32,15 @@ void case_alone(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(s.len, 10);
 }
 
+/* Around the limits of the engine and of what lies below: inline data and slots, pages, eager limits, packets, cache
+ * registration; up to 4 MiB. */
 static const size_t sizes[] = {0,     1,     7,     8,      16,     17,      56,      57,     63,   64,
                                65,    255,   1016,  1023,   1024,   4096,    8191,    8192,   8193, 16383,
                                16384, 16385, 65536, 100001, 262144, 1048576, 1048577, 4194304};
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 
+/* One message from rank 0 to rank 1, which answers when it has looked. early: it is there before its receive is posted;
+ * an empty message behind it tells that. */
 static void send_and_receive(msg_world *w, int rank, char *buf, size_t len, int mode, int early)
 {
     unsigned seed = (unsigned)(len + (size_t)mode);
@@ -61,6 +71,8 @@ static void send_and_receive(msg_world *w, int rank, char *buf, size_t len, int 
     }
 }
 
+/* Every size, in each mode, expected and unexpected. Synchronous ones use memory that others can map, the rest ordinary
+ * memory. */
 void case_sizes(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -79,6 +91,7 @@ void case_sizes(msg_world **world, int rank, int n_ranks)
     size_t len;
     OK(msg_buffer_detach(w, &back, &len));
     CHECK(back == attached && len == most + MSG_BSEND_OVERHEAD);
+    /* Nothing is left in the engine when everything has been received. */
     CHECK_EQ(job_counter(w, MSG_COUNTER_requests_now), 0);
     CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_now), 0);
     CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_bytes_now), 0);
@@ -90,6 +103,7 @@ void case_sizes(msg_world **world, int rank, int n_ranks)
     free(attached);
 }
 
+/* The receiver reads: no write. */
 void case_sizes_rget(msg_world **world, int rank, int n_ranks)
 {
     case_sizes(world, rank, n_ranks);
@@ -98,6 +112,7 @@ void case_sizes_rget(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(job_counter(*world, MSG_COUNTER_rput), 0);
 }
 
+/* Through the eager ring, in pieces: neither read nor write. */
 void case_sizes_r3(msg_world **world, int rank, int n_ranks)
 {
     case_sizes(world, rank, n_ranks);
@@ -113,6 +128,7 @@ void case_sizes_bip(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(job_counter(*world, MSG_COUNTER_rget), 0);
 }
 
+/* Each to the next, short, in a few packets, by rendezvous; all at once, so nobody may wait for its own receive. */
 void case_ring(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

@@ -1,4 +1,10 @@
-/* Arguments and modes; one-sided writes; ranks that leave, die, are many; threads; policies. */
+/*
+ * msg_cases_life.c - cases of test_msg: arguments and modes; one-sided writes; ranks that leave, die, are many;
+ * threads; policies.
+ *
+ * Where a case needs something to have happened at another rank before it goes on, job_meet() orders it: by sockets
+ * beside the channel, so that no message of the engine's has to be sent for it.
+ */
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -6,6 +12,7 @@
 #include "msg/engine.h"
 #include "msg_cases.h"
 
+/* Synchronous, ready and buffered sends, each with what makes it one. */
 void case_modes(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -26,16 +33,19 @@ void case_modes(msg_world **world, int rank, int n_ranks)
         }
         OK(msg_send(w, 1, &v, sizeof v, 1, 2, MSG_READY)); /* a receive is posted */
         job_meet();
+        /* A ready send without a receive is an error of the program; the engine counts it and delivers. */
         OK(msg_send(w, 1, &v, sizeof v, 1, 3, MSG_READY)); /* none is: counted there */
         /* buffered: done at once, whatever the receiver does; without room an error, and nothing is sent */
         char room[3 * (1000 + MSG_BSEND_OVERHEAD)], data[1000];
         GIVES(msg_send(w, 1, data, sizeof data, 1, 4, MSG_BUFFERED), MSG_ERR_BUFFER);
+        /* Only one buffer at a time; and what does not fit it is refused. */
         OK(msg_buffer_attach(w, room, sizeof room));
         GIVES(msg_buffer_attach(w, room, sizeof room), MSG_ERR_BUFFER);
         GIVES(msg_send(w, 1, data, sizeof room + 1, 1, 4, MSG_BUFFERED), MSG_ERR_BUFFER);
         for (int i = 0; i < 50; i++) {
             pattern_fill(data, sizeof data, (unsigned)i);
             int code;
+            /* The buffer is full now and then: room comes back when what it held has left. */
             WAIT_UNTIL((code = msg_send(w, 1, data, sizeof data, 1, 4, MSG_BUFFERED)) == MSG_SUCCESS ||
                        (msg_progress(w) >= 0 && code != MSG_ERR_BUFFER));
             CHECK_EQ(code, MSG_SUCCESS);
@@ -65,6 +75,8 @@ void case_modes(msg_world **world, int rank, int n_ranks)
     free(big);
 }
 
+/* Arguments that are wrong: a code for each, and nothing has begun. Then those that are odd but allowed: nobody as a
+ * partner, no request to wait for. */
 void case_arguments(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -79,6 +91,7 @@ void case_arguments(msg_world **world, int rank, int n_ranks)
     GIVES(msg_send(w, MSG_MAX_CONTEXT + 1, &v, 4, 0, 1, MSG_STANDARD), MSG_ERR_CONTEXT);
     GIVES(msg_send(w, 1, NULL, 4, 0, 1, MSG_STANDARD), MSG_ERR_ARG);
     GIVES(msg_send(w, 1, &v, 4, 0, 1, (msg_mode)4), MSG_ERR_ARG);
+    /* A result is set on success only. */
     GIVES(msg_isend(w, 1, &v, 4, 99, 1, MSG_STANDARD, &r), MSG_ERR_RANK);
     CHECK(r == (msg_request *)world);
     GIVES(msg_recv(w, 1, &v, 4, 99, 1, &s), MSG_ERR_RANK);
@@ -96,6 +109,7 @@ void case_arguments(msg_world **world, int rank, int n_ranks)
     OK(msg_waitany(w, 1, &r, &index, &s, MSG_FOREVER));
     CHECK_EQ(index, -1);
     OK(msg_irecv(w, 1, &v, 4, !rank, 5, &r));
+    /* A handle that was used up is known as such, although its place may have been given to another. */
     msg_request *stale = r;
     GIVES(msg_wait(w, &r, &s, 5), MSG_TIMEOUT);
     CHECK(r != NULL);
@@ -117,6 +131,7 @@ void case_arguments(msg_world **world, int rank, int n_ranks)
 /* Many requests of all kinds under way in both directions, tested, not waited for. */
 void case_requests(msg_world **world, int rank, int n_ranks)
 {
+    /* i * i * 9: from nothing to 36 KB, so that neighbours go different ways; every second one is synchronous. */
     msg_world *w = *world;
     enum { N = 64 };
     (void)n_ranks;
@@ -176,6 +191,7 @@ void case_last_credit(msg_world **world, int rank, int n_ranks)
         OK(msg_progress(w) < 0); /* the reads begin */
         for (int i = 0; i < SHORT; i++) {
             if (i == BUFFERS)
+                /* Without a call of the engine's: only then are reads over that it has not looked at. */
                 usleep(200000); /* the NICs bring them to their end */
             OK(msg_isend(w, 1, &word, 1, 1, LONG + i, MSG_STANDARD, &r[LONG + i]));
         }
@@ -208,6 +224,7 @@ void case_put(msg_world **world, int rank, int n_ranks)
     int next = (rank + 1) % n_ranks;
     unsigned char one = 1;
     char *data = malloc(LEN);
+    /* Single bytes, each seen by the target without any call of its own. */
     for (int k = 1; k <= 100; k++) {
         one = (unsigned char)k;
         OK(msg_put(w, &one, 1, next, &theirs[next], (uint64_t)rank, NULL));
@@ -222,6 +239,7 @@ void case_put(msg_world **world, int rank, int n_ranks)
     CHECK(pattern_holds((char *)memory + 64, LEN - 64, (unsigned)((rank + n_ranks - 1) % n_ranks)));
     OK(msg_put(w, &one, 1, rank, &mine, 3, NULL));
     CHECK_EQ(cells[3], one);
+    /* Beyond what was exposed; and, without a request, longer than MSG_PUT_SHORT. */
     GIVES(msg_put(w, &one, 1, next, &theirs[next], LEN, NULL), MSG_ERR_ARG);
     GIVES(msg_put(w, data, 1000, next, &theirs[next], 0, NULL), MSG_ERR_ARG);
     job_meet();
@@ -232,7 +250,8 @@ void case_put(msg_world **world, int rank, int n_ranks)
     free(data);
 }
 
-/* The registration cache stays within its bound and is used. */
+/* The registration cache stays within its bound and is used. Of 4 places: the first 20 rounds use one buffer, which
+ * must be found again; then eight take turns, so that some are thrown out. */
 void case_cache(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -250,6 +269,7 @@ void case_cache(msg_world **world, int rank, int n_ranks)
             OK(msg_recv(w, 1, buf, LEN, 0, round, NULL));
             CHECK(pattern_holds(buf, LEN, (unsigned)round));
         }
+        /* One more than the bound, for the buffer that is in use when another comes. */
         CHECK(job_counter(w, MSG_COUNTER_cache_bytes_now) <= 5 * LEN);
     }
     CHECK(job_counter(w, MSG_COUNTER_cache_hits) >= 19);
@@ -268,6 +288,7 @@ void case_storm(msg_world **world, int rank, int n_ranks)
     static const size_t lens[] = {0, 8, 500, 7000, 30000, 200000};
     enum { MOST = 200000 };
     char *in = malloc((size_t)n_ranks * MOST), *out = malloc((size_t)n_ranks * MOST);
+    /* 16 requests for 8 ranks; each sends another length to each. */
     for (int round = 0; round < 6; round++) {
         msg_request *r[64];
         for (int i = 0; i < n_ranks; i++)
@@ -290,6 +311,7 @@ void case_many(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
     for (int round = 0; round < 10; round++)
+        /* A dissemination barrier: after step k everybody has heard of 2k ranks. */
         for (int step = 1; step < n_ranks; step *= 2) {
             int v = -1;
             OK(msg_sendrecv(w, 1, &round, sizeof round, (rank + step) % n_ranks, step, &v, sizeof v,
@@ -329,6 +351,7 @@ void case_giant(msg_world **world, int rank, int n_ranks)
 void case_hosts_ring(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
+    /* The next rank is on the other host, the one after it on this one: two routes. */
     if (strcmp(case_link, "shm") == 0)
         CHECK(strcmp(msg_peer_route(w, (rank + 1) % n_ranks), msg_peer_route(w, (rank + 2) % n_ranks)) != 0);
     case_ring(world, rank, n_ranks);
@@ -345,6 +368,7 @@ void case_death(msg_world **world, int rank, int n_ranks)
         OK(msg_recv(w, 1, &v, sizeof v, 0, 1, &s));
         kill(getpid(), SIGKILL);
     }
+    /* Whatever can wait for rank 1: a receive from it, one from anybody, a long send, a synchronous one. */
     static char big[1 << 20];
     OK(msg_irecv(w, 1, &v, sizeof v, 1, 5, &r[0]));
     OK(msg_irecv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 6, &r[1]));
@@ -357,12 +381,14 @@ void case_death(msg_world **world, int rank, int n_ranks)
         CHECK_EQ(s.error, MSG_ERR_PROC_FAILED);
     }
     CHECK_EQ(msg_peer_status(w, 1), MSG_PEER_FAILED);
+    /* Told once, and by rank. */
     CHECK_EQ(msg_failures(w, listed, 4), 1);
     CHECK_EQ(listed[0], 1);
     GIVES(msg_send(w, 1, &v, sizeof v, 1, 1, MSG_STANDARD), MSG_ERR_PROC_FAILED);
     GIVES(msg_recv(w, 1, &v, sizeof v, 1, 1, &s), MSG_ERR_PROC_FAILED);
     GIVES(msg_recv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 1, &s), MSG_ERR_PROC_FAILED);
     GIVES(msg_probe(w, 1, 1, 1, &s, MSG_FOREVER), MSG_ERR_PROC_FAILED);
+    /* Acknowledged: receives from anybody may go on without rank 1. */
     msg_failures_ack(w);
     int next = rank == 0 ? 2 : rank == 2 ? 3 : 0;
     for (int i = 0; i < 100; i++) {
@@ -382,6 +408,7 @@ void case_death_long(msg_world **world, int rank, int n_ranks)
     char *a = calloc(1, LEN), *b = calloc(1, LEN);
     msg_status s = {.error = 0};
     (void)n_ranks;
+    /* Rank 0 sends to 1, 1 to 2, always 8 MiB; the sixth time rank 1 begins both and dies. */
     for (int i = 0; i < 1000; i++) {
         msg_request *r[2];
         if (rank == 1 && i == 5) {
@@ -405,6 +432,7 @@ void case_death_long(msg_world **world, int rank, int n_ranks)
         if (s.error)
             break;
     }
+    /* Sooner or later both its neighbours are told. */
     CHECK_EQ(s.error, MSG_ERR_PROC_FAILED);
     free(a);
     free(b);
@@ -422,6 +450,7 @@ void case_leave(msg_world **world, int rank, int n_ranks)
         return; /* the others are waited for in msg_world_close */
     }
     if (rank == 0) {
+        /* The wait for a message that will not come ends; the one that came stays to be received. */
         GIVES(msg_recv(w, 1, &v, sizeof v, 1, 2, &s), MSG_ERR_LEFT);
         CHECK_EQ(msg_peer_status(w, 1), MSG_PEER_LEFT);
         OK(msg_recv(w, 1, &v, sizeof v, 1, 1, &s));
@@ -433,6 +462,7 @@ void case_leave(msg_world **world, int rank, int n_ranks)
         OK(msg_recv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 2, &s));
 }
 
+/* Lets a wait go on twice. */
 static int stop_now(void *context)
 {
     return ++*(int *)context > 2;
@@ -472,6 +502,8 @@ void case_interrupt(msg_world **world, int rank, int n_ranks)
         GIVES(msg_wait(w, &r, &s, MSG_FOREVER), MSG_INTERRUPTED);
         CHECK(r != NULL);
         calls = 0;
+        /* An interrupted send may have been withdrawn or not: its buffer is the program's again, and the receiver has
+         * what was in it. */
         pattern_fill(big, BIG, 7);
         GIVES(msg_send(w, 1, big, BIG, 1, 2, MSG_STANDARD), MSG_INTERRUPTED);
         memset(big, 0, BIG); /* ours again */
@@ -503,6 +535,7 @@ void case_ids(msg_world **world, int rank, int n_ranks)
     msg_request *r;
     (void)rank;
     (void)n_ranks;
+    /* The place's last life but one, then its last: the next generation would make an id of 0. */
     for (int life = 0; life < 2; life++) {
         OK(msg_irecv(w, 1, NULL, 0, 0, 1, &r));
         CHECK_EQ((uint32_t)r->id, 0); /* the first place */
@@ -522,6 +555,7 @@ static void *play(void *argument)
 {
     struct player *p = argument;
     msg_world *w = p->w;
+    /* Each message is sent back, so both directions of a thread's conversation depend on each other. */
     static const size_t lens[] = {8, 30000};
     char *buf = malloc(30000);
     for (int i = 0; i < 200; i++) {
@@ -567,13 +601,15 @@ void case_thread_progress(msg_world **world, int rank, int n_ranks)
     if (rank == 1)
         memset(buf, 0, LEN);
     OK(rank == 0 ? msg_isend(w, 1, buf, LEN, 1, 1, MSG_STANDARD, &r) : msg_irecv(w, 1, buf, LEN, 0, 1, &r));
+    /* msg_request_peek looks at memory only: the progress is the thread's. */
     WAIT_UNTIL(msg_request_peek(w, r, NULL));
     OK(msg_wait(w, &r, NULL, MSG_FOREVER));
     CHECK(pattern_holds(buf, LEN, 1));
     free(buf);
 }
 
-/* Every policy of the table carries messages; text sets fields; ranks that differ are told. */
+/* Every policy of the table carries messages; text sets fields; ranks that differ are told. Texts come first: a whole
+ * policy, single fields, and what is wrong with others. */
 void case_policies(msg_world **world, int rank, int n_ranks)
 {
     msg_policy p = *msg_policy_find("tcp");
@@ -589,6 +625,7 @@ void case_policies(msg_world **world, int rank, int n_ranks)
     CHECK(msg_policy_find("nonsense") == NULL && msg_policy_at(-1) == NULL);
     for (int i = 0; msg_policy_field_name(i); i++)
         CHECK(*msg_policy_field_text(i));
+    /* Then every policy, each with a world of its own. */
     for (int i = 0; msg_policy_at(i); i++) {
         msg_world *w = NULL;
         int code = job_open(msg_policy_at(i)->name, &w, error);
@@ -612,6 +649,7 @@ void case_policies(msg_world **world, int rank, int n_ranks)
             }
         OK(msg_world_close(w, CHECK_WAIT_S * 1000));
     }
+    /* Ranks that were started differently find out when they open. */
     msg_world *w = *world, *other = NULL;
     GIVES(job_open(rank ? "credits=9" : "credits=10", &other, error), MSG_ERR_MISMATCH);
     GIVES(job_open("channel=pigeon", &other, error), MSG_ERR_ARG);
@@ -635,6 +673,7 @@ void case_bound(msg_world **world, int rank, int n_ranks)
             else if (second < 0)
                 second = i;
         }
+    /* First each rank is bound to a processor of its own, then both to one. */
     for (int together = 0; together < 2; together++) {
         msg_world *w = NULL;
         CPU_ZERO(&one);
@@ -657,6 +696,7 @@ static void limit_address_space(rlim_t more)
     FILE *file = fopen("/proc/self/statm", "r");
     CHECK(file != NULL);
     CHECK_EQ(fscanf(file, "%llu", &pages), 1);
+    /* Beyond what it has now. */
     fclose(file);
     CHECK_EQ(getrlimit(RLIMIT_AS, &limit), 0);
     limit.rlim_cur = more ? (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more : limit.rlim_max;
@@ -671,6 +711,7 @@ void case_address_space(msg_world **world, int rank, int n_ranks)
     msg_world *w = *world, *other = NULL;
     if (strcmp(case_link, "shm") != 0)
         return; /* the ranks are on two hosts */
+    /* One of them cannot map the others' memory. */
     if (rank == 1)
         limit_address_space(400u << 20);
     GIVES(job_open(NULL, &other, error), MSG_ERR_CHANNEL);
@@ -679,6 +720,7 @@ void case_address_space(msg_world **world, int rank, int n_ranks)
     if (strstr(error, "address space") == NULL || strstr(error, "ulimit -v") == NULL ||
         (rank != 1 && strncmp(error, "rank 1 ", 7) != 0))
         FAIL("rank %d of %d was told: %s", rank, n_ranks, error);
+    /* Then all are limited, less tightly: they make do. */
     job_meet();
     limit_address_space(2u << 30);
     if (job_open(NULL, &other, error))

@@ -1,4 +1,11 @@
-/* Matching: order, wildcards, probes, cancelling, and large numbers of everything. */
+/*
+ * msg_cases_match.c - cases of test_msg: matching: order, wildcards, probes, cancelling, and large numbers of
+ * everything.
+ *
+ * MPI's rules: messages of one sender and context are matched in the order of sending; of receives that fit, the first
+ * posted wins; of messages that fit, the first come. The engine finds them by hashing, so the cases with 100 000 of
+ * them also count the steps that a match took.
+ */
 #include <sys/resource.h>
 
 #include "check.h"
@@ -15,6 +22,7 @@ void case_order(msg_world **world, int rank, int n_ranks)
         msg_request *r[N];
         for (int i = 0; i < N; i++) {
             memcpy(buf + (size_t)i * 40000, &i, sizeof i);
+            /* Even numbers have tag 0, odd ones tag 1; lengths go through all ways. */
             OK(msg_isend(w, 1, buf + (size_t)i * 40000, lens[(unsigned)(i * 7 + rank) % 6], 0, i % 2, MSG_STANDARD,
                          &r[i]));
         }
@@ -88,6 +96,8 @@ void case_wildcards(msg_world **world, int rank, int n_ranks)
     }
 }
 
+/* The receive is too small for the message: what fits is placed, not a byte behind it is touched, and the error is the
+ * receive's alone. With room for a third, and for nothing. */
 void case_truncation(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -104,6 +114,7 @@ void case_truncation(msg_world **world, int rank, int n_ranks)
                     if (!early)
                         job_meet();
                     OK(msg_send(w, 1, buf, lens[i], 1, 2, MSG_STANDARD));
+                    /* Short ones are there before the receive; long ones have only been announced. */
                     if (early && lens[i] <= 6000)
                         job_meet();
                 } else {
@@ -125,6 +136,7 @@ void case_truncation(msg_world **world, int rank, int n_ranks)
     free(buf);
 }
 
+/* A probe looks without taking; a matched probe takes out of the queue, so that nobody else can receive it. */
 void case_probes(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -142,6 +154,7 @@ void case_probes(msg_world **world, int rank, int n_ranks)
         msg_status s;
         msg_message *m = NULL, *long_one = NULL;
         int flag = 7, dummy;
+        /* Nothing of that tag ever comes. */
         OK(msg_iprobe(w, 1, 0, 77, &flag, &s));
         CHECK_EQ(flag, 0);
         OK(msg_probe(w, 1, MSG_ANY_SOURCE, 1, &s, MSG_FOREVER));
@@ -151,6 +164,7 @@ void case_probes(msg_world **world, int rank, int n_ranks)
         CHECK_EQ(s.tag, 1);
         OK(msg_mprobe(w, 1, 0, MSG_ANY_TAG, &m, &s, MSG_FOREVER));
         CHECK_EQ(s.len, 10);
+        /* The long one is taken before the short ones that came before and after it. */
         OK(msg_mprobe(w, 1, 0, 2, &long_one, &s, MSG_FOREVER));
         CHECK_EQ(s.len, 100000);
         WAIT_UNTIL(msg_iprobe(w, 1, 0, 1, &flag, &s) == MSG_SUCCESS && flag);
@@ -160,6 +174,7 @@ void case_probes(msg_world **world, int rank, int n_ranks)
         CHECK(pattern_holds(buf, 100000, 3));
         OK(msg_recv(w, 1, buf, 100, 0, 1, &s));
         CHECK_EQ(s.len, 20);
+        /* What was taken first is received last. */
         msg_request *r;
         OK(msg_imrecv(w, &m, buf, 100, &r));
         OK(msg_wait(w, &r, &s, MSG_FOREVER));
@@ -170,6 +185,7 @@ void case_probes(msg_world **world, int rank, int n_ranks)
         OK(msg_mprobe(w, 1, MSG_PROC_NULL, 1, &m, &s, MSG_FOREVER));
         OK(msg_mrecv(w, &m, &dummy, sizeof dummy, &s));
         CHECK_EQ(s.source, MSG_PROC_NULL);
+        /* A message handle is used up by receiving. */
         GIVES(msg_mrecv(w, &m, &dummy, sizeof dummy, &s), MSG_ERR_ARG);
         job_meet();
     }
@@ -188,19 +204,24 @@ void case_retire(msg_world **world, int rank, int n_ranks)
     msg_request *r[N], *posted[3];
     msg_status s;
     int done = 0;
+    /* From everybody to rank 0, itself included. What is in contexts 10 to 14 goes, short, long and synchronous;
+     * context 9 stays. */
     for (int i = 0; i < N; i++)
         OK(msg_isend(w, contexts[i], data, lens[i], 0, 16 + i, i == 3 ? MSG_SYNCHRONOUS : MSG_STANDARD, &r[i]));
     OK(msg_send(w, 1, &rank, sizeof rank, 0, 0, MSG_STANDARD));
     if (rank == 0) {
         for (int src = 0; src < n_ranks; src++) /* what was sent before is here, too */
             OK(msg_recv(w, 1, &done, sizeof done, src, 0, NULL));
+        /* Receives in the contexts that are given up (10 to 14), and one in another (15). */
         OK(msg_irecv(w, 13, into, LONG, MSG_ANY_SOURCE, MSG_ANY_TAG, &posted[0]));
         OK(msg_irecv(w, 10, into, LONG, 1, 5, &posted[1]));
         OK(msg_irecv(w, 15, into, LONG, 1, 5, &posted[2]));
+        /* Context 12 holds tag 18 of every rank: under the mask ~1 a tag of 18 or 19 fits, 20 does not. */
         CHECK_EQ(msg_discard(w, 12, ~1, 20), 0);
         CHECK_EQ(msg_discard(w, 12, ~1, 18), n_ranks);
         CHECK_EQ(msg_discard(w, 11, 0, 0), n_ranks);
         msg_retire(w, 10, 5);
+        /* Two of the three receives ended with their contexts. */
         for (int i = 0; i < 3; i++) {
             CHECK_EQ(msg_request_peek(w, posted[i], NULL), i < 2);
             OK(msg_cancel(w, posted[i]));
@@ -220,6 +241,9 @@ void case_retire(msg_world **world, int rank, int n_ranks)
     free(data);
     free(into);
 }
+
+/* A cancelled receive takes nothing, the next one gets its message; cancelling comes too late for what has arrived; a
+ * freed request still receives. */
 void case_cancel(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -268,6 +292,7 @@ void case_cancel(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(job_counter(w, MSG_COUNTER_posted_now), 0);
 }
 
+/* 2000 messages in 1000 contexts, received from the last to the first: each context has its own two. */
 void case_contexts(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -281,6 +306,7 @@ void case_contexts(msg_world **world, int rank, int n_ranks)
     }
 }
 
+/* Bytes of memory that the process holds now. */
 static size_t resident(void)
 {
     long pages = 0;
@@ -306,6 +332,7 @@ void case_unexpected(msg_world **world, int rank, int n_ranks)
     size_t before = resident();
     OK(msg_recv(w, 2, NULL, 0, 0, 0, NULL));
     CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_now), N);
+    /* An envelope, its bucket and four bytes of data each; 16 MiB for what the engine has anyway. */
     if (CHECK_SLOWER == 1) /* sanitizers keep shadows */
         CHECK(resident() - before < (size_t)N * 320 + (16 << 20));
     uint64_t steps = job_counter(w, MSG_COUNTER_match_steps);
@@ -320,6 +347,7 @@ void case_unexpected(msg_world **world, int rank, int n_ranks)
             order[tag]++;
         }
     }
+    /* Eight steps per match at most, however many wait: a list would take thousands. */
     CHECK(job_counter(w, MSG_COUNTER_match_steps) - steps < (uint64_t)N * 8);
     CHECK_EQ(job_counter(w, MSG_COUNTER_unexpected_now), 0);
     OK(msg_send(w, 2, NULL, 0, 0, 0, MSG_STANDARD));
@@ -346,6 +374,7 @@ void case_posted(msg_world **world, int rank, int n_ranks)
     OK(msg_waitall(w, N, r, NULL, MSG_FOREVER));
     for (int i = 0; i < N; i++)
         CHECK_EQ(values[i], i);
+    /* Wildcards are looked for besides, hence a few steps more. */
     CHECK(job_counter(w, MSG_COUNTER_match_steps) - steps < (uint64_t)N * 12);
     CHECK_EQ(job_counter(w, MSG_COUNTER_requests_now), 0);
     free(r);
@@ -369,6 +398,7 @@ void case_throttle(msg_world **world, int rank, int n_ranks)
         OK(msg_waitall(w, N, r, NULL, MSG_FOREVER));
         free(r);
     } else {
+        /* All messages are there, most of them as envelopes only. */
         WAIT_UNTIL(msg_progress(w) >= 0 && job_counter(w, MSG_COUNTER_unexpected_now) == 2 * N);
         uint64_t most = job_counter(w, MSG_COUNTER_unexpected_bytes_most);
         CHECK(most > 1 << 20);
@@ -401,8 +431,10 @@ void case_outstanding(msg_world **world, int rank, int n_ranks)
         OK(rank == 0 ? msg_isend(w, 1, at, lens[i % 4], 1, i % 10, MSG_STANDARD, &r[i])
                      : msg_irecv(w, 1, at, lens[i % 4], 0, i % 10, &r[i]));
     }
+    /* Before the first is waited for, all exist. */
     CHECK(job_counter(w, MSG_COUNTER_requests_now) >= N);
     int n = 0, got = 0, index;
+    /* Half by some, one by any, the rest by all. */
     while (n < N / 2) {
         OK(msg_waitsome(w, N, r, &got, indices, s, MSG_FOREVER));
         CHECK(got > 0);
@@ -416,6 +448,7 @@ void case_outstanding(msg_world **world, int rank, int n_ranks)
     at = buf;
     for (int i = 0; i < N && rank == 1; at += lens[i % 4], i++)
         CHECK(pattern_holds(at, lens[i % 4], (unsigned)i));
+    /* Without any request left: -1, and no waiting. */
     OK(msg_waitany(w, N, r, &index, s, MSG_FOREVER));
     CHECK_EQ(index, -1);
     OK(msg_waitsome(w, N, r, &got, indices, s, MSG_FOREVER));

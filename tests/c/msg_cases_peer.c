@@ -1,6 +1,6 @@
 /*
- * Cases of test_msg about what other ranks do: die at a bad moment, fall silent, say what is not true, keep fewer buffers; and about the
- * order in which what is sent to them arrives.
+ * msg_cases_peer.c - cases of test_msg about what other ranks do: die at a bad moment, fall silent, say what is not
+ * true, keep fewer buffers; and about the order in which what is sent to them arrives.
  */
 #include "msg_cases.h"
 
@@ -22,6 +22,7 @@
 void case_hosts_credits(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
+    /* More than the receiver keeps buffers for. */
     enum { N = 60 };
     msg_request *r[N];
     static char data[N][1000];
@@ -44,6 +45,7 @@ void case_hosts_credits(msg_world **world, int rank, int n_ranks)
 void case_put_order(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
+    /* 90 pieces of 64 KiB: more than the queue has descriptors for, so some wait inside the engine. */
     enum { LEN = 90 << 16 };
     void *memory;
     msg_exposed mine, theirs;
@@ -69,6 +71,7 @@ void case_put_order(msg_world **world, int rank, int n_ranks)
     for (int round = 1; rank == 1 && round <= 3; round++)
         for (int i = 0; i < 3; i++) {
             OK(msg_recv(w, 1, NULL, 0, 0, 2 + i, NULL));
+            /* The messages behind the write must not be seen before its last byte. */
             CHECK(*last >= round);
         }
     job_meet();
@@ -84,6 +87,7 @@ void case_convert(msg_world **world, int rank, int n_ranks)
     char *out = malloc(2 << 20), *in = malloc(2 << 20);
     uint64_t bytes = 0;
     (void)n_ranks;
+    /* To the other rank, then to oneself. */
     for (int to = 0; to < 2; to++)
         for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
             msg_request *r;
@@ -96,6 +100,7 @@ void case_convert(msg_world **world, int rank, int n_ranks)
             CHECK(pattern_holds(in, lens[i], (unsigned)i));
             bytes += lens[i];
         }
+    /* Four lengths, two targets. */
     CHECK_EQ(job_counter(w, MSG_COUNTER_received), 8);
     CHECK_EQ(job_counter(w, MSG_COUNTER_bytes_received), bytes);
     free(out);
@@ -105,6 +110,7 @@ void case_convert(msg_world **world, int rank, int n_ranks)
 /* A piece longer than a transfer may be is cut to that. */
 void case_giant_piece(msg_world **world, int rank, int n_ranks)
 {
+    /* By the policy a piece may be 256 MiB, more than VIA takes at once. */
     case_giant(world, rank, n_ranks);
 }
 
@@ -121,6 +127,7 @@ void case_death_buffered(msg_world **world, int rank, int n_ranks)
         kill(getpid(), SIGKILL);
     OK(msg_buffer_attach(w, room, sizeof room));
     usleep(100000); /* its end is there to be noticed, and nobody looks */
+    /* Some of them may fail; what matters is what becomes of the buffer. */
     for (int i = 0; i < 3; i++)
         msg_send(w, 1, data, LEN, 1, 1, MSG_BUFFERED);
     WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) != MSG_PEER_CONNECTED);
@@ -139,6 +146,7 @@ void case_death_next(msg_world **world, int rank, int n_ranks)
     msg_status s = {.error = 0};
     (void)n_ranks;
     if (rank == 1) {
+        /* Its first byte has come: the message is under way, and it is long. */
         const volatile char *inside = data; /* the first of many packets */
         OK(msg_irecv(w, 1, data, LEN, 0, 1, &r));
         while (*inside == 0)
@@ -169,6 +177,7 @@ static int stream(void)
     return -1;
 }
 
+/* On the engine's own socket, between its packets: whole packets only. */
 static void write_all(int fd, const void *data, size_t len)
 {
     for (size_t sent = 0; sent < len;) {
@@ -183,6 +192,7 @@ static void write_all(int fd, const void *data, size_t len)
 void case_forged(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
+    /* Far more ids than there are requests: each place of the pool in its first generations. */
     enum { N = 400, LEN = 16000, PLACES = 600, GENERATIONS = 4 };
     static char data[LEN];
     (void)n_ranks;
@@ -190,6 +200,7 @@ void case_forged(msg_world **world, int rank, int n_ranks)
         job_meet();
         for (int generation = 0; generation < GENERATIONS; generation++)
             for (int place = 0; place < PLACES; place++) {
+                /* An acknowledgement of the id as a rendezvous sender, an end for a writer, an end for a reader. */
                 static const int kinds[] = {MSG_PKT_ACK, MSG_PKT_FIN, MSG_PKT_FIN};
                 uint64_t id = (uint64_t)generation << 32 | (uint64_t)place;
                 struct {
@@ -219,8 +230,10 @@ void case_forged(msg_world **world, int rank, int n_ranks)
             pattern_fill(out[i], LEN, (unsigned)i);
             OK(msg_isend(w, 1, out[i], LEN, 1, i, MSG_STANDARD, &r[i]));
         }
+        /* The sockets' buffers are full. */
         GIVES(msg_test(w, &r[N - 1], &s), MSG_PENDING); /* the other reads nothing: most of them wait */
         job_meet();
+        /* Long enough for all of the forged packets to be read, and for what they might have broken. */
         double until = check_now() + 0.3;
         while (check_now() < until)
             OK(msg_progress(w) < 0);
@@ -228,6 +241,7 @@ void case_forged(msg_world **world, int rank, int n_ranks)
         until = check_now() + 0.1;
         while (check_now() < until)
             OK(msg_progress(w) < 0);
+        /* Nothing has been completed by them. */
         GIVES(msg_test(w, &r[N - 1], &s), MSG_PENDING);
         GIVES(msg_test(w, &in, &s), MSG_PENDING);
         job_meet();
@@ -238,6 +252,7 @@ void case_forged(msg_world **world, int rank, int n_ranks)
 
 /* ---------------------------------------------------------------- a host that falls silent */
 
+/* No closing, no reset: the interface goes down, and with it everything that could tell. */
 static void interface(int up)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -257,6 +272,7 @@ void case_death_silent(msg_world **world, int rank, int n_ranks)
     (void)n_ranks;
     if (strcmp(case_link, "udp") != 0 || case_bip || getenv("VIAKIT_FAULT"))
         return;
+    /* A world of tcp in place of the one that the harness has opened. */
     msg_world_close(*world, CHECK_WAIT_S * 1000);
     *world = NULL;
     if (job_open("channel=tcp", world, error) != MSG_SUCCESS)

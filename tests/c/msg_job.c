@@ -23,6 +23,7 @@ struct rank {
     pthread_t thread;
 };
 
+/* On loop ranks are threads, so each has its own. */
 static __thread const struct rank *me;
 
 /* ---------------------------------------------------------------- the exchange */
@@ -49,6 +50,7 @@ static int write_all(int fd, const void *from, size_t len)
     return 0;
 }
 
+/* A blob from each rank to all: a length, then the bytes; back come everybody's, in the order of ranks. */
 static int exchange(void *context, const void *mine, size_t len, void *all)
 {
     const struct rank *r = context;
@@ -89,6 +91,7 @@ static void serve(int n, int *sockets)
 
 /* ---------------------------------------------------------------- ranks */
 
+/* Another world of the same ranks, as the case's own was opened; `policy` is set on top of the job's. */
 int job_open(const char *policy, msg_world **world, char *error)
 {
     const job *j = me->job;
@@ -106,6 +109,7 @@ int job_open(const char *policy, msg_world **world, char *error)
         return MSG_ERR_ARG;
     if (policy && msg_policy_parse(&p, policy, error) != 0)
         return MSG_ERR_ARG;
+    /* "host 0", "host 1", ... in turns; the NIC for others is one on shm where there is no network. */
     if (j->hosts) {
         snprintf(host, sizeof host, "host %d", me->rank % j->hosts);
         o.host = host;
@@ -195,6 +199,7 @@ static void run_processes(const job *j, struct rank *ranks, int *sockets)
         if (pids[i] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             check_deadline(300);
+            /* Only its own end: the server must see when this rank hangs up. */
             for (int k = 0; k < j->n_ranks; k++) {
                 close(sockets[k]);
                 if (k != i)
@@ -216,6 +221,7 @@ static void run_processes(const job *j, struct rank *ranks, int *sockets)
     for (int i = 0; i < j->n_ranks; i++) {
         int status = 0;
         CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);
+        /* may_die has a bit for each rank that may end in any way. */
         if (status != 0 && !((uint64_t)j->may_die >> i & 1)) {
             fprintf(stderr, "[%s] rank %d ended with status 0x%x\n", check_context, i, status);
             bad = 1;

@@ -35,6 +35,7 @@
 
 #define INSIDE "VIAKIT_TEST_INSIDE_NETNS"
 
+/* 0 if all of it was written, which for the files of /proc is one write. */
 static int write_file(const char *path, const char *text)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -99,12 +100,14 @@ int netns_enter(char **argv, char *why, size_t why_len)
 
 /* ---------------------------------------------------------------- rtnetlink */
 
+/* What the kernel reads: a header, a link, and attributes behind it. */
 struct request {
     struct nlmsghdr head;
     struct ifinfomsg info;
     char attributes[512];
 };
 
+/* Appends an attribute; one without data begins a nest, which close_nest() ends with its length. */
 static struct rtattr *add(struct request *r, int type, const void *data, size_t len)
 {
     struct rtattr *a = (struct rtattr *)((char *)r + NLMSG_ALIGN(r->head.nlmsg_len));
@@ -121,6 +124,7 @@ static void close_nest(struct request *r, struct rtattr *nest)
     nest->rta_len = (unsigned short)((char *)r + r->head.nlmsg_len - (char *)nest);
 }
 
+/* Of a link; other kinds of requests build on its head. */
 static void init_request(struct request *r, unsigned flags)
 {
     memset(r, 0, sizeof(*r));
@@ -154,6 +158,7 @@ static int talk(struct request *r)
     return -answer.error.error;
 }
 
+/* Both ends are called eth0; one of them is born in the other namespace. */
 static int make_veth(int mtu, int peer_ns)
 {
     struct request r;
@@ -176,6 +181,7 @@ static int make_veth(int mtu, int peer_ns)
     return talk(&r);
 }
 
+/* The interface of this namespace. */
 static int bring_up(const char *interface)
 {
     struct request r;
@@ -228,6 +234,7 @@ static int set_up(int host)
     return error;
 }
 
+/* Two namespaces with files that name them: this process comes back to the first. */
 int netns_make_pair(int mtu, int fds[2], char *why, size_t why_len)
 {
     const char *doing = "second network namespace";

@@ -1,7 +1,9 @@
 /*
- * path_cost.c - what one message costs on the loss-free path, in instructions rather than in waiting: both ends of a connection are in
- * one thread, on link loop, so nothing is waited for and no other core is asked. Built twice, path_cost with all that the library has,
- * path_cost_bare without its taps (VIAKIT_NO_TAPS), `make bench` runs the two in turns. Not a test: it asserts no time.
+ * path_cost.c - what one message costs on the loss-free path, in instructions rather than in waiting: both ends of a
+ * connection are in one thread, on link loop, so nothing is waited for and no other core is asked.
+ *
+ * Built twice, path_cost with all that the library has, path_cost_bare without its taps (VIAKIT_NO_TAPS); `make bench`
+ * runs the two in turns. Not a test: it asserts no time.
  *
  *     path_cost [BATCHES [NBYTES]]
  *
@@ -29,6 +31,7 @@ struct end {
     } *memory;
 };
 
+/* One descriptor with one segment; `how` is VipPostSend or VipPostRecv. */
 static void post(struct end *e, VIP_DESCRIPTOR *d, char *data, size_t len,
                  VIP_RETURN (*how)(VIP_VI_HANDLE, VIP_DESCRIPTOR *, VIP_MEM_HANDLE))
 {
@@ -40,6 +43,7 @@ static void post(struct end *e, VIP_DESCRIPTOR *d, char *data, size_t len,
     CHECK_OK(how(e->vi, d, e->handle));
 }
 
+/* Between equals, by the names a and b: neither end has to wait in a thread. */
 static void open_end(struct end *e, int which)
 {
     union {
@@ -65,6 +69,7 @@ static void open_end(struct end *e, int which)
     CHECK_OK(VipConnectPeerRequest(e->vi, &local.net, &remote.net, 10000));
 }
 
+/* Posted, sent, received and taken off both queues: all that a program does per message. */
 static void send_over(struct end *from, struct end *to, size_t len)
 {
     VIP_DESCRIPTOR *d;
@@ -100,6 +105,7 @@ int main(int argc, char **argv)
         if (i >= 0)
             printf("%.3f\n", (double)(vk_now() - began) / BATCH);
     }
+    /* Flushes what is posted, so the VIs can go. */
     for (int i = 0; i < 2; i++)
         VipDisconnect(ends[i].vi);
     for (int i = 0; i < 2; i++) {

@@ -1,15 +1,14 @@
 /*
  * soak.c - many messages over bad links: soak LINK [CASE...], see harness.h for LINK; "+fault" is what it is about.
  *
- * A sends numbered messages of mixed sizes, short ones mostly and now and then one of many frames; B looks at every byte of each. At the
- * reliable levels every message has to arrive, once, unaltered and in its turn; at the unreliable one what arrives is whole and in
- * order. The first violation ends the test. B's credits for A's sends are messages, too, so that both directions carry data.
+ * A sends numbered messages of mixed sizes, short ones mostly and now and then one of many frames; B looks at every
+ * byte of each. At the reliable levels every message has to arrive, once, unaltered and in its turn; at the unreliable
+ * one what arrives is whole and in order. The first violation ends the test. B's credits for A's sends are messages,
+ * too, so that both directions carry data.
  *
  * Memory must not grow with the number of messages: the peak after all of them is compared with the peak after a tenth.
- *
- * By RDMA read it is the other way round: B writes numbered messages into its own memory, tells A, and A fetches and looks.
- *
- * The harness sees to it that no object, file descriptor or mapping is left.
+ * By RDMA read it is the other way round: B writes numbered messages into its own memory, tells A, and A fetches and
+ * looks. The harness sees to it that no object, file descriptor or mapping is left.
  *
  * VIAKIT_SOAK_MESSAGES says how many per case; without it a few thousand. Each side prints what was done to it.
  */
@@ -28,6 +27,7 @@ static uint64_t n_messages(void)
 {
     const char *given = getenv("VIAKIT_SOAK_MESSAGES");
     uint64_t n = given ? strtoull(given, NULL, 0) : 2500 / CHECK_SLOWER;
+    /* Fewer would leave the hundredths and tenths below empty. */
     return n < 50 ? 50 : n;
 }
 
@@ -47,6 +47,8 @@ static size_t peak_memory(void)
     return (size_t)u.ru_maxrss << 10;
 }
 
+/* What a side counts for its last line: bytes of its messages, messages whole and in part, counters at the
+ * beginning. */
 typedef struct {
     side *s;
     size_t warm; /* peak after a tenth */
@@ -98,6 +100,7 @@ static void record_end(record *r)
         (unsigned long long)r->broken, (double)r->bytes / 1e6, check_now() - r->begin, faults, (double)peak / 1048576,
         (double)(peak - r->warm) / 1048576);
     fflush(stdout);
+    /* A peak never falls, so the comparison sees the largest that it ever was. */
     if (peak - r->warm > GROWTH)
         FAIL("memory grew by %zu bytes after the first tenth", peak - r->warm);
 }
@@ -135,6 +138,7 @@ static void flood_a(side *s, VIP_RELIABILITY_LEVEL level, how way)
 {
     endpoint e;
     record r;
+    /* As many as B has receives for, to begin with. */
     uint64_t n = n_messages(), credit = N_SLOTS, sent = 0, done = 0, target, handle;
     VIP_DESCRIPTOR *d[N_SLOTS], *c;
     uint8_t *data[N_SLOTS];
@@ -146,10 +150,12 @@ static void flood_a(side *s, VIP_RELIABILITY_LEVEL level, how way)
         post_recv(&e, prep_recv(&e, descriptor(&e, 1), NULL, 0)); /* for credits: more than can be under way */
     }
     endpoint_connect(&e, "soak");
+    /* Where RDMA writes go, and by which handle. */
     target = side_exchange(s, 0);
     handle = side_exchange(s, 0);
     while (done < n) {
         int idle = 1;
+        /* Three limits: all of them, B's credit, and our own slots. */
         if (sent < n && sent < credit && sent - done < N_SLOTS) {
             int slot = (int)(sent % N_SLOTS);
             size_t len = length_of(sent);
@@ -170,6 +176,7 @@ static void flood_a(side *s, VIP_RELIABILITY_LEVEL level, how way)
             record_progress(&r, done++, n);
             idle = 0;
         }
+        /* Each credit names the messages that B has taken; so none is lost or doubled either. */
         while ((c = recv_done(&e, done)) != NULL) {
             credit += CREDIT;
             CHECK_EQ(c->CS.ImmediateData, (VIP_UINT32)(credit - N_SLOTS));
@@ -199,6 +206,7 @@ static void flood_b(side *s, VIP_RELIABILITY_LEVEL level, how way)
     for (int i = 0; i < N_SLOTS; i++) {
         data[i] = all + i * LONGEST;
         credit[i] = descriptor(&e, 1);
+        /* A write with immediate data consumes a receive, and brings nothing into it. */
         post_recv(&e, prep_recv(&e, descriptor(&e, 1), data[i], way == BY_WRITE ? 0 : LONGEST));
     }
     endpoint_connect(&e, "soak");
@@ -219,6 +227,7 @@ static void flood_b(side *s, VIP_RELIABILITY_LEVEL level, how way)
         post_recv(&e, prep_recv(&e, d, data[i % N_SLOTS], way == BY_WRITE ? 0 : LONGEST));
         r.bytes += len;
         record_progress(&r, i++, n);
+        /* A credit for every eighth. */
         if (i % CREDIT)
             continue;
         /* A took them before it sent on; but where there is always a message to take, nobody has looked at these for
@@ -230,6 +239,7 @@ static void flood_b(side *s, VIP_RELIABILITY_LEVEL level, how way)
         post_send(&e, c);
     }
     r.whole = n;
+    /* The last credits have been taken as well, before the connection ends. */
     WAIT_UNTIL(credits_done == credits_sent || (send_done(&e, n) != NULL && ++credits_done == credits_sent));
     SIDE_SYNC(s, 1);
     endpoint_disconnect(&e);
@@ -255,6 +265,7 @@ FLOOD(reception_write, VIP_SERVICE_RELIABLE_RECEPTION, BY_WRITE)
 /* ---------------------------------------------------------------- RDMA reads: B writes into slots of its own
  * memory, A fetches what is there */
 
+/* The memory and the VI must both allow it. */
 static void make_readable(endpoint *e)
 {
     VIP_MEM_ATTRIBUTES attr = {.Ptag = e->ptag, .EnableRdmaWrite = VIP_TRUE, .EnableRdmaRead = VIP_TRUE};
@@ -302,6 +313,7 @@ static void read_a(side *s, VIP_RELIABILITY_LEVEL level)
     endpoint_connect(&e, "soak");
     source = side_exchange(s, 0);
     handle = side_exchange(s, 0);
+    /* Reads go out as B tells of messages; completions come in order, words of A's own between them. */
     while (fetched < n) {
         there = told(&e, there, n);
         for (; asked < there; asked++) {
@@ -352,6 +364,7 @@ static void read_b(side *s, VIP_RELIABILITY_LEVEL level)
     side_exchange(s, (uintptr_t)all);
     side_exchange(s, e.mh);
     while (fetched < n) {
+        /* Refills a slot only when A has said that it has fetched what was in it. */
         while (there < n && there - fetched < N_SLOTS) {
             pattern_fill(all + there % N_SLOTS * LONGEST, length_of(there), there);
             r.bytes += length_of(there);
@@ -392,6 +405,7 @@ static void unreliable_a(side *s)
 {
     endpoint e;
     record r;
+    /* Whole bursts. */
     uint64_t n = n_messages() / BURST * BURST;
     VIP_DESCRIPTOR *d[BURST];
     uint8_t *data[BURST];
@@ -402,6 +416,7 @@ static void unreliable_a(side *s)
         data[i] = buffer(&e, LONGEST);
     }
     endpoint_connect(&e, "soak");
+    /* A burst, then a word over the control channel, which is not lost, however bad the link. */
     for (uint64_t i = 0; i < n; i += BURST) {
         for (uint64_t k = i; k < i + BURST; k++) {
             size_t len = length_of(k);
@@ -440,6 +455,7 @@ static void unreliable_b(side *s)
         VIP_DESCRIPTOR *d = NULL;
         VIP_RETURN code;
         side_recv(s, &(uint64_t){0}, sizeof(uint64_t)); /* the burst is out */
+        /* What was late may come after a look that found nothing. */
         for (int looks = 0; looks < 3; looks++)
             while ((code = VipRecvDone(e.vi, &d)) != VIP_NOT_DONE) {
                 CHECK(d != NULL);
@@ -449,6 +465,7 @@ static void unreliable_b(side *s)
                     r.broken++;
                 } else {
                     CHECK_OK(code);
+                    /* Later than everything before it, and nothing of a burst that was not sent yet. */
                     CHECK((int64_t)d->CS.ImmediateData > last && d->CS.ImmediateData < i + BURST);
                     last = d->CS.ImmediateData;
                     CHECK_EQ(d->CS.Length, length_of((uint64_t)last));
@@ -461,6 +478,7 @@ static void unreliable_b(side *s)
         record_progress(&r, i / BURST, n / BURST);
         side_send(s, &(uint64_t){0}, sizeof(uint64_t));
     }
+    /* On the worst of links some messages of one frame survive. */
     CHECK(r.whole > n / 10);
     endpoint_disconnect(&e);
     endpoint_close(&e);

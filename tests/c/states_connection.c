@@ -1,6 +1,9 @@
 /*
  * states_connection.c - a connection in the making, as its server sees it: brings it into each state of docs/states.md
- * and makes each event happen there. Host a is the client, host b the server; the discriminator is "door".
+ * and makes each event happen there.
+ *
+ * Host a is the client, host b the server; the discriminator is "door". Only one of the states shows in a VI; the
+ * others show in what the connection handle answers, so looking at the state is the last thing that a scene does.
  */
 #include "states.h"
 
@@ -20,6 +23,7 @@ typedef struct {
     char client[48]; /* what the client saw */
 } door;
 
+/* In a thread: VipConnectWait, which the event or the scene's end brings home. */
 static void *wait_at_door(void *p)
 {
     door *d = p;
@@ -39,6 +43,7 @@ static VIP_RETURN waiter_join(door *d)
     return d->wait_result;
 }
 
+/* A second request of the client's, by a VI of its own; what it is answered. */
 static VIP_RETURN knock(door *d, const char *discriminator)
 {
     address local, remote;
@@ -57,6 +62,7 @@ static void start_waiter(door *d, VIP_ULONG wait_ms)
     CHECK_EQ(pthread_create(&d->waiter, NULL, wait_at_door, d), 0);
 }
 
+/* short_request, short_wait: their time-outs are to pass. */
 static void door_open(door *d, int column, int short_request, int short_wait)
 {
     memset(d, 0, sizeof(*d));
@@ -74,6 +80,7 @@ static void door_open(door *d, int column, int short_request, int short_wait)
     request_start(&d->request, &d->a, &d->b, d->vi, "door",
                   column == WITHDRAWN || short_request ? 300 : 1000 * CHECK_WAIT_S);
     d->conn = take_request(&d->b, "door");
+    /* WITHDRAWN: the client's time-out has passed, and the handle does not know it yet. */
     if (column == WITHDRAWN)
         CHECK_RET(request_join(&d->request), VIP_TIMEOUT);
     if (column == ANSWERED) {
@@ -124,6 +131,7 @@ static void see_client(door *d, const char *what)
     snprintf(d->client, sizeof(d->client), "client: %s", what);
 }
 
+/* While nobody waits, and while the handle is out, it is turned away; a waiter takes it. */
 static const char *request_arrives(door *d, int column)
 {
     if (column != WAITING) {
@@ -148,6 +156,7 @@ static const char *wait_times_out(door *d, int column)
     return short_name(waiter_join(d));
 }
 
+/* Only an answer to an offered request reaches the client. */
 static const char *answer(door *d, int column, VIP_RETURN r)
 {
     if (column == OFFERED && r == VIP_SUCCESS)
@@ -191,6 +200,7 @@ static const char *client_closes(door *d, int column)
     return "";
 }
 
+/* What the client has: nothing, a request that is refused, or a connection that is lost. */
 static const char *server_closes(door *d, int column)
 {
     CHECK_OK(VipCloseNic(d->b.nic));
@@ -206,6 +216,7 @@ static const char *server_closes(door *d, int column)
     return "";
 }
 
+/* Events that need a handle cannot happen in the others. */
 #define WITH_HANDLE (1u << OFFERED | 1u << WITHDRAWN | 1u << ANSWERED)
 #define ALL 0x1F
 

@@ -1,5 +1,8 @@
 /*
  * states_peer.c - a peer request in each of its states, and every event of docs/states.md there.
+ *
+ * A on host a is called "anna", its partner on host b "bert"; each asks for the other's name. Looking at the state
+ * means asking for the result, which is given once, so it is the last thing that a scene does.
  */
 #include "states.h"
 
@@ -14,6 +17,7 @@ static VIP_RETURN ask(scene *s, VIP_VI_HANDLE vi, int from_b, VIP_ULONG timeout_
     return VipConnectPeerRequest(vi, &local.net, &remote.net, timeout_ms);
 }
 
+/* A VI that never asked, with other attributes. */
 static void replace_partner(scene *s, VIP_RELIABILITY_LEVEL level, VIP_ULONG max_transfer)
 {
     CHECK_OK(VipDestroyVi(s->partner));
@@ -37,6 +41,7 @@ static void peer_open(scene *s, int column, VIP_ULONG timeout_ms)
     s->partner = host_vi(&s->b, VIP_SERVICE_RELIABLE_DELIVERY, 0);
     if (column != NOTHING)
         CHECK_OK(ask(s, s->vi, 0, timeout_ms));
+    /* The partner's answer decides between ANSWERED and FAILED; it is not part of the event. */
     if (column >= ANSWERED) {
         partner_asks(s, column == FAILED ? VIP_SERVICE_UNRELIABLE : VIP_SERVICE_RELIABLE_DELIVERY, 0);
         wait_for_state(s->vi, column == FAILED ? VIP_STATE_IDLE : VIP_STATE_CONNECTED);
@@ -86,6 +91,7 @@ static const char *waits(scene *s, int column)
     return column == ASKING ? NULL : short_name(VipConnectPeerWait(s->vi, NULL));
 }
 
+/* Waits until the request's own time has passed. */
 static const char *times_out(scene *s, int column)
 {
     return column == ASKING ? short_name(VipConnectPeerWait(s->vi, NULL)) : NULL;
@@ -118,6 +124,7 @@ static const char *asked_other_mtu(scene *s, int column)
     return "";
 }
 
+/* A client on b asks for anna: it looks for a server, and finds none. */
 static const char *client_asks(scene *s, int column)
 {
     address local, remote;

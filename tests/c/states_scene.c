@@ -3,12 +3,14 @@
  */
 #include "states.h"
 
+/* Counted by code; a test waits for a count to rise. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     host *h = context;
     atomic_fetch_add(&h->errors[error->ErrorCode], 1);
 }
 
+/* A NIC with a page of registered memory and a tag; both hosts are NICs of this process, on one link. */
 void host_open(host *h)
 {
     VIP_MEM_ATTRIBUTES attr = {0};
@@ -33,6 +35,7 @@ void host_close(host *h)
     h->mem = NULL;
 }
 
+/* max_transfer 0: the NIC's own. */
 VIP_VI_HANDLE host_vi(host *h, VIP_RELIABILITY_LEVEL level, VIP_ULONG max_transfer)
 {
     VIP_VI_ATTRIBUTES attr = {0};
@@ -44,6 +47,7 @@ VIP_VI_HANDLE host_vi(host *h, VIP_RELIABILITY_LEVEL level, VIP_ULONG max_transf
     return vi;
 }
 
+/* Descriptors in the first half of the page, 64 bytes each; data in the second, 128 bytes each. */
 VIP_DESCRIPTOR *host_descriptor(host *h, int which, size_t len)
 {
     VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)(h->mem + 64 * which);
@@ -91,6 +95,7 @@ static void *request_run(void *p)
     return NULL;
 }
 
+/* In a thread, as the call blocks; request_join() gives what it returned. */
 void request_start(requester *r, host *from, host *to, VIP_VI_HANDLE vi, const char *discriminator,
                    VIP_ULONG timeout_ms)
 {
@@ -104,6 +109,7 @@ void request_start(requester *r, host *from, host *to, VIP_VI_HANDLE vi, const c
     CHECK_EQ(pthread_create(&r->thread, NULL, request_run, r), 0);
 }
 
+/* May be called again: the result stays. */
 VIP_RETURN request_join(requester *r)
 {
     if (r->started)
@@ -112,6 +118,7 @@ VIP_RETURN request_join(requester *r)
     return r->result;
 }
 
+/* Waits as a server for the request of that name. */
 VIP_CONN_HANDLE take_request(host *h, const char *discriminator)
 {
     address local, remote;
@@ -128,6 +135,7 @@ const char *short_name(int code)
     return name ? name + strlen("VIP_") : "?";
 }
 
+/* In the page's words; a VI whose handle is dead is "gone". */
 const char *state_of(VIP_VI_HANDLE vi)
 {
     VIP_VI_STATE state;

@@ -1,5 +1,8 @@
 /*
  * states_vi.c - brings a VI into each of its states and makes each event of docs/states.md happen there.
+ *
+ * In every scene host a has the VI that is looked at, host b its partner. The columns of the tables are numbered from
+ * 0. An event returns what its call answered, or what was reported; what the other side sees goes into scene.effect.
  */
 #include "states.h"
 
@@ -14,6 +17,7 @@ static void connect_scene(scene *s)
     CHECK_OK(request_join(&s->request));
 }
 
+/* timeout_ms: of the request that makes a VI CONNECT_PENDING or CONNECTED. */
 static void scene_open(scene *s, int column, VIP_RELIABILITY_LEVEL level, VIP_ULONG timeout_ms)
 {
     memset(s, 0, sizeof(*s));
@@ -63,6 +67,7 @@ static void see_partner_lost(scene *s)
     snprintf(s->effect, sizeof(s->effect), "partner: CONN_LOST, %s", state_of(s->partner));
 }
 
+/* The head of a queue, whatever became of it. */
 static VIP_DESCRIPTOR *wait_done(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_DESCRIPTOR **))
 {
     VIP_DESCRIPTOR *d = NULL;
@@ -71,6 +76,7 @@ static VIP_DESCRIPTOR *wait_done(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HAN
     return d;
 }
 
+/* The one error that a status tells, as the page writes it. */
 static const char *error_word(const VIP_DESCRIPTOR *d)
 {
     switch (d->CS.Status & VIP_STATUS_ERROR_MASK) {
@@ -96,6 +102,7 @@ static const char *query(scene *s, int column)
     return short_name(VipQueryVi(s->vi, &state, NULL, NULL, NULL));
 }
 
+/* Whether it stays on the queue or comes straight back. */
 static const char *post_recv(scene *s, int column)
 {
     VIP_DESCRIPTOR *d = host_descriptor(&s->a, 0, 8), *got = NULL;
@@ -107,6 +114,7 @@ static const char *post_recv(scene *s, int column)
     return error_word(d);
 }
 
+/* On a connected VI it is to arrive, so the partner has a receive. */
 static const char *post_send(scene *s, int column)
 {
     VIP_DESCRIPTOR *d = host_descriptor(&s->a, 0, 8);
@@ -117,6 +125,7 @@ static const char *post_send(scene *s, int column)
     return d->CS.Status & VIP_STATUS_ERROR_MASK ? error_word(d) : "sent";
 }
 
+/* Not NULL, so that the call has to set it. */
 static const char *recv_done_empty(scene *s, int column)
 {
     VIP_DESCRIPTOR *got = (VIP_DESCRIPTOR *)(void *)s->a.mem;
@@ -133,6 +142,7 @@ static VIP_RETURN request_now(scene *s, const char *discriminator)
                              &host_address(&s->b, discriminator, &remote)->net, 1000 * CHECK_WAIT_S, &attr);
 }
 
+/* While IDLE a request that somebody accepts; in the other states it is refused before anybody hears of it. */
 static const char *request_accepted(scene *s, int column)
 {
     if (column != IDLE)
@@ -142,6 +152,7 @@ static const char *request_accepted(scene *s, int column)
     return short_name(request_join(&s->request));
 }
 
+/* The partner's NIC is there, but nobody waits for this name. */
 static const char *request_nobody(scene *s, int column)
 {
     (void)column;
@@ -258,6 +269,7 @@ static const char *partner_closes(scene *s, int column)
     return "CONN_LOST";
 }
 
+/* A handle of another generation: found when the descriptor's turn comes. */
 static const char *local_failure(scene *s, int column)
 {
     VIP_DESCRIPTOR *d = host_descriptor(&s->a, 0, 8);
@@ -270,6 +282,7 @@ static const char *local_failure(scene *s, int column)
     return error_word(d);
 }
 
+/* The partner sends; nothing is posted for it. */
 static const char *no_receive(scene *s, int column)
 {
     VIP_DESCRIPTOR *d = host_descriptor(&s->b, 0, 8);
@@ -327,6 +340,7 @@ int drive_vi(const char *row, int column, char *seen)
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
         scene s;
         const char *result;
+        /* Only the request that is to time out has a time that passes. */
         VIP_ULONG timeout_ms = events[i].event == request_times_out ? 300 : 1000 * CHECK_WAIT_S;
         if (strcmp(events[i].row, row))
             continue;
@@ -347,11 +361,13 @@ int drive_vi(const char *row, int column, char *seen)
 
 enum { FREE, POSTED, DONE, FAILED };
 
+/* The one receive of these scenes. */
 static VIP_DESCRIPTOR *last_recv(scene *s)
 {
     return (VIP_DESCRIPTOR *)(void *)s->a.mem;
 }
 
+/* Sent without error: at the unreliable level the sender hears nothing of what the receiver makes of it. */
 static void partner_sends(scene *s, size_t len)
 {
     VIP_DESCRIPTOR *d = host_descriptor(&s->b, 0, len);
@@ -360,6 +376,7 @@ static void partner_sends(scene *s, size_t len)
     CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
 }
 
+/* Written by the NIC's thread. */
 static uint32_t status_of(VIP_DESCRIPTOR *d)
 {
     return __atomic_load_n(&d->CS.Status, __ATOMIC_ACQUIRE);
@@ -383,6 +400,7 @@ static const char *wait_completed(scene *s)
     }
 }
 
+/* As the page has it: not on a queue, not completed, completed well, or with an error. */
 static const char *descriptor_state(scene *s)
 {
     VIP_BOOLEAN empty;
@@ -394,6 +412,7 @@ static const char *descriptor_state(scene *s)
     return status_of(last_recv(s)) & VIP_STATUS_ERROR_MASK ? "failed" : "done";
 }
 
+/* Of a call that takes: the error without a descriptor is the empty queue's. */
 static const char *done_word(VIP_RETURN r, VIP_DESCRIPTOR *got, scene *s)
 {
     if (r == VIP_DESCRIPTOR_ERROR && !got)
@@ -455,10 +474,12 @@ int drive_descriptor(const char *row, int column, char *seen)
         known++;
     if (known == sizeof(rows) / sizeof(rows[0]))
         return 0;
+    /* At the unreliable level, where an error leaves the connection as it is. */
     scene_open(&s, CONNECTED, VIP_SERVICE_UNRELIABLE, 1000 * CHECK_WAIT_S);
     memset(&attr, 0, sizeof(attr));
     attr.Ptag = s.a.ptag;
     CHECK_OK(VipRegisterMem(s.a.nic, s.a.mem, 4096, &attr, &extra));
+    /* Into the state of the column: posted, then completed by a message that fits (8 bytes) or does not (9). */
     if (column != FREE) {
         VIP_DESCRIPTOR *d = host_descriptor(&s.a, 0, 8);
         d->DS[0].Local.Handle = extra;

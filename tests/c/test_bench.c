@@ -517,8 +517,8 @@ static void *open_msg(void *options)
     return ep;
 }
 
-/* Two ranks. Each opens in a thread of its own, for both must be there: by the socket pair they exchange how they can be
- * reached. */
+/* Two ranks. Each opens in a thread of its own, for both must be there: by the socket pair they exchange how they
+ * can be reached. */
 static void msg_pair(const char *channel, const char *policy, int polled, bench_ep *eps[2])
 {
     int fds[2];

@@ -52,22 +52,22 @@ static void case_all(msg_world **world, int rank, int n)
     /* With more ranks than cores a round takes long. */
     int rounds = (n <= 5 ? 200 : 40) / CHECK_SLOWER;
     for (int a = 0; a < COLL_N_BARRIERS; a++) {
+        /* What an algorithm cannot do here it must refuse, too. */
         if (coll_barrier_check(c, (coll_algorithm)a) != MSG_SUCCESS) {
-            /* What an algorithm cannot do here it must refuse, too. */
             GIVE(coll_barrier(c, (coll_algorithm)a), MSG_ERR_NOT_SUPPORTED);
             continue;
         }
         for (int i = 0; i < rounds; i++)
             cross(c, (coll_algorithm)a, ++count);
+        /* With many ranks the first and the last are late, no others. */
         for (int late = 0; late < n; late += n > 4 ? n - 1 : 1) {
-            /* With many ranks the first and the last are late, no others. */
             if (rank == late)
                 be_late(0.03);
             cross(c, (coll_algorithm)a, ++count);
         }
     }
+    /* Barriers of different kinds directly after one another: a signal of one must not be taken for another's. */
     for (int i = 0; i < 20; i++)
-        /* Barriers of different kinds directly after one another: a signal of one must not be taken for another's. */
         for (int a = 0; a < COLL_N_BARRIERS; a++)
             if (coll_barrier_check(c, (coll_algorithm)a) == MSG_SUCCESS)
                 cross(c, (coll_algorithm)a, ++count);
@@ -80,8 +80,8 @@ static void case_abilities(msg_world **world, int rank, int n)
     msg_world *w = *world;
     coll *c = make_group(w, 0, n, 9), *self;
     int tcp = strcmp(link_name, "tcp") == 0, one = coll_hosts(c) == 1;
-    CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_RDMA), tcp ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
     /* Barriers by RDMA write need VIA; those in shared memory need one host; those by messages need nothing. */
+    CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_RDMA), tcp ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_OVERALL), tcp && !one ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_FLAT), one ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED);
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_GATHER), MSG_SUCCESS);
@@ -96,15 +96,15 @@ static void case_abilities(msg_world **world, int rank, int n)
     CHECK_EQ(coll_barrier_find("no such"), -1);
     CHECK(coll_barrier_name(COLL_N_BARRIERS) == NULL && coll_barrier_text(-1) == NULL);
 
-    int wrong[2] = {rank, n}, twice[2] = {rank, rank}, others[1] = {(rank + 1) % n};
     /* A rank that does not exist, one twice, a group without oneself, an empty one, a context that is too large. */
+    int wrong[2] = {rank, n}, twice[2] = {rank, rank}, others[1] = {(rank + 1) % n};
     GIVE(coll_create(w, wrong, 2, 10, &self), MSG_ERR_RANK);
     GIVE(coll_create(w, twice, 2, 10, &self), MSG_ERR_RANK);
     GIVE(coll_create(w, others, 1, 10, &self), MSG_ERR_RANK);
     GIVE(coll_create(w, wrong, 0, 10, &self), MSG_ERR_ARG);
     GIVE(coll_create(w, wrong, 1, MSG_MAX_CONTEXT + 1, &self), MSG_ERR_CONTEXT);
-    OK(coll_create(w, &rank, 1, 10, &self));
     /* And a group of one, in which every barrier is passed at once. */
+    OK(coll_create(w, &rank, 1, 10, &self));
     for (int a = 0; a < COLL_N_BARRIERS; a++)
         if (coll_barrier_check(self, (coll_algorithm)a) == MSG_SUCCESS)
             GIVE(coll_barrier(self, (coll_algorithm)a), MSG_SUCCESS);
@@ -125,8 +125,8 @@ static void case_groups(msg_world **world, int rank, int n)
         reverse[i] = n - 1 - i;
     OK(coll_create(w, reverse, n, 11, &back));
     CHECK_EQ(coll_rank(back), n - 1 - rank);
-    OK(msg_irecv(w, 1, &got, sizeof got, (rank + 1) % n, 2, &r));
     /* A message with a tag and context of the program's own is under way while the barriers run. */
+    OK(msg_irecv(w, 1, &got, sizeof got, (rank + 1) % n, 2, &r));
     for (int i = 0; i < 30; i++) {
         GIVE(coll_barrier(half, COLL_BARRIER_DEFAULT), MSG_SUCCESS);
         if (i % 3 == 0)
@@ -159,8 +159,8 @@ static void case_death(msg_world **world, int rank, int n)
     if (rank == 0 && inside) /* makes it wait */
         WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) == MSG_PEER_FAILED);
     code = coll_barrier(c, algorithm);
+    /* Who had all its signals before the death passes this barrier; not the next one. */
     if (code != MSG_SUCCESS) /* it had signalled some already */
-        /* Who had all its signals before the death passes this barrier; not the next one. */
         CHECK_EQ(code, MSG_ERR_PROC_FAILED);
     else
         code = coll_barrier(c, algorithm);
@@ -191,8 +191,8 @@ static void case_interrupt(msg_world **world, int rank, int n)
         msg_set_interrupt(w, stop, &asked);
         GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
         msg_set_interrupt(w, NULL, NULL);
-        GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
         /* Who has given up once cannot take part again. */
+        GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
         __atomic_store_n(&board->late, 1, __ATOMIC_RELEASE);
     } else {
         /* Rank 0 comes late on purpose, so that rank 1 is waiting when it is interrupted. */
@@ -258,7 +258,7 @@ int main(int argc, char **argv)
         run("interrupt", case_interrupt, 4, 0, 0);
         if (eth && (a == COLL_BARRIER_RDMA_DISSEMINATION || a == COLL_BARRIER_RDMA_GATHER ||
                     a == COLL_BARRIER_DISSEMINATION || a == COLL_BARRIER_GATHER))
-            continue; /* wait as the one by RDMA write and the one by messages do; a death on a network takes its seconds */
+            continue; /* they wait as RDMA and message barriers do; a death on a network takes its seconds */
         for (inside = 0; inside < 2 && !threads; inside++)
             run(inside ? "death-inside" : "death", case_death, 4, 0, 2);
     }

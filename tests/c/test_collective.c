@@ -16,8 +16,8 @@ static _Thread_local int operation, algorithm; /* what a rank is trying; on loop
 
 /* ---------------------------------------------------------------- what each has to give
  *
- * Buffers are as long as they have to be, with a guard behind them. Operands are small integers, so that no order of additions
- * matters. */
+ * Buffers are as long as they have to be, with a guard behind them. Operands are small integers, so that no order of
+ * additions matters. */
 
 #define GUARD 32
 

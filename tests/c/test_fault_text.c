@@ -223,8 +223,8 @@ static void environment(void)
     CHECK_NOTHING_LEFT();
 }
 
-/* Every kind of fault comes as often as asked for, and a higher chance hits what a lower one hit, and more. 200000 draws,
- * so that the least likely fault (1 %) comes some 2000 times. */
+/* Every kind of fault comes as often as asked for, and a higher chance hits what a lower one hit, and more. 200000
+ * draws, so that the least likely fault (1 %) comes some 2000 times. */
 static void decisions(void)
 {
     enum { N = 200000 };

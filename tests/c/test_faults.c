@@ -1,8 +1,8 @@
 /*
  * test_faults.c - that faults are what they say, on any link: test_faults LINK [CASE...], see harness.h for LINK.
  *
- * Each case sets faults of its own; the connection is made under "no faults", which on a link that loses nothing makes it run the full
- * protocol. Messages carry their number as immediate data.
+ * Each case sets faults of its own; the connection is made under "no faults", which on a link that loses nothing makes
+ * it run the full protocol. Messages carry their number as immediate data.
  */
 #include <sys/select.h>
 

@@ -296,7 +296,8 @@ static void forged_lists_b(side *s)
 
 /* ---- forged_nobody: frames whose source is all zeros, as is what a VI without a peer remembers of its peer
  *
- * They are whole messages in turn, and the VI has a receive for them; but it is idle, is being connected, or waits for a frame before them. */
+ * They are whole messages in turn, and the VI has a receive for them; but it is idle, is being connected, or waits for
+ * a frame before them. */
 
 #define FIRST_PSN 1000
 

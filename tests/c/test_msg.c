@@ -1,7 +1,10 @@
 /*
- * test_msg.c - the message engine on every channel: test_msg LINK [CASE]. The same cases on shm (processes), loop (threads) and
- * tcp (processes), on BIP (bip-shm), and between two hosts on eth, udp, bip-eth and bip-udp: what a channel carries may not depend on which it is. eth+fault and
- * udp+fault lose, double, delay and spoil frames, between ranks of one host (shm) as well.
+ * test_msg.c - the message engine on every channel: test_msg LINK [CASE].
+ *
+ * The same cases on shm (processes), loop (threads) and tcp (processes), on BIP (bip-shm), and between two hosts on
+ * eth, udp, bip-eth and bip-udp: what a channel carries may not depend on which it is. eth+fault and udp+fault lose,
+ * double, delay and spoil frames, between ranks of one host (shm) as well. Which case is for which channel, on how many
+ * ranks and by which policy stands in msg_cases.h; the cases are in msg_cases_*.c.
  */
 #include "msg_cases.h"
 
@@ -62,12 +65,15 @@ int main(int argc, char **argv)
                                                : ON_SHM;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!(cases[i].links & link) || (argc > 2 && strcmp(argv[2], cases[i].name) != 0))
+            /* A case that is named runs nevertheless. */
             continue;
         if (fault && argc == 2 && is_long(cases[i].name))
             continue;
         snprintf(check_context, sizeof check_context, "%s %s", argv[1], cases[i].name);
         check_deadline(120);
         job j = {.link = link_name, .n_ranks = cases[i].n_ranks, .policy = cases[i].policy, .bip = case_bip};
+        /* Whose name begins with "death" loses rank 1, with "hosts" is on two hosts, with "threads" calls from several
+         * threads. */
         if (strncmp(cases[i].name, "death", 5) == 0)
             j.may_die = 2; /* rank 1 */
         if (network || strncmp(cases[i].name, "hosts", 5) == 0)

@@ -2,7 +2,10 @@
  * test_states.c - docs/states.md is the expectation: every cell of its tables is driven, and what is seen is compared
  * with what stands there. test_states [STATES.MD [ROW]]
  *
- * Each cell runs in a process of its own, so that one that hangs or fails leaves the others to be looked at.
+ * Each cell runs in a process of its own, so that one that hangs or fails leaves the others to be looked at. The
+ * drivers are in states_vi.c (VI and descriptor), states_connection.c and states_peer.c; each brings its object into
+ * the state of a column, makes the event of a row happen, and writes what it saw in the words of the page. What the
+ * page must contain is known here as well: a row may not be left out.
  */
 #define _DEFAULT_SOURCE
 #include <sys/prctl.h>
@@ -27,6 +30,7 @@ __attribute__((noreturn)) static void child(cell_driver *drive, const char *tabl
     exit(0);
 }
 
+/* 1 if the cell is wrong, and says so. */
 static int check_cell(cell_driver *drive, const char *table, const char *row, int column, const char *expected)
 {
     char seen[CELL];
@@ -82,6 +86,7 @@ int main(int argc, char **argv)
     int table = -1, header = 0, n_cells = 0, n_wrong = 0, seen_tables = 0, n_rows[4] = {0};
     while ((line = strsep(&rest, "\n"))) {
         int n;
+        /* A comment in the page, invisible to its readers, names the table that follows. */
         if (sscanf(line, "<!-- table: %31[a-z] -->", name) == 1) {
             for (table = 3; table >= 0 && strcmp(name, tables[table].name); table--)
                 ;
@@ -94,6 +99,7 @@ int main(int argc, char **argv)
             table = header > 0 ? table : -1;
             continue;
         }
+        /* The first cell is the event, the others are the states. */
         n = page_split(line, cells, COLUMNS);
         if (table < 0 || header-- > 0 || (argc > 2 && strcmp(argv[2], cells[0])))
             continue;
