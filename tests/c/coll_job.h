@@ -32,8 +32,8 @@ int die(void *context);
 /* Takes LINK [CASE] from the command line. 0, or what the program has to end with. */
 int start_cases(int argc, char **argv);
 
-/* Runs a case, if it is the one that was asked for or none was. `how` is said with its name. hosts: 0 for the one that it
- * is, else as if on so many (eth has its two); may_die: a bit per rank. */
+/* Runs a case, if it is the one that was asked for or none was. `how` is said with its name. hosts: 0 for the one that
+ * it is, else as if on so many (eth has its two); may_die: a bit per rank. */
 void run_case(const char *name, const char *how, job_main main, int n_ranks, int hosts, int may_die);
 
 #endif

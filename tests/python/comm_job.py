@@ -12,6 +12,7 @@ DEADLINE_S = 90.0
 PROTOCOLS = ("via", "bip", "tcp")
 
 HEAD = """\
+import contextlib
 import time
 import numpy as np
 from viakit.mpi import MPI
@@ -22,11 +23,25 @@ def until(condition):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+@contextlib.contextmanager
+def raises(kind, code=None, words=""):
+    try:
+        yield
+    except kind as problem:
+        assert code is None or problem.Get_error_class() == code, problem
+        assert words in str(problem), problem
+    else:
+        raise AssertionError(f"no {kind}, {words!r}")
 """
 
 
 def write(folder: Path, text: str) -> str:
-    """Write a program that has NumPy, `MPI`, `comm`, `rank`, `size` and `until`, which waits; return its path."""
+    """Write a program; return its path. It has NumPy, `MPI`, `comm`, `rank` and `size` already, and
+
+    ``until(condition)``, which waits; ``with raises(kind, code, words)`` for what has to raise, with MPI's error class
+    `code`, if one is given, and with these words.
+    """
     path = folder / "prog.py"
     path.write_text(HEAD + textwrap.dedent(text), encoding="utf-8")
     return str(path)
