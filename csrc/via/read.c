@@ -434,7 +434,8 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
 
 /* Nothing has come since the deadline was set: half as many asks at a time, the oldest first, and twice the
  * patience. After max_retries the peer is given up. n counts asks that were sent; where the link is full the walk
- * ends at once. */
+ * ends at once. If not even the oldest could be sent the peer was not asked, and its silence says nothing: that is no
+ * retry. Whether it lives the probes of an idle connection find out (keep_alive in reliable.c). */
 void via_read_time_out(struct via_vi *vi)
 {
     struct via_reads *r = vi->reads;
@@ -443,16 +444,21 @@ void via_read_time_out(struct via_vi *vi)
         return;
     }
     VI_COUNT(vi, timeouts, 1);
-    if (++r->retries > vi->nic->options.max_retries) {
+    if (r->retries == vi->nic->options.max_retries) {
         via_give_up(vi);
         return;
     }
-    r->allowed = r->allowed > 1 ? r->allowed / 2 : 1;
-    r->wait = 2 * r->wait < WAIT_LONGEST ? 2 * r->wait : WAIT_LONGEST;
-    uint32_t n = 0;
-    for (uint32_t i = r->head; i != r->tail && n < r->allowed; i++)
-        if (r->asks[i % VIA_ASKS].missing)
-            n += send_ask(vi, i) ? 1 : r->allowed;
+    uint32_t n = 0, allowed = r->allowed > 1 ? r->allowed / 2 : 1, full = 0;
+    for (uint32_t i = r->head; i != r->tail && n < allowed && !full; i++)
+        if (r->asks[i % VIA_ASKS].missing) {
+            full = !send_ask(vi, i);
+            n += !full;
+        }
+    if (n) {
+        r->retries++;
+        r->allowed = allowed;
+        r->wait = 2 * r->wait < WAIT_LONGEST ? 2 * r->wait : WAIT_LONGEST;
+    }
     arm(vi);
 }
 

@@ -567,6 +567,97 @@ static void writes_in_order_b(side *s)
     }
 }
 
+/* ---- read_waits: a read that cannot be asked for again, for the link is full, is not a read that nobody answers */
+
+/* Given up after two time-outs; nobody asks an idle peer meanwhile. */
+static void impatient(viakit_nic_options *o)
+{
+    o->rto_us = 2000;
+    o->max_retries = 2;
+    o->keepalive_ms = 3600000;
+}
+
+/* Both sides, before they connect: then a link that loses nothing runs the whole protocol, time-outs too. */
+static void lossy(side *s)
+{
+    viakit_faults none = VIAKIT_FAULTS_INIT;
+    CHECK_OK(viakit_set_faults(s->nic, &none));
+}
+
+static void read_waits_a(side *s)
+{
+    endpoint e, other;
+    VIP_DESCRIPTOR *d, *filler;
+    uint8_t *data, *word;
+    lossy(s);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
+    d = descriptor(&e, 2);
+    data = buffer(&e, 64);
+    filler = descriptor(&other, 2);
+    word = buffer(&other, 8);
+    endpoint_connect(&e, "read waits");
+    endpoint_connect(&other, "the other");
+    uint64_t at = side_exchange(s, 0), handle = side_exchange(s, 0);
+    uint64_t spot = side_exchange(s, 0), spot_handle = side_exchange(s, 0); /* from here on B does not look */
+    /* The read is asked for, and then the link is full: by another connection, which waits for no acknowledgement, and
+     * by frames that are shorter than a question. */
+    prep_write(&e, d, data, 64, at, (VIP_MEM_HANDLE)handle);
+    d->CS.Control = VIP_CONTROL_OP_RDMAREAD;
+    post_send(&e, d);
+    for (uint64_t before = stalls(s), n = 0; stalls(s) == before; n++) {
+        CHECK(n < 1000000);
+        if (n)
+            reap_send(&other, filler, VIP_STATUS_OP_RDMA_WRITE);
+        post_send(&other, prep_write(&other, filler, word, 8, spot, (VIP_MEM_HANDLE)spot_handle));
+    }
+    uint64_t count = nic_counter(s, VIAKIT_COUNTER_timeouts);
+    double end = check_now() + CHECK_WAIT_S;
+    while (nic_counter(s, VIAKIT_COUNTER_timeouts) < count + 5 && vi_state(e.vi) == VIP_STATE_CONNECTED) {
+        CHECK(check_now() < end);
+        CHECK_OK(viakit_poll(s->nic, NULL));
+    }
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    side_exchange(s, 0);
+    reap_send(&e, d, VIP_STATUS_OP_RDMA_READ);
+    pattern_check(data, 64, 9);
+    reap_send(&other, filler, VIP_STATUS_OP_RDMA_WRITE);
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
+static void read_waits_b(side *s)
+{
+    endpoint e, other;
+    VIP_MEM_ATTRIBUTES readable = {.EnableRdmaRead = VIP_TRUE};
+    VIP_MEM_HANDLE handle;
+    uint8_t *data, *spot;
+    lossy(s);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
+    endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
+    e.attr.EnableRdmaRead = VIP_TRUE;
+    CHECK_OK(VipSetViAttributes(e.vi, &e.attr));
+    readable.Ptag = e.ptag;
+    data = buffer(&e, 64);
+    pattern_fill(data, 64, 9);
+    CHECK_OK(VipRegisterMem(s->nic, data, 64, &readable, &handle));
+    spot = buffer(&other, 8);
+    endpoint_connect(&e, "read waits");
+    endpoint_connect(&other, "the other");
+    side_exchange(s, (uintptr_t)data);
+    side_exchange(s, handle);
+    side_exchange(s, (uintptr_t)spot);
+    exchange_blind(s, other.mh);
+    exchange_blind(s, 0); /* A has waited long enough */
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    CHECK_OK(VipDeregisterMem(s->nic, data, handle));
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
 static const test_case cases[] = {
     {"one_way", one_way_a, one_way_b, 0, short_silence},
     {"forged_request", forged_request_a, forged_request_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
@@ -574,6 +665,7 @@ static const test_case cases[] = {
     {"bad_receive_first", bad_receive_first_both, bad_receive_first_both, 0, NULL},
     {"taken_away", taken_away_both, taken_away_both, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"broken_by_ack", broken_by_ack_a, broken_by_ack_b, CASE_NO_FAULT | CASE_NO_THREAD, patient},
+    {"read_waits", read_waits_a, read_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, impatient},
     {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
 };
 
