@@ -303,7 +303,8 @@ VIPL_EXPORT VIP_RETURN viakit_query_tap(VIP_NIC_HANDLE nic, viakit_tap_info *inf
     X(REAPED, 6, "the program took it back: index, descriptor, status")
 
 typedef enum {
-#define VIAKIT_X(name, value, text) VIAKIT_EVENT_##name = value,
+    VIAKIT_EVENT_NONE = 0
+#define VIAKIT_X(name, value, text) , VIAKIT_EVENT_##name = value
     VIAKIT_EVENTS(VIAKIT_X)
 #undef VIAKIT_X
 } viakit_event_kind;
@@ -369,7 +370,9 @@ typedef struct {
     viakit_fault_rule rules[VIAKIT_MAX_FAULT_RULES];
 } viakit_faults;
 
-#define VIAKIT_FAULTS_INIT {sizeof(viakit_faults)}
+/* All fields, for compilers warn of those that are left out. */
+#define VIAKIT_FAULTS_INIT \
+    {sizeof(viakit_faults), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {{VIAKIT_PASS, 0, 0, 0}}}
 
 /* From now on; frames and times are counted anew. NULL heals: what was kept goes out at once. A NIC without faults
  * pays nothing for this. VIP_INVALID_PARAMETER: a chance outside 0..1, a time below 0, a distance too large. */
