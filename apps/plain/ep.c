@@ -1,6 +1,6 @@
 /*
- * EP as one would write it down: pairs of random numbers become pairs of Gaussian deviates, which are counted by the square
- * annulus that they lie in and summed. One multiplication modulo 2^46, then another.
+ * EP as one would write it down: pairs of random numbers become pairs of Gaussian deviates, which are counted by the
+ * square annulus that they lie in and summed. One multiplication modulo 2^46, then another.
  */
 #include <math.h>
 #include <stdint.h>
@@ -8,6 +8,7 @@
 /* n_pairs pairs after the state x. counts: 10; sums: of x, of y, of |x|, of |y|. */
 void ep_plain(uint64_t x, uint64_t n_pairs, uint64_t *counts, double *sums)
 {
+    /* The multiplier is 5^13; a state times 2^-46 is the number. */
     const uint64_t a = 1220703125, mask = ((uint64_t)1 << 46) - 1;
     const double scale = 0x1p-46;
     for (uint64_t i = 0; i < n_pairs; i++) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Transforms at a time: enough for vectors, few enough for a cache. */
 #define LINES 16
 
 typedef struct {
@@ -19,6 +20,8 @@ typedef struct {
 static void transform(int sign, size_t n, const cplx *roots, cplx *a, cplx *b)
 {
     cplx *const result = a;
+    /* n/2 ... 1 butterflies of growing groups; each pass reads one array and writes the other, so no reversal is
+     * needed. */
     for (size_t l = n / 2, m = 1; l >= 1; l /= 2, m *= 2) {
         for (size_t j = 0; j < l; j++) {
             const double c = roots[j * m].re, s = sign * roots[j * m].im;
@@ -65,11 +68,13 @@ static void along(int sign, cplx *u, size_t n, size_t step, size_t n_lines, size
     }
 }
 
+/* roots by dimension; a and b: room for LINES lines of the longest one, in turns. */
 struct plan {
     size_t nx, ny, nz;
     cplx *roots[3], *a, *b;
 };
 
+/* x, then y, then z, each line by line; sign -1 is the inverse, without its factor 1/n. */
 static void transform3(const struct plan *p, int sign, cplx *u)
 {
     const size_t nx = p->nx, ny = p->ny, nz = p->nz;
@@ -78,12 +83,14 @@ static void transform3(const struct plan *p, int sign, cplx *u)
     along(sign, u, nz, nx * ny, nx, 1, ny, nx, p->roots[2], p->a, p->b);
 }
 
+/* The square of the wave number that point j of n stands for: the upper half is negative. */
 static double wave(size_t j, size_t n)
 {
     const double k = j < n / 2 ? (double)j : (double)j - (double)n;
     return k * k;
 }
 
+/* One more step of the evolution: u for the next one, v a copy to be transformed. */
 static void evolve(cplx *u, const double *factor, cplx *v, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -116,6 +123,7 @@ int ft_plain(long nx, long ny, long nz, int iterations, cplx *u, cplx *v, double
         }
     }
 
+    /* The start of the benchmark: real and imaginary parts in turn. */
     uint64_t x = 314159265;
     for (size_t i = 0; i < n; i++) {
         x = x * 1220703125 & (((uint64_t)1 << 46) - 1);
@@ -131,6 +139,7 @@ int ft_plain(long nx, long ny, long nz, int iterations, cplx *u, cplx *v, double
             }
         }
     }
+    /* Forward once; evolved and back in each iteration, and 1024 points of it summed. */
     transform3(&plan, 1, u);
     for (int t = 0; t < iterations; t++) {
         evolve(u, factor, v, n);

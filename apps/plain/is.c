@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A quarter of max_key times the sum of four numbers below 1: below max_key. */
 static void make_keys(int32_t *keys, size_t n, int32_t max_key)
 {
     const uint64_t a = 1220703125, mask = ((uint64_t)1 << 46) - 1;
@@ -21,6 +22,7 @@ static void make_keys(int32_t *keys, size_t n, int32_t max_key)
     }
 }
 
+/* counts[k] becomes the number of keys up to k: the rank behind the last key of that value. */
 static void rank(const int32_t *keys, size_t n, int32_t *counts, size_t m)
 {
     memset(counts, 0, m * sizeof *counts);

@@ -1,6 +1,6 @@
 /*
- * Water's sums over pairs of molecules, as one would write them down: a loop over the pairs, and in it the formulas one after
- * the other. The array sites has 12 doubles per molecule: H1, O, H2 and M, each x, y, z.
+ * Water's sums over pairs of molecules, as one would write them down: a loop over the pairs, and in it the formulas one
+ * after the other. The array sites has 12 doubles per molecule: H1, O, H2 and M, each x, y, z.
  */
 #include <math.h>
 
@@ -15,8 +15,8 @@
 #define A4 0.11447336
 #define B4 2.23326410
 
-/* Sites of the one and of the other molecule: nine pairs of charges, the last four of which are hydrogens, then oxygens, then
- * an oxygen and a hydrogen. */
+/* Sites of the one and of the other molecule: nine pairs of charges, the last four of which are hydrogens, then
+ * oxygens, then an oxygen and a hydrogen. */
 static const int pair_one[14] = {3, 3, 3, 0, 2, 0, 0, 2, 2, 1, 1, 1, 0, 2};
 static const int pair_other[14] = {3, 0, 2, 3, 3, 0, 2, 0, 2, 1, 0, 2, 1, 1};
 
@@ -61,8 +61,8 @@ static long last(long i, long n)
     return i + 1 + half - !mine;
 }
 
-/* The forces of all pairs of n molecules. sites and forces have n + n / 2 rows, the last n / 2 of sites being the first ones
- * once more. Returns the virial. */
+/* The forces of all pairs of n molecules. sites and forces have n + n / 2 rows, the last n / 2 of sites being the
+ * first ones once more. Returns the virial. */
 double water_plain_forces(const double *sites, long n, double box, double cutoff, double *forces)
 {
     double virial = 0.0, cutoff2 = cutoff * cutoff, ref1 = -QQ / (cutoff2 * cutoff);

@@ -51,6 +51,7 @@ static inline void vk_copy_last_word_last(void *dst, const void *src, size_t len
         vk_store_release((uint64_t *)(void *)to, v);
         return;
     }
+    /* Not aligned to 8: words of 4, then bytes, each one after the one before it. */
     if (((uintptr_t)to & 3) == 0)
         for (; tail >= 4; tail -= 4, to += 4, from += 4) {
             uint32_t v;

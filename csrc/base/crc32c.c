@@ -16,6 +16,7 @@
 
 #include <string.h>
 
+/* Castagnoli's, reflected: the lowest bit is the highest power. */
 #define POLYNOMIAL 0x82F63B78u
 #define MAX_WORDS 128 /* words of 8 bytes in one lane */
 #define AHEAD \
@@ -24,6 +25,7 @@
 
 static uint32_t byte_table[256];
 
+/* A byte at a time: for machines without the instruction. */
 uint32_t vk_crc32c_table(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data;
@@ -39,6 +41,7 @@ uint32_t vk_crc32c_table(uint32_t crc, const void *data, size_t len)
 
 static uint32_t shift_constant[MAX_WORDS + 1]; /* x^(64 m - 33) mod P, reflected */
 
+/* The crc of what came before, followed by so many words of zeros. */
 __attribute__((target("sse4.2,pclmul"))) static inline uint64_t append_zeros(uint64_t crc, size_t words)
 {
     __m128i product =
@@ -53,6 +56,7 @@ static inline uint64_t load64(const uint8_t *p)
     return v;
 }
 
+/* Three lanes of up to MAX_WORDS words as long as they are worth joining, then words, then bytes. */
 __attribute__((target("sse4.2,pclmul"))) static uint32_t crc_x86(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data;

@@ -31,6 +31,7 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(NULL, NULL, child_of_fork);
 }
 
+/* Returns fd, so that it can stand around the call that opens. */
 int vk_file_own(int fd)
 {
     if (fd < 0 || fd >= MOST)

@@ -1,4 +1,13 @@
-/* Blocks of a pcapng file; the numbers of blocks and options are those of the draft's sections 4.1 to 4.6 and 3.5. */
+/*
+ * pcapng.c - blocks of a pcapng file; the numbers of blocks and options are those of the draft's sections 4.1 to 4.6
+ * and 3.5.
+ *
+ *     | type | length | fields ... | options, each: code, length, value padded to 4 bytes | end of options | length |
+ *
+ * The length stands at both ends, so that a file can be read backwards; it counts all of it, in multiples of 4. Numbers
+ * are in this machine's byte order, which the section header tells. Nothing is written but whole blocks: one that does
+ * not fit leaves the buffer as it was, and its function returns 0, else the block's length.
+ */
 #include "pcapng.h"
 
 #include <string.h>
@@ -19,6 +28,7 @@ struct block {
     int full;
 };
 
+/* Appends, padded with zeros; from the first piece that does not fit on, nothing more. */
 static void put(struct block *k, const void *data, size_t len)
 {
     size_t padded = (len + 3) & ~(size_t)3;
@@ -43,6 +53,7 @@ static void put32(struct block *k, uint32_t v)
     put(k, &v, sizeof v);
 }
 
+/* Type, and a place for the length. */
 static struct block begin(struct pcapng_buffer *b, uint32_t type)
 {
     struct block k = {b, b->used, 0};
@@ -51,6 +62,7 @@ static struct block begin(struct pcapng_buffer *b, uint32_t type)
     return k;
 }
 
+/* The length at the end and, now known, at the beginning. */
 static size_t end(struct block *k)
 {
     uint32_t len = (uint32_t)(k->b->used - k->start) + 4;
@@ -63,12 +75,14 @@ static size_t end(struct block *k)
     return len;
 }
 
+/* The padding does not count in the option's length. */
 static void option(struct block *k, uint16_t code, const void *value, size_t len)
 {
     put16(k, code, (uint16_t)len);
     put(k, value, len);
 }
 
+/* Nothing for an empty text: options may be left out. Lengths have 16 bits, so long texts are cut. */
 static void text_option(struct block *k, uint16_t code, const char *text)
 {
     size_t len = text ? strlen(text) : 0;
@@ -76,6 +90,7 @@ static void text_option(struct block *k, uint16_t code, const char *text)
         option(k, code, text, len < 60000 ? len : 60000);
 }
 
+/* The upper half first, whatever the byte order. */
 static void put_time(struct block *k, uint64_t time)
 {
     put32(k, (uint32_t)(time >> 32));
@@ -120,6 +135,7 @@ size_t pcapng_packet(struct pcapng_buffer *b, const struct pcapng_packet *p)
     put_time(&k, p->time);
     put32(&k, p->captured);
     put32(&k, p->len);
+    /* The bytes come in pieces, so they are copied here and not by put(), which would pad each. */
     size_t data = b->used, padding = -(size_t)p->captured & 3;
     if (k.full || b->size - b->used < p->captured + padding)
         k.full = 1;

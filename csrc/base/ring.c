@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* The consumer has taken nothing yet, so all of it is free. */
 int vk_ring_init(struct vk_ring *ring, size_t size)
 {
     uint64_t rounded = 4096;

@@ -5,6 +5,7 @@
 uint64_t vk_turns_dear_until, vk_cheap_turns;
 static uint64_t vk_dear_span; /* the last one: how long turns were held for dear */
 
+/* began, now: nanoseconds by vk_now(), before and after a turn that was given away and came back. */
 void vk_turn_took(uint64_t began, uint64_t now)
 {
     uint64_t until = vk_load_relaxed(&vk_turns_dear_until), last = vk_load_relaxed(&vk_dear_span), took = now - began;

@@ -58,6 +58,7 @@ static int post(bip_ep *ep)
     return BENCH_DONE;
 }
 
+/* Answers and credits of 1 byte come through the same receives, whose room is the plan's length. */
 static int ep_expect(bench_ep *base, size_t len, uint64_t n)
 {
     bip_ep *ep = (bip_ep *)base;
@@ -138,6 +139,7 @@ static void ep_idle(bench_ep *base, bool want_send)
     bip_idle(((bip_ep *)base)->job, BENCH_SLICE_MS);
 }
 
+/* Waits a second at most for the other side to leave, too. */
 static void ep_close(bench_ep *base)
 {
     bip_ep *ep = (bip_ep *)base;
@@ -168,6 +170,7 @@ bench_ep *bench_bip_open(const bench_bip_options *options, char *error)
         snprintf(error, BENCH_ERROR_LEN, "no memory");
         return NULL;
     }
+    /* Whatever is not named here is BIP's default; small and packet 0 are the calibrated ones. */
     bip_options o = {.size = sizeof o,
                      .rank = options->side,
                      .n_ranks = 2,
@@ -203,6 +206,7 @@ int bench_bip_card(bench_ep *base, unsigned char *card, size_t room)
     return BIP_CARD_LEN;
 }
 
+/* NOT_YET as long as the other side has not come; to be called again with the same cards. */
 int bench_bip_connect(bench_ep *base, const unsigned char *cards, int timeout_ms)
 {
     bip_ep *ep = (bip_ep *)base;
@@ -227,6 +231,7 @@ int bench_bip_describe(bench_ep *base, size_t len, char *text, size_t room)
         info.cma, bip_small(ep->job, ep->peer), bip_packet(ep->job, ep->peer, len));
 }
 
+/* Of the NIC, all that there are; returns how many those are, and fills at most n. */
 int bench_bip_counters(bench_ep *base, uint64_t *values, int n)
 {
     VIP_UINT64 all[VIAKIT_N_COUNTERS] = {0};

@@ -48,11 +48,13 @@
 #define PACKET_IGNORE_OUTGOING 23
 #endif
 
+/* As it lies in the ring behind the kernel's header, and as it is given to send(). */
 typedef struct __attribute__((packed)) {
     struct ethhdr ether;
     uint32_t run, at;
 } short_head;
 
+/* As recvmsg() and sendmsg() have it with PACKET_VNET_HDR: the virtio header comes first and is not sent. */
 typedef struct __attribute__((packed)) {
     struct virtio_net_hdr vnet;
     struct ethhdr ether;
@@ -138,6 +140,7 @@ static bool is_short(const frames_ep *ep, size_t len)
     return len + 8 <= ep->mtu;
 }
 
+/* The same on both sides, so both come to the same window and the same kind of frames. */
 static int frames_prepare(bench_ep *base, const bench_plan *plan)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -158,6 +161,7 @@ static int frames_prepare(bench_ep *base, const bench_plan *plan)
     return bench_buffers(base, plan, 1);
 }
 
+/* The result of a system call that sends: whole frames or nothing. */
 static int sent(frames_ep *ep, ssize_t n, size_t expected)
 {
     ep->ep.count[BENCH_COUNTER_system_calls]++;
@@ -169,6 +173,7 @@ static int sent(frames_ep *ep, ssize_t n, size_t expected)
                       n < 0 ? strerror(errno) : "only a part of it was taken");
 }
 
+/* A message by one frame, or piece by piece; NOT_YET keeps how far it has got. */
 static int frames_send(bench_ep *base, size_t len)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -194,6 +199,7 @@ static int frames_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* Nothing repeats a lost frame, so the run is over. */
 static int wrong(frames_ep *ep, size_t got, size_t len)
 {
     return bench_fail(
@@ -203,6 +209,7 @@ static int wrong(frames_ep *ep, size_t got, size_t len)
         got, len - ep->rx_at, len);
 }
 
+/* Looks at one slot; the frame in it goes back to the kernel, whoever it was for. */
 static int receive_short(frames_ep *ep, size_t len)
 {
     struct tpacket2_hdr *h = (struct tpacket2_hdr *)(void *)(ep->ring + (size_t)ep->slot * SLOT_LEN);
@@ -228,6 +235,7 @@ static int receive_short(frames_ep *ep, size_t len)
     return BENCH_DONE;
 }
 
+/* Pieces come straight to their place, so one that is not the next shows by its offset only. */
 static int receive_long(frames_ep *ep, size_t len)
 {
     do {
@@ -255,6 +263,7 @@ static int receive_long(frames_ep *ep, size_t len)
     return BENCH_DONE;
 }
 
+/* Blocking, a look that finds nothing sleeps once; the loop comes back to look again. */
 static int frames_recv(bench_ep *base, size_t len)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -279,6 +288,7 @@ static void frames_idle(bench_ep *base, bool want_send)
          want_send ? 1 : BENCH_SLICE_MS); /* a packet socket is always writable: its queue is the interface's */
 }
 
+/* Also what was opened in part. */
 static void frames_close(bench_ep *base)
 {
     frames_ep *ep = (frames_ep *)base;

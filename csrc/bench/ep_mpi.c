@@ -73,6 +73,7 @@ static int check_code(mpi_ep *ep, int code, const char *call)
     return code ? bench_fail(&ep->ep, BENCH_ERROR, "%s failed with code %d", call, code) : BENCH_DONE;
 }
 
+/* Where message i of the run is received to. */
 static unsigned char *slot(mpi_ep *ep, uint64_t i)
 {
     return ep->ep.rbuf + i % ep->slots * ep->ep.stride;
@@ -132,6 +133,7 @@ static int mpi_send(bench_ep *base, size_t len)
     return rc;
 }
 
+/* Blocking in ping-pong. Else the oldest receive is tested: NOT_YET if it is not there. */
 static int mpi_recv(bench_ep *base, size_t len)
 {
     mpi_ep *ep = (mpi_ep *)base;

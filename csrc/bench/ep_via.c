@@ -118,6 +118,7 @@ static int allocate(via_ep *ep, size_t len, void **memory, VIP_MEM_HANDLE *handl
     return BENCH_DONE;
 }
 
+/* Nothing, if nothing was allocated. */
 static void release(via_ep *ep, void *memory, VIP_MEM_HANDLE handle)
 {
     if (memory) {
@@ -209,6 +210,8 @@ static inline int post_receives(via_ep *ep)
     return BENCH_DONE;
 }
 
+/* All that will come is known, so receives are posted as far as the depth allows before the first message can
+ * arrive. */
 static int via_expect(bench_ep *base, size_t len, uint64_t n)
 {
     (void)len;
@@ -216,6 +219,7 @@ static int via_expect(bench_ep *base, size_t len, uint64_t n)
     return post_receives((via_ep *)base);
 }
 
+/* Posted, not sent: the descriptor is taken back by tidy or flush. */
 static int via_send(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
@@ -235,6 +239,7 @@ static int via_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
+/* DONE with the message where its receive was posted to; NOT_YET; or an error that ends the run. */
 static int via_recv(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
@@ -385,6 +390,7 @@ bench_ep *bench_via_open(const bench_via_options *options, char *error)
     return &ep->ep;
 }
 
+/* Returns the address's length in bytes. */
 int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
 {
     via_ep *ep = (via_ep *)base;
@@ -394,6 +400,7 @@ int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
     return ep->attributes.NicAddressLen;
 }
 
+/* A VIP_NET_ADDRESS of host and token, which is the discriminator. */
 static int make_address(via_ep *ep, address *a, const unsigned char *host, size_t host_len, const unsigned char *token,
                         size_t token_len)
 {
@@ -438,6 +445,7 @@ int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_le
     return BENCH_DONE;
 }
 
+/* One try as well: NOT_YET until the other side waits. */
 int bench_via_connect(bench_ep *base, const unsigned char *host, size_t host_len, const unsigned char *token,
                       size_t token_len)
 {
@@ -460,6 +468,7 @@ int bench_via_connect(bench_ep *base, const unsigned char *host, size_t host_len
 
 /* ---------------------------------------------------------------- what can be known about it */
 
+/* All counters of the NIC; returns how many there are, and fills at most n. */
 int bench_via_counters(bench_ep *base, uint64_t *values, int n)
 {
     VIP_UINT64 all[VIAKIT_N_COUNTERS] = {0};
@@ -474,6 +483,7 @@ const char *bench_via_counter_name(int counter)
     return viakit_counter_name(counter);
 }
 
+/* One "name=value" per line. */
 int bench_via_describe(bench_ep *base, char *text, size_t room)
 {
     via_ep *ep = (via_ep *)base;

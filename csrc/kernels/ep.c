@@ -3,9 +3,11 @@
  */
 #include "ep_lanes.h"
 
+/* The pair whose numbers are the next two after state x; what it adds is what the vectors would add. */
 static void one_pair(uint64_t x, struct kernels_ep *out)
 {
     const double scale = 0x1p-45;
+    /* The first state after x, and the second. */
     const uint64_t first = kernels_random_skip(x, 1), second = kernels_random_skip(x, 2);
     const double u = (double)first * scale - 1, v = (double)second * scale - 1;
     const double t = u * u + v * v;

@@ -62,6 +62,7 @@ LANES_INLINE vf64 radius(vf64 t)
     return half * (-4.0 * inverse * below);
 }
 
+/* Without the sign's bit. */
 LANES_INLINE vf64 absolute(vf64 x)
 {
     return (vf64)((vu64)x & ~(UINT64_C(1) << 63));
@@ -94,6 +95,7 @@ LANES_INLINE void turn(struct totals *totals, vf64 u, vf64 v, struct kernels_ep 
     }
 }
 
+/* n pairs, a multiple of STRIDE, and the streams behind them. out: see turn(). */
 LANES_INLINE void block(struct streams *streams, struct totals *totals, uint64_t n, struct kernels_ep *out)
 {
     for (uint64_t i = 0; i < n; i += STRIDE) {
@@ -112,6 +114,8 @@ static __attribute__((noinline)) void count_rare(struct streams streams, uint64_
     block(&streams, &unused, n, out);
 }
 
+/* Counts and sums of the whole turns among n pairs, added to `out`; returns how many pairs that is. x: the state before
+ * the first number. */
 static uint64_t pairs(uint64_t x, uint64_t n, struct kernels_ep *out)
 {
     struct streams streams = {.power = all_u64(kernels_random_power(KERNELS_RANDOM_A, 2 * STRIDE))};
@@ -123,6 +127,7 @@ static uint64_t pairs(uint64_t x, uint64_t n, struct kernels_ep *out)
         }
     }
     struct totals totals = {0};
+    /* Counts of earlier calls: only what is new here may be subtracted below. */
     uint64_t rare[KERNELS_EP_N_COUNTS];
     memcpy(rare, out->counts, sizeof rare);
     const uint64_t whole = n - n % STRIDE;

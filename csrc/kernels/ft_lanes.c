@@ -10,6 +10,8 @@
 
 #define TILE 8 /* rows: two lines of what is written */
 
+/* One complex number: real part, imaginary part. Loaded by memcpy, for an array of doubles need only be aligned as
+ * doubles are. */
 typedef double complex_pair __attribute__((vector_size(16)));
 
 LANES_INLINE complex_pair load_pair(const double *p)
@@ -36,6 +38,7 @@ static void scale(const double *restrict in, double *restrict out, size_t n_rows
     }
 }
 
+/* Rows beyond the last whole tile go one by one. */
 static void transpose(const struct kernels_ft_planes *p, const double *restrict in, double *restrict out)
 {
     for (size_t plane = 0; plane < p->n_planes; plane++) {

@@ -7,6 +7,8 @@ void kernels_is_keys(uint64_t x, int max_log, int32_t *keys, size_t n)
     KERNELS_PICK(is_lanes)->keys(x, 48 - max_log, keys, n);
 }
 
+/* Bytes of `work` that counting m values takes: none if the 32-bit counts are themselves small enough to be counted
+ * in. */
 size_t kernels_is_work(size_t m)
 {
     return is_room(m) == m && m <= IS_SMALL ? 0 : is_room(m);
@@ -17,6 +19,7 @@ int kernels_is_count(const int32_t *keys, size_t n, int32_t base, size_t m, int3
     return KERNELS_PICK(is_lanes)->count(keys, n, base, m, counts, work);
 }
 
+/* Running sums, on top of `start`; returns the last. */
 int32_t kernels_is_prefix(int32_t *counts, size_t m, int32_t start)
 {
     for (size_t i = 0; i < m; i++) {

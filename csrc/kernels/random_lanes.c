@@ -8,6 +8,8 @@
 #define N_VECTORS 4
 #define STREAMS (N_VECTORS * LANES_F64)
 
+/* n numbers in (0, 1) after state x; returns the state of the last. What is less than a turn of all chains is made one
+ * by one. */
 static uint64_t fill(uint64_t x, double *out, size_t n)
 {
     const double scale = 0x1p-46;

@@ -6,6 +6,7 @@
  */
 #include "sor_lanes.h"
 
+/* out[k ... k + LANES_F32) from its four neighbours: two in the rows above and below, two at its sides. */
 LANES_INLINE void one(float *out, const float *up, const float *down, const float *side, size_t k)
 {
     vf32 sum = load_f32(up + k) + load_f32(down + k) + load_f32(side + k) + load_f32(side + k + 1);
@@ -22,6 +23,7 @@ static void row(float *restrict out, const float *restrict up, const float *rest
         return;
     }
     one(out, up, down, side, 0);
+    /* As many as reach the next boundary; the first vector has covered them. */
     size_t k = LANES_F32 - ((uintptr_t)out / sizeof(float)) % LANES_F32;
     for (; k + 2 * LANES_F32 <= n; k += 2 * LANES_F32) {
         one(out, up, down, side, k);

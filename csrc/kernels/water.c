@@ -26,6 +26,8 @@ size_t kernels_water_partners(size_t i, size_t n)
     return n == 0 ? 0 : half - !mine;
 }
 
+/* Taylor's series, by Pascal's triangle, in place: rows of `state` hold x and its derivatives times h^k / k!, so each
+ * is the sum of those behind it. */
 void kernels_water_predict(double *state, size_t n)
 {
     /* Pascal's triangle, without ones: binomial[k][m] is m over k. */
@@ -45,6 +47,7 @@ void kernels_water_predict(double *state, size_t n)
     }
 }
 
+/* By component of a state: hydrogen, oxygen, hydrogen, three directions each. */
 static double mass_of(size_t component)
 {
     return component / 3 == 1 ? MASS_O : MASS_H;
@@ -67,6 +70,8 @@ void kernels_water_correct(double *state, size_t n, const double *forces, double
     }
 }
 
+/* The atoms' places, and M, which lies between oxygen and the middle of the hydrogens and carries the negative
+ * charge. */
 void kernels_water_place(const double *state, size_t n, double *sites)
 {
     for (size_t i = 0; i < n; i++) {
@@ -101,6 +106,7 @@ static double bend(double s, double p, double q, double c, double t)
     return second + third / R_OH + fourth / (R_OH * R_OH);
 }
 
+/* The energy itself, whose derivatives stretch() and bend() are; see water_model.h for the source. */
 static double energy_of(double d1, double d2, double t)
 {
     double s = d1 + d2, p = d1 * d2, q = d1 * d1 + d2 * d2, c = d1 * d1 * d1 + d2 * d2 * d2;
@@ -112,6 +118,7 @@ static double energy_of(double d1, double d2, double t)
     return second + third / R_OH + fourth / (R_OH * R_OH);
 }
 
+/* Each molecule by itself: two bonds and the angle. forces may be NULL, and so may virial; returns the energy. */
 double kernels_water_intra(const double *sites, size_t n, double *forces, double *virial)
 {
     double energy = 0.0, work = 0.0;
@@ -122,6 +129,7 @@ double kernels_water_intra(const double *sites, size_t n, double *forces, double
             e1[d] = o[d] - h1[d];
             e2[d] = o[d] - h2[d];
         }
+        /* Lengths of the bonds, and the angle between them. */
         double r1 = sqrt(e1[0] * e1[0] + e1[1] * e1[1] + e1[2] * e1[2]);
         double r2 = sqrt(e2[0] * e2[0] + e2[1] * e2[1] + e2[2] * e2[2]);
         double cosine = (e1[0] * e2[0] + e1[1] * e2[1] + e1[2] * e2[2]) / (r1 * r2);
@@ -164,6 +172,7 @@ void kernels_water_pair_energies(const struct kernels_water_pairs *pairs, const 
     KERNELS_PICK(water_lanes)->pair_energies(pairs, sites, scratch, sums);
 }
 
+/* Forces on M act on nothing that has a mass: they go to the three atoms in the shares by which M is placed. */
 void kernels_water_fold(double *forces, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -177,6 +186,7 @@ void kernels_water_fold(double *forces, size_t n)
     }
 }
 
+/* Whole molecules, by their oxygen, so that bonds never cross the box. */
 void kernels_water_wrap(double *state, size_t n, double box)
 {
     for (size_t d = 0; d < 3; d++) {
@@ -190,6 +200,7 @@ void kernels_water_wrap(double *state, size_t n, double box)
     }
 }
 
+/* The sum of m (v h)^2, twice the kinetic energy times h^2: row 1 of `state` is x' h. */
 double kernels_water_kinetic(const double *state, size_t n)
 {
     double sum = 0.0;

@@ -75,6 +75,7 @@ LANES_INLINE vf64 fall(double rate, vf64 r)
     return (vf64)((vi64)p + ((vi64)rounded << 52)); /* and is added to the exponent */
 }
 
+/* Written lane by lane: compilers make one instruction of it. */
 LANES_INLINE vf64 sqrt_f64(vf64 x)
 {
     for (int lane = 0; lane < LANES_F64; lane++) {
@@ -190,6 +191,7 @@ LANES_INLINE void repulsion_energy(const struct field *f, struct meeting *m, str
  * LANES_F64 pairs
  */
 
+/* LANES_F64 molecules, one per lane, component by component. */
 LANES_INLINE void gather(vf64 molecules[SITES], const double *sites, const int32_t *index)
 {
     for (int c = 0; c < SITES; c++) {
@@ -205,6 +207,7 @@ LANES_INLINE void scatter(const vf64 part[SITES], double *forces, const int32_t 
     typedef double quad __attribute__((vector_size(32)));
     for (int lane = 0; lane < LANES_F64; lane++) {
         if (lane >= n_live) {
+            /* Lanes that do not count repeat an index: nothing may be added for them. */
             break;
         }
         double *force = forces + (size_t)index[lane] * SITES;
@@ -333,6 +336,7 @@ static void energies_at_edge(const struct field *f, const vf64 one[SITES], struc
  * All pairs
  */
 
+/* rows, box, cutoff: see kernels_water_pairs. scratch: [3][rows]. */
 static struct field prepare(const struct kernels_water_pairs *pairs, const double *sites, double *scratch)
 {
     /* The Ms, direction by direction, and the square of the longest way from one of them to a site. */
@@ -413,6 +417,7 @@ static void meet_rest(const struct field *f, struct lists *l, struct totals *t, 
     l->n_rest -= n_live;
     int32_t *one = l->rest_one + l->n_rest, *other = l->rest_other + l->n_rest;
     for (size_t lane = n_live; lane < LANES_F64; lane++) {
+        /* A molecule that is there already: it costs nothing and is not counted. */
         one[lane] = one[0];
         other[lane] = other[0];
     }
@@ -427,6 +432,7 @@ static void meet_rest(const struct field *f, struct lists *l, struct totals *t, 
     }
 }
 
+/* own: so many of the rows are a "one" here; the others are there as partners. */
 static void sweep(const struct kernels_water_pairs *pairs, const double *sites, double *scratch, double *forces,
                   struct kernels_water_sums *sums, meet *inside, meet *at_edge)
 {
@@ -440,6 +446,7 @@ static void sweep(const struct kernels_water_pairs *pairs, const double *sites, 
             t.on_one[c] = all_f64(0.0);
         }
         memset(l->n, 0, sizeof l->n);
+        /* The rows behind it, as many as the ring of all molecules gives it for partners. */
         size_t end = i + 1 + kernels_water_partners(pairs->first + i, pairs->n);
         for (size_t j = i + 1; j < end; j += CHUNK) {
             double rs[CHUNK];

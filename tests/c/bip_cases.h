@@ -1,5 +1,6 @@
 /*
- * bip_cases.h - the cases of test_bip, and what they are made of: a job that is open, checks of its calls, messages waited for.
+ * bip_cases.h - the cases of test_bip, and what they are made of: a job that is open, checks of its calls, messages
+ * waited for.
  */
 #ifndef BIP_CASES_H
 #define BIP_CASES_H

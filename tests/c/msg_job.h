@@ -1,6 +1,6 @@
 /*
- * msg_job.h - jobs for tests of the message engine: n ranks as forked processes (or threads, where the link is loop), with an
- * exchange through the process that started them.
+ * msg_job.h - jobs for tests of the message engine: n ranks as forked processes (or threads, where the link is loop),
+ * with an exchange through the process that started them.
  */
 #ifndef MSG_JOB_H
 #define MSG_JOB_H

@@ -1,6 +1,6 @@
 /*
- * What eth makes of what the kernel shows it: a slot of the ring, or the beginning of a super-frame of which the rest waits in the socket's
- * queue. The frames are those of machine.h; the first bytes of the input say how each travels:
+ * What eth makes of what the kernel shows it: a slot of the ring, or the beginning of a super-frame of which the rest
+ * waits in the socket's queue. The frames are those of machine.h; the first bytes of the input say how each travels:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
  *   way: | form, and what is wrong | copies, each with the next psn | how much of it the slot has | what to add to a length |
@@ -42,6 +42,7 @@ static uint8_t *block;       /* what lies in the slot or queue ends where this d
 static const uint8_t *queue; /* the super-frame that waits */
 static size_t queue_len;
 
+/* The super-frame that waits in the socket's queue is taken whole, or is not there. */
 static ssize_t recv_queued(int fd, struct msghdr *m, int flags)
 {
     (void)fd, (void)flags;
@@ -59,6 +60,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
 {
     const uint8_t *way = ways[turn++ % WAYS];
     int form = way[0], dressed = form & (DRESSED | QUEUED);
+    /* Copies that fit a super-frame; each has the next sequence number. */
     unsigned n = dressed ? 1 + way[1] % 70 : 1;
     if (n * len > SUPER_BYTES - UDP_LEN - IP_LEN)
         n = 1;
@@ -90,6 +92,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
         size_t have = (size_t)way[2] * 16;
         queue = form & GONE ? NULL : p;
         queue_len = all;
+        /* The ring has its first part, in steps of 16 bytes; the rest is in the queue. */
         deliver_queued(&eth, p, have < all ? have : all, all, vouched);
         HOLLOW_CHECK(queue == NULL, "a super-frame stays in the queue for ever");
     } else

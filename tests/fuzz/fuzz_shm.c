@@ -1,6 +1,7 @@
 /*
- * The shared-memory peer: what lies in the ring that it writes, in the words that it publishes about its own memory, and in the requests that make us
- * look there. The peer is made by hand, of ordinary memory with guards around it; the data path of the link is the real one.
+ * The shared-memory peer: what lies in the ring that it writes, in the words that it publishes about its own memory,
+ * and in the requests that make us look there. The peer is made by hand, of ordinary memory with guards around it; the
+ * data path of the link is the real one.
  *
  *   operation   cell: where, control word, first bytes | consumed | fetch: address, length | place: handle, address, length | poll | send
  *
@@ -84,6 +85,7 @@ static void make_peer(void)
     link_of_ours.departed = NULL;
 }
 
+/* The peer cannot be made by the greeting, for that is another process's: only the data path is driven here. */
 static void set_up(void)
 {
     viakit_nic_options o;
@@ -99,6 +101,7 @@ static void set_up(void)
     hollow_set_up_ends();
 }
 
+/* n bytes of the input, the lowest first; what is missing is 0. */
 static uint64_t take(const uint8_t **p, const uint8_t *end, int n)
 {
     uint64_t v = 0;
@@ -117,6 +120,8 @@ static uint64_t address(const uint8_t **p, const uint8_t *end)
            (uint64_t)(int64_t)(int16_t)offset;
 }
 
+/* A cell of the peer's ring, near where we read: its control word, whole or in parts, and 32 bytes of what a message
+ * would have. */
 static void write_cell(struct link_peer *peer, const uint8_t **p, const uint8_t *end)
 {
     uint32_t where = (uint32_t)take(p, end, 1), how = (uint32_t)take(p, end, 1);
@@ -127,6 +132,8 @@ static void write_cell(struct link_peer *peer, const uint8_t **p, const uint8_t 
     memcpy(cell, &control, sizeof control);
 }
 
+/* As if a message of the peer's had named that address: fetched, or stored into by place(), whose entry in the peer's
+ * table of regions is made up, too. */
 static void copy(struct link_peer *peer, const uint8_t **p, const uint8_t *end, int out)
 {
     uint64_t at = address(p, end), len = take(p, end, 2) % (sizeof target + 1);
@@ -144,6 +151,7 @@ static void copy(struct link_peer *peer, const uint8_t **p, const uint8_t *end, 
     HOLLOW_CHECK(r->users == 0, "still holding region %x", handle);
 }
 
+/* Fills our ring to the peer, who may have said nonsense about what it has consumed. */
 static void send_frames(struct link_peer *peer, uint32_t n)
 {
     struct link_frame f;
@@ -171,6 +179,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
             write_cell(peer, &p, end);
             break;
         case 3:
+            /* Free running, so any number may stand there. */
             vk_store_relaxed(&peer->tx->consumed, (uint32_t)take(&p, end, 4));
             break;
         case 4:

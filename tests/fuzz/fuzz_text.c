@@ -1,9 +1,11 @@
 /*
- * Texts that a user, an environment or a file may hold: faults, lists of devices, the configuration and files of hosts, udp's devices.
+ * Texts that a user, an environment or a file may hold: faults, lists of devices, the configuration and files of hosts,
+ * udp's devices.
  *
  *   | which | the text, up to the end |
  *
- * What parses as faults is written and parsed again, and must be the same. Of the others each entry has to fit what is promised of it.
+ * What parses as faults is written and parsed again, and must be the same. Of the others each entry has to fit what is
+ * promised of it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -20,6 +22,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
+/* What is understood can be written, and means the same when it is read again; and any decision about a frame ends. */
 static void faults(const char *text)
 {
     static char again[16384];
@@ -34,6 +37,7 @@ static void faults(const char *text)
         viakit_fault_of(&a, (uint64_t)i, i & 15, (uint64_t)i / 2);
 }
 
+/* Counts and reads everything that it is shown. */
 static int look_at(void *context, const char *name, const char *value, const char *where)
 {
     size_t *n = context;
@@ -64,6 +68,7 @@ static const char *as_file(const char *text, size_t len)
     return path;
 }
 
+/* What is accepted names a port, an MTU and an interface, and the name ends within its room. */
 static void udp_device(const char *text)
 {
     union udp_name name;
@@ -113,6 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         walk(CONFIG_HOST, as_file(text, len - 1));
         break;
     case 6:
+        /* Room for a few bytes only: what does not fit must be refused, not written. */
         config_device(text, (char[16]){0}, 16, (char[8]){0}, 8);
         break;
     default:

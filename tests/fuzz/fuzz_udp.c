@@ -1,13 +1,13 @@
 /*
- * What udp makes of the datagrams that the kernel hands over: one at a time, many at a time, super-frames that go straight to their
- * place, by the common socket or by a lane, from the peer or from a stranger; and what it says to those who knock at its door.
- * The frames are those of machine.h; the first bytes of the input say how each travels:
+ * What udp makes of the datagrams that the kernel hands over: one at a time, many at a time, super-frames that go
+ * straight to their place, by the common socket or by a lane, from the peer or from a stranger; and what it says to
+ * those who knock at its door. The frames are those of machine.h; the first bytes of the input say how each travels:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
  *   way: | form, and what is wrong | copies, each with the next psn | what a call says | how much is missing |
  *
- * The link's sources are compiled into this program; its system calls, and the room for peers, are ours. No answer to a stranger may be longer
- * than what he sent.
+ * The link's sources are compiled into this program; its system calls, and the room for peers, are ours. No answer to a
+ * stranger may be longer than what he sent.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +76,7 @@ static int told; /* a list that we had asked for came, and requests went out */
 
 /* ---------------------------------------------------------------- in place of the kernel */
 
+/* One datagram waits at a time; MSG_PEEK leaves it, MSG_TRUNC tells its whole length. */
 static ssize_t fuzz_recvfrom(int fd, void *to, size_t room, int flags, void *from, socklen_t *from_len)
 {
     (void)fd;
@@ -94,6 +95,7 @@ static ssize_t fuzz_recvfrom(int fd, void *to, size_t room, int flags, void *fro
     return (ssize_t)(flags & MSG_TRUNC ? all : n);
 }
 
+/* Nothing waits in the error queue; else the datagram, scattered over what the caller has. */
 static ssize_t fuzz_recvmsg(int fd, struct msghdr *m, int flags)
 {
     (void)fd;
@@ -117,6 +119,7 @@ static int fuzz_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struc
     return len < 0 ? -1 : 1;
 }
 
+/* The link may keep peers and nothing else, and not without end: strangers must not fill its memory. */
 static void *fuzz_calloc(size_t n, size_t len)
 {
     HOLLOW_CHECK(n == 1 && len == sizeof(struct link_peer), "something else than a peer is kept: %zu bytes", n * len);
@@ -130,6 +133,7 @@ static void fuzz_free(void *p)
     (void)p; /* all at once, when the next input begins */
 }
 
+/* What the link sends by itself: calls, whose length counts as an answer, and requests of ours. */
 static int fuzz_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len)
 {
     (void)link, (void)fd;
@@ -143,6 +147,7 @@ static int fuzz_put(struct link *link, int fd, const union udp_name *to, const v
     return 0;
 }
 
+/* As if three NICs were at this station. */
 static int fuzz_ports(const char *prefix, uint16_t *ports, int max)
 {
     (void)prefix;
@@ -163,6 +168,8 @@ static union udp_name name_of(uint32_t address, uint16_t port)
     return name;
 }
 
+/* A call of the links among themselves: a question or an answer about who is at a station, with the right nonce or
+ * another. */
 static void make_call(uint8_t *p, size_t len, const uint8_t *way)
 {
     struct udp_call call = {
@@ -172,6 +179,7 @@ static void make_call(uint8_t *p, size_t len, const uint8_t *way)
     memcpy(p, &call, len < sizeof(struct wire_header) ? len : sizeof(struct wire_header));
 }
 
+/* What makes a datagram of a stranger's believable: the cookie that it was told. */
 static size_t add_trailer(uint8_t *p)
 {
     struct trailer t = {.station = 34997, .cookie = cookie_for(&udp, &sender)};
@@ -179,6 +187,8 @@ static size_t add_trailer(uint8_t *p)
     return sizeof t;
 }
 
+/* Makes a datagram of the frame in the way that the input asks for, and lets the link take it by one of its ways of
+ * receiving. */
 static int carry(struct hollow *h, const uint8_t *frame, size_t len)
 {
     const uint8_t *way = ways[turn++ % WAYS];
@@ -203,6 +213,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
     answered = 0;
     told = 0;
     udp.nic = h->nic;
+    /* As the kernel's own checksum of a datagram would have it. */
     link_vouch(h->nic, 1);
     udp.sockets[0] = (struct udp_socket){.fd = -1};
     struct udp_socket lane = {.fd = -1, .peer = peer, .segments = form & SUPER ? MANY_SEGMENTS : 0};
@@ -215,6 +226,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
         while (take_one(&udp, s)) {}
     if (s == &lane && lane.segments >= MANY_SEGMENTS)
         take_one(&udp, s);
+    /* A stranger may not make this side send more than it sent itself. */
     HOLLOW_CHECK(told || answered <= all, "%zu bytes were answered by %zu", all, answered);
     HOLLOW_CHECK(udp.n_peers <= N_PEERS, "%u peers", udp.n_peers);
     link_vouch(h->nic, 0);
@@ -229,6 +241,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         block = hollow_block(UDP_SLOT);
         udp.buffer = malloc((size_t)UDP_SLOTS * UDP_SLOT);
         udp.name = name_of(0x7F000001, 50000);
+        /* A header of 28 bytes and segments of 1472: IPv4 on an MTU of 1500. */
         udp.segment = 1472;
         udp.head = 28;
         udp.secret[0] = 1;
@@ -239,6 +252,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
             udp.sockets[i].fd = -1;
         machine_carry(carry);
     }
+    /* Each input begins without peers, with one question that is open. */
     udp_free_peers(&udp);
     udp.n_peers = n_peers = 0;
     udp.wants_lane = NULL;

@@ -1,4 +1,10 @@
-/* See hollow.h. */
+/*
+ * hollow.c - a link that carries nothing, a clock that moves with the input, random numbers that are the same in every
+ * run. See hollow.h.
+ *
+ * Linked into a fuzzer its clock_gettime() and getrandom() take the place of libc's, so that what an input does is not
+ * a matter of how fast the machine is: a finding can be replayed.
+ */
 #include "hollow.h"
 
 #include <errno.h>
@@ -31,6 +37,7 @@ int clock_gettime(clockid_t clock, struct timespec *t)
     return 0;
 }
 
+/* From a fixed beginning: the n-th number that inputs draw in a process is always the same. */
 ssize_t getrandom(void *buffer, size_t len, unsigned flags)
 {
     if (!in_input)
@@ -120,6 +127,7 @@ static struct link_peer *the_peer(void)
     return (struct link_peer *)(void *)peer;
 }
 
+/* Whoever is asked for, the way to it is known. */
 static int hollow_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
     (void)link, (void)address, (void)port;
@@ -127,6 +135,7 @@ static int hollow_route(struct link *link, const uint8_t address[6], uint16_t po
     return 0;
 }
 
+/* -1: who waits for an answer to all gives up at once. */
 static int hollow_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     (void)address, (void)frame;
@@ -164,6 +173,7 @@ static int hollow_send(struct link *link, struct link_peer *peer, struct link_fr
     return sent ? sent : -EAGAIN;
 }
 
+/* The header comes as words here; its length must be that of the payload. */
 static int hollow_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
                              const void *payload, size_t len)
 {
@@ -195,6 +205,7 @@ static int hollow_arm(struct link *link)
     return 1;
 }
 
+/* Odd addresses are not there; from all others come bytes of 0x77. */
 static int hollow_fetch(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to,
                         size_t len)
 {
@@ -210,12 +221,14 @@ static int hollow_fetch(struct link *link, struct link_peer *peer, uint64_t addr
     return 0;
 }
 
+/* Bits 0 and 1 of can_place: not at all, through a mapping, or by process_vm_* (link.h). */
 static int hollow_reach(struct link *link, struct link_peer *peer, const void *address, size_t len)
 {
     (void)peer, (void)address, (void)len;
     return of(link)->can_place & 3;
 }
 
+/* Bits 2 and 3: it works, it is refused, or it has to go by frames. */
 static int hollow_place(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                         const struct iovec *from, int n_from, size_t len)
 {
@@ -257,6 +270,7 @@ void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_optio
     h->ops.send_short = hollow_send_short;
     struct link_limits *l = &h->nic->limits;
     l->max_payload = HOLLOW_PAYLOAD;
+    /* So that messages of both lengths occur among short inputs. */
     l->short_below = 128;
     l->max_batch = kind == HOLLOW_ETHERNET ? 4 : 1;
     l->lossless = kind != HOLLOW_ETHERNET;
@@ -277,6 +291,7 @@ void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_optio
 
 void hollow_close(struct hollow *h)
 {
+    /* In the provider's own order, but by its inner functions: the program's calls would wait for a peer. */
     struct via_nic *nic = h->nic;
     while (nic->vis) /* while the hollow table is still there to take what they say */
         via_disconnect(nic->vis), nic->vis->send.reaped = nic->vis->send.posted,
@@ -292,6 +307,7 @@ void hollow_close(struct hollow *h)
 
 /* ---------------------------------------------------------------- driving */
 
+/* The page behind is never given back: a target makes its blocks once. */
 uint8_t *hollow_block(size_t len)
 {
     size_t whole = (len + 4095) & ~(size_t)4095;
@@ -313,6 +329,7 @@ int hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len)
     return 1;
 }
 
+/* Whatever is due now: acknowledgements, time-outs, handlers. */
 void hollow_time_passes(struct hollow *h, uint64_t ms)
 {
     virtual_ns += ms * VK_MS;

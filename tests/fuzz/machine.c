@@ -1,8 +1,17 @@
-/* See machine.h. */
+/*
+ * machine.c - memory, calls, connections and checks of the fuzzers' machine. See machine.h for what an input means.
+ *
+ * Worlds (a NIC of each kind with its VIs and memory) are made once and used for every input; undo() brings a world
+ * back to where it was by the calls that a program would use, so that whatever does not come back is a finding, not a
+ * leftover. Inputs choose among small numbers: every byte means something, and a limit is reached within few
+ * operations.
+ */
 #include "machine.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "machine_inside.h"
 
@@ -25,6 +34,7 @@ uint8_t *machine_area(struct world *w, int which, size_t *len)
     return at[which];
 }
 
+/* Rights as the areas' names promise (machine_inside.h); AREA_STALE is deregistered when the world stands. */
 static VIP_MEM_HANDLE register_area(struct world *w, int which)
 {
     size_t len;
@@ -36,6 +46,7 @@ static VIP_MEM_HANDLE register_area(struct world *w, int which)
     return w->handles[which];
 }
 
+/* Long enough for the largest area; set once, as it is compared after every input. */
 static int all_fill(const uint8_t *p, size_t len)
 {
     static uint8_t fill[RECV_BYTES + GUARD + 1024];
@@ -60,6 +71,7 @@ static void check_memory(const struct machine *x)
     CHECK_FILL(guard4);
     CHECK_FILL(guard5);
     CHECK_FILL(guard6);
+    /* A VI that may be written to was connected: its granted area may have any content, and is filled again. */
     if (!x->may_write)
         CHECK_FILL(granted);
     else
@@ -76,7 +88,7 @@ static void check_memory(const struct machine *x)
 
 /* ---------------------------------------------------------------- calls of the program */
 
-/* Cuts len bytes at p into n segments. */
+/* Cuts len bytes at p into n segments: a third of what is left each, the last one takes the rest. */
 static void cut(VIP_DESCRIPTOR *d, int first, int n, uint8_t *p, uint32_t len, VIP_MEM_HANDLE handle)
 {
     VIP_DATA_SEGMENT *s = &d->DS[0].Local; /* those beyond two follow in memory */
@@ -88,6 +100,8 @@ static void cut(VIP_DESCRIPTOR *d, int first, int n, uint8_t *p, uint32_t len, V
     }
 }
 
+/* Posts the first free receive: no segments to three, of the right tag or another one, sometimes with a format error.
+ * What of its buffer may change is remembered. */
 static void op_post_recv(struct machine *x)
 {
     uint32_t what = u8(x), len = (u8(x) * 3) % (RECV_BYTES + 1);
@@ -108,6 +122,7 @@ static void op_post_recv(struct machine *x)
     x->recv[i].copy = *d;
 }
 
+/* The same for sends: plain, RDMA writes and reads, at targets of the input's choice. */
 static void op_post_send(struct machine *x)
 {
     uint32_t what = u8(x), len = (u8(x) * 9) % (SEND_BYTES + 1);
@@ -123,6 +138,7 @@ static void op_post_send(struct machine *x)
         VIP_MEM_HANDLE handle;
         d->DS[0].Remote.Data.AddressBits = machine_aim(x, &handle);
         d->DS[0].Remote.Handle = handle;
+        /* Behind the address segment. */
         n++;
     }
     d->CS.SegCount = (uint16_t)n;
@@ -167,6 +183,7 @@ static int reap(struct machine *x, struct via_vi *vi, int n)
         for (int i = 0; i < n; i++) {
             VIP_DESCRIPTOR *d = NULL;
             VIP_VI_HANDLE handle = vk_pool_handle(vi);
+            /* An empty queue gives no descriptor. */
             VIP_RETURN code = recv ? VipRecvDone(handle, &d) : VipSendDone(handle, &d);
             if (code == VIP_NOT_DONE || d == NULL)
                 break;
@@ -176,6 +193,7 @@ static int reap(struct machine *x, struct via_vi *vi, int n)
     return taken;
 }
 
+/* Up to 127 ms, or up to five seconds: time-outs, probes, requests that are forgotten. */
 static void op_time(struct machine *x)
 {
     uint32_t ms = u8(x);
@@ -183,6 +201,8 @@ static void op_time(struct machine *x)
     hollow_time_passes(&x->w->h, ms & 0x80 ? (ms & 0x7F) * 40 : ms & 0x7F);
 }
 
+/* What a program does between frames: it takes back, it looks, it disconnects, it deregisters or changes rights; and
+ * the link fills and empties. */
 static void op_local(struct machine *x)
 {
     struct world *w = x->w;
@@ -194,6 +214,7 @@ static void op_local(struct machine *x)
         reap(x, x->vi, 2);
         break;
     case 1:
+        /* So many frames, and then the link is full. */
         w->h.room = (what >> 3) & 15;
         break;
     case 2:
@@ -201,10 +222,12 @@ static void op_local(struct machine *x)
         via_drive_rest(w->h.nic, 0);
         break;
     case 3:
+        /* Bits of what place() and reach() answer (hollow.c). */
         w->h.can_place = (int)(what >> 3) & 15;
         break;
     case 4: {
         int which = what & 8 ? AREA_WRITE : what & 16 ? AREA_SEND : AREA_RECV;
+        /* At most once per input; undo() registers it again. */
         if (!(x->reregister & 1 << which))
             VipDeregisterMem(w->h.handle, machine_area(w, which, &len), w->handles[which]);
         x->reregister |= 1 << which;
@@ -227,6 +250,7 @@ static void op_local(struct machine *x)
 
 /* ---------------------------------------------------------------- connecting */
 
+/* A VIP_NET_ADDRESS of six bytes and a discriminator of one. */
 struct net_address {
     uint16_t host_len, discriminator_len;
     uint8_t bytes[8];
@@ -242,7 +266,8 @@ static struct net_address address_of(struct world *w, char discriminator)
 
 static void operations(struct machine *x);
 
-/* While a call of the program waits, the input goes on: frames arrive, time passes. */
+/* While a call of the program waits, the input goes on: frames arrive, time passes. Not deeper than twice, for what
+ * arrives may make the program call again. */
 static int feed(struct hollow *h, void *context)
 {
     struct machine *x = context;
@@ -256,12 +281,15 @@ static int feed(struct hollow *h, void *context)
     return (int)(h->nic->counters[VIAKIT_COUNTER_frames_received] - before);
 }
 
+/* From here on its granted area may be written. */
 static void connected(struct machine *x, const struct via_vi *vi)
 {
     if (vi->state != VIP_STATE_IDLE && vi->attributes.EnableRdmaWrite)
         x->may_write = 1;
 }
 
+/* Asks for a connection, or waits for one and accepts, rejects or keeps it, while frames of the input's making
+ * arrive. */
 static void op_connect(struct machine *x)
 {
     struct world *w = x->w;
@@ -313,6 +341,7 @@ static int feed_good_request(struct hollow *h, void *context)
                             .len = sizeof c + 1,
                             .src_port = PEER_PORT,
                             .src_vi = g->vi->number == 0 ? PEER_VI : PEER_VI + 1};
+    /* Once: the waiting call must find the request when it looks. */
     if (g->n++)
         return 0;
     f.src_vi = PEER_VI;
@@ -329,6 +358,7 @@ static void connect_well(struct world *w, struct via_vi *vi, uint32_t key, int l
     struct good g = {vi, key, lossless, 0};
     struct net_address a = address_of(w, 'f');
     VIP_CONN_HANDLE conn;
+    /* This request goes straight to the NIC, whatever brings it the frames of inputs. */
     int (*carry)(struct hollow *, const uint8_t *, size_t) = w->h.carry;
     w->h.carry = NULL;
     w->h.feed = feed_good_request;
@@ -338,6 +368,7 @@ static void connect_well(struct world *w, struct via_vi *vi, uint32_t key, int l
     w->h.feed = NULL;
     code = VipConnectAccept(conn, vk_pool_handle(vi));
     HOLLOW_CHECK(code == VIP_SUCCESS, "accept: %s: %s", viakit_return_name(code), viakit_last_error());
+    /* As if the client had confirmed. */
     vi->confirmed = 1;
     w->h.carry = carry;
 }
@@ -360,11 +391,14 @@ static struct via_vi *create_vi(struct world *w, VIP_RELIABILITY_LEVEL level, in
     return (struct via_vi *)vk_pool_find(&via_vi_pool, handle);
 }
 
-/* The bystander: connected, one receive posted. Its keys are really random, for a fuzzer learns what is compared. */
+/* The bystander: connected, one receive posted. Its key is the kernel's random number, not the input's, for a fuzzer
+ * learns what is compared. */
 static void place_bystander(struct world *w)
 {
     struct memory *m = w->m;
-    uint32_t key = (uint32_t)(vk_now() * 2654435761u) | 1;
+    uint32_t key = 0;
+    HOLLOW_CHECK(syscall(SYS_getrandom, &key, sizeof key, 0) == sizeof key, "no random numbers");
+    key |= 1;
     VIP_DESCRIPTOR *d;
     VipDisconnect(vk_pool_handle(w->bystander));
     while (VipRecvDone(vk_pool_handle(w->bystander), &d) != VIP_NOT_DONE && d) {}
@@ -386,9 +420,10 @@ static void make_world(struct world *w, enum hollow_kind kind)
     void *p;
     memset(&o, 0, sizeof o);
     o.size = sizeof o;
-    o.no_thread = 1;
+    o.no_thread = 1;          /* the machine drives */
     o.first_psn = 0xFFFFFFFA; /* ours wrap, too */
     o.window = 8;
+    /* Nobody spins: a wait that finds nothing asks for the next frame of the input. */
     o.spin_us = -1;
     hollow_open(&w->h, kind, &o);
     HOLLOW_CHECK(posix_memalign(&p, 4096, sizeof *w->m) == 0, "no memory");
@@ -400,6 +435,7 @@ static void make_world(struct world *w, enum hollow_kind kind)
     VipDeregisterMem(w->h.handle, w->m->stale, w->handles[AREA_STALE]);
     HOLLOW_CHECK(VipCreateCQ(w->h.handle, 4, &w->cq) == VIP_SUCCESS, "%s", viakit_last_error());
     for (int i = 0; i < 3; i++)
+        /* For each level one VI that may be written and read, and one that may not. */
         for (int write = 0; write < 2; write++)
             w->vis[i][write] = create_vi(w, levels[i], write, write && i ? w->cq : NULL);
     w->bystander = create_vi(w, VIP_SERVICE_RELIABLE_RECEPTION, 1, NULL);
@@ -418,6 +454,7 @@ static void make_worlds(void)
 
 /* ---------------------------------------------------------------- an input */
 
+/* Of the send queue: reaped, done, next and posted follow one another, and no more is posted than there is room for. */
 static void check_queue(const struct via_queue *q)
 {
     HOLLOW_CHECK(q->posted - q->reaped <= N_SLOTS && q->next - q->reaped <= q->posted - q->reaped &&
@@ -432,12 +469,14 @@ static void check_vi(const struct via_vi *vi)
     HOLLOW_CHECK(vi->recv.posted - vi->recv.reaped <= N_SLOTS &&
                      vi->recv.done - vi->recv.reaped <= vi->recv.posted - vi->recv.reaped,
                  "receive queue: reaped %u done %u posted %u", vi->recv.reaped, vi->recv.done, vi->recv.posted);
+    /* Numbers of the sliding window, which wrap: unacknowledged, sent, highest sent, next. */
     HOLLOW_CHECK(!wire_before(vi->tx_psn, vi->una_psn) && !wire_before(vi->high_psn, vi->tx_psn) &&
                      !wire_before(vi->next_psn, vi->high_psn),
                  "numbers: una %x tx %x high %x next %x", vi->una_psn, vi->tx_psn, vi->high_psn, vi->next_psn);
     HOLLOW_CHECK(vi->flight_tail - vi->flight_head <= VIA_FLIGHT, "%u in flight", vi->flight_tail - vi->flight_head);
 }
 
+/* Low bits 0 to 8 are frames, the most frequent operation. */
 static void operations(struct machine *x)
 {
     while (x->p < x->end && x->n_ops++ < MAX_OPS) {
@@ -470,6 +509,7 @@ static void operations(struct machine *x)
 
 static void check_nothing_left(const struct machine *x)
 {
+    /* The bystander's objects and the world's own are in live_at_rest. */
     const struct world *w = x->w;
     const struct via_nic *nic = w->h.nic;
     viakit_live live;
@@ -492,6 +532,7 @@ static void undo(struct machine *x)
     w->h.room = UINT32_MAX;
     if (x->held)
         VipConnectReject(x->held);
+    /* Both VIs of the input end IDLE, and everything that was posted is taken. */
     VipDisconnect(vk_pool_handle(x->vi));
     VipDisconnect(vk_pool_handle(x->other));
     while (reap(x, x->vi, N_SLOTS) || reap(x, x->other, N_SLOTS)) {}
@@ -511,6 +552,7 @@ static void undo(struct machine *x)
         place_bystander(w);
         hollow_time_passes(&w->h, 6000);
     }
+    /* Connected, its receive still posted, and no frame of its sequence taken. */
     HOLLOW_CHECK(w->bystander->state == VIP_STATE_CONNECTED && w->bystander->recv.done != w->bystander->recv.posted &&
                      w->bystander->expected_psn == PEER_PSN,
                  "the bystander noticed: state %d", (int)w->bystander->state);
@@ -527,6 +569,8 @@ void machine_carry(int (*carry)(struct hollow *h, const uint8_t *frame, size_t l
 void machine_run(const uint8_t *data, size_t len, int begin_connected)
 {
     struct machine x = {.p = data, .end = data + len};
+    /* The scene: kind of link, level, which of the level's two VIs; then how many receives and sends are there before
+     * the first frame. */
     uint32_t scene = u8(&x), recvs = u8(&x), sends = u8(&x);
     struct world *w = x.w = &worlds[(scene & 3) % HOLLOW_KINDS];
     if (w->m == NULL)
@@ -542,6 +586,8 @@ void machine_run(const uint8_t *data, size_t len, int begin_connected)
         for (uint32_t i = 0; i < (recvs & 7); i++) {
             const uint8_t post[2] = {(uint8_t)(1 + (recvs >> 3) % 3), (uint8_t)(10 + 20 * i)};
             struct machine y = x;
+            /* By the operation's own code: the two or five bytes that it would take from the input are given to it
+             * instead. */
             x.p = post, x.end = post + 2;
             op_post_recv(&x);
             x.p = y.p, x.end = y.end;

@@ -1,7 +1,8 @@
 /*
- * machine.h - what the bytes of a fuzzer's input mean: a scene (which link, level and rights) and then operations: frames that arrive,
- * right but for what the input says is to be wrong with them, and calls that a program makes meanwhile. Every sequence of
- * bytes is a valid input; so a byte changed by the fuzzer is a field changed, not a checksum broken.
+ * machine.h - what the bytes of a fuzzer's input mean: a scene (which link, level and rights) and then operations:
+ * frames that arrive, right but for what the input says is to be wrong with them, and calls that a program makes
+ * meanwhile. Every sequence of bytes is a valid input; so a byte changed by the fuzzer is a field changed, not a
+ * checksum broken.
  *
  *   scene      | link, level, rights | receives posted | sends posted |
  *   operation  | which | its fields ...                                     (see the functions op_* in machine.c and machine_frames.c)

@@ -6,6 +6,8 @@
 #include "base/crc32c.h"
 #include "machine_inside.h"
 
+/* Before and after a frame: nothing may be sent in answer to strangers that is longer than what they sent, and no VI
+ * without a connection may receive. */
 static void deliver(struct machine *x, uint8_t *frame, size_t len)
 {
     struct hollow *h = &x->w->h;
@@ -17,6 +19,7 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     if (len >= sizeof f) {
         memcpy(&f, frame, sizeof f);
         struct via_vi *vi = f.dst_vi < VIA_MAX_VI ? h->nic->vi_by_number[f.dst_vi] : NULL;
+        /* Whose key it knows is no stranger. */
         ours |= vi && (vi->key == f.key || vi->peer_key == f.immediate);
         if (vi && vi == x->w->bystander && (vi->key == f.key || vi->peer_key == f.immediate))
             x->bystander_hit = 1;
@@ -25,12 +28,14 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     frames = h->n_sent - frames;
     bytes = h->bytes_sent - bytes;
     HOLLOW_CHECK(connected || x->vi->recv.done == received, "a VI without a connection received something");
+    /* Even a peer may not make this side send without measure. */
     HOLLOW_CHECK(frames <= 64 * n, "%lu frames sent because of %lu", (unsigned long)frames, (unsigned long)n);
     HOLLOW_CHECK(ours || (frames <= n && bytes <= len * n),
                  "%lu times %zu bytes of a stranger were answered by %lu in %lu frames", (unsigned long)n, len,
                  (unsigned long)bytes, (unsigned long)frames);
 }
 
+/* Flags and checksum as a link would set them that checks every byte. */
 void machine_seal(uint8_t *frame, size_t len)
 {
     struct wire_header h;
@@ -53,6 +58,8 @@ enum {
     NO_CRC = 128
 };
 
+/* An address in one of the areas or near its ends, or near 2^64; with its handle, the next generation's, or one that is
+ * made up. */
 uint64_t machine_aim(struct machine *x, VIP_MEM_HANDLE *handle)
 {
     uint32_t which = u8(x), offset = u16(x);
@@ -112,6 +119,7 @@ static size_t put_references(struct machine *x, uint8_t *p)
     return n * sizeof(struct wire_reference);
 }
 
+/* What requests, acceptances and the like carry behind the header; fields that are not asked for are right. */
 static size_t put_connect(struct machine *x, uint8_t *p, int kind)
 {
     uint32_t what = u8(x), level = u8(x);
@@ -139,7 +147,8 @@ static size_t put_connect(struct machine *x, uint8_t *p, int kind)
     return sizeof c + 2;
 }
 
-/* A frame that is right but for what `bad` says. */
+/* A frame that is right but for what `bad` says. Flags are the input's own; what follows the header goes by the
+ * kind. */
 void machine_op_frame(struct machine *x)
 {
     static uint8_t frame[HOLLOW_FRAME_MAX];
@@ -189,6 +198,7 @@ void machine_op_frame(struct machine *x)
     if (bad & BAD_LEN)
         h.len = (uint16_t)(h.len + (int8_t)u8(x));
     memcpy(frame, &h, sizeof h);
+    /* Links that check are given frames that are sealed, others frames that are not; NO_CRC turns it round. */
     if ((x->w->h.kind == HOLLOW_ETHERNET) != !!(bad & NO_CRC) && (size_t)h.len + sizeof h <= sizeof frame)
         machine_seal(frame, sizeof h + h.len);
     if (bad & BAD_CRC)
@@ -196,7 +206,7 @@ void machine_op_frame(struct machine *x)
     deliver(x, frame, n);
 }
 
-/* Bytes as they come. */
+/* Bytes as they come: mostly dropped at the first check, but for frames that no field of above can make. */
 void machine_op_raw(struct machine *x)
 {
     static uint8_t frame[256];

@@ -1,17 +1,18 @@
 /*
- * replay - gives a fuzz target the inputs of its corpus, once, and then, if asked, as many others as there is time for. With it instead of
- * libFuzzer's main a target is an ordinary test, by any compiler and with or without sanitizers.
+ * replay - gives a fuzz target the inputs of its corpus, once, and then, if asked, as many others as there is time for.
+ * With it instead of libFuzzer's main a target is an ordinary test, by any compiler and with or without sanitizers.
  *
  *   replay CORPUS...                         each a text file: an input per line, in hexadecimal, however long; # begins a comment
  *   replay [-t SECONDS] [-n INPUTS] [-r SEED] CORPUS...
  *                                            then inputs made of these by a few changes each, until the time is over or so many were given
  *
- * libFuzzer looks after each input where it has led to, which finds new ways, and costs more than most inputs. Here nobody looks: the ways that
- * libFuzzer has found are taken again and again with other values, several times as often in the same time. What is made depends on the corpus
- * and the seed alone; SIGINT or SIGTERM ends it with its count. An input lies in front of a page that nobody may touch, and the heap must not grow.
+ * libFuzzer looks after each input where it has led to, which finds new ways, and costs more than most inputs. Here
+ * nobody looks: the ways that libFuzzer has found are taken again and again with other values, several times as often
+ * in the same time. What is made depends on the corpus and the seed alone; SIGINT or SIGTERM ends it with its count. An
+ * input lies in front of a page that nobody may touch, and the heap must not grow.
  *
- * Exit status: 0 nothing found, 1 no input or an unreadable one; what a target finds ends it by a signal or the sanitizer's status, and the
- * last line on standard error is the input, as a line of a corpus.
+ * Exit status: 0 nothing found, 1 no input or an unreadable one; what a target finds ends it by a signal or the
+ * sanitizer's status, and the last line on standard error is the input, as a line of a corpus.
  */
 #include <malloc.h>
 #include <signal.h>
@@ -124,6 +125,7 @@ static void watch(void)
     setitimer(ITIMER_REAL, &period, NULL);
 }
 
+/* The present input is told if this does not return. */
 static void run(const uint8_t *data, size_t len)
 {
     present = data;
@@ -153,6 +155,7 @@ static ssize_t parse(const char *line, ssize_t n, uint8_t *to)
     return n % 2 ? -1 : len;
 }
 
+/* Longer ones are replayed whole, but change in their first MADE_MAX bytes only. */
 static void keep(const uint8_t *data, size_t len)
 {
     if (n_corpus == room_corpus) {
@@ -273,6 +276,7 @@ static size_t change(uint8_t *p, size_t len)
     }
 }
 
+/* Real time: the target's own clock is its input's. */
 static double now_s(void)
 {
     struct timespec t;
@@ -280,6 +284,7 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+/* What malloc holds, large blocks included. */
 static size_t heap_bytes(void)
 {
     struct mallinfo2 m = mallinfo2();
@@ -300,7 +305,9 @@ static void make_others(uint64_t n, double seconds)
         memcpy(made, from->data, len);
         for (uint32_t changes = 1 + below(4); changes; changes--)
             len = change(made, len);
+        /* Against the end of the page, so that a read behind the input faults. */
         run(memcpy(page + 4096 - len, made, len), len);
+        /* By then a target has what it keeps for good. */
         if (i == 10000)
             before = heap_bytes();
     }
