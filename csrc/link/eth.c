@@ -39,6 +39,7 @@
 #include "../base/crc32c.h"
 #include "../base/files.h"
 #include "eth.h"
+#include "frame.h"
 #include "seal.h"
 #include "station.h"
 #include "super.h"
@@ -153,11 +154,8 @@ static int eth_send_short(struct link *link, struct link_peer *peer, const uint6
                               (uint32_t)(header_len + len), &head_len);
     link_seal_short(head + head_len, header, payload, len);
     int sent = verdict(link, send(link->fd, head, head_len + header_len + len, MSG_DONTWAIT));
-    if (len && sent) {
-        LINK_COUNT(link->nic, copies, 1);
-        LINK_COUNT(link->nic, copies_ring, 1);
-        LINK_COUNT(link->nic, bytes_copied, len);
-    }
+    if (sent)
+        link_count_copied(link->nic, len);
     return sent != 0;
 }
 
@@ -171,23 +169,9 @@ static int send_single(struct link *link, const struct link_peer *peer, struct l
     size_t head_len;
     link_seal(f);
     if (vk_likely(f->payload_len <= SMALL)) { /* head, header and payload in one buffer */
-        uint8_t *head = make_head(link, peer, h, dressed, len, &head_len), *p = head + head_len;
-        memcpy(p, &f->header, sizeof f->header);
-        p += sizeof f->header;
-        if (f->header_len > sizeof f->header) {
-            memcpy(p, &f->block, f->header_len - sizeof f->header);
-            p += f->header_len - sizeof f->header;
-        }
-        for (uint32_t i = 0; i < f->n_iov; i++) {
-            memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
-            p += f->iov[i].iov_len;
-        }
-        if (f->payload_len) {
-            LINK_COUNT(link->nic, copies, 1);
-            LINK_COUNT(link->nic, copies_ring, 1);
-            LINK_COUNT(link->nic, bytes_copied, f->payload_len);
-        }
-        return verdict(link, send(link->fd, head, (size_t)(p - head), MSG_DONTWAIT));
+        uint8_t *head = make_head(link, peer, h, dressed, len, &head_len), *end = link_lay_out(head + head_len, f);
+        link_count_copied(link->nic, f->payload_len);
+        return verdict(link, send(link->fd, head, (size_t)(end - head), MSG_DONTWAIT));
     }
     /* The payload goes from the program's memory into the kernel's buffer: that copy is the kernel's, and not
      * counted. */
@@ -202,25 +186,10 @@ static int send_single(struct link *link, const struct link_peer *peer, struct l
     return verdict(link, sendmsg(link->fd, &m, MSG_DONTWAIT));
 }
 
-/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. (The kernel cuts after
- * every gso_size bytes and knows nothing of our headers.) */
+/* How many of the frames go together: the head that they share is a piece as well. */
 static int run_length(const struct link *link, const struct link_frame *frames, int n)
 {
-    size_t first = frames[0].header_len + frames[0].payload_len, total = first, iovs = 1 + 2 + frames[0].n_iov;
-    int k = 1;
-    if (!link->super_frames)
-        return 1;
-    while (k < n) {
-        size_t len = frames[k].header_len + frames[k].payload_len;
-        iovs += 2 + frames[k].n_iov;
-        if (len > first || total + len > SUPER_BYTES || iovs > MAX_IOV)
-            break;
-        total += len;
-        k++;
-        if (len < first)
-            break;
-    }
-    return k;
+    return link->super_frames ? link_run_length(frames, n, SUPER_BYTES, MAX_IOV - 1) : 1;
 }
 
 /* A run of frames behind one Ethernet, IP and UDP header, by one call. All or none: what verdict() says of it holds

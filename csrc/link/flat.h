@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "../base/crc32c.h"
+#include "frame.h"
 #include "link.h"
 
 struct link_flat {
@@ -37,13 +38,7 @@ static inline struct link_flat *link_flatten(struct link_peer *peer, const struc
     flat->len = len;
     /* Flags and checksum as they are at this moment: what the link would still do to the header it does when the
      * kept frame is sent (link_seal leaves a sum alone that is there already). */
-    memcpy(flat->bytes, &f->header, sizeof f->header);
-    memcpy(flat->bytes + sizeof f->header, &f->block, f->header_len - sizeof f->header);
-    uint8_t *p = flat->bytes + f->header_len;
-    for (uint32_t i = 0; i < f->n_iov; i++) {
-        memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
-        p += f->iov[i].iov_len;
-    }
+    link_lay_out(flat->bytes, f);
     return flat;
 }
 

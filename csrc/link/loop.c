@@ -28,6 +28,7 @@
 
 #include "../base/atomic.h"
 #include "../base/files.h"
+#include "frame.h"
 #include "link.h"
 
 /* A power of two, so that free-running positions may wrap at 2^32. */
@@ -173,18 +174,6 @@ static void ring(struct link *to, struct via_nic *from)
     LINK_COUNT(from, doorbells, 1);
 }
 
-/* Header, block and payload in the order of the wire: the receiver gets them as one piece, whatever they were here. */
-static void copy_frame(uint8_t *to, const struct link_frame *f)
-{
-    memcpy(to, &f->header, sizeof f->header);
-    memcpy(to + sizeof f->header, &f->block, f->header_len - sizeof f->header);
-    to += f->header_len;
-    for (uint32_t i = 0; i < f->n_iov; i++) {
-        memcpy(to, f->iov[i].iov_base, f->iov[i].iov_len);
-        to += f->iov[i].iov_len;
-    }
-}
-
 /* Link operation. The payload is copied into the receiver's queue and may be reused when this returns. */
 static int loop_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
 {
@@ -199,12 +188,8 @@ static int loop_send(struct link *link, struct link_peer *peer, struct link_fram
         if (r == NULL)
             break;
         *r = (struct record){len, RECORD_FRAME, link->self};
-        copy_frame((uint8_t *)(r + 1), f);
-        if (f->payload_len) {
-            LINK_COUNT(link->nic, copies, 1);
-            LINK_COUNT(link->nic, copies_ring, 1);
-            LINK_COUNT(link->nic, bytes_copied, f->payload_len);
-        }
+        link_lay_out((uint8_t *)(r + 1), f);
+        link_count_copied(link->nic, f->payload_len);
     }
     if (to && sent)
         ring(to, link->nic);

@@ -35,6 +35,7 @@
 
 #include "../base/copy.h"
 #include "../base/files.h"
+#include "frame.h"
 
 #if VK_TSAN
 #define ARENA_BYTES (256ull << 20) /* ThreadSanitizer shadows every mapped byte */
@@ -136,22 +137,12 @@ static inline int send_one(struct link *link, struct link_peer *peer, const stru
     uint8_t *cell = reserve(peer, n);
     if (vk_unlikely(cell == NULL))
         return 0;
-    uint8_t *p = cell + SHM_CONTROL + sizeof header;
     memcpy(header, &f->header, sizeof header);
-    memcpy(p, &f->block, f->header_len - sizeof header);
-    p += f->header_len - sizeof header;
-    for (uint32_t i = 0; i < f->n_iov; i++) {
-        memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
-        p += f->iov[i].iov_len;
-    }
+    link_lay_out_body(cell + SHM_CONTROL + sizeof header, f);
     vk_compiler_barrier();
     store_header(cell, (uint64_t)len << 2 | SHM_FRAME, header);
     peer->tx_at += n;
-    if (f->payload_len) {
-        LINK_COUNT(link->nic, copies, 1);
-        LINK_COUNT(link->nic, copies_ring, 1);
-        LINK_COUNT(link->nic, bytes_copied, f->payload_len);
-    }
+    link_count_copied(link->nic, f->payload_len);
     return 1;
 }
 
@@ -189,11 +180,7 @@ static int shm_send_short(struct link *link, struct link_peer *peer, const uint6
     /* The next cell's line lies dirty in the receiver's cache, for it zeroed it. Fetching it now, while nobody
      * waits, leaves the next send with an invalidation instead of a transfer. */
     __builtin_prefetch(peer->tx->cells[peer->tx_at & SHM_MASK], 1);
-    if (vk_likely(len)) {
-        LINK_COUNT(link->nic, copies, 1);
-        LINK_COUNT(link->nic, copies_ring, 1);
-        LINK_COUNT(link->nic, bytes_copied, len);
-    }
+    link_count_copied(link->nic, len);
     return 1;
 }
 

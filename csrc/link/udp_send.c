@@ -15,6 +15,7 @@
 #include "../base/atomic.h"
 #include "../base/copy.h"
 #include "../base/crc32c.h"
+#include "frame.h"
 #include "seal.h"
 #include "udp.h"
 
@@ -113,16 +114,6 @@ int udp_put(struct link *link, int fd, const union udp_name *to, const void *byt
     return -EHOSTUNREACH;
 }
 
-/* The one copy that we make ourselves: into `small`. What the kernel gathers from the program's memory is its own. */
-static void count_gathered(struct link *link, size_t len)
-{
-    if (len == 0)
-        return;
-    LINK_COUNT(link->nic, copies, 1);
-    LINK_COUNT(link->nic, copies_ring, 1);
-    LINK_COUNT(link->nic, bytes_copied, len);
-}
-
 /* Link operation. */
 int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
                    size_t len)
@@ -132,7 +123,7 @@ int udp_send_short(struct link *link, struct link_peer *peer, const uint64_t hea
     link_seal_short(p, header, payload, len);
     if (put_bytes(link, peer, p, header_len + len) == 0)
         return 0;
-    count_gathered(link, len);
+    link_count_copied(link->nic, len);
     return 1;
 }
 
@@ -142,16 +133,9 @@ static int send_single(struct link *link, struct link_peer *peer, struct link_fr
 {
     link_seal(f);
     if (vk_likely(f->payload_len <= UDP_SMALL)) { /* header and payload in one buffer */
-        uint8_t *p = link->small;
-        memcpy(p, &f->header, sizeof f->header);
-        memcpy(p + sizeof f->header, &f->block, f->header_len - sizeof f->header);
-        p += f->header_len;
-        for (uint32_t i = 0; i < f->n_iov; i++) {
-            memcpy(p, f->iov[i].iov_base, f->iov[i].iov_len);
-            p += f->iov[i].iov_len;
-        }
-        count_gathered(link, f->payload_len);
-        return put_bytes(link, peer, link->small, (size_t)(p - link->small));
+        uint8_t *end = link_lay_out(link->small, f);
+        link_count_copied(link->nic, f->payload_len);
+        return put_bytes(link, peer, link->small, (size_t)(end - link->small));
     }
     struct iovec iov[MAX_IOV];
     size_t n = 2;
@@ -163,23 +147,10 @@ static int send_single(struct link *link, struct link_peer *peer, struct link_fr
     return put_message(link, peer, &m);
 }
 
-/* How many of the frames can be one super-frame: equal lengths, the last may be shorter. The kernel cuts after so
- * many bytes and knows nothing of our headers; a shorter one must therefore be the last. */
+/* How many of the frames go together. */
 static int run_length(const struct link *link, const struct link_frame *frames, int n)
 {
-    size_t first = frames[0].header_len + frames[0].payload_len, total = first, iovs = 2 + frames[0].n_iov;
-    int k = 1;
-    while (k < n && k < MAX_BATCH) {
-        size_t len = frames[k].header_len + frames[k].payload_len;
-        iovs += 2 + frames[k].n_iov;
-        if (len > first || total + len > link->super_bytes || iovs > MAX_IOV)
-            break;
-        total += len;
-        k++;
-        if (len < first)
-            break;
-    }
-    return k;
+    return link_run_length(frames, n < MAX_BATCH ? n : MAX_BATCH, link->super_bytes, MAX_IOV);
 }
 
 /* Header, block and payload of each frame, one behind the other. Returns the pieces used. */
