@@ -41,27 +41,35 @@ static char *trim(char *text)
 
 /* ---------------------------------------------------------------- "NAME=VALUE;NAME=VALUE" */
 
-/* Entries of a variable: white space around names and values does not count, empty entries are passed over, and so
- * is one longer than a line may be. Returns as the visitor, or -1, explained, for an entry without "=". */
+/* One entry, which is changed. 1 with name and value; 0 if one of them is missing. */
+static int parse_entry(char *entry, char **name, char **value)
+{
+    char *equals = strchr(entry, '=');
+    if (equals == NULL)
+        return 0;
+    *equals = 0;
+    *name = trim(entry);
+    *value = trim(equals + 1);
+    return **name && **value;
+}
+
+/* Entries of a variable: white space around names and values does not count, and empty entries are passed over. Returns
+ * as the visitor, or -1, explained, for an entry without a name, a "=" or a value, or one longer than a line may be. */
 static int walk_list(const struct walk *w, const char *variable, const char *list)
 {
-    char entry[LINE];
-    while (*list) {
-        size_t n = strcspn(list, ";");
-        if (n < sizeof entry) {
-            memcpy(entry, list, n);
-            entry[n] = 0;
-            char *equals = strchr(entry, '=');
-            if (equals) {
-                *equals = 0;
-                if (w->visit(w->context, trim(entry), trim(equals + 1), variable))
-                    return 1;
-            } else if (*trim(entry)) {
-                via_explain("%s: '%s' is not NAME=VALUE", variable, trim(entry));
-                return -1;
-            }
+    char entry[LINE], *name, *value;
+    for (size_t n; *list; list += n + (list[n] == ';')) {
+        n = strcspn(list, ";");
+        if (strspn(list, " \t\r\n") >= n)
+            continue;
+        snprintf(entry, sizeof entry, "%.*s", (int)(n < LINE ? n : LINE), list);
+        if (n >= sizeof entry || !parse_entry(entry, &name, &value)) {
+            via_explain("%s: '%.*s' is not NAME=VALUE, of %d bytes at most", variable, (int)(n < 80 ? n : 80), list,
+                        LINE - 1);
+            return -1;
         }
-        list += n + (list[n] == ';');
+        if (w->visit(w->context, name, value, variable))
+            return 1;
     }
     return 0;
 }
@@ -100,13 +108,29 @@ static int parse_host_line(char *line, char **name, char **value)
     return 1;
 }
 
+/* The next line without its comment, which goes to the line's end. 0 at the end of the file, or if it cannot be read
+ * (ferror), or, with *too_long set, if the line is longer than it may be. A comment may be of any length. */
+static int next_line(FILE *f, char line[LINE], int *too_long)
+{
+    if (fgets(line, LINE, f) == NULL)
+        return 0;
+    size_t n = strcspn(line, "#\n");
+    int comment = line[n] == '#', whole = strchr(line, '\n') != NULL;
+    for (int c = 0; !whole; whole = c == '\n' || c == EOF) {
+        c = getc(f);
+        *too_long |= c != '\n' && c != EOF && !comment;
+    }
+    line[n] = 0;
+    return !*too_long;
+}
+
 /* A missing file is nothing, unless the user has named it. What the visitor returned, 0 when nothing was found, -1
  * explained: unreadable, or a line that is not understood, with its number. A mistake in the user's file is an error,
  * not a line skipped: whoever wrote it wants to know. */
 static int walk_file(const struct walk *w, const char *path, int named, int hosts_form)
 {
     char line[LINE], where[PATH + 16];
-    int result = 0, number = 0;
+    int result = 0, number = 0, too_long = 0;
     FILE *f = fopen(path, "re");
     if (f == NULL) {
         if (!named && (errno == ENOENT || errno == ENOTDIR || errno == EACCES))
@@ -114,12 +138,10 @@ static int walk_file(const struct walk *w, const char *path, int named, int host
         via_explain("cannot read %s: %s", path, strerror(errno));
         return -1;
     }
-    while (result == 0 && fgets(line, sizeof line, f)) {
+    while (result == 0 && next_line(f, line, &too_long)) {
         enum config_kind kind = CONFIG_HOST;
         char *name, *value;
         number++;
-        /* A comment goes to the end of its line. */
-        line[strcspn(line, "#\n")] = 0;
         char *text = trim(line);
         if (*text == 0)
             continue;
@@ -131,6 +153,13 @@ static int walk_file(const struct walk *w, const char *path, int named, int host
             result = -1;
         } else if (kind == w->kind)
             result = w->visit(w->context, name, value, where) ? 1 : 0;
+    }
+    if (result == 0 && (too_long || ferror(f))) { /* a folder opens like a file, and cannot be read */
+        if (too_long)
+            via_explain("%s:%d: a line of more than %d bytes", path, number + 1, LINE - 2);
+        else
+            via_explain("cannot read %s: %s", path, strerror(errno));
+        result = -1;
     }
     fclose(f);
     return result;

@@ -210,6 +210,27 @@ static void expect_no_device(const char *name, const char *part_of_reason)
         FAIL("%s was refused with \"%s\", expected to read \"%s\"", name, viakit_last_error(), part_of_reason);
 }
 
+/* Lines longer than one piece of the file that is read at a time. */
+static void long_lines(void)
+{
+    static char text[4096], comment[1500], value[1500];
+    memset(comment, 'c', sizeof(comment) - 1);
+    memset(value, 'v', sizeof(value) - 1);
+    /* A comment may be long, alone or behind a statement: what it says far behind is no statement of its own. */
+    snprintf(text, sizeof(text), "# %s\ndevice nic1 = loop:one # %s\ndevice nic0 = loop:behind", comment, comment);
+    setenv("VIAKIT_CONFIG", write_file("long.conf", text), 1);
+    expect_device("nic1", "loop:one");
+    expect_device("nic0", "loop:behind");
+    snprintf(text, sizeof(text), "\ndevice nic1 = loop:%s\n", value);
+    setenv("VIAKIT_CONFIG", write_file("long.conf", text), 1);
+    expect_no_device("nic0", "long.conf:2: a line of more than");
+    unsetenv("VIAKIT_CONFIG");
+    snprintf(text, sizeof(text), "nic1=loop:%s;nic0=loop:behind", value);
+    setenv("VIAKIT_DEVICES", text, 1);
+    expect_no_device("nic0", "is not NAME=VALUE, of");
+    unsetenv("VIAKIT_DEVICES");
+}
+
 static void test_devices(void)
 {
     /* Notes for the implementer, 2: names that programs have built in. */
@@ -233,6 +254,10 @@ static void test_devices(void)
     expect_no_device("bad", "'wood:1' by VIAKIT_DEVICES, which is no device");
     setenv("VIAKIT_DEVICES", "nic0", 1);
     expect_no_device("loop", "'nic0' is not NAME=VALUE");
+    setenv("VIAKIT_DEVICES", " ; nic0 = ;", 1);
+    expect_no_device("loop", "' nic0 = ' is not NAME=VALUE");
+    setenv("VIAKIT_DEVICES", "=loop", 1);
+    expect_no_device("loop", "'=loop' is not NAME=VALUE");
     unsetenv("VIAKIT_DEVICES");
     setenv("VIAKIT_CONFIG",
            write_file("viakit.conf", "# ours\n\ndevice nic0 = loop:file # as always\n"
@@ -246,6 +271,9 @@ static void test_devices(void)
     expect_no_device("VINIC", "bad.conf:2: 'nonsense' is not understood");
     setenv("VIAKIT_CONFIG", "/no/such/file", 1);
     expect_no_device("loop", "cannot read /no/such/file");
+    setenv("VIAKIT_CONFIG", folder, 1); /* it can be opened, and not be read */
+    expect_no_device("nic0", "cannot read /tmp");
+    long_lines();
     unsetenv("VIAKIT_CONFIG");
     setenv("XDG_CONFIG_HOME", folder, 1); /* where there is none: nothing is said */
     expect_device("nic0", "shm:0");
@@ -377,8 +405,8 @@ int main(void)
     test_hosts();
     test_discovery();
     test_devices();
-    for (const char *const *name = (const char *const[]){"viakit.conf", "bad.conf", "hosts", "site", "broken", NULL};
-         *name; name++) {
+    static const char *const files[] = {"viakit.conf", "bad.conf", "long.conf", "hosts", "site", "broken", NULL};
+    for (const char *const *name = files; *name; name++) {
         char path[256];
         snprintf(path, sizeof(path), "%s/%s", folder, *name);
         unlink(path);
