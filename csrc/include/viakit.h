@@ -371,8 +371,10 @@ typedef struct {
 } viakit_faults;
 
 /* All fields, for compilers warn of those that are left out. */
+/* clang-format off */
 #define VIAKIT_FAULTS_INIT \
     {sizeof(viakit_faults), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {{VIAKIT_PASS, 0, 0, 0}}}
+/* clang-format on */
 
 /* From now on; frames and times are counted anew. NULL heals: what was kept goes out at once. A NIC without faults
  * pays nothing for this. VIP_INVALID_PARAMETER: a chance outside 0..1, a time below 0, a distance too large. */
