@@ -31,6 +31,8 @@ int die(void *context);
 
 /* Takes LINK [CASE] from the command line. 0, or what the program has to end with. */
 int start_cases(int argc, char **argv);
+/* What the program ends with: 0, or an error when the case that was asked for never ran. */
+int end_cases(void);
 
 /* Runs a case, if it is the one that was asked for or none was. `how` is said with its name. hosts: 0 for the one that
  * it is, else as if on so many (eth has its two); may_die: a bit per rank. */

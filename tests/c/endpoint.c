@@ -131,6 +131,7 @@ void endpoint_close(endpoint *e)
     memset(e, 0, sizeof(*e));
 }
 
+/* A asks, B waits: the roles are fixed, so that no case has two who wait or two who ask. */
 static void connect_as_client(endpoint *e, const char *discriminator)
 {
     side *s = e->s;
@@ -190,6 +191,7 @@ VIP_VI_STATE vi_state(VIP_VI_HANDLE vi)
     return state;
 }
 
+/* For changes that nobody announces: what the other side did arrives some time, and the state is all that shows it. */
 void wait_state(endpoint *e, VIP_VI_STATE state)
 {
     double end = check_now() + CHECK_WAIT_S;
@@ -224,6 +226,7 @@ static int drain_queue(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_D
     }
 }
 
+/* Both queues of a VI that is not connected: all that is left on them is done, so none may answer NOT_DONE for long. */
 int drain(VIP_VI_HANDLE vi)
 {
     int n = drain_queue(vi, VipSendDone);
@@ -252,6 +255,7 @@ static uint8_t *carve(endpoint *e, size_t len)
     return p;
 }
 
+/* Filled with 0xEE, so that a byte that nobody wrote is known by its value; what is to be sent has another. */
 uint8_t *buffer(endpoint *e, size_t len)
 {
     uint8_t *p = carve(e, len);
@@ -300,6 +304,7 @@ VIP_DESCRIPTOR *prep_recv(endpoint *e, VIP_DESCRIPTOR *d, void *data, size_t len
     return prep_send(e, d, data, len);
 }
 
+/* The address segment comes first, as VIPL wants it of RDMA, and is one of the two that are counted. */
 VIP_DESCRIPTOR *prep_write(endpoint *e, VIP_DESCRIPTOR *d, const void *data, size_t len, uint64_t remote,
                            VIP_MEM_HANDLE handle)
 {
@@ -394,6 +399,8 @@ void pattern_fill(void *data, size_t len, uint64_t seed)
     }
 }
 
+/* Words of 8 bytes are made anew and compared, so a check needs no second copy of a large message. The seed tells
+ * messages apart: the right bytes of another message fail as well. */
 void pattern_check(const void *data, size_t len, uint64_t seed)
 {
     const uint8_t *p = data;
@@ -410,6 +417,7 @@ int error_count(side *s, VIP_ERROR_CODE code)
     return atomic_load_explicit(&s->errors[code], memory_order_acquire);
 }
 
+/* Asynchronous errors come by the NIC's handler, from whichever thread makes the progress. */
 void wait_error(side *s, VIP_ERROR_CODE code, int count)
 {
     double end = check_now() + CHECK_WAIT_S;

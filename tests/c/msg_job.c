@@ -1,3 +1,11 @@
+/*
+ * msg_job.c - a job: n ranks that open a world together, run a case, and close it.
+ *
+ * Ranks are forked processes that inherit one end of a socket pair each; the process that forked them has the other
+ * ends and is nothing but the exchange (serve), as a launcher is. Where ranks die, only processes tell the truth: the
+ * kernel hangs up for them. On loop, where a link does not leave its process, ranks are threads, and nobody may die.
+ * A case that is stuck is ended by check_deadline, with its name.
+ */
 #include "msg_job.h"
 
 #include <errno.h>
@@ -60,6 +68,7 @@ static int exchange(void *context, const void *mine, size_t len, void *all)
     return read_all(r->socket, all, len * (size_t)r->job->n_ranks);
 }
 
+/* One byte of each: the exchange answers nobody before it has heard from everybody who is alive. */
 void job_meet(void)
 {
     char all[MAX_RANKS], mine = 0;
@@ -69,6 +78,7 @@ void job_meet(void)
 /* The other end: collects a blob from each rank that is left, sends all of them to each, until all have hung up. */
 static void serve(int n, int *sockets)
 {
+    /* Who died leaves its old bytes in its place: the others cannot tell, and must not need to. */
     static char blobs[MAX_RANKS * 4096];
     int alive = n;
     while (alive > 0) {
@@ -105,6 +115,7 @@ int job_open(const char *policy, msg_world **world, char *error)
                      .exchange_context = (void *)(uintptr_t)me,
                      .threads = j->threads,
                      .open_timeout_ms = CHECK_WAIT_S * 2000};
+    /* What comes later wins: the channel's own values, the case's, this call's. */
     if (j->policy && msg_policy_parse(&p, j->policy, error) != 0)
         return MSG_ERR_ARG;
     if (policy && msg_policy_parse(&p, policy, error) != 0)
@@ -125,6 +136,8 @@ int job_open(const char *policy, msg_world **world, char *error)
     return msg_world_open(&o, world, error);
 }
 
+/* A rank from beginning to end. Closing must succeed, too: requests that a case left active, and ranks that never come
+ * to close, show here. Who expects otherwise closes by itself and sets its world to NULL. */
 static void *run_rank(void *argument)
 {
     char error[MSG_ERROR_LEN] = "";
@@ -142,6 +155,8 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
+/* Serves rounds as serve does. A round has a blob from each rank, so ranks are asked in turn; while one is silent it
+ * is seen whether it has ended, for then no further round comes, and only the others are to be waited for. */
 static void run_threads(const job *j, struct rank *ranks, int *sockets)
 {
     for (int i = 0; i < j->n_ranks; i++)
@@ -189,14 +204,19 @@ static void limit_open_files(rlim_t n)
     CHECK_EQ(syscall(SYS_capset, &header, sets), 0);
 }
 
+/* Forks the ranks and is their exchange until the last has hung up. All are waited for, and all that failed are named,
+ * before this fails: the first that failed is seldom the one that is to blame. */
 static void run_processes(const job *j, struct rank *ranks, int *sockets)
 {
     pid_t pids[MAX_RANKS];
+    /* Or each child would print again what is still in the buffer. */
     fflush(stdout);
     for (int i = 0; i < j->n_ranks; i++) {
         pids[i] = fork();
         CHECK(pids[i] >= 0);
         if (pids[i] == 0) {
+            /* Two ends for a rank that nobody waits for any more: its parent's death, and a deadline of its own, for
+             * alarms are not inherited. */
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             check_deadline(300);
             /* Only its own end: the server must see when this rank hangs up. */
@@ -249,6 +269,7 @@ void job_run(const job *j, job_main main)
         }
     } else
         run_processes(j, ranks, sockets);
+    /* Threads' objects are all in this process, so they are looked at here; a forked rank has looked at its own. */
     CHECK_NOTHING_LEFT();
 }
 

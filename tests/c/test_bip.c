@@ -272,6 +272,14 @@ int main(int argc, char **argv)
         return 2;
     }
     snprintf(kind, sizeof kind, "%.*s", (int)strcspn(argv[1], "+"), argv[1]);
+    /* A name that is no case is an error, not an empty run that passes. */
+    int known = argc == 2;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        known |= argc > 2 && strcmp(argv[2], cases[i].name) == 0;
+    if (!known) {
+        fprintf(stderr, "test_bip: no case is called %s\n", argv[2]);
+        return 2;
+    }
     link_kind = kind;
     faulty = strstr(argv[1], "+fault") != NULL;
     int refused = strcmp(kind, "shm") != 0 ? netns_hosts(argv, namespaces) : 0;

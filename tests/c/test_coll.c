@@ -263,7 +263,7 @@ int main(int argc, char **argv)
             run(inside ? "death-inside" : "death", case_death, 4, 0, 2);
     }
     if (eth)
-        return 0;
+        return end_cases();
     /* Once more with ranks that sleep: the wake-up must not get lost. */
     algorithm = COLL_BARRIER_COUNTER;
     asleep = inside = 1;
@@ -271,5 +271,5 @@ int main(int argc, char **argv)
     run("interrupt", case_interrupt, 4, 0, 0);
     if (!threads)
         run("death-inside", case_death, 4, 0, 2);
-    return 0;
+    return end_cases();
 }

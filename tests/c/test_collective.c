@@ -391,5 +391,5 @@ int main(int argc, char **argv)
             asked_algorithm = a;
             run("death", case_death, 4, strcmp(coll_algorithm_name(o, a), "overall") ? 0 : 2, 2);
         }
-    return 0;
+    return end_cases();
 }
