@@ -4,8 +4,9 @@
  * The NIC is opened as `loop` without a thread; then its table of operations is replaced by one that makes no system
  * call. What it sends is counted; what it receives are the frames that hollow_deliver() is given, and, while a call of
  * the program waits, those that its `feed` hands over. Time stands still unless hollow_time_passes() moves it: the
- * programs that use this file get their clock and their random numbers from it, so that the same input does the same
- * thing every time.
+ * programs that use this file get their clock and their random numbers from it, so that the same inputs in the same
+ * order do the same thing every time. An input alone comes to the same but for what outlives it: the keys that are
+ * drawn next, the generations of handles, the hour. A finding that it does not show needs those before it as well.
  *
  *   HOLLOW_ETHERNET   loses and checksums, like eth and udp
  *   HOLLOW_SHARED     lossless; the peer's memory can be fetched from and stored into, like shm
