@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from viakit._cli_base import Failure, Size, deliver, progress_bar
+from viakit._cli_group import check_outputs
 
 if TYPE_CHECKING:
     from viakit.measure.sweep import Outcome
@@ -218,12 +219,23 @@ def calibrate(
     for link in links:
         if link not in LINKS:
             raise click.UsageError(f"{link!r} is no link that can be calibrated: give shm, eth, udp or tcp")
+    if not 0 < seconds <= 1e6:
+        raise Failure(f"--seconds is {seconds:g}: give the time that a measurement may take, for instance 10", 2)
+    pipelines = [link for link in links or LINKS if what != "messages" and link != "tcp"]
+    if not pipelines and (picture is not None or what == "bip"):
+        asked = "--what bip measures" if what == "bip" else "--plot draws"
+        raise Failure(f"{asked} BIP's pipeline, for which there are shm, eth and udp, without --what messages", 2)
+    pictures = {}
+    if picture is not None:
+        one = Path(picture)
+        pictures = {link: one if len(links) == 1 else one.with_stem(f"{one.stem}-{link}") for link in pipelines}
+        check_outputs(None, [str(place) for place in pictures.values()])
     for link in links or LINKS:
         with contextlib.ExitStack() as stack:
             testbed = None if link == "shm" else stack.enter_context(Testbed(hosts=2, rate=rate))
             options: dict[str, Any] = {"testbed": testbed, "seconds": seconds}
             options["say"] = lambda text: click.echo(text, err=True)
-            pipeline = calibration.calibrate(link, **options) if what != "messages" and link != "tcp" else None
+            pipeline = calibration.calibrate(link, **options) if link in pipelines else None
             thresholds = calibrate_messages(link, **options) if what != "bip" else None
         if pipeline is not None:
             click.echo(pipeline.text(), nl=False)
@@ -233,7 +245,6 @@ def calibrate(
         for found in (pipeline, thresholds):
             if found is not None and not dry_run:
                 click.echo(f"wrote {found.save()}")
-        if picture and pipeline is not None:
-            place = Path(picture) if len(links) == 1 else Path(picture).with_stem(f"{Path(picture).stem}-{link}")
-            calibration.save_picture(pipeline, str(place))
-            click.echo(f"wrote {place}")
+        if pipeline is not None and link in pictures:
+            calibration.save_picture(pipeline, str(pictures[link]))
+            click.echo(f"wrote {pictures[link]}")

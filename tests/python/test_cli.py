@@ -276,6 +276,13 @@ def test_sweep_under_faults_repeats_what_was_lost(tmp_path, way):
         (["demo", "--out", "/dev/null/x"], 1, "--out"),
         (["bench", "--seconds", "0"], 2, "--seconds"),
         (["swep"], 2, "swep"),
+        (["calibrate", "wire"], 2, "no link"),
+        (["calibrate", "shm", "--seconds", "-1"], 2, "--seconds"),
+        (["calibrate", "shm", "--seconds", "nan"], 2, "--seconds"),
+        (["calibrate", "tcp", "--what", "bip"], 2, "shm, eth and udp"),
+        (["calibrate", "shm", "--what", "messages", "--plot", "a.png"], 2, "shm, eth and udp"),
+        (["calibrate", "shm", "--plot", "/nowhere/a.png"], 1, "mkdir -p /nowhere"),
+        (["calibrate", "shm", "--plot", "a.jpeg"], 1, ".png"),
     ],
 )
 def test_mistakes_are_told_in_one_message_and_start_nothing(machine, arguments, status, words):
