@@ -9,9 +9,10 @@ from pathlib import Path
 
 import needs
 import pytest
-from leftovers import namespaces
+from leftovers import marked, namespaces
 from synthetic import SyntheticPair, SyntheticTestbed
-from test_cli import Started, marked, until
+from test_cli import Started
+from waiting import until
 
 from viakit import demo
 from viakit.measure import result
@@ -104,7 +105,6 @@ def test_the_real_demo(tmp_path):
     started = Started("demo", "--seconds", "5", cwd=tmp_path)
     status, out, err = started.end()
     assert status == 0, err
-    assert not marked(started.mark)
     document = result.load(tmp_path / "viakit-demo" / "results.json")
     measured = {(one["protocol"], one["hosts"]) for one in document["series"] if one["points"]}
     skipped = {one["protocol"] for one in document["skipped"]}
@@ -121,17 +121,6 @@ def test_the_real_demo(tmp_path):
     assert "What is to be seen" in (tmp_path / "viakit-demo" / "report.html").read_text()
 
 
-def commands(mark):
-    """The command lines of a demo's processes."""
-    found = []
-    for pid in marked(mark):
-        try:
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
-        except OSError:
-            continue
-    return found
-
-
 def shared_memory():
     """Files in /dev/shm that no living process maps: others may be measuring on this machine."""
     names = {path.name for path in Path("/dev/shm").iterdir()}
@@ -146,8 +135,8 @@ def shared_memory():
 
 def started_mpi(mark, ranks):
     """Whether the demo has come to MPI: its launcher runs, with *ranks* workers of its own."""
-    every = commands(mark)
-    launchers = sum(b"mpiexec" in command for command in every)
+    every = marked(mark).values()
+    launchers = sum("mpiexec" in command for command in every)
     return launchers and len(every) >= 4 + ranks
 
 
@@ -164,10 +153,9 @@ def test_interrupting_the_real_demo_leaves_nothing(tmp_path, moment):
     spaces, files = namespaces(), shared_memory()
     seconds = "2" if moment.startswith("mpi") else "60"
     started = Started("demo", "--seconds", seconds, cwd=tmp_path)
-    until(lambda: MOMENTS[moment](started.mark) or started.process.poll() is not None, 60)
+    until(lambda: MOMENTS[moment](started.mark) or started.process.poll() is not None, moment, 60)
     started.signal(signal.SIGINT, group=True)
     status, _, err = started.end()
     assert status in (130, -signal.SIGINT), err  # the second: before Python had begun
-    assert not marked(started.mark)
-    assert until(lambda: namespaces() <= spaces, 10), "a network namespace is left"
-    assert until(lambda: shared_memory() <= files, 10), f"left in /dev/shm: {shared_memory() - files}"
+    until(lambda: namespaces() <= spaces, "no network namespace is left", 10)
+    until(lambda: shared_memory() <= files, "nothing is left in /dev/shm", 10)
