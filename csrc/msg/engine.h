@@ -387,6 +387,7 @@ int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, in
 int msg_step(msg_world *w);
 /* Waits, with the lock held on entry and return, until done(argument) is true. */
 int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms);
+int msg_is_complete(void *request); /* for msg_wait_until */
 /* Fills status from the request and frees it. */
 void msg_reap(msg_world *w, msg_request **request, msg_status *status);
 void *msg_buffer_get(msg_world *w, size_t len);

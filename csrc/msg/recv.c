@@ -82,11 +82,6 @@ int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag
     return code;
 }
 
-static int is_complete(void *argument)
-{
-    return ((msg_request *)argument)->complete;
-}
-
 /* ---------------------------------------------------------------- what nobody will receive */
 
 /* Lock held. Each message goes to a receive without room, which nobody waits for: so its sender's request ends, too. */
@@ -151,7 +146,7 @@ void msg_retire(msg_world *w, int context, int n)
 static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 {
     msg_status own;
-    int code = msg_wait_until(w, is_complete, r, MSG_FOREVER);
+    int code = msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
     if (code != MSG_SUCCESS && (r->flags & MSG_ON_POSTED)) {
         msg_unpost(w, r);
         msg_request_put(w, r);
@@ -159,7 +154,7 @@ static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
     }
     /* A second interrupt is answered like the first: by looking whether the end has come. */
     while (!r->complete)
-        msg_wait_until(w, is_complete, r, MSG_FOREVER);
+        msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
     status = status ? status : &own;
     msg_reap(w, &r, status);
     return status->error;

@@ -214,11 +214,6 @@ int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, i
     return code;
 }
 
-static int is_complete(void *argument)
-{
-    return ((msg_request *)argument)->complete;
-}
-
 /* The caller wants its buffer back although the message is not gone: what is left of it travels in a copy, and
  * the request goes on without him. 0, or -1: RDMA has the buffer (`registered`), or there is no memory. */
 static int keep_copy(msg_request *r)
@@ -250,14 +245,14 @@ static int send_slowly(msg_world *w, int context, const void *buf, size_t len, i
     w->may_withdraw = 0;
     if (code)
         return code;
-    code = msg_wait_until(w, is_complete, r, MSG_FOREVER);
+    code = msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
     /* Interrupted. The message may still be delivered, but nobody waits for it: it is freed when it ends. */
     if (code != MSG_SUCCESS && !r->complete && keep_copy(r) == 0) {
         r->flags |= MSG_DETACHED;
         return code;
     }
     while (!r->complete) /* RDMA is reading the caller's memory: that ends soon, one way or the other */
-        msg_wait_until(w, is_complete, r, MSG_FOREVER);
+        msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
     msg_reap(w, &r, &status);
     return status.error;
 }

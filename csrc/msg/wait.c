@@ -265,9 +265,9 @@ void msg_reap(msg_world *w, msg_request **request, msg_status *status)
     *request = NULL;
 }
 
-static int is_complete(void *argument)
+int msg_is_complete(void *request)
 {
-    return ((msg_request *)argument)->complete;
+    return ((msg_request *)request)->complete;
 }
 
 /* Is this pointer a request that a caller may wait for? A place in the pool stays readable for ever, so a stale
@@ -299,7 +299,7 @@ int msg_wait(msg_world *w, msg_request **request, msg_status *status, int64_t ti
          * others would wait for what is left lying. */
         if (!w->threads)
             w->enough = &(*request)->complete;
-        code = msg_wait_until(w, is_complete, *request, timeout_ms);
+        code = msg_wait_until(w, msg_is_complete, *request, timeout_ms);
         w->enough = NULL;
     }
     if (code == MSG_SUCCESS)
