@@ -9,15 +9,13 @@ Three questions, each answered by measuring the candidates one after the other, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from viakit import _core
+from viakit import _calibration_file, _core
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -56,22 +54,15 @@ class Thresholds:
     def text(self) -> str:
         """Return the calibration file, which the engine reads when a world is opened."""
         lines = [
-            f"# viakit calibration of messages on {self.link}, {time.strftime('%Y-%m-%d %H:%M:%S')}",
-            *(f"# {key}: {value}" for key, value in sorted(self.environment.items()) if not isinstance(value, dict)),
             *(f"# {way} {n} bytes: {1e6 * s:.2f} us" for (way, n), s in sorted(self.times.items())),
             *(f"# credits {n}, {STREAM_BYTES} bytes: {1e6 * s:.3f} us each" for n, s in sorted(self.gaps.items())),
             *(f"{name} {value}" for name, value in self.choice.items()),
         ]
-        return "\n".join(" ".join(line.split()) for line in lines) + "\n"
+        return _calibration_file.text(f"messages on {self.link}", self.environment, lines)
 
     def save(self, path: str | None = None) -> str:
         """Write the file where the engine looks for it, or to *path*; return its name. Raises OSError if that fails."""
-        place = Path(path or _core.message_calibration_path(self.link))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = place.with_name(place.name + ".new")
-        draft.write_text(self.text(), encoding="utf-8")
-        draft.replace(place)
-        return str(place)
+        return _calibration_file.save(self.text(), path or _core.message_calibration_path(self.link))
 
 
 def choose(times: dict[tuple[str, int], float], gaps: dict[int, float]) -> dict[str, str]:

@@ -8,15 +8,13 @@ is the last length at which the queue was as fast as the rendezvous.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from viakit import _core
+from viakit import _calibration_file, _core
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -65,22 +63,15 @@ class Calibration:
     def text(self) -> str:
         """Return the calibration file, which C and Python programs read."""
         lines = [
-            f"# viakit calibration of {self.link}, {time.strftime('%Y-%m-%d %H:%M:%S')}",
-            *(f"# {key}: {value}" for key, value in sorted(self.environment.items()) if not isinstance(value, dict)),
             f"model {self.start:.9g} {self.packet:.9g} {self.byte:.9g} {self.fill:.9g}",
             f"small {self.small_bytes}",
             *(f"row {upto} {packet}" for upto, packet in self.rows),
         ]
-        return "\n".join(" ".join(line.split()) for line in lines) + "\n"
+        return _calibration_file.text(self.link, self.environment, lines)
 
     def save(self, path: str | None = None) -> str:
         """Write the file where BIP looks for it, or to *path*; return its name. Raises OSError if that cannot be."""
-        place = Path(path or _core.bip_calibration_path(self.link))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = place.with_name(place.name + ".new")
-        draft.write_text(self.text(), encoding="utf-8")
-        draft.replace(place)
-        return str(place)
+        return _calibration_file.save(self.text(), path or _core.bip_calibration_path(self.link))
 
 
 def fit(times: dict[tuple[int, int], float]) -> tuple[float, float, float, float]:
