@@ -245,27 +245,19 @@ def _html_rows(document: Mapping[str, Any], label: str, found: Sequence[Row]) ->
 
 def html(document: Document, title: str = "viakit speedup") -> str:
     """Return a page with the words, the pictures, the tables and the environment of a result: one file, no network."""
-    from viakit.measure.report import STYLE, html_table
+    from viakit.measure.report import html_table, page_head
 
     machine, found = document["environment"], list(rows(document))
     drawn = base64.b64encode(picture(document, ".svg")).decode()
     heads, lines = _table_3_rows(document)
     facts = [[key, str(value)] for key, value in machine.items() if key != "command" and value is not None]
-    told = "".join(f"<li>{escape(one)}</li>" for one in words(document))
     missing = [f"Not measured: {one['protocol']}: {one['reason']}" for one in document["skipped"]]
     missing += [f"Failed: {one['message']}" for one in document["errors"]]
     tables = "".join(
         f"{_html_rows(document, label, found)}<p class='note'>{escape(_paper_words(label))}</p>"
         for label in _labels(document)
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
-<h1>{escape(title)}</h1>
-<p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
-{escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
-<h2>What is to be seen</h2>
-<ul>{told}</ul>
-{"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}
+    return f"""{page_head(title, machine, words(document), missing)}
 <h2>Speed-up</h2>
 <p class="note">Against the serial program, medians over the rounds; bars reach from the least to the greatest ratio
 within a round. Black marks are the paper's speed-ups on 8 processors.</p>

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 
 from viakit.apps import jobs, speedup
 from viakit.lab._curves import Curve, CurvesPanel, Field
-from viakit.lab._panel import SMALL, grid, text
+from viakit.lab._panel import SMALL, grid, numbers, text
 
 if TYPE_CHECKING:
     from viakit.lab._apps import App
@@ -53,14 +53,10 @@ class AppPanel(CurvesPanel):
 
     def chosen(self) -> dict[str, Any]:
         """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
-        try:
-            ranks = [int(word) for word in self.ranks.value.split(",")]
-        except ValueError:
-            raise ValueError(f"ranks are {self.ranks.value!r}; give numbers with commas, for instance 1,2,4") from None
         return {
             "name": self.application.value,
             "protocols": list(self.protocols.value),
-            "ranks": ranks,
+            "ranks": numbers(self.ranks),
             "rounds": self.rounds.value,
             "hosts": self.hosts.value,
             "quick": self.quick.value,

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 
 from viakit import barrier
 from viakit.lab._curves import Curve, CurvesPanel, Field
-from viakit.lab._panel import SMALL, choice, grid, text
+from viakit.lab._panel import SMALL, choice, grid, numbers, text
 from viakit.measure.table import format_time
 
 __all__ = ["BarrierPanel"]
@@ -41,13 +41,9 @@ class BarrierPanel(CurvesPanel):
 
     def chosen(self) -> dict[str, Any]:
         """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
-        try:
-            ranks = [int(word) for word in self.ranks.value.split(",")]
-        except ValueError:
-            raise ValueError(f"ranks are {self.ranks.value!r}; give numbers with commas, for instance 2,4,8") from None
         return {
             "algorithms": list(self.algorithms.value) or None,
-            "ranks": ranks,
+            "ranks": numbers(self.ranks),
             "hosts": self.hosts.value,
             "protocol": self.protocol.value,
             "skew_s": self.skew.value * 1e-6,

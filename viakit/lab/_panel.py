@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from viakit.lab._experiment import Experiment
     from viakit.lab._job import Job
 
-__all__ = ["SMALL", "Panel", "Progress", "choice", "grid", "text"]
+__all__ = ["SMALL", "Panel", "Progress", "choice", "grid", "numbers", "text"]
 
 SMALL = widgets.Layout(width="14em")
 
@@ -34,6 +34,16 @@ def text(description: str, value: Any, placeholder: str) -> Any:
     return widgets.Text(
         description=description, value=value, placeholder=placeholder, layout=SMALL, continuous_update=False
     )
+
+
+def numbers(field: Any) -> list[int]:
+    """Return what is in a field for numbers with commas, whose placeholder is an example. Raises ValueError."""
+    try:
+        return [int(word) for word in field.value.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"{field.description} are {field.value!r}; give numbers with commas, for instance {field.placeholder}"
+        ) from None
 
 
 def grid(fields: Sequence[Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -17,7 +17,7 @@ from viakit.measure.ladder import format_size
 from viakit.measure.result import Document, series_label
 from viakit.measure.stats import Ratio
 
-__all__ = ["STYLE", "html", "html_table", "per_message", "tables_html", "words"]
+__all__ = ["STYLE", "html", "html_table", "page_head", "per_message", "tables_html", "words"]
 
 NAMES = {
     "via-eth": "VIA on raw Ethernet frames",
@@ -294,6 +294,18 @@ def _flat(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
+def page_head(title: str, machine: Mapping[str, Any], told: Sequence[str], missing: Sequence[str]) -> str:
+    """Return the beginning of a report's page: where it was measured, what is to be seen, and what was not measured."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
+<h1>{escape(title)}</h1>
+<p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
+{escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
+<h2>What is to be seen</h2>
+<ul>{"".join(f"<li>{escape(one)}</li>" for one in told)}</ul>
+{"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}"""
+
+
 def html(document: Document, title: str = "viakit report") -> str:
     """Return a page with the words, the pictures, the tables and the environment of a result: one file, no network."""
     machine = document["environment"]
@@ -309,14 +321,7 @@ def html(document: Document, title: str = "viakit report") -> str:
     infos = [
         [series_label(one, document["series"]), one["mode"], _flat(one.get("info", {}))] for one in document["series"]
     ]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
-<h1>{escape(title)}</h1>
-<p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
-{escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
-<h2>What is to be seen</h2>
-<ul>{"".join(f"<li>{escape(one)}</li>" for one in told)}</ul>
-{"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}
+    return f"""{page_head(title, machine, told, missing)}
 <h2>Pictures</h2>
 <p class="note">Throughput over message size; the signature graph, throughput over the time of a message (the
 further left a curve begins, the lower the latency); and the time itself. Lines are medians, bands reach from the 5th to
