@@ -307,7 +307,8 @@ def _once_more(pairs: int) -> _Known:
         figures.counts += piece.counts
         figures.sums += piece.sums
     counts = tuple(figures.counts.tolist())
-    return _Known(0, *figures.sums.tolist(), sum(counts), counts)
+    x, y, abs_x, abs_y = figures.sums.tolist()
+    return _Known(0, x, y, abs_x, abs_y, sum(counts), counts)
 
 
 def verify(problem: Problem, outcome: Outcome) -> list[Check]:

@@ -186,13 +186,13 @@ def _library() -> tuple[Transform, Transform, str]:
         from scipy import fft
     except ImportError:
 
-        def forward(rows: Complex, out: Complex) -> None:
+        def plain_forward(rows: Complex, out: Complex) -> None:
             out[:] = np.fft.fft(rows, axis=1)
 
-        def backward(rows: Complex, out: Complex) -> None:
+        def plain_backward(rows: Complex, out: Complex) -> None:
             out[:] = np.fft.ifft(rows, axis=1, norm="forward")
 
-        return forward, backward, f"NumPy {np.__version__}"
+        return plain_forward, plain_backward, f"NumPy {np.__version__}"
 
     def forward(rows: Complex, out: Complex) -> None:
         out[:] = fft.fft(rows, axis=1, workers=1)

@@ -220,8 +220,13 @@ def share(n: int, rank: int, size: int) -> tuple[int, int]:
 
 
 # Of a control group's memory: its limits, what it uses, and what of that is cache of files, which makes room if asked.
-_GROUP_2 = (("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file", "slab_reclaimable"))
-_GROUP_1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_Names = tuple[tuple[str, ...], str, tuple[str, ...]]
+_GROUP_2: _Names = (
+    ("memory.max", "memory.high"),
+    "memory.current",
+    ("inactive_file", "active_file", "slab_reclaimable"),
+)
+_GROUP_1: _Names = (("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
 
 
 def _cgroup_free(groups: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup") -> int | None:
@@ -651,9 +656,9 @@ def _main(
         except ResultError as error:  # a full disk, for instance: all ranks end alike, and say nothing else
             click.echo(f"viakit: {application.name}: {error}", err=True)
             status = 1
-        wrong = [one for each in runs for one in each.wrong()]
-        for one in wrong:
-            click.echo(f"viakit: {application.name}: WRONG RESULT: {one}", err=True)
+        wrong = [check for each in runs for check in each.wrong()]
+        for check in wrong:
+            click.echo(f"viakit: {application.name}: WRONG RESULT: {check}", err=True)
         status = 1 if wrong else status
     return status if comm is None else int(comm.bcast(status, root=0))
 

@@ -370,7 +370,7 @@ class _Chain:
 
     def end(self) -> None:
         """Give back what only ranking needed."""
-        self._before = self._work = np.empty(0, np.uint8)
+        self._before, self._work = np.empty(0, np.int32), np.empty(0, np.uint8)
 
     def slice(self, low: int, high: int) -> tuple[Keys, int]:
         """How many keys are at most k, for k in [low, high); and how many are below `low`."""

@@ -18,11 +18,12 @@ Invariant: the times of the states add up to the wall time of the measured part.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -239,7 +240,7 @@ def _parts(spec: Any, vector: bool = True) -> tuple[int, list[int] | None]:
     if counts is None:
         return view.nbytes, None
     if np.isscalar(counts):
-        return int(counts) * item, None
+        return int(cast(Any, counts)) * item, None
     each = [int(count) * item for count in counts]
     return sum(each), each
 
@@ -328,10 +329,7 @@ class Counting:
         self.real, self.phases = comm, phases
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._numbers: defaultdict[tuple[bool, int, int], Iterator[int]] = defaultdict(itertools.count)
-        if type(comm).__module__.startswith("mpi4py"):
-            from mpi4py import MPI as names  # noqa: N811
-        else:
-            import viakit.comm as names
+        names = importlib.import_module("mpi4py.MPI" if type(comm).__module__.startswith("mpi4py") else "viakit.comm")
         self._any_source, self._any_tag, self._new_status = names.ANY_SOURCE, names.ANY_TAG, names.Status
         self.Get_rank: Callable[[], int] = comm.Get_rank
         self.Get_size: Callable[[], int] = comm.Get_size

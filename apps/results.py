@@ -30,10 +30,9 @@ def run_of(said: Mapping[str, Any]) -> Run:
     reports = []
     for one in said["ranks"]:
         seconds = dict.fromkeys(STATES, 0.0) | one["seconds"]
-        figures = [one[key] for key in ("messages", "nbytes")]
-        reports.append(
-            RankReport(one["rank"], one["wall_s"], one["cpu_s"], seconds, *figures, work_s=one.get("work_s", 0.0))
-        )
+        took = one["wall_s"], one["cpu_s"], seconds
+        work_s = one.get("work_s", 0.0)
+        reports.append(RankReport(one["rank"], *took, one["messages"], one["nbytes"], work_s=work_s))
     return Run(reports, checks, None)
 
 

@@ -389,7 +389,7 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
 def _gather(comm: Any, band: Band | None) -> Outcome | None:
     """Return the outcome on rank 0: hashes go from band to band, and from the last rank to the first."""
     rank, size = comm.Get_rank(), comm.Get_size()
-    value = comm.recv(source=rank - 1) if rank > 0 else None
+    value: Any = comm.recv(source=rank - 1) if rank > 0 else None
     if band is not None:
         value = band.hash(value)
     if size > 1:

@@ -127,12 +127,13 @@ class Outcome:
     def add(self, problem: Problem, sums: Sequence[float]) -> None:
         """Enter a step: virial, kinetic, pairs, intra, inter, field, as the kernels sum them up."""
         virial, squares, pairs, *potential = map(float, sums)
+        intra, inter, outer = (one * problem.per_energy for one in potential)
         per_square = problem.per_energy * 0.5 / H**2
         self.pairs = int(pairs)
         self._squares += squares
         self._virial -= virial
         done = len(self.steps) + 1
-        energies = [squares * per_square, *(one * problem.per_energy for one in potential)]
+        energies = squares * per_square, intra, inter, outer
         temperature = self._squares * per_square * TEMPERATURE * 2 / 3 / done
         self.steps.append(Step(*energies, sum(energies), temperature, self._virial * problem.per_energy * 0.5 / done))
 

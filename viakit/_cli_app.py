@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import click
 
@@ -153,16 +154,17 @@ def speedup(
             on_progress=tell,
         )
     result.validate(document)
+
+    def save(drawing: Callable[[str], bytes]) -> Callable[[str], None]:
+        return lambda path: result.write_file(path, drawing(path))
+
     drawn = [(path, lambda path: report.picture(document, plot.check_format(path))) for path in pictures]
     drawn += [(html_file, lambda path: report.html(document).encode())] if html_file else []
     wrong = [f"WRONG RESULT: {text}" for text in measuring.wrong(document)]
     error = "\nviakit: ".join([*wrong, *filter(None, [failures(document)])]) or None
     deliver(
         [(json_file, lambda: result.to_bytes(document))],
-        [
-            (path, lambda path, drawing=drawing: result.write_file(path, drawing(path)))
-            for path, drawing in (drawn if any(measuring.rows(document)) else ())
-        ],
+        [(path, save(drawing)) for path, drawing in (drawn if any(measuring.rows(document)) else ())],
         show=lambda console: report.show(document, console),
         quiet=quiet,
         interrupted=not document["complete"] and not document["errors"],

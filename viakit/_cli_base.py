@@ -207,10 +207,13 @@ def deliver(
         except ResultError as failure:
             problems.append(str(failure))
 
+    def writer(contents: Callable[[], bytes]) -> Callable[[str], None]:
+        return lambda name: write_file(name, contents())
+
     with shielded():
         for name, contents in files:
             if name not in (None, "-"):
-                attempt(name, lambda name, contents=contents: write_file(name, contents()))
+                attempt(name, writer(contents))
     for name, save in pictures:
         attempt(name, save)
     if problems and files and files[0][0] not in (*written, "-"):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import resource
 import secrets
@@ -222,6 +223,10 @@ class _Rank:
         if self.local:
             os.close(self.end_fd)
         return True
+
+    def reap(self) -> None:
+        """Wait a while for the end of what has been killed."""
+        self.process.wait(5.0)
 
     def signal(self, number: int) -> None:
         """Send a signal to the rank and what it started in its process group."""
@@ -638,11 +643,11 @@ class Launch:
     def _clear_away(self) -> None:
         """However it ended: nothing is left."""
         steps: list[Callable[[], object]] = [lambda: self._signal_all(signal.SIGKILL)]
-        steps += [lambda rank=rank: rank.process.wait(5.0) for rank in self._ranks if rank.status is None]
+        steps += [rank.reap for rank in self._ranks if rank.status is None]
         steps += [rank.poll for rank in self._ranks]
         for rank in self._ranks:
             if rank.local:
-                steps.append(lambda rank=rank: rank.signal(signal.SIGKILL))  # what it left in its process group
+                steps.append(functools.partial(rank.signal, signal.SIGKILL))  # what it left in its process group
         steps += [stream.source.close for stream in self._streams.values()]
         if self._feed is not None:
             steps.append(self._feed.close)

@@ -22,7 +22,7 @@ from viakit.launch import LaunchError
 
 if TYPE_CHECKING:
     from viakit._launch import _Rank
-    from viakit._testbed_host import Host
+    from viakit.testbed import Host
 
 __all__ = ["MpiLaunch", "is_mpi"]
 

@@ -320,8 +320,6 @@ def open(
     try:
         word = place.exchange(secrets.token_hex(16).encode(), timeout_s)[0].decode()
         network = network_device or place.network_device
-        options = {"slots": slots, "small_bytes": small_bytes, "packet_bytes": packet_bytes}
-        flags = {"strict": strict, "checksum": checksum, "poll": poll}
         job = Job(
             place.rank,
             place.size,
@@ -329,8 +327,12 @@ def open(
             _host() if network else "",
             network_device=network,
             faults=faults,
-            **options,
-            **flags,
+            slots=slots,
+            small_bytes=small_bytes,
+            packet_bytes=packet_bytes,
+            strict=strict,
+            checksum=checksum,
+            poll=poll,
         )
         try:
             job.connect(place.exchange(job.card(), timeout_s), timeout_s)

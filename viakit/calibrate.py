@@ -76,9 +76,10 @@ class Calibration:
 
 def fit(times: dict[tuple[int, int], float]) -> tuple[float, float, float, float]:
     """Return start, packet, byte and fill for measured times in seconds, by (message bytes, packet bytes)."""
-    rows, weights = [], []
-    for (nbytes, packet), seconds in times.items():
-        each = _core.bip_equal(nbytes, packet)
+    rows: list[list[float]] = []
+    weights: list[float] = []
+    for (nbytes, packet_bytes), seconds in times.items():
+        each = _core.bip_equal(nbytes, packet_bytes)
         more = -(-nbytes // each) - 1
         rows.append([1.0, more, more * each, each])
         weights.append(1.0 / seconds)

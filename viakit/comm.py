@@ -89,7 +89,7 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
     limit = seconds("timeout_s", timeout_s)
     protocol = protocol or default_protocol()
     with _lock:
-        found = _worlds.get((os.getpid(), protocol))
+        found: Any = _worlds.get((os.getpid(), protocol))
         if found is None:
             if protocol == "mpi":
                 from viakit._comm.over_mpi import world_over_mpi

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from viakit import _core
 from viakit._comm import collective
@@ -11,7 +12,7 @@ from viakit._comm.errors import error
 from viakit._comm.op import NAMED as OPS
 from viakit._comm.op import Op
 from viakit._comm.point import PointToPoint
-from viakit._comm.request import Prequest
+from viakit._comm.request import Prequest, Request
 from viakit._comm.schedule import Schedule, ScheduleRequest, run
 from viakit._comm.spec import IN_PLACE, Simple, in_place, same_blocks, simple, vector, w_vector
 
@@ -19,6 +20,41 @@ SUM = OPS["SUM"]
 _core.set_collective_types(simple, same_blocks, IN_PLACE, SUM)
 
 Made = tuple[collective.Step, Schedule]
+P = ParamSpec("P")
+
+
+def _forms(
+    make: Callable[Concatenate[Any, P], Made], text: str
+) -> tuple[
+    Callable[Concatenate[Any, P], None], Callable[Concatenate[Any, P], Request], Callable[Concatenate[Any, P], Prequest]
+]:
+    """Return the blocking, the non-blocking and the persistent form of what ``_name`` prepares, for Collectives.
+
+    The blocking form of what csrc/coll has is in the core (group.pxi), and calls this one where messages are needed.
+    """
+    name = make.__name__[1:]
+    upper = name[0].upper() + name[1:]
+
+    def block(self: Collectives, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._run(self._make(make, *args, **kwargs))
+
+    def begin(self: Collectives, /, *args: P.args, **kwargs: P.kwargs) -> Request:
+        return self._begin(self._make(make, *args, **kwargs))
+
+    def keep(self: Collectives, /, *args: P.args, **kwargs: P.kwargs) -> Prequest:
+        kwargs.pop("info", None)
+        return self._kept(lambda: self._make(make, *args, **kwargs))
+
+    blocking = f"_block_{name}" if hasattr(_core.CollectiveComm, upper) else upper
+    named: tuple[tuple[str, Any, str], ...] = (
+        (blocking, block, text),
+        (f"I{name}", begin, f"Start: {text}"),
+        (f"{upper}_init", keep, f"Keep: {text}"),
+    )
+    for form, function, says in named:
+        function.__name__, function.__qualname__, function.__doc__ = form, f"Collectives.{form}", says
+        function.__signature__ = inspect.signature(make)
+    return block, begin, keep
 
 
 class Collectives(PointToPoint):
@@ -145,9 +181,7 @@ class Collectives(PointToPoint):
         into = simple(recvbuf, True)
         whole = into if in_place(sendbuf) else simple(sendbuf, False)
         if recvcounts is None:
-            counts = (
-                [whole.count // self.size] * self.size if in_place(sendbuf) else list(self.allgather(into.count))  # type: ignore[attr-defined]
-            )
+            counts = [whole.count // self.size] * self.size if in_place(sendbuf) else list(self.allgather(into.count))
         else:
             counts = [int(count) for count in recvcounts]
         if len(counts) != self.size:
@@ -188,6 +222,32 @@ class Collectives(PointToPoint):
         if into is not None:
             into.check_twin(mine)
         return into
+
+    # ------------------------------------------------------------ the three forms of each
+
+    _block_barrier, Ibarrier, Barrier_init = _forms(_barrier, "wait until all ranks are here.")
+    _block_bcast, Ibcast, Bcast_init = _forms(_bcast, "the root's buffer, into all ranks' buffers.")
+    Gather, Igather, Gather_init = _forms(_gather, "all ranks' buffers, one after the other, on the root.")
+    Gatherv, Igatherv, Gatherv_init = _forms(_gatherv, "the same with a count and a place for each rank.")
+    Scatter, Iscatter, Scatter_init = _forms(_scatter, "this rank's part of the root's buffer.")
+    Scatterv, Iscatterv, Scatterv_init = _forms(_scatterv, "the same with a count and a place for each rank.")
+    _block_allgather, Iallgather, Allgather_init = _forms(_allgather, "all ranks' buffers, one after the other.")
+    Allgatherv, Iallgatherv, Allgatherv_init = _forms(_allgatherv, "the same with a count and a place for each rank.")
+    _block_alltoall, Ialltoall, Alltoall_init = _forms(_alltoall, "from each rank the part that it has for this one.")
+    Alltoallv, Ialltoallv, Alltoallv_init = _forms(_alltoallv, "the same with a count and a place for each rank.")
+    Alltoallw, Ialltoallw, Alltoallw_init = _forms(
+        _alltoallw, "the same with a datatype for each rank, too, and places in bytes."
+    )
+    _block_reduce, Ireduce, Reduce_init = _forms(_reduce, "all ranks' buffers combined, on the root.")
+    _block_allreduce, Iallreduce, Allreduce_init = _forms(_allreduce, "all ranks' buffers combined, on all.")
+    Reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = _forms(
+        _reduce_scatter_block, "this rank's part of all ranks' buffers combined, in equal parts."
+    )
+    Reduce_scatter, Ireduce_scatter, Reduce_scatter_init = _forms(
+        _reduce_scatter, "the same with a count for each rank."
+    )
+    Scan, Iscan, Scan_init = _forms(_scan, "the buffers of ranks 0 to this one combined.")
+    Exscan, Iexscan, Exscan_init = _forms(_exscan, "the buffers of the ranks before this one combined.")
 
     # ------------------------------------------------------------ objects
 
@@ -239,57 +299,3 @@ class Collectives(PointToPoint):
         """The objects of the ranks before this one combined; None on rank 0."""
         step = collective.Step(self, "exscan(object)")
         return run(self, collective.scan_object(step, sendobj, op, True), step)
-
-
-def _offer(name: str, text: str) -> None:
-    """Give Collectives the blocking, the non-blocking and the persistent form of what ``_name`` prepares.
-
-    The blocking form of what csrc/coll has is in the core (group.pxi), and calls this one where messages are needed.
-    """
-    make = getattr(Collectives, f"_{name}")
-    upper = name[0].upper() + name[1:]
-
-    def block(self: Collectives, *args: Any, **kwargs: Any) -> None:
-        self._run(self._make(make, *args, **kwargs))
-
-    def begin(self: Collectives, *args: Any, **kwargs: Any) -> ScheduleRequest:
-        return self._begin(self._make(make, *args, **kwargs))
-
-    def keep(self: Collectives, *args: Any, **kwargs: Any) -> Prequest:
-        kwargs.pop("info", None)
-        return self._kept(lambda: self._make(make, *args, **kwargs))
-
-    blocking = f"_block_{name}" if hasattr(_core.CollectiveComm, upper) else upper
-    forms = ((blocking, block, text), (f"I{name}", begin, f"Start: {text}"), (f"{upper}_init", keep, f"Keep: {text}"))
-    for form, function, says in forms:
-        function.__name__, function.__qualname__, function.__doc__ = form, f"Collectives.{form}", says
-        function.__signature__ = _signature(make)  # type: ignore[attr-defined]
-        setattr(Collectives, form, function)
-
-
-def _signature(make: Callable[..., Any]) -> Any:
-    import inspect
-
-    return inspect.signature(make)
-
-
-for _name, _text in (
-    ("barrier", "wait until all ranks are here."),
-    ("bcast", "the root's buffer, into all ranks' buffers."),
-    ("gather", "all ranks' buffers, one after the other, on the root."),
-    ("gatherv", "the same with a count and a place for each rank."),
-    ("scatter", "this rank's part of the root's buffer."),
-    ("scatterv", "the same with a count and a place for each rank."),
-    ("allgather", "all ranks' buffers, one after the other."),
-    ("allgatherv", "the same with a count and a place for each rank."),
-    ("alltoall", "from each rank the part that it has for this one."),
-    ("alltoallv", "the same with a count and a place for each rank."),
-    ("alltoallw", "the same with a datatype for each rank, too, and places in bytes."),
-    ("reduce", "all ranks' buffers combined, on the root."),
-    ("allreduce", "all ranks' buffers combined, on all."),
-    ("reduce_scatter_block", "this rank's part of all ranks' buffers combined, in equal parts."),
-    ("reduce_scatter", "the same with a count for each rank."),
-    ("scan", "the buffers of ranks 0 to this one combined."),
-    ("exscan", "the buffers of the ranks before this one combined."),
-):
-    _offer(_name, _text)

@@ -78,6 +78,8 @@ class World(_core.MsgWorld):
 class Comm(Collectives):
     """``MPI.Comm``: ranks that can send messages to each other and to nobody else."""
 
+    world: World
+
     def __new__(cls, world: Any = None, *args: Any) -> Any:
         """One of no world is null; one of a communicator is that communicator."""
         if world is None or isinstance(world, _NullComm):

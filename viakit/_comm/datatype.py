@@ -385,6 +385,7 @@ def _make_named() -> dict[str, Datatype]:
     for name, code in _PAIRS.items():
         dtype = np.dtype([("value", code), ("index", "i")], align=True)
         first = np.dtype(code).itemsize
+        assert dtype.fields is not None
         made[name] = Datatype([(0, first), (dtype.fields["index"][1], 4)], 0, dtype.itemsize, dtype, f"MPI_{name}")
     for alias, name in _ALIASES.items():
         made[alias] = made[name]

@@ -15,6 +15,10 @@ IDENT, CONGRUENT, SIMILAR, UNEQUAL = 0, 1, 2, 3
 class Group:
     """``MPI.Group``: ranks of the world in an order of their own; without an argument the null group."""
 
+    _ranks: tuple[int, ...]
+    _me: int
+    _null: bool
+
     def __init__(self, ranks: Iterable[int] | Group | None = None, me: int = -1) -> None:
         if isinstance(ranks, Group):
             self._ranks, self._me, self._null = ranks._ranks, ranks._me, ranks._null

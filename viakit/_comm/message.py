@@ -96,7 +96,7 @@ class _NobodysRequest(Request):
         self._taken = False
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """Whether it has been waited for."""
         return self._taken
 
@@ -109,7 +109,7 @@ class _NobodysRequest(Request):
         """True."""
         return self.test_once()
 
-    def peek(self, status: Status | None = None) -> bool:  # type: ignore[override]
+    def peek(self, status: _core.MsgStatus | None = None) -> bool:
         """True."""
         if status is not None:
             self.fill(status)
@@ -118,7 +118,7 @@ class _NobodysRequest(Request):
     def progress(self) -> None:
         """Nothing to do."""
 
-    def fill(self, status: Status) -> None:  # type: ignore[override]
+    def fill(self, status: _core.MsgStatus) -> None:
         """A message of nobody."""
         empty(status)
         status.source = PROC_NULL

@@ -57,7 +57,8 @@ class Op:
             return
         self._key: object = object() if user is not None else name
         self.name, self._arrays, self._objects, self._commutative = name, arrays, objects, commutative
-        self._user, self._kinds = user, kinds
+        self._user: Callable[[Any, Any, Any], Any] | None = user  # of two objects the third is None
+        self._kinds = kinds
 
     def __repr__(self) -> str:
         return f"<viakit MPI.Op {self.name}>"
@@ -133,13 +134,13 @@ class Op:
         if self._user is not None:
             result = high.copy()
             if datatype.contiguous:
-                self._user(memoryview(low), memoryview(result), datatype)
+                self._user(low.data, result.data, datatype)
                 return result
             wide_low = np.zeros(count * datatype.extent, np.uint8)
             wide = wide_low.copy()
             datatype.scatter(wide_low, 0, count, low)
             datatype.scatter(wide, 0, count, result)
-            self._user(memoryview(wide_low), memoryview(wide), datatype)
+            self._user(wide_low.data, wide.data, datatype)
             return datatype.gather(wide, 0, count)
         self.check(datatype)
         assert self._arrays is not None

@@ -211,7 +211,7 @@ def of_requests(name: str, requests: Any, statuses: Any) -> Any:
 
     kind = MPI.Prequest if name == "Startall" else MPI.Request
     real = [_out(request) for request in requests]
-    theirs = MPI.Status() if isinstance(statuses, Status) else None if statuses is None else []
+    theirs: Any = MPI.Status() if isinstance(statuses, Status) else None if statuses is None else []
     try:
         result = getattr(kind, name)(real, *([] if theirs is None else [theirs]))
     except MPI.Exception as problem:

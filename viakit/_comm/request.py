@@ -205,7 +205,8 @@ class Request(_core.MsgRequest):
         found = None if statuses is None else Status()
         for i, request in enumerate(requests):
             if not request.ended and request.Test(found):
-                put(statuses, len(done), lambda status: status._copy(found))
+                if found is not None:
+                    put(statuses, len(done), lambda status: status._copy(found))
                 done.append(i)
         return done
 
@@ -295,7 +296,7 @@ class Prequest(Request):
         return self._begin is None
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """True while it is not active."""
         return self._inner is None or self._inner.ended
 
@@ -332,7 +333,7 @@ class Prequest(Request):
         """Wait for it."""
         return self._inner is None or self._inner.wait_for(timeout_s)
 
-    def peek(self, status: Status | None = None) -> bool:  # type: ignore[override]
+    def peek(self, status: _core.MsgStatus | None = None) -> bool:
         """Whether it is complete."""
         return self._inner is None or self._inner.peek(status)
 
@@ -341,7 +342,7 @@ class Prequest(Request):
         if self._inner is not None:
             self._inner.progress()
 
-    def fill(self, status: Status) -> None:  # type: ignore[override]
+    def fill(self, status: _core.MsgStatus) -> None:
         """What is known of the message that it received."""
         if self._inner is not None:
             self._inner.fill(status)

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from viakit import _core
 from viakit._comm.errors import error
 from viakit._comm.request import Request
 from viakit._comm.status import Status
 from viakit._limits import seconds
 
 Schedule = Generator[Sequence[Request], None, Any]
+if TYPE_CHECKING:
+    from types import GeneratorType
+
+    Running = GeneratorType[
+        Sequence[Request], None, Any
+    ]  # what a schedule is: Generator does not say that it has a frame
 
 _LOOK_S = 0.05  # how often a schedule that waits looks for ranks that have died or do something else
 
@@ -28,7 +35,7 @@ class ScheduleRequest(Request):
         return super().__new__(cls)
 
     def __init__(self, comm: Any, schedule: Schedule, step: Any = None) -> None:
-        self._schedule: Schedule | None = schedule
+        self._schedule: Running | None = cast("Running", schedule)
         self._pending: list[Request] = []
         self._problem: BaseException | None = None
         self._complete = False
@@ -45,11 +52,11 @@ class ScheduleRequest(Request):
             self.world.n_active = len(self.world.schedules)
 
     @property
-    def ended(self) -> bool:  # type: ignore[override]
+    def ended(self) -> bool:
         """Complete, and taken note of."""
         return self._taken
 
-    def _enter(self) -> Schedule | None:
+    def _enter(self) -> Running | None:
         """The schedule, which the caller gives back; None: it has ended, or another thread or a caller of ours has it.
 
         Who has it is the only one to touch the pending requests: the engine frees a request when its end is noticed,
@@ -117,7 +124,7 @@ class ScheduleRequest(Request):
         self.world.progress()
         self._step()
 
-    def peek(self, status: Status | None = None) -> bool:  # type: ignore[override]
+    def peek(self, status: _core.MsgStatus | None = None) -> bool:
         """Whether it is complete."""
         if self._complete and status is not None:
             self.fill(status)
@@ -174,7 +181,7 @@ class ScheduleRequest(Request):
             self.world.n_active = len(self.world.schedules)
         return True
 
-    def fill(self, status: Status) -> None:  # type: ignore[override]
+    def fill(self, status: _core.MsgStatus) -> None:
         """What is known of the message that it received."""
         for name in ("source", "tag", "error", "nbytes", "was_cancelled"):
             setattr(status, name, getattr(self._source, name))
@@ -197,13 +204,13 @@ def run(comm: Any, schedule: Schedule, step: Any) -> Any:
     """Drive a collective's schedule to its end and return its result."""
     world = comm.world
     if world.n_active:
-        request = ScheduleRequest(comm, schedule, step)
+        whole = ScheduleRequest(comm, schedule, step)
         try:
-            request.wait_for()
+            whole.wait_for()
         except BaseException:
-            request.abandon()
+            whole.abandon()
             raise
-        return request.result
+        return whole.result
     try:
         while True:
             step.receives.clear()

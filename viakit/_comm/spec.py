@@ -99,7 +99,8 @@ def _absolute(kind: Any, count: Any, displacement: Any) -> Simple:
 
 
 def _from(address: int, room: int, datatype: Datatype, count: int, start: int) -> Simple:
-    found = Simple(np.frombuffer((ctypes.c_uint8 * max(room, 0)).from_address(address), np.uint8), datatype, 0)
+    memory: Any = (ctypes.c_uint8 * max(room, 0)).from_address(address)
+    found = Simple(np.frombuffer(memory, np.uint8), datatype, 0)
     found.count, found.start = count, start
     return found
 

@@ -105,7 +105,7 @@ def _status_of(source: int, tag: int, error: int, nbytes: int, cancelled: bool) 
     return status
 
 
-def empty(status: Status | None) -> None:
+def empty(status: _core.MsgStatus | None) -> None:
     """What a wait for nothing says."""
     if status is not None:
         status.source, status.tag, status.error = ANY_SOURCE, ANY_TAG, 0

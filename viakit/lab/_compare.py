@@ -162,7 +162,7 @@ def sizes_of(given: str | int | Iterable[int]) -> list[int]:
     if isinstance(given, str):
         return ladder.parse_sizes(given, 0)
     try:
-        sizes = [operator.index(one) for one in ([given] if isinstance(given, numbers.Integral) else given)]
+        sizes = [operator.index(one) for one in ([given] if isinstance(given, (int, numbers.Integral)) else given)]
     except TypeError:
         sizes = [-1]
     if any(one < 0 for one in sizes):

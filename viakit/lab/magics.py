@@ -173,6 +173,7 @@ class ViakitMagics(Magics):
         error.__suppress_context__ = True
         if not self._exceptions_are_ours:
             self._exceptions_are_ours = True
+            assert self.shell is not None
             self.shell.set_custom_exc((RankError,), _show_briefly)
 
     # -------------------------------------------------------------------------------------------- commands

@@ -320,7 +320,7 @@ class PythonEndpoint:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        transport.check = self._check  # type: ignore[method-assign]
+        transport.check = self._check
         self._stop = False
         self._n = dict.fromkeys(("messages_sent", "messages_received", "bytes_sent", "bytes_received"), 0)
 

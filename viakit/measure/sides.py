@@ -565,8 +565,8 @@ class PyViaSide(ViaSide):
                 form=via.Form(choices["form"]),
                 mtu=choices["mtu"] or None,
                 spin_us=spin_us,
-                retransmission=choices["retransmission"],
-                checksum=choices["checksum"],
+                retransmission=via.Retransmission(choices["retransmission"]),
+                checksum=via.Checksum(choices["checksum"]),
             )
             self.nic.faults = self._faults() or None
         except (OSError, RuntimeError, ValueError) as error:

@@ -208,8 +208,9 @@ def _frame(packet: Packet, nic: NicSeen) -> Frame | None:
     data = packet.data
     if len(data) < ETHER_LEN + HEADER_LEN or data[ETHER_LEN] >> 4 != 1:
         return None
-    head = struct.unpack_from("<BBHHHHHIII", data, ETHER_LEN)
-    return Frame(packet.time_ns, nic, bool(packet.out), head[0] & 15, *head[1:], packet.comment)
+    h = struct.unpack_from("<BBHHHHHIII", data, ETHER_LEN)
+    fields = h[1], h[2], h[3], h[4], h[5], h[6], h[7], h[8], h[9]
+    return Frame(packet.time_ns, nic, bool(packet.out), h[0] & 15, *fields, packet.comment)
 
 
 def _event(packet: Packet, nic: NicSeen) -> Event | None:
