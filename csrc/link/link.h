@@ -222,6 +222,12 @@ int link_still_asking(struct via_nic *nic, uint32_t request);
  * to itself before it needs one. Those of clients come with its port, when nobody else takes them. */
 int link_wanted_here(struct via_nic *nic, const struct link_frame *frame);
 
+/* Address space was missing, here or there, for the memory that the NIC of that port and this one must see of each
+ * other (ulimit -v). For half a second that NIC counts as out of reach, so that whoever asks it is told and does not
+ * wait. */
+void link_no_room(struct via_nic *nic, uint16_t port);
+int link_lacks_room(const struct via_nic *nic, uint16_t port); /* 0: any port */
+
 /* There is certainly no NIC at that address: requests for it need not wait. */
 void link_nobody_there(struct via_nic *nic, const uint8_t address[6]);
 

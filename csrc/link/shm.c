@@ -679,16 +679,21 @@ static int shm_route(struct link *link, const uint8_t address[6], uint16_t port,
 }
 
 /* Every NIC of the station. Our own is called like the others, but only if somebody here is meant: two VIs of one NIC
- * may be connected, and who does not do that need not look at two rings more. One that has no room just now has not
- * heard, but it is there. */
+ * may be connected, and who does not do that need not look at two rings more. One that has no room for callers just now
+ * has not heard, but it is there; one that lacks address space will not hear. */
 static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     uint16_t ports[512];
     int ours = memcmp(address, link->address, 6) == 0, n = ours ? shm_ports(link, ports, 511) : 0, asked = 0, full = 0;
+    int lacking = 0;
     if (ours && link_wanted_here(link->nic, frame))
         ports[n++] = link->port;
     for (int i = 0; i < n; i++) {
         struct link_peer *peer;
+        if (link_lacks_room(link->nic, ports[i])) {
+            lacking = 1;
+            continue;
+        }
         int error = shm_route(link, address, ports[i], &peer);
         full |= error == -EAGAIN;
         if (error)
@@ -702,7 +707,7 @@ static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_
     if (full)
         return LINK_UNKNOWN;
     if (asked == 0)
-        return shm_explain_absence(link) || !ours ? 0 : LINK_ONLY_US;
+        return lacking || shm_explain_absence(link) || !ours ? 0 : LINK_ONLY_US;
     return asked;
 }
 

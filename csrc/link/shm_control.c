@@ -51,6 +51,9 @@ struct greeting {
     uint64_t probe_address; /* of a word that holds SHM_MAGIC in the sender's own memory */
 };
 
+/* In place of a greeting, and without descriptors: we could not map what came with yours. */
+#define NO_ROOM_MAGIC 0x56696153686d6e72ull
+
 #define MAX_ARRIVING 128 /* callers that have not said HELLO or are owed a WELCOME: each holds a descriptor of ours */
 #define GREET_AGAIN_NS 1000000 /* then twice that, and so on */
 #define GREET_LONGEST_NS 64000000
@@ -167,7 +170,8 @@ static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
     return sendmsg(peer->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g ? 0 : -errno;
 }
 
-/* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense. Descriptors that come with a bad
+/* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense, -ENOMEM: the sender had no room for us.
+ * Descriptors that come with a bad
  * greeting are closed: they are ours as soon as recvmsg has returned. */
 static int read_greeting(int socket, struct greeting *g, int *fds, int want)
 {
@@ -194,7 +198,7 @@ static int read_greeting(int socket, struct greeting *g, int *fds, int want)
         return 1;
     for (int i = 0; i < n; i++)
         close(fds[i]);
-    return -1;
+    return got == (ssize_t)sizeof *g && g->magic == NO_ROOM_MAGIC && n == 0 ? -ENOMEM : -1;
 }
 
 /* A file that its owner could shorten would kill us with SIGBUS wherever we touch it (F_SEAL_SHRINK rules that out
@@ -218,16 +222,25 @@ static int is_doorbell(int fd)
             (n == sizeof eventfd_name - 1 && memcmp(what, eventfd_name, sizeof eventfd_name - 1) == 0));
 }
 
-/* Maps the peer's segment. The descriptor is closed. */
+/* What is mapped for another NIC is of no use to anybody else: -ENOMEM if there is no room for it, -1 for what is no
+ * such memory. */
+static int map_failed(int error)
+{
+    return error == ENOMEM ? -ENOMEM : -1;
+}
+
+/* Maps the peer's segment. The descriptor is closed. 0, or as map_failed(). */
 static int map_station(struct link_peer *peer, int fd)
 {
     struct stat st;
     void *p = MAP_FAILED;
+    errno = 0;
     if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size > SHM_TABLE_OFFSET)
         p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    int error = errno;
     close(fd);
     if (p == MAP_FAILED)
-        return -1;
+        return map_failed(error);
     struct shm_station *s = p;
     uint64_t size = (uint64_t)st.st_size;
     peer->arena_offset = vk_load_relaxed(&s->arena_offset); /* once: the peer could change them later */
@@ -251,11 +264,15 @@ static int map_rings(struct link_peer *peer, int fd)
 {
     struct stat st;
     void *p = MAP_FAILED;
+    errno = 0;
     if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct shm_rings))
         p = mmap(NULL, sizeof(struct shm_rings), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int error = errno;
     close(fd);
-    if (p == MAP_FAILED)
-        return -1;
+    if (p == MAP_FAILED) {
+        errno = error; /* for make_rings() */
+        return map_failed(error);
+    }
     peer->rings = p;
     peer->tx = peer->caller ? &peer->rings->to_listener : &peer->rings->to_caller;
     peer->rx = peer->caller ? &peer->rings->to_caller : &peer->rings->to_listener;
@@ -417,6 +434,8 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
     if (error >= 0)
         error = watch(link, s, peer);
     if (error) {
+        if (error == -ENOMEM)
+            link_no_room(link->nic, port);
         discard(peer);
         return error;
     }
@@ -439,15 +458,21 @@ void shm_receive_greeting(struct link_peer *peer)
     int got = read_greeting(peer->socket, &g, fds, 2);
     if (got == 1) {
         peer->event_fd = vk_file_own(fds[0]);
-        if (map_station(peer, fds[1]) != 0 || !is_doorbell(fds[0])) {
+        int error = map_station(peer, fds[1]);
+        if (error == -ENOMEM)
+            link_no_room(peer->link->nic, peer->port);
+        if (error || !is_doorbell(fds[0])) {
             shm_drop_peer(peer);
             return;
         }
         peer->greeted = 1;
         probe_cma(peer, g.probe_address);
         shm_doorbell(peer); /* for what was sent before the doorbell was there */
-    } else if (got < 0)
+    } else if (got < 0) {
+        if (got == -ENOMEM)
+            link_no_room(peer->link->nic, peer->port);
         shm_drop_peer(peer);
+    }
 }
 
 /* Somebody calls. HELLO may still be on its way: the peer waits among the arriving. Whoever calls and says nothing
@@ -468,6 +493,14 @@ static void answer_call(struct link *link, int s)
     link->n_arriving++;
 }
 
+/* The caller is told that it need not call again. Its HELLO has been read, so this is the first that it hears. It is
+ * not noted here: the port is the caller's own word, and who calls it finds out by its WELCOME. */
+static void refuse_for_want_of_room(struct link_peer *peer)
+{
+    struct greeting g = {NO_ROOM_MAGIC, peer->link->port, WIRE_VERSION, 0};
+    (void)!send(peer->socket, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 /* HELLO, and all that comes with it, mapped. As read_greeting(). */
 static int take_hello(struct link_peer *peer)
 {
@@ -479,10 +512,10 @@ static int take_hello(struct link_peer *peer)
     peer->port = (uint16_t)g.port;
     peer->event_fd = vk_file_own(fds[1]);
     peer->probe_address = g.probe_address;
-    int bad = map_rings(peer, fds[0]);
-    bad |= map_station(peer, fds[2]); /* closes the descriptor either way */
-    bad |= !is_doorbell(fds[1]);
-    return bad ? -1 : 1;
+    int rings = map_rings(peer, fds[0]), station = map_station(peer, fds[2]); /* close descriptors either way */
+    if (rings == -ENOMEM || station == -ENOMEM)
+        refuse_for_want_of_room(peer);
+    return rings || station || !is_doorbell(fds[1]) ? -1 : 1;
 }
 
 /* HELLO of an arriving peer, or its end. 0: it stays among the arriving, because there was none or it is owed the

@@ -260,6 +260,8 @@ int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struc
     struct link_peer *peer;
     if (port == 0)
         return nic->ops->ask_all(nic->link, address, f);
+    if (link_lacks_room(nic, port))
+        return 0;
     int error = nic->ops->route(nic->link, address, port, &peer);
     if (error)
         return error == -EAGAIN ? LINK_UNKNOWN : 0;
@@ -403,6 +405,32 @@ void link_peer_lost(struct via_nic *nic, struct link_peer *peer)
     conn_server_lost(nic, peer);
     conn_peer_lost(nic, peer);
     conn_client_lost(nic, peer);
+}
+
+VIP_RETURN conn_explain_no_room(const char *function)
+{
+    return via_fail(VIP_NOT_REACHABLE,
+                    "%s: address space is missing, here or in the other process, for the memory that NICs on shm must "
+                    "see of each other; raise or lift the limit (ulimit -v)",
+                    function);
+}
+
+#define NO_ROOM_LASTS (500 * VK_MS) /* requests are repeated more often */
+
+void link_no_room(struct via_nic *nic, uint16_t port)
+{
+    uint32_t n = sizeof nic->no_room / sizeof *nic->no_room, i = nic->n_no_room++ % n;
+    nic->no_room[i].until = vk_now() + NO_ROOM_LASTS;
+    nic->no_room[i].port = port;
+}
+
+int link_lacks_room(const struct via_nic *nic, uint16_t port)
+{
+    uint64_t now = nic->n_no_room ? vk_now() : 0;
+    for (uint32_t i = 0; nic->n_no_room && i < sizeof nic->no_room / sizeof *nic->no_room; i++)
+        if (nic->no_room[i].until > now && (port == 0 || nic->no_room[i].port == port))
+            return 1;
+    return 0;
 }
 
 int link_still_asking(struct via_nic *nic, uint32_t request)

@@ -49,6 +49,8 @@ void conn_prepare_request(struct via_vi *vi, uint32_t number, const VIP_NET_ADDR
  * it; where all were asked it is left as it was. */
 int conn_ask(struct via_nic *nic, const uint8_t address[6], uint16_t port, struct link_frame *f,
              struct link_peer **asked);
+/* Why there is no way to the NIC of that port, or (0) to any, where link_lacks_room() says so. */
+VIP_RETURN conn_explain_no_room(const char *function);
 /* The port that an address of 8 bytes names (viakit.h), 0 for one of 6: any NIC of the station. */
 uint16_t conn_port_of(const VIP_NET_ADDRESS *remote);
 

@@ -275,6 +275,8 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
         code = VIP_SUCCESS; /* interrupted, but it was over by then: there is nothing to withdraw */
     if (code == VIP_SUCCESS)
         code = absent && r.result == VIP_NOT_REACHABLE ? r.result : explain_result(r.result);
+    if (code == VIP_NOT_REACHABLE && link_lacks_room(nic, r.port))
+        conn_explain_no_room("VipConnectRequest");
     if (code != VIP_SUCCESS)
         give_up(nic, &r, code);
     via_leave(nic);

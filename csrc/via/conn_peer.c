@@ -113,6 +113,8 @@ static void ask(struct via_nic *nic, struct via_peering *p)
     NIC_COUNT(nic, frames_sent, asked > 0 ? asked : asked == LINK_UNKNOWN);
     p->next_send = nic->now + p->interval;
     p->interval = conn_longer(p->interval);
+    if (asked == 0 && p->port && link_lacks_room(nic, p->port)) /* it is there, and will not be reached */
+        finish(p, VIP_NOT_REACHABLE);
 }
 
 /* ACCEPT, the first time or again: our side's description, under the number of the partner's request. */
@@ -405,6 +407,8 @@ static VIP_RETURN explain(const char *function, const struct via_peering *p)
         return VIP_SUCCESS;
     case VIP_TIMEOUT:
         return via_fail(VIP_TIMEOUT, "%s: no peer asked for this VI within %lu ms", function, p->timeout_ms);
+    case VIP_NOT_REACHABLE:
+        return conn_explain_no_room(function);
     default:
         return via_fail(p->result, "%s: the two VIs differ: %s", function, viakit_return_text((int)p->result));
     }

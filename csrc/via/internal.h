@@ -356,6 +356,11 @@ struct via_nic {
     uint32_t n_ptags;
 
     struct via_waiter *waiters;
+    struct {
+        uint64_t until; /* ns */
+        uint16_t port;
+    } no_room[8]; /* see link_no_room(); the oldest gives way */
+    uint32_t n_no_room;
     struct via_request *requests;
     struct via_conn *conns, *oldest_conn; /* the newest one, from which `next` leads on to the oldest */
     struct via_conn *conns_by_hash[VIA_CONN_HASHES];

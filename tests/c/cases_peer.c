@@ -111,17 +111,6 @@ void peer_connect_b(side *s)
 
 /* ---- one_nic: an address of eight bytes means one NIC of its station */
 
-/* `a` is of six bytes: the port goes between them and the discriminator. The port is the NIC's number at its station,
- * which viakit_query_nic tells: several NICs may share the six bytes. */
-/* `a` is of six bytes: the port goes between them and the discriminator. */
-static void add_port(address *a, uint16_t port)
-{
-    uint8_t *p = (uint8_t *)a->net.HostAddress;
-    memmove(p + VIAKIT_NIC_ADDRESS_LEN, p + 6, a->net.DiscriminatorLen);
-    memcpy(p + 6, &port, sizeof(port));
-    a->net.HostAddressLen = VIAKIT_NIC_ADDRESS_LEN;
-}
-
 static void one_nic_both(side *s)
 {
     endpoint e;

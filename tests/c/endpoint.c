@@ -80,6 +80,14 @@ VIP_NET_ADDRESS *make_address(address *a, const uint8_t host[6], const void *dis
     return &a->net;
 }
 
+void add_port(address *a, uint16_t port)
+{
+    uint8_t *p = (uint8_t *)a->net.HostAddress;
+    memmove(p + VIAKIT_NIC_ADDRESS_LEN, p + 6, a->net.DiscriminatorLen);
+    memcpy(p + 6, &port, sizeof(port));
+    a->net.HostAddressLen = VIAKIT_NIC_ADDRESS_LEN;
+}
+
 /* ---------------------------------------------------------------- endpoints */
 
 void endpoint_open_with(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, size_t size, size_t max_transfer,

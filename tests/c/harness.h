@@ -90,6 +90,9 @@ void side_sync_at(side *s, int line);           /* both sides are here; fails if
 /* ---------------------------------------------------------------- addresses */
 
 VIP_NET_ADDRESS *make_address(address *a, const uint8_t host[6], const void *discriminator, size_t len);
+/* `a` is of six bytes: the port goes between them and the discriminator. The port is the NIC's number at its station,
+ * which viakit_query_nic tells: several NICs may share the six bytes. */
+void add_port(address *a, uint16_t port);
 
 /* ---------------------------------------------------------------- one VI with memory around it */
 

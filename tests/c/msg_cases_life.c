@@ -6,11 +6,11 @@
  * beside the channel, so that no message of the engine's has to be sent for it.
  */
 #include <pthread.h>
-#include <sys/resource.h>
 
 #include "check.h"
 #include "msg/engine.h"
 #include "msg_cases.h"
+#include "space.h"
 
 /* Synchronous, ready and buffered sends, each with what makes it one. */
 void case_modes(msg_world **world, int rank, int n_ranks)
@@ -686,21 +686,6 @@ void case_bound(msg_world **world, int rank, int n_ranks)
         job_meet(); /* the next world is opened when both have closed this one */
     }
     CHECK_EQ(sched_setaffinity(0, sizeof all, &all), 0);
-}
-
-/* This process may take so much more address space; 0: as much as it likes. */
-static void limit_address_space(rlim_t more)
-{
-    struct rlimit limit;
-    unsigned long long pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file != NULL);
-    CHECK_EQ(fscanf(file, "%llu", &pages), 1);
-    /* Beyond what it has now. */
-    fclose(file);
-    CHECK_EQ(getrlimit(RLIMIT_AS, &limit), 0);
-    limit.rlim_cur = more ? (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more : limit.rlim_max;
-    CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
 }
 
 /* Ranks of one host see each other's memory: who has no room for it says so, to all, before anybody waits for a

@@ -17,6 +17,7 @@
 #include "base/crc32c.h"
 #include "harness.h"
 #include "link/wire.h"
+#include "space.h"
 
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
 
@@ -589,6 +590,8 @@ static void read_waits_a(side *s)
     endpoint e, other;
     VIP_DESCRIPTOR *d, *filler;
     uint8_t *data, *word;
+    if (s->link->kind >= ON_ETH)
+        return; /* a wire that nobody reads is never full */
     lossy(s);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
     endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
@@ -634,6 +637,8 @@ static void read_waits_b(side *s)
     VIP_MEM_ATTRIBUTES readable = {.EnableRdmaRead = VIP_TRUE};
     VIP_MEM_HANDLE handle;
     uint8_t *data, *spot;
+    if (s->link->kind >= ON_ETH)
+        return;
     lossy(s);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
     endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
@@ -658,6 +663,74 @@ static void read_waits_b(side *s)
     endpoint_close(&other);
 }
 
+/* ---- no_room: a process whose address space is limited cannot map the other's memory: both are told, at once */
+
+/* All ways to ask, of a side that waits for none of them. */
+static void nobody_can_be_reached(side *s, endpoint *e, uint16_t port)
+{
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    make_address(&local, s->attr.LocalNicAddress, "no room", 7);
+    for (int one = 0; one < 2; one++) { /* any NIC of the station, and the one there is */
+        make_address(&remote, s->peer_host, "no room", 7);
+        if (one)
+            add_port(&remote, port);
+        VIP_RETURN r;
+        /* Who calls may have an answer before he has tried to map anything: that nobody waits. The next one is final. */
+        while ((r = VipConnectRequest(e->vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) == VIP_NO_MATCH)
+            sched_yield();
+        CHECK_RET(r, VIP_NOT_REACHABLE);
+        CHECK(strstr(viakit_last_error(), "ulimit -v") != NULL);
+        CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
+    }
+    CHECK_OK(VipConnectPeerRequest(e->vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
+    CHECK_RET(VipConnectPeerWait(e->vi, &attr), VIP_NOT_REACHABLE);
+    CHECK(strstr(viakit_last_error(), "ulimit -v") != NULL);
+    CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
+}
+
+static void no_room_both(side *s)
+{
+    endpoint e;
+    viakit_nic_info info;
+    if (s->link->kind != ON_SHM)
+        return; /* nothing of another process is mapped */
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    uint16_t port = (uint16_t)side_exchange(s, info.port);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    if (s->role == SIDE_B)
+        limit_address_space(16u << 20);
+    for (side_role turn = SIDE_A; turn <= SIDE_B; turn++) {
+        SIDE_SYNC(s, 1);
+        if (s->role == turn)
+            nobody_can_be_reached(s, &e, port);
+    }
+    SIDE_SYNC(s, 2);
+    if (s->role == SIDE_B)
+        limit_address_space(0);
+    SIDE_SYNC(s, 3);
+    /* With room again they reach each other, a little later: what was found out is believed for half a second. */
+    address local, remote;
+    VIP_VI_ATTRIBUTES attr;
+    if (s->role == SIDE_A) {
+        VIP_RETURN r;
+        make_address(&local, s->attr.LocalNicAddress, "room", 4);
+        make_address(&remote, s->peer_host, "room", 4);
+        while ((r = VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) ==
+                   VIP_NOT_REACHABLE ||
+               r == VIP_NO_MATCH)
+            sched_yield();
+        CHECK_RET(r, VIP_SUCCESS);
+    } else {
+        VIP_CONN_HANDLE conn;
+        make_address(&local, s->attr.LocalNicAddress, "room", 4);
+        CHECK_OK(VipConnectWait(s->nic, &local.net, 1000 * CHECK_WAIT_S, &remote.net, &attr, &conn));
+        CHECK_OK(VipConnectAccept(conn, e.vi));
+    }
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 static const test_case cases[] = {
     {"one_way", one_way_a, one_way_b, 0, short_silence},
     {"forged_request", forged_request_a, forged_request_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
@@ -665,6 +738,7 @@ static const test_case cases[] = {
     {"bad_receive_first", bad_receive_first_both, bad_receive_first_both, 0, NULL},
     {"taken_away", taken_away_both, taken_away_both, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"broken_by_ack", broken_by_ack_a, broken_by_ack_b, CASE_NO_FAULT | CASE_NO_THREAD, patient},
+    {"no_room", no_room_both, no_room_both, CASE_NO_LOOP | CASE_NO_ETH | CASE_NO_FAULT, NULL},
     {"read_waits", read_waits_a, read_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, impatient},
     {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
 };
