@@ -437,8 +437,7 @@ class Exchange:
             part[:] = self.forces[piece.window_row : piece.window_row + piece.n, :9]
             requests.append(self.comm.Isend(part, piece.owner, FORCES))
         for piece in self.mine:
-            part = self.forces[piece.window_row : piece.window_row + piece.n]
-            self.forces[piece.row : piece.row + piece.n] += part
+            self.forces[piece.row : piece.row + piece.n] += self.forces[piece.window_row : piece.window_row + piece.n]
         wait(requests)
         for (_, piece), part in zip(self.lent, self.found, strict=True):
             self.forces[piece.row : piece.row + piece.n, :9] += part

@@ -190,7 +190,8 @@ class Fits:
 def _line(n: _Floats, t: _Floats) -> tuple[float, float, float]:
     """Fit t = a + b n by relative errors, with a and b not negative; returns a, b and the sum of squares."""
     x, one = n / t, 1.0 / t
-    xx, xo, oo, sum_x, sum_o = x @ x, x @ one, one @ one, x.sum(), one.sum()
+    sums: Any = x @ x, x @ one, one @ one, x.sum(), one.sum()
+    xx, xo, oo, sum_x, sum_o = sums
     det = xx * oo - xo * xo
     best = (1.0 / (oo / sum_o) if oo else 0.0, 0.0)
     if det > 1e-12 * xx * oo:

@@ -1,0 +1,55 @@
+"""A program as a user writes it, which mypy reads and nobody runs: what an editor knows of viakit's public faces.
+
+Every line has the type that it says, and the calls that are wrong are found: ``tools/lint`` complains otherwise.
+"""
+
+# mypy: disallow-untyped-calls, warn-unused-ignores, warn-return-any
+
+import numpy as np
+from typing_extensions import assert_type
+
+import viakit
+from viakit import via
+from viakit.comm import Group, Intracomm, Message, Prequest, Request, Status
+
+
+def messages() -> None:
+    comm = viakit.world("via")
+    data = np.zeros(4)
+    assert_type(comm, Intracomm)
+    assert_type(comm.rank, int)
+    assert_type(comm.group, Group)
+    comm.Send(data, 1)
+    comm.Send([data, 4], dest=1, tag=2)
+    assert_type(comm.Isend(data, 1), Request)
+    assert_type(comm.Isend(data, 1).Wait(), bool)
+    assert_type(comm.Mprobe(), Message)
+    status = Status()
+    comm.Recv(bytearray(8), source=0, status=status)
+    assert_type(status.Get_source(), int)
+    comm.Send(data)  # type: ignore[call-arg]
+    comm.Recv(data, status=0)  # type: ignore[arg-type]
+    comm.Sned(data, 1)  # type: ignore[attr-defined]
+
+
+def collectives() -> None:
+    comm = viakit.world()
+    data = np.zeros(4)
+    comm.Allreduce(data, np.empty(4))
+    comm.Gather(data, None, root=0)
+    assert_type(comm.Ibcast(data, root=1), Request)
+    assert_type(comm.Barrier_init(), Prequest)
+    comm.Gather(data)  # type: ignore[call-arg]
+    comm.Ibcast(data, root="0")  # type: ignore[arg-type]
+
+
+def memory() -> None:
+    with via.Nic("loop", checksum="crc") as nic, nic.create_region(4096) as region:
+        assert_type(nic, via.Nic)
+        vi = nic.create_vi()
+        vi.post_recv(via.Descriptor.recv(region[:64]))
+        assert_type(vi.recv_wait(1.0), via.Descriptor)
+        assert_type(nic.register(np.zeros(4)), via.MemoryRegion)
+        assert_type(viakit.via.Nic("loop").counters, via.Counters)
+        vi.post_send(region)  # type: ignore[arg-type]
+        nic.create_vi(reliabilty=1)  # type: ignore[call-arg]
