@@ -17,11 +17,12 @@
  *
  *   slot:  | status | lengths, offsets | ... | Ethernet header | ... |   status: TP_STATUS_USER ours, else the kernel's
  *
- * A slot holds one frame. Of a super-frame it gets the beginning, which is the whole first segment; the rest waits
- * in the socket's queue, uncopied (PACKET_COPY_THRESH), until one recvmsg brings it from there straight to where the
- * message goes: the first segment has told which message it is. Who sends on a veth pair pays for what the receiving
- * side's kernel does in its interrupt; so a copy into the ring would be the sender's, and the sender is the busier
- * of the two.
+ * There are two rings, each with a socket of its own: many short slots for frames of the MTU, and some of 66 KiB for
+ * super-frames. So a frame never wastes a long slot, and a super-frame lies in one piece. Who sends on a veth pair pays
+ * for what the receiving side's kernel does in its interrupt, the copy into the ring too; but the pages that this copy
+ * sets free are the sender's next ones, still in its cache. (To leave super-frames in the socket's queue, from where
+ * recvmsg brings them to their place with one copy less, is slower by a quarter: there the receiver frees the pages,
+ * and the sender fills cold ones.)
  *
  * Super-frames leave by a socket of their own: one with PACKET_VNET_HDR handles that header in front of every frame,
  * received ones too.
@@ -29,6 +30,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -42,13 +44,11 @@
 #include "frame.h"
 #include "seal.h"
 #include "station.h"
-#include "super.h"
 
 /* Pieces of one call: below the kernel's limit of 1024 (UIO_MAXIOV). MAX_PEERS bounds what invented addresses can
- * cost. MAX_SEGMENTS is more than 64 KiB of full frames have at MTU 1500. */
+ * cost. */
 #define MAX_IOV 1000
 #define MAX_PEERS 4096
-#define MAX_SEGMENTS 64 /* of a super-frame that goes straight to its place */
 
 /* ---------------------------------------------------------------- sending */
 
@@ -215,7 +215,7 @@ static int send_super(struct link *link, const struct link_peer *peer, struct li
     /* From virtio's header on, which stands right before Ethernet's (struct eth_head). */
     iov[0] = (struct iovec){&head, iov[0].iov_len + sizeof head.vnet};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = k};
-    int sent = verdict(link, sendmsg(link->super_fd, &m, MSG_DONTWAIT));
+    int sent = verdict(link, sendmsg(link->send_fd, &m, MSG_DONTWAIT));
     if (sent == 1)
         LINK_COUNT(link->nic, super_frames_sent, 1);
     return sent;
@@ -242,10 +242,10 @@ static int eth_send(struct link *link, struct link_peer *peer, struct link_frame
 /* ---------------------------------------------------------------- receiving */
 
 /* Slot i of the ring. Slots do not cross blocks, so what is left at the end of a block is not used. */
-static inline struct tpacket2_hdr *slot(const struct link *link, uint32_t i)
+static inline struct tpacket2_hdr *slot(const struct eth_ring *ring, uint32_t i)
 {
-    return (struct tpacket2_hdr *)(void *)(link->ring + (size_t)(i / link->slots_per_block) * BLOCK +
-                                           (size_t)(i % link->slots_per_block) * link->slot_len);
+    return (struct tpacket2_hdr *)(void *)(ring->memory + (size_t)(i / ring->slots_per_block) * BLOCK +
+                                           (size_t)(i % ring->slots_per_block) * ring->slot_len);
 }
 
 /* One or more segments, each a wire header and its payload, delivered where they lie. A length that reaches beyond
@@ -338,162 +338,98 @@ static void deliver_slot(struct link *link, const uint8_t *frame, size_t len, ui
     link_vouch(link->nic, 0);
 }
 
-/* ---------------------------------------------------------------- super-frames that wait in the socket's queue */
-
-/* What a slot shows of the super-frame that waits for it: len bytes in all, `have` of them at frame. */
-struct beginning {
-    const uint8_t *frame;
-    size_t have, len;
-};
-
-/* What slot and queue must agree on, to belong together: everything up to the end of the first wire header. */
-#define HEADS (sizeof(struct ether_header) + DRESS_LEN + sizeof(struct wire_header))
-
-/* Brings the one that belongs to the slot; iov begins with link->whole. 0 if it is not to be had. An error of the
- * interface (it went down) is reported by one call that takes nothing; so slots and queue could part, and what is
- * brought is compared with what the slot shows. */
-static int bring(struct link *link, const struct beginning *b, struct iovec *iov, size_t n)
-{
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
-    size_t known = b->have < HEADS ? b->have : HEADS;
-    for (uint32_t tries = 0; tries <= link->n_slots; tries++) {
-        /* MSG_TRUNC: the length that it had, not what found room. */
-        ssize_t len = recvmsg(link->fd, &m, MSG_DONTWAIT | MSG_TRUNC);
-        LINK_COUNT(link->nic, system_calls, 1);
-        if (vk_likely(len >= 0 && (size_t)len == b->len && memcmp(link->whole, b->frame, known) == 0))
-            return 1;
-        if (len < 0 &&
-            (errno == EAGAIN || errno == EFAULT)) /* nothing there / there, and lost: the place is not mapped */
-            return 0;
-    }
-    return 0;
-}
-
-/* All of it into one buffer, and the segments from `begin` on delivered from there. begin 0, end 0: only taken off
- * the queue. */
-static void by_buffer(struct link *link, const struct beginning *b, size_t begin, size_t end)
-{
-    struct iovec iov = {link->whole, SUPER_SLOT};
-    int here = bring(link, b, &iov, 1);
-    const struct ether_header *e = (const struct ether_header *)link->whole;
-    if (!here || end <= begin || end > b->len || end > SUPER_SLOT)
-        return;
-    deliver_segments(link, e->ether_shost, link->whole + begin, end - begin);
-}
-
-/* The segments after the first, headers here and payloads there:
- *
- *   | Ethernet IP UDP, first segment | header | payload | header | payload | ... | header | payload |
- *     -> whole, to be ignored           headers   place     headers   place
- *
- * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same
- * place, or its message fails. But the last word of an RDMA write tells its target that all before it is good, so
- * the last segment of a write takes the way by the buffer. */
-static void to_its_place(struct link *link, const struct beginning *b, const struct wire_header *first, size_t begin,
-                         size_t end, uint8_t *place)
-{
-    struct wire_header headers[MAX_SEGMENTS];
-    struct iovec iov[1 + 2 * MAX_SEGMENTS] = {{link->whole, begin}};
-    uint8_t from[6], *last = link->whole + begin;
-    size_t n = 0, segment = sizeof *first + first->len, at = begin;
-    for (; at < end; n++) {
-        size_t payload = (end - at < segment ? end - at : segment) - sizeof *first;
-        at += sizeof *first + payload;
-        iov[1 + 2 * n] = (struct iovec){&headers[n], sizeof *first};
-        iov[2 + 2 * n] = (struct iovec){at == end && (first->version_kind & 15) == WIRE_WRITE ? last : place, payload};
-        place += payload;
-    }
-    if (!bring(link, b, iov, 1 + 2 * n))
-        return;
-    memcpy(from, ((const struct ether_header *)link->whole)->ether_shost, 6);
-    link_deliver_placed(link->nic, from, NULL, first, headers, iov + 2, n, last);
-}
-
-/* The slot has the beginning of a super-frame of len bytes. Whatever is wrong with it, it must be taken off the
- * queue. */
-static void deliver_segments_queued(struct link *link, const uint8_t *frame, size_t have, size_t len)
-{
-    const size_t head = sizeof(struct ether_header) + DRESS_LEN;
-    const struct beginning b = {frame, have, len};
-    struct wire_header first;
-    size_t segments = is_for_us(link, frame, have) ? undress(link, frame, have, len) : 0, end = head + segments;
-    if (segments == 0 || have < head + sizeof first) {
-        by_buffer(link, &b, 0, 0);
-        return;
-    }
-    memcpy(&first, frame + head, sizeof first);
-    size_t segment = sizeof first + first.len;
-    if (head + segment > have || segment >= segments || first.len == 0) {
-        by_buffer(link, &b, head, end); /* a larger segment than our MTU allows: somebody tests us */
-        return;
-    }
-    link_deliver(link->nic, ((const struct ether_header *)frame)->ether_shost, NULL, frame + head, segment);
-    size_t n = (segments - 1) / segment,
-           shortest = segments - n * segment; /* segments behind the first; bytes of the last */
-    uint8_t *place = NULL;
-    if (n <= MAX_SEGMENTS && shortest >= sizeof first) {
-        size_t payload = segments - segment - n * sizeof first;
-        if ((first.version_kind & 15) == WIRE_WRITE) /* the last one's bytes go elsewhere first */
-            payload -= shortest - sizeof first;
-        place = link_place_ahead(link->nic, &first, payload);
-    }
-    if (place)
-        to_its_place(link, &b, &first, head + segment, end, place);
-    else
-        by_buffer(link, &b, head + segment, end);
-}
-
-/* A slot with a beginning only. What the kernel knows of the checksum counts for all that is delivered from it. */
-static void deliver_queued(struct link *link, const uint8_t *frame, size_t have, size_t len, uint32_t status)
-{
-    link_vouch(link->nic, (status & CHECKED) != 0);
-    deliver_segments_queued(link, frame, have, len);
-    link_vouch(link->nic, 0);
-}
-
 /* To the counters, what the kernel dropped since the last time: reading the statistics clears them. */
 static void count_losses(struct link *link)
 {
-    struct tpacket_stats s;
-    socklen_t len = sizeof s;
-    if (getsockopt(link->fd, SOL_PACKET, PACKET_STATISTICS, &s, &len) == 0)
-        LINK_COUNT(link->nic, dropped_ring_full, s.tp_drops);
+    const int fds[] = {link->fd, link->super_fd};
+    for (int i = 0; i < 2; i++) {
+        struct tpacket_stats s;
+        socklen_t len = sizeof s;
+        if (fds[i] >= 0 && getsockopt(fds[i], SOL_PACKET, PACKET_STATISTICS, &s, &len) == 0)
+            LINK_COUNT(link->nic, dropped_ring_full, s.tp_drops);
+    }
+}
+
+/* What the next slot of a ring has for us; its status, or 0. */
+static inline uint32_t look(const struct eth_ring *ring, struct tpacket2_hdr **h)
+{
+    if (ring->memory == NULL)
+        return 0;
+    *h = slot(ring, ring->at);
+    uint32_t status = vk_load_acquire(&(*h)->tp_status); /* the frame is there before its status */
+    return status & TP_STATUS_USER ? status : 0;
+}
+
+/* Both rings have something: by the kernel's clock, which came first? Should somebody set the clock back meanwhile, a
+ * frame comes early, once. */
+static int is_before(const struct tpacket2_hdr *a, const struct tpacket2_hdr *b)
+{
+    return a->tp_sec != b->tp_sec ? a->tp_sec < b->tp_sec : a->tp_nsec < b->tp_nsec;
 }
 
 /* Link operation. Slots are taken in order; the first that is still the kernel's ends the look. A slot is given back
- * only after everything in it has been delivered, for frames are read where they lie. TP_STATUS_COPY: the slot has
- * the beginning, and the whole frame waits in the queue. TP_STATUS_LOSING: something was dropped since the
- * statistics were read last. */
+ * only after everything in it has been delivered, for frames are read where they lie. TP_STATUS_LOSING: something was
+ * dropped since the statistics were read last.
+ *
+ * Frames of one sender come one after the other, whichever ring each goes to. So that they are taken in that order, a
+ * ring that was found empty is looked at once more when the other one was not: what came before is there by then. */
 static int eth_poll(struct link *link, int budget)
 {
     int n = 0;
-    while (n < budget) {
-        struct tpacket2_hdr *h = slot(link, link->at);
-        uint32_t status = vk_load_acquire(&h->tp_status); /* the frame is there before its status */
-        if (vk_likely(!(status & TP_STATUS_USER)))
+    for (; n < budget; n++) {
+        struct tpacket2_hdr *h = NULL, *super = NULL;
+        uint32_t status = look(&link->frames, &h), super_status = look(&link->supers, &super);
+        if (vk_likely(!(status | super_status)))
             break;
-        const uint8_t *frame = (const uint8_t *)h + h->tp_mac;
-        if (vk_unlikely(status & TP_STATUS_COPY))
-            deliver_queued(link, frame, h->tp_snaplen, h->tp_len, status);
+        if (!super_status)
+            super_status = look(&link->supers, &super);
+        else if (!status)
+            status = look(&link->frames, &h);
+        struct eth_ring *ring = &link->frames;
+        if (super_status && !(status && is_before(h, super))) {
+            ring = &link->supers;
+            h = super;
+            status = super_status;
+        }
         /* The frame's length, and how much of it the kernel has put into the slot. */
-        else if (vk_likely(h->tp_len == h->tp_snaplen))
-            deliver_slot(link, frame, h->tp_snaplen, status);
-        else /* too long for a slot, and the queue was full */
-            LINK_COUNT(link->nic, dropped_ring_full, 1);
+        if (vk_likely(h->tp_len == h->tp_snaplen))
+            deliver_slot(link, (const uint8_t *)h + h->tp_mac, h->tp_snaplen, status);
+        else
+            LINK_COUNT(link->nic, dropped_malformed, 1);   /* longer than any frame of ours */
         vk_store_release(&h->tp_status, TP_STATUS_KERNEL); /* we have read it before it is given back */
-        link->at = link->at + 1 == link->n_slots ? 0 : link->at + 1;
-        n++;
+        ring->at = ring->at + 1 == ring->n_slots ? 0 : ring->at + 1;
         if (vk_unlikely(status & TP_STATUS_LOSING))
             count_losses(link);
     }
     return n;
 }
 
-/* Link operation. Nothing is to be armed: the descriptor is readable as long as the slot that was filled last is
- * ours, so no wake-up is missed. */
+/* Link operation. Nothing is to be armed: a descriptor is readable as long as the slot of its ring that was filled
+ * last is ours, so no wake-up is missed. */
 static int eth_arm(struct link *link)
 {
-    return (vk_load_acquire(&slot(link, link->at)->tp_status) & TP_STATUS_USER) != 0;
+    struct tpacket2_hdr *h;
+    return (look(&link->frames, &h) | look(&link->supers, &h)) != 0;
+}
+
+/* Link operations: a sleeper watches both sockets; poll(2) passes over one that is -1. */
+static int eth_watch(struct link *link, struct pollfd *fds)
+{
+    fds[0] = (struct pollfd){.fd = link->fd, .events = POLLIN};
+    fds[1] = (struct pollfd){.fd = link->super_fd, .events = POLLIN};
+    return 2;
+}
+
+/* The interface went down, for instance: the error is taken, or every later sleep ends at once. */
+static void eth_woken(struct link *link, const struct pollfd *fds, int n)
+{
+    (void)link;
+    for (int i = 0; i < n; i++) {
+        int error;
+        socklen_t len = sizeof error;
+        if (fds[i].revents & (POLLERR | POLLHUP))
+            getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    }
 }
 
 /* ---------------------------------------------------------------- stations */
@@ -560,7 +496,7 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
     if (link == NULL)
         return -ENOMEM;
     link->nic = nic;
-    link->claim_fd = link->super_fd = -1;
+    link->claim_fd = link->super_fd = link->send_fd = -1;
     link->form = options->form;
     link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
     strcpy(link->interface, device);
@@ -586,8 +522,9 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
                                    .max_payload = link->segment - (uint32_t)sizeof(struct wire_header),
                                    .max_batch = 1,
                                    .short_below = link->segment < sizeof(struct wire_header) + SMALL ? 0 : SMALL + 1,
-                                   .ring_slots = link->queued && link->queue_slots < link->n_slots ? link->queue_slots
-                                                                                                   : link->n_slots,
+                                   .ring_slots = link->supers.memory && link->supers.n_slots < link->frames.n_slots
+                                                     ? link->supers.n_slots
+                                                     : link->frames.n_slots,
                                    .checksum = 1};
     if (link->super_frames && SUPER_BYTES / link->segment > 1)
         limits->max_batch = SUPER_BYTES / link->segment;
@@ -598,7 +535,8 @@ static int eth_open(struct via_nic *nic, const char *device, const viakit_nic_op
 
 static void eth_descriptors(struct link *link, int *data_fd, int *control_fd)
 {
-    *data_fd = link->fd;
+    (void)link;
+    *data_fd = -1; /* see eth_watch() */
     *control_fd = -1;
 }
 
@@ -632,5 +570,7 @@ const struct link_ops link_eth = {
     .peer_address = eth_peer_address,
     .descriptors = eth_descriptors,
     .arm = eth_arm,
+    .watch = eth_watch,
+    .woken = eth_woken,
     .info = eth_info,
 };

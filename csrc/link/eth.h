@@ -1,8 +1,9 @@
 /*
  * What the two halves of eth share: eth.c moves frames, eth_open.c finds the interface and sets the sockets up.
  *
- *   fd         receives everything (ring and queue), sends single frames
- *   super_fd   sends super-frames: PACKET_VNET_HDR is an option of a socket, and changes what it receives, too
+ *   fd         sends single frames, and receives them in the ring `frames`
+ *   super_fd   receives super-frames in the ring `supers`, and what else is longer than a frame of the MTU
+ *   send_fd    sends super-frames: PACKET_VNET_HDR is an option of a socket, and changes what it receives, too
  *   claim_fd   holds this NIC's port (station.h), nothing else
  *
  * A station is a MAC address. NICs of one interface share it and are told apart by the port in the wire header, which
@@ -48,37 +49,37 @@ struct eth_head {
     uint8_t udp[UDP_LEN];
 } __attribute__((packed));
 
-/* Written by the owner of the NIC, but for the ring's slots, which the kernel fills; `status` of a slot says whose it
- * is. */
+/* Slots that the kernel fills and we read in place. */
+struct eth_ring {
+    uint8_t *memory; /* NULL: there is none */
+    size_t len;
+    uint32_t n_slots, slot_len, slots_per_block;
+    uint32_t at; /* the slot that is filled next, or the first that was and is not taken yet */
+};
+
+/* Written by the owner of the NIC, but for the rings' slots; `status` of a slot says whose it is. */
 struct link {
     struct via_nic *nic;
-    int fd;       /* receives, and sends single frames */
-    int super_fd; /* sends super-frames; -1: there are none */
-    int claim_fd;
+    int fd, super_fd, send_fd, claim_fd; /* -1: none */
     char interface[IFNAMSIZ];
     uint8_t address[6];
     uint16_t port;
     viakit_form form;
     int super_frames; /* the kernel takes UDP super-frames */
-    uint32_t queue_slots;
     int crc_always;   /* also of super-frames, which have UDP's checksum */
-    int queued;       /* what does not fit a slot waits in the socket's queue */
     uint32_t segment; /* wire header and payload of a full frame */
-    uint8_t *ring;
-    size_t ring_len;
-    uint32_t n_slots, slot_len, slots_per_block, at;
+    struct eth_ring frames, supers;
     struct link_peer *peers;
     uint32_t n_peers;
     struct link_peer passing; /* who gets one answer */
     uint16_t ip_id;
     uint8_t small[sizeof(struct eth_head) + sizeof(struct wire_header) + 200 + SMALL];
-    uint8_t *whole; /* [SUPER_SLOT] for a super-frame whose payload cannot go straight to its place */
 };
 
 /* Beginning of the names by which the NICs of an interface find each other (station.h). */
 void eth_station_prefix(const struct link *link, char prefix[64]);
 
-/* Interface, sockets, filter and ring, in an order in which nothing is received before the filter stands. 0, or
+/* Interface, sockets, filters and rings, in an order in which nothing is received before its filter stands. 0, or
  * -errno after having explained it. *mtu: of the frames that will be used. */
 int eth_bring_up(struct link *link, const viakit_nic_options *options, uint32_t *mtu);
 

@@ -1,7 +1,7 @@
 /*
  * Segments of a super-frame whose headers are here and whose payloads the kernel has put where their message goes,
- * one behind the other. This is how eth and udp receive without a copy of ours: the first segment told which message
- * it is (link_place_ahead), and one recvmsg scattered the rest over headers and memory of the program.
+ * one behind the other. This is how udp receives without a copy of ours: the first segment told which message it is
+ * (link_place_ahead), and one recvmsg scattered the rest over headers and memory of the program.
  *
  * What makes that right: the memory is the target of a message that is being received, so nobody may look at it
  * before the message is complete, and bytes that turn out to be wrong are overwritten when the segment comes again.

@@ -209,6 +209,45 @@ static void system_calls_both(side *s)
     endpoint_close(&e);
 }
 
+/* ---- two_rings: eth has a ring for frames and one for super-frames. What waits in both is taken in the order in which
+ * it came: nothing looks early, and nobody is asked for what lies in the other ring. B has no thread, so all of it is
+ * there when it looks for the first time. */
+
+#define TURNS 40
+
+static void two_rings_both(side *s)
+{
+    endpoint e;
+    counters before, after;
+    VIP_DESCRIPTOR *d[TURNS];
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1 << 20);
+    endpoint_connect(&e, "two rings");
+    uint8_t *data = buffer(&e, 20000);
+    CHECK_OK(viakit_nic_counters(s->nic, before));
+    for (int i = 0; i < TURNS; i++) {
+        d[i] = descriptor(&e, 1);
+        if (s->role == SIDE_B)
+            post_recv(&e, prep_recv(&e, d[i], data, 20000));
+    }
+    SIDE_SYNC(s, 1);
+    for (int i = 0; i < TURNS && s->role == SIDE_A; i++) /* 14 frames of MTU 1500, then one */
+        post_send(&e, prep_send(&e, d[i], data, i % 2 ? 64 : 20000));
+    SIDE_SYNC(s, 2);
+    for (int i = 0; i < TURNS; i++)
+        if (s->role == SIDE_B)
+            CHECK(next_recv(&e) == d[i]);
+        else
+            reap_send(&e, d[i], VIP_STATUS_OP_SEND);
+    CHECK_OK(viakit_nic_counters(s->nic, after));
+    CHECK_EQ(SINCE(dropped_ring_full), 0);
+    CHECK_EQ(SINCE(frames_kept_early), 0);
+    CHECK_EQ(SINCE(dropped_out_of_order), 0);
+    CHECK_EQ(SINCE(naks_sent), 0);
+    SIDE_SYNC(s, 3);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 static const test_case cases[] = {
     {"agree", agree_both, agree_both, 0, NULL},
     {"quiet", quiet_both, quiet_both, CASE_NO_FAULT, NULL},
@@ -216,6 +255,7 @@ static const test_case cases[] = {
     {"copies", copies_both, copies_both, CASE_NO_FAULT, NULL},
     {"copies_large", copies_large_both, copies_large_both, CASE_NO_FAULT, NULL},
     {"system_calls", system_calls_both, system_calls_both, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
+    {"two_rings", two_rings_both, two_rings_both, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
 };
 
 int main(int argc, char **argv)

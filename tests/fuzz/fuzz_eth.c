@@ -1,20 +1,16 @@
 /*
- * What eth makes of what the kernel shows it: a slot of the ring, or the beginning of a super-frame of which the rest
- * waits in the socket's queue. The frames are those of machine.h; the first bytes of the input say how each travels:
+ * What eth makes of what the kernel shows it: a slot of one of its rings, with a frame or a super-frame. The frames are
+ * those of machine.h; the first bytes of the input say how each travels:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
- *   way: | form, and what is wrong | copies, each with the next psn | how much of it the slot has | what to add to a length |
+ *   way: | form, and what is wrong | copies, each with the next psn | of no use | what to add to a length |
  *
- * The link's source is compiled into this program, and its recvmsg() is ours.
+ * The link's source is compiled into this program.
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
-static ssize_t recv_queued(int fd, struct msghdr *m, int flags);
-#define recvmsg recv_queued
 #include "link/eth.c"
-#undef recvmsg
 
 #include "hollow.h"
 #include "machine.h"
@@ -24,12 +20,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 #define WAYS 4
 enum {
-    DRESSED = 1,
-    QUEUED = 2,
+    DRESSED = 3, /* either bit */
     OTHERS_ADDRESS = 4,
     OTHER_TYPE = 8,
     NOT_SEALED = 16,
-    GONE = 32,
     SHORTER = 64,
     RAW = 128
 };
@@ -38,28 +32,13 @@ enum {
 static uint8_t ways[WAYS][4];
 static unsigned turn;
 static struct link eth;
-static uint8_t *block;       /* what lies in the slot or queue ends where this does */
-static const uint8_t *queue; /* the super-frame that waits */
-static size_t queue_len;
-
-/* The super-frame that waits in the socket's queue is taken whole, or is not there. */
-static ssize_t recv_queued(int fd, struct msghdr *m, int flags)
-{
-    (void)fd, (void)flags;
-    if (queue == NULL) {
-        errno = EAGAIN;
-        return -1;
-    }
-    const uint8_t *waiting = queue;
-    queue = NULL;
-    return fuzz_scatter(m, waiting, queue_len);
-}
+static uint8_t *block; /* what lies in the slot ends where this does */
 
 /* Ethernet, and with it IPv4 and UDP if dressed, around what the machine wants to arrive; then the parser. */
 static int carry(struct hollow *h, const uint8_t *frame, size_t len)
 {
     const uint8_t *way = ways[turn++ % WAYS];
-    int form = way[0], dressed = form & (DRESSED | QUEUED);
+    int form = way[0], dressed = form & DRESSED;
     /* Copies that fit a super-frame; each has the next sequence number. */
     unsigned n = dressed ? 1 + way[1] % 70 : 1;
     if (n * len > SUPER_BYTES - UDP_LEN - IP_LEN)
@@ -88,15 +67,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
     free(whole);
     eth.nic = h->nic;
     uint32_t vouched = way[1] & CHECKED_ELSEWHERE ? TP_STATUS_CSUMNOTREADY : 0;
-    if (form & QUEUED) {
-        size_t have = (size_t)way[2] * 16;
-        queue = form & GONE ? NULL : p;
-        queue_len = all;
-        /* The ring has its first part, in steps of 16 bytes; the rest is in the queue. */
-        deliver_queued(&eth, p, have < all ? have : all, all, vouched);
-        HOLLOW_CHECK(queue == NULL, "a super-frame stays in the queue for ever");
-    } else
-        deliver_slot(&eth, p, all, vouched);
+    deliver_slot(&eth, p, all, vouched);
     return (int)n;
 }
 
@@ -106,8 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         return 0;
     if (block == NULL) {
         block = hollow_block(SUPER_SLOT);
-        eth.whole = malloc(SUPER_SLOT);
-        eth.fd = -1;
+        eth.fd = eth.super_fd = -1;
         memcpy(eth.address, "\x02\x66\x75\x7a\x7a\x02", 6);
         machine_carry(carry);
     }
