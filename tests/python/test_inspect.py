@@ -111,8 +111,11 @@ def test_a_snapshot_changes_nothing():
         for _ in range(50):
             nic.snapshot()
         after = nic.snapshot()
-        assert after["counters"]["lock_waits"] == before["counters"]["lock_waits"]
         assert after["vis"] == before["vis"]
+        # Of the counters only those may move by which the NIC's own thread is seen, which looks after the NIC now and
+        # then, and may meet us there.
+        own = {"lock_waits", "polls", "system_calls", "thread_takeovers", "wakeups"}
+        assert {key for key, value in after["counters"].items() if value != before["counters"][key]} <= own
 
 
 def test_connections_in_the_making():
