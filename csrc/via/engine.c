@@ -5,6 +5,7 @@
  * waits, the NIC's own thread drives instead, so that messages land and are acknowledged while the program computes.
  *
  *   the program polls            the thread looks at the poll counter every TICK; as long as it moves, it stays away
+ *   the program polls seldom     the same, but the thread runs what is due: the program may look at the clock too late
  *   the program stopped polling  the thread takes over: drives, then sleeps on the link's file descriptor
  *   a call waits                 it spins for spin_us, then sleeps on the file descriptor itself: one wake-up, not two.
  *                                Further waiting calls sleep on a futex that the first one rings
@@ -92,7 +93,7 @@ void via_drive_slow(struct via_nic *nic)
     if (nic->ack_list)
         via_flush_acks(nic, 0);
     if (nic->now >= nic->timers_at) {
-        nic->timers_at = VK_NEVER;
+        vk_store_relaxed(&nic->timers_at, VK_NEVER);
         via_reliable_timers(nic);
         via_conn_timers(nic);
     }
@@ -450,10 +451,25 @@ static void thread_drives(struct via_nic *nic)
     via_own_leave_slow(&nic->own);
 }
 
+/* The program polls, but less than VIA_SLOW_LOOK times between two looks of the thread: where it gives its core away
+ * between polls, and others compute there, its own look at the clock may be seconds ahead. No time-out may wait for
+ * that, or a dead peer would be found as many seconds too late as there are time-outs before it is given up. */
+static void run_overdue(struct via_nic *nic)
+{
+    /* Relaxed, and not as owner: a stale time costs a tick. */
+    if (vk_load_relaxed(&nic->timers_at) > vk_now())
+        return;
+    via_own_enter_slow(&nic->own, 1);
+    if (!nic->closing)
+        via_drive_slow(nic);
+    via_own_leave_slow(&nic->own);
+}
+
 /* The thread: looks every `tick` whether the program drives, and takes over when it does not. Everything that it
  * reads before it is inside is one word, read relaxed: a stale one costs a tick.
  *
  *    polls moved           stay away; the tick doubles up to TICK_LONGEST
+ *    ... but a little      run_overdue()
  *    nobody polls or waits thread_drives()
  *    a call sleeps long    DOZE, until that call ends and pokes (thread_dozing) */
 static void *thread_main(void *argument)
@@ -479,7 +495,8 @@ static void *thread_main(void *argument)
                 continue; /* it stood back for handlers or a waiting call */
             /* Somebody polls: stay away for a tick at least. To compare again at once would find no poll since, take
              * over again and arm the link, and every message to a polling program would cost a wake-up. */
-        }
+        } else if (polls - seen < VIA_SLOW_LOOK && !busy && vk_load_relaxed(&nic->n_waiting) == 0)
+            run_overdue(nic);
         if (vk_load_relaxed(&nic->sleeper) == 2) {
             /* Only one long sleep is left alone for long. Of many short ones we would see nothing but sleep, too, for
              * we run when the program does not; but it looks at the link between them. */

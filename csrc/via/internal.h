@@ -376,7 +376,7 @@ struct via_nic {
 
     /* time */
     uint64_t now;       /* when somebody last looked at the clock */
-    uint64_t timers_at; /* next time that something is due; VK_NEVER */
+    uint64_t timers_at; /* next time that something is due; VK_NEVER. The NIC's thread watches it */
 
     /* sleeping (engine.c) */
     int wake_fd, waiter_fd; /* eventfds: wake the NIC's thread / the waiting call that sleeps on data_fd */
@@ -574,7 +574,7 @@ static inline void via_timer(struct via_nic *nic, uint64_t at)
 {
     if (at >= nic->timers_at)
         return;
-    nic->timers_at = at;
+    vk_store_relaxed(&nic->timers_at, at); /* the NIC's thread looks at it without being owner */
     via_call_at(nic, at);
 }
 /* A completion, a match, an event: waiting calls look again. */

@@ -60,7 +60,7 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
 #define DEFAULT(field, value) to->field = to->field ? to->field : (value)
     DEFAULT(window, 64);
     DEFAULT(rto_us, 10000);   /* a busy machine lets a process wait for some milliseconds: that is no loss */
-    DEFAULT(max_retries, 10); /* with back-off 3.1 s; after keepalive_ms of silence: a dead peer is known within 5 s */
+    DEFAULT(max_retries, 10); /* with back-off 3.1 s, after keepalive_ms of silence; 5.5 s where answers were slow */
     DEFAULT(ack_delay_us, 200);
     DEFAULT(keepalive_ms, 1000);
     DEFAULT(spin_us, 20);

@@ -78,6 +78,55 @@ static void one_way_b(side *s)
     endpoint_close(&e);
 }
 
+/* ---- seldom: who polls too seldom to look at the clock in time has the NIC's thread do what is due */
+
+/* The peer is to be asked every few polls. */
+static void shorter_silence(viakit_nic_options *o)
+{
+    o->keepalive_ms = 2;
+}
+
+static void seldom_a(side *s)
+{
+    endpoint e;
+    viakit_nic_info info;
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 4096);
+    post_recv(&e, prep_recv(&e, descriptor(&e, 1), buffer(&e, 8), 8));
+    endpoint_connect(&e, "seldom");
+    if (!info.lossless || s->link->fault) { /* else there is no silence to ask about */
+        uint64_t takeovers = 0;
+        int asked = 0;
+        double end = check_now() + CHECK_WAIT_S;
+        /* A question between two polls was the thread's. If it had taken over, it has ended that at the second at the
+         * latest, for then it saw that somebody polls: so it asks the third only if it does so beside a poller. */
+        while (asked < 3) {
+            VIP_DESCRIPTOR *d;
+            struct timespec t = {0, 50000};
+            if (check_now() > end)
+                FAIL("the thread left all questions to a program that polls seldom");
+            CHECK_RET(VipRecvDone(e.vi, &d), VIP_NOT_DONE);
+            if (nic_counter(s, VIAKIT_COUNTER_thread_takeovers) != takeovers)
+                asked = 0;
+            takeovers = nic_counter(s, VIAKIT_COUNTER_thread_takeovers);
+            uint64_t before = nic_counter(s, VIAKIT_COUNTER_probes_sent);
+            nanosleep(&t, NULL);
+            asked += nic_counter(s, VIAKIT_COUNTER_probes_sent) != before;
+        }
+    }
+    SIDE_SYNC(s, 1);
+    endpoint_close(&e);
+}
+
+static void seldom_b(side *s)
+{
+    endpoint e;
+    endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 4096);
+    endpoint_connect(&e, "seldom");
+    SIDE_SYNC(s, 1); /* its thread answers meanwhile */
+    endpoint_close(&e);
+}
+
 /* ---- forged_request: a stranger's connection request that names frames without room for data is dropped */
 
 #define FORGED "forged"
@@ -733,6 +782,7 @@ static void no_room_both(side *s)
 
 static const test_case cases[] = {
     {"one_way", one_way_a, one_way_b, 0, short_silence},
+    {"seldom", seldom_a, seldom_b, 0, shorter_silence},
     {"forged_request", forged_request_a, forged_request_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"bad_receive_behind", bad_receive_behind_both, bad_receive_behind_both, 0, NULL},
     {"bad_receive_first", bad_receive_first_both, bad_receive_first_both, 0, NULL},
