@@ -738,8 +738,13 @@ static void nobody_can_be_reached(side *s, endpoint *e, uint16_t port)
     CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
 }
 
+/* Not under AddressSanitizer, which itself has to map memory for whatever thread begins. */
 static void no_room_both(side *s)
 {
+#ifdef __SANITIZE_ADDRESS__
+    (void)s, (void)nobody_can_be_reached;
+    return;
+#endif
     endpoint e;
     viakit_nic_info info;
     if (s->link->kind != ON_SHM)

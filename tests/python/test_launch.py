@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import tty
 from pathlib import Path
@@ -146,6 +147,26 @@ def test_protocol_mpi_on_hosts(program, flavour):
     done = viakit_run("-n", "4", "--hosts", "testbed:2", "--protocol", f"mpi:{flavour}", program(HELLO))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == [f"{flavour}/mpi4py/{r}/4/h{r // 2}/eth:eth0" for r in range(4)]
+
+
+def test_last_words_are_read_before_the_launcher_is_told_to_abort():
+    from viakit._comm.over_mpi import _until_read
+
+    reading, writing = os.pipe()
+    took = []
+    try:
+        os.write(writing, b"out of cheese")
+        _until_read(writing, timeout_s=0.05)  # nobody reads: it ends all the same
+        reader = threading.Timer(0.05, lambda: took.append(os.read(reading, 100)))
+        reader.start()
+        _until_read(writing, timeout_s=DEADLINE_S)
+        reader.join()
+        assert took == [b"out of cheese"]
+        with open(os.devnull, "w", encoding="utf-8") as file:
+            _until_read(file.fileno(), timeout_s=DEADLINE_S)  # no pipe: nothing to wait for
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)

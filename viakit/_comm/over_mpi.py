@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import array
 import atexit
+import contextlib
+import fcntl
 import functools
 import os
+import stat
 import sys
+import termios
+import time
 import weakref
 from typing import Any
 
@@ -69,8 +75,24 @@ def _leave(mpi: Any, process: int) -> None:
     if os.getpid() != process or getattr(sys, "last_value", None) is None or hasattr(sys, "ps1"):
         return
     if not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+                _until_read(stream.fileno())
         mpi.COMM_WORLD.Abort(1)
+
+
+def _until_read(fd: int, timeout_s: float = 1.0) -> None:
+    """Wait until a pipe is empty, `timeout_s` at most: MPICH's launcher, told to abort, leaves what it has not read."""
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return
+    deadline = time.monotonic() + timeout_s
+    unread = array.array("i", [1])
+    while time.monotonic() < deadline:
+        fcntl.ioctl(fd, termios.FIONREAD, unread)
+        if unread[0] == 0:
+            return
+        time.sleep(0.001)
 
 
 def _out(value: Any) -> Any:
