@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from viakit import _kernels
-from viakit.apps import harness
+from viakit.apps import arrays, harness
 from viakit.apps.harness import Check, Phases, check, share
 from viakit.apps.plain import Case
 
@@ -239,16 +239,16 @@ class _Part:
         self.first1, self.end1 = self.slabs1[rank]
         self.first3, self.end3 = self.slabs3[rank]
         mine1, mine3 = self.end1 - self.first1, self.end3 - self.first3
-        self.flat = np.empty(mine1 * n3 * n2, np.complex128)
-        self.lines = (self.flat if size == 1 else np.empty(n1 * mine3 * n2, np.complex128)).reshape(n1, mine3 * n2)
+        self.flat = arrays.empty(mine1 * n3 * n2, np.complex128)
+        self.lines = (self.flat if size == 1 else arrays.empty(n1 * mine3 * n2, np.complex128)).reshape(n1, mine3 * n2)
         ends = np.cumsum([mine1 * (end - first) * n2 for first, end in self.slabs3])
         self.blocks = [
             self.flat[stop - mine1 * (end - first) * n2 : stop].reshape(mine1, end - first, n2)
             for stop, (first, end) in zip(ends, self.slabs3, strict=True)
         ]
-        self.waves = np.empty((mine3 * n2, n1), np.complex128)
+        self.waves = arrays.empty((mine3 * n2, n1), np.complex128)
         room = max(PIECE, n2 * n3, n1)
-        self._piece, self._planes = np.empty(room, np.complex128), np.empty(room, np.complex128)
+        self._piece, self._planes = arrays.empty(room, np.complex128), arrays.empty(room, np.complex128)
         self._squares = (waves(n1), np.add.outer(waves(n3, self.first3, self.end3), waves(n2)).ravel())
         self._n = what.n
 

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from viakit import _kernels
-from viakit.apps import harness
+from viakit.apps import arrays, harness
 from viakit.apps.harness import Check, check, share
 from viakit.apps.phases import Phases
 
@@ -157,7 +157,7 @@ def squares(problem: Problem, first: int, last: int) -> tuple[Rows, Rows]:
     Odd rows are R0 B0 R1 B1 ..., even rows B0 R0 B1 R1 ...
     """
     n = problem.width - 1
-    red, black = (np.zeros((last - first, n + 1), np.float32) for _ in range(2))
+    red, black = (arrays.zeros((last - first, n + 1), np.float32) for _ in range(2))
     even, odd = slice(first % 2, None, 2), slice(1 - first % 2, None, 2)
     if problem.init == "zero":
         for edge in {0, problem.rows - 1}.intersection(range(first, last)):

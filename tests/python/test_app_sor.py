@@ -8,7 +8,7 @@ import pytest
 from apps_job import CHANNELS
 
 from viakit import _kernels
-from viakit.apps import harness, sor
+from viakit.apps import arrays, harness, sor
 
 
 def grids(rng: np.random.Generator, rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,6 +49,16 @@ def test_stairs_of_half_sweeps_are_half_sweeps(seed):
     _kernels.sor_sweep(*mine, n, True, 1 + n, m + 1 - n, first_step=-1, last_step=1)
     assert mine[0].tobytes() == red.tobytes()
     assert mine[1].tobytes() == black.tobytes()
+
+
+def test_both_colours_begin_with_a_cache_line_whatever_was_allocated_before():
+    problem, kept = sor.problem(64), []
+    for rows in range(3, 40):
+        kept.append(bytearray(8 * rows))  # moves what the allocator gives next
+        for array in sor.squares(problem, 0, rows):
+            assert array.ctypes.data % arrays.LINE_BYTES == 0
+            assert array.shape == (rows, 32)
+            kept.append(array)
 
 
 def test_what_the_kernel_refuses():
