@@ -199,6 +199,7 @@ struct bip_job {
     bip_port *ports[2];
     bip_peer *peers;
     bip_send_request send;
+    uint64_t n_sends; /* that were begun, short messages of a layer not among them: their ids (send.c) */
     bip_tag *buckets[BUCKETS], *free_tags;
     bip_recv **recvs, *free_recvs, *wants_go;
     int n_recvs;

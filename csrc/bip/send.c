@@ -32,6 +32,8 @@
 #include "base/crc32c.h"
 #include "bip/internal.h"
 
+#define MOST_IDS 0x3fffffff
+
 /* The send is over, well or not. Everything is set before the layer is told, for it may begin the next one. */
 void bip_send_end(bip_job *job, int code)
 {
@@ -187,28 +189,24 @@ static int begin(bip_job *job, int dst, int tag, const void *buf, size_t len, bo
     if (peer->lost || peer->said_bye)
         return bip_fail(job, peer->said_bye ? BIP_ERR_LEFT : BIP_ERR_PEER, "rank %d %s", dst,
                         peer->said_bye ? "has left the job" : "died");
+    /* Registered before the question is asked, so that it cannot fail once the receiver has answered. */
+    bip_region *region = NULL;
+    if (len > peer->small && (region = bip_region_get(peer->port, buf, len)) == NULL)
+        return BIP_ERR_RESOURCE;
+    /* One after the other from 1 on, never negative, and again only after a thousand million sends (was_given). */
+    int id = (int)(job->n_sends++ % MOST_IDS) + 1;
     *s = (bip_send_request){.state = SEND_QUEUED,
                             .noted = noted,
                             .cookie = cookie,
-                            /* 30 bits: never negative, and an id comes again only after a thousand million
-                             * sends. */
-                            .id = (s->id + 1) & 0x3fffffff,
+                            .id = id,
                             .peer = peer,
                             .tag = tag,
                             .buf = buf,
-                            .len = len};
-    /* Registered before the question is asked, so that it cannot fail once the receiver has answered. */
-    if (len > peer->small) {
-        s->region = bip_region_get(peer->port, buf, len);
-        if (s->region == NULL) {
-            s->state = SEND_IDLE;
-            return BIP_ERR_RESOURCE;
-        }
-        if (job->options.checksum)
-            s->crc = vk_crc32c(0, buf, len);
-    }
-    start(job);
-    return s->id;
+                            .len = len,
+                            .crc = region && job->options.checksum ? vk_crc32c(0, buf, len) : 0,
+                            .region = region};
+    start(job); /* it may end in there, and a layer begin the next one */
+    return id;
 }
 
 int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len)
@@ -254,10 +252,18 @@ int bip_send_parts(bip_job *job, int dst, int tag, const void *head, size_t head
     return bip_post_head(peer, slot, sizeof h + n) == 0 ? 1 : BIP_ERR_PEER;
 }
 
+/* Has a send had this id? */
+static bool was_given(const bip_job *job, int id)
+{
+    return id > 0 && id <= MOST_IDS && (uint64_t)id <= job->n_sends;
+}
+
 /* 1 the buffer is free again, 0 not yet, or what went wrong with it. */
 int bip_stest_id(bip_job *job, int id)
 {
     bip_send_request *s = &job->send;
+    if (!was_given(job, id))
+        return bip_fail(job, BIP_ERR_ARGUMENT, "there is no send %d", id);
     if (id != s->id)
         return 1; /* an earlier one: there is one at a time */
     if (s->state != SEND_IDLE)

@@ -11,8 +11,8 @@
  *           posted first; here the send waits for it, and with VIAKIT_BIP_STRICT=1 it is an error, as it may have been then.
  *
  * One send may be outstanding at a time, and one receive per tag. Sending to oneself is an error. So are a message
- * longer than the receive's maxlength, and a node that dies: the error handler is called, and unless there is one,
- * the program ends with a text and status 1.
+ * longer than the receive's maxlength, an id that was not given, and a node that dies: the error handler is called, and
+ * unless there is one, the program ends with a text and status 1.
  *
  * Programs are started by `viakit run -n N ./program`; alone, they are node 0 of 1. All calls are for one thread.
  * Link with -lbip -lvipl (`viakit config --cflags --libs` tells where they are).
@@ -42,7 +42,7 @@ BIP_EXPORT void bip_init(void);
 BIP_EXPORT void bip_end(void);
 
 /* ---- sending: the buffer must not change until swait has returned, or stest has given 1. Both are for the id of
- * tisend. */
+ * tisend, any number of times; an id that tisend has not given is an error. */
 BIP_EXPORT int bip_tisend(int dst, int tag, int *buf, int length);
 BIP_EXPORT void bip_swait(int id);
 BIP_EXPORT int bip_stest(int id);

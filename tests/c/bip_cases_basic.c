@@ -225,12 +225,32 @@ void case_arguments(int rank, int n)
     GIVES(bip_isend_bytes(job, 1 - rank, 0, NULL, 1), BIP_ERR_ARGUMENT);
     GIVES(bip_irecv_bytes(job, 0, NULL, 1), BIP_ERR_ARGUMENT);
     GIVES(bip_rtest_id(job, 12345, &len, &node), BIP_ERR_ARGUMENT);
+    /* Nothing has been sent: no id is a send's. */
+    static const int never[] = {-1, 0, 1, 12345, 0x3fffffff, 0x7fffffff};
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+        GIVES(bip_stest_id(job, never[i]), BIP_ERR_ARGUMENT);
+        GIVES(bip_swait_id(job, never[i], WAIT_MS), BIP_ERR_ARGUMENT);
+    }
     GIVES(bip_freemsg(job, 0), BIP_ERR_ARGUMENT);
     OK(id = bip_irecv_bytes(job, 0, &c, 1));
     GIVES(bip_irecv_bytes(job, 0, &c, 1), BIP_ERR_BUSY);
     GIVES(bip_rwait_id(job, id, &len, &node, 20), BIP_ERR_TIMEOUT);
     GIVES(bip_rcancel_id(job, id), 0);
     GIVES(bip_rcancel_id(job, id), BIP_ERR_ARGUMENT);
+    meet(rank, n);
+    /* Any number of times, also when others followed; but not before its time. */
+    int first, second;
+    OK(first = bip_isend_bytes(job, 1 - rank, 1, &c, 1));
+    OK(bip_swait_id(job, first, WAIT_MS));
+    OK(second = bip_isend_bytes(job, 1 - rank, 1, &c, 1));
+    GIVES(bip_stest_id(job, second + 1), BIP_ERR_ARGUMENT);
+    CHECK(strstr(bip_error(job), "there is no send") != NULL);
+    OK(bip_swait_id(job, second, WAIT_MS));
+    GIVES(bip_stest_id(job, second), 1);
+    GIVES(bip_stest_id(job, first), 1);
+    GIVES(bip_swait_id(job, first, WAIT_MS), 0);
+    recv_from(1, &c, 1, NULL);
+    recv_from(1, &c, 1, NULL);
     meet(rank, n);
 }
 
@@ -419,13 +439,16 @@ void case_classic(int rank, int n)
     CHECK_EQ(bip_tisend(next, 1, mine, -1), -1);
     bip_tfreemsg(5);
     CHECK_EQ(complaints, 5);
-    /* Longer than its receive; opened twice; called after the end. */
+    /* Longer than its receive; an id that was not given, to both calls; opened twice; called after the end. */
     bip_tsend(next, 8, mine, 5);
     CHECK_EQ(bip_trecv(8, small, 4), -1);
     CHECK_EQ(complaints, 6);
+    bip_swait(12345);
+    CHECK_EQ(bip_stest(12345), -1);
+    CHECK_EQ(complaints, 8);
     bip_init();
-    CHECK_EQ(complaints, 7);
+    CHECK_EQ(complaints, 9);
     bip_end();
     CHECK_EQ(bip_trecvshort(5, small, 10, &node), -1);
-    CHECK_EQ(complaints, 8);
+    CHECK_EQ(complaints, 10);
 }

@@ -38,6 +38,11 @@ def test_alone() -> None:
         assert (job.rank, job.size) == (0, 1)
         with pytest.raises(bip.BipArgumentError, match="to itself"):
             job.send(0, b"x")
+        for id in (0, 1, 12345):
+            with pytest.raises(bip.BipArgumentError, match=f"no send {id}"):
+                bip.SendRequest(job._core, id).test()
+            with pytest.raises(bip.BipArgumentError, match=f"no send {id}"):
+                bip.SendRequest(job._core, id).wait(5)
         with pytest.raises(bip.BipPeerError, match="one rank only"):
             job.recv(bytearray(1))
         with pytest.raises(ValueError, match="cards"):
