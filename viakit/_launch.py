@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import functools
 import os
 import resource
@@ -34,6 +33,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
+from viakit._launch_output import Sink, Stream, wait_for
+from viakit._leaving import CAUSED, LEAVES, Ended, Note, first_of, in_doubt
 from viakit._rendezvous import Meeting
 from viakit.launch import LaunchError
 
@@ -45,10 +46,10 @@ __all__ = ["TIMED_OUT", "Launch", "Options", "launch_of"]
 MAX_RANKS = 1024
 TIMED_OUT = 124
 _GRACE_S = 1.2  # between SIGTERM and SIGKILL, so that the rest is gone within two seconds
+_DOUBT_S = 0.6  # that a rank which others went before is waited for; with the grace still within two seconds
 _SLICE_MS = 200
 _OPEN_FILES = 65536
 _PR_SET_PDEATHSIG = 1
-_MAX_LINE = 1 << 16
 
 
 @dataclass
@@ -112,97 +113,6 @@ class Options:
     def host_of(self, rank: int) -> int:
         """On which host of the testbed a rank goes."""
         return rank % self.hosts if self.placement == "cyclic" else rank * self.hosts // self.ranks
-
-
-class _Sink:
-    """Where the output of all ranks goes: our standard output, or standard error."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._closed = False
-        self.unfinished: object = None  # whose line it is that has not come to its end
-        self.problem: str | None = None  # why nothing can be written any more, if there is more to it than no reader
-
-    def put(self, data: bytes) -> bool:
-        """Write all of it, also where the file is non-blocking or takes less than given. False: it takes nothing."""
-        rest = memoryview(data)
-        while not self._closed:
-            try:
-                taken = self._file.write(rest) if rest else 0
-                rest = rest[taken or 0 :]
-                if not rest:
-                    self._file.flush()
-                    break
-                if not taken:
-                    raise BlockingIOError(errno.EAGAIN, "full", 0)
-            except BlockingIOError as full:
-                rest = rest[full.characters_written :]
-                _wait_for(self._file.fileno(), select.POLLOUT)
-            except (OSError, ValueError) as error:
-                self._turn_away(error)
-        return not self._closed
-
-    def _turn_away(self, error: Exception) -> None:
-        """Let what the file still holds go nowhere, so that the interpreter can end without stumbling over it."""
-        self._closed = True
-        if getattr(error, "errno", None) not in (errno.EPIPE, errno.EIO):
-            self.problem = getattr(error, "strerror", None) or str(error)
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._file.fileno())
-            os.close(nowhere)
-            self._file.flush()
-
-
-class _Stream:
-    """What one rank writes to one of its streams.
-
-    Passed on byte by byte as it came where the rank is `alone`; in whole lines where there are several, or labels.
-    """
-
-    def __init__(self, rank: int, source: IO[bytes], sink: _Sink, label: bool, alone: bool) -> None:
-        self.rank, self.source, self.sink = rank, source, sink
-        self.prefix = f"[{rank}] ".encode() if label else b""
-        self.alone = alone
-        self.pending = b""
-        self.mute = False
-        self.rewrite: Callable[[bytes], bytes] | None = None  # of a line, before it is passed on
-        os.set_blocking(source.fileno(), False)
-
-    def read(self) -> bool:
-        """Pass on what there is. False at the end, and when nobody reads it."""
-        try:
-            data = self.source.read(1 << 16)
-        except OSError:
-            data = b""
-        if data is None:
-            return True
-        lines = self._lines(data)
-        if lines and not self.mute and not self.sink.put(b"".join(map(self._labelled, lines))):
-            return False
-        return bool(data)
-
-    def _lines(self, data: bytes) -> list[bytes]:
-        """What of it can be passed on now: lines with their ends, and of a line that is too long, what there is."""
-        whole = self.alone and not self.prefix and self.rewrite is None
-        lines = (self.pending + data).split(b"\n")
-        rest = lines.pop()
-        lines = [line + b"\n" for line in lines]
-        self.pending = b""
-        if whole or not data or len(rest) > _MAX_LINE:  # the last line may have no end
-            lines += [rest] if rest else []
-        else:
-            self.pending = rest
-        return lines
-
-    def _labelled(self, line: bytes) -> bytes:
-        """The line, or part of one, with what stands before it."""
-        before, self.sink.unfinished = self.sink.unfinished, None if line.endswith(b"\n") else self
-        if before is self:  # it goes on
-            return line
-        if self.rewrite is not None:
-            line = self.rewrite(line)
-        return (b"\n" if before is not None and self.prefix else b"") + self.prefix + line
 
 
 class _Rank:
@@ -323,13 +233,6 @@ _FILES, _FILES_OF_A_RANK = (
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _wait_for(fd: int, event: int, timeout_ms: int = _SLICE_MS) -> bool:
-    """Whether a file, with any number, comes to be ready within that time."""
-    poll = select.poll()
-    poll.register(fd, event)
-    return bool(poll.poll(timeout_ms))
-
-
 def ended_after(timeout_s: float | None) -> str:
     """What is said of a job whose time was over."""
     return f"the job was ended after {timeout_s:g} s, as asked"
@@ -395,13 +298,16 @@ class Launch:
         options.check()
         self._command = program(command)
         self._options = options
-        self._out, self._err = _Sink(out or sys.stdout.buffer), _Sink(err or sys.stderr.buffer)
+        self._out, self._err = Sink(out or sys.stdout.buffer), Sink(err or sys.stderr.buffer)
         self._ranks: list[_Rank] = []
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, Stream] = {}
         self._meeting = Meeting(options.ranks)
         self._guard: _Guard | None = None
         self._testbed: Testbed | None = None
         self._job = secrets.token_hex(8)
+        self._failures: list[Ended] = []
+        self._doubt_until: float | None = None  # a rank has failed, and it may not have been the first
+        self._kept: dict[int, Stream] = {}  # by rank: errors that are kept back
         self._failed: _Rank | None = None
         self._ending_at: float | None = None
         self._abandoned_at: float | None = None
@@ -442,6 +348,9 @@ class Launch:
                     self._ending_at = now + _GRACE_S
                 if self._streams and all(rank.status is not None for rank in self._ranks) and self._abandoned(now):
                     break
+        for stream in self._kept.values():
+            if stream.kept:  # nobody has decided
+                stream.decide(shown=True)
         if self._interrupted is not None:
             if self._interrupted == -1:
                 return TIMED_OUT
@@ -541,7 +450,7 @@ class Launch:
             self._guard.tell(f"+{process.pid}")
         self._meeting.admit(number, near)
         for source, sink in ((process.stdout, self._out), (process.stderr, self._err)):
-            self._streams[source.fileno()] = _Stream(number, source, sink, self._options.label, self._alone)
+            self._streams[source.fileno()] = Stream(number, source, sink, self._options.label, self._alone)
         if process.stdin is not None:
             self._feed = _Feed(process.stdin)
 
@@ -564,21 +473,61 @@ class Launch:
         ready = {fd for fd, _ in poll.poll(_SLICE_MS)}
         if self._feed is not None and ready & set(typing) and not self._feed.pump():
             self._feed = None
+        # What a rank said on its way out came before what others wrote of it, but maybe after we looked: look again.
+        self._meeting.handle(set(interest) if ready & set(self._streams) else ready & set(interest))
+        self._keep_back()
         for fd in ready & set(self._streams):
             if not self._streams[fd].read():
                 self._streams.pop(fd).source.close()
-        self._meeting.handle(ready & set(interest))
-        for rank in self._ranks:
-            if rank.poll():
-                self._ended(rank)
+        ended = [rank for rank in self._ranks if rank.poll()]
+        if ended:
+            self._meeting.handle(set(interest))
+        for rank in ended:
+            self._ended(rank)
+        self._judge()
 
     def _ended(self, rank: _Rank) -> None:
         if self._guard is not None:
             self._guard.tell(f"-{rank.process.pid}")
         how = _how(rank)
         self._meeting.fail(f"rank {rank.number} ended {how} before all had met")
-        if rank.status == 0 or self._ending_at is not None:
+        if not rank.status or self._ending_at is not None:
             return
+        note = self._meeting.notes.get(rank.number) or Note(LEAVES, time.monotonic_ns())
+        self._failures.append(Ended(rank.number, rank.status, note))
+
+    def _keep_back(self) -> None:
+        """Keep back what ranks write that say that another has gone before them; but not for long."""
+        if self._options.label or self._ending_at is not None:
+            return
+        for stream in self._streams.values():
+            note = self._meeting.notes.get(stream.rank)
+            if note is None or note.why != CAUSED or stream.sink is not self._err or stream.mute:
+                continue
+            fresh = time.monotonic_ns() - note.when_ns < 1e9 * _DOUBT_S
+            if stream.kept is None and fresh:
+                stream.kept, self._kept[stream.rank] = [], stream
+            elif stream.kept is not None and not fresh and not self._failures:
+                self._kept.pop(stream.rank).decide(shown=True)
+
+    def _judge(self) -> None:
+        """Once a rank has failed: end the job, unless one that still runs may have been first; that one comes soon."""
+        if not self._failures or self._ending_at is not None:
+            return
+        running = [rank for rank in self._ranks if rank.status is None]
+        notes = [self._meeting.notes.get(rank.number) for rank in running]
+        if in_doubt(self._failures, notes):
+            if self._doubt_until is None:
+                self._doubt_until = time.monotonic() + _DOUBT_S
+                for rank, note in zip(running, notes, strict=True):
+                    if note is not None and note.why == LEAVES:  # it waits for the others to leave, too
+                        rank.signal(signal.SIGTERM)
+            if time.monotonic() < self._doubt_until:
+                return
+        self._declare(self._ranks[first_of(self._failures).rank])
+
+    def _declare(self, rank: _Rank) -> None:
+        """Take a rank for the first that failed: show what it wrote, and end the others."""
         self._failed = rank
         rest = [other for other in self._ranks if other.status is None]
         ended = {0: "", 1: "; the last one still running is ended"}.get(
@@ -588,9 +537,11 @@ class Launch:
             while fd in self._streams and self._streams[fd].source.readable():  # its last words first
                 if not self._streams[fd].read():
                     self._streams.pop(fd).source.close()
-                elif not _wait_for(fd, select.POLLIN, 0):
+                elif not wait_for(fd, select.POLLIN, 0):
                     break
-        self._say(f"rank {rank.number} ended {how}{ended}")
+        for number, stream in self._kept.items():
+            stream.decide(shown=number == rank.number)
+        self._say(f"rank {rank.number} ended {_how(rank)}{ended}")
         for stream in self._streams.values():
             stream.mute = stream.rank != rank.number and stream.sink is self._err and not self._options.label
         self._end_all()

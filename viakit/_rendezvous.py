@@ -6,6 +6,7 @@ connection to whoever listens (``unix:@NAME``, ``tcp:HOST:PORT``). Little-endian
 =========================  ===================================================================================
 rank, once, if it listens  ``VKH1``, rank, number of ranks, length of the job's token, the token
 rank, per exchange         ``VKX1``, length of its blob, the blob
+rank, before it goes       ``VKL1``, 12, why, and when in 64 bits: see :mod:`viakit._leaving`; it may go without, too
 meeting point, then        0, number of ranks, then of each rank, in order: length of its blob, the blob
 meeting point, on failure  1, length of a text, the text (UTF-8): why there will be no answer
 =========================  ===================================================================================
@@ -26,11 +27,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from viakit._leaving import CAUSED, Note
+
 __all__ = ["Client", "Meeting", "RendezvousError", "connect", "listen_for"]
 
-HELLO, ASK = b"VKH1", b"VKX1"
+HELLO, ASK, LEAVE = b"VKH1", b"VKX1", b"VKL1"
 MAX_BLOB = 1 << 24
 _WORD = struct.Struct("<I")
+_NOTE = struct.Struct("<IQ")
 _SLICE_S = 0.05
 _LONGEST_S = 3600.0  # that one try to connect may take; sockets know no infinite time
 _FLUSH_S = 1.5
@@ -73,6 +77,11 @@ class Client:
         if n != self._n_ranks:
             raise RendezvousError(f"the launcher speaks of {n} ranks, this one was told of {self._n_ranks}")
         return [self._receive(self._word(deadline, timeout), deadline, timeout) for _ in range(n)]
+
+    def note(self, why: int, when_ns: int) -> None:
+        """Say that this rank goes, and why; a launcher that is gone, or does not listen, need not know."""
+        with contextlib.suppress(OSError):  # also if a blob fills the socket: nothing may come amidst it
+            self._socket.send(LEAVE + _WORD.pack(_NOTE.size) + _NOTE.pack(why, when_ns), socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
         """Let go of the connection; the other ranks' exchanges fail from now on."""
@@ -143,6 +152,7 @@ class Meeting:
         self._guests: dict[int, _Guest] = {}
         self._n_ranks = n_ranks
         self._failure = ""
+        self.notes: dict[int, Note] = {}  # of the ranks that have said that they go: why, and when
 
     def admit(self, rank: int, connection: socket.socket) -> None:
         """Take the connection of a rank; it belongs to the meeting point from now on."""
@@ -218,17 +228,22 @@ class Meeting:
             if guest.asked is not None or any(g.asked is not None for g in self._guests.values()):
                 self.fail(f"rank {rank} left before all had met")
             return
-        while guest.asked is None and len(guest.received) >= 8:
-            (n,) = _WORD.unpack_from(guest.received, 4)
-            if guest.received[:4] != ASK or n > MAX_BLOB:
+        while len(guest.received) >= 8:
+            word, (n,) = bytes(guest.received[:4]), _WORD.unpack_from(guest.received, 4)
+            if n > MAX_BLOB or not (word == ASK or (word == LEAVE and n == _NOTE.size)):
                 guest.open = False
                 guest.socket.close()
                 self.fail(f"rank {rank} speaks another protocol: is its viakit of another version?")
                 return
-            if len(guest.received) < 8 + n:
+            if len(guest.received) < 8 + n or (word == ASK and guest.asked is not None):
                 return
-            guest.asked = bytes(guest.received[8 : 8 + n])
+            content = bytes(guest.received[8 : 8 + n])
             del guest.received[: 8 + n]
+            if word == LEAVE:
+                why, when_ns = _NOTE.unpack(content)
+                self.notes.setdefault(rank, Note(min(why, CAUSED), when_ns))
+                continue
+            guest.asked = content
             gone = [r for r, g in self._guests.items() if not g.open]
             if gone and not self._failure:
                 self._failure = f"rank {gone[0]} has left the job"

@@ -26,6 +26,7 @@ from viakit._comm.op import Op
 from viakit._comm.request import Prequest, Request
 from viakit._comm.spec import BOTTOM, IN_PLACE
 from viakit._comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status
+from viakit._leaving import dismissible
 from viakit._limits import seconds
 
 __all__ = [
@@ -145,9 +146,13 @@ def _leave(opened: World, process: int) -> None:
     """At the end of a program: wait for the others, or, if it ends by an exception, let them see that at once."""
     if os.getpid() != process or opened.closed:
         return
+    from viakit.launch import bootstrap
+
+    bootstrap().leaving()
     if getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1"):
         opened.abort()
-    else:
+        return
+    with dismissible(opened.abort):
         opened.close()
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from viakit._leaving import Teller
 from viakit._limits import seconds
 from viakit._rendezvous import RendezvousError, connect, listen_for, unix_name
 
@@ -82,6 +83,7 @@ class Job:
     way: str = ""
     _exchange: Callable[[bytes, float], list[bytes]] | None = field(default=None, repr=False)
     _closers: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    _teller: Teller | None = field(default=None, repr=False)
 
     def exchange(self, blob: bytes, timeout: float | None = EXCHANGE_TIMEOUT_S) -> list[bytes]:
         """Give `blob` and return the blobs of all ranks, in their order. Collective; Ctrl-C ends it.
@@ -106,8 +108,14 @@ class Job:
         while self._closers:
             self._closers.pop()()
 
+    def leaving(self) -> None:
+        """Tell the launcher that this rank's program is over, before the other ranks can see it. Once is enough."""
+        if self._teller is not None:
+            self._teller.tell()
+
     def abort(self, status: int = 1) -> None:
         """End this process at once with `status`; the launcher ends the others."""
+        self.leaving()
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -236,6 +244,8 @@ def _by_rendezvous(job: Job, address: str, timeout: float) -> None:
     job.way, job._exchange = "rendezvous", client.exchange
     job._closers = [stop, client.close] if stop else [client.close]
     atexit.register(job.close)  # rank 0 ends the meeting in order
+    if address.startswith("fd:"):
+        job._teller = Teller(connect(address, job.rank, job.size, token, timeout))  # outlives job.close()
 
 
 def _by_pmi(job: Job) -> None:

@@ -228,6 +228,7 @@ class Comm(Collectives):
         from viakit.launch import bootstrap
 
         with contextlib.suppress(Exception):
+            bootstrap().leaving()
             self.world.abort()
             bootstrap().abort(errorcode & 0xFF)
         os._exit(errorcode & 0xFF)

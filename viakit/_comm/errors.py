@@ -99,6 +99,11 @@ class Exception(RuntimeError):
         return self.error_class != 0
 
     @property
+    def is_of_lost_rank(self) -> bool:
+        """Whether it says that another rank has died or left: then that one failed first."""
+        return self.error_class in (CLASSES["ERR_PROC_FAILED"], CLASSES["ERR_PROC_ABORTED"])
+
+    @property
     def error_code(self) -> int:
         """The same as the class: there are no finer codes."""
         return self.error_class
