@@ -56,8 +56,8 @@ __all__ = ["calibrate", "sweep"]
 @click.option(
     "--fault",
     metavar="LIST",
-    help="What both sides of via-* and bip-* do to the frames that they send: loss=1%,dup=1%,reorder=1%,corrupt=1%,"
-    "delay=200us,jitter=50us,stall=10ms/100ms,seed=7.",
+    help="What both sides of via-*, bip-*, msg-via and msg-bip do to the frames that they send: loss=1%,dup=1%,"
+    "reorder=1%,corrupt=1%,delay=200us,jitter=50us,stall=10ms/100ms,seed=7.",
 )
 @click.option(
     "--retransmission", type=click.Choice(["selective", "go_back_n"]), help="How via-* repeats what was lost."

@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
+import types
 import uuid
 
 import pytest
@@ -15,7 +18,7 @@ from waiting import until
 
 import viakit
 from viakit import cli
-from viakit.measure import goals, result
+from viakit.measure import goals, result, sides
 from viakit.measure.endpoints import MeasureError, protocols
 
 VIAKIT = [sys.executable, "-m", "viakit"]
@@ -243,6 +246,37 @@ def test_sweep_under_faults_repeats_what_was_lost(tmp_path, way):
     assert "frames were lost and sent again" in done.output
 
 
+def test_sweep_says_what_is_measured_under_faults_and_what_without(tmp_path):
+    out = tmp_path / "a.json"
+    arguments = ["--sizes", "8", "--perturb", "0", "--seconds", "1", "--json", str(out), "--fault", "dup=2%"]
+    done = invoke("sweep", "msg-via", "tcp", "bip-shm", *arguments)
+    assert done.exit_code == 0, say(done)
+    assert "Faults (dup=2%) in what is sent by msg-via, bip-shm. Without: tcp." in done.output
+    asked = {one["protocol"]: one["info"].get("options", {}) for one in json.loads(out.read_text())["series"]}
+    assert asked == {"msg-via": {"fault": "dup=2%"}, "tcp": {}, "bip-shm": {"fault": "dup=2%"}}
+
+
+@pytest.mark.parametrize("before", [None, "loss=1%"])
+def test_the_nics_of_messages_are_spoilt(monkeypatch, before):
+    def msg(*arguments, **options):
+        seen.append(os.environ.get("VIAKIT_FAULT"))
+
+    seen: list[str | None] = []
+    monkeypatch.delenv("VIAKIT_FAULT", raising=False)
+    if before:
+        monkeypatch.setenv("VIAKIT_FAULT", before)
+    fake = types.SimpleNamespace(BenchEndpoint=types.SimpleNamespace(msg=msg))
+    monkeypatch.setattr(sides.MsgSide, "core_module", fake)
+    request = {"protocol": "msg-via", "side": 1, "level": "c", "wait": "poll", "token": "0102", "core": None}
+    request |= {"address": "127.0.0.1", "interface": "lo", "options": {"fault": "dup=2%,seed=7"}}
+    side = sides.MsgSide(request)
+    with socket.create_connection(side.open()["address"]) as peer:
+        peer.sendall(b"\1\2")
+        side.connect({}, time.monotonic() + 30.0)
+    assert seen == ["dup=0.02,seed=8"]  # of side B
+    assert os.environ.get("VIAKIT_FAULT") == before
+
+
 # ---------------------------------------------------------------- how it fails
 
 
@@ -263,6 +297,7 @@ def test_sweep_under_faults_repeats_what_was_lost(tmp_path, way):
         (["sweep", "tcp", "--hosts", "local", "--mtu", "9000"], 2, "--hosts testbed"),
         (["sweep", "tcp", "--against", "udp"], 2, "--against"),
         (["sweep", "tcp", "--fault", "loss=1%"], 2, "name at least one"),
+        (["sweep", "msg-tcp", "--fault", "loss=1%"], 2, "msg-via and msg-bip"),
         (["sweep", "via-eth", "--fault", "lost=1%"], 2, "--fault"),
         (["sweep", "via-eth", "--fault", "loss=1%", "--reliability", "unreliable"], 2, "waited for in vain"),
         (["sweep", "via-eth", "--retransmission", "twice"], 2, "go_back_n"),

@@ -22,6 +22,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from viakit.measure import mpi
@@ -115,6 +116,15 @@ class Side:
         """Release everything."""
         if self.endpoint is not None:
             self.endpoint.close()
+
+    def _faults(self) -> str:
+        """The faults asked for, as text. B's seed is A's plus one, so that the two do not lose the same frames."""
+        if not self.options.get("fault"):
+            return ""
+        from viakit import via
+
+        faults = via.Faults.parse(str(self.options["fault"]))
+        return str(dataclasses.replace(faults, seed=(faults.seed + self.side) % 2**64))
 
     @property
     def core_module(self) -> Any:
@@ -424,15 +434,6 @@ class ViaSide(Side):
         choices |= {"retransmission": _RETRANSMISSION[retransmission], "checksum": _CHECKSUM[checksum]}
         return choices | {"mtu": int(self.options.get("mtu") or 0), "spin_us": int(self.options.get("spin_us") or 0)}
 
-    def _faults(self) -> str:
-        """The faults asked for, as text. B's seed is A's plus one, so that the two do not lose the same frames."""
-        if not self.options.get("fault"):
-            return ""
-        from viakit import via
-
-        faults = via.Faults.parse(str(self.options["fault"]))
-        return str(dataclasses.replace(faults, seed=(faults.seed + self.side) % 2**64))
-
     def _explain(self, error: Exception) -> MeasureError:
         """Add the next step to what the provider said."""
         text, link = str(error), self.protocol.removeprefix(self.link_prefix)
@@ -601,6 +602,21 @@ class PyViaSide(ViaSide):
         self.nic.close()
 
 
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Have a variable in the environment of this process for a while; an empty value leaves it as it is."""
+    before = os.environ.get(name)
+    if value:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if value:
+            del os.environ[name]
+            if before is not None:
+                os.environ[name] = before
+
+
 class MsgSide(StreamSide):
     """Messages between two ranks, on VIA, BIP or TCP, in C. The engine connects by itself, led by a socket of ours."""
 
@@ -627,16 +643,17 @@ class MsgSide(StreamSide):
             self.listener.close()
         self.sock.settimeout(None)
         try:
-            self.endpoint = self.core_module.BenchEndpoint.msg(
-                self.protocol.removeprefix("msg-"),
-                self.sock,
-                self.side,
-                self.polled,
-                policy=str(self.options.get("policy") or ""),
-                network_device=self.network,
-                address=self.request["address"],
-                timeout_s=max(0.1, deadline - time.monotonic()),
-            )
+            with _environment("VIAKIT_FAULT", self._faults()):  # of every NIC that the engine opens
+                self.endpoint = self.core_module.BenchEndpoint.msg(
+                    self.protocol.removeprefix("msg-"),
+                    self.sock,
+                    self.side,
+                    self.polled,
+                    policy=str(self.options.get("policy") or ""),
+                    network_device=self.network,
+                    address=self.request["address"],
+                    timeout_s=max(0.1, deadline - time.monotonic()),
+                )
         except RuntimeError as error:
             text = str(error)
             raise MeasureError(

@@ -105,8 +105,8 @@ class Config:
     reliability : {"unreliable", "delivery", "reception"}, optional
         Of a VI.
     fault : str, optional
-        What both sides of ``via-*`` do to the frames that they send: ``"loss=1%,delay=200us,seed=7"``, as
-        :class:`viakit.via.Faults` reads it.
+        What both sides of ``via-*``, ``bip-*``, ``msg-via`` and ``msg-bip`` do to the frames that they send:
+        ``"loss=1%,delay=200us,seed=7"``, as :class:`viakit.via.Faults` reads it. All others are measured without.
     retransmission : {"selective", "go_back_n"}, optional
         What receivers of ``via-*`` do with frames that come before a lost one.
     checksum : {"auto", "crc"}, optional
@@ -254,6 +254,11 @@ def _check(config: Config) -> None:
         raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
 
 
+def takes_faults(protocol: str) -> bool:
+    """Whether a protocol sends through NICs of viakit's, which can be told to spoil frames."""
+    return protocol.startswith(("via-", "bip-")) or protocol in ("msg-via", "msg-bip")
+
+
 def _check_faults(config: Config) -> None:
     """Raise :class:`UsageError` for faults that are not understood, or that would leave nothing to measure."""
     from viakit import via
@@ -262,8 +267,8 @@ def _check_faults(config: Config) -> None:
         faults = via.Faults.parse(config.fault or "")
     except ValueError as error:
         raise UsageError(f"--fault: {error}") from None
-    if not any(name.startswith(("via-", "bip-")) for name in config.protocols):
-        raise UsageError("--fault spoils what via-* and bip-* send: name at least one of them")
+    if not any(takes_faults(name) for name in config.protocols):
+        raise UsageError("--fault spoils what via-*, bip-*, msg-via and msg-bip send: name at least one of them")
     if config.reliability == "unreliable" and faults.loses:
         raise UsageError("--fault with loss and --reliability unreliable: a lost message would be waited for in vain")
 
@@ -431,7 +436,7 @@ class _Run:
                 "checksum": config.checksum,
                 "interface": config.interface,
             },
-            "msg": {"policy": config.policy, "network": config.network},
+            "msg": {"policy": config.policy, "network": config.network, "fault": config.fault},
         }
         chosen["bip"] = chosen["via"]
         for one in list(self.series):
@@ -443,7 +448,11 @@ class _Run:
                     wait="poll" if one.is_floor else config.wait,
                     level=one.level,
                     sockbuf=config.sockbuf,
-                    options={k: v for k, v in chosen.get(one.name.partition("-")[0], {}).items() if v is not None},
+                    options={
+                        k: v
+                        for k, v in chosen.get(one.name.partition("-")[0], {}).items()
+                        if v is not None and (k != "fault" or takes_faults(one.name))
+                    },
                     timeout_s=config.timeout_s,
                 )
                 self.pairs[one] = stack.enter_context(pair)

@@ -258,6 +258,19 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
     return made
 
 
+def faults_of(document: Document) -> list[str]:
+    """What has to be said of faults: which protocols were measured with them, and which without."""
+    asked: dict[str, str] = {
+        one["protocol"]: one.get("info", {}).get("options", {}).get("fault", "") for one in document["series"]
+    }
+    texts = []
+    for fault in dict.fromkeys(filter(None, asked.values())):
+        spoilt = ", ".join(name for name, its in asked.items() if its == fault)
+        sound = ", ".join(name for name, its in asked.items() if not its)
+        texts.append(f"Faults ({fault}) in what is sent by {spoilt}." + (f" Without: {sound}." if sound else ""))
+    return texts
+
+
 def show(document: Document, console: Console, against: str | None = None) -> None:
     """Print a result: its tables, the floor, what was skipped and what went wrong."""
     from rich.markup import escape
@@ -271,6 +284,8 @@ def show(document: Document, console: Console, against: str | None = None) -> No
             f"Floor: one cache line from core to core takes [bold]{format_time(times['median'])}[/bold] one way, "
             "measured in the same run; no message between processes can be faster."
         )
+    for text in faults_of(document):
+        console.print(escape(text))
     lost: Counter[str] = Counter()  # a protocol may have several series: of each level, of each mode
     for one in document["series"]:
         lost[one["protocol"]] += sum(point.get("lost", 0) for point in one["points"])
