@@ -65,7 +65,7 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
     "--protocol",
     help="What viakit.world() uses: via, bip, tcp; mpi, mpi:mpich, mpi:openmpi start the ranks by that MPI's launcher.",
 )
-@click.option("--policy", help="A policy of the message engine, by name.")
+@click.option("--policy", help="A policy of the message engine that is for the protocol, by name.")
 @click.option("--network", metavar="DEVICE", help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS.")
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with its rank.")
 @click.option("--timeout", type=float, metavar="S", help="End the job after so many seconds, with status 124.")

@@ -67,7 +67,8 @@ class Options:
     placement : str
         "block" (ranks 0, 1 on the first host) or "cyclic" (ranks 0, H, ... on the first of H).
     protocol, policy, network : str or None
-        Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK. Protocol "mpi" (or "mpi:mpich", "mpi:openmpi")
+        Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK. The policy has to be one for the protocol, and
+        says by itself what that is. Protocol "mpi" (or "mpi:mpich", "mpi:openmpi")
         has the ranks started by that MPI's launcher: see :func:`launch_of`.
     launcher : str or None
         Who starts the ranks, if the protocol does not say: None: viakit; "mpi", "mpi:mpich", "mpi:openmpi": that MPI's
@@ -103,10 +104,13 @@ class Options:
             raise ValueError(f"launcher is {self.launcher!r}; right would be viakit, mpi, mpi:mpich or mpi:openmpi")
         if self.placement not in ("block", "cyclic"):
             raise ValueError(f"placement is {self.placement!r}; right would be block or cyclic")
+        if self.protocol and self.protocol.partition(":")[0] not in ("via", "bip", "tcp", "mpi"):
+            raise ValueError(f"protocol is {self.protocol!r}; right would be via, bip, tcp, mpi[:mpich], mpi:openmpi")
         if self.policy:
-            from viakit._core import check_policy
+            from viakit import _policy
 
-            check_policy(self.policy)
+            protocol = self.protocol or self.environment.get("VIAKIT_PROTOCOL") or os.environ.get("VIAKIT_PROTOCOL")
+            _policy.complete(_policy.chosen(protocol, self.policy), self.policy)
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout is {self.timeout:g} s; right would be more than 0")
 

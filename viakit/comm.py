@@ -17,6 +17,7 @@ import sys
 import threading
 from typing import Any
 
+from viakit import _policy
 from viakit._comm.communicator import COMM_NULL, Cartcomm, Comm, Intracomm, World
 from viakit._comm.datatype import Datatype
 from viakit._comm.errors import Exception, error
@@ -56,8 +57,15 @@ _worlds: dict[tuple[int, str], Any] = {}  # by process and protocol: a forked ch
 
 
 def default_protocol() -> str:
-    """What ``VIAKIT_PROTOCOL`` says, or "via"."""
-    return os.environ.get("VIAKIT_PROTOCOL") or "via"
+    """What ``VIAKIT_PROTOCOL`` says; else the one that the policy of the environment is for; else "via"."""
+    return _protocol_for(_policy.wish()[0])
+
+
+def _protocol_for(policy: str | None) -> str:
+    try:
+        return _policy.chosen(os.environ.get("VIAKIT_PROTOCOL"), policy)
+    except ValueError as problem:
+        raise error("ERR_ARG", str(problem)) from None
 
 
 def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: float | None = 60.0) -> Intracomm:
@@ -69,10 +77,11 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
     ----------
     protocol : str, optional
         "via" (shared memory within a host, and between hosts the NIC that ``VIAKIT_NETWORK`` names), "bip" (BIP on the
-        same NICs), "tcp" (sockets), or "mpi" (mpi4py underneath). Default: what ``VIAKIT_PROTOCOL`` says, else "via".
+        same NICs), "tcp" (sockets), or "mpi" (mpi4py underneath). Default: what ``VIAKIT_PROTOCOL`` says, else the one
+        that the policy is for, else "via".
     policy : str, optional
-        A policy of the message engine, with changes: "mvich-rput,credits=16". Default: what ``VIAKIT_POLICY`` or
-        ``VIAKIT_MSG`` says, else one named as the protocol.
+        A policy of the message engine, with changes: "mvich-rput,credits=16", or only changes: "credits=16". It has to
+        be one for the protocol. Default: what ``VIAKIT_POLICY`` or ``VIAKIT_MSG`` says, else one named as the protocol.
     timeout_s : float or None
         Seconds within which all ranks have to be connected; None, as infinity: as long as it takes.
 
@@ -83,36 +92,43 @@ def world(protocol: str | None = None, *, policy: str | None = None, timeout_s: 
     Raises
     ------
     Exception
-        ERR_ARG for an unknown protocol or policy; ERR_OTHER if the ranks cannot be connected: the text says why.
+        ERR_ARG for an unknown protocol or policy, or two that do not go together; ERR_OTHER if the ranks cannot be
+        connected: the text says why.
     ValueError
         If `timeout_s` is negative, or not a number.
     """
     limit = seconds("timeout_s", timeout_s)
-    protocol = protocol or default_protocol()
+    wish, source = (policy, "policy") if policy else _policy.wish()
+    protocol = protocol or _protocol_for(wish)
     with _lock:
         found: Any = _worlds.get((os.getpid(), protocol))
         if found is None:
+            if protocol not in _policy.PROTOCOLS:
+                raise error("ERR_ARG", f"protocol {protocol!r}: there are 'via', 'bip', 'tcp' and 'mpi'")
             if protocol == "mpi":
+                if policy:
+                    _complete(protocol, policy, source)
                 from viakit._comm.over_mpi import world_over_mpi
 
                 found = world_over_mpi()
-            elif protocol in ("via", "bip", "tcp"):
-                found = Intracomm(_open(protocol, policy, limit), 0)
-                found.name = "MPI_COMM_WORLD"
             else:
-                raise error("ERR_ARG", f"protocol {protocol!r}: there are 'via', 'bip', 'tcp' and 'mpi'")
+                found = Intracomm(_open(_complete(protocol, wish, source), limit), 0)
+                found.name = "MPI_COMM_WORLD"
             _worlds[os.getpid(), protocol] = found
         return found
 
 
-def _open(protocol: str, policy: str | None, timeout_s: float) -> World:
+def _complete(protocol: str, policy: str | None, source: str) -> str:
+    try:
+        return _policy.complete(protocol, policy, source)
+    except ValueError as problem:
+        raise error("ERR_ARG", str(problem)) from None
+
+
+def _open(policy: str, timeout_s: float) -> World:
     from viakit.launch import bootstrap
 
     job = bootstrap(timeout_s)
-    policy = policy or job.policy or os.environ.get("VIAKIT_MSG") or protocol
-    first = policy.partition(",")[0]
-    if "=" in first:
-        policy = f"{protocol},{policy}"
     opened = World(
         job.rank,
         job.size,

@@ -684,6 +684,8 @@ def test_options_are_checked_before_anything_starts():
         Options(ranks=1, policy="via,feathers=2").check()
     for policy in ("", "tcp", "via,credits=16", "credits=16", *_core.policies()):
         Options(ranks=1, policy=policy).check()
+    with pytest.raises(ValueError, match=r"'pigeons'; right would be via, bip"):
+        Options(ranks=1, protocol="pigeons").check()
     done = viakit_run("-n", "2", "--policy", "pigeons", "--", "echo", "it ran")
     assert (done.returncode, done.stdout) == (2, ""), done.stdout
     assert "no policy 'pigeons'" in done.stderr

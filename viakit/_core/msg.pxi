@@ -56,14 +56,17 @@ cdef str _read_policy(str text, msg_policy *chosen):
     return None
 
 
-def check_policy(str text):
-    """Raise ValueError unless the text is a policy: "mvich-rput", "via,credits=16", or only changes, "credits=16"."""
+def policy_channel(str text):
+    """The channel of a policy, "mvich-rput" or "via,credits=16"; None of mere changes, "credits=16".
+
+    Raises ValueError unless it is one.
+    """
     cdef msg_policy chosen
-    if "=" in text.partition(",")[0]:
-        text = "via," + text
-    problem = _read_policy(text, &chosen)
+    cdef bint changes = "=" in text.partition(",")[0]
+    problem = _read_policy("via," + text if changes else text, &chosen)
     if problem is not None:
         raise ValueError(problem)
+    return None if changes and "channel=" not in text else _text(chosen.channel)
 
 
 cdef int64_t _message_ms(object timeout_s) except -2:

@@ -1,0 +1,69 @@
+"""A policy of the message engine and the protocol that is asked for go together, or it is said that they do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from viakit import _core, _policy
+from viakit._launch import Options
+
+WORLD = """
+import viakit
+comm = viakit.world({})
+print(comm.world.channel, comm.world.policy()["name"], comm is viakit.world(comm.world.channel))
+"""
+
+
+def run(program: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "viakit", "run", "-n", "1", *words, sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment)
+
+
+@pytest.mark.parametrize("policy", _core.policies())
+def test_each_policy_is_for_one_protocol(policy):
+    channel = _core.policy_channel(policy)
+    assert channel in ("via", "bip", "tcp")
+    assert _policy.chosen(None, policy) == channel
+    assert _policy.complete(channel, f"{policy},credits=16") == f"{policy},credits=16"
+    for other in {"via", "bip", "tcp"} - {channel}:
+        with pytest.raises(ValueError, match=f"is for protocol '{channel}', and the protocol is '{other}'") as said:
+            Options(ranks=1, protocol=other, policy=policy).check()
+        assert f"right would be protocol '{channel}', or one of the policies for '{other}': {other}" in str(said.value)
+    with pytest.raises(ValueError, match="none of viakit's policies"):
+        Options(ranks=1, protocol="mpi:mpich", policy=policy).check()
+
+
+def test_changes_go_with_any_protocol():
+    for protocol in ("via", "bip", "tcp"):
+        assert _policy.complete(protocol, "credits=16") == f"{protocol},credits=16"
+        assert _policy.complete(protocol, None) == protocol
+        Options(ranks=1, protocol=protocol, policy="credits=16").check()
+    assert _policy.chosen(None, "credits=16") == _policy.chosen(None, None) == "via"
+    with pytest.raises(ValueError, match="no field 'feathers'"):
+        _policy.complete("via", "feathers=2")
+
+
+def test_run_refuses_what_does_not_go_together():
+    done = run("print('it ran')", "--protocol", "tcp", "--policy", "via")
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout
+    assert "'via', which is for protocol 'via', and the protocol is 'tcp'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["VIAKIT_POLICY", "VIAKIT_MSG"])
+def test_a_world_names_who_said_it(name):
+    done = run(WORLD.format("'tcp'"), **{name: "mvich-rget"})
+    assert done.returncode == 1
+    assert f"MPI_ERR_ARG: {name} is 'mvich-rget', which is for protocol 'via'" in done.stderr, done.stderr
+    done = run(WORLD.format("'bip', policy='tcp'"), **{name: "bip"})
+    assert done.returncode == 1
+    assert "MPI_ERR_ARG: policy is 'tcp', which is for protocol 'tcp'" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("given", ["", "policy='mpich-p4'"])
+def test_a_policy_says_by_itself_which_protocol(given):
+    done = run(WORLD.format(given), **({} if given else {"VIAKIT_POLICY": "mpich-p4"}))
+    assert done.stdout.split() == ["tcp", "mpich-p4", "True"], done.stderr
