@@ -241,19 +241,17 @@ static uint32_t list_gaps(const struct via_vi *vi, struct wire_run *runs)
 }
 
 /* The one form of answer: all before expected_psn has come, and, if there are gaps, where they are. A NAK acknowledges
- * as well. */
+ * as well. On a link that loses nothing no peer asks again, so an answer that finds it full must not be forgotten. */
 void via_send_ack(struct via_vi *vi)
 {
     struct wire_run runs[WIRE_MAX_RUNS];
     uint32_t n = vi->has_gap ? list_gaps(vi, runs) : 0;
-    if (n == 0) {
-        via_send_control(vi, WIRE_ACK, 0, 0);
-        return;
-    }
-    if (via_send_block(vi, WIRE_NAK, 0, 0, 0, runs, n * sizeof *runs) == 1)
+    int sent = n ? via_send_block(vi, WIRE_NAK, 0, 0, 0, runs, n * sizeof *runs) == 1
+                 : via_send_control(vi, WIRE_ACK, 0, 0);
+    if (!sent)
+        via_owe_ack(vi, 1);
+    else if (n)
         VI_COUNT(vi, naks_sent, 1);
-    else
-        via_owe_ack(vi, 1); /* the link was full */
 }
 
 /* Told once per look, however many frames gave reason to: the list is emptied by via_send_answers() when the look is

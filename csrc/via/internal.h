@@ -632,8 +632,8 @@ void via_cq_free(struct via_cq *cq);
 /* Sends what may be sent of the VI's queue. */
 void via_transmit(struct via_vi *vi);
 void via_stall(struct via_vi *vi);
-/* A frame without payload of ours for the VI's peer. */
-void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate);
+/* A frame without payload of ours for the VI's peer. 1 if the link took it at once. */
+int via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate);
 /* Any frame to any peer. What link send returns. */
 int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n);
 void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind);
@@ -717,7 +717,7 @@ void via_early_fini(struct via_nic *nic);
 /* The peer shall hear at the end of this look what has arrived. */
 void via_owe_answer(struct via_vi *vi);
 void via_send_answers(struct via_nic *nic);
-/* An acknowledgement, which names the gaps if there are any. */
+/* An acknowledgement, which names the gaps if there are any; owed if the link is full. */
 void via_send_ack(struct via_vi *vi);
 
 /* ---------------------------------------------------------------- repeat.c: the sender's side of it */

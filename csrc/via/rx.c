@@ -366,7 +366,7 @@ static inline int whole_message(struct via_nic *nic, const uint8_t *frame, size_
     /* As take_in_turn() does. */
     if (vi->owes_acks || (w[0] & WIRE_FLAG_MUST_ACK << 8)) {
         if (w[0] & WIRE_FLAG_ACK_NOW << 8)
-            via_send_control(vi, WIRE_ACK, 0, 0);
+            via_send_ack(vi);
         else
             via_owe_ack(vi, 1);
     }

@@ -157,9 +157,9 @@ int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uin
     return sent;
 }
 
-/* An acknowledgement or a probe that finds the link full is not put off: acknowledgements stay owed and probes are
- * repeated by their timers. What nobody would repeat (ERROR, DISCONNECT, NAK) is. */
-void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate)
+/* An acknowledgement or a probe that finds the link full is not put off: the one is owed then (via_send_ack), the other
+ * repeated by its timer. What nobody would repeat (ERROR, DISCONNECT, NAK) is. */
+int via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate)
 {
     struct link_frame f;
     address_frame(vi, &f, kind, psn);
@@ -173,6 +173,7 @@ void via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immedi
         VI_COUNT(vi, acks_sent, 1);
     else if (kind == WIRE_NAK)
         VI_COUNT(vi, naks_sent, 1);
+    return sent == 1;
 }
 
 /* ---------------------------------------------------------------- frames put off: the link was full */

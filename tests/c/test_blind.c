@@ -389,10 +389,76 @@ static void read_waits_b(side *s)
     endpoint_close(&other);
 }
 
+/* ---- answer_waits: an acknowledgement for which the link has no room goes when there is room again */
+
+/* Posts empty sends, as short as an acknowledgement, until one of them finds no room. Frames of other connections fill
+ * the link for all. */
+static void fill_by_sends(endpoint *e, VIP_DESCRIPTOR *d)
+{
+    for (uint64_t before = stalls(e->s), n = 0; stalls(e->s) == before; n++) {
+        CHECK(n < 1000000);
+        if (n)
+            reap_send(e, d, VIP_STATUS_OP_SEND);
+        post_send(e, prep_send(e, d, NULL, 0));
+    }
+}
+
+#define LONG_MESSAGE 20000 /* bytes: where the receiver can, it fetches them, and the sender waits for its word */
+
+static void answer_waits_a(side *s)
+{
+    endpoint e, other;
+    if (s->link->kind >= ON_ETH)
+        return; /* a wire that nobody reads is never full */
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 262144);
+    endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
+    VIP_DESCRIPTOR *d = prep_send(&e, descriptor(&e, 1), buffer(&e, LONG_MESSAGE), LONG_MESSAGE);
+    endpoint_connect(&e, "answer waits");
+    endpoint_connect(&other, "the other");
+    exchange_blind(s, 0); /* from here on A does not look */
+    exchange_blind(s, 0); /* B has filled the link */
+    post_send(&e, d);
+    exchange_blind(s, 0);
+    exchange_blind(s, 0); /* B has the message, and could not say so */
+    reap_send(&e, d, VIP_STATUS_OP_SEND);
+    side_exchange(s, 0);
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
+static void answer_waits_b(side *s)
+{
+    endpoint e, other;
+    if (s->link->kind >= ON_ETH)
+        return;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 262144);
+    endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
+    VIP_DESCRIPTOR *d = prep_recv(&e, descriptor(&e, 1), buffer(&e, LONG_MESSAGE), LONG_MESSAGE);
+    VIP_DESCRIPTOR *filler = descriptor(&other, 1);
+    post_recv(&e, d);
+    endpoint_connect(&e, "answer waits");
+    endpoint_connect(&other, "the other");
+    side_exchange(s, 0);
+    fill_by_sends(&other, filler); /* A has no receives for them, and its unreliable level drops them */
+    side_exchange(s, 0);
+    side_exchange(s, 0); /* A has posted */
+    reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+    side_exchange(s, 0);
+    side_exchange(s, 0); /* looks at the link until A has its completion */
+    reap_send(&other, filler, VIP_STATUS_OP_SEND);
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
 static const test_case cases[] = {
     {"taken_away", taken_away_both, taken_away_both, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"broken_by_ack", broken_by_ack_a, broken_by_ack_b, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
+    {"answer_waits", answer_waits_a, answer_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"read_waits", read_waits_a, read_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, impatient},
 };
 
