@@ -246,8 +246,8 @@ void via_send_ack(struct via_vi *vi)
 {
     struct wire_run runs[WIRE_MAX_RUNS];
     uint32_t n = vi->has_gap ? list_gaps(vi, runs) : 0;
-    int sent = n ? via_send_block(vi, WIRE_NAK, 0, 0, 0, runs, n * sizeof *runs) == 1
-                 : via_send_control(vi, WIRE_ACK, 0, 0);
+    int sent =
+        n ? via_send_block(vi, WIRE_NAK, 0, 0, 0, runs, n * sizeof *runs) == 1 : via_send_control(vi, WIRE_ACK, 0, 0);
     if (!sent)
         via_owe_ack(vi, 1);
     else if (n)

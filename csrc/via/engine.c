@@ -90,7 +90,7 @@ static void send_what_waits(struct via_nic *nic)
 void via_drive_slow(struct via_nic *nic)
 {
     nic->now = vk_now();
-    if (nic->ack_list)
+    if (nic->acks_at != VK_NEVER)
         via_flush_acks(nic, 0);
     if (nic->now >= nic->timers_at) {
         vk_store_relaxed(&nic->timers_at, VK_NEVER);
@@ -453,11 +453,13 @@ static void thread_drives(struct via_nic *nic)
 
 /* The program polls, but less than VIA_SLOW_LOOK times between two looks of the thread: where it gives its core away
  * between polls, and others compute there, its own look at the clock may be seconds ahead. No time-out may wait for
- * that, or a dead peer would be found as many seconds too late as there are time-outs before it is given up. */
+ * that, or a dead peer would be found as many seconds too late as there are time-outs before it is given up. Nor may
+ * acknowledgements, for which a peer may wait. */
 static void run_overdue(struct via_nic *nic)
 {
     /* Relaxed, and not as owner: a stale time costs a tick. */
-    if (vk_load_relaxed(&nic->timers_at) > vk_now())
+    uint64_t now = vk_now();
+    if (vk_load_relaxed(&nic->timers_at) > now && vk_load_relaxed(&nic->acks_at) > now)
         return;
     via_own_enter_slow(&nic->own, 1);
     if (!nic->closing)
@@ -540,7 +542,7 @@ static void close_descriptors(struct via_nic *nic)
 int via_engine_start(struct via_nic *nic)
 {
     nic->now = vk_now();
-    nic->timers_at = VK_NEVER;
+    nic->timers_at = nic->acks_at = VK_NEVER;
     nic->control_fd = nic->data_fd = -1;
     nic->wake_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     nic->waiter_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -376,7 +376,8 @@ struct via_nic {
 
     /* time */
     uint64_t now;       /* when somebody last looked at the clock */
-    uint64_t timers_at; /* next time that something is due; VK_NEVER. The NIC's thread watches it */
+    uint64_t timers_at; /* next time that something is due; VK_NEVER. The NIC's thread watches it ... */
+    uint64_t acks_at; /* ... and this: when one of ack_list has waited long enough, if no frame came along; VK_NEVER */
 
     /* sleeping (engine.c) */
     int wake_fd, waiter_fd; /* eventfds: wake the NIC's thread / the waiting call that sleeps on data_fd */

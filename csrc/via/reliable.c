@@ -247,7 +247,10 @@ void via_owe_ack(struct via_vi *vi, int urgent)
     nic->ack_list = vi;
     /* No timer: nearly every acknowledgement finds a ride, and whoever went to sleep then would be woken for
      * nothing. */
-    via_call_at(nic, vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US);
+    uint64_t due = vi->ack_owed_at + (uint64_t)nic->options.ack_delay_us * VK_US;
+    if (due < nic->acks_at)
+        vk_store_relaxed(&nic->acks_at, due); /* the NIC's thread looks at it without being owner */
+    via_call_at(nic, due);
 }
 
 /* Sends the acknowledgements for which no frame came along. In the middle of a message there is no hurry: the sender
@@ -256,6 +259,7 @@ void via_flush_acks(struct via_nic *nic, int all)
 {
     struct via_vi *vi = nic->ack_list;
     nic->ack_list = NULL;
+    vk_store_relaxed(&nic->acks_at, VK_NEVER);
     while (vi) {
         struct via_vi *next = vi->ack_next;
         vi->on_ack_list = 0;

@@ -125,6 +125,93 @@ static void seldom_b(side *s)
     endpoint_close(&e);
 }
 
+/* ---- seldom_answers: ... and has it send the acknowledgements that are owed */
+
+/* Each message is acknowledged, for its sender waits for that. The words by which B asks for the next one come by
+ * another connection, or they would acknowledge, too. */
+static void seldom_answers_a(side *s)
+{
+    endpoint e, other;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096);
+    endpoint_open(&other, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    VIP_DESCRIPTOR *d = prep_send(&e, descriptor(&e, 1), buffer(&e, 8), 8);
+    for (int i = 0; i < 2; i++)
+        post_recv(&other, prep_recv(&other, descriptor(&other, 1), NULL, 0));
+    endpoint_connect(&e, "seldom");
+    endpoint_connect(&other, "the other");
+    for (;;) {
+        VIP_DESCRIPTOR *word = next_recv(&other);
+        uint32_t more = word->CS.ImmediateData;
+        post_recv(&other, prep_recv(&other, word, NULL, 0));
+        if (!more)
+            break;
+        post_send(&e, d);
+        reap_send(&e, d, VIP_STATUS_OP_SEND);
+    }
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
+static void ask_for_more(endpoint *e, VIP_DESCRIPTOR *d, uint32_t more)
+{
+    prep_send(e, d, NULL, 0);
+    d->CS.Control |= VIP_CONTROL_IMMEDIATE;
+    d->CS.ImmediateData = more;
+    post_send(e, d);
+    reap_send(e, d, VIP_STATUS_OP_SEND | VIP_STATUS_IMMEDIATE);
+}
+
+/* Takes one message, looking seldom, until it is acknowledged: more than `acks` have been sent. Returns whether that was
+ * between two looks. */
+static int take_seldom(endpoint *e, uint64_t acks)
+{
+    int arrived = 0, acked = 0, between = 0;
+    double end = check_now() + CHECK_WAIT_S;
+    while (!arrived || !acked) {
+        VIP_DESCRIPTOR *d;
+        struct timespec t = {0, 50000};
+        CHECK(check_now() < end);
+        arrived |= VipRecvDone(e->vi, &d) == VIP_SUCCESS;
+        acked |= nic_counter(e->s, VIAKIT_COUNTER_acks_sent) != acks;
+        nanosleep(&t, NULL);
+        if (!acked && nic_counter(e->s, VIAKIT_COUNTER_acks_sent) != acks)
+            acked = between = 1;
+    }
+    return between;
+}
+
+static void seldom_answers_b(side *s)
+{
+    endpoint e, other;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096);
+    endpoint_open(&other, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    VIP_DESCRIPTOR *d = descriptor(&e, 1), *word = descriptor(&other, 1);
+    uint8_t *data = buffer(&e, 8);
+    endpoint_connect(&e, "seldom");
+    endpoint_connect(&other, "the other");
+    uint64_t takeovers = 0;
+    double end = check_now() + CHECK_WAIT_S;
+    /* Three in a row without a takeover, for the reason that stands in seldom_a(). */
+    for (int answered = 0; answered < 3;) {
+        if (check_now() > end)
+            FAIL("the thread left all acknowledgements to a program that polls seldom");
+        uint64_t acks = nic_counter(s, VIAKIT_COUNTER_acks_sent);
+        post_recv(&e, prep_recv(&e, d, data, 8));
+        ask_for_more(&other, word, 1);
+        answered += take_seldom(&e, acks);
+        if (nic_counter(s, VIAKIT_COUNTER_thread_takeovers) != takeovers)
+            answered = 0;
+        takeovers = nic_counter(s, VIAKIT_COUNTER_thread_takeovers);
+    }
+    ask_for_more(&other, word, 0);
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
 /* ---- forged_request: a stranger's connection request that names frames without room for data is dropped */
 
 #define FORGED "forged"
@@ -410,6 +497,7 @@ static void no_room_both(side *s)
 static const test_case cases[] = {
     {"one_way", one_way_a, one_way_b, 0, short_silence},
     {"seldom", seldom_a, seldom_b, 0, shorter_silence},
+    {"seldom_answers", seldom_answers_a, seldom_answers_b, 0, NULL},
     {"forged_request", forged_request_a, forged_request_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"bad_receive_behind", bad_receive_behind_both, bad_receive_behind_both, 0, NULL},
     {"bad_receive_first", bad_receive_first_both, bad_receive_first_both, 0, NULL},
