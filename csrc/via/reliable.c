@@ -301,31 +301,47 @@ static void probe_tail(struct via_vi *vi)
     via_arm_rto(vi);
 }
 
+/* Asks whether the peer lives. Returns whether the link took the question. */
+static int ask_for_life(struct via_vi *vi)
+{
+    int sent = via_send_control(vi, WIRE_PROBE, 0, 0);
+    VI_COUNT(vi, probes_sent, sent);
+    return sent;
+}
+
+/* One more has passed in vain. */
+static void count_retry(struct via_vi *vi)
+{
+    vi->retries++;
+    if (vi->rto < RTO_LONGEST)
+        vi->rto = vi->rto * 2 < RTO_LONGEST ? vi->rto * 2 : RTO_LONGEST;
+}
+
 /* The deadline has passed. In this order: a tail probe, as long as it is its turn; then time-outs, each twice as long
  * as the last and each beginning from una; after max_retries of them the end. An idle connection that is probing
- * (keep_alive) comes here as well, and asks again. */
+ * (keep_alive) comes here as well, and asks again. Where the link is full the peer was not asked, and its silence says
+ * nothing: that is no retry. (Data that finds no room has no deadline until it does: took_off() in tx.c.) */
 static void time_out(struct via_vi *vi)
 {
-    struct via_nic *nic = vi->nic;
     if (before_probe(vi)) {
         probe_tail(vi);
         return;
     }
     VI_COUNT(vi, timeouts, 1);
-    if (++vi->retries > nic->options.max_retries) {
+    if (vi->retries == vi->nic->options.max_retries) {
         via_give_up(vi);
         return;
     }
-    if (vi->rto < RTO_LONGEST)
-        vi->rto = vi->rto * 2 < RTO_LONGEST ? vi->rto * 2 : RTO_LONGEST;
-    if (vi->reliable && vi->una_psn != vi->tx_psn) {
+    int repeats = vi->reliable && vi->una_psn != vi->tx_psn;
+    if (repeats) {
+        count_retry(vi); /* first, for while it counts every send asks for an acknowledgement */
         go_back(vi, 1);
         vi->rto_deadline = VK_NEVER;
         via_transmit(vi);
     }
     if (vi->state == VIP_STATE_CONNECTED && vi->probing) {
-        via_send_control(vi, WIRE_PROBE, 0, 0);
-        VI_COUNT(vi, probes_sent, 1);
+        if (ask_for_life(vi) && !repeats)
+            count_retry(vi);
         via_arm_rto(vi);
     }
 }
@@ -352,8 +368,7 @@ static void keep_alive(struct via_vi *vi)
     int silent = nic->now - vi->heard_at >= silence;
     if (silent && vi->rto_deadline == VK_NEVER) {
         vi->probing = 1;
-        via_send_control(vi, WIRE_PROBE, 0, 0);
-        VI_COUNT(vi, probes_sent, 1);
+        ask_for_life(vi);
         via_arm_rto(vi);
         return;
     }

@@ -454,11 +454,69 @@ static void answer_waits_b(side *s)
     endpoint_close(&other);
 }
 
+/* ---- probe_waits: a peer that could not be asked whether it lives, for the link is full, is not a silent one */
+
+/* A peer is asked soon, and given up when three more questions had no answer: a second later, so that neither side takes
+ * the other for dead when they look again. */
+static void curious(viakit_nic_options *o)
+{
+    o->rto_us = 100000;
+    o->max_retries = 3;
+    o->keepalive_ms = 50;
+}
+
+static void probe_waits_a(side *s)
+{
+    endpoint e, other;
+    if (s->link->kind >= ON_ETH)
+        return; /* a wire that nobody reads is never full */
+    lossy(s);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 4096);
+    VIP_DESCRIPTOR *filler = descriptor(&other, 1);
+    endpoint_connect(&e, "probe waits");
+    endpoint_connect(&other, "the other");
+    side_exchange(s, 0); /* from here on B does not look */
+    fill_by_sends(&other, filler);
+    uint64_t count = nic_counter(s, VIAKIT_COUNTER_timeouts);
+    /* They pass at both connections in turns, and ten are more than the two have before they are given up. */
+    WAIT_UNTIL(viakit_poll(s->nic, NULL) != VIP_SUCCESS || vi_state(e.vi) != VIP_STATE_CONNECTED ||
+               vi_state(other.vi) != VIP_STATE_CONNECTED || nic_counter(s, VIAKIT_COUNTER_timeouts) >= count + 10);
+    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
+    CHECK_EQ(vi_state(other.vi), VIP_STATE_CONNECTED);
+    side_exchange(s, 0);
+    reap_send(&other, filler, VIP_STATUS_OP_SEND);
+    CHECK_EQ(error_count(s, VIP_ERROR_CONN_LOST), 0);
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
+static void probe_waits_b(side *s)
+{
+    endpoint e, other;
+    if (s->link->kind >= ON_ETH)
+        return;
+    lossy(s);
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
+    endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 4096);
+    endpoint_connect(&e, "probe waits");
+    endpoint_connect(&other, "the other");
+    exchange_blind(s, 0);
+    exchange_blind(s, 0); /* A has waited long enough */
+    endpoint_disconnect(&e);
+    endpoint_disconnect(&other);
+    endpoint_close(&e);
+    endpoint_close(&other);
+}
+
 static const test_case cases[] = {
     {"taken_away", taken_away_both, taken_away_both, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"broken_by_ack", broken_by_ack_a, broken_by_ack_b, CASE_NO_FAULT | CASE_NO_THREAD, patient},
     {"writes_in_order", writes_in_order_a, writes_in_order_b, CASE_NO_FAULT | CASE_NO_THREAD, no_cma},
     {"answer_waits", answer_waits_a, answer_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
+    {"probe_waits", probe_waits_a, probe_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, curious},
     {"read_waits", read_waits_a, read_waits_b, CASE_NO_ETH | CASE_NO_FAULT | CASE_NO_THREAD, impatient},
 };
 
