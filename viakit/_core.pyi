@@ -75,6 +75,7 @@ class Nic(_Closable):
         no_map: bool | None = None,
         retransmission: Retransmission | str | None = None,
         checksum: Checksum | str | None = None,
+        takeover_us: int | None = None,
     ) -> None: ...
     @property
     def device(self) -> str: ...

@@ -39,10 +39,11 @@
 #include "../base/files.h"
 #include "internal.h"
 
-#define TICK (50 * VK_US)          /* the thread looks so often whether somebody polls ... */
-#define TICK_LONGEST (400 * VK_US) /* ... and at most so seldom while somebody does */
-#define DOZE (20 * VK_MS)          /* ... or while a call has slept long */
-#define SLICE (50 * VK_MS)         /* a waiting call looks for interruption at least so often */
+#define TICK (50 * VK_US)  /* the thread looks so often whether somebody polls; less often while somebody does */
+#define DOZE (20 * VK_MS)  /* ... or while a call has slept long */
+#define SLICE (50 * VK_MS) /* a waiting call looks for interruption at least so often */
+
+_Static_assert(VIA_TAKEOVER_MOST_US *VK_US < DOZE, "a tick of DOZE means that a call sleeps");
 
 /* Each thread has its own: what interrupts one wait does not concern the others. */
 static __thread int (*interrupt_check)(void *);
@@ -470,14 +471,14 @@ static void run_overdue(struct via_nic *nic)
 /* The thread: looks every `tick` whether the program drives, and takes over when it does not. Everything that it
  * reads before it is inside is one word, read relaxed: a stale one costs a tick.
  *
- *    polls moved           stay away; the tick doubles up to TICK_LONGEST
+ *    polls moved           stay away; the tick doubles up to takeover_us
  *    ... but a little      run_overdue()
  *    nobody polls or waits thread_drives()
  *    a call sleeps long    DOZE, until that call ends and pokes (thread_dozing) */
 static void *thread_main(void *argument)
 {
     struct via_nic *nic = argument;
-    uint64_t tick = TICK, seen = 0, slept_since = 0;
+    uint64_t tick = TICK, longest = nic->options.takeover_us * VK_US, seen = 0, slept_since = 0;
     prctl(PR_SET_NAME, "viakit-nic");
     /* Nanoseconds by which the kernel may be late in waking us, to join timers: by default it is a whole TICK. */
     prctl(PR_SET_TIMERSLACK, 1000ul);
@@ -504,7 +505,7 @@ static void *thread_main(void *argument)
              * we run when the program does not; but it looks at the link between them. */
             uint64_t now = vk_now();
             slept_since = slept_since && polls == seen ? slept_since : now;
-            tick = now - slept_since > VK_MS ? DOZE : TICK_LONGEST;
+            tick = now - slept_since > VK_MS ? DOZE : longest;
         } else
             slept_since = 0;
         seen = polls;
@@ -518,8 +519,8 @@ static void *thread_main(void *argument)
         make_bed(nic, &bed, nic->wake_fd);
         sleep_in(&bed, tick);
         vk_store_relaxed(&nic->thread_dozing, 0);
-        if (tick < TICK_LONGEST)
-            tick *= 2;
+        if (tick < longest)
+            tick = 2 * tick < longest ? 2 * tick : longest;
         else if (tick == DOZE)
             tick = TICK;
         if (bed.fds[1].revents) { /* the table is the owner's to look at: a decorator may come or go */

@@ -64,7 +64,10 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
     DEFAULT(ack_delay_us, 200);
     DEFAULT(keepalive_ms, 1000);
     DEFAULT(spin_us, 20);
+    DEFAULT(takeover_us, 400);
 #undef DEFAULT
+    if (to->takeover_us > VIA_TAKEOVER_MOST_US)
+        to->takeover_us = VIA_TAKEOVER_MOST_US;
     /* flight_end[] is a ring of VIA_FLIGHT entries, and one that is full must not look empty (reliable.c). */
     if (to->window > VIA_FLIGHT - 1)
         to->window = VIA_FLIGHT - 1;

@@ -170,6 +170,51 @@ def test_options(nic):
 # ---------------------------------------------------------------- VIs and queues
 
 
+# A program that sends to itself and polls. The NIC's thread sleeps between its looks, and the kernel counts sleeps: in
+# 40 ms there are some 4 where it looks every 10 ms, and 90 where it looks every 0.4 ms.
+TAKEOVER = """
+import sys, threading, time
+from pathlib import Path
+from viakit import via
+
+def looks():
+    (thread,) = (task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "viakit-nic\\n")
+    return int(dict(line.split(":", 1) for line in (thread / "status").open())["voluntary_ctxt_switches"])
+
+def ask():
+    b.connect(nic.address / "pair", 10, retry=True)
+
+with via.Nic("udp:127.0.0.1", takeover_us=int(sys.argv[1])) as nic, nic.create_vi() as a, nic.create_vi() as b:
+    asking = threading.Thread(target=ask)
+    asking.start()
+    nic.connect_wait("pair", 10).accept(a)
+    asking.join()
+    time.sleep(0.01)
+    with nic.create_region(64) as memory:
+        found = []
+        for _ in range(15):
+            before, end = looks(), time.monotonic() + 0.04
+            while time.monotonic() < end:
+                a.post_recv(via.Descriptor.recv(memory[:32]))
+                b.post_send(via.Descriptor.send(memory[32:]))
+                while a.recv_done() is None:
+                    pass
+                while b.send_done() is None:
+                    pass
+            found.append(looks() - before)
+    print(sorted(found)[7], sum(found))
+"""
+
+
+@pytest.mark.parametrize("takeover_us", [10_000, 2**32 - 1])  # more than 10 ms is 10 ms
+def test_how_often_the_thread_looks_is_an_option(takeover_us):
+    done = in_child(TAKEOVER, str(takeover_us))
+    assert (done.returncode, done.stderr) == (0, "")
+    middle, total = map(int, done.stdout.split())
+    assert middle <= 20
+    assert total >= 15
+
+
 def test_sends_before_connecting_are_flushed(nic):
     with nic.create_vi() as vi, nic.create_region(8) as region:
         vi.post_send(via.Descriptor.send(region))

@@ -302,6 +302,7 @@ cdef extern from "viakit.h" nogil:
         int no_map
         viakit_retransmission retransmission
         viakit_checksum checksum
+        VIP_UINT32 takeover_us
 
     VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *nic)
 

@@ -4,7 +4,7 @@ cdef dict _RETRANSMISSIONS = {r.name.lower(): int(r) for r in _types.Retransmiss
 cdef dict _CHECKSUMS = {c.name.lower(): int(c) for c in _types.Checksum}
 cdef dict _FORMS = {form.name.lower(): int(form) for form in _types.Form}
 _OPTIONS = ("form", "mtu", "ring_slots", "window", "rto_us", "max_retries", "ack_delay_us", "keepalive_ms", "spin_us",
-            "first_psn", "no_thread", "no_cma", "no_map", "retransmission", "checksum")
+            "first_psn", "no_thread", "no_cma", "no_map", "retransmission", "checksum", "takeover_us")
 
 
 cdef uint32_t _option_u32(str name, object value) except? 0:
@@ -59,6 +59,8 @@ cdef int _fill_options(viakit_nic_options *options, dict given) except -1:
             if way not in _CHECKSUMS.values():
                 raise ValueError(f"checksum={value!r}: expected one of {', '.join(_CHECKSUMS)}")
             options.checksum = <viakit_checksum><int>way
+        elif name == "takeover_us":
+            options.takeover_us = _option_u32(name, value)
     return 0
 
 
@@ -135,7 +137,8 @@ cdef class Nic:
         progress), ``no_cma`` and ``no_map`` (shm: never copy straight between processes), ``retransmission`` (what this
         side does with frames that come before a lost one: ``"selective"`` keeps them, ``"go_back_n"`` drops them),
         ``checksum`` (eth, udp, of what this side sends: ``"auto"`` leaves the data of long messages to UDP's checksum,
-        as TCP does; ``"crc"`` covers every byte by CRC32C). 0 or None: the default.
+        as TCP does; ``"crc"`` covers every byte by CRC32C), ``takeover_us`` (the NIC's thread looks so often, at least,
+        whether the program has stopped polling). 0 or None: the default.
 
     Raises
     ------
