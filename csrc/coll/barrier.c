@@ -360,8 +360,11 @@ coll_algorithm coll_barrier_default(const coll *c)
     if (c->cells && c->n_nodes < c->n && c->shared)
         return COLL_BARRIER_OVERALL;
     int power = (c->n & (c->n - 1)) == 0;
+    /* Where ranks share cores an even-handed scheduler makes all wait until all have used as much time as the busiest,
+     * so what counts is how much that one has to do: log2 n signals in the exchange. The rest S' of the exchange has
+     * little to do, and its partners wait once more, where dissemination has each of them signal in every round. */
     if (c->cells && !c->all_fit && c->n > 2)
-        return COLL_BARRIER_RDMA_GATHER;
+        return c->n == 3 ? COLL_BARRIER_RDMA_GATHER : COLL_BARRIER_RDMA;
     if (c->cells)
         return power ? COLL_BARRIER_RDMA : COLL_BARRIER_RDMA_DISSEMINATION;
     return COLL_BARRIER_DISSEMINATION;
