@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "bip_cases.h"
+#include "process.h"
 
 /* Somebody leaves in order: others go on, and only who waits for him, or for nobody, is told. */
 void case_leaves(int rank, int n)
@@ -76,17 +77,14 @@ void case_killed(int rank, int n)
     }
 }
 
-/* Is the process stopped? */
-static int is_stopped(pid_t pid)
+/* Looks at the link once. Has the NIC a VI that is connected? */
+static int is_connected(VIP_NIC_HANDLE nic)
 {
-    char path[64], text[512] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "r");
-    CHECK(f != NULL);
-    CHECK(fgets(text, sizeof text, f) != NULL);
-    fclose(f);
-    const char *name_end = strrchr(text, ')');
-    return name_end && name_end[1] == ' ' && name_end[2] == 'T';
+    static char text[1 << 16];
+    size_t len;
+    CHECK_OK(viakit_poll(nic, NULL));
+    CHECK_OK(viakit_snapshot(nic, text, sizeof text, &len));
+    return strstr(text, "\"connected\"") != NULL;
 }
 
 /* The receiver dies while most buffers of ours are under way, and we learn of it only when we look for one: the send
@@ -99,28 +97,22 @@ void case_killed_full(int rank, int n)
         pid_t me = getpid();
         send_to(0, 1, &me, sizeof me);
         recv_from(1, buf, 1, NULL); /* it has arrived */
-        /* Not a wait for a condition: acknowledgements are seen by nobody at this level. If it is too short, the case
-         * tests less, and does not fail. */
-        usleep(50000); /* and is acknowledged: all buffers of the other are free */
+        WAIT_UNTIL(bip_progress(job) >= 0 && vk_load_acquire(flag));
         raise(SIGSTOP);
         return;
     }
     pid_t other;
     recv_from(1, &other, sizeof other, NULL);
     send_to(1, 1, buf, 1);
-    WAIT_UNTIL(bip_progress(job) >= 0 && is_stopped(other));
+    WAIT_UNTIL(bip_progress(job) >= 0 && !bip_unsettled(job)); /* acknowledged: all buffers are free */
+    vk_store_release(flag, 1);
+    WAIT_UNTIL(bip_progress(job) >= 0 && process_state(other) == 'T');
     int last = 0;
     /* 60 of them are under way to a process that takes none. Its death comes on top. */
     for (int i = 0; i < 60; i++)
         OK(last = bip_isend_bytes(job, 1, 2, buf, 100));
     kill(other, SIGKILL);
-    size_t len;
-    static char text[1 << 16];
-    do { /* nobody calls BIP meanwhile, only the NIC finds out */
-        usleep(10000);
-        CHECK_OK(viakit_poll(bip_nic(job, 1), NULL));
-        CHECK_OK(viakit_snapshot(bip_nic(job, 1), text, sizeof text, &len));
-    } while (strstr(text, "\"connected\""));
+    WAIT_UNTIL(!is_connected(bip_nic(job, 1))); /* nobody calls BIP meanwhile, only the NIC finds out */
     /* The first send learns of the death, the second must not wait for what the first one had taken. */
     for (int i = 0; i < 2; i++) {
         int id = bip_isend_bytes(job, 1, 3, buf, sizeof buf);

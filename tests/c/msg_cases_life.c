@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "msg/engine.h"
+#include "msg/via.h"
 #include "msg_cases.h"
 #include "space.h"
 
@@ -165,6 +166,20 @@ void case_requests(msg_world **world, int rank, int n_ranks)
     free(out);
 }
 
+/* How many RDMA reads the rank's NICs have brought to their end, whether the engine has looked or not. */
+static int reads_ended(msg_world *w)
+{
+    const struct vc_world *v = w->at;
+    uint64_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        VIP_UINT64 values[VIAKIT_N_COUNTERS] = {0};
+        if (v->ports[i])
+            CHECK_OK(viakit_nic_counters(v->ports[i]->nic, values));
+        n += values[VIAKIT_COUNTER_rdma_reads_sent];
+    }
+    return (int)n;
+}
+
 /* The last free buffer and the last credit go together, while reads have ended that nobody has looked at: telling of
  * them wants credits, too. Nothing may be sent for which the receiver, who looks at nothing, keeps no buffer. */
 void case_last_credit(msg_world **world, int rank, int n_ranks)
@@ -188,15 +203,16 @@ void case_last_credit(msg_world **world, int rank, int n_ranks)
         job_meet();
         for (int i = 0; i < LONG; i++)
             OK(msg_irecv(w, 1, data + (size_t)i * LEN, LEN, 1, i, &r[i]));
-        OK(msg_progress(w) < 0); /* the reads begin */
+        OK(msg_progress(w) < 0); /* the reads begin, where the channel has any */
+        int reads = (int)job_counter(w, MSG_COUNTER_rget);
         for (int i = 0; i < SHORT; i++) {
-            if (i == BUFFERS)
+            if (i == BUFFERS && reads)
                 /* Without a call of the engine's: only then are reads over that it has not looked at. */
-                usleep(200000); /* the NICs bring them to their end */
+                WAIT_UNTIL(reads_ended(w) == reads); /* each is one of the NIC's: a piece is longer */
             OK(msg_isend(w, 1, &word, 1, 1, LONG + i, MSG_STANDARD, &r[LONG + i]));
         }
-        usleep(50000);
-        OK(msg_progress(w) < 0);
+        /* It looks, and would tell of each read as it finds it. */
+        WAIT_UNTIL(msg_progress(w) < 0 || job_counter(w, MSG_COUNTER_received) >= (uint64_t)reads);
         job_meet();
         OK(msg_waitall(w, LONG + SHORT, r, NULL, MSG_FOREVER));
         for (int i = 0; i < LONG; i++)

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@
 
 #include "check.h"
 #include "msg/engine.h"
+#include "msg/via.h"
+#include "process.h"
 
 /* Rank 1 is alone on its host and meets two ranks on its network NIC, each of which meets only one there: it keeps
  * fewer buffers for them than they do for it. Who sends counts the receiver's. */
@@ -114,6 +117,40 @@ void case_giant_piece(msg_world **world, int rank, int n_ranks)
     case_giant(world, rank, n_ranks);
 }
 
+/* The one stream socket that this process has to another rank. */
+static int stream(void)
+{
+    for (int fd = 3; fd < 200; fd++) {
+        struct sockaddr_in a;
+        socklen_t n = sizeof a;
+        if (getpeername(fd, (struct sockaddr *)&a, &n) == 0 && a.sin_family == AF_INET)
+            return fd;
+    }
+    return -1;
+}
+
+/* Rank 1, whose process that was, has died, and a send to it can find out without the engine's having looked: its
+ * carrier knows, as far as it says so (BIP's cannot be asked). */
+static int can_be_found_dead(msg_world *w, pid_t pid)
+{
+    char state = process_state(pid);
+    if (state && state != 'Z')
+        return 0;
+    if (w->channel == &msg_channel_tcp) {
+        struct pollfd hung_up = {.fd = stream(), .events = POLLRDHUP};
+        return poll(&hung_up, 1, 0) == 1;
+    }
+    if (w->channel == &msg_channel_via) {
+        VIP_VI_STATE vi_state;
+        VIP_VI_ATTRIBUTES attributes;
+        VIP_BOOLEAN send_empty, recv_empty;
+        VIP_VI_HANDLE vi = ((struct vc_world *)w->at)->ranks[1].vi;
+        CHECK_OK(VipQueryVi(vi, &vi_state, &attributes, &send_empty, &recv_empty));
+        return vi_state == VIP_STATE_ERROR;
+    }
+    return 1;
+}
+
 /* A buffered send that itself finds out that its rank is dead gives its part of the buffer back once. */
 void case_death_buffered(msg_world **world, int rank, int n_ranks)
 {
@@ -122,11 +159,17 @@ void case_death_buffered(msg_world **world, int rank, int n_ranks)
     static char room[4 * LEN], data[LEN];
     void *back;
     size_t len;
+    pid_t pid = getpid();
     (void)n_ranks;
-    if (rank == 1)
-        kill(getpid(), SIGKILL);
+    if (rank == 1) {
+        OK(msg_send(w, 1, &pid, sizeof pid, 0, 1, MSG_STANDARD));
+        job_meet(); /* it has arrived */
+        kill(pid, SIGKILL);
+    }
     OK(msg_buffer_attach(w, room, sizeof room));
-    usleep(100000); /* its end is there to be noticed, and nobody looks */
+    OK(msg_recv(w, 1, &pid, sizeof pid, 1, 1, NULL));
+    job_meet();
+    WAIT_UNTIL(can_be_found_dead(w, pid));
     /* Some of them may fail; what matters is what becomes of the buffer. */
     for (int i = 0; i < 3; i++)
         msg_send(w, 1, data, LEN, 1, 1, MSG_BUFFERED);
@@ -163,18 +206,6 @@ void case_death_next(msg_world **world, int rank, int n_ranks)
     } else
         OK(msg_recv(w, 1, data, LEN, 0, 1, NULL));
     free(data);
-}
-
-/* The one stream socket that this process has to another rank. */
-static int stream(void)
-{
-    for (int fd = 3; fd < 200; fd++) {
-        struct sockaddr_in a;
-        socklen_t n = sizeof a;
-        if (getpeername(fd, (struct sockaddr *)&a, &n) == 0 && a.sin_family == AF_INET)
-            return fd;
-    }
-    return -1;
 }
 
 /* On the engine's own socket, between its packets: whole packets only. */
