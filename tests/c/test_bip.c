@@ -272,16 +272,20 @@ int main(int argc, char **argv)
         return 2;
     }
     snprintf(kind, sizeof kind, "%.*s", (int)strcspn(argv[1], "+"), argv[1]);
-    /* A name that is no case is an error, not an empty run that passes. */
-    int known = argc == 2;
+    const char *rest = strchr(argv[1], '+');
+    /* A job would take any other name for a network; and a name that is no case is an error, not an empty run that
+     * passes. */
+    int link_known = (strcmp(kind, "shm") == 0 || strcmp(kind, "eth") == 0 || strcmp(kind, "udp") == 0) &&
+                     (rest == NULL || strcmp(rest, "+fault") == 0);
+    int case_known = argc == 2;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        known |= argc > 2 && strcmp(argv[2], cases[i].name) == 0;
-    if (!known) {
-        fprintf(stderr, "test_bip: no case is called %s\n", argv[2]);
+        case_known |= argc > 2 && strcmp(argv[2], cases[i].name) == 0;
+    if (!link_known || !case_known) {
+        fprintf(stderr, "test_bip: no such %s: %s\n", link_known ? "case" : "link", argv[link_known ? 2 : 1]);
         return 2;
     }
     link_kind = kind;
-    faulty = strstr(argv[1], "+fault") != NULL;
+    faulty = rest != NULL;
     int refused = strcmp(kind, "shm") != 0 ? netns_hosts(argv, namespaces) : 0;
     if (refused)
         return refused;
