@@ -53,8 +53,8 @@ def complete(protocol: str, policy: str | None, source: str = "policy") -> str:
     channel = _core.policy_channel(policy)
     if protocol.partition(":")[0] == "mpi":
         raise ValueError(
-            f"{source} is {policy!r}, and the protocol is {protocol!r}, which has none of viakit's policies; right would "
-            f"be no policy, or protocol {channel or 'via'!r}"
+            f"{source} is {policy!r}, and the protocol is {protocol!r}, which has none of viakit's policies; right "
+            f"would be no policy, or protocol {channel or 'via'!r}"
         )
     if channel not in (None, protocol):
         others = [name for name in _core.policies() if _core.policy_channel(name) == protocol]
