@@ -598,8 +598,8 @@ def _main(
             raise _Failure(f"{application.name}: {error}") from error
         if comm.Get_size() != ranks:
             raise _Failure(
-                f"{application.name}: this job has {ranks} ranks, but over {protocol!r} there is {comm.Get_size()}; "
-                f"{_NOT_MPI}"
+                f"{application.name}: this job has {ranks} rank{'s' * (ranks != 1)}, but over {protocol!r} "
+                f"there is {comm.Get_size()}; {_NOT_MPI}"
             )
     if comm is not None and ranks > 1:
         nonsense = _nonsense_of_any(comm, nonsense)

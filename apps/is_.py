@@ -588,7 +588,7 @@ APPLICATION = harness.Application(
     memory=memory,
     describe=lambda what: (
         f"{'class ' + what.klass + ': ' if what.klass else ''}2^{what.keys_log} keys below 2^{what.max_log}, "
-        f"ranked {what.iterations + 1} times"
+        f"ranked {what.iterations + 1} time{'s' * (what.iterations + 1 != 1)}"
     ),
     summary=lambda what, outcome: {"keys": what.n_keys, "algorithm": what.algorithm, "sum of keys": outcome.key_sum},
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from viakit import _calibration_file, _core
+from viakit._words import counted
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
@@ -54,7 +55,7 @@ class Thresholds:
     def text(self) -> str:
         """Return the calibration file, which the engine reads when a world is opened."""
         lines = [
-            *(f"# {way} {n} bytes: {1e6 * s:.2f} us" for (way, n), s in sorted(self.times.items())),
+            *(f"# {way} {counted(n, 'byte')}: {1e6 * s:.2f} us" for (way, n), s in sorted(self.times.items())),
             *(f"# credits {n}, {STREAM_BYTES} bytes: {1e6 * s:.3f} us each" for n, s in sorted(self.gaps.items())),
             *(f"{name} {value}" for name, value in self.choice.items()),
         ]

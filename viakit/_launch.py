@@ -36,6 +36,7 @@ from typing import IO, TYPE_CHECKING, Any
 from viakit._launch_output import Sink, Stream, wait_for
 from viakit._leaving import CAUSED, LEAVES, Ended, Note, first_of, in_doubt
 from viakit._rendezvous import Meeting
+from viakit._words import counted
 from viakit.launch import LaunchError
 
 if TYPE_CHECKING:
@@ -97,9 +98,12 @@ class Options:
     def check(self) -> None:
         """Raise ValueError for what makes no sense, before anything is started."""
         if not 1 <= self.ranks <= MAX_RANKS:
-            raise ValueError(f"{self.ranks} ranks; right would be 1 to {MAX_RANKS}")
+            raise ValueError(f"{counted(self.ranks, 'rank')}; right would be 1 to {MAX_RANKS}")
         if self.hosts > self.ranks:
-            raise ValueError(f"{self.hosts} hosts for {self.ranks} ranks; right would be a rank for each host at least")
+            raise ValueError(
+                f"{counted(self.hosts, 'host')} for {counted(self.ranks, 'rank')}; right would be "
+                "a rank for each host at least"
+            )
         if self.launcher not in (None, "viakit", "mpi", "mpi:mpich", "mpi:openmpi"):
             raise ValueError(f"launcher is {self.launcher!r}; right would be viakit, mpi, mpi:mpich or mpi:openmpi")
         if self.placement not in ("block", "cyclic"):

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
 from viakit._launch import Launch, Options, _Guard, _how
+from viakit._words import counted
 from viakit.launch import LaunchError
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class MpiLaunch(Launch):
             raise LaunchError(f"protocol {wish!r}: right would be mpi, mpi:mpich or mpi:openmpi") from error
         if options.hosts and (options.ranks % options.hosts or options.placement != "block"):
             raise LaunchError(
-                f"{options.ranks} ranks on {options.hosts} hosts: under mpiexec every host has equally many, "
-                "neighbours together (--placement block)"
+                f"{counted(options.ranks, 'rank')} on {counted(options.hosts, 'host')}: under mpiexec "
+                "every host has equally many, neighbours together (--placement block)"
             )
         super().__init__(command, replace(options, label=False), out, err)
         self._label, self._alone = options.label, True  # mpiexec writes for all

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable
 
 from viakit._leaving import CAUSED, Note
+from viakit._words import counted
 
 __all__ = ["Client", "Meeting", "RendezvousError", "connect", "listen_for"]
 
@@ -75,7 +76,7 @@ class Client:
         if status != 0:
             raise RendezvousError(self._receive(min(n, 1 << 16), deadline, timeout).decode(errors="replace"))
         if n != self._n_ranks:
-            raise RendezvousError(f"the launcher speaks of {n} ranks, this one was told of {self._n_ranks}")
+            raise RendezvousError(f"the launcher speaks of {counted(n, 'rank')}, this one was told of {self._n_ranks}")
         return [self._receive(self._word(deadline, timeout), deadline, timeout) for _ in range(n)]
 
     def note(self, why: int, when_ns: int) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from viakit._words import counted
+
 if TYPE_CHECKING:
     from viakit._core import CompletionQueue, Descriptor, Nic, Vi
     from viakit.errors import CompletionError
@@ -309,7 +311,7 @@ class Address:
             raise ValueError(f"a host address has 1 to 64 bytes (6 on every link so far), not {len(self.host)}")
         if len(self.discriminator) > 255:
             raise ValueError(
-                f"a discriminator of {len(self.discriminator)} bytes is too long: a NIC takes "
+                f"a discriminator of {counted(len(self.discriminator), 'byte')} is too long: a NIC takes "
                 "attributes.max_discriminator_nbytes"
             )
 

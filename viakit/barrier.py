@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from viakit._words import counted
 from viakit.measure import mpi, stats
 from viakit.measure.crew import Crew
 from viakit.measure.ending import Ending
@@ -135,7 +136,9 @@ def check(ranks: Sequence[int], algorithms: Sequence[str] | None, hosts: int, pr
     if not ranks or any(not 1 <= n <= MAX_RANKS for n in ranks):
         raise ValueError(f"ranks are {list(ranks)}; right would be numbers from 1 to {MAX_RANKS}")
     if hosts < 0 or hosts > min(ranks):
-        raise ValueError(f"{hosts} hosts for {min(ranks)} ranks; right would be at least one rank on each host")
+        raise ValueError(
+            f"{counted(hosts, 'host')} for {counted(min(ranks), 'rank')}; right would be at least one rank on each host"
+        )
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol is {protocol!r}; right would be one of {', '.join(PROTOCOLS)}")
     if protocol == "udp" and (hosts or min(ranks)) < 2:
@@ -209,7 +212,7 @@ def measure(
     began = time.monotonic()
     with Ending(lambda: finished) as ending:
         for i, n in enumerate(ranks):
-            ending.doing(what=f"{n} ranks")
+            ending.doing(what=f"{counted(n, 'rank')}")
             with contextlib.ExitStack() as stack:
                 n_hosts = n if hosts == 0 else hosts
                 entries, link = _open(stack, n, algorithms, n_hosts, protocol, with_mpi, mtu, skipped)
@@ -218,7 +221,7 @@ def measure(
                     if on_series is not None:
                         on_series([one.series(skew_s, link) for one in entries if one.bursts])
                     if on_progress is not None:
-                        on_progress((i + part) / len(ranks), f"{n} ranks")
+                        on_progress((i + part) / len(ranks), f"{counted(n, 'rank')}")
 
                 try:
                     _take_turns(entries, seconds / len(ranks), skew_s, chance, tell, ending)
@@ -300,7 +303,9 @@ def _open(
         if name in crew.algorithms:
             entries.append(_Entry(crew, protocol, name))
         elif chosen:
-            skipped[f"{protocol} {name}"] = f"{n} ranks on {hosts} hosts by {protocol} cannot do it"
+            skipped[f"{protocol} {name}"] = (
+                f"{counted(n, 'rank')} on {counted(hosts, 'host')} by {protocol} cannot do it"
+            )
     entries += [_Entry(theirs, name, "MPI_Barrier") for name, theirs in mpis.items()]
     return entries, link
 

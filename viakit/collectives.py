@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from viakit._words import counted
 from viakit.barrier import _document, _draw_curve, _Entry, _open_crews, _take_turns, _tell_missing
 from viakit.barrier import check as check_barrier
 from viakit.measure import plot
@@ -133,7 +134,7 @@ def measure(
     total, number = len(ranks) * len(asked) * len(sizes), 0
     with Ending(lambda: finished) as ending:
         for n in ranks:
-            ending.doing(what=f"{n} ranks")
+            ending.doing(what=f"{counted(n, 'rank')}")
             with contextlib.ExitStack() as stack:
                 n_hosts = n if hosts == 0 else hosts
                 crew, mpis, link = _open_crews(stack, n, n_hosts, protocol, with_mpi, mtu, skipped)
@@ -143,7 +144,7 @@ def measure(
                         entries = [_Point(crew, protocol, name, operation, nbytes) for name in possible]
                         function = f"MPI_{operation.capitalize()}"
                         entries += [_Point(theirs, name, function, operation, nbytes) for name, theirs in mpis.items()]
-                        what = f"{n} ranks, {operation}, {nbytes} bytes"
+                        what = f"{counted(n, 'rank')}, {operation}, {counted(nbytes, 'byte')}"
 
                         def tell(part: float, number: int = number, what: str = what) -> None:
                             if on_progress is not None:
@@ -207,7 +208,9 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     for operation, ranks, hosts in groups:
         lines = [one for one in document["series"] if (one["operation"], one["ranks"]) == (operation, ranks)]
         sizes = sorted({point["nbytes"] for one in lines for point in one["points"]})
-        title = f"[bold]{operation}[/bold], {ranks} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
+        title = f"[bold]{operation}[/bold], {counted(ranks, 'rank')}" + (
+            f" on {counted(hosts, 'host')}" if hosts > 1 else ""
+        )
         sheet = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         sheet.add_column("algorithm")
         for size in sizes:
@@ -253,7 +256,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
             _draw_curve(axes, x, [p["time_s"] for p in points], label, theirs)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_title(f"{operation}, {n} ranks")
+        axes.set_title(f"{operation}, {counted(n, 'rank')}")
         axes.set_xlabel("bytes")
         axes.set_ylabel("time, µs")
         axes.grid(True, which="both", alpha=0.25)

@@ -35,6 +35,7 @@ from typing import Any
 
 from viakit import _testbed_namespaces as _namespaces
 from viakit._testbed_call import Call, HostProcess, HostTimeoutError, RemoteError, TestbedError, call_on, start_on
+from viakit._words import counted
 
 __all__ = [
     "Call",
@@ -343,7 +344,7 @@ class Testbed:
     def __repr__(self) -> str:
         state = "open" if self._warden else "not open"
         rate = "" if self.rate_bps is None else f" rate={self.rate_bps} bit/s"
-        return f"<Testbed of {self.n_hosts} hosts, mtu={self.mtu}{rate}, {state}>"
+        return f"<Testbed of {counted(self.n_hosts, 'host')}, mtu={self.mtu}{rate}, {state}>"
 
     def __enter__(self) -> Testbed:
         return self if self._warden is not None else self.open()

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plural.h"
 #include "bench/bench.h"
 #include "bip/job.h"
 #include "viakit.h"
@@ -105,7 +106,8 @@ static int ep_recv(bench_ep *base, size_t len)
     if (code < 0)
         return failed(ep, code);
     if (got != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %zu bytes arrived where one of %zu was due", got, len);
+        return bench_fail(base, BENCH_ERROR, "a message of %zu byte%s arrived where one of %zu was due", got, vk_s(got),
+                          len);
     base->rmsg = base->rbuf + (ep->n_posted - 1) % 2 * base->stride;
     return BENCH_DONE;
 }

@@ -14,6 +14,7 @@
  *
  * `at` is the piece's offset in its message, so that a lost one is noticed by the next.
  */
+#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <arpa/inet.h>
@@ -154,10 +155,11 @@ static int frames_prepare(bench_ep *base, const bench_plan *plan)
         base->window = most;
     /* Of a ping-pong one message is under way, whatever the window. */
     if (base->window < 2 && (plan->mode != BENCH_PINGPONG || cost > ep->queue))
-        return bench_fail(base, BENCH_ERROR,
-                          "messages of %zu bytes do not fit the queue of a packet socket, which for this user has %zu: "
-                          "measure smaller ones, or sudo sysctl -w net.core.rmem_max=%d",
-                          plan->len, ep->queue, QUEUE / 2);
+        return bench_fail(
+            base, BENCH_ERROR,
+            "messages of %zu byte%s do not fit the queue of a packet socket, which for this user has %zu: "
+            "measure smaller ones, or sudo sysctl -w net.core.rmem_max=%d",
+            plan->len, vk_s(plan->len), ep->queue, QUEUE / 2);
     return bench_buffers(base, plan, 1);
 }
 
@@ -169,7 +171,7 @@ static int sent(frames_ep *ep, ssize_t n, size_t expected)
         return BENCH_DONE;
     if (n < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == EINTR))
         return BENCH_NOT_YET;
-    return bench_fail(&ep->ep, BENCH_ERROR, "a frame of %zu bytes could not be sent: %s", expected,
+    return bench_fail(&ep->ep, BENCH_ERROR, "a frame of %zu byte%s could not be sent: %s", expected, vk_s(expected),
                       n < 0 ? strerror(errno) : "only a part of it was taken");
 }
 
@@ -204,9 +206,9 @@ static int wrong(frames_ep *ep, size_t got, size_t len)
 {
     return bench_fail(
         &ep->ep, BENCH_ERROR,
-        "a frame with %zu bytes came where %zu of a message of %zu were due: one was lost, and nothing sends "
+        "a frame with %zu byte%s came where %zu of a message of %zu were due: one was lost, and nothing sends "
         "it again",
-        got, len - ep->rx_at, len);
+        got, vk_s(got), len - ep->rx_at, len);
 }
 
 /* Looks at one slot; the frame in it goes back to the kernel, whoever it was for. */

@@ -13,6 +13,7 @@
  *      sends[]:    | done | under way ... | free |     n_sent  counts up, slot = number % MAX_WINDOW
  *      receives[]: | taken | posted ......... |        n_taken <= n_posted <= n_expected
  */
+#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <dlfcn.h>
@@ -150,7 +151,8 @@ static int mpi_recv(bench_ep *base, size_t len)
     if (code || (code = ep->Get_count(&status, ep->byte, &count)))
         return check_code(ep, code, "receiving a message");
     if ((size_t)count != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %d bytes arrived where one of %zu was due", count, len);
+        return bench_fail(base, BENCH_ERROR, "a message of %d byte%s arrived where one of %zu was due", count,
+                          vk_s(count), len);
     return BENCH_DONE;
 }
 

@@ -21,6 +21,7 @@
  * Polled, the engine is told never to sleep, and no call waits longer than a look. Blocking, it is told to
  * sleep at once, unless the policy's text says how long to poll (spin_us).
  */
+#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -217,8 +218,8 @@ static int msg_ep_recv(bench_ep *base, size_t len)
         return rc;
     base->rmsg = slot(ep, ep->n_taken++);
     if (status.len != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %zu bytes arrived where one of %zu was due", status.len,
-                          len);
+        return bench_fail(base, BENCH_ERROR, "a message of %zu byte%s arrived where one of %zu was due", status.len,
+                          vk_s(status.len), len);
     return BENCH_DONE;
 }
 

@@ -22,6 +22,7 @@
  * The header is written into the 16 bytes before the payload where it lies (and what was there is put back), so that
  * header and payload leave by one plain send without a copy in user space.
  */
+#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -119,7 +120,8 @@ static int transmit(udp_ep *ep, uint32_t kind, uint32_t seq, size_t at, size_t n
             return BENCH_NOT_YET;
         if (why == ECONNREFUSED)
             return bench_fail(&ep->ep, BENCH_GONE, "nobody listens at the peer's UDP port any more");
-        return bench_fail(&ep->ep, BENCH_ERROR, "send of a datagram of %zu bytes: %s", HEADER + n, strerror(why));
+        return bench_fail(&ep->ep, BENCH_ERROR, "send of a datagram of %zu byte%s: %s", HEADER + n, vk_s(HEADER + n),
+                          strerror(why));
     }
     ep->rx_unacked = 0; /* the header has acknowledged all */
     return BENCH_DONE;
@@ -259,8 +261,8 @@ static int udp_recv(bench_ep *base, size_t len)
             return rc;
     }
     if (ep->rx_len != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %zu bytes arrived where one of %zu was due", ep->rx_len,
-                          len);
+        return bench_fail(base, BENCH_ERROR, "a message of %zu byte%s arrived where one of %zu was due", ep->rx_len,
+                          vk_s(ep->rx_len), len);
     ep->rx_ready = false;
     return BENCH_DONE;
 }

@@ -22,6 +22,7 @@
  *      connecting:   accept side   VipConnectWait for a slice, VipConnectAccept, again and again
  *                    connect side  VipConnectRequest until somebody waits; `token` is the discriminator both name
  */
+#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <stdatomic.h>
@@ -253,8 +254,8 @@ static int via_recv(bench_ep *base, size_t len)
     ep->n_taken++;
     /* VIA keeps messages apart: a wrong length means that the two sides are out of step. */
     if (d->CS.Length != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %u bytes arrived where one of %zu was due", d->CS.Length,
-                          len);
+        return bench_fail(base, BENCH_ERROR, "a message of %u byte%s arrived where one of %zu was due", d->CS.Length,
+                          vk_s(d->CS.Length), len);
     base->rmsg = d->DS[0].Local.Data.Address;
     return BENCH_DONE;
 }
@@ -395,7 +396,8 @@ int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
 {
     via_ep *ep = (via_ep *)base;
     if (room < ep->attributes.NicAddressLen)
-        return bench_fail(base, BENCH_ERROR, "no room for an address of %u bytes", ep->attributes.NicAddressLen);
+        return bench_fail(base, BENCH_ERROR, "no room for an address of %u byte%s", ep->attributes.NicAddressLen,
+                          vk_s(ep->attributes.NicAddressLen));
     memcpy(host, ep->attributes.LocalNicAddress, ep->attributes.NicAddressLen);
     return ep->attributes.NicAddressLen;
 }
@@ -405,8 +407,8 @@ static int make_address(via_ep *ep, address *a, const unsigned char *host, size_
                         size_t token_len)
 {
     if (host_len > 64 || token_len > MAX_TOKEN || token_len > ep->attributes.MaxDiscriminatorLen)
-        return bench_fail(&ep->ep, BENCH_ERROR, "address of %zu or discriminator of %zu bytes is too long", host_len,
-                          token_len);
+        return bench_fail(&ep->ep, BENCH_ERROR, "address of %zu or discriminator of %zu byte%s is too long", host_len,
+                          token_len, vk_s(token_len));
     memset(a, 0, sizeof *a);
     a->net.HostAddressLen = (VIP_UINT16)host_len;
     a->net.DiscriminatorLen = (VIP_UINT16)token_len;

@@ -11,6 +11,7 @@
  * libzmq queues without bound (the high-water marks are off, they would block in the middle of a message of ours), so
  * the loop's window of messages controls the flow.
  */
+#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <dlfcn.h>
@@ -65,7 +66,8 @@ static int zmq_recv_message(bench_ep *base, size_t len)
     if (n < 0)
         return trouble(ep, "zmq_recv");
     if ((size_t)n != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %d bytes arrived where one of %zu was due", n, len);
+        return bench_fail(base, BENCH_ERROR, "a message of %d byte%s arrived where one of %zu was due", n, vk_s(n),
+                          len);
     return BENCH_DONE;
 }
 

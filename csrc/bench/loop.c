@@ -27,6 +27,7 @@
  * being told to, a blocking one within a slice. After any error the run is over and the
  * endpoint good for nothing but closing: the two sides are out of step.
  */
+#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <poll.h>
@@ -75,8 +76,8 @@ static int look_around(run *r)
         r->moved_ns = now;
     } else if (now - r->moved_ns > r->stall_ns) {
         return bench_fail(r->ep, BENCH_TIMEOUT,
-                          "no message of %zu bytes came or went for %.1f s: the peer has gone, or one was lost",
-                          plan->len, plan->stall_s);
+                          "no message of %zu byte%s came or went for %.1f s: the peer has gone, or one was lost",
+                          plan->len, vk_s(plan->len), plan->stall_s);
     }
     if (now < r->next_look_ns)
         return 0;
@@ -228,16 +229,16 @@ static int check(run *r, uint64_t i)
         size_t k = 0;
         while (k < n && ((unsigned char *)&found)[k] == ((unsigned char *)&expected)[k])
             k++;
-        return bench_fail(r->ep, BENCH_MISMATCH, "message %llu of %zu bytes: byte %zu is 0x%02x, should be 0x%02x",
-                          (unsigned long long)i, len, j * 8 + k, ((unsigned char *)&found)[k],
+        return bench_fail(r->ep, BENCH_MISMATCH, "message %llu of %zu byte%s: byte %zu is 0x%02x, should be 0x%02x",
+                          (unsigned long long)i, len, vk_s(len), j * 8 + k, ((unsigned char *)&found)[k],
                           ((unsigned char *)&expected)[k]);
     }
     /* A message of 0 bytes has its guard behind one byte: answers and credits use the same buffer (endpoint.c). */
     for (size_t k = 0; k < BENCH_GUARD; k++) {
         if (message[(len ? len : 1) + k] != BENCH_GUARD_BYTE)
             return bench_fail(r->ep, BENCH_MISMATCH,
-                              "message %llu of %zu bytes: the receiver wrote %zu bytes past its end",
-                              (unsigned long long)i, len, k + 1);
+                              "message %llu of %zu byte%s: the receiver wrote %zu byte%s past its end",
+                              (unsigned long long)i, len, vk_s(len), k + 1, vk_s(k + 1));
     }
     return 0;
 }
@@ -510,8 +511,8 @@ int bench_prepare(bench_ep *ep, const bench_plan *plan)
     ep->error[0] = 0;
     /* What a protocol cannot do is said here, before anything was sent. */
     if (plan->len < ops->min_len || plan->len > ops->max_len)
-        return bench_fail(ep, BENCH_ERROR, "%s takes messages of %zu to %zu bytes, not of %zu", ops->name, ops->min_len,
-                          ops->max_len, plan->len);
+        return bench_fail(ep, BENCH_ERROR, "%s takes messages of %zu to %zu byte%s, not of %zu", ops->name,
+                          ops->min_len, ops->max_len, vk_s(ops->max_len), plan->len);
     if (!plan->count || !plan->warmup || !plan->repeats || plan->count > MAX_COUNT || plan->repeats > MAX_COUNT)
         return bench_fail(ep, BENCH_ERROR, "count, warmup and repeats must be 1 to %u", MAX_COUNT);
     if (plan->offset >= BENCH_HEADROOM)

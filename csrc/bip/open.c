@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plural.h"
 #include "bip/internal.h"
 
 #define WINDOW 16
@@ -75,17 +76,17 @@ static int check_options(bip_job *job, const bip_options *given)
     if (o->n_slots == 0)
         o->n_slots = DEFAULT_SLOTS;
     if (o->n_slots > 1000)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "a queue of %u messages: at most 1000", o->n_slots);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "a queue of %u message%s: at most 1000", o->n_slots, vk_s(o->n_slots));
     if (o->packet == 0)
         o->packet = from_environment("VIAKIT_BIP_PACKET");
     if (o->packet && o->packet < BIP_MIN_PACKET)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "packets of %llu bytes: at least %d", (unsigned long long)o->packet,
-                        BIP_MIN_PACKET);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "packets of %llu byte%s: at least %d", (unsigned long long)o->packet,
+                        vk_s(o->packet), BIP_MIN_PACKET);
     if (o->small == 0 && (o->small = from_environment("VIAKIT_BIP_SMALL")) != 0 && o->small < SMALL_LEAST)
         o->small = SMALL_LEAST;
     if (o->small > SMALL_MOST)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "short messages of %llu bytes: at most %d", (unsigned long long)o->small,
-                        SMALL_MOST);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "short messages of %llu byte%s: at most %d",
+                        (unsigned long long)o->small, vk_s(o->small), SMALL_MOST);
     o->strict = o->strict || from_environment("VIAKIT_BIP_STRICT");
     o->checksum = o->checksum || from_environment("VIAKIT_BIP_CHECKSUM");
     o->spin_us = o->spin_us < 0 ? 0 : o->spin_us == 0 ? 50 : o->spin_us;
@@ -162,7 +163,8 @@ static int open_port(bip_job *job, int index, const char *device)
         return bip_nic_failed(job, "VipCreatePtag", code);
     /* A card has room for 8 bytes of address. */
     if (port->attributes.NicAddressLen > sizeof((bip_card_of *)0)->address[0])
-        return bip_fail(job, BIP_ERR_RESOURCE, "%s: addresses of %u bytes", device, port->attributes.NicAddressLen);
+        return bip_fail(job, BIP_ERR_RESOURCE, "%s: addresses of %u byte%s", device, port->attributes.NicAddressLen,
+                        vk_s(port->attributes.NicAddressLen));
     snprintf(port->link, sizeof port->link, "%s", info.link);
     port->nic_port = info.port;
     port->bytes_to_map = info.bytes_to_map;
@@ -290,7 +292,8 @@ static int make_buffers(bip_port *port)
     port->send_len = SEND_SLOTS * port->room;
     if (posix_memalign(&slots, 4096, port->slots_len) != 0 || posix_memalign(&recv, 4096, port->recv_len) != 0) {
         free(slots);
-        return bip_fail(job, BIP_ERR_RESOURCE, "no memory for queues of %zu bytes", port->recv_len);
+        return bip_fail(job, BIP_ERR_RESOURCE, "no memory for queues of %zu byte%s", port->recv_len,
+                        vk_s(port->recv_len));
     }
     memset(slots, 0, port->slots_len);
     port->slots = slots;

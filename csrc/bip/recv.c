@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/plural.h"
 #include "bip/internal.h"
 
 /* ---------------------------------------------------------------- tags */
@@ -93,13 +94,14 @@ int bip_taginit_bytes(bip_job *job, int tag, int n, size_t len)
 {
     size_t each = (sizeof(bip_arrival) + len + 15) & ~(size_t)15;
     if (n < 1 || n > 65536 || len > 65536)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "a queue of %d messages of %zu bytes: 1 to 65536 of up to 65536 bytes",
-                        n, len);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "a queue of %d message%s of %zu byte%s: 1 to 65536 of up to 65536 bytes",
+                        n, vk_s(n), len, vk_s(len));
     bip_tag *t = make_tag(job, tag);
     if (t == NULL)
         return bip_fail(job, BIP_ERR_RESOURCE, "no memory");
     if (t->own_memory && len > t->own_len)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "tag %d has a queue of messages of %zu bytes already", tag, t->own_len);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "tag %d has a queue of messages of %zu byte%s already", tag, t->own_len,
+                        vk_s(t->own_len));
     len = t->own_memory ? t->own_len : len;
     each = (sizeof(bip_arrival) + len + 15) & ~(size_t)15;
     char *memory = malloc((size_t)n * each);
@@ -107,7 +109,8 @@ int bip_taginit_bytes(bip_job *job, int tag, int n, size_t len)
     if (all == NULL) {
         free(memory);
         drop_tag(job, t);
-        return bip_fail(job, BIP_ERR_RESOURCE, "no memory for a queue of %d messages of %zu bytes", n, len);
+        return bip_fail(job, BIP_ERR_RESOURCE, "no memory for a queue of %d message%s of %zu byte%s", n, vk_s(n), len,
+                        vk_s(len));
     }
     all[t->n_own_memory++] = memory;
     t->own_memory = all;
@@ -149,8 +152,8 @@ void bip_recv_end(bip_job *job, bip_recv *r, int code)
     if (code == 0)
         BIP_COUNT(job, bytes_received, r->len);
     else
-        bip_fail(job, code, "a message of %zu bytes with tag %d of rank %d for a buffer of %zu: %s", r->len,
-                 r->tag->tag, r->peer->rank, r->max_len, bip_code_text(code));
+        bip_fail(job, code, "a message of %zu byte%s with tag %d of rank %d for a buffer of %zu: %s", r->len,
+                 vk_s(r->len), r->tag->tag, r->peer->rank, r->max_len, bip_code_text(code));
     if (r->noted) {
         end_recv(job, r);
         job->layer.received(job->layer.context, r->cookie, code);
@@ -359,7 +362,7 @@ static void end_recv(bip_job *job, bip_recv *r)
 static int begin(bip_job *job, int tag, void *buf, size_t max_len, bool noted, uint64_t cookie)
 {
     if (buf == NULL && max_len)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "room for %zu bytes without a buffer", max_len);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "room for %zu byte%s without a buffer", max_len, vk_s(max_len));
     bip_tag *t = make_tag(job, tag);
     /* Or the message would have two takers. */
     if (t && t->posted)
@@ -483,8 +486,8 @@ int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len
         take_short(job, t, a, buf);
     drop_tag(job, t);
     if (n > max_len)
-        return bip_fail(job, BIP_ERR_TOO_LONG, "a message of %zu bytes with tag %d for a buffer of %zu", n, tag,
-                        max_len);
+        return bip_fail(job, BIP_ERR_TOO_LONG, "a message of %zu byte%s with tag %d for a buffer of %zu", n, vk_s(n),
+                        tag, max_len);
     BIP_COUNT(job, bytes_received, n);
     return 1;
 }
@@ -512,8 +515,8 @@ int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, 
         }
     }
     if (t->first->head.kind != KIND_SHORT)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "the next message with tag %d is a long one, of %llu bytes: receive it",
-                        tag, (unsigned long long)t->first->head.len);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "the next message with tag %d is a long one, of %llu byte%s: receive it",
+                        tag, (unsigned long long)t->first->head.len, vk_s(t->first->head.len));
     t->held = take_first(t);
     *buf = t->held->data;
     *len = t->held->head.len;

@@ -30,6 +30,7 @@
 
 #include "base/copy.h"
 #include "base/crc32c.h"
+#include "base/plural.h"
 #include "bip/internal.h"
 
 #define MOST_IDS 0x3fffffff
@@ -45,8 +46,8 @@ void bip_send_end(bip_job *job, int code)
     if (code == 0)
         BIP_COUNT(job, bytes_sent, s->len);
     else
-        bip_fail(job, code, "a message of %zu bytes with tag %d to rank %d: %s", s->len, s->tag, s->peer->rank,
-                 bip_code_text(code));
+        bip_fail(job, code, "a message of %zu byte%s with tag %d to rank %d: %s", s->len, vk_s(s->len), s->tag,
+                 s->peer->rank, bip_code_text(code));
     if (s->noted) {
         s->noted = false;
         job->layer.sent(job->layer.context, s->cookie, code);
@@ -179,7 +180,7 @@ static int begin(bip_job *job, int dst, int tag, const void *buf, size_t len, bo
     if (dst == job->options.rank)
         return bip_fail(job, BIP_ERR_SELF, "rank %d sends to itself: BIP does not do that", dst);
     if (buf == NULL && len)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "a message of %zu bytes without a buffer", len);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "a message of %zu byte%s without a buffer", len, vk_s(len));
     if (!job->connected)
         return bip_fail(job, BIP_ERR_ARGUMENT, "the job is not connected yet");
     if (s->state != SEND_IDLE)

@@ -14,6 +14,7 @@
  */
 #include <stdlib.h>
 
+#include "base/plural.h"
 #include "channel.h"
 
 struct piece {
@@ -74,7 +75,7 @@ int msg_buffer_attach(msg_world *w, void *buf, size_t len)
     int code = MSG_SUCCESS;
     msg_lock(w);
     if (buf == NULL && len)
-        code = msg_fail(w, MSG_ERR_ARG, "a buffer of %zu bytes at NULL cannot be attached", len);
+        code = msg_fail(w, MSG_ERR_ARG, "a buffer of %zu byte%s at NULL cannot be attached", len, vk_s(len));
     else if (w->attached)
         code = msg_fail(w, MSG_ERR_BUFFER, "a buffer is attached already: detach it first");
     else if ((w->attached = calloc(1, sizeof *w->attached)) == NULL)

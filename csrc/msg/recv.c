@@ -10,6 +10,7 @@
  *
  * What fails before the request exists is returned; what fails later stands in its status.
  */
+#include "base/plural.h"
 #include "channel.h"
 
 /* MSG_SUCCESS, or what is wrong with the arguments. */
@@ -43,7 +44,7 @@ int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, in
     if (code)
         return code;
     if (vk_unlikely(buf == NULL && len))
-        return msg_fail(w, MSG_ERR_ARG, "a buffer is needed for %zu bytes (NULL)", len);
+        return msg_fail(w, MSG_ERR_ARG, "a buffer is needed for %zu byte%s (NULL)", len, vk_s(len));
     msg_request *r = msg_request_new(w, MSG_REQ_RECV, context, src, tag, buf, len);
     if (r == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");

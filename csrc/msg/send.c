@@ -14,6 +14,7 @@
  */
 #include <stdlib.h>
 
+#include "base/plural.h"
 #include "channel.h"
 
 /* Bytes sent to a rank without a look at what it says: as much as one may lie in its
@@ -35,7 +36,7 @@ int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int d
     if (vk_unlikely((unsigned)context > MSG_MAX_CONTEXT))
         return msg_fail(w, MSG_ERR_CONTEXT, "context %d: contexts are 0 to %d", context, MSG_MAX_CONTEXT);
     if (vk_unlikely(buf == NULL && len))
-        return msg_fail(w, MSG_ERR_ARG, "a buffer is needed for %zu bytes (NULL)", len);
+        return msg_fail(w, MSG_ERR_ARG, "a buffer is needed for %zu byte%s (NULL)", len, vk_s(len));
     if (vk_unlikely(!msg_same_process(w)))
         return MSG_ERR_PROCESS;
     return MSG_SUCCESS;
@@ -106,16 +107,16 @@ static int pack(msg_request *r, msg_mode mode)
         copy = msg_buffer_get(w, r->len);
         if (copy == NULL)
             return msg_fail(w, MSG_ERR_BUFFER,
-                            "no room for a buffered send of %zu bytes: attach a larger buffer, or wait "
+                            "no room for a buffered send of %zu byte%s: attach a larger buffer, or wait "
                             "until earlier ones are sent",
-                            r->len);
+                            r->len, vk_s(r->len));
         r->flags |= MSG_BSEND;
     } else {
         if (r->len == 0)
             return MSG_SUCCESS;
         copy = malloc(r->len);
         if (copy == NULL)
-            return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory to pack %zu bytes", r->len);
+            return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory to pack %zu byte%s", r->len, vk_s(r->len));
         r->flags |= MSG_OWN_COPY;
     }
     if (w->policy.convert)
@@ -353,8 +354,8 @@ static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t
     if (peer == NULL)
         return bad_rank(w, a->target);
     if (exposed == NULL || offset > exposed->len || a->len > exposed->len - offset || (a->buf == NULL && a->len))
-        return msg_fail(w, MSG_ERR_ARG, "a write of %zu bytes at %llu does not fit what was exposed", a->len,
-                        (unsigned long long)offset);
+        return msg_fail(w, MSG_ERR_ARG, "a write of %zu byte%s at %llu does not fit what was exposed", a->len,
+                        vk_s(a->len), (unsigned long long)offset);
     if (peer->channel == NULL)
         return MSG_SUCCESS;
     if (peer->channel->put_short == NULL)

@@ -26,6 +26,7 @@
  * All functions are called with the world's lock held, but channel_sleep.
  */
 #include "via.h"
+#include "base/plural.h"
 
 #include <stdlib.h>
 
@@ -409,8 +410,8 @@ static int hold(struct msg_peer *peer, msg_request *r, size_t len, int remote)
     struct vc_port *port = rank_of(peer)->port;
     struct vc_region *region = vc_cache_get(port, r->buf, len);
     if (region == NULL)
-        return msg_fail(peer->world, MSG_ERR_NO_MEMORY, "a buffer of %zu bytes could not be registered: %s", len,
-                        viakit_last_error());
+        return msg_fail(peer->world, MSG_ERR_NO_MEMORY, "a buffer of %zu byte%s could not be registered: %s", len,
+                        vk_s(len), viakit_last_error());
     r->registered = region;
     if (remote) {
         r->address = (uint64_t)(uintptr_t)r->buf;
@@ -506,7 +507,7 @@ static struct vc_port *first_port(msg_world *w)
 static int channel_alloc(msg_world *w, size_t len, void **memory)
 {
     if (viakit_alloc(first_port(w)->nic, len ? len : 1, memory) != VIP_SUCCESS)
-        return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", len, viakit_last_error());
+        return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu byte%s of shared memory: %s", len, vk_s(len), viakit_last_error());
     return MSG_SUCCESS;
 }
 
@@ -552,7 +553,8 @@ static int expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
         if (VipRegisterMem(port->nic, buf, len, &attributes, &handle) != VIP_SUCCESS) {
             if (i == 1 && v->ports[0])
                 VipDeregisterMem(v->ports[0]->nic, buf, e.handle[0]);
-            return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu bytes could not be exposed: %s", len, viakit_last_error());
+            return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu byte%s could not be exposed: %s", len, vk_s(len),
+                            viakit_last_error());
         }
         e.handle[i] = handle;
     }

@@ -29,6 +29,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/plural.h"
 #include "calibration.h"
 #include "channel.h"
 
@@ -688,7 +689,7 @@ int msg_expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
     msg_lock(w);
     int code = MSG_SUCCESS;
     if (buf == NULL || len == 0)
-        code = msg_fail(w, MSG_ERR_ARG, "nothing to expose (%zu bytes at %p)", len, buf);
+        code = msg_fail(w, MSG_ERR_ARG, "nothing to expose (%zu byte%s at %p)", len, vk_s(len), buf);
     /* One rank: "others" is ourselves, and the address is all that msg_put needs. */
     else if (w->channel == NULL)
         *exposed = (msg_exposed){.address = (uint64_t)(uintptr_t)buf, .len = len};

@@ -27,6 +27,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "../base/plural.h"
 #include "../link/fault.h"
 
 /* Drawn 64 at a time: each drawing is a system call. */
@@ -190,11 +191,11 @@ VIP_RETURN conn_check_addresses(const char *function, const VIP_NET_ADDRESS *loc
         return via_fail(VIP_INVALID_PARAMETER, "%s: timeout 0 ms: give at least 1, or VIP_INFINITE", function);
     if (remote->HostAddressLen != 6 && remote->HostAddressLen != VIAKIT_NIC_ADDRESS_LEN)
         return via_fail(VIP_INVALID_PARAMETER,
-                        "%s: host address of %u bytes: addresses here have 6, or 8 with the port of one NIC", function,
-                        remote->HostAddressLen);
+                        "%s: host address of %u byte%s: addresses here have 6, or 8 with the port of one NIC", function,
+                        remote->HostAddressLen, vk_s(remote->HostAddressLen));
     if (local && local->HostAddressLen != 6 && local->HostAddressLen != 0)
-        return via_fail(VIP_INVALID_PARAMETER, "%s: local host address of %u bytes: addresses here have 6", function,
-                        local->HostAddressLen);
+        return via_fail(VIP_INVALID_PARAMETER, "%s: local host address of %u byte%s: addresses here have 6", function,
+                        local->HostAddressLen, vk_s(local->HostAddressLen));
     if (remote->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR ||
         (local && local->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR))
         return via_fail(VIP_INVALID_PARAMETER, "%s: discriminators have at most %d bytes", function,

@@ -18,6 +18,7 @@
  *    nic->conns --> newest <==> ... <==> oldest <-- nic->oldest_conn      next: older; newer: younger
  *    nic->conns_by_hash[h] --> one --same--> another                       by the request's number
  */
+#include "../base/plural.h"
 #include "conn.h"
 
 #include <string.h>
@@ -297,11 +298,11 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
         return via_fail(VIP_INVALID_PARAMETER,
                         "VipConnectWait: a local address and a place for the handle are needed (NULL)");
     if (local->HostAddressLen != 6 && local->HostAddressLen != 0)
-        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: host address of %u bytes: addresses here have 6",
-                        local->HostAddressLen);
+        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: host address of %u byte%s: addresses here have 6",
+                        local->HostAddressLen, vk_s(local->HostAddressLen));
     if (local->DiscriminatorLen > WIRE_MAX_DISCRIMINATOR)
-        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: discriminator of %u bytes: at most %d",
-                        local->DiscriminatorLen, WIRE_MAX_DISCRIMINATOR);
+        return via_fail(VIP_INVALID_PARAMETER, "VipConnectWait: discriminator of %u byte%s: at most %d",
+                        local->DiscriminatorLen, vk_s(local->DiscriminatorLen), WIRE_MAX_DISCRIMINATOR);
     conn_discriminator(local, &w.discriminator, &w.len);
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)

@@ -28,6 +28,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "../base/plural.h"
 #include "internal.h"
 
 /* ---------------------------------------------------------------- kinds of frames */
@@ -488,6 +489,7 @@ VIP_RETURN viakit_format_faults(const viakit_faults *faults, char *text, size_t 
         put(&w, "%llu", (unsigned long long)f.seed);
     }
     if (w.used >= len)
-        return via_fail(VIP_ERROR_RESOURCE, "faults: their text needs %zu bytes, not %zu", w.used + 1, len);
+        return via_fail(VIP_ERROR_RESOURCE, "faults: their text needs %zu byte%s, not %zu", w.used + 1,
+                        vk_s(w.used + 1), len);
     return VIP_SUCCESS;
 }

@@ -35,6 +35,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../base/plural.h"
 #include "conn.h"
 
 struct vk_pool via_ptag_pool = VK_POOL_INIT(struct via_ptag, 65536, number);
@@ -512,7 +513,7 @@ VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
     VIP_RETURN code = VIP_SUCCESS;
     if (address == NULL || len == 0 || len > SIZE_MAX / 2)
         return via_fail(VIP_INVALID_PARAMETER,
-                        "viakit_alloc: %zu bytes: give at least one, and a place for the address", len);
+                        "viakit_alloc: %zu byte%s: give at least one, and a place for the address", len, vk_s(len));
     struct via_allocation *a = malloc(sizeof *a);
     if (a == NULL)
         return via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: memory is exhausted");
@@ -531,7 +532,8 @@ VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
         __atomic_add_fetch(&via_n_allocations_live, 1, __ATOMIC_RELAXED);
     } else {
         free(a);
-        code = via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: no room for %zu bytes: %s", len, strerror(abs(error)));
+        code = via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: no room for %zu byte%s: %s", len, vk_s(len),
+                        strerror(abs(error)));
     }
     via_leave(nic);
     return code;

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../base/plural.h"
 #include "config.h"
 #include "internal.h"
 
@@ -238,8 +239,8 @@ VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *address, V
         return via_fail(VIP_INVALID_PARAMETER,
                         "VipNSGetHostByAddr: an address, a place for the name and its length are needed (NULL)");
     if (address->HostAddressLen != 6)
-        return via_fail(VIP_INVALID_PARAMETER, "VipNSGetHostByAddr: host address of %u bytes: addresses here have 6",
-                        address->HostAddressLen);
+        return via_fail(VIP_INVALID_PARAMETER, "VipNSGetHostByAddr: host address of %u byte%s: addresses here have 6",
+                        address->HostAddressLen, vk_s(address->HostAddressLen));
     VIP_RETURN code = look(handle, &v);
     if (code)
         return code;
@@ -259,8 +260,8 @@ VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *address, V
     size_t need = strlen(found) + 1, room = *len;
     *len = need;
     if (room < need)
-        return via_fail(VIP_ERROR_RESOURCE, "VipNSGetHostByAddr: the name takes %zu bytes with its end, there are %zu",
-                        need, room);
+        return via_fail(VIP_ERROR_RESOURCE, "VipNSGetHostByAddr: the name takes %zu byte%s with its end, there are %zu",
+                        need, vk_s(need), room);
     memcpy(name, found, need);
     return VIP_SUCCESS;
 }

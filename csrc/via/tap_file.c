@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "../base/pcapng.h"
+#include "../base/plural.h"
 #include "tap.h"
 
 #define OUT_BYTES (256u << 10)
@@ -526,14 +527,16 @@ VIP_RETURN tap_file_read(struct via_tap *tap, void *buffer, size_t len, size_t *
         return via_fail(VIP_INVALID_STATE, "viakit_tap_read: this tap writes %s", f->path);
     if (f->out.used) { /* section and interface headers */
         if (f->out.used > len)
-            return via_fail(VIP_INVALID_PARAMETER, "viakit_tap_read: a buffer of %zu bytes at least", f->out.used);
+            return via_fail(VIP_INVALID_PARAMETER, "viakit_tap_read: a buffer of %zu byte%s at least", f->out.used,
+                            vk_s(f->out.used));
         memcpy(buffer, f->out.bytes, f->out.used);
         b.used = f->out.used;
         f->out.used = 0;
     }
     drain(f, &b, VK_NEVER);
     if (b.used == 0 && vk_ring_next(&tap->ring))
-        return via_fail(VIP_INVALID_PARAMETER, "viakit_tap_read: the next block does not fit %zu bytes", len);
+        return via_fail(VIP_INVALID_PARAMETER, "viakit_tap_read: the next block does not fit %zu byte%s", len,
+                        vk_s(len));
     *n = b.used;
     return VIP_SUCCESS;
 }

@@ -32,6 +32,7 @@ from viakit._comm.request import LET_FINISH_S, Request
 from viakit._comm.schedule import Schedule
 from viakit._comm.spec import Simple
 from viakit._comm.status import ANY_SOURCE, ANY_TAG, Status
+from viakit._words import counted
 
 KINDS = (
     "barrier bcast gather gatherv scatter scatterv allgather allgatherv alltoall alltoallv alltoallw reduce allreduce "
@@ -104,7 +105,8 @@ class Step:
         if got != wanted:
             raise error(
                 "ERR_TRUNCATE",
-                f"{self.kind}: rank {source} sent {got} bytes where {wanted} were expected: counts or datatypes differ",
+                f"{self.kind}: rank {source} sent {counted(got, 'byte')} where {wanted} were expected: counts or "
+                "datatypes differ",
             )
 
     def check(self) -> None:
@@ -387,7 +389,11 @@ def _copy(mine: Simple | None, part: Simple) -> None:
     if mine is None:
         return
     if mine.nbytes > part.nbytes:
-        raise error("ERR_TRUNCATE", f"{mine.nbytes} bytes do not fit into this rank's part of {part.nbytes} bytes")
+        raise error(
+            "ERR_TRUNCATE",
+            f"what is sent, {counted(mine.nbytes, 'byte')}, does not fit into this rank's part of "
+            f"{counted(part.nbytes, 'byte')}",
+        )
     part.unpack(mine.pack())
 
 
@@ -697,7 +703,7 @@ def scatter_object(s: Step, sendobj: Sequence[Any] | None) -> Schedule:
         return objects.load((yield from objects.receiving_plain(s, s.root)))
     items = list(sendobj) if sendobj is not None else [None] * s.size
     if len(items) != s.size:
-        raise ValueError(f"expecting {s.size} items, got {len(items)}")
+        raise ValueError(f"expecting {counted(s.size, 'item')}, got {len(items)}")
     sends: list[Request] = []
     for i, item in enumerate(items):
         if i != s.rank:
@@ -724,7 +730,7 @@ def alltoall_object(s: Step, sendobj: Sequence[Any]) -> Schedule:
     """Pairwise exchange of lengths and pickles."""
     items = list(sendobj)
     if len(items) != s.size:
-        raise ValueError(f"expecting {s.size} items, got {len(items)}")
+        raise ValueError(f"expecting {counted(s.size, 'item')}, got {len(items)}")
     data = [objects.dump_plain(item) for item in items]
     heads = [bytearray(8) for _ in items]
     others = [i for i in range(s.size) if i != s.rank]

@@ -15,6 +15,7 @@ from viakit._comm.point import PointToPoint
 from viakit._comm.request import Prequest, Request
 from viakit._comm.schedule import Schedule, ScheduleRequest, run
 from viakit._comm.spec import IN_PLACE, Simple, in_place, same_blocks, simple, vector, w_vector
+from viakit._words import counted
 
 SUM = OPS["SUM"]
 _core.set_collective_types(simple, same_blocks, IN_PLACE, SUM)
@@ -187,9 +188,9 @@ class Collectives(PointToPoint):
         if len(counts) != self.size:
             raise ValueError(f"expecting {self.size} counts, got {len(counts)}")
         if sum(counts) != whole.count:
-            raise ValueError(f"the counts add up to {sum(counts)}, but {whole.count} items are sent")
+            raise ValueError(f"the counts add up to {sum(counts)}, but what is sent has {counted(whole.count, 'item')}")
         if not in_place(sendbuf) and counts[self.rank] != into.count:
-            raise ValueError(f"room for {into.count} items where {counts[self.rank]} are to be received")
+            raise ValueError(f"room for {counted(into.count, 'item')} where {counts[self.rank]} are to be received")
         extent = whole.datatype.extent
         parts = [
             Simple(whole.memory, whole.datatype, n, whole.start + sum(counts[:i]) * extent)

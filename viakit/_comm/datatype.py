@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from viakit._comm.errors import error
+from viakit._words import counted
 
 ORDER_C, ORDER_F = 0, 1
 UNDEFINED = -32766
@@ -48,7 +49,7 @@ class Datatype:
         self._index: np.ndarray | None = None
 
     def __repr__(self) -> str:
-        return f"<viakit MPI.Datatype {self.name or self._combiner} of {self.size} bytes>"
+        return f"<viakit MPI.Datatype {self.name or self._combiner} of {counted(self.size, 'byte')}>"
 
     def __bool__(self) -> bool:
         return self._combiner != "null"
@@ -255,7 +256,9 @@ class Datatype:
         source, target = as_bytes(inbuf, False), as_bytes(outbuf, True)
         data = self.gather(source, 0, elements_in(source.size, self))
         if position + data.size > target.size:
-            raise error("ERR_TRUNCATE", f"{data.size} bytes at {position} do not fit into {target.size}")
+            raise error(
+                "ERR_TRUNCATE", f"{counted(data.size, 'byte')} at {position}, where there is room for {target.size}"
+            )
         target[position : position + data.size] = data
         return position + int(data.size)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from viakit._comm.datatype import BYTE, Datatype, as_bytes, elements_in, fromcode, of_buffer
 from viakit._comm.errors import CLASSES, ArgumentException, error
+from viakit._words import counted
 
 
 class Constant:
@@ -50,7 +51,8 @@ class Simple:
         if count and (start < 0 or start + (count - 1) * datatype.extent + datatype.true_ub > memory.size):
             raise ArgumentException(
                 CLASSES["ERR_TRUNCATE"],
-                f"{count} elements of {datatype.extent} bytes from byte {start} on do not fit into {memory.size} bytes",
+                f"{counted(count, 'element')} of {counted(datatype.extent, 'byte')} from byte {start} on "
+                f"do{'es' * (count == 1)} not fit into {counted(memory.size, 'byte')}",
             )
 
     @property
@@ -180,7 +182,9 @@ def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
     if start < 0:
         raise ValueError(f"message: negative displacement {displacement}")
     if start > memory.size:
-        raise ValueError(f"message: displacement {displacement} out of bounds, the buffer has {memory.size} bytes")
+        raise ValueError(
+            f"message: displacement {displacement} out of bounds, the buffer has {counted(memory.size, 'byte')}"
+        )
     if count is None and memory.size and datatype.extent <= 0:
         raise ValueError(f"message: cannot infer count, datatype extent {datatype.extent}")
     if count is None:
@@ -268,5 +272,5 @@ def w_vector(spec: Any, writable: bool, ranks: int) -> Vector:
 def same_blocks(total: Simple, ranks: int) -> Sequence[Simple]:
     """A simple message cut into one equal part for each rank."""
     if total.count % ranks:
-        raise ValueError(f"message: {total.count} items are not a multiple of {ranks} ranks")
+        raise ValueError(f"message: a count of {total.count} is not a multiple of {counted(ranks, 'rank')}")
     return [total.part(i, ranks) for i in range(ranks)]

@@ -309,7 +309,7 @@ cdef class Descriptor:
     def __repr__(self):
         status = self.status
         state = "done" if status == VIP_STATUS_DONE else status.name or repr(status) if status else "not done"
-        return (f"<viakit.via.Descriptor {self.operation.name} of {self.length} bytes, "
+        return (f"<viakit.via.Descriptor {self.operation.name} of {self.length} byte{'s' * (self.length != 1)}, "
                 f"{'posted, ' if self._posted else ''}{state}>")
 
 

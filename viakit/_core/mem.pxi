@@ -152,7 +152,8 @@ cdef class Allocation:
         self.close()
 
     def __repr__(self):
-        return f"<viakit.via.Allocation of {self.nbytes} bytes{' closed' if self._closed else ''}>"
+        return (f"<viakit.via.Allocation of {self.nbytes} byte{'s' * (self.nbytes != 1)}"
+                f"{' closed' if self._closed else ''}>")
 
 
 @cython.no_gc_clear  # as an Allocation
@@ -278,7 +279,7 @@ cdef class MemoryRegion:
         self.close()
 
     def __repr__(self):
-        return (f"<viakit.via.MemoryRegion {self._handle:#x} of {self.nbytes} bytes"
+        return (f"<viakit.via.MemoryRegion {self._handle:#x} of {self.nbytes} byte{'s' * (self.nbytes != 1)}"
                 f"{' read-only' if self.readonly else ''}{' closed' if self._closed else ''}>")
 
     @property
@@ -464,4 +465,5 @@ cdef class Segment:
         self.region._let_go()
 
     def __repr__(self):
-        return f"<viakit.via.Segment {self.address:#x} of {self.nbytes} bytes in region {self.handle:#x}>"
+        return (f"<viakit.via.Segment {self.address:#x} of {self.nbytes} byte{'s' * (self.nbytes != 1)} "
+                f"in region {self.handle:#x}>")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from viakit._words import counted
 from viakit.apps import jobs, speedup
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, grid, numbers, text
@@ -74,7 +75,7 @@ class AppPanel(CurvesPanel):
         several = len({row.label for row in rows}) > 1
         for row in rows:
             label = f"{row.label}, {row.protocol}" if several else row.protocol
-            words = f"{label}, {row.ranks} ranks: {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f})"
+            words = f"{label}, {counted(row.ranks, 'rank')}: {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f})"
             curves.setdefault((label, 0), Curve(label, 0)).add(row.ranks, row.speedup, words)
             part = 100 * row.communication
             curves.setdefault((label, 1), Curve(label, 1)).add(row.ranks, part, f"{label}: {part:.1f} %")

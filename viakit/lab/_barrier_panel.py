@@ -7,6 +7,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from viakit import barrier
+from viakit._words import counted
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, choice, grid, numbers, text
 from viakit.measure.table import format_time
@@ -57,5 +58,5 @@ class BarrierPanel(CurvesPanel):
             label = one["protocol"] if one["protocol"].startswith("mpi") else one["algorithm"]
             curve = curves.setdefault(label, Curve(label, dash="dash" if label.startswith("mpi") else "solid"))
             median = one["points"][0]["time_s"]["median"]
-            curve.add(one["ranks"], median * 1e6, f"{label}, {one['ranks']} ranks: {format_time(median)}")
+            curve.add(one["ranks"], median * 1e6, f"{label}, {counted(one['ranks'], 'rank')}: {format_time(median)}")
         return list(curves.values())

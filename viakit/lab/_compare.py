@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from viakit._words import counted
 from viakit.lab import _settings
 from viakit.lab._experiment import Experiment
 from viakit.measure.analysis import as_documents
@@ -129,7 +130,9 @@ class Counters:
                 rows.append(row | per_message(point))
         if not rows:
             sizes = sorted({point["nbytes"] for one in result["series"] for point in one["points"]})
-            raise KeyError(f"{nbytes} bytes were not measured; there are {', '.join(map(str, sizes))}")
+            raise KeyError(
+                f"a message of {counted(nbytes, 'byte')} was not measured; there are {', '.join(map(str, sizes))}"
+            )
         return cls(nbytes, rows)
 
     def cells(self) -> tuple[list[str], list[list[str]]]:

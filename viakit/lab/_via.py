@@ -18,6 +18,7 @@ from html import escape
 from types import TracebackType
 from typing import Any
 
+from viakit._words import counted
 from viakit.lab import _front
 
 __all__ = ["OPERATIONS", "Stage", "Stepper"]
@@ -95,7 +96,9 @@ class Stepper:
         if not isinstance(message, (bytes, bytearray, memoryview)):
             raise TypeError(f"the message is {message!r}; right would be bytes, for instance b'hello'")
         if not 1 <= len(message) <= ROOM:
-            raise ValueError(f"the message has {len(message)} bytes; right would be 1 to {ROOM}, to fit on the screen")
+            raise ValueError(
+                f"the message has {counted(len(message), 'byte')}; right would be 1 to {ROOM}, to fit on the screen"
+            )
         self.message, self.operation = bytes(message), operation
         self.stages: list[Stage] = []
         self._stack = contextlib.ExitStack()
@@ -279,7 +282,8 @@ class Stepper:
         return "\n\n".join(stage.text(before) for before, stage in self._pairs())
 
     def __repr__(self) -> str:
-        return f"<{self.operation} of {len(self.message)} bytes: {self.stage.name}, {self.left} steps left>"
+        size, left = counted(len(self.message), "byte"), counted(self.left, "step")
+        return f"<{self.operation} of {size}: {self.stage.name}, {left} left>"
 
     def _begin(self) -> None:
         """Show it: with buttons; or, where there are none, all of it."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from viakit._words import counted
+
 __all__ = ["Verdict", "Wire", "check", "median_us", "per_message", "point", "quick", "rates", "ratio", "table", "wire"]
 
 
@@ -139,8 +141,9 @@ def point(result: Any, protocol: str, nbytes: int | None = None) -> Mapping[str,
     points = {one["nbytes"]: one for one in series[0]["points"]}
     if nbytes is None and points:
         nbytes = max(points)
-    if nbytes not in points:
-        raise LookupError(f"{protocol} was not measured at {nbytes} bytes; it was at {sorted(points)}")
+    if nbytes is None or nbytes not in points:
+        size = "any size" if nbytes is None else counted(nbytes, "byte")
+        raise LookupError(f"{protocol} was not measured at {size}; it was at {sorted(points)}")
     return points[nbytes]
 
 

@@ -27,6 +27,7 @@ from typing import Any
 from typing_extensions import Self
 
 from viakit._limits import seconds
+from viakit._words import counted
 from viakit.lab import _settings
 from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
@@ -201,11 +202,11 @@ class Ranks:
         """Look until *ready* says yes; RanksEnded if the ranks end meanwhile or the deadline passes."""
         while True:
             if self._host.poll() is not None:
-                raise RanksEnded(f"the {self.n} ranks could not be started:\n{self._last_words()}")
+                raise RanksEnded(f"the {counted(self.n, 'rank')} could not be started:\n{self._last_words()}")
             if ready():
                 return
             if time.monotonic() > deadline:
-                raise RanksEnded(f"the {self.n} ranks were not ready within {_START_S:g} s:\n{self._last_words()}")
+                raise RanksEnded(f"not ready within {_START_S:g} s:\n{self._last_words()}")
             time.sleep(_LOOK_S)
 
     def _last_words(self) -> str:
@@ -363,10 +364,10 @@ class Ranks:
         self.close()
 
     def __repr__(self) -> str:
-        where = f"{self.options['hosts']} hosts" if self.options["hosts"] else "this machine"
+        where = f"{counted(self.options['hosts'], 'host')}" if self.options["hosts"] else "this machine"
         state = "" if self.alive else ", ended"
         how = f", started by {self.options['launcher']}" if self.options["launcher"] else ""
-        return f"<{self.n} ranks on {where}, {self.options['protocol'] or 'via'}{how}{state}>"
+        return f"<{counted(self.n, 'rank')} on {where}, {self.options['protocol'] or 'via'}{how}{state}>"
 
 
 class _Listener:

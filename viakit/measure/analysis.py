@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viakit._words import counted
 from viakit.measure import kinds, result
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class Result(dict[str, Any]):
     def __repr__(self) -> str:
         points = sum(len(one["points"]) for one in self["series"])
         unfinished = "" if self.get("complete", True) else ", not finished"
-        return f"<Result of {', '.join(self.protocols) or 'nothing'}: {points} points{unfinished}>"
+        return f"<Result of {', '.join(self.protocols) or 'nothing'}: {counted(points, 'point')}{unfinished}>"
 
 
 def as_documents(

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from viakit._words import counted
 from viakit.measure import stats
 from viakit.measure.ladder import format_size
 from viakit.measure.table import format_ratio, format_time
@@ -238,7 +239,7 @@ def compare(
         label = key[0] if names[key[0]] == 1 else " ".join(str(part) for part in key[:7] if part is not None)
         if key[7] is not None:
             operation = "" if key[9] in (None, "barrier") else f"{key[9]} "
-            label = f"{key[0]} {operation}{key[7]}, {key[8]} ranks"
+            label = f"{key[0]} {operation}{key[7]}, {counted(key[8], 'rank')}"
         elif key[12] is not None:
             label = f"{key[11] or key[12]} {key[0]}, {key[8]} rank{'s' * (key[8] > 1)}"
         elif key[13] is not None:

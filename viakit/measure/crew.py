@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import viakit
+from viakit._words import counted
 from viakit.measure import children, mpi
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
@@ -276,7 +277,7 @@ class Crew:
     def _failed(self, why: str) -> MeasureError:
         said = children.last_words(self._output)
         name = f"mpi:{self._library.flavour}" if self._library else self.protocol
-        return MeasureError(f"{name}, {self.n_ranks} ranks: {why}" + (f"\n{said}" if said else ""), "died")
+        return MeasureError(f"{name}, {counted(self.n_ranks, 'rank')}: {why}" + (f"\n{said}" if said else ""), "died")
 
     def close(self) -> None:
         """End the ranks. A second Ctrl-C waits until that is done."""
@@ -359,7 +360,7 @@ class _Mpi:
         self.mpi, self.comm, self.path = MPI, MPI.COMM_WORLD, request["mpi"]
         if self.comm.size != request["n_ranks"]:
             raise MeasureError(
-                f"MPI has {self.comm.size} ranks instead of {request['n_ranks']}: mpiexec and libmpi differ"
+                f"MPI has {counted(self.comm.size, 'rank')} instead of {request['n_ranks']}: mpiexec and libmpi differ"
             )
 
     def describe(self) -> dict[str, Any]:

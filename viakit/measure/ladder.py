@@ -15,6 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from viakit._words import counted
+
 __all__ = ["DEFAULT_PERTURBATION", "SizeError", "check_limits", "format_size", "ladder", "parse_size", "parse_sizes"]
 
 DEFAULT_PERTURBATION = 3
@@ -161,7 +163,8 @@ def check_limits(sizes: Iterable[int], protocol: str, smallest: int = 0, largest
     for size in sizes:
         if size < smallest:
             raise SizeError(
-                f"{protocol} cannot measure a message of {size} bytes: its smallest is {smallest}; start --sizes there"
+                f"{protocol} cannot measure a message of {counted(size, 'byte')}: its smallest is {smallest}; "
+                "start --sizes there"
             )
         if largest is not None and size > largest:
             raise SizeError(

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from viakit._words import counted
 from viakit.measure.endpoints import MeasureError
 
 __all__ = [
@@ -184,7 +185,7 @@ class ZmqTransport(Transport):
                 if spins % self.spins == 0:
                     self.check()
         if got != n:
-            raise MeasureError(f"a message of {got} bytes arrived where one of {n} was due")
+            raise MeasureError(f"a message of {counted(got, 'byte')} arrived where one of {n} was due")
 
 
 class MpiTransport(Transport):
@@ -282,7 +283,7 @@ class ViaTransport(Transport):
             except TimeoutError:
                 self.check()
         if descriptor.length != n:
-            raise MeasureError(f"a message of {descriptor.length} bytes arrived where one of {n} was due")
+            raise MeasureError(f"a message of {counted(descriptor.length, 'byte')} arrived where one of {n} was due")
         self.rooms[n] = self.views[self.taken % self.depth][:n]
         self.taken += 1
         self.free.append(descriptor)
@@ -502,7 +503,8 @@ class PythonEndpoint:
         if wrong.size:
             at = int(wrong[0])
             raise MeasureError(
-                f"message {i} of {self.nbytes} bytes: byte {at} is 0x{found[at]:02x}, should be 0x{expected[at]:02x}",
+                f"message {i} of {counted(self.nbytes, 'byte')}: byte {at} is 0x{found[at]:02x}, should be "
+                f"0x{expected[at]:02x}",
                 "mismatch",
             )
 

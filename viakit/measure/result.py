@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from viakit._words import counted
+
 __all__ = [
     "SCHEMA",
     "ResultError",
@@ -185,7 +187,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
                 "; the file that was there before is untouched" if _is_plain_target(target) and target.exists() else ""
             )
             raise ResultError(
-                f"{path}: no room for {len(data)} bytes ({error.strerror}){kept}; free some, "
+                f"{path}: no room for {counted(len(data), 'byte')} ({error.strerror}){kept}; free some, "
                 "or name a file on another disk"
             ) from error
         raise ResultError(f"{path}: cannot be written ({error.strerror})") from error

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from viakit._words import counted
 from viakit.measure import stats
 from viakit.measure.ladder import format_size
 from viakit.measure.result import Document
@@ -291,7 +292,8 @@ def show(document: Document, console: Console, against: str | None = None) -> No
         lost[one["protocol"]] += sum(point.get("lost", 0) for point in one["points"])
     for protocol, n in lost.items():
         if n:
-            console.print(f"{protocol}: {n} frames were lost and sent again; the delay is part of the times.")
+            were = f"{counted(n, 'frame')} {'was' if n == 1 else 'were'}"
+            console.print(f"{protocol}: {were} lost and sent again; the delay is part of the times.")
     for one in document.get("skipped", []):
         console.print(f"[yellow]Not measured: {one['protocol']}.[/yellow] {escape(one['reason'])}")
     for one in document.get("errors", []):

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from viakit._words import counted
 from viakit.trace import chrome, pcapng, picture, timeline
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def render(seen: timeline.Timeline, console: Console) -> None:
             table.add_row(name, str(number), f"{value / 1000:.3f} µs")
         console.print(table)
     lost = sum(nic.lost for nic in seen.nics)
-    console.print(f"{len(seen.messages)} messages on {len(seen.nics)} NICs", markup=False)
+    console.print(f"{counted(len(seen.messages), 'message')} on {counted(len(seen.nics), 'NIC')}", markup=False)
     if lost:
         console.print(f"{lost} records more were not kept: a ring was full, or a file at its limit", markup=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 
+from viakit._words import counted
 from viakit.trace.timeline import Message, NicSeen, Timeline, names_of
 
 __all__ = ["save"]
@@ -67,7 +68,7 @@ def save(timeline: Timeline, path: str | PathLike[str], *, messages: int = MOST_
     axes.set_yticks(range(len(nics)), [f"{names[id(n)]}\n{n.program} ({n.pid})" for n in nics])
     axes.invert_yaxis()
     axes.set_xlabel("time / µs")
-    axes.set_title(f"{len(shown)} messages, from the post to the reap", loc="left")
+    axes.set_title(f"{counted(len(shown), 'message')}, from the post to the reap", loc="left")
     axes.legend(ncols=4, fontsize="small", loc="upper left", bbox_to_anchor=(0, -0.25), frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
