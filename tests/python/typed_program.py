@@ -10,7 +10,7 @@ from typing_extensions import assert_type
 
 import viakit
 from viakit import via
-from viakit.comm import Group, Intracomm, Message, Prequest, Request, Status
+from viakit.comm import Cartcomm, Group, Intracomm, Message, Prequest, Request, Status
 
 
 def messages() -> None:
@@ -41,6 +41,24 @@ def collectives() -> None:
     assert_type(comm.Barrier_init(), Prequest)
     comm.Gather(data)  # type: ignore[call-arg]
     comm.Ibcast(data, root="0")  # type: ignore[arg-type]
+
+
+def communicators() -> None:
+    comm = viakit.world()
+    assert_type(comm.Dup(), Intracomm)
+    assert_type(comm.Clone(), Intracomm)
+    assert_type(comm.Split(color=1), Intracomm)
+    assert_type(comm.Split_type(0), Intracomm)
+    assert_type(comm.Create(comm.Get_group()), Intracomm)
+    assert_type(comm.Create_group(comm.Get_group()), Intracomm)
+    grid = comm.Create_cart([2, 2], periods=[True, False])
+    assert_type(grid, Cartcomm)
+    assert_type(grid.Dup(), Cartcomm)
+    assert_type(grid.Sub([True, False]), Cartcomm)
+    assert_type(grid.coords, list[int])
+    comm.Split(colour=1)  # type: ignore[call-arg]
+    comm.Create([0, 1])  # type: ignore[arg-type]
+    comm.Split(1).Sub([True])  # type: ignore[attr-defined]
 
 
 def memory() -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from viakit import _core
 from viakit._comm import collective, errors
@@ -17,6 +17,10 @@ from viakit._comm.errors import error
 from viakit._comm.group import CONGRUENT, IDENT, Group
 from viakit._comm.schedule import run
 from viakit._comm.status import PROC_NULL
+from viakit._words import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 errors._setup()
 MAX_COMMUNICATORS = (
@@ -260,13 +264,13 @@ class Comm(Collectives):
     def _new(self, kind: type[Comm], number: int, ranks: Sequence[int], *args: Any) -> Any:
         return kind(self.world, number, list(ranks), *args)
 
-    def Dup(self, info: Any = None) -> Any:
+    def Dup(self, info: Any = None) -> Self:
         """The same ranks, and messages of their own."""
-        made = self._dup()
+        made: Self = self._dup()
         made.Set_info(self._info if info is None else info)
         return made
 
-    def Dup_with_info(self, info: Any) -> Any:
+    def Dup_with_info(self, info: Any) -> Self:
         """The same, of which something else is said."""
         return self.Dup(info)
 
@@ -275,14 +279,14 @@ class Comm(Collectives):
 
     Clone = Dup
 
-    def Split(self, color: int = 0, key: int = 0) -> Any:
+    def Split(self, color: int = 0, key: int = 0) -> Intracomm:
         """One communicator for each color, its ranks in the order of `key`; COMM_NULL for UNDEFINED."""
         color = int(color)
         if color < 0 and color != UNDEFINED:
             raise error("ERR_ARG", f"color {color}: colors are 0 or more, or UNDEFINED")
         return self._split(color, key)
 
-    def _split(self, color: Any, key: int) -> Any:
+    def _split(self, color: Any, key: int) -> Intracomm:
         """The same by whatever can be compared."""
         number, everybody = self.world.take_number(self.allgather, (color, int(key)))
         if color == UNDEFINED:
@@ -291,7 +295,7 @@ class Comm(Collectives):
         mine = sorted((k, i) for i, (c, k) in enumerate(everybody) if c == color)
         return self._new(Intracomm, number, [ranks[i] for _, i in mine])
 
-    def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Any:
+    def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Intracomm:
         """COMM_TYPE_SHARED: the ranks of each host together."""
         del info
         if split_type == UNDEFINED:
@@ -299,14 +303,14 @@ class Comm(Collectives):
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return self._split((file.read().strip(), os.stat("/proc/self/ns/net").st_ino), key)
 
-    def Create(self, group: Group) -> Any:
+    def Create(self, group: Group) -> Intracomm:
         """The ranks of a group; COMM_NULL for the others. All ranks call."""
         number, _ = self.world.take_number(self.allgather)
         if self.world.rank not in group._ranks:
             return self._none(number)
         return self._new(Intracomm, number, group._ranks)
 
-    def Create_group(self, group: Group, tag: int = 0) -> Any:
+    def Create_group(self, group: Group, tag: int = 0) -> Intracomm:
         """The ranks of a group; only they call."""
         ranks = [self.group._ranks.index(rank) for rank in group._ranks]
         if self.rank not in ranks:
@@ -347,7 +351,9 @@ class Comm(Collectives):
 class Intracomm(Comm):
     """``MPI.Intracomm``."""
 
-    def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> Any:
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> Cartcomm:
         """A grid of this shape, row by row; COMM_NULL for ranks that it does not need."""
         del reorder
         shape = [int(d) for d in ([dims] if isinstance(dims, int) else dims)]  # of no dimension: one rank
@@ -359,7 +365,7 @@ class Intracomm(Comm):
             raise ValueError(f"{len(shape)} dims, but {len(periods)} periods")
         n = math.prod(shape)
         if any(d < 1 for d in shape) or n > self.size:
-            raise error("ERR_DIMS", f"a grid of shape {shape} on {self.size} ranks")
+            raise error("ERR_DIMS", f"a grid of shape {shape} on {counted(self.size, 'rank')}")
         number, _ = self.world.take_number(self.allgather)
         if self.rank >= n:
             return self._none(number)
@@ -437,7 +443,7 @@ class Cartcomm(Intracomm):
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """Whom to receive from and whom to send to, `disp` steps along a dimension; PROC_NULL beyond the border."""
         if not 0 <= direction < self.ndim:
-            raise error("ERR_DIMS", f"direction {direction}: this grid has {self.ndim} dimensions")
+            raise error("ERR_DIMS", f"direction {direction}: this grid has {counted(self.ndim, 'dimension')}")
 
         def at(step: int) -> int:
             place = self.coords
@@ -466,7 +472,7 @@ class Cartcomm(Intracomm):
 
     outdegree = indegree
 
-    def Sub(self, remain_dims: Sequence[bool]) -> Any:
+    def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """The grids of the dimensions that remain, one for each place in the others."""
         keep = [bool(k) for k in remain_dims]
         place = self.coords
