@@ -358,7 +358,7 @@ VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, V
     /* Before the NIC is entered, so that memory need not be asked for inside. */
     struct via_peering *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return via_fail(VIP_ERROR_RESOURCE, "VipConnectPeerRequest: memory is exhausted");
+        return via_no_memory("VipConnectPeerRequest");
     struct via_vi *vi = via_vi_enter(handle, &code);
     if (vi == NULL) {
         free(p);

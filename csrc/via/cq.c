@@ -58,7 +58,8 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
         free(entries);
         return code;
     }
-    struct via_cq *cq = entries && nic->n_cqs < VIA_MAX_CQ ? vk_pool_get(&via_cq_pool) : NULL;
+    int full = nic->n_cqs >= VIA_MAX_CQ;
+    struct via_cq *cq = entries && !full ? vk_pool_get(&via_cq_pool) : NULL;
     if (cq) {
         vk_store_relaxed(&cq->nic, nic); /* an old handle of this slot may be looked at right now */
         cq->entries = entries;
@@ -78,8 +79,10 @@ VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG n, VIP_CQ_HANDLE *out)
         int no_memory = entries == NULL;
         free(entries);
         if (no_memory)
-            return via_fail(VIP_ERROR_RESOURCE, "VipCreateCQ: no memory for %u entries", (unsigned)size);
-        return via_fail(VIP_ERROR_RESOURCE, "VipCreateCQ: a NIC has at most %d completion queues", VIA_MAX_CQ);
+            return via_no_memory("VipCreateCQ");
+        if (full)
+            return via_fail(VIP_ERROR_RESOURCE, "VipCreateCQ: a NIC has at most %d completion queues", VIA_MAX_CQ);
+        return via_no_object("VipCreateCQ", &via_cq_pool, "completion queues");
     }
     return VIP_SUCCESS;
 }
@@ -133,7 +136,7 @@ VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG n)
     }
     uint32_t used = cq->tail - cq->head;
     if (entries == NULL)
-        code = via_fail(VIP_ERROR_RESOURCE, "VipResizeCQ: memory is exhausted");
+        code = via_no_memory("VipResizeCQ");
     else if (n < used)
         code = via_fail(VIP_ERROR_RESOURCE,
                         "VipResizeCQ: %lu entries: %u completions wait to be taken: take them with VipCQDone first", n,

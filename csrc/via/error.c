@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -48,6 +49,25 @@ VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...)
     vsnprintf(explanation, sizeof explanation, format, list);
     va_end(list);
     return code;
+}
+
+VIP_RETURN via_no_memory(const char *function)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        return via_fail(VIP_ERROR_RESOURCE,
+                        "%s: no memory: the address space of this process may have %llu MiB; raise or lift the limit "
+                        "(ulimit -v)",
+                        function, (unsigned long long)limit.rlim_cur >> 20);
+    return via_fail(VIP_ERROR_RESOURCE, "%s: memory is exhausted", function);
+}
+
+VIP_RETURN via_no_object(const char *function, const struct vk_pool *pool, const char *what)
+{
+    if (vk_load_relaxed(&pool->n_alive) < pool->capacity)
+        return via_no_memory(function);
+    return via_fail(VIP_ERROR_RESOURCE, "%s: this process has %u %s, and cannot have more", function,
+                    (unsigned)pool->capacity, what);
 }
 
 VIP_RETURN via_fail_with(VIP_RETURN code, const char *text)

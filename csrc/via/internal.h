@@ -424,6 +424,10 @@ extern uint32_t via_n_regions_live, via_n_allocations_live;
 
 /* Sets the explanation and returns the code: `return via_fail(VIP_..., "...", ...)`. */
 VIP_RETURN via_fail(VIP_RETURN code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Memory or address space was not to be had by `function`: VIP_ERROR_RESOURCE, and of which there is a limit. */
+VIP_RETURN via_no_memory(const char *function);
+/* Why a pool gave no object: it is full of n_alive of `what`, or it is no_memory. */
+VIP_RETURN via_no_object(const char *function, const struct vk_pool *pool, const char *what);
 VIP_RETURN via_fail_with(VIP_RETURN code,
                          const char *text); /* a text as it stands, quickly: for what is no failure to some */
 VIP_RETURN via_bad_handle(const char *what, const void *handle);

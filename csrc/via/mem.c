@@ -232,11 +232,14 @@ VIP_RETURN VipCreatePtag(VIP_NIC_HANDLE handle, VIP_PROTECTION_HANDLE *out)
     uint32_t number = 1;
     while (number < VIA_MAX_PTAGS && nic->ptags[number])
         number++;
-    struct via_ptag *t = number < VIA_MAX_PTAGS ? vk_pool_get(&via_ptag_pool) : NULL;
+    int full = number == VIA_MAX_PTAGS;
+    struct via_ptag *t = full ? NULL : vk_pool_get(&via_ptag_pool);
     if (t == NULL) {
         via_leave(nic);
-        return via_fail(VIP_ERROR_RESOURCE, "a NIC has at most %d protection tags: destroy one first",
-                        VIA_MAX_PTAGS - 1);
+        if (full)
+            return via_fail(VIP_ERROR_RESOURCE, "a NIC has at most %d protection tags: destroy one first",
+                            VIA_MAX_PTAGS - 1);
+        return via_no_object("VipCreatePtag", &via_ptag_pool, "protection tags");
     }
     t->nic = nic;
     t->number = number;
@@ -296,15 +299,17 @@ static VIP_RETURN check_range(VIP_PVOID address, VIP_ULONG len)
 {
     uintptr_t from, to;
     if (address == NULL || len == 0)
-        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p: give an address and at least one byte",
-                        len, address);
-    if ((uintptr_t)address + len < (uintptr_t)address)
-        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu bytes at %p reach past the end of memory", len,
+        return via_fail(VIP_INVALID_PARAMETER,
+                        "VipRegisterMem: %lu byte%s at %p: give an address and at least one byte", len, vk_s(len),
                         address);
+    if ((uintptr_t)address + len < (uintptr_t)address)
+        return via_fail(VIP_INVALID_PARAMETER, "VipRegisterMem: %lu byte%s at %p reach past the end of memory", len,
+                        vk_s(len), address);
     pages_of((uint64_t)(uintptr_t)address, len, &from, &to);
     if (!is_mapped(from, to))
         return via_fail(VIP_INVALID_PARAMETER,
-                        "VipRegisterMem: not all of the %lu bytes at %p is memory of this process", len, address);
+                        "VipRegisterMem: not all of the %lu byte%s at %p is memory of this process", len, vk_s(len),
+                        address);
     return VIP_SUCCESS;
 }
 
@@ -516,7 +521,7 @@ VIP_RETURN viakit_alloc(VIP_NIC_HANDLE handle, size_t len, void **address)
                         "viakit_alloc: %zu byte%s: give at least one, and a place for the address", len, vk_s(len));
     struct via_allocation *a = malloc(sizeof *a);
     if (a == NULL)
-        return via_fail(VIP_ERROR_RESOURCE, "viakit_alloc: memory is exhausted");
+        return via_no_memory("viakit_alloc");
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL) {
         free(a);

@@ -121,7 +121,7 @@ static VIP_RETURN set_up(struct via_nic *nic, const char *rest)
     nic->vi_by_number = calloc(VIA_MAX_VI, sizeof(struct via_vi *));
     nic->events = calloc(VIA_MAX_EVENTS, sizeof *nic->events);
     if (nic->vi_by_number == NULL || nic->events == NULL)
-        return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: memory is exhausted");
+        return via_no_memory("VipOpenNic");
     via_explain("%s", "");
     int error = nic->ops->open(nic, rest, &nic->options, &nic->link, &nic->limits);
     if (error) {
@@ -186,7 +186,7 @@ VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options
      * own) is written by atomic stores, and via_own_init waits until nobody is inside any more. */
     struct via_nic *nic = vk_pool_get(&via_nic_pool);
     if (nic == NULL)
-        return via_fail(VIP_ERROR_RESOURCE, "VipOpenNic: too many NICs are open in this process");
+        return via_no_object("VipOpenNic", &via_nic_pool, "NICs");
     nic->ops = ops;
     vk_store_relaxed(&nic->pid, via_process_id);
     strcpy(nic->device, real);

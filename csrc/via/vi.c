@@ -251,10 +251,12 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES *attributes, VIP
     for (int i = 0; i < 2 && code == VIP_SUCCESS; i++)
         code = find_cq(nic, i ? recv_cq : send_cq, &cqs[i]);
     if (code == VIP_SUCCESS) {
-        vi = nic->n_vis < VIA_MAX_VI ? new_vi(nic, attributes, ptag) : NULL;
-        if (vi == NULL)
-            code = via_fail(VIP_ERROR_RESOURCE, "VipCreateVi: a NIC has at most %d VIs, or memory is exhausted",
-                            VIA_MAX_VI);
+        int full = nic->n_vis >= VIA_MAX_VI;
+        vi = full ? NULL : new_vi(nic, attributes, ptag);
+        if (full)
+            code = via_fail(VIP_ERROR_RESOURCE, "VipCreateVi: a NIC has at most %d VIs: destroy one first", VIA_MAX_VI);
+        else if (vi == NULL)
+            code = via_no_object("VipCreateVi", &via_vi_pool, "VIs");
     }
     /* The tag is counted in new_vi, the queues here: whoever fails before has nothing to give back. */
     if (vi) {
