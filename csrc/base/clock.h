@@ -18,10 +18,11 @@ static inline uint64_t vk_now(void)
     return (uint64_t)t.tv_sec * VK_SECOND + (uint64_t)t.tv_nsec;
 }
 
-/* All ones in the low 32 bits is VIP_INFINITE, however wide the program kept it. */
+/* All ones in the low 32 bits is VIP_INFINITE, however wide the program kept it; so is what is more than a few hundred
+ * years. */
 static inline uint64_t vk_deadline(unsigned long timeout_ms)
 {
-    if ((uint32_t)timeout_ms == 0xFFFFFFFFu)
+    if ((uint32_t)timeout_ms == 0xFFFFFFFFu || timeout_ms > VK_NEVER / 2 / VK_MS)
         return VK_NEVER;
     return vk_now() + (uint64_t)timeout_ms * VK_MS;
 }

@@ -7,9 +7,13 @@
  */
 #include "files.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <unistd.h>
+
+#include "cancel.h"
 
 #define MOST (1 << 20) /* the kernel's own default bound (fs.nr_open); beyond it a child keeps what it gets */
 
@@ -31,9 +35,20 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(NULL, NULL, child_of_fork);
 }
 
-/* Returns fd, so that it can stand around the call that opens. */
+int vk_file_above(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+    VK_HOLD_CANCEL;
+    close(fd);
+    errno = error; /* of fcntl, if it failed */
+    return above;
+}
+
 int vk_file_own(int fd)
 {
+    fd = vk_file_above(fd);
     if (fd < 0 || fd >= MOST)
         return fd;
     int word = fd / 64, seen = __atomic_load_n(&highest, __ATOMIC_RELAXED);
@@ -44,6 +59,7 @@ int vk_file_own(int fd)
 
 void vk_file_close(int fd)
 {
+    VK_HOLD_CANCEL;
     if (fd < 0)
         return;
     if (fd < MOST)

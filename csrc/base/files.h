@@ -11,7 +11,12 @@
 #ifndef VIAKIT_FILES_H
 #define VIAKIT_FILES_H
 
-/* Returns fd. Negative, an error: nothing happens. */
+/* A file that was just opened, at a number that is not standard input, output or error. Programs that have closed those,
+ * as daemons do, may print all the same, and must not print into our sockets. Returns fd or another number of the same
+ * file; negative with errno if fd was, or if there is no other number. */
+int vk_file_above(int fd);
+
+/* The same, and it is ours as told above. So it stands around the call that opens. */
 int vk_file_own(int fd);
 
 /* Also of a file that was never owned; nothing if fd is negative. */

@@ -37,6 +37,7 @@
 #include <unistd.h>
 
 #include "../base/atomic.h"
+#include "../base/cancel.h"
 #include "../base/copy.h"
 #include "../base/crc32c.h"
 #include "../base/files.h"
@@ -153,7 +154,7 @@ static int eth_send_short(struct link *link, struct link_peer *peer, const uint6
     uint8_t *head = make_head(link, peer, (struct eth_head *)link->small, link->form == VIAKIT_FORM_UDP,
                               (uint32_t)(header_len + len), &head_len);
     link_seal_short(head + head_len, header, payload, len);
-    int sent = verdict(link, send(link->fd, head, head_len + header_len + len, MSG_DONTWAIT));
+    int sent = verdict(link, vk_send(link->fd, head, head_len + header_len + len, MSG_DONTWAIT));
     if (sent)
         link_count_copied(link->nic, len);
     return sent != 0;
@@ -171,7 +172,7 @@ static int send_single(struct link *link, const struct link_peer *peer, struct l
     if (vk_likely(f->payload_len <= SMALL)) { /* head, header and payload in one buffer */
         uint8_t *head = make_head(link, peer, h, dressed, len, &head_len), *end = link_lay_out(head + head_len, f);
         link_count_copied(link->nic, f->payload_len);
-        return verdict(link, send(link->fd, head, (size_t)(end - head), MSG_DONTWAIT));
+        return verdict(link, vk_send(link->fd, head, (size_t)(end - head), MSG_DONTWAIT));
     }
     /* The payload goes from the program's memory into the kernel's buffer: that copy is the kernel's, and not
      * counted. */
@@ -183,7 +184,7 @@ static int send_single(struct link *link, const struct link_peer *peer, struct l
     for (uint32_t i = 0; i < f->n_iov; i++)
         iov[n++] = f->iov[i];
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
-    return verdict(link, sendmsg(link->fd, &m, MSG_DONTWAIT));
+    return verdict(link, vk_sendmsg(link->fd, &m, MSG_DONTWAIT));
 }
 
 /* How many of the frames go together: the head that they share is a piece as well. */
@@ -215,7 +216,7 @@ static int send_super(struct link *link, const struct link_peer *peer, struct li
     /* From virtio's header on, which stands right before Ethernet's (struct eth_head). */
     iov[0] = (struct iovec){&head, iov[0].iov_len + sizeof head.vnet};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = k};
-    int sent = verdict(link, sendmsg(link->send_fd, &m, MSG_DONTWAIT));
+    int sent = verdict(link, vk_sendmsg(link->send_fd, &m, MSG_DONTWAIT));
     if (sent == 1)
         LINK_COUNT(link->nic, super_frames_sent, 1);
     return sent;

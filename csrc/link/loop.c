@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "../base/atomic.h"
+#include "../base/cancel.h"
 #include "../base/files.h"
 #include "frame.h"
 #include "link.h"
@@ -169,7 +170,7 @@ static void ring(struct link *to, struct via_nic *from)
     if (!to->sleeping)
         return;
     to->sleeping = 0;
-    ssize_t written = write(to->event_fd, &one, sizeof one);
+    ssize_t written = vk_write(to->event_fd, &one, sizeof one);
     (void)written;
     LINK_COUNT(from, doorbells, 1);
 }
@@ -324,7 +325,7 @@ static void loop_disarm(struct link *link)
     link->sleeping = 0;
     pthread_mutex_unlock(&mutex);
     /* Back to zero: a bell that rang while we woke up would end the next sleep at once. */
-    ssize_t got = read(link->event_fd, &count, sizeof count);
+    ssize_t got = vk_read(link->event_fd, &count, sizeof count);
     (void)got;
 }
 

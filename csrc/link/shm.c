@@ -33,6 +33,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../base/cancel.h"
 #include "../base/copy.h"
 #include "../base/files.h"
 #include "frame.h"
@@ -68,7 +69,7 @@ void shm_doorbell(struct link_peer *peer)
     uint64_t one = 1;
     if (peer->station == NULL || !vk_exchange(&peer->station->sleeping, 0))
         return;
-    ssize_t written = write(peer->event_fd, &one, sizeof one);
+    ssize_t written = vk_write(peer->event_fd, &one, sizeof one);
     (void)written;
     LINK_COUNT(peer->link->nic, doorbells, 1);
     LINK_COUNT(peer->link->nic, system_calls, 1);
@@ -279,7 +280,7 @@ static void shm_disarm(struct link *link)
     uint64_t count;
     /* always: a sender that saw the flag may ring late, and an event left over would end every later sleep at once */
     vk_store_release(&link->station->sleeping, 0);
-    ssize_t got = read(link->event_fd, &count, sizeof count);
+    ssize_t got = vk_read(link->event_fd, &count, sizeof count);
     (void)got;
 }
 

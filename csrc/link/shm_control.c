@@ -38,6 +38,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../base/cancel.h"
 #include "../base/clock.h"
 #include "../base/files.h"
 #include "shm.h"
@@ -167,7 +168,7 @@ static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int));
     memcpy(CMSG_DATA(c), fds, (size_t)n_fds * sizeof(int));
-    return sendmsg(peer->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g ? 0 : -errno;
+    return vk_sendmsg(peer->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g ? 0 : -errno;
 }
 
 /* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense, -ENOMEM: the sender had no room for us.
@@ -182,7 +183,7 @@ static int read_greeting(int socket, struct greeting *g, int *fds, int want)
     } control;
     struct msghdr m = {
         .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(3 * sizeof(int))};
-    ssize_t got = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t got = vk_recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (got < 0)
@@ -393,8 +394,8 @@ static int make_rings(struct link_peer *peer)
         return -errno;
     int copy = -1;
     if (ftruncate(fd, (off_t)sizeof(struct shm_rings)) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 || (copy = dup(fd)) < 0 ||
-        map_rings(peer, copy) != 0) {
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+        (copy = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0 || map_rings(peer, copy) != 0) {
         int error = errno ? -errno : -ENOMEM;
         vk_file_close(fd);
         return error;
@@ -406,6 +407,7 @@ static int make_rings(struct link_peer *peer)
  * of this user; -EAGAIN: its queue of callers is full, it is there. */
 int shm_call(struct link *link, uint16_t port, struct link_peer **out)
 {
+    VK_HOLD_CANCEL;
     struct sockaddr_un a;
     char prefix[96];
     prefix_of(link, prefix);
@@ -451,7 +453,7 @@ void shm_receive_greeting(struct link_peer *peer)
     int fds[3];
     if (peer->greeted) { /* there is nothing more to say: what stayed unread would wake us again and again */
         char more;
-        if (recv(peer->socket, &more, 1, MSG_DONTWAIT) > 0)
+        if (vk_recv(peer->socket, &more, 1, MSG_DONTWAIT) > 0)
             shm_drop_peer(peer);
         return;
     }
@@ -461,7 +463,7 @@ void shm_receive_greeting(struct link_peer *peer)
         int error = map_station(peer, fds[1]);
         if (error == -ENOMEM)
             link_no_room(peer->link->nic, peer->port);
-        if (error || !is_doorbell(fds[0])) {
+        if (error || !is_doorbell(peer->event_fd)) {
             shm_drop_peer(peer);
             return;
         }
@@ -498,7 +500,7 @@ static void answer_call(struct link *link, int s)
 static void refuse_for_want_of_room(struct link_peer *peer)
 {
     struct greeting g = {NO_ROOM_MAGIC, peer->link->port, WIRE_VERSION, 0};
-    (void)!send(peer->socket, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)!vk_send(peer->socket, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* HELLO, and all that comes with it, mapped. As read_greeting(). */
@@ -515,7 +517,7 @@ static int take_hello(struct link_peer *peer)
     int rings = map_rings(peer, fds[0]), station = map_station(peer, fds[2]); /* close descriptors either way */
     if (rings == -ENOMEM || station == -ENOMEM)
         refuse_for_want_of_room(peer);
-    return rings || station || !is_doorbell(fds[1]) ? -1 : 1;
+    return rings || station || !is_doorbell(peer->event_fd) ? -1 : 1;
 }
 
 /* HELLO of an arriving peer, or its end. 0: it stays among the arriving, because there was none or it is owed the
@@ -548,7 +550,7 @@ static int welcome(struct link *link, struct link_peer *peer)
 static void greet_owed(struct link *link)
 {
     uint64_t ticks;
-    if (read(link->owed_fd, &ticks, sizeof ticks) != sizeof ticks)
+    if (vk_read(link->owed_fd, &ticks, sizeof ticks) != sizeof ticks)
         return;
     if (link->owed_ns < GREET_LONGEST_NS)
         link->owed_ns *= 2;
@@ -625,6 +627,7 @@ void shm_drop_peer(struct link_peer *peer)
  * more. What a peer sent before it died is delivered before it is given up, as a wire would. */
 void shm_control(struct link *link)
 {
+    VK_HOLD_CANCEL;
     struct epoll_event events[16];
     int n = epoll_wait(link->epoll, events, 16, 0), owed = 0;
     for (int i = 0; i < n; i++) {

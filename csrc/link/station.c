@@ -7,6 +7,7 @@
  * text.
  */
 #include "station.h"
+#include "../base/cancel.h"
 
 #include <errno.h>
 #include <linux/netlink.h>
@@ -163,6 +164,7 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
  * on it must be ready to find nobody. */
 int station_ports(const char *prefix, uint16_t *ports, int max)
 {
+    VK_HOLD_CANCEL;
     int n = ports_from_kernel(prefix, ports, max);
     return n >= 0 ? n : ports_from_text(prefix, ports, max);
 }
@@ -171,6 +173,7 @@ int station_ports(const char *prefix, uint16_t *ports, int max)
  * there; it stays 0 if no slash followed. */
 long station_other_user(const char *head, unsigned uid, const char *tail)
 {
+    VK_HOLD_CANCEL;
     char line[512];
     size_t head_len = strlen(head), tail_len = strlen(tail);
     long found = -1;

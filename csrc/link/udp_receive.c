@@ -22,6 +22,7 @@
 #include <linux/sock_diag.h>
 
 #include "../base/atomic.h"
+#include "../base/cancel.h"
 #include "../base/files.h"
 #include "super.h"
 #include "udp.h"
@@ -106,7 +107,7 @@ static void take_errors(struct link *link)
         struct msghdr m = {
             .msg_name = &to, .msg_namelen = sizeof to, .msg_control = control, .msg_controllen = sizeof control};
         LINK_COUNT(link->nic, system_calls, 1);
-        if (recvmsg(link->sockets[0].fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+        if (vk_recvmsg(link->sockets[0].fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
             return;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
             struct sock_extended_err e;
@@ -173,7 +174,7 @@ static void to_its_place(struct link *link, const struct udp_socket *s, const st
     }
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = 1 + 2 * n};
     LINK_COUNT(link->nic, system_calls, 1);
-    if (recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)end)
+    if (vk_recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)end)
         return; /* not what was there a moment ago: as if lost */
     link_deliver_placed(link->nic, peer->address, peer, first, headers, iov + 2, n, link->buffer + begin);
 }
@@ -261,7 +262,7 @@ static int take_many(struct link *link, struct udp_socket *s, int budget)
         m[i].msg_hdr.msg_namelen = known ? 0 : sizeof from[i];
     }
     LINK_COUNT(link->nic, system_calls, 1);
-    n = recvmmsg(s->fd, m, (unsigned)n, MSG_DONTWAIT, NULL);
+    n = vk_recvmmsg(s->fd, m, (unsigned)n, MSG_DONTWAIT);
     if (n < 0) {
         if (errno != EAGAIN)
             socket_error(link, s, errno);
@@ -349,6 +350,7 @@ static int free_lane(struct link *link)
  * Between bind and connect the kernel may put others' datagrams into the lane; they are taken by name (fresh). */
 static void open_lane(struct link *link, struct link_peer *peer)
 {
+    VK_HOLD_CANCEL;
     int lane = free_lane(link), one = 1;
     if (lane == 0 || peer->lane || peer->lost)
         return;

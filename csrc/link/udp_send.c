@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "../base/atomic.h"
+#include "../base/cancel.h"
 #include "../base/copy.h"
 #include "../base/crc32c.h"
 #include "frame.h"
@@ -74,7 +75,7 @@ static int put_message(struct link *link, struct link_peer *peer, struct msghdr 
             m->msg_namelen = udp_name_len(&peer->name);
         }
         LINK_COUNT(link->nic, system_calls, 1);
-        if (sendmsg(link->sockets[peer->lane].fd, m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+        if (vk_sendmsg(link->sockets[peer->lane].fd, m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
             return 1;
         int verdict = judge(link, peer, errno, m->msg_controllen != 0);
         if (verdict != 2)
@@ -89,9 +90,9 @@ static int put_bytes(struct link *link, struct link_peer *peer, const void *byte
     for (int attempt = 0; attempt < 3; attempt++) {
         int fd = link->sockets[peer->lane].fd;
         LINK_COUNT(link->nic, system_calls, 1);
-        ssize_t sent = peer->lane ? send(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                  : sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &peer->name.any,
-                                           udp_name_len(&peer->name));
+        ssize_t sent = peer->lane ? vk_send(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                                  : vk_sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &peer->name.any,
+                                              udp_name_len(&peer->name));
         if (vk_likely(sent >= 0))
             return 1;
         int verdict = judge(link, peer, errno, 0);
@@ -105,7 +106,7 @@ int udp_put(struct link *link, int fd, const union udp_name *to, const void *byt
 {
     for (int attempt = 0; attempt < 3; attempt++) {
         LINK_COUNT(link->nic, system_calls, 1);
-        if (sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &to->any, udp_name_len(to)) >= 0)
+        if (vk_sendto(fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL, &to->any, udp_name_len(to)) >= 0)
             return 0;
         if (errno != ECONNREFUSED && errno != EHOSTUNREACH)
             return -errno;
@@ -214,7 +215,7 @@ static int send_many(struct link *link, struct link_peer *peer, struct link_fram
     }
     LINK_COUNT(link->nic, system_calls, 1);
     /* An error is reported for the first datagram only; one further back just ends the count. */
-    int sent = sendmmsg(link->sockets[peer->lane].fd, m, (unsigned)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    int sent = vk_sendmmsg(link->sockets[peer->lane].fd, m, (unsigned)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0)
         return sent;
     return judge(link, peer, errno, 0) !=

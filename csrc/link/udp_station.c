@@ -27,6 +27,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "../base/cancel.h"
 #include "../base/clock.h"
 #include "../base/crc32c.h"
 #include "../base/files.h"
@@ -112,6 +113,7 @@ static uint64_t cookie_for(const struct link *link, const union udp_name *name)
 
 static uint64_t random_word(void)
 {
+    VK_HOLD_CANCEL;
     uint64_t word;
     if (getrandom(&word, sizeof word, 0) != (ssize_t)sizeof word)
         word = vk_now() * 0x9E3779B97F4A7C15u;
@@ -143,6 +145,7 @@ struct link_peer *udp_find_peer(struct link *link, const union udp_name *name)
 /* What the path to the peer carries in one piece: of a socket connected to it the kernel tells. */
 static uint32_t segment_to(const struct link *link, const union udp_name *name)
 {
+    VK_HOLD_CANCEL;
     int fd = socket(name->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), mtu = 0;
     socklen_t len = sizeof mtu;
     int is_v4 = name->any.sa_family == AF_INET;
@@ -233,7 +236,7 @@ void udp_control(struct link *link)
     for (int i = 0; i < 64; i++) {
         union udp_name from;
         socklen_t from_len = sizeof from;
-        ssize_t len = recvfrom(link->door_fd, &who, sizeof who, MSG_DONTWAIT, &from.any, &from_len);
+        ssize_t len = vk_recvfrom(link->door_fd, &who, sizeof who, MSG_DONTWAIT, &from.any, &from_len);
         LINK_COUNT(link->nic, system_calls, 1);
         if (len < 0)
             return;

@@ -49,6 +49,7 @@ __attribute__((constructor)) static void begin(void)
  * each time. 0 becomes 1: a key of 0 means "no connection". */
 uint32_t conn_random(void)
 {
+    VK_HOLD_CANCEL;
     if (n_drawn == 0) {
         if (getrandom(drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
             for (size_t i = 0; i < 64; i++)
@@ -380,6 +381,7 @@ void via_disconnect(struct via_vi *vi)
 /* Returns at once: the peer hears by a DISCONNECT, or, if that is lost, by the RESET that answers its next frame. */
 VIP_RETURN VipDisconnect(VIP_VI_HANDLE handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_vi *vi = via_vi_enter(handle, &code);
     if (vi == NULL)

@@ -235,12 +235,22 @@ static void give_up(struct via_nic *nic, struct via_request *r, VIP_RETURN code)
     vi->key = 0;
 }
 
+/* The thread that waits is cancelled: the request is withdrawn, unless it was over by then. */
+static void cancelled(struct via_nic *nic, void *request)
+{
+    struct via_request *r = request;
+    remove_request(nic, r);
+    if (!r->done || r->result != VIP_SUCCESS)
+        give_up(nic, r, r->done ? r->result : VIP_TIMEOUT);
+}
+
 /* Waits until there is an answer. VIP_NO_MATCH comes at once where nobody waits for the discriminator, VIP_TIMEOUT
  * after all of the time where somebody took the request and has not answered. `r` is on the list as long as this
  * function waits, and no longer. */
 VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout,
                              VIP_VI_ATTRIBUTES *attributes)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code = conn_check_addresses("VipConnectRequest", local, remote, timeout);
     if (code)
         return code;
@@ -269,7 +279,7 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
     int absent = r.done;
     /* From here others are inside now and then: the VI's state may be anything afterwards, and only `r` is surely ours.
      */
-    code = via_wait_owned(nic, timeout, request_done, &r, "VipConnectRequest: no answer");
+    code = via_wait_owned(nic, timeout, request_done, &r, "VipConnectRequest: no answer", cancelled);
     remove_request(nic, &r);
     if (code == VIP_TIMEOUT && r.done)
         code = VIP_SUCCESS; /* interrupted, but it was over by then: there is nothing to withdraw */

@@ -350,6 +350,7 @@ void conn_peer_lost(struct via_nic *nic, struct link_peer *peer)
 VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote,
                                  VIP_ULONG timeout)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code = conn_check_addresses("VipConnectPeerRequest", local, remote, timeout);
     if (code)
         return code;
@@ -435,6 +436,7 @@ static VIP_RETURN nothing_asked(const char *function)
  * under way. */
 VIP_RETURN VipConnectPeerDone(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_vi *vi = via_vi_enter(handle, &code);
     if (vi == NULL)
@@ -475,6 +477,7 @@ static int decided(void *argument)
 /* Takes the result like VipConnectPeerDone, when there is one. No time-out of its own: the request has one. */
 VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attributes)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_vi *vi = via_vi_enter(handle, &code);
     if (vi == NULL)
@@ -485,8 +488,8 @@ VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE handle, VIP_VI_ATTRIBUTES *attribute
         return nothing_asked("VipConnectPeerWait");
     }
     struct patience p = {vi, vi->object.generation, vi->peering->number};
-    code = via_wait_owned(nic, VIP_INFINITE, decided, &p,
-                          "VipConnectPeerWait: no answer"); /* the request's own time-out ends it */
+    code = via_wait_owned(nic, VIP_INFINITE, decided, &p, "VipConnectPeerWait: no answer",
+                          NULL); /* the request's own time-out ends it */
     if (code == VIP_SUCCESS && !still_there(&p))
         code = via_fail(VIP_TIMEOUT, "VipConnectPeerWait: the request was withdrawn by another thread");
     else if (code == VIP_SUCCESS)

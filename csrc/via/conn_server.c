@@ -247,23 +247,6 @@ static int waiter_matched(void *argument)
     return ((struct via_waiter *)argument)->conn != NULL;
 }
 
-/* A process that stood still finds what came meanwhile at once, a request and its withdrawal one behind the other: so
- * it looks whether more is there before it believes a request. Not without end: others may send all the time. */
-static VIP_RETURN wait_for_request(struct via_nic *nic, struct via_waiter *w, VIP_ULONG timeout)
-{
-    uint64_t deadline = vk_deadline(timeout);
-    for (;;) {
-        VIP_RETURN code =
-            via_wait_owned(nic, timeout, waiter_matched, w, "VipConnectWait: nobody asked for the discriminator");
-        for (int looks = 0; w->conn && looks < LOOKS_BEHIND && via_drive(nic) > 0; looks++) {}
-        if (code != VIP_SUCCESS || w->conn)
-            return code;
-        uint64_t now = vk_now();
-        if (deadline != VK_NEVER)
-            timeout = deadline > now ? (VIP_ULONG)((deadline - now + VK_MS - 1) / VK_MS) : 0;
-    }
-}
-
 static void remove_waiter(struct via_nic *nic, struct via_waiter *w)
 {
     for (struct via_waiter **p = &nic->waiters; *p; p = &(*p)->next)
@@ -271,6 +254,34 @@ static void remove_waiter(struct via_nic *nic, struct via_waiter *w)
             *p = w->next;
             return;
         }
+}
+
+/* VipConnectWait ends without a request; who came just now is refused. */
+static void withdraw_waiter(struct via_nic *nic, void *waiter)
+{
+    struct via_waiter *w = waiter;
+    remove_waiter(nic, w);
+    if (w->conn) {
+        answer(w->conn, WIRE_REJECT, NULL); /* it was told PENDING */
+        forget(nic, w->conn);
+    }
+}
+
+/* A process that stood still finds what came meanwhile at once, a request and its withdrawal one behind the other: so
+ * it looks whether more is there before it believes a request. Not without end: others may send all the time. */
+static VIP_RETURN wait_for_request(struct via_nic *nic, struct via_waiter *w, VIP_ULONG timeout)
+{
+    uint64_t deadline = vk_deadline(timeout);
+    for (;;) {
+        VIP_RETURN code = via_wait_owned(nic, timeout, waiter_matched, w,
+                                         "VipConnectWait: nobody asked for the discriminator", withdraw_waiter);
+        for (int looks = 0; w->conn && looks < LOOKS_BEHIND && via_drive(nic) > 0; looks++) {}
+        if (code != VIP_SUCCESS || w->conn)
+            return code;
+        uint64_t now = vk_now();
+        if (deadline != VK_NEVER)
+            timeout = deadline > now ? (VIP_ULONG)((deadline - now + VK_MS - 1) / VK_MS) : 0;
+    }
 }
 
 /* The requester's address, as VipConnectWait returns it. VIPL has the caller provide room for host address and
@@ -292,6 +303,7 @@ static void tell_remote(const struct via_conn *conn, VIP_NET_ADDRESS *out)
 VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULONG timeout, VIP_NET_ADDRESS *remote,
                           VIP_VI_ATTRIBUTES *attributes, VIP_CONN_HANDLE *out)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_waiter w = {0}, **end;
     if (local == NULL || out == NULL)
@@ -316,15 +328,13 @@ VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *local, VIP_ULO
     for (end = &nic->waiters; *end; end = &(*end)->next) {}
     *end = &w;
     code = wait_for_request(nic, &w, timeout);
-    remove_waiter(nic, &w);
     if (code == VIP_SUCCESS) {
+        remove_waiter(nic, &w);
         tell_remote(w.conn, remote);
         conn_attributes(&w.conn->remote, attributes);
         *out = vk_pool_handle(w.conn);
-    } else if (w.conn) {
-        answer(w.conn, WIRE_REJECT, NULL); /* it was told PENDING */
-        forget(nic, w.conn);
-    }
+    } else
+        withdraw_waiter(nic, &w);
     via_leave(nic);
     return code;
 }
@@ -353,6 +363,7 @@ static void accept_with(struct via_conn *conn, struct via_vi *vi)
  * attributes, or give another VI, and try again (VIPL), or must reject. */
 VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code = VIP_SUCCESS;
     struct via_conn *conn = via_conn_enter(handle, &code);
     if (conn == NULL)
@@ -382,6 +393,7 @@ VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle, VIP_VI_HANDLE vi_handle)
 /* The handle dies with this; the answer is remembered for a while, for a REQUEST that comes again. */
 VIP_RETURN VipConnectReject(VIP_CONN_HANDLE handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_conn *conn = via_conn_enter(handle, &code);
     if (conn == NULL)

@@ -106,6 +106,7 @@ void via_cq_free(struct via_cq *cq)
 /* Refused while work queues are tied to it: each completion of theirs would write into what is gone. */
 VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code = VIP_SUCCESS;
     struct via_cq *cq = via_cq_enter(handle, &code);
     if (cq == NULL)
@@ -220,7 +221,7 @@ VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout, VIP_VI_HANDLE *vi,
         return code;
     struct via_nic *nic = cq->nic;
     struct patience p = {cq, cq->object.generation};
-    code = via_wait_owned(nic, timeout, not_empty, &p, "VipCQWait: nothing completed");
+    code = via_wait_owned(nic, timeout, not_empty, &p, "VipCQWait: nothing completed", NULL);
     if (gone(&p))
         code = via_fail(VIP_INVALID_PARAMETER, "the completion queue was destroyed while a call waited on it");
     else if (code == VIP_SUCCESS)

@@ -104,6 +104,14 @@ static int never(void *argument)
     return 0;
 }
 
+static void take_off(struct via_nic *nic, void *discovery)
+{
+    struct via_discovery **p = &nic->discoveries;
+    while (*p != discovery)
+        p = &(*p)->next;
+    *p = (*p)->next;
+}
+
 /* Asks on the wire and collects the answers until the time is over. */
 static void ask_the_wire(struct via_nic *nic, struct via_discovery *d)
 {
@@ -121,11 +129,8 @@ static void ask_the_wire(struct via_nic *nic, struct via_discovery *d)
     d->again_at = nic->now + ASK_FOR_MS / 2 * VK_MS;
     via_timer(nic, d->again_at);
     ask(nic, d);
-    via_wait_owned(nic, ASK_FOR_MS, never, NULL, "VipQuerySystemManagementInfo: no further answer");
-    struct via_discovery **p = &nic->discoveries;
-    while (*p != d)
-        p = &(*p)->next;
-    *p = d->next;
+    via_wait_owned(nic, ASK_FOR_MS, never, d, "VipQuerySystemManagementInfo: no further answer", take_off);
+    take_off(nic, d);
 }
 
 /* The list as the program shall find it. */
@@ -144,6 +149,7 @@ static uint8_t *lay_out(const struct via_discovery *d)
  * good until the next call of this kind or the NIC's end. NumberOfHops is 0 where there is no wire. */
 VIP_RETURN VipQuerySystemManagementInfo(VIP_NIC_HANDLE handle, VIP_ULONG type, VIP_PVOID info)
 {
+    VK_HOLD_CANCEL;
     VIP_AUTODISCOVERY_LIST *list = info;
     struct via_discovery d = {0};
     VIP_RETURN code = VIP_SUCCESS;

@@ -171,7 +171,7 @@ void via_wake_waiters(struct via_nic *nic)
 void via_kick_thread(struct via_nic *nic)
 {
     uint64_t one = 1;
-    ssize_t written = write(nic->wake_fd, &one, sizeof one);
+    ssize_t written = vk_write(nic->wake_fd, &one, sizeof one);
     (void)written; /* the counter is full: then it is readable already */
 }
 
@@ -180,7 +180,7 @@ void via_kick_thread(struct via_nic *nic)
 void via_kick_sleeper(struct via_nic *nic)
 {
     uint64_t one = 1;
-    ssize_t written = write(nic->sleeper == 2 ? nic->waiter_fd : nic->wake_fd, &one, sizeof one);
+    ssize_t written = vk_write(nic->sleeper == 2 ? nic->waiter_fd : nic->wake_fd, &one, sizeof one);
     (void)written;
 }
 
@@ -234,7 +234,7 @@ static void sleep_in(struct bed *bed, uint64_t ns)
     struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
     uint64_t count;
     ppoll(bed->fds, bed->n, ns == VK_NEVER ? NULL : &t, NULL);
-    if (bed->fds[0].revents && read(bed->fds[0].fd, &count, sizeof count) < 0)
+    if (bed->fds[0].revents && vk_read(bed->fds[0].fd, &count, sizeof count) < 0)
         count = 0; /* somebody else was quicker */
 }
 
@@ -328,11 +328,46 @@ static int spin(struct via_nic *nic, int (*ready)(void *), void *argument, uint6
     }
 }
 
+/* A wait is over: others may take this call's place, and the NIC's thread its own. */
+static void end_wait(struct via_nic *nic)
+{
+    vk_store_relaxed(&nic->n_waiting, nic->n_waiting - 1);
+    nic->listeners--;
+    if (nic->n_waiting && nic->sleeper == 0)
+        via_wake_waiters(nic); /* one of them takes our place on the descriptor */
+    if (nic->n_waiting == 0) {
+        vk_fence_full(); /* n_waiting before our look at thread_dozing; the thread does the reverse */
+        if (vk_load_relaxed(&nic->thread_dozing))
+            via_kick_thread(nic);
+    }
+}
+
+struct abandoned {
+    struct via_nic *nic;
+    void (*abandon)(struct via_nic *, void *);
+    void *argument;
+};
+
+/* The program cancelled the thread while its call waited: what the end of the wait, and of the call, would have done.
+ */
+static void give_wait_up(void *argument)
+{
+    const struct abandoned *a = argument;
+    via_enter(a->nic);
+    if (a->abandon)
+        a->abandon(a->nic, a->argument);
+    end_wait(a->nic);
+    a->nic->n_calls--;
+    via_leave(a->nic);
+}
+
 /* A wait that did not end at once: spins, then sleeps in slices until ready, deadline, interruption or the NIC's
  * end. Owned at entry and return; in between whenever `ready` is asked. */
 static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
-                            const char *missing)
+                            const char *missing, void (*abandon)(struct via_nic *, void *))
 {
+    VK_HOLD_CANCEL;
+    struct abandoned abandoned = {nic, abandon, argument};
     uint64_t began = nic->now = vk_now(), deadline = vk_deadline(timeout_ms), spin_until = began;
     if (nic->options.spin_us > 0)
         spin_until += (uint64_t)nic->options.spin_us * VK_US;
@@ -374,26 +409,19 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
             via_run_notifications(nic);
         }
         int stop = interrupted(); /* after the handlers, which may have brought about that it says so */
+        vk_cancel_point(give_wait_up, &abandoned);
         via_enter(nic);
         if (stop) { /* also if it is ready by now: what completed stays where it is, for the next call to take */
             code = via_fail(VIP_TIMEOUT, "the wait was interrupted");
             break;
         }
     }
-    vk_store_relaxed(&nic->n_waiting, nic->n_waiting - 1);
-    nic->listeners--;
-    if (nic->n_waiting && nic->sleeper == 0)
-        via_wake_waiters(nic); /* one of them takes our place on the descriptor */
-    if (nic->n_waiting == 0) {
-        vk_fence_full(); /* n_waiting before our look at thread_dozing; the thread does the reverse */
-        if (vk_load_relaxed(&nic->thread_dozing))
-            via_kick_thread(nic);
-    }
+    end_wait(nic);
     return code;
 }
 
 VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
-                          const char *missing)
+                          const char *missing, void (*abandon)(struct via_nic *, void *))
 {
     if (ready(argument))
         return VIP_SUCCESS;
@@ -403,7 +431,7 @@ VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*r
     if (nic->closing)
         return via_fail(VIP_INVALID_PARAMETER, "the NIC is being closed");
     nic->n_calls++;
-    VIP_RETURN code = wait_long(nic, timeout_ms, ready, argument, missing);
+    VIP_RETURN code = wait_long(nic, timeout_ms, ready, argument, missing, abandon);
     nic->n_calls--;
     return code;
 }

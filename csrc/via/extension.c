@@ -28,7 +28,7 @@ void via_cq_signal(const struct via_cq *cq)
 {
     const uint64_t one = 1;
     for (const struct via_tag *t = cq->tags; t; t = t->next) {
-        ssize_t written = write(t->fd, &one, sizeof one);
+        ssize_t written = vk_write(t->fd, &one, sizeof one);
         (void)written; /* only a counter that is full fails: then it is readable already */
         NIC_COUNT(cq->nic, system_calls, 1);
     }
@@ -71,6 +71,7 @@ static int copy_event(VIP_EVENT_HANDLE event)
 /* The event is copied before the NIC is entered; entries that are there already count as added now. */
 VIP_RETURN VipAddTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG tag, VIP_ULONG priority)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     int fd = copy_event(event);
     if (fd < 0)
@@ -101,6 +102,7 @@ VIP_RETURN VipAddTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG t
 /* By event and tag as they were given; our copy of the descriptor is closed, the program's is not touched. */
 VIP_RETURN VipRemoveTagCQ(VIP_CQ_HANDLE handle, VIP_EVENT_HANDLE event, VIP_ULONG tag)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code = VIP_SUCCESS;
     struct via_cq *cq = via_cq_enter(handle, &code);
     if (cq == NULL)

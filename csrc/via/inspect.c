@@ -24,6 +24,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../base/files.h"
 #include "../link/station.h"
 #include "snapshot.h"
 
@@ -159,7 +160,7 @@ static int listen_at_own_name(void)
     a.sun_family = AF_UNIX;
     int n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "viakit/inspect/%d", (int)getpid());
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int s = vk_file_above(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (s >= 0 && (bind(s, (struct sockaddr *)&a, len) != 0 || listen(s, 4) != 0)) {
         close(s); /* somebody squats on the name: then nobody can look, and nothing else is lost */
         s = -1;
@@ -175,7 +176,7 @@ static void start(void)
     self.listener = listen_at_own_name();
     if (self.listener < 0)
         return;
-    self.stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    self.stop = vk_file_above(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     sigfillset(&all); /* signals are the program's threads' affair */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     self.has_thread = self.stop >= 0 && pthread_create(&self.thread, NULL, thread_main, NULL) == 0;

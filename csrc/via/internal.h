@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "../base/atomic.h"
+#include "../base/cancel.h"
 #include "../base/clock.h"
 #include "../base/pool.h"
 #include "../link/link.h"
@@ -589,9 +590,12 @@ void via_wake_waiters(struct via_nic *nic);
 /* Waits until ready(argument) says non-zero: called and left by the owner, but others get in while it sleeps.
  * VIP_SUCCESS, VIP_TIMEOUT (also when interrupted), or VIP_INVALID_PARAMETER when the NIC is being closed. The NIC
  * stays meanwhile; any other object may have gone. missing: what a time-out is explained by, "VipCQWait: nothing
- * completed". */
+ * completed".
+ * A program may cancel the thread meanwhile (pthread_cancel): then this does not return, and abandon(nic, argument),
+ * NULL if there is nothing, is called by the owner in place of all that the caller would do after it, but for leaving.
+ */
 VIP_RETURN via_wait_owned(struct via_nic *nic, unsigned long timeout_ms, int (*ready)(void *), void *argument,
-                          const char *missing);
+                          const char *missing, void (*abandon)(struct via_nic *, void *));
 
 int via_engine_start(struct via_nic *nic);
 /* No call gets in any more, waiting ones leave, the thread ends. Called and left by the owner, who is alone then. */

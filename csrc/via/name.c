@@ -146,6 +146,7 @@ static int no_visit(void *context, const char *name, const char *value, const ch
 /* NSInitInfo is NULL, or the path of a file of hosts. */
 VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID info)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     const char *path = info && *(const char *)info ? info : NULL;
     if (config_each(CONFIG_HOST, path, 0, no_visit, NULL) < 0)
@@ -166,6 +167,7 @@ VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID info)
 /* The NIC's own file of hosts is forgotten; the user's other files stay. It may be called without VipNSInit before. */
 VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)
@@ -211,6 +213,7 @@ static VIP_RETURN find_address(const struct view *v, const char *name, unsigned 
  * they are. */
 VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADDRESS *out, VIP_ULONG index)
 {
+    VK_HOLD_CANCEL;
     struct view v;
     uint8_t address[6];
     if (name == NULL || out == NULL)
@@ -233,6 +236,7 @@ VIP_RETURN VipNSGetHostByName(VIP_NIC_HANDLE handle, VIP_CHAR *name, VIP_NET_ADD
  * it takes, also when there is too little (VIP_ERROR_RESOURCE), so that a program can ask twice. */
 VIP_RETURN VipNSGetHostByAddr(VIP_NIC_HANDLE handle, VIP_NET_ADDRESS *address, VIP_CHAR *name, VIP_ULONG *len)
 {
+    VK_HOLD_CANCEL;
     struct view v;
     char found[256] = "";
     if (address == NULL || len == NULL || (name == NULL && *len > 0))

@@ -173,6 +173,7 @@ static VIP_RETURN find_device(const char *name, char real[64], const struct link
 /* A failure leaves nothing behind: whatever was made is taken back in the order of the table at the top. */
 VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *out)
 {
+    VK_HOLD_CANCEL;
     const char *rest = "";
     if (device == NULL || out == NULL)
         return via_fail(VIP_INVALID_PARAMETER,
@@ -224,6 +225,7 @@ VIP_RETURN VipOpenNic(const VIP_CHAR *device, VIP_NIC_HANDLE *out)
  * objects that were not destroyed; programs of the time closed the NIC and went. So it takes all of them. */
 VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_nic *nic = via_nic_enter(handle, &code);
     if (nic == NULL)

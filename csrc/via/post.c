@@ -298,7 +298,7 @@ static VIP_RETURN wait(VIP_VI_HANDLE handle, VIP_ULONG timeout, VIP_DESCRIPTOR *
                         "the queue belongs to a completion queue: wait with VipCQWait, then take with Done");
     }
     code = via_wait_owned(nic, timeout, something, &p,
-                          recv ? "VipRecvWait: no receive was complete" : "VipSendWait: no send was complete");
+                          recv ? "VipRecvWait: no receive was complete" : "VipSendWait: no send was complete", NULL);
     /* What the wait found is believed only if the VI is still the one that we were called for. */
     if (!vk_object_is(p.object, p.generation))
         code = via_fail(VIP_INVALID_PARAMETER, "the VI was destroyed while a call waited on it");

@@ -451,6 +451,7 @@ static struct via_nic *begin(VIP_NIC_HANDLE handle, int needs_tap, VIP_RETURN *c
 
 VIP_RETURN viakit_tap_open(VIP_NIC_HANDLE handle, const char *file, const viakit_tap_options *options)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_nic *nic = begin(handle, 0, &code);
     if (nic) {
@@ -463,6 +464,7 @@ VIP_RETURN viakit_tap_open(VIP_NIC_HANDLE handle, const char *file, const viakit
 /* An error of the disk is told here at the latest: the capture is not whole then. */
 VIP_RETURN viakit_tap_close(VIP_NIC_HANDLE handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     struct via_nic *nic = begin(handle, 1, &code);
     if (nic) {
@@ -475,6 +477,7 @@ VIP_RETURN viakit_tap_close(VIP_NIC_HANDLE handle)
 /* When it returns, all that was recorded before is in the file. */
 VIP_RETURN viakit_tap_flush(VIP_NIC_HANDLE handle)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code = VIP_SUCCESS;
     struct via_nic *nic = begin(handle, 1, &code);
     if (nic) {
@@ -490,6 +493,7 @@ VIP_RETURN viakit_tap_flush(VIP_NIC_HANDLE handle)
 /* For a tap without a file: whole blocks, as many as fit; the first call brings section and interfaces, too. */
 VIP_RETURN viakit_tap_read(VIP_NIC_HANDLE handle, void *buffer, size_t len, size_t *n)
 {
+    VK_HOLD_CANCEL;
     VIP_RETURN code;
     if (buffer == NULL || n == NULL)
         return via_fail(VIP_INVALID_PARAMETER,

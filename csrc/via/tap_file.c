@@ -27,6 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../base/files.h"
 #include "../base/pcapng.h"
 #include "../base/plural.h"
 #include "tap.h"
@@ -149,7 +150,7 @@ static int open_file(char *path, int append)
     for (int i = 0; i < 100; i++) {
         /* 0600: a capture holds what programs said to each other. Not truncated before it is locked, for it may be
          * another's. O_NOCTTY and the test for a regular file: it may be a terminal or a pipe. */
-        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+        int fd = vk_file_above(open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600));
         if (fd < 0)
             return -errno;
         if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {

@@ -15,20 +15,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "link/station.h"
 #include "link/udp.h"
 
 static ssize_t fuzz_recvmsg(int fd, struct msghdr *m, int flags);
-static int fuzz_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *timeout);
+static int fuzz_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags);
 static ssize_t fuzz_recvfrom(int fd, void *to, size_t room, int flags, void *from, socklen_t *from_len);
 static void *fuzz_calloc(size_t n, size_t len);
 static void fuzz_free(void *p);
 static int fuzz_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len);
 static int fuzz_ports(const char *prefix, uint16_t *ports, int max);
 
-#define recvmsg fuzz_recvmsg
-#define recvmmsg fuzz_recvmmsg
-#define recvfrom fuzz_recvfrom
+#define vk_recvmsg fuzz_recvmsg
+#define vk_recvmmsg fuzz_recvmmsg
+#define vk_recvfrom fuzz_recvfrom
 #define syscall(number, fd, to, room, flags, from, len) fuzz_recvfrom(fd, to, room, flags, from, len)
 #define socket(family, type, protocol) (-1)
 #define calloc fuzz_calloc
@@ -39,7 +40,7 @@ static int fuzz_ports(const char *prefix, uint16_t *ports, int max);
 #include "link/udp_station.c"
 #undef free
 #undef calloc
-#undef recvmsg
+#undef vk_recvmsg
 
 #include "hollow.h"
 #include "machine.h"
@@ -108,9 +109,8 @@ static ssize_t fuzz_recvmsg(int fd, struct msghdr *m, int flags)
     return fuzz_scatter(m, waiting, queue_len);
 }
 
-static int fuzz_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *timeout)
+static int fuzz_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
 {
-    (void)timeout;
     if (n == 0)
         return 0;
     struct msghdr *h = &m[0].msg_hdr;

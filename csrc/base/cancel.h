@@ -1,0 +1,93 @@
+/*
+ * Threads that a program cancels (pthread_cancel).
+ *
+ * A thread must not be cancelled while it is inside a NIC: nobody could come in after it. But many functions of the C
+ * library that make system calls are *cancellation points*. So on the short path, where a message is sent or looked
+ * for, we make the system calls by themselves (vk_send and its like below); calls that may open files or ask a name
+ * service hold cancellation off as a whole (VK_HOLD_CANCEL); and a call that waits offers itself to be cancelled where
+ * it is outside and can take back what it began (vk_cancel_point): programs have a thread in VipCQWait without
+ * time-out, and end it so.
+ *
+ * Under sanitizers it is the library's functions after all: they want to see what happens to memory and descriptors.
+ */
+#ifndef VIAKIT_CANCEL_H
+#define VIAKIT_CANCEL_H
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "atomic.h"
+
+/* From here on this thread is not cancelled, until the release that belongs to it. They nest; what the program had set
+ * is kept by the outermost. Returns whether this is it, for the release. */
+int vk_cancel_hold(void);
+void vk_cancel_release(const int *outermost);
+/* To the end of the block. */
+#define VK_HOLD_CANCEL __attribute__((cleanup(vk_cancel_release), unused)) const int hold_cancel = vk_cancel_hold()
+
+/* Between hold and release, with nothing owned: if the program has cancelled the thread (and lets it be cancelled),
+ * this calls abandon(argument), still on this stack, and does not return. */
+void vk_cancel_point(void (*abandon)(void *), void *argument);
+
+/* As the functions without vk_, but no cancellation points. */
+#if VK_TSAN || defined(__SANITIZE_ADDRESS__)
+#define VK_SYSTEM_CALL(name, number, ...) name(__VA_ARGS__)
+#else
+#define VK_SYSTEM_CALL(name, number, ...) syscall(number, __VA_ARGS__)
+#endif
+
+static inline ssize_t vk_read(int fd, void *to, size_t len)
+{
+    return VK_SYSTEM_CALL(read, SYS_read, fd, to, len);
+}
+
+static inline ssize_t vk_write(int fd, const void *from, size_t len)
+{
+    return VK_SYSTEM_CALL(write, SYS_write, fd, from, len);
+}
+
+static inline ssize_t vk_sendto(int fd, const void *from, size_t len, int flags, const struct sockaddr *to,
+                                socklen_t to_len)
+{
+    return VK_SYSTEM_CALL(sendto, SYS_sendto, fd, from, len, flags, to, to_len);
+}
+
+static inline ssize_t vk_send(int fd, const void *from, size_t len, int flags)
+{
+    return vk_sendto(fd, from, len, flags, NULL, 0);
+}
+
+static inline ssize_t vk_recvfrom(int fd, void *to, size_t len, int flags, struct sockaddr *from, socklen_t *from_len)
+{
+    return VK_SYSTEM_CALL(recvfrom, SYS_recvfrom, fd, to, len, flags, from, from_len);
+}
+
+static inline ssize_t vk_recv(int fd, void *to, size_t len, int flags)
+{
+    return vk_recvfrom(fd, to, len, flags, NULL, NULL);
+}
+
+static inline ssize_t vk_sendmsg(int fd, const struct msghdr *m, int flags)
+{
+    return VK_SYSTEM_CALL(sendmsg, SYS_sendmsg, fd, m, flags);
+}
+
+static inline ssize_t vk_recvmsg(int fd, struct msghdr *m, int flags)
+{
+    return VK_SYSTEM_CALL(recvmsg, SYS_recvmsg, fd, m, flags);
+}
+
+#ifdef _GNU_SOURCE /* these two are Linux's */
+static inline int vk_sendmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
+{
+    return (int)VK_SYSTEM_CALL(sendmmsg, SYS_sendmmsg, fd, m, n, flags);
+}
+
+static inline int vk_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
+{
+    return (int)VK_SYSTEM_CALL(recvmmsg, SYS_recvmmsg, fd, m, n, flags, NULL);
+}
+#endif
+
+#endif
