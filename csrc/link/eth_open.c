@@ -10,8 +10,8 @@
  *   set_filter -> make_ring -> bind
  *
  * Privileges: CAP_NET_RAW in the network namespace's user namespace. Whoever makes a namespace of his own (unshare
- * -Urn) has it there, which is what the testbed does. Larger socket buffers than the system's limit want
- * CAP_NET_ADMIN (SO_RCVBUFFORCE).
+ * -Urn) has it there, which is what the testbed does. Larger send buffers than the system's limit want
+ * CAP_NET_ADMIN (SO_SNDBUFFORCE).
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -172,8 +172,7 @@ static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
 }
 
 /* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense, -ENOMEM: the sender had no room for us.
- * Descriptors that come with a bad
- * greeting are closed: they are ours as soon as recvmsg has returned. */
+ * Descriptors that come with a bad greeting are closed: they are ours as soon as recvmsg has returned. */
 static int read_greeting(int socket, struct greeting *g, int *fds, int want)
 {
     struct iovec iov = {g, sizeof *g};

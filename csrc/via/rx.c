@@ -464,7 +464,7 @@ void link_vouch(struct via_nic *nic, int vouched)
     nic->vouched = vouched;
 }
 
-/* For super-frames (eth): the kernel copies the payload of the frames behind `last` straight to where this says, and
+/* For super-frames (udp): the kernel copies the payload of the frames behind `last` straight to where this says, and
  * link_deliver_parts finds it there. So every check of place.c is made here beforehand, without changing anything; what
  * is in doubt goes the usual way. */
 void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size_t len)
