@@ -5,7 +5,7 @@
  * side by side over three neighbouring blocks and joined at the end. Joining needs "crc of A followed by n zero
  * bytes", which is a multiplication by x^(8n) modulo the polynomial. For reflected polynomials
  *
- *     crc32(0, clmul(a, k))  =  a * k * x^33  mod P        (33: clmul's bit order is off by one, crc32 appends 32 zeros)
+ *     crc32(0, clmul(a, k))  =  a * k * x^33  mod P        (33: clmul's bits are off by one, crc32 appends 32 zeros)
  *
  * so with k = x^(8n-33) one carry-less multiplication and one crc32 do it. The k for all block lengths of 8..1024 bytes
  * stand in a table that is made when the library is loaded.
@@ -20,7 +20,7 @@
 #define POLYNOMIAL 0x82F63B78u
 #define MAX_WORDS 128 /* words of 8 bytes in one lane */
 #define AHEAD \
-    2048 /* bytes: long messages are read for the first time here, and three lanes hide the pattern from the prefetcher */
+    2048 /* bytes: long messages are read for the first time here, and three lanes hide that from the prefetcher */
 #define WORTH_AHEAD 512
 
 static uint32_t byte_table[256];

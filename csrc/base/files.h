@@ -11,7 +11,7 @@
 #ifndef VIAKIT_FILES_H
 #define VIAKIT_FILES_H
 
-/* A file that was just opened, at a number that is not standard input, output or error. Programs that have closed those,
+/* A file just opened, at a number that is not standard input, output or error. Programs that have closed those,
  * as daemons do, may print all the same, and must not print into our sockets. Returns fd or another number of the same
  * file; negative with errno if fd was, or if there is no other number. */
 int vk_file_above(int fd);

@@ -10,7 +10,7 @@
  *     if (vk_yield_pays(now))
  *         now = vk_yield(now);     a turn that took longer than VK_DEAR_TURN makes turns dear ...
  *     else
- *         sleep in the kernel      ... for VK_DEAR_LEAST times as long as it took; twice as long each time that the next try
+ *         sleep in the kernel      ... for VK_DEAR_LEAST times as long as it took; twice as long when the next try
  *                                  comes soon and is dear again, up to VK_DEAR_MOST times
  *
  * So somebody who stays costs one part in VK_DEAR_MOST of the time, for trying whether turns have become cheap again.

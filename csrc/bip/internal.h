@@ -19,7 +19,7 @@
  *              RDMA writes, the last one with immediate data (checksum, or the low bits of the length)
  *      REFUSE  head, tag = the code         this message cannot be received: the sender is told why
  *      CREDIT  head                         room in the queue that no other message has told of
- *      BYE     head, seq = ASKs answered    the sender leaves, and nothing follows; it has received so many long messages
+ *      BYE     head, seq = ASKs answered    the sender leaves, nothing follows; it has received so many long messages
  *
  * A rank has one send outstanding, so there is at most one GO or REFUSE on its way to it from each peer, one BYE, and
  * few CREDITs (each tells of half a queue): RESERVED buffers more than there are credits always suffice for these.

@@ -121,7 +121,7 @@ void bip_attend(bip_job *job);
 /* Always frees. BIP_ERR_TIMEOUT: what was sent last may not have arrived. */
 int bip_close(bip_job *job, int timeout_ms);
 
-/* A send; the returned id (1 or more) is for stest and swait. len may be 0 with buf NULL. A send that was waited for, or
+/* A send; the returned id (1 or more) is for stest and swait. len may be 0 with buf NULL. One that was waited for, or
  * that a later one followed, is done; an id that no send has had is ARGUMENT. */
 int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t len);
 int bip_stest_id(bip_job *job, int id); /* 1: done; 0: not yet; an error ends it, too */

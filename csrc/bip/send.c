@@ -13,7 +13,7 @@
  *
  *     sender   ASK len ---.                 .--> write write write ... write + immediate ---.
  *                         |                 |                                               |
- *     receiver            '--> posted: GO --'    (address, handle)                          '--> len, checksum right? done
+ *     receiver            '--> posted: GO --'    (address, handle)                       '--> len, checksum right? done
  *
  * Counts of a long send: posted bytes are with the NIC, done bytes are acknowledged; done <= posted <= len, and
  * it has ended when done = len. No packet is ever sent again from here: what is lost the provider repeats.

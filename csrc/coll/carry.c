@@ -8,8 +8,9 @@
  *     offer      where my next long message to f shall be written: an address in f's memory, with the message's number
  *     slot 0 ..  | ......... data | what | number |      COLL_SLOTS of them, used in turn
  *
- *   short      data and the two words behind it, right-aligned, are one write; the number lands last. The receiver waits for the number,
- *              compares `what`, and copies. The sender keeps count of what was taken, and never has more than COLL_SLOTS under way.
+ *   short      data and the two words behind it, right-aligned, are one write; the number lands last. The receiver
+ *              waits for the number, compares `what`, and copies. The sender keeps count of what was taken, and never
+ *              has more than COLL_SLOTS under way.
  *   long       the receiver offers its buffer, the sender writes straight into it, and then the two words into a slot:
  *              no copy. Buffers stay registered for the next time (a cache of COLL_OFFERS).
  *

@@ -75,7 +75,7 @@ int coll_create(msg_world *world, const int *ranks, int n, int context, coll **g
 typedef struct {
     uint64_t number; /* collectives of these ranks so far: this is one more */
     uint64_t
-        birth; /* alike on all ranks: words of a group that had this context before, with another birth, are thrown away */
+        birth; /* alike on all ranks: words of an earlier group of this context, with another birth, are thrown away */
     const int *wanted; /* while this is not 0 ... */
     void (*meanwhile)(
         void *context); /* ... waits call this every millisecond or more often; it must not use the group */

@@ -4,8 +4,8 @@
  * Ranks are numbered within the group. A *node* is a host of the group; its *master* is the first rank there. What
  * lies where:
  *
- *   cells      memory of each rank that the others write to by RDMA (6.1): one cell for each rank, then one for each node
- *   shared     memory that the ranks of one node map: lines of each rank, a counter, and for data two areas of each rank
+ *   cells      memory of each rank that the others write to by RDMA (6.1): a cell for each rank, then one for each node
+ *   shared     memory that the ranks of one node map: lines of each rank, a counter, and for data two areas each
  *   slots      memory of each rank for data by RDMA (carry.c), made when it is first needed
  *
  * A cell and a line have a cache line or two of their own, so that no two writers ever want the same one (3).

@@ -6,7 +6,7 @@
  * Processes, turns of algorithms and statistics are Python's (viakit/barrier.py, viakit/collectives.py).
  *
  *     skew_ns 0    warmup calls | enter[0]  n calls back to back  leave[0]                   -> mean of a run
- *     otherwise    warmup calls | late by chance, enter[i], call, leave[i] | the next ...    -> time after the last came
+ *     otherwise    warmup calls | late by chance, enter[i], call, leave[i] | the next ...   -> time after the last came
  */
 #include "measure.h"
 

@@ -5,10 +5,11 @@
  * anywhere in memory. Messages are reliable, and keep their order from one node to another with one tag. Two
  * semantics, by length:
  *
- *   short   (fewer than BIPSMALLSIZE words, and more where the link makes it worth while) go into a queue at the receiver. The send
- *           does not block until that queue is full.
- *   long    (all others) go straight into the buffer of the receive, through a pipeline. BIP guaranteed this only if the receive was
- *           posted first; here the send waits for it, and with VIAKIT_BIP_STRICT=1 it is an error, as it may have been then.
+ *   short   (fewer than BIPSMALLSIZE words, and more where the link makes it worth while) go into a queue at the
+ *           receiver. The send does not block until that queue is full.
+ *   long    (all others) go straight into the buffer of the receive, through a pipeline. BIP guaranteed this
+ *           only if the receive was posted first; here the send waits for it, and with VIAKIT_BIP_STRICT=1 it is an
+ *           error, as it may have been then.
  *
  * One send may be outstanding at a time, and one receive per tag. Sending to oneself is an error. So are a message
  * longer than the receive's maxlength, an id that was not given, and a node that dies: the error handler is called, and

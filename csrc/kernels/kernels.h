@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ------------------------------------------------------------------------------------------------------------------------
+/* ---------------------------------------------------------------------------------------------------------------------
  * Levels of vector instructions
  */
 
@@ -39,7 +39,7 @@ int kernels_level(void);
  */
 int kernels_level_set(int level);
 
-/* ------------------------------------------------------------------------------------------------------------------------
+/* ---------------------------------------------------------------------------------------------------------------------
  * The random numbers of the NAS Parallel Benchmarks
  *
  * x[k+1] = a x[k] mod 2^46, and x[k] 2^-46 is the k-th number, in (0, 1). A state x is below 2^46. Since 2^46 divides
@@ -61,7 +61,7 @@ static inline uint64_t kernels_random_skip(uint64_t x, uint64_t n)
 /* The n numbers after state x go into out; returns the state after them. */
 uint64_t kernels_random_fill(uint64_t x, double *out, size_t n);
 
-/* ------------------------------------------------------------------------------------------------------------------------
+/* ---------------------------------------------------------------------------------------------------------------------
  * Red-black SOR (sor.c)
  */
 
@@ -89,7 +89,7 @@ void kernels_sor_sweep(float *red, float *black, size_t n, const struct kernels_
 #define KERNELS_FNV_START UINT64_C(1469598103934665603)
 uint64_t kernels_sor_fnv(uint64_t hash, const float *red, const float *black, size_t n_pairs);
 
-/* ------------------------------------------------------------------------------------------------------------------------
+/* ---------------------------------------------------------------------------------------------------------------------
  * IS: ranking integers (apps/is_.py)
  *
  * A key is max/4 (r1 + r2 + r3 + r4) without its fraction, of four consecutive random numbers: in [0, max), most
@@ -120,7 +120,7 @@ int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buck
 int64_t kernels_is_place(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
                          int32_t *out, size_t len);
 
-/* ------------------------------------------------------------------------------------------------------------------------
+/* ---------------------------------------------------------------------------------------------------------------------
  * Water: molecular dynamics (water.c)
  *
  * A molecule has the atoms H1, O, H2 and a site M that follows them (water_model.h). Arrays, all of doubles:
@@ -184,7 +184,7 @@ void kernels_water_wrap(double *state, size_t n, double box);
 /* The sum of mass times velocity squared, velocity per step: twice the kinetic energy. */
 double kernels_water_kinetic(const double *state, size_t n);
 
-/* ------------------------------------------------------------------------------------------------------------------------
+/* ---------------------------------------------------------------------------------------------------------------------
  * EP (ep.c)
  */
 
@@ -199,7 +199,7 @@ struct kernels_ep {
 /* Count and sum the deviates of the n pairs of random numbers that follow the state x: added to `out`. */
 void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out);
 
-/* ------------------------------------------------------------------------------------------------------------------------
+/* ---------------------------------------------------------------------------------------------------------------------
  * FT: what surrounds the Fourier transforms of rows (apps/fft.py). A complex number is two doubles, side by side.
  */
 

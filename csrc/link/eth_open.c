@@ -100,7 +100,7 @@ static int settle_mtu(struct link *link, const viakit_nic_options *options, uint
 
 /* Frames of ours for this NIC (or for whoever waits: port 0), before the kernel copies anything; of them those of
  * `least` to `most` bytes. The port lies little-endian. Classic BPF: LD loads from an offset into the frame, in network
- * order, or the frame's length; JEQ, JGT and JGE skip their first number of instructions if so, their second if not; RET
+ * order, or the frame's length; JEQ, JGT and JGE skip their first number of instructions if so, else their second; RET
  * says how many bytes to keep, 0 none.
  *
  *   0-2    the length

@@ -2,7 +2,7 @@
  * The attached buffer for buffered sends: pieces of the caller's memory, first fit. All bookkeeping lies in
  * that memory itself, so a buffered send allocates nothing.
  *
- *      | header | data ... | header | data ... | header | data ... |      each header: length of its data, in use or not
+ *      | header | data ... | header | data ... | header | data ... |      a header: length of its data, in use or not
  *      begin                                                      end
  *
  * Neighbouring free pieces become one when a piece is looked for. Invariant: the pieces follow each

@@ -17,11 +17,11 @@
  *
  * What comes when it is not expected. Channels deliver each packet once; what it says is held against what is known:
  *
- *   EAGER, SYNC, RTS   no receive is posted         kept (match.c), and counted as unexpected; at too many bytes: XOFF to the sender
- *   CTS, ACK, FIN      for a request that has ended, or of another kind, or a second time       dropped: the id finds nothing
- *   DATA               beyond what was asked for                                                dropped
- *   BYE                while a send or receive waits for that rank                              those end with MSG_ERR_LEFT (leave.c)
- *   anything           too short for what it says it is                                         the rank counts as failed (channels)
+ *   EAGER, SYNC, RTS   no receive is posted                          kept (match.c), and counted as unexpected; too much: XOFF
+ *   CTS, ACK, FIN      of a request that has ended, is another kind  dropped: the id finds nothing
+ *   DATA               beyond what was asked for                     dropped
+ *   BYE                somebody waits for that rank                  those end with MSG_ERR_LEFT (leave.c)
+ *   anything           too short for what it says it is              the rank counts as failed (channels)
  */
 #ifndef VIAKIT_MSG_ENGINE_H
 #define VIAKIT_MSG_ENGINE_H

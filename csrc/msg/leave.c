@@ -1,7 +1,7 @@
 /*
  * Ranks that leave or die, and what becomes of what was under way with them.
  *
- *   BYE arrived        the rank has closed its world: it will say nothing more, but takes part until all others have left
+ *   BYE arrived        the rank has closed its world: it will say no more, but takes part until all others have left
  *   the channel gone   nothing can be sent to it either; without a BYE before, it has failed
  *
  * Either way every request that can no longer come about ends, in error, and with it every wait: nobody waits for the

@@ -8,8 +8,8 @@
  *
  *      Python: viakit.comm, viakit.mpi       csrc/coll: collectives
  *      ------------------------------------------------------------
- *      msg.h     requests, matching, eager, rendezvous, waiting         engine.h match.c protocol.c request.c send.c recv.c wait.c world.c
- *      channel.h packets between two ranks, bulk data                   via.c (VIPL), bip.c (BIP), tcp.c (sockets); to oneself: send.c
+ *      msg.h     requests, matching, eager, rendezvous, waiting    engine.h match.c protocol.c request.c and more
+ *      channel.h packets between two ranks, bulk data              via.c (VIPL), bip.c (BIP), tcp.c; to oneself: send.c
  *
  * The engine is a VI consumer, as MVICH was: of VIA it uses vipl.h and viakit.h and nothing else.
  *

@@ -11,10 +11,11 @@
  * VIAKIT_MSG ("mpich-p4,socket_buffer=262144"), from a file. Sizes are bytes; K, M and G are understood in text.
  *
  * Memory that a rank uses, at most, of n:
- *     pools      (n - 1) * (credits + 4) * (eager limit + 64), where credits are cut so that this stays within pool_bytes as far as
- *                at least 8 credits per rank allow (channel via); nothing but socket buffers (tcp)
- *     unexpected unexpected_bytes + what was under way when the senders were told to stop (credits * eager limit per sender; on tcp
- *                its socket buffers and 64 KiB), plus an envelope of 256 bytes per message; beyond it, senders keep their data and only announce it
+ *     pools      (n - 1) * (credits + 4) * (eager limit + 64), where credits are cut so that this stays within
+ *                pool_bytes as far as at least 8 credits per rank allow (channel via); nothing but socket buffers (tcp)
+ *     unexpected unexpected_bytes + what was under way when the senders were told to stop (credits * eager limit per
+ *                sender; on tcp its socket buffers and 64 KiB), plus an envelope of 256 bytes per message; beyond it,
+ *                senders keep their data and only announce it
  *     requests   320 bytes for each that exists at a time, in blocks of 64 KiB that are kept
  *     cache      cache_bytes of memory registered (the user's own, not a copy)
  */

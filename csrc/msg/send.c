@@ -292,7 +292,7 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
  *
  *     a write behind a write        waits until the first has been handed over as a whole (may_begin)
  *     a message behind a write      waits in the queue, behind a fence (msg_fence)
- *     a write behind messages       may overtake those that have no credit: it needs no buffer of the target's (msg.h) */
+ *     a write behind messages       may overtake those without credit: it needs no buffer of the target's (msg.h) */
 
 /* A write that waits for room in the channel, or for a longer write that was begun before it. */
 struct write {

@@ -11,7 +11,7 @@
  * Where a descriptor (slot) is; it is in one place at a time:
  *
  *      send slot      free_sends --take_slot--> filled --post--> on its VI (n_outstanding) --VipSendDone--> free_sends
- *      RDMA slot      free_rdma  --start_rdma-------------post--> on its VI (n_outstanding) --VipSendDone--> its request
+ *      RDMA slot      free_rdma  --start_rdma------------post--> on its VI (n_outstanding) --VipSendDone--> its request
  *                                                        is told (send_done), or will be (untold) --> free_rdma
  *      receive slot   on its VI, always, but for the moment in which receive() has it in its hands
  *

@@ -1,4 +1,4 @@
-// The header from C++98: it must declare everything with C linkage and use no C++ keyword. That it compiles is the test.
+// The header from C++98: it must declare all with C linkage and use no C++ keyword. That it compiles is the test.
 #include "vipl.h"
 
 #include "bip.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/types.h>
 
-/* The kernel's letter for it: 'T' it is stopped; 'Z' it has ended, and all that it had open is closed. 0: it is gone. */
+/* The kernel's letter for it: 'T' it is stopped; 'Z' it has ended, and all that it had open is closed. 0: none. */
 static inline char process_state(pid_t pid)
 {
     char path[64], text[512] = "";

@@ -456,7 +456,7 @@ static void answer_waits_b(side *s)
 
 /* ---- probe_waits: a peer that could not be asked whether it lives, for the link is full, is not a silent one */
 
-/* A peer is asked soon, and given up when three more questions had no answer: a second later, so that neither side takes
+/* A peer is asked soon, and given up when three more questions had no answer: a second later, that neither side takes
  * the other for dead when they look again. */
 static void curious(viakit_nic_options *o)
 {

@@ -163,7 +163,7 @@ static void ask_for_more(endpoint *e, VIP_DESCRIPTOR *d, uint32_t more)
     reap_send(e, d, VIP_STATUS_OP_SEND | VIP_STATUS_IMMEDIATE);
 }
 
-/* Takes one message, looking seldom, until it is acknowledged: more than `acks` have been sent. Returns whether that was
+/* Takes a message, looking seldom, until it is acknowledged: more than `acks` have been sent. Returns whether that was
  * between two looks. */
 static int take_seldom(endpoint *e, uint64_t acks)
 {
@@ -434,7 +434,7 @@ static void nobody_can_be_reached(side *s, endpoint *e, uint16_t port)
         if (one)
             add_port(&remote, port);
         VIP_RETURN r;
-        /* Who calls may have an answer before he has tried to map anything: that nobody waits. The next one is final. */
+        /* Who calls may have an answer before he has tried to map anything: that nobody waits. The next is final. */
         while ((r = VipConnectRequest(e->vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) == VIP_NO_MATCH)
             sched_yield();
         CHECK_RET(r, VIP_NOT_REACHABLE);

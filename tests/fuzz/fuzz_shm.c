@@ -3,7 +3,8 @@
  * and in the requests that make us look there. The peer is made by hand, of ordinary memory with guards around it; the
  * data path of the link is the real one.
  *
- *   operation   cell: where, control word, first bytes | consumed | fetch: address, length | place: handle, address, length | poll | send
+ *   operation   cell: where, control word, first bytes | consumed | fetch: address, length |
+ *               place: handle, address, length | poll | send
  *
  * Pages that nobody may touch lie around the ring and the segment: whoever reads or writes outside ends the program.
  */

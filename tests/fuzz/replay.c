@@ -2,9 +2,10 @@
  * replay - gives a fuzz target the inputs of its corpus, once, and then, if asked, as many others as there is time for.
  * With it instead of libFuzzer's main a target is an ordinary test, by any compiler and with or without sanitizers.
  *
- *   replay CORPUS...                         each a text file: an input per line, in hexadecimal, however long; # begins a comment
+ *   replay CORPUS...                         text files: an input per line, in hexadecimal; # begins a comment
  *   replay [-t SECONDS] [-n INPUTS] [-r SEED] CORPUS...
- *                                            then inputs made of these by a few changes each, until the time is over or so many were given
+ *                                            then inputs made of these by a few changes each, until the
+ *                                            time is over or so many were given
  *
  * libFuzzer looks after each input where it has led to, which finds new ways, and costs more than most inputs. Here
  * nobody looks: the ways that libFuzzer has found are taken again and again with other values, several times as often

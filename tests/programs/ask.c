@@ -1,4 +1,5 @@
-/* ask.c - asks for a connection once and prints the code's name and the explanation. ask DEVICE [HOST]; "-w" as HOST waits. */
+/* ask.c - asks for a connection once and prints the code's name and the explanation. ask DEVICE [HOST]; "-w" as HOST:
+ * waits. */
 #include <stdio.h>
 #include <string.h>
 

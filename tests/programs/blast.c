@@ -1,7 +1,7 @@
 /*
  * blast.c - a program as it was written for Giganet cLAN in about 2001: streams messages to a server, with credits.
  *
- * Nothing in it knows viakit. It does what such programs did and a provider has to bear: either naming of the descriptor
+ * Nothing in it knows viakit. It does what programs did and a provider has to bear: either naming of the descriptor
  * (-DVIPL095 or not), hard-coded address lengths, buffers of the name service that nobody initialised, descriptors and
  * their data carved out of one block that is registered once, both queues of a VI on one completion queue, a
  * discriminator at an odd place, messages without data, and the order disconnect, drain, destroy, deregister.
@@ -110,7 +110,7 @@ static void postSend(VIP_DESCRIPTOR *d, int length, VIP_UINT32 immediate)
     TRY(VipPostSend, (vi, d, memHandle));
 }
 
-/* Host address, then four bytes of port number, which begin at an odd place. The name service fills in what it knows and
+/* Host address, then four bytes of port number, at an odd place. The name service fills in what it knows and
  * finds in the rest whatever malloc left there. */
 static VIP_NET_ADDRESS *makeAddress(char *host, int port)
 {
