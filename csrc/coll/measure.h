@@ -43,7 +43,7 @@ typedef struct {
 /* What is run. Roots move on by one from each to the next, so that no root runs ahead of the others. */
 typedef struct {
     int operation;  /* coll_operation */
-    size_t len;     /* bytes: of the buffer; of allgather and alltoall, for each rank. Sums are of doubles: 8 n */
+    size_t len;     /* bytes: of the buffer; of allgather, alltoall: for each rank. Of sums a multiple of 8 */
     int n_ranks;    /* for MPI, which is not asked */
     void *in, *out; /* [len], of allgather and alltoall [n_ranks][len] */
 } coll_measure_work;

@@ -17,7 +17,7 @@
  *
  * What comes when it is not expected. Channels deliver each packet once; what it says is held against what is known:
  *
- *   EAGER, SYNC, RTS   no receive is posted                          kept (match.c), and counted as unexpected; too much: XOFF
+ *   EAGER, SYNC, RTS   no receive is posted                          kept (match.c), counted; too much: XOFF
  *   CTS, ACK, FIN      of a request that has ended, is another kind  dropped: the id finds nothing
  *   DATA               beyond what was asked for                     dropped
  *   BYE                somebody waits for that rank                  those end with MSG_ERR_LEFT (leave.c)
