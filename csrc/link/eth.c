@@ -33,6 +33,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -130,6 +131,16 @@ static void ask_segmentation(struct eth_head *h, uint32_t segment, uint32_t len)
     put16(h->udp + 6, fold(sum16(h->ip + 12, 8, 17 + UDP_LEN + len)));
 }
 
+/* Is there somebody at the other end of the wire? One that is pulled out (or, of a veth, whose other end is down) makes
+ * the kernel say ENOBUFS as a driver does whose queue is full; but that does not pass by waiting. */
+static int has_carrier(const struct link *link)
+{
+    struct ifreq r;
+    memset(&r, 0, sizeof r);
+    strcpy(r.ifr_name, link->interface);
+    return ioctl(link->fd, SIOCGIFFLAGS, &r) == 0 && r.ifr_flags & IFF_RUNNING;
+}
+
 /* 1 sent (or lost by the interface), 0 not now, -1 the kernel refuses the form. ENOBUFS and ENOMEM: the driver's
  * queue or the kernel's memory is full just now, which passes. */
 static int verdict(struct link *link, ssize_t sent)
@@ -137,7 +148,9 @@ static int verdict(struct link *link, ssize_t sent)
     LINK_COUNT(link->nic, system_calls, 1);
     if (sent >= 0)
         return 1;
-    if (errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ENOMEM)
+    if (errno == ENOBUFS)
+        return !has_carrier(link);
+    if (errno == EAGAIN || errno == EINTR || errno == ENOMEM)
         return 0;
     if (errno == EINVAL || errno == EOPNOTSUPP)
         return -1;
