@@ -653,7 +653,8 @@ def test_an_ordinary_user_needs_no_root():
     try:
         folder.chmod(0o755)
         (folder / "viakit").mkdir()
-        for source in [PACKAGE / "__init__.py", PACKAGE / "testbed.py", *PACKAGE.glob("_testbed_*.py")]:
+        wanted = [PACKAGE / name for name in ("__init__.py", "_words.py", "testbed.py")]
+        for source in [*wanted, *PACKAGE.glob("_testbed_*.py")]:
             shutil.copy(source, folder / "viakit")
         for python in (sys.executable, "/usr/bin/python3"):  # the first may be hidden in root's home
             with contextlib.suppress(OSError):
