@@ -66,8 +66,8 @@ typedef struct {
     int no_map;              /* 1: shm never maps a peer's memory */
     viakit_retransmission retransmission; /* of what this NIC receives */
     viakit_checksum checksum;             /* of what this NIC sends */
-    /* The NIC's thread looks so often, at least, whether the program has stopped polling; at most 10000, 0: 400. Each
-     * look is a wake-up, so where programs that poll share cores more is better. */
+    /* The NIC's thread looks so often, at least, whether the program has stopped polling: 50 to 10000, what is beyond
+     * counts as these; 0: 400. Each look is a wake-up, so where programs that poll share cores more is better. */
     VIP_UINT32 takeover_us;
 } viakit_nic_options;
 

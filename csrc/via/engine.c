@@ -39,8 +39,9 @@
 #include "../base/files.h"
 #include "internal.h"
 
-#define TICK (50 * VK_US)  /* the thread looks so often whether somebody polls; less often while somebody does */
-#define DOZE (20 * VK_MS)  /* ... or while a call has slept long */
+/* The thread looks so often whether somebody polls; less often while somebody does, or while a call has slept long. */
+#define TICK (VIA_TAKEOVER_LEAST_US * VK_US)
+#define DOZE (20 * VK_MS)
 #define SLICE (50 * VK_MS) /* a waiting call looks for interruption at least so often */
 
 _Static_assert(VIA_TAKEOVER_MOST_US *VK_US < DOZE, "a tick of DOZE means that a call sleeps");

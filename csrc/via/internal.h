@@ -546,8 +546,9 @@ struct via_nic *via_nic_enter_quietly(VIP_NIC_HANDLE handle, VIP_RETURN *code);
 /* What viakit_query_nic tells, for the owner. */
 void via_nic_info(struct via_nic *nic, viakit_nic_info *info);
 
-#define VIA_BUDGET 64              /* link slots handled per look */
-#define VIA_SLOW_LOOK 64           /* idle looks between looks at the clock */
+#define VIA_BUDGET 64    /* link slots handled per look */
+#define VIA_SLOW_LOOK 64 /* idle looks between looks at the clock */
+#define VIA_TAKEOVER_LEAST_US 50
 #define VIA_TAKEOVER_MOST_US 10000 /* more is too long to be without anybody who drives */
 
 /* What a look at the link leads to when it brought something, or when something waits to be sent. Returns n. */

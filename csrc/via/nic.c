@@ -66,6 +66,8 @@ static void settle_options(viakit_nic_options *to, const viakit_nic_options *fro
     DEFAULT(spin_us, 20);
     DEFAULT(takeover_us, 400);
 #undef DEFAULT
+    if (to->takeover_us < VIA_TAKEOVER_LEAST_US)
+        to->takeover_us = VIA_TAKEOVER_LEAST_US;
     if (to->takeover_us > VIA_TAKEOVER_MOST_US)
         to->takeover_us = VIA_TAKEOVER_MOST_US;
     /* flight_end[] is a ring of VIA_FLIGHT entries, and one that is full must not look empty (reliable.c). */
