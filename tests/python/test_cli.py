@@ -209,9 +209,32 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
     added, kept = (goal for what, goal in judged.items() if "messages over VIA" in what)
     assert added["unit"] == "s"
     assert kept["unit"] == "ratio"
-    for goal in (added, kept):
+    lossy = [goal for what, goal in judged.items() if "1 % loss / none" in what]
+    assert len(lossy) == 2
+    for goal in (added, kept, *lossy):
         assert goal["status"] != "not measured", goal["reason"]
         assert goal["ci95"][0] <= goal["value"] <= goal["ci95"][1]
+    assert all("; go-back-N " in goal["detail"] for goal in lossy)
+
+
+def test_bandwidth_under_loss_is_judged_within_one_run(machine):
+    """A machine of two states, another one in each run: what is compared across runs differs by a factor of 3."""
+    testbeds = []
+
+    class Moody(SyntheticTestbed):
+        def __enter__(self):
+            testbeds.append(self)
+            return super().__enter__()
+
+    class Pair(SyntheticPair):
+        def run(self, *args, **kw):
+            done = super().run(*args, **kw)
+            done.one_way_s *= 3 ** (len(testbeds) % 2)
+            return done
+
+    judged = goals.run(seconds=3.0, seed=5, pair_class=Pair, testbed_class=Moody)
+    lossy = [goal for goal in judged.goals if "1 % loss / none" in goal.what]
+    assert [goal.value for goal in lossy] == pytest.approx([1.0, 1.0], rel=0.2), lossy
 
 
 @pytest.mark.parametrize(

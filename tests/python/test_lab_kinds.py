@@ -11,16 +11,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import waiting
 from kernel import notebook, printed, shown
 from leftovers import marked
+from synthetic import SyntheticPair
 
 from viakit import cli, collectives, lab
 from viakit.lab._apps import App
 from viakit.lab._barrier import Barrier
 from viakit.lab._compare import _FIELDS
+from viakit.lab._faults_panel import FaultsPanel
 from viakit.lab._job import socket_folder
 from viakit.measure import Result, kinds, loss, result
 
@@ -127,11 +130,32 @@ def test_a_side_that_fails_costs_what_it_has_not_measured_and_no_more():
 
     document = loss.measure("via-shm", losses=[0.01, 0.02], seconds=60.0, on_progress=kill)
     result.validate(document)
-    assert {one["loss"] for one in document["series"]} == {0.01}
+    assert {one["loss"] for one in document["series"]} == {0.01, 0.02}
     assert document["complete"] is False
     (error,) = document["errors"]
     assert error["protocol"] == "via-shm"
-    assert "1.00% of frames lost: via-shm: the peer went away" in error["message"]
+    assert "2.00% of frames lost: via-shm: the peer went away" in error["message"]
+    least, most = (extreme(one["points"][0]["samples"] for one in document["series"]) for extreme in (min, max))
+    assert 1 <= least <= most <= 2, "it went on when a side was gone"
+
+
+def test_losses_are_measured_in_turns_and_not_one_after_the_other():
+    runs = []
+
+    class Recorded(SyntheticPair):
+        def run(self, *args, **kw):
+            runs.append(tuple(sorted(self.info["options"].items())))
+            return super().run(*args, **kw)
+
+    def enough(part: float, left_s: float, words: str) -> None:
+        if len(runs) >= 80:
+            raise KeyboardInterrupt
+
+    found = loss.measure("via-shm", losses=[0.0, 0.01], seconds=600.0, seed=3, on_progress=enough, pair_class=Recorded)
+    rounds = [runs[i : i + 4] for i in range(0, len(runs), 4)]
+    assert all(len(set(one)) == 4 for one in rounds), "a round is every loss and every way, once"
+    assert len({tuple(one) for one in rounds}) > 1, "rounds are all in the same order"
+    assert {tuple(one["points"][0]["rounds"]) for one in found["series"]} == {tuple(range(20))}
 
 
 @pytest.mark.parametrize(
@@ -186,6 +210,9 @@ def test_loss_is_repaired_and_counted(capsys, tmp_path):
         assert counted[0.05, way]["frames_retransmitted"] > 0
     assert loss.per_message(found["series"][-1]["points"][0], "acks_sent") > 0
     assert "data:image/png" in found._repr_html_()
+    curves = FaultsPanel._curves(SimpleNamespace(experiment=run), found["series"])
+    names = {one.label for one in curves if one.column == 0}
+    assert names == {f"{way}, {part} lost" for way in ("selective", "go-back-n") for part in ("0.0%", "5.0%")}
     assert isinstance(found, Result)
     assert {(line["loss"], line["retransmission"]) for line in kept(found, tmp_path)} >= {("0.05", "selective")}
     with pytest.raises(result.ResultError, match="one result is drawn at a time"):

@@ -129,7 +129,7 @@ def app(name: str = "sor-zero", *, start: bool | None = None, **settings: Any) -
 def faults(*, start: bool | None = None, **settings: Any) -> Faults:
     """Turn loss up, and watch acknowledgements, retransmissions and goodput.
 
-    In a panel the slider turns it, while it is measured; otherwise *losses* are measured one after the other.
+    In a panel the slider turns it, while it is measured; otherwise *losses* are measured in turns.
 
     Parameters
     ----------

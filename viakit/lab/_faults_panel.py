@@ -54,25 +54,31 @@ class FaultsPanel(CurvesPanel):
         curves: list[Curve] = []
         for way in dict.fromkeys(one["retransmission"] for one in series):
             label = way.replace("_", "-")
-            goodput, again, acks = Curve(label), Curve(label, 1), Curve(f"{label}, acks", 1, dash="dot")
             over = Curve(label, 2)
-            bursts: list[tuple[float, ...]] = []
+            bursts: dict[str, list[tuple[float, ...]]] = {}  # by the label of their curves
             mine = [one for one in series if one["retransmission"] == way]
             for one in sorted(mine, key=lambda one: one["loss"]):
                 point = one["points"][0]
                 rate = point["bandwidth_Bps"] * 8e-6
                 over.add(100 * one["loss"], rate, f"{label}, {one['loss']:.1%} lost: {rate:.0f} Mbit/s")
                 each = point["per_message"]
-                bursts += zip(
-                    point["since_s"], point["bursts_s"], each["frames_retransmitted"], each["acks_sent"],
-                    [one["loss"]] * len(point["since_s"]), strict=True,
+                # Losses that follow each other make one curve; those that are measured in turns have one each.
+                name = label if self.experiment.settings["follow"] else f"{label}, {one['loss']:.1%} lost"
+                bursts.setdefault(name, []).extend(
+                    zip(
+                        point["since_s"], point["bursts_s"], each["frames_retransmitted"], each["acks_sent"],
+                        [one["loss"]] * len(point["since_s"]), strict=True,
+                    )
                 )  # fmt: skip
-            for since, took, repeated, acknowledged, part in sorted(bursts)[-_SHOWN:]:
-                rate = loss_rate(self.experiment.settings["nbytes"], took)
-                goodput.add(since, rate, f"{label}, {part:.1%} lost: {rate:.0f} Mbit/s")
-                again.add(since, repeated, f"{label}, {part:.1%} lost: {repeated:.2f} frames sent again")
-                acks.add(since, acknowledged, f"{label}, {part:.1%} lost: {acknowledged:.2f} acknowledgements")
-            curves += [goodput, again, acks, over]
+            for name, those in bursts.items():
+                goodput, again, acks = Curve(name), Curve(name, 1), Curve(f"{name}, acks", 1, dash="dot")
+                for since, took, repeated, acknowledged, part in sorted(those)[-_SHOWN:]:
+                    rate = loss_rate(self.experiment.settings["nbytes"], took)
+                    goodput.add(since, rate, f"{label}, {part:.1%} lost: {rate:.0f} Mbit/s")
+                    again.add(since, repeated, f"{label}, {part:.1%} lost: {repeated:.2f} frames sent again")
+                    acks.add(since, acknowledged, f"{label}, {part:.1%} lost: {acknowledged:.2f} acknowledgements")
+                curves += [goodput, again, acks]
+            curves.append(over)
         return curves
 
 

@@ -1,13 +1,12 @@
 """The figures that viakit has set itself, each measured beside its peer in one interleaved run.
 
-(Only bandwidth under loss is measured in a run of its own, after the one without.)
-
 A goal holds or falls short by its median; the 95 % interval stands beside it, so that anybody can see how close it was.
 What was not measured is never counted as reached: it is named, with the reason.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import subprocess
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from viakit.measure import result, stats, sweep, table
+from viakit.measure import loss, result, stats, sweep, table
 from viakit.measure.environment import command_line
 from viakit.measure.ladder import format_size
 from viakit.measure.result import Document
@@ -28,9 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Goal", "Judged", "render", "run", "to_json"]
 
+OnShare = Callable[[float, float, str], None]  # of one run: the part that is done, seconds left at most, and words
+
 HOLDS, SHORT, UNMEASURED = "holds", "falls short", "not measured"
 MPIS = ("mpi:openmpi", "mpi:mpich")
 SHM_SIZES = tuple(1 << i for i in range(27))
+LOSS = 0.01  # the part of the frames of which the goals under loss speak
 EAGER_LIMIT = 4096  # below, latency is compared; from here on, bandwidth
 
 
@@ -107,16 +109,14 @@ def _judge_pair(
     goal.reached(table.point_ratio(top, bottom, bandwidth=bandwidth), detail)
 
 
-def _judge_loss(
-    goal: Goal, lossy: Document | None, clean: Document | None, other: Document | None, name: str, error: str
-) -> None:
-    """Judge the protocol *name* at 4 MiB under loss against itself without; *other*, go-back-N, is only told."""
+def _judge_loss(goal: Goal, document: Document | None, name: str, error: str) -> None:
+    """Judge the protocol *name* at 4 MiB under loss against itself without; go-back-N under loss is only told."""
     top, bottom, beside = (
-        table.point_at(table.find_series(document, name) if document else None, 4 << 20)
-        for document in (lossy, clean, other)
+        table.point_at(table.find_series(document, name, loss=part, retransmission=way) if document else None, 4 << 20)
+        for part, way in ((LOSS, "selective"), (0.0, "selective"), (LOSS, "go_back_n"))
     )
     if top is None or bottom is None:
-        goal.reason = _why_not(lossy, (name,), error)
+        goal.reason = _why_not(document, (name,), error)
         return
     numbers = [table.format_bandwidth(point["bandwidth_Bps"]) for point in (top, bottom)]
     if beside is not None:
@@ -364,6 +364,29 @@ def _judge_taps(goal: Goal, programs: Path | None, rounds: int = 15, turns: int 
     goal.reached(stats.ratio_of_medians(*times), f"{numbers[0]} against {numbers[1]}, 8 B, both ends in one thread")
 
 
+def _measure_sweep(config: Config, seconds: float, on_share: OnShare, **classes: Any) -> tuple[Document, bool, str]:
+    """Sweep; return the result, whether Ctrl-C ended it, and what went wrong."""
+    config.seconds = seconds
+    outcome = sweep.run(config, on_progress=lambda one: on_share(one.fraction, one.left_s, one.text), **classes)
+    return outcome.document, outcome.interrupted, str(outcome.error or "")
+
+
+def _measure_loss(
+    name: str, seconds: float, on_share: OnShare, seed: int | None, **classes: Any
+) -> tuple[Document, bool, str]:
+    """Measure 4 MiB without loss and with it, in turns; returns as :func:`_measure_sweep` does."""
+
+    def on_progress(fraction: float, left_s: float, text: str) -> None:
+        on_share(fraction, left_s, f"{name}, {text}")
+
+    document = loss.measure(
+        name, nbytes=4 << 20, losses=(0.0, LOSS), seconds=seconds, hosts="testbed", mtu=1500, seed=seed,
+        on_progress=on_progress, **classes,
+    )  # fmt: skip
+    error = "; ".join(one["message"] for one in document["errors"])
+    return document, not document["complete"] and not error, error
+
+
 def run(
     *,
     seconds: float = 60.0,
@@ -419,22 +442,6 @@ def run(
             ),
         ),
         (0.54, Config(("via-shm", *MPIS), SHM_SIZES, hosts="local", **common)),
-        *(
-            (
-                0.05,
-                Config(
-                    ("via-eth", "via-udp"),
-                    (4 << 20,),
-                    hosts="testbed",
-                    mtu=1500,
-                    mode="stream",
-                    fault="loss=1%,seed=11",
-                    retransmission=way,
-                    **common,
-                ),
-            )
-            for way in ("selective", "go_back_n")
-        ),
         (0.05, Config(("bip-eth",), tuple(bip), hosts="testbed", mtu=1500, rate="1gbit", **common)),
         (0.06, Config(("via-shm", "msg-via"), (8, 4 << 20), hosts="local", **common)),
     )
@@ -442,20 +449,20 @@ def run(
     errors: list[str] = []
     interrupted = False
     done = 0.0
-    for share, config in parts:
-        document, error = None, ""
-        config.seconds = seconds * share
 
-        def scaled(progress: Progress, done: float = done, share: float = share) -> None:
+    def take(share: float, measure: Callable[[float, OnShare], tuple[Document, bool, str]]) -> None:
+        """Take a *share* of the time for one interleaved run, and note what it came to, or why to nothing."""
+        nonlocal interrupted, done
+        document, error = None, ""
+
+        def on_share(fraction: float, left_s: float, text: str) -> None:
             if on_progress is not None:
-                left = max(1.0 - done - share, 0.0) * seconds + progress.left_s
-                on_progress(Progress(done + share * progress.fraction, left, progress.text))
+                left = max(1.0 - done - share, 0.0) * seconds + left_s
+                on_progress(Progress(done + share * fraction, left, text))
 
         if not interrupted:
             try:
-                outcome = sweep.run(config, on_progress=scaled, pair_class=pair_class, testbed_class=testbed_class)
-                document, error = outcome.document, str(outcome.error or "")
-                interrupted = outcome.interrupted
+                document, interrupted, error = measure(seconds * share, on_share)
             except KeyboardInterrupt:
                 interrupted = True
             except (MeasureError, OSError, RuntimeError, ValueError) as failure:
@@ -463,18 +470,24 @@ def run(
         documents.append(document)
         errors.append("interrupted" if interrupted and not error else error)
         done += share
+
+    pairs = {"pair_class": pair_class, "testbed_class": testbed_class}
+    for share, config in parts:
+        take(share, functools.partial(_measure_sweep, config, **pairs))
+    for name in lossy:
+        take(0.05, functools.partial(_measure_loss, name, seed=seed, **pairs))
     _judge_pair(latency, documents[0], 64, bandwidth=False, error=errors[0])
     _judge_pair(stream, documents[1], 4 << 20, bandwidth=True, error=errors[1])
     _judge_pair(udp_latency, documents[0], 64, bandwidth=False, error=errors[0], name="via-udp")
     _judge_pair(udp_stream, documents[1], 4 << 20, bandwidth=True, error=errors[1], name="via-udp")
-    for name, goal in lossy.items():
-        _judge_loss(goal, documents[3], documents[1], documents[4], name, errors[3] or errors[1])
     for nbytes, goal in bip.items():
-        _judge_bip(goal, documents[5], nbytes, errors[5])
+        _judge_bip(goal, documents[3], nbytes, errors[3])
+    _judge_messages(added, kept, documents[4], errors[4])
+    for i, (name, goal) in enumerate(lossy.items(), start=len(parts)):
+        _judge_loss(goal, documents[i], name, errors[i])
     _judge_floor(floor, documents[2], errors[2])
     _judge_mpi(short, documents[2], lambda nbytes: nbytes < EAGER_LIMIT, errors[2])
     _judge_mpi(long, documents[2], lambda nbytes: nbytes >= EAGER_LIMIT, errors[2])
-    _judge_messages(added, kept, documents[-1], errors[-1])
     measured = [one for one in documents if one is not None]
     if pair_class is None:  # barriers have no synthetic ranks
         barriers = _barrier_goals()

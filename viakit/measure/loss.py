@@ -5,9 +5,11 @@
     document = measure("via-udp", losses=[0, 0.01, 0.05])
     figure(document)
 
-Two ways to mend are measured side by side, in turns: selective retransmission, which sends again what is missing, and
-go-back-N, which sends again all that came after it. The faults are those of :class:`viakit.via.Faults`, made where
-frames are sent: nothing has to be configured on the machine.
+Two ways to mend are measured side by side: selective retransmission, which sends again what is missing, and go-back-N,
+which sends again all that came after it. Both do so at every loss, in rounds: in each, every way takes one burst at
+every loss, in random order. So "of lossless" is a ratio of bursts that are neighbours in time, and drift falls out of
+it. The faults are those of :class:`viakit.via.Faults`, made where frames are sent: nothing has to be configured on the
+machine.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ import numpy as np
 from viakit.measure import endpoints, stats
 from viakit.measure.ending import Ending
 from viakit.measure.environment import command_line, environment
-from viakit.measure.pair import Pair
 from viakit.measure.result import SCHEMA, Document, ResultError
 from viakit.measure.sweep import ONE_WAY, RETRANSMISSIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
+
+    from viakit.measure.pair import Pair
 
 __all__ = ["LOSSES", "check", "figure", "measure", "show"]
 
@@ -56,6 +59,11 @@ class _Stream:
         self.per_message: dict[str, list[float]] = {key: [] for key in COUNTED}
         self.counters: Counter[str] = Counter()
         self.messages, self.count = 0, 4
+
+    @property
+    def words(self) -> str:
+        """What is measured, for people."""
+        return f"{self.retransmission}, {self.loss:.2%} of frames lost"
 
     def take(self, pair: Pair, number: int, began: float) -> None:
         """Run one burst."""
@@ -136,6 +144,8 @@ def measure(
     command: str | None = None,
     on_progress: Callable[[float, float, str], float | None] | None = None,
     on_point: OnPoint | None = None,
+    pair_class: Any = None,
+    testbed_class: Any = None,
 ) -> Document:
     """Measure streams over a wire that loses.
 
@@ -146,10 +156,10 @@ def measure(
     nbytes : int
         Size of each message.
     losses : sequence of float
-        Parts of frames that are lost, one after the other; both directions lose.
+        Parts of frames that are lost, in turns; both directions lose. 0 in it is what the others are compared with.
     retransmissions : sequence of {"selective", "go_back_n"}
     seconds : float
-        Altogether.
+        Time for measuring, starting and stopping not included. The first round is finished whatever it takes.
     hosts : {"auto", "local", "testbed"}
         As for a sweep.
     mtu : int, optional
@@ -157,12 +167,15 @@ def measure(
     seed : int, optional
         Of the losses and of the turns.
     follow : bool
-        True: begin with the first loss, and go on with whatever *on_progress* returns, until the time is out.
+        True: one loss at a time. Begin with the first, and go on with whatever *on_progress* returns, until the time
+        is out.
     on_progress : callable, optional
-        Called between bursts with the part that is done, the seconds left and words. With *follow* it returns the loss
+        Called between rounds with the part that is done, the seconds left and words. With *follow* it returns the loss
         that is wanted now, or None. KeyboardInterrupt from it ends the run.
     on_point : callable, optional
         Called after each burst with its series (without points) and its point as it now stands.
+    pair_class, testbed_class
+        What to open instead of :class:`viakit.measure.pair.Pair` and :class:`viakit.testbed.Testbed`.
 
     Returns
     -------
@@ -186,37 +199,45 @@ def measure(
         where = "testbed" if wire else "local"
     seed = random.SystemRandom().getrandbits(31) if seed is None else seed
     chance = random.Random(seed)
+    if pair_class is None:
+        from viakit.measure.pair import Pair
+
+        pair_class = Pair
     streams: dict[tuple[float, str], _Stream] = {}
-    began, number = time.monotonic(), 0
+    began: float | None = None
+    number = 0
     with (
         Ending(lambda: [one for one in streams.values() if one.bursts]) as ending,
         contextlib.ExitStack() as around,
     ):
         testbed = None
         if where == "testbed":
-            from viakit.testbed import Testbed
+            if testbed_class is None:
+                from viakit.testbed import Testbed
 
-            testbed = around.enter_context(Testbed(hosts=2, mtu=mtu or 1500))
-        wanted, done = list(losses[:1] if follow else losses), 0
+                testbed_class = Testbed
+            testbed = around.enter_context(testbed_class(hosts=2, mtu=mtu or 1500))
+        # What is measured in turns, and then what follows it.
+        wanted = [list(dict.fromkeys(losses[:1] if follow else losses))]
         while wanted:
-            loss = wanted.pop(0)
-            share = seconds if follow else seconds * (done + 1) / len(losses)
+            together = wanted.pop(0)
             with contextlib.ExitStack() as stack:
-                pairs = {}
-                for way in retransmissions:
-                    one = streams.setdefault((loss, way), _Stream(protocol, way, loss, nbytes))
-                    options = {"retransmission": way}
-                    if loss:
-                        options["fault"] = f"loss={loss:g},seed={seed}"
-                    ending.doing(protocol, f"{way}, {loss:.2%} of frames lost", nbytes)
-                    pairs[way] = (one, stack.enter_context(Pair(protocol, testbed=testbed, options=options)))
-                    one.info, one.hosts = dict(pairs[way][1].info), where
-                first = True
-                while first or time.monotonic() - began < share:
-                    order = list(pairs.values())
-                    chance.shuffle(order)
-                    for one, pair in order:
-                        ending.doing(protocol, f"{one.retransmission}, {loss:.2%} of frames lost", nbytes)
+                pairs = []
+                for loss in together:
+                    for way in dict.fromkeys(retransmissions):
+                        one = streams.setdefault((loss, way), _Stream(protocol, way, loss, nbytes))
+                        options = {"retransmission": way}
+                        if loss:
+                            options["fault"] = f"loss={loss:g},seed={seed}"
+                        ending.doing(protocol, one.words, nbytes)
+                        pair = stack.enter_context(pair_class(protocol, testbed=testbed, options=options))
+                        one.info, one.hosts = dict(pair.info), where
+                        pairs.append((one, pair))
+                began, first = time.monotonic() if began is None else began, True
+                while first or time.monotonic() - began < seconds:
+                    chance.shuffle(pairs)
+                    for one, pair in pairs:
+                        ending.doing(protocol, one.words, nbytes)
                         one.take(pair, number, began)
                         if on_point is not None:
                             on_point(one.series(), one.point())
@@ -224,13 +245,13 @@ def measure(
                     passed = time.monotonic() - began
                     wish = None
                     if on_progress is not None:
-                        words = f"{loss:.2%} of frames lost, round {number}"
+                        alone = len(together) == 1
+                        words = f"{together[0]:.2%} of frames lost" if alone else f"{len(together)} losses in turns"
                         left_s = max(0.0, seconds - passed)
-                        wish = on_progress(min(1.0, passed / seconds), left_s, words)
-                    if follow and wish is not None and wish != loss and 0.0 <= wish <= MOST:
-                        wanted.append(float(wish))
+                        wish = on_progress(min(1.0, passed / seconds), left_s, f"{words}, round {number}")
+                    if follow and wish is not None and wish != together[0] and 0.0 <= wish <= MOST:
+                        wanted.append([float(wish)])
                         break
-            done += 1
     found = [{**one.series(), "points": [one.point()]} for one in streams.values() if one.bursts]
     command = command or command_line()
     return {
@@ -241,7 +262,7 @@ def measure(
         "skipped": [],
         "seed": seed,
         "seconds": float(seconds),
-        "elapsed_s": round(time.monotonic() - began, 3),
+        "elapsed_s": round(time.monotonic() - began, 3) if began is not None else 0.0,
         "environment": environment(seed=seed, command=command, infos=[one["info"] for one in found]),
         "floor": None,
         "series": sorted(found, key=lambda one: (one["retransmission"], one["loss"])),
