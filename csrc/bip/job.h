@@ -97,6 +97,7 @@ typedef struct {
     int blocking;               /* waits sleep after spin_us; 0: they poll, and give the core away after a while */
     int spin_us;                /* 0: 50; below zero: none */
     int one_core;               /* the ranks share a core: give it away at every look that finds nothing */
+    uint32_t takeover_us;       /* of all NICs, as in viakit_nic_options; 0: its default */
     int mtu, form, go_back_n, crc_always; /* of the network NIC (viakit_nic_options) */
     const char *faults;                   /* as viakit_parse_faults reads it: on all NICs */
     const bip_table *table;               /* NULL: this machine's calibration, or what is built in */

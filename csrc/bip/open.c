@@ -134,6 +134,7 @@ static int open_port(bip_job *job, int index, const char *device)
     if (port == NULL)
         return bip_fail(job, BIP_ERR_RESOURCE, "no memory");
     options.spin_us = -1; /* we spin ourselves */
+    options.takeover_us = o->takeover_us;
     /* Under faults what is lost on shm, too, is repeated while the program computes. */
     const char *lossy = o->faults && *o->faults ? o->faults : getenv("VIAKIT_FAULT");
     options.no_thread = strncmp(device, "shm", 3) == 0 && !(lossy && *lossy);

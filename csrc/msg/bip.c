@@ -366,6 +366,7 @@ static int start(msg_world *w, const msg_options *o)
                            .host = host,
                            .local_device = w->n_local > 1 ? name : "",
                            .network_device = w->n_local < w->n_ranks ? o->network_device : NULL,
+                           .takeover_us = msg_takeover_us(w),
                            .interrupt = interrupted,
                            .interrupt_context = w,
                            .layer = &layer};

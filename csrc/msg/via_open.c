@@ -170,10 +170,7 @@ static int open_port(msg_world *w, int index, const char *device, uint32_t n_ran
     if (port == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     options.spin_us = -1; /* we spin ourselves */
-    /* Ranks that share a core take turns of some microseconds as long as they wait, and of milliseconds when one
-     * computes. A NIC's thread that looks more often only takes the core from those that work: a barrier of 8 hosts on
-     * 2 cores was half as long again. */
-    options.takeover_us = w->crowded ? 5000 : 0;
+    options.takeover_us = msg_takeover_us(w);
     const char *faults = getenv("VIAKIT_FAULT");
     /* No thread of the NIC's only where nothing has to be repeated and the program itself makes progress. */
     options.no_thread =

@@ -12,6 +12,7 @@
 #include "msg/via.h"
 #include "msg_cases.h"
 #include "space.h"
+#include "via/internal.h"
 
 /* Synchronous, ready and buffered sends, each with what makes it one. */
 void case_modes(msg_world **world, int rank, int n_ranks)
@@ -672,8 +673,26 @@ void case_policies(msg_world **world, int rank, int n_ranks)
     CHECK(other == NULL);
 }
 
+/* NICs of this process that are open, and of those, the ones whose threads are to leave the cores to others. */
+struct nics {
+    int open, seldom;
+};
+
+static struct nics count_nics(void)
+{
+    struct nics found = {0, 0};
+    for (uint32_t i = 0; i < via_nic_pool.n_touched; i++) {
+        const struct via_nic *nic = (const void *)(via_nic_pool.base + i * via_nic_pool.stride);
+        if (nic->object.generation == 0 || nic->object.generation & VK_DEAD)
+            continue;
+        found.open++;
+        found.seldom += nic->options.takeover_us == 5000;
+    }
+    return found;
+}
+
 /* Ranks are too many for their cores only if all of theirs together are too few: a launcher may have bound each to
- * its own. */
+ * its own. Where they are, the threads of their NICs look but seldom. */
 void case_bound(msg_world **world, int rank, int n_ranks)
 {
     char error[MSG_ERROR_LEN];
@@ -692,12 +711,16 @@ void case_bound(msg_world **world, int rank, int n_ranks)
     /* First each rank is bound to a processor of its own, then both to one. */
     for (int together = 0; together < 2; together++) {
         msg_world *w = NULL;
+        struct nics before = count_nics(), after;
         CPU_ZERO(&one);
         CPU_SET(rank && !together && second >= 0 ? second : first, &one);
         CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
         if (job_open(NULL, &w, error))
             FAIL("%s", error);
         CHECK_EQ(w->crowded, together || second < 0); /* also on two emulated hosts, which have their cores in common */
+        after = count_nics();
+        CHECK(after.open > before.open || strcmp(case_link, "tcp") == 0);
+        CHECK_EQ(after.seldom - before.seldom, w->crowded ? after.open - before.open : 0);
         OK(msg_world_close(w, CHECK_WAIT_S * 1000));
         job_meet(); /* the next world is opened when both have closed this one */
     }
