@@ -85,14 +85,18 @@ def trace(
 
 def _run(command: Sequence[str]) -> int:
     """Run a command to its end; its exit status. What interrupts us interrupts it, too: it ends, and is waited for."""
+    import os
     import subprocess
 
+    from viakit._launch import LaunchError, find_program
+
     try:
-        child = subprocess.Popen(command)
+        child = subprocess.Popen(command, executable=find_program(command[0]))
+    except LaunchError as error:  # as a shell has it: 126 is there, but cannot be run
+        there = os.path.dirname(command[0]) != "" and os.path.exists(command[0])
+        raise Failure(str(error), 126 if there else 127) from error
     except OSError as error:
-        raise Failure(
-            f"{command[0]}: {error.strerror}", 127 if isinstance(error, FileNotFoundError) else 126
-        ) from error
+        raise Failure(f"{command[0]}: {error.strerror}", 126) from error
     with child:
         try:
             status = child.wait()

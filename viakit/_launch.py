@@ -267,25 +267,34 @@ def program(words: list[str]) -> list[str]:
         if not path.exists():
             raise LaunchError(f"{words[0]}: no such file; the program is looked for from {Path.cwd()}")
         return [sys.executable, *words]
-    found = shutil.which(words[0])
-    if found is None and os.path.dirname(words[0]) == "" and path.is_file():  # `which` looks in PATH only
-        shell = f"./{words[0]}"
-        if os.access(path, os.X_OK):
-            raise LaunchError(f"{words[0]}: no such program in PATH; the one of this folder is {shlex.quote(shell)}")
-        raise _not_executable(shell)
-    if found is None and path.is_dir():
-        raise LaunchError(f"{words[0]}: is a folder; name a program in it")
-    if found is None and path.exists():
-        raise _not_executable(words[0])
-    if found is None:
-        raise LaunchError(f"{words[0]}: no such program, neither here nor in PATH (a Python file ends in .py)")
+    found = find_program(words[0], " (a Python file ends in .py)", " (a file that ends in .py need not be)")
     return [os.path.abspath(found) if os.path.dirname(words[0]) else found, *words[1:]]
 
 
-def _not_executable(path: str) -> LaunchError:
-    return LaunchError(
-        f"{path}: is there, but not executable: chmod +x {shlex.quote(path)} (a file that ends in .py need not be)"
-    )
+def find_program(word: str, if_missing: str = "", if_not_executable: str = "") -> str:
+    """Return the file that is run for *word*: itself if it names a folder, otherwise the first that PATH has.
+
+    Folders of PATH that may not be read are passed over. The system's own search gives their error instead, which
+    says nothing about the program.
+
+    Raises
+    ------
+    LaunchError
+        If there is none; the message ends with what the caller has to say of that.
+    """
+    path, found = Path(word), shutil.which(word)
+    if found is not None:
+        return found
+    shell = word
+    if os.path.dirname(word) == "" and path.is_file():  # `which` looks in PATH only
+        shell = f"./{word}"
+        if os.access(path, os.X_OK):
+            raise LaunchError(f"{word}: no such program in PATH; the one of this folder is {shlex.quote(shell)}")
+    elif path.is_dir():
+        raise LaunchError(f"{word}: is a folder; name a program in it")
+    elif not path.exists():
+        raise LaunchError(f"{word}: no such program, neither here nor in PATH{if_missing}")
+    raise LaunchError(f"{shell}: is there, but not executable: chmod +x {shlex.quote(shell)}{if_not_executable}")
 
 
 class Launch:

@@ -508,6 +508,32 @@ def test_trace_says_what_is_wrong():
     assert invoke("sh", "-c", "kill -TERM $$").exit_code == 128 + signal.SIGTERM
 
 
+def test_a_command_that_is_not_there_is_told_from_one_that_cannot_be_run(tmp_path, monkeypatch):
+    (tmp_path / "mine").write_text("#!/bin/sh\n", encoding="utf-8")
+    (tmp_path / "binary").write_bytes(b"\0")
+    (tmp_path / "binary").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    # A folder of PATH that may not be searched; to root, who may, a name there that is no program is refused alike.
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "nosuch").write_text("", encoding="utf-8")
+    closed.chmod(0)
+    monkeypatch.setenv("PATH", f"{closed}:{os.environ['PATH']}")
+    for word, status, said in (
+        ("nosuch", 127, "nosuch: no such program, neither here nor in PATH"),
+        ("./nosuch", 127, "./nosuch: no such program"),
+        ("mine", 127, "./mine: is there, but not executable: chmod +x ./mine"),
+        ("./mine", 126, "./mine: is there, but not executable: chmod +x ./mine"),
+        ("./closed", 126, "./closed: is a folder"),
+        ("./binary", 126, "./binary: Exec format error"),
+    ):
+        done = invoke(word)
+        assert done.exit_code == status, done.output
+        assert done.output.startswith(f"viakit: {said}"), done.output
+        assert "NIC" not in done.output
+    closed.chmod(0o700)
+
+
 def test_trace_finds_and_installs_the_dissector(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path = Path(invoke("--dissector").output.strip())
