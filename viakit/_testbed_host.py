@@ -360,7 +360,9 @@ class _Host:
         os.close(self.wake_w)
         for _, status in self.children.values():
             status.close()
-        os.setsid()  # a session and process group of its own, to be signalled as one
+        # A process group of its own, to be signalled as one. Not a session: Linux deals out cores by sessions first
+        # (autogroups), and between those sched_yield() gives nothing away.
+        os.setpgid(0, 0)
 
     def _bury(self) -> None:
         """Collect every child that has ended, orphans too, and report those that were asked for."""

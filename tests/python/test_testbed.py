@@ -489,6 +489,24 @@ def test_close_ends_what_runs_and_what_hides(pair):
     testbed.close()
 
 
+def test_processes_share_a_session_but_no_process_group():
+    # Linux deals out cores by sessions first (autogroups): between two of them sched_yield() gives nothing away.
+    def status(process):
+        with open(f"/proc/{process.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return {"group": int(fields[2]), "session": int(fields[3])}
+
+    with needs.hosts(3) as testbed:
+        processes = [host.popen(["cat"], stdin=subprocess.PIPE) for host in testbed.hosts]
+        seen = [status(process) for process in processes]
+        assert len({one["session"] for one in seen}) == 1
+        assert seen[0]["session"] != os.getsid(0)  # Ctrl-C in our terminal is for us
+        assert [one["group"] for one in seen] == [process.pid for process in processes]
+        for process in processes:
+            process.stdin.close()
+            assert process.wait(DEADLINE_S) == 0
+
+
 def test_an_exception_in_the_context_leaves_nothing():
     testbed = needs.hosts(3)
     networks = networks_of(testbed)
