@@ -103,6 +103,18 @@ static int await_by_rdma(const struct circle *circle, int from)
     return MSG_SUCCESS;
 }
 
+/* Of a rank that most likely runs on another core at this moment: a few looks, some microseconds together, before the
+ * core is given away. That would be gone for a turn of all who share it. */
+static void expect_by_rdma(const struct circle *circle, int from)
+{
+    const struct coll_cell *cell = &circle->c->cells[circle->first + (size_t)from];
+    for (int looks = 0; looks < 14 && vk_load_acquire(&cell->number) < circle->number; looks++) {
+        msg_progress(circle->c->world);
+        for (int i = 0; i < 10; i++)
+            vk_pause();
+    }
+}
+
 /* Messages need no number: those of one rank arrive in order, and each barrier takes as many as it sends. */
 static int signal_by_message(const struct circle *circle, int to)
 {
@@ -177,26 +189,35 @@ static int gather_broadcast(const struct circle *circle)
     return code;
 }
 
-/* The same without a tree: all signal a centre, which then signals all. The centre has n - 1 signals to give one
- * after the other, which a tree would divide; but nobody waits for more than one rank that waits for others.
- * With more ranks than cores each such wait is a turn of the scheduler, and each signal takes somebody's core:
- * 2 turns and 2 (n - 1) signals here, log2 n and n log2 n in the exchanges.
- *
- * Each barrier has another centre, in turn. A scheduler that deals cores out evenly (Linux's does) holds the work of
- * earlier barriers against whoever did it, and lets the others, who only look and give their core away, run first:
- * were it always the same member, all would wait for it longer and longer, until they had looked as much as it had
- * worked. */
+/* The same without a tree: each signals the centre of its block, the centres exchange, and each signals its block.
+ * 2 (n - g) + g log2 g signals with g centres, where the exchange of all has n log2 n; and nobody but a centre waits
+ * for a rank that waits for others. Where ranks share cores that is what counts: each signal takes somebody's core,
+ * and each wait for somebody who waits costs one more turn of the scheduler. As many centres as cores, for one of them
+ * would have to signal all others while the other cores have nothing to do; a power of two, for the exchange; and
+ * blocks of two or more. */
 static int central(const struct circle *circle)
 {
-    int n = circle->n, centre = (int)(circle->number % n), code = MSG_SUCCESS;
+    int n = circle->n, g = 1, code = MSG_SUCCESS;
+    while (2 * g <= circle->c->cores && 4 * g <= n)
+        g *= 2;
+    /* Blocks as alike as can be: member m is of block m g / n, whose first member is its centre. */
+    int block = circle->me * g / n, centre = (block * n + g - 1) / g, end = ((block + 1) * n + g - 1) / g;
     if (circle->me != centre) {
         code = circle->signal(circle, centre);
         return code ? code : circle->await(circle, centre);
     }
-    for (int i = 1; i < n && code == MSG_SUCCESS; i++)
-        code = circle->await(circle, (centre + i) % n);
-    for (int i = 1; i < n && code == MSG_SUCCESS; i++)
-        code = circle->signal(circle, (centre + i) % n);
+    for (int i = centre + 1; i < end && code == MSG_SUCCESS; i++)
+        code = circle->await(circle, i);
+    for (int step = 1; step < g && code == MSG_SUCCESS; step *= 2) {
+        int other = ((block ^ step) * n + g - 1) / g;
+        code = circle->signal(circle, other);
+        if (circle->await == await_by_rdma && circle->c->crowded)
+            expect_by_rdma(circle, other);
+        if (code == MSG_SUCCESS)
+            code = circle->await(circle, other);
+    }
+    for (int i = centre + 1; i < end && code == MSG_SUCCESS; i++)
+        code = circle->signal(circle, i);
     return code;
 }
 
@@ -301,10 +322,10 @@ static int counter(coll *c)
 
 /* ---------------------------------------------------------------- the overall barrier */
 
-/* 5.3: the master waits until all of its node have come, exchanges with the other masters, and lets its node
- * go. Masters have cells of their own behind those of the ranks (first = n), one for each node. Every rank
- * counts n_overall, so that it is the same on all. */
-static int overall(coll *c)
+/* 5.3: the master waits until all of its node have come, exchanges with the other masters (pairwise, or as central()
+ * does), and lets its node go. Masters have cells of their own behind those of the ranks (first = n), one for each
+ * node. Every rank counts n_overall, so that it is the same on all. */
+static int overall(coll *c, int (*exchange)(const struct circle *))
 {
     struct circle masters = {.c = c,
                              .n = c->n_nodes,
@@ -318,7 +339,7 @@ static int overall(coll *c)
         return flat_check_in(c);
     int code = flat_gather(c);
     if (code == MSG_SUCCESS)
-        code = pairwise(&masters);
+        code = exchange(&masters);
     if (code == MSG_SUCCESS)
         flat_release(c);
     return code;
@@ -336,12 +357,14 @@ int coll_barrier_check(const coll *c, coll_algorithm algorithm)
     case COLL_BARRIER_MESSAGE:
     case COLL_BARRIER_DISSEMINATION:
     case COLL_BARRIER_GATHER:
+    case COLL_BARRIER_MESSAGE_GATHER:
         return MSG_SUCCESS;
     case COLL_BARRIER_RDMA:
     case COLL_BARRIER_RDMA_DISSEMINATION:
     case COLL_BARRIER_RDMA_GATHER:
         return rdma ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
     case COLL_BARRIER_OVERALL:
+    case COLL_BARRIER_OVERALL_GATHER:
         return c->shared && (rdma || c->n_nodes == 1) ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
     case COLL_BARRIER_FLAT:
     case COLL_BARRIER_FLAGS:
@@ -357,16 +380,14 @@ coll_algorithm coll_barrier_default(const coll *c)
 {
     if (c->n_nodes == 1 && c->shared)
         return c->all_fit && c->n <= 8 ? COLL_BARRIER_FLAGS : COLL_BARRIER_COUNTER;
+    /* Where ranks share cores the fewest signals and the fewest turns of the scheduler win; where each has its own,
+     * the fewest signals that must follow one another. */
     if (c->cells && c->n_nodes < c->n && c->shared)
-        return COLL_BARRIER_OVERALL;
-    int power = (c->n & (c->n - 1)) == 0;
-    /* Where ranks share cores an even-handed scheduler makes all wait until all have used as much time as the busiest,
-     * so what counts is how much that one has to do: log2 n signals in the exchange. The rest S' of the exchange has
-     * little to do, and its partners wait once more, where dissemination has each of them signal in every round. */
-    if (c->cells && !c->all_fit && c->n > 2)
-        return c->n == 3 ? COLL_BARRIER_RDMA_GATHER : COLL_BARRIER_RDMA;
+        return !c->all_fit && c->n_nodes > 2 ? COLL_BARRIER_OVERALL_GATHER : COLL_BARRIER_OVERALL;
+    if (!c->all_fit && c->n > 2)
+        return c->cells ? COLL_BARRIER_RDMA_GATHER : COLL_BARRIER_MESSAGE_GATHER;
     if (c->cells)
-        return power ? COLL_BARRIER_RDMA : COLL_BARRIER_RDMA_DISSEMINATION;
+        return (c->n & (c->n - 1)) == 0 ? COLL_BARRIER_RDMA : COLL_BARRIER_RDMA_DISSEMINATION;
     return COLL_BARRIER_DISSEMINATION;
 }
 
@@ -389,7 +410,9 @@ int coll_barrier(coll *c, coll_algorithm algorithm)
     case COLL_BARRIER_FLAT:
         return flat(c);
     case COLL_BARRIER_OVERALL:
-        return overall(c);
+        return overall(c, pairwise);
+    case COLL_BARRIER_OVERALL_GATHER:
+        return overall(c, central);
     case COLL_BARRIER_RDMA:
         circle = all_ranks_by_rdma(c);
         return pairwise(&circle);
@@ -405,6 +428,9 @@ int coll_barrier(coll *c, coll_algorithm algorithm)
     case COLL_BARRIER_GATHER:
         circle = all_ranks(c);
         return gather_broadcast(&circle);
+    case COLL_BARRIER_MESSAGE_GATHER:
+        circle = all_ranks(c);
+        return central(&circle);
     default:
         circle = all_ranks(c);
         return dissemination(&circle);

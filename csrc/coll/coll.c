@@ -37,7 +37,7 @@
 struct card {
     uint64_t host, magic[2];
     msg_exposed exposed;
-    int32_t pid, fd, crowded, rdma;
+    int32_t pid, fd, crowded, cores, rdma;
 };
 
 /* ---------------------------------------------------------------- making a group */
@@ -133,11 +133,12 @@ static void map_shared(coll *c, const struct card *master)
 }
 
 /* Who is where: fills node_of, masters, locals. Nodes are numbered in the order of their masters,
- * masters are the first ranks of their nodes, so all ranks number alike. all_fit is the same on all,
+ * masters are the first ranks of their nodes, so all ranks number alike. all_fit and cores are the same on all,
  * since every card is known to all; `crowded` is this rank's own. */
 static void place(coll *c, const struct card *cards)
 {
     c->all_fit = 1;
+    c->cores = cards[0].cores;
     c->crowded = msg_crowded(c->world);
     for (int i = 0; i < c->n; i++) {
         int node = 0;
@@ -151,6 +152,7 @@ static void place(coll *c, const struct card *cards)
     for (int i = 0; i < c->n; i++) {
         c->all_fit &=
             !cards[i].crowded; /* ranks of other hosts and groups want cores, too, if they share the machine */
+        c->cores = cards[i].cores < c->cores ? cards[i].cores : c->cores;
         if (c->node_of[i] == c->node) {
             if (i == c->rank)
                 c->local = c->n_locals;
@@ -161,7 +163,10 @@ static void place(coll *c, const struct card *cards)
 
 static int set_up(coll *c, struct card *cards)
 {
-    struct card mine = {.host = msg_peer_host(c->world, c->ranks[c->rank]), .fd = -1, .crowded = msg_crowded(c->world)};
+    struct card mine = {.host = msg_peer_host(c->world, c->ranks[c->rank]),
+                        .fd = -1,
+                        .crowded = msg_crowded(c->world),
+                        .cores = msg_cores(c->world)};
     /* From here on a rank takes part in both rounds whatever it could not do itself. */
     int rdma = 1, shared = 1;
     int32_t mapped, *all = calloc((size_t)c->n, sizeof *all);

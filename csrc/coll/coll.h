@@ -42,17 +42,19 @@ extern "C" {
 typedef struct coll coll;
 
 /* name, short name for options and results, what it does. Section numbers are the paper's. */
-#define COLL_BARRIERS(X)                                                                                             \
-    X(DEFAULT, "default", "chosen by the number of ranks and where they are")                                        \
-    X(RDMA, "rdma", "pairwise exchange with recursive doubling by RDMA write, all ranks (5.1)")                      \
-    X(OVERALL, "overall", "flat within each host, by RDMA write among one rank of each (5.3)")                       \
-    X(MESSAGE, "message", "the same pairwise exchange by send and receive: the paper's comparison")                  \
-    X(DISSEMINATION, "dissemination", "rounds of messages, to the rank 1, 2, 4 ... further on")                      \
-    X(RDMA_DISSEMINATION, "rdma-dissemination", "the same rounds by RDMA write")                                     \
-    X(GATHER, "gather", "messages up a binomial tree, then down again")                                              \
-    X(RDMA_GATHER, "rdma-gather", "all write to one, in turn another, which then writes to all: fewest RDMA writes") \
-    X(FLAT, "flat", "one host: a flag of each rank in shared memory, reset by a master (5.2)")                       \
-    X(FLAGS, "flags", "one host: each rank writes its number in shared memory and reads all others' (3, figure 2)")  \
+#define COLL_BARRIERS(X)                                                                                            \
+    X(DEFAULT, "default", "chosen by the number of ranks and where they are")                                       \
+    X(RDMA, "rdma", "pairwise exchange with recursive doubling by RDMA write, all ranks (5.1)")                     \
+    X(OVERALL, "overall", "flat within each host, by RDMA write among one rank of each (5.3)")                      \
+    X(MESSAGE, "message", "the same pairwise exchange by send and receive: the paper's comparison")                 \
+    X(DISSEMINATION, "dissemination", "rounds of messages, to the rank 1, 2, 4 ... further on")                     \
+    X(RDMA_DISSEMINATION, "rdma-dissemination", "the same rounds by RDMA write")                                    \
+    X(GATHER, "gather", "messages up a binomial tree, then down again")                                             \
+    X(RDMA_GATHER, "rdma-gather", "RDMA writes to a centre for each core, among these, and back: the fewest")       \
+    X(MESSAGE_GATHER, "message-gather", "the same by messages")                                                     \
+    X(OVERALL_GATHER, "overall-gather", "flat within each host, as rdma-gather among one rank of each")             \
+    X(FLAT, "flat", "one host: a flag of each rank in shared memory, reset by a master (5.2)")                      \
+    X(FLAGS, "flags", "one host: each rank writes its number in shared memory and reads all others' (3, figure 2)") \
     X(COUNTER, "counter", "one host: a counter in shared memory; the last to come lets all go (3)")
 
 typedef enum {

@@ -109,6 +109,7 @@ struct coll {
     int *stands;       /* [n_nodes] room for the rank that stands for each node in an operation with a root */
     int n_locals, local;
     int all_fit; /* no rank is on a machine with more ranks than cores */
+    int cores;   /* of the machine with the fewest */
 
     struct coll_shared *shared; /* NULL: some node has none, or all have one rank */
     struct coll_area *areas;    /* [n_locals][2], behind it */

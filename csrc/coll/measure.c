@@ -163,6 +163,9 @@ static int our_call(void *context)
     struct ours *o = context;
     const coll_measure_work *w = o->work;
     switch (w->operation) {
+    case COLL_NOTHING:
+        sched_yield();
+        return MSG_SUCCESS;
     case COLL_BARRIER:
         return coll_barrier(o->group, (coll_algorithm)o->algorithm);
     case COLL_BCAST:
@@ -184,7 +187,8 @@ static int our_call(void *context)
 int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm, const coll_measure_run_plan *plan)
 {
     struct ours ours = {.group = m->group, .work = work, .algorithm = algorithm};
-    return loop(our_call, &ours, plan);
+    int code = work->operation == COLL_NOTHING ? coll_barrier(m->group, COLL_BARRIER_DEFAULT) : MSG_SUCCESS;
+    return code ? code : loop(our_call, &ours, plan);
 }
 
 /* An MPI handle is an int (MPICH) or a pointer (Open MPI); either travels in a register as

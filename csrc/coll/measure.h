@@ -42,7 +42,7 @@ typedef struct {
 
 /* What is run. Roots move on by one from each to the next, so that no root runs ahead of the others. */
 typedef struct {
-    int operation;  /* coll_operation */
+    int operation;  /* coll_operation. COLL_NOTHING: giving the core away, once, after a barrier that all begin with */
     size_t len;     /* bytes: of the buffer; of allgather, alltoall: for each rank. Of sums a multiple of 8 */
     int n_ranks;    /* for MPI, which is not asked */
     void *in, *out; /* [len], of allgather and alltoall [n_ranks][len] */

@@ -256,6 +256,7 @@ struct msg_world {
     struct msg_buffer *attached;
     int n_failed, n_left, unacknowledged; /* ranks; unacknowledged: failures that receives from anybody must report */
     int n_local, crowded;                 /* ranks on this host; more on this machine than it has cores */
+    int cores;                            /* that ranks on this machine may run on */
     int closing;
     unsigned fork_epoch;
     int threads;

@@ -155,6 +155,8 @@ uint64_t msg_peer_host(const msg_world *world, int rank);
 /* 1: this machine has fewer cores than ranks of the world, those on other hosts that are made of it included. Whoever
  * waits for one of them should give the core away at once. */
 int msg_crowded(const msg_world *world);
+/* How many cores the ranks of the world on this machine may run on together; 1 or more. */
+int msg_cores(const msg_world *world);
 
 /* ---------------------------------------------------------------- sending and receiving
  *

@@ -182,6 +182,11 @@ int msg_crowded(const msg_world *w)
     return w->crowded;
 }
 
+int msg_cores(const msg_world *w)
+{
+    return w->cores;
+}
+
 uint64_t msg_peer_host(const msg_world *w, int rank)
 {
     return (unsigned)rank < (unsigned)w->n_ranks ? w->peers[rank].host : 0;
@@ -305,7 +310,8 @@ static int compare_hellos(msg_world *w, const struct hello *all)
      * cores count, not only ours: a launcher that binds each rank to a core of its own leaves room for all. */
     for (int k = 0; k < N_CORES / 64; k++)
         cores += __builtin_popcountll(usable[k]);
-    w->crowded = sharing > (cores ? cores : 1);
+    w->cores = cores ? cores : 1;
+    w->crowded = sharing > w->cores;
     w->n_local = local;
     /* Rank 0's random bytes, as 32 hex digits: names the job's NICs on shm, and is the proof of
      * belonging on tcp. */

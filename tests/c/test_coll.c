@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "check.h"
+#include "coll/inside.h"
 #include "coll_job.h"
 
 /* Memory of all processes of the test: how often each rank has come to a barrier. */
@@ -71,6 +72,13 @@ static void case_all(msg_world **world, int rank, int n)
         for (int a = 0; a < COLL_N_BARRIERS; a++)
             if (coll_barrier_check(c, (coll_algorithm)a) == MSG_SUCCESS)
                 cross(c, (coll_algorithm)a, ++count);
+    /* As if there were one core, or many: with one centre, and with as many as there can be. */
+    for (int a = 0; a < COLL_N_BARRIERS; a++)
+        for (int cores = 1; cores <= 8 && strstr(coll_barrier_name(a), "-gather"); cores *= 2) {
+            c->cores = cores;
+            for (int i = 0; i < 10 && coll_barrier_check(c, (coll_algorithm)a) == MSG_SUCCESS; i++)
+                cross(c, (coll_algorithm)a, ++count);
+        }
     coll_free(c);
 }
 
@@ -256,8 +264,7 @@ int main(int argc, char **argv)
             continue;
         run("leave", case_leave, 4, 0, 0);
         run("interrupt", case_interrupt, 4, 0, 0);
-        if (eth && (a == COLL_BARRIER_RDMA_DISSEMINATION || a == COLL_BARRIER_RDMA_GATHER ||
-                    a == COLL_BARRIER_DISSEMINATION || a == COLL_BARRIER_GATHER))
+        if (eth && a != COLL_BARRIER_RDMA && a != COLL_BARRIER_OVERALL && a != COLL_BARRIER_MESSAGE)
             continue; /* they wait as RDMA and message barriers do; a death on a network takes its seconds */
         for (inside = 0; inside < 2 && !threads; inside++)
             run(inside ? "death-inside" : "death", case_death, 4, 0, 2);
