@@ -51,6 +51,7 @@ def barrier(
     protocol: str,
     skew: float,
     mtu: int,
+    bind: str,
     no_mpi: bool,
     seconds: float,
     seed: int | None,
@@ -82,6 +83,7 @@ def barrier(
             seconds=seconds,
             seed=seed,
             mtu=mtu,
+            bind=bind,
             on_progress=tell,
         )
     finish(document, barriers.show, json_file, plot_files, quiet)

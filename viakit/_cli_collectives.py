@@ -49,6 +49,7 @@ def collectives(
     hosts: int,
     protocol: str,
     mtu: int,
+    bind: str,
     no_mpi: bool,
     seconds: float,
     seed: int | None,
@@ -81,6 +82,7 @@ def collectives(
             seconds=seconds,
             seed=seed,
             mtu=mtu,
+            bind=bind,
             on_progress=tell,
         )
     finish(document, module.show, json_file, plot_files, quiet)

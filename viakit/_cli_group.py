@@ -44,6 +44,13 @@ _GROUP = (
         help="VIA over shared memory and Ethernet; over UDP between hosts; or TCP.",
     ),
     click.option("--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes."),
+    click.option(
+        "--bind",
+        type=click.Choice(["core", "none"]),
+        default="core",
+        show_default=True,
+        help="Bind each rank to a core, in blocks, MPI's alike; or leave them to the scheduler.",
+    ),
 )
 _OUTPUT = (
     click.option(

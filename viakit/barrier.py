@@ -22,7 +22,7 @@ import numpy as np
 
 from viakit._words import counted
 from viakit.measure import mpi, stats
-from viakit.measure.crew import Crew
+from viakit.measure.crew import TURN, Crew
 from viakit.measure.ending import Ending
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.environment import command_line, environment
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "BINDINGS",
     "PROTOCOLS",
     "algorithms",
     "best_mpi",
@@ -47,8 +48,20 @@ __all__ = [
 ]
 
 PROTOCOLS = ("via", "udp", "tcp")
+BINDINGS = ("core", "none")
 USUAL_LOCAL = ("default", "flat", "flags", "counter", "rdma", "message", "dissemination", "gather")
-USUAL_HOSTS = ("default", "overall", "rdma", "rdma-dissemination", "rdma-gather", "message", "dissemination", "gather")
+USUAL_HOSTS = (
+    "default",
+    "overall",
+    "overall-gather",
+    "rdma",
+    "rdma-dissemination",
+    "rdma-gather",
+    "message",
+    "message-gather",
+    "dissemination",
+    "gather",
+)
 MAX_RANKS = 64
 _LEAST_ROUNDS, _MOST_ROUNDS = stats.MIN_BURSTS, 400
 _BURST_S = 0.004  # consecutive barriers: how long one run lasts, about
@@ -125,7 +138,23 @@ class _Entry:
         }
 
 
-def check(ranks: Sequence[int], algorithms: Sequence[str] | None, hosts: int, protocol: str, seconds: float) -> None:
+class _Turn(_Entry):
+    """A turn of the scheduler: where ranks share cores, what no barrier can be quicker than."""
+
+    operation = TURN
+
+    def __init__(self, crew: Crew) -> None:
+        super().__init__(crew, "scheduler", TURN)
+
+
+def check(
+    ranks: Sequence[int],
+    algorithms: Sequence[str] | None,
+    hosts: int,
+    protocol: str,
+    seconds: float,
+    bind: str = "core",
+) -> None:
     """Raise the ValueError that :func:`measure` would for arguments that make no sense, without starting anything."""
     from viakit import _core
 
@@ -144,6 +173,8 @@ def check(ranks: Sequence[int], algorithms: Sequence[str] | None, hosts: int, pr
     if protocol == "udp" and (hosts or min(ranks)) < 2:
         right = "give --hosts 2 or more, or 0 for a host for each rank" if hosts else "give --ranks of 2 or more"
         raise ValueError(f"protocol udp is for ranks on several hosts; {right}")
+    if bind not in BINDINGS:
+        raise ValueError(f"bind is {bind!r}; right would be one of {', '.join(BINDINGS)}")
     if not seconds > 0:
         raise ValueError(f"seconds is {seconds}; right would be the time that measuring may take, for instance 10")
 
@@ -159,6 +190,7 @@ def measure(
     seconds: float = 20.0,
     seed: int | None = None,
     mtu: int = 1500,
+    bind: str = "core",
     command: str | None = None,
     on_progress: Callable[[float, str], None] | None = None,
     on_series: Callable[[list[dict[str, Any]]], None] | None = None,
@@ -185,6 +217,8 @@ def measure(
         Time for measuring, for all numbers of ranks together.
     seed : int, optional
         Of the order of turns and the times of skew.
+    bind : str
+        "core": ranks are bound to cores in blocks, MPI's alike. "none": the scheduler places them.
     on_progress : callable, optional
         Called with the part that is done (0 to 1) and what is being measured; KeyboardInterrupt from it ends the run.
     on_series : callable, optional
@@ -193,8 +227,10 @@ def measure(
     Returns
     -------
     dict
-        A ``viakit.result/1`` whose series carry ``algorithm``, ``ranks`` and ``hosts``. Interrupted (Ctrl-C), or when a
-        rank fails in the middle, what had been measured, with ``complete`` false; ``errors`` says what failed.
+        A ``viakit.result/1`` whose series carry ``algorithm``, ``ranks`` and ``hosts``. With more ranks than cores, and
+        without skew, one of them is the floor, protocol ``scheduler``: a turn of ``sched_yield()`` by all ranks.
+        Interrupted (Ctrl-C), or when a rank fails in the middle, what had been measured, with ``complete`` false;
+        ``errors`` says what failed.
 
     Raises
     ------
@@ -204,7 +240,7 @@ def measure(
         If ranks or hosts cannot be started, or fail, and nothing has been measured yet.
     """
     ranks = list(dict.fromkeys(ranks))
-    check(ranks, algorithms, hosts, protocol, seconds)
+    check(ranks, algorithms, hosts, protocol, seconds, bind)
     seed = secrets.randbits(31) if seed is None else seed
     chance = random.Random(seed)
     skipped: dict[str, str] = {}
@@ -215,7 +251,7 @@ def measure(
             ending.doing(what=f"{counted(n, 'rank')}")
             with contextlib.ExitStack() as stack:
                 n_hosts = n if hosts == 0 else hosts
-                entries, link = _open(stack, n, algorithms, n_hosts, protocol, with_mpi, mtu, skipped)
+                entries, link = _open(stack, n, algorithms, n_hosts, protocol, with_mpi, mtu, bind, skew_s, skipped)
 
                 def tell(part: float, i: int = i, n: int = n, link: str = link, entries: Any = entries) -> None:
                     if on_series is not None:
@@ -260,7 +296,14 @@ def _document(
 
 
 def _open_crews(
-    stack: contextlib.ExitStack, n: int, hosts: int, protocol: str, with_mpi: bool, mtu: int, skipped: dict[str, str]
+    stack: contextlib.ExitStack,
+    n: int,
+    hosts: int,
+    protocol: str,
+    with_mpi: bool,
+    mtu: int,
+    bind: str,
+    skipped: dict[str, str],
 ) -> tuple[Crew, dict[str, Crew], str]:
     """Start all crews of one number of ranks; returns ours, those of MPI by name, and the name of the link."""
     testbed = None
@@ -268,7 +311,7 @@ def _open_crews(
         from viakit.testbed import Testbed
 
         testbed = stack.enter_context(Testbed(hosts=hosts, mtu=mtu))
-    crew = stack.enter_context(Crew(n, testbed=testbed, protocol=protocol))
+    crew = stack.enter_context(Crew(n, testbed=testbed, protocol=protocol, bind=bind))
     mpis: dict[str, Crew] = {}
     found = mpi.find_all() if with_mpi else {}
     for flavour in _MPIS if with_mpi else ():
@@ -279,7 +322,7 @@ def _open_crews(
             skipped[name] = f"not installed. Remedy: pip install 'viakit[{flavour}]'"
         else:
             try:
-                mpis[name] = stack.enter_context(Crew(n, mpi_library=found[flavour]))
+                mpis[name] = stack.enter_context(Crew(n, mpi_library=found[flavour], bind=bind))
             except MeasureError as error:
                 skipped[name] = str(error).splitlines()[0]
     link = {"via": "eth" if hosts > 1 else "shm", "udp": "udp", "tcp": "ip"}[protocol]
@@ -294,10 +337,12 @@ def _open(
     protocol: str,
     with_mpi: bool,
     mtu: int,
+    bind: str,
+    skew_s: float,
     skipped: dict[str, str],
 ) -> tuple[list[_Entry], str]:
     """Start all crews of one number of ranks; returns what is to be measured, and the name of the link."""
-    crew, mpis, link = _open_crews(stack, n, hosts, protocol, with_mpi, mtu, skipped)
+    crew, mpis, link = _open_crews(stack, n, hosts, protocol, with_mpi, mtu, bind, skipped)
     entries = []
     for name in dict.fromkeys(chosen or (USUAL_HOSTS if hosts > 1 else USUAL_LOCAL)):
         if name in crew.algorithms:
@@ -307,6 +352,8 @@ def _open(
                 f"{counted(n, 'rank')} on {counted(hosts, 'host')} by {protocol} cannot do it"
             )
     entries += [_Entry(theirs, name, "MPI_Barrier") for name, theirs in mpis.items()]
+    if crew.crowded and entries and not skew_s:
+        entries.append(_Turn(crew))
     return entries, link
 
 
@@ -406,10 +453,11 @@ def _tell_missing(document: Mapping[str, Any], console: Console) -> None:
         console.print("this run was not finished: what had been measured by then is shown", style="yellow")
 
 
-def _draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, of_mpi: bool) -> None:
-    """Draw medians in microseconds and a band from the 5th to the 90th percentile; dashed if it is an MPI's."""
+def _draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, by: str) -> None:
+    """Draw medians in microseconds and a band from the 5th to the 90th percentile; dashed if *by* an MPI."""
+    style = "--" if by.startswith("mpi") else ":" if by == "scheduler" else "-"
     medians = [one["median"] * 1e6 for one in times]
-    (line,) = axes.plot(x, medians, "--" if of_mpi else "-", marker="o", markersize=3.5, label=label)
+    (line,) = axes.plot(x, medians, style, marker="o", markersize=3.5, label=label)
     low, high = ([one[key] * 1e6 for one in times] for key in ("p5", "p90"))
     axes.fill_between(x, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
 
@@ -443,9 +491,10 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         points.sort(key=lambda one: one[0])
         n = [one[0] for one in points]
         label = protocol if protocol.startswith("mpi") else f"{algorithm} ({link})" if several else algorithm
+        label = "a turn of the scheduler" if algorithm == TURN else label
         if skew_s:
             label += f", skew {skew_s * 1e6:g} µs"
-        _draw_curve(axes, n, [one[1] for one in points], label, protocol.startswith("mpi"))
+        _draw_curve(axes, n, [one[1] for one in points], label, protocol)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({n for points in curves.values() for n, _ in points})

@@ -91,6 +91,7 @@ def measure(
     seconds: float = 30.0,
     seed: int | None = None,
     mtu: int = 1500,
+    bind: str = "core",
     command: str | None = None,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> Document:
@@ -106,7 +107,7 @@ def measure(
         Bytes: of the buffer, for allgather and alltoall of what each rank gives (to each). Reductions add doubles.
     algorithms : sequence of str, optional
         Names from :func:`algorithms`; those that a group cannot do are passed over. Default: all.
-    hosts, protocol, with_mpi, seconds, seed, mtu, on_progress
+    hosts, protocol, with_mpi, seconds, seed, mtu, bind, on_progress
         As for :func:`viakit.barrier.measure`.
 
     Returns
@@ -125,7 +126,8 @@ def measure(
         If ranks or hosts cannot be started, or fail, and nothing has been measured yet.
     """
     ranks, sizes = list(dict.fromkeys(ranks)), list(dict.fromkeys(sizes))
-    asked = _check(operations, sizes, algorithms, ranks=ranks, hosts=hosts, protocol=protocol, seconds=seconds)
+    where: dict[str, Any] = {"ranks": ranks, "hosts": hosts, "protocol": protocol, "bind": bind}
+    asked = _check(operations, sizes, algorithms, seconds=seconds, **where)
     seed = secrets.randbits(31) if seed is None else seed
     chance = random.Random(seed)
     skipped: dict[str, str] = {}
@@ -137,7 +139,7 @@ def measure(
             ending.doing(what=f"{counted(n, 'rank')}")
             with contextlib.ExitStack() as stack:
                 n_hosts = n if hosts == 0 else hosts
-                crew, mpis, link = _open_crews(stack, n, n_hosts, protocol, with_mpi, mtu, skipped)
+                crew, mpis, link = _open_crews(stack, n, n_hosts, protocol, with_mpi, mtu, bind, skipped)
                 for operation, names in asked.items():
                     possible = [name for name in names if name in crew.operations[operation]]
                     for nbytes in sizes:
@@ -251,9 +253,8 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
         for one in lines:
             points = sorted((p for p in one["points"] if p["nbytes"]), key=lambda p: p["nbytes"])
             x = [p["nbytes"] for p in points]
-            theirs = one["protocol"].startswith("mpi")
-            label = one["protocol"] if theirs else one["algorithm"]
-            _draw_curve(axes, x, [p["time_s"] for p in points], label, theirs)
+            label = one["protocol"] if one["protocol"].startswith("mpi") else one["algorithm"]
+            _draw_curve(axes, x, [p["time_s"] for p in points], label, one["protocol"])
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_title(f"{operation}, {counted(n, 'rank')}")

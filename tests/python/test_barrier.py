@@ -19,6 +19,7 @@ from viakit.measure.crew import Crew
 from viakit.measure.endpoints import MeasureError
 
 VIAKIT = [sys.executable, "-m", "viakit"]
+CORES = len(os.sched_getaffinity(0))
 
 
 def test_the_algorithms_have_names_and_sections():
@@ -48,6 +49,43 @@ def test_with_skew_the_last_to_come_is_what_counts():
         times = crew.run("default", 25, skew_s=0.001, seed=7)
         assert times.seconds.shape == (25,)
         assert np.all(times.seconds > 0)  # nobody left before the last had come
+
+
+def test_ranks_are_bound_in_blocks_or_not_at_all():
+    with Crew(4) as bound, Crew(4, bind="none") as free:
+        assert bound.info["bind"] == "core"
+        assert free.info["bind"] == "none"
+        cores = [os.sched_getaffinity(process.pid) for process in bound._processes]
+        assert all(len(one) == 1 for one in cores)
+        assert len(set.union(*cores)) == min(CORES, 4)
+        order = [min(one) for one in cores]
+        assert order == sorted(order)
+        assert {frozenset(os.sched_getaffinity(process.pid)) for process in free._processes} == {
+            frozenset(os.sched_getaffinity(0))
+        }
+
+
+def test_a_turn_of_the_scheduler_is_no_barrier_but_measured_beside_them():
+    with Crew(CORES + 1) as crew:
+        assert crew.crowded
+        assert "turn" not in crew.algorithms
+        assert crew.run("turn", 50, operation="turn").seconds[0] > 0
+    found = barrier.measure([CORES + 1], algorithms=["default"], with_mpi=False, seconds=0.1)
+    turn = barrier.find(found, "turn", CORES + 1)
+    assert turn["time_s"]["median"] > 0
+    (series,) = [one for one in found["series"] if one["algorithm"] == "turn"]
+    assert series["protocol"] == "scheduler"
+    late = barrier.measure([CORES + 1], algorithms=["default"], with_mpi=False, seconds=0.1, skew_s=1e-5)
+    assert barrier.find(late, "turn", CORES + 1) is None  # it says nothing about the last to come
+
+
+def test_where_ranks_share_cores_the_default_gathers():
+    with needs.hosts(4) as testbed, Crew(4, testbed=testbed) as crew:
+        if CORES < 4:
+            assert crew.default == "rdma-gather"
+            assert crew.algorithms[crew.algorithms.index("rdma-gather") + 1] == "message-gather"
+        else:
+            assert crew.default == "rdma"
 
 
 def test_over_tcp_there_is_no_rdma():
@@ -96,6 +134,7 @@ def test_on_hosts_ranks_are_in_blocks():
         ({"ranks": [2], "protocol": "udp"}, "several hosts"),
         ({"ranks": [1, 2], "protocol": "udp", "hosts": 0}, "ranks of 2 or more"),
         ({"ranks": [2], "seconds": 0}, "for instance 10"),
+        ({"ranks": [2], "bind": "socket"}, "right would be one of core, none"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, words):
@@ -117,7 +156,7 @@ def test_a_result_is_valid_and_says_who_where_and_how_long(document, tmp_path):
     read = result.load(tmp_path / "b.json")
     assert barrier.is_collective(read)
     assert [(one["algorithm"], one["ranks"], one["hosts"]) for one in read["series"]] == [
-        (name, n, 1) for n in (2, 3) for name in ("default", "flat", "message")
+        (name, n, 1) for n in (2, 3) for name in ["default", "flat", "message", *(["turn"] if n > CORES else [])]
     ]
     point = barrier.find(read, "message", 3)
     assert point["nbytes"] == 0
@@ -144,8 +183,9 @@ def test_a_series_of_barriers_needs_its_own_fields(document):
 def test_it_is_drawn(document):
     drawing = barrier.figure([document])
     (axes,) = drawing.axes
-    assert len(axes.get_lines()) == 3
-    assert [label.get_text() for label in axes.get_legend().get_texts()] == ["default", "flat", "message"]
+    expected = ["default", "flat", "message", *(["a turn of the scheduler"] if CORES < 3 else [])]
+    assert len(axes.get_lines()) == len(expected)
+    assert [label.get_text() for label in axes.get_legend().get_texts()] == expected
     with pytest.raises(result.ResultError, match="nothing to draw"):
         barrier.figure([{**document, "series": []}])
 
@@ -172,16 +212,16 @@ def test_goals_are_judged_by_ratios_of_one_run(monkeypatch):
     monkeypatch.setattr(barrier, "measure", _invented())
     judged = goals._barrier_goals()
     assert len(goals._judge_barriers(judged, 1.0, None)) == len(judged)
-    assert [one[0].value for one in judged] == pytest.approx([0.3] * 5)
-    assert [one[0].status for one in judged] == ["holds", "holds", "holds", "holds", "falls short"]
+    assert [one[0].value for one in judged] == pytest.approx([0.3] * 7)
+    assert [one[0].status for one in judged] == ["holds"] * 6 + ["falls short"]
 
 
 def test_half_a_comparison_with_mpi_is_none(monkeypatch):
     monkeypatch.setattr(barrier, "measure", _invented(without=["mpich"]))
     judged = goals._barrier_goals()
     goals._judge_barriers(judged, 1.0, None)
-    assert [one[0].status for one in judged] == ["holds", "holds", "holds", "not measured", "not measured"]
-    assert judged[3][0].reason == "mpi:mpich: not installed"
+    assert [one[0].status for one in judged] == ["holds"] * 5 + ["not measured"] * 2
+    assert judged[5][0].reason == "mpi:mpich: not installed"
 
 
 def test_the_command(tmp_path):

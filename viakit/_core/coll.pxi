@@ -68,6 +68,8 @@ def collective_algorithms():
 
 
 cdef int _operation_number(str operation) except -1:
+    if operation == "turn":
+        return 0
     for o in range(1, COLL_N_OPERATIONS):
         if coll_operation_name(o).decode() == operation:
             return o
@@ -199,7 +201,10 @@ cdef class BarrierRank:
 
     def run(self, int algorithm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1,
             bint crowded=False, str operation="barrier", size_t nbytes=0):
-        """Run *n* operations; all ranks together. See :func:`run_mpi` for what is returned."""
+        """Run *n* operations; all ranks together. See :func:`run_mpi` for what is returned.
+
+        The operation ``"turn"`` gives the core away, and returns when it has it back: it has no algorithms.
+        """
         cdef coll_measure *m = self._open()
         cdef coll_measure_run_plan plan
         cdef coll_measure_work work
@@ -209,7 +214,7 @@ cdef class BarrierRank:
         with nogil:
             code = coll_measure_run(m, &work, algorithm, &plan)
         if code != _COLL_OK:
-            name = coll_algorithm_name(work.operation, algorithm).decode()
+            name = coll_algorithm_name(work.operation, algorithm).decode() if work.operation else "of the scheduler"
             raise RuntimeError(f"{operation} {name}: {_coll_error_text(code).decode()}")
         return times
 

@@ -87,7 +87,7 @@ def barrier(*algorithms: str, start: bool | None = None, **settings: Any) -> Bar
         As for :func:`compare`: if not given, it starts if something is named or set.
     **settings
         Of :func:`viakit.barrier.measure`: ``ranks`` ([2, 4, 8]), ``hosts`` (1), ``protocol``, ``skew_s`` (0),
-        ``with_mpi`` (False), ``seconds`` (10), ``mtu``, ``seed``.
+        ``with_mpi`` (False), ``seconds`` (10), ``mtu``, ``bind`` ("core"), ``seed``.
 
     Returns
     -------

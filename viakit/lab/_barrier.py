@@ -18,6 +18,7 @@ _RULES = {
     "skew_s": _settings.number(0.0, 1.0, "50e-6"),
     "seconds": _settings.SECONDS,
     "mtu": _settings.MTU,
+    "bind": _settings.choice("core", "none"),
     "seed": _settings.SEED,
 }
 
@@ -36,6 +37,7 @@ class Barrier(Experiment):
             "skew_s": 0.0,
             "seconds": 10.0,
             "mtu": 1500,
+            "bind": "core",
             "seed": None,
         }
         self.configure(**({"algorithms": algorithms} if algorithms else {}), **settings)
@@ -67,6 +69,7 @@ class Barrier(Experiment):
         words += ["--algorithms", ",".join(ours["algorithms"])] if ours["algorithms"] else []
         words += ["--hosts", str(ours["hosts"])] if ours["hosts"] != 1 else []
         words += ["--mtu", str(ours["mtu"])] if ours["mtu"] != 1500 else []
+        words += ["--bind", ours["bind"]] if ours["bind"] != "core" else []
         words += ["--skew", f"{ours['skew_s'] * 1e6:g}us"] if ours["skew_s"] else []
         words += [] if ours["with_mpi"] else ["--no-mpi"]
         words += ["--seconds", f"{ours['seconds']:g}"]

@@ -36,12 +36,15 @@ from viakit.measure import children, mpi
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.ranks import Ranks
+from viakit.measure.sides import pin
 from viakit.measure.sweep import shielded
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
 
-__all__ = ["Crew", "Times"]
+__all__ = ["TURN", "Crew", "Times"]
+
+TURN = "turn"  # of the scheduler: an operation, and its only algorithm
 
 _START_S = 60.0  # until all ranks have said hello, and until they are connected
 _LAST_WORDS_S = 1.0
@@ -75,9 +78,14 @@ class Crew:
         "via", "udp" (VIA over UDP between hosts) or "tcp".
     mpi_library : mpi.Library, optional
         Run MPI_Barrier of this library, on this host, instead.
+    bind : str
+        "core": each rank is bound to one core, in blocks (as ``mpiexec --bind-to core`` does where there are enough of
+        them), those of MPI too. "none": the scheduler places them.
 
     Attributes
     ----------
+    crowded : bool
+        There are more ranks than cores.
     algorithms : list of str
         What :meth:`run` takes here; of MPI only "".
     operations : dict
@@ -102,6 +110,7 @@ class Crew:
         testbed: Testbed | None = None,
         protocol: str = "via",
         mpi_library: mpi.Library | None = None,
+        bind: str = "core",
     ) -> None:
         if n_ranks < 1:
             raise ValueError(f"n_ranks is {n_ranks}; right would be 1 or more")
@@ -112,7 +121,9 @@ class Crew:
         self._mpi: Ranks | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self.n_hosts = len(testbed.hosts) if testbed is not None else 1
-        self._crowded = n_ranks > len(os.sched_getaffinity(0))
+        self._cores = sorted(os.sched_getaffinity(0))
+        self.crowded = n_ranks > len(self._cores)
+        self._bind = bind
         self.algorithms: list[str] = []
         self.operations: dict[str, list[str]] = {}
         self.stands_for = ""
@@ -166,7 +177,10 @@ class Crew:
             if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
                 raise MeasureError(f"a rank is of viakit {hello.get('viakit')}. Remedy: install one version", "version")
         for rank, channel in enumerate(self._channels):
-            self._send(channel, {"op": "open", "rank": rank, "n_ranks": self.n_ranks, **self._place(rank)})
+            # In blocks: 0 0 1 1 for four ranks on two cores. The algorithms' blocks of ranks are then those of a core.
+            core = self._cores[rank * len(self._cores) // self.n_ranks] if self._bind == "core" else None
+            where = self._place(rank)
+            self._send(channel, {"op": "open", "rank": rank, "n_ranks": self.n_ranks, "core": core, **where})
         while True:
             answers = [self._recv(channel, deadline) for channel in self._channels]
             failed = next((answer["error"] for answer, _ in answers if "error" in answer), None)
@@ -178,7 +192,8 @@ class Crew:
             for channel in self._channels:
                 self._send(channel, {"lengths": [len(blob) for blob in everybody]}, b"".join(everybody))
         first = answers[0][0]
-        self.operations, self.default, self.info = first["operations"], first["default"], first["info"]
+        self.operations, self.default = first["operations"], first["default"]
+        self.info = {**first["info"], "bind": self._bind}
         self.algorithms = self.operations["barrier"]
         if self._mpi is not None:
             for answer, _ in answers:
@@ -220,7 +235,8 @@ class Crew:
         seed : int
             Of these times.
         operation : str
-            "barrier", "bcast" ...
+            "barrier", "bcast" ... :data:`TURN`: every rank gives its core away and waits until it has it back, which
+            with more ranks than cores no barrier can do without.
         nbytes : int
             Of its buffer; of allgather and alltoall for each rank; of reductions a multiple of 8.
 
@@ -238,7 +254,7 @@ class Crew:
             "n": n,
             "warmup": warmup,
             "skew_ns": round(skew_s * 1e9),
-            "crowded": self._crowded,
+            "crowded": self.crowded,
             "operation": operation,
             "nbytes": nbytes,
         }
@@ -256,7 +272,9 @@ class Crew:
             leave.append(times[1])
         if skew_s:
             return Times((np.max(leave, axis=0) - np.max(enter, axis=0)) * 1e-9)
-        return Times(np.mean(np.subtract(leave, enter), axis=0) * (1e-9 / n))
+        # Where a core has fewer ranks than another its turns are over sooner.
+        of_all = np.max if operation == TURN else np.mean
+        return Times(of_all(np.subtract(leave, enter), axis=0) * (1e-9 / n))
 
     # ------------------------------------------------------------------------------------ ending
 
@@ -334,14 +352,16 @@ class _Ours:
     def describe(self) -> dict[str, Any]:
         info = {"library": f"viakit {viakit.__version__}", "transport": self.rank.route}
         operations = {operation: self.rank.algorithms(operation) for operation in self.numbers}
+        operations[TURN] = [TURN]
         return {"operations": operations, "default": self.rank.default(), "info": info}
 
     def run(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
         plan = {key: request[key] for key in _PLAN}
-        return self.rank.run(self.numbers[request["operation"]][request["algorithm"]], **plan)
+        number = 0 if request["operation"] == TURN else self.numbers[request["operation"]][request["algorithm"]]
+        return self.rank.run(number, **plan)
 
     def stands_for(self, request: dict[str, Any]) -> str:
-        return self.rank.default(request["operation"], request["nbytes"])
+        return "" if request["operation"] == TURN else self.rank.default(request["operation"], request["nbytes"])
 
     def close(self) -> None:
         self.rank.close()
@@ -407,6 +427,7 @@ def _serve(channel: Channel) -> None:
                     member.close()
                 return
             if request["op"] == "open":
+                pin(request["core"])  # before there are threads that would stay elsewhere
                 member = _Mpi(request, channel) if "mpi" in request else _Ours(request, channel)
                 channel.send({"opened": True, **member.describe()})
             else:
