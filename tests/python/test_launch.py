@@ -189,6 +189,55 @@ def test_protocol_mpi_ends_with_the_first_exception(program, flavour):
     assert not [path for path in left if path.exists() and not _is_mapped(str(path))]  # others may be running
 
 
+@pytest.mark.parametrize("end", ["sys.exit(7)", "raise SystemExit(7)"])
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_protocol_mpi_ends_with_the_first_status(program, flavour, end):
+    """The others wait in a collective for a rank that has gone: MPI alone would wait for ever."""
+    needs.mpi_library(f"mpi:{flavour}")
+    word = f"word-{os.getpid()}-{flavour}"
+    text = f"""
+        import sys
+        from viakit.mpi import MPI
+        if MPI.COMM_WORLD.rank == 1:
+            print("so be it")
+            print("no more cheese", file=sys.stderr)
+            {end}
+        MPI.COMM_WORLD.allreduce(1)
+        print("it went on")
+    """
+    done = viakit_run("-n", "3", "--protocol", f"mpi:{flavour}", program(text), word)
+    assert (done.returncode, done.stdout) == (7, "so be it\n"), done.stderr
+    assert "no more cheese" in done.stderr
+    assert "Traceback" not in done.stderr
+    gone(word)
+
+
+@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
+def test_protocol_mpi_lets_ranks_end_that_are_about_to(program, flavour):
+    """All end with a status of their own; the last has something to say, and a child of it ends as it likes."""
+    needs.mpi_library(f"mpi:{flavour}")
+    text = """
+        import os, sys
+        import viakit
+        comm = viakit.world()
+        comm.barrier()
+        if comm.rank == 0:
+            child = os.fork()
+            if child == 0:
+                sys.exit(5)  # which is no rank's end
+            print("its status:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            comm.send(None, 1)
+        elif comm.rank == 1:
+            comm.recv(source=0)
+            print("the sum is wrong", flush=True)
+        sys.exit(0 if comm.rank == 0 else 3)
+    """
+    done = viakit_run("-n", "3", "--protocol", f"mpi:{flavour}", program(text))
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "its status: 5\nthe sum is wrong\n"
+    assert "bort" not in done.stderr.replace("aborted", ""), done.stderr
+
+
 @pytest.mark.parametrize(
     ("flavour", "number"),
     [

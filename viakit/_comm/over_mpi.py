@@ -15,11 +15,13 @@ import time
 import weakref
 from typing import Any
 
+from viakit import _core
 from viakit._comm import communicator, datatype, errors, op
 from viakit._comm.group import Group
 from viakit._comm.spec import BOTTOM, IN_PLACE
 from viakit._comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status
 
+GRACE_S = 1.0  # in which the others may end, too, before one with a status other than 0 aborts them
 _RANKS = {"dest", "source"}
 _made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # mpi4py's twins of our types and operations
 
@@ -38,7 +40,11 @@ def world_over_mpi() -> OverMpi:
 def load() -> Any:
     """``mpi4py.MPI`` with the library that belongs to the launcher, or alone with one that is here.
 
-    A rank that ends by an exception aborts the job, as under every other protocol: MPI alone would wait for it.
+    A rank that ends by an exception aborts the job, as under every other protocol: MPI alone would wait for it. So does
+    one that ends with another status than 0 while others do not end, too (csrc/msg/mpi_exit.c): unless the program has
+    imported ``mpi4py.MPI`` before, or set ``mpi4py.rc.finalize``, for then it is mpi4py's or the program's to finalise.
+
+    Collective, when it is first called.
 
     Raises
     ------
@@ -60,12 +66,21 @@ def load() -> Any:
         if library is not None:
             os.environ["MPI4PY_LIBMPI"] = library.libmpi
     try:
+        import mpi4py
+
+        mine = mpi4py.rc.finalize is None and mpi4py.rc.initialize in (None, True)
+        ours = mine and "mpi4py.MPI" not in sys.modules and _core.mpi_exit_can()
+        if ours:
+            mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as problem:
         text = str(problem).partition("\n")[0]
         raise errors.error(
             "ERR_OTHER", f"the protocol 'mpi' needs mpi4py and an MPI: pip install 'viakit[mpich]' ({text})"
         ) from problem
+    if ours:
+        own = MPI.COMM_WORLD.Dup()
+        _core.mpi_exit(MPI.__file__, MPI._handleof(MPI.COMM_WORLD), MPI._handleof(own), int(GRACE_S * 1000))
     atexit.register(_leave, MPI, os.getpid())
     return MPI
 

@@ -1,7 +1,11 @@
 # cython: language_level=3
 """msg.h and policy.h as Cython sees them, as far as the communicator needs them."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+
+cdef extern from "msg/mpi_exit.h" nogil:
+    int msg_mpi_exit_can()
+    int msg_mpi_exit(const char *library, uintptr_t world, uintptr_t own, int grace_ms)
 
 cdef extern from "msg/msg.h" nogil:
     enum:

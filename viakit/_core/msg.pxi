@@ -69,6 +69,33 @@ def policy_channel(str text):
     return None if changes and "channel=" not in text else _text(chosen.channel)
 
 
+def mpi_exit_can():
+    """Whether :func:`mpi_exit` works with this C library."""
+    return bool(msg_mpi_exit_can())
+
+
+def mpi_exit(str library, uintptr_t world, uintptr_t own, int grace_ms):
+    """Have the end of this process leave MPI by its exit status: in order, or with ``MPI_Abort`` for all ranks.
+
+    Parameters
+    ----------
+    library : str
+        A file that is loaded and has MPI's functions, or depends on what has them.
+    world, own : int
+        Handles of that library: ``MPI_COMM_WORLD``, and a duplicate that nobody else uses.
+    grace_ms : int
+        How long a rank with an exit status other than 0 waits for the others to end, too, before it aborts.
+
+    Raises
+    ------
+    RuntimeError
+        If there are no such functions.
+    """
+    cdef bytes path = library.encode("utf-8", "surrogateescape")
+    if msg_mpi_exit(path, world, own, grace_ms) != 0:
+        raise RuntimeError(f"{library}: MPI's functions are not in it, or the C library has no on_exit")
+
+
 cdef int64_t _message_ms(object timeout_s) except -2:
     """Milliseconds for a wait of the engine's, rounded up so that a short one is not a mere look."""
     cdef double seconds = _seconds(timeout_s)
