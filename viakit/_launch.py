@@ -324,6 +324,7 @@ class Launch:
         self._job = secrets.token_hex(8)
         self._failures: list[Ended] = []
         self._doubt_until: float | None = None  # a rank has failed, and it may not have been the first
+        self._dismissed: set[int] = set()  # ranks that were asked to end meanwhile
         self._kept: dict[int, Stream] = {}  # by rank: errors that are kept back
         self._failed: _Rank | None = None
         self._ending_at: float | None = None
@@ -510,6 +511,8 @@ class Launch:
         self._meeting.fail(f"rank {rank.number} ended {how} before all had met")
         if not rank.status or self._ending_at is not None:
             return
+        if rank.number in self._dismissed and rank.status == -signal.SIGTERM:
+            return  # it was on its way out, with which status it can no longer say
         note = self._meeting.notes.get(rank.number) or Note(LEAVES, time.monotonic_ns())
         self._failures.append(Ended(rank.number, rank.status, note))
 
@@ -539,6 +542,7 @@ class Launch:
                 for rank, note in zip(running, notes, strict=True):
                     if note is not None and note.why == LEAVES:  # it waits for the others to leave, too
                         rank.signal(signal.SIGTERM)
+                        self._dismissed.add(rank.number)
             if time.monotonic() < self._doubt_until:
                 return
         self._declare(self._ranks[first_of(self._failures).rank])

@@ -60,6 +60,26 @@ def test_ranks_that_end_by_themselves_when_another_has_left(tmp_path):
     assert viakit_run(tmp_path, text).returncode == 7
 
 
+@pytest.mark.parametrize("opening", ["viakit.world()", "viakit.launch.bootstrap()"])
+def test_a_rank_that_is_slow_to_go_and_is_asked_to_is_no_victim_of_a_signal(tmp_path, opening):
+    # Rank 0 is the first to go, and the last to be gone: what it registered before viakit runs after viakit's end.
+    text = f"""
+        import atexit, os, sys, time
+        rank = int(os.environ["VIAKIT_RANK"])
+        if rank == 0:
+            atexit.register(time.sleep, 1.0)
+        import viakit, viakit.launch
+        opened = {opening}
+        time.sleep(0.3 if rank else 0.0)
+        sys.exit(3)
+        """
+    path = tmp_path / "slow.py"
+    path.write_text(textwrap.dedent(text), "utf-8")
+    command = [sys.executable, "-m", "viakit", "run", "-n", "2", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 3, done.stderr
+
+
 def test_a_chain_of_exceptions_has_the_same_first_cause(tmp_path):
     text = f"""
         if comm.rank == {FIRST}:
