@@ -273,7 +273,11 @@ class Job:
     # ---------------------------------------------------------------- the end
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Leave the job; what was sent arrives. Idempotent."""
+        """Leave the job; what was sent arrives. Idempotent.
+
+        A send that nobody has waited for is given up if there is no room for it at its receiver, or no receive. That,
+        and what has not arrived after *timeout_s* seconds, is a RuntimeWarning.
+        """
         if not self._core.close(timeout_s):
             warnings.warn("the job was closed before all that was sent had arrived", RuntimeWarning, stacklevel=2)
 

@@ -81,7 +81,8 @@ typedef struct {
     void *context;
 } bip_layer;
 
-/* Zero is "the default". Where a field has an environment variable, that counts if the field is zero. */
+/* Zero is "the default". Where a field has an environment variable, that counts if the field is zero; one that is no
+ * number of the right size is an error. */
 typedef struct {
     size_t size; /* sizeof(bip_options) */
     int rank, n_ranks;
@@ -119,7 +120,8 @@ uint64_t bip_bytes_to_map(const bip_job *job);
 /* Once connected, for as long as the caller waits elsewhere for others to be: from any thread, while no other uses
  * the job. */
 void bip_attend(bip_job *job);
-/* Always frees. BIP_ERR_TIMEOUT: what was sent last may not have arrived. */
+/* Always frees. BIP_ERR_TIMEOUT: what was sent last may not have arrived. BIP_ERR_LEFT: a send that nobody had waited
+ * for was given up, because there was no room for it, or no receive. */
 int bip_close(bip_job *job, int timeout_ms);
 
 /* A send; the returned id (1 or more) is for stest and swait. len may be 0 with buf NULL. One that was waited for, or

@@ -35,6 +35,7 @@
 #define SMALL_LEAST 252        /* what BIPSMALLSIZE promises */
 #define SMALL_MOST 65536
 #define DEFAULT_SLOTS 32
+#define SLOTS_MOST 1000
 
 /* A card: what a rank tells all others, within BIP_CARD_LEN bytes. [0] local, [1] network;
  * len 0: it has no such NIC. */
@@ -49,15 +50,22 @@ _Static_assert(sizeof(bip_card_of) <= BIP_CARD_LEN, "a card has to fit");
 
 /* ---------------------------------------------------------------- options */
 
-/* A whole number from the environment: 0 if there is none or it is none, which everywhere means "the default".
- * A mistake in a variable is not worth ending a program for. */
-static uint64_t from_environment(const char *name)
+/* Into *value, where it is still 0, what the environment says: a whole number up to `most`. Anything else is refused:
+ * whoever asked for packets of "4K" and got the calibrated ones would compare these with themselves. */
+static int from_environment(bip_job *job, const char *name, uint64_t most, uint64_t *value)
 {
     const char *text = getenv(name);
     char *end = NULL;
+    if (*value || text == NULL || *text == 0)
+        return 0;
     errno = 0;
-    unsigned long long value = text ? strtoull(text, &end, 10) : 0;
-    return text && end != text && *end == 0 && errno == 0 && *text != '-' ? value : 0;
+    unsigned long long found = strtoull(text, &end, 10);
+    /* strtoull takes "-1", and blanks before it. */
+    if (*text < '0' || *text > '9' || *end || errno || found > most)
+        return bip_fail(job, BIP_ERR_ARGUMENT, "%s=%.40s: a whole number, 0 to %llu", name, text,
+                        (unsigned long long)most);
+    *value = found;
+    return 0;
 }
 
 /* Options as given, then the environment where they are silent, then defaults; what makes no sense is refused. */
@@ -71,24 +79,28 @@ static int check_options(bip_job *job, const bip_options *given)
     if (o->n_ranks < 1 || o->n_ranks > BIP_MAX_RANKS || o->rank < 0 || o->rank >= o->n_ranks)
         return bip_fail(job, BIP_ERR_ARGUMENT, "rank %d of %d: ranks are 0 to size - 1, size 1 to %d", o->rank,
                         o->n_ranks, BIP_MAX_RANKS);
-    if (o->n_slots == 0)
-        o->n_slots = (uint32_t)from_environment("VIAKIT_BIP_SLOTS");
-    if (o->n_slots == 0)
-        o->n_slots = DEFAULT_SLOTS;
-    if (o->n_slots > 1000)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "a queue of %u message%s: at most 1000", o->n_slots, vk_s(o->n_slots));
-    if (o->packet == 0)
-        o->packet = from_environment("VIAKIT_BIP_PACKET");
+    uint64_t n_slots = o->n_slots, strict = o->strict != 0, checksum = o->checksum != 0;
+    bool small_given = o->small != 0;
+    if (from_environment(job, "VIAKIT_BIP_SLOTS", SLOTS_MOST, &n_slots) ||
+        from_environment(job, "VIAKIT_BIP_PACKET", UINT32_MAX, &o->packet) ||
+        from_environment(job, "VIAKIT_BIP_SMALL", SMALL_MOST, &o->small) ||
+        from_environment(job, "VIAKIT_BIP_STRICT", 1, &strict) ||
+        from_environment(job, "VIAKIT_BIP_CHECKSUM", 1, &checksum))
+        return BIP_ERR_ARGUMENT;
+    o->n_slots = n_slots ? (uint32_t)n_slots : DEFAULT_SLOTS;
+    o->strict = strict != 0;
+    o->checksum = checksum != 0;
+    if (o->n_slots > SLOTS_MOST)
+        return bip_fail(job, BIP_ERR_ARGUMENT, "a queue of %u message%s: at most %d", o->n_slots, vk_s(o->n_slots),
+                        SLOTS_MOST);
     if (o->packet && o->packet < BIP_MIN_PACKET)
         return bip_fail(job, BIP_ERR_ARGUMENT, "packets of %llu byte%s: at least %d", (unsigned long long)o->packet,
                         vk_s(o->packet), BIP_MIN_PACKET);
-    if (o->small == 0 && (o->small = from_environment("VIAKIT_BIP_SMALL")) != 0 && o->small < SMALL_LEAST)
+    if (!small_given && o->small && o->small < SMALL_LEAST)
         o->small = SMALL_LEAST;
     if (o->small > SMALL_MOST)
         return bip_fail(job, BIP_ERR_ARGUMENT, "short messages of %llu byte%s: at most %d",
                         (unsigned long long)o->small, vk_s(o->small), SMALL_MOST);
-    o->strict = o->strict || from_environment("VIAKIT_BIP_STRICT");
-    o->checksum = o->checksum || from_environment("VIAKIT_BIP_CHECKSUM");
     o->spin_us = o->spin_us < 0 ? 0 : o->spin_us == 0 ? 50 : o->spin_us;
     snprintf(job->name, sizeof job->name, "%s", o->job ? o->job : "");
     if (o->n_ranks > 1 && job->name[0] == 0)
@@ -526,13 +538,16 @@ static bool settled(bip_job *job)
 }
 
 /* Always frees. Who has an unfinished long message under way to somebody waits for it, until the deadline;
- * everybody else is told good-bye, so that he knows that we have left and not died. */
+ * everybody else is told good-bye, so that he knows that we have left and not died. LEFT: a send had not begun. */
 int bip_close(bip_job *job, int timeout_ms)
 {
     int code = 0, n = job->peers && job->connected ? job->options.n_ranks : 0;
     bip_wait wait;
     bip_wait_begin(job, &wait, timeout_ms);
-    if (n && job->send.state != SEND_IDLE && job->send.state != SEND_MOVING)
+    if (n)
+        bip_progress(job); /* its receive may have come */
+    bool given_up = n && job->send.state != SEND_IDLE && job->send.state != SEND_MOVING;
+    if (given_up)
         bip_send_end(job, BIP_ERR_LEFT); /* it has not begun: its buffer is the caller's again */
     for (int i = 0; i < n && code == 0; i++) {
         bip_peer *peer = &job->peers[i];
@@ -551,7 +566,7 @@ int bip_close(bip_job *job, int timeout_ms)
     free(job->peers);
     free(job->unsettled);
     free(job);
-    return code;
+    return code ? code : given_up ? BIP_ERR_LEFT : 0;
 }
 
 /* ---------------------------------------------------------------- what can be known */

@@ -388,6 +388,9 @@ static int begin(bip_job *job, int tag, void *buf, size_t max_len, bool noted, u
 
 int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len)
 {
+    /* What is here by now came before its receive: afterwards nobody could tell. */
+    if (job->options.strict)
+        bip_progress(job);
     return begin(job, tag, buf, max_len, false, 0);
 }
 
@@ -401,7 +404,7 @@ int bip_rtest_id(bip_job *job, int id, size_t *len, int *node)
 {
     bip_recv *r = find_recv(job, id);
     if (r == NULL)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "there is no receive %d, or it has been waited for", id);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "there is no receive %d, or it has been waited for or taken back", id);
     if (r->state != RECV_DONE)
         bip_progress(job);
     if (r->state != RECV_DONE)
@@ -456,7 +459,7 @@ int bip_rcancel_id(bip_job *job, int id)
 {
     bip_recv *r = find_recv(job, id);
     if (r == NULL)
-        return bip_fail(job, BIP_ERR_ARGUMENT, "there is no receive %d, or it has been waited for", id);
+        return bip_fail(job, BIP_ERR_ARGUMENT, "there is no receive %d, or it has been waited for or taken back", id);
     if (r->state == RECV_WANTS_GO || r->state == RECV_MOVING)
         return bip_fail(job, BIP_ERR_BUSY, "data of rank %d is on its way into the buffer", r->peer->rank);
     end_recv(job, r);

@@ -276,6 +276,17 @@ int bip_stest_id(bip_job *job, int id)
     return code ? code : 1;
 }
 
+/* What a send that has not ended waits for. */
+static int too_late(bip_job *job)
+{
+    const bip_send_request *s = &job->send;
+    const char *what = s->state == SEND_QUEUED  ? "room in its queue"
+                       : s->state == SEND_ASKED ? "receive for it"
+                                                : "end of its data";
+    return bip_fail(job, BIP_ERR_TIMEOUT, "a message of %zu byte%s with tag %d to rank %d: no %s in the time given",
+                    s->len, vk_s(s->len), s->tag, s->peer->rank, what);
+}
+
 /* On TIMEOUT and INTERRUPTED the send goes on, and may be waited for again. */
 int bip_swait_id(bip_job *job, int id, int timeout_ms)
 {
@@ -286,7 +297,7 @@ int bip_swait_id(bip_job *job, int id, int timeout_ms)
     bip_wait_begin(job, &wait, timeout_ms);
     while ((done = job->send.state == SEND_IDLE) == 0)
         if ((code = bip_wait_step(job, &wait)) != 0 && job->send.state != SEND_IDLE)
-            return code;
+            return code == BIP_ERR_TIMEOUT ? too_late(job) : code;
     done = bip_stest_id(job, id);
     return done < 0 ? done : 0;
 }

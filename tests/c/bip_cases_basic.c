@@ -143,6 +143,7 @@ void case_full(int rank, int n)
         CHECK_EQ(bip_stest_id(job, id), 0);
         CHECK_EQ(bip_isend_bytes(job, 1, 2, &value, sizeof value), BIP_ERR_BUSY);
         GIVES(bip_swait_id(job, id, 50), BIP_ERR_TIMEOUT);
+        CHECK(strstr(bip_error(job), "with tag 1 to rank 1: no room in its queue in the time given") != NULL);
         vk_store_release(flag, 1);
     }
     if (rank == 1) {
@@ -254,7 +255,8 @@ void case_arguments(int rank, int n)
     meet(rank, n);
 }
 
-/* BIP as it was: a long message that finds no receive is an error of the sender's. */
+/* BIP as it was: a long message that finds no receive is an error of the sender's; also if the receiver looks only
+ * when it posts the receive. */
 void case_strict(int rank, int n)
 {
     static char buf[100000];
@@ -263,14 +265,22 @@ void case_strict(int rank, int n)
         OK(id);
         GIVES(bip_swait_id(job, id, WAIT_MS), BIP_ERR_NOT_POSTED);
         meet(rank, n);
+        OK(id = bip_isend_bytes(job, 1, 4, buf, sizeof buf));
+        WAIT_UNTIL(bip_progress(job) >= 0 && !bip_unsettled(job)); /* the question has been delivered */
+        vk_store_release(flag, 1);
+        GIVES(bip_swait_id(job, id, WAIT_MS), BIP_ERR_NOT_POSTED);
         recv_from(3, NULL, 0, NULL);
         send_to(1, 2, buf, sizeof buf);
     } else {
         meet(rank, n);
-        int id = bip_irecv_bytes(job, 2, buf, sizeof buf);
         size_t len = 0;
         int node;
+        WAIT_UNTIL(vk_load_acquire(flag)); /* and makes no progress */
+        int id = bip_irecv_bytes(job, 4, buf, sizeof buf);
         OK(id);
+        GIVES(bip_rtest_id(job, id, &len, &node), 0);
+        GIVES(bip_rcancel_id(job, id), 0);
+        OK(id = bip_irecv_bytes(job, 2, buf, sizeof buf));
         send_to(0, 3, NULL, 0);
         OK(bip_rwait_id(job, id, &len, &node, WAIT_MS));
         CHECK_EQ(len, sizeof buf);

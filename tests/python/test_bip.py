@@ -122,6 +122,52 @@ def test_errors() -> None:
     """)
 
 
+def test_environment() -> None:
+    """A variable that is no number of the right size is refused: the default would be measured in its place."""
+    run(
+        """
+        import os
+        with bip.open() as job:
+            assert job.packet_bytes(1 - job.rank, 1 << 20) == 4096
+        wrong = {"PACKET": "4K", "SMALL": "-1", "SLOTS": "4294967297", "STRICT": "yes", "CHECKSUM": "2"}
+        for name, value in wrong.items():
+            os.environ["VIAKIT_BIP_" + name] = value
+            try:
+                bip.Job(0, 2, "environment")
+            except bip.BipArgumentError as error:
+                assert f"VIAKIT_BIP_{name}={value}: a whole number, 0 to " in str(error), error
+            else:
+                raise AssertionError(f"VIAKIT_BIP_{name}={value} was taken")
+            os.environ["VIAKIT_BIP_" + name] = ""
+        """,
+        VIAKIT_BIP_PACKET="4096",
+    )
+
+
+def test_closed_before_sent() -> None:
+    """To leave before anybody has received what was sent is said on both sides."""
+    run("""
+        import warnings
+        job = bip.open()
+        if job.rank == 0:
+            request = job.isend(1, bytes(1000000))
+            try:
+                request.wait(0.01)
+            except bip.BipTimeoutError as error:
+                assert "1000000 bytes with tag 0 to rank 1: no receive for it in the time given" in str(error), error
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                job.close()
+            assert [str(w.message) for w in seen] == ["the job was closed before all that was sent had arrived"], seen
+        else:
+            try:
+                job.recv(bytearray(10), tag=1)
+            except bip.BipPeerError as error:
+                assert "have left" in str(error), error
+            job.close()
+    """)
+
+
 def test_peer_killed() -> None:
     """A rank that dies ends the waiting of the others, in their own words."""
     done = subprocess.run(
