@@ -47,6 +47,7 @@ __all__ = ["TIMED_OUT", "Launch", "Options", "launch_of"]
 MAX_RANKS = 1024
 TIMED_OUT = 124
 _GRACE_S = 1.2  # between SIGTERM and SIGKILL, so that the rest is gone within two seconds
+_GOING_S = 10.0  # that a rank which has said that it goes may take to end, on a busy machine
 _DOUBT_S = 0.6  # that a rank which others went before is waited for; with the grace still within two seconds
 _SLICE_MS = 200
 _OPEN_FILES = 65536
@@ -516,18 +517,28 @@ class Launch:
         note = self._meeting.notes.get(rank.number) or Note(LEAVES, time.monotonic_ns())
         self._failures.append(Ended(rank.number, rank.status, note))
 
+    def _is_going(self) -> bool:
+        """Whether a rank that still runs has said that it goes, and that no other one is the cause."""
+        notes = [self._meeting.notes.get(rank.number) for rank in self._ranks if rank.status is None]
+        now = time.monotonic_ns()
+        return any(note is not None and note.why != CAUSED and now - note.when_ns < 1e9 * _GOING_S for note in notes)
+
     def _keep_back(self) -> None:
-        """Keep back what ranks write that say that another has gone before them; but not for long."""
+        """Keep back what ranks write that say that another has gone before them.
+
+        Not for long, unless that other one has said that it goes, and has not ended yet.
+        """
         if self._options.label or self._ending_at is not None:
             return
+        going = self._is_going()
         for stream in self._streams.values():
             note = self._meeting.notes.get(stream.rank)
             if note is None or note.why != CAUSED or stream.sink is not self._err or stream.mute:
                 continue
             fresh = time.monotonic_ns() - note.when_ns < 1e9 * _DOUBT_S
-            if stream.kept is None and fresh:
+            if stream.kept is None and (fresh or going):
                 stream.kept, self._kept[stream.rank] = [], stream
-            elif stream.kept is not None and not fresh and not self._failures:
+            elif stream.kept is not None and not fresh and not going and not self._failures:
                 self._kept.pop(stream.rank).decide(shown=True)
 
     def _judge(self) -> None:
@@ -543,7 +554,7 @@ class Launch:
                     if note is not None and note.why == LEAVES:  # it waits for the others to leave, too
                         rank.signal(signal.SIGTERM)
                         self._dismissed.add(rank.number)
-            if time.monotonic() < self._doubt_until:
+            if time.monotonic() < self._doubt_until or self._is_going():
                 return
         self._declare(self._ranks[first_of(self._failures).rank])
 

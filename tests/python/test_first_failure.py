@@ -80,6 +80,31 @@ def test_a_rank_that_is_slow_to_go_and_is_asked_to_is_no_victim_of_a_signal(tmp_
     assert done.returncode == 3, done.stderr
 
 
+@pytest.mark.parametrize("end", ["exit", "exception"])
+def test_a_rank_that_takes_long_to_end_is_waited_for(tmp_path, end):
+    # Longer than there is doubt: as on a busy machine, where a rank has said that it goes and gets no core to end.
+    what, status, said = ENDS[end]
+    path = tmp_path / "prog.py"
+    text = f"""
+        import atexit, os, signal, sys, time
+        if os.environ["VIAKIT_RANK"] == "{FIRST}":
+            atexit.register(time.sleep, 2.0)  # after viakit's own end
+        import viakit
+        comm = viakit.world()
+        comm.barrier()
+        if comm.rank == {FIRST}:
+            {what}
+        comm.allreduce(1)
+        """
+    path.write_text(textwrap.dedent(text), "utf-8")
+    command = [sys.executable, "-m", "viakit", "run", "-n", str(RANKS), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == status, done.stderr
+    assert f"rank {FIRST} ended " in done.stderr, done.stderr
+    assert done.stderr.count("Traceback") == bool(said), done.stderr
+    assert said in done.stderr
+
+
 def test_a_chain_of_exceptions_has_the_same_first_cause(tmp_path):
     text = f"""
         if comm.rank == {FIRST}:
