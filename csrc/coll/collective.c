@@ -132,17 +132,19 @@ static size_t long_from(const coll *c, int operation, int n)
     }
 }
 
+/* Up to so many bytes of each rank go through the areas. Each step of COLL_AREA_DATA is copied twice and makes the ranks
+ * wait for each other, but stays in the caches: that takes half to a quarter of the time of one copy from process to
+ * process, by the kernel, page by page, and of as many rounds. Of many more steps each would cost a turn of the
+ * scheduler where a rank shares its core with other work. */
+#define FLAT_MOST ((size_t)4 << 20)
+
 int coll_algorithm_default(const coll *c, int operation, size_t len)
 {
     if (operation == COLL_BARRIER)
         return coll_barrier_default(c);
     int is_long = len >= long_from(c, operation, c->n);
-    size_t step = operation == COLL_ALLTOALL ? len * (size_t)c->n : len;
-    /* What takes several steps through the areas makes the ranks wait for each other at each, and
-     * is copied twice. Pairwise has n - 1 rounds instead: with more ranks than cores a few steps
-     * are quicker than so many turns of the scheduler. */
-    int few_steps = step <= COLL_AREA_DATA || (operation == COLL_ALLTOALL && !c->all_fit && len <= 65536 && c->n <= 8);
-    if (few_steps && coll_algorithm_check(c, operation, FLAT) == MSG_SUCCESS)
+    size_t through = operation == COLL_ALLTOALL ? len * (size_t)c->n : len;
+    if (through <= FLAT_MOST && coll_algorithm_check(c, operation, FLAT) == MSG_SUCCESS)
         return FLAT;
     if (c->n_nodes > 1 && c->n_nodes < c->n && coll_algorithm_name(operation, OVERALL) &&
         coll_algorithm_check(c, operation, OVERALL) == MSG_SUCCESS)

@@ -254,6 +254,16 @@ static void case_types(msg_world **world, int rank, int n)
     GIVE(coll_bcast(c, 99, &out, 8, 0), MSG_ERR_ARG);
     GIVE(coll_bcast(c, 0, &out, 8, n), MSG_ERR_RANK);
     GIVE(coll_barrier(c, COLL_BARRIER_DEFAULT), MSG_SUCCESS); /* after errors of calls all goes on */
+    /* Where all share memory, up to 4 MiB through it. */
+    for (int o = COLL_BCAST; o < COLL_N_OPERATIONS; o++) {
+        int flat = coll_algorithm_find(o, "flat");
+        size_t most = ((size_t)4 << 20) / (o == COLL_ALLTOALL ? (size_t)n : 1);
+        if (coll_algorithm_check(c, o, flat) != MSG_SUCCESS)
+            continue;
+        CHECK_EQ(coll_algorithm_default(c, o, 8), flat);
+        CHECK_EQ(coll_algorithm_default(c, o, most), flat);
+        CHECK(coll_algorithm_default(c, o, most + 1) != flat);
+    }
     CHECK(coll_operation_name(0) == NULL && coll_operation_name(COLL_N_OPERATIONS) == NULL);
     for (int o = COLL_BARRIER; o < COLL_N_OPERATIONS; o++)
         for (int a = 0; coll_algorithm_name(o, a); a++) {
