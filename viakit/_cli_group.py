@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -112,10 +113,9 @@ def _format(path: str) -> str:
     """The suffix of a picture's path, if something other than transfers can be drawn so."""
     from viakit.measure import plot, result
 
-    suffix = plot.check_format(path)
-    if suffix == ".html":
+    if Path(path).suffix.lower() == ".html":
         raise result.ResultError(f"{path}: only sweeps are drawn as pages; give a name that ends in .png, .svg or .pdf")
-    return suffix
+    return plot.check_format(path, [suffix for suffix in plot.FORMATS if suffix != ".html"])
 
 
 def save_picture(

@@ -214,11 +214,13 @@ def calibrate(
     """Measure BIP's pipeline and the engine's thresholds; keep what follows. Default: all links, wires on a testbed."""
     from viakit import calibrate as calibration
     from viakit._calibrate_messages import LINKS, calibrate_messages
-    from viakit.testbed import Testbed
+    from viakit.testbed import Testbed, parse_rate
 
     for link in links:
         if link not in LINKS:
             raise click.UsageError(f"{link!r} is no link that can be calibrated: give shm, eth, udp or tcp")
+    if rate is not None:
+        parse_rate(rate)  # before anything is measured
     if not 0 < seconds <= 1e6:
         raise Failure(f"--seconds is {seconds:g}: give the time that a measurement may take, for instance 10", 2)
     pipelines = [link for link in links or LINKS if what != "messages" and link != "tcp"]

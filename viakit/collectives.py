@@ -198,8 +198,13 @@ def find(
     return None
 
 
+def _where(ranks: int, hosts: int) -> str:
+    """Return the words for so many ranks on so many hosts."""
+    return counted(ranks, "rank") + (f" on {counted(hosts, 'host')}" if hosts > 1 else "")
+
+
 def show(document: Mapping[str, Any], console: Console) -> None:
-    """Print a result as tables: one per operation and number of ranks, a line per algorithm, a column per size."""
+    """Print a result as tables: one per operation and place of the ranks, a line per algorithm, a column per size."""
     from rich import box
     from rich.table import Table
 
@@ -208,11 +213,10 @@ def show(document: Mapping[str, Any], console: Console) -> None:
 
     groups = dict.fromkeys((one["operation"], one["ranks"], one["hosts"]) for one in document["series"])
     for operation, ranks, hosts in groups:
-        lines = [one for one in document["series"] if (one["operation"], one["ranks"]) == (operation, ranks)]
+        group = (operation, ranks, hosts)
+        lines = [one for one in document["series"] if (one["operation"], one["ranks"], one["hosts"]) == group]
         sizes = sorted({point["nbytes"] for one in lines for point in one["points"]})
-        title = f"[bold]{operation}[/bold], {counted(ranks, 'rank')}" + (
-            f" on {counted(hosts, 'host')}" if hosts > 1 else ""
-        )
+        title = f"[bold]{operation}[/bold], {_where(ranks, hosts)}"
         sheet = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         sheet.add_column("algorithm")
         for size in sizes:
@@ -232,7 +236,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
 
 
 def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure:
-    """Draw time against size: a panel per operation and number of ranks, a curve per algorithm.
+    """Draw time against size: a panel per operation and numbers of ranks and hosts, a curve per algorithm.
 
     The bands are the 5th to the 90th percentile.
 
@@ -241,15 +245,15 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
     ResultError
         If there is nothing to draw.
     """
-    panels: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    panels: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for document in documents:
         for one in document["series"]:
             if one.get("operation") in OPERATIONS and one["points"]:
-                panels.setdefault((one["operation"], one["ranks"]), []).append(one)
+                panels.setdefault((one["operation"], one["ranks"], one["hosts"]), []).append(one)
     if not panels:
         raise ResultError("nothing to draw: the result has no collectives with data")
     drawing, fields = plot.panels(len(panels))
-    for axes, ((operation, n), lines) in zip(fields, panels.items(), strict=True):
+    for axes, ((operation, n, hosts), lines) in zip(fields, panels.items(), strict=True):
         for one in lines:
             points = sorted((p for p in one["points"] if p["nbytes"]), key=lambda p: p["nbytes"])
             x = [p["nbytes"] for p in points]
@@ -257,7 +261,7 @@ def figure(documents: Iterable[Document], *, title: str | None = None) -> Figure
             _draw_curve(axes, x, [p["time_s"] for p in points], label, one["protocol"])
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_title(f"{operation}, {counted(n, 'rank')}")
+        axes.set_title(f"{operation}, {_where(n, hosts)}")
         axes.set_xlabel("bytes")
         axes.set_ylabel("time, µs")
         axes.grid(True, which="both", alpha=0.25)

@@ -340,7 +340,8 @@ def test_the_nics_of_messages_are_spoilt(monkeypatch, before):
         (["calibrate", "tcp", "--what", "bip"], 2, "shm, eth and udp"),
         (["calibrate", "shm", "--what", "messages", "--plot", "a.png"], 2, "shm, eth and udp"),
         (["calibrate", "shm", "--plot", "/nowhere/a.png"], 1, "mkdir -p /nowhere"),
-        (["calibrate", "shm", "--plot", "a.jpeg"], 1, ".png"),
+        (["calibrate", "shm", "--plot", "a.jpeg"], 1, "end the name with one of .png, .svg, .pdf\n"),
+        (["calibrate", "shm", "--rate", "foo"], 2, "rate is 'foo'"),
     ],
 )
 def test_mistakes_are_told_in_one_message_and_start_nothing(machine, arguments, status, words):

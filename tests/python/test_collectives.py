@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -66,6 +67,15 @@ def test_a_measurement_is_a_valid_result(tmp_path):
     assert default is not None
     assert default["stands_for"] == "flat"
     collectives.figure([document]).savefig(tmp_path / "c.png")
+    # The same ranks on other hosts are other curves, in a field of their own.
+    elsewhere = copy.deepcopy(document)
+    for one in elsewhere["series"]:
+        one["hosts"] = 2
+    titles = [axes.get_title() for axes in collectives.figure([document, elsewhere]).axes if axes.get_visible()]
+    assert titles == [
+        *("bcast, 2 ranks", "alltoall, 2 ranks"),
+        *("bcast, 2 ranks on 2 hosts", "alltoall, 2 ranks on 2 hosts"),
+    ]
 
 
 def test_a_rank_that_fails_costs_what_it_has_not_measured_and_no_more():

@@ -401,8 +401,8 @@ def html(documents: Sequence[Document], *, whole: bool = True, **kw: Any) -> str
     return interactive(documents, **kw).to_html(full_html=whole, include_plotlyjs=True, config={"displaylogo": False})
 
 
-def check_format(path: str | os.PathLike[str]) -> str:
-    """Return the suffix of *path* if a picture can be written in that format.
+def check_format(path: str | os.PathLike[str], formats: Sequence[str] = FORMATS) -> str:
+    """Return the suffix of *path* if a picture can be written in that format, which is one of *formats*.
 
     Raises
     ------
@@ -410,8 +410,8 @@ def check_format(path: str | os.PathLike[str]) -> str:
         If not; the message names the formats there are.
     """
     suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise ResultError(f"{path}: no such picture format; end the name with one of {', '.join(FORMATS)}")
+    if suffix not in formats:
+        raise ResultError(f"{path}: no such picture format; end the name with one of {', '.join(formats)}")
     return suffix
 
 
