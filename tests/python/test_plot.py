@@ -69,6 +69,18 @@ def test_several_files_are_told_apart(document):
     assert labels[0].endswith("[before]")
 
 
+def test_times_that_are_alike_are_written_below_each_other(document):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    drawing = plot.figure([document, document, document], names=["a", "b", "c"], graphs=("throughput", "signature"))
+    FigureCanvasAgg(drawing).draw()
+    boxes = [text.get_window_extent() for text in drawing.axes[1].texts]
+    assert len(boxes) == 9
+    for i, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:i])
+        assert box.y0 > drawing.axes[1].get_window_extent().y0
+
+
 def test_axes_say_what_they_are(document):
     canvas = plot.figure([document], graphs=("throughput", "signature", "time"))
     labels = [(ax.get_xlabel(), ax.get_ylabel()) for ax in canvas.axes]

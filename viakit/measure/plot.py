@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "GRAPHS", "curves", "figure", "html", "panels", "plain_legend", "save"]
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
+LABEL_WIDTH, LABEL_HEIGHT = 40, 9  # of a time in the signature graph, points
 GRAPHS = ("throughput", "signature", "time")
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too. A protocol has the same one in every picture.
@@ -191,17 +192,29 @@ def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
     first = [one["time_s"][0] * 1e6 for one in drawn]
     every = [time * 1e6 for one in drawn for time in one["time_s"]]
     ax.set_xlim(min(every) / 2, max(every) * 2)
-    for one, time in zip(drawn, first, strict=True):
+    ax.margins(y=0.08)
+    ax.get_ylim()  # scales the axis now
+    points = 72 / ax.figure.dpi
+    taken: list[tuple[float, float]] = []
+    # From the top: of those that begin in one place each is written below the one before.
+    for one, time in sorted(zip(drawn, first, strict=True), key=lambda each: -each[0]["mbit_s"][0]):
+        x, y = (float(place) * points for place in ax.transData.transform((time, one["mbit_s"][0])))
+        below = -11.0
+        while any(abs(x - left) < LABEL_WIDTH and abs(y + below - up) < LABEL_HEIGHT for left, up in taken):
+            below -= 1
+        taken.append((x, y + below))
         ax.annotate(
             f"{time:.3g} µs" if time < 1000 else f"{time:.0f} µs",
             (time, one["mbit_s"][0]),
-            xytext=(0, -11),
+            xytext=(0, below),
             textcoords="offset points",
             ha="center",
             fontsize=8,
             color=one["colour"],
         )
-    ax.margins(y=0.08)
+    short = ax.bbox.y0 * points + 4 - min(up for _, up in taken)
+    if short > 0:  # room for the lowest; the curves move a little closer together, hence the half more
+        ax.set_ylim(bottom=ax.transData.inverted().transform((0, ax.bbox.y0 - 1.5 * short / points))[1])
 
 
 def _size_ticks(curves_: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[str]]:
@@ -277,13 +290,14 @@ def figure(
                 ax.minorticks_off()
             else:
                 _plain_numbers(ax.xaxis)
-                _first_times(ax, drawn)
             if log_y or graph == "time":
                 lowest = min(min(one["mbit_s" if graph != "time" else "time_s"]) for one in drawn)
                 ax.set_yscale("log" if lowest > 0 else "symlog")
                 _plain_numbers(ax.yaxis)
             else:
                 ax.set_ylim(bottom=0)
+            if graph == "signature":
+                _first_times(ax, drawn)
             ax.set_xlabel("message size" if over_size else f"{axis}, µs")
             ax.set_ylabel(f"{axis}, µs" if graph == "time" else "throughput, Mbit/s")
             ax.set_title(
