@@ -1,8 +1,10 @@
 """Ranks started by an MPI's own launcher: ``viakit run --protocol mpi``, ``mpi:mpich``, ``mpi:openmpi``.
 
 To :class:`viakit._launch.Launch` such a job is one process, ``mpiexec``, whose ranks are its own affair: who they are,
-where their output goes, and that all of them end when one fails. On hosts of a testbed ``mpiexec`` reaches them by the
-agent that stands in for ssh there.
+and that all of them end when one fails. What they write on this machine comes to us by named pipes, two for each rank:
+``mpiexec`` passes on what it reads as it comes, so that lines have several ranks in them, and MPICH's puts a label
+before each piece. On hosts of a testbed ``mpiexec`` reaches them by the agent that stands in for ssh there, and their
+output is left to it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
 from viakit._launch import Launch, Options, _Guard, _how
+from viakit._launch_output import Stream
 from viakit._words import counted
 from viakit.launch import LaunchError
 
@@ -31,7 +34,8 @@ _MARK = "VIAKIT_MPI_JOB"  # in the environment of all that mpiexec starts: how s
 _GONE_S = 5.0  # until the last of what has been killed is gone
 _MPICH_FILES = "/dev/shm/mpich_shm_*"
 _OURS = re.compile(r"VIAKIT_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|JOB|PROTOCOL)$")
-_TAG = re.compile(rb"^\[[^,\]]*,(\d+)\]<std(?:out|err)>: ?")  # Open MPI's label: [job,rank]<stream>
+# A rank's command, of which mpiexec says which rank it is. The pipes are open for reading before.
+_TO_PIPES = f'rank=${{PMI_RANK-$OMPI_COMM_WORLD_RANK}}; exec "$@" >"${_MARK}/$rank.out" 2>"${_MARK}/$rank.err"'
 
 
 def is_mpi(protocol: str | None) -> bool:
@@ -68,7 +72,8 @@ class MpiLaunch(Launch):
                 "every host has equally many, neighbours together (--placement block)"
             )
         super().__init__(command, replace(options, label=False), out, err)
-        self._label, self._alone = options.label, True  # mpiexec writes for all
+        self._label, self._alone = options.label, bool(options.hosts) or options.ranks == 1
+        self._held_open: list[int] = []  # our own writing ends of the ranks' pipes: no rank may have opened its yet
         self._before = _mpich_files()
         self._scratch = tempfile.TemporaryDirectory(prefix="viakit-mpi-")
 
@@ -96,14 +101,26 @@ class MpiLaunch(Launch):
             if self._label:
                 raise LaunchError("--label under mpiexec is for ranks of this machine")
         else:
-            command = library.command(self._command, options.ranks)
-            if self._label:
-                command[3:3] = ["-prepend-rank"] if library.flavour == "mpich" else ["--output", "tag"]
-            self._command = command
+            command = self._command
+            if self._label or not self._alone:
+                command = ["sh", "-c", _TO_PIPES, "sh", *command]
+                self._open_pipes()
+            self._command = library.command(command, options.ranks)
         self._start_rank(0, None, 0)
-        if self._label and library.flavour == "openmpi":
-            for stream in self._streams.values():
-                stream.rewrite = _label
+
+    def _open_pipes(self) -> None:
+        """Make two pipes for each rank, and read them as if the rank were a process of ours."""
+        for rank in range(self._options.ranks):
+            for name, sink in (("out", self._out), ("err", self._err)):
+                path = os.path.join(self._scratch.name, f"{rank}.{name}")
+                os.mkfifo(path, 0o600)
+                source = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+                self._streams[source.fileno()] = Stream(rank, source, sink, self._label, False)
+                self._held_open.append(os.open(path, os.O_WRONLY))
+
+    def _let_pipes_end(self) -> None:
+        while self._held_open:
+            os.close(self._held_open.pop())
 
     def _for_ranks(self) -> dict[str, str]:
         """What is said to the ranks beyond what the launcher says."""
@@ -129,6 +146,9 @@ class MpiLaunch(Launch):
         return environment
 
     def _ended(self, rank: _Rank) -> None:
+        if rank.status != 0:
+            self._end_strays()  # they would hold their pipes open
+        self._let_pipes_end()
         if rank.status == 0 or self._ending_at is not None:
             super()._ended(rank)
             return
@@ -139,6 +159,7 @@ class MpiLaunch(Launch):
 
     def _clear_away(self) -> None:
         super()._clear_away()
+        self._let_pipes_end()
         if self._interrupted is None and all(rank.status == 0 for rank in self._ranks):
             return
         self._end_strays()
@@ -178,8 +199,3 @@ def _is_mapped(path: str) -> bool:
             if path in file.read():
                 return True
     return False
-
-
-def _label(line: bytes) -> bytes:
-    """Open MPI's label in our form."""
-    return _TAG.sub(rb"[\1] ", line)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import select
-from collections.abc import Callable
 from typing import IO
 
 __all__ = ["Sink", "Stream", "wait_for"]
@@ -75,7 +74,6 @@ class Stream:
         self.pending = b""
         self.mute = False
         self.kept: list[bytes] | None = None  # lines that are kept back until it is known whether they are to be shown
-        self.rewrite: Callable[[bytes], bytes] | None = None  # of a line, before it is passed on
         os.set_blocking(source.fileno(), False)
 
     def read(self) -> bool:
@@ -102,7 +100,7 @@ class Stream:
 
     def _lines(self, data: bytes) -> list[bytes]:
         """What of it can be passed on now: lines with their ends, and of a line that is too long, what there is."""
-        whole = self.alone and not self.prefix and self.rewrite is None
+        whole = self.alone and not self.prefix
         lines = (self.pending + data).split(b"\n")
         rest = lines.pop()
         lines = [line + b"\n" for line in lines]
@@ -118,6 +116,4 @@ class Stream:
         before, self.sink.unfinished = self.sink.unfinished, None if line.endswith(b"\n") else self
         if before is self:  # it goes on
             return line
-        if self.rewrite is not None:
-            line = self.rewrite(line)
         return (b"\n" if before is not None and self.prefix else b"") + self.prefix + line
