@@ -417,7 +417,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
     from rich import box
     from rich.table import Table
 
-    from viakit.measure.table import format_time
+    from viakit.measure.table import format_ratio, format_time
 
     sheet = Table(title="[bold]Barrier[/bold]", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for head in ("ranks", "hosts", "by", "algorithm", "median", "p5", "p90", "p99", "against message", "against MPI"):
@@ -429,7 +429,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         point, n = one["points"][0], one["ranks"]
         message, rival = find(document, "message", n), best_mpi(document, n)
         against = [
-            f"{ratio(point, peer).value:.2f}" if peer is not None and peer is not point else ""
+            format_ratio(ratio(point, peer).value) if peer is not None and peer is not point else ""
             for peer in (message, rival[1] if rival else None)
         ]
         name = one["algorithm"]

@@ -192,6 +192,10 @@ def communicators():
     refused("root out of range", comm.bcast, None, size)
     refused("rank out of range", comm.send, None, size)
     refused("negative tag", comm.send, None, 0, -7)
+    for name in ("Send", "Ssend", "Isend", "Recv", "Irecv", "Bcast", "Send_init", "Recv_init"):
+        refused(f"{name} of no buffer", getattr(comm, name), None, rank)
+    comm.Send(None, MPI.PROC_NULL)
+    say("to and from nobody", comm.Recv(None, MPI.PROC_NULL))
 
 
 def grids():

@@ -182,24 +182,31 @@ class PointToPoint(_core.CollectiveComm):
 
     # ------------------------------------------------------------ persistent requests
 
+    def _keep_send(self, buf: Any, dest: int, tag: int, mode: int) -> Prequest:
+        if dest != PROC_NULL:
+            simple(buf, False)  # what is wrong with it is said now, and not when it is started
+        return Prequest(lambda: self._start(buf, dest, tag, mode))
+
     def Send_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A send that can be started again and again."""
-        return Prequest(lambda: self._start(buf, dest, tag, STANDARD))
+        return self._keep_send(buf, dest, tag, STANDARD)
 
     def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A synchronous one."""
-        return Prequest(lambda: self._start(buf, dest, tag, SYNCHRONOUS))
+        return self._keep_send(buf, dest, tag, SYNCHRONOUS)
 
     def Bsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A buffered one."""
-        return Prequest(lambda: self._start(buf, dest, tag, BUFFERED))
+        return self._keep_send(buf, dest, tag, BUFFERED)
 
     def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A ready one."""
-        return Prequest(lambda: self._start(buf, dest, tag, READY))
+        return self._keep_send(buf, dest, tag, READY)
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """A receive that can be started again and again."""
+        if source != PROC_NULL:
+            simple(buf, True)
         return Prequest(lambda: self._await(buf, source, tag))
 
     # ------------------------------------------------------------ objects

@@ -154,6 +154,8 @@ def _take_apart(spec: Any) -> tuple[Any, Any, Any, Any]:
     """Buffer, count, displacement and datatype: None if not given. A pair may stand for count and displacement."""
     if spec is IN_PLACE:
         raise error("ERR_BUFFER", "IN_PLACE is not possible here")
+    if spec is None:
+        raise TypeError("message: None where a buffer is needed; right would be an array, or [None, 0, datatype]")
     given = tuple(spec) if isinstance(spec, (list, tuple)) else (spec,)
     if not 1 <= len(given) <= 4:
         raise ValueError("message: expecting 1 to 4 items")
