@@ -109,6 +109,10 @@ class _Entry:
         self.bursts.append(self._run(skew_s, seed).seconds)
         self.rounds.append(number)
 
+    def doing(self) -> tuple[str, str, int]:
+        """Return what an error while it is measured is said to be about: protocol, what, and bytes."""
+        return self.protocol, f"{self.operation}, {self.algorithm}", self.nbytes
+
     def _point(self) -> dict[str, Any]:
         summary = stats.summarise(self.bursts)
         return {
@@ -145,6 +149,10 @@ class _Turn(_Entry):
 
     def __init__(self, crew: Crew) -> None:
         super().__init__(crew, "scheduler", TURN)
+
+    def doing(self) -> tuple[str, str, int]:
+        """It is the crew that would fail."""
+        return self.crew.protocol, "barrier, a turn of the scheduler", 0
 
 
 def check(
@@ -365,11 +373,8 @@ def _take_turns(
     tell: Callable[[float], None],
     ending: Ending,
 ) -> None:
-    def doing(one: _Entry) -> None:
-        ending.doing(one.protocol, f"{one.operation}, {one.algorithm}", one.nbytes)
-
     for one in entries:
-        doing(one)
+        ending.doing(*one.doing())
         one.calibrate(skew_s)
     began = time.monotonic()
     for number in range(_MOST_ROUNDS):
@@ -380,7 +385,7 @@ def _take_turns(
         order, seed = list(entries), chance.randrange(1, 1 << 30)
         chance.shuffle(order)
         for one in order:
-            doing(one)
+            ending.doing(*one.doing())
             one.take(number, skew_s, seed)
 
 

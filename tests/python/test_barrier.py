@@ -70,6 +70,8 @@ def test_a_turn_of_the_scheduler_is_no_barrier_but_measured_beside_them():
         assert crew.crowded
         assert "turn" not in crew.algorithms
         assert crew.run("turn", 50, operation="turn").seconds[0] > 0
+        # A rank that dies meanwhile is one of the crew's, and no scheduler's.
+        assert barrier._Turn(crew).doing() == ("via", "barrier, a turn of the scheduler", 0)
     found = barrier.measure([CORES + 1], algorithms=["default"], with_mpi=False, seconds=0.1)
     turn = barrier.find(found, "turn", CORES + 1)
     assert turn["time_s"]["median"] > 0
