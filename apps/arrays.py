@@ -1,9 +1,9 @@
-"""Arrays for kernels: where each begins does not depend on what the process allocated before.
+"""Arrays for kernels, aligned to cache lines, so that their alignment does not depend on earlier allocations.
 
-NumPy's arrays begin 16 bytes behind some multiple of 64, whichever the allocator comes upon. A kernel that goes through
-several at once with vectors of 64 bytes needs two cache lines for most vectors of those that begin elsewhere in a line
-than the one it stores to: SOR takes half as long again. And a first run in a process may be a fast one, and the next,
-whose memory has been used before, slow.
+NumPy's arrays begin 16 bytes after some multiple of 64, which depends on the allocator. A kernel may process several
+arrays with vectors of 64 bytes. If the arrays are aligned differently from the one it writes, most vectors need two
+cache lines, and SOR takes half as long again. The first run in a process may then be fast, and the next one slow,
+because its memory has been used before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 __all__ = ["LINE_BYTES", "empty", "zeros"]
 
-LINE_BYTES = 64  # of a cache line, and of the longest vectors
+LINE_BYTES = 64  # length of a cache line, and of the longest vectors
 
 
 def _lines(made: Any, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -29,10 +29,10 @@ def _lines(made: Any, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an array as :func:`numpy.empty` does, that begins with a cache line."""
+    """Return an array as :func:`numpy.empty` does, aligned to a cache line."""
     return _lines(np.empty, shape, dtype)
 
 
 def zeros(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an array as :func:`numpy.zeros` does, that begins with a cache line."""
+    """Return an array as :func:`numpy.zeros` does, aligned to a cache line."""
     return _lines(np.zeros, shape, dtype)

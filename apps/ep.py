@@ -1,20 +1,20 @@
-"""EP: pairs of Gaussian deviates, counted and summed. The NAS benchmark that hardly communicates.
+"""EP: Gaussian pairs, counted and summed. The NAS benchmark with almost no communication.
 
-Random numbers r1, r2 in (0, 1) give u = 2 r1 - 1, v = 2 r2 - 1 and t = u^2 + v^2. Where t <= 1, X = u f and Y = v f
-with f = sqrt(-2 ln t / t) are independent Gaussian deviates (Marsaglia's polar method). Pairs are counted by the whole
+Random numbers r1, r2 in (0, 1) give u = 2 r1 - 1, v = 2 r2 - 1 and t = u^2 + v^2. If t <= 1, X = u f and Y = v f with
+f = sqrt(-2 ln t / t) are independent Gaussian deviates (Marsaglia's polar method). Pairs are counted by the integer
 part of the larger of abs(X) and abs(Y), and the deviates are summed.
 
-**Parallel.** The random numbers are one sequence, x[k+1] = 5^13 x[k] mod 2^46, in which one can jump: each rank has a
-part of the pairs and starts at its place. At the end it sends its figures to rank 0, which adds them up: P - 1
-messages. What they hold is the choice of ``report``:
+**Parallel.** The random numbers are one sequence, x[k+1] = 5^13 x[k] mod 2^46, which permits jumps. Each rank has a
+part of the pairs and starts at its place. At the end it sends its figures to rank 0, which adds them: P - 1 messages.
+The option ``report`` selects their contents:
 
 ``sums``
-    the ten counts, how many pairs were accepted, and the sums in both conventions that the benchmark has had (of X and
-    Y up to version 3.4.1, of their absolute values since): 120 bytes.
+    the ten counts, the number of accepted pairs, and the sums in both conventions of the benchmark (of X and Y up to
+    version 3.4.1, of their absolute values since): 120 bytes.
 ``counts``
-    the counts and their total as integers of 32 bits: 44 bytes, as the program of the paper sends them (Table II).
+    the counts and their total as integers of 32 bits: 44 bytes, as in the paper's program (Table II).
 
-Counts are exact. Sums depend, in their last digits, on the order of adding; 1e-8 is what the benchmark asks.
+Counts are exact. The last digits of sums depend on the order of additions; the benchmark requires 1e-8.
 
 Source: D. Bailey et al., The NAS Parallel Benchmarks, RNR-94-007; constants of versions 3.3.1 and 3.4.2.
 """
@@ -46,17 +46,17 @@ SEED = 271828183
 MULTIPLIER = 5**13
 MODULUS = 2**46
 N_COUNTS = 10
-STEP = 1 << 20  # pairs between two looks at the clock, at Ctrl-C, at the progress bar: some milliseconds
-MOST = 1 << 44  # pairs: then the sequence of 2^44 numbers has been through twice
+STEP = 1 << 20  # pairs between checks of the clock and Ctrl-C, and updates of the progress bar: some milliseconds
+MOST = 1 << 44  # pairs, which use the sequence of 2^44 numbers twice
 COMPARED_STEP = 1 << 16
-COMPARED_PAIRS = 1 << 22  # up to here, a result for which nothing is on record is computed once more, by NumPy
+COMPARED_PAIRS = 1 << 22  # up to this number, a result without a reference is computed again in NumPy
 REPORTS = ("sums", "counts")
 TOLERANCE = 1e-8
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What is right for a class of 2^log2 pairs: sums before and since version 3.4.2; counts, as far as known."""
+    """Reference for a class of 2^log2 pairs: sums before and since version 3.4.2; counts, if known."""
 
     log2: int
     x: float | None
@@ -129,12 +129,12 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Problem:
-    """How many pairs, and what ranks report.
+    """Number of pairs, and contents of the ranks' reports.
 
     Attributes
     ----------
     pairs : int
-        Of random numbers.
+        Pairs of random numbers.
     report : str
         "sums" or "counts".
     """
@@ -144,20 +144,20 @@ class Problem:
 
     @property
     def known(self) -> tuple[str, _Known] | None:
-        """The class that has so many pairs, if there is one."""
+        """Class with this number of pairs, or None."""
         return next(((name, one) for name, one in CLASSES.items() if 1 << one.log2 == self.pairs), None)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out.
+    """Result of EP.
 
     Attributes
     ----------
     counts : tuple of int
-        Accepted pairs by the whole part of the larger of abs(X) and abs(Y): 10.
+        Accepted pairs by the integer part of the larger of abs(X) and abs(Y): 10 counts.
     x, y, abs_x, abs_y : float or None
-        The sums of the deviates and of their absolute values; None if only counts were asked for.
+        Sums of the deviates and of their absolute values; None if only counts are reported.
     """
 
     counts: tuple[int, ...]
@@ -168,26 +168,26 @@ class Outcome:
 
     @property
     def accepted(self) -> int:
-        """Accepted pairs in all."""
+        """Total number of accepted pairs."""
         return sum(self.counts)
 
 
 def problem(class_: str | None = None, pairs: int | None = None, report: str = "sums") -> Problem:
-    """Return the problem that the options name.
+    """Return the problem for the options.
 
     Parameters
     ----------
     class_ : str, optional
-        One of :data:`CLASSES`; "A" is what the paper ran. Default: "S".
+        One of :data:`CLASSES`; the paper ran "A". Default: "S".
     pairs : int, optional
-        Instead of a class: any number from 1 to 2^44.
+        Number of pairs instead of a class, from 1 to 2^44.
     report : str
         One of :data:`REPORTS`.
 
     Raises
     ------
     ValueError
-        For what makes no sense.
+        If an option is invalid.
     """
     if report not in REPORTS:
         raise ValueError(f"report is {report!r}; there are: {', '.join(REPORTS)}")
@@ -199,7 +199,7 @@ def problem(class_: str | None = None, pairs: int | None = None, report: str = "
     elif class_ is not None:
         raise ValueError(f"give a class or a number of pairs, not both: {class_!r} and {pairs}")
     if not 1 <= pairs <= MOST:
-        raise ValueError(f"pairs are to be from 1 to 2^44, not {pairs}")
+        raise ValueError(f"pairs is {pairs}; expected 1 to 2^44")
     if report == "counts" and pairs >= 1 << 31:
         raise ValueError(f"integers of 32 bits cannot count {pairs} pairs: report sums, or choose a class up to B")
     return Problem(pairs, report)
@@ -209,28 +209,28 @@ def problem(class_: str | None = None, pairs: int | None = None, report: str = "
 
 
 class Figures:
-    """The counts and the sums of some of the pairs."""
+    """Counts and sums of a part of the pairs."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(N_COUNTS, np.uint64)
         self.sums = np.zeros(4)
 
     def add(self, first: int, last: int, phases: Phases) -> None:
-        """Add the pairs [first, last) of the sequence, some at a time."""
+        """Add the pairs [first, last) of the sequence in steps."""
         for begin in range(first, last, STEP):
             state = _kernels.random_skip(SEED, 2 * begin)
             _kernels.ep_pairs(state, min(STEP, last - begin), self.counts, self.sums)
             phases.progress(begin - first, last - first)
 
     def outcome(self, problem: Problem) -> Outcome:
-        """Return what *problem* asks for."""
+        """Return the outcome that *problem* requires."""
         sums = self.sums.tolist() if problem.report == "sums" else [None] * 4
         return Outcome(tuple(self.counts.tolist()), *sums)
 
 
 def pairs_numpy(first: int, last: int) -> Figures:
-    """Count and sum the pairs [first, last) of the sequence in NumPy: the kernel, to read and to check against."""
-    # The numbers of the sequence: each half is the half before it, jumped over.
+    """Count and sum the pairs [first, last) of the sequence in NumPy, as a readable reference of the kernel."""
+    # Each pass doubles the numbers of the sequence: the second half is the first one, advanced by its length.
     states = np.array([SEED * pow(MULTIPLIER, 2 * first + 1, MODULUS) % MODULUS], np.uint64)
     while len(states) < 2 * (last - first):
         jump = np.uint64(pow(MULTIPLIER, len(states), MODULUS))
@@ -249,14 +249,14 @@ def pairs_numpy(first: int, last: int) -> Figures:
 
 
 def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
-    """Run the program of one process."""
+    """Run the serial program."""
     figures = Figures()
     figures.add(0, problem.pairs, phases or Phases())
     return figures.outcome(problem)
 
 
 def _message(figures: Figures, problem: Problem) -> npt.NDArray[Any]:
-    """What a rank tells: see the top of the file. An array of bytes."""
+    """Return a rank's report as an array of bytes; the module's docstring describes it."""
     total = [figures.counts.sum()]
     if problem.report == "counts":
         return np.concatenate([figures.counts, total]).astype(np.int32).view(np.uint8)
@@ -265,7 +265,7 @@ def _message(figures: Figures, problem: Problem) -> npt.NDArray[Any]:
 
 
 def _add_message(figures: Figures, message: npt.NDArray[np.uint8], problem: Problem) -> None:
-    """Add what another rank has told."""
+    """Add the report of another rank."""
     if problem.report == "counts":
         counts = message.view(np.int32)
     else:
@@ -277,7 +277,7 @@ def _add_message(figures: Figures, message: npt.NDArray[np.uint8], problem: Prob
 
 
 def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outcome | None:
-    """Run the program of many; the outcome is rank 0's, None on the others. A rank may have no pairs."""
+    """Run the parallel program; return the outcome on rank 0, None on other ranks. A rank may have no pairs."""
     phases = phases or Phases()
     rank, size = comm.Get_rank(), comm.Get_size()
     figures = Figures()
@@ -288,19 +288,19 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
     if rank > 0:
         comm.Send(message, dest=0)
     else:
-        for other in range(1, size):  # in this order, so that a run can be repeated to the last digit
+        for other in range(1, size):  # in the order of ranks, so that results are reproducible to the last digit
             comm.Recv(message, source=other)
             _add_message(figures, message, problem)
     phases.end()
     return figures.outcome(problem) if rank == 0 else None
 
 
-# ---------------------------------------------------------------------------------------------------- what is right
+# ---------------------------------------------------------------------------------------------------- verification
 
 
 @lru_cache(maxsize=4)
-def _once_more(pairs: int) -> _Known:
-    """Compute a problem in NumPy, in pieces: of all pairs at once, temporary arrays would take 100 bytes each."""
+def _recompute(pairs: int) -> _Known:
+    """Compute a problem in NumPy in pieces, because temporary arrays take 100 bytes per pair."""
     figures = Figures()
     for first in range(0, pairs, COMPARED_STEP):
         piece = pairs_numpy(first, min(first + COMPARED_STEP, pairs))
@@ -312,14 +312,14 @@ def _once_more(pairs: int) -> _Known:
 
 
 def verify(problem: Problem, outcome: Outcome) -> list[Check]:
-    """Hold an outcome against what is on record for its class, or, where it is small, against NumPy.
+    """Compare an outcome with the reference of its class, or, for a small problem, with NumPy.
 
-    Counts are to be equal, sums to be within 1e-8. Other large problems have nothing to be held against.
+    Counts must be equal, sums within 1e-8. Other large problems have no reference.
     """
     if problem.known is not None:
         right = problem.known[1]
     elif problem.pairs <= COMPARED_PAIRS:
-        right = _once_more(problem.pairs)
+        right = _recompute(problem.pairs)
     else:
         return []
     checks = [check("pairs accepted", outcome.accepted, right.accepted)]
@@ -341,14 +341,14 @@ def verify(problem: Problem, outcome: Outcome) -> list[Check]:
 
 
 def describe(problem: Problem) -> str:
-    """Return the problem in a line."""
+    """Return a description of the problem in one line."""
     known = problem.known
     name = f"class {known[0]}, 2^{known[1].log2} pairs" if known else f"{problem.pairs} pairs"
     return f"{name}, {problem.report}"
 
 
 def summary(problem: Problem, outcome: Outcome) -> dict[str, Any]:
-    """Return the figures that are printed and kept."""
+    """Return the figures to print and store."""
     figures: dict[str, Any] = {"accepted": outcome.accepted, "counts": " ".join(str(one) for one in outcome.counts)}
     if problem.report == "sums":
         figures |= {"x": outcome.x, "y": outcome.y, "abs_x": outcome.abs_x, "abs_y": outcome.abs_y}
@@ -356,7 +356,7 @@ def summary(problem: Problem, outcome: Outcome) -> dict[str, Any]:
 
 
 def beside(quick: bool) -> Iterator[Case]:
-    """Yield the kernel's work beside the plain C loop (viakit.apps.plain)."""
+    """Yield the work of the kernel together with that of the plain C loop (viakit.apps.plain)."""
     import ctypes
 
     from viakit.apps.plain import Case
@@ -397,7 +397,7 @@ APPLICATION = harness.Application(
             type=click.Choice(REPORTS),
             default="sums",
             show_default=True,
-            help="What ranks tell at the end: counts and sums, or counts only, as in the paper.",
+            help="Contents of the ranks' reports: counts and sums, or counts only, as in the paper.",
         ),
     ],
     memory=lambda problem, ranks: 0,
@@ -407,7 +407,7 @@ APPLICATION = harness.Application(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run EP from the command line; returns the exit status."""
+    """Run EP from the command line, and return the exit status."""
     return harness.main(APPLICATION, arguments)
 
 

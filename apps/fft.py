@@ -1,28 +1,31 @@
-"""FT: a partial differential equation solved by Fourier transforms of three dimensions, the NAS Parallel Benchmark.
+"""FT: a partial differential equation solved by three-dimensional Fourier transforms. The NAS benchmark.
 
-An array of random complex numbers is transformed; what becomes of it after a time t is each coefficient times
-exp(-4 alpha pi^2 k^2 t), k the length of its wave vector, transformed back. Of that a checksum is taken, for each t.
+An array of random complex numbers is transformed. Its state after time t is the inverse transform of the coefficients,
+each times exp(-4 alpha pi^2 k^2 t) with k the length of its wave vector. The result is a checksum of this state for
+each t.
 
-The array has n1 x n2 x n3 elements in row-major order: the last index is the fastest. Its rows are transformed, then
-its columns, then what lies along the first dimension. Processes share it as the paper says (section C.3, 3D-FFT): in
-slabs along the first dimension, so that the first two steps need nobody else. For the third all is transposed: each
-process gets slabs along the last dimension, and sends each other process one block. Backwards it is the same in
+The array has n1 x n2 x n3 elements in row-major order, so the last index is the fastest. The rows are transformed
+first, then the columns, then the lines along the first dimension.
+
+**Parallel.** Processes have slabs along the first dimension, as in the paper (Lobosco and others, section C.3,
+3D-FFT), so the first two steps need no communication. For the third step the array is transposed: each process gets a
+slab along the last dimension, and sends one block to each other process. The inverse transform has the same steps in
 reverse order::
 
     rows of n3   ->  transpose planes  ->  rows of n2  ->  blocks to their owners  ->  transpose  ->  rows of n1
     [n1/P][n2][n3]   [n1/P][n3][n2]                        [n1][n3/P][n2]                             [n3/P][n2][n1]
 
-Every transform of rows is a library's (NumPy's, or SciPy's where that is faster); the transposes, and the factors
-multiplied in on the way, are kernels in C. Pieces are taken small enough to stay in a cache from one step to the
-next. So the values need no array: they are made plane by plane, and what is read in turn is transformed at once, or
-gives its elements to the checksum.
+A library transforms the rows: NumPy, or SciPy if that is faster. Kernels in C transpose, and multiply the factors in at
+the same time. The pieces are small enough to remain in a cache from one step to the next. The values need no array of
+their own: they are made plane by plane and transformed at once. On the way back each plane contributes its elements to
+the checksum.
 
-On 8 processes with 64 x 64 x 64 elements and 10 iterations that is 11 transforms of 56 blocks of 64 KB, as in the
-paper's Table II; the 70 messages more that it has, of 4 bytes at most, are one from each process to the first per
-iteration: here, that it is done.
+On 8 processes, 64 x 64 x 64 elements and 10 iterations take 11 transforms of 56 blocks of 64 KB, as in the paper's
+Table II. The table has 70 further messages of at most 4 bytes: one from each process to the first per iteration. Here
+these messages report the end of the iteration.
 
-Verified against the checksums that are published, to 1e-12. Sources: NAS Parallel Benchmarks, RNR-94-007 and the
-program NPB 3; paper 002.
+The checksums are compared with the published ones, to 1e-12. Sources: NAS Parallel Benchmarks, RNR-94-007, and the
+program NPB 3; Lobosco and others.
 """
 
 from __future__ import annotations
@@ -49,12 +52,12 @@ MULTIPLIER = 5**13
 ALPHA = 1e-6
 POINTS = 1024  # elements in a checksum
 TOLERANCE = 1e-12
-PIECE = 1 << 16  # complex numbers that are worked on at a time: 1 MiB
+PIECE = 1 << 16  # complex numbers that are processed at a time: 1 MiB
 
 Complex = npt.NDArray[np.complex128]
 
-# n1 x n2 x n3 (which NPB calls nz x ny x nx), iterations, and the published checksums. "paper" is class S and four
-# iterations more, whose checksums are our own.
+# n1 x n2 x n3 (in NPB: nz x ny x nx), iterations, and the published checksums. "paper" is class S with four more
+# iterations, whose checksums are our own.
 _S = """554.6087004964 484.5363331978  554.6385409189 486.5304269511  554.6148406171 488.3910722336
         554.5423607415 490.1273169046  554.4255039624 491.7475857993  554.2683411902 493.2597244941"""
 CLASSES: dict[str, tuple[tuple[int, int, int], int, str]] = {
@@ -97,7 +100,7 @@ CLASSES: dict[str, tuple[tuple[int, int, int], int, str]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """n1 x n2 x n3 elements, so many iterations; `klass` is a key of :data:`CLASSES`, or "" for other sizes."""
+    """n1 x n2 x n3 elements and a number of iterations; `klass` is a key of :data:`CLASSES`, or "" for other sizes."""
 
     klass: str
     shape: tuple[int, int, int]
@@ -105,13 +108,13 @@ class Problem:
 
     @property
     def n(self) -> int:
-        """How many elements."""
+        """Number of elements."""
         n1, n2, n3 = self.shape
         return n1 * n2 * n3
 
 
 def problem(klass: str | None = None, size: str | int | None = None, iterations: int | None = None) -> Problem:
-    """Return the problem of a class, or of sizes of one's own.
+    """Return the problem of a class, or of another size.
 
     Parameters
     ----------
@@ -120,25 +123,25 @@ def problem(klass: str | None = None, size: str | int | None = None, iterations:
     size : str or int, optional
         "64" for 64 x 64 x 64, or "128x256x256", slowest dimension first. Any numbers from 1 to 4096.
     iterations : int, optional
-        Default: the class's, or 6. Of a class no more than it has.
+        Default: those of the class, or 6. A class limits the number to its own.
 
     Raises
     ------
     ValueError
-        For a class that does not exist, or sizes that make no sense.
+        If the class does not exist, or the size is invalid.
     """
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations are 1 or more, not {iterations}")
     if size is not None:
         if klass is not None:
-            raise ValueError(f"either class {klass}, or a size of one's own: not both")
+            raise ValueError(f"give class {klass} or a size, not both")
         words = str(size).lower().split("x")
         try:
             sizes = [int(word) for word in (words * 3 if len(words) == 1 else words)]
         except ValueError:
             sizes = []
         if len(sizes) != 3:
-            raise ValueError(f"size {size!r}; right would be one number, or N1xN2xN3")
+            raise ValueError(f"size {size!r}; expected one number, or N1xN2xN3")
         if not all(1 <= one <= 4096 for one in sizes):
             raise ValueError(f"size {size!r}: each dimension has 1 to 4096 elements")
         return Problem("", (sizes[0], sizes[1], sizes[2]), iterations or 6)
@@ -154,7 +157,7 @@ def problem(klass: str | None = None, size: str | int | None = None, iterations:
 
 @dataclass
 class Outcome:
-    """What a run leaves to be verified: a checksum per iteration, on rank 0."""
+    """Results that are verified: a checksum per iteration, complete on all ranks."""
 
     checksums: list[complex]
 
@@ -174,10 +177,10 @@ def _numpy_backward(rows: Complex, out: Complex) -> None:
 
 
 def _library() -> tuple[Transform, Transform, str]:
-    """Return functions that transform rows forward and back, into another array or in place, unscaled; and whose.
+    """Return functions that transform rows forward and back, without scaling, and the name of their library.
 
-    NumPy's since version 2, which takes an array for results. Before that SciPy's, if it is there; else NumPy's,
-    which copies.
+    The functions write to another array or in place. NumPy since version 2 accepts an array for results. Before
+    version 2 SciPy is used if it is installed, else NumPy with a copy.
     """
     if int(np.__version__.split(".")[0]) >= 2:
         return _numpy_forward, _numpy_backward, f"NumPy {np.__version__}"
@@ -207,14 +210,14 @@ rows_forward, rows_backward, LIBRARY = _library()
 
 
 def pieces(n: int, length: int) -> Iterator[tuple[int, int]]:
-    """Cut n things of so many complex numbers each into pieces that stay in the cache: [first, end) of each."""
+    """Divide n items of *length* complex numbers each into pieces that fit into the cache: [first, end) of each."""
     step = max(PIECE // max(length, 1), 1)
     for first in range(0, n, step):
         yield first, min(first + step, n)
 
 
 def waves(n: int, first: int = 0, end: int | None = None) -> npt.NDArray[np.float64]:
-    """Squares of the wave numbers of coefficients [first, end) of n; the upper half is counted from n down."""
+    """Return the squares of the wave numbers of coefficients [first, end) of n. The upper half has negative ones."""
     k = np.arange(first, n if end is None else end)
     return np.where(2 * k < n, k, k - n).astype(np.float64) ** 2
 
@@ -223,12 +226,16 @@ def waves(n: int, first: int = 0, end: int | None = None) -> npt.NDArray[np.floa
 
 
 class _Part:
-    """What one of `size` processes has of the array, and the steps of a transform that it does alone.
+    """The share of one of `size` processes in the array, and the steps of a transform without communication.
 
-    There are three arrays of its share of the elements. `blocks` is cut by the owners of slabs along the last
-    dimension, [n1/P][n3/P of r][n2] for each r; `lines` is [n1][n3/P][n2]. Blocks to other ranks become parts of their
-    lines; alone, one's block is one's lines, and they are one array. `waves` is [n3/P][n2][n1], the coefficients. The
-    values, [n1/P][n2][n3], are there a few planes at a time.
+    There are three arrays of this share:
+
+    - `blocks`, divided by the owners of slabs along the last dimension: [n1/P][n3/P of r][n2] for each r,
+    - `lines`, [n1][n3/P][n2], where the blocks of all ranks come together,
+    - `waves`, [n3/P][n2][n1], the coefficients.
+
+    In one process the block is the lines, so the two are one array. The values, [n1/P][n2][n3], exist a few planes at a
+    time.
     """
 
     def __init__(self, what: Problem, rank: int = 0, size: int = 1) -> None:
@@ -253,15 +260,15 @@ class _Part:
         self._n = what.n
 
     def _pieces(self) -> Iterator[tuple[int, int, Complex]]:
-        """Yield which planes of this rank's, [first, end), are worked on together, and room for their values."""
+        """Yield ranges [first, end) of this rank's planes that are processed together, with memory for their values."""
         _, n2, n3 = self.shape
         for first, end in pieces(self.end1 - self.first1, n2 * n3):
             yield first, end, self._planes[: (end - first) * n2 * n3].reshape(end - first, n2, n3)
 
     def start_to_blocks(self) -> None:
-        """Make the values to begin with, transform their rows and then columns, which become the rows of the blocks.
+        """Make the initial values, transform their rows, then the columns, which become the rows of the blocks.
 
-        Values are random numbers in storage order, in which anybody can begin anywhere.
+        Values are random numbers in storage order. The generator can jump to any of them.
         """
         _, n2, n3 = self.shape
         for first, end, planes in self._pieces():
@@ -283,7 +290,7 @@ class _Part:
             rows_forward(piece, piece)
 
     def waves_to_lines(self, time: int) -> None:
-        """Let the coefficients evolve for so long, and transform back along the first dimension."""
+        """Multiply the coefficients by the factors of *time*, and transform back along the first dimension."""
         n1 = self.shape[0]
         rate = -4 * ALPHA * np.pi**2 * time
         of_column, of_row = (np.exp(rate * squares) for squares in self._squares)
@@ -294,7 +301,7 @@ class _Part:
             _kernels.ft_transpose(piece[None], self.lines[None, :, first:end])
 
     def blocks_to_checksum(self) -> complex:
-        """Transform back the blocks' rows, then their columns; return this rank's part of the values' checksum."""
+        """Transform back the rows of the blocks, then their columns. Return this rank's part of the checksum."""
         n1, n2, n3 = self.shape
         j = np.arange(1, POINTS + 1)
         i1, i2, i3 = 5 * j % n1 - self.first1, 3 * j % n2, j % n3
@@ -304,7 +311,7 @@ class _Part:
                 if first3 < end3:
                     rows = block[first:end].reshape(-1, n2)
                     piece = self._piece[: rows.size].reshape(rows.shape)
-                    rows_backward(rows, piece)  # and not in place: a block that was written to would go back to memory
+                    rows_backward(rows, piece)  # not in place: a modified block would be written back to memory
                     _kernels.ft_transpose(piece.reshape(-1, end3 - first3, n2), planes[:, :, first3:end3])
             rows = planes.reshape(-1, n3)
             rows_backward(rows, rows)
@@ -338,7 +345,7 @@ def _solve(what: Problem, part: _Part, phases: Phases) -> Outcome:
 
 
 def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
-    """Solve a problem on all ranks of a communicator; every rank's outcome is whole."""
+    """Solve a problem on all ranks of a communicator. The outcome is complete on every rank."""
     phases = phases or Phases()
     size = comm.Get_size()
     part = _Part(what, comm.Get_rank(), size)
@@ -355,7 +362,7 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
         transpose.lines_to_blocks()
         checksums[time - 1] = part.blocks_to_checksum()
         done[0] = time
-        comm.Gather(done, everybody, root=0)  # all have come so far
+        comm.Gather(done, everybody, root=0)  # all ranks have finished this iteration
         phases.progress(time, what.iterations)
     phases.end()
     total = np.zeros_like(checksums)
@@ -364,7 +371,7 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
 
 
 class _Transpose:
-    """The transpose among all ranks: one block from each to each, in either direction."""
+    """Transpose among all ranks: one block from each rank to each, in either direction."""
 
     def __init__(self, comm: Any, part: _Part) -> None:
         self._comm, self._alone = comm, part.size == 1
@@ -376,7 +383,7 @@ class _Transpose:
 
     @staticmethod
     def _spec(array: Complex, parts: list[int]) -> list[Any]:
-        """What Alltoallv is told: an array, and how many doubles of it are whose, one part after the other."""
+        """Return the argument of Alltoallv: an array, and the doubles of each rank in it, one part after the other."""
         counts = [2 * n for n in parts]
         return [array.reshape(-1).view(np.float64), (counts, [sum(counts[:i]) for i in range(len(counts))])]
 
@@ -393,7 +400,7 @@ class _Transpose:
 
 
 def published(what: Problem) -> list[complex]:
-    """Return the checksums that are known for a problem, one per iteration; none for sizes of one's own."""
+    """Return the published checksums of a problem, one per iteration; none for other sizes."""
     if not what.klass:
         return []
     numbers = [float(word) for word in CLASSES[what.klass][2].split()]
@@ -401,7 +408,7 @@ def published(what: Problem) -> list[complex]:
 
 
 def verify(what: Problem, outcome: Outcome) -> list[Check]:
-    """Hold checksums against the published ones: the distance over the modulus, at most 1e-12."""
+    """Compare checksums with the published ones. The distance over the modulus is at most 1e-12."""
     return [
         check(f"checksum {number + 1}", got, expected, TOLERANCE)
         for number, (got, expected) in enumerate(zip(outcome.checksums, published(what), strict=False))
@@ -409,16 +416,16 @@ def verify(what: Problem, outcome: Outcome) -> list[Check]:
 
 
 def memory(what: Problem, ranks: int) -> int:
-    """Bytes that all ranks together need: the coefficients, what comes of them, what travels; pieces, checksums."""
+    """Return the bytes of all ranks together: coefficients, lines, blocks, pieces and checksums."""
     room = max(PIECE, what.shape[1] * what.shape[2], what.shape[0])
     return (2 if ranks == 1 else 3) * 16 * what.n + ranks * (2 * 16 * room + 64 * what.iterations)
 
 
-# ------------------------------------------------------------------------------------- the same in plain NumPy
+# ------------------------------------------------------------------------------------- reference in NumPy
 
 
 def solve_numpy(what: Problem) -> list[complex]:
-    """Return the checksums, to read: the equation in ten lines."""
+    """Return the checksums, as a reference: the equation in ten lines."""
     n1, n2, n3 = what.shape
     mask = np.uint64(2**46 - 1)
     powers = np.array([MULTIPLIER], np.uint64)
@@ -432,16 +439,16 @@ def solve_numpy(what: Problem) -> list[complex]:
     for time in range(1, what.iterations + 1):
         field = np.fft.ifftn(
             coefficients * np.exp(-4 * ALPHA * np.pi**2 * squares * time)
-        )  # NumPy divides by n: so do they
+        )  # NumPy divides by n, as the published checksums do
         checksums.append(complex(field[5 * j % n1, 3 * j % n2, j % n3].sum()))
     return checksums
 
 
-# ------------------------------------------------------------------------------------------- beside a plain loop
+# ------------------------------------------------------------------------------------------- plain C loops
 
 
 def beside(quick: bool = False) -> Iterator[Case]:
-    """Yield whole runs, from initial values to the last checksum, to measure beside the plain program plain/ft.c."""
+    """Yield whole runs, from initial values to the last checksum, together with the plain program plain/ft.c."""
     for klass in ("S",) if quick else ("S", "W", "A"):
         what = problem(klass)
         n1, n2, n3 = what.shape
@@ -456,7 +463,7 @@ def beside(quick: bool = False) -> Iterator[Case]:
             n1, n2, n3 = (ctypes.c_long(n) for n in what.shape)
             where = [ctypes.c_void_p(one.ctypes.data) for one in (*arrays, sums)]
             if library.ft_plain(n3, n2, n1, what.iterations, *where):
-                raise MemoryError("the plain program has no memory for its lines")
+                raise MemoryError("out of memory for the lines of the plain program")
             return sums
 
         def agree(one: Any, other: Any) -> bool:
@@ -487,7 +494,7 @@ APPLICATION = harness.Application(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it from the command line; returns the exit status."""
+    """Run FT from the command line, and return the exit status."""
     return harness.main(APPLICATION, arguments)
 
 

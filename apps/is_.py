@@ -1,27 +1,30 @@
-"""IS: ranking integers, the NAS Parallel Benchmark, as the paper ran it.
+"""IS: ranking of integers. The NAS benchmark, as the paper (Lobosco and others) ran it.
 
-N keys are made, each the sum of four random numbers, so that most are in the middle of the range. Their ranks are
-found ten times over (and once before, to warm up), each time with two keys changed: the rank of a key is how many
-keys are below it. No key moves. What is computed is the table of how many keys are at most k, for each possible k:
-count, then sum up.
+The program makes N keys. Each is the sum of four random numbers, so most keys are in the middle of the range. The rank
+of a key is the number of smaller keys. The keys are ranked ten times, and once before to warm up. Before each ranking
+two keys are changed. No key moves: the result is the table of the number of keys up to k, for each possible k. The
+program counts the keys of each value and sums the counts up.
 
-Two algorithms share the work among processes:
+**Parallel.** Two algorithms distribute the work:
 
 ``chain``
-    What the paper's text says (section C.3). Each counts its keys in a private table; the tables are added up from
-    one process to the next, and the last sends the sum to all. What travels is tables, however many keys there are.
+    The algorithm of the paper's text (section C.3). Each process counts its keys in a table of its own. The tables are
+    added up from one process to the next, and the last process sends the sum to all. The volume is that of the tables,
+    whatever the number of keys.
 ``redistribute``
-    What the volume of the paper's Table II says that it ran: 2024 messages and 360 453 KB on 8 processes are, eleven
-    times, 64 blocks that hold all the keys, and 120 numbers of 4 bytes. Each process owns a range of keys and is sent
-    all keys in it, from itself too: how many (64 numbers), then the keys (64 blocks). What it owns is told to the
-    others (56 numbers), who then know how many keys are below theirs.
+    The algorithm that the volume of the paper's Table II implies: 2024 messages and 360 453 KB on 8 processes. In each
+    of eleven rankings these are 64 blocks with all keys, and 120 numbers of 4 bytes. Each process owns a range of keys
+    and receives all keys in it, from itself as well: first their number (64 numbers), then the keys (64 blocks). Then
+    each process sends its total to the others (56 numbers), so that all know the number of keys below their ranges.
 
-    The ranges are such that each holds about as many keys, by the distribution that the keys are known to have: to
-    count first, as the benchmark's own program for MPI does, would be more messages than Table II has.
+    The ranges have about equal numbers of keys, because the distribution of the keys is known. The benchmark's own
+    program for MPI counts first, which takes more messages than Table II has.
 
-Verified against published ranks of five test keys in each iteration, and by putting each key where its rank says,
-which must sort them. Sources: NAS Parallel Benchmarks, RNR-94-007 and the program NPB 3 (constants, test ranks);
-paper 002, table II.
+Verification compares the ranks of five test keys in each iteration with published ones. Then it puts each key at its
+rank, which must sort the keys. :mod:`viakit.apps.is_numpy` has the kernels in NumPy.
+
+Sources: NAS Parallel Benchmarks, RNR-94-007, and the program NPB 3 (constants, test ranks); Lobosco and others,
+Table II.
 """
 
 from __future__ import annotations
@@ -39,18 +42,32 @@ import numpy.typing as npt
 from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
+from viakit.apps.is_numpy import MULTIPLIER, SEED, Keys, make_keys_numpy, partition_numpy, rank_numpy
 from viakit.apps.plain import Case
 
-__all__ = ["APPLICATION", "CLASSES", "Outcome", "Problem", "beside", "main", "parallel", "problem", "serial", "verify"]
+__all__ = [
+    "APPLICATION",
+    "CLASSES",
+    "MULTIPLIER",
+    "SEED",
+    "Keys",
+    "Outcome",
+    "Problem",
+    "beside",
+    "main",
+    "make_keys_numpy",
+    "parallel",
+    "partition_numpy",
+    "problem",
+    "rank_numpy",
+    "serial",
+    "verify",
+]
 
-SEED = 314159265
-MULTIPLIER = 5**13
-ITERATIONS = 10  # of each class; also how far apart the two keys are that an iteration changes
-BUCKETS_LOG = 10  # ranges of keys that are owned begin at multiples of 2^(max_log - BUCKETS_LOG)
+ITERATIONS = 10  # iterations of each class, and the distance between the two keys that an iteration changes
+BUCKETS_LOG = 10  # owned ranges of keys begin at multiples of 2^(max_log - BUCKETS_LOG)
 ALGORITHMS = ("redistribute", "chain")
 COUNT, KEYS = 1, 2  # tags of messages
-
-Keys = npt.NDArray[np.int32]
 
 
 # ------------------------------------------------------------------------------------------------ the problem
@@ -58,18 +75,18 @@ Keys = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class _Class:
-    """Sizes, and what is published: ranks of the keys at five places, and how they change with iterations."""
+    """Sizes of a class, and the published ranks of its test keys with their change from iteration to iteration."""
 
     keys_log: int
     max_log: int
     places: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
-    signs: tuple[int, ...] = ()  # +1: the rank grows by 1 with each iteration; -1: it falls
-    since: tuple[int, ...] = (0, 0, 0, 0, 0)  # the iteration that `ranks` holds for
+    signs: tuple[int, ...] = ()  # +1: the rank grows by 1 with each iteration; -1: it decreases
+    since: tuple[int, ...] = (0, 0, 0, 0, 0)  # the iteration to which `ranks` belong
     key_sum: int | None = None
 
 
-# "paper" is as large as class A, with keys below 2^15 and not 2^19: its figures are our own.
+# "paper" has the size of class A with keys below 2^15 instead of 2^19. Its figures are our own.
 CLASSES: dict[str, _Class] = {
     "S": _Class(
         16, 11, (48427, 17148, 23627, 62548, 4431), (0, 18, 346, 64917, 65463), (1, 1, 1, -1, -1)
@@ -99,9 +116,9 @@ CLASSES: dict[str, _Class] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """2^keys_log keys in [0, 2^max_log), and how they are ranked by many processes.
+    """2^keys_log keys in [0, 2^max_log), and the algorithm that ranks them in parallel.
 
-    `klass` is a key of :data:`CLASSES`, or "" for sizes of one's own.
+    `klass` is a key of :data:`CLASSES`, or "" for other sizes.
     """
 
     klass: str
@@ -112,21 +129,21 @@ class Problem:
 
     @property
     def n_keys(self) -> int:
-        """How many keys."""
+        """Number of keys."""
         return 1 << self.keys_log
 
     @property
     def max_key(self) -> int:
-        """All keys are below."""
+        """Upper limit of the keys, exclusive."""
         return 1 << self.max_log
 
     @property
     def shift(self) -> int:
-        """A key's bucket is ``key >> shift``."""
+        """Shift from a key to its bucket, ``key >> shift``."""
         return max(self.max_log - BUCKETS_LOG, 0)
 
     def expected(self, iteration: int) -> tuple[int, ...]:
-        """The ranks of the test keys in an iteration; empty if none are known."""
+        """Return the published ranks of the test keys in an iteration; empty if none are published."""
         known = CLASSES.get(self.klass)
         if known is None:
             return ()
@@ -141,39 +158,37 @@ def problem(
     algorithm: str = "redistribute",
     iterations: int = ITERATIONS,
 ) -> Problem:
-    """Return the problem of a class, or of sizes of one's own.
+    """Return the problem of a class, or of other sizes.
 
     Parameters
     ----------
     klass : str, optional
         "S", "W", "A", "B", "C" or "paper" (the default, unless sizes are given).
     keys_log, max_log : int, optional
-        Instead: 2^keys_log keys below 2^max_log. Each 5 to 30.
+        Sizes instead of a class: 2^keys_log keys below 2^max_log. Each 5 to 30.
     algorithm : str
         "redistribute" or "chain".
     iterations : int
-        1 to 10; one more is done first, to warm up.
+        1 to 10. One more, for warm-up, precedes them.
 
     Raises
     ------
     ValueError
-        For a class that does not exist, or sizes that make no sense.
+        If the class does not exist, or the sizes are invalid.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
     if not 1 <= iterations <= ITERATIONS:
         raise ValueError(f"iterations are 1 to {ITERATIONS}, not {iterations}")
     if (keys_log is None) != (max_log is None):
-        raise ValueError("sizes of one's own are two: how many keys, and below what (--keys 20 --max-key 16)")
+        raise ValueError("give both sizes: the number of keys and their limit (--keys 20 --max-key 16)")
     if keys_log is not None and max_log is not None:
         if klass is not None:
-            raise ValueError(f"either class {klass}, or sizes of one's own: not both")
+            raise ValueError(f"give class {klass} or sizes, not both")
         if not 5 <= keys_log <= 30:
-            raise ValueError(
-                f"2^{keys_log} keys; right would be 2^5 to 2^30 (ranks have 32 bits, and 20 keys are changed)"
-            )
+            raise ValueError(f"2^{keys_log} keys; expected 2^5 to 2^30 (ranks have 32 bits, and 20 keys are changed)")
         if not 5 <= max_log <= 30:
-            raise ValueError(f"keys below 2^{max_log}; right would be 2^5 to 2^30")
+            raise ValueError(f"keys below 2^{max_log}; expected 2^5 to 2^30")
         return Problem("", keys_log, max_log, algorithm, iterations)
     names = {name.lower(): name for name in CLASSES}
     name = names.get("paper" if klass is None else klass.lower())
@@ -184,18 +199,18 @@ def problem(
 
 @dataclass
 class Outcome:
-    """What a run leaves to be verified, on rank 0.
+    """Results that are verified, on rank 0.
 
     Attributes
     ----------
     key_sum : int
-        Of all keys, before any was changed.
+        Sum of all keys before any is changed.
     test_ranks : list of list of int
-        For each iteration from 1 on, how many keys are below each of the test keys.
+        For each iteration from 1 on, the number of keys below each test key.
     placed : int
-        Keys that were put where their rank says; must be all.
+        Number of keys that were put at their ranks; must be all.
     disorder : int
-        Places where a smaller key follows, or that nothing was put to; must be none.
+        Number of places with a key smaller than the one before, or without a key; must be 0.
     """
 
     key_sum: int
@@ -204,41 +219,41 @@ class Outcome:
     disorder: int = 0
 
 
-# ---------------------------------------------------------------------------------------- pieces of the programs
+# ---------------------------------------------------------------------------------------- parts of the programs
 
 
 def make_keys(what: Problem, first: int, end: int) -> Keys:
-    """Return the keys with numbers in [first, end): anybody can begin anywhere, by jumping ahead in the generator."""
+    """Return the keys with numbers in [first, end). The generator can jump to any key."""
     keys = np.empty(end - first, np.int32)
     _kernels.is_keys(_kernels.random_skip(SEED, 4 * first), what.max_log, keys)
     return keys
 
 
 def test_keys(what: Problem) -> Keys:
-    """Return the keys at the places that are verified. None of them is ever changed."""
+    """Return the keys at the places that are verified. No iteration changes them."""
     places = CLASSES[what.klass].places if what.klass else ()
     return np.array([make_keys(what, place, place + 1)[0] for place in places], np.int32)
 
 
 def change(keys: Keys, what: Problem, first: int, iteration: int) -> None:
-    """Change two keys, as each iteration does; `keys` are those from number `first` on, and may have neither."""
+    """Make the two changes of an iteration. `keys` begin with number `first` and may contain neither of the two."""
     for number, value in ((iteration, iteration), (iteration + ITERATIONS, what.max_key - iteration)):
         if first <= number < first + len(keys):
             keys[number - first] = value
 
 
 def rankings(what: Problem) -> Iterator[int]:
-    """Yield the number of each ranking: once 1 to warm up, then 1 to, in general, 10."""
+    """Yield the iteration number of each ranking: 1 for warm-up, then 1 to the number of iterations."""
     yield 1
     yield from range(1, what.iterations + 1)
 
 
 def owned(what: Problem, size: int) -> npt.NDArray[np.int64]:
-    """Return the bucket at which each owner's range begins, and the end of the last: size + 1 numbers.
+    """Return the bucket at which each owner's range begins, and the end of the last range: size + 1 numbers.
 
-    A key is max/4 times the sum of four uniform numbers. Of these, a share F(x) is below x: the distribution of Irwin
-    and Hall, F(x) = (x^4 - 4 (x-1)^4 + 6 (x-2)^4 - 4 (x-3)^4) / 24, with those terms left out whose bracket is
-    negative.
+    A key is max/4 times the sum of four uniform numbers. A fraction F(x) of such sums is below x. This is the
+    distribution of Irwin and Hall: F(x) = (x^4 - 4 (x-1)^4 + 6 (x-2)^4 - 4 (x-3)^4) / 24, without the terms whose
+    bracket is negative.
     """
     n_buckets = what.max_key >> what.shift
     x = 4 * np.arange(n_buckets + 1) / n_buckets
@@ -249,20 +264,20 @@ def owned(what: Problem, size: int) -> npt.NDArray[np.int64]:
 
 
 def _workspace(n_counts: int) -> npt.NDArray[np.uint8]:
-    """Return memory for is_count(), taken once."""
+    """Return memory for is_count(), which all rankings reuse."""
     return np.empty(1 << max(n_counts - 1, 0).bit_length(), np.uint8)
 
 
 def _put(pieces: Sequence[Keys], cumulative: Keys, base: int, below: int) -> tuple[int, int]:
-    """Put keys where their ranks say; return how many were put, and how many places are wrong.
+    """Put keys at their ranks; return the number of keys put, and the number of wrong places.
 
-    `pieces` hold all keys of [base, base + len(cumulative)) and may hold others; `below` keys are below `base`. It is
-    done in ranges of keys, so that it takes a quarter of the memory that the keys have.
+    `pieces` contain all keys of [base, base + len(cumulative)) and may contain others; `below` keys are below `base`.
+    The work is done in ranges of keys, so that it needs a quarter of the memory of the keys.
     """
     if len(cumulative) == 0:
         return 0, 0
     if cumulative[0] < below or (cumulative[1:] < cumulative[:-1]).any():
-        return 0, 1  # these are no ranks
+        return 0, 1  # not valid ranks
     total = int(cumulative[-1]) - below
     room = max(total // 4, 1024)
     placed = disorder = 0
@@ -274,10 +289,10 @@ def _put(pieces: Sequence[Keys], cumulative: Keys, base: int, below: int) -> tup
         placed += sum(_kernels.is_place(piece, ranks, done, sorted_keys, base + low) for piece in pieces)
         if len(sorted_keys):
             disorder += int(np.count_nonzero(sorted_keys[1:] < sorted_keys[:-1])) + int(sorted_keys[0] < last)
-            disorder += int(np.count_nonzero(sorted_keys < 0))  # places that nothing was put to
+            disorder += int(np.count_nonzero(sorted_keys < 0))  # places without a key
             last = int(sorted_keys[-1])
         low, done = high, int(cumulative[high - 1])
-        del sorted_keys  # before the next: there is never more than one
+        del sorted_keys  # before the next one is allocated
     return placed, disorder
 
 
@@ -309,7 +324,7 @@ def serial(what: Problem, phases: Phases | None = None) -> Outcome:
 
 
 def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
-    """Rank the keys on all ranks of a communicator; the outcome of rank 0 is whole."""
+    """Rank the keys on all ranks of a communicator. Only the outcome of rank 0 is complete."""
     phases = phases or Phases()
     rank, size = comm.Get_rank(), comm.Get_size()
     first, end = share(what.n_keys, rank, size)
@@ -329,10 +344,10 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
     ranking.end()
     dealer = ranking if isinstance(ranking, _Redistribute) else _Redistribute(comm, what, len(keys))
     dealer.group(keys)
-    del keys  # there is never more than what is sent, and what came
-    placed, disorder = _put_together(comm, what, dealer, ranking)
-    # What each rank has found: ranks of test keys that it owns, keys that it put. Both algorithms give 0 for what is
-    # another's.
+    del keys  # frees memory: at most the sent keys and the received ones exist at a time
+    placed, disorder = _place_all(comm, what, dealer, ranking)
+    # Results of each rank: ranks of the test keys that it owns, and the keys that it put. Both algorithms return 0 for
+    # test keys of other ranks.
     mine = np.concatenate([found.ravel(), [key_sum, placed, disorder]])
     everybody = np.zeros_like(mine)
     comm.Allreduce(mine, everybody)
@@ -341,7 +356,7 @@ def parallel(comm: Any, what: Problem, phases: Phases | None = None) -> Outcome:
 
 
 class _Chain:
-    """Tables are added up from rank to rank; the last has the sum, and sends it to all."""
+    """Ranking by a chain: the tables are added up from rank to rank, and the last rank sends the sum to all."""
 
     def __init__(self, comm: Any, what: Problem, n: int) -> None:
         del n
@@ -351,7 +366,7 @@ class _Chain:
         self._work = _workspace(what.max_key)
 
     def rank(self, keys: Keys) -> None:
-        """Rank them, with those of all other processes."""
+        """Rank the keys of all processes. Collective."""
         comm, rank, counts = self._comm, self._rank, self._cumulative
         counts[:] = 0
         _kernels.is_count(keys, counts, work=self._work)
@@ -365,20 +380,20 @@ class _Chain:
         comm.Bcast(counts, root=self._size - 1)
 
     def below(self, key: int) -> int:
-        """How many keys are below: rank 0 says so, though all know."""
+        """Return the number of keys below. All ranks have it, but only rank 0 returns it, so that the sum is right."""
         return int(self._cumulative[key - 1]) if self._rank == 0 and key > 0 else 0
 
     def end(self) -> None:
-        """Give back what only ranking needed."""
+        """Release the memory that only the ranking needs."""
         self._before, self._work = np.empty(0, np.int32), np.empty(0, np.uint8)
 
     def slice(self, low: int, high: int) -> tuple[Keys, int]:
-        """How many keys are at most k, for k in [low, high); and how many are below `low`."""
+        """Return the number of keys up to k, for k in [low, high), and the number of keys below `low`."""
         return self._cumulative[low:high], int(self._cumulative[low - 1]) if low else 0
 
 
 class _Redistribute:
-    """Each rank owns a range of keys, is sent all keys in it, and counts them."""
+    """Ranking by redistribution: each rank owns a range of keys, receives all keys in it, and counts them."""
 
     def __init__(self, comm: Any, what: Problem, n: int) -> None:
         self._comm, self._rank, self._size = comm, comm.Get_rank(), comm.Get_size()
@@ -392,7 +407,7 @@ class _Redistribute:
         self._below = 0
 
     def rank(self, keys: Keys) -> None:
-        """Rank them, with those of all other processes."""
+        """Rank the keys of all processes. Collective."""
         counts = self._cumulative
         counts[:] = 0
         total = 0
@@ -406,19 +421,19 @@ class _Redistribute:
         _kernels.is_prefix(counts, self._below)
 
     def group(self, keys: Keys) -> None:
-        """Put keys beside those of the same owner, to be sent."""
+        """Group keys by owner, to be sent."""
         _kernels.is_partition(keys, self._shift, self._grouped, self._starts)
 
     def exchange(self, keep: bool = False) -> Iterator[Keys]:
-        """Send the grouped keys to their owners, and yield what comes, block by block.
+        """Send the grouped keys to their owners, and yield the received keys, block by block.
 
-        Each is good until the next one, which then takes its memory, unless they are to be kept.
+        A block is valid until the next one, which reuses its memory. With `keep` each block has its own memory.
         """
         comm, rank, size = self._comm, self._rank, self._size
         begins = self._starts[self._begins]
         sent = np.diff(begins).astype(np.int32)
         came = np.empty(size, np.int32)
-        # Not all to rank 0 first: each begins with itself, and goes round.
+        # Each rank begins with itself and continues in a circle, so that not all send to rank 0 first.
         there = [(rank + step) % size for step in range(size)]
         back = [(rank - step) % size for step in range(size)]
         waiting = [comm.Irecv(came[one : one + 1], one, COUNT) for one in back]
@@ -426,7 +441,7 @@ class _Redistribute:
         for request in waiting:
             request.Wait()
         sending += [comm.Isend(self._grouped[begins[one] : begins[one + 1]], one, KEYS) for one in there if sent[one]]
-        # Two blocks: one is counted while the next arrives.
+        # Two blocks: one is counted while the next is received.
         sources = [one for one in back if came[one]]
         room = int(came.max())
         blocks = [np.empty(room, np.int32) for _ in range(0 if keep else min(2, len(sources)))]
@@ -447,36 +462,36 @@ class _Redistribute:
             request.Wait()
 
     def below(self, key: int) -> int:
-        """How many keys are below, if the key is one of this rank's; else 0."""
+        """Return the number of keys below, if the key is in this rank's range; else 0."""
         if not self._low <= key < self._high:
             return 0
         return int(self._cumulative[key - self._low - 1]) if key > self._low else self._below
 
     def end(self) -> None:
-        """Give back what only ranking needed."""
+        """Release the memory that only the ranking needs."""
         self._work = np.empty(0, np.uint8)
 
     def collect(self) -> list[Keys]:
-        """Send the grouped keys to their owners, and return what came; there are none to be sent any more."""
+        """Send the grouped keys to their owners, and return the received blocks. The grouped keys are then released."""
         came = list(self.exchange(keep=True))
         self._grouped = np.empty(0, np.int32)
         return came
 
     def slice(self, low: int, high: int) -> tuple[Keys, int]:
-        """How many keys are at most k, for k in [low, high), which is this rank's range; how many are below."""
+        """Return the number of keys up to k, for k in this rank's range [low, high), and the number of keys below."""
         assert (low, high) == (self._low, self._high)
         return self._cumulative, self._below
 
 
-def _put_together(comm: Any, what: Problem, dealer: _Redistribute, ranking: _Chain | _Redistribute) -> tuple[int, int]:
-    """Put all keys where their ranks say, each rank those of its range: how many were put here, and the disorder."""
+def _place_all(comm: Any, what: Problem, dealer: _Redistribute, ranking: _Chain | _Redistribute) -> tuple[int, int]:
+    """Put all keys at their ranks, each rank those of its range. Return the number put here, and the disorder."""
     rank, size = comm.Get_rank(), comm.Get_size()
     begins = owned(what, size) << what.shift
     low, high = (int(one) for one in begins[rank : rank + 2])
     mine = dealer.collect()
     cumulative, below = ranking.slice(low, high)
     placed, disorder = _put(mine, cumulative, low, below)
-    # Ranges are in order, so that what is in order within each is in order altogether; if ranges fit together:
+    # The ranges are ascending. So all keys are in order if each range is and the ranges fit together:
     edges = np.empty(2 * size, np.int64)
     comm.Allgather(np.array([below, int(cumulative[-1]) if len(cumulative) else below], np.int64), edges)
     if rank == 0:
@@ -490,7 +505,7 @@ def _put_together(comm: Any, what: Problem, dealer: _Redistribute, ranking: _Cha
 
 
 def verify(what: Problem, outcome: Outcome) -> list[Check]:
-    """Hold an outcome against the published ranks of test keys, and see that ranks sort the keys."""
+    """Compare the ranks of test keys with the published ones, and check that the ranks sort the keys."""
     checks = []
     for iteration in range(1, what.iterations + 1):
         for number, expected in enumerate(what.expected(iteration)):
@@ -499,53 +514,26 @@ def verify(what: Problem, outcome: Outcome) -> list[Check]:
     known = CLASSES.get(what.klass)
     if known is not None and known.key_sum is not None:
         checks.append(check("sum of keys", outcome.key_sum, known.key_sum))
-    checks.append(check("keys put where their rank says", outcome.placed, what.n_keys))
+    checks.append(check("keys put at their ranks", outcome.placed, what.n_keys))
     checks.append(check("keys out of order", outcome.disorder, 0))
     return checks
 
 
 def memory(what: Problem, ranks: int) -> int:
-    """Bytes that all ranks together need, about."""
+    """Return the approximate number of bytes of all ranks together."""
     keys, table = 4 * what.n_keys, 5 * what.max_key
     if ranks == 1:
         return keys + keys // 4 + table + (keys if what.algorithm == "redistribute" else 0)
-    if what.algorithm == "chain":  # afterwards keys are dealt out, to be verified
+    if what.algorithm == "chain":  # the verification redistributes the keys afterwards
         return 2 * keys + ranks * (table + 4 * what.max_key) + table
     return 2 * keys + 2 * keys // ranks + table + what.max_key
 
 
-# ------------------------------------------------------------------------------------- the same in plain NumPy
-
-
-def make_keys_numpy(what: Problem, first: int, end: int) -> Keys:
-    """Return the keys with numbers in [first, end), to read: x_k = seed a^k mod 2^46, and four of these to a key."""
-    mask = np.uint64(2**46 - 1)
-    n = 4 * (end - first)
-    powers = np.array([MULTIPLIER], np.uint64)
-    while len(powers) < n:  # a^1 .. a^k are known: times a^k, they are a^(k+1) .. a^2k
-        powers = np.concatenate([powers, powers * powers[-1] & mask])
-    start = np.uint64(SEED * pow(MULTIPLIER, 4 * first, 2**46) % 2**46)
-    numbers = (powers[:n] * start & mask) * 2.0**-46
-    return (what.max_key // 4 * numbers.reshape(-1, 4).sum(axis=1)).astype(np.int32)
-
-
-def rank_numpy(keys: Keys, what: Problem) -> Keys:
-    """Return how many keys are at most k, for each k below the largest possible."""
-    return np.cumsum(np.bincount(keys, minlength=what.max_key)).astype(np.int32)
-
-
-def partition_numpy(keys: Keys, what: Problem) -> tuple[Keys, Keys]:
-    """Return keys grouped by bucket, in their order, and where each bucket begins."""
-    bucket = keys >> what.shift
-    starts = np.concatenate([[0], np.cumsum(np.bincount(bucket, minlength=what.max_key >> what.shift))])
-    return keys[np.argsort(bucket, kind="stable")], starts.astype(np.int32)
-
-
-# ------------------------------------------------------------------------------------------- beside a plain loop
+# ------------------------------------------------------------------------------------------- plain C loops
 
 
 def beside(quick: bool = False) -> Iterator[Case]:
-    """Yield the whole program, keys and eleven rankings, to measure beside the plain loops of plain/is.c."""
+    """Yield the whole program, keys and eleven rankings, together with the plain loops of plain/is.c."""
     for klass in ("S",) if quick else ("W", "A", "paper", "B"):
         what = problem(klass)
         keys, cumulative = np.zeros(what.n_keys, np.int32), np.zeros(what.max_key, np.int32)
@@ -580,7 +568,9 @@ APPLICATION = harness.Application(
     verify,
     options=(
         click.Option(["--class", "klass"], metavar="NAME", help=f"{', '.join(CLASSES)}.  [default: paper]"),
-        click.Option(["--keys", "keys_log"], type=int, metavar="LOG2", help="Sizes of one's own: 2^LOG2 keys ..."),
+        click.Option(
+            ["--keys", "keys_log"], type=int, metavar="LOG2", help="Sizes instead of a class: 2^LOG2 keys ..."
+        ),
         click.Option(["--max-key", "max_log"], type=int, metavar="LOG2", help="... below 2^LOG2."),
         click.Option(["--iterations"], type=int, default=ITERATIONS, show_default=True, help="1 to 10."),
         click.Option(["--algorithm"], type=click.Choice(ALGORITHMS), default="redistribute", show_default=True),
@@ -595,7 +585,7 @@ APPLICATION = harness.Application(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it from the command line; returns the exit status."""
+    """Run IS from the command line, and return the exit status."""
     return harness.main(APPLICATION, arguments)
 
 

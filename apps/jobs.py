@@ -1,6 +1,6 @@
-"""Starting an application's ranks: ours by :mod:`viakit.launch`, an MPI library's by its own launcher.
+"""Start of an application's ranks: by :mod:`viakit.launch`, or by the launcher of an MPI library.
 
-Whoever calls waits until the job has ended; an interruption ends all ranks first. Nothing is left behind.
+The caller waits until the job has ended. An interrupt first ends all ranks. No process or file remains.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import IO
 
 from viakit.apps.harness import COMMAND, PROGRAM, TERMINAL
 
-__all__ = ["PROTOCOLS", "command", "protocol_words", "run_ranks", "told"]
+__all__ = ["PROTOCOLS", "command", "launch_environment", "protocol_words", "run_ranks"]
 
 PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:openmpi", "mpi:mpich")
 _PR_SET_PDEATHSIG = 1
 
 
 def protocol_words(protocol: str | None) -> list[str]:
-    """The argument of an application for a protocol; which MPI it is, the launcher decides."""
+    """Return the arguments of an application for a protocol. The launcher selects the MPI library."""
     return [] if protocol is None else ["--protocol", protocol.partition(":")[0]]
 
 
 def command(words: list[str]) -> list[str]:
-    """The command for ``python WORDS``: a module of this package, wherever the current directory is.
+    """Return the command for ``python WORDS``: a module of this package, independent of the current directory.
 
-    (``python -m`` looks there first, and in a checkout finds a folder of sources.)
+    (``python -m`` searches the current directory first, and would find a folder of sources in a checkout.)
     """
     import viakit
 
@@ -57,23 +57,24 @@ def run_ranks(
     out: IO[bytes] | None = None,
     err: IO[bytes] | None = None,
 ) -> int:
-    """Run ``python WORDS`` as the ranks of a job, and wait for its end.
+    """Run ``python WORDS`` as the ranks of a job, and wait until it ends.
 
     Parameters
     ----------
     words : list of str
-        What follows ``python``: "-m", "viakit.apps.sor", arguments.
+        Arguments of ``python``: "-m", "viakit.apps.sor", and the application's arguments.
     ranks : int
+        Number of ranks.
     protocol : str or None
-        One of :data:`PROTOCOLS`; "mpi" is the MPI library that is found first. None: one process, no launcher.
+        One of :data:`PROTOCOLS`; "mpi" is the first MPI library found. None: one process without a launcher.
     hosts, mtu, rate, placement
-        A testbed of so many hosts, and its wire; 0: this machine.
+        Number of testbed hosts and properties of the wire; 0 hosts: this machine.
     timeout_s : float, optional
-        Seconds after which the job is ended, with status 124.
+        Seconds after which the job is ended with status 124.
     prog : str, optional
-        What the user calls the application: "viakit app sor". Its errors name the help of that.
+        Name of the program for its error messages and help: "viakit app sor".
     out, err : binary files, optional
-        Where the output goes; default: this process's own.
+        Destinations of the output. Default: those of this process.
 
     Returns
     -------
@@ -85,39 +86,39 @@ def run_ranks(
     LaunchError, TestbedError
         If the ranks cannot be started.
     """
-    from viakit._launch import Launch, Options
-    from viakit._launch_mpi import MpiLaunch, is_mpi
+    from viakit.launch.mpi_job import MpiLaunch, is_mpi
+    from viakit.launch.runner import Launch, Options
 
     if protocol is None:
-        return _run_alone(command(words), timeout_s, told(prog), out, err)
+        return _run_alone(command(words), timeout_s, launch_environment(prog), out, err)
     options = Options(
         ranks, hosts=hosts, mtu=mtu, rate=rate, placement=placement, protocol=protocol, timeout=timeout_s,
-        environment=told(prog),
+        environment=launch_environment(prog),
     )  # fmt: skip
     launch = MpiLaunch if is_mpi(protocol) else Launch
     return launch(command(words), options, out, err).run()
 
 
-def told(prog: str | None = None) -> dict[str, str]:
-    """The command, for the result; what it is called, for errors; and where rank 0 may draw its progress.
+def launch_environment(prog: str | None = None) -> dict[str, str]:
+    """Return the environment of the ranks: command line, name for errors, and the terminal for the progress bar.
 
-    Its own streams are pipes, so it would not know.
+    Rank 0 needs the name of the terminal because its own streams are pipes.
     """
     from viakit.measure.environment import command_line
 
-    told = {COMMAND: command_line()}
+    found = {COMMAND: command_line()}
     if prog is not None:
-        told[PROGRAM] = prog
+        found[PROGRAM] = prog
     if not sys.stdout.isatty():
-        told["TERM"] = "dumb"  # Open MPI gives its ranks a terminal even so
+        found["TERM"] = "dumb"  # Open MPI connects its ranks to a terminal nevertheless
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr.isatty():
-            told[TERMINAL] = os.ttyname(sys.stderr.fileno())
-    return told
+            found[TERMINAL] = os.ttyname(sys.stderr.fileno())
+    return found
 
 
 def _end_with_parent() -> None:
-    """In the child, before the program starts: killed when its parent dies, whatever that dies of."""
+    """Request SIGKILL for the child when its parent dies. Runs in the child before the program starts."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -128,8 +129,8 @@ def _run_alone(
     out: IO[bytes] | None,
     err: IO[bytes] | None,
 ) -> int:
-    """Run one process, which belongs to no job."""
-    from viakit._launch import TIMED_OUT, ended_after
+    """Run one process that belongs to no job."""
+    from viakit.launch.runner import TIMED_OUT, ended_after
 
     environment = {**os.environ, **environment}
     environment.pop("VIAKIT_PROTOCOL", None)

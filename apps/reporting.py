@@ -1,4 +1,4 @@
-"""What is told of a run: a table, a result file of schema ``viakit.result/1``, a trace."""
+"""Output of a run: a table, a result file of schema ``viakit.result/1``, and a trace."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check_files", "document", "point", "series", "table", "tell", "verdict"]
 
-MOST_ROWS = 16  # a table of more ranks has the least, the middle and the most instead
+MOST_ROWS = 16  # For more ranks the table shows the minimum, the median and the maximum instead.
 
 
 def check_files(json_file: str | None, trace_file: str | None) -> None:
-    """Raise ResultError if what is to be written plainly cannot be."""
+    """Raise ResultError if an output file cannot be written."""
     from viakit.measure import result
 
     if trace_file is not None:
@@ -33,7 +33,7 @@ def check_files(json_file: str | None, trace_file: str | None) -> None:
 
 
 def _library() -> tuple[str, dict[str, Any]]:
-    """The protocol's full name and what is known of the library, where mpi4py carries the messages."""
+    """Return the protocol's full name and the properties of the MPI library, if mpi4py carries the messages."""
     from mpi4py import MPI
 
     version = MPI.Get_library_version().strip().splitlines()[0].rstrip("\x00 ")
@@ -42,7 +42,7 @@ def _library() -> tuple[str, dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
+    """Return a value in a form for JSON."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if value is None or isinstance(value, (bool, int, str)):
@@ -65,12 +65,12 @@ def _cores(value: Sequence[int] | None = None) -> int:
 def series(
     application: Application, problem: Any, protocol: str | None, runs: Sequence[Run], *, hosts: int = 1
 ) -> dict[str, Any]:
-    """Return what a result file holds of the runs of one application.
+    """Return the series of a result file for the runs of one application.
 
     Parameters
     ----------
     protocol : str or None
-        None: the serial program.
+        Name of the protocol; None for the serial program.
     """
     name, info = (protocol or "serial", {}) if protocol != "mpi" else _library()
     summary = application.summary(problem, runs[-1].outcome) if application.summary else {}
@@ -99,7 +99,7 @@ def series(
 
 
 def point(walls_s: Sequence[float]) -> dict[str, Any]:
-    """Return the one point of a series: the wall times of its runs."""
+    """Return the point of a series: the wall times of its runs."""
     from viakit.measure import stats
 
     return {
@@ -130,7 +130,7 @@ def document(made: Sequence[dict[str, Any]], *, elapsed_s: float, command: str |
 
 
 def _command() -> str:
-    """The command of this program, as it can be given again."""
+    """Return the command line of this program."""
     import shlex
 
     from viakit.launch import detect
@@ -170,7 +170,7 @@ def _title(application: Application, problem: Any, protocol: str | None, one: Ru
 
 
 def table(one: Run) -> Table:
-    """Return a rich table of one run: a row per rank, and one for all."""
+    """Return a rich table of one run, with a row per rank and a row for all ranks."""
     from rich import box
     from rich.table import Table
 
@@ -196,7 +196,7 @@ def table(one: Run) -> Table:
 
 
 def verdict(one: Run) -> str:
-    """Return in a line, with rich's marks, whether a run's figures are right."""
+    """Return a line, with rich's markup, that states whether the figures of a run are correct."""
     if not one.checks:
         return "[yellow]not verified: there is nothing to hold this problem's result against[/yellow]"
     if one.ok:
@@ -206,7 +206,7 @@ def verdict(one: Run) -> str:
 
 
 def _console() -> Console:
-    """A console; where it is no terminal, or one without a size (as Open MPI's), wide enough for the table."""
+    """Return a console. If it is not a terminal, or has no size (as under Open MPI), it is wide enough."""
     from rich.console import Console
 
     try:
@@ -218,12 +218,12 @@ def _console() -> Console:
 
 
 def middle(runs: Sequence[Run]) -> Run:
-    """Return the run with the median time; of an even number the quicker of the two."""
+    """Return the run with the median time; for an even number of runs, the faster of the two."""
     return sorted(runs, key=lambda one: one.wall_s)[(len(runs) - 1) // 2]
 
 
 def show_runs(runs: Sequence[Run], summary: Mapping[str, Any], console: Console) -> None:
-    """Print the table of the run with the median time, what was computed, how far the times lie apart, the verdict."""
+    """Print the run with the median time as a table, its summary, the spread of times, and the verdict."""
     median = middle(runs)
     console.print(table(median))
     for key, value in summary.items():
@@ -253,8 +253,8 @@ def tell(
 
     Not *complete*: there should have been more runs; *errors* say what failed, if it was no interruption.
     """
-    from viakit._cli_base import told
     from viakit.measure import result
+    from viakit.measure.printing import printing
 
     median = middle(runs)
     if json_file is not None:
@@ -274,7 +274,7 @@ def tell(
         tracing.save(median.ranks, trace_file, title=f"{application.title}, {application.describe(problem)}")
     if quiet or json_file == "-":
         return
-    with told():
+    with printing():
         console = _console()
         console.print(_title(application, problem, protocol, median), markup=False, style="bold")
         summary = application.summary
@@ -285,7 +285,7 @@ def tell(
                 f"{ranks} ranks on {cores} cores of {socket.gethostname()}: CPU says what a rank's work was, not wall"
             )
         if not complete:
-            console.print("this run was not finished: what had been measured by then is shown", style="yellow")
+            console.print("this run was not finished; the measurements so far are shown", style="yellow")
         for path in (json_file, trace_file):
             if path is not None:
                 console.print(f"wrote {path}", markup=False)

@@ -1,4 +1,4 @@
-"""Result files of applications told again: what ``viakit show`` prints of them, and what ``viakit plot`` draws."""
+"""Display of result files of applications, for ``viakit show`` and ``viakit plot``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["figure", "run_of", "show"]
 
 
 def run_of(said: Mapping[str, Any]) -> Run:
-    """Return a run as the file has it; its outcome was not kept."""
+    """Return a run from a file. Files do not contain the outcome."""
     checks = []
     for one in said["checks"]:
         error = float("inf") if one["error"] is None else one["error"]
@@ -37,7 +37,7 @@ def run_of(said: Mapping[str, Any]) -> Run:
 
 
 def _of_speedup(document: Mapping[str, Any]) -> bool:
-    """Whether `viakit speedup` made it: its series are of the paper's problems."""
+    """Return whether `viakit speedup` wrote the result, whose series are problems of the paper."""
     return all(one.get("label") in PROBLEMS for one in document["series"])
 
 
@@ -49,7 +49,7 @@ def _problem(one: Mapping[str, Any]) -> str:
 
 
 def _name(one: Mapping[str, Any]) -> str:
-    """What was computed: `viakit speedup` has several problems of one application."""
+    """Return the name of the problem; `viakit speedup` has several problems of one application."""
     name = one.get("label") or one.get("title") or one["application"]
     return f"{name}: {_problem(one)}"
 
@@ -62,7 +62,7 @@ def _title(one: Mapping[str, Any]) -> str:
 
 
 def show(document: Document, console: Console) -> None:
-    """Print a result: that of `viakit speedup` as its tables, others as each run with the median time."""
+    """Print a result: tables for `viakit speedup`, otherwise the run with the median time of each series."""
     if _of_speedup(document):
         speedup_report.show(document, console)
         return
@@ -70,7 +70,7 @@ def show(document: Document, console: Console) -> None:
     for one in document.get("errors", []):
         console.print(f"failed: {one['message']}", style="red", markup=False)
     if not document.get("complete", True):
-        console.print("this run was not finished: what had been measured by then is shown", style="yellow")
+        console.print("this run was not finished; the measurements so far are shown", style="yellow")
 
 
 def _show_series(document: Document, console: Console) -> None:
@@ -78,7 +78,7 @@ def _show_series(document: Document, console: Console) -> None:
         console.print(_title(one), markup=False, style="bold")
         runs = [run_of(each) for each in one["runs"]]
         if not runs:
-            console.print("no run was finished")
+            console.print("the result has no finished run")
             continue
         show_runs(runs, one.get("summary", {}), console)
 
@@ -86,10 +86,10 @@ def _show_series(document: Document, console: Console) -> None:
 def _panels(
     documents: Sequence[Document], names: Sequence[str]
 ) -> dict[str, dict[str, list[tuple[int, Mapping[str, float]]]]]:
-    """Return for each problem its curves: points (ranks, times) by protocol.
+    """Return the curves of each problem: points (ranks, times) by protocol.
 
-    Points of one protocol make one curve whatever file they are from, for a file of `viakit app` has one number of
-    ranks. Only where two files have the same point, there is a curve for each file.
+    Points of one protocol form one curve even if they come from several files, because a file of `viakit app` has one
+    number of ranks. If two files have the same point, each file has its own curve.
     """
     every = [
         (i, _name(one), one["protocol"] + (f", {one['hosts']} hosts" if one["hosts"] > 1 else ""), one)
@@ -116,29 +116,29 @@ def figure(
     times: bool = False,
     title: str | None = None,
 ) -> Figure:
-    """Draw one result of `viakit speedup` as its speed-ups; anything else as wall times over ranks.
+    """Draw one result of `viakit speedup` as speed-ups, and other results as wall times over ranks.
 
     Parameters
     ----------
     documents : sequence of dict
         ``viakit.result/1`` with series of applications.
     names : sequence of str, optional
-        What to call each of them where their curves have to be told apart.
+        Names of the documents, for curves that must be distinguished.
     times : bool
-        Times of a speed-up's result as well.
+        Draw times for a result of `viakit speedup` as well.
     title : str, optional
-        Above it.
+        Title of the figure.
 
     Raises
     ------
     ResultError
-        If there is nothing to draw.
+        If the results have no finished run.
     """
     if len(documents) == 1 and not times and _of_speedup(documents[0]) and any(rows(documents[0])):
         return speedup_report.figure(documents[0], title)
     panels = _panels(documents, names or [str(i + 1) for i in range(len(documents))])
     if not panels:
-        raise ResultError("nothing to draw: no run was finished")
+        raise ResultError("nothing to draw: the results have no finished run")
     drawing, fields = plot.panels(len(panels))
     for axes, (problem, curves) in zip(fields, panels.items(), strict=True):
         for label, points in curves.items():

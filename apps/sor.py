@@ -1,30 +1,31 @@
-"""SOR: the temperature of a plate whose edges are held, by Gauss-Seidel relaxation in red-black order.
+"""SOR: the temperature of a plate with fixed edges, by Gauss-Seidel relaxation in red-black order.
 
-Each square of a grid becomes the mean of its four neighbours, over and over. Coloured as a chess board, the squares of
-one colour depend on those of the other only: an iteration is two half-sweeps, of all black squares, then of all red.
+Each square of a grid is repeatedly replaced by the mean of its four neighbours. With the colours of a chess board, the
+squares of one colour depend only on those of the other. An iteration consists of two half-sweeps: all black squares,
+then all red ones.
 
-**Parallel.** Ranks have bands of rows. A half-sweep needs the rows around the band as the half-sweep before has left
-them, so after each half-sweep neighbours send each other their first or last row: 4 (P - 1) messages per iteration of
-4 + 4 (N + 1) bytes, where a row has N + 1 squares of each colour. This is the program of the paper, whose Table II it
-meets to the byte, and whose results have the same bits on any number of ranks. What is measured begins, as there, when
-the first iteration is computed, and the rows of the last half-sweep are not sent.
+**Parallel.** Ranks have bands of rows. A half-sweep needs the rows around the band from the previous half-sweep. After
+each half-sweep neighbours therefore exchange their first and last rows: 4 (P - 1) messages per iteration of
+4 + 4 (N + 1) bytes, where a row has N + 1 squares of each colour. This is the paper's program. Its messages agree with
+Table II to the byte, and its results are identical in all bits on any number of ranks. As in the paper, the measured
+part begins after the first iteration, and the rows of the last half-sweep are not sent.
 
-Two variants differ in when things are done, and in nothing else:
+Two variants differ only in the order of work:
 
 ``paper``
-    a half-sweep, then its rows; each passes the whole band through the memory's bus.
+    a half-sweep, then its rows; each half-sweep moves the whole band through the memory bus.
 ``overlap`` (the default)
-    the rows that neighbours wait for are computed and sent first, and while they travel the rest is, with as many
+    the rows for the neighbours are computed and sent first. While they are in flight the rest is computed, with as many
     half-sweeps in one passage over the band as its cache can hold (csrc/kernels/sor.c)::
 
         half-sweep          0   1   2   3            of four in one passage, on a band with a rank above:
-        row 1               1   2   3   4      |     first, in this order, what lies above the stairs: after each of
-        row 2               1   2   3 /              1, 2, 3, 4 row 1 goes to the rank above, and its last row
-        row 3               1   2 /                  comes from there;
-        row 4               1 /   5   5        |     then, in one passage and without a message, all below them
+        row 1               1   2   3   4      |     first, in this order, the part above the stairs: after each of
+        row 2               1   2   3 /              1, 2, 3, 4 row 1 is sent to the rank above, and its last row
+        row 3               1   2 /                  is received;
+        row 4               1 /   5   5        |     then, in one passage and without a message, the part below
         row 5, ...          5   5   5   5
 
-Source: red-black SOR of the TreadMarks distribution as paper 002, section 4, describes it.
+Source: red-black SOR of the TreadMarks distribution, as described by Lobosco and others, section III.C.1.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ Rows = npt.NDArray[np.float32]
 
 INITS = ("zero", "nonzero")
 VARIANTS = ("overlap", "paper")
-CACHE_BYTES = 416 * 1024  # of a core's second-level cache, for the rows of one passage
+CACHE_BYTES = 416 * 1024  # part of a core's second-level cache for the rows of one passage
 LARGEST = 10**8  # squares in a row or a column
-COMPARED_UPDATES = 10**9  # below, a result for which nothing is on record is computed once more to compare
+COMPARED_UPDATES = 10**9  # up to this number, a result without a recorded reference is computed again
 
-# What is right, on record: (rows, columns, iterations, init): hash, sum of red, sum of black.
+# Recorded results: (rows, columns, iterations, init): hash, sum of red, sum of black.
 KNOWN = {
     (4096, 4096, 50, "zero"): ("d5768aec158f93b0", 50411.67052328321, 50181.560168981545),
     (4096, 4096, 50, "nonzero"): ("ff0bb2754b97c824", 9.6061746957618617e20, 9.605660152098099e20),
@@ -69,14 +70,14 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A grid, what is on it, how often it is swept.
+    """Size of the grid, its initial values, and number of iterations.
 
     Attributes
     ----------
     rows, columns : int
-        Squares of the grid, the fixed ones at its edges included; columns are even, half of each row is red.
+        Squares of the grid, including the fixed ones at its edges; columns are even, half of each row is red.
     iterations : int
-        Each is a half-sweep of black and one of red. The first is not measured.
+        Number of iterations; each is a black and a red half-sweep. The first is not measured.
     init : str
         "zero": edges 1, all else 0. "nonzero": powers of e.
     variant : str
@@ -91,18 +92,18 @@ class Problem:
 
     @property
     def inner(self) -> int:
-        """Rows that are computed."""
+        """Number of rows that are computed."""
         return self.rows - 2
 
     @property
     def width(self) -> int:
-        """Squares of one colour in a row."""
+        """Number of squares of one colour in a row."""
         return self.columns // 2
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out: the hash of all bits (FNV-1a of red and black squares in turn), and the sums of either colour."""
+    """Result: the hash of all bits (FNV-1a of red and black squares in turn), and the sum of each colour."""
 
     hash: str
     red: float
@@ -110,7 +111,7 @@ class Outcome:
 
 
 def problem(size: str | int = "4096", iterations: int = 50, init: str = "zero", variant: str = "overlap") -> Problem:
-    """Return the problem that the options name.
+    """Return the problem for the options.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def problem(size: str | int = "4096", iterations: int = 50, init: str = "zero", 
     Raises
     ------
     ValueError
-        For what makes no sense.
+        If an option is invalid.
     """
     words = str(size).lower().split("x")
     try:
@@ -137,11 +138,11 @@ def problem(size: str | int = "4096", iterations: int = 50, init: str = "zero", 
         raise ValueError(f"size {size!r} is not a number of squares on a side, nor ROWSxCOLUMNS: 4096, 1000x2000")
     rows, columns = numbers[0], numbers[-1]
     if not (3 <= rows <= LARGEST and 4 <= columns <= LARGEST):
-        raise ValueError(f"a grid has 3 rows and 4 columns at least, and 10^8 at most: {rows} x {columns} is none")
+        raise ValueError(f"a grid has 3 rows and 4 columns at least, and 10^8 at most, got {rows} x {columns}")
     if columns % 2:
-        raise ValueError(f"half the squares of a row are red: columns are to be even, not {columns}")
+        raise ValueError(f"half the squares of a row are red, so columns must be even, got {columns}")
     if iterations < 1:
-        raise ValueError(f"iterations are to be 1 or more, not {iterations}")
+        raise ValueError(f"iterations is {iterations}; expected 1 or more")
     for name, value, known in (("init", init, INITS), ("variant", variant, VARIANTS)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; there are: {', '.join(known)}")
@@ -165,7 +166,7 @@ def squares(problem: Problem, first: int, last: int) -> tuple[Rows, Rows]:
         outer = np.float32(1)
         red[odd, 0] = black[odd, n] = black[even, 0] = red[even, n] = outer
         return red, black
-    # From square to square the exponents run up and down between 2 and 35; double precision, then rounded.
+    # The exponents rise or fall from square to square between 2 and 35. Double precision, then rounded.
     outer = np.float32(2.7182818283)
     up = np.arange(n) % 34 + 2
     down = 37 - up
@@ -181,21 +182,21 @@ def squares(problem: Problem, first: int, last: int) -> tuple[Rows, Rows]:
 
 
 def half_sweep(out: Rows, other: Rows, black: bool, first: int, last: int, origin: int = 0) -> None:
-    """Do one half-sweep over rows [first, last) in NumPy: the kernel, to read and to check against.
+    """Compute one half-sweep over rows [first, last) in NumPy, as a readable reference of the kernel.
 
     Parameters
     ----------
     out, other : numpy.ndarray, float32, shape (rows, n + 1)
-        The colour that is computed, and the other.
+        The colour to compute, and the other one.
     black : bool
         Whether `out` is black.
     origin : int
-        The number that row 0 has in the whole grid.
+        Number of row 0 in the whole grid.
     """
     for j in range(first, last):
         left, right = other[j, :-1], other[j, 1:]
-        # Of black squares in odd rows and red ones in even rows, the first has its left neighbour in the same column
-        # of the array; of the others, the one at the edge is fixed and the rest are one column on.
+        # For black squares in odd rows and red ones in even rows, the first has its left neighbour in the same column
+        # of the array. For the other squares, the one at the edge is fixed and the rest are one column on.
         k = slice(None, -1) if black == bool((origin + j) % 2) else slice(1, None)
         out[j, k] = (other[j - 1, k] + other[j + 1, k] + left + right) / np.float32(4)
 
@@ -208,37 +209,37 @@ class Band:
         self.red, self.black = squares(problem, first - 1, last + 1)
 
     def colour(self, stage: int) -> Rows:
-        """The squares that half-sweep *stage* computes; half-sweep 0 is the first, and of black squares."""
+        """Return the squares that half-sweep *stage* computes; half-sweep 0 computes black squares."""
         return self.red if stage % 2 else self.black
 
     def sweep(self, stage: int, n_stages: int = 1, first: int = 1, last: int | None = None, **steps: int) -> None:
-        """Do half-sweeps over rows [first, last) of the arrays; *steps* is how these move (_kernels.sor_sweep)."""
+        """Compute half-sweeps over rows [first, last) of the arrays, which move by *steps* (_kernels.sor_sweep)."""
         end = self.m + 1 if last is None else last
         _kernels.sor_sweep(self.red, self.black, n_stages, stage % 2 == 0, first, end, origin=self.first - 1, **steps)
 
     @property
     def depth(self) -> int:
-        """Half-sweeps that are done in one passage: as many as the cache holds rows for."""
+        """Number of half-sweeps in one passage: as many as the cache holds rows for."""
         return max(2, CACHE_BYTES // (2 * self.problem.width * 4))
 
     def owned(self) -> slice:
-        """The rows that this band answers for: its own, and the fixed ones at the grid's edges."""
+        """Rows that this band contributes to the result: its own, and the fixed ones at the grid's edges."""
         begins, ends = self.first == 1, self.first + self.m == self.problem.rows - 1
         return slice(0 if begins else 1, self.m + (2 if ends else 1))
 
     def sums(self) -> npt.NDArray[np.float64]:
-        """The sum of each row: shape (2, rows), red and black."""
+        """Return the sum of each row: shape (2, rows), red and black."""
         rows = self.owned()
         return np.stack([one[rows].sum(axis=1, dtype=np.float64) for one in (self.red, self.black)])
 
     def hash(self, value: int | None) -> int:
-        """Go on with the hash *value* of the rows above this band."""
+        """Continue the hash *value* of the rows above this band."""
         rows = self.owned()
         return int(_kernels.sor_fnv(self.red[rows], self.black[rows], value))
 
 
 def passages(stages: range, depth: int) -> Iterator[range]:
-    """Cut half-sweeps into passages of at most *depth*, about as many in each."""
+    """Divide half-sweeps into passages of at most *depth*, of nearly equal length."""
     number = -(-len(stages) // depth)
     for one in range(number):
         first, last = share(len(stages), one, number)
@@ -246,7 +247,7 @@ def passages(stages: range, depth: int) -> Iterator[range]:
 
 
 def outcome(hashed: int, sums: list[npt.NDArray[np.float64]]) -> Outcome:
-    """Return the outcome of bands; the sums are exact before they are rounded, whatever the bands."""
+    """Return the outcome of bands. The sums are exact before rounding, so they do not depend on the bands."""
     red, black = (math.fsum(one) for one in np.concatenate(sums, axis=1))
     return Outcome(f"{hashed:016x}", red, black)
 
@@ -255,7 +256,7 @@ def outcome(hashed: int, sums: list[npt.NDArray[np.float64]]) -> Outcome:
 
 
 def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
-    """Run the program of one process."""
+    """Run the serial program."""
     phases = phases or Phases()
     band = Band(problem, 1, problem.rows - 1)
     stages = range(2, 2 * problem.iterations)
@@ -272,23 +273,23 @@ def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
 
 
 class Ghosts:
-    """The rows that a band exchanges with the ranks above and below it, if there are any.
+    """Rows that a band exchanges with the ranks above and below it.
 
-    A message is the number of the half-sweep that has computed the row, 4 bytes, then the row: a row of another
-    half-sweep than the expected one is noticed. Requests are made once and started for each message.
+    A message contains the number of the half-sweep that has computed the row (4 bytes), and the row. A row of a wrong
+    half-sweep is thus detected. Requests are created once and started for each message.
     """
 
     def __init__(self, comm: Any, band: Band, above: int | None, below: int | None) -> None:
         self.above, self.below = above, below
         m, length = band.m, band.problem.width + 1
         self._band = band
-        self._sides = []  # of each neighbour: the row it gets, the row it gives, two buffers and their requests
+        self._sides = []  # per neighbour: row to send, row to receive, two buffers and their requests
         for rank, mine, ghost in ((above, 1, 0), (below, m, m + 1)):
             if rank is not None:
                 out, into = np.zeros(length, np.float32), np.zeros(length, np.float32)
                 send, receive = comm.Send_init(out, rank), comm.Recv_init(into, rank)
                 self._sides.append((mine, ghost, out, into, send, receive))
-        self._last = 2 * band.problem.iterations - 2  # the last half-sweep whose rows anybody needs
+        self._last = 2 * band.problem.iterations - 2  # the last half-sweep whose rows a neighbour needs
         for side in self._sides:
             side[5].Start()
 
@@ -303,7 +304,7 @@ class Ghosts:
             send.Start()
 
     def finish(self, stage: int) -> None:
-        """Wait for the neighbours' rows of that half-sweep, and put them around the band."""
+        """Wait for the neighbours' rows of that half-sweep, and store them around the band."""
         rows = self._band.colour(stage)
         for _, ghost, _, into, _, receive in self._sides:
             receive.Wait()
@@ -314,7 +315,7 @@ class Ghosts:
                 receive.Start()
 
     def close(self) -> None:
-        """Wait until all is sent, and give the requests back."""
+        """Wait until all rows are sent, and free the requests."""
         for *_, send, receive in self._sides:
             send.Wait()
             send.Free()
@@ -322,7 +323,7 @@ class Ghosts:
 
 
 def _paper(band: Band, ghosts: Ghosts, stages: range, phases: Phases) -> None:
-    """Do half-sweeps one by one, and after each exchange its rows."""
+    """Compute half-sweeps one by one, and exchange the rows after each."""
     for stage in stages:
         ghosts.start(stage - 1)
         ghosts.finish(stage - 1)
@@ -331,7 +332,7 @@ def _paper(band: Band, ghosts: Ghosts, stages: range, phases: Phases) -> None:
 
 
 def _overlap(band: Band, ghosts: Ghosts, stages: range, phases: Phases) -> None:
-    """Do several half-sweeps in one passage: first what neighbours wait for, then the rest (the picture above)."""
+    """Compute several half-sweeps in one passage: first the rows for the neighbours, then the rest."""
     m = band.m
     above, below = int(ghosts.above is not None), int(ghosts.below is not None)
     if stages:
@@ -339,7 +340,7 @@ def _overlap(band: Band, ghosts: Ghosts, stages: range, phases: Phases) -> None:
     for some in passages(stages, min(band.depth, m // 2)):
         n = len(some)
         for stage in some:
-            edge = some.stop - stage  # rows at each edge that this half-sweep does now
+            edge = some.stop - stage  # rows at each edge that this half-sweep computes now
             ghosts.finish(stage - 1)
             if above:
                 band.sweep(stage, first=1, last=2)
@@ -356,9 +357,9 @@ def _overlap(band: Band, ghosts: Ghosts, stages: range, phases: Phases) -> None:
 
 
 def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outcome | None:
-    """Run the program of many; the outcome is rank 0's, None on the others.
+    """Run the parallel program; return the outcome on rank 0, None on other ranks.
 
-    A rank that has no rows, because there are more ranks than rows, takes part in the barrier only.
+    If there are more ranks than rows, a rank without rows takes part in the barrier only.
     """
     phases = phases or Phases()
     rank, size = comm.Get_rank(), comm.Get_size()
@@ -387,7 +388,7 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
 
 
 def _gather(comm: Any, band: Band | None) -> Outcome | None:
-    """Return the outcome on rank 0: hashes go from band to band, and from the last rank to the first."""
+    """Return the outcome on rank 0. Hashes are passed from band to band, and from the last rank to the first."""
     rank, size = comm.Get_rank(), comm.Get_size()
     value: Any = comm.recv(source=rank - 1) if rank > 0 else None
     if band is not None:
@@ -400,12 +401,12 @@ def _gather(comm: Any, band: Band | None) -> Outcome | None:
     return outcome(comm.recv(source=size - 1) if size > 1 else value, every)
 
 
-# --------------------------------------------------------------------------------------------------- what is right
+# --------------------------------------------------------------------------------------------------- verification
 
 
 @lru_cache(maxsize=4)
-def _once_more(problem: Problem) -> Outcome:
-    """Compute a problem plainly: half-sweep by half-sweep, and by NumPy where it is small."""
+def _recompute(problem: Problem) -> Outcome:
+    """Compute a problem again half-sweep by half-sweep, and in NumPy if it is small."""
     band = Band(problem, 1, problem.rows - 1)
     for stage in range(2 * problem.iterations):
         if problem.rows * problem.iterations < 10_000:
@@ -416,14 +417,14 @@ def _once_more(problem: Problem) -> Outcome:
 
 
 def verify(problem: Problem, outcome: Outcome) -> list[Check]:
-    """Hold an outcome against what is on record, or against the problem computed once more, half-sweep by half-sweep.
+    """Compare an outcome with the recorded one, or with a second computation, half-sweep by half-sweep.
 
-    Bits are promised: the hash is to be equal. The sums on record are running sums, which round at each step; those of
-    an outcome round once. Large problems that are not on record have nothing to be held against.
+    The hash must be equal in all bits. Recorded sums are running sums, which round at each step; those of an outcome
+    round once. Large problems without a recorded result have no reference.
     """
     known = KNOWN.get((problem.rows, problem.columns, problem.iterations, problem.init))
     if known is None and problem.rows * problem.columns * problem.iterations <= COMPARED_UPDATES:
-        again = _once_more(problem)
+        again = _recompute(problem)
         known = (again.hash, again.red, again.black)
     if known is None:
         return []
@@ -435,13 +436,13 @@ def verify(problem: Problem, outcome: Outcome) -> list[Check]:
 
 
 def memory(problem: Problem, ranks: int) -> int:
-    """Bytes that all ranks together take: the squares, and around each band two rows; sums and messages are few."""
+    """Return the bytes of all ranks together: the squares, and two rows around each band."""
     bands = min(ranks, problem.inner)
     return (problem.inner + 2 * bands) * problem.width * 8 * 9 // 8
 
 
 def beside(quick: bool) -> Iterator[Case]:
-    """Yield the kernel's work beside the plain C loop (viakit.apps.plain)."""
+    """Yield the work of the kernel together with that of the plain C loop (viakit.apps.plain)."""
     import ctypes
 
     from viakit.apps.plain import Case
@@ -479,9 +480,11 @@ APPLICATION = harness.Application(
     verify,
     options=[
         click.Option(["--size"], default="4096", show_default=True, help="Squares on a side, or ROWSxCOLUMNS."),
-        click.Option(["--iterations"], type=int, default=50, show_default=True, help="Black and red, so many times."),
         click.Option(
-            ["--init"], type=click.Choice(INITS), default="zero", show_default=True, help="What is on the grid."
+            ["--iterations"], type=int, default=50, show_default=True, help="Number of iterations, each black and red."
+        ),
+        click.Option(
+            ["--init"], type=click.Choice(INITS), default="zero", show_default=True, help="Initial values of the grid."
         ),
         click.Option(
             ["--variant"],
@@ -500,7 +503,7 @@ APPLICATION = harness.Application(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run SOR from the command line; returns the exit status."""
+    """Run SOR from the command line, and return the exit status."""
     return harness.main(APPLICATION, arguments)
 
 

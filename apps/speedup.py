@@ -1,4 +1,4 @@
-"""Speed-ups measured: Table III and figures 4 to 10 of the paper on VIA and TCP/IP beneath MPI, on this machine.
+"""Measurement of speed-ups: Table III and figures 4 to 10 of the paper on VIA and TCP/IP under MPI, on this machine.
 
 ::
 
@@ -6,21 +6,17 @@
     for row in rows(document):
         print(row.label, row.protocol, row.ranks, row.speedup)
 
-A round runs one job for the serial programs and one for each protocol and number of ranks, in random order, and each
-job runs all problems once. A speed-up is the ratio of the medians over the rounds, serial to parallel; its spread is
-that of the ratios within the rounds, where both were measured within a minute of each other.
+A round runs one job for the serial programs, and one for each protocol and number of ranks, in random order. Each job
+runs all problems once. A speed-up is the ratio of the serial to the parallel median over the rounds. Its spread is that
+of the ratios within the rounds, in which both times were measured shortly after each other.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
-import secrets
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,16 +25,17 @@ from typing import Any
 
 from viakit.apps import harness, jobs, reporting
 from viakit.measure.result import Document
+from viakit.measure.turns import Turns
 
 __all__ = ["COPIES", "PROBLEMS", "Problem", "Row", "find", "labels_of", "measure", "paper", "rows", "title_of", "wrong"]
 
 MAX_RANKS = 64
-JOB_S = 900.0  # a job that takes longer is ended: something is wrong with it
+JOB_S = 900.0  # time limit of a job
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One row of the paper's tables, or a small one like it."""
+    """Row of the paper's tables, or a small problem of the same kind."""
 
     label: str
     application: str
@@ -71,17 +68,17 @@ PROBLEMS: dict[str, Problem] = {
 
 @cache
 def paper() -> dict[str, Any]:
-    """Return what the paper says: tables I (sequential times), II (messages) and III (speed-ups) by label."""
+    """Return the paper's tables by label: I (sequential times), II (messages) and III (speed-ups)."""
     return json.loads(resources.files("viakit.apps").joinpath("paper.json").read_text(encoding="utf-8"))
 
 
 def labels_of(names: Sequence[str]) -> list[str]:
-    """Return the problems that names stand for: labels, or applications with all their problems; nothing: all.
+    """Return the problems for names: labels, or applications with all their problems; no names: all problems.
 
     Raises
     ------
     ValueError
-        For a name of neither.
+        If a name is neither a label nor an application.
     """
     if not names:
         return list(PROBLEMS)
@@ -104,23 +101,23 @@ COPIES = "copies"  # in place of a protocol: the serial program on every rank, a
 
 @dataclass(frozen=True)
 class _Job:
-    """What is started once in each round."""
+    """Job that is started once in each round."""
 
     protocol: str | None  # None: the serial programs
     ranks: int
 
     @property
     def launched(self) -> str | None:
-        """The protocol that its ranks are started with; copies need one to begin together and to report."""
+        """Protocol that starts the ranks. Copies need one to start together and to report their results."""
         return "via" if self.protocol == COPIES else self.protocol
 
     @property
     def words(self) -> list[str]:
-        """What it is told beside its problems."""
+        """Arguments of the job in addition to its problems."""
         return jobs.protocol_words(self.launched) + ["--copies"] * (self.protocol == COPIES)
 
     def wire(self, wire: Mapping[str, Any]) -> dict[str, Any]:
-        """Where it runs, if those that communicate run on this testbed."""
+        """Link of the job, if the communicating jobs run on this testbed."""
         if self.protocol in (None, COPIES) or not wire:
             return {}
         return {**wire, "hosts": min(wire["hosts"], self.ranks)}
@@ -132,13 +129,13 @@ class _Job:
 
 
 def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str]) -> list[_Job]:
-    """Every job of a round; what cannot be here is entered in *skipped*."""
-    from viakit.measure import mpi
+    """Return all jobs of a round. Jobs that are not possible on this machine are added to *skipped*."""
+    from viakit.launch import mpi_library as mpi
 
     names: list[str] = []
     for protocol in protocols:
         if protocol not in (*jobs.PROTOCOLS, COPIES):
-            raise ValueError(f"protocol {protocol!r}; right would be some of {', '.join((*jobs.PROTOCOLS, COPIES))}")
+            raise ValueError(f"protocol {protocol!r}; expected some of {', '.join((*jobs.PROTOCOLS, COPIES))}")
         if not protocol.startswith("mpi"):
             names.append(protocol)
         else:
@@ -152,16 +149,22 @@ def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str
 
 
 class _Rounds:
-    """All that was measured, and what went wrong."""
+    """Measurements and errors of all rounds."""
 
-    def __init__(self, problems: Sequence[tuple[str, str, list[str]]], wire: dict[str, Any], quick: bool) -> None:
+    def __init__(
+        self,
+        problems: Sequence[tuple[str, str, list[str]]],
+        wire: dict[str, Any],
+        quick: bool,
+        errors: list[dict[str, Any]] | None = None,
+    ) -> None:
         self.problems, self.wire, self.scale = problems, wire, "small" if quick else "paper"
         self.series: dict[tuple[str, str, int], dict[str, Any]] = {}
-        self.errors: list[dict[str, Any]] = []
+        self.errors = [] if errors is None else errors
         self.failed: set[_Job] = set()
 
     def take(self, job: _Job, number: int) -> None:
-        """Run a job, and keep what it says."""
+        """Run a job and store its results."""
         from viakit.launch import LaunchError
         from viakit.testbed import TestbedError
 
@@ -188,7 +191,7 @@ class _Rounds:
             self._keep(job, one, number, wire.get("hosts", 0))
 
     def _fail(self, job: _Job, why: str) -> None:
-        """Note that a job failed, which then is not run again."""
+        """Record the failure of a job, which is not run again."""
         self.failed.add(job)
         self.errors.append({"protocol": job.protocol, "message": f"{job}: {why}"})
 
@@ -207,7 +210,7 @@ class _Rounds:
             self.series[key] = one
 
     def finished(self) -> list[dict[str, Any]]:
-        """All series, with their points."""
+        """All series with their points."""
         for one in self.series.values():
             one["points"] = [reporting.point([run["wall_s"] for run in one["runs"]])]
             one["points"][0]["rounds"] = [run["round"] for run in one["runs"]]
@@ -230,66 +233,62 @@ def measure(
     on_progress: Callable[[float, str], None] | None = None,
     on_series: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> Document:
-    """Measure serial and parallel programs, taking turns.
+    """Measure serial and parallel programs in turns.
 
     Parameters
     ----------
     labels : sequence of str
-        Of :data:`PROBLEMS`.
+        Labels of :data:`PROBLEMS`.
     protocols : sequence of str
-        Of "via", "bip", "tcp", "mpi" (every MPI library that is here), "mpi:openmpi", "mpi:mpich", "copies" (the serial
-        programs, as many at once as there are ranks: what sharing the machine costs by itself).
+        "via", "bip", "tcp", "mpi" (every installed MPI library), "mpi:openmpi", "mpi:mpich", "copies" (as many
+        concurrent serial programs as there are ranks, which shows the cost of sharing the machine).
     ranks : sequence of int
+        Numbers of ranks.
     rounds : int
-        How often each is run.
+        Number of runs of each job.
     quick : bool
-        Small problems in place of the paper's.
+        Small problems instead of the paper's.
     hosts, mtu, rate
-        0: this machine. Else a testbed of so many hosts and its wire; the serial programs run on this machine.
+        Number of testbed hosts and properties of the wire; 0: this machine. Serial programs run on this machine.
     seed : int, optional
-        Of the order within the rounds.
+        Seed of the order within the rounds.
+    command : str, optional
+        Command line for the result. Default: that of this process.
     on_progress : callable, optional
-        Called with the part that is done (0 to 1) and what is being measured; KeyboardInterrupt from it ends the run.
+        Called with the completed fraction (0 to 1) and the current subject. A KeyboardInterrupt from it ends the run.
     on_series : callable, optional
-        Called after each job with all series as they now stand: for live plots.
+        Called after each job with the present state of all series, for live plots.
 
     Returns
     -------
     dict
-        A ``viakit.result/1`` of applications; each series has a ``label``. Interrupted (Ctrl-C), what had been
-        measured, with ``complete`` false. A job that fails is not run again; ``errors`` says why it did.
+        A ``viakit.result/1`` of applications; each series has a ``label``. After an interrupt (Ctrl-C) it has the
+        measurements so far, with ``complete`` false. A job that fails is not run again; ``errors`` gives the reason.
 
     Raises
     ------
     ValueError
-        For arguments that make no sense.
+        If an argument is invalid.
     LaunchError, TestbedError
-        If the very first job cannot be started.
+        If the first job cannot be started.
     """
-    from viakit.measure.environment import command_line
-
     unknown = [label for label in labels if label not in PROBLEMS]
     if unknown or not labels:
         raise ValueError(f"no problem is called {', '.join(unknown) or 'nothing'}; there are {', '.join(PROBLEMS)}")
     ranks = sorted(set(ranks))
     if not ranks or ranks[0] < 1 or ranks[-1] > MAX_RANKS:
-        raise ValueError(f"ranks are {ranks}; right would be numbers from 1 to {MAX_RANKS}")
+        raise ValueError(f"ranks are {ranks}; expected numbers from 1 to {MAX_RANKS}")
     if rounds < 1:
-        raise ValueError(f"{rounds} rounds; right would be 1 or more")
-    skipped: dict[str, str] = {}
-    entries = _jobs(protocols, ranks, skipped)
+        raise ValueError(f"{rounds} rounds; expected 1 or more")
+    turns = Turns(seed=seed, command=command)
+    entries = _jobs(protocols, ranks, turns.skipped)
     chosen = [PROBLEMS[label] for label in labels]
     problems = [(one.label, one.application, list(one.quick if quick else one.words)) for one in chosen]
-    seed = secrets.randbits(31) if seed is None else seed
-    chance = random.Random(seed)
     wire = {"hosts": hosts, "mtu": mtu, "rate": rate} if hosts else {}
-    taken, began, complete = _Rounds(problems, wire, quick), time.monotonic(), True
-    done = 0
-    with contextlib.suppress(KeyboardInterrupt):
-        complete = False
-        for number in range(rounds):
-            order = [one for one in entries if one not in taken.failed]
-            chance.shuffle(order)
+    taken, done = _Rounds(problems, wire, quick, turns.errors), 0
+    each = [[one] for one in entries]
+    with turns:
+        for number, order in turns.rounds(each, most=rounds, finished=lambda one, _: one[0] in taken.failed):
             for job in order:
                 if on_progress is not None:
                     on_progress(done / (rounds * len(entries)), f"round {number + 1} of {rounds}: {job}")
@@ -297,18 +296,7 @@ def measure(
                 done += 1
                 if on_series is not None:
                     on_series(taken.finished())
-        complete = True
-    document = reporting.document(
-        taken.finished(), elapsed_s=time.monotonic() - began, command=command or command_line()
-    )
-    document |= {
-        "complete": complete and not taken.errors,
-        "errors": taken.errors,
-        "skipped": [{"protocol": name, "reason": why} for name, why in skipped.items()],
-        "seed": seed,
-    }
-    document["environment"]["seed"] = seed
-    return document
+    return turns.document(taken.finished())
 
 
 # --------------------------------------------------------------------------------------------------- reading
@@ -316,32 +304,32 @@ def measure(
 
 @dataclass(frozen=True)
 class Row:
-    """A protocol at a number of ranks, beside the serial program.
+    """Protocol at a number of ranks, in comparison with the serial program.
 
     Attributes
     ----------
     label, protocol, ranks
-        What.
+        Problem, protocol and number of ranks.
     serial_s, wall_s : float
         Medians over the rounds.
     speedup, low, high : float
-        serial_s / wall_s, and the least and the greatest ratio within a round. Of "copies", which do the work as often
-        as there are ranks, so many times that: what a parallel program would reach that loses nothing but to the
-        machine.
+        serial_s / wall_s, and the smallest and largest ratio within a round. For "copies", which do the work of each
+        rank completely, the ratio is multiplied by the number of ranks: the speed-up of a parallel program whose only
+        loss is the sharing of the machine.
     efficiency : float
         speedup / ranks.
     karp_flatt : float or None
-        The part of the work that would have to be serial to explain the speed-up: (1/S - 1/P) / (1 - 1/P) (Karp and
-        Flatt, Communications of the ACM 33, 1990); negative where the speed-up is more than linear; None for one rank.
+        Serial fraction of the work that explains the speed-up: (1/S - 1/P) / (1 - 1/P) (Karp and Flatt, Communications
+        of the ACM 33, 1990). It is negative if the speed-up is more than linear, and None for one rank.
     communication : float
-        Part of the wall time that the ranks spend in communication, on average.
+        Fraction of the wall time that the ranks spend in communication, on average.
     work : float
-        CPU time spent computing by the rank that has most, to that of the serial program times 1/ranks: 1 is an even
-        share and no work more than the serial program's. It says how the work divides, also with more ranks than cores.
+        CPU time of the busiest rank for computation, relative to 1/ranks of the serial program's. 1 is an even division
+        without additional work. The value is meaningful also with more ranks than cores.
     messages, nbytes : int
-        That all ranks together send in one run.
+        Messages and bytes that all ranks together send in one run.
     crowded : bool
-        Whether there are more ranks than cores: then the speed-up cannot be more than the number of cores.
+        Whether there are more ranks than cores; the speed-up is then at most the number of cores.
     """
 
     label: str
@@ -362,7 +350,7 @@ class Row:
 
 
 def find(document: Mapping[str, Any], label: str, protocol: str, ranks: int) -> dict[str, Any] | None:
-    """Return a series, or None; the serial program's protocol is "serial", and it has one rank."""
+    """Return a series, or None. The serial program has the protocol "serial" and one rank."""
     for one in document["series"]:
         if (one.get("label"), one["protocol"], one.get("ranks")) == (label, protocol, ranks):
             return one
@@ -370,7 +358,7 @@ def find(document: Mapping[str, Any], label: str, protocol: str, ranks: int) -> 
 
 
 def title_of(document: Mapping[str, Any], label: str) -> str:
-    """The problem's name, as the paper has it; and that it was a small one, if it was."""
+    """Return the problem's name in the paper, and whether it was a small problem."""
     small = any(one.get("label") == label and one.get("scale") == "small" for one in document["series"])
     return PROBLEMS[label].title + (", small" if small else "")
 
@@ -390,7 +378,7 @@ def _communication(run: Mapping[str, Any]) -> float:
 
 
 def row(serial: Mapping[str, Any], parallel: Mapping[str, Any]) -> Row:
-    """Return what two series of one result say of each other."""
+    """Return the comparison of two series of one result."""
     n = parallel["ranks"]
     before = {run["round"]: run["wall_s"] for run in serial["runs"]}
     after = {run["round"]: run["wall_s"] for run in parallel["runs"]}
@@ -412,7 +400,7 @@ def row(serial: Mapping[str, Any], parallel: Mapping[str, Any]) -> Row:
 
 
 def rows(document: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row for every parallel series whose serial program was measured, too."""
+    """Yield a row for every parallel series whose serial program was measured."""
     for one in document["series"]:
         serial = find(document, one["label"], "serial", 1)
         if one["protocol"] != "serial" and serial is not None:
@@ -420,7 +408,7 @@ def rows(document: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def wrong(document: Mapping[str, Any]) -> list[str]:
-    """Return what each run whose verification failed says of it."""
+    """Return the message of each run whose verification failed."""
     found = []
     for one in document["series"]:
         for run in one["runs"]:

@@ -1,4 +1,4 @@
-"""Speed-ups told: as tables, as pictures like the paper's figures 4 to 10, as a page."""
+"""Reports of speed-ups: tables, pictures like the paper's figures 4 to 10, and a page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _size_of(document: Mapping[str, Any], label: str) -> str:
 
 
 def show(document: Document, console: Console) -> None:
-    """Print a table for each problem, then Table III as it is here beside the paper's."""
+    """Print a table for each problem, then Table III with the values of this machine and of the paper."""
     from rich import box
     from rich.table import Table
 
@@ -99,7 +99,7 @@ def _protocols(document: Mapping[str, Any]) -> list[str]:
 
 
 def _most_ranks(document: Mapping[str, Any]) -> int:
-    """8 if that was measured, as in the paper; else the most that was."""
+    """Return 8 if it was measured, as in the paper; otherwise the largest number of ranks."""
     there = {one["ranks"] for one in document["series"] if one["protocol"] != "serial"}
     return paper()["processors"] if paper()["processors"] in there else max(there, default=1)
 
@@ -117,7 +117,7 @@ def _table_3_rows(document: Mapping[str, Any]) -> tuple[list[str], list[list[str
 
 
 def table_3(document: Mapping[str, Any]) -> Table:
-    """Return Table III of the paper: speed-ups on 8 processors, measured here and the paper's."""
+    """Return Table III of the paper: speed-ups on 8 processors, measured and from the paper."""
     from rich import box
     from rich.table import Table
 
@@ -134,7 +134,7 @@ def table_3(document: Mapping[str, Any]) -> Table:
 
 
 def words(document: Mapping[str, Any]) -> list[str]:
-    """Return what is to be seen, in sentences: who is quicker, what is not right, what to mind."""
+    """Return a summary in sentences: the faster protocols, wrong results, and caveats."""
     found, sentences = list(rows(document)), []
     n = _most_ranks(document)
     for label in _labels(document):
@@ -166,12 +166,12 @@ def words(document: Mapping[str, Any]) -> list[str]:
 
 
 def figure(document: Mapping[str, Any], title: str | None = None) -> Figure:
-    """Draw speed-up over ranks: a field for each problem, as figures 4 to 10 of the paper, with its values at 8.
+    """Draw speed-up over ranks, with a field for each problem, as figures 4 to 10 of the paper, with its values at 8.
 
     Raises
     ------
     ResultError
-        If there is nothing to draw.
+        If no problem was measured both serial and parallel.
     """
     from matplotlib.figure import Figure
 
@@ -244,7 +244,7 @@ def _html_rows(document: Mapping[str, Any], label: str, found: Sequence[Row]) ->
 
 
 def html(document: Document, title: str = "viakit speedup") -> str:
-    """Return a page with the words, the pictures, the tables and the environment of a result: one file, no network."""
+    """Return a self-contained page with summary, pictures, tables and environment of a result."""
     from viakit.measure.report import html_table, page_head
 
     machine, found = document["environment"], list(rows(document))

@@ -1,9 +1,9 @@
-"""What each rank did when: as JSON for Perfetto and Chrome, and as a picture like Jumpshot's.
+"""Activity of each rank over time: as JSON for Perfetto and Chrome, and as a picture similar to Jumpshot's.
 
-The states of :data:`viakit.apps.phases.STATES` are drawn as bars on a row per rank, messages as arrows from the
-sender's row to the receiver's. The k-th message with a tag that a rank received from another is the k-th that the
-other sent there with it: channels do not overtake. All times are of one machine's monotonic clock; ranks on several
-machines would need more.
+The states of :data:`viakit.apps.phases.STATES` are drawn as bars on one row per rank, and messages as arrows from the
+sender's row to the receiver's. Messages do not overtake each other. Therefore the k-th message with a tag that a rank
+received from a peer is the k-th message that the peer sent to it with this tag. All times are on the monotonic clock of
+one machine; ranks on several machines would need synchronised clocks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from viakit.apps.phases import STATES
 __all__ = ["Arrow", "arrows", "check_format", "figure", "save", "to_trace_events"]
 
 PICTURES = (".png", ".svg", ".pdf")
-# Of the Okabe-Ito palette: told apart by everybody, and in the picture and in Perfetto alike where its names allow.
+# Colours of the Okabe-Ito palette, which can be distinguished with colour blindness. Perfetto uses similar colours.
 COLOURS = ("#009e73", "#0072b2", "#56b4e9", "#d55e00", "#cc79a7", "#f0e442")
-MOST_ARROWS = 2000  # more than that on a page are a grey area
+MOST_ARROWS = 2000  # More arrows on a page would be a grey area.
 
 
 class Arrow(NamedTuple):
-    """A message from the moment it was sent until it had been received."""
+    """A message, from its send until the end of its receive."""
 
     source: int
     dest: int
@@ -37,7 +37,7 @@ class Arrow(NamedTuple):
 
 
 def check_format(path: str) -> str:
-    """Return the suffix of a file that a trace can be written to; ValueError for any other."""
+    """Return the suffix of a trace file; raise ValueError if the format is unknown."""
     suffix = PurePath(path).suffix.lower()
     if suffix not in (".json", *PICTURES):
         raise ValueError(
@@ -47,7 +47,7 @@ def check_format(path: str) -> str:
 
 
 def arrows(reports: Sequence[RankReport]) -> Iterator[Arrow]:
-    """Yield the messages of which both ends are known."""
+    """Yield the messages whose send and receive are both recorded."""
     waiting = {(report.rank, one.peer, one.tag, one.number): one for report in reports for one in report.sent}
     for report in reports:
         for one in report.received:
@@ -61,7 +61,7 @@ def _begin(reports: Sequence[RankReport]) -> int:
 
 
 def to_trace_events(reports: Sequence[RankReport], title: str = "") -> dict[str, Any]:
-    """Return the run in the Trace Event Format: a process per rank, times in microseconds since the first began."""
+    """Return the run in the Trace Event Format: one process per rank, times in microseconds since the first start."""
     began = _begin(reports)
     events: list[dict[str, Any]] = []
     for report in reports:
@@ -85,7 +85,7 @@ def to_trace_events(reports: Sequence[RankReport], title: str = "") -> dict[str,
 
 
 def figure(reports: Sequence[RankReport], title: str = "") -> Any:
-    """Draw the run: a row of coloured bars per rank, an arrow per message (a sample of them if there are very many)."""
+    """Draw the run: one row of coloured bars per rank, and an arrow per message (a sample if there are very many)."""
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -127,14 +127,14 @@ def figure(reports: Sequence[RankReport], title: str = "") -> Any:
 
 
 def save(reports: Sequence[RankReport], path: str | os.PathLike[str], title: str = "") -> None:
-    """Write the trace of a run; the file's suffix says which form.
+    """Write the trace of a run in the format of the file's suffix.
 
     Raises
     ------
     ValueError
-        For a suffix that is no form of a trace.
+        If the suffix is not a trace format.
     ResultError
-        If it cannot be written.
+        If the file cannot be written.
     """
     import io
 

@@ -1,9 +1,9 @@
-"""Several applications one after the other in one job.
+"""Several applications, one after the other, in one job.
 
-``python -m viakit.apps.turns PROBLEMS --json FILE --protocol P``, where PROBLEMS is JSON: a list of
-[label, application, [arguments]]. All run once, in that order; rank 0 writes what came out, a list of series of a
-result file, each with its ``label``; or, with an ``error``, one that could not be run. It is what
-:mod:`viakit.apps.speedup` starts: the start of a job costs as much as some of the applications.
+``python -m viakit.apps.turns PROBLEMS --json FILE --protocol P``, where PROBLEMS is JSON: a list of [label,
+application, [arguments]]. Each runs once, in this order. Rank 0 writes a list of series of a result file, each with its
+``label``, or with an ``error`` if the problem could not be run. :mod:`viakit.apps.speedup` starts this program, because
+starting a job costs as much as some of the applications.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ def turns(
     Parameters
     ----------
     problems : list of (label, application, arguments)
+        Problems to run.
     comm : communicator or None
-        None: the serial programs.
+        None runs the serial programs.
     protocol : str or None
-        Its name.
+        Name of the protocol.
     copies : bool
-        As :func:`viakit.apps.harness.run` takes it.
+        As for :func:`viakit.apps.harness.run`.
 
     Returns
     -------
     list of dict
-        On rank 0; empty on the others.
+        The series on rank 0, an empty list on other ranks.
     """
     ranks = 1 if comm is None else comm.Get_size()
     made = []

@@ -1,22 +1,24 @@
-"""Water, of the SPLASH programs: what a drop of water does in the first few femtoseconds.
+"""Water, of the SPLASH programs: molecular dynamics of water in the first few femtoseconds.
 
-Molecules of three atoms move in a box that repeats itself on all sides. Each step of 0.15 fs predicts where they will
-be, computes the forces within molecules and between each two of them, and corrects the prediction (Gear's method,
-order 6). Then it sums up energies, which together ought to stay what they are. Of each pair, whoever comes first on a
-circle of all molecules has the work: a molecule meets the half of the others that follows it.
+Molecules of three atoms move in a periodic box. Each step of 0.15 fs predicts the positions, computes the forces within
+molecules and between each two of them, and corrects the prediction (Gear's method, order 6). Then it sums up the
+energies, whose total ought to be constant.
 
-So with P ranks, each of which has a stretch of the circle, a rank needs from the half of the ranks after it where their
-molecules are (96 bytes each), and owes them the forces that it found (72 bytes each). Per step: positions, forces, and
-positions once more for the energies, which is 3 P^2/2 messages for even P; and twice a sum of 3 numbers over all
-ranks by way of rank 0, 4 (P - 1) messages of 24 bytes. That is what Table II of the paper counts: 620 messages on 8
-ranks in 5 steps.
+The molecules form a circle. Each molecule computes the pairs with the half of the others that follows it.
 
-The sums over pairs are kernels (csrc/kernels/water_lanes.c); :mod:`viakit.apps.water_numpy` has all of it in NumPy.
+**Parallel.** Each of P ranks has a stretch of the circle. A rank needs the positions of the molecules of the half of
+the ranks after it (96 bytes each), and returns the forces on them (72 bytes each). A step sends positions, forces, and
+positions again for the energies: 3 P^2/2 messages for even P. Twice per step 3 numbers are summed over all ranks by way
+of rank 0: 4 (P - 1) messages of 24 bytes. These numbers agree with Table II of the paper (Lobosco and others): 620
+messages on 8 ranks in 5 steps.
 
-Singh, Weber and Gupta, "SPLASH: Stanford Parallel Applications for Shared-Memory" (1992), describe the program. Its
-input data, the files ``LWI12`` and ``random.in``, are not part of viakit; with them (``--data``) results are compared
-with the program's own. Without them molecules start on a lattice with velocities of our own, and energy has to be
-conserved.
+The messages are in :mod:`viakit.apps.water_exchange`. The sums over pairs are kernels (csrc/kernels/water_lanes.c), and
+:mod:`viakit.apps.water_numpy` has all kernels in NumPy.
+
+Source: Singh, Weber and Gupta, "SPLASH: Stanford Parallel Applications for Shared-Memory" (1992). The input data of the
+program, the files ``LWI12`` and ``random.in``, are not part of viakit. With them (``--data``) the results are compared
+with those of the program. Without them molecules start on a lattice with velocities of our own, and the energy has to
+be conserved.
 """
 
 from __future__ import annotations
@@ -35,46 +37,64 @@ import numpy as np
 from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
+from viakit.apps.water_exchange import FORCES, POSITIONS, SUMS, Exchange, Piece, wait, window
 from viakit.apps.water_numpy import M_H, M_O, MASSES, R_OH, THETA
 
-__all__ = ["APPLICATION", "Outcome", "Problem", "Step", "main", "parallel", "problem", "serial", "start", "verify"]
+__all__ = [
+    "APPLICATION",
+    "FORCES",
+    "POSITIONS",
+    "SUMS",
+    "Exchange",
+    "Outcome",
+    "Piece",
+    "Problem",
+    "Step",
+    "main",
+    "parallel",
+    "problem",
+    "serial",
+    "start",
+    "verify",
+    "wait",
+    "window",
+]
 
-# Units: 1e-15 s, 1e-8 cm (an Angstrom), 1.66e-24 g. Energies are told in units of k T per atom, so that at rest each
-# direction of motion has half of one: 1.5 is the kinetic energy of 298 K.
+# Units: 1e-15 s, 1e-8 cm (an Angstrom), 1.66e-24 g. Energies are reported in units of k T per atom. In equilibrium each
+# direction of motion has half a unit, so the kinetic energy at 298 K is 1.5.
 UNIT_TIME, UNIT_LENGTH, UNIT_MASS = 1e-15, 1e-8, 1.6605655e-24
 BOLTZMANN, TEMPERATURE, DENSITY = 1.380662e-16, 298.0, 0.9980  # erg/K, K, g/cm^3
 H = 0.15  # length of a step
 
-DATA = "VIAKIT_SPLASH"  # in the environment: where SPLASH's input data are
-LATTICE, FILE = "lattice", "file"  # where molecules start
+DATA = "VIAKIT_SPLASH"  # environment variable: folder of SPLASH's input data
+LATTICE, FILE = "lattice", "file"  # initial positions of the molecules
 IN_PAPER = 288  # molecules that the paper took from LWI12
 IN_LWI12 = 343  # molecules in that file
-IN_RANDOM = 5299  # numbers in random.in; the program takes all that would follow for 0
+IN_RANDOM = 5299  # numbers in random.in; the program uses 0 for all further ones
 MOST = 10_000_000
-STRETCH = 1 << 23  # pairs between two looks at Ctrl-C: some tenths of a second. The paper's sizes have fewer
-POSITIONS, FORCES, SUMS = 1, 2, 3  # tags
+STRETCH = 1 << 23  # pairs between two checks for Ctrl-C: some tenths of a second; the paper's sizes have fewer
 
-# By how much the total energy may change from the second step on: bonds oscillate fast, and steps follow them so
-# well. (In the first one the method has no higher derivatives yet.) Where the cutoff is short, a pair that crosses it
-# loses or gains repulsion, and energy is not conserved at all.
+# Limit of the change of the total energy from the second step on. Bonds oscillate fast, and the steps follow them with
+# this accuracy. (In the first step the method has no higher derivatives yet.) With a short cutoff the energy is not
+# conserved, because a pair that crosses the cutoff loses or gains repulsion.
 CONSERVED, SHORT = 2e-3, 7.5
 
 
 @dataclass(frozen=True)
 class Problem:
-    """So many molecules for so many steps.
+    """A number of molecules and steps, and the initial state.
 
     Attributes
     ----------
     molecules, steps : int
     cutoff : float or None
-        Cap of the cutoff, in Angstrom (SPLASH-2 and later: 11); without it, half the edge of the box (SPLASH-1).
+        Limit of the cutoff in Angstrom (SPLASH-2 and later: 11). None: half the edge of the box (SPLASH-1).
     positions : str
         ``"lattice"`` or ``"file"``: LWI12.
     data : str or None
-        The folder with SPLASH's input data. Without: a start of our own.
+        Folder with SPLASH's input data. None: velocities of our own.
     seed : int
-        Of the velocities, without `data`.
+        Seed of the velocities without `data`.
     """
 
     molecules: int = 288
@@ -86,38 +106,38 @@ class Problem:
 
     @property
     def box(self) -> float:
-        """Edge of the box, in Angstrom."""
+        """Edge of the box in Angstrom."""
         mass = self.molecules * (M_O + 2 * M_H) * UNIT_MASS
         return float((mass / DENSITY) ** (1 / 3) / UNIT_LENGTH)
 
     @property
     def reach(self) -> float:
-        """Beyond this distance two sites do not feel each other, in Angstrom."""
+        """Largest distance in Angstrom at which two sites interact."""
         half = self.box / 2
         return half if self.cutoff is None else min(half, self.cutoff)
 
     @property
     def per_energy(self) -> float:
-        """What an energy of a kernel is multiplied by."""
+        """Factor from the energies of the kernels to units of k T per atom."""
         thermal = BOLTZMANN * TEMPERATURE * 3 * self.molecules
         return UNIT_MASS * (UNIT_LENGTH / UNIT_TIME) ** 2 / thermal
 
 
 class Step(NamedTuple):
-    """What the program prints after a step, in units of k T per atom; in brackets its own names."""
+    """Output of the program after a step, in units of k T per atom; the program's own names in brackets."""
 
     kinetic: float  # TEN
     intra: float  # within molecules (POTA)
     inter: float  # between molecules (POTR)
     field: float  # of the reaction field (POTRF)
     total: float  # the sum of these (XTT)
-    temperature: float  # in kelvin, mean so far (AVGT)
-    virial: float  # mean so far (XVIR)
+    temperature: float  # in kelvin, mean of all steps (AVGT)
+    virial: float  # mean of all steps (XVIR)
 
 
 @dataclass
 class Outcome:
-    """What came out: each step, and how many pairs were wholly within the cutoff in the last one."""
+    """Results of each step, and the number of pairs wholly within the cutoff in the last step."""
 
     steps: list[Step] = field(default_factory=list)
     pairs: int = 0
@@ -125,7 +145,7 @@ class Outcome:
     _virial: float = 0.0
 
     def add(self, problem: Problem, sums: Sequence[float]) -> None:
-        """Enter a step: virial, kinetic, pairs, intra, inter, field, as the kernels sum them up."""
+        """Add a step: virial, kinetic, pairs, intra, inter, field, in the sums of the kernels."""
         virial, squares, pairs, *potential = map(float, sums)
         intra, inter, outer = (one * problem.per_energy for one in potential)
         per_square = problem.per_energy * 0.5 / H**2
@@ -146,24 +166,24 @@ def problem(
     data: str | os.PathLike[str] | None = None,
     seed: int = 1,
 ) -> Problem:
-    """Return the problem of these sizes, or raise ValueError.
+    """Return the problem for the options. Raises ValueError if one is invalid.
 
     Parameters
     ----------
     molecules, steps : int
     cutoff : float, optional
-        Cap of the cutoff, in Angstrom. Default: none.
+        Limit of the cutoff in Angstrom. Default: none.
     positions : str
-        ``"lattice"``, ``"file"`` (LWI12), or ``"auto"``: the file for the paper's 288 molecules, if there is one.
+        ``"lattice"``, ``"file"`` (LWI12), or ``"auto"``: the file for the paper's 288 molecules if `data` is given.
     data : path, optional
-        The folder with SPLASH's ``random.in`` and ``LWI12``. Default: the environment's ``VIAKIT_SPLASH``.
+        Folder with SPLASH's ``random.in`` and ``LWI12``. Default: the environment variable ``VIAKIT_SPLASH``.
     seed : int
-        Of velocities of our own, from 0.
+        Seed of our own velocities, from 0.
     """
     if not 1 <= molecules <= MOST:
-        raise ValueError(f"there are to be 1 to {MOST} molecules, not {molecules}")
+        raise ValueError(f"molecules is {molecules}; expected 1 to {MOST}")
     if steps < 1:
-        raise ValueError(f"there is to be 1 step at least, not {steps}")
+        raise ValueError(f"steps is {steps}; expected 1 or more")
     if cutoff is not None and not 0 < cutoff < math.inf:
         raise ValueError(f"the cutoff is a distance above 0, in Angstrom, not {cutoff}")
     if not 0 <= seed < 2**32:
@@ -174,12 +194,12 @@ def problem(
     if positions == "auto":
         positions = FILE if data and molecules == IN_PAPER else LATTICE
     if positions == FILE and not data:
-        raise ValueError(f"positions from a file: say where SPLASH's LWI12 is, by --data or {DATA}")
+        raise ValueError(f"positions from a file need SPLASH's LWI12: give its folder by --data or {DATA}")
     if positions == FILE and molecules > IN_LWI12:
         raise ValueError(f"LWI12 holds {IN_LWI12} molecules, not {molecules}; take positions from the lattice")
     made = Problem(molecules, steps, cutoff, positions, None if data is None else str(data), seed)
     if data:
-        start(made)  # raises if the files are not what they are to be
+        start(made)  # raises an error for invalid files
     return made
 
 
@@ -191,7 +211,7 @@ def _is_cube(n: int) -> bool:
 
 
 def _numbers(folder: str, name: str, least: int) -> np.ndarray:
-    """Read all numbers of a file, *least* at least."""
+    """Read all numbers of a file, and check that there are at least *least*."""
     path = Path(folder) / name
     try:
         words = path.read_text(encoding="ascii").split()
@@ -210,9 +230,9 @@ def _numbers(folder: str, name: str, least: int) -> np.ndarray:
 
 
 def _lattice(problem: Problem) -> np.ndarray:
-    """Positions (9, n) on the nodes of a cubic lattice, of which some stay empty if n is no cube; all turned alike."""
+    """Return positions (9, n) on a cubic lattice with equal orientation. Some nodes are empty if n is not a cube."""
     n, box = problem.molecules, problem.box
-    # The program divides the box by the cube root less 1e-5 (so that the root of a cube is never below a whole number).
+    # The program divides the box by the cube root minus 1e-5, so that rounding never makes the root of a cube too low.
     exact = _is_cube(n)
     edge = round(n ** (1 / 3)) if exact else math.ceil(n ** (1 / 3))
     step = box / (n ** (1 / 3) - 1e-5 if exact else edge)
@@ -225,7 +245,7 @@ def _lattice(problem: Problem) -> np.ndarray:
 
 
 def _from_file(problem: Problem) -> np.ndarray:
-    """Positions (9, n) of the first molecules of LWI12: by direction, then by molecule, then by atom."""
+    """Return positions (9, n) of the first molecules of LWI12. Its order is by direction, then molecule, then atom."""
     assert problem.data is not None
     numbers = _numbers(problem.data, "LWI12", 9 * IN_LWI12)[: 9 * IN_LWI12]
     there = numbers.reshape(3, IN_LWI12, 3)[:, : problem.molecules]
@@ -234,7 +254,7 @@ def _from_file(problem: Problem) -> np.ndarray:
 
 
 def _momenta(problem: Problem) -> np.ndarray:
-    """Numbers (9, n) that momenta are proportional to, by their spread: SPLASH's, or normally distributed ones."""
+    """Return numbers (9, n) proportional to the momenta: those of SPLASH, or normally distributed ones."""
     n = problem.molecules
     numbers = np.zeros(9 * n)
     if problem.data:
@@ -249,9 +269,10 @@ def _momenta(problem: Problem) -> np.ndarray:
 
 
 def start(problem: Problem) -> np.ndarray:
-    """Return the state, shape (7, 9, molecules): positions, velocities, and no higher derivatives yet.
+    """Return the state, shape (7, 9, molecules): positions, velocities, and zero for higher derivatives.
 
-    Velocities have no mean, and in each direction the energy of 298 K. ValueError if files are missing or wrong.
+    The mean velocity is zero, and each direction has the energy of 298 K. Raises ValueError if files are missing or
+    invalid.
     """
     n = problem.molecules
     state = np.zeros((7, 9, n))
@@ -269,16 +290,16 @@ def start(problem: Problem) -> np.ndarray:
 
 
 def _accelerations(forces: np.ndarray) -> np.ndarray:
-    """Return x'' h^2 / 2 (9, n) of the forces on atoms (n, 12)."""
+    """Return x'' h^2 / 2 (9, n) for the forces on atoms (n, 12)."""
     return forces[:, :9].T * (0.5 * H * H / MASSES)[:, None]
 
 
 def pair_forces(
     problem: Problem, first: int, own: int, sites: np.ndarray, forces: np.ndarray, pairs: int = STRETCH
 ) -> tuple[float, int]:
-    """Add the forces of all pairs of *own* molecules, with stretches of about so many *pairs* between looks at Ctrl-C.
+    """Add the forces of all pairs of *own* molecules, in stretches of about *pairs* pairs between checks for Ctrl-C.
 
-    As ``_kernels.water_pair_forces``, whose result this returns: the virial, and pairs wholly within the cutoff.
+    Returns the result of ``_kernels.water_pair_forces``: the virial, and the number of pairs wholly within the cutoff.
     """
     n, box, cutoff = problem.molecules, problem.box, problem.reach
     virial, whole = 0.0, 0
@@ -293,7 +314,7 @@ def pair_forces(
 def pair_energies(
     problem: Problem, first: int, own: int, sites: np.ndarray, pairs: int = STRETCH
 ) -> tuple[float, float, int]:
-    """Sum the energies of all pairs, likewise; as ``_kernels.water_pair_energies``."""
+    """Sum the energies of all pairs, in stretches as well. Returns the result of ``_kernels.water_pair_energies``."""
     n, box, cutoff = problem.molecules, problem.box, problem.reach
     inter, answer, whole = 0.0, 0.0, 0
     for begin, end in _stretches(n, own, pairs):
@@ -303,19 +324,19 @@ def pair_energies(
 
 
 def _stretches(n: int, own: int, pairs: int) -> Iterator[tuple[int, int]]:
-    """Cut so many own molecules, each with n/2 partners, into stretches [begin, end) of about so many pairs."""
+    """Divide *own* molecules with n/2 partners each into stretches [begin, end) of about *pairs* pairs."""
     step = max(2 * pairs // n, 1)
     for begin in range(0, own, step):
         yield begin, min(begin + step, own)
 
 
-# ------------------------------------------------------------------------------------ the program of one process
+# ------------------------------------------------------------------------------------ one process
 
 
 def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
-    """Simulate, in one process.
+    """Simulate in one process.
 
-    The circle of molecules is cut open: behind the last one the first half stands once more.
+    The circle of molecules becomes an array: a copy of the first half follows the last molecule.
     """
     phases = phases or Phases()
     n, box = problem.molecules, problem.box
@@ -356,121 +377,16 @@ def serial(problem: Problem, phases: Phases | None = None) -> Outcome:
     return outcome
 
 
-# --------------------------------------------------------------------------------------- the program of many
-
-
-class Piece(NamedTuple):
-    """Some molecules of one rank that another one needs: they follow each other with both."""
-
-    owner: int
-    row: int  # with the owner
-    window_row: int  # with the other
-    n: int
-
-
-def window(n: int, rank: int, size: int) -> tuple[int, list[Piece]]:
-    """Return how many molecules a rank has to know of, its own and those that follow, and where those come from.
-
-    It may come round to its own again, in a circle of few ranks.
-    """
-    first, end = share(n, rank, size)
-    own = end - first
-    rows = max((i + 1 + _kernels.water_partners(first + i, n) for i in range(max(own - 2, 0), own)), default=0)
-    shares = [share(n, other, size) for other in range(size)]
-    pieces, row = [], own
-    while row < rows:
-        molecule = (first + row) % n
-        owner = next(other for other, (begin, stop) in enumerate(shares) if begin <= molecule < stop)
-        begin, stop = shares[owner]
-        many = min(stop - molecule, rows - row)
-        pieces.append(Piece(owner, molecule - begin, row, many))
-        row += many
-    return rows, pieces
-
-
-class Exchange:
-    """The molecules of a rank and those that it needs, in two arrays, and what brings them up to date.
-
-    Attributes
-    ----------
-    sites, forces : numpy.ndarray, float64, shape (rows, 12)
-        The rank's own molecules come first.
-    """
-
-    def __init__(self, comm: Any, n: int) -> None:
-        rank, size = comm.Get_rank(), comm.Get_size()
-        self.comm = comm
-        rows, pieces = window(n, rank, size)
-        self.sites, self.forces = np.zeros((rows, 12)), np.zeros((rows, 12))
-        self.mine = [piece for piece in pieces if piece.owner == rank]
-        self.needed = [piece for piece in pieces if piece.owner != rank]
-        # What other ranks need of this one.
-        self.lent = [
-            (other, piece)
-            for other in range(size)
-            if other != rank
-            for piece in window(n, other, size)[1]
-            if piece.owner == rank
-        ]
-        self.owed = [np.empty((piece.n, 9)) for piece in self.needed]  # forces that were found for others
-        self.found = [np.empty((piece.n, 9)) for _, piece in self.lent]  # and that others found
-
-    def start_positions(self) -> list[Any]:
-        """Begin to bring in the sites of others; their requests are to be waited for."""
-        for piece in self.mine:
-            self.sites[piece.window_row : piece.window_row + piece.n] = self.sites[piece.row : piece.row + piece.n]
-        requests = [
-            self.comm.Irecv(self.sites[piece.window_row : piece.window_row + piece.n], piece.owner, POSITIONS)
-            for piece in self.needed
-        ]
-        for other, piece in self.lent:
-            requests.append(self.comm.Isend(self.sites[piece.row : piece.row + piece.n], other, POSITIONS))
-        return requests
-
-    def add_forces(self) -> None:
-        """Send the forces that were found for molecules of others, and add what they found for ours."""
-        requests = [
-            self.comm.Irecv(part, other, FORCES) for (other, _), part in zip(self.lent, self.found, strict=True)
-        ]
-        _kernels.water_fold(self.forces)
-        for piece, part in zip(self.needed, self.owed, strict=True):
-            part[:] = self.forces[piece.window_row : piece.window_row + piece.n, :9]
-            requests.append(self.comm.Isend(part, piece.owner, FORCES))
-        for piece in self.mine:
-            self.forces[piece.row : piece.row + piece.n] += self.forces[piece.window_row : piece.window_row + piece.n]
-        wait(requests)
-        for (_, piece), part in zip(self.lent, self.found, strict=True):
-            self.forces[piece.row : piece.row + piece.n, :9] += part
-
-    def sum(self, *values: float) -> np.ndarray:
-        """Return the sums of some numbers over all ranks: rank 0 gets all, in their order, and sends the sums round."""
-        comm, total = self.comm, np.array(values)
-        if comm.Get_rank() == 0:
-            part = np.empty_like(total)
-            for other in range(1, comm.Get_size()):
-                comm.Recv(part, other, SUMS)
-                total += part
-            for other in range(1, comm.Get_size()):
-                comm.Send(total, other, SUMS)
-        else:
-            comm.Send(total, 0, SUMS)
-            comm.Recv(total, 0, SUMS)
-        return total
-
-
-def wait(requests: Sequence[Any]) -> None:
-    """Wait for all of them."""
-    for request in requests:
-        request.Wait()
+# --------------------------------------------------------------------------------------- many processes
 
 
 def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outcome:
-    """Simulate, on all ranks of a communicator; each has an equal share of the molecules, or none."""
+    """Simulate on all ranks of a communicator. Each has an equal share of the molecules, or none."""
     phases = phases or Phases()
     n, box = problem.molecules, problem.box
     first, end = share(n, comm.Get_rank(), comm.Get_size())
     own = end - first
-    state = np.ascontiguousarray(start(problem)[:, :, first:end])  # everybody knows the start
+    state = np.ascontiguousarray(start(problem)[:, :, first:end])  # every rank computes the whole initial state
     exchange = Exchange(comm, n)
     sites, forces = exchange.sites, exchange.forces
 
@@ -478,7 +394,7 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
         forces[:] = 0.0
         _kernels.water_place(state, sites)
         requests = exchange.start_positions()
-        _, bonds = _kernels.water_intra(sites, own, forces)  # needs nobody else
+        _, bonds = _kernels.water_intra(sites, own, forces)  # needs no other rank's molecules
         wait(requests)
         virial, pairs = pair_forces(problem, first, own, sites, forces)
         exchange.add_forces()
@@ -508,8 +424,8 @@ def parallel(comm: Any, problem: Problem, phases: Phases | None = None) -> Outco
 
 # ---------------------------------------------------------------------------------------------- verification
 
-# What published versions of the program print, step by step: TEN, POTA, POTR, POTRF, XTT. By number of molecules and
-# whether the cutoff is capped at 11 Angstrom; 216 and 1728 start on the lattice, 288 from LWI12.
+# Output of published versions of the program, step by step: TEN, POTA, POTR, POTRF, XTT. The keys are the number of
+# molecules and whether the cutoff is limited to 11 Angstrom; 216 and 1728 start on the lattice, 288 from LWI12.
 REFERENCE: dict[tuple[int, bool], tuple[tuple[float, ...], ...]] = {
     (288, False): (
         (5.9532440810, 0.0052842450, 28.2880101162, 0.0608056126, 34.3073440548),
@@ -544,7 +460,7 @@ CAP = 11.0
 
 
 def _reference(problem: Problem) -> tuple[tuple[float, ...], ...]:
-    """The reference's steps for a problem; none if it has none."""
+    """Return the steps of the reference for a problem; empty if it has none."""
     whole = problem.reach == problem.box / 2
     if problem.data is None or not (whole or problem.reach == CAP):
         return ()
@@ -554,11 +470,11 @@ def _reference(problem: Problem) -> tuple[tuple[float, ...], ...]:
 
 
 def verify(problem: Problem, outcome: Outcome) -> list[Check]:
-    """Compare the energies with those of the program, where it is known what they are, and their sum with itself.
+    """Compare the energies with those of the program if they are known, and check that the total is conserved.
 
-    288 molecules of LWI12 are some of the 343 in a box, pushed together: they repel each other so strongly that small
-    differences grow and energy is not conserved. They are held to 1e-5, others to 1e-9 and the ten decimals of the
-    reference.
+    The 288 molecules of LWI12 are some of the 343 in a box, pushed together. They repel each other so strongly that
+    small differences grow and the energy is not conserved. Their tolerance is 1e-5, that of others 1e-9 and half the
+    last of the reference's ten decimals.
     """
     checks = []
     cropped = problem.positions == FILE and problem.molecules != IN_LWI12
@@ -578,7 +494,7 @@ def verify(problem: Problem, outcome: Outcome) -> list[Check]:
 
 
 def describe(problem: Problem) -> str:
-    """Say in a line what is simulated."""
+    """Return a description of the simulation in one line."""
     where = "LWI12" if problem.positions == FILE else "a lattice"
     moving = "SPLASH's velocities" if problem.data else f"velocities of seed {problem.seed}"
     return (
@@ -595,7 +511,7 @@ def line(number: int, step: Step) -> str:
 
 
 def summary(problem: Problem, outcome: Outcome) -> dict[str, Any]:
-    """Return what the program would print after its last step."""
+    """Return the output of the program after its last step."""
     last = outcome.steps[-1]
     return {**{f"{name} energy": value for name, value in zip(Step._fields[:5], last[:5], strict=True)},
             "mean temperature, K": last.temperature, "mean virial": last.virial,
@@ -604,18 +520,18 @@ def summary(problem: Problem, outcome: Outcome) -> dict[str, Any]:
 
 
 def memory(problem: Problem, ranks: int) -> int:
-    """Return about how many bytes all ranks together need.
+    """Return the approximate number of bytes of all ranks together.
 
-    Each makes the whole start and keeps a window of it, and what each step would print.
+    Each rank computes the whole initial state, and keeps its window of it and the results of each step.
     """
     return problem.molecules * (504 * 3 * ranks + 2 * 96 * (1 + ranks) + 504) + 300 * problem.steps * ranks
 
 
-# ------------------------------------------------------------------------------------ beside the plain loops
+# ------------------------------------------------------------------------------------ plain C loops
 
 
 def beside(quick: bool = False) -> Iterator[Any]:
-    """Yield the sums over pairs, by the kernels and by the loops of plain/water.c (see :mod:`viakit.apps.plain`)."""
+    """Yield the sums over pairs, by the kernels and by the loops of plain/water.c (:mod:`viakit.apps.plain`)."""
     import ctypes
 
     from viakit.apps.plain import Case
@@ -655,22 +571,22 @@ def beside(quick: bool = False) -> Iterator[Any]:
 APPLICATION = harness.Application(
     "water", "Water (SPLASH): molecular dynamics", problem, serial, parallel, verify,
     options=[
-        click.Option(["--molecules"], type=int, default=288, show_default=True, help="How many molecules."),
+        click.Option(["--molecules"], type=int, default=288, show_default=True, help="Number of molecules."),
         click.Option(["--steps"], type=int, default=5, show_default=True, help="Steps of 0.15 fs."),
         click.Option(["--cutoff"], type=float, metavar="A", help="Cap of the cutoff, in Angstrom (SPLASH-2: 11); "
                      "without it, half the box."),
         click.Option(["--positions"], type=click.Choice(["auto", LATTICE, FILE]), default="auto", show_default=True,
                      help="Where molecules start; file: LWI12."),
         click.Option(["--data"], metavar="DIR", envvar=DATA, help="Folder with SPLASH's random.in and LWI12; "
-                     "without it, a start of our own."),
-        click.Option(["--seed"], type=int, default=1, show_default=True, help="Of velocities of our own."),
+                     "without it, a lattice and random velocities."),
+        click.Option(["--seed"], type=int, default=1, show_default=True, help="Seed of the velocities without --data."),
     ],
     memory=memory, describe=describe, summary=summary,
 )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; return the exit status."""
+    """Run Water from the command line, and return the exit status."""
     return harness.main(APPLICATION, arguments)
 
 

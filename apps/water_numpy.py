@@ -1,18 +1,18 @@
-"""The kernels of Water in NumPy: to read, and to check those in C against (csrc/kernels/water.c and water_lanes.c).
+"""The kernels of Water in NumPy: a readable reference for those in C (csrc/kernels/water.c and water_lanes.c).
 
-Each function here has the name, the arguments and the results of its namesake in C. Lengths are in Angstrom, times in
-steps of the integration, masses in atomic units; energies are in units of 1.66e-10 erg until :mod:`viakit.apps.water`
+Each function has the name, the arguments and the results of its counterpart in C. Lengths are in Angstrom, times in
+steps of the integration, masses in atomic units. Energies are in units of 1.66e-10 erg until :mod:`viakit.apps.water`
 scales them.
 
 A molecule has three atoms, in the order H1, O, H2, and a fourth site M near the oxygen, on the line that halves the
-angle, where the oxygen's charge sits. Arrays:
+angle. M has the charge of the oxygen. Arrays:
 
 ``state``   (7, 9, n): row k is the k-th derivative of the positions, times h^k/k!; component 3 * atom + direction
 ``sites``   (m, 12): per molecule H1, O, H2, M, each x, y, z
-``forces``  (m, 12): on these sites; :func:`fold` hands M's share to the atoms
+``forces``  (m, 12): on these sites; :func:`fold` distributes M's force to the atoms
 
-The model of the molecule is that of Bartlett, Shavitt and Purvis (the force constants of its vibrations), that of two
-molecules is Matsuoka, Clementi and Yoshimine's (MCY).
+The model within a molecule is that of Bartlett, Shavitt and Purvis (the force constants of its vibrations). The model
+of two molecules is that of Matsuoka, Clementi and Yoshimine (MCY).
 """
 
 from __future__ import annotations
@@ -38,33 +38,32 @@ __all__ = [
 ]
 
 ORDERS = 7
-R_OH, THETA = 0.9572, 1.824218  # length of the bonds in Angstrom and the angle between them in radians, at rest
+R_OH, THETA = 0.9572, 1.824218  # length of the bonds in Angstrom and angle between them in radians, in equilibrium
 M_O, M_H = 15.99945, 1.007825
 MASSES = np.repeat([M_H, M_O, M_H], 3)  # per component
 
-# Where M is: CM of the way from the oxygen to the middle between the hydrogens.
+# Position of M: the fraction CM of the way from the oxygen to the middle between the hydrogens.
 CM = 0.45682590
 C1, C2 = 1.0 - CM, CM / 2.0
 
-# The energy of a bent and stretched molecule, a polynomial of fourth degree in d1 and d2, by how much its bonds are
-# longer than R_OH, and t, by how much its angle is wider than THETA, times R_OH. Indices name the variables (1: d1,
-# 2: d2, 3: t).
+# Energy of a deformed molecule, a polynomial of fourth degree. Its variables are the elongations d1 and d2 of the bonds
+# beyond R_OH, and t, the change of the angle from THETA times R_OH. Indices name the variables (1: d1, 2: d2, 3: t).
 FC11, FC33, FC12, FC13 = 0.512596, 0.048098, -0.005823, 0.016452
 FC111, FC333, FC112, FC113, FC123, FC133 = -0.57191, -0.007636, -0.001867, -0.002047, -0.03083, -0.0094245
 FC1111, FC3333, FC1112, FC1122, FC1113 = 0.8431, -0.00193, -0.0030, 0.0036, -0.012
 FC1123, FC1133, FC1233, FC1333 = 0.0060, -0.0048, 0.0211, 0.006263
 
-# Two molecules: charges, and four exponentials A exp(-B r) (1: O-O, 2: H-H, 3 and 4: O-H).
+# Energy of two molecules: charges, and four exponentials A exp(-B r) (1: O-O, 2: H-H, 3 and 4: O-H).
 QQ = 0.07152158
 A1, B1, A2, B2 = 455.313100, 5.15271070, 0.27879839, 2.76084370
 A3, B3, A4, B4 = 0.60895706, 2.96189550, 0.11447336, 2.23326410
 
-# Gear's predictor of order 6 (Pascal's triangle) and what of the difference its corrector adds to each derivative.
+# Gear's predictor of order 6 (Pascal's triangle), and the part of the difference that its corrector adds by derivative.
 BINOMIALS = np.array([[math.comb(m, k) for m in range(ORDERS)] for k in range(ORDERS)], dtype=float)
 CORRECTIONS = np.array([863 / 6048, 665 / 1008, 1.0, 25 / 36, 35 / 144, 1 / 24, 1 / 360])
 
-# The nine pairs of charged sites and the five others, as (site of one molecule, site of the other); H1, O, H2, M are
-# 0 to 3.
+# The nine pairs of charged sites and the five others, as (site of one molecule, site of the other). H1, O, H2, M have
+# the numbers 0 to 3.
 H1, OX, H2, M = range(4)
 PAIRS = [(M, M), (M, H1), (M, H2), (H1, M), (H2, M), (H1, H1), (H1, H2), (H2, H1), (H2, H2),
          (OX, OX), (OX, H1), (OX, H2), (H1, OX), (H2, OX)]  # fmt: skip
@@ -72,14 +71,14 @@ MM, MH, HH, OO, OH = slice(0, 1), slice(1, 5), slice(5, 9), slice(9, 10), slice(
 
 
 def predict(state: np.ndarray) -> None:
-    """Move on by one step: a Taylor series of each derivative, from all higher ones."""
+    """Predict the next step: a Taylor series of each derivative from all higher ones."""
     for k in range(ORDERS - 1):
         for m in range(k + 1, ORDERS):
             state[k] += BINOMIALS[k, m] * state[m]
 
 
 def correct(state: np.ndarray, forces: np.ndarray, h: float) -> None:
-    """Bring the accelerations to what *forces* (n, 12, folded) make them, and each derivative with them."""
+    """Correct the accelerations to those of *forces* (n, 12, folded), and each derivative accordingly."""
     n = state.shape[2]
     difference = forces[:n, :9].T * (0.5 * h * h / MASSES)[:, None] - state[2]
     for k in range(ORDERS):
@@ -87,14 +86,14 @@ def correct(state: np.ndarray, forces: np.ndarray, h: float) -> None:
 
 
 def place(state: np.ndarray, sites: np.ndarray) -> None:
-    """Put the positions of *state* into the first n rows of *sites*, and M's, which follow from them."""
+    """Write the positions of *state*, and those of M, to the first n rows of *sites*."""
     n = state.shape[2]
     sites[:n, :9] = state[0].T
     sites[:n, 9:] = C1 * sites[:n, 3:6] + C2 * (sites[:n, 0:3] + sites[:n, 6:9])
 
 
 def intra(sites: np.ndarray, n: int, forces: np.ndarray | None = None) -> tuple[float, float]:
-    """Return energy and virial of the bonds of the first *n* molecules; add their forces to *forces*, if any."""
+    """Return energy and virial of the bonds of the first *n* molecules. Add their forces to *forces* if given."""
     if n == 0:
         return 0.0, 0.0
     h1, o, h2 = (sites[:n, 3 * atom : 3 * atom + 3] for atom in range(3))
@@ -114,7 +113,7 @@ def intra(sites: np.ndarray, n: int, forces: np.ndarray | None = None) -> tuple[
         return float(energy.sum()), 0.0
 
     def stretch(d: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """By how much the energy grows with the bond that is longer by d, the other being longer by e."""
+        """Return the derivative of the energy by the length of the bond with elongation d; e is the other one's."""
         return (
             FC11 * d + FC12 * e + FC13 * t
             + (3 * FC111 * d**2 + FC112 * (2 * d + e) * e + (2 * FC113 * d + FC123 * e + FC133 * t) * t) / R_OH
@@ -138,10 +137,10 @@ def intra(sites: np.ndarray, n: int, forces: np.ndarray | None = None) -> tuple[
 
 
 def partners(i: int, n: int) -> int:
-    """Return how many of the molecules after *i* of *n* it is *i* that computes the pair with.
+    """Return the number of molecules after *i* of *n* with which *i* computes the pair.
 
-    Half of the others each; after the last comes the first. If n is even, one is left that is as far ahead as behind:
-    of these two, the one in the first half computes the pair if its number is even, else the other.
+    This is half of the others, and the first molecule follows the last. If n is even, one molecule is as far ahead as
+    behind. The one of the two in the first half computes this pair if its number is even, else the other.
     """
     if n % 2:
         return n // 2
@@ -151,7 +150,7 @@ def partners(i: int, n: int) -> int:
 
 
 def _squares(sites: np.ndarray, i: int, many: int, box: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nearest differences (14, many, 3) between the sites of i and of each of the *many* after it, and squares."""
+    """Return the nearest differences (14, many, 3) of the sites of i and of the *many* after it, and their squares."""
     one = sites[i].reshape(4, 1, 3)
     others = sites[i + 1 : i + 1 + many].reshape(many, 4, 3)
     difference = np.stack([one[a] - others[:, b] for a, b in PAIRS])
@@ -162,9 +161,9 @@ def _squares(sites: np.ndarray, i: int, many: int, box: float) -> tuple[np.ndarr
 def pair_forces(
     sites: np.ndarray, first: int, own: int, n: int, box: float, cutoff: float, forces: np.ndarray
 ) -> tuple[float, int]:
-    """Add what molecules do to each other to *forces*; return the virial and how many pairs are within the cutoff.
+    """Add the forces between molecules to *forces*. Return the virial and the number of pairs within the cutoff.
 
-    *sites* holds molecule *first* and those after it; pairs are those of the first *own* with their partners.
+    *sites* contains molecule *first* and those after it. The pairs are those of the first *own* with their partners.
     """
     virial, whole = 0.0, 0
     ref1 = -QQ / cutoff**3
@@ -193,7 +192,7 @@ def pair_forces(
 def pair_energies(
     sites: np.ndarray, first: int, own: int, n: int, box: float, cutoff: float
 ) -> tuple[float, float, int]:
-    """Return the energy of all pairs, that of the reaction field, and how many pairs are wholly within *cutoff*."""
+    """Return the energy of all pairs, that of the reaction field, and the number of pairs wholly within *cutoff*."""
     energy, field, whole = 0.0, 0.0, 0
     ref1 = -QQ / cutoff**3
     for i in range(own):
@@ -213,7 +212,7 @@ def pair_energies(
 
 
 def fold(forces: np.ndarray) -> None:
-    """Hand the forces on M to the atoms that it follows: C1 to the oxygen, C2 to each hydrogen."""
+    """Distribute the forces on M to the atoms that determine its position: C1 to the oxygen, C2 to each hydrogen."""
     forces[:, 0:3] += C2 * forces[:, 9:12]
     forces[:, 3:6] += C1 * forces[:, 9:12]
     forces[:, 6:9] += C2 * forces[:, 9:12]
@@ -221,7 +220,7 @@ def fold(forces: np.ndarray) -> None:
 
 
 def wrap(state: np.ndarray, box: float) -> None:
-    """Take molecules whose oxygen has left the box back into it, at the other side, whole."""
+    """Move molecules whose oxygen has left the box to the other side, as a whole."""
     for direction in range(3):
         oxygen = state[0, 3 + direction]
         shift = np.where(oxygen > box, -box, np.where(oxygen < 0, box, 0.0))
@@ -229,5 +228,5 @@ def wrap(state: np.ndarray, box: float) -> None:
 
 
 def kinetic(state: np.ndarray) -> float:
-    """Return the sum of mass times velocity squared, velocity per step: twice the kinetic energy."""
+    """Return the sum of mass times velocity squared, with velocities per step: twice the kinetic energy."""
     return float((MASSES[:, None] * state[1] ** 2).sum())

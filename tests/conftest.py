@@ -1,10 +1,10 @@
-"""What holds for every Python test.
+"""Rules and fixtures for all Python tests.
 
 - The tests run on the installed package, never on the source tree.
 - Randomness comes from one seed, which is printed; VIAKIT_SEED=... repeats a run.
 - With CI=true, a skip whose reason begins with "missing package" is a failure.
-- After every test no object of the C library is alive and no file of viakit is left in /dev/shm; after the last one no
-  process is left that a test started.
+- After every test no object of the C library is alive, and no file of viakit is left in /dev/shm.
+- After the last test no process is left that a test started.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import sys
+import textwrap
 import time
 import uuid
 import zlib
@@ -29,23 +30,25 @@ CHECKOUT = TESTS.parent
 IN_CI = os.environ.get("CI") == "true"
 SEED = int(os.environ.get("VIAKIT_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 RUN = uuid.uuid4().hex
-GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "5"))  # how long what has to go may take to be gone
+GRACE_S = float(os.environ.get("VIAKIT_TEST_GRACE_S", "5"))  # time limit for processes and files to disappear
 
 
 # ---------------------------------------------------------------- the session
 
 
-# Runs of tests side by side on one machine, and the workers of one run, are not to refuse each other their measurements
+# Concurrent runs of tests on one machine, and the workers of one run, must not refuse each other's measurements
 # (viakit.lab._worker).
 os.environ["VIAKIT_LAB_FLOOR"] = f"/{uuid.uuid4().hex}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts what it puts into the background (`make test &` in a script) with SIGINT ignored. Python then
-    # installs no handler, all children inherit that, and no test about Ctrl-C can pass.
+    # A shell starts background commands (`make test &` in a script) with SIGINT ignored. Python then installs no
+    # handler, all children inherit that, and no test of Ctrl-C can pass.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ["VIAKIT_TEST_RUN"] = RUN  # inherited by every process that a test starts: how strays are found
+    os.environ["VIAKIT_TEST_RUN"] = (
+        RUN  # every process started by a test inherits it, so that left processes can be found
+    )
     if config.pluginmanager.hasplugin("hypothesispytest"):
         import hypothesis
 
@@ -61,7 +64,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _installed_package() -> None:
-    """Fail early where the source tree would be imported, here or by a child that looks in its working folder."""
+    """Fail early if this process, or a child in its working folder, would import the source tree."""
     import viakit
 
     assert Path(viakit.__file__).resolve().parent != CHECKOUT / "viakit", "run the tests by `make test`"
@@ -80,7 +83,7 @@ def _no_process_left(_installed_package: None) -> Iterator[None]:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A seed of this test's own: the same for the same VIAKIT_SEED, whichever other tests run."""
+    """Return the seed of this test. It depends on VIAKIT_SEED and not on the other tests of the run."""
     value = SEED ^ zlib.crc32(request.node.nodeid.encode())
     print(f"seed of this test: {value} (VIAKIT_SEED={SEED})")
     return value
@@ -88,7 +91,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def rng(seed: int):
-    """A NumPy generator from `seed`."""
+    """Return a NumPy generator from `seed`."""
     import numpy as np
 
     return np.random.default_rng(seed)
@@ -98,7 +101,7 @@ def rng(seed: int):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for a `kernel_level` is there once per level that this machine has (test_app_each.py)."""
+    """Run a test with the fixture `kernel_level` once per level that this machine has (test_app_each.py)."""
     if "kernel_level" in metafunc.fixturenames:
         from viakit import _kernels
 
@@ -107,7 +110,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def kernel_level(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each level of vector instructions of viakit._kernels that this machine has, in turn."""
+    """Select each level of vector instructions of viakit._kernels that this machine has, in turn."""
     from viakit import _kernels
 
     before = _kernels.level()
@@ -116,12 +119,12 @@ def kernel_level(request: pytest.FixtureRequest) -> Iterator[str]:
     _kernels.set_level(before)
 
 
-# ---------------------------------------------------------------- what several files' tests ask for
+# ---------------------------------------------------------------- fixtures of several files
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], str]:
-    """Write a program of several ranks, and return its path (comm_job.py says what it begins with)."""
+    """Write a program of several ranks, and return its path (comm_job.py has its first lines)."""
     import comm_job
 
     return lambda text: comm_job.write(tmp_path, text)
@@ -129,7 +132,7 @@ def program(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A word in the environment by which everything is found that this test starts (leftovers.marked)."""
+    """Set a word in the environment that identifies all processes of this test (leftovers.marked)."""
     word = uuid.uuid4().hex
     monkeypatch.setenv("VIAKIT_TEST_MARK", word)
     return f"VIAKIT_TEST_MARK={word}".encode()
@@ -137,7 +140,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 @pytest.fixture
 def pair(nic):
-    """Two connected VIs of the test's own `nic`."""
+    """Return two connected VIs of the test's own `nic`."""
     from via_pair import connected
 
     return connected(nic)
@@ -145,7 +148,7 @@ def pair(nic):
 
 @pytest.fixture
 def lab_text(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The laboratory in plain Python's way; nothing that a test has started there is left running."""
+    """Use the laboratory as plain Python does; afterwards check that no experiment of the test is running."""
     from viakit import lab
 
     monkeypatch.setenv("VIAKIT_LAB", "text")
@@ -158,7 +161,7 @@ def lab_text(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def missing_package(report: pytest.TestReport | pytest.CollectReport) -> str | None:
-    """The reason of a skip for a missing package, or None."""
+    """Return the reason of a skip for a missing package, or None."""
     if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
         return None
     reason = str(report.longrepr[2]).removeprefix("Skipped: ")
@@ -191,7 +194,7 @@ def pytest_make_collect_report(collector: pytest.Collector):
 
 @pytest.fixture
 def live_objects() -> Callable[[], dict[str, int]]:
-    """How many objects of each kind are alive in the C library: a function without arguments."""
+    """Return a function without arguments that counts the live objects of each kind in the C library."""
     from viakit import via
 
     return via.live_objects
@@ -199,7 +202,7 @@ def live_objects() -> Callable[[], dict[str, int]]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """After the test: no live object in the C library, no file of viakit in /dev/shm."""
+    """Check after the test that no object of the C library is alive and no file of viakit is in /dev/shm."""
     before = shm_files()
     yield
     alive = wait_until_empty(objects_alive)
@@ -209,7 +212,7 @@ def _nothing_left() -> Iterator[None]:
 
 
 def objects_alive() -> dict[str, int]:
-    """The kinds of which objects are alive, with their numbers; none if nothing has loaded viakit.via."""
+    """Return the kinds of live objects with their numbers; empty if viakit.via was not loaded."""
     via = sys.modules.get("viakit.via")
     count = getattr(via, "live_objects", None)
     if count is None:
@@ -222,7 +225,7 @@ def objects_alive() -> dict[str, int]:
 
 
 def shm_files() -> set[str]:
-    """Names in /dev/shm that viakit gave and this user owns."""
+    """Return the names in /dev/shm that viakit made and this user owns."""
     found = set()
     for path in SHM.glob("*viakit*"):
         with contextlib.suppress(OSError):
@@ -232,14 +235,26 @@ def shm_files() -> set[str]:
 
 
 def processes_of_this_run() -> list[str]:
-    """Processes that inherited this run's mark, but for this one and multiprocessing's own helpers."""
+    """Return the processes that inherited this run's mark, except this one and multiprocessing's own helpers."""
     found = marked(f"VIAKIT_TEST_RUN={RUN}".encode())
     return [f"{pid}: {command}" for pid, command in found.items() if "multiprocessing.resource_tracker" not in command]
 
 
 def wait_until_empty(look):
-    """Call *look* until what it returns is empty or the time is over; return what it returned last."""
+    """Call *look* until its result is empty or the time is over, and return its last result."""
     deadline = time.monotonic() + GRACE_S
     while (found := look()) and time.monotonic() < deadline:
-        time.sleep(0.02)  # between two looks at a condition, not instead of one
+        time.sleep(0.02)  # between two checks of the condition, not instead of one
     return found
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Write the text of a program to a file, and return its path."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "prog.py"
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return write

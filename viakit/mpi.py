@@ -1,7 +1,7 @@
-"""``from viakit.mpi import MPI`` in place of ``from mpi4py import MPI``.
+"""Replacement for mpi4py: ``from viakit.mpi import MPI`` in place of ``from mpi4py import MPI``.
 
-``MPI`` has mpi4py's names as far as :mod:`viakit.comm` has what they stand for. ``MPI.COMM_WORLD`` is opened when
-it is first used, over the protocol that ``VIAKIT_PROTOCOL`` (or ``viakit run --protocol``) names.
+``MPI`` offers mpi4py's names for everything that :mod:`viakit.comm` implements. ``MPI.COMM_WORLD`` is opened at its
+first use, over the protocol that ``VIAKIT_PROTOCOL`` (or ``viakit run --protocol``) names.
 """
 
 from __future__ import annotations
@@ -15,117 +15,67 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+import viakit
 from viakit import comm as _comm
-from viakit._comm import communicator, datatype, errors, group, message, objects, op, request, spec
-from viakit._comm.errors import error
+from viakit.comm import cart, communicator, datatype, errors, group, message, objects, op, request, spec
+from viakit.comm.info import ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler, Info
 
 __all__ = ["MPI"]
 
 VERSION, SUBVERSION = 3, 1
 
 
-class Info(dict[str, str]):
-    """``MPI.Info``: words for words; none of them means anything here."""
-
-    @classmethod
-    def Create(cls, items: Any = None) -> Info:
-        """A new one."""
-        return cls(items or {})
-
-    def Set(self, key: str, value: str) -> None:
-        """Put a word for a word."""
-        self[key] = value
-
-    def Get(self, key: str) -> str | None:
-        """The word for a word, or None."""
-        return self.get(key)
-
-    def Delete(self, key: str) -> None:
-        """Take it out."""
-        if key not in self:
-            raise error("ERR_INFO", f"no key {key!r}")
-        del self[key]
-
-    def Get_nkeys(self) -> int:
-        """How many."""
-        return len(self)
-
-    def Get_nthkey(self, n: int) -> str:
-        """The n-th key."""
-        return list(self)[n]
-
-    def Dup(self) -> Info:
-        """Another with the same words."""
-        return Info(self)
-
-    def Free(self) -> None:
-        """Forget it."""
-        self.clear()
-
-
-class Errhandler:
-    """``MPI.Errhandler``: there is one behaviour here, exceptions."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return f"MPI.{self._name}"
-
-
 def Wtime() -> float:
-    """Seconds on a clock that never goes back."""
+    """Return the time in seconds on a monotonic clock."""
     return time.monotonic()
 
 
 def Wtick() -> float:
-    """The clock's resolution in seconds."""
+    """Return the resolution of the clock in seconds."""
     return time.get_clock_info("monotonic").resolution
 
 
 def Get_processor_name() -> str:
-    """The name of this host."""
+    """Return the name of this host."""
     return socket.gethostname()
 
 
 def Get_version() -> tuple[int, int]:
-    """The version of the MPI standard whose calls these are."""
+    """Return the version of the MPI standard that the interface follows, as (version, subversion)."""
     return (VERSION, SUBVERSION)
 
 
 def Get_library_version() -> str:
-    """Which library this is."""
-    import viakit
-
+    """Return the name and version of the library as a string."""
     return f"viakit {viakit.__version__}"
 
 
 def get_vendor() -> tuple[str, tuple[int, int, int]]:
-    """Name and version of the library."""
-    import viakit
-
+    """Return the name of the library and its version as three integers."""
     major, minor, micro = (int(part) for part in viakit.__version__.split("."))
     return ("viakit", (major, minor, micro))
 
 
 def Query_thread() -> int:
-    """THREAD_MULTIPLE: any thread may call."""
+    """Return THREAD_MULTIPLE: any thread may call."""
     return 3
 
 
 def Is_thread_main() -> bool:
-    """Whether this is the main thread."""
+    """Return whether the caller is the main thread."""
     return threading.current_thread() is threading.main_thread()
 
 
 def Alloc_mem(size: int, info: Any = None) -> memoryview:
-    """Memory of so many bytes."""
+    """Allocate *size* bytes of zeroed memory."""
     del info
     return memoryview(bytearray(size))
 
 
 def Free_mem(mem: memoryview) -> None:
-    """Give it back."""
+    """Release memory of `Alloc_mem`."""
     mem.release()
 
 
@@ -133,48 +83,46 @@ _finalized = False
 
 
 def Init() -> None:
-    """Open the world."""
+    """Open COMM_WORLD. Calling it is optional, because the first use of COMM_WORLD does the same."""
     _comm.world()
 
 
 def Init_thread(required: int = 3) -> int:
-    """Open the world; the level of threads that is given: THREAD_MULTIPLE."""
+    """Open COMM_WORLD and return the level of thread support, which is always THREAD_MULTIPLE."""
     del required
     Init()
     return 3
 
 
 def Is_initialized() -> bool:
-    """True: the world is opened when it is needed."""
+    """Return True: COMM_WORLD is opened when it is needed."""
     return True
 
 
 def Is_finalized() -> bool:
-    """Whether Finalize has been called."""
+    """Return whether `Finalize` has been called."""
     return _finalized
 
 
 def Finalize() -> None:
-    """Close all worlds; the ranks wait for each other."""
+    """Close all worlds of this process. Collective: the ranks wait for each other."""
     global _finalized
     _comm.close_all()
     _finalized = True
 
 
 def Attach_buffer(buf: Any) -> None:
-    """The buffer for buffered sends."""
+    """Attach a buffer for buffered sends of the whole process."""
     _comm.world().Attach_buffer(buf)
 
 
 def Detach_buffer() -> Any:
-    """Wait until buffered sends have left; the buffer."""
+    """Wait until all buffered sends have been transmitted, then detach and return the buffer."""
     return _comm.world().Detach_buffer()
 
 
 def Get_address(location: Any) -> int:
-    """Where a buffer begins."""
-    import numpy as np
-
+    """Return the address of a buffer's first byte."""
     return np.frombuffer(location, np.uint8).ctypes.data
 
 
@@ -200,7 +148,7 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("Compute_dims", group.Compute_dims),
         ("REQUEST_NULL", request.Request()),
         ("COMM_TYPE_SHARED", communicator.COMM_TYPE_SHARED),
-        ("CART", communicator.CART),
+        ("CART", cart.CART),
         ("GRAPH", 2),
         ("DIST_GRAPH", 3),
         ("BSEND_OVERHEAD", 96),
@@ -216,8 +164,8 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("THREAD_SERIALIZED", 2),
         ("THREAD_MULTIPLE", 3),
         ("INFO_NULL", Info()),
-        ("ERRORS_RETURN", Errhandler("ERRORS_RETURN")),
-        ("ERRORS_ARE_FATAL", Errhandler("ERRORS_ARE_FATAL")),
+        ("ERRORS_RETURN", ERRORS_RETURN),
+        ("ERRORS_ARE_FATAL", ERRORS_ARE_FATAL),
         ("Get_error_class", errors.Get_error_class),
         ("Get_error_string", errors.Get_error_string),
         ("Topocomm", communicator.Cartcomm),
@@ -237,20 +185,20 @@ def _names() -> Iterator[tuple[str, Any]]:
 
 
 class _Mpi(ModuleType):
-    """The module that stands in for ``mpi4py.MPI``."""
+    """The module that replaces ``mpi4py.MPI``."""
 
     def __init__(self) -> None:
-        super().__init__("viakit.mpi.MPI", "mpi4py's names over viakit's communicators.")
+        super().__init__("viakit.mpi.MPI", "The names of mpi4py.MPI, implemented by viakit's communicators.")
         self.__dict__.update(_names())
 
     @property
     def COMM_WORLD(self) -> Any:
-        """All ranks; opened when it is first used."""
+        """Communicator of all ranks, opened at its first use."""
         return _comm.world()
 
     @property
     def COMM_SELF(self) -> Any:
-        """A rank alone."""
+        """Communicator of this rank alone."""
         everybody = _comm.world()
         return everybody.COMM_SELF if hasattr(everybody, "COMM_SELF") else _comm.self_of(everybody)
 
@@ -259,9 +207,9 @@ class _Mpi(ModuleType):
 
 
 def _choose() -> Any:
-    """mpi4py's own module where that is the protocol, else the one that stands in for it."""
+    """Return mpi4py's own module for protocol "mpi", otherwise the replacement."""
     if os.environ.get("VIAKIT_PROTOCOL") == "mpi":
-        from viakit._comm.over_mpi import load
+        from viakit.comm.over_mpi import load  # optional package
 
         return load()
     return _Mpi()

@@ -1,17 +1,17 @@
-"""The Virtual Interface Architecture from Python: comfort over ``vipl.h``, and no protocol of its own.
+"""The Virtual Interface Architecture in Python: a thin object layer over ``vipl.h``, without a protocol of its own.
 
-A program opens a :class:`Nic`, registers memory, makes a :class:`Vi`, posts receives, connects, and posts sends; it
-takes descriptors from the queues again when they are done. Everything but descriptors is a context manager; closing a
-NIC closes all that was made from it. Times are seconds, sizes are bytes.
+A program opens a :class:`Nic`, registers memory, creates a :class:`Vi`, posts receives, connects, and posts sends.
+Completed descriptors are taken from the queues. All objects except descriptors are context managers. Closing a NIC
+closes all objects that were created from it. Times are in seconds, sizes in bytes.
 
     >>> from viakit import via
     >>> with via.Nic("loop") as nic, nic.create_region(4096) as region:
     ...     region.nbytes
     4096
 
-Calls that wait release the GIL and end within 0.1 s of a signal whose handler raises (Ctrl-C). What goes wrong is an
-exception of :mod:`viakit.errors`. Objects belong to the process that made them: after a fork the child opens a NIC of
-its own. One object may be used by several threads, but two threads that wait on one queue share what arrives there.
+Calls that wait release the GIL, and end within 0.1 s of a signal whose handler raises (Ctrl-C). Errors are raised as
+exceptions of :mod:`viakit.errors`. Objects belong to the process that created them: after a fork the child opens a NIC
+of its own. Several threads may use one object, but two threads that wait on one queue share its completions.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from viakit._core import (
     Vi,
     counters_help,
     frame_kinds,
+    link_of,
+    links,
     live_objects,
 )
-from viakit._faults import FaultRule, Faults
-from viakit._types import (
+from viakit.base.faults import FaultRule, Faults
+from viakit.base.types import (
     Address,
     AsyncError,
     Checksum,
@@ -40,6 +42,7 @@ from viakit._types import (
     Counters,
     ErrorCode,
     Form,
+    LinkInfo,
     NicAttributes,
     NicInfo,
     Operation,
@@ -71,6 +74,7 @@ __all__ = [
     "FaultRule",
     "Faults",
     "Form",
+    "LinkInfo",
     "MemoryRegion",
     "Nic",
     "NicAttributes",
@@ -93,5 +97,7 @@ __all__ = [
     "ViaError",
     "counters_help",
     "frame_kinds",
+    "link_of",
+    "links",
     "live_objects",
 ]

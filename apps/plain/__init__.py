@@ -1,9 +1,8 @@
-"""The kernels as plain C loops: what one would write first, to read, and to measure the library's kernels beside.
+"""The kernels as plain C loops, as a readable reference and for comparison with the library's kernels.
 
-Each application has a source NAME.c here, and in its module a function ``beside(quick)`` that yields :class:`Case`
-objects: the same work by the library and by the plain loop. :func:`compare` compiles the source on the machine it runs
-on, with ``cc -O3`` and with ``cc -O3 -march=native``, and takes turns between the three, so that drift falls out of
-the ratios.
+Each application has a source NAME.c here. Its module has a function ``beside(quick)`` that yields :class:`Case`
+objects: the same work by the library and by the plain loop. :func:`compare` compiles the source on this machine, with
+``cc -O3`` and with ``cc -O3 -march=native``. It measures the three in turns, so that drift cancels in the ratios.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ MODULES = {
     "is": "is_",
     "ft": "fft",
     "water": "water",
-}  # source here: module of the application
+}  # by name of the source: module of the application
 COMPILE_S = 120
 
 
 class NoCompiler(RuntimeError):
-    """There is no C compiler on this machine, or it does not compile; the message says which and why."""
+    """No C compiler was found, or it failed; the message gives the command and the reason."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work, done by the library and by the plain loop.
+    """One piece of work, for the library and for the plain loop.
 
     Attributes
     ----------
     what : str
-        The work, in words: "SOR, zero, 4096 x 4096, 50 iterations".
+        Name of the work: "SOR, zero, 4096 x 4096, 50 iterations".
     ours : callable
-        ``ours()``: the library's kernel; returns what came out.
+        ``ours()``: the work by the library's kernel; returns the result.
     plain : callable
-        ``plain(library)``: the same by the compiled plain source, a ``ctypes.CDLL``.
+        ``plain(library)``: the same work by the compiled plain source, a ``ctypes.CDLL``.
     same : callable
-        ``same(a, b)``: whether two such results agree.
+        ``same(a, b)``: whether two results agree.
     prepare : callable, optional
-        Called before each of the two; its time does not count.
+        Function called before each of the two. Its time does not count.
     """
 
     what: str
@@ -68,19 +67,19 @@ class Case:
 
 @dataclass
 class Comparison:
-    """What was measured: seconds of each turn, of the library (``ours``) and of the plain loop by compiler flags."""
+    """Measured seconds of each turn, for the library (``ours``) and for the plain loop by compiler flags."""
 
     what: str
     ours: list[float] = field(default_factory=list)
     plain: dict[str, list[float]] = field(default_factory=dict)
 
     def ratio(self, flags: str = "-O3") -> float:
-        """Median time of the library over median time of the plain loop."""
+        """Return the median time of the library over that of the plain loop."""
         return statistics.median(self.ours) / statistics.median(self.plain[flags])
 
 
 def compiler() -> list[str]:
-    """Return the command of the C compiler: CC, else the first of :data:`COMPILERS`; NoCompiler if there is none."""
+    """Return the command of the C compiler: CC, else the first of :data:`COMPILERS` found. Raises NoCompiler."""
     if os.environ.get("CC"):
         return os.environ["CC"].split()
     for name in COMPILERS:
@@ -90,7 +89,7 @@ def compiler() -> list[str]:
 
 
 def build(name: str, folder: str | os.PathLike[str], flags: Iterable[str] = ("-O3",)) -> ctypes.CDLL:
-    """Compile NAME.c of this folder into a shared library in *folder*, and load it; NoCompiler if that fails."""
+    """Compile NAME.c of this folder into a shared library in *folder*, and load it. Raises NoCompiler."""
     flags = tuple(flags)
     target = Path(folder) / f"{name}{''.join(flags)}.so"
     source = resources.files(__name__) / f"{name}.c"
@@ -108,32 +107,32 @@ def build(name: str, folder: str | os.PathLike[str], flags: Iterable[str] = ("-O
 def _timed(case: Case, work: Callable[[], Any]) -> tuple[float, Any]:
     if case.prepare is not None:
         case.prepare()
-    began = time.thread_time()  # of this thread, so that other programs on the machine count less
+    began = time.thread_time()  # CPU time of this thread, so that other programs on the machine count less
     outcome = work()
     return time.thread_time() - began, outcome
 
 
 def compare(name: str, *, rounds: int = 5, quick: bool = False) -> Iterator[Comparison]:
-    """Measure the kernels of one application beside its plain loops, in turns.
+    """Measure the kernels of one application and its plain loops in turns.
 
     Parameters
     ----------
     name : str
         A key of :data:`MODULES`.
     rounds : int
-        Turns of each. One more, which warms caches and compares what comes out, does not count.
+        Turns of each. One more turn, which warms caches and compares the results, does not count.
     quick : bool
-        Small sizes: to see that it works.
+        Small sizes, for a test.
 
     Yields
     ------
     Comparison
-        One for each case, when it is done.
+        Comparison of a case, after its last turn.
 
     Raises
     ------
     NoCompiler
-        Where plain loops cannot be compiled.
+        If the plain loops cannot be compiled.
     ArithmeticError
         If the two do not agree.
     """
@@ -151,5 +150,5 @@ def compare(name: str, *, rounds: int = 5, quick: bool = False) -> Iterator[Comp
                     if turn:
                         comparison.plain[label].append(took)
                     elif not case.same(mine, theirs):
-                        raise ArithmeticError(f"{case.what}: the plain loop ({label}) finds something else")
+                        raise ArithmeticError(f"{case.what}: the result of the plain loop ({label}) differs")
             yield comparison

@@ -1,4 +1,4 @@
-"""``python -m viakit.apps.plain [sor ep ...] [--rounds N] [--quick]``: each kernel beside the plain C loop."""
+"""``python -m viakit.apps.plain [sor ep ...] [--rounds N] [--quick]``: compare kernels with plain C loops."""
 
 import statistics
 
@@ -10,9 +10,9 @@ from viakit.apps import plain
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(plain.MODULES)))
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Turns of each.")
-@click.option("--quick", is_flag=True, help="Small sizes: to see that it works.")
+@click.option("--quick", is_flag=True, help="Small sizes, for a test.")
 def main(names: tuple[str, ...], rounds: int, quick: bool) -> None:
-    """Measure the kernels of applications (default: all) beside plain C loops compiled here and now, in turns."""
+    """Measure the kernels of applications (default: all) and plain C loops, compiled on this machine, in turns."""
     click.echo(f"{'':48}{'viakit':>10}" + "".join(f"{label:>20}{'ratio':>8}" for label in plain.FLAGS))
     for name in names or plain.MODULES:
         try:

@@ -1,11 +1,11 @@
 /*
- * EP as one would write it down: pairs of random numbers become pairs of Gaussian deviates, which are counted by the
- * square annulus that they lie in and summed. One multiplication modulo 2^46, then another.
+ * EP as a plain loop: pairs of random numbers become pairs of Gaussian deviates, which are counted by the square
+ * annulus that contains them, and summed. Each random number is one multiplication modulo 2^46.
  */
 #include <math.h>
 #include <stdint.h>
 
-/* n_pairs pairs after the state x. counts: 10; sums: of x, of y, of |x|, of |y|. */
+/* Counts and sums n_pairs pairs after the state x. counts: 10 counts; sums: of x, of y, of |x|, of |y|. */
 void ep_plain(uint64_t x, uint64_t n_pairs, uint64_t *counts, double *sums)
 {
     /* The multiplier is 5^13; a state times 2^-46 is the number. */

@@ -1,7 +1,7 @@
 /*
- * FT as one would write it down, after the manner of the benchmark's own program: a radix-2 transform without bit
- * reversal (Stockham) of several lines at a time, which are copied to a small array and back; factors of the
- * evolution kept in an array and multiplied in at each step. x is the fastest dimension.
+ * FT as a plain program, with the methods of the benchmark's own: a radix-2 transform without bit reversal (Stockham)
+ * of several lines at a time, which are copied to a small array and back. The factors of the evolution are kept in an
+ * array and multiplied in at each step. x is the fastest dimension.
  */
 #include <math.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ typedef struct {
     double re, im;
 } cplx;
 
-/* LINES transforms of n points, a power of two, in a[j][line]; b is as large. roots[k] = exp(-2 pi i k / n). */
+/* LINES transforms of n points, a power of two, in a[j][line]; b has the same size. roots[k] = exp(-2 pi i k / n). */
 static void transform(int sign, size_t n, const cplx *roots, cplx *a, cplx *b)
 {
     cplx *const result = a;
@@ -46,7 +46,7 @@ static void transform(int sign, size_t n, const cplx *roots, cplx *a, cplx *b)
     }
 }
 
-/* Lines of n points `step` apart: n_lines of them, `next` apart, in each of n_groups groups, `group` apart. */
+/* Transforms lines of n points `step` apart: n_lines lines, `next` apart, in each of n_groups groups, `group` apart. */
 static void along(int sign, cplx *u, size_t n, size_t step, size_t n_lines, size_t next, size_t n_groups, size_t group,
                   const cplx *roots, cplx *a, cplx *b)
 {
@@ -68,13 +68,13 @@ static void along(int sign, cplx *u, size_t n, size_t step, size_t n_lines, size
     }
 }
 
-/* roots by dimension; a and b: room for LINES lines of the longest one, in turns. */
+/* roots by dimension; a and b: work space for LINES lines of the longest dimension. */
 struct plan {
     size_t nx, ny, nz;
     cplx *roots[3], *a, *b;
 };
 
-/* x, then y, then z, each line by line; sign -1 is the inverse, without its factor 1/n. */
+/* Transforms along x, then y, then z, line by line. Sign -1 is the inverse, without its factor 1/n. */
 static void transform3(const struct plan *p, int sign, cplx *u)
 {
     const size_t nx = p->nx, ny = p->ny, nz = p->nz;
@@ -83,14 +83,14 @@ static void transform3(const struct plan *p, int sign, cplx *u)
     along(sign, u, nz, nx * ny, nx, 1, ny, nx, p->roots[2], p->a, p->b);
 }
 
-/* The square of the wave number that point j of n stands for: the upper half is negative. */
+/* Returns the square of the wave number of point j of n. The upper half has negative wave numbers. */
 static double wave(size_t j, size_t n)
 {
     const double k = j < n / 2 ? (double)j : (double)j - (double)n;
     return k * k;
 }
 
-/* One more step of the evolution: u for the next one, v a copy to be transformed. */
+/* One step of the evolution: u is multiplied by the factors, v is a copy to be transformed. */
 static void evolve(cplx *u, const double *factor, cplx *v, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -101,8 +101,8 @@ static void evolve(cplx *u, const double *factor, cplx *v, size_t n)
 }
 
 /*
- * The whole benchmark: sizes are powers of two from 16. u and v: nx ny nz complex numbers; factor: as many doubles;
- * sums: a complex number per iteration. -1 if there is no memory.
+ * The whole benchmark. Sizes are powers of two from 16. u and v: nx ny nz complex numbers; factor: as many doubles;
+ * sums: a complex number per iteration. Returns -1 if memory is exhausted.
  */
 int ft_plain(long nx, long ny, long nz, int iterations, cplx *u, cplx *v, double *factor, cplx *sums)
 {
@@ -123,7 +123,7 @@ int ft_plain(long nx, long ny, long nz, int iterations, cplx *u, cplx *v, double
         }
     }
 
-    /* The start of the benchmark: real and imaginary parts in turn. */
+    /* Initial values of the benchmark: real and imaginary parts in turn. */
     uint64_t x = 314159265;
     for (size_t i = 0; i < n; i++) {
         x = x * 1220703125 & (((uint64_t)1 << 46) - 1);
@@ -139,7 +139,7 @@ int ft_plain(long nx, long ny, long nz, int iterations, cplx *u, cplx *v, double
             }
         }
     }
-    /* Forward once; evolved and back in each iteration, and 1024 points of it summed. */
+    /* One forward transform. Each iteration evolves the coefficients, transforms back and sums 1024 points. */
     transform3(&plan, 1, u);
     for (int t = 0; t < iterations; t++) {
         evolve(u, factor, v, n);

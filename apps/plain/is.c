@@ -1,12 +1,12 @@
 /*
- * IS as one would write it down: each key from four random numbers, one multiplication modulo 2^46 after the other;
- * then, time and again, a table of how often each key occurs, summed up.
+ * IS as a plain loop: each key is made of four random numbers, one multiplication modulo 2^46 each. A ranking counts
+ * the keys of each value in a table and sums the table up.
  */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* A quarter of max_key times the sum of four numbers below 1: below max_key. */
+/* Makes keys below max_key: a quarter of max_key times the sum of four numbers below 1. */
 static void make_keys(int32_t *keys, size_t n, int32_t max_key)
 {
     const uint64_t a = 1220703125, mask = ((uint64_t)1 << 46) - 1;
@@ -22,7 +22,7 @@ static void make_keys(int32_t *keys, size_t n, int32_t max_key)
     }
 }
 
-/* counts[k] becomes the number of keys up to k: the rank behind the last key of that value. */
+/* Sets counts[k] to the number of keys up to k, the rank after the last key of this value. */
 static void rank(const int32_t *keys, size_t n, int32_t *counts, size_t m)
 {
     memset(counts, 0, m * sizeof *counts);
@@ -34,7 +34,7 @@ static void rank(const int32_t *keys, size_t n, int32_t *counts, size_t m)
     }
 }
 
-/* 2^keys_log keys below 2^max_log, ranked once, and once more per iteration; each changes two keys. */
+/* Makes 2^keys_log keys below 2^max_log, and ranks them once and in each iteration. Each ranking changes two keys. */
 void is_plain(int keys_log, int max_log, int iterations, int32_t *keys, int32_t *counts)
 {
     const size_t n = (size_t)1 << keys_log, m = (size_t)1 << max_log;

@@ -1,10 +1,10 @@
 /*
- * Red-black SOR (Gauss-Seidel), as one would write it down. The grid of m + 2 rows and 2 n + 2 columns lies in two
- * arrays of m + 2 rows and n + 1 columns: odd rows R0 B0 R1 B1 ..., even rows B0 R0 B1 R1 ... . Row 0, row m + 1 and
- * the columns at the edges stay as they are.
+ * Red-black SOR (Gauss-Seidel) as a plain loop. The grid of m + 2 rows and 2 n + 2 columns is stored in two arrays of
+ * m + 2 rows and n + 1 columns: odd rows R0 B0 R1 B1 ..., even rows B0 R0 B1 R1 ... . Row 0, row m + 1 and the columns
+ * at the edges are fixed.
  */
 
-/* `iterations` sweeps in place, each black first, then red. */
+/* Makes `iterations` sweeps in place, each black first, then red. */
 void sor_plain(float *red, float *black, long m, long n, long iterations)
 {
     const long width = n + 1;

@@ -1,10 +1,10 @@
 /*
- * Water's sums over pairs of molecules, as one would write them down: a loop over the pairs, and in it the formulas one
- * after the other. The array sites has 12 doubles per molecule: H1, O, H2 and M, each x, y, z.
+ * Water's sums over pairs of molecules as plain loops: a loop over the pairs, which evaluates the formulas one after
+ * the other. The array sites has 12 doubles per molecule: H1, O, H2 and M, each x, y, z.
  */
 #include <math.h>
 
-/* Charges (hydrogens have one, M minus two of them; QQ is the square) and four exponentials A exp(-B r). */
+/* Charges and four exponentials A exp(-B r). A hydrogen has one charge, M minus two; QQ is the square of the charge. */
 #define QQ 0.07152158
 #define A1 455.313100
 #define B1 5.15271070
@@ -15,18 +15,18 @@
 #define A4 0.11447336
 #define B4 2.23326410
 
-/* Sites of the one and of the other molecule: nine pairs of charges, the last four of which are hydrogens, then
- * oxygens, then an oxygen and a hydrogen. */
+/* Sites of the one and of the other molecule: nine pairs of charges, the last four of which are hydrogens, then the
+ * oxygens, then the pairs of an oxygen and a hydrogen. */
 static const int pair_one[14] = {3, 3, 3, 0, 2, 0, 0, 2, 2, 1, 1, 1, 0, 2};
 static const int pair_other[14] = {3, 0, 2, 3, 3, 0, 2, 0, 2, 1, 0, 2, 1, 1};
 
-/* The nearest of all images of a difference in a box that repeats itself. */
+/* Returns the smallest of all images of a difference in a periodic box. */
 static inline double nearest(double x, double box, double half)
 {
     return x > half ? x - box : x < -half ? x + box : x;
 }
 
-/* The differences of pairs [from, to) and their squares. */
+/* Computes the differences of pairs [from, to) and their squares. */
 static inline void measure(const double *one, const double *other, int from, int to, double box,
                            double difference[14][3], double rs[14])
 {
@@ -43,7 +43,7 @@ static inline void measure(const double *one, const double *other, int from, int
     }
 }
 
-/* How many of the nine distances between charges are beyond the cutoff. */
+/* Returns the number of distances between charges, of nine, beyond the cutoff. */
 static inline int beyond(const double *rs, double cutoff2)
 {
     int count = 0;
@@ -53,7 +53,7 @@ static inline int beyond(const double *rs, double cutoff2)
     return count;
 }
 
-/* The last molecule but one that molecule i of n computes a pair with, counted on beyond n: half of the others each. */
+/* Returns the end (exclusive) of the partners of molecule i of n: half of the other molecules, numbered on beyond n. */
 static long last(long i, long n)
 {
     long half = n / 2;
@@ -61,8 +61,8 @@ static long last(long i, long n)
     return i + 1 + half - !mine;
 }
 
-/* The forces of all pairs of n molecules. sites and forces have n + n / 2 rows, the last n / 2 of sites being the
- * first ones once more. Returns the virial. */
+/* Adds the forces of all pairs of n molecules and returns the virial. sites and forces have n + n / 2 rows; the last
+ * n / 2 rows of sites are copies of the first ones. */
 double water_plain_forces(const double *sites, long n, double box, double cutoff, double *forces)
 {
     double virial = 0.0, cutoff2 = cutoff * cutoff, ref1 = -QQ / (cutoff2 * cutoff);
@@ -106,7 +106,7 @@ double water_plain_forces(const double *sites, long n, double box, double cutoff
     return virial;
 }
 
-/* The energy of all pairs; *field: that of the reaction field. */
+/* Returns the energy of all pairs, and that of the reaction field in *field. */
 double water_plain_energies(const double *sites, long n, double box, double cutoff, double *field)
 {
     double energy = 0.0, answer = 0.0, cutoff2 = cutoff * cutoff, ref1 = -QQ / (cutoff2 * cutoff);

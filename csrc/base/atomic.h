@@ -1,18 +1,19 @@
 /*
- * Memory ordering by name. These are all that viakit uses; at each use a comment says what is ordered before what.
+ * Memory ordering by name. viakit uses only the operations listed here. A comment at each use states which access is
+ * ordered before which.
  *
- *   vk_load_acquire     what was written before the matching release is visible after this load
- *   vk_store_release    everything written so far is visible to whoever acquires this value
+ *   vk_load_acquire     writes before the matching release are visible after this load
+ *   vk_store_release    all writes so far are visible to a thread that acquires this value
  *   vk_load_relaxed,    a plain word that another thread may read or write: no tearing, no order
  *   vk_store_relaxed
- *   vk_exchange,        a read and a write that nothing comes between; acquires what it finds, releases what it leaves.
- *   vk_compare_exchange   The second returns 1 if it found `expected`, and then has written; else it ordered nothing
+ *   vk_exchange,        an atomic read and write; acquires the old value, releases the new one. The second returns 1
+ *   vk_compare_exchange   if it found `expected` and has written; else it orders nothing
  *   vk_add              adds, returns the sum, and is in one order with all other vk_add and vk_fence_full
- *   vk_fence_full       stores before it are visible before loads after it: the one order that neither acquire nor
- *                       release gives, and that even x86 does not keep by itself
+ *   vk_fence_full       stores before it are visible before loads after it: neither acquire nor release gives this
+ *                       order, and x86 does not keep it by itself, either
  *
- * A pair of threads that each write one word and then read the other's needs a vk_fence_full on both sides between the
- * two; with anything less both may read the old values.
+ * Two threads that each write one word and then read the other's need a vk_fence_full between the two on both sides.
+ * With any weaker order both may read the old values.
  */
 #ifndef VIAKIT_ATOMIC_H
 #define VIAKIT_ATOMIC_H
@@ -35,7 +36,7 @@ static inline int vk_compare_exchange(uint32_t *p, uint32_t expected, uint32_t d
 /* Keeps the compiler, not the processor, from moving memory accesses across. */
 #define vk_compiler_barrier() __asm__ __volatile__("" ::: "memory")
 
-/* Tells the processor that this is a spin loop. */
+/* Notifies the processor that this is a spin loop. */
 static inline void vk_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

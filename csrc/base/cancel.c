@@ -1,17 +1,17 @@
-/* See cancel.h. What the program had set is kept per thread, from the outermost hold to its release. */
-#include "cancel.h"
+/* See cancel.h. The program's own cancellation state is stored per thread, from the outermost hold to its release. */
+#include "base/cancel.h"
 
 #include <pthread.h>
 
 #define NOT_HELD (-1)
 
-static __thread int of_the_program = NOT_HELD;
+static __thread int program_state = NOT_HELD;
 
 int vk_cancel_hold(void)
 {
-    if (of_the_program != NOT_HELD)
+    if (program_state != NOT_HELD)
         return 0;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &of_the_program);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &program_state);
     return 1;
 }
 
@@ -19,8 +19,8 @@ void vk_cancel_release(const int *outermost)
 {
     if (!*outermost)
         return;
-    int state = of_the_program;
-    of_the_program = NOT_HELD;
+    int state = program_state;
+    program_state = NOT_HELD;
     pthread_setcancelstate(state, NULL);
 }
 
@@ -28,7 +28,7 @@ void vk_cancel_point(void (*abandon)(void *), void *argument)
 {
     int state;
     pthread_cleanup_push(abandon, argument);
-    pthread_setcancelstate(of_the_program, NULL);
+    pthread_setcancelstate(program_state, NULL);
     pthread_testcancel();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_cleanup_pop(0);

@@ -1,14 +1,16 @@
 /*
  * Threads that a program cancels (pthread_cancel).
  *
- * A thread must not be cancelled while it is inside a NIC: nobody could come in after it. But many functions of the C
- * library that make system calls are *cancellation points*. So on the short path, where a message is sent or looked
- * for, we make the system calls by themselves (vk_send and its like below); calls that may open files or ask a name
- * service hold cancellation off as a whole (VK_HOLD_CANCEL); and a call that waits offers itself to be cancelled where
- * it is outside and can take back what it began (vk_cancel_point): programs have a thread in VipCQWait without
- * time-out, and end it so.
+ * A thread must not be cancelled while it is inside a NIC, because no thread could enter the NIC afterwards. But many
+ * functions of the C library that make system calls are *cancellation points*. There are three remedies:
  *
- * Under sanitizers it is the library's functions after all: they want to see what happens to memory and descriptors.
+ * - The short path, which sends messages and polls for them, makes system calls directly (vk_send and the like below).
+ * - Calls that may open files or query a name service disable cancellation as a whole (VK_HOLD_CANCEL).
+ * - A call that waits permits cancellation where it is outside the NIC and can undo what it began (vk_cancel_point).
+ *   Programs have a thread in VipCQWait without time-out, and end it by cancellation.
+ *
+ * Under sanitizers the C library's functions are used after all, because sanitizers must see the effects on memory and
+ * descriptors.
  */
 #ifndef VIAKIT_CANCEL_H
 #define VIAKIT_CANCEL_H
@@ -17,20 +19,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "atomic.h"
+#include "base/atomic.h"
 
-/* From here on this thread is not cancelled, until the release that belongs to it. They nest; what the program had set
- * is kept by the outermost. Returns whether this is it, for the release. */
+/* Disables cancellation of this thread until the matching release. Holds nest. The outermost one stores the program's
+ * own state. Returns whether this is the outermost, for the release. */
 int vk_cancel_hold(void);
 void vk_cancel_release(const int *outermost);
-/* To the end of the block. */
+/* Disables cancellation to the end of the block. */
 #define VK_HOLD_CANCEL __attribute__((cleanup(vk_cancel_release), unused)) const int hold_cancel = vk_cancel_hold()
 
-/* Between hold and release, with nothing owned: if the program has cancelled the thread (and lets it be cancelled),
- * this calls abandon(argument), still on this stack, and does not return. */
+/* Called between hold and release, with nothing owned. If the program has cancelled the thread (and permits that), this
+ * calls abandon(argument), still on this stack, and does not return. */
 void vk_cancel_point(void (*abandon)(void *), void *argument);
 
-/* As the functions without vk_, but no cancellation points. */
+/* Like the functions without vk_, but not cancellation points. */
 #if VK_TSAN || defined(__SANITIZE_ADDRESS__)
 #define VK_SYSTEM_CALL(name, number, ...) name(__VA_ARGS__)
 #else
@@ -78,7 +80,7 @@ static inline ssize_t vk_recvmsg(int fd, struct msghdr *m, int flags)
     return VK_SYSTEM_CALL(recvmsg, SYS_recvmsg, fd, m, flags);
 }
 
-#ifdef _GNU_SOURCE /* these two are Linux's */
+#ifdef _GNU_SOURCE /* these two exist only on Linux */
 static inline int vk_sendmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
 {
     return (int)VK_SYSTEM_CALL(sendmmsg, SYS_sendmmsg, fd, m, n, flags);

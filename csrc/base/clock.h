@@ -10,7 +10,8 @@
 #define VK_SECOND 1000000000ull
 #define VK_NEVER UINT64_MAX
 
-/* Never goes back. No system call (the vDSO answers), but still dearer than an idle look at a link (engine.c). */
+/* Returns the monotonic time in ns. No system call (the vDSO serves it), but more expensive than an idle poll of a link
+ * (engine.c). */
 static inline uint64_t vk_now(void)
 {
     struct timespec t;
@@ -18,8 +19,8 @@ static inline uint64_t vk_now(void)
     return (uint64_t)t.tv_sec * VK_SECOND + (uint64_t)t.tv_nsec;
 }
 
-/* All ones in the low 32 bits is VIP_INFINITE, however wide the program kept it; so is what is more than a few hundred
- * years. */
+/* Returns the time after timeout_ms, in ns. All ones in the low 32 bits is VIP_INFINITE, for any width of the program's
+ * type. A time-out of more than a few hundred years counts as infinite as well. */
 static inline uint64_t vk_deadline(unsigned long timeout_ms)
 {
     if ((uint32_t)timeout_ms == 0xFFFFFFFFu || timeout_ms > VK_NEVER / 2 / VK_MS)

@@ -1,9 +1,9 @@
 /*
- * Copying into memory that somebody spins on: the last word last.
+ * Copies into memory on which a program spins: the last word is stored last.
  *
- * VIA lets a program wait for an RDMA write without any call, by looking at the last word of the buffer: when that has
- * changed, all before it must be there. memcpy promises no order at all, and some store the end of a block before its
- * beginning.
+ * VIA lets a program wait for an RDMA write without any call, by polling the last word of the buffer. When that has
+ * changed, all preceding bytes must be there. memcpy guarantees no order, and some versions store the end of a block
+ * before its beginning.
  */
 #ifndef VIAKIT_COPY_H
 #define VIAKIT_COPY_H
@@ -12,14 +12,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "atomic.h"
+#include "base/atomic.h"
 
-/* memcpy for payloads that are mostly tiny: up to 16 bytes by two overlapping words, without a call. */
+/* Like memcpy, for payloads that are mostly tiny: up to 16 bytes with two overlapping words, without a call. */
 static inline void vk_copy_short(void *dst, const void *src, size_t len)
 {
     if (vk_unlikely(len > 16)) {
         memcpy(dst, src, len);
-    } else if (len == 8) { /* the commonest of all in measurements: one store */
+    } else if (len == 8) { /* the commonest size in measurements: one store */
         uint64_t word;
         memcpy(&word, src, 8);
         memcpy(dst, &word, 8);
@@ -35,8 +35,8 @@ static inline void vk_copy_short(void *dst, const void *src, size_t len)
     }
 }
 
-/* Like memcpy, but the last word (8, 4 or 1 bytes, by its alignment) is stored after everything before it is visible.
- */
+/* Like memcpy, but the last word (8, 4 or 1 bytes, by its alignment) is stored after all preceding bytes are
+ * visible. */
 static inline void vk_copy_last_word_last(void *dst, const void *src, size_t len)
 {
     uint8_t *to = dst;
@@ -51,7 +51,7 @@ static inline void vk_copy_last_word_last(void *dst, const void *src, size_t len
         vk_store_release((uint64_t *)(void *)to, v);
         return;
     }
-    /* Not aligned to 8: words of 4, then bytes, each one after the one before it. */
+    /* Not aligned to 8: words of 4, then bytes, each ordered after the preceding one. */
     if (((uintptr_t)to & 3) == 0)
         for (; tail >= 4; tail -= 4, to += 4, from += 4) {
             uint32_t v;

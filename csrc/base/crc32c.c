@@ -1,31 +1,32 @@
 /*
  * CRC32C at memory speed.
  *
- * The processor's crc32 instruction takes 3 cycles to finish but one can start each cycle, so three lanes are run
- * side by side over three neighbouring blocks and joined at the end. Joining needs "crc of A followed by n zero
- * bytes", which is a multiplication by x^(8n) modulo the polynomial. For reflected polynomials
+ * The processor's crc32 instruction takes 3 cycles, but one can start in each cycle. Three lanes are therefore run side
+ * by side over three neighbouring blocks and joined at the end. Joining needs "crc of A followed by n zero bytes",
+ * which is a multiplication by x^(8n) modulo the polynomial. For reflected polynomials
  *
  *     crc32(0, clmul(a, k))  =  a * k * x^33  mod P        (33: clmul's bits are off by one, crc32 appends 32 zeros)
  *
- * so with k = x^(8n-33) one carry-less multiplication and one crc32 do it. The k for all block lengths of 8..1024 bytes
- * stand in a table that is made when the library is loaded.
+ * With k = x^(8n-33) one carry-less multiplication and one crc32 suffice. A table has the k for all block lengths of
+ * 8..1024 bytes. It is computed when the library is loaded.
  *
- * x86-64 with SSE4.2 and PCLMUL has the fast path, aarch64 with the CRC extension a plain one, all others the table.
+ * x86-64 with SSE4.2 and PCLMUL has the fast path, aarch64 with the CRC extension a plain one. Other processors use the
+ * table of bytes.
  */
-#include "crc32c.h"
+#include "base/crc32c.h"
 
 #include <string.h>
 
-/* Castagnoli's, reflected: the lowest bit is the highest power. */
+/* Castagnoli's polynomial, reflected: the lowest bit is the highest power. */
 #define POLYNOMIAL 0x82F63B78u
 #define MAX_WORDS 128 /* words of 8 bytes in one lane */
 #define AHEAD \
-    2048 /* bytes: long messages are read for the first time here, and three lanes hide that from the prefetcher */
+    2048 /* prefetch distance, bytes: long messages are not cached, and three lanes defeat the hardware prefetcher */
 #define WORTH_AHEAD 512
 
 static uint32_t byte_table[256];
 
-/* A byte at a time: for machines without the instruction. */
+/* Computes the checksum one byte at a time, for machines without the instruction. */
 uint32_t vk_crc32c_table(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data;
@@ -41,7 +42,7 @@ uint32_t vk_crc32c_table(uint32_t crc, const void *data, size_t len)
 
 static uint32_t shift_constant[MAX_WORDS + 1]; /* x^(64 m - 33) mod P, reflected */
 
-/* The crc of what came before, followed by so many words of zeros. */
+/* Returns the crc of the preceding data followed by that many words of zeros. */
 __attribute__((target("sse4.2,pclmul"))) static inline uint64_t append_zeros(uint64_t crc, size_t words)
 {
     __m128i product =
@@ -56,7 +57,7 @@ static inline uint64_t load64(const uint8_t *p)
     return v;
 }
 
-/* Three lanes of up to MAX_WORDS words as long as they are worth joining, then words, then bytes. */
+/* Runs three lanes of up to MAX_WORDS words while joining them pays, then words, then bytes. */
 __attribute__((target("sse4.2,pclmul"))) static uint32_t crc_x86(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data;
@@ -64,7 +65,7 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t crc_x86(uint32_t crc, c
 
     if (len >= WORTH_AHEAD)
         for (size_t line = 0; line < len; line += 64)
-            __builtin_prefetch(p + AHEAD + line); /* a hint: beyond the end it does nothing */
+            __builtin_prefetch(p + AHEAD + line); /* a hint: no effect beyond the end */
     while (len >= 3 * 8 * 4) {
         size_t words = len / 24 < MAX_WORDS ? len / 24 : MAX_WORDS;
         const uint8_t *q = p + 8 * words, *r = q + 8 * words, *end = q;

@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Continues crc (0 to begin) over len bytes. Pieces may be fed one after the other. Thread-safe, never fails. */
+/* Continues crc (0 to begin) over len bytes. Data may be passed in consecutive pieces. Thread-safe, never fails. */
 uint32_t vk_crc32c(uint32_t crc, const void *data, size_t len);
 
-/* The same by the plain table, for tests of the fast one. */
+/* Computes the same with the plain table, for tests of the fast versions. */
 uint32_t vk_crc32c_table(uint32_t crc, const void *data, size_t len);
 
 #endif

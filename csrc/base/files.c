@@ -1,11 +1,11 @@
 /*
  * See files.h: one bit for each number that a descriptor may have.
  *
- * A bit goes before its file is closed, so what the child closes is ours, never a number that the program has been
- * given anew. No list and no lock: another thread may be anywhere when one forks, and between fork and exec only
- * close() and the like are allowed.
+ * A bit is cleared before its file is closed. Thus the child closes only files of viakit, never a number that the
+ * program has received anew. There is no list and no lock, because other threads may be at any point during a fork, and
+ * only async-signal-safe calls such as close() are allowed between fork and exec.
  */
-#include "files.h"
+#include "base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,14 +13,14 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "cancel.h"
+#include "base/cancel.h"
 
-#define MOST (1 << 20) /* the kernel's own default bound (fs.nr_open); beyond it a child keeps what it gets */
+#define MOST (1 << 20) /* the kernel's default limit (fs.nr_open); higher descriptors stay open in a child */
 
-static uint64_t owned[MOST / 64]; /* pages that nobody writes cost nothing */
-static int highest = -1;          /* word; only grows */
+static uint64_t owned[MOST / 64]; /* unused pages cost nothing */
+static int highest = -1;          /* index of the highest word in use; only grows */
 
-/* The numbers in the NICs stay: nobody uses them in the child, for each call asks for the process first. */
+/* The NICs keep the numbers in the child. They are not used there, because each call checks the process first. */
 static void child_of_fork(void)
 {
     for (int i = 0; i <= __atomic_load_n(&highest, __ATOMIC_RELAXED); i++) {
@@ -42,7 +42,7 @@ int vk_file_above(int fd)
     int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
     VK_HOLD_CANCEL;
     close(fd);
-    errno = error; /* of fcntl, if it failed */
+    errno = error; /* fcntl's error, if it failed */
     return above;
 }
 

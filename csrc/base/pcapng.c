@@ -1,14 +1,13 @@
 /*
- * pcapng.c - blocks of a pcapng file; the numbers of blocks and options are those of the draft's sections 4.1 to 4.6
- * and 3.5.
+ * The blocks of a pcapng file. The numbers of blocks and options are those of the draft, sections 3.5 and 4.1 to 4.6.
  *
  *     | type | length | fields ... | options, each: code, length, value padded to 4 bytes | end of options | length |
  *
- * The length stands at both ends, so that a file can be read backwards; it counts all of it, in multiples of 4. Numbers
- * are in this machine's byte order, which the section header tells. Nothing is written but whole blocks: one that does
- * not fit leaves the buffer as it was, and its function returns 0, else the block's length.
+ * The length stands at both ends, so that a file can be read backwards. It counts the whole block, in multiples of 4.
+ * Numbers are in this machine's byte order, which the section header shows. Only whole blocks are written. If one does
+ * not fit, the buffer is unchanged, and the function returns 0; else it returns the block's length.
  */
-#include "pcapng.h"
+#include "base/pcapng.h"
 
 #include <string.h>
 
@@ -21,14 +20,14 @@ enum { ISB_RECEIVED = 4, ISB_DROPPED = 5 };
 
 #define NANOSECONDS 9 /* if_tsresol: a negative power of ten */
 
-/* A block under construction: everything is appended here, and taken back as a whole if it did not fit. */
+/* A block under construction. Data is appended here, and removed as a whole if the block does not fit. */
 struct block {
     struct pcapng_buffer *b;
     size_t start;
     int full;
 };
 
-/* Appends, padded with zeros; from the first piece that does not fit on, nothing more. */
+/* Appends data, padded with zeros. After the first piece that does not fit, nothing is appended. */
 static void put(struct block *k, const void *data, size_t len)
 {
     size_t padded = (len + 3) & ~(size_t)3;
@@ -53,16 +52,16 @@ static void put32(struct block *k, uint32_t v)
     put(k, &v, sizeof v);
 }
 
-/* Type, and a place for the length. */
+/* Begins a block: its type, and a place for the length. */
 static struct block begin(struct pcapng_buffer *b, uint32_t type)
 {
     struct block k = {b, b->used, 0};
     put32(&k, type);
-    put32(&k, 0); /* the length: end() knows it */
+    put32(&k, 0); /* the length, set by end() */
     return k;
 }
 
-/* The length at the end and, now known, at the beginning. */
+/* Writes the length at the end and at the beginning. */
 static size_t end(struct block *k)
 {
     uint32_t len = (uint32_t)(k->b->used - k->start) + 4;
@@ -75,14 +74,14 @@ static size_t end(struct block *k)
     return len;
 }
 
-/* The padding does not count in the option's length. */
+/* Appends an option. Its length does not include the padding. */
 static void option(struct block *k, uint16_t code, const void *value, size_t len)
 {
     put16(k, code, (uint16_t)len);
     put(k, value, len);
 }
 
-/* Nothing for an empty text: options may be left out. Lengths have 16 bits, so long texts are cut. */
+/* Appends no option for an empty text. Lengths have 16 bits, so long texts are cut. */
 static void text_option(struct block *k, uint16_t code, const char *text)
 {
     size_t len = text ? strlen(text) : 0;
@@ -90,7 +89,7 @@ static void text_option(struct block *k, uint16_t code, const char *text)
         option(k, code, text, len < 60000 ? len : 60000);
 }
 
-/* The upper half first, whatever the byte order. */
+/* The upper half comes first in any byte order. */
 static void put_time(struct block *k, uint64_t time)
 {
     put32(k, (uint32_t)(time >> 32));
@@ -101,7 +100,7 @@ size_t pcapng_section(struct pcapng_buffer *b, const char *application, const ch
 {
     const uint64_t unknown_length = UINT64_MAX;
     struct block k = begin(b, SECTION);
-    put32(&k, 0x1A2B3C4D); /* tells the byte order */
+    put32(&k, 0x1A2B3C4D); /* shows the byte order */
     put16(&k, 1, 0);       /* version */
     put(&k, &unknown_length, sizeof unknown_length);
     text_option(&k, OPT_COMMENT, comment);
@@ -135,7 +134,7 @@ size_t pcapng_packet(struct pcapng_buffer *b, const struct pcapng_packet *p)
     put_time(&k, p->time);
     put32(&k, p->captured);
     put32(&k, p->len);
-    /* The bytes come in pieces, so they are copied here and not by put(), which would pad each. */
+    /* The data consists of pieces. It is copied here, because put() would pad each piece. */
     size_t data = b->used, padding = -(size_t)p->captured & 3;
     if (k.full || b->size - b->used < p->captured + padding)
         k.full = 1;

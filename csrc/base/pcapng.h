@@ -1,12 +1,11 @@
 /*
- * pcapng, as far as it is written here: the blocks of a capture file, put together in memory
- * (draft-ietf-opsawg-pcapng).
+ * The part of pcapng (draft-ietf-opsawg-pcapng) that viakit writes: the blocks of a capture file, built in memory.
  *
  *   section header | interface | interface | packet | packet | ... | statistics
  *
- * Every block is a multiple of four bytes, with its length at both ends. Numbers are in this machine's order, which
- * the section header tells. Each function appends one block, or nothing and returns 0 if it does not fit; else the
- * block's length.
+ * Every block is a multiple of four bytes, with its length at both ends. Numbers are in this machine's byte order,
+ * which the section header shows. Each function appends one block and returns its length, or returns 0 and appends
+ * nothing if it does not fit.
  */
 #ifndef VIAKIT_PCAPNG_H
 #define VIAKIT_PCAPNG_H
@@ -27,17 +26,17 @@ enum { PCAPNG_IN = 1, PCAPNG_OUT = 2 };
 
 size_t pcapng_section(struct pcapng_buffer *b, const char *application, const char *comment);
 
-/* Timestamps of its packets are nanoseconds. mac may be NULL. */
+/* Appends an interface. Its packets have timestamps in nanoseconds. mac may be NULL. */
 size_t pcapng_interface(struct pcapng_buffer *b, uint16_t link_type, uint32_t snap_len, const char *name,
                         const char *description, const char *comment, const uint8_t mac[6]);
 
 struct pcapng_packet {
     uint32_t interface;
     uint64_t time;           /* ns since 1970 */
-    uint32_t len, captured;  /* bytes it had; bytes that the pieces hold */
-    uint32_t direction;      /* PCAPNG_IN or PCAPNG_OUT; 0: not said */
-    uint64_t lost_before;    /* packets of this interface lost since the one before; 0: not said */
-    const char *comment;     /* NULL: none */
+    uint32_t len, captured;  /* length of the packet, and bytes in the pieces */
+    uint32_t direction;      /* PCAPNG_IN or PCAPNG_OUT (0: omitted) */
+    uint64_t lost_before;    /* packets of this interface lost since the preceding one (0: omitted) */
+    const char *comment;     /* NULL: no comment */
     const struct iovec *iov; /* the bytes */
     int n_iov;
 };

@@ -1,19 +1,20 @@
 /*
  * See pool.h: address space per kind of object, a free list through the dead ones.
  *
- * A pool's memory is mapped once and never returned, so a handle that is no longer good can be looked at without a
- * crash; pages cost nothing until an object lies in them. The generation is the last thing that is written when an
- * object is made, and the first that changes when it dies.
+ * A pool's memory is mapped once and never unmapped, so that checking an invalid handle cannot crash. Pages cost
+ * nothing until an object occupies them. The generation is the last field written when an object is made, and the first
+ * that changes when it dies.
  */
-#include "pool.h"
+#include "base/pool.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
 /* ---------------------------------------------------------------- fork
  *
- * A thread may be inside a pool when another one forks; the child would find the mutex locked by nobody, and the list
- * half changed. So whoever forks takes all pools' mutexes first. A pool joins the list when it is first used. */
+ * A thread may be inside a pool when another one forks. The child would find the mutex locked by a thread that it does
+ * not have, and the list half changed. The forking thread therefore locks all pools' mutexes first. A pool joins the
+ * list when it is first used. */
 
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct vk_pool *pools;
@@ -57,7 +58,7 @@ static void reserve(struct vk_pool *pool)
 
 /* ---------------------------------------------------------------- objects */
 
-/* The free list first, newest first: its pages are warm. Else the next slot that was never used. */
+/* Uses the newest entry of the free list, because its pages are warm, else the next slot that was never used. */
 void *vk_pool_get(struct vk_pool *pool)
 {
     struct vk_object *o = NULL;
@@ -78,15 +79,16 @@ void *vk_pool_get(struct vk_pool *pool)
         memset((char *)o + pool->keep, 0, pool->stride - pool->keep);
         o->index = index;
         o->next_free = 0;
-        __atomic_store_n(&o->generation, generation % 63 + 1, __ATOMIC_RELEASE); /* 1..63: 0 is a slot never used */
+        __atomic_store_n(&o->generation, generation % 63 + 1,
+                         __ATOMIC_RELEASE); /* 1..63; a slot that was never used has 0 */
         pool->n_alive++;
     }
     pthread_mutex_unlock(&pool->mutex);
     return o;
 }
 
-/* The dead generation is stored at once: whoever has the handle finds it dead from here on. What else is in the slot
- * stays until it is used again. */
+/* The dead generation is stored at once, so the handle is invalid from here on. The rest of the slot stays unchanged
+ * until it is used again. */
 void vk_pool_put(struct vk_pool *pool, void *object)
 {
     struct vk_object *o = object;

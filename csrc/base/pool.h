@@ -1,13 +1,12 @@
 /*
- * Objects behind handles. A pool reserves address space for all objects of one kind and never returns it, so that a
- * stale or invented handle can be looked at safely: vk_pool_find answers NULL instead of crashing. A handle is the
- * object's address with its generation in the six low bits; a slot that is used again has another generation, so an
- * old handle stays invalid for 62 rounds.
+ * Objects behind handles. A pool reserves address space for all objects of one kind and never returns it. A stale or
+ * forged handle can therefore be checked safely: vk_pool_find returns NULL instead of crashing. A handle is the
+ * object's address with its generation in the six low bits. A slot that is used again has another generation, so an old
+ * handle stays invalid for 62 rounds.
  *
- * A handle may die between the moment a thread looks it up and the moment it owns what it needs to use the object.
- * Therefore the first `keep` bytes of a slot are never cleared: whatever stands there (which NIC an object belongs
- * to, who owns a NIC) can be read and used at any time, by anybody, and after that the generation says whether the
- * object is still the same.
+ * A handle may die after a thread has looked it up, and before the thread owns what it needs to use the object.
+ * Therefore the first `keep` bytes of a slot are never cleared. Their fields (the NIC of an object, the owner of a NIC)
+ * can be read and used at any time by any thread. Afterwards the generation shows whether the object is still the same.
  */
 #ifndef VIAKIT_POOL_H
 #define VIAKIT_POOL_H
@@ -18,7 +17,7 @@
 
 /* First member of every pooled struct. */
 struct vk_object {
-    uint32_t generation; /* 1..63 while alive; VK_DEAD is added when it dies; 0: never used */
+    uint32_t generation; /* 1..63 while alive. VK_DEAD is added when the object dies. 0: never used */
     uint32_t index;
     uint32_t next_free;
     uint32_t reserved;
@@ -27,15 +26,15 @@ struct vk_object {
 
 struct vk_pool {
     size_t stride; /* bytes between objects: a power of two, at least 64 */
-    size_t keep;   /* bytes at the beginning of a slot that stay as they are when it is used again */
+    size_t keep;   /* bytes at the beginning of a slot that are unchanged when it is used again */
     uint32_t capacity;
-    uint32_t n_touched, free_list, n_alive; /* free_list: index + 1, 0 none */
+    uint32_t n_touched, free_list, n_alive; /* free_list: index + 1, or 0 if it is empty */
     char *base;
     pthread_mutex_t mutex;
-    struct vk_pool *next; /* all pools in use: for fork */
+    struct vk_pool *next; /* all pools in use, for fork */
 };
 
-/* `after_kept` is the first member that a new object finds zeroed. */
+/* `after_kept` is the first member that is zeroed in a new object. */
 #define VK_POOL_INIT(type, n, after_kept)    \
     {.stride = VK_POOL_STRIDE(sizeof(type)), \
      .keep = offsetof(type, after_kept),     \
@@ -49,10 +48,10 @@ struct vk_pool {
      : (size) <= 4096 ? 4096 \
                       : 16384)
 
-/* A living object, zeroed but for what is kept, or NULL when the pool is exhausted. Slow path: takes a mutex. Its
- * handle is valid from now on, but nobody knows it yet. */
+/* Returns a new object, zeroed except for the kept bytes, or NULL if the pool is exhausted. Slow path: locks a mutex.
+ * The handle is valid from now on, but no other thread has it yet. */
 void *vk_pool_get(struct vk_pool *pool);
-/* The object's handles are invalid from now on. */
+/* Releases the object. Its handles are invalid from now on. */
 void vk_pool_put(struct vk_pool *pool, void *object);
 
 static inline void *vk_pool_handle(const void *object)
@@ -61,8 +60,8 @@ static inline void *vk_pool_handle(const void *object)
     return (char *)(uintptr_t)object + (o->generation & 63);
 }
 
-/* The slot that a handle points at, alive or not, or NULL if there is none; *generation is what the handle says.
- * stride and capacity are the pool's, given as constants so that the compiler has them. */
+/* Returns the slot that a handle points at, alive or not, or NULL if the handle is outside the pool. *generation is the
+ * handle's. stride and capacity are the pool's, passed as constants for the compiler. */
 static inline __attribute__((always_inline)) void *vk_pool_slot(const struct vk_pool *pool, const void *handle,
                                                                 size_t stride, size_t capacity, uint32_t *generation)
 {
@@ -74,13 +73,13 @@ static inline __attribute__((always_inline)) void *vk_pool_slot(const struct vk_
     return (void *)(uintptr_t)((const char *)handle - *generation);
 }
 
-/* Is it still the object that the handle was given out for? */
+/* Returns whether it is still the object that the handle was made for. */
 static inline int vk_object_is(const struct vk_object *o, uint32_t generation)
 {
     return __atomic_load_n(&o->generation, __ATOMIC_ACQUIRE) == generation;
 }
 
-/* The living object of this handle, or NULL. No lock. */
+/* Returns the living object of this handle, or NULL. No lock. */
 static inline void *vk_pool_find(const struct vk_pool *pool, const void *handle)
 {
     uint32_t generation;

@@ -1,11 +1,11 @@
 /* The memory of a record ring: mapped, so that pages cost nothing until they are used. */
-#include "ring.h"
+#include "base/ring.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* The consumer has taken nothing yet, so all of it is free. */
+/* The whole ring is free, because the consumer has read nothing yet. */
 int vk_ring_init(struct vk_ring *ring, size_t size)
 {
     uint64_t rounded = 4096;

@@ -1,15 +1,15 @@
 /*
  * bench/clock.c - the clock that takes one stamp per message.
  *
- * A stamp by clock_gettime costs some 25 ns, more than a cache line from core to core takes to be noticed; the
- * processor's own counter costs less than half and has no system behind it. It is used where it is invariant (counts at
- * one rate whatever the core does, also asleep) and calibrated against CLOCK_MONOTONIC_RAW, which nobody slews.
+ * A stamp by clock_gettime costs some 25 ns, more than the transfer of a cache line from core to core. The processor's
+ * own counter costs less than half and needs no system. It is used where it is invariant (it counts at one rate in all
+ * states of the core, even asleep). It is calibrated against CLOCK_MONOTONIC_RAW, which is never slewed.
  *
  *      base                                     now
  *      (ticks0, raw0) ------ >= 10 ms ------ (ticks1, raw1)        ns per tick = (raw1 - raw0) / (ticks1 - ticks0)
  *
- * The base is taken once per process, so the longer it lives, the better the ratio is known: each reading is good to
- * about 50 ns, 5e-6 after 10 ms.
+ * The base is taken once per process, so the ratio becomes more accurate with the age of the process. Each reading is
+ * accurate to about 50 ns, which gives 5e-6 after 10 ms.
  */
 #include "bench/bench.h"
 
@@ -32,16 +32,8 @@ static uint64_t raw_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* For deadlines: not the RAW one, but the clock of time-outs and of other processes. */
-uint64_t bench_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* Both clocks at one moment: of a few tries, the one in which least time passed between two readings of the slow one.
- */
+/* Read both clocks at one moment. A few tries are made; the one with the shortest time between the two readings of the
+ * slow clock is used. */
 static void read_both(uint64_t *ticks, uint64_t *raw)
 {
     uint64_t best = UINT64_MAX;
@@ -64,7 +56,7 @@ static bool counter_is_invariant(void)
     unsigned a, b, c, d;
     return __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & (1u << 8));
 #elif defined(__aarch64__)
-    return true; /* the generic timer is, by definition */
+    return true; /* the generic timer is invariant by definition */
 #else
     return false;
 #endif
@@ -87,8 +79,8 @@ double bench_ns_per_tick(void)
     if (!bench_clock_counter)
         return 1.0;
     uint64_t ticks, raw;
-    /* At least 10 ms after the base, or the ratio would not be good enough; only the first call
-     * of a process may have to wait. */
+    /* At least 10 ms after the base, for a sufficiently accurate ratio. Only the first call of a process may have to
+     * wait. */
     do {
         read_both(&ticks, &raw);
     } while (raw - base_raw < 10000000u);

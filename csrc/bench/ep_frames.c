@@ -1,9 +1,9 @@
 /*
- * bench/ep_frames.c - bare Ethernet frames: the least that a raw socket can cost on a wire.
+ * bench/ep_frames.c - bare Ethernet frames: the minimum cost of a raw socket on a wire.
  *
- * No protocol stands here. Nothing is acknowledged, checked against a checksum, sent again or protected, and a frame
- * that is lost ends the measurement. What is left is the price of the kernel's packet socket and of the wire, on
- * which every protocol over raw frames has to pay; beside it one sees what a protocol adds of its own.
+ * There is no protocol here. Frames are not acknowledged, checksummed, retransmitted or protected, and a lost frame
+ * ends the measurement. The result is the cost of the kernel's packet socket and of the wire, which every protocol over
+ * raw frames pays. The difference to such a protocol is the protocol's own cost.
  *
  *      short:  a message is a frame      | Ethernet 0x88B6 | run | at | message ... up to the MTU |
  *              sent by send(), received in a ring that the kernel fills (PACKET_RX_RING): no system call while polling
@@ -12,8 +12,9 @@
  *                                        | virtio | Ethernet | IP | UDP | run | at | up to PIECE bytes |
  *              received by recvmsg() straight to their place: one copy, by the kernel
  *
- * `at` is the piece's offset in its message, so that a lost one is noticed by the next.
+ * `at` is the piece's offset in its message, so that the next piece reveals a lost one.
  */
+#include "base/inet_sum.h"
 #include "base/plural.h"
 #include "bench/bench.h"
 
@@ -34,13 +35,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define ETHERTYPE_FRAMES 0x88B6 /* the second of the two for local experiments: VIA has the first */
+#define ETHERTYPE_FRAMES 0x88B6 /* the second of the two for local experiments; VIA uses the first */
 #define UDP_PORT 4792
 #define SLOT_LEN 2048u
 #define N_SLOTS 1024u
 #define BLOCK (SLOT_LEN * 64)
-#define MAX_MTU 1518u    /* a frame has to fit a slot beside the kernel's header */
-#define QUEUE (64 << 20) /* bytes of super-frames that may wait, as the kernel counts them; if we may have so many */
+#define MAX_MTU 1518u    /* a frame must fit a slot together with the kernel's header */
+#define QUEUE (64 << 20) /* bytes of queued super-frames, as counted by the kernel, if permitted */
 #define IP_UDP 28u       /* bytes of both headers */
 #define MAX_SEGMENTS 64u /* the kernel's limit, for every UDP_SEGMENT user */
 #define GSO_UDP_L4 5     /* VIRTIO_NET_HDR_GSO_UDP_L4, which older headers lack */
@@ -49,13 +50,13 @@
 #define PACKET_IGNORE_OUTGOING 23
 #endif
 
-/* As it lies in the ring behind the kernel's header, and as it is given to send(). */
+/* The layout in the ring behind the kernel's header, and in the buffer of send(). */
 typedef struct __attribute__((packed)) {
     struct ethhdr ether;
     uint32_t run, at;
 } short_head;
 
-/* As recvmsg() and sendmsg() have it with PACKET_VNET_HDR: the virtio header comes first and is not sent. */
+/* The layout for recvmsg() and sendmsg() with PACKET_VNET_HDR: the virtio header comes first and is not sent. */
 typedef struct __attribute__((packed)) {
     struct virtio_net_hdr vnet;
     struct ethhdr ether;
@@ -68,31 +69,21 @@ typedef struct {
     bench_ep ep;
     int ring_fd, long_fd;
     uint8_t *ring;
-    uint32_t slot; /* looked at next */
+    uint32_t slot; /* the next to poll */
     unsigned mtu;
     uint32_t run;
-    size_t piece; /* bytes of a super-frame's part of the message */
-    size_t queue; /* bytes of super-frames that may wait, as the kernel counts them */
+    size_t piece; /* message bytes of a super-frame */
+    size_t queue; /* capacity for queued super-frames in bytes, as counted by the kernel */
     size_t tx_at, rx_at;
-    short_head *out; /* the short message is put behind it */
+    short_head *out; /* the short message is copied behind it */
     long_head head, in;
     uint8_t mac[6];
 } frames_ep;
 
 /* ---------------------------------------------------------------- heads */
 
-/* The Internet checksum's sum (RFC 1071), of an even number of bytes, big-endian. */
-static uint16_t sum16(const void *data, size_t len, uint32_t sum)
-{
-    const uint8_t *p = data;
-    for (; len > 1; p += 2, len -= 2)
-        sum += (uint32_t)p[0] << 8 | p[1];
-    while (sum >> 16)
-        sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t)sum;
-}
-
-/* All that does not change from frame to frame. gso_size is the payload of each segment that the kernel cuts. */
+/* Fill in all header fields that do not change from frame to frame. gso_size is the payload of each segment that the
+ * kernel cuts. */
 static void make_heads(frames_ep *ep, const uint8_t peer[6])
 {
     struct ethhdr ether = {.h_proto = htons(ETHERTYPE_FRAMES)};
@@ -101,7 +92,7 @@ static void make_heads(frames_ep *ep, const uint8_t peer[6])
     ep->out->ether = ether;
 
     ether.h_proto = htons(ETH_P_IP);
-    /* Addresses of the link-local network, made from the MACs: the hosts' own IP must not take these frames for its. */
+    /* Addresses of the link-local network, made from the MACs: the hosts' own IP stack must not accept these frames. */
     const uint8_t ip[20] = {
         0x45,           0,      0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 169, 254, ep->mac[4] & 0x7f, ep->mac[5], 169, 254,
         peer[4] | 0x80, peer[5]};
@@ -114,9 +105,9 @@ static void make_heads(frames_ep *ep, const uint8_t peer[6])
     ep->head.vnet.gso_size = (uint16_t)(ep->mtu - IP_UDP);
 }
 
-/* The head of a super-frame with n bytes of message: lengths, and both checksums as far as they are ours
- * (IP's whole, of UDP's the pseudo-header's sum; who cuts adds the rest, where csum_start and
- * csum_offset say). What fits one segment is not marked for cutting. */
+/* Complete the header of a super-frame with n bytes of message: lengths, IP's checksum, and for UDP's checksum the sum
+ * of the pseudo-header. The segmenter adds the rest, at csum_start and csum_offset. A frame that fits one segment is
+ * not marked for segmentation. */
 static void finish_head(frames_ep *ep, size_t n)
 {
     long_head *h = &ep->head;
@@ -124,12 +115,12 @@ static void finish_head(frames_ep *ep, size_t n)
     h->ip[2] = (uint8_t)((20 + udp_len) >> 8);
     h->ip[3] = (uint8_t)(20 + udp_len);
     h->ip[10] = h->ip[11] = 0;
-    uint16_t check = (uint16_t)~sum16(h->ip, sizeof h->ip, 0);
+    uint16_t check = (uint16_t)~vk_inet_sum(h->ip, sizeof h->ip, 0);
     h->ip[10] = (uint8_t)(check >> 8);
     h->ip[11] = (uint8_t)check;
     h->udp_len = htons((uint16_t)udp_len);
-    h->udp_sum =
-        htons(sum16(h->ip + 12, 8, 17 + (uint32_t)udp_len)); /* the pseudo-header's: the kernel does the rest */
+    h->udp_sum = htons(
+        vk_inet_sum(h->ip + 12, 8, 17 + (uint32_t)udp_len)); /* of the pseudo-header only; the kernel adds the rest */
     h->vnet.gso_type = udp_len - 8 > h->vnet.gso_size ? GSO_UDP_L4 : VIRTIO_NET_HDR_GSO_NONE;
 }
 
@@ -141,11 +132,11 @@ static bool is_short(const frames_ep *ep, size_t len)
     return len + 8 <= ep->mtu;
 }
 
-/* The same on both sides, so both come to the same window and the same kind of frames. */
+/* The inputs are the same on both sides, so both compute the same window and use the same kind of frames. */
 static int frames_prepare(bench_ep *base, const bench_plan *plan)
 {
     frames_ep *ep = (frames_ep *)base;
-    /* The window has to fit the receiver's queue, or frames are lost: nothing else holds the sender back. */
+    /* The window must fit the receiver's queue, or frames are lost: nothing else limits the sender. */
     size_t cost = plan->len + plan->len / 4 + 4096; /* the kernel counts pages, not bytes */
     size_t most = ep->queue / 2 / cost;
     ep->run = plan->run_id;
@@ -153,7 +144,7 @@ static int frames_prepare(bench_ep *base, const bench_plan *plan)
     base->window = bench_window(plan);
     if (!is_short(ep, plan->len) && base->window > most)
         base->window = most;
-    /* Of a ping-pong one message is under way, whatever the window. */
+    /* A ping-pong has one message under way, whatever the window. */
     if (base->window < 2 && (plan->mode != BENCH_PINGPONG || cost > ep->queue))
         return bench_fail(
             base, BENCH_ERROR,
@@ -163,7 +154,7 @@ static int frames_prepare(bench_ep *base, const bench_plan *plan)
     return bench_buffers(base, plan, 1);
 }
 
-/* The result of a system call that sends: whole frames or nothing. */
+/* Evaluate the result of a system call that sends: it sends whole frames or nothing. */
 static int sent(frames_ep *ep, ssize_t n, size_t expected)
 {
     ep->ep.count[BENCH_COUNTER_system_calls]++;
@@ -172,10 +163,10 @@ static int sent(frames_ep *ep, ssize_t n, size_t expected)
     if (n < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == EINTR))
         return BENCH_NOT_YET;
     return bench_fail(&ep->ep, BENCH_ERROR, "a frame of %zu byte%s could not be sent: %s", expected, vk_s(expected),
-                      n < 0 ? strerror(errno) : "only a part of it was taken");
+                      n < 0 ? strerror(errno) : "only a part of it was accepted");
 }
 
-/* A message by one frame, or piece by piece; NOT_YET keeps how far it has got. */
+/* Send a message as one frame, or piece by piece; NOT_YET preserves the progress. */
 static int frames_send(bench_ep *base, size_t len)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -184,7 +175,7 @@ static int frames_send(bench_ep *base, size_t len)
         memcpy(ep->out + 1, base->sbuf, len);
         return sent(ep, send(ep->ring_fd, ep->out, sizeof *ep->out + len, MSG_DONTWAIT), sizeof *ep->out + len);
     }
-    /* tx_at remembers how far the message has got when the socket takes no more. */
+    /* tx_at is the progress of the message when the socket accepts no more. */
     while (ep->tx_at < len) {
         size_t n = len - ep->tx_at < ep->piece ? len - ep->tx_at : ep->piece;
         struct iovec iov[2] = {{&ep->head, sizeof ep->head}, {base->sbuf + ep->tx_at, n}};
@@ -201,30 +192,30 @@ static int frames_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
-/* Nothing repeats a lost frame, so the run is over. */
-static int wrong(frames_ep *ep, size_t got, size_t len)
+/* No protocol retransmits a lost frame, so the run is over. */
+static int lost_frame(frames_ep *ep, size_t got, size_t len)
 {
     return bench_fail(
         &ep->ep, BENCH_ERROR,
-        "a frame with %zu byte%s came where %zu of a message of %zu were due: one was lost, and nothing sends "
-        "it again",
+        "a frame with %zu byte%s arrived where %zu of a message of %zu were due: a frame was lost, and bare "
+        "frames are not retransmitted",
         got, vk_s(got), len - ep->rx_at, len);
 }
 
-/* Looks at one slot; the frame in it goes back to the kernel, whoever it was for. */
+/* Poll one slot. Its frame goes back to the kernel, even if it belongs to another run. */
 static int receive_short(frames_ep *ep, size_t len)
 {
     struct tpacket2_hdr *h = (struct tpacket2_hdr *)(void *)(ep->ring + (size_t)ep->slot * SLOT_LEN);
-    /* Acquire: the kernel sets TP_STATUS_USER after it has filled the slot. Release below: it is
-     * the kernel's again only after we have read it. */
+    /* Acquire: the kernel sets TP_STATUS_USER after it has filled the slot. Release below: the slot goes back to the
+     * kernel only after it has been read. */
     if (!(__atomic_load_n(&h->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
         return BENCH_NOT_YET;
     const short_head *head = (const short_head *)(const void *)((uint8_t *)h + h->tp_mac);
-    size_t got = h->tp_snaplen - sizeof *head; /* Ethernet's least frame is longer than a short message */
+    size_t got = h->tp_snaplen - sizeof *head; /* Ethernet's minimum frame is longer than a short message */
     uint32_t run;
     memcpy(&run, &head->run, sizeof run);
     if (run == ep->run && got >= len)
-        memcpy(ep->ep.rbuf, head + 1, len); /* to its place, as every protocol has to */
+        memcpy(ep->ep.rbuf, head + 1, len); /* to its destination, as in every protocol */
     __atomic_store_n(&h->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
     ep->slot = (ep->slot + 1) % N_SLOTS;
     if (run != ep->run) { /* of an earlier run */
@@ -232,12 +223,12 @@ static int receive_short(frames_ep *ep, size_t len)
         return BENCH_NOT_YET;
     }
     if (got < len)
-        return wrong(ep, got, len);
+        return lost_frame(ep, got, len);
     ep->ep.rmsg = ep->ep.rbuf;
     return BENCH_DONE;
 }
 
-/* Pieces come straight to their place, so one that is not the next shows by its offset only. */
+/* Pieces are received straight to their place, so only the offset reveals a piece that is not the next. */
 static int receive_long(frames_ep *ep, size_t len)
 {
     do {
@@ -254,10 +245,10 @@ static int receive_long(frames_ep *ep, size_t len)
             ep->ep.count[BENCH_COUNTER_frames_dropped]++;
             continue;
         }
-        /* MSG_TRUNC: n is the frame's real length, also if it did not fit. */
+        /* MSG_TRUNC: n is the frame's real length, even if it did not fit. */
         size_t got = (size_t)n - sizeof ep->in;
         if (ep->in.at != ep->rx_at || got > len - ep->rx_at)
-            return wrong(ep, got, len);
+            return lost_frame(ep, got, len);
         ep->rx_at += got;
     } while (ep->rx_at < len);
     ep->rx_at = 0;
@@ -265,7 +256,7 @@ static int receive_long(frames_ep *ep, size_t len)
     return BENCH_DONE;
 }
 
-/* Blocking, a look that finds nothing sleeps once; the loop comes back to look again. */
+/* Blocking: a poll that finds nothing sleeps once, and the loop polls again. */
 static int frames_recv(bench_ep *base, size_t len)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -280,7 +271,7 @@ static int frames_recv(bench_ep *base, size_t len)
     return rc;
 }
 
-/* Both sockets, for the lengths of a run's messages and of its answers may differ in kind. */
+/* Poll both sockets, because a run's messages and its replies may be of different kinds. */
 static void frames_idle(bench_ep *base, bool want_send)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -290,7 +281,7 @@ static void frames_idle(bench_ep *base, bool want_send)
          want_send ? 1 : BENCH_SLICE_MS); /* a packet socket is always writable: its queue is the interface's */
 }
 
-/* Also what was opened in part. */
+/* Also closes a partly opened endpoint. */
 static void frames_close(bench_ep *base)
 {
     frames_ep *ep = (frames_ep *)base;
@@ -301,8 +292,6 @@ static void frames_close(bench_ep *base)
     if (ep->long_fd >= 0)
         close(ep->long_fd);
     free(ep->out);
-    bench_buffers_release(base);
-    free(base);
 }
 
 static const bench_ops frames_ops = {
@@ -318,7 +307,7 @@ static const bench_ops frames_ops = {
 
 /* ---------------------------------------------------------------- opening */
 
-/* A packet socket, not bound yet: bound last, so that no frame comes unfiltered. The interface's index is left in
+/* Open a packet socket. It is bound later, so that no unfiltered frame arrives. The interface's index is left in
  * *about. */
 static int open_socket(const char *interface, struct ifreq *about, int *fd)
 {
@@ -329,19 +318,20 @@ static int open_socket(const char *interface, struct ifreq *about, int *fd)
     memset(about, 0, sizeof *about);
     snprintf(about->ifr_name, sizeof about->ifr_name, "%s", interface);
     setsockopt(*fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
-    setsockopt(*fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one); /* without it: slower, and right */
+    setsockopt(*fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one,
+               sizeof one); /* optional: without it sending is slower, but correct */
     return ioctl(*fd, SIOCGIFINDEX, about);
 }
 
-/* From here on frames of this type come in. */
+/* Start receiving frames of this type. */
 static int bind_socket(int fd, int index, int type)
 {
     struct sockaddr_ll name = {.sll_family = AF_PACKET, .sll_protocol = htons((uint16_t)type), .sll_ifindex = index};
     return bind(fd, (struct sockaddr *)(void *)&name, sizeof name);
 }
 
-/* The ring: N_SLOTS of SLOT_LEN bytes, filled by the kernel in order, shared by mmap. Also
- * learns address and MTU. */
+/* Open the ring: N_SLOTS of SLOT_LEN bytes, filled by the kernel in order, shared by mmap. Also reads address and
+ * MTU. */
 static int open_ring(frames_ep *ep, const char *interface)
 {
     struct ifreq about;
@@ -367,8 +357,7 @@ static int open_ring(frames_ep *ep, const char *interface)
     return bind_socket(ep->ring_fd, index, ETHERTYPE_FRAMES);
 }
 
-/* Super-frames are longer than a slot, so they come by recvmsg from a socket of their own,
- * filtered to our port. */
+/* Super-frames are longer than a slot, so they are received by recvmsg from a socket of their own, filtered by port. */
 static int open_long(frames_ep *ep, const char *interface)
 {
     struct ifreq about;
@@ -377,7 +366,7 @@ static int open_long(frames_ep *ep, const char *interface)
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 14 + 9), /* datagrams ... */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 14 + 20), /* ... from our port to our port */
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 14 + 20), /* ... from UDP_PORT to UDP_PORT */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)UDP_PORT << 16 | UDP_PORT, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, 0x40000),
         BPF_STMT(BPF_RET | BPF_K, 0),
@@ -388,7 +377,7 @@ static int open_long(frames_ep *ep, const char *interface)
         setsockopt(ep->long_fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0 ||
         setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) != 0)
         return -1;
-    /* The first is for root only, even in a network namespace of one's own; the second goes as far as allowed. */
+    /* The first option needs root, even in a private network namespace. The second goes as far as permitted. */
     if (setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVBUFFORCE, &queue, sizeof queue) != 0)
         setsockopt(ep->long_fd, SOL_SOCKET, SO_RCVBUF, &queue, sizeof queue);
     socklen_t len = sizeof queue;
@@ -398,23 +387,20 @@ static int open_long(frames_ep *ep, const char *interface)
     return bind_socket(ep->long_fd, about.ifr_ifindex, ETH_P_IP);
 }
 
-bench_ep *bench_frames_open(const char *interface, bool polled, char *error)
+BENCH_OPEN(frames)
 {
-    frames_ep *ep = bench_ep_new(sizeof *ep, &frames_ops, polled);
-    if (!ep) {
-        snprintf(error, BENCH_ERROR_LEN, "no memory for an endpoint");
+    const char *interface = options->device;
+    frames_ep *ep = bench_ep_new(sizeof *ep, &frames_ops, options->polled, error);
+    if (!ep)
         return NULL;
-    }
     ep->ring_fd = ep->long_fd = -1;
     ep->out = calloc(1, SLOT_LEN);
-    if (!ep->out || open_ring(ep, interface) != 0 || open_long(ep, interface) != 0) {
-        snprintf(error, BENCH_ERROR_LEN, "cannot open a packet socket on %s: %s", interface,
-                 errno == EPERM ? "Permission denied (CAP_NET_RAW): a testbed needs no root" : strerror(errno));
-        frames_close(&ep->ep);
-        return NULL;
-    }
-    /* A super-frame holds as many whole segments as 64 KB of IP and the kernel's limit allow; 8
-     * bytes of them are run and at. */
+    if (!ep->out || open_ring(ep, interface) != 0 || open_long(ep, interface) != 0)
+        return bench_ep_fail(&ep->ep, error, "cannot open a packet socket on %s: %s", interface,
+                             errno == EPERM ? "Permission denied (CAP_NET_RAW): a testbed needs no root"
+                                            : strerror(errno));
+    /* A super-frame holds as many whole segments as 64 KB of IP and the kernel's limit allow. run and at occupy 8 of
+     * its bytes. */
     size_t segments = (65535 - 20 - 8) / (ep->mtu - IP_UDP);
     ep->piece = (segments < MAX_SEGMENTS ? segments : MAX_SEGMENTS) * (ep->mtu - IP_UDP) - 8;
     return &ep->ep;

@@ -2,25 +2,21 @@
  * bench/ep_mpi.c - MPI, from C, through the library that mpi4py loaded.
  *
  * No mpi.h is included: it would fix one library's representation of handles. An MPI handle is an int in MPICH and a
- * pointer in Open MPI; both travel in one general register on the architectures we know, so one set of prototypes with
- * uintptr_t serves both, as long as handles are only passed on. Requests and statuses, which live in our memory, get
- * the larger of the two sizes and are never put into arrays that the library would walk.
+ * pointer in Open MPI. Both travel in one general register on the supported architectures, so one set of prototypes
+ * with uintptr_t serves both, as long as handles are only passed on. Requests and statuses, which live in this file's
+ * memory, get the larger of the two sizes. They are never put into arrays that the library would index.
  *
- * Ping-pong is MPI_Send and MPI_Recv, what everybody compares with. Stream and bidir keep a window of MPI_Isend and of
- * MPI_Irecv posted in advance. Inside those calls the library polls and cannot be interrupted: whoever drives this
+ * Ping-pong uses MPI_Send and MPI_Recv, the usual reference. Stream and bidir keep a window of MPI_Isend and of
+ * MPI_Irecv posted in advance. Inside those calls the library polls and cannot be interrupted, so the driver of this
  * endpoint must be ready to end the process.
  *
  *      sends[]:    | done | under way ... | free |     n_sent  counts up, slot = number % MAX_WINDOW
  *      receives[]: | taken | posted ......... |        n_taken <= n_posted <= n_expected
  */
-#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <dlfcn.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define TAG 7
 #define MAX_WINDOW 128
@@ -49,47 +45,39 @@ typedef struct {
 
     bool simple; /* ping-pong: MPI_Send and MPI_Recv */
     size_t room; /* bytes of a receive */
-    size_t depth, slots;
+    size_t depth;
     uint64_t n_sent, n_reaped;              /* sends begun and finished */
     uint64_t n_expected, n_posted, n_taken; /* receives */
     mpi_request sends[MAX_WINDOW], receives[MAX_WINDOW];
 } mpi_ep;
 
-/* Slots of their own for validated streams only: the loop looks at a message before its slot can be used again. */
 static int mpi_prepare(bench_ep *base, const bench_plan *plan)
 {
     mpi_ep *ep = (mpi_ep *)base;
     ep->simple = plan->mode == BENCH_PINGPONG;
     base->window = bench_window(plan);
     ep->depth = base->window + 2;
-    ep->slots = plan->validate && !ep->simple ? ep->depth : 1;
     ep->room = plan->len ? plan->len : 1;
     ep->n_sent = ep->n_reaped = ep->n_expected = ep->n_posted = ep->n_taken = 0;
-    return bench_buffers(base, plan, ep->slots);
+    return bench_buffers(base, plan, ep->depth);
 }
 
-/* MPI's codes are not ours: MPI_SUCCESS is 0 in every library, and all others are errors here. */
+/* Translate an MPI code: MPI_SUCCESS is 0 in every library, and all others are errors here. */
 static int check_code(mpi_ep *ep, int code, const char *call)
 {
     return code ? bench_fail(&ep->ep, BENCH_ERROR, "%s failed with code %d", call, code) : BENCH_DONE;
 }
 
-/* Where message i of the run is received to. */
-static unsigned char *slot(mpi_ep *ep, uint64_t i)
-{
-    return ep->ep.rbuf + i % ep->slots * ep->ep.stride;
-}
-
-/* Keeps `depth` receives posted, but never more than will come: one left over would take the
- * first message of the next run. */
+/* Keep `depth` receives posted, but never more than messages will come. A receive left over would match the first
+ * message of the next run. */
 static int mpi_tidy(bench_ep *base)
 {
     mpi_ep *ep = (mpi_ep *)base;
     int rc = BENCH_DONE;
     while (rc == BENCH_DONE && ep->n_posted < ep->n_expected && ep->n_posted - ep->n_taken < ep->depth) {
         rc = check_code(ep,
-                        ep->Irecv(slot(ep, ep->n_posted), (int)ep->room, ep->byte, ep->peer, TAG, ep->comm,
-                                  &ep->receives[ep->n_posted % MAX_WINDOW]),
+                        ep->Irecv(bench_receive_buffer(base, ep->n_posted), (int)ep->room, ep->byte, ep->peer, TAG,
+                                  ep->comm, &ep->receives[ep->n_posted % MAX_WINDOW]),
                         "MPI_Irecv");
         ep->n_posted++;
     }
@@ -104,7 +92,7 @@ static int mpi_expect(bench_ep *base, size_t len, uint64_t n)
     return mpi_tidy(base);
 }
 
-/* Is the oldest send under way finished? Test makes the library go on with everything else as well. */
+/* Test whether the oldest send under way is done. MPI_Test also makes the library progress everything else. */
 static int reap(mpi_ep *ep)
 {
     int done = 0;
@@ -115,8 +103,8 @@ static int reap(mpi_ep *ep)
     return code ? check_code(ep, code, "MPI_Test of a send") : done ? BENCH_DONE : BENCH_NOT_YET;
 }
 
-/* Ping-pong: the blocking call, which is what everybody compares with. Else at most a window
- * under way, and the oldest is waited for. */
+/* Ping-pong: the blocking call, the usual reference. Otherwise at most a window is under way; when it is full the
+ * oldest send must complete first. */
 static int mpi_send(bench_ep *base, size_t len)
 {
     mpi_ep *ep = (mpi_ep *)base;
@@ -134,7 +122,7 @@ static int mpi_send(bench_ep *base, size_t len)
     return rc;
 }
 
-/* Blocking in ping-pong. Else the oldest receive is tested: NOT_YET if it is not there. */
+/* Blocking in ping-pong. Otherwise the oldest receive is tested: NOT_YET if its message has not arrived. */
 static int mpi_recv(bench_ep *base, size_t len)
 {
     mpi_ep *ep = (mpi_ep *)base;
@@ -142,36 +130,35 @@ static int mpi_recv(bench_ep *base, size_t len)
     int code, done = 1, count = 0;
     if (ep->simple) {
         code = ep->Recv(base->rbuf, (int)ep->room, ep->byte, ep->peer, TAG, ep->comm, &status);
+        base->rmsg = base->rbuf;
     } else {
         code = ep->Test(&ep->receives[ep->n_taken % MAX_WINDOW], &done, &status);
         if (!code && !done)
             return BENCH_NOT_YET;
-        base->rmsg = slot(ep, ep->n_taken++);
+        base->rmsg = bench_receive_buffer(base, ep->n_taken++);
     }
     if (code || (code = ep->Get_count(&status, ep->byte, &count)))
         return check_code(ep, code, "receiving a message");
     if ((size_t)count != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %d byte%s arrived where one of %zu was due", count,
-                          vk_s(count), len);
+        return bench_wrong_length(base, (size_t)count, len);
     return BENCH_DONE;
 }
 
-/* NOT_YET leaves it to the loop to look at its deadline between two tries. */
-static int mpi_flush(bench_ep *base)
+/* NOT_YET lets the loop check its deadline between two tries. */
+static int mpi_flush(bench_ep *base, size_t most)
 {
     mpi_ep *ep = (mpi_ep *)base;
     int rc = BENCH_DONE;
-    while (rc == BENCH_DONE && ep->n_reaped != ep->n_sent)
+    while (rc == BENCH_DONE && ep->n_sent - ep->n_reaped > most)
         rc = reap(ep);
     return rc;
 }
 
-/* Gives back the reference that dlopen took; the library itself stays, for it was loaded before. */
+/* Drop the reference that dlopen took. The library itself stays, because it was loaded before. */
 static void mpi_close(bench_ep *base)
 {
-    dlclose(((mpi_ep *)base)->library);
-    bench_buffers_release(base);
-    free(base);
+    if (((mpi_ep *)base)->library)
+        dlclose(((mpi_ep *)base)->library);
 }
 
 static const bench_ops mpi_ops = {
@@ -189,33 +176,18 @@ static const bench_ops mpi_ops = {
 
 bench_ep *bench_mpi_open(const char *library, uintptr_t comm, uintptr_t byte_type, int peer, char *error)
 {
-    mpi_ep *ep = bench_ep_new(sizeof *ep, &mpi_ops, true);
-    if (!ep) {
-        snprintf(error, BENCH_ERROR_LEN, "no memory");
+    mpi_ep *ep = bench_ep_new(sizeof *ep, &mpi_ops, true, error);
+    if (!ep)
         return NULL;
-    }
     ep->comm = comm;
     ep->byte = byte_type;
     ep->peer = peer;
-    ep->library = dlopen(library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the one that is initialised */
-    /* dlsym's void * is copied into the function pointers: ISO C has no conversion between the two. */
-    struct {
-        const char *name;
-        void *into;
-    } wanted[] = {{"MPI_Send", &ep->Send},   {"MPI_Recv", &ep->Recv}, {"MPI_Isend", &ep->Isend},
-                  {"MPI_Irecv", &ep->Irecv}, {"MPI_Test", &ep->Test}, {"MPI_Get_count", &ep->Get_count}};
-    const char *missing = ep->library ? NULL : "the library itself";
-    for (size_t i = 0; !missing && i < sizeof wanted / sizeof wanted[0]; i++) {
-        void *found = dlsym(ep->library, wanted[i].name);
-        memcpy(wanted[i].into, &found, sizeof found);
-        if (!found)
-            missing = wanted[i].name;
-    }
-    if (!missing)
-        return &ep->ep;
-    snprintf(error, BENCH_ERROR_LEN, "%s cannot be reached in %s", missing, library);
-    if (ep->library)
-        dlclose(ep->library);
-    free(ep);
-    return NULL;
+    const bench_symbol symbols[] = {{"MPI_Send", &ep->Send},   {"MPI_Recv", &ep->Recv},
+                                    {"MPI_Isend", &ep->Isend}, {"MPI_Irecv", &ep->Irecv},
+                                    {"MPI_Test", &ep->Test},   {"MPI_Get_count", &ep->Get_count}};
+    const char *missing;
+    ep->library = bench_library(library, symbols, sizeof symbols / sizeof *symbols, &missing);
+    if (!ep->library)
+        return bench_ep_fail(&ep->ep, error, "%s cannot be reached in %s", missing, library);
+    return &ep->ep;
 }

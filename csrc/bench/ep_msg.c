@@ -1,35 +1,36 @@
 /*
- * bench/ep_msg.c - the message engine, by nothing but msg.h: two ranks of a job, on channel
- * via, bip or tcp, by any policy.
+ * bench/ep_msg.c - the message engine, through msg.h only: two ranks of a job, on channel via, bip or tcp, with any
+ * policy.
  *
- * Who connects the two sides gives a stream socket between them. Opening a world needs an
- * exchange of a few hundred bytes, which a launcher does otherwise; here each side writes its
- * own and reads the other's. Nothing else ever travels there.
+ * The driver that connects the two sides provides a stream socket between them. Opening a world needs an exchange of a
+ * few hundred bytes, which otherwise a launcher does. Here each side writes its own data and reads the other's. Nothing
+ * else ever travels there.
  *
- * Ping-pong of short messages is msg_send and a receive that waits, the shortest way through the engine.
- * Everything else keeps a window of sends under way and receives posted in advance, as ep_mpi.c does, so that
- * no message has to be kept by the engine because the loop came late.
+ * Ping-pong of short messages is msg_send and a blocking receive, the shortest path through the engine. All other runs
+ * keep a window of sends under way and receives posted in advance, as ep_mpi.c does. The engine then never has to
+ * buffer a message because the loop is late.
  *
  *      sends[]:     | reaped | started ........ |        n_reaped <= n_sent
  *      receives[]:  | taken  | posted ......... |        n_taken <= n_posted <= n_expected
  *
- * Counts are of messages of this run; number % DEPTH is the request. Messages of one pair, context and tag
- * match in order, so the oldest request is always the next to end: only that one is looked at.
+ * Counts are of messages of this run; number % DEPTH is the request. Messages of one pair, context and tag match in
+ * order, so the oldest request is always the next to complete, and only that one is tested.
  *
- * Buffers come from msg_alloc: ranks of one host then write straight into them, as via's own endpoint has it.
+ * Buffers are ordinary memory, or come from msg_alloc (BENCH_MEMORY_VIAKIT). Ranks of one host write straight into the
+ * latter.
  *
- * Polled, the engine is told never to sleep, and no call waits longer than a look. Blocking, it is told to
- * sleep at once, unless the policy's text says how long to poll (spin_us).
+ * Polled: the engine is configured never to sleep, and no call waits longer than one poll. Blocking: it is configured
+ * to sleep at once, unless the policy's text sets a polling time (spin_us).
  */
-#include "base/plural.h"
+#include "base/blake2s.h"
+#include "base/clock.h"
+#include "base/text.h"
 #include "bench/bench.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 #include "msg/msg.h"
 #include "msg/policy.h"
@@ -39,26 +40,27 @@
 #define DEPTH 128              /* requests of a direction; a power of two, above the largest window */
 #define NEVER_SLEEP 1000000000 /* microseconds of polling */
 #define CLOSE_MS 2000          /* for the other side to close as well */
-#define OPEN_SLICE_S 1         /* the exchange looks at its deadline so often */
+#define OPEN_SLICE_S 1         /* interval at which the exchange checks its deadline */
 
 typedef struct {
     bench_ep ep;
     msg_world *world;
     int fd, peer; /* for the exchange; the rank of the other side */
     uint64_t open_until_ns;
-    unsigned char *memory;
+    bool has_allocator;    /* channel via: elsewhere msg_alloc returns ordinary memory */
+    unsigned char *memory; /* from msg_alloc, or NULL */
     size_t memory_len;
-    bool short_sends; /* this run's messages go by msg_send, which takes them at once */
+    bool short_sends; /* this run's messages go by msg_send, which copies them at once */
     size_t room;      /* bytes of a receive */
-    size_t depth, slots;
+    size_t depth;
     uint64_t n_sent, n_reaped, n_expected, n_posted, n_taken;
     msg_request *sends[DEPTH], *receives[DEPTH];
 } msg_ep;
 
 /* ---------------------------------------------------------------- the exchange */
 
-/* Sends or receives all of len bytes. 0, or -1 when the other side has gone or time is out. The socket has a
- * time-out of OPEN_SLICE_S, so the deadline is looked at now and then. */
+/* Send or receive all of len bytes. Returns 0, or -1 when the other side has gone or time is out. The socket has a
+ * time-out of OPEN_SLICE_S, so the deadline is checked regularly. */
 static int move_all(msg_ep *ep, void *data, size_t len, bool outward)
 {
     for (size_t done = 0; done < len;) {
@@ -68,14 +70,14 @@ static int move_all(msg_ep *ep, void *data, size_t len, bool outward)
             done += (size_t)n;
         else if (n == 0 || (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK))
             return -1;
-        else if (bench_now_ns() > ep->open_until_ns)
+        else if (vk_now() > ep->open_until_ns)
             return -1;
     }
     return 0;
 }
 
-/* The launcher's allgather (msg_exchange) for two: all[side] is mine, all[peer] his. Both write first:
- * what is exchanged is far shorter than a socket's buffer. */
+/* The launcher's allgather (msg_exchange) for two ranks: all[side] is this side's, all[peer] the peer's. Both write
+ * first: the data is far shorter than a socket's buffer. */
 static int exchange(void *context, const void *mine, size_t len, void *all)
 {
     msg_ep *ep = context;
@@ -102,23 +104,25 @@ static int msg_prepare(bench_ep *base, const bench_plan *plan)
 {
     msg_ep *ep = (msg_ep *)base;
     const msg_policy *policy = msg_world_policy(ep->world);
-    /* Which limit holds depends on where the other side is; below the lesser of the two a message
-     * is eager anyway. */
+    /* The location of the other side determines which limit applies. A message below the smaller one is eager in both
+     * cases. */
     int64_t least = policy->eager_limit_local >= 0 && policy->eager_limit_local < policy->eager_limit
                         ? policy->eager_limit_local
                         : policy->eager_limit;
-    /* Synchronous sends wait for their receive, and that can be interrupted only if they have a request. */
+    /* Synchronous sends wait for their receive, and such a wait can be interrupted only if the send has a request. */
     ep->short_sends =
         plan->mode == BENCH_PINGPONG && !policy->synchronous && plan->len <= (size_t)least && plan->len <= 1u << 16;
     base->window = bench_window(plan);
     ep->depth = base->window + 2;
-    ep->slots = 1;
-    while (plan->validate && plan->mode != BENCH_PINGPONG && ep->slots < ep->depth)
-        ep->slots *= 2; /* a power of two, as DEPTH is: slot and request numbers agree after wrapping */
     ep->room = plan->len ? plan->len : 1;
     ep->n_sent = ep->n_reaped = ep->n_expected = ep->n_posted = ep->n_taken = 0;
-    size_t need = bench_buffers_need(plan, ep->slots);
-    /* Nothing is outstanding between two runs, so the memory can be given back for a larger one. */
+    if (plan->memory == BENCH_MEMORY_USER)
+        return bench_buffers(base, plan, ep->depth);
+    if (!ep->has_allocator)
+        return bench_fail(base, BENCH_ERROR, "channel %s has no memory of its own: measure it with ordinary memory",
+                          policy->channel);
+    size_t need = bench_buffers_need(plan, ep->depth);
+    /* Nothing is outstanding between two runs, so the memory can be replaced by a larger block. */
     if (need > ep->memory_len) {
         void *memory = NULL;
         if (ep->memory)
@@ -132,22 +136,16 @@ static int msg_prepare(bench_ep *base, const bench_plan *plan)
         ep->memory = memory;
         ep->memory_len = need;
     }
-    bench_buffers_place(base, plan, ep->slots, ep->memory);
+    bench_buffers_place(base, plan, ep->depth, ep->memory);
     return BENCH_DONE;
 }
 
-/* Where message i of the run is received to. */
-static inline unsigned char *slot(msg_ep *ep, uint64_t i)
-{
-    return ep->ep.rbuf + i % ep->slots * ep->ep.stride;
-}
-
-/* As many as the depth allows, and never more than will come: one left over would take the
- * next run's first message. */
+/* Post as many receives as the depth allows, and never more than messages will come. A receive left over would match
+ * the next run's first message. */
 static inline int post_receives(msg_ep *ep)
 {
     while (ep->n_posted < ep->n_expected && ep->n_posted - ep->n_taken < ep->depth) {
-        int code = msg_irecv(ep->world, CONTEXT, slot(ep, ep->n_posted), ep->room, ep->peer, TAG,
+        int code = msg_irecv(ep->world, CONTEXT, bench_receive_buffer(&ep->ep, ep->n_posted), ep->room, ep->peer, TAG,
                              &ep->receives[ep->n_posted % DEPTH]);
         if (code)
             return call_failed(ep, "msg_irecv", code);
@@ -163,9 +161,9 @@ static int msg_expect(bench_ep *base, size_t len, uint64_t n)
     return post_receives((msg_ep *)base);
 }
 
-/* Is this request complete? With one slice of waiting, if the endpoint may sleep. On DONE and
- * on an error of its own the engine has freed it. */
-static inline int look_at(msg_ep *ep, msg_request **request, msg_status *status, const char *call)
+/* Test whether a request is complete, with one slice of waiting if the endpoint may sleep. On DONE and on an error of
+ * the request the engine has freed it. */
+static inline int test_request(msg_ep *ep, msg_request **request, msg_status *status, const char *call)
 {
     int code =
         ep->ep.dontwait ? msg_test(ep->world, request, status) : msg_wait(ep->world, request, status, BENCH_SLICE_MS);
@@ -176,18 +174,18 @@ static inline int look_at(msg_ep *ep, msg_request **request, msg_status *status,
     return code ? call_failed(ep, call, code) : BENCH_DONE;
 }
 
-/* Takes the oldest send, if it is complete. */
+/* Reap the oldest send, if it is complete. */
 static inline int reap(msg_ep *ep)
 {
     msg_status status;
-    int rc = look_at(ep, &ep->sends[ep->n_reaped % DEPTH], &status, "msg_isend");
+    int rc = test_request(ep, &ep->sends[ep->n_reaped % DEPTH], &status, "msg_isend");
     if (rc != BENCH_NOT_YET)
         ep->n_reaped++;
     return rc;
 }
 
-/* Short: the engine copies, and sbuf is free at once. Else at most a window under way; all of
- * them read the same sbuf, which nobody changes before flush. */
+/* Short: the engine copies, and sbuf is free at once. Otherwise at most a window is under way, whose buffers stay
+ * unchanged until flush. */
 static int msg_ep_send(bench_ep *base, size_t len)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -208,22 +206,21 @@ static int msg_ep_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
-/* The message lies in its slot until the loop asks for the one after it. */
+/* The message stays in its slot until the loop receives the next one. */
 static int msg_ep_recv(bench_ep *base, size_t len)
 {
     msg_ep *ep = (msg_ep *)base;
     msg_status status;
-    int rc = look_at(ep, &ep->receives[ep->n_taken % DEPTH], &status, "msg_irecv");
+    int rc = test_request(ep, &ep->receives[ep->n_taken % DEPTH], &status, "msg_irecv");
     if (rc != BENCH_DONE)
         return rc;
-    base->rmsg = slot(ep, ep->n_taken++);
+    base->rmsg = bench_receive_buffer(base, ep->n_taken++);
     if (status.len != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %zu byte%s arrived where one of %zu was due", status.len,
-                          vk_s(status.len), len);
+        return bench_wrong_length(base, status.len, len);
     return BENCH_DONE;
 }
 
-/* Receives are posted again; of sends, up to two are reaped, always leaving the youngest (see ep_via.c). */
+/* Repost receives; reap up to two sends, always leaving the latest (see ep_via.c). */
 static int msg_tidy(bench_ep *base)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -236,25 +233,25 @@ static int msg_tidy(bench_ep *base)
     return rc;
 }
 
-/* A send is complete when its buffer may be reused; nothing of sbuf is in use when all are. */
-static int msg_flush(bench_ep *base)
+/* A send is complete when its buffer may be reused. */
+static int msg_flush(bench_ep *base, size_t most)
 {
     msg_ep *ep = (msg_ep *)base;
     int rc = BENCH_DONE;
-    while (rc == BENCH_DONE && ep->n_reaped != ep->n_sent)
+    while (rc == BENCH_DONE && ep->n_sent - ep->n_reaped > most)
         rc = reap(ep);
     return rc;
 }
 
-/* What the engine owes its peer (credits, "I have read it") is queued at most: it leaves while there is progress. */
+/* Data that the engine owes its peer (credits, "message read") is at most queued. It leaves while there is progress. */
 static int msg_finish(bench_ep *base)
 {
-    int rc = msg_flush(base);
+    int rc = msg_flush(base, 0);
     while (rc == BENCH_DONE && msg_progress(((msg_ep *)base)->world) > 0) {}
     return rc;
 }
 
-/* Sleeps until something of ours has completed, which may have happened since we looked. */
+/* Sleep until a request of this endpoint completes. It may have completed since the last test, so test first. */
 static void msg_ep_idle(bench_ep *base, bool want_send)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -265,7 +262,7 @@ static void msg_ep_idle(bench_ep *base, bool want_send)
     msg_idle(ep->world, BENCH_SLICE_MS);
 }
 
-/* Waits CLOSE_MS for the other side to close its world, too: it may be just about to. */
+/* Wait CLOSE_MS for the other side to close its world, too, which it may be about to do. */
 static void msg_ep_close(bench_ep *base)
 {
     msg_ep *ep = (msg_ep *)base;
@@ -274,13 +271,13 @@ static void msg_ep_close(bench_ep *base)
             msg_free(ep->world, ep->memory);
         msg_world_close(ep->world, CLOSE_MS);
     }
-    free(ep);
 }
 
 static const bench_ops msg_ops = {
     .name = "msg",
     .min_len = 0,
     .max_len = (size_t)1 << 30,
+    .allocates = true, /* on channel via only, which msg_prepare checks */
     .prepare = msg_prepare,
     .expect = msg_expect,
     .send = msg_ep_send,
@@ -294,13 +291,14 @@ static const bench_ops msg_ops = {
 
 /* ---------------------------------------------------------------- opening */
 
-/* The channel's own policy, what the text changes, and how this endpoint waits. 0, or -1 with a sentence. */
+/* Combine the channel's own policy, the changes in the text, and this endpoint's way of waiting. Returns 0, or -1 with
+ * a sentence in error. */
 static int choose_policy(const bench_msg_options *options, msg_policy *policy, char *error)
 {
     const msg_policy *base = msg_policy_find(options->channel);
     char why[MSG_ERROR_LEN];
     if (!base) {
-        snprintf(error, BENCH_ERROR_LEN, "there is no channel '%.32s': via, bip and tcp are", options->channel);
+        snprintf(error, BENCH_ERROR_LEN, "there is no channel '%.32s'; give via, bip or tcp", options->channel);
         return -1;
     }
     *policy = *base;
@@ -313,7 +311,7 @@ static int choose_policy(const bench_msg_options *options, msg_policy *policy, c
                  policy->channel, policy->channel);
         return -1;
     }
-    /* Polled: never asleep, whatever the policy says. Blocking: at once, unless the text says how long to poll. */
+    /* Polled: never sleep, whatever the policy. Blocking: sleep at once, unless the text sets a polling time. */
     if (options->polled)
         policy->spin_us = NEVER_SLEEP;
     else if (!options->policy || !strstr(options->policy, "spin_us="))
@@ -323,22 +321,28 @@ static int choose_policy(const bench_msg_options *options, msg_policy *policy, c
 
 bench_ep *bench_msg_open(const bench_msg_options *options, char *error)
 {
+    static const char purpose[] = "viakit bench messages";
     msg_policy policy;
     char why[MSG_ERROR_LEN] = "";
-    struct timeval slice = {.tv_sec = OPEN_SLICE_S};
     if (choose_policy(options, &policy, error))
         return NULL;
-    msg_ep *ep = bench_ep_new(sizeof *ep, &msg_ops, options->polled);
-    if (!ep || setsockopt(options->fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) ||
-        setsockopt(options->fd, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice)) {
-        snprintf(error, BENCH_ERROR_LEN, "cannot use descriptor %d as a socket: %s", options->fd, strerror(errno));
-        free(ep);
+    if (options->secret == NULL) {
+        snprintf(error, BENCH_ERROR_LEN, "messages between two sides need a secret that only they have, got NULL");
         return NULL;
     }
+    msg_ep *ep = bench_ep_new(sizeof *ep, &msg_ops, options->polled, error);
+    if (!ep)
+        return NULL;
+    if (!bench_socket_slice(options->fd, OPEN_SLICE_S * 1000000))
+        return bench_ep_fail(&ep->ep, error, "cannot use descriptor %d as a socket: %s", options->fd, strerror(errno));
     ep->fd = options->fd;
     ep->peer = !options->side;
-    ep->open_until_ns = bench_now_ns() + (uint64_t)(options->timeout_s * 1e9);
+    ep->has_allocator = strcmp(policy.channel, "via") == 0;
+    ep->open_until_ns = vk_now() + (uint64_t)(options->timeout_s * 1e9);
+    uint8_t secret[VK_BLAKE2S_LEN];
+    vk_blake2s(options->secret, MSG_SECRET_LEN, purpose, strlen(purpose), secret);
     msg_options o = {.size = sizeof o,
+                     .secret = secret,
                      .rank = options->side,
                      .n_ranks = 2,
                      .policy = &policy,
@@ -348,16 +352,15 @@ bench_ep *bench_msg_open(const bench_msg_options *options, char *error)
                      .address = options->address,
                      .open_timeout_ms = (int64_t)(options->timeout_s * 1e3)};
     int code = msg_world_open(&o, &ep->world, why);
+    vk_wipe(secret, sizeof secret);
     if (code) {
-        snprintf(error, BENCH_ERROR_LEN, "%s: %s", msg_error_name(code), why);
         ep->world = NULL;
-        msg_ep_close(&ep->ep);
-        return NULL;
+        return bench_ep_fail(&ep->ep, error, "%s: %s", msg_error_name(code), why);
     }
     return &ep->ep;
 }
 
-/* ---------------------------------------------------------------- what it is, what it did */
+/* ---------------------------------------------------------------- counters and description */
 
 int bench_msg_counters(bench_ep *base, uint64_t *values)
 {
@@ -365,19 +368,14 @@ int bench_msg_counters(bench_ep *base, uint64_t *values)
     return MSG_N_COUNTERS;
 }
 
-const char *bench_msg_counter_name(int counter)
-{
-    return msg_counter_name(counter);
-}
-
 int bench_msg_describe(bench_ep *base, char *text, size_t room)
 {
     msg_ep *ep = (msg_ep *)base;
     const msg_policy *policy = msg_world_policy(ep->world);
-    int n = snprintf(text, room, "policy=%s\nchannel=%s\npeer_route=%s\n", policy->name, policy->channel,
-                     msg_peer_route(ep->world, ep->peer));
-    for (int i = 0; msg_policy_field_name(i) && n > 0 && (size_t)n < room; i++)
-        n += snprintf(text + n, room - (size_t)n, "%s=%lld\n", msg_policy_field_name(i),
-                      (long long)msg_policy_get(policy, i));
-    return n < 0 ? 0 : (size_t)n < room ? n : (int)room - 1;
+    struct vk_text t = {text, room, 0};
+    vk_put(&t, "policy=%s\nchannel=%s\npeer_route=%s\n", policy->name, policy->channel,
+           msg_peer_route(ep->world, ep->peer));
+    for (int i = 0; msg_policy_field_name(i); i++)
+        vk_put(&t, "%s=%lld\n", msg_policy_field_name(i), (long long)msg_policy_get(policy, i));
+    return (int)(t.len < room ? t.len : room - 1);
 }

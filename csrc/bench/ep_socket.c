@@ -1,25 +1,21 @@
 /*
- * bench/ep_socket.c - byte streams: TCP and Unix sockets, connected by whoever made them.
+ * bench/ep_socket.c - byte streams: TCP and Unix sockets, connected by the caller.
  *
- * A stream has no messages; a message is simply its next len bytes. Polled, every call carries
- * MSG_DONTWAIT and is repeated until the bytes are there, which is one system call per look.
- * Blocking, the call sleeps in the kernel, and SO_RCVTIMEO / SO_SNDTIMEO of one slice bring it
- * back now and then so that the loop can look at its deadline.
+ * A stream has no messages; a message is simply its next len bytes. Polled: every call carries MSG_DONTWAIT and is
+ * repeated until the bytes are there, which is one system call per poll. Blocking: the call sleeps in the kernel.
+ * SO_RCVTIMEO / SO_SNDTIMEO of one slice end it regularly, so that the loop can check its deadline.
  *
- *      send:  | sent ........ | tx_done ........ len |   a call may take less than it was given: go on from tx_done
+ *      send:  | sent ........ | tx_done ........ len |   a call may send less than it was given: continue at tx_done
  *
- * The kernel's socket buffers are the window (ep->window 0): a stream that runs into them waits in send, and
- * the answer to the last message tells that all were received, not only taken by the kernel.
+ * The kernel's socket buffers are the window (ep->window 0): a stream that fills them waits in send. The reply to the
+ * last message proves that all were received, not only accepted by the kernel.
  */
 #include "bench/bench.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 typedef struct {
     bench_ep ep;
@@ -37,9 +33,9 @@ static int socket_prepare(bench_ep *base, const bench_plan *plan)
     return bench_buffers(base, plan, 1);
 }
 
-/* What a failed call means. EINTR and the slice's time-out are no failures: the loop calls
- * again, from tx_done or rx_done on. */
-static int trouble(bench_ep *ep, const char *call)
+/* Classify a failed call. EINTR and the slice's time-out are no failures: the loop calls again, from tx_done or rx_done
+ * on. */
+static int call_failed(bench_ep *ep, const char *call)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
         return BENCH_NOT_YET;
@@ -57,7 +53,7 @@ static int socket_send(bench_ep *base, size_t len)
         ssize_t n = send(ep->fd, base->sbuf + ep->tx_done, len - ep->tx_done, flags);
         base->count[BENCH_COUNTER_system_calls]++;
         if (n < 0)
-            return trouble(base, "send");
+            return call_failed(base, "send");
         ep->tx_done += (size_t)n;
     }
     ep->tx_done = 0;
@@ -72,16 +68,17 @@ static int socket_recv(bench_ep *base, size_t len)
         ssize_t n = recv(ep->fd, base->rbuf + ep->rx_done, len - ep->rx_done, flags);
         base->count[BENCH_COUNTER_system_calls]++;
         if (n < 0)
-            return trouble(base, "recv");
+            return call_failed(base, "recv");
         if (n == 0)
             return bench_fail(base, BENCH_GONE, "the peer closed the connection");
         ep->rx_done += (size_t)n;
     }
     ep->rx_done = 0;
+    base->rmsg = base->rbuf;
     return BENCH_DONE;
 }
 
-/* For bidir, where both calls only try: sleeps until either could go on. */
+/* For bidir, where both calls only try: sleep until either could proceed. */
 static void socket_idle(bench_ep *base, bool want_send)
 {
     socket_ep *ep = (socket_ep *)base;
@@ -90,36 +87,26 @@ static void socket_idle(bench_ep *base, bool want_send)
     poll(&either, 1, BENCH_SLICE_MS);
 }
 
-/* The descriptor belongs to whoever made it. */
-static void socket_close(bench_ep *base)
-{
-    bench_buffers_release(base);
-    free(base);
-}
-
 static const bench_ops socket_ops = {
-    .min_len = 1, /* nothing can be seen of 0 bytes in a stream */
+    .min_len = 1, /* a stream cannot convey a message of 0 bytes */
     .max_len = (size_t)1 << 30,
     .prepare = socket_prepare,
     .send = socket_send,
     .recv = socket_recv,
     .idle = socket_idle,
-    .close = socket_close,
 };
 
-bench_ep *bench_socket_open(int fd, const char *name, bool polled, char *error)
+BENCH_OPEN(socket)
 {
-    socket_ep *ep = bench_ep_new(sizeof *ep, &socket_ops, polled);
-    struct timeval slice = {.tv_usec = BENCH_SLICE_MS * 1000};
-    if (!ep || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice) ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice)) {
-        snprintf(error, BENCH_ERROR_LEN, "cannot use descriptor %d as a socket: %s", fd, strerror(errno));
-        free(ep);
+    const int fd = options->fd;
+    socket_ep *ep = bench_ep_new(sizeof *ep, &socket_ops, options->polled, error);
+    if (!ep)
         return NULL;
-    }
+    if (!bench_socket_slice(fd, BENCH_SLICE_MS * 1000))
+        return bench_ep_fail(&ep->ep, error, "cannot use descriptor %d as a socket: %s", fd, strerror(errno));
     ep->fd = fd;
     ep->ops = socket_ops;
-    ep->ops.name = name;
+    ep->ops.name = options->device;
     ep->ep.ops = &ep->ops;
     return &ep->ep;
 }

@@ -1,39 +1,42 @@
 /*
- * bench/ep_via.c - VIA on any link, by nothing but vipl.h: written as a program of 2001 would have been.
+ * bench/ep_via.c - VIA on any link, through vipl.h only, as a program of 2001 would use it.
  *
- * Buffers come from viakit_alloc, so that a peer on the same host can map them, and are registered once for
- * many runs. Descriptors are built in advance; posting one means setting two lengths and the status.
+ * Buffers are ordinary memory, as in a typical program, or come from viakit_alloc (BENCH_MEMORY_VIAKIT), which a peer
+ * on the same host can map. Either is registered once for many runs. Descriptors are built in advance. Posting one
+ * means setting address, two lengths and the status.
  *
  *      sends[]:     | reaped | posted ......... |        n_reaped <= n_sent
  *      receives[]:  | taken  | posted ......... |        n_taken <= n_posted <= n_expected
  *
- * Counts are of messages of this run, and number % DEPTH is the descriptor: queues of a VI
- * complete in the order of posting, so the oldest is always the next. Bounds: n_sent -
- * n_reaped <= depth, n_posted - n_taken <= depth < DEPTH.
+ * Counts are of messages of this run, and number % DEPTH is the descriptor. Queues of a VI complete in the order of
+ * posting, so the oldest is always the next. Bounds: n_sent - n_reaped <= depth, n_posted - n_taken <= depth < DEPTH.
  *
- * On a reliable connection a message that finds no receive descriptor breaks it. Hence the window of the loop, with
- * `window` + 2 receives posted in advance; and in a whole run exactly as many receives are posted as messages will
- * come, so that none is left posted when the next run brings another size.
+ * On a reliable connection a message without a receive descriptor breaks the connection. Hence the window of the loop,
+ * with `window` + 2 receives posted in advance. In a whole run exactly as many receives are posted as messages will
+ * come, so that none is left posted when the next run uses another size.
  *
- * Polled: VipRecvDone until there is something; it drives the NIC, so nothing else is needed. Blocking:
- * VipRecvWait for a slice. That call would poll a while before it sleeps, and the figure would be neither the
- * one nor the other beside a TCP that sleeps at once; so it is told not to, unless the options say how long.
+ * Polled: VipRecvDone until a message arrives; it drives the NIC, so nothing else is needed. Blocking: VipRecvWait for
+ * a slice. By default that call polls before it sleeps. The figure would then be comparable neither with polling nor
+ * with a TCP that sleeps at once. Polling is therefore off, unless the options set its time.
  *
- *      connecting:   accept side   VipConnectWait for a slice, VipConnectAccept, again and again
- *                    connect side  VipConnectRequest until somebody waits; `token` is the discriminator both name
+ *      connecting:   accept side   VipConnectWait for a slice, VipConnectAccept, repeatedly
+ *                    connect side  VipConnectRequest until the peer waits; `token` is the discriminator that both name
  */
 #include "base/plural.h"
+#include "base/text.h"
 #include "bench/bench.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "viakit.h"
 #include "vipl.h"
 
 #define DEPTH 128 /* descriptors of a direction; a power of two, above the largest window */
+#define DESCRIPTORS_LEN (2 * DEPTH * sizeof(VIP_DESCRIPTOR))
 #define CONNECT_TIMEOUT_MS 500
 #define MAX_TOKEN 64
 
@@ -48,15 +51,16 @@ typedef struct {
 
     VIP_DESCRIPTOR *sends, *receives; /* [DEPTH] each, in one registered block */
     VIP_MEM_HANDLE descriptors_handle;
-    unsigned char *memory; /* both buffers, registered */
+    unsigned char *memory; /* all buffers, registered */
     size_t memory_len;
+    bench_memory kind; /* the source of `memory` */
     VIP_MEM_HANDLE memory_handle;
 
-    size_t depth, slots;
+    size_t depth;
     uint64_t n_sent, n_reaped, n_expected, n_posted, n_taken;
 } via_ep;
 
-/* An address with room for the longest: the bytes follow a header of 4. */
+/* An address with space for the longest: the bytes follow a header of 4. */
 typedef union {
     VIP_NET_ADDRESS net;
     unsigned char room[4 + 64 + MAX_TOKEN];
@@ -70,7 +74,7 @@ static const char *code_name(VIP_RETURN code)
     return name ? name : "an unknown code";
 }
 
-/* A call failed. What the provider knows about it says more than the code. */
+/* A call failed. The provider's text has more detail than the code. */
 static int call_failed(via_ep *ep, const char *call, VIP_RETURN code)
 {
     const char *why = viakit_last_error();
@@ -92,8 +96,8 @@ static int descriptor_failed(via_ep *ep, const char *what, const VIP_DESCRIPTOR 
     return bench_fail(&ep->ep, BENCH_ERROR, "%s: the descriptor completed with status 0x%x", what, status);
 }
 
-/* Runs on the NIC's own thread, hence atomic. 1 + the code, for a code may be 0; the queues
- * report the end as well, and descriptor_failed then says why. */
+/* Runs on the NIC's own thread, hence atomic. Stores 1 + the code, because a code may be 0. The queues report the end
+ * as well, and descriptor_failed then adds the reason. */
 static void on_error(void *context, VIP_ERROR_DESCRIPTOR *error)
 {
     via_ep *ep = context;
@@ -102,34 +106,49 @@ static void on_error(void *context, VIP_ERROR_DESCRIPTOR *error)
 
 /* ---------------------------------------------------------------- memory */
 
-/* Memory that is registered, or nothing. */
-static int allocate(via_ep *ep, size_t len, void **memory, VIP_MEM_HANDLE *handle)
+static void give_back(via_ep *ep, void *memory, size_t len, bench_memory kind)
+{
+    if (kind == BENCH_MEMORY_VIAKIT)
+        viakit_free(ep->nic, memory);
+    else
+        munmap(memory, len);
+}
+
+/* Allocate memory, make its pages resident, and register it. Nothing is left after an error. */
+static int allocate(via_ep *ep, size_t len, bench_memory kind, void **memory, VIP_MEM_HANDLE *handle)
 {
     VIP_MEM_ATTRIBUTES attributes = {.Ptag = ep->ptag};
-    VIP_RETURN code = viakit_alloc(ep->nic, len, memory);
-    if (code != VIP_SUCCESS)
-        return call_failed(ep, "viakit_alloc", code);
-    memset(*memory, 0, len);
-    code = VipRegisterMem(ep->nic, *memory, len, &attributes, handle);
-    if (code != VIP_SUCCESS) {
-        viakit_free(ep->nic, *memory);
-        *memory = NULL;
-        return call_failed(ep, "VipRegisterMem", code);
+    void *made = NULL;
+    if (kind == BENCH_MEMORY_VIAKIT) {
+        VIP_RETURN code = viakit_alloc(ep->nic, len, &made);
+        if (code != VIP_SUCCESS)
+            return call_failed(ep, "viakit_alloc", code);
+    } else {
+        made = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (made == MAP_FAILED)
+            return bench_fail(&ep->ep, BENCH_ERROR, "no memory for buffers of %zu bytes", len);
     }
+    memset(made, 0, len);
+    VIP_RETURN code = VipRegisterMem(ep->nic, made, len, &attributes, handle);
+    if (code != VIP_SUCCESS) {
+        int rc = call_failed(ep, "VipRegisterMem", code);
+        give_back(ep, made, len, kind);
+        return rc;
+    }
+    *memory = made;
     return BENCH_DONE;
 }
 
-/* Nothing, if nothing was allocated. */
-static void release(via_ep *ep, void *memory, VIP_MEM_HANDLE handle)
+/* Does nothing if no memory was allocated. */
+static void release(via_ep *ep, void *memory, size_t len, bench_memory kind, VIP_MEM_HANDLE handle)
 {
     if (memory) {
         VipDeregisterMem(ep->nic, memory, handle);
-        viakit_free(ep->nic, memory);
+        give_back(ep, memory, len, kind);
     }
 }
 
-/* All that does not change from message to message. Receives share one slot, unless messages are looked at
- * later than the next may come (validated streams): then each has one of its own. */
+/* Fill in all fields that do not change from message to message. */
 static void build_descriptors(via_ep *ep, const bench_plan *plan)
 {
     size_t room = plan->len ? plan->len : 1;
@@ -138,9 +157,7 @@ static void build_descriptors(via_ep *ep, const bench_plan *plan)
     for (size_t i = 0; i < DEPTH; i++) {
         VIP_DESCRIPTOR *s = &ep->sends[i], *r = &ep->receives[i];
         s->CS.SegCount = r->CS.SegCount = 1;
-        s->DS[0].Local.Data.Address = ep->ep.sbuf;
         s->DS[0].Local.Handle = r->DS[0].Local.Handle = ep->memory_handle;
-        r->DS[0].Local.Data.Address = ep->ep.rbuf + i % ep->slots * ep->ep.stride;
         r->DS[0].Local.Length = r->CS.Length = (VIP_UINT32)room;
     }
 }
@@ -154,26 +171,23 @@ static int via_prepare(bench_ep *base, const bench_plan *plan)
         return bench_fail(base, BENCH_ERROR,
                           "VIA takes messages of at most %lu bytes here (MaxTransferSize), not of %zu",
                           ep->attributes.MaxTransferSize, plan->len);
-    /* Before the buffers, for their number depends on it. */
+    /* Before the buffers, because their number depends on it. */
     base->window = bench_window(plan);
     ep->depth = base->window + 2;
-    /* a power of two, so that slot and descriptor numbers agree after wrapping */
-    ep->slots = 1;
-    while (plan->validate && plan->mode != BENCH_PINGPONG && ep->slots < ep->depth)
-        ep->slots *= 2;
-    size_t need = bench_buffers_need(plan, ep->slots);
-    if (need > ep->memory_len) {
+    size_t need = bench_buffers_need(plan, ep->depth);
+    if (need > ep->memory_len || plan->memory != ep->kind) {
         void *memory = NULL;
-        release(ep, ep->memory, ep->memory_handle);
+        release(ep, ep->memory, ep->memory_len, ep->kind, ep->memory_handle);
         ep->memory = NULL;
         ep->memory_len = 0;
-        int rc = allocate(ep, need, &memory, &ep->memory_handle);
+        int rc = allocate(ep, need, plan->memory, &memory, &ep->memory_handle);
         if (rc < 0)
             return rc;
         ep->memory = memory;
         ep->memory_len = need;
+        ep->kind = plan->memory;
     }
-    bench_buffers_place(base, plan, ep->slots, ep->memory);
+    bench_buffers_place(base, plan, ep->depth, ep->memory);
     build_descriptors(ep, plan);
     ep->n_sent = ep->n_reaped = ep->n_expected = ep->n_posted = ep->n_taken = 0;
     return BENCH_DONE;
@@ -181,8 +195,7 @@ static int via_prepare(bench_ep *base, const bench_plan *plan)
 
 /* ---------------------------------------------------------------- the operations */
 
-/* Takes the oldest send, if it is finished: DONE, NOT_YET or an error. May sleep for a slice
- * unless dontwait is set. */
+/* Reap the oldest send, if it is done: DONE, NOT_YET or an error. May sleep for a slice unless dontwait is set. */
 static inline int reap(via_ep *ep)
 {
     VIP_DESCRIPTOR *d = NULL;
@@ -195,12 +208,13 @@ static inline int reap(via_ep *ep)
     return BENCH_DONE;
 }
 
-/* As many as the depth allows, and never more than will come. */
+/* Post as many receives as the depth allows, and never more than messages will come. */
 static inline int post_receives(via_ep *ep)
 {
     while (ep->n_posted < ep->n_expected && ep->n_posted - ep->n_taken < ep->depth) {
         VIP_DESCRIPTOR *d = &ep->receives[ep->n_posted % DEPTH];
-        d->CS.Length = d->DS[0].Local.Length; /* the provider wrote what had arrived */
+        d->DS[0].Local.Data.Address = bench_receive_buffer(&ep->ep, ep->n_posted);
+        d->CS.Length = d->DS[0].Local.Length; /* the provider has overwritten it with the length received */
         d->CS.Control = 0;
         d->CS.Status = 0;
         VIP_RETURN code = VipPostRecv(ep->vi, d, ep->descriptors_handle);
@@ -211,8 +225,7 @@ static inline int post_receives(via_ep *ep)
     return BENCH_DONE;
 }
 
-/* All that will come is known, so receives are posted as far as the depth allows before the first message can
- * arrive. */
+/* The number of messages is known, so receives are posted up to the depth before the first message can arrive. */
 static int via_expect(bench_ep *base, size_t len, uint64_t n)
 {
     (void)len;
@@ -220,17 +233,18 @@ static int via_expect(bench_ep *base, size_t len, uint64_t n)
     return post_receives((via_ep *)base);
 }
 
-/* Posted, not sent: the descriptor is taken back by tidy or flush. */
+/* Post a send; tidy or flush reap its descriptor. */
 static int via_send(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
-    /* All descriptors are under way: the oldest has to come back first. */
+    /* All descriptors are under way: the oldest must complete first. */
     if (ep->n_sent - ep->n_reaped == ep->depth) {
         int rc = reap(ep);
         if (rc != BENCH_DONE)
             return rc;
     }
     VIP_DESCRIPTOR *d = &ep->sends[ep->n_sent % DEPTH];
+    d->DS[0].Local.Data.Address = base->sbuf;
     d->CS.Length = d->DS[0].Local.Length = (VIP_UINT32)len;
     d->CS.Status = 0;
     VIP_RETURN code = VipPostSend(ep->vi, d, ep->descriptors_handle);
@@ -240,7 +254,7 @@ static int via_send(bench_ep *base, size_t len)
     return BENCH_DONE;
 }
 
-/* DONE with the message where its receive was posted to; NOT_YET; or an error that ends the run. */
+/* DONE with the message in the buffer of its receive. NOT_YET. Or an error that ends the run. */
 static int via_recv(bench_ep *base, size_t len)
 {
     via_ep *ep = (via_ep *)base;
@@ -252,16 +266,14 @@ static int via_recv(bench_ep *base, size_t len)
         return code == VIP_DESCRIPTOR_ERROR ? descriptor_failed(ep, "receive", d)
                                             : call_failed(ep, "VipRecvDone", code);
     ep->n_taken++;
-    /* VIA keeps messages apart: a wrong length means that the two sides are out of step. */
     if (d->CS.Length != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %u byte%s arrived where one of %zu was due", d->CS.Length,
-                          vk_s(d->CS.Length), len);
+        return bench_wrong_length(base, d->CS.Length, len);
     base->rmsg = d->DS[0].Local.Data.Address;
     return BENCH_DONE;
 }
 
-/* Receives go back into the queue; of sends, up to two are reaped, always leaving the youngest: that keeps up with any
- * number of messages and costs each the same. */
+/* Repost receives; reap up to two sends, always leaving the latest. This keeps up with any number of messages and costs
+ * each the same. */
 static int via_tidy(bench_ep *base)
 {
     via_ep *ep = (via_ep *)base;
@@ -277,12 +289,12 @@ static int via_tidy(bench_ep *base)
     return rc;
 }
 
-/* All sends are taken back, so nothing reads sbuf any more. */
-static int via_flush(bench_ep *base)
+/* A reaped send no longer uses its buffer. */
+static int via_flush(bench_ep *base, size_t most)
 {
     via_ep *ep = (via_ep *)base;
     int rc = BENCH_DONE;
-    while (rc == BENCH_DONE && ep->n_reaped != ep->n_sent)
+    while (rc == BENCH_DONE && ep->n_sent - ep->n_reaped > most)
         rc = reap(ep);
     return rc;
 }
@@ -293,8 +305,8 @@ static void via_close(bench_ep *base)
     VIP_DESCRIPTOR *d;
     if (ep->vi) {
         VipDisconnect(ep->vi);
-        /* Flushed descriptors have to be taken before the VI can go. As many as can have been posted; more calls find
-         * nothing and do no harm. */
+        /* Flushed descriptors must be reaped before the VI can be destroyed. The loop covers the largest possible
+         * number; further calls find nothing and are harmless. */
         for (int i = 0; i < 2 * DEPTH; i++) {
             VipSendDone(ep->vi, &d);
             VipRecvDone(ep->vi, &d);
@@ -302,19 +314,19 @@ static void via_close(bench_ep *base)
         VipDestroyVi(ep->vi);
     }
     if (ep->nic) {
-        release(ep, ep->memory, ep->memory_handle);
-        release(ep, ep->sends, ep->descriptors_handle);
+        release(ep, ep->memory, ep->memory_len, ep->kind, ep->memory_handle);
+        release(ep, ep->sends, DESCRIPTORS_LEN, BENCH_MEMORY_USER, ep->descriptors_handle);
         if (ep->ptag)
             VipDestroyPtag(ep->nic, ep->ptag);
         VipCloseNic(ep->nic);
     }
-    free(ep);
 }
 
 static const bench_ops via_ops = {
     .name = "via",
     .min_len = 0,
-    .max_len = (size_t)1 << 30, /* the NIC's MaxTransferSize decides, when a run is prepared */
+    .allocates = true,
+    .max_len = (size_t)1 << 30, /* the NIC's MaxTransferSize is checked by prepare */
     .prepare = via_prepare,
     .expect = via_expect,
     .send = via_send,
@@ -326,7 +338,7 @@ static const bench_ops via_ops = {
 
 /* ---------------------------------------------------------------- opening and connecting */
 
-/* Everything of a VI up to the connection. BENCH_DONE or an error. */
+/* Create everything that a VI needs before it connects. BENCH_DONE or an error. */
 static int open_all(via_ep *ep, const bench_via_options *options)
 {
     viakit_nic_options nic;
@@ -338,7 +350,7 @@ static int open_all(via_ep *ep, const bench_via_options *options)
     nic.checksum = (viakit_checksum)options->checksum;
     nic.spin_us = options->spin_us > 0 ? options->spin_us
                   : options->polled    ? 0
-                                       : -1; /* 0: default, which is not never */
+                                       : -1; /* 0 means the default, not "never" */
     VIP_RETURN code = viakit_open_nic(options->device, &nic, &ep->nic);
     if (code != VIP_SUCCESS) {
         ep->nic = NULL;
@@ -368,7 +380,7 @@ static int open_all(via_ep *ep, const bench_via_options *options)
         return call_failed(ep, "VipCreateVi", code);
     }
     void *block = NULL;
-    int rc = allocate(ep, 2 * DEPTH * sizeof(VIP_DESCRIPTOR), &block, &ep->descriptors_handle);
+    int rc = allocate(ep, DESCRIPTORS_LEN, BENCH_MEMORY_USER, &block, &ep->descriptors_handle);
     if (rc < 0)
         return rc;
     ep->sends = block;
@@ -378,20 +390,13 @@ static int open_all(via_ep *ep, const bench_via_options *options)
 
 bench_ep *bench_via_open(const bench_via_options *options, char *error)
 {
-    via_ep *ep = bench_ep_new(sizeof *ep, &via_ops, options->polled);
-    if (!ep) {
-        snprintf(error, BENCH_ERROR_LEN, "no memory");
-        return NULL;
-    }
-    if (open_all(ep, options) < 0) {
-        snprintf(error, BENCH_ERROR_LEN, "%s", ep->ep.error);
-        via_close(&ep->ep);
-        return NULL;
-    }
-    return &ep->ep;
+    via_ep *ep = bench_ep_new(sizeof *ep, &via_ops, options->polled, error);
+    if (ep && open_all(ep, options) < 0)
+        return bench_ep_fail(&ep->ep, error, "%s", ep->ep.error);
+    return ep ? &ep->ep : NULL;
 }
 
-/* Returns the address's length in bytes. */
+/* Return the length of the address in bytes. */
 int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
 {
     via_ep *ep = (via_ep *)base;
@@ -402,7 +407,7 @@ int bench_via_address(bench_ep *base, unsigned char *host, size_t room)
     return ep->attributes.NicAddressLen;
 }
 
-/* A VIP_NET_ADDRESS of host and token, which is the discriminator. */
+/* Build a VIP_NET_ADDRESS of host and token, which is the discriminator. */
 static int make_address(via_ep *ep, address *a, const unsigned char *host, size_t host_len, const unsigned char *token,
                         size_t token_len)
 {
@@ -417,7 +422,7 @@ static int make_address(via_ep *ep, address *a, const unsigned char *host, size_
     return BENCH_DONE;
 }
 
-/* One try, of a slice; the caller repeats it and looks at its own deadline between. */
+/* One try, of a slice. The caller repeats it and checks its own deadline in between. */
 int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_len)
 {
     via_ep *ep = (via_ep *)base;
@@ -437,7 +442,7 @@ int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_le
         return call_failed(ep, "VipConnectWait", code);
     code = VipConnectAccept(connection, ep->vi);
     if (code == VIP_TIMEOUT)
-        return BENCH_NOT_YET; /* the peer gave this request up, and will ask again */
+        return BENCH_NOT_YET; /* the peer gave this request up, and will send another */
     if (code != VIP_SUCCESS) {
         int failed = call_failed(ep, "VipConnectAccept", code);
         VipConnectReject(connection);
@@ -447,7 +452,7 @@ int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_le
     return BENCH_DONE;
 }
 
-/* One try as well: NOT_YET until the other side waits. */
+/* Also one try: NOT_YET until the other side waits. */
 int bench_via_connect(bench_ep *base, const unsigned char *host, size_t host_len, const unsigned char *token,
                       size_t token_len)
 {
@@ -461,44 +466,25 @@ int bench_via_connect(bench_ep *base, const unsigned char *host, size_t host_len
         return rc;
     VIP_RETURN code = VipConnectRequest(ep->vi, &local.net, &remote.net, CONNECT_TIMEOUT_MS, &attributes);
     if (code == VIP_NO_MATCH || code == VIP_TIMEOUT)
-        return BENCH_NOT_YET; /* the peer is not waiting yet, or between two slices of waiting */
+        return BENCH_NOT_YET; /* the peer is not waiting yet, or is between two slices of waiting */
     if (code != VIP_SUCCESS)
         return call_failed(ep, "VipConnectRequest", code);
     ep->connected = true;
     return BENCH_DONE;
 }
 
-/* ---------------------------------------------------------------- what can be known about it */
+/* ---------------------------------------------------------------- counters and description */
 
-/* All counters of the NIC; returns how many there are, and fills at most n. */
 int bench_via_counters(bench_ep *base, uint64_t *values, int n)
 {
-    VIP_UINT64 all[VIAKIT_N_COUNTERS] = {0};
-    viakit_nic_counters(((via_ep *)base)->nic, all);
-    for (int i = 0; i < n && i < VIAKIT_N_COUNTERS; i++)
-        values[i] = all[i];
-    return VIAKIT_N_COUNTERS;
+    return bench_nic_counters(((via_ep *)base)->nic, values, n);
 }
 
-const char *bench_via_counter_name(int counter)
-{
-    return viakit_counter_name(counter);
-}
-
-/* One "name=value" per line. */
 int bench_via_describe(bench_ep *base, char *text, size_t room)
 {
     via_ep *ep = (via_ep *)base;
-    viakit_nic_info info;
-    memset(&info, 0, sizeof info);
-    VIP_RETURN code = viakit_query_nic(ep->nic, &info);
-    if (code != VIP_SUCCESS)
-        return call_failed(ep, "viakit_query_nic", code);
-    return snprintf(text, room,
-                    "link=%s\ndevice=%s\ninterface=%s\nform=%s\nmtu=%u\nmax_payload=%u\nsuper_payload=%u\n"
-                    "ring_slots=%u\nnic_window=%u\nbytes_registered=%llu\nbytes_pinned=%llu\nlossless=%d\ncma=%d\n"
-                    "thread=%d\nnic_name=%s\n",
-                    info.link, info.device, info.interface, info.form, info.mtu, info.max_payload, info.super_payload,
-                    info.ring_slots, info.window, (unsigned long long)info.bytes_registered,
-                    (unsigned long long)info.bytes_pinned, info.lossless, info.cma, info.thread, ep->attributes.Name);
+    struct vk_text t = {text, room, 0};
+    int rc = bench_nic_describe(base, ep->nic, &t);
+    vk_put(&t, "nic_name=%s\n", ep->attributes.Name);
+    return rc < 0 ? rc : (int)t.len;
 }

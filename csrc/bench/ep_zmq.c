@@ -1,24 +1,20 @@
 /*
- * bench/ep_zmq.c - ZeroMQ, from C, through the very libzmq that pyzmq brought along.
+ * bench/ep_zmq.c - ZeroMQ, from C, through the libzmq that pyzmq contains.
  *
- * The Python side makes and connects a PAIR socket and hands over its address; here libzmq, which is in the process
- * already, is found by its path and zmq_send, zmq_recv and zmq_errno are looked up in it. Nothing is linked.
+ * The Python side creates and connects a PAIR socket and passes its address. This file finds libzmq, which is already
+ * in the process, by its path, and resolves zmq_send, zmq_recv, zmq_errno and zmq_strerror in it. Nothing is linked.
  *
- * zmq_send copies the message into one of its own and zmq_recv copies it out: that is the interface most programs use,
- * and pyzmq's default too. A thread of libzmq's own does the system calls, so they cannot be counted here; with both
- * sides polling on two cores that thread has to fight for its turn.
+ * zmq_send copies the message into one of its own and zmq_recv copies it out. Most programs use that interface, and it
+ * is pyzmq's default, too. A thread of libzmq does the system calls, so they cannot be counted here. With both sides
+ * polling on two cores that thread competes for its turn.
  *
- * libzmq queues without bound (the high-water marks are off, they would block in the middle of a message of ours), so
- * the loop's window of messages controls the flow.
+ * libzmq queues without bound: the high-water marks are off, because they would block in the middle of a message. The
+ * loop's window of messages therefore controls the flow.
  */
-#include "base/plural.h"
 #include "bench/bench.h"
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define ZMQ_DONTWAIT 1      /* zmq.h */
 #define ZMQ_ETERM 156384765 /* ZMQ_HAUSNUMERO + 53 */
@@ -30,18 +26,19 @@ typedef struct {
     int (*recv)(void *socket, void *buf, size_t len, int flags);
     int (*error_number)(void);
     const char *(*error_text)(int);
-    size_t room; /* bytes that rbuf can take */
+    size_t room; /* capacity of rbuf in bytes */
 } zmq_ep;
 
 static int zmq_prepare(bench_ep *base, const bench_plan *plan)
 {
     ((zmq_ep *)base)->room = plan->len + 1;
-    base->window = bench_window(plan) * 2; /* what is queued costs nothing but memory */
+    base->window = bench_window(plan) * 2; /* queued messages cost only memory */
     return bench_buffers(base, plan, 1);
 }
 
-/* EAGAIN is "nothing now" when polling, and the socket's time-out of a slice when blocking. */
-static int trouble(zmq_ep *ep, const char *call)
+/* Classify a failed call. EAGAIN means that nothing is ready when polling, and the socket's time-out of a slice when
+ * blocking. */
+static int call_failed(zmq_ep *ep, const char *call)
 {
     int why = ep->error_number();
     if (why == EAGAIN || why == EINTR)
@@ -55,7 +52,7 @@ static int zmq_send_message(bench_ep *base, size_t len)
 {
     zmq_ep *ep = (zmq_ep *)base;
     if (ep->send(ep->socket, base->sbuf, len, base->dontwait ? ZMQ_DONTWAIT : 0) < 0)
-        return trouble(ep, "zmq_send");
+        return call_failed(ep, "zmq_send");
     return BENCH_DONE;
 }
 
@@ -64,18 +61,17 @@ static int zmq_recv_message(bench_ep *base, size_t len)
     zmq_ep *ep = (zmq_ep *)base;
     int n = ep->recv(ep->socket, base->rbuf, ep->room, base->dontwait ? ZMQ_DONTWAIT : 0);
     if (n < 0)
-        return trouble(ep, "zmq_recv");
+        return call_failed(ep, "zmq_recv");
     if ((size_t)n != len)
-        return bench_fail(base, BENCH_ERROR, "a message of %d byte%s arrived where one of %zu was due", n, vk_s(n),
-                          len);
+        return bench_wrong_length(base, (size_t)n, len);
+    base->rmsg = base->rbuf;
     return BENCH_DONE;
 }
 
 static void zmq_ep_close(bench_ep *base)
 {
-    dlclose(((zmq_ep *)base)->library);
-    bench_buffers_release(base);
-    free(base);
+    if (((zmq_ep *)base)->library)
+        dlclose(((zmq_ep *)base)->library);
 }
 
 static const bench_ops zmq_ops = {
@@ -90,26 +86,17 @@ static const bench_ops zmq_ops = {
 
 bench_ep *bench_zmq_open(void *socket, const char *library, bool polled, char *error)
 {
-    zmq_ep *ep = bench_ep_new(sizeof *ep, &zmq_ops, polled);
-    if (!ep) {
-        snprintf(error, BENCH_ERROR_LEN, "no memory");
+    zmq_ep *ep = bench_ep_new(sizeof *ep, &zmq_ops, polled, error);
+    if (!ep)
         return NULL;
-    }
     ep->socket = socket;
-    ep->library = dlopen(library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* only the one that made the socket will do */
-    if (ep->library) {
-        /* POSIX lets dlsym's void * be a function; ISO C wants the detour through a union or a copy. */
-        void *found[] = {dlsym(ep->library, "zmq_send"), dlsym(ep->library, "zmq_recv"),
-                         dlsym(ep->library, "zmq_errno"), dlsym(ep->library, "zmq_strerror")};
-        memcpy(&ep->send, &found[0], sizeof ep->send);
-        memcpy(&ep->recv, &found[1], sizeof ep->recv);
-        memcpy(&ep->error_number, &found[2], sizeof ep->error_number);
-        memcpy(&ep->error_text, &found[3], sizeof ep->error_text);
-        if (ep->send && ep->recv && ep->error_number && ep->error_text)
-            return &ep->ep;
-        dlclose(ep->library);
-    }
-    snprintf(error, BENCH_ERROR_LEN, "the functions of libzmq cannot be reached in %s", library);
-    free(ep);
-    return NULL;
+    const bench_symbol symbols[] = {{"zmq_send", &ep->send},
+                                    {"zmq_recv", &ep->recv},
+                                    {"zmq_errno", &ep->error_number},
+                                    {"zmq_strerror", &ep->error_text}};
+    const char *missing;
+    ep->library = bench_library(library, symbols, sizeof symbols / sizeof *symbols, &missing);
+    if (!ep->library)
+        return bench_ep_fail(&ep->ep, error, "the functions of libzmq cannot be reached in %s", library);
+    return &ep->ep;
 }

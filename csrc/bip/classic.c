@@ -1,13 +1,12 @@
 /*
- * bip.h: BIP as C programs of 1997 call it. One job in a process; words for bytes; and calls
- * that return no code: an error goes to the handler, or ends the program. What the calls do
- * is in job.h's functions; here is only the conversion:
+ * bip.h: BIP with the interface of 1997 for C programs. A process has one job. Lengths are in words. Calls return no
+ * code: an error goes to the handler, or ends the program. The functions of job.h do the work; this file only converts:
  *
- *     a length in words     bytes(words), WORD each; below zero is an error of the program's
- *     a length received     words(bytes), rounded up: a sender that is no C program may send any number of bytes
- *     a code below zero     complain(): the handler and -1, or a line on stderr and exit(1)
+ *     a length in words     bytes(words), WORD each; below zero is a program error
+ *     a length received     words(bytes), rounded up, because a sender in another language may send any number of bytes
+ *     a code below zero     report_error(): the handler and -1, or a line on stderr and exit(1)
  *
- * One thread calls: nothing here is locked.
+ * One thread calls; there are no locks.
  */
 #include "bip.h"
 
@@ -25,17 +24,17 @@ int bip_mynode, bip_numnodes;
 static bip_job *the_job;
 static void (*the_handler)(const char *text);
 
-/* bip_taginit may come before bip_init: kept until then. The list is in the opposite order, which matters to nobody
- * but a tag that is named twice. */
-static struct wish {
+/* Calls of bip_taginit before bip_init are kept until then. The list is in reverse order, which matters only for a
+ * tag that is named twice. */
+static struct pending_tag {
     int tag, n, len;
-    struct wish *next;
-} *wishes;
+    struct pending_tag *next;
+} *pending_tags;
 
 /* ---------------------------------------------------------------- errors */
 
-/* Returns what the call is to return, if the handler lets it. */
-static int complain(int code, const char *text)
+/* Reports an error, and returns the call's result if the handler returns. */
+static int report_error(int code, const char *text)
 {
     char line[BIP_ERROR_LEN + 64];
     snprintf(line, sizeof line, "BIP, node %d: %s", bip_mynode, text);
@@ -47,17 +46,17 @@ static int complain(int code, const char *text)
     exit(1);
 }
 
-/* What a call of job.h's gave, or -1 after the handler. */
+/* Returns the result of a call of job.h, or -1 after the handler. */
 static int checked(int code)
 {
-    return code < 0 ? complain(code, bip_error(the_job)) : code;
+    return code < 0 ? report_error(code, bip_error(the_job)) : code;
 }
 
-/* 1, or 0 after the handler. */
+/* Returns 1, or 0 after the handler. */
 static int ready(void)
 {
     if (the_job == NULL)
-        complain(-1, "call bip_init first");
+        report_error(-1, "call bip_init first");
     return the_job != NULL;
 }
 
@@ -65,7 +64,7 @@ static int ready(void)
 static size_t bytes(int words)
 {
     if (words < 0) {
-        complain(-1, "a length below zero");
+        report_error(-1, "a length below zero");
         return 0;
     }
     return (size_t)words * WORD;
@@ -78,7 +77,7 @@ void bip_onerror(void (*handler)(const char *text))
 
 /* ---------------------------------------------------------------- the job */
 
-/* the_job is NULL first: whoever calls BIP from here on hears that there is no job. */
+/* the_job becomes NULL first, so that later calls report that there is no job. */
 void bip_end(void)
 {
     bip_job *job = the_job;
@@ -87,12 +86,13 @@ void bip_end(void)
         bip_close(job, CLOSE_MS);
 }
 
-/* On failure the_job is what bip_end has to close, if anything. */
+/* On failure the_job is the job that bip_end must close, if any. */
 static int open_job(char *error)
 {
     bip_launch launch;
     uint8_t card[BIP_CARD_LEN], *cards;
-    if (bip_launch_find(&launch, error) != 0)
+    if (bip_launch_find(&launch, error) != 0 ||
+        (launch.n_ranks > 1 && bip_launch_name(&launch, BIP_MEET_MS, error) != 0))
         return -1;
     bip_options options = {.size = sizeof options,
                            .rank = launch.rank,
@@ -100,8 +100,9 @@ static int open_job(char *error)
                            .job = launch.job,
                            .host = launch.host,
                            .network_device = launch.network,
-                           .local_device = getenv("VIAKIT_BIP_DEVICE")};
-    /* Before bip_open, so that its complaints name the node. */
+                           .local_device = getenv("VIAKIT_BIP_DEVICE"),
+                           .secret = launch.secret};
+    /* Before bip_open, so that its error texts name the node. */
     bip_mynode = launch.rank;
     bip_numnodes = launch.n_ranks;
     if (bip_open(&options, &the_job, error) != 0)
@@ -113,7 +114,7 @@ static int open_job(char *error)
     int code = -1;
     if (cards == NULL)
         snprintf(error, BIP_ERROR_LEN, "no memory");
-    else if ((code = bip_launch_exchange(&launch, card, sizeof card, cards, error)) == 0 &&
+    else if ((code = bip_launch_exchange(&launch, card, sizeof card, cards, BIP_MEET_MS, error)) == 0 &&
              (code = bip_connect(the_job, cards, CONNECT_MS)) != 0)
         snprintf(error, BIP_ERROR_LEN, "%s", bip_error(the_job));
     free(cards);
@@ -125,45 +126,45 @@ void bip_init(void)
     static int registered;
     char error[BIP_ERROR_LEN] = "";
     if (the_job) {
-        complain(-1, "bip_init was called twice");
+        report_error(-1, "bip_init was called twice");
         return;
     }
     if (open_job(error) != 0) {
         bip_end();
-        complain(-1, error);
+        report_error(-1, error);
         return;
     }
-    while (wishes) {
-        struct wish *w = wishes;
-        wishes = w->next;
+    while (pending_tags) {
+        struct pending_tag *w = pending_tags;
+        pending_tags = w->next;
         bip_taginit(w->tag, w->n, w->len);
         free(w);
     }
-    /* A program that just returns from main says good-bye all the same. Once: atexit cannot be taken back. */
+    /* A program that returns from main then still sends BYE. Once only, because atexit cannot be undone. */
     if (!registered)
         registered = atexit(bip_end) == 0;
 }
 
-/* Before bip_init a wish, after it a queue at once. */
+/* Before bip_init the queue is only recorded; after it, the queue is created at once. */
 void bip_taginit(int tag, int nbufs, int length)
 {
     if (the_job) {
         checked(bip_taginit_bytes(the_job, tag, nbufs, bytes(length)));
         return;
     }
-    struct wish *w = malloc(sizeof *w);
+    struct pending_tag *w = malloc(sizeof *w);
     if (w == NULL) {
-        complain(-1, "no memory");
+        report_error(-1, "no memory");
         return;
     }
-    *w = (struct wish){tag, nbufs, length, wishes};
-    wishes = w;
+    *w = (struct pending_tag){tag, nbufs, length, pending_tags};
+    pending_tags = w;
 }
 
 /* ---------------------------------------------------------------- sending */
 
-/* A length below zero has been complained of in bytes(): -1 then, like any other error that
- * the handler lets pass. */
+/* bytes() has already reported a negative length. The result is then -1, as for any other error that the handler
+ * accepts. */
 int bip_tisend(int dst, int tag, int *buf, int length)
 {
     return ready() && length >= 0 ? checked(bip_isend_bytes(the_job, dst, tag, buf, bytes(length)))
@@ -188,7 +189,7 @@ void bip_tsend(int dst, int tag, int *buf, int length)
 
 /* ---------------------------------------------------------------- receiving */
 
-/* Bytes to words; what is left of the last word keeps what was in the buffer before. */
+/* Bytes to words. The unused part of the last word keeps its earlier contents. */
 static int words(size_t len)
 {
     return (int)((len + WORD - 1) / WORD);
@@ -200,7 +201,7 @@ int bip_tirecv(int tag, int *buf, int maxlength)
                                      : (maxlength < 0 ? (int)bytes(maxlength) - 1 : -1);
 }
 
-/* Words received, or -1. node may be NULL. */
+/* Returns the words received, or -1. node may be NULL. */
 int bip_rwaitx(int id, int *node)
 {
     size_t len = 0;
@@ -214,7 +215,7 @@ int bip_rwait(int id)
     return bip_rwaitx(id, NULL);
 }
 
-/* -1: not yet, so a message of no words, 0, can be told from it. */
+/* Returns -1 for "not yet", which differs from 0, a message of no words. */
 int bip_rtestx(int id, int *node)
 {
     size_t len = 0;
@@ -278,8 +279,8 @@ int bip_trecvshort(int tag, int *buf, int maxlength, int *node)
     return words(len);
 }
 
-/* The message where it lies: the program gives it back by bip_tfreemsg. NULL: none, or an
- * error that the handler let pass. */
+/* Returns the message in place; the program frees it by bip_tfreemsg. NULL: none, or an error that the handler
+ * accepted. */
 static int *get_message(int tag, int *length, int *node, int timeout_ms)
 {
     const void *buf = NULL;

@@ -1,43 +1,15 @@
 /*
- * How a C program finds its job: the environment that `viakit run` sets, and the exchange over
- * VIAKIT_RENDEZVOUS=fd:N (docs/running.md). Both only for classic.c.
- *
- *     to the launcher     "VKX1" | len | len bytes of mine
- *     from it             0 | n | n times: len, len bytes          everybody's, in the order of ranks
- *                     or  not 0 | length | a text                  somebody is missing, and who
- *
- * Numbers have 4 bytes and are little-endian, as on every machine that runs this.
+ * How a C program finds its job: the environment that `viakit run` sets, or the user (docs/running.md). The ranks meet
+ * over VIAKIT_RENDEZVOUS: fd:N, a socket that the launcher gave to this process, or a meeting point that listens
+ * (meet.c). They exchange blobs there (exchange.c). Only for classic.c.
  */
 #include "bip/launch.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* All of len bytes, or -1: the other side has hung up. Signals interrupt nothing for long. */
-static int read_all(int fd, void *to, size_t len)
-{
-    for (size_t got = 0; got < len;) {
-        ssize_t n = read(fd, (char *)to + got, len - got);
-        if (n <= 0 && !(n < 0 && errno == EINTR))
-            return -1;
-        got += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
-}
-
-static int write_all(int fd, const void *from, size_t len)
-{
-    for (size_t put = 0; put < len;) {
-        ssize_t n = write(fd, (const char *)from + put, len - put);
-        if (n <= 0 && !(n < 0 && errno == EINTR))
-            return -1;
-        put += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
-}
+#include "bip/meet.h"
 
 /* A number from the environment: -1 where it is not set, or is none, or is beyond what a
  * number of ranks can be. */
@@ -51,59 +23,41 @@ static int number(const char *name)
 
 int bip_launch_find(bip_launch *launch, char *error)
 {
-    const char *rendezvous = getenv("VIAKIT_RENDEZVOUS"), *job = getenv("VIAKIT_JOB");
+    const char *rendezvous = getenv("VIAKIT_RENDEZVOUS");
     int local = number("VIAKIT_LOCAL_SIZE");
     *launch = (bip_launch){.rank = number("VIAKIT_RANK"), .n_ranks = number("VIAKIT_SIZE"), .fd = -1};
-    /* Started by hand: a job of one. */
+    /* Started without a launcher: a job of one rank. */
     if (launch->rank < 0 || launch->n_ranks < 1) {
         launch->rank = 0;
         launch->n_ranks = 1;
         return 0;
     }
-    /* the name of an shm link has room for 15 bytes of it: the job's word is hashed */
-    unsigned long long hash = 0xcbf29ce484222325ull;
-    for (const char *p = job ? job : ""; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 0x100000001b3ull;
-    snprintf(launch->job, sizeof launch->job, "%.15llx", hash >> 4);
-    if (launch->n_ranks == 1)
-        return 0;
-    if (rendezvous == NULL || sscanf(rendezvous, "fd:%d", &launch->fd) != 1) {
-        snprintf(error, BIP_ERROR_LEN,
-                 "rank %d of %d cannot find the others: VIAKIT_RENDEZVOUS is %s, not fd:N; start the program with "
-                 "`viakit run`",
-                 launch->rank, launch->n_ranks, rendezvous ? rendezvous : "not set");
+    if (launch->rank >= launch->n_ranks) {
+        snprintf(error, BIP_ERROR_LEN, "VIAKIT_RANK is %d, expected less than VIAKIT_SIZE, which is %d", launch->rank,
+                 launch->n_ranks);
         return -1;
     }
+    if (launch->n_ranks == 1)
+        return 0;
+    char why[BIP_ERROR_LEN];
+    if (bip_launch_secret(launch->secret, why) != 0) {
+        snprintf(error, BIP_ERROR_LEN, "rank %d of %d: %.440s", launch->rank, launch->n_ranks, why);
+        return -1;
+    }
+    int listens = rendezvous && (strncmp(rendezvous, "unix:@", 6) == 0 || strncmp(rendezvous, "tcp:", 4) == 0);
+    if (!listens && (rendezvous == NULL || sscanf(rendezvous, "fd:%d", &launch->fd) != 1)) {
+        snprintf(
+            error, BIP_ERROR_LEN,
+            "rank %d of %d cannot find the others: VIAKIT_RENDEZVOUS is %s, not fd:N, unix:@NAME or tcp:HOST:PORT; "
+            "start the program with `viakit run`",
+            launch->rank, launch->n_ranks, rendezvous ? rendezvous : "not set");
+        return -1;
+    }
+    launch->tagged = listens && strncmp(rendezvous, "tcp:", 4) == 0;
+    if (listens && (launch->fd = bip_meet(rendezvous, launch, BIP_MEET_MS, error)) < 0)
+        return -1;
     const char *network = getenv("VIAKIT_NETWORK"), *host = getenv("VIAKIT_ADDRESS");
     launch->network = network && *network && (local < 0 || local < launch->n_ranks) ? network : NULL;
     launch->host = launch->network ? host : NULL;
-    return 0;
-}
-
-/* Everybody's len bytes in the order of ranks; blocks until all have come. What the launcher says is held
- * against what we know, for it may be speaking to programs of another kind. */
-int bip_launch_exchange(const bip_launch *launch, const void *mine, size_t len, void *all, char *error)
-{
-    uint32_t word = (uint32_t)len, state = 0, n = 0;
-    if (write_all(launch->fd, "VKX1", 4) != 0 || write_all(launch->fd, &word, 4) != 0 ||
-        write_all(launch->fd, mine, len) != 0 || read_all(launch->fd, &state, 4) != 0 ||
-        read_all(launch->fd, &n, 4) != 0) {
-        snprintf(error, BIP_ERROR_LEN, "the launcher hung up: %s", strerror(errno));
-        return -1;
-    }
-    if (state) { /* n is the length of a text */
-        char text[256] = "";
-        read_all(launch->fd, text, n < sizeof text - 1 ? n : sizeof text - 1);
-        snprintf(error, BIP_ERROR_LEN, "ranks are missing: %s", text);
-        return -1;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        if (read_all(launch->fd, &word, 4) != 0 || word != len || n != (uint32_t)launch->n_ranks ||
-            read_all(launch->fd, (char *)all + i * len, len) != 0) {
-            snprintf(error, BIP_ERROR_LEN,
-                     "what the launcher said about rank %u makes no sense: are all ranks BIP programs?", i);
-            return -1;
-        }
-    }
     return 0;
 }

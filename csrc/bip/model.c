@@ -1,10 +1,10 @@
 /*
- * The pipeline's model and its table: see model.h. No state, no NIC; any thread.
+ * The pipeline's model and its table: see model.h. No state, no NIC; callable from any thread.
  *
- * With n bytes in packets of p the time is   start + (n/p - 1) (packet + p byte) + p fill   (bip_model_time): the
- * slowest stage works without a pause, and one packet has to pass the others. The derivative vanishes at p = sqrt(n
- * packet / (fill - byte)), so the best packet grows with the root of the length; since only whole numbers of equal
- * packets exist, the numbers around that one are tried (bip_model_best).
+ * With n bytes in packets of p the time is   start + (n/p - 1) (packet + p byte) + p fill   (bip_model_time). The
+ * slowest stage works without a pause, and one packet passes through the others. The derivative vanishes at p = sqrt(n
+ * packet / (fill - byte)), so the best packet grows with the square root of the length. Only whole numbers of equal
+ * packets exist, so bip_model_best tries the numbers around that one.
  */
 #include "bip/model.h"
 
@@ -14,8 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of each packet when n bytes go in as many packets as p makes necessary, all of equal size, rounded up
- * to a cache line; only the last may be shorter. p 0: one packet. */
+#include "viakit.h"
+
+/* Returns the size of each packet when n bytes go in the number of packets that p requires. All are of equal size,
+ * rounded up to a cache line; only the last may be shorter. p 0: one packet. */
 uint64_t bip_equal_packets(uint64_t n, uint64_t p)
 {
     if (p == 0 || p >= n)
@@ -24,7 +26,8 @@ uint64_t bip_equal_packets(uint64_t n, uint64_t p)
     return (each + 63) & ~(uint64_t)63;
 }
 
-/* Seconds for n bytes in packets of p, as above; p is first made one of equal packets, as bip_packet() does. */
+/* Returns the seconds for n bytes in packets of p, as above. p is first rounded to equal packets, as in
+ * bip_packet(). */
 double bip_model_time(const bip_model *m, uint64_t n, uint64_t p)
 {
     p = bip_equal_packets(n, p);
@@ -32,7 +35,7 @@ double bip_model_time(const bip_model *m, uint64_t n, uint64_t p)
     return m->start + (double)(k - 1) * (m->packet + (double)p * m->byte) + (double)p * m->fill;
 }
 
-/* Best packet for n bytes, at most `most`. Where nothing is gained by overlap (fill <= byte) one packet is best. */
+/* Returns the best packet for n bytes, at most `most`. If overlap gains nothing (fill <= byte), one packet is best. */
 uint64_t bip_model_best(const bip_model *m, uint64_t n, uint64_t most)
 {
     double overlap = m->fill - m->byte, ideal = (double)n;
@@ -40,8 +43,8 @@ uint64_t bip_model_best(const bip_model *m, uint64_t n, uint64_t most)
         ideal = sqrt((double)n * m->packet / overlap);
     if (ideal < BIP_MIN_PACKET)
         ideal = BIP_MIN_PACKET;
-    /* One packet (or as few as `most` allows) is where the comparison begins; a better one must be really
-     * better. ideal is a size, around the number of packets that it means. */
+    /* The comparison starts with one packet (or as few as `most` allows), which another size must beat. ideal is a
+     * size; around is the corresponding number of packets. */
     uint64_t best = n < most ? n : most, around = ideal >= (double)n ? 1 : (uint64_t)((double)n / ideal);
     double least = bip_model_time(m, n, best);
     for (uint64_t k = around > 1 ? around - 1 : 1; k <= around + 2; k++) {
@@ -57,8 +60,8 @@ uint64_t bip_model_best(const bip_model *m, uint64_t n, uint64_t most)
     return best;
 }
 
-/* Each row is right for its greatest length, and about right for half of it: the best packet
- * grows with the root. */
+/* Each row is exact for its greatest length, and nearly so for half of it, because the best packet grows with the
+ * square root. */
 void bip_table_make(const bip_model *m, uint64_t small, uint64_t most, bip_table *table)
 {
     memset(table, 0, sizeof *table);
@@ -69,7 +72,7 @@ void bip_table_make(const bip_model *m, uint64_t small, uint64_t most, bip_table
     }
 }
 
-/* Rows are few and ascending; longer messages take the last. */
+/* Rows are few and ascending. Longer messages use the last row. */
 uint64_t bip_table_packet(const bip_table *table, uint64_t n)
 {
     uint32_t i = 0;
@@ -82,17 +85,16 @@ uint64_t bip_table_packet(const bip_table *table, uint64_t n)
 
 void bip_table_default(const char *link, bip_table *table)
 {
-    /* Of one machine, rounded. The provider cuts what it is given into frames and copies them while others are on the
-     * wire: its pipeline is inside a packet, and one packet does best. `viakit calibrate` measures whether that is so
-     * elsewhere. */
+    /* Rounded values of one machine. The provider cuts each message into frames and copies them while others are on
+     * the wire. So the pipeline is inside a packet, and one packet is best. `viakit calibrate` measures this on
+     * other machines. */
     static const bip_model network = {12e-6, 2e-6, 0.35e-9, 0.35e-9};
     static const bip_model memory = {2e-6, 0.5e-6, 0.1e-9, 0.1e-9};
-    int local = strcmp(link, "shm") == 0 || strcmp(link, "loop") == 0;
-    bip_table_make(local ? &memory : &network, 16384, (uint64_t)16 << 20, table);
+    const viakit_link_info *about = viakit_link_of(link);
+    bip_table_make(about && !about->leaves_host ? &memory : &network, 16384, (uint64_t)16 << 20, table);
 }
 
-/* 0, or -1: no such file, or nothing useful in it. Lines that make no sense are passed over, for the file is a cache.
- */
+/* Returns 0, or -1: no such file, or no usable table. Invalid lines are skipped, because the file is a cache. */
 int bip_table_read(const char *path, bip_table *table)
 {
     FILE *file = fopen(path, "re");
@@ -112,7 +114,7 @@ int bip_table_read(const char *path, bip_table *table)
         }
     }
     fclose(file);
-    /* A file that gives rows but no limit, or the other way round, is not used at all. */
+    /* A file with rows but no limit, or with a limit but no rows, is not used at all. */
     if (t.n == 0 || t.small == 0 || t.small > 65536)
         return -1;
     *table = t;

@@ -1,44 +1,31 @@
 /*
  * Opening a job, connecting its ranks, closing it.
  *
- *     bip_open       NICs and tables; nothing is known of the others yet
- *     bip_card       what they must know of this rank: addresses, and how many messages of what length it has room for
- *     bip_connect    meet: sizes of queues for each rank, buffers, a VI for each, all receives posted; then the pairs
+ *     bip_open       NICs and tables; no data of the other ranks yet
+ *     bip_card       data for the other ranks: addresses, and the number and length of messages that this rank can queue
+ *     bip_connect    meet: sizes of queues for each rank, buffers, a VI for each; then the pairs
  *     bip_close      BYE to all, waits until it is acknowledged, disconnects
  *
- * Ranks of one host meet on a link of that host (shm, under the job's name), ranks of different
- * hosts on the network device. Every pair connects as equals (VipConnectPeerRequest): both name
- * the pair, and neither waits for the other. In round r rank i asks rank (r - i) mod n, which in
- * the same round asks i; WINDOW rounds are under way at once.
- *
- *     4 ranks, round 0:  1-3 (0, 2 alone)    round 1:  0-1 2-3    round 2:  0-2 (1, 3 alone)    round 3:  0-3 1-2
- *
- * Invariant: receives are posted before a VI is connected, so nothing that arrives ever finds none.
- *
- * Memory of a NIC, each block registered once:
- *
- *     slots         [SEND_SLOTS] [PACKETS] [n_slots + RESERVED of the first rank] [of the second] ...
- *     send_memory   `room` bytes for each send slot; packets have none: they send from the program's buffer
- *     recv_memory   `room` bytes for each receive slot: BIP's queue for short messages (section 3)
+ * Ranks of one host connect on a link of that host (shm, under the job's name), ranks of different hosts on the network
+ * device. csrc/peers connects them. Its receive slots are BIP's queue for short messages (section 3).
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/blake2s.h"
 #include "base/plural.h"
 #include "bip/internal.h"
 
-#define WINDOW 16
-#define CARD_MAGIC 0x42495031u /* "BIP1", which also tells byte orders apart */
-#define SMALL_LEAST 252        /* what BIPSMALLSIZE promises */
+#define CARD_MAGIC 0x42495031u /* "BIP1", which also detects a different byte order */
+#define SMALL_LEAST 252        /* guaranteed by BIPSMALLSIZE */
 #define SMALL_MOST 65536
 #define DEFAULT_SLOTS 32
 #define SLOTS_MOST 1000
 
-/* A card: what a rank tells all others, within BIP_CARD_LEN bytes. [0] local, [1] network;
- * len 0: it has no such NIC. */
+/* A card: the data that a rank sends to all others, within BIP_CARD_LEN bytes. [0] local, [1] network. len 0: no
+ * such NIC. */
 typedef struct {
     uint32_t magic, n_slots;
     uint64_t host;
@@ -50,8 +37,8 @@ _Static_assert(sizeof(bip_card_of) <= BIP_CARD_LEN, "a card has to fit");
 
 /* ---------------------------------------------------------------- options */
 
-/* Into *value, where it is still 0, what the environment says: a whole number up to `most`. Anything else is refused:
- * whoever asked for packets of "4K" and got the calibrated ones would compare these with themselves. */
+/* Sets *value, if it is still 0, from the environment: a whole number up to `most`. Any other text is refused. A
+ * program that requested packets of "4K" and got the calibrated ones would otherwise compare these with themselves. */
 static int from_environment(bip_job *job, const char *name, uint64_t most, uint64_t *value)
 {
     const char *text = getenv(name);
@@ -60,7 +47,7 @@ static int from_environment(bip_job *job, const char *name, uint64_t most, uint6
         return 0;
     errno = 0;
     unsigned long long found = strtoull(text, &end, 10);
-    /* strtoull takes "-1", and blanks before it. */
+    /* strtoull accepts "-1", and blanks before it. */
     if (*text < '0' || *text > '9' || *end || errno || found > most)
         return bip_fail(job, BIP_ERR_ARGUMENT, "%s=%.40s: a whole number, 0 to %llu", name, text,
                         (unsigned long long)most);
@@ -68,7 +55,7 @@ static int from_environment(bip_job *job, const char *name, uint64_t most, uint6
     return 0;
 }
 
-/* Options as given, then the environment where they are silent, then defaults; what makes no sense is refused. */
+/* Applies options, then the environment for unset ones, then defaults. Invalid values are refused. */
 static int check_options(bip_job *job, const bip_options *given)
 {
     bip_options *o = &job->options;
@@ -105,7 +92,15 @@ static int check_options(bip_job *job, const bip_options *given)
     snprintf(job->name, sizeof job->name, "%s", o->job ? o->job : "");
     if (o->n_ranks > 1 && job->name[0] == 0)
         return bip_fail(job, BIP_ERR_ARGUMENT, "a job of several ranks needs a name that they share");
-    /* Only compared for equality, so a hash of the host's text does. */
+    if (o->n_ranks > 1 && o->secret == NULL)
+        return bip_fail(
+            job, BIP_ERR_ARGUMENT,
+            "a job of several ranks needs a secret of %d bytes that only its ranks have: `viakit run` makes "
+            "one (VIAKIT_SECRET)",
+            BIP_SECRET_LEN);
+    if (o->secret)
+        memcpy(job->secret, o->secret, sizeof job->secret);
+    /* Compared only for equality, so a hash of the host's text suffices. */
     job->host = 0xcbf29ce484222325u; /* FNV-1a */
     for (const char *p = o->host ? o->host : ""; *p; p++)
         job->host = (job->host ^ (uint8_t)*p) * 0x100000001b3u;
@@ -114,91 +109,54 @@ static int check_options(bip_job *job, const bip_options *given)
 
 /* ---------------------------------------------------------------- NICs */
 
-/* In VIPL's order: regions, then their memory, queue and tag; no VI uses them any more. Also of one half made. */
-static void close_port(bip_port *port)
+static int net_failed(void *job, enum peers_error error, const char *text)
 {
-    bip_regions_fini(port);
-    if (port->slots_handle)
-        VipDeregisterMem(port->nic, port->slots, port->slots_handle);
-    if (port->recv_handle)
-        VipDeregisterMem(port->nic, port->recv_memory, port->recv_handle);
-    if (port->send_handle)
-        VipDeregisterMem(port->nic, port->send_memory, port->send_handle);
-    if (port->send_memory)
-        viakit_free(port->nic, port->send_memory);
-    if (port->cq)
-        VipDestroyCQ(port->cq);
-    if (port->ptag)
-        VipDestroyPtag(port->nic, port->ptag);
-    VipCloseNic(port->nic);
-    free(port->recv_memory);
-    free(port->slots);
-    free(port);
+    return bip_fail(job, error == PEERS_ERR_TIMEOUT ? BIP_ERR_TIMEOUT : BIP_ERR_RESOURCE, "%s", text);
 }
 
-/* On an error what was made stays in job->ports, where bip_close finds it. */
+/* Opens a NIC, and chooses the table of its link and the length of its slots. */
 static int open_port(bip_job *job, int index, const char *device)
 {
     const bip_options *o = &job->options;
-    viakit_nic_options options = {.size = sizeof options};
-    viakit_nic_info info;
-    bip_port *port = calloc(1, sizeof *port);
-    if (port == NULL)
-        return bip_fail(job, BIP_ERR_RESOURCE, "no memory");
-    options.spin_us = -1; /* we spin ourselves */
-    options.takeover_us = o->takeover_us;
-    /* Under faults what is lost on shm, too, is repeated while the program computes. */
-    const char *lossy = o->faults && *o->faults ? o->faults : getenv("VIAKIT_FAULT");
-    options.no_thread = strncmp(device, "shm", 3) == 0 && !(lossy && *lossy);
-    options.mtu = (VIP_UINT32)o->mtu;
-    options.form = (viakit_form)o->form;
-    options.retransmission = o->go_back_n ? VIAKIT_GO_BACK_N : VIAKIT_SELECTIVE;
-    options.checksum = o->crc_always ? VIAKIT_CHECKSUM_CRC : VIAKIT_CHECKSUM_AUTO;
-    port->job = job;
-    VIP_RETURN code = viakit_open_nic(device, &options, &port->nic);
-    if (code != VIP_SUCCESS) {
-        free(port);
-        return bip_nic_failed(job, device, code);
-    }
-    job->ports[index] = port;
-    snprintf(port->device, sizeof port->device, "%s", device);
-    if (o->faults && *o->faults) {
-        viakit_faults faults = {.size = sizeof faults};
-        if ((code = viakit_parse_faults(o->faults, &faults)) != VIP_SUCCESS ||
-            (code = viakit_set_faults(port->nic, &faults)) != VIP_SUCCESS)
-            return bip_nic_failed(job, "viakit_set_faults", code);
-    }
-    if ((code = VipQueryNic(port->nic, &port->attributes)) != VIP_SUCCESS)
-        return bip_nic_failed(job, "VipQueryNic", code);
-    if ((code = viakit_query_nic(port->nic, &info)) != VIP_SUCCESS)
-        return bip_nic_failed(job, "viakit_query_nic", code);
-    if ((code = VipCreatePtag(port->nic, &port->ptag)) != VIP_SUCCESS)
-        return bip_nic_failed(job, "VipCreatePtag", code);
-    /* A card has room for 8 bytes of address. */
-    if (port->attributes.NicAddressLen > sizeof((bip_card_of *)0)->address[0])
-        return bip_fail(job, BIP_ERR_RESOURCE, "%s: addresses of %u byte%s", device, port->attributes.NicAddressLen,
-                        vk_s(port->attributes.NicAddressLen));
-    snprintf(port->link, sizeof port->link, "%s", info.link);
-    port->nic_port = info.port;
-    port->bytes_to_map = info.bytes_to_map;
+    bip_table *table = &job->tables[index];
     char path[512];
+    viakit_nic_options options = {.size = sizeof options,
+                                  .takeover_us = o->takeover_us,
+                                  .mtu = (VIP_UINT32)o->mtu,
+                                  .form = (viakit_form)o->form,
+                                  .retransmission = o->go_back_n ? VIAKIT_GO_BACK_N : VIAKIT_SELECTIVE,
+                                  .checksum = o->crc_always ? VIAKIT_CHECKSUM_CRC : VIAKIT_CHECKSUM_AUTO};
+    int code = peers_open_port(&job->net, index, device, &options, o->faults, false);
+    if (code)
+        return code;
+    struct peers_port *port = job->net.ports[index];
     if (o->table)
-        port->table = *o->table;
-    else if (bip_table_path(info.link, path, sizeof path) != 0 || bip_table_read(path, &port->table) != 0)
-        bip_table_default(info.link, &port->table);
+        *table = *o->table;
+    else if (bip_table_path(port->info.link, path, sizeof path) != 0 || bip_table_read(path, table) != 0)
+        bip_table_default(port->info.link, table);
     /* A slot's buffer holds the longest short message, in whole cache lines. */
-    uint64_t small = o->small ? o->small : port->table.small < SMALL_LEAST ? SMALL_LEAST : port->table.small;
-    port->room = (small + sizeof(bip_head) + 63) & ~(size_t)63;
-    port->table.small = small;
+    table->small = o->small ? o->small : table->small < SMALL_LEAST ? SMALL_LEAST : table->small;
+    port->room = (table->small + sizeof(bip_head) + 63) & ~(size_t)63;
+    port->owed_most = (o->n_slots + 1) / 2; /* half the queue suffices for a waiting sender */
     return 0;
 }
 
-/* The provider tells of lost connections by the queues as well, where progress finds them.
- * Without a handler of ours the default one would write to standard error. */
-static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+static void choose_net(bip_job *job)
 {
-    (void)context;
-    (void)error;
+    job->net = (struct peers){.owner = job,
+                              .failed = net_failed,
+                              .rank = job->options.rank,
+                              .n_ranks = job->options.n_ranks,
+                              .name = job->name,
+                              .name_len = sizeof job->name,
+                              .secret = job->secret,
+                              .reliability = VIP_SERVICE_RELIABLE_DELIVERY,
+                              .n_sends = SEND_SLOTS,
+                              .n_rdma = PACKETS,
+                              .slot_len = sizeof(bip_slot),
+                              .pair_len = sizeof(bip_peer),
+                              .limits = {.bytes = UINT64_MAX, .entries = REGIONS, .strict = true},
+                              .counters = {.misses = &job->counters[BIP_COUNTER_registrations]}};
 }
 
 int bip_open(const bip_options *options, bip_job **job_out, char *error)
@@ -214,10 +172,9 @@ int bip_open(const bip_options *options, bip_job **job_out, char *error)
     int code = check_options(job, options);
     const bip_options *o = &job->options;
     if (code == 0) {
-        job->peers = calloc((size_t)o->n_ranks, sizeof *job->peers);
-        job->unsettled = calloc((size_t)o->n_ranks, sizeof(bip_peer *));
-        if (job->peers == NULL || job->unsettled == NULL)
-            code = bip_fail(job, BIP_ERR_RESOURCE, "no memory");
+        choose_net(job);
+        code = peers_init(&job->net);
+        job->peers = (bip_peer *)(void *)job->net.pairs;
     }
     snprintf(name, sizeof name, "shm:bip-%s", job->name);
     const char *local = o->local_device ? o->local_device : name;
@@ -225,24 +182,22 @@ int bip_open(const bip_options *options, bip_job **job_out, char *error)
         code = open_port(job, 0, local);
     if (code == 0 && o->n_ranks > 1 && o->network_device && *o->network_device)
         code = open_port(job, 1, o->network_device);
-    for (int i = 0; code == 0 && i < 2; i++)
-        if (job->ports[i])
-            VipErrorCallback(job->ports[i]->nic, job->ports[i], on_error);
     if (code) {
         snprintf(error, BIP_ERROR_LEN, "%s", job->error);
         bip_close(job, 0);
         return code;
     }
-    /* texts were read, and belong to the caller */
+    /* the texts have been read, and belong to the caller */
     job->options.job = job->options.host = job->options.local_device = job->options.network_device = NULL;
     job->options.faults = NULL;
     job->options.table = NULL;
-    /* The caller's struct may go: the job has its own. */
+    job->options.secret = NULL;
+    /* The caller may free its struct, because the job has a copy. */
     if (job->options.layer) {
         job->layer = *job->options.layer;
         job->options.layer = &job->layer;
     }
-    /* Alone there is nobody to connect to. */
+    /* A single rank has no peer to connect to. */
     job->connected = o->n_ranks == 1;
     *job_out = job;
     return 0;
@@ -250,220 +205,91 @@ int bip_open(const bip_options *options, bip_job **job_out, char *error)
 
 uint64_t bip_bytes_to_map(const bip_job *job)
 {
-    return job->ports[0] ? job->ports[0]->bytes_to_map : 0;
+    return job->net.ports[0] ? job->net.ports[0]->info.bytes_to_map : 0;
 }
 
 void bip_card(const bip_job *job, uint8_t card[BIP_CARD_LEN])
 {
     bip_card_of mine = {.magic = CARD_MAGIC, .n_slots = job->options.n_slots, .host = job->host};
     for (int i = 0; i < 2; i++) {
-        const bip_port *port = job->ports[i];
+        const struct peers_port *port = job->net.ports[i];
         if (port) {
             mine.room[i] = (uint32_t)port->room;
-            mine.len[i] = (uint8_t)port->attributes.NicAddressLen;
-            memcpy(mine.address[i], port->attributes.LocalNicAddress, mine.len[i]);
+            mine.len[i] = port->address_len;
+            memcpy(mine.address[i], port->address, port->address_len);
         }
-    }
-    if (job->ports[0]) { /* all ranks of a host have one address there: say which NIC */
-        memcpy(mine.address[0] + mine.len[0], &job->ports[0]->nic_port, sizeof job->ports[0]->nic_port);
-        mine.len[0] = VIAKIT_NIC_ADDRESS_LEN;
     }
     memset(card, 0, BIP_CARD_LEN);
     memcpy(card, &mine, sizeof mine);
 }
 
-/* ---------------------------------------------------------------- buffers */
-
-/* Memory of the NIC's own, for sending and receiving: nobody else may write to it. */
-static int reg(bip_port *port, void *memory, size_t len, VIP_MEM_HANDLE *handle)
-{
-    VIP_MEM_ATTRIBUTES attributes = {.Ptag = port->ptag};
-    VIP_RETURN code = VipRegisterMem(port->nic, memory, len, &attributes, handle);
-    return code == VIP_SUCCESS ? 0 : bip_nic_failed(port->job, "VipRegisterMem", code);
-}
-
-/* What never changes in a slot. */
-static void prepare(bip_slot *slot, char *buf, VIP_MEM_HANDLE handle, size_t len)
-{
-    slot->buf = buf;
-    slot->d.CS.SegCount = 1;
-    slot->d.DS[0].Local.Data.Address = buf;
-    slot->d.DS[0].Local.Handle = handle;
-    slot->d.DS[0].Local.Length = (VIP_UINT32)len;
-}
-
-/* Everything of a NIC that depends on how many ranks are reached through it. All slots lie in one block: their
- * order is the picture at the top, and their kind follows from their place. */
-static int make_buffers(bip_port *port)
-{
-    bip_job *job = port->job;
-    size_t n_recv = (size_t)port->n_peers * (job->options.n_slots + RESERVED);
-    size_t n = SEND_SLOTS + PACKETS + n_recv;
-    void *slots = NULL, *recv = NULL, *send = NULL;
-    port->slots_len = n * sizeof *port->slots;
-    port->recv_len = n_recv * port->room;
-    port->send_len = SEND_SLOTS * port->room;
-    if (posix_memalign(&slots, 4096, port->slots_len) != 0 || posix_memalign(&recv, 4096, port->recv_len) != 0) {
-        free(slots);
-        return bip_fail(job, BIP_ERR_RESOURCE, "no memory for queues of %zu byte%s", port->recv_len,
-                        vk_s(port->recv_len));
-    }
-    memset(slots, 0, port->slots_len);
-    port->slots = slots;
-    port->recv_memory = recv;
-    VIP_RETURN code = viakit_alloc(port->nic, port->send_len, &send); /* readable by ranks of this host */
-    if (code != VIP_SUCCESS)
-        return bip_nic_failed(job, "viakit_alloc", code);
-    port->send_memory = send;
-    job->memory += port->slots_len + port->recv_len + port->send_len;
-    if (reg(port, slots, port->slots_len, &port->slots_handle) != 0 ||
-        reg(port, recv, port->recv_len, &port->recv_handle) != 0 ||
-        reg(port, send, port->send_len, &port->send_handle) != 0)
-        return BIP_ERR_RESOURCE;
-    for (size_t i = 0; i < n; i++) {
-        bip_slot *slot = &port->slots[i];
-        if (i < SEND_SLOTS) {
-            prepare(slot, port->send_memory + i * port->room, port->send_handle, port->room);
-            slot->next = port->free_sends;
-            port->free_sends = slot;
-        } else if (i < SEND_SLOTS + PACKETS) {
-            slot->packet = true;
-            slot->next = port->free_packets;
-            port->free_packets = slot;
-        } else
-            prepare(slot, port->recv_memory + (i - SEND_SLOTS - PACKETS) * port->room, port->recv_handle, port->room);
-    }
-    port->n_free_sends = SEND_SLOTS;
-    /* Room for every receive there is: it cannot overrun. */
-    code = VipCreateCQ(port->nic, n_recv + 1, &port->cq);
-    return code == VIP_SUCCESS ? 0 : bip_nic_failed(job, "VipCreateCQ", code);
-}
-
-/* A VI for this rank, with its part of the NIC's receives posted; `place` is the rank's
- * number among those of the NIC. */
-static int make_vi(bip_peer *peer, uint32_t place)
-{
-    bip_port *port = peer->port;
-    uint32_t n = port->job->options.n_slots + RESERVED;
-    VIP_VI_ATTRIBUTES attributes = {
-        .ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY,
-        .MaxTransferSize = port->attributes.MaxTransferSize,
-        .Ptag = port->ptag,
-        .EnableRdmaWrite = VIP_TRUE,
-    };
-    VIP_RETURN code = VipCreateVi(port->nic, &attributes, NULL, port->cq, &peer->vi);
-    if (code != VIP_SUCCESS) {
-        peer->vi = NULL;
-        return bip_nic_failed(port->job, "VipCreateVi", code);
-    }
-    peer->recv_slots = port->slots + SEND_SLOTS + PACKETS + (size_t)place * n;
-    for (uint32_t i = 0; i < n; i++) {
-        peer->recv_slots[i].peer = peer;
-        if (bip_post_slot(peer, &peer->recv_slots[i]) != 0)
-            return BIP_ERR_RESOURCE;
-    }
-    return 0;
-}
-
 /* ---------------------------------------------------------------- connecting */
 
-union net_address {
-    VIP_NET_ADDRESS net;
-    uint8_t bytes[4 + 8 + 24];
-};
-
-/* Host, then the discriminator "this job, from, to": both ends name the same connection by
- * it, and no other pair or job does. */
-static void name_end(union net_address *a, const uint8_t *host, size_t host_len, const char *job, int from, int to)
-{
-    uint32_t pair[2] = {(uint32_t)from, (uint32_t)to};
-    uint8_t *p = a->bytes + offsetof(VIP_NET_ADDRESS, HostAddress);
-    memset(a, 0, sizeof *a);
-    a->net.HostAddressLen = (VIP_UINT16)host_len;
-    a->net.DiscriminatorLen = 24;
-    memcpy(p, host, host_len);
-    memcpy(p + host_len, job, 16);
-    memcpy(p + host_len + 16, pair, sizeof pair);
-}
-
-/* Everybody's cards: who is near, how long a short message may be on each way, and how many
- * the other side has room for. */
+/* Evaluates all cards: ranks of this host, the limit of short messages in each direction, and the room in each other
+ * rank's queue. */
 static int meet(bip_job *job, const bip_card_of *cards)
 {
-    uint32_t place[2] = {0, 0};
+    uint32_t n[2] = {0, 0}; /* ranks on each NIC */
     int me = job->options.rank, code = 0;
     for (int i = 0; i < job->options.n_ranks; i++) {
         bip_peer *peer = &job->peers[i];
         int k = cards[i].host != cards[me].host;
+        struct peers_port *port = job->net.ports[k];
         peer->rank = i;
-        if (cards[i].magic != CARD_MAGIC || cards[i].len[k] > 8)
+        if (cards[i].magic != CARD_MAGIC || cards[i].len[k] > sizeof cards[i].address[k])
             return bip_fail(job, BIP_ERR_ARGUMENT,
                             "the card of rank %d is none, or is of another version or kind of machine", i);
         if (i == me)
             continue;
-        peer->port = job->ports[k];
-        if (peer->port == NULL || cards[i].len[k] == 0 || cards[i].room[k] <= sizeof(bip_head)) {
-            peer->port = NULL;
+        if (port == NULL || cards[i].len[k] == 0 || cards[i].room[k] <= sizeof(bip_head))
             return bip_fail(
                 job, BIP_ERR_ARGUMENT,
                 k ? "rank %d is on another host: a network device is needed, such as eth:eth0 or udp:ADDRESS"
                   : "rank %d is on this host: a local device is needed",
                 i);
-        }
-        /* The shorter of both: I must fit his slots, and my own buffers are no longer. */
+        peer->pair.port = port;
+        peers_set_address(&peer->pair, cards[i].address[k], cards[i].len[k]);
+        /* The smaller of both: a message must fit the peer's slots, and the buffers here are no longer. */
         size_t theirs = cards[i].room[k] - sizeof(bip_head);
-        peer->small = peer->port->table.small < theirs ? peer->port->table.small : theirs;
-        peer->n_slots = peer->credits = cards[i].n_slots;
-        peer->port->n_peers++;
+        peer->small = job->tables[k].small < theirs ? job->tables[k].small : theirs;
+        peer->n_slots = peer->pair.credits = cards[i].n_slots;
+        n[k]++;
     }
-    for (int k = 0; k < 2 && code == 0; k++)
-        if (job->ports[k] && job->ports[k]->n_peers)
-            code = make_buffers(job->ports[k]);
-        else if (job->ports[k]) { /* nobody is there */
-            close_port(job->ports[k]);
-            job->ports[k] = NULL;
-        }
+    job->net.n_local = (int)n[0] + 1;
+    for (int k = 0; k < 2 && code == 0; k++) {
+        struct peers_port *port = job->net.ports[k];
+        if (n[k] == 0)
+            peers_close_port(&job->net, k); /* no rank uses this NIC */
+        else if ((code = peers_make_buffers(port, n[k], port->room, job->options.n_slots + RESERVED)) == 0)
+            job->memory += port->slots_len + port->recv_len + port->send_len;
+    }
     for (int i = 0; i < job->options.n_ranks && code == 0; i++)
-        if (job->peers[i].port)
-            code = make_vi(&job->peers[i], place[job->peers[i].port == job->ports[1]]++);
+        if (job->peers[i].pair.port)
+            code = peers_make_pair(job->peers[i].pair.port, &job->peers[i].pair);
     return code;
 }
 
-/* Begins to connect to a rank; VipConnectPeerDone tells when both have asked. */
-static int ask(bip_job *job, const bip_card_of *cards, int rank)
-{
-    bip_peer *peer = &job->peers[rank];
-    int k = peer->port == job->ports[1], me = job->options.rank;
-    union net_address local, remote;
-    name_end(&local, cards[me].address[k], 6, job->name, me, rank);
-    name_end(&remote, cards[rank].address[k], cards[rank].len[k], job->name, rank, me);
-    VIP_RETURN code =
-        VipConnectPeerRequest(peer->vi, &local.net, &remote.net, 600000); /* our own deadline comes before */
-    return code == VIP_SUCCESS ? 0 : bip_nic_failed(job, "VipConnectPeerRequest", code);
-}
-
-/* Connections on shm are ready for direct writes when both sides have shown each other their memory, a little
- * after the first frame. Without a thread of the NIC's our polling takes notice. */
-static void take_notice(const bip_job *job)
-{
-    for (int idle = 0, n = 0; job->ports[0] && idle < 8;) {
-        if (viakit_poll(job->ports[0]->nic, &n) != VIP_SUCCESS)
-            return;
-        idle += n == 0;
-    }
-}
-
-/* Only the local NIC: one on a network has a thread of its own. */
 void bip_attend(bip_job *job)
 {
-    if (job->ports[0])
-        viakit_poll(job->ports[0]->nic, NULL);
+    peers_attend(&job->net);
+}
+
+struct connecting {
+    bip_job *job;
+    bip_wait wait;
+};
+
+static int while_connecting(void *context)
+{
+    struct connecting *c = context;
+    return bip_wait_step(c->job, &c->wait);
 }
 
 int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)
 {
-    int n = job->options.n_ranks, me = job->options.rank, under_way[WINDOW], n_under_way = 0, round = 0, code = 0;
-    bip_wait wait;
+    int n = job->options.n_ranks;
+    uint64_t deadline = timeout_ms < 0 ? VK_NEVER : vk_now() + (uint64_t)timeout_ms * VK_MS;
+    struct connecting c = {.job = job};
     if (job->connected)
         return n == 1 ? 0 : bip_fail(job, BIP_ERR_ARGUMENT, "the job is connected already");
     bip_card_of *cards = calloc((size_t)n, sizeof *cards);
@@ -471,105 +297,87 @@ int bip_connect(bip_job *job, const uint8_t *raw, int timeout_ms)
         return bip_fail(job, BIP_ERR_RESOURCE, "no memory");
     for (int i = 0; i < n; i++)
         memcpy(&cards[i], raw + (size_t)i * BIP_CARD_LEN, sizeof *cards);
-    code = meet(job, cards);
-    bip_wait_begin(job, &wait, timeout_ms);
-    /* No sleeping here: what is waited for are connections, and no receive would end the sleep. */
-    wait.spin_until = VK_NEVER;
-    while (code == 0 && (round < n || n_under_way)) {
-        while (code == 0 && round < n && n_under_way < WINDOW) {
-            int partner = ((round++ - me) % n + n) % n;
-            if (partner != me && (code = ask(job, cards, partner)) == 0)
-                under_way[n_under_way++] = partner;
-        }
-        int before = n_under_way;
-        /* The last takes the place of one that is done, and is looked at next. */
-        for (int i = 0; i < n_under_way && code == 0;) {
-            VIP_VI_ATTRIBUTES attributes;
-            VIP_RETURN done = VipConnectPeerDone(job->peers[under_way[i]].vi, &attributes);
-            if (done == VIP_SUCCESS)
-                under_way[i] = under_way[--n_under_way];
-            else if (done == VIP_NOT_DONE)
-                i++;
-            else
-                code = bip_nic_failed(job, "VipConnectPeerDone", done);
-        }
-        if (code == 0 && before == n_under_way && n_under_way) {
-            code = bip_wait_step(job, &wait);
-            if (code == BIP_ERR_TIMEOUT)
-                bip_fail(job, code, "rank %d could not be connected in time: is it running?", under_way[0]);
-            sched_yield();
-        }
-    }
+    int code = meet(job, cards);
     free(cards);
     if (code)
         return code;
-    take_notice(job);
-    job->connected = true;
-    return 0;
+    bip_wait_begin(job, &c.wait, -1);
+    /* No sleeping here: the wait is for connections, and no receive would end the sleep. */
+    c.wait.sleep_after = VK_NEVER;
+    code = peers_connect(&job->net, deadline, while_connecting, &c);
+    job->connected = code == 0;
+    return code;
+}
+
+/* ---------------------------------------------------------------- registered buffers */
+
+struct peers_region *bip_region_get(bip_peer *peer, const void *buf, size_t len)
+{
+    VIP_RETURN code;
+    struct peers_region *region = peers_cache_get(&peer->pair.port->cache, buf, len, &code);
+    if (code != VIP_SUCCESS)
+        peers_nic_failed(&bip_job_of(peer)->net, "VipRegisterMem", code);
+    return region;
+}
+
+void *bip_reserve(bip_job *job, int rank, const void *buf, size_t len)
+{
+    bip_peer *peer = rank >= 0 && rank < job->options.n_ranks ? &job->peers[rank] : NULL;
+    return peer && peer->pair.port && buf && len ? bip_region_get(peer, buf, len) : NULL;
+}
+
+void bip_release(void *reserved)
+{
+    peers_cache_put(reserved);
+}
+
+/* A program calls this before it frees memory that it sent from. */
+void bip_forget(bip_job *job, const void *buf, size_t len)
+{
+    peers_forget(&job->net, buf, len);
 }
 
 /* ---------------------------------------------------------------- closing */
 
-/* Disconnected before it is destroyed, and emptied between: VIPL wants all three, in this order. */
-static void destroy_vi(bip_peer *peer)
-{
-    VIP_DESCRIPTOR *d;
-    if (peer->vi == NULL)
-        return;
-    VipDisconnect(peer->vi);
-    do /* flushed descriptors have to be taken back */
-        d = NULL;
-    while (VipSendDone(peer->vi, &d) != VIP_INVALID_PARAMETER && d);
-    do
-        d = NULL;
-    while (VipRecvDone(peer->vi, &d) != VIP_INVALID_PARAMETER && d);
-    VipDestroyVi(peer->vi);
-}
-
-/* Is anything of ours still on its way? Credits that are owed do not count: whoever needs them has
- * been told. Of ranks that are lost nothing is waited for. */
+/* Returns true if no send of this rank is in flight. Owed credits do not count, because waiting senders have
+ * received theirs. Lost ranks are not waited for. */
 static bool settled(bip_job *job)
 {
     bip_progress(job);
     for (int i = 0; i < job->options.n_ranks; i++)
-        if (job->peers[i].outstanding && !job->peers[i].lost)
+        if (job->peers[i].pair.n_outstanding && !job->peers[i].lost)
             return false;
     return job->send.state != SEND_MOVING;
 }
 
-/* Always frees. Who has an unfinished long message under way to somebody waits for it, until the deadline;
- * everybody else is told good-bye, so that he knows that we have left and not died. LEFT: a send had not begun. */
+/* Always frees. If a long message is in progress, waits for its end until the deadline. All other ranks receive BYE,
+ * so that they do not report this rank as dead. LEFT: a send had not begun. */
 int bip_close(bip_job *job, int timeout_ms)
 {
     int code = 0, n = job->peers && job->connected ? job->options.n_ranks : 0;
     bip_wait wait;
     bip_wait_begin(job, &wait, timeout_ms);
     if (n)
-        bip_progress(job); /* its receive may have come */
+        bip_progress(job); /* its receive may have been posted */
     bool given_up = n && job->send.state != SEND_IDLE && job->send.state != SEND_MOVING;
     if (given_up)
-        bip_send_end(job, BIP_ERR_LEFT); /* it has not begun: its buffer is the caller's again */
+        bip_send_end(job, BIP_ERR_LEFT); /* it has not begun: its buffer belongs to the caller again */
     for (int i = 0; i < n && code == 0; i++) {
         bip_peer *peer = &job->peers[i];
-        while (peer->port && !peer->lost && bip_control(peer, KIND_BYE, 0) == 0 && !peer->lost)
+        while (peer->pair.port && !peer->lost && bip_control(peer, KIND_BYE, 0) == 0 && !peer->lost)
             if ((code = bip_wait_step(job, &wait)) != 0)
                 break;
     }
     while (n && code == 0 && !settled(job))
         code = bip_wait_step(job, &wait);
-    for (int i = 0; job->peers && i < job->options.n_ranks; i++)
-        destroy_vi(&job->peers[i]);
-    for (int i = 0; i < 2; i++)
-        if (job->ports[i])
-            close_port(job->ports[i]);
+    peers_close(&job->net);
     bip_tags_fini(job);
-    free(job->peers);
-    free(job->unsettled);
+    vk_wipe(job->secret, sizeof job->secret);
     free(job);
     return code ? code : given_up ? BIP_ERR_LEFT : 0;
 }
 
-/* ---------------------------------------------------------------- what can be known */
+/* ---------------------------------------------------------------- queries */
 
 const char *bip_error(const bip_job *job)
 {
@@ -603,18 +411,13 @@ void bip_counters(const bip_job *job, uint64_t values[BIP_N_COUNTERS])
 
 const char *bip_link(const bip_job *job, int rank)
 {
-    const bip_port *port = rank >= 0 && rank < job->options.n_ranks ? job->peers[rank].port : NULL;
+    const struct peers_port *port = rank >= 0 && rank < job->options.n_ranks ? job->peers[rank].pair.port : NULL;
     return port ? port->device : NULL;
-}
-
-int bip_has_nic(const bip_job *job, int nic)
-{
-    return job->ports[nic] != NULL;
 }
 
 void *bip_nic(const bip_job *job, int rank)
 {
-    if (rank < 0 || rank >= job->options.n_ranks || job->peers[rank].port == NULL)
+    if (rank < 0 || rank >= job->options.n_ranks || job->peers[rank].pair.port == NULL)
         return NULL;
-    return job->peers[rank].port->nic;
+    return job->peers[rank].pair.port->nic;
 }

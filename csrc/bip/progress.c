@@ -1,28 +1,28 @@
 /*
- * Progress: completed receives are taken from the completion queue and understood, completed sends are reaped,
- * and what waited for either goes on. Nothing here blocks but bip_sleep.
+ * Progress: polls the completion queue for receives and handles them, reaps completed sends, and continues operations
+ * that waited for either. Only bip_sleep blocks.
  *
- *      VipCQDone -> receive -> understand: SHORT, ASK -> recv.c    GO, REFUSE -> send.c    CREDIT, BYE here
+ *      VipCQDone -> receive -> dispatch: SHORT, REQUEST -> recv.c    GO, REFUSE -> send.c    CREDIT, BYE here
  *      VipSendDone -> send_done: a packet -> send.c (bip_packet_sent)    a buffer -> free again
  *
- * There is no thread and no interrupt: BIP moves when the program calls it. What comes meanwhile lies in posted
- * buffers (short) or is written by RDMA (long) without anybody's help, and is understood at the next call.
+ * There is no thread and no interrupt: BIP makes progress when the program calls it. Data that arrives meanwhile lies
+ * in posted buffers (short) or is written by RDMA (long), and is handled by the next call.
  *
- * Credits, of one direction of a pair; n_slots is the length of the queue at the receiver:
+ * Credits, for one direction of a pair; n_slots is the length of the queue at the receiver:
  *
- *     n_slots = credits at the sender + messages in the queue or on their way + owed at the receiver + told, on the way
+ *     n_slots = credits at the sender + messages queued or in flight + owed at the receiver + reported, in flight
  *
- * Each message that is taken frees a place in the queue (`owed`). What is owed rides on the next
- * message to that rank, or goes alone when half the queue is owed, so that a stream in one direction
- * costs one CREDIT for each half queue. (Section 3: "to ensure all messages send can be received by
- * the destination node"; BIP itself left this to MPI-BIP.)
+ * Each received message frees a place in the queue (`owed`). Owed places are reported on the next message to that rank,
+ * or in a separate CREDIT when half the queue is owed. So a stream in one direction costs one CREDIT for each half
+ * queue. (Section 3: "to ensure all messages send can be received by the destination node"; BIP itself left this to
+ * MPI-BIP.)
  *
- * What comes out of order, twice or unasked:
+ * Out-of-order, duplicate or unexpected messages:
  *
- *     a wrong sequence number, more credits than places, a second ASK    damaged: the connection ends
- *     a GO or REFUSE for a send that has ended                           dropped
- *     immediate data for a receive that was given up                     dropped; only a lost peer does that
- *     a BYE                                                              what it sent before is still received
+ *     a wrong sequence number, more credits than places, a second REQUEST  damaged: the connection ends
+ *     a GO or REFUSE for a send that has ended                             dropped
+ *     immediate data for a receive that was dropped                        dropped; only a lost peer causes it
+ *     a BYE                                                                earlier messages are still received
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -32,8 +32,8 @@
 #include "base/crc32c.h"
 #include "bip/internal.h"
 
-#define BUDGET 64                   /* completions in one look at a NIC */
-#define YIELD_AFTER 256             /* looks that found nothing */
+#define BUDGET 64                   /* completions in one poll of a NIC */
+#define YIELD_AFTER (20 * VK_US)    /* without an event; some 256 polls */
 #define CHECK_EVERY_NS (20 * VK_MS) /* for the interrupt */
 
 /* ---------------------------------------------------------------- errors */
@@ -45,12 +45,6 @@ int bip_fail(bip_job *job, int code, const char *format, ...)
     vsnprintf(job->error, sizeof job->error, format, arguments);
     va_end(arguments);
     return code;
-}
-
-int bip_nic_failed(bip_job *job, const char *call, VIP_RETURN code)
-{
-    const char *name = viakit_return_name((int)code), *why = viakit_last_error();
-    return bip_fail(job, BIP_ERR_RESOURCE, "%s: %s%s%s", call, name ? name : "failed", *why ? ": " : "", why);
 }
 
 const char *bip_code_name(int code)
@@ -91,18 +85,18 @@ const char *bip_counter_name(int counter)
 
 /* ---------------------------------------------------------------- a connection ends */
 
-/* Whoever has said good-bye has left; whoever has not has died, and with him the job: its waits end
- * (recv.c: alone). The first to die is the one that is named. */
+/* A peer that has sent BYE has left. Any other lost peer has died, and its death ends the job's waits (recv.c:
+ * receive_error). The first to die is reported. */
 static void peer_lost(bip_peer *peer)
 {
-    bip_job *job = peer->port->job;
+    bip_job *job = bip_job_of(peer);
     if (peer->lost)
         return;
     peer->lost = true;
-    job->n_left += !peer->said_bye;
-    if (!peer->said_bye && job->dead < 0)
+    job->n_left += !peer->bye_arrived;
+    if (!peer->bye_arrived && job->dead < 0)
         job->dead = peer->rank;
-    int code = peer->said_bye ? BIP_ERR_LEFT : BIP_ERR_PEER;
+    int code = peer->bye_arrived ? BIP_ERR_LEFT : BIP_ERR_PEER;
     if (job->send.state != SEND_IDLE && job->send.peer == peer)
         bip_send_end(job, code);
     if (peer->incoming)
@@ -112,222 +106,198 @@ static void peer_lost(bip_peer *peer)
         job->layer.lost(job->layer.context, peer->rank);
 }
 
-/* The peer leaves. Nothing that he has not asked for yet will be taken, so a send to him that waits
- * for a credit or an answer ends. One that has been written as a whole may have ended well: he may
- * have left so soon after our last packet that its acknowledgement was lost with the connection, and
- * his good-bye tells how many long messages he has received. */
-static void good_bye(bip_peer *peer, uint32_t long_received)
+/* The peer leaves. It will receive no further message, so a send to it that waits for a credit or a GO ends. A send
+ * that is written completely may have succeeded: the peer may have left so soon that the acknowledgement was lost
+ * with the connection. The BYE therefore carries the number of long messages received. */
+static void handle_bye(bip_peer *peer, uint32_t long_received)
 {
-    bip_job *job = peer->port->job;
-    job->n_left += !peer->said_bye;
-    peer->said_bye = true;
+    bip_job *job = bip_job_of(peer);
+    job->n_left += !peer->bye_arrived;
+    peer->bye_arrived = true;
     if (job->send.peer == peer && job->send.state == SEND_MOVING && job->send.posted == job->send.len &&
         long_received == peer->long_sent) {
         BIP_COUNT(job, long_sent, 1);
         bip_send_end(job, 0);
     }
-    if (job->send.peer == peer && (job->send.state == SEND_QUEUED || job->send.state == SEND_ASKED))
+    if (job->send.peer == peer && (job->send.state == SEND_QUEUED || job->send.state == SEND_REQUESTED))
         bip_send_end(job, BIP_ERR_LEFT);
 }
 
 /* ---------------------------------------------------------------- sends */
 
-/* A send has been taken back: a packet counts for the pipeline, a buffer is free. One that
- * failed is the end of the connection. */
-static void send_done(bip_slot *slot, bool failed)
+/* Handles a reaped send: a packet counts for the pipeline, a buffer becomes free. A failed send ends the connection. */
+static void send_done(struct peers_slot *slot, bool failed)
 {
-    bip_peer *peer = slot->peer;
-    bip_port *port = peer->port;
-    peer->outstanding--;
-    if (slot->packet) {
+    bip_peer *peer = bip_peer_of(slot);
+    peer->pair.n_outstanding--;
+    if (slot->buf == NULL) {
         bip_packet_sent(slot, failed);
-        slot->next = port->free_packets;
-        port->free_packets = slot;
-    } else {
-        slot->next = port->free_sends;
-        port->free_sends = slot;
-        port->n_free_sends++;
-    }
+        peers_put_rdma(peer->pair.port, slot);
+    } else
+        peers_put_send(peer->pair.port, slot);
     if (failed)
         peer_lost(peer);
 }
 
-/* In posting order, as a VI completes: a descriptor that is not done ends the look. */
+/* Reaps in posting order, as a VI completes. The first incomplete descriptor ends the loop. */
 void bip_reap(bip_peer *peer)
 {
-    while (peer->outstanding) {
-        VIP_DESCRIPTOR *d = NULL;
-        VIP_RETURN code = VipSendDone(peer->vi, &d);
-        if (d == NULL || code == VIP_NOT_DONE)
-            return;
-        send_done((bip_slot *)(void *)d, code != VIP_SUCCESS);
-    }
+    struct peers_slot *slot;
+    bool failed;
+    while ((slot = peers_next_done(&peer->pair, &failed)) != NULL)
+        send_done(slot, failed);
 }
 
-/* Posts, and puts the peer on the list of those with something to reap. 0, or the connection is lost. */
-int bip_post_send(bip_peer *peer, bip_slot *slot)
+/* Posts the send, and adds the peer to the list of peers to be reaped. Returns 0, or an error: the connection is
+ * lost. */
+int bip_post_send(bip_peer *peer, struct peers_slot *slot)
 {
-    bip_job *job = peer->port->job;
-    slot->peer = peer;
-    peer->outstanding++;
-    /* Each peer is on the list once; there is room for all of them. */
-    if (!peer->listed) {
-        peer->listed = true;
-        job->unsettled[job->n_unsettled++] = peer;
-    }
-    VIP_RETURN code = VipPostSend(peer->vi, &slot->d, peer->port->slots_handle);
+    peers_unsettle(&peer->pair);
+    VIP_RETURN code = peers_post(&peer->pair, slot);
     if (code == VIP_SUCCESS)
         return 0;
-    bip_nic_failed(job, "VipPostSend", code);
+    peers_nic_failed(&bip_job_of(peer)->net, "VipPostSend", code);
     send_done(slot, true);
     return BIP_ERR_RESOURCE;
 }
 
-/* A send buffer, of which `keep` stay for others; NULL: all are under way, or the peer is lost. Messages leave
- * KEPT_SLOTS, GO, REFUSE, CREDIT and BYE none: what others wait for goes out even when messages cannot. */
-bip_slot *bip_take_send(bip_peer *peer, uint32_t keep)
+/* Returns a send buffer, of which `keep` stay for others. NULL: all are in use, or the peer is lost. Messages leave
+ * KEPT_SLOTS free; GO, REFUSE, CREDIT and BYE may use all. So control messages go out even when messages cannot. */
+struct peers_slot *bip_take_send(bip_peer *peer, uint32_t keep)
 {
-    bip_port *port = peer->port;
+    struct peers_port *port = peer->pair.port;
     if (port->n_free_sends <= keep) {
-        bip_job *job = port->job;
-        for (int i = 0; i < job->n_unsettled; i++)
-            bip_reap(job->unsettled[i]);
-        if (port->n_free_sends <= keep || peer->lost) /* which it may have shown */
+        struct peers *net = port->peers;
+        for (uint32_t i = 0; i < net->n_unsettled; i++)
+            bip_reap((bip_peer *)(void *)net->unsettled[i]);
+        if (port->n_free_sends <= keep || peer->lost) /* reaping may have detected the loss */
             return NULL;
     }
-    bip_slot *slot = port->free_sends;
-    port->free_sends = slot->next;
-    port->n_free_sends--;
-    return slot;
+    return peers_take_send(port);
 }
 
-/* Completes the head with what this rank is owed; 255 at a time, for the field is a byte. */
-int bip_post_head(bip_peer *peer, bip_slot *slot, size_t len)
+/* Adds owed credits to the head. */
+int bip_post_head(bip_peer *peer, struct peers_slot *slot, size_t len)
 {
-    uint32_t told = peer->owed < 255 ? peer->owed : 255;
-    ((bip_head *)(void *)slot->buf)->credits = (uint8_t)told;
-    peer->owed -= told;
+    ((bip_head *)(void *)slot->buf)->credits = peers_pay(&peer->pair);
     slot->d.CS.Length = slot->d.DS[0].Local.Length = (VIP_UINT32)len;
     return bip_post_send(peer, slot);
 }
 
-/* A head without data. It costs no credit: the receiver has RESERVED buffers for these (internal.h). */
+/* Sends a head without data. It costs no credit: the receiver has RESERVED buffers for these (internal.h). */
 int bip_control(bip_peer *peer, int kind, int tag)
 {
-    bip_slot *slot = bip_take_send(peer, 0);
+    struct peers_slot *slot = bip_take_send(peer, 0);
     if (slot == NULL)
         return 0;
     bip_head head = {.kind = (uint8_t)kind, .tag = tag, .seq = kind == KIND_BYE ? peer->long_received : 0};
     memcpy(slot->buf, &head, sizeof head);
-    BIP_COUNT(peer->port->job, credits_sent, kind == KIND_CREDIT);
+    BIP_COUNT(bip_job_of(peer), credits_sent, kind == KIND_CREDIT);
     return bip_post_head(peer, slot, sizeof head) == 0;
 }
 
 /* ---------------------------------------------------------------- receives */
 
-/* A receive, posted anew: the descriptor's status and length are the last message's. Length
- * is what the buffer holds. */
-int bip_post_slot(bip_peer *peer, bip_slot *slot)
+static void post_recv(bip_peer *peer, struct peers_slot *slot)
 {
-    if (peer->lost)
-        return 0;
-    slot->d.CS.Control = 0;
-    slot->d.CS.Length = slot->d.DS[0].Local.Length;
-    VIP_RETURN code = VipPostRecv(peer->vi, &slot->d, peer->port->slots_handle);
-    return code == VIP_SUCCESS ? 0 : bip_nic_failed(peer->port->job, "VipPostRecv", code);
+    VIP_RETURN code = peer->lost ? VIP_SUCCESS : peers_post_recv(&peer->pair, slot);
+    if (code != VIP_SUCCESS)
+        peers_nic_failed(&bip_job_of(peer)->net, "VipPostRecv", code);
 }
 
-/* Is it time to tell a peer of room in our queue? When it is half the queue: whoever waits needs no more than that. */
+/* Returns true if free places must be reported to a peer: when half the queue is owed, which suffices for a waiting
+ * sender. */
 static inline bool owes(const bip_peer *peer)
 {
-    return peer->owed >= (peer->port->job->options.n_slots + 1) / 2 && !peer->lost && !peer->said_bye;
+    return peers_owes(&peer->pair) && !peer->lost && !peer->bye_arrived;
 }
 
-/* Posted again before the credit is owed: the sender may use the place as soon as it hears of it. */
-void bip_free_slot(bip_slot *slot)
+/* Posted before the credit is owed, because the sender may use the place as soon as it is reported. */
+void bip_free_slot(struct peers_slot *slot)
 {
-    bip_peer *peer = slot->peer;
-    bip_post_slot(peer, slot);
-    peer->owed++;
+    bip_peer *peer = bip_peer_of(slot);
+    post_recv(peer, slot);
+    peer->pair.owed++;
     if (owes(peer) && !bip_control(peer, KIND_CREDIT, 0))
-        peer->port->job->words_due = true;
+        bip_job_of(peer)->control_due = true;
 }
 
-/* What comes from that rank cannot be trusted any more. */
+/* Messages of that rank can no longer be trusted, so the connection ends. */
 static void damaged(bip_peer *peer, const char *what)
 {
-    bip_job *job = peer->port->job;
+    bip_job *job = bip_job_of(peer);
     if (job->dead < 0)
         job->dead_code = BIP_ERR_DAMAGED;
-    /* Whatever he has said, this is not an orderly end. */
-    peer->said_bye = false;
+    /* Even after a BYE, this is not an orderly end. */
+    peer->bye_arrived = false;
     peer_lost(peer);
     bip_fail(job, BIP_ERR_DAMAGED, "a message of rank %d: %s", peer->rank, what);
 }
 
-/* A message of the queue: SHORT or ASK. Checked first (the next in sequence, one question at a time, its
- * checksum); then the layer has it at once, or it keeps its slot until the program has taken it. */
-static void message(bip_peer *peer, bip_slot *slot, const bip_head *head)
+/* Handles a SHORT or REQUEST. First checks it: next in sequence, one REQUEST at a time, correct checksum. Then the
+ * layer receives it at once, or it keeps its slot until the program has received it. */
+static void message(bip_peer *peer, struct peers_slot *slot, const bip_head *head)
 {
     if (head->seq != peer->recv_seq) {
         damaged(peer, "its sequence number is not the next one");
         return;
     }
     peer->recv_seq++;
-    if (head->kind == KIND_ASK && peer->asking) { /* a job has one send at a time */
-        damaged(peer, "it asks again before it was answered");
+    if (head->kind == KIND_REQUEST && peer->requesting) { /* a job has one send at a time */
+        damaged(peer, "a second REQUEST before the first has ended");
         return;
     }
-    if (head->kind == KIND_ASK)
-        peer->asking = true;
-    if (peer->port->job->options.checksum && head->kind == KIND_SHORT &&
+    if (head->kind == KIND_REQUEST)
+        peer->requesting = true;
+    if (bip_job_of(peer)->options.checksum && head->kind == KIND_SHORT &&
         vk_crc32c(0, slot->buf + sizeof *head, head->len) != head->crc) {
         damaged(peer, "its checksum is wrong");
         return;
     }
-    /* A layer takes messages as they come, where they lie; the slot is free when it returns. */
-    if (peer->port->job->options.layer && head->kind == KIND_SHORT) {
-        bip_job *job = peer->port->job;
+    /* A layer receives messages in place on arrival; the slot is free when it returns. */
+    if (bip_job_of(peer)->options.layer && head->kind == KIND_SHORT) {
+        bip_job *job = bip_job_of(peer);
         BIP_COUNT(job, short_received, 1);
         BIP_COUNT(job, bytes_received, head->len);
         job->layer.short_arrived(job->layer.context, peer->rank, head->tag, slot->buf + sizeof *head, head->len);
         bip_free_slot(slot);
         return;
     }
-    slot->arrival = (bip_arrival){.peer = peer, .head = *head, .data = slot->buf + sizeof *head, .slot = slot};
-    bip_arrived(&slot->arrival);
+    bip_arrival *arrival = &((bip_slot *)(void *)slot)->arrival;
+    *arrival = (bip_arrival){.peer = peer, .head = *head, .data = slot->buf + sizeof *head, .slot = slot};
+    bip_arrived(arrival);
 }
 
-/* What a peer says is checked before it is acted on; nonsense ends the connection (damaged), for nothing after it can
- * be trusted either. The receive is posted again unless the message stays in it. */
-static void understand(bip_peer *peer, bip_slot *slot)
+/* Checks a message before it takes effect. An invalid one ends the connection (damaged), because later messages
+ * cannot be trusted either. The receive is posted again unless the message stays in it. */
+static void dispatch(bip_peer *peer, struct peers_slot *slot)
 {
-    bip_job *job = peer->port->job;
+    bip_job *job = bip_job_of(peer);
     size_t len = slot->d.CS.Length;
     bip_head head;
-    /* The last packet of a long message: it took a receive for its immediate data, and brought
-     * nothing else in it. RESERVED counts it. */
+    /* The last packet of a long message: it used a receive for its immediate data and carried no other. RESERVED
+     * includes it. */
     if (slot->d.CS.Status & VIP_STATUS_IMMEDIATE) {
         uint32_t immediate = slot->d.CS.ImmediateData;
-        bip_post_slot(peer, slot);
+        post_recv(peer, slot);
         bip_long_arrived(peer, immediate);
         return;
     }
-    /* Copied first: every field is looked at once, and the buffer is the peer's. */
+    /* Copied first, so that every field is read once: the buffer may be written by the peer. */
     memcpy(&head, slot->buf, sizeof head);
     if (len < sizeof head || (head.kind == KIND_SHORT && head.len != len - sizeof head) ||
         (head.kind == KIND_GO && len != sizeof(bip_go))) {
         damaged(peer, "its length contradicts itself");
         return;
     }
-    peer->credits += head.credits;
-    if (peer->credits > peer->n_slots) {
-        damaged(peer, "it tells of more room than there is");
+    peer->pair.credits += head.credits;
+    if (peer->pair.credits > peer->n_slots) {
+        damaged(peer, "it reports more room than the queue has");
         return;
     }
     switch (head.kind) {
     case KIND_SHORT:
-    case KIND_ASK:
+    case KIND_REQUEST:
         message(peer, slot, &head);
         return;
     case KIND_GO: {
@@ -337,11 +307,11 @@ static void understand(bip_peer *peer, bip_slot *slot)
         break;
     }
     case KIND_REFUSE:
-        if (job->send.state == SEND_ASKED && job->send.peer == peer)
+        if (job->send.state == SEND_REQUESTED && job->send.peer == peer)
             bip_send_end(job, bip_code_name(head.tag) ? head.tag : BIP_ERR_DAMAGED);
         break;
     case KIND_BYE:
-        good_bye(peer, head.seq);
+        handle_bye(peer, head.seq);
         break;
     case KIND_CREDIT:
         break;
@@ -349,135 +319,120 @@ static void understand(bip_peer *peer, bip_slot *slot)
         damaged(peer, "it is of no known kind");
         return;
     }
-    bip_post_slot(peer, slot);
+    post_recv(peer, slot);
 }
 
-/* One entry of a completion queue. It stands for one receive of that VI. One that failed is the end of the
- * connection: with reliable delivery nothing that follows could be trusted to be complete. */
+/* Handles one entry of a completion queue, which stands for one receive of that VI. A failed receive ends the
+ * connection: with reliable delivery, no later message could be trusted to be complete. */
 static void receive(VIP_VI_HANDLE vi)
 {
-    VIP_DESCRIPTOR *d = NULL;
-    VIP_RETURN code = VipRecvDone(vi, &d);
-    if (d == NULL || code == VIP_NOT_DONE)
+    bool failed;
+    struct peers_slot *slot = peers_received(vi, &failed);
+    if (slot == NULL)
         return;
-    bip_slot *slot = (bip_slot *)(void *)d;
-    if (code != VIP_SUCCESS)
-        peer_lost(slot->peer);
-    else if (!slot->peer->lost)
-        understand(slot->peer, slot);
+    if (failed)
+        peer_lost(bip_peer_of(slot));
+    else if (!bip_peer_of(slot)->lost)
+        dispatch(bip_peer_of(slot), slot);
 }
 
 /* ---------------------------------------------------------------- progress */
 
-/* Reaps, and takes those off the list that have nothing outstanding (their place goes to the last). */
+/* Reaps, and removes peers without outstanding sends from the list (the last entry fills the gap). */
 static int settle(bip_job *job)
 {
     int n = 0;
-    for (int i = 0; i < job->n_unsettled;) {
-        bip_peer *peer = job->unsettled[i];
-        uint32_t before = peer->outstanding;
-        bip_reap(peer);
-        n += (int)(before - peer->outstanding);
-        if (peer->outstanding == 0) {
-            peer->listed = false;
-            job->unsettled[i] = job->unsettled[--job->n_unsettled];
-        } else
+    for (uint32_t i = 0; i < job->net.n_unsettled;) {
+        struct peers_pair *pair = job->net.unsettled[i];
+        uint32_t before = pair->n_outstanding;
+        bip_reap((bip_peer *)(void *)pair);
+        n += (int)(before - pair->n_outstanding);
+        if (pair->n_outstanding == 0)
+            peers_settled(&job->net, i);
+        else
             i++;
     }
     return n;
 }
 
-/* Refusals and credits for which there was no buffer. A sender may wait for either. */
-static void tell_words(bip_job *job)
+/* Sends refusals and credits that found no buffer before. A sender may wait for either. */
+static void send_due_control(bip_job *job)
 {
-    job->words_due = false;
+    job->control_due = false;
     for (int i = 0; i < job->options.n_ranks; i++) {
         bip_peer *peer = &job->peers[i];
         if (peer->refusal && !peer->lost) {
             if (!bip_control(peer, KIND_REFUSE, peer->refusal)) {
-                job->words_due = true;
+                job->control_due = true;
                 continue;
             }
             peer->refusal = 0;
-            peer->asking = false;
+            peer->requesting = false;
         }
-        if (peer->port && owes(peer) && !bip_control(peer, KIND_CREDIT, 0))
-            job->words_due = true;
+        if (peer->pair.port && owes(peer) && !bip_control(peer, KIND_CREDIT, 0))
+            job->control_due = true;
     }
 }
 
-/* One look at everything: what arrived (at most BUDGET of each NIC), what was sent, then what
- * may go on because of it. */
+/* Polls everything once: arrivals (at most BUDGET per NIC), completed sends, then the operations that can continue. */
 int bip_progress(bip_job *job)
 {
     int n = 0;
     for (int i = 0; i < 2; i++) {
-        bip_port *port = job->ports[i];
+        struct peers_port *port = job->net.ports[i];
         for (int budget = BUDGET; port && budget > 0; budget--) {
-            VIP_VI_HANDLE vi;
-            VIP_BOOLEAN recv;
-            if (VipCQDone(port->cq, &vi, &recv) != VIP_SUCCESS)
+            VIP_VI_HANDLE vi = peers_poll(port);
+            if (vi == NULL)
                 break;
             receive(vi);
             n++;
         }
     }
-    if (job->n_unsettled)
+    if (job->net.n_unsettled)
         n += settle(job);
     if (job->send.state != SEND_IDLE)
         bip_send_step(job);
     if (job->wants_go)
         bip_recv_step(job);
-    if (job->words_due)
-        tell_words(job);
+    if (job->control_due)
+        send_due_control(job);
     return n;
 }
 
 /* ---------------------------------------------------------------- waiting */
 
-/* Sleeps at most ms, until something arrives. While the pipeline is the only thing under way its packets'
- * acknowledgements are what is waited for, and they can be slept on at their VI. */
+/* Sleeps at most ms, until a packet arrives. If only the pipeline is active, the wait is for the acknowledgements of
+ * its packets, and it can sleep on their VI. */
 void bip_sleep(bip_job *job, int ms)
 {
-    bip_port *port = job->ports[0] ? job->ports[0] : job->ports[1];
-    VIP_VI_HANDLE vi;
-    VIP_BOOLEAN recv;
-    if (port == NULL) {
+    if (job->net.ports[0] == NULL && job->net.ports[1] == NULL) {
         sched_yield();
         return;
     }
-    if (job->ports[0] && job->ports[1]) { /* none can be slept on for long */
-        port = job->ports[job->counters[BIP_COUNTER_bytes_received] & 1];
-        ms = 1;
-    }
-    /* completions of sends do not wake a wait for receives: look for them often while there are any */
-    if (job->n_unsettled == 1 && job->send.state == SEND_MOVING) {
+    if (job->net.n_unsettled == 1 && job->send.state == SEND_MOVING) {
         bip_peer *peer = job->send.peer;
         VIP_DESCRIPTOR *d = NULL;
-        VIP_RETURN code = peer->outstanding ? VipSendWait(peer->vi, (VIP_ULONG)ms, &d) : VIP_TIMEOUT;
+        bool two = job->net.ports[0] && job->net.ports[1]; /* each sleep is short */
+        VIP_RETURN code =
+            peer->pair.n_outstanding ? VipSendWait(peer->pair.vi, two ? 1 : (VIP_ULONG)ms, &d) : VIP_TIMEOUT;
         if (d && code != VIP_TIMEOUT && code != VIP_NOT_DONE)
-            send_done((bip_slot *)(void *)d, code != VIP_SUCCESS);
+            send_done((struct peers_slot *)(void *)d, code != VIP_SUCCESS);
         return;
     }
-    if (job->n_unsettled)
-        ms = 1;
-    if (VipCQWait(port->cq, (VIP_ULONG)ms, &vi, &recv) == VIP_SUCCESS)
-        receive(vi);
+    bip_woken(job, bip_doze(job, (uint64_t)ms));
 }
 
 int bip_unsettled(const bip_job *job)
 {
-    return job->n_unsettled != 0;
+    return job->net.n_unsettled != 0;
 }
 
-void *bip_doze(const bip_job *job, int nic, int ms)
+void *bip_doze(bip_job *job, uint64_t ms)
 {
-    VIP_VI_HANDLE vi;
-    VIP_BOOLEAN recv;
-    return VipCQWait(job->ports[nic]->cq, (VIP_ULONG)(ms > 0 ? ms : 1), &vi, &recv) == VIP_SUCCESS ? vi : NULL;
+    return peers_doze(&job->net, ms);
 }
 
-/* What bip_doze brought, back in the thread that uses the job. */
+/* Handles the result of bip_doze, in the thread that uses the job. */
 void bip_woken(bip_job *job, void *what)
 {
     (void)job;
@@ -485,47 +440,42 @@ void bip_woken(bip_job *job, void *what)
         receive(what);
 }
 
-/* For loops of the caller's: a sleep, and what it brought. */
+/* For a caller's own loop: sleeps, and handles the events. */
 void bip_idle(bip_job *job, int ms)
 {
     bip_sleep(job, ms);
     bip_progress(job);
 }
 
-/* A wait that is not `blocking` never sleeps: spin_until never comes. */
+/* A wait that is not `blocking` never sleeps. If ranks share a core it yields after each poll. */
 void bip_wait_begin(const bip_job *job, bip_wait *wait, int timeout_ms)
 {
-    uint64_t now = vk_now();
-    wait->deadline = timeout_ms < 0 ? VK_NEVER : now + (uint64_t)timeout_ms * VK_MS;
-    wait->spin_until = job->options.blocking ? now + (uint64_t)job->options.spin_us * VK_US : VK_NEVER;
-    wait->next_check = now + CHECK_EVERY_NS;
-    wait->idle = 0;
+    const bip_options *o = &job->options;
+    *wait = (bip_wait){.deadline = vk_deadline((unsigned long)timeout_ms),
+                       .yield_after = o->one_core ? 0 : YIELD_AFTER,
+                       .sleep_after = o->blocking ? (uint64_t)o->spin_us * VK_US : VK_NEVER,
+                       .check_every = CHECK_EVERY_NS,
+                       .polls_per_clock = 32,
+                       .free_polls = o->one_core ? 0 : 31};
 }
 
-/* One look; if it found nothing: give the core away after YIELD_AFTER such looks (at once
- * where ranks share a core), look at interrupt and deadline every 32 of them, sleep if that
- * was asked for. 0 go on; else the error that ends the wait. */
 int bip_wait_step(bip_job *job, bip_wait *wait)
 {
-    if (bip_progress(job)) {
-        wait->idle = 0;
-        return 0;
-    }
-    if (job->options.one_core || ++wait->idle >= YIELD_AFTER)
-        sched_yield();
-    if (!job->options.one_core && wait->idle % 32)
-        return 0;
-    uint64_t now = vk_now();
-    if (now >= wait->next_check) {
-        wait->next_check = now + CHECK_EVERY_NS;
+    switch (vk_wait_next(wait, bip_progress(job))) {
+    case VK_WAIT_SPIN:
+        break;
+    case VK_WAIT_YIELD:
+        vk_wait_yield(wait);
+        break;
+    case VK_WAIT_SLEEP:
+        bip_sleep(job, (int)(vk_wait_sleep(wait, 1, 19 * VK_MS, 19 * VK_MS) / VK_MS) + 1);
+        break;
+    case VK_WAIT_CHECK:
         if (job->options.interrupt && job->options.interrupt(job->options.interrupt_context))
             return bip_fail(job, BIP_ERR_INTERRUPTED, "interrupted");
-    }
-    if (now >= wait->deadline)
+        break;
+    case VK_WAIT_TIMEOUT:
         return bip_fail(job, BIP_ERR_TIMEOUT, "nothing came in the time given");
-    if (now >= wait->spin_until) {
-        uint64_t left = (wait->deadline - now) / VK_MS + 1;
-        bip_sleep(job, left < 20 ? (int)left : 20);
     }
     return 0;
 }

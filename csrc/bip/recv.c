@@ -1,23 +1,22 @@
 /*
- * Receives. A receive names a tag and no rank (section 3). Each tag that is in use has a
- * record: the receive that was posted, or the messages that came before it, in their order. So
- * a tag has a receive that waits or messages that do, never both.
+ * Receives. A receive names a tag and no rank (section 3). Each tag in use has a record: the posted receive, or the
+ * messages that came before it, in order. So a tag has a waiting receive or waiting messages, never both.
  *
  *      POSTED --- a short message: copied ---> DONE
- *         \------ an ASK: WANTS_GO --- GO sent ---> MOVING --- the last packet's immediate data ---> DONE
+ *         \------ a REQUEST: WANTS_GO --- GO sent ---> MOVING --- the last packet's immediate data ---> DONE
  *
  *      tag -> posted          the one receive, until it has been waited for
- *             first .. last   arrivals in order: SHORT (in its slot, or in the tag's own queue) and ASK
- *             held            what bip_getmsg gave out
+ *             first .. last   arrivals in order: SHORT (in its slot, or in the tag's own queue) and REQUEST
+ *             held            message returned by bip_getmsg
  *             own_free        free places of the tag's own queue (bip_taginit)
  *
- * Where a message waits for its receive: a short one in its slot of the queue, which its sender pays
- * for with a credit until the program takes it, or copied into the queue that bip_taginit gave its
- * tag; of a long one only the question is here. So memory for messages that came too early is
- * bounded by n_slots for each rank, and whoever sends more waits.
+ * A short message waits for its receive in its slot of the queue, which occupies a credit of its sender until the
+ * program receives it. Or it is copied into the queue that bip_taginit created for its tag. A long message waits at the
+ * sender; only its REQUEST is here. So memory for early messages is bounded by n_slots for each rank, and a rank that
+ * sends more must wait.
  *
- * Of a rank that dies the messages that are here can still be received; a question of his
- * cannot be answered any more.
+ * If a rank dies, its messages that have arrived can still be received. A REQUEST of that rank can no longer be
+ * granted.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +33,7 @@ static bip_tag **bucket_of(bip_job *job, int tag)
     return &job->buckets[((uint32_t)tag * 2654435761u) >> 24];
 }
 
-/* Its record, or NULL: nothing is known of this tag. */
+/* Returns the record of a tag. NULL: it has none. */
 static bip_tag *find_tag(bip_job *job, int tag)
 {
     bip_tag *t = *bucket_of(job, tag);
@@ -43,7 +42,7 @@ static bip_tag *find_tag(bip_job *job, int tag)
     return t;
 }
 
-/* Its record, made if there is none; NULL: no memory. */
+/* Returns the record of a tag, and creates it if needed. NULL: no memory. */
 static bip_tag *make_tag(bip_job *job, int tag)
 {
     bip_tag *t = find_tag(job, tag), **bucket = bucket_of(job, tag);
@@ -57,12 +56,11 @@ static bip_tag *make_tag(bip_job *job, int tag)
     return *bucket = t;
 }
 
-/* Records of tags that nothing is known of any more are used again: programs that count their tags up do not fill the
- * memory. */
+/* Records of unused tags are reused, so programs that count their tags up do not exhaust the memory. */
 static void drop_tag(bip_job *job, bip_tag *t)
 {
     bip_tag **p = bucket_of(job, t->tag);
-    /* Something is known of it, or it has a queue that is to stay. */
+    /* The record is in use, or has a queue that must stay. */
     if (t->posted || t->first || t->held || t->n_own)
         return;
     while (*p != t)
@@ -74,7 +72,7 @@ static void drop_tag(bip_job *job, bip_tag *t)
 
 void bip_tags_fini(bip_job *job)
 {
-    /* One more round than there are buckets: the free ones. */
+    /* One more round than there are buckets, for the free records. */
     for (int i = 0; i <= BUCKETS; i++)
         for (bip_tag *t = i < BUCKETS ? job->buckets[i] : job->free_tags, *next; t; t = next) {
             next = t->next;
@@ -88,8 +86,8 @@ void bip_tags_fini(bip_job *job)
     free(job->recvs);
 }
 
-/* A second call for the same tag adds places of the length that the first one chose. A place is an arrival
- * and its data behind it, in one piece of memory for all n. */
+/* A second call for the same tag adds places of the length chosen by the first call. A place is an arrival followed
+ * by its data, in one block of memory for all n. */
 int bip_taginit_bytes(bip_job *job, int tag, int n, size_t len)
 {
     size_t each = (sizeof(bip_arrival) + len + 15) & ~(size_t)15;
@@ -127,8 +125,7 @@ int bip_taginit_bytes(bip_job *job, int tag, int n, size_t len)
 
 /* ---------------------------------------------------------------- matching */
 
-/* The message has been taken: its slot is posted again (and a credit owed), or its place in the tag's own queue is
- * free. */
+/* The program has the message. Posts its slot again (and owes a credit), or frees its place in the tag's own queue. */
 static void release(bip_tag *t, bip_arrival *a)
 {
     if (a->slot) {
@@ -141,11 +138,11 @@ static void release(bip_tag *t, bip_arrival *a)
 
 static void end_recv(bip_job *job, bip_recv *r);
 
-/* May call the layer, which may post the next receive under the same tag at once; so a noted receive gives tag and
- * place back first. */
+/* May call the layer, which may at once post the next receive under the same tag. So a noted receive releases its
+ * tag and place first. */
 void bip_recv_end(bip_job *job, bip_recv *r, int code)
 {
-    bip_region_put(r->region);
+    peers_cache_put(r->region);
     r->region = NULL;
     r->code = code;
     r->state = RECV_DONE;
@@ -160,7 +157,7 @@ void bip_recv_end(bip_job *job, bip_recv *r, int code)
     }
 }
 
-/* Into the receive's buffer; the place is free again after the copy, never before. */
+/* Copies to the receive's buffer. The place is free only after the copy. */
 static void take_short(bip_job *job, bip_tag *t, bip_arrival *a, void *buf)
 {
     if (a->head.len)
@@ -169,39 +166,39 @@ static void take_short(bip_job *job, bip_tag *t, bip_arrival *a, void *buf)
     release(t, a);
 }
 
-/* Answers an ASK with a code instead of a GO; later, if there is no buffer now (bip_progress does it). */
+/* Replies to a REQUEST with a code instead of a GO. Without a buffer, bip_progress sends it later. */
 static void refuse(bip_peer *peer, int code)
 {
     if (peer->lost)
         return;
     if (bip_control(peer, KIND_REFUSE, code)) {
-        peer->asking = false;
+        peer->requesting = false;
         return;
     }
     peer->refusal = code;
-    peer->port->job->words_due = true;
+    bip_job_of(peer)->control_due = true;
 }
 
-/* A receive has found its message. Four ends: too long (an error on both sides), short (copied,
- * done), a question of a rank that is lost (an error), a question (GO is due). In each the arrival's
- * slot is given back, for all that is needed of it is in r. */
+/* A receive has matched its message. There are four cases: too long (an error on both sides), short (copied,
+ * complete), a REQUEST of a lost rank (an error), and a REQUEST (GO is due). Each releases the arrival's slot,
+ * because r holds all data needed. */
 static void match(bip_job *job, bip_recv *r, bip_arrival *a)
 {
     bip_peer *peer = a->peer;
     r->peer = peer;
     r->len = a->head.len;
     if (r->len > r->max_len) {
-        bool ask = a->head.kind == KIND_ASK;
+        bool is_request = a->head.kind == KIND_REQUEST;
         release(r->tag, a);
         bip_recv_end(job, r, BIP_ERR_TOO_LONG);
-        if (ask)
+        if (is_request)
             refuse(peer, BIP_ERR_TOO_LONG);
     } else if (a->head.kind == KIND_SHORT) {
         take_short(job, r->tag, a, r->buf);
         bip_recv_end(job, r, 0);
     } else if (peer->lost) {
         release(r->tag, a);
-        bip_recv_end(job, r, peer->said_bye ? BIP_ERR_LEFT : BIP_ERR_PEER);
+        bip_recv_end(job, r, peer->bye_arrived ? BIP_ERR_LEFT : BIP_ERR_PEER);
     } else {
         release(r->tag, a);
         r->state = RECV_WANTS_GO;
@@ -211,15 +208,15 @@ static void match(bip_job *job, bip_recv *r, bip_arrival *a)
     }
 }
 
-/* Says GO to whom it can. */
+/* Sends all GOs that are possible now. */
 void bip_recv_step(bip_job *job)
 {
-    /* Each as far as it can: who lacks a registration or a buffer stays in the list, and is asked
-     * for again by progress. */
+    /* Each receive advances as far as it can. A receive without a registration or a buffer stays in the list, and
+     * progress tries it again. */
     for (bip_recv **p = &job->wants_go, *r; (r = *p) != NULL;) {
         bip_peer *peer = r->peer;
-        bip_slot *slot = NULL;
-        if (!peer->lost && r->region == NULL && (r->region = bip_region_get(peer->port, r->buf, r->len)) == NULL) {
+        struct peers_slot *slot = NULL;
+        if (!peer->lost && r->region == NULL && (r->region = bip_region_get(peer, r->buf, r->len)) == NULL) {
             p = &r->next; /* too many buffers are in use, or too much memory */
             continue;
         }
@@ -229,7 +226,7 @@ void bip_recv_step(bip_job *job)
         }
         *p = r->next;
         if (peer->lost) {
-            bip_recv_end(job, r, peer->said_bye ? BIP_ERR_LEFT : BIP_ERR_PEER);
+            bip_recv_end(job, r, peer->bye_arrived ? BIP_ERR_LEFT : BIP_ERR_PEER);
             continue;
         }
         bip_go go = {.head = {.kind = KIND_GO, .len = r->len},
@@ -237,35 +234,34 @@ void bip_recv_step(bip_job *job)
                      .handle = r->region->handle};
         memcpy(slot->buf, &go, sizeof go);
         r->state = RECV_MOVING;
-        /* One at a time for each peer: it has asked, and asks no other before its data has come (`asking`). */
+        /* One at a time for each peer: it sends no other REQUEST before its data has arrived (`requesting`). */
         peer->incoming = r;
         bip_post_head(peer, slot, sizeof go);
     }
 }
 
-/* All of a long message is in its buffer: the immediate data came behind the last packet, on the same VI. */
+/* All of a long message is in its buffer: the immediate data followed the last packet, on the same VI. */
 void bip_long_arrived(bip_peer *peer, uint32_t immediate)
 {
-    bip_job *job = peer->port->job;
+    bip_job *job = bip_job_of(peer);
     bip_recv *r = peer->incoming;
     if (r == NULL)
-        return; /* written before we gave the receive up: only losing the peer does that */
+        return; /* written before the receive was dropped, which happens only if the peer is lost */
     peer->incoming = NULL;
-    peer->asking = false;
-    /* BYE tells him the number (progress.c: good_bye). */
+    peer->requesting = false;
+    /* BYE reports this number to the peer (progress.c: handle_bye). */
     peer->long_received++;
     uint32_t expected = job->options.checksum ? vk_crc32c(0, r->buf, r->len) : (uint32_t)r->len;
     BIP_COUNT(job, long_received, 1);
     bip_recv_end(job, r, immediate == expected ? 0 : BIP_ERR_DAMAGED);
 }
 
-/* A message or a question has come: to the receive that waits for it, or into its tag's queue, in the order of
- * arrival. */
+/* Delivers a message or REQUEST to its waiting receive, or queues it at its tag in the order of arrival. */
 void bip_arrived(bip_arrival *a)
 {
-    bip_job *job = a->peer->port->job;
+    bip_job *job = bip_job_of(a->peer);
     bip_tag *t = make_tag(job, a->head.tag);
-    if (t == NULL) { /* it stays in its slot for good: the queue is one shorter, and the job fails when it is full */
+    if (t == NULL) { /* It stays in its slot for good. The queue is one shorter, and the job fails when it is full. */
         bip_fail(job, BIP_ERR_RESOURCE, "no memory");
         return;
     }
@@ -274,15 +270,15 @@ void bip_arrived(bip_arrival *a)
         return;
     }
     BIP_COUNT(job, unexpected, 1);
-    /* What BIP asked of its users ("a receive need to be posted before the send", section 3) is demanded. */
-    if (job->options.strict && a->head.kind == KIND_ASK) {
+    /* Enforces BIP's rule for its users ("a receive need to be posted before the send", section 3). */
+    if (job->options.strict && a->head.kind == KIND_REQUEST) {
         bip_peer *peer = a->peer;
         bip_free_slot(a->slot);
         refuse(peer, BIP_ERR_NOT_POSTED);
         drop_tag(job, t);
         return;
     }
-    /* Into the tag's own queue if it fits: the shared place, and its sender's credit, are free at once. */
+    /* Copied into the tag's own queue if it fits: the shared place, and its sender's credit, are free at once. */
     if (t->own_free && a->head.kind == KIND_SHORT && a->head.len <= t->own_len) {
         bip_arrival *own = t->own_free;
         t->own_free = own->next;
@@ -300,7 +296,7 @@ void bip_arrived(bip_arrival *a)
     t->last = a;
 }
 
-/* The oldest of the tag. `last` is stale when none is left; first == NULL is what counts. */
+/* Removes the tag's oldest message. `last` is stale when the list is empty; only first == NULL counts. */
 static bip_arrival *take_first(bip_tag *t)
 {
     bip_arrival *a = t->first;
@@ -310,7 +306,7 @@ static bip_arrival *take_first(bip_tag *t)
 
 /* ---------------------------------------------------------------- the calls */
 
-/* From the free ones, else a new one: the table doubles, records themselves never move. */
+/* Returns a free record, or a new one. The table doubles; records never move. */
 static bip_recv *new_recv(bip_job *job)
 {
     bip_recv *r = job->free_recvs;
@@ -333,7 +329,7 @@ static bip_recv *new_recv(bip_job *job)
     return job->recvs[job->n_recvs++] = r;
 }
 
-/* Ids that were used up are not found, until 8192 later ones had their place. */
+/* Old ids are not found, until 8192 later receives have used their place. */
 static bip_recv *find_recv(bip_job *job, int id)
 {
     int index = id & 0xffff;
@@ -343,28 +339,27 @@ static bip_recv *find_recv(bip_job *job, int id)
     return r->state != RECV_FREE && (int)r->generation == id >> 16 ? r : NULL;
 }
 
-/* The receive is nobody's any more, and its tag may be posted again. The next life of this
- * place has another generation. */
+/* Ends the receive. Its tag may be posted again, and the next use of this place has another generation. */
 static void end_recv(bip_job *job, bip_recv *r)
 {
     bip_tag *t = r->tag;
     t->posted = NULL;
     drop_tag(job, t);
     r->state = RECV_FREE;
-    /* 13 bits, so that with 16 of the index an id is never negative. */
+    /* 13 bits, so that with 16 bits of the index an id is never negative. */
     r->generation = (r->generation + 1) & 0x1fff;
     r->next = job->free_recvs;
     job->free_recvs = r;
 }
 
-/* The id, or what is wrong. Matches at once if a message is here; of a noted one the layer may have heard before this
+/* Returns the id, or an error. Matches at once if a message has arrived. A noted receive may end before this
  * returns. */
 static int begin(bip_job *job, int tag, void *buf, size_t max_len, bool noted, uint64_t cookie)
 {
     if (buf == NULL && max_len)
         return bip_fail(job, BIP_ERR_ARGUMENT, "room for %zu byte%s without a buffer", max_len, vk_s(max_len));
     bip_tag *t = make_tag(job, tag);
-    /* Or the message would have two takers. */
+    /* Otherwise two receives would compete for a message. */
     if (t && t->posted)
         return bip_fail(job, BIP_ERR_BUSY, "a receive with tag %d is outstanding: wait for it first", tag);
     bip_recv *r = t ? new_recv(job) : NULL;
@@ -388,7 +383,7 @@ static int begin(bip_job *job, int tag, void *buf, size_t max_len, bool noted, u
 
 int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len)
 {
-    /* What is here by now came before its receive: afterwards nobody could tell. */
+    /* Messages that arrived until now came before their receive. This could not be detected later. */
     if (job->options.strict)
         bip_progress(job);
     return begin(job, tag, buf, max_len, false, 0);
@@ -399,7 +394,7 @@ int bip_irecv_noted(bip_job *job, int tag, void *buf, size_t max_len, uint64_t c
     return begin(job, tag, buf, max_len, true, cookie);
 }
 
-/* Reports once: afterwards the id is nobody's. Makes progress if it has not ended yet. */
+/* Reports completion once; the id is invalid afterwards. Makes progress if the receive has not ended. */
 int bip_rtest_id(bip_job *job, int id, size_t *len, int *node)
 {
     bip_recv *r = find_recv(job, id);
@@ -418,15 +413,16 @@ int bip_rtest_id(bip_job *job, int id, size_t *len, int *node)
     return code ? code : 1;
 }
 
-/* Can anything come any more? 0, or why not. A receive names no rank, so that one that died may be the one it
- * waits for: any death ends all waits, but not what is here already or on its way into a buffer. */
-static int alone(bip_job *job)
+/* Returns 0 if a message can still arrive, else the reason. A receive names no rank, so it may wait for the rank
+ * that died. Any death therefore ends all waits, except for messages that have arrived or are being written into a
+ * buffer. */
+static int receive_error(bip_job *job)
 {
     if (job->dead >= 0)
         return bip_fail(job, job->dead_code, "rank %d %s", job->dead,
                         job->dead_code == BIP_ERR_PEER ? "died" : "sent what was damaged on the way");
     if (job->options.n_ranks == 1)
-        return bip_fail(job, BIP_ERR_LEFT, "there is one rank only: nobody can send");
+        return bip_fail(job, BIP_ERR_LEFT, "there is one rank only, so no message can arrive");
     if (job->n_left == job->options.n_ranks - 1)
         return bip_fail(job, BIP_ERR_LEFT, "all other ranks have left: nothing can come any more");
     return 0;
@@ -439,12 +435,12 @@ int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms)
     if (done)
         return done;
     bip_wait_begin(job, &wait, timeout_ms);
-    /* The record stays where it is, and the state of this receive cannot go back to FREE before rtest says so. */
+    /* The record does not move, and the state of this receive cannot return to FREE before rtest reports it. */
     bip_recv *r = find_recv(job, id);
     while (r->state != RECV_DONE) {
         int code = bip_wait_step(job, &wait);
         if (code == 0 && r->state == RECV_POSTED)
-            code = alone(job);
+            code = receive_error(job);
         if (code && r->state != RECV_DONE) {
             if (code != BIP_ERR_TIMEOUT && code != BIP_ERR_INTERRUPTED)
                 bip_rcancel_id(job, id);
@@ -454,7 +450,7 @@ int bip_rwait_id(bip_job *job, int id, size_t *len, int *node, int timeout_ms)
     return bip_rtest_id(job, id, len, node);
 }
 
-/* Takes a receive back. Only while nothing comes in: the peer may be writing into the buffer otherwise. */
+/* Withdraws a receive, unless data is arriving: the peer may then be writing into the buffer. */
 int bip_rcancel_id(bip_job *job, int id)
 {
     bip_recv *r = find_recv(job, id);
@@ -466,8 +462,9 @@ int bip_rcancel_id(bip_job *job, int id)
     return 0;
 }
 
-/* Takes a short message that is here, first in its tag's queue: 1 received, 0 none, or a long one is first, or
- * an error. Never waits. One too long for buf is an error and is gone: its place is needed. */
+/* Receives a short message that is first in its tag's queue. Returns 1 if received, 0 if none or a long one is
+ * first, or an error. Never waits. A message too long for buf is an error and is discarded, because its place is
+ * needed. */
 int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len, int *node)
 {
     bip_tag *t = find_tag(job, tag);
@@ -495,8 +492,9 @@ int bip_recv_short(bip_job *job, int tag, void *buf, size_t max_len, size_t *len
     return 1;
 }
 
-/* The message where it lies, without a copy, until bip_freemsg. Its sender's credit is out as long. 1, 0 none
- * (timeout 0), or an error. The tag is looked up anew after each step, for records of tags come and go. */
+/* Returns the message in place, without a copy, until bip_freemsg. Its sender's credit is in use until then. Returns
+ * 1, 0 for none (timeout 0), or an error. Each step looks up the tag again, because records of tags are created and
+ * freed. */
 int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, int timeout_ms)
 {
     bip_wait wait;
@@ -509,7 +507,7 @@ int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *len, int *node, 
     while ((t = find_tag(job, tag)) == NULL || t->first == NULL) {
         int code = waits ? bip_wait_step(job, &wait) : 0;
         if (code == 0 && waits)
-            code = alone(job);
+            code = receive_error(job);
         if (code || !waits) {
             t = find_tag(job, tag);
             if (t && t->first)

@@ -1,64 +1,75 @@
 /*
- * The barriers of Gupta, Tipparaju, Nieplocha and Panda (sections in brackets are theirs), and others to
- * compare with. Shapes of exchange are written once and told how one rank signals another: by a message without
- * data, or by writing the barrier's number into a cell of the other's memory:
+ * The barriers of Gupta, Tipparaju, Nieplocha and Panda (section numbers are theirs), and others for comparison. Each
+ * exchange is written once and is given the functions by which a rank signals another: a message without data, or an
+ * RDMA write of the barrier's number into a cell of the other rank's memory:
  *
- *     signal   put(number -> cell "from me" of his memory)        (5.1, 6.4)
- *     await    until my cell "from him" >= number
+ *     signal   put(number -> cell "from me" of the peer's memory)   (5.1, 6.4)
+ *     await    until my cell "from the peer" >= number
  *
- * It is >= because a fast rank may have come to the next barrier, and written that, before a
- * slow one has looked (6.4).
+ * The comparison is >= because a fast rank may have entered the next barrier, and written its number, before a slow
+ * rank has polled (6.4).
  *
- * Invariant of a cell: it has one writer, who writes a larger number each time, at most once per barrier,
- * and only after it has come to that barrier. So it needs no clearing; -1, with which it begins (6.3), is
- * less than any number; and a cell that was overwritten before it was looked at says all the more. A rank
- * can be one barrier ahead of another, no more: to get further it would need a signal that the other has
- * not given. All algorithms by RDMA count with one number (n_rdma), so they may follow each other in the
- * same cells; `overall` has cells and a number of its own.
+ * The value written is a stamp: the count of barriers of this kind, and the number of the present collective. A stamp
+ * with the awaited count and another number comes from a rank that was in a collective other than a barrier since the
+ * last one: a mismatch. The number in a stamp with a larger count need not be compared. Its writer has passed the
+ * present barrier, and all ranks that have passed it have compared their numbers along the chain of signals.
+ *
+ * Invariant of a cell: it has one writer, which writes a larger stamp each time, at most once per barrier, and only
+ * after it has entered that barrier. Therefore a cell needs no clearing. Its initial value, -1, is less than any number
+ * (6.3). A value that was overwritten before it was read loses nothing, because the new value implies it. A rank can be
+ * at most one barrier ahead of another, because to get further it needs a signal that the other has not given. All
+ * algorithms by RDMA use one count (n_rdma), so they may follow each other in the same cells; `overall` has its own
+ * cells and count.
  *
  *     pairwise exchange of 4        overall, two ranks on each of 4 nodes
  *     0 <-> 1   2 <-> 3             1 -> 0 (flags)   3 -> 2   5 -> 4   7 -> 6
  *     0 <-> 2   1 <-> 3             pairwise exchange of 0 2 4 6
  *                                   0 -> 1 (flags)   2 -> 3   4 -> 5   6 -> 7
  *
- * What makes each of them a barrier: before anybody leaves, everybody's arrival has reached him along a chain
- * of signals, each given after those before it were seen. Each signal is a release and each await an acquire,
- * so what any rank wrote before the barrier is seen by all after it.
+ * Each of them is a barrier because every rank's arrival reaches every other rank along a chain of signals before that
+ * rank leaves. Each signal of the chain is given after those before it were seen. Each signal is a release and each
+ * await an acquire, so all writes before the barrier are visible to all ranks after it.
  *
- * When a rank dies or gives up, coll_pause returns an error, and the group is broken
- * (wait.c). One thread of each rank.
+ * When a rank dies or gives up, coll_pause returns an error, and the group is broken (wait.c). One thread of each rank.
  */
 #include <string.h>
 
-#include "inside.h"
+#include "coll/inside.h"
+
+struct circle;
+static int pairwise(const struct circle *), dissemination(const struct circle *),
+    gather_broadcast(const struct circle *), central(const struct circle *), flat(const struct circle *),
+    flags(const struct circle *), counter(const struct circle *);
 
 static const struct {
     const char *name, *text;
-} names[COLL_N_BARRIERS] = {
-#define COLL_X(name, word, text) {word, text},
+    int means;
+    int (*exchange)(const struct circle *);
+} barriers[COLL_N_BARRIERS] = {
+#define COLL_X(name, word, means, exchange, text) {word, text, COLL_BY_##means, exchange},
     COLL_BARRIERS(COLL_X)
 #undef COLL_X
 };
 
 const char *coll_barrier_name(int algorithm)
 {
-    return algorithm >= 0 && algorithm < COLL_N_BARRIERS ? names[algorithm].name : NULL;
+    return algorithm >= 0 && algorithm < COLL_N_BARRIERS ? barriers[algorithm].name : NULL;
 }
 
 const char *coll_barrier_text(int algorithm)
 {
-    return algorithm >= 0 && algorithm < COLL_N_BARRIERS ? names[algorithm].text : NULL;
+    return algorithm >= 0 && algorithm < COLL_N_BARRIERS ? barriers[algorithm].text : NULL;
 }
 
 int coll_barrier_find(const char *name)
 {
     for (int i = 0; i < COLL_N_BARRIERS; i++)
-        if (strcmp(names[i].name, name) == 0)
+        if (strcmp(barriers[i].name, name) == 0)
             return i;
     return -1;
 }
 
-/* ---------------------------------------------------------------- how one signals another */
+/* ---------------------------------------------------------------- signals between two ranks */
 
 /* The members of an exchange, numbered from 0: all ranks of the group, or the masters of its nodes. */
 struct circle {
@@ -66,7 +77,7 @@ struct circle {
     int n, me;
     const int *ranks; /* of each member; NULL: members are ranks */
     size_t first;     /* index of the cell of member 0 */
-    int64_t number;   /* of this barrier */
+    int64_t number;   /* coll_stamp of this barrier */
     int (*signal)(const struct circle *circle, int to);
     int (*await)(const struct circle *circle, int from);
 };
@@ -76,8 +87,8 @@ static inline int rank_in(const struct circle *circle, int member)
     return circle->ranks ? circle->ranks[member] : member;
 }
 
-/* My cell in his memory. The put is short (8 bytes, aligned), so it is seen as a whole or not yet; it returns
- * when the channel has taken it, and the channel keeps puts to one rank in order. */
+/* Write to this rank's cell in the peer's memory. The put is short (8 bytes, aligned), so it becomes visible as a
+ * whole. It returns when the channel has accepted it, and the channel keeps puts to one rank in order. */
 static int signal_by_rdma(const struct circle *circle, int to)
 {
     coll *c = circle->c;
@@ -88,48 +99,63 @@ static int signal_by_rdma(const struct circle *circle, int to)
     return code ? coll_fail(c, code) : MSG_SUCCESS;
 }
 
-/* Until he has come. From another host the word lands by the NIC's work, which coll_pause
- * then sees to; from this host it lands by itself. */
+/* Compare the stamp that was read with the awaited one. 1: the writer has entered the barrier. 0: not yet. -1: the
+ * writer was in another collective in its place. Usually both are equal, which the caller has checked before. An
+ * earlier number under the same count is that of a rank which waits in a collective that this rank has given up. The
+ * wait goes on until that rank gets the abort message. */
+static int shows(int64_t seen, int64_t stamp)
+{
+    int32_t ahead = (int32_t)((uint32_t)((uint64_t)seen >> 32) - (uint32_t)((uint64_t)stamp >> 32));
+    int32_t later = (int32_t)((uint32_t)seen - (uint32_t)stamp);
+    return ahead > 0 ? 1 : ahead < 0 || later < 0 ? 0 : later == 0 ? 1 : -1;
+}
+
+/* Wait until the rank has entered the barrier. A write from another host needs the NIC's progress, which coll_pause
+ * then drives. A write from this host lands by itself. */
 static int await_by_rdma(const struct circle *circle, int from)
 {
     coll *c = circle->c;
     const struct coll_cell *cell = &c->cells[circle->first + (size_t)from];
-    struct coll_patience p = {.source = rank_in(circle, from)};
     int code;
+    /* Acquire: the rank's writes before the barrier are visible after this load. */
+    if (vk_load_acquire(&cell->number) == circle->number)
+        return MSG_SUCCESS;
+    struct coll_wait p = {.source = rank_in(circle, from), .awaits = 1};
     p.network = c->node_of[p.source] != c->node;
-    while (vk_load_acquire(&cell->number) < circle->number) /* what he did before the barrier happened before this */
+    while ((code = shows(vk_load_acquire(&cell->number), circle->number)) == 0)
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
-    return MSG_SUCCESS;
+    return code > 0 ? MSG_SUCCESS : coll_fail(c, MSG_ERR_COLLECTIVE);
 }
 
-/* Of a rank that most likely runs on another core at this moment: a few looks, some microseconds together, before the
- * core is given away. That would be gone for a turn of all who share it. */
+/* Wait briefly for a rank that most likely runs on another core at this moment: a few polls, some microseconds
+ * together, before the core is yielded. A yielded core is gone for one turn of all processes that share it. */
 static void expect_by_rdma(const struct circle *circle, int from)
 {
     const struct coll_cell *cell = &circle->c->cells[circle->first + (size_t)from];
-    for (int looks = 0; looks < 14 && vk_load_acquire(&cell->number) < circle->number; looks++) {
+    for (int polls = 0; polls < 14 && shows(vk_load_acquire(&cell->number), circle->number) == 0; polls++) {
         msg_progress(circle->c->world);
         for (int i = 0; i < 10; i++)
             vk_pause();
     }
 }
 
-/* Messages need no number: those of one rank arrive in order, and each barrier takes as many as it sends. */
+/* The tag contains the number of the collective. */
 static int signal_by_message(const struct circle *circle, int to)
 {
-    return coll_send(circle->c, COLL_TAG_BARRIER, NULL, 0, rank_in(circle, to));
+    return coll_send(circle->c, coll_tag(circle->c, COLL_TAG_BARRIER), NULL, 0, rank_in(circle, to));
 }
 
 static int await_by_message(const struct circle *circle, int from)
 {
-    return coll_recv(circle->c, COLL_TAG_BARRIER, NULL, 0, rank_in(circle, from));
+    return coll_recv(circle->c, coll_tag(circle->c, COLL_TAG_BARRIER), NULL, 0, rank_in(circle, from));
 }
 
-/* ---------------------------------------------------------------- who signals whom */
+/* ---------------------------------------------------------------- exchanges */
 
-/* 5.1: pairwise exchange with recursive doubling. S, the largest power of two, exchange; each of the rest, S', first
- * tells its partner in S that it has come, and is told at the end. log2 S steps, and two if there is a rest. */
+/* Gupta et al., 5.1: pairwise exchange with recursive doubling. S, the largest power of two, exchange. Each of the
+ * rest, S', first signals its arrival to its partner in S, and is signalled at the end. log2 S steps, and two more if
+ * there is a rest. */
 static int pairwise(const struct circle *circle)
 {
     int s = 1, me = circle->me, code = MSG_SUCCESS;
@@ -143,7 +169,8 @@ static int pairwise(const struct circle *circle)
     int extra = me + s < circle->n ? me + s : -1;
     if (extra >= 0)
         code = circle->await(circle, extra);
-    /* After the step of 2^k, everybody in a block of 2^(k+1) has heard, through others, of everybody in it. */
+    /* After the step of 2^k, each member of a block of 2^(k+1) has an indirect signal from every member of the
+     * block. */
     for (int step = 1; step < s && code == MSG_SUCCESS; step *= 2) {
         code = circle->signal(circle, me ^ step);
         if (code == MSG_SUCCESS)
@@ -154,12 +181,11 @@ static int pairwise(const struct circle *circle)
     return code;
 }
 
-/* Dissemination (Hensgen, Finkel and Manber, 1988): in round k everybody signals whoever is 2^k further on. ceil(log2
- * n) rounds, whatever n is; no partner is met twice in one barrier, so a cell for each rank is enough here as well.
- */
+/* Dissemination (Hensgen, Finkel and Manber, 1988): in round k each member signals the member 2^k further on. There are
+ * ceil(log2 n) rounds for any n. No pair meets twice in one barrier, so one cell for each rank is enough here, too. */
 static int dissemination(const struct circle *circle)
 {
-    /* After round k one has heard, through others, of the 2^(k+1) members up to oneself. */
+    /* After round k a member has direct or indirect signals from the 2^(k+1) members up to itself. */
     int n = circle->n, me = circle->me, code = MSG_SUCCESS;
     for (int step = 1; step < n && code == MSG_SUCCESS; step *= 2) {
         code = circle->signal(circle, (me + step) % n);
@@ -169,9 +195,9 @@ static int dissemination(const struct circle *circle)
     return code;
 }
 
-/* Gather and broadcast (3 names it as the other usual one): up a binomial tree with member 0 at its root, and
- * down again. Member me's children are me + 1, me + 2, me + 4 ... below the lowest bit that is set in me; its
- * parent is me without that bit. 2 (n - 1) signals instead of n log2 n, but twice as many rounds. */
+/* Gather and broadcast, named in section 3 as the other usual barrier: up a binomial tree with member 0 at its root,
+ * and down again. The children of member me are me + 1, me + 2, me + 4 ... below the lowest set bit of me. Its parent
+ * is me without that bit. 2 (n - 1) signals instead of n log2 n, but twice as many rounds. */
 static int gather_broadcast(const struct circle *circle)
 {
     int n = circle->n, me = circle->me, code = MSG_SUCCESS, step = 1;
@@ -182,25 +208,27 @@ static int gather_broadcast(const struct circle *circle)
         code = circle->signal(circle, me - step);
     if (me && code == MSG_SUCCESS)
         code = circle->await(circle, me - step);
-    /* Down in the opposite order: the largest subtree first, for it has the longest way to go. */
+    /* Down in the opposite order: the largest subtree first, because it has the longest path. */
     for (step /= 2; step >= 1 && code == MSG_SUCCESS; step /= 2)
         if (me + step < n)
             code = circle->signal(circle, me + step);
     return code;
 }
 
-/* The same without a tree: each signals the centre of its block, the centres exchange, and each signals its block.
- * 2 (n - g) + g log2 g signals with g centres, where the exchange of all has n log2 n; and nobody but a centre waits
- * for a rank that waits for others. Where ranks share cores that is what counts: each signal takes somebody's core,
- * and each wait for somebody who waits costs one more turn of the scheduler. As many centres as cores, for one of them
- * would have to signal all others while the other cores have nothing to do; a power of two, for the exchange; and
- * blocks of two or more. */
+/* The same without a tree: each member signals the centre of its block, the centres exchange, and each signals its
+ * block. With g centres this takes 2 (n - g) + g log2 g signals, while the exchange of all members takes n log2 n. Only
+ * centres wait for ranks that wait for others. Where ranks share cores this matters: each signal occupies a core, and
+ * each wait for a waiting rank costs one more turn of the scheduler. The number of centres is
+ *
+ * - at most the number of cores: a single centre would signal all others while the other cores are idle
+ * - a power of two, for the exchange
+ * - such that blocks have at least two members */
 static int central(const struct circle *circle)
 {
     int n = circle->n, g = 1, code = MSG_SUCCESS;
     while (2 * g <= circle->c->cores && 4 * g <= n)
         g *= 2;
-    /* Blocks as alike as can be: member m is of block m g / n, whose first member is its centre. */
+    /* Blocks differ by at most one member: member m is in block m g / n, whose first member is its centre. */
     int block = circle->me * g / n, centre = (block * n + g - 1) / g, end = ((block + 1) * n + g - 1) / g;
     if (circle->me != centre) {
         code = circle->signal(circle, centre);
@@ -221,56 +249,57 @@ static int central(const struct circle *circle)
     return code;
 }
 
-static struct circle all_ranks(coll *c)
-{
-    return (struct circle){.c = c, .n = c->n, .me = c->rank, .signal = signal_by_message, .await = await_by_message};
-}
-
-static struct circle all_ranks_by_rdma(coll *c)
-{
-    return (struct circle){
-        .c = c, .n = c->n, .me = c->rank, .number = ++c->n_rdma, .signal = signal_by_rdma, .await = await_by_rdma};
-}
-
 /* ---------------------------------------------------------------- within a node */
 
-/* 5.2, the master's first half: all have checked in. A line is written by its rank (1) and by the master (0) in
- * turn: 1 may only follow 0 and 0 only 1, so neither overwrites what the other has not seen. */
+/* The value of a checked-in flag, in place of the 1 in section 5.2: the collective's number, and never 0. */
+static inline uint32_t present(const coll *c)
+{
+    return (uint32_t)c->now.number << 1 | 1;
+}
+
+/* Section 5.2, the master's first half: wait until all have checked in. A line is written in turn by its rank and by
+ * the master (0), so neither overwrites a value that the other has not read. */
 static int flat_gather(coll *c)
 {
     int code;
     for (int i = 1; i < c->n_locals; i++) {
-        struct coll_patience p = {.source = c->locals[i]};
-        while (!vk_load_acquire(&c->shared->lines[i].flag)) /* what it did before the barrier is visible from here on */
+        struct coll_wait p = {.source = c->locals[i], .awaits = 1};
+        uint32_t flag;
+        while ((flag = vk_load_acquire(&c->shared->lines[i].flag)) != present(c)) { /* its earlier writes are visible */
+            if (flag && (int32_t)(flag - present(c)) > 0)
+                return coll_fail(c, MSG_ERR_COLLECTIVE);
             if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
                 return code;
+        }
     }
     return MSG_SUCCESS;
 }
 
-/* 5.2, its second half: resets everybody's flag. */
+/* Section 5.2, the master's second half: reset all flags. */
 static void flat_release(coll *c)
 {
     for (int i = 1; i < c->n_locals; i++)
-        vk_store_release(&c->shared->lines[i].flag, 0); /* what all did happened before whoever sees this goes on */
+        vk_store_release(&c->shared->lines[i].flag,
+                         0); /* all ranks' writes before the barrier are visible to a rank that sees this */
 }
 
-/* 5.2: everybody else checks in by its flag, and waits until it is reset. Release, for the master is to see
- * what this rank did before; acquire, for this rank is to see what all did. */
+/* Section 5.2, all other ranks: check in by the flag, and wait until it is reset. Release, so that the master sees this
+ * rank's earlier writes; acquire, so that this rank sees those of all. */
 static int flat_check_in(coll *c)
 {
     uint32_t *flag = &c->shared->lines[c->local].flag;
-    struct coll_patience p = {.source = c->locals[0]};
+    struct coll_wait p = {.source = c->locals[0], .awaits = 1};
     int code;
-    vk_store_release(flag, 1);
+    vk_store_release(flag, present(c));
     while (vk_load_acquire(flag))
         if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
             return code;
     return MSG_SUCCESS;
 }
 
-static int flat(coll *c)
+static int flat(const struct circle *circle)
 {
+    coll *c = circle->c;
     if (c->local != 0)
         return flat_check_in(c);
     int code = flat_gather(c);
@@ -279,39 +308,56 @@ static int flat(coll *c)
     return code;
 }
 
-/* 3, figure 2: a location for each process; it writes there and reads everybody else's.
- * Numbers instead of ones, so that the next barrier needs no clearing. One crossing of a
- * cache line where `flat` has two, for n times as many reads. */
-static int flags(coll *c)
+/* Wait until the stamp of a rank of this node shows that it has entered the barrier. */
+static int await_line(coll *c, int local, uint64_t stamp)
 {
-    uint64_t number = ++c->n_flags;
+    struct coll_wait p = {.source = c->locals[local], .awaits = 1};
+    int code;
+    while ((code = shows((int64_t)vk_load_acquire(&c->shared->lines[local].number), (int64_t)stamp)) == 0)
+        if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
+            return code;
+    return code > 0 ? MSG_SUCCESS : coll_fail(c, MSG_ERR_COLLECTIVE);
+}
+
+/* Section 3, figure 2: each process has a location, which it writes; it reads the locations of all others. Numbers are
+ * used instead of ones, so that the next barrier needs no clearing. A cache line crosses once where `flat` needs two
+ * crossings, at the price of n times as many reads. */
+static int flags(const struct circle *circle)
+{
+    coll *c = circle->c;
+    uint64_t stamp = (uint64_t)coll_stamp(c, (int64_t)++c->n_flags);
     int code, n = c->n_locals;
-    /* Release and, below, acquire: what each did before the barrier is seen by all after it. */
-    vk_store_release(&c->shared->lines[c->local].number, number);
-    /* Everybody begins behind himself, so that not all ask for the same line at once. */
+    /* Release and, below, acquire: all writes before the barrier are visible to all ranks after it. */
+    vk_store_release(&c->shared->lines[c->local].number, stamp);
+    /* Each rank begins behind itself, so that the ranks do not read the same line at once. */
     for (int step = 1, i = c->local; step < n; step++) {
         i = i + 1 < n ? i + 1 : 0;
-        struct coll_patience p = {.source = c->locals[i]};
-        while (vk_load_acquire(&c->shared->lines[i].number) < number)
-            if ((code = coll_pause(c, &p)) != MSG_SUCCESS)
-                return code;
+        if (vk_load_acquire(&c->shared->lines[i].number) != stamp && (code = await_line(c, i, stamp)) != MSG_SUCCESS)
+            return code;
     }
     return MSG_SUCCESS;
 }
 
-/* 3, the first: everybody increments one location. With more ranks than cores it is the quickest, since whoever
- * comes last lets all go at once, and each rank needs to be run once per barrier only. The add is an acquire
- * and a release: who comes last has seen what all others did, and his release of `generation` shows it to them. */
-static int counter(coll *c)
+/* Section 3, the first: all ranks increment one location. With more ranks than cores this is the fastest, since the
+ * last rank releases all at once, and each rank must run only once per barrier. The add is an acquire and a release:
+ * the last rank has seen the writes of all others, and its release of `generation` makes them visible to the others.
+ * The added value is 1 and, above it, a hash of the collective's number. The last rank finds n times its own value,
+ * unless ranks are in different collectives. */
+static int counter(const struct circle *circle)
 {
+    coll *c = circle->c;
     struct coll_shared *s = c->shared;
-    uint64_t number = ++c->n_counter;
-    if (vk_add(&s->arrived, 1) == (uint32_t)c->n_locals) {
-        vk_store_relaxed(&s->arrived, 0);                              /* nobody increments it again before ... */
-        coll_tell(c, &s->generation, &s->generation_sleepers, number); /* ... it sees this */
+    uint64_t number = ++c->n_counter, n = (uint64_t)c->n_locals;
+    uint64_t mine = c->now.number * UINT64_C(0x9E3779B97F4A7C15);
+    mine = ((mine ^ mine >> 32) * UINT64_C(0xD6E8FEB86659FD93) & ~(uint64_t)0xFFFF) + 1;
+    uint64_t sum = vk_add(&s->arrived, mine);
+    if (sum == n * mine) { /* else: not the last, or ranks differ, and all wait until they detect that (wait.c) */
+        vk_store_relaxed(&s->arrived, 0);                                 /* no rank increments it again before ... */
+        coll_publish(c, &s->generation, &s->generation_sleepers, number); /* ... it sees this */
         return MSG_SUCCESS;
     }
-    struct coll_patience p = {.source = COLL_ANYBODY, .word = &s->generation, .sleepers = &s->generation_sleepers};
+    struct coll_wait p = {
+        .source = COLL_ANY_RANK, .word = &s->generation, .sleepers = &s->generation_sleepers, .awaits = 1};
     int code;
     /* Acquire, with the last rank's release of it. */
     while ((p.seen = vk_load_acquire(&s->generation)) < number)
@@ -322,9 +368,9 @@ static int counter(coll *c)
 
 /* ---------------------------------------------------------------- the overall barrier */
 
-/* 5.3: the master waits until all of its node have come, exchanges with the other masters (pairwise, or as central()
- * does), and lets its node go. Masters have cells of their own behind those of the ranks (first = n), one for each
- * node. Every rank counts n_overall, so that it is the same on all. */
+/* Section 5.3: the master waits until its whole node has arrived, exchanges with the other masters (pairwise, or as
+ * central() does), and releases its node. Masters have cells of their own behind those of the ranks (first = n), one
+ * for each node. Every rank counts n_overall, so that it is the same on all. */
 static int overall(coll *c, int (*exchange)(const struct circle *))
 {
     struct circle masters = {.c = c,
@@ -334,7 +380,7 @@ static int overall(coll *c, int (*exchange)(const struct circle *))
                              .first = (size_t)c->n,
                              .signal = signal_by_rdma,
                              .await = await_by_rdma};
-    masters.number = ++c->n_overall;
+    masters.number = coll_stamp(c, ++c->n_overall);
     if (c->local != 0)
         return flat_check_in(c);
     int code = flat_gather(c);
@@ -347,41 +393,21 @@ static int overall(coll *c, int (*exchange)(const struct circle *))
 
 /* ---------------------------------------------------------------- the call */
 
-/* What a group can do was agreed on when it was made (coll.c: cells and shared are there on all ranks or on
- * none), so this is the same on all of them without asking. */
+/* The result is the same on all ranks without communication, because coll_able is. */
 int coll_barrier_check(const coll *c, coll_algorithm algorithm)
 {
-    int rdma = c->cells != NULL, one_node = c->n_nodes == 1 && c->shared;
-    switch (algorithm) {
-    case COLL_BARRIER_DEFAULT:
-    case COLL_BARRIER_MESSAGE:
-    case COLL_BARRIER_DISSEMINATION:
-    case COLL_BARRIER_GATHER:
-    case COLL_BARRIER_MESSAGE_GATHER:
-        return MSG_SUCCESS;
-    case COLL_BARRIER_RDMA:
-    case COLL_BARRIER_RDMA_DISSEMINATION:
-    case COLL_BARRIER_RDMA_GATHER:
-        return rdma ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
-    case COLL_BARRIER_OVERALL:
-    case COLL_BARRIER_OVERALL_GATHER:
-        return c->shared && (rdma || c->n_nodes == 1) ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
-    case COLL_BARRIER_FLAT:
-    case COLL_BARRIER_FLAGS:
-    case COLL_BARRIER_COUNTER:
-        return one_node ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
-    default:
+    if ((unsigned)algorithm >= COLL_N_BARRIERS)
         return MSG_ERR_ARG;
-    }
+    return coll_able(c, barriers[algorithm].means) ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED;
 }
 
-/* As docs/collectives.md has it. What the choice depends on is equal on all ranks of the group. */
+/* The rules in docs/collectives.md. All inputs of the choice are equal on all ranks of the group. */
 coll_algorithm coll_barrier_default(const coll *c)
 {
     if (c->n_nodes == 1 && c->shared)
         return c->all_fit && c->n <= 8 ? COLL_BARRIER_FLAGS : COLL_BARRIER_COUNTER;
-    /* Where ranks share cores the fewest signals and the fewest turns of the scheduler win; where each has its own,
-     * the fewest signals that must follow one another. */
+    /* Where ranks share cores, the fewest signals and the fewest turns of the scheduler win. Where each has its own
+     * core, the fewest signals that must follow one another win. */
     if (c->cells && c->n_nodes < c->n && c->shared)
         return !c->all_fit && c->n_nodes > 2 ? COLL_BARRIER_OVERALL_GATHER : COLL_BARRIER_OVERALL;
     if (!c->all_fit && c->n > 2)
@@ -393,46 +419,26 @@ coll_algorithm coll_barrier_default(const coll *c)
 
 int coll_barrier(coll *c, coll_algorithm algorithm)
 {
-    struct circle circle;
-    if (vk_unlikely(c->error))
-        return c->error;
-    int code = coll_barrier_check(c, algorithm);
+    int code = coll_refusal(c);
+    if (vk_unlikely(code))
+        return code;
+    code = coll_barrier_check(c, algorithm);
     if (code != MSG_SUCCESS || c->n == 1)
         return code;
     if (algorithm == COLL_BARRIER_DEFAULT)
         algorithm = coll_barrier_default(c);
-    coll_begin(c, COLL_BARRIER, (int)algorithm, 0, 0);
-    switch (algorithm) {
-    case COLL_BARRIER_FLAGS:
-        return flags(c);
-    case COLL_BARRIER_COUNTER:
-        return counter(c);
-    case COLL_BARRIER_FLAT:
-        return flat(c);
-    case COLL_BARRIER_OVERALL:
-        return overall(c, pairwise);
-    case COLL_BARRIER_OVERALL_GATHER:
-        return overall(c, central);
-    case COLL_BARRIER_RDMA:
-        circle = all_ranks_by_rdma(c);
-        return pairwise(&circle);
-    case COLL_BARRIER_RDMA_DISSEMINATION:
-        circle = all_ranks_by_rdma(c);
-        return dissemination(&circle);
-    case COLL_BARRIER_RDMA_GATHER:
-        circle = all_ranks_by_rdma(c);
-        return central(&circle);
-    case COLL_BARRIER_MESSAGE:
-        circle = all_ranks(c);
-        return pairwise(&circle);
-    case COLL_BARRIER_GATHER:
-        circle = all_ranks(c);
-        return gather_broadcast(&circle);
-    case COLL_BARRIER_MESSAGE_GATHER:
-        circle = all_ranks(c);
-        return central(&circle);
+    coll_begin(c, COLL_BARRIER, (int)algorithm, 0, 0, 0);
+    struct circle all = {.c = c, .n = c->n, .me = c->rank, .signal = signal_by_message, .await = await_by_message};
+    switch (barriers[algorithm].means) {
+    case COLL_BY_BOTH:
+        return overall(c, barriers[algorithm].exchange);
+    case COLL_BY_RDMA:
+        all.number = coll_stamp(c, ++c->n_rdma);
+        all.signal = signal_by_rdma;
+        all.await = await_by_rdma;
+        break;
     default:
-        circle = all_ranks(c);
-        return dissemination(&circle);
+        break;
     }
+    return barriers[algorithm].exchange(&all);
 }

@@ -1,48 +1,46 @@
 /*
- * Groups: who is where, and the memory that barriers and collectives use.
+ * Groups: the location of each rank, and the memory that barriers and collectives use.
  *
  *     create:  rank i                               rank 0
  *              expose cells, offer shared memory    the same
  *              card ------------------------------> gathers all cards
- *                   <------------------------------ all cards, to all                     (6.2)
+ *                   <------------------------------ all cards, to all                     (Gupta et al., 6.2)
  *              maps the memory of its node's master
- *              "have it" -------------------------> gathers
- *                   <------------------------------ all, to all: has everybody what barriers need?
+ *              "mapped" --------------------------> gathers
+ *                   <------------------------------ all, to all: has every rank the memory for barriers?
  *
- * The second round is why all ranks of a group agree on what it can do: cells and shared are
- * there on all, or on none.
+ * The second round makes all ranks of a group agree on its abilities: cells and shared exist on all, or on none.
  *
- * The shared memory is a memfd of the master's, which the others open through /proc: it has
- * no name that could be guessed or left behind. Where that is not possible (other containers,
- * other users) the group goes without. Its layout:
+ * The shared memory is a memfd of the master's, which the others open through /proc (offer.h): it has no name that
+ * could be guessed or left behind. Where that is not possible (other containers, other users) the group goes without.
+ * A file that is not safe to map is an error on all ranks. Its layout:
  *
  *     | coll_shared: counter, generation | a line of each rank of the node | two areas of each rank, on pages |
  *
- * Memory that others write to by RDMA (cells, slots) may only be given back when nobody is
- * about to write: after a last exchange of messages (coll_close), or after a barrier; in a
- * group that has failed it stays until the world closes.
+ * Memory that others write to by RDMA (cells, slots) may only be freed when no rank will write to it any more: after a
+ * last exchange of messages (coll_close), or after a barrier. In a failed group it stays until the world closes.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <unistd.h>
 
-#include "inside.h"
+#include "coll/inside.h"
+#include "coll/offer.h"
+#include "msg/engine.h"
 #include "msg/policy.h"
 
-/* What a rank tells all others. fd is -1 where there is no shared memory, rdma 0 where there are no cells. */
+/* The description of itself that a rank sends to all others. fd is -1 without shared memory, rdma 0 without cells. */
 struct card {
-    uint64_t host, magic[2];
+    uint64_t magic[2];
     msg_exposed exposed;
     int32_t pid, fd, crowded, cores, rdma;
 };
 
-/* ---------------------------------------------------------------- making a group */
+/* ---------------------------------------------------------------- creating a group */
 
-/* Rank 0 as the centre: 2 (n - 1) messages. Once per group, so their latency does not matter. */
+/* Rank 0 is the centre: 2 (n - 1) messages. Once per group, so their latency does not matter. */
 int coll_gather_all(coll *c, const void *mine, size_t len, void *all)
 {
     int code = MSG_SUCCESS;
@@ -58,9 +56,9 @@ int coll_gather_all(coll *c, const void *mine, size_t len, void *all)
     return code;
 }
 
-/* 6.1 and 6.3: a buffer is registered for every rank, and begins with a number that no barrier has.
- * n cells for all ranks, and behind them as many as there are nodes, which is not known yet and at
- * most n. What fails here only means that there is no RDMA. */
+/* Gupta et al., 6.1 and 6.3: register a buffer for every rank, which begins with a number that no barrier has. There
+ * are n cells for all ranks, and behind them one for each node. The number of nodes is not known yet; it is at most n.
+ * A failure here only means that the group has no RDMA. */
 static void expose_cells(coll *c, struct card *card)
 {
     size_t n = 2 * (size_t)c->n, len = n * sizeof(struct coll_cell);
@@ -89,20 +87,12 @@ static void hide_cells(coll *c)
     c->cells = NULL;
 }
 
-/* The memory of a node, whoever turns out to be its master: all ranks offer some, most of it is never used, and
- * a memfd that nobody has touched takes no pages. The magic tells it from another file under the same number. */
+/* The memory of a node. Every rank offers some, since masters are not known yet. Pages that are never touched cost
+ * nothing. */
 static void offer_shared(coll *c, struct card *card)
 {
-    card->fd = memfd_create("viakit barrier", MFD_CLOEXEC);
+    card->fd = coll_offer_make(c->shared_len, card->magic);
     card->pid = (int32_t)getpid();
-    if (card->fd < 0)
-        return;
-    if (getrandom(card->magic, sizeof card->magic, 0) != (ssize_t)sizeof card->magic ||
-        ftruncate(card->fd, (off_t)c->shared_len) != 0 ||
-        pwrite(card->fd, card->magic, sizeof card->magic, 0) != (ssize_t)sizeof card->magic) {
-        close(card->fd);
-        card->fd = -1;
-    }
 }
 
 static size_t areas_at(int n)
@@ -110,31 +100,23 @@ static size_t areas_at(int n)
     return (sizeof(struct coll_shared) + (size_t)n * sizeof(struct coll_line) + 4095) & ~(size_t)4095;
 }
 
-/* The master's descriptor is still open: it is closed after the second round, when all have theirs. */
-static void map_shared(coll *c, const struct card *master)
+/* The master's descriptor is still open: it is closed after the second round, when all have theirs. Returns 1 if the
+ * memory is mapped, 0 if it cannot be, -1 if the card names a file that is not safe to map. */
+static int map_shared(coll *c, const struct card *master)
 {
-    char path[64];
-    if (master->fd < 0)
-        return;
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)master->pid, (int)master->fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    void *p = mmap(NULL, c->shared_len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    if (p == MAP_FAILED)
-        return;
+    void *p;
+    if (coll_offer_map(master->pid, master->fd, c->shared_len, master->magic, &p) != 0)
+        return -1;
+    if (p == NULL)
+        return 0;
     c->shared = p;
     c->areas = (struct coll_area *)(void *)((char *)p + areas_at(c->n));
-    if (memcmp(c->shared->magic, master->magic, sizeof master->magic) != 0) { /* another process of that number */
-        munmap(p, c->shared_len);
-        c->shared = NULL;
-    }
+    return 1;
 }
 
-/* Who is where: fills node_of, masters, locals. Nodes are numbered in the order of their masters,
- * masters are the first ranks of their nodes, so all ranks number alike. all_fit and cores are the same on all,
- * since every card is known to all; `crowded` is this rank's own. */
+/* Fills node_of, masters and locals from the hosts that the world found when it opened. Nodes are numbered in the order
+ * of their masters, masters are the first ranks of their nodes, so all ranks number alike. all_fit and cores are the
+ * same on all, since every card is known to all; `crowded` is this rank's own. */
 static void place(coll *c, const struct card *cards)
 {
     c->all_fit = 1;
@@ -142,7 +124,8 @@ static void place(coll *c, const struct card *cards)
     c->crowded = msg_crowded(c->world);
     for (int i = 0; i < c->n; i++) {
         int node = 0;
-        while (node < c->n_nodes && cards[c->masters[node]].host != cards[i].host)
+        uint64_t host = msg_peer_host(c->world, c->ranks[i]);
+        while (node < c->n_nodes && msg_peer_host(c->world, c->ranks[c->masters[node]]) != host)
             node++;
         if (node == c->n_nodes)
             c->masters[c->n_nodes++] = i;
@@ -150,8 +133,7 @@ static void place(coll *c, const struct card *cards)
     }
     c->node = c->node_of[c->rank];
     for (int i = 0; i < c->n; i++) {
-        c->all_fit &=
-            !cards[i].crowded; /* ranks of other hosts and groups want cores, too, if they share the machine */
+        c->all_fit &= !cards[i].crowded; /* counts ranks of other hosts and groups that share the machine, too */
         c->cores = cards[i].cores < c->cores ? cards[i].cores : c->cores;
         if (c->node_of[i] == c->node) {
             if (i == c->rank)
@@ -163,10 +145,7 @@ static void place(coll *c, const struct card *cards)
 
 static int set_up(coll *c, struct card *cards)
 {
-    struct card mine = {.host = msg_peer_host(c->world, c->ranks[c->rank]),
-                        .fd = -1,
-                        .crowded = msg_crowded(c->world),
-                        .cores = msg_cores(c->world)};
+    struct card mine = {.fd = -1, .crowded = msg_crowded(c->world), .cores = msg_cores(c->world)};
     /* From here on a rank takes part in both rounds whatever it could not do itself. */
     int rdma = 1, shared = 1;
     int32_t mapped, *all = calloc((size_t)c->n, sizeof *all);
@@ -175,20 +154,24 @@ static int set_up(coll *c, struct card *cards)
     int code = all ? coll_gather_all(c, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     if (code == MSG_SUCCESS) {
         place(c, cards);
-        map_shared(c, &cards[c->masters[c->node]]);
-        mapped = c->shared != NULL;
+        mapped = map_shared(c, &cards[c->masters[c->node]]);
         code = coll_gather_all(c, &mapped, sizeof mapped, all);
     }
     for (int i = 0; code == MSG_SUCCESS && i < c->n; i++) {
         rdma &= cards[i].rdma;
-        shared &= all[i];
+        shared &= all[i] == 1;
+        if (all[i] < 0)
+            code = msg_fail(c->world, MSG_ERR_CHANNEL,
+                            "rank %d: the memory that rank %d of its host offers for barriers is not that of a rank: "
+                            "its card was altered on its way",
+                            i, c->masters[c->node_of[i]]);
         c->theirs[i] = cards[i].exposed;
     }
     if (mine.fd >= 0)
         close(mine.fd);
     if (code == MSG_SUCCESS && !rdma)
         hide_cells(c);
-    if (code == MSG_SUCCESS && !shared && c->shared) {
+    if ((code != MSG_SUCCESS || !shared) && c->shared) {
         munmap(c->shared, c->shared_len);
         c->shared = NULL;
     }
@@ -196,7 +179,7 @@ static int set_up(coll *c, struct card *cards)
     return code;
 }
 
-/* Copies the ranks, each once, and finds this one among them. */
+/* Copy the ranks, reject duplicates, and find this rank among them. */
 static int choose_members(coll *c, const int *ranks)
 {
     c->rank = -1;
@@ -217,29 +200,32 @@ static int start(coll *c, const coll_options *o, const int *ranks)
 {
     size_t count = (size_t)c->n;
     const msg_policy *policy = msg_world_policy(c->world);
+    c->fork_epoch = msg_fork_epoch;
     /* Six arrays of n in one block, which c->ranks begins. */
     int *numbers = calloc(6 * count, sizeof *numbers);
     c->ranks = numbers;
     c->theirs = calloc(count, sizeof *c->theirs);
     c->notes = calloc(count, sizeof *c->notes);
     c->words = calloc(1, sizeof *c->words);
-    c->gave_up_at = calloc(count, sizeof *c->gave_up_at);
-    if (numbers == NULL || c->gave_up_at == NULL || c->theirs == NULL || c->notes == NULL || c->words == NULL)
+    c->abort_words = calloc(count, sizeof *c->abort_words);
+    if (numbers == NULL || c->abort_words == NULL || c->theirs == NULL || c->notes == NULL || c->words == NULL)
         return MSG_ERR_NO_MEMORY;
     c->node_of = numbers + count;
     c->masters = numbers + 2 * count;
     c->locals = numbers + 3 * count;
-    c->stands = numbers + 4 * count;
+    c->delegates = numbers + 4 * count;
     c->gave_up = numbers + 5 * count;
-    /* Ten times as long as for messages: a sleep here is not ended by what is waited for. */
+    /* Ten times as long as for messages, because the awaited event does not end a sleep here. */
     c->spin_ns = policy->spin_us < 0 ? 0 : 10 * (uint64_t)policy->spin_us * VK_US;
-    /* A look at memory is cheap, and two ranks may share a core although there are others: sooner than for messages. */
+    /* Polling memory is cheap, and two ranks may share a core although others are free: yield sooner than for
+     * messages. */
     c->yield_ns = policy->yield_us < 0 ? VK_NEVER : (uint64_t)policy->yield_us * VK_US / 8;
-    /* Room for all ranks on one node, which is the most there can be: every rank maps the same length. */
+    /* Space for all ranks on one node, the maximum: every rank maps the same length. */
     c->shared_len = areas_at(c->n) + 2 * count * sizeof(struct coll_area);
     if (o) {
-        c->now.number = o->number + 1; /* its own: notes about it may be read in the next collective */
+        c->now.number = o->number + 1; /* this one's number: notes about it may be read in the next collective */
         c->now.birth = o->birth;
+        c->now.oldest = o->oldest;
         c->wanted = o->wanted;
         c->meanwhile = o->wanted ? o->meanwhile : NULL;
         c->meanwhile_context = o->context;
@@ -253,8 +239,8 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
         return MSG_ERR_ARG;
     if (context < 0 || context > MSG_MAX_CONTEXT)
         return MSG_ERR_CONTEXT;
-    /* What fails before the first exchange fails on all ranks, or the others wait for this one:
-     * arguments are to be alike. */
+    /* A failure before the first exchange must occur on all ranks, or the others wait for this one. This holds if all
+     * ranks pass the same arguments. */
     coll *c = calloc(1, sizeof *c);
     struct card *cards = calloc((size_t)n, sizeof *cards);
     int code = MSG_ERR_NO_MEMORY;
@@ -265,6 +251,10 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
         code = start(c, options, ranks);
         if (code == MSG_SUCCESS)
             code = set_up(c, cards);
+        if (code != MSG_SUCCESS && c->error && options && options->cause)
+            *options->cause = *coll_cause(c);
+        if (code != MSG_SUCCESS && coll_may_repeat(c))
+            code = MSG_ERR_NOT_SUPPORTED;
     }
     if (code == MSG_SUCCESS)
         *group = c;
@@ -284,10 +274,37 @@ void coll_set_number(coll *c, uint64_t number)
     c->now.number = number;
 }
 
-/* For callers with collectives of their own besides, one of which was interrupted. */
-void coll_break(coll *c, int code)
+void coll_set_oldest(coll *c, uint64_t number)
 {
+    c->now.oldest = number;
+}
+
+int coll_take_control(msg_world *w, int context, int tag, void *what, size_t len, int *source)
+{
+    msg_status status;
+    int there = 0;
+    if (msg_iprobe(w, context, *source, tag, &there, &status) != MSG_SUCCESS || !there)
+        return 0;
+    *source = status.source;
+    return msg_recv(w, context, what, len, *source, tag, &status) == MSG_SUCCESS && status.len == len;
+}
+
+/* For callers with collectives of their own, one of which was interrupted. */
+void coll_break(coll *c, int code, const char *reason)
+{
+    if (reason && !c->error)
+        snprintf(c->words->abort.reason, sizeof c->words->abort.reason, "%s", reason);
     coll_fail(c, code);
+}
+
+const struct coll_word *coll_cause(const coll *c)
+{
+    return &c->words->abort;
+}
+
+uint64_t coll_error_at(const coll *c)
+{
+    return c->error_at;
 }
 
 int coll_error(const coll *c)
@@ -295,7 +312,7 @@ int coll_error(const coll *c)
     return c->error;
 }
 
-/* Grows and stays: the same length is asked for again and again. What was in it is lost. */
+/* The memory grows and stays, because the same length is requested repeatedly. Its contents are lost. */
 void *coll_scratch(coll *c, size_t len)
 {
     if (c->scratch == NULL || len > c->scratch_len) {
@@ -318,29 +335,30 @@ void coll_forget(coll *c)
     free(c->scratch);
     free(c->words);
     free(c->notes);
-    free(c->gave_up_at);
+    free(c->abort_words);
     free(c->theirs);
     free(c->ranks);
     free(c);
 }
 
-/* Order: first what others write to, then what it is managed with. See the top of the file for what stays. */
+/* Free first the memory that others write to, then its bookkeeping. The top of the file describes the memory that
+ * stays. */
 void coll_free(coll *c)
 {
     if (c == NULL)
         return;
     if (c->words && c->words->sending && msg_test(c->world, &c->words->sending, NULL) != MSG_SUCCESS)
         c->words->lent = 1;
-    if (c->error == MSG_SUCCESS) /* then all that was to be written to us has been */
+    if (c->error == MSG_SUCCESS) /* then all writes to this rank have arrived */
         hide_cells(c);
     coll_slots_hide(c, c->error == MSG_SUCCESS);
     if (c->words && c->words->lent)
-        c->words = NULL; /* a word is still on its way: these few bytes stay as long as the process */
+        c->words = NULL; /* a message is still under way: these few bytes stay as long as the process */
     coll_forget(c);
 }
 
-/* Messages and writes of a pair of ranks come in order: after a message from each rank
- * nothing of it is behind, and all memory can go. */
+/* Messages and writes of a pair of ranks arrive in order. After a message from each rank none of its writes is
+ * outstanding, and all memory can be freed. */
 void coll_close(coll *c)
 {
     int code = c ? c->error : MSG_SUCCESS;

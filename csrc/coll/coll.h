@@ -1,26 +1,28 @@
 /*
  * coll.h - barriers and collectives of a group of ranks: by RDMA write, by memory that the ranks of a host share, and
- * by messages to compare with.
+ * by messages for comparison.
  *
- * The barriers are those of "Efficient Barrier using Remote Memory Operations on VIA-Based Clusters" (Gupta,
- * Tipparaju, Nieplocha, Panda), under its names; each function names the section it follows.
+ * The barriers are those of R. Gupta, V. Tipparaju, J. Nieplocha and D. Panda, "Efficient Barrier using Remote Memory
+ * Operations on VIA-Based Clusters", under its names. Each function names the section that it follows.
  *
- *      csrc/coll   barrier.c, data.c, flat.c    who waits for whom, who sends what to whom
- *                  carry.c, wait.c, coll.c      data by RDMA; waiting and failures; groups and memory
- *      csrc/msg    msg_send, msg_recv, msg_put: whatever carries them
+ *      csrc/coll   barrier.c, data.c, flat.c    order of signals and data between ranks
+ *                  carry.c, wait.c, coll.c      data by RDMA, waiting and failures, groups and memory
+ *      csrc/msg    msg_send, msg_recv, msg_put: the transport
  *
- * Return values are msg_error's. All calls but coll_free are collective: every rank of the group makes them, in the
+ * Return values are msg_error's. All calls except coll_free are collective: every rank of the group makes them, in the
  * same order. A group is used by one thread at a time.
  *
- * Mismatches. Ranks that do different things in what should be one collective (another operation, root or length) get
- * MSG_ERR_COLLECTIVE: at once where data of the one reaches the other, and about COLL_NOTE_MS after both have begun
- * to wait where none does.
+ * Mismatches. Ranks that call different operations in one collective, or the same with a different root, length, type
+ * or operator, get MSG_ERR_COLLECTIVE. If data or a barrier's signal of one reaches the other, the error is immediate,
+ * because each carries the collective's number. Otherwise it comes COLL_NOTE_MS after they have begun to wait. One case
+ * goes unnoticed on one rank: it has only given data, to ranks in the same collective, and makes no further call in the
+ * group. The other ranks detect that mismatch.
  *
- * Failures. When a rank of the group dies, collectives under way or begun later end with MSG_ERR_PROC_FAILED on all
- * others, within the time in which msg notices (on one host well within a second) and COLL_GRACE_MS. Whoever gets an
- * error tells the other ranks of the group, so nobody waits for a rank that gave up. From then on every call on the
- * group gives the same error: free it, and make another of those that are left, with another context. The world
- * itself goes on. A rank that was interrupted, or closed its world, is MSG_ERR_LEFT to the others.
+ * Failures. When a rank of the group dies, present and later collectives fail with MSG_ERR_PROC_FAILED on all other
+ * ranks. This takes the time in which msg notices the death (on one host well below a second) and COLL_GRACE_MS. A rank
+ * that gets an error notifies the other ranks of the group, so no rank waits for one that gave up. From then on every
+ * call on the group returns the same error: free the group, and create one of the remaining ranks with another context.
+ * The world itself stays usable. A rank that was interrupted, or closed its world, is MSG_ERR_LEFT to the others.
  */
 #ifndef VIAKIT_COLL_H
 #define VIAKIT_COLL_H
@@ -34,31 +36,40 @@
 extern "C" {
 #endif
 
-/* After a rank has died the others look so long whether their collective comes to its end all the same. */
+/* After a rank has died, the others wait this long for their collective to complete regardless. */
 #define COLL_GRACE_MS 100
-/* Who has waited so long asks whom it waits for whether both are in the same collective. */
+/* A rank that has waited this long sends the awaited rank a note, to check that both are in the same collective. */
 #define COLL_NOTE_MS 250
 
 typedef struct coll coll;
 
-/* name, short name for options and results, what it does. Section numbers are the paper's. */
-#define COLL_BARRIERS(X)                                                                                            \
-    X(DEFAULT, "default", "chosen by the number of ranks and where they are")                                       \
-    X(RDMA, "rdma", "pairwise exchange with recursive doubling by RDMA write, all ranks (5.1)")                     \
-    X(OVERALL, "overall", "flat within each host, by RDMA write among one rank of each (5.3)")                      \
-    X(MESSAGE, "message", "the same pairwise exchange by send and receive: the paper's comparison")                 \
-    X(DISSEMINATION, "dissemination", "rounds of messages, to the rank 1, 2, 4 ... further on")                     \
-    X(RDMA_DISSEMINATION, "rdma-dissemination", "the same rounds by RDMA write")                                    \
-    X(GATHER, "gather", "messages up a binomial tree, then down again")                                             \
-    X(RDMA_GATHER, "rdma-gather", "RDMA writes to a centre for each core, among these, and back: the fewest")       \
-    X(MESSAGE_GATHER, "message-gather", "the same by messages")                                                     \
-    X(OVERALL_GATHER, "overall-gather", "flat within each host, as rdma-gather among one rank of each")             \
-    X(FLAT, "flat", "one host: a flag of each rank in shared memory, reset by a master (5.2)")                      \
-    X(FLAGS, "flags", "one host: each rank writes its number in shared memory and reads all others' (3, figure 2)") \
-    X(COUNTER, "counter", "one host: a counter in shared memory; the last to come lets all go (3)")
+/* The means of an algorithm, and so its requirements: messages (none), RDMA write, memory that all ranks of the group
+ * share (they are on one host), or such memory within each host and RDMA write among hosts. */
+enum { COLL_BY_MESSAGE, COLL_BY_RDMA, COLL_BY_MEMORY, COLL_BY_BOTH };
+
+/* Name, short name for options and results, means, function in barrier.c, description. Section numbers are those of
+ * Gupta et al. */
+#define COLL_BARRIERS(X)                                                                                               \
+    X(DEFAULT, "default", MESSAGE, dissemination, "chosen by the number of ranks and their hosts")                     \
+    X(RDMA, "rdma", RDMA, pairwise, "pairwise exchange with recursive doubling by RDMA write, all ranks (5.1)")        \
+    X(OVERALL, "overall", BOTH, pairwise, "flat within each host, by RDMA write among one rank of each (5.3)")         \
+    X(MESSAGE, "message", MESSAGE, pairwise, "the same pairwise exchange by send and receive: the paper's comparison") \
+    X(DISSEMINATION, "dissemination", MESSAGE, dissemination,                                                          \
+      "rounds of messages, to the rank 1, 2, 4 ... further on")                                                        \
+    X(RDMA_DISSEMINATION, "rdma-dissemination", RDMA, dissemination, "the same rounds by RDMA write")                  \
+    X(GATHER, "gather", MESSAGE, gather_broadcast, "messages up a binomial tree, then down again")                     \
+    X(RDMA_GATHER, "rdma-gather", RDMA, central,                                                                       \
+      "RDMA writes to one centre per core, among centres, and back: fewest signals")                                   \
+    X(MESSAGE_GATHER, "message-gather", MESSAGE, central, "the same by messages")                                      \
+    X(OVERALL_GATHER, "overall-gather", BOTH, central, "flat within each host, as rdma-gather among one rank of each") \
+    X(FLAT, "flat", MEMORY, flat, "one host: a flag of each rank in shared memory, reset by a master (5.2)")           \
+    X(FLAGS, "flags", MEMORY, flags,                                                                                   \
+      "one host: each rank writes its number in shared memory and reads all others' (3, figure 2)")                    \
+    X(COUNTER, "counter", MEMORY, counter,                                                                             \
+      "one host: a counter in shared memory; the last rank to arrive releases all (3)")
 
 typedef enum {
-#define COLL_X(name, word, text) COLL_BARRIER_##name,
+#define COLL_X(name, word, means, exchange, text) COLL_BARRIER_##name,
     COLL_BARRIERS(COLL_X)
 #undef COLL_X
         COLL_N_BARRIERS
@@ -68,62 +79,118 @@ const char *coll_barrier_name(int algorithm); /* "rdma"; NULL past the end */
 const char *coll_barrier_text(int algorithm);
 int coll_barrier_find(const char *name); /* -1: no such name */
 
-/* A group of n ranks of the world, in an order that all of them give alike; this rank among them. `context` is for
- * messages of the group only, for as long as it lives. Exposes memory to the group and exchanges its addresses (4.1,
- * 6.1, 6.2), once. */
+/* Create a group of n ranks of the world. All ranks pass the same ranks in the same order; this rank is among them.
+ * `context` is used for messages of this group only, as long as the group lives. Exposes memory to the group and
+ * exchanges its addresses (4.1, 6.1, 6.2), once. MSG_ERR_NOT_SUPPORTED: a rank gave up an earlier collective of the
+ * caller's, and creates no group. */
 int coll_create(msg_world *world, const int *ranks, int n, int context, coll **group);
 
-/* For callers that have other collectives of their own besides. All may be 0. */
+/* The message that a rank sends to all others when it gives up; see the tags below. */
+#define COLL_REASON_LEN 96
+struct coll_word {
+    int64_t code; /* msg_error */
+    uint64_t number, birth;
+    int32_t origin; /* the rank that gave up first */
+    int32_t tag;    /* GIVE_UP: tag of the messages of the sender's collective; -1: none yet */
+    char reason[COLL_REASON_LEN];
+};
+
+/* For callers that have other collectives of their own. All fields may be 0. */
 typedef struct {
-    uint64_t number; /* collectives of these ranks so far: this is one more */
-    uint64_t
-        birth; /* alike on all ranks: words of an earlier group of this context, with another birth, are thrown away */
-    const int *wanted; /* while this is not 0 ... */
-    void (*meanwhile)(
-        void *context); /* ... waits call this every millisecond or more often; it must not use the group */
+    uint64_t number;                  /* collectives of these ranks so far. Creating the group is one more. */
+    uint64_t birth;                   /* the same on all ranks. Control messages with another birth are dropped. */
+    uint64_t oldest;                  /* coll_set_oldest */
+    const int *wanted;                /* while this is not 0 ... */
+    void (*meanwhile)(void *context); /* ... waits call this at least every millisecond. It must not use the group. */
     void *context;
+    struct coll_word *cause; /* coll_cause, if the group was not created because a rank gave up; may be NULL */
 } coll_options;
 int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options, coll **group);
 
-/* Tells how many collectives of the caller's own there were meanwhile: the next one of the group has the number after
+/* Report how many collectives of the caller's own were done meanwhile. The group's next collective has the number after
  * it. */
 void coll_set_number(coll *group, uint64_t number);
+/* Report the lowest number of a collective of the caller's own that is still under way, or 0. Notes contain it,
+ * because this rank may not have contributed yet to that collective and to those after it. */
+void coll_set_oldest(coll *group, uint64_t number);
 
-/* Words that ranks of a group send each other, in the group's context: of who gives up (a msg_error, its collective's
- * number, and the group's birth, 8 bytes each), and of who waits. Whoever has collectives of its own may look for
- * them, and send them. */
-enum { COLL_TAG_SETUP = 1, COLL_TAG_BARRIER, COLL_TAG_ABORT, COLL_TAG_NOTE, COLL_TAG_DATA = 16 };
+/* Tags of control messages that ranks of a group exchange in the group's context. Callers with collectives of their own
+ * receive and send them, too.
+ *
+ *   ABORT     the sender does nothing more in this group, from the collective `number` on       struct coll_word
+ *   GIVE_UP   the sender gave up the collective `number`, by whatever means it ran; the low     struct coll_word
+ *             bits of the number are in the tag, so that a rank finds those of its collective
+ *   NOTE      the sender waits, in this collective                                              struct coll_note
+ *
+ * Tags of barriers and data contain the low 4 bits of the collective's number, so that messages of different
+ * collectives are not confused. */
+enum {
+    COLL_TAG_SETUP = 1,
+    COLL_TAG_BARRIER,
+    COLL_TAG_ABORT,
+    COLL_TAG_NOTE,
+    COLL_TAG_DATA = 16,
+    COLL_TAG_GIVE_UP = 1 << 24
+};
+#define COLL_GIVE_UP_NUMBERS 0xFFFFF
+/* The collective that a rank is in. A rank that waits long sends it to the rank it waits for (wait.c). */
+struct coll_note {
+    uint64_t number;
+    uint16_t operation, algorithm;
+    int32_t root; /* of a collective of the caller's own: the tag of its messages */
+    uint64_t len;
+    uint64_t kind;   /* of a reduction: type and operator */
+    uint64_t birth;  /* of the group: coll_options */
+    uint64_t oldest; /* coll_set_oldest */
+};
+/* A bit of `algorithm` in a note: a collective of the caller's own. */
+#define COLL_NOTE_MESSAGES 0x8000
 
-/* Breaks the group, and tells the others: this rank gives up with this error. */
-void coll_break(coll *group, int code);
-/* After MSG_ERR_LEFT: had the rank that gave up done so in an earlier collective than this? Then nobody got through
- * this one, if everybody waits for everybody in it (a barrier, allreduce, allgather, alltoall), and it can be
- * repeated by other means. */
+/* Receive the next control message (`what`, of len bytes) from rank *source of the world, or MSG_ANY_SOURCE. Returns 1
+ * and sets *what and *source, or 0 if none has arrived. The caller compares its birth. */
+int coll_take_control(msg_world *world, int context, int tag, void *what, size_t len, int *source);
+
+/* Break the group in its present collective and notify the other ranks: this rank gives up with this error. `reason` is
+ * text for users, in UTF-8; NULL: the error's own text. */
+void coll_break(coll *group, int code, const char *reason);
+/* For a broken group: the rank that gave up first, and its reason. */
+const struct coll_word *coll_cause(const coll *group);
+/* Find a rank that has completed the collective `number` by means of this broken group. Such a rank has given data for a
+ * later collective, or for this one, which may end for it without a wait. It did so before it learned that the group is
+ * broken, and will not repeat the collective by other means. Returns the rank, or -1; always -1 long after the
+ * break. */
+int coll_find_completed(const coll *group, uint64_t number);
+/* The collective in which the group was broken. */
+uint64_t coll_error_at(const coll *group);
+/* True if the group was broken by MSG_ERR_LEFT or MSG_ERR_COLLECTIVE in an earlier collective than this one. If in this
+ * collective all ranks wait for all others (barrier, allreduce, allgather, alltoall), no rank has finished it, and it
+ * can be repeated by other means. In other collectives a rank that only gave data may have finished
+ * (coll_find_completed). */
 int coll_may_repeat(const coll *group);
-/* What every call gives: MSG_SUCCESS while the group is whole. */
+/* The code that every call returns: MSG_SUCCESS while the group is whole. */
 int coll_error(const coll *group);
 
-/* Gives everything back. Not collective, but ranks may be about to write to it: after a barrier, or a failure. After
- * a failure the group's exposed memory stays until the world is closed: somebody may be about to write to it. */
+/* Free the group. Not collective, but other ranks must not write to it any more: call it after a barrier, or a failure.
+ * After a failure the group's exposed memory stays until the world is closed, because a rank may still write to it. */
 void coll_free(coll *group);
 
-/* Collective: sees to it that nothing is on its way any more, and gives everything back. */
+/* Collective: wait until no data of the group is under way, then free it. */
 void coll_close(coll *group);
-/* As coll_free, when the world has been closed already, which took the group's memory with it. */
+/* As coll_free, for a world that has already been closed, which freed the group's memory. */
 void coll_forget(coll *group);
 
 int coll_rank(const coll *group);
 int coll_size(const coll *group);
-int coll_hosts(const coll *group); /* how many hosts the ranks are on */
+int coll_hosts(const coll *group); /* number of hosts that the ranks are on */
 
-/* Can this group do it? MSG_SUCCESS, or MSG_ERR_NOT_SUPPORTED: the channel has no RDMA, or the ranks are not on one
- * host. The same on all its ranks. */
+/* Check whether this group supports an algorithm. MSG_SUCCESS, or MSG_ERR_NOT_SUPPORTED: the channel has no RDMA, or
+ * the ranks are not on one host. The result is the same on all ranks. */
 int coll_barrier_check(const coll *group, coll_algorithm algorithm);
-/* What COLL_BARRIER_DEFAULT stands for in this group. */
+/* The algorithm that COLL_BARRIER_DEFAULT selects in this group. */
 coll_algorithm coll_barrier_default(const coll *group);
 
-/* Returns when all ranks of the group have called it. Different algorithms may follow one another. MSG_INTERRUPTED,
- * when the world's interrupt callback says so, breaks the group like a failure. */
+/* Return when all ranks of the group have called it. Different algorithms may follow one another. If the world's
+ * interrupt callback requests it, the call returns MSG_INTERRUPTED, which breaks the group like a failure. */
 int coll_barrier(coll *group, coll_algorithm algorithm);
 
 /* ---------------------------------------------------------------- collectives with data */
@@ -139,52 +206,81 @@ typedef enum {
     COLL_N_OPERATIONS
 } coll_operation;
 
-/* What each can be done by: operation, short name, what it does. "rdma" writes into memory that was registered
- * before: up to a slot's length into slots there, longer data straight into the buffer, whose address the receiver
- * has told. "message" is the same algorithm by send and receive. "flat" goes through memory that the ranks of a host
- * share; "overall" is flat within each host, and by RDMA among one rank of each. */
-#define COLL_ALGORITHMS(X)                                                                                   \
-    X(BCAST, "flat", "one host: the root writes into shared memory, all read")                               \
-    X(BCAST, "rdma-binomial", "a binomial tree, by RDMA write")                                              \
-    X(BCAST, "message-binomial", "the same tree by send and receive")                                        \
-    X(BCAST, "rdma-scatter-ring", "cut, scattered by a binomial tree, gathered round a ring, by RDMA write") \
-    X(BCAST, "message-scatter-ring", "the same by send and receive")                                         \
-    X(BCAST, "overall", "a binomial tree among the hosts, flat within each")                                 \
-    X(REDUCE, "flat", "one host: all write into shared memory, the root combines")                           \
-    X(REDUCE, "rdma-binomial", "a binomial tree towards the root, by RDMA write")                            \
-    X(REDUCE, "message-binomial", "the same tree by send and receive")                                       \
-    X(REDUCE, "rdma-ring", "reduce-scatter round a ring, then each part to the root, by RDMA write")         \
-    X(REDUCE, "message-ring", "the same by send and receive")                                                \
-    X(REDUCE, "overall", "flat within each host, a binomial tree among the hosts")                           \
-    X(ALLREDUCE, "flat", "one host: all write into shared memory and combine, long ones a part each")        \
-    X(ALLREDUCE, "rdma-doubling", "recursive doubling, by RDMA write")                                       \
-    X(ALLREDUCE, "message-doubling", "recursive doubling by send and receive")                               \
-    X(ALLREDUCE, "rdma-ring", "reduce-scatter and allgather round a ring, by RDMA write")                    \
-    X(ALLREDUCE, "message-ring", "the same rings by send and receive")                                       \
-    X(ALLREDUCE, "overall", "flat within each host, recursive doubling or a ring among the hosts")           \
-    X(ALLGATHER, "flat", "one host: all write into shared memory, all read")                                 \
-    X(ALLGATHER, "rdma-bruck", "Bruck's: what one has goes 1, 2, 4 ... ranks on, by RDMA write")             \
-    X(ALLGATHER, "message-bruck", "Bruck's by send and receive")                                             \
-    X(ALLGATHER, "rdma-ring", "each passes on what it got last, by RDMA write")                              \
-    X(ALLGATHER, "message-ring", "the same ring by send and receive")                                        \
-    X(ALLTOALL, "flat", "one host: all write into shared memory, each reads its part")                       \
-    X(ALLTOALL, "rdma-bruck", "Bruck's: log n rounds of half of all data, by RDMA write")                    \
-    X(ALLTOALL, "message-bruck", "Bruck's by send and receive")                                              \
-    X(ALLTOALL, "rdma-pairwise", "in round k to the rank k further on, by RDMA write")                       \
-    X(ALLTOALL, "message-pairwise", "the same rounds by send and receive")
+/* The algorithms of each operation: operation, short name, means, length that it is for, function (data.c, flat.c,
+ * collective.c), description. "rdma" writes into registered memory: up to a slot's length into slots there, longer data
+ * straight into the buffer that the receiver has offered. "message" is the same algorithm by send and receive. "flat"
+ * goes through memory that the ranks of a host share. "overall" is flat within each host, and by RDMA among one rank of
+ * each. */
+#define COLL_ALGORITHMS(X)                                                                                            \
+    X(BCAST, "flat", MEMORY, SHORT, flat_bcast, "one host: the root writes into shared memory, all read")             \
+    X(BCAST, "rdma-binomial", RDMA, SHORT, bcast_binomial, "a binomial tree, by RDMA write")                          \
+    X(BCAST, "message-binomial", MESSAGE, SHORT, bcast_binomial, "the same tree by send and receive")                 \
+    X(BCAST, "rdma-scatter-ring", RDMA, LONG, bcast_scatter_ring,                                                     \
+      "cut, scattered by a binomial tree, gathered round a ring, by RDMA write")                                      \
+    X(BCAST, "message-scatter-ring", MESSAGE, LONG, bcast_scatter_ring, "the same by send and receive")               \
+    X(BCAST, "overall", BOTH, SHORT, bcast_overall, "a binomial tree among the hosts, flat within each")              \
+    X(REDUCE, "flat", MEMORY, SHORT, flat_reduce, "one host: all write into shared memory, the root combines")        \
+    X(REDUCE, "rdma-binomial", RDMA, SHORT, reduce_binomial, "a binomial tree towards the root, by RDMA write")       \
+    X(REDUCE, "message-binomial", MESSAGE, SHORT, reduce_binomial, "the same tree by send and receive")               \
+    X(REDUCE, "rdma-ring", RDMA, LONG, reduce_ring,                                                                   \
+      "reduce-scatter round a ring, then each part to the root, by RDMA write")                                       \
+    X(REDUCE, "message-ring", MESSAGE, LONG, reduce_ring, "the same by send and receive")                             \
+    X(REDUCE, "overall", BOTH, SHORT, reduce_overall, "flat within each host, a binomial tree among the hosts")       \
+    X(ALLREDUCE, "flat", MEMORY, SHORT, flat_allreduce,                                                               \
+      "one host: all write into shared memory and combine, long ones a part each")                                    \
+    X(ALLREDUCE, "rdma-doubling", RDMA, SHORT, allreduce_doubling, "recursive doubling, by RDMA write")               \
+    X(ALLREDUCE, "message-doubling", MESSAGE, SHORT, allreduce_doubling, "recursive doubling by send and receive")    \
+    X(ALLREDUCE, "rdma-ring", RDMA, LONG, allreduce_ring, "reduce-scatter and allgather round a ring, by RDMA write") \
+    X(ALLREDUCE, "message-ring", MESSAGE, LONG, allreduce_ring, "the same rings by send and receive")                 \
+    X(ALLREDUCE, "overall", BOTH, SHORT, allreduce_overall,                                                           \
+      "flat within each host, recursive doubling or a ring among the hosts")                                          \
+    X(ALLGATHER, "flat", MEMORY, SHORT, flat_allgather, "one host: all write into shared memory, all read")           \
+    X(ALLGATHER, "rdma-bruck", RDMA, SHORT, allgather_bruck,                                                          \
+      "Bruck's: all parts so far go 1, 2, 4 ... ranks on, by RDMA write")                                             \
+    X(ALLGATHER, "message-bruck", MESSAGE, SHORT, allgather_bruck, "Bruck's by send and receive")                     \
+    X(ALLGATHER, "rdma-ring", RDMA, LONG, allgather_ring,                                                             \
+      "each rank forwards the part it received last, by RDMA write")                                                  \
+    X(ALLGATHER, "message-ring", MESSAGE, LONG, allgather_ring, "the same ring by send and receive")                  \
+    X(ALLTOALL, "flat", MEMORY, SHORT, flat_alltoall, "one host: all write into shared memory, each reads its part")  \
+    X(ALLTOALL, "rdma-bruck", RDMA, SHORT, alltoall_bruck,                                                            \
+      "Bruck's: log n rounds with half of all data, by RDMA write")                                                   \
+    X(ALLTOALL, "message-bruck", MESSAGE, SHORT, alltoall_bruck, "Bruck's by send and receive")                       \
+    X(ALLTOALL, "rdma-pairwise", RDMA, LONG, alltoall_pairwise, "in round k to the rank k further on, by RDMA write") \
+    X(ALLTOALL, "message-pairwise", MESSAGE, LONG, alltoall_pairwise, "the same rounds by send and receive")
 
-/* Algorithms are numbered within their operation, from 1 on; 0 stands for the one chosen by length, ranks and hosts. */
+/* Algorithms are numbered within their operation, from 1 on; 0 selects one by length, ranks and hosts. */
 #define COLL_DEFAULT 0
-const char *coll_operation_name(int operation);                /* "bcast"; NULL: no such */
+const char *coll_operation_name(int operation);                /* "bcast"; NULL: no such operation */
 const char *coll_algorithm_name(int operation, int algorithm); /* "default", "flat" ...; NULL past the end */
 const char *coll_algorithm_text(int operation, int algorithm);
-int coll_algorithm_find(int operation, const char *name); /* -1: no such */
+int coll_algorithm_find(int operation, const char *name); /* -1: no such algorithm */
 /* MSG_SUCCESS, MSG_ERR_NOT_SUPPORTED or MSG_ERR_ARG; the same on all ranks. */
 int coll_algorithm_check(const coll *group, int operation, int algorithm);
-/* What 0 stands for, with len bytes: of the buffer; for allgather and alltoall of one rank's part. */
+/* The algorithm that 0 selects for len bytes: of the buffer; for allgather and alltoall of one rank's part. */
 int coll_algorithm_default(const coll *group, int operation, size_t len);
+/* The length in bytes from which n ranks, each with a core of its own, use the algorithm for long data. */
+size_t coll_long_from(int operation, int n);
 
-/* type, C type. Numbers are stable. */
+/* Plans: the steps of one rank in an algorithm, for callers that run it by means of their own, such as non-blocking
+ * messages or operators that C does not have. Positions count units from 0: the operand and result (alltoall: the
+ * outgoing parts, then the incoming ones), then scratch. The unit is that of `len`.
+ *
+ *   EXCHANGE   send out_len units from `out` to rank `to`, and receive in_len units at `in` from rank `from` (either
+ *              may be MSG_PROC_NULL)
+ *   COMBINE    write to `result` the out_len units at `out`, the left operand, combined with those at `in`
+ *   COPY       copy out_len units from `out` to `result` */
+enum { COLL_STEP_EXCHANGE, COLL_STEP_COMBINE, COLL_STEP_COPY };
+struct coll_step {
+    int kind, to, from;
+    size_t out, out_len, in, in_len, result;
+};
+/* Not an operation of a group: the first half of a long broadcast, in which each rank gets its part from the root. */
+#define COLL_SCATTER COLL_N_OPERATIONS
+/* Plan an operation of n ranks for rank `me`, by the algorithm for short or long data. len: as in
+ * coll_algorithm_default, in units. The caller frees *steps. MSG_ERR_ARG or MSG_ERR_NO_MEMORY on failure. */
+int coll_plan(int operation, int is_long, int n, int me, int root, size_t len, struct coll_step **steps, int *n_steps);
+
+/* Type, C type. Numbers are stable. */
 #define COLL_TYPES(X)                \
     X(INT8, int8_t)                  \
     X(UINT8, uint8_t)                \
@@ -206,7 +302,7 @@ typedef enum {
         COLL_N_TYPES
 } coll_type;
 
-/* Logical ones give 0 or 1. */
+/* Logical operators give 0 or 1. */
 typedef enum {
     COLL_SUM,
     COLL_PROD,
@@ -221,16 +317,17 @@ typedef enum {
     COLL_N_OPS
 } coll_op;
 
-/* len bytes of the root's to all. */
+/* Broadcast len bytes of the root to all ranks. */
 int coll_bcast(coll *group, int algorithm, void *buf, size_t len, int root);
-/* out: on the root only; may be NULL elsewhere. in NULL on the root: its operand is in out. */
+/* Reduce to the root. out: on the root only; may be NULL elsewhere. in NULL on the root: its operand is in out. */
 int coll_reduce(coll *group, int algorithm, const void *in, void *out, size_t count, coll_type type, coll_op op,
                 int root);
-/* in NULL: the operand is in out. All ranks get the same bits. */
+/* Reduce to all ranks, which get the same bits. in NULL: the operand is in out. */
 int coll_allreduce(coll *group, int algorithm, const void *in, void *out, size_t count, coll_type type, coll_op op);
-/* out: [n][len]. in NULL: it is in its place there. */
+/* Gather len bytes of each rank on all ranks. out: [n][len]. in NULL: the rank's part is in its place there. */
 int coll_allgather(coll *group, int algorithm, const void *in, void *out, size_t len);
-/* Both [n][len]: part i of `in` goes to rank i. in NULL: what is in out is sent, and replaced. */
+/* Exchange parts among all ranks: part i of `in` goes to rank i. Both are [n][len]. in NULL: the data in out is sent,
+ * and replaced. */
 int coll_alltoall(coll *group, int algorithm, const void *in, void *out, size_t len);
 
 #ifdef __cplusplus

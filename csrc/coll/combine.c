@@ -1,19 +1,18 @@
 /*
- * Combining: the predefined operations of MPI on the usual types, as plain loops that
- * compilers turn into vector instructions.
+ * Combining: the predefined operations of MPI on the usual types, as plain loops that compilers vectorise.
  *
- * Operands are told apart as low (left) and high (right), so that all ranks that combine the same operands get the same
- * bits, also where the order shows: the sign of a zero, which of two NaNs. Who is which:
- * data.c. A NaN wins in MAX and MIN, as NumPy has it.
+ * Operands are distinguished as low (left) and high (right). All ranks that combine the same operands get the same
+ * bits, even where the order matters: the sign of a zero, which of two NaNs. data.c defines the order. A NaN wins in
+ * MAX and MIN, as in NumPy.
  *
- * One function for each pair of type and operation, made by macros; the table finds it. A
- * pair that MPI does not define (bits of floats, order of complex numbers) has NULL there,
- * and coll_combines says no: such reductions go by messages.
+ * Macros define one function for each pair of type and operation; the table finds it. A pair that MPI does not define
+ * (bits of floats, order of complex numbers) has NULL there, and coll_combines returns 0. Such reductions go by
+ * messages.
  *
- * A type more is a line in COLL_TYPES (coll.h), an INTEGER or FLOATING here, and a row; an
- * operation more is a LOOP for each kind of type, and a column.
+ * To add a type: a line in COLL_TYPES (coll.h), an INTEGER or FLOATING here, and a row. To add an operation: a LOOP for
+ * each kind of type, and a column.
  */
-#include "inside.h"
+#include "coll/inside.h"
 
 typedef void combine_fn(size_t n, const void *low, const void *high, void *to);
 
@@ -29,7 +28,7 @@ typedef void combine_fn(size_t n, const void *low, const void *high, void *to);
         }                                                                   \
     }
 
-/* Narrow types are combined as int and cut; unsigned arithmetic keeps what overflows defined. */
+/* Narrow types are combined as int and truncated; unsigned arithmetic makes overflow defined. */
 #define INTEGER(suffix, type, wide)             \
     LOOP(sum_##suffix, type, (wide)a + (wide)b) \
     LOOP(prod_##suffix, type, (wide)a *(wide)b) \

@@ -1,9 +1,9 @@
 /*
- * Collectives as exchanges between ranks: each algorithm once, for whatever carries the data (carry.c).
- * They are the textbooks': R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
- * Communication Operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005) 49; scatter and ring:
- * M. Barnett et al., "Interprocessor collective communication library (InterCom)", SHPCC 1994; Bruck's: J.
- * Bruck et al., IEEE Trans. Parallel Distrib. Syst. 8 (1997) 1143.
+ * Collectives as exchanges between ranks: each algorithm once, for any transport (carry.c). They are the standard ones:
+ * R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", Int. J. High
+ * Perform. Comput. Appl. 19 (2005) 49; scatter and ring from M. Barnett et al., "Interprocessor collective
+ * communication library (InterCom)", SHPCC 1994. Bruck's algorithms are from J. Bruck et al., IEEE Trans. Parallel
+ * Distrib. Syst. 8 (1997) 1143.
  *
  *    algorithm      rounds              data that a rank sends, of n ranks and len bytes
  *    binomial       log n               log n * len, the root
@@ -13,30 +13,31 @@
  *    Bruck          log n               (n - 1) len (allgather), log n * n/2 len (alltoall)
  *    pairwise       n - 1               (n - 1) len
  *
- * A tree for 8 members, and what a rank sends round a ring of 4 in the rounds k = 0, 1, 2
- * (parts are named for whom they began with):
+ * A tree for 8 members, and the parts that a rank sends round a ring of 4 in the rounds k = 0, 1, 2 (a part has the
+ * number of the member that it began with):
  *
- *    0 -> 4 -> 6 -> 7          member 0:  part 0, 3, 2        each passes on to the right what came from the left in
- *    |    '--> 5               member 1:  part 1, 0, 3        the round before; after n - 1 rounds everybody has seen
- *    |--> 2 -> 3               member 2:  part 2, 1, 0        every part
+ *    0 -> 4 -> 6 -> 7          member 0:  part 0, 3, 2        each forwards to the right the part that came from the
+ *    |    '--> 5               member 1:  part 1, 0, 3        left in the previous round; after n - 1 rounds all
+ *    |--> 2 -> 3               member 2:  part 2, 1, 0        members have seen all parts
  *    '--> 1                    member 3:  part 3, 2, 1
  *
  * Where there is a root, members are renumbered so that it is 0: me = (member - root) mod n.
  *
  * Order of combining: results must not depend on timing, nor differ from rank to rank. Trees and doubling join
- * neighbouring blocks of members, the lower one's operand on the left; a ring begins each part at another member, and
- * so has another order for each part, but the same at each run.
+ * neighbouring blocks of members, the lower block's operand on the left. A ring begins each part at another member, so
+ * each part has another order, but the same one in each run.
  *
- * Members of a ring are numbered as in struct coll_ring. Each function returns a msg_error; after an
- * error the group is broken and the buffers hold anything.
+ * Members of a ring are numbered as in struct coll_ring. Each function returns a msg_error; after an error the group is
+ * broken and the contents of the buffers are undefined. The buffers of a plan do not exist: data is touched by exchange,
+ * combine and copy only.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "inside.h"
+#include "coll/inside.h"
 
-/* All algorithms are made of this: send to one, receive from another, at the same time.
- * Members become ranks here. */
+/* The building block of all algorithms: send to one member and receive from another at the same time. Translates
+ * members to ranks. */
 static int swap(const struct coll_ring *r, const void *out, size_t out_len, int to, void *in, size_t in_len, int from)
 {
     return r->exchange(r->c, out, out_len, r->ranks && to >= 0 ? r->ranks[to] : to, in, in_len,
@@ -53,7 +54,25 @@ static int recv_from(const struct coll_ring *r, void *in, size_t len, int from)
     return swap(r, NULL, 0, MSG_PROC_NULL, in, len, from);
 }
 
-/* Where part i of n begins, of so many units of so many bytes: what cannot be divided goes to the first ones, a
+/* to = low op high, `count` elements of the call's type. */
+static void combine(const struct coll_ring *r, const struct coll_call *call, size_t count, const void *low,
+                    const void *high, void *to)
+{
+    if (vk_unlikely(r->plan != NULL))
+        coll_plan_local(r->plan, COLL_STEP_COMBINE, low, high, to, count);
+    else
+        coll_combine(call->type, call->op, count, low, high, to);
+}
+
+static void copy(const struct coll_ring *r, void *to, const void *from, size_t len)
+{
+    if (vk_unlikely(r->plan != NULL))
+        coll_plan_local(r->plan, COLL_STEP_COPY, from, NULL, to, len);
+    else
+        memcpy(to, from, len);
+}
+
+/* The offset in bytes of part i of n, for `units` units of `unit` bytes. The remainder goes to the first parts, one
  * unit each. Part n begins at the end, so lengths are differences. */
 static size_t cut(size_t units, int n, int i, size_t unit)
 {
@@ -63,43 +82,48 @@ static size_t cut(size_t units, int n, int i, size_t unit)
 
 /* ---------------------------------------------------------------- broadcast */
 
-int coll_bcast_binomial(const struct coll_ring *r, void *buf, size_t len, int root)
+int coll_bcast_binomial(const struct coll_ring *r, const struct coll_call *call)
 {
     /* mask: the lowest bit set in me. My parent is me without it; my children are me with one lower bit set. */
-    int n = r->n, me = (r->me - root + n) % n, mask = 1, code = MSG_SUCCESS;
+    int n = r->n, me = (r->me - call->root + n) % n, mask = 1, code = MSG_SUCCESS;
     for (; mask < n && !(me & mask); mask *= 2) {}
     if (me)
-        code = recv_from(r, buf, len, (r->me - mask + n) % n);
+        code = recv_from(r, call->out, call->len, (r->me - mask + n) % n);
     /* The child with the largest subtree first. */
     for (mask /= 2; mask && code == MSG_SUCCESS; mask /= 2)
         if (me + mask < n)
-            code = send_to(r, buf, len, (r->me + mask) % n);
+            code = send_to(r, call->out, call->len, (r->me + mask) % n);
     return code;
 }
 
-/* Where part a begins, and the bytes of parts a to b - 1. */
-#define PART(a) ((char *)buf + cut(len, n, (a), 1))
-#define SPAN(a, b) (cut(len, n, (b), 1) - cut(len, n, (a), 1))
+/* The start of part a, and the number of bytes in parts a to b - 1. */
+#define PART(a) ((char *)call->out + cut(call->len, n, (a), 1))
+#define SPAN(a, b) (cut(call->len, n, (b), 1) - cut(call->len, n, (a), 1))
 
 static int min(int a, int b)
 {
     return a < b ? a : b;
 }
 
-/* First a scatter: each child gets the parts of its whole subtree, members me + mask to me + 2 mask - 1,
- * so that afterwards each member has its own part, and some more that it passed on. Then a ring, by
- * which everybody gets all: those that have more already get it again, which is simpler than
- * to know what they have. */
-int coll_bcast_scatter_ring(const struct coll_ring *r, void *buf, size_t len, int root)
+/* Each child gets the parts of its whole subtree, members me + mask to me + 2 mask - 1. Parts are numbered from the
+ * root on. Afterwards each member has its own part, and some more that it passed on. */
+int coll_scatter_binomial(const struct coll_ring *r, const struct coll_call *call)
 {
-    int n = r->n, me = (r->me - root + n) % n, mask = 1, code = MSG_SUCCESS;
+    int n = r->n, me = (r->me - call->root + n) % n, mask = 1, code = MSG_SUCCESS;
     for (; mask < n && !(me & mask); mask *= 2) {}
-    if (me) /* the parts from mine on that I pass on */
+    if (me) /* my part and those that I pass on */
         code = recv_from(r, PART(me), SPAN(me, min(me + mask, n)), (r->me - mask + n) % n);
     for (mask /= 2; mask && code == MSG_SUCCESS; mask /= 2)
         if (me + mask < n)
             code = send_to(r, PART(me + mask), SPAN(me + mask, min(me + 2 * mask, n)), (r->me + mask) % n);
-    /* Round the ring; nobody sends to the root, who has it all. */
+    return code;
+}
+
+/* A scatter, then a ring by which all members get all parts. Members that already have a part get it again, which is
+ * simpler than tracking the parts that they have. The root receives nothing, because it has all parts. */
+int coll_bcast_scatter_ring(const struct coll_ring *r, const struct coll_call *call)
+{
+    int n = r->n, me = (r->me - call->root + n) % n, code = coll_scatter_binomial(r, call);
     int right = me == n - 1 ? MSG_PROC_NULL : (r->me + 1) % n, left = me == 0 ? MSG_PROC_NULL : (r->me - 1 + n) % n;
     for (int k = 0; k < n - 1 && code == MSG_SUCCESS; k++) {
         int out = (me - k + n) % n, in = (me - k - 1 + n) % n;
@@ -113,14 +137,14 @@ int coll_bcast_scatter_ring(const struct coll_ring *r, void *buf, size_t len, in
 
 /* ---------------------------------------------------------------- reductions */
 
-/* The broadcast's tree, upwards: who has a bit set sends what it has combined so far to its parent, and is
- * done. In each step a member joins its block [me, me + mask) with the block behind it, which is the right
- * operand. With another root than 0 blocks go round the end: the order begins at the root then. */
-int coll_reduce_binomial(const struct coll_ring *r, void *have, const struct coll_reduction *what, int root)
+/* The broadcast's tree, upwards: a member sends its partial result to its parent at its lowest set bit, and is
+ * finished. In each step a member joins its block [me, me + mask) with the block behind it, which is the right operand.
+ * With a root other than 0 blocks wrap round the end: the order then begins at the root. */
+int coll_reduce_binomial(const struct coll_ring *r, const struct coll_call *call)
 {
-    int n = r->n, me = (r->me - root + n) % n, code = MSG_SUCCESS;
-    size_t len = what->count * coll_type_size(what->type);
-    void *other = coll_scratch(r->c, len);
+    int n = r->n, me = (r->me - call->root + n) % n, code = MSG_SUCCESS;
+    size_t len = call->len;
+    void *have = call->out, *other = coll_scratch(r->c, len);
     if (other == NULL)
         return coll_fail(r->c, MSG_ERR_NO_MEMORY);
     for (int mask = 1; mask < n && code == MSG_SUCCESS; mask *= 2) {
@@ -130,39 +154,39 @@ int coll_reduce_binomial(const struct coll_ring *r, void *have, const struct col
             continue;
         code = recv_from(r, other, len, (r->me + mask) % n);
         if (code == MSG_SUCCESS)
-            coll_combine(what->type, what->op, what->count, have, other, have);
+            combine(r, call, call->count, have, other, have);
     }
     return code;
 }
 
-/* The first half of a ring: part i travels from member i round to member i - 1, combined on the way
- * with each one's own: afterwards member m has part m + 1 of the result, whole. What comes has been
- * combined of the members before us, and so is the left operand. */
-#define PART(i) ((char *)have + cut(what->count, n, (i), size))
-#define SPAN(i) (cut(what->count, n, (i) + 1, size) - cut(what->count, n, (i), size))
+/* The first half of a ring: part i travels from member i round to member i - 1, and each member on the way combines it
+ * with its own. Afterwards member m has the complete part m + 1 of the result. An incoming part is combined of the
+ * members before this one, so it is the left operand. */
+#define PART(i) ((char *)call->out + cut(call->count, n, (i), size))
+#define SPAN(i) (cut(call->count, n, (i) + 1, size) - cut(call->count, n, (i), size))
 
-static int reduce_scatter_ring(const struct coll_ring *r, void *have, const struct coll_reduction *what)
+static int reduce_scatter_ring(const struct coll_ring *r, const struct coll_call *call)
 {
     int n = r->n, right = (r->me + 1) % n, left = (r->me - 1 + n) % n, code = MSG_SUCCESS;
-    size_t size = coll_type_size(what->type);
-    void *other = coll_scratch(r->c, (what->count / (unsigned)n + 1) * size);
+    size_t size = coll_type_size(call->type);
+    void *other = coll_scratch(r->c, (call->count / (unsigned)n + 1) * size);
     if (other == NULL)
         return coll_fail(r->c, MSG_ERR_NO_MEMORY);
     for (int k = 0; k < n - 1 && code == MSG_SUCCESS; k++) {
         int out = (r->me - k + n) % n, in = (r->me - k - 1 + n) % n;
         code = swap(r, PART(out), SPAN(out), right, other, SPAN(in), left);
         if (code == MSG_SUCCESS)
-            coll_combine(what->type, what->op, SPAN(in) / size, other, PART(in), PART(in));
+            combine(r, call, SPAN(in) / size, other, PART(in), PART(in));
     }
     return code;
 }
 
-/* The second half: what each has whole goes round once more. */
-int coll_allreduce_ring(const struct coll_ring *r, void *have, const struct coll_reduction *what)
+/* The second half: the complete part of each member goes round once more. */
+int coll_allreduce_ring(const struct coll_ring *r, const struct coll_call *call)
 {
     int n = r->n, right = (r->me + 1) % n, left = (r->me - 1 + n) % n;
-    size_t size = coll_type_size(what->type);
-    int code = reduce_scatter_ring(r, have, what);
+    size_t size = coll_type_size(call->type);
+    int code = reduce_scatter_ring(r, call);
     for (int k = 0; k < n - 1 && code == MSG_SUCCESS; k++) {
         int out = (r->me + 1 - k + n) % n, in = (r->me - k + n) % n;
         code = swap(r, PART(out), SPAN(out), right, PART(in), SPAN(in), left);
@@ -170,12 +194,12 @@ int coll_allreduce_ring(const struct coll_ring *r, void *have, const struct coll
     return code;
 }
 
-/* Instead of the second half everybody sends its part to the root. */
-int coll_reduce_ring(const struct coll_ring *r, void *have, const struct coll_reduction *what, int root)
+/* Instead of the second half all members send their part to the root. */
+int coll_reduce_ring(const struct coll_ring *r, const struct coll_call *call)
 {
-    int n = r->n, mine = (r->me + 1) % n;
-    size_t size = coll_type_size(what->type);
-    int code = reduce_scatter_ring(r, have, what);
+    int n = r->n, root = call->root, mine = (r->me + 1) % n;
+    size_t size = coll_type_size(call->type);
+    int code = reduce_scatter_ring(r, call);
     if (code == MSG_SUCCESS && r->me != root)
         return send_to(r, PART(mine), SPAN(mine), root);
     for (int i = 1; i < n && code == MSG_SUCCESS; i++) {
@@ -188,15 +212,15 @@ int coll_reduce_ring(const struct coll_ring *r, void *have, const struct coll_re
 #undef PART
 #undef SPAN
 
-/* Recursive doubling among a power of two of members, `place` 0 to power - 1; the rest, n - power, first give
- * their operands to a neighbour and get the result at the end. The rest are the even ones of the first 2 * rest
- * members, and their neighbours act for both: so places are in the order of members, and after each step both
- * partners hold the same bits, the lower place's operand on the left. */
-int coll_allreduce_doubling(const struct coll_ring *r, void *have, const struct coll_reduction *what)
+/* Recursive doubling among a power of two of members, `place` 0 to power - 1. The rest, n - power members, first give
+ * their operands to a neighbour and get the result at the end. They are the even ones of the first 2 * rest members,
+ * and their neighbours act for both, so places are in the order of members. After each step both partners hold the same
+ * bits, the lower place's operand on the left. */
+int coll_allreduce_doubling(const struct coll_ring *r, const struct coll_call *call)
 {
     int n = r->n, power = 1, code = MSG_SUCCESS, me = r->me;
-    size_t len = what->count * coll_type_size(what->type);
-    void *other = coll_scratch(r->c, len);
+    size_t len = call->len;
+    void *have = call->out, *other = coll_scratch(r->c, len);
     if (other == NULL)
         return coll_fail(r->c, MSG_ERR_NO_MEMORY);
     while (2 * power <= n)
@@ -209,16 +233,16 @@ int coll_allreduce_doubling(const struct coll_ring *r, void *have, const struct 
     if (paired) {
         if ((code = recv_from(r, other, len, me - 1)) != MSG_SUCCESS)
             return code;
-        coll_combine(what->type, what->op, what->count, other, have, have);
+        combine(r, call, call->count, other, have, have);
     }
-    /* Odd ones among the first 2 rest have places 0 to rest - 1, all behind them the following. */
+    /* The odd ones among the first 2 rest members have places 0 to rest - 1, all members behind them the following
+     * places. */
     int place = paired ? me / 2 : me - rest;
     for (int mask = 1; mask < power && code == MSG_SUCCESS; mask *= 2) {
         int partner = place ^ mask, member = partner < rest ? 2 * partner + 1 : partner + rest;
         code = swap(r, have, len, member, other, len, member);
         if (code == MSG_SUCCESS)
-            coll_combine(what->type, what->op, what->count, place < partner ? have : other,
-                         place < partner ? other : have, have);
+            combine(r, call, call->count, place < partner ? have : other, place < partner ? other : have, have);
     }
     if (paired && code == MSG_SUCCESS)
         code = send_to(r, have, len, me - 1);
@@ -227,77 +251,85 @@ int coll_allreduce_doubling(const struct coll_ring *r, void *have, const struct 
 
 /* ---------------------------------------------------------------- allgather, alltoall */
 
-int coll_allgather_ring(const struct coll_ring *r, void *all, size_t len)
+int coll_allgather_ring(const struct coll_ring *r, const struct coll_call *call)
 {
+    char *all = call->out;
+    size_t len = call->len;
     int n = r->n, right = (r->me + 1) % n, left = (r->me - 1 + n) % n, code = MSG_SUCCESS;
     for (int k = 0; k < n - 1 && code == MSG_SUCCESS; k++) {
         int out = (r->me - k + n) % n, in = (r->me - k - 1 + n) % n;
-        code = swap(r, (char *)all + (size_t)out * len, len, right, (char *)all + (size_t)in * len, len, left);
+        code = swap(r, all + (size_t)out * len, len, right, all + (size_t)in * len, len, left);
     }
     return code;
 }
 
-/* Round by round one has twice as many parts, always those from one's own on: have = me, me +
- * 1, ... So everybody sends what it has to the left and gets as much from the right, without
- * gaps; at the end it is turned into place. */
-int coll_allgather_bruck(const struct coll_ring *r, void *all, size_t len)
+/* In each round a member doubles the parts that it has, always those from its own on: have = me, me + 1, ... Each
+ * member sends its parts to the left and gets as many from the right, without gaps. At the end the parts are rotated
+ * into place. */
+int coll_allgather_bruck(const struct coll_ring *r, const struct coll_call *call)
 {
     int n = r->n, code = MSG_SUCCESS;
-    char *have = coll_scratch(r->c, (size_t)n * len + 1);
+    size_t len = call->len;
+    char *all = call->out, *have = coll_scratch(r->c, (size_t)n * len + 1);
     if (have == NULL)
         return coll_fail(r->c, MSG_ERR_NO_MEMORY);
-    memcpy(have, (char *)all + (size_t)r->me * len, len);
+    copy(r, have, all + (size_t)r->me * len, len);
     for (int got = 1; got < n && code == MSG_SUCCESS; got *= 2) {
         size_t more = (size_t)min(got, n - got) * len;
         code = swap(r, have, more, (r->me - got + n) % n, have + (size_t)got * len, more, (r->me + got) % n);
     }
     size_t first = (size_t)(n - r->me) * len; /* have: parts me to n - 1, then 0 to me - 1 */
-    memcpy((char *)all + (size_t)r->me * len, have, first);
-    memcpy(all, have + first, (size_t)r->me * len);
+    copy(r, all + (size_t)r->me * len, have, first);
+    copy(r, all, have + first, (size_t)r->me * len);
     return code;
 }
 
-/* In round d everybody sends d to the right and receives from d to the left: no rank has to
- * take from two at a time. */
-int coll_alltoall_pairwise(const struct coll_ring *r, const void *out, void *in, size_t len)
+/* In round d each member sends to the one d to the right and receives from the one d to the left. No member receives
+ * from two at a time. */
+int coll_alltoall_pairwise(const struct coll_ring *r, const struct coll_call *call)
 {
+    const char *out = call->in;
+    char *in = call->out;
+    size_t len = call->len;
     int n = r->n, code = MSG_SUCCESS;
-    memcpy((char *)in + (size_t)r->me * len, (const char *)out + (size_t)r->me * len, len);
+    copy(r, in + (size_t)r->me * len, out + (size_t)r->me * len, len);
     for (int d = 1; d < n && code == MSG_SUCCESS; d++) {
         int to = (r->me + d) % n, from = (r->me - d + n) % n;
-        code = swap(r, (const char *)out + (size_t)to * len, len, to, (char *)in + (size_t)from * len, len, from);
+        code = swap(r, out + (size_t)to * len, len, to, in + (size_t)from * len, len, from);
     }
     return code;
 }
 
-/* What is to go d ranks on moves 2^k in round k if bit k of d is set. So each part moves as often as d has
- * bits, and at most log2 n times; half of all parts move in a round, as one message. have[d] is always what has
- * still to go d, less what it has gone already; in the end it is what came from d ranks before. */
-int coll_alltoall_bruck(const struct coll_ring *r, const void *out, void *in, size_t len)
+/* A part for the member d further on moves 2^k in round k if bit k of d is set. Each part thus moves as often as d has
+ * bits, at most log2 n times; half of all parts move in a round, as one message. have[d] always holds the part that has
+ * to go d in total, less the distance it has gone already. In the end it is the part from the member d before. */
+int coll_alltoall_bruck(const struct coll_ring *r, const struct coll_call *call)
 {
+    const char *out = call->in;
+    char *in = call->out;
     int n = r->n, code = MSG_SUCCESS;
-    size_t whole = (size_t)n * len, half = ((size_t)n / 2 + 1) * len;
+    size_t len = call->len, whole = (size_t)n * len, half = ((size_t)n / 2 + 1) * len;
     char *have = coll_scratch(r->c, whole + 2 * half + 1), *leaving = have + whole, *coming = leaving + half;
     if (have == NULL)
         return coll_fail(r->c, MSG_ERR_NO_MEMORY);
     for (int d = 0; d < n; d++)
-        memcpy(have + (size_t)d * len, (const char *)out + (size_t)((r->me + d) % n) * len, len);
+        copy(r, have + (size_t)d * len, out + (size_t)((r->me + d) % n) * len, len);
     for (int mask = 1; mask < n && code == MSG_SUCCESS; mask *= 2) {
         size_t moving = 0;
         for (int d = mask; d < n; d++)
             if (d & mask) {
-                memcpy(leaving + moving, have + (size_t)d * len, len);
+                copy(r, leaving + moving, have + (size_t)d * len, len);
                 moving += len;
             }
         code = swap(r, leaving, moving, (r->me + mask) % n, coming, moving, (r->me - mask + n) % n);
         moving = 0;
         for (int d = mask; d < n && code == MSG_SUCCESS; d++)
             if (d & mask) {
-                memcpy(have + (size_t)d * len, coming + moving, len);
+                copy(r, have + (size_t)d * len, coming + moving, len);
                 moving += len;
             }
     }
     for (int d = 0; d < n && code == MSG_SUCCESS; d++)
-        memcpy((char *)in + (size_t)((r->me - d + n) % n) * len, have + (size_t)d * len, len);
+        copy(r, in + (size_t)((r->me - d + n) % n) * len, have + (size_t)d * len, len);
     return code;
 }

@@ -1,14 +1,14 @@
 /*
- * A rank that measures: measure.h.
+ * A rank that measures: see measure.h.
  *
- * The loop runs one collective again and again and takes the times; what is run in it is a call through one pointer,
- * for our collectives and for MPI's alike, so that both have the same overhead. The loop does nothing else.
- * Processes, turns of algorithms and statistics are Python's (viakit/barrier.py, viakit/collectives.py).
+ * The loop repeats one collective and records the times. The collective is called through one pointer, for viakit's
+ * collectives and MPI's alike, so that both have the same overhead. The loop does nothing else. Processes, alternation
+ * of algorithms and statistics are in Python (viakit/measure/barrier.py, viakit/measure/collectives.py).
  *
- *     skew_ns 0    warmup calls | enter[0]  n calls back to back  leave[0]                   -> mean of a run
- *     otherwise    warmup calls | late by chance, enter[i], call, leave[i] | the next ...   -> time after the last came
+ *     skew_ns 0    warmup calls | enter[0]  n calls back to back  leave[0]              -> mean of a run
+ *     otherwise    warmup calls | random delay, enter[i], call, leave[i] | the next ... -> time after the last arrival
  */
-#include "measure.h"
+#include "coll/measure.h"
 
 #include <dlfcn.h>
 #include <poll.h>
@@ -17,11 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/atomic.h"
-#include "../base/clock.h"
+#include "base/atomic.h"
+#include "base/blake2s.h"
+#include "base/clock.h"
 #include "msg/policy.h"
 
-/* For the others to close their worlds, too: a rank that was killed must not hold this one. */
+/* Time for the other ranks to close their worlds, too. A killed rank must not block this one. */
 #define CLOSE_MS 3000
 
 struct coll_measure {
@@ -30,7 +31,7 @@ struct coll_measure {
     int control_fd;
 };
 
-/* The world's interrupt callback: the controller has closed its end, so nobody wants the result any more. */
+/* The world's interrupt callback: the controller has closed its end, so the result is not needed any more. */
 static int hung_up(void *context)
 {
     const coll_measure *m = context;
@@ -38,18 +39,43 @@ static int hung_up(void *context)
     return m->control_fd >= 0 && poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR));
 }
 
-/* Group context 1: the world is this program's own, and nobody else uses contexts in it. */
+/* All ranks draw a secret, and use the one of rank 0. Only the ranks and their controller see the exchanged data. */
+static int share_secret(const coll_measure_options *o, uint8_t secret[MSG_SECRET_LEN], char *error)
+{
+    uint8_t *all = calloc((size_t)o->n_ranks, MSG_SECRET_LEN);
+    int code = all ? MSG_SUCCESS : MSG_ERR_NO_MEMORY;
+    if (code == MSG_SUCCESS && vk_random_bytes(secret, MSG_SECRET_LEN) != 0) {
+        snprintf(error, MSG_ERROR_LEN, "the kernel has no random bytes");
+        code = MSG_ERR_CHANNEL;
+    }
+    if (code == MSG_SUCCESS && o->n_ranks > 1) {
+        if (o->exchange(o->exchange_context, secret, MSG_SECRET_LEN, all) != 0) {
+            snprintf(error, MSG_ERROR_LEN, "the exchange failed: a rank is missing, or gave up");
+            code = MSG_ERR_EXCHANGE;
+        }
+        memcpy(secret, all, MSG_SECRET_LEN);
+        vk_wipe(all, (size_t)o->n_ranks * MSG_SECRET_LEN);
+    }
+    free(all);
+    return code;
+}
+
+/* The group uses context 1. The world belongs to this program, which uses no other context. */
 int coll_measure_open(const coll_measure_options *o, coll_measure **out, char *error)
 {
     msg_policy policy = *msg_policy_find("via");
+    uint8_t secret[MSG_SECRET_LEN];
     coll_measure *m = calloc(1, sizeof *m);
     int *ranks = calloc((size_t)o->n_ranks, sizeof *ranks);
     int code = m && ranks ? MSG_SUCCESS : MSG_ERR_NO_MEMORY;
     snprintf(error, MSG_ERROR_LEN, "%s", "no memory");
     if (code == MSG_SUCCESS && o->policy && msg_policy_parse(&policy, o->policy, error) != 0)
         code = MSG_ERR_ARG;
+    if (code == MSG_SUCCESS)
+        code = share_secret(o, secret, error);
     if (code == MSG_SUCCESS) {
         msg_options options = {.size = sizeof options,
+                               .secret = secret,
                                .rank = o->rank,
                                .n_ranks = o->n_ranks,
                                .policy = &policy,
@@ -65,10 +91,11 @@ int coll_measure_open(const coll_measure_options *o, coll_measure **out, char *e
         code = msg_world_open(&options, &m->world, error);
     }
     if (code == MSG_SUCCESS && (code = coll_create(m->world, ranks, o->n_ranks, 1, &m->group)) != MSG_SUCCESS) {
-        snprintf(error, MSG_ERROR_LEN, "the group could not be made: %s", msg_error_text(code));
+        snprintf(error, MSG_ERROR_LEN, "the group could not be created: %s", msg_error_text(code));
         msg_world_abort(m->world);
     }
     free(ranks);
+    vk_wipe(secret, sizeof secret);
     if (code != MSG_SUCCESS)
         free(m);
     else
@@ -97,7 +124,7 @@ const char *coll_measure_route(const coll_measure *m)
 
 /* ---------------------------------------------------------------- the loop */
 
-/* Marsaglia's xorshift with shifts 13, 7, 17: enough to be late by chance. The state must not be 0. */
+/* Marsaglia's xorshift with shifts 13, 7, 17: good enough for random delays. The state must not be 0. */
 static uint64_t draw(uint64_t *state)
 {
     uint64_t x = *state;
@@ -107,8 +134,8 @@ static uint64_t draw(uint64_t *state)
     return *state = x;
 }
 
-/* Busy, as a computing rank is; but with more ranks than cores it would keep those from the
- * core that are to be waited for. */
+/* Busy, like a computing rank. With more ranks than cores it yields, so as not to occupy the core of an awaited
+ * rank. */
 static void be_late(uint64_t ns, int crowded)
 {
     for (uint64_t end = vk_now() + ns; vk_now() < end;) {
@@ -124,7 +151,7 @@ static int loop(int (*call)(void *), void *context, const coll_measure_run_plan 
     /* Never 0. */
     uint64_t state = plan->seed | 1;
     int code = 0;
-    for (uint64_t i = 0; i <= plan->warmup && code == 0; i++) /* one at least, so that all begin together */
+    for (uint64_t i = 0; i <= plan->warmup && code == 0; i++) /* at least one, so that all begin together */
         code = call(context);
     if (plan->skew_ns == 0) {
         plan->enter[0] = vk_now();
@@ -142,14 +169,14 @@ static int loop(int (*call)(void *), void *context, const coll_measure_run_plan 
     return code;
 }
 
-/* What our_call needs: the root moves on from call to call. */
+/* The context of our_call: the root advances from call to call. */
 struct ours {
     coll *group;
     const coll_measure_work *work;
     int algorithm, root;
 };
 
-/* This call's root; the next one's is one further. */
+/* Return this call's root and advance it. */
 static int next_root(int *root, int n)
 {
     int now = *root;
@@ -157,7 +184,7 @@ static int next_root(int *root, int n)
     return now;
 }
 
-/* Lengths are bytes; reductions add doubles, the commonest case. */
+/* Lengths are bytes; reductions add doubles, the most common case. */
 static int our_call(void *context)
 {
     struct ours *o = context;
@@ -191,9 +218,8 @@ int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorit
     return code ? code : loop(our_call, &ours, plan);
 }
 
-/* An MPI handle is an int (MPICH) or a pointer (Open MPI); either travels in a register as
- * uintptr_t does, on the machines that this is built for (csrc/bench/ep_mpi.c). The union is
- * for dlsym, which returns a pointer to an object. */
+/* An MPI handle is an int (MPICH) or a pointer (Open MPI). On the supported machines either is passed in a register
+ * like uintptr_t (csrc/bench/ep_mpi.c). The union is for dlsym, which returns a pointer to an object. */
 struct theirs {
     const coll_measure_work *work;
     const coll_measure_mpi *mpi;
@@ -208,13 +234,13 @@ struct theirs {
     } call;
 };
 
-/* By their names in the library: no mpi.h is needed. */
+/* Found by name in the library: no mpi.h is needed. */
 static const char *const functions[COLL_N_OPERATIONS] = {
     [COLL_BARRIER] = "MPI_Barrier",     [COLL_BCAST] = "MPI_Bcast",         [COLL_REDUCE] = "MPI_Reduce",
     [COLL_ALLREDUCE] = "MPI_Allreduce", [COLL_ALLGATHER] = "MPI_Allgather", [COLL_ALLTOALL] = "MPI_Alltoall",
 };
 
-/* Reductions of whole doubles, all others of bytes, as our_call has it. */
+/* Reductions of whole doubles, all others of bytes, as in our_call. */
 static int mpi_call(void *context)
 {
     struct theirs *t = context;
@@ -238,7 +264,7 @@ static int mpi_call(void *context)
 int coll_measure_run_mpi(const coll_measure_mpi *mpi, const coll_measure_work *work, const coll_measure_run_plan *plan)
 {
     struct theirs theirs = {.work = work, .mpi = mpi};
-    void *handle = dlopen(mpi->library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the one that is initialised */
+    void *handle = dlopen(mpi->library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL); /* the library that is initialised */
     if (handle == NULL || work->operation <= COLL_NOTHING || work->operation >= COLL_N_OPERATIONS)
         return -1;
     theirs.call.found = dlsym(handle, functions[work->operation]);

@@ -1,23 +1,23 @@
 /*
- * Waiting, and what ends it: what was waited for, a rank that died or left, one that gave up, an
- * interrupt, or the news that ranks are in different collectives.
+ * Waiting, and the events that end a wait: the awaited data, a rank that died or left, a rank that gave up, an
+ * interrupt, or a note that shows that ranks are in different collectives.
  *
- *     a wait     pause (200 looks)  ->  give the core away, after yield_ns  ->  sleep, after spin_ns
- *                every CHECK_NS of it coll_check asks for the rest:
+ *     a wait     spin (200 polls)  ->  yield, after yield_ns  ->  sleep, after spin_ns (base/wait.h)
+ *                every CHECK_NS it calls coll_check, which detects the other events:
  *
- *     failure    a rank of the group is dead (or gone, and waited for): after COLL_GRACE_MS the group is broken. The
- *                grace is for collectives that can still end well, because what is missing is on its way from others
- *     words      who gives up tells all others (ABORT). Who has waited for COLL_NOTE_MS tells the rank that it waits
- *                for what it is doing (NOTE), and again after twice the time. A rank that waits compares: a note with
- *                the number of its own collective and anything else in it means that both will wait for ever. In every
- *                circle of ranks that wait for each other because they do different things, one waits for another that
- *                does something else, so one of them sees it.
+ *     failure    A rank of the group is dead, or an awaited rank has left: after COLL_GRACE_MS the group is broken. The
+ *                grace is for collectives that can still end well, because the missing data is on its way from others.
+ *     messages   A rank that gives up notifies all others (ABORT). A rank that has waited for COLL_NOTE_MS sends the
+ *                awaited rank a description of its collective (NOTE), and again after twice the time. Waiting ranks
+ *                compare notes. If a note has the number of their own collective and differs otherwise, both would
+ *                wait for ever. In every circle of ranks that wait for each other in different collectives, one rank
+ *                waits for a rank in another collective, so at least one of them detects the mismatch.
  *
- * Invariant: c->error is set once, by coll_fail_at, and never cleared; from then on every call of the group
- * returns it. Whoever sets it tells all others, so no rank waits for one that has given up.
+ * Invariant: c->error is set once, by fail_at, and never cleared. From then on every call of the group returns it. The
+ * rank that sets it notifies all others, so no rank waits for one that has given up.
  *
- * Words are sent from memory of the group that stays until they have left. Nobody waits for them, so those of a
- * group that is gone may lie about in its context when another gets that: each word bears its group's birth.
+ * Control messages are sent from memory of the group that stays until they have left. No rank waits for them. Those of
+ * a freed group may still be queued when another group gets its context, so each message carries its group's birth.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -27,27 +27,37 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../base/turn.h"
-#include "inside.h"
+#include "coll/inside.h"
 
-/* CHECK_NS: a look at the state of all ranks and at two kinds of words costs more than a look at memory; well
- * within the 50 ms in which an interrupt is to be noticed. Sleeps are short, for no arrival ends them; slices
- * of waits for messages may be longer, for those are woken. */
+/* CHECK_NS: checking the state of all ranks and two kinds of control messages costs more than polling memory. It is
+ * well below the 50 ms within which an interrupt must be noticed. Sleeps are short, because no arrival ends them.
+ * Slices of waits for messages may be longer, because an arrival ends those. */
 #define CHECK_NS (5 * VK_MS)
+#define POLLS_PER_CLOCK 32
 #define LEAST_SLEEP (50 * VK_US)
 #define LONGEST_SLEEP VK_MS
 #define LONGEST_SLICE_MS 100
+
 /* ---------------------------------------------------------------- failures */
 
-/* The first error counts. To ranks that are gone nothing is sent; nobody waits for the word to leave, so its
- * memory may have to outlive the group (`lent`: coll_free). */
-int coll_fail_at(coll *c, int code, uint64_t number)
+/* Record the first error; later ones are ignored. Nothing is sent to ranks that are gone. The abort message is not
+ * waited for, so its memory may have to outlive the group (`lent`: coll_free). `cause`: the message of a rank that gave
+ * up, which is passed on; NULL: this rank is the first. */
+static int fail_at(coll *c, int code, uint64_t number, const struct coll_word *cause)
 {
     if (c->error)
         return c->error;
     c->error = code;
     c->error_at = number;
-    c->words->abort = (struct coll_abort){code, number, c->now.birth};
+    struct coll_word *word = &c->words->abort; /* coll_break has put its reason there */
+    if (cause)
+        *word = *cause;
+    else
+        word->origin = c->rank;
+    word->code = code;
+    word->number = number;
+    word->birth = c->now.birth;
+    word->tag = -1;
     for (int i = 0; i < c->n; i++) {
         msg_request *r = NULL;
         if (i == c->rank || msg_peer_status(c->world, c->ranks[i]) != MSG_PEER_CONNECTED)
@@ -62,76 +72,185 @@ int coll_fail_at(coll *c, int code, uint64_t number)
     return code;
 }
 
-/* Looks for the rank's word; 0 as long as there is none. What it gave up for is ours as well if it concerns all
- * (a death, a mismatch); that it was interrupted or had no memory is its own affair, and to us it has left. */
+int coll_fail(coll *c, int code)
+{
+    return fail_at(c, code, c->now.number, NULL);
+}
+
+int coll_fail_with(coll *c, int rank)
+{
+    return fail_at(c, c->gave_up[rank], c->abort_words[rank].number, &c->abort_words[rank]);
+}
+
+static int is_grave(int64_t code)
+{
+    return code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE;
+}
+
+/* Receive the rank's abort message, if it has arrived. A failure that concerns all ranks (a death, a mismatch) is taken
+ * over. For any other reason (an interrupt, no memory) the rank counts as having left. */
 int coll_gave_up(coll *c, int rank)
 {
-    struct coll_abort word = {0, 0, 0};
-    int there = 0;
+    struct coll_word word;
+    int source = c->ranks[rank];
     if (rank == c->rank || c->gave_up[rank])
         return c->gave_up[rank];
     do {
-        if (msg_iprobe(c->world, c->context, c->ranks[rank], COLL_TAG_ABORT, &there, NULL) != MSG_SUCCESS || !there)
+        if (!coll_take_control(c->world, c->context, COLL_TAG_ABORT, &word, sizeof word, &source))
             return MSG_SUCCESS;
-        msg_recv(c->world, c->context, &word, sizeof word, c->ranks[rank], COLL_TAG_ABORT, NULL);
     } while (word.birth != c->now.birth);
-    int grave = word.code == MSG_ERR_PROC_FAILED || word.code == MSG_ERR_COLLECTIVE;
-    c->gave_up_at[rank] = word.number;
-    return c->gave_up[rank] = grave ? (int)word.code : MSG_ERR_LEFT;
+    word.reason[COLL_REASON_LEN - 1] = 0;
+    c->abort_words[rank] = word;
+    return c->gave_up[rank] = is_grave(word.code) ? (int)word.code : MSG_ERR_LEFT;
 }
 
-/* Somebody's word that it gave up: then we do, if it did so in our collective or an earlier one. Who gave up in
- * a later one has done its part in ours, which may still end well. */
-static int aborted(coll *c)
+/* Receive messages about this collective from ranks that gave it up, by whatever means they took part. */
+static int given_up(coll *c)
 {
-    for (int i = 0; i < c->n; i++) {
-        int code = coll_gave_up(c, i);
-        if (code != MSG_SUCCESS && c->gave_up_at[i] <= c->now.number)
-            return coll_fail_at(c, code, c->gave_up_at[i]);
+    struct coll_word word;
+    int source = MSG_ANY_SOURCE, tag = COLL_TAG_GIVE_UP | (int)(c->now.number & COLL_GIVE_UP_NUMBERS);
+    for (; coll_take_control(c->world, c->context, tag, &word, sizeof word, &source); source = MSG_ANY_SOURCE) {
+        word.reason[COLL_REASON_LEN - 1] = 0;
+        if (word.birth == c->now.birth && word.number == c->now.number)
+            return fail_at(c, is_grave(word.code) ? (int)word.code : MSG_ERR_LEFT, c->now.number, &word);
     }
     return MSG_SUCCESS;
 }
 
-/* coll.h says for which collectives this is enough. */
-int coll_may_repeat(const coll *c)
+/* Give up if a rank gave up in this collective or an earlier one. A rank that gave up in a later collective has done
+ * its part in this one, which may still end well. */
+static int aborted(coll *c)
 {
-    return c->error == MSG_ERR_LEFT && c->error_at < c->now.number;
+    for (int i = 0; i < c->n; i++) {
+        int code = coll_gave_up(c, i);
+        if (code != MSG_SUCCESS && c->abort_words[i].number <= c->now.number)
+            return coll_fail_with(c, i);
+    }
+    return given_up(c);
 }
 
-/* ---------------------------------------------------------------- who does what */
+/* coll.h lists the collectives for which this is enough. */
+int coll_may_repeat(const coll *c)
+{
+    return (c->error == MSG_ERR_LEFT || c->error == MSG_ERR_COLLECTIVE) && c->error_at < c->now.number;
+}
+
+/* ---------------------------------------------------------------- notes: ranks in different collectives */
+
+/* True if the caller of coll_create_with has other work to do meanwhile. */
+static int others_want(const coll *c)
+{
+    /* Relaxed: only a hint. The work itself is read under the caller's own lock. */
+    return c->meanwhile && vk_load_relaxed(c->wanted);
+}
 
 static void send_note(coll *c, int to)
 {
     if (to == c->rank || msg_peer_status(c->world, c->ranks[to]) != MSG_PEER_CONNECTED)
         return;
     if (c->words->sending && msg_test(c->world, &c->words->sending, NULL) != MSG_SUCCESS)
-        return; /* the last one has not left: there is no hurry */
+        return; /* the last note has not left yet; the next one can wait */
     c->words->note = c->now;
     msg_isend(c->world, c->context, &c->words->note, sizeof c->words->note, c->ranks[to], COLL_TAG_NOTE, MSG_STANDARD,
               &c->words->sending);
 }
 
-/* Does a rank do something else under the same number? Notes of later collectives are kept until we are there. */
+/* True if a rank is in a different collective under the same number. Notes of later collectives are kept until this
+ * rank gets there. A rank that waits in an earlier collective gets a note in return. The note arrives after all data
+ * that this rank still owed it for that collective. */
 static int mismatched(coll *c)
 {
     for (int i = 0; i < c->n; i++) {
-        struct coll_note word = {.number = 0};
-        int there = 1;
-        while (i != c->rank && there &&
-               msg_iprobe(c->world, c->context, c->ranks[i], COLL_TAG_NOTE, &there, NULL) == MSG_SUCCESS && there) {
-            msg_recv(c->world, c->context, &word, sizeof word, c->ranks[i], COLL_TAG_NOTE, NULL);
+        struct coll_note word;
+        int source = c->ranks[i];
+        while (i != c->rank && coll_take_control(c->world, c->context, COLL_TAG_NOTE, &word, sizeof word, &source)) {
             if (word.birth == c->now.birth)
                 c->notes[i] = word;
+            if (word.birth == c->now.birth && word.number < c->now.number)
+                send_note(c, i);
         }
-        if (c->notes[i].number == c->now.number && memcmp(&c->notes[i], &c->now, sizeof c->now) != 0)
+        if (c->notes[i].number == c->now.number &&
+            memcmp(&c->notes[i], &c->now, offsetof(struct coll_note, oldest)) != 0)
             return 1;
     }
     return 0;
 }
 
-/* Reads notes every quarter of COLL_NOTE_MS, and sends one each time the wait has grown to twice its length: a
- * collective that merely takes long costs a few words, and not one per look. */
-static int compare_notes(coll *c, struct coll_patience *p, uint64_t now)
+/* Classify a word that accompanies data or that a rank publishes. 0: none or no difference. 1: the rank is, or was, in
+ * a later collective. -1: it is in a different operation under the same number. The number in `what` has 8 bits, and
+ * ranks are never further apart than a few collectives. */
+static int compare_what(const coll *c, uint64_t what)
+{
+    int8_t ahead = (int8_t)(coll_what_number(what) - (uint8_t)c->now.number);
+    if (what == 0 || ahead < 0)
+        return 0;
+    return ahead > 0 ? 1 : coll_what_operation(what) == c->now.operation ? 0 : -1;
+}
+
+/* The word of data that this rank has not reached yet: in area 0 or 1 of the shared memory, or (2) in its slots. */
+static uint64_t given_by(const coll *c, int rank, int which)
+{
+    if (which == 2)
+        return coll_slots_next(c, rank);
+    if (c->shared == NULL || c->node_of[rank] != c->node)
+        return 0;
+    int local = 0;
+    while (c->locals[local] != rank)
+        local++;
+    const struct coll_area *a = &c->areas[2 * local + which];
+    /* Acquire: `what` was written before `step`. A later step may overwrite it at any time, which serves as well. */
+    return vk_load_acquire(&a->step) > c->n_steps ? vk_load_relaxed(&a->what) : 0;
+}
+
+/* Data that a broken group still holds stays there. Its number has 8 bits, so it is compared only with collectives soon
+ * after the break. No rank was further ahead than its areas and slots allow. */
+#define PASSED_MOST 64
+
+/* True if a rank may finish this collective as soon as it has given its data. In all other operations the rank still
+ * waits, receives the abort message, and repeats the collective by other means. */
+static int only_gives(int operation)
+{
+    return operation == COLL_BCAST || operation == COLL_REDUCE;
+}
+
+int coll_find_completed(const coll *c, uint64_t number)
+{
+    if (c->error && number - c->error_at > PASSED_MOST)
+        return -1;
+    for (int i = 0; c->error && i < c->n; i++)
+        for (int which = 0; i != c->rank && which < 3; which++) {
+            uint64_t what = given_by(c, i, which);
+            int8_t ahead = (int8_t)(coll_what_number(what) - (uint8_t)number);
+            if (what && (ahead > 0 || (ahead == 0 && only_gives(coll_what_operation(what)))))
+                return i;
+        }
+    return -1;
+}
+
+/* True if a rank has passed this collective, although this wait needs something from the rank there. The rank's data
+ * precedes the evidence that it has passed. If the wait has not ended two checks later, the collectives mismatch. */
+static int left_behind(coll *c, struct coll_wait *p)
+{
+    int seen = 0, code = 0;
+    for (int i = 0; i < c->n && code >= 0; i++) {
+        if (i == c->rank)
+            continue;
+        int awaited = p->awaits && (p->source == i || p->source == COLL_ANY_RANK);
+        seen |= awaited && p->behind && c->notes[i].number == c->now.number;
+        seen |= awaited &&
+                (c->notes[i].number > c->now.number || (c->gave_up[i] && c->abort_words[i].number > c->now.number));
+        for (int which = 0; which < 3 && code >= 0; which++) {
+            code = compare_what(c, given_by(c, i, which));
+            seen |= awaited && code > 0;
+        }
+    }
+    p->ahead += seen;
+    return code < 0 || p->ahead > 2;
+}
+
+/* Read notes every quarter of COLL_NOTE_MS, and send one each time the wait has doubled. A collective that merely takes
+ * long then costs a few notes, not one per poll. */
+static int compare_notes(coll *c, struct coll_wait *p, uint64_t now)
 {
     if (p->note_at == 0) {
         p->note_gap = COLL_NOTE_MS * VK_MS;
@@ -140,25 +259,24 @@ static int compare_notes(coll *c, struct coll_patience *p, uint64_t now)
     if (now < p->note_at && now < p->compare_at)
         return MSG_SUCCESS;
     p->compare_at = now + COLL_NOTE_MS * VK_MS / 4;
-    if (mismatched(c))
+    if (mismatched(c) || left_behind(c, p))
         return coll_fail(c, MSG_ERR_COLLECTIVE);
     if (now >= p->note_at) {
         p->note_gap *= 2;
         p->note_at = now + p->note_gap;
         if (p->source >= 0)
             send_note(c, p->source);
-        for (int i = 0; i < c->n && p->source == COLL_ANYBODY; i++)
+        for (int i = 0; i < c->n && p->source == COLL_ANY_RANK; i++)
             send_note(c, i);
     }
     return MSG_SUCCESS;
 }
 
-/* MSG_SUCCESS: go on waiting; else the group is broken. failed_at is when the gone rank was
- * first seen, so that the grace runs from there. */
-int coll_check(coll *c, struct coll_patience *p, uint64_t now)
+/* MSG_SUCCESS: go on waiting. Any other code: the group is broken. The grace period starts at failed_at, when the gone
+ * rank was first found. */
+int coll_check(coll *c, struct coll_wait *p, uint64_t now)
 {
     int gone = MSG_SUCCESS, code;
-    p->checked = now;
     if (msg_interrupted(c->world))
         return coll_fail(c, MSG_INTERRUPTED);
     msg_progress(c->world);
@@ -166,9 +284,9 @@ int coll_check(coll *c, struct coll_patience *p, uint64_t now)
         int state = msg_peer_status(c->world, c->ranks[i]);
         if (state == MSG_PEER_FAILED)
             gone = MSG_ERR_PROC_FAILED;
-        else if (state == MSG_PEER_LEFT && !p->message && (p->source == COLL_ANYBODY || p->source == i))
-            /* A wait for messages is told by its request. */
-            gone = MSG_ERR_LEFT; /* of other ranks it may be the right moment to leave */
+        else if (state == MSG_PEER_LEFT && !p->message && (p->source == COLL_ANY_RANK || p->source == i))
+            /* A wait for messages learns of a departure from its request. */
+            gone = MSG_ERR_LEFT; /* other ranks may rightly have left by now */
     }
     if ((code = aborted(c)) != MSG_SUCCESS)
         return code;
@@ -181,14 +299,7 @@ int coll_check(coll *c, struct coll_patience *p, uint64_t now)
 
 /* ---------------------------------------------------------------- waiting for memory */
 
-/* The caller of coll_create_with has something to do meanwhile. */
-static int others_want(const coll *c)
-{
-    /* Relaxed: a hint that something is wanted; whoever does it orders what he reads himself. */
-    return c->meanwhile && vk_load_relaxed(c->wanted);
-}
-
-/* The kernel compares 32 bits; words only grow, and nobody sleeps through 2^32 of them. */
+/* The kernel compares 32 bits. Words only grow, and no rank sleeps through 2^32 increments. */
 static const uint32_t *low_half(const uint64_t *word)
 {
     return (const uint32_t *)word + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
@@ -199,69 +310,58 @@ void coll_wake(const uint64_t *word)
     syscall(SYS_futex, low_half(word), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void nap(const coll *c, const struct coll_patience *p, uint64_t ns)
+static void nap(const coll *c, const struct coll_wait *p, uint64_t ns)
 {
-    struct timespec t = {0, (long)(ns < LEAST_SLEEP ? LEAST_SLEEP : ns > LONGEST_SLEEP ? LONGEST_SLEEP : ns)};
+    struct timespec t = {0, (long)ns};
     if (!p->word || c->all_fit) {
         nanosleep(&t, NULL);
         return;
     }
-    vk_add(p->sleepers, 1); /* before the kernel looks at the word: coll_tell */
+    vk_add(p->sleepers, 1); /* before the kernel reads the word: coll_publish */
     syscall(SYS_futex, low_half(p->word), FUTEX_WAIT, (uint32_t)p->seen, &t, NULL, 0);
     vk_add(p->sleepers, -1);
 }
 
-/* Who sleeps on a word waits with all ranks of the node. One that gives its core away to somebody who computes keeps
- * all of them waiting, so what one finds dear, all do; and they try again together. */
-static int yield_pays(const coll *c, const struct coll_patience *p, uint64_t now)
+/* With more ranks than cores the awaited rank may need this very core: yield at once. A rank that sleeps on a word
+ * waits for all ranks of the node, and a rank that yields its core to a computing process delays all of them.
+ * Therefore they share costly_until: if one rank finds that yielding is expensive, all stop yielding, and they try
+ * again at the same time. */
+static void begin_wait(const coll *c, struct coll_wait *p)
 {
-    return now >= vk_load_relaxed(p->word ? &c->shared->dear_until : &vk_turns_dear_until);
+    p->ladder = (struct vk_wait){.deadline = VK_NEVER,
+                                 .yield_after = c->crowded ? 0 : c->yield_ns,
+                                 .sleep_after = c->spin_ns,
+                                 .check_every = CHECK_NS,
+                                 .costly_until = p->word ? &c->shared->costly_until : NULL,
+                                 .polls_per_clock = POLLS_PER_CLOCK};
 }
 
-static uint64_t yield(const coll *c, const struct coll_patience *p, uint64_t now)
+/* A write to memory wakes no sleeper, so a sleep is short: 1/16 of the time waited so far. While yields are expensive
+ * it is 1/8, because each poll disturbs the process that computes on this core. */
+static uint64_t length_of_nap(const coll *c, const struct coll_wait *p)
 {
-    uint64_t after = vk_yield(now), until = vk_load_relaxed(&vk_turns_dear_until);
-    if (vk_unlikely(until > after && p->word && until > vk_load_relaxed(&c->shared->dear_until)))
-        vk_store_relaxed(&c->shared->dear_until, until);
-    return after;
+    if (others_want(c))
+        return LEAST_SLEEP;
+    int costly = p->ladder.now - p->ladder.began < c->spin_ns;
+    return p->word ? LONGEST_SLEEP : vk_wait_sleep(&p->ladder, costly ? 8 : 16, LEAST_SLEEP, LONGEST_SLEEP);
 }
 
-/* The long part of a look at memory: everything but the quick pause. Memory that is written to wakes
- * nobody, so a sleep is short: a small part of the time waited so far (1/16), or, when turns of the
- * scheduler are dear (turn.h), a larger one (1/8), for then whoever computes on this core is
- * disturbed by each look. The clock is read every 32 looks. */
-int coll_pause_long(coll *c, struct coll_patience *p)
+/* The long part of a poll: everything except the quick pause. */
+int coll_pause_long(coll *c, struct coll_wait *p)
 {
-    uint64_t now = p->now;
-    if (p->began == 0) {
-        now = p->began = p->checked = vk_now();
-        /* With more ranks than cores who we wait for may need this very core: no polling. */
-        p->stage = c->crowded;
-    }
-    if (p->looks % 8 == 0 || p->stage == 2)
+    if (p->ladder.polls_per_clock == 0)
+        begin_wait(c, p);
+    enum vk_wait_step step = vk_wait_next(&p->ladder, 0);
+    if (p->polls % 8 == 0 || step == VK_WAIT_SLEEP)
         msg_progress(c->world);
-    if (p->stage == 1 && !yield_pays(c, p, now))
-        p->stage = 2;
-    if (p->looks % 32 == 0 || p->stage == 2) {
-        now = vk_now();
-        uint64_t waited = now - p->began;
-        p->stage = waited >= c->spin_ns ? 2 : c->crowded || waited >= c->yield_ns;
-        if (vk_unlikely(others_want(c)))
-            c->meanwhile(c->meanwhile_context);
-        if (now - p->checked >= CHECK_NS) {
-            int code = coll_check(c, p, now);
-            if (code != MSG_SUCCESS)
-                return code;
-        }
-        if (p->stage == 2 || (p->stage == 1 && !yield_pays(c, p, now))) {
-            int dear = p->stage == 1;
-            p->stage = 2;
-            nap(c, p, others_want(c) ? 0 : p->word ? LONGEST_SLEEP : dear ? waited / 8 : waited / 16);
-            return MSG_SUCCESS;
-        }
-    }
-    if (p->stage == 1)
-        p->now = yield(c, p, now);
+    if (vk_unlikely(others_want(c)) && (p->polls % POLLS_PER_CLOCK == 0 || step == VK_WAIT_SLEEP))
+        c->meanwhile(c->meanwhile_context);
+    if (step == VK_WAIT_CHECK)
+        return coll_check(c, p, p->ladder.now);
+    if (step == VK_WAIT_SLEEP)
+        nap(c, p, length_of_nap(c, p));
+    else if (step == VK_WAIT_YIELD)
+        vk_wait_yield(&p->ladder);
     else
         vk_pause();
     return MSG_SUCCESS;
@@ -276,17 +376,18 @@ void coll_give_up(coll *c, msg_request **request, int to)
         return;
     msg_cancel(c->world, *request);
     while (msg_wait(c->world, request, NULL, 10) != MSG_SUCCESS)
-        if (vk_now() > deadline || (to >= 0 && coll_gave_up(c, to))) { /* he will not ask for it any more */
+        if (vk_now() > deadline || (to >= 0 && coll_gave_up(c, to))) { /* it will not fetch the data any more */
             msg_request_free(c->world, request);
             return;
         }
 }
 
-/* Waits in slices, longer and longer, and between them asks coll_check. On failure the request is
- * given up: the buffer is the caller's again when this returns. */
+/* Wait in slices of growing length, and call coll_check between them. On failure the request is given up: the buffer
+ * belongs to the caller again when this returns. */
 int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int sending)
 {
-    struct coll_patience p = {.source = who, .message = 1}; /* messages know by themselves when their sender has left */
+    /* A request for a message fails by itself when its sender has left. */
+    struct coll_wait p = {.source = who, .message = 1, .awaits = !sending};
     msg_status own;
     status = status ? status : &own;
     for (int64_t slice = 10;;) {
@@ -302,15 +403,15 @@ int coll_finish(coll *c, msg_request **request, msg_status *status, int who, int
         else
             coll_fail(c, code);
         if (code != MSG_SUCCESS) {
-            coll_give_up(c, request, sending ? who : COLL_ANYBODY);
+            coll_give_up(c, request, sending ? who : COLL_ANY_RANK);
             return c->error;
         }
         slice = 2 * slice < LONGEST_SLICE_MS ? 2 * slice : LONGEST_SLICE_MS;
     }
 }
 
-/* The receive is posted first, so that two ranks that exchange find each other's. A message of another
- * length is a mismatch; a longer one is noticed by truncation. */
+/* Post the receive first, so that two ranks that exchange find each other's receives posted. A message of another
+ * length is a mismatch; a longer one is detected by truncation. */
 int coll_sendrecv(coll *c, int tag, const void *sendbuf, size_t send_len, int dst, void *recvbuf, size_t recv_len,
                   int src)
 {
@@ -333,7 +434,7 @@ int coll_sendrecv(coll *c, int tag, const void *sendbuf, size_t send_len, int ds
     }
     if (code != MSG_SUCCESS) {
         coll_give_up(c, &out, dst);
-        coll_give_up(c, &in, COLL_ANYBODY);
+        coll_give_up(c, &in, COLL_ANY_RANK);
     }
     return code;
 }

@@ -1,11 +1,11 @@
 /*
- * manyvis.c - one completion queue over many VIs: how a server waits for all of its clients at once.
+ * manyvis.c - one completion queue over many VIs: a server waits for all of its clients at once.
  *
  *     manyvis loop              server and clients in one process, as two threads
  *     manyvis shm serve         the server alone, for eight clients ...
  *     manyvis shm localhost     ... which are these
  *
- * An entry says which VI has something done; the descriptor is then taken from that VI's queue as always.
+ * An entry names the VI that has a completion. The descriptor is then reaped from that VI's queue as usual.
  *
  *     client 0  VI ---- VI --.
  *     client 1  VI ---- VI ---+-- completion queue -- VipCQWait -> vi -- VipRecvDone(vi) -> descriptor
@@ -18,17 +18,17 @@
 #include <string.h>
 #include <vipl.h>
 
-#define DOOR "many" /* the discriminator */
+#define SERVICE "many" /* the discriminator */
 #define CLIENTS 8
 #define ROUNDS 100
 #define CHECK(call) check(call, #call)
 
-/* What one VI needs, on either side. With the receive first, a descriptor that completes is the address of its line. */
+/* The data of one VI, on either side. The receive is first, so a completed descriptor's address is that of its line. */
 struct line {
     VIP_DESCRIPTOR recv, send;
     char in[64], out[64];
 } __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
-static struct line lines[2][CLIENTS]; /* the server's, the clients': with `loop` both are in this process */
+static struct line lines[2][CLIENTS]; /* the server's and the clients': with `loop` both are in this process */
 static char *device;
 
 static void check(VIP_RETURN code, const char *what)
@@ -37,7 +37,7 @@ static void check(VIP_RETURN code, const char *what)
         exit((fprintf(stderr, "manyvis: %s: code %d\n", what, (int)code), 1));
 }
 
-/* Called for what belongs to no descriptor: here, that the other side left first. */
+/* Handles errors without a descriptor. The only expected one: the other side disconnected first. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
     if (e->ErrorCode != VIP_ERROR_CONN_LOST)
@@ -46,7 +46,7 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory)
 {
-    memset(d, 0, sizeof *d); /* it comes back with its results in it */
+    memset(d, 0, sizeof *d); /* a completed descriptor holds its results */
     d->CS.SegCount = 1;
     d->CS.Length = d->DS[0].Local.Length = 64;
     d->DS[0].Local.Data.Address = data;
@@ -54,11 +54,11 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_MEM_HANDLE memory
     return d;
 }
 
-static void say(VIP_VI_HANDLE vi, struct line *l, VIP_MEM_HANDLE memory)
+static void send_line(VIP_VI_HANDLE vi, struct line *l, VIP_MEM_HANDLE memory)
 {
     VIP_DESCRIPTOR *done;
     CHECK(VipPostSend(vi, fill(&l->send, l->out, memory), memory));
-    CHECK(VipSendWait(vi, 5000, &done)); /* send queues have no completion queue here, so one may wait on them */
+    CHECK(VipSendWait(vi, 5000, &done)); /* send queues have no completion queue here, so waiting on them is allowed */
 }
 
 /* The server (host is NULL), or the clients of a server at host. */
@@ -80,17 +80,17 @@ static void *run(void *host)
     CHECK(VipErrorCallback(nic, (char *)"error handler", on_error));
     CHECK(VipRegisterMem(nic, l, sizeof lines[0], NULL, &memory));
     CHECK(VipNSGetHostByName(nic, (char *)(host ? host : "localhost"), address, 0));
-    address->DiscriminatorLen = sizeof DOOR;
-    memcpy(address->HostAddress + address->HostAddressLen, DOOR, sizeof DOOR);
-    CHECK(VipCreateCQ(nic, CLIENTS, &cq)); /* room for all that can complete at once: to overflow is a catastrophe */
+    address->DiscriminatorLen = sizeof SERVICE;
+    memcpy(address->HostAddress + address->HostAddressLen, SERVICE, sizeof SERVICE);
+    CHECK(VipCreateCQ(nic, CLIENTS, &cq)); /* room for all simultaneous completions: an overflow loses entries */
     for (i = 0; i < CLIENTS; i++, l++) {
         CHECK(VipCreateVi(nic, &attributes, NULL, cq, &vi));
-        /* Before the connection: what arrives finds it. */
+        /* Before the connection, so that an arriving message finds it. */
         CHECK(VipPostRecv(vi, fill(&l->recv, l->in, memory), memory));
         if (host) {
             while (VipConnectRequest(vi, NULL, address, 10000, &theirs) != VIP_SUCCESS)
                 sched_yield(); /* until the server waits */
-            say(vi, l, memory);
+            send_line(vi, l, memory);
         } else {
             CHECK(VipConnectWait(nic, address, VIP_INFINITE, caller, &theirs, &request));
             CHECK(VipConnectAccept(request, vi));
@@ -101,12 +101,12 @@ static void *run(void *host)
         CHECK(VipRecvDone(vi, &done));
         l = (struct line *)done;
         l->out[0] = (char)(l->in[0] + 1);
-        CHECK(VipPostRecv(vi, fill(done, l->in, memory), memory)); /* before the answer, which brings the next */
+        CHECK(VipPostRecv(vi, fill(done, l->in, memory), memory)); /* before the reply, which triggers the next */
         if (!host || i < CLIENTS * (ROUNDS - 1))
-            say(vi, l, memory);
+            send_line(vi, l, memory);
     }
-    printf("%s heard %d texts on %d VIs\n", host ? "clients" : "server", i, CLIENTS);
-    return VipCloseNic(nic) == VIP_SUCCESS ? NULL : host; /* closes all that was made from it */
+    printf("%s received %d texts on %d VIs\n", host ? "clients" : "server", i, CLIENTS);
+    return VipCloseNic(nic) == VIP_SUCCESS ? NULL : host; /* closes the VIs, the queue and the memory, too */
 }
 
 int main(int argc, char **argv)

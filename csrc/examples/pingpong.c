@@ -1,11 +1,11 @@
 /*
- * pingpong.c - two programs throw a ball: the smallest whole program for the Virtual Interface Architecture.
+ * pingpong.c - two programs exchange messages: the smallest complete program for the Virtual Interface Architecture.
  *
  *     pingpong shm                    in one terminal: waits for the other player
- *     pingpong shm localhost 10000    in another: serves, and prints how long one way takes
+ *     pingpong shm localhost 10000    in another: serves, and prints the one-way time
  *
  * The order is always the same: open the NIC, register memory, create a VI, post a receive, connect. The receive comes
- * before the connection, for a message that finds no descriptor waiting is lost, or worse.
+ * before the connection: a message without a receive descriptor is lost, or breaks the connection.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,15 +14,15 @@
 #include <unistd.h>
 #include <vipl.h>
 
-#define TABLE "table 1" /* the discriminator tells programs apart that wait on one host */
+#define TABLE "table 1" /* the discriminator distinguishes programs that wait on one host */
 #define CHECK(call) check(call, #call)
 
-/* All that the NIC touches lies in one block of registered memory; descriptors begin at multiples of 64. */
+/* All memory that the NIC accesses is one registered block. Descriptors are aligned to 64 bytes. */
 static struct {
     VIP_DESCRIPTOR thrown, caught;
     char ball[64], net[64];
 } b __attribute__((aligned(VIP_DESCRIPTOR_ALIGNMENT)));
-static VIP_NET_ADDRESS table[16], other[16]; /* each as long as its contents: host bytes, then the discriminator's */
+static VIP_NET_ADDRESS table[16], other[16]; /* variable length: host bytes, then the discriminator's */
 static VIP_NIC_HANDLE nic;
 static VIP_VI_HANDLE vi;
 static VIP_MEM_HANDLE memory;
@@ -34,14 +34,14 @@ static void check(VIP_RETURN code, const char *what)
         exit((fprintf(stderr, "pingpong: %s: code %d\n", what, (int)code), 1));
 }
 
-/* Called for what belongs to no descriptor: here, that the other player left first. */
+/* Handles errors without a descriptor. The only expected one: the other player disconnected first. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
     if (e->ErrorCode != VIP_ERROR_CONN_LOST)
         check(VIP_DESCRIPTOR_ERROR, (char *)context);
 }
 
-/* A descriptor for one piece of memory. Immediate data travels in the descriptor itself. */
+/* Fill a descriptor for one piece of memory. Immediate data travels in the descriptor itself. */
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
 {
     memset(d, 0, sizeof *d);
@@ -57,10 +57,10 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, char *data, VIP_UINT32 immediate)
 static void throw_ball(VIP_UINT32 left)
 {
     CHECK(VipPostSend(vi, fill(&b.thrown, b.ball, left), memory));
-    CHECK(VipSendWait(vi, 5000, &done)); /* the descriptor is ours again only when it was taken back */
+    CHECK(VipSendWait(vi, 5000, &done)); /* only then may the program reuse the descriptor */
 }
 
-/* Looks until the ball is there; the descriptor is posted anew before the other side can throw again. */
+/* Poll until the ball arrives. The descriptor is reposted before the other side can throw again. */
 static VIP_UINT32 catch_ball(void)
 {
     VIP_RETURN code;
@@ -93,14 +93,14 @@ int main(int argc, char **argv)
     memcpy(table->HostAddress + table->HostAddressLen, TABLE, sizeof TABLE);
     if (serves) {
         while ((code = VipConnectRequest(vi, NULL, table, 10000, &theirs)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
-            usleep(10000); /* until the other player is there */
+            usleep(10000); /* until the other player waits */
         check(code, "VipConnectRequest");
     } else {
         CHECK(VipConnectWait(nic, table, VIP_INFINITE, other, &theirs, &caller));
         CHECK(VipConnectAccept(caller, vi));
     }
     gettimeofday(&t0, NULL);
-    /* The number of throws that are still to come travels with the ball: who catches 0 does not throw again. */
+    /* The number of remaining throws travels with the ball: the player that catches 0 does not throw again. */
     if (serves)
         throw_ball(left = 2 * turns - 1);
     while (left && (left = catch_ball()) > 0)
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
     gettimeofday(&t1, NULL);
     if (serves)
         printf("%.3f us one way\n", ((t1.tv_sec - t0.tv_sec) * 1e6 + t1.tv_usec - t0.tv_usec) / turns / 2);
-    CHECK(VipDisconnect(vi)); /* what is still posted comes back, marked as flushed */
+    CHECK(VipDisconnect(vi)); /* posted descriptors come back, marked as flushed */
     while (VipRecvDone(vi, &done) == VIP_DESCRIPTOR_ERROR && done)
         continue;
     CHECK(VipDestroyVi(vi));

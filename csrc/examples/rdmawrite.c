@@ -1,8 +1,8 @@
 /*
- * rdmawrite.c - writes into the memory of a program that calls nothing: it only looks at its own memory.
+ * rdmawrite.c - writes into the memory of a program that makes no call: it only polls its own memory.
  *
  *     rdmawrite shm                   in one terminal: the target
- *     rdmawrite shm localhost 1000    in another: writes 1000 pages, and finds the answers in its own memory
+ *     rdmawrite shm localhost 1000    in another: writes 1000 pages, and finds the replies in its own memory
  *
  *     send {address, handle, pages} <-------------> receive       both ways, once: after that nothing is posted
  *     RDMA write, number in every word ===========> in[]          until the last word is the number: it is stored last
@@ -14,12 +14,12 @@
 #include <string.h>
 #include <vipl.h>
 
-#define DOOR "pages" /* the discriminator */
+#define SERVICE "pages" /* the discriminator */
 #define WORDS 1024
 #define CHECK(call) check(call, #call)
 
 static struct {
-    VIP_DESCRIPTOR send, recv;     /* 64 bytes each: room for two segments */
+    VIP_DESCRIPTOR send, recv;     /* 64 bytes each, with space for two segments */
     volatile VIP_UINT32 in[WORDS]; /* the other side writes here */
     VIP_UINT32 out[WORDS];
     VIP_UINT64 mine[3], theirs[3]; /* address and handle of `in`, number of pages */
@@ -36,7 +36,7 @@ static void check(VIP_RETURN code, const char *what)
         exit((fprintf(stderr, "rdmawrite: %s: code %d\n", what, (int)code), 1));
 }
 
-/* Called for what belongs to no descriptor: here, that the other side left first. */
+/* Handles errors without a descriptor. The only expected one: the other side disconnected first. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 {
     if (e->ErrorCode != VIP_ERROR_CONN_LOST)
@@ -44,7 +44,7 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e)
 }
 
 static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, VIP_UINT32 len)
-{ /* segment i: a piece of our memory */
+{ /* segment i: a piece of this program's memory */
     d->CS.Control = (VIP_UINT16)control;
     d->CS.SegCount = (VIP_UINT16)(i + 1);
     d->CS.Length = d->DS[i].Local.Length = len;
@@ -54,7 +54,7 @@ static VIP_DESCRIPTOR *fill(VIP_DESCRIPTOR *d, int control, int i, void *data, V
     return d;
 }
 
-/* The first segment names the place in the other's memory, the second what goes there. */
+/* The first segment names the destination in the peer's memory, the second the local data. */
 static void write_page(VIP_UINT32 number)
 {
     int i;
@@ -66,7 +66,7 @@ static void write_page(VIP_UINT32 number)
     CHECK(VipSendWait(vi, 5000, &done));
 }
 
-/* No call to VIPL here: the page comes while this loop, or other work, runs. Off x86 it needs a load with acquire. */
+/* No call to VIPL: the page arrives while this loop, or other work, runs. Off x86 it needs a load-acquire. */
 static void await_page(VIP_UINT32 number)
 {
     int i;
@@ -79,7 +79,7 @@ static void await_page(VIP_UINT32 number)
 int main(int argc, char **argv)
 {
     VIP_UINT32 writes = argc > 2, pages = argc > 3 ? (VIP_UINT32)atoi(argv[3]) : 1000, n;
-    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_TRUE, VIP_FALSE}; /* others may write here, and by the VI below */
+    VIP_MEM_ATTRIBUTES rights = {NULL, VIP_TRUE, VIP_FALSE}; /* remote writes are allowed here, through the VI below */
     VIP_VI_ATTRIBUTES attributes = {VIP_SERVICE_RELIABLE_DELIVERY, 32768, 0, 0, VIP_TRUE, 0}, theirs;
     VIP_CONN_HANDLE caller;
     VIP_RETURN code;
@@ -90,11 +90,11 @@ int main(int argc, char **argv)
     CHECK(VipCreateVi(nic, &attributes, NULL, NULL, &vi));
     CHECK(VipPostRecv(vi, fill(&b.recv, VIP_CONTROL_OP_SENDRECV, 0, b.theirs, sizeof b.theirs), memory));
     CHECK(VipNSGetHostByName(nic, writes ? argv[2] : (char *)"localhost", there, 0));
-    there->DiscriminatorLen = sizeof DOOR;
-    memcpy(there->HostAddress + there->HostAddressLen, DOOR, sizeof DOOR);
+    there->DiscriminatorLen = sizeof SERVICE;
+    memcpy(there->HostAddress + there->HostAddressLen, SERVICE, sizeof SERVICE);
     if (writes) {
         while ((code = VipConnectRequest(vi, NULL, there, 10000, &theirs)) == VIP_NO_MATCH || code == VIP_NOT_REACHABLE)
-            sched_yield(); /* until the target is there */
+            sched_yield(); /* until the target waits */
         check(code, "VipConnectRequest");
     } else {
         CHECK(VipConnectWait(nic, there, VIP_INFINITE, here, &theirs, &caller));
@@ -115,5 +115,5 @@ int main(int argc, char **argv)
     }
     printf("all pages came, word for word\n");
     CHECK(VipDisconnect(vi));
-    return VipCloseNic(nic); /* and with it the VI and the memory */
+    return VipCloseNic(nic); /* also frees the VI and the memory */
 }

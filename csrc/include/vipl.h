@@ -1,14 +1,20 @@
 /*
  * vipl.h - the Virtual Interface Provider Library (VIPL 1.0), as programs of 1998-2004 expect it.
  *
- * A VI is a pair of work queues: a program posts *descriptors* that point at *registered* memory, and later
- * picks them up again when they are done. Nothing is copied on the way unless a counter says so (viakit.h).
+ * A VI is a pair of work queues: a program posts *descriptors* that point to *registered* memory, and later reaps them
+ * when they are complete. Data is copied in between only if a counter reports it (viakit.h).
  *
- * The header is plain C: it compiles with -std=gnu89 and as C++. Values and layouts are fixed by the programs
- * that were compiled against them; the offsets that matter are asserted in csrc/via/internal.h.
+ * The header is plain C: it compiles with -std=gnu89 and as C++. Values and layouts are fixed by the programs that were
+ * compiled against them; the offsets that matter are asserted in csrc/via/work.h.
  *
- * A note on the descriptor: two namings were in use, CS/DS (VI Developer's Guide 0.95 and later Giganet headers)
- * and Control/Data (1998). Both work here on the same 64 bytes.
+ * The descriptor had two namings: CS/DS (VI Developer's Guide 0.95 and later Giganet headers) and Control/Data (1998).
+ * Both work here on the same 64 bytes. Each struct, union and enum has a tag, _NAME, as programs used in declarations.
+ *
+ * CS.Length after a receive is the number of bytes that arrived in the descriptor's own segments. It is 0 if an RDMA
+ * write with immediate data consumed the receive: that data went to the address that the writer gave.
+ *
+ * A NULL protection tag matches any tag of its NIC, in a VI, in a region and in both. So does a NULL
+ * VIP_MEM_ATTRIBUTES, which also grants no RDMA.
  */
 #ifndef VIPL_H
 #define VIPL_H
@@ -59,7 +65,7 @@ typedef VIP_PVOID VIP_CONN_HANDLE;
 typedef VIP_PVOID VIP_EVENT_HANDLE;
 typedef VIP_UINT32 VIP_MEM_HANDLE;
 
-/* Timeouts are milliseconds. 32 bits of ones survive both VIP_ULONG and a program that kept it in an int. */
+/* Time-outs are in milliseconds. 32 one bits survive both VIP_ULONG and a program that stored the value in an int. */
 #ifndef INFINITE
 #define INFINITE 0xFFFFFFFFUL
 #endif
@@ -69,41 +75,41 @@ typedef VIP_UINT32 VIP_MEM_HANDLE;
 
 /* ---------------------------------------------------------------- descriptors */
 
-typedef union {
+typedef union _VIP_PVOID64 {
     VIP_UINT64 AddressBits;
     VIP_PVOID Address;
     struct _VIP_DESCRIPTOR *Descriptor;
 } VIP_PVOID64;
 
-typedef struct {
+typedef struct _VIP_CONTROL_SEGMENT {
     VIP_PVOID64 Next; /* the provider may overwrite it while the descriptor is posted */
     VIP_MEM_HANDLE NextHandle;
     VIP_UINT16 SegCount;
     VIP_UINT16 Control; /* VIP_CONTROL_* */
     VIP_UINT32 Reserved;
     VIP_UINT32 ImmediateData;
-    VIP_UINT32 Length;          /* sum of the local segments; after a receive, the bytes that arrived */
+    VIP_UINT32 Length;          /* sum of the local segments, or after a receive the bytes that arrived in them */
     volatile VIP_UINT32 Status; /* VIP_STATUS_*; written last */
 } VIP_CONTROL_SEGMENT;
 
-typedef struct {
+typedef struct _VIP_ADDRESS_SEGMENT {
     VIP_PVOID64 Data;
     VIP_MEM_HANDLE Handle;
     VIP_UINT32 Reserved;
 } VIP_ADDRESS_SEGMENT; /* the remote side of an RDMA operation */
 
-typedef struct {
+typedef struct _VIP_DATA_SEGMENT {
     VIP_PVOID64 Data;
     VIP_MEM_HANDLE Handle;
     VIP_UINT32 Length;
 } VIP_DATA_SEGMENT; /* a piece of local memory */
 
-typedef union {
+typedef union _VIP_DESCRIPTOR_SEGMENT {
     VIP_ADDRESS_SEGMENT Remote;
     VIP_DATA_SEGMENT Local;
 } VIP_DESCRIPTOR_SEGMENT;
 
-/* 64 bytes with two segments; further segments simply follow in memory. */
+/* 64 bytes with two segments; further segments follow in memory. */
 VIPL_ANONYMOUS typedef struct _VIP_DESCRIPTOR {
     VIPL_ANONYMOUS union {
         VIP_CONTROL_SEGMENT CS;
@@ -146,7 +152,7 @@ VIPL_ANONYMOUS typedef struct _VIP_DESCRIPTOR {
 /* ---------------------------------------------------------------- attributes */
 
 /* Host address bytes, then discriminator bytes, from offset 4 on. */
-typedef struct {
+typedef struct _VIP_NET_ADDRESS {
     VIP_UINT16 HostAddressLen;
     VIP_UINT16 DiscriminatorLen;
     VIP_UINT8 HostAddress[1];
@@ -156,10 +162,11 @@ typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* one level, or a mask of them */
 #define VIP_SERVICE_UNRELIABLE 0x1
 #define VIP_SERVICE_RELIABLE_DELIVERY 0x2
 #define VIP_SERVICE_RELIABLE_RECEPTION 0x4
+#define VIP_BASE_SERVICES (VIP_SERVICE_UNRELIABLE + VIP_SERVICE_RELIABLE_DELIVERY + VIP_SERVICE_RELIABLE_RECEPTION)
 #define VIP_SERVICE_ACK (1 << 14)
 #define VIP_SERVICE_DFC (1 << 15)
 
-typedef struct {
+typedef struct _VIP_NIC_ATTRIBUTES {
     VIP_CHAR Name[64];
     VIP_ULONG HardwareVersion;
     VIP_ULONG ProviderVersion;
@@ -182,7 +189,7 @@ typedef struct {
     VIP_RELIABILITY_LEVEL RDMAReadSupport;
 } VIP_NIC_ATTRIBUTES;
 
-typedef struct {
+typedef struct _VIP_VI_ATTRIBUTES {
     VIP_RELIABILITY_LEVEL ReliabilityLevel;
     VIP_ULONG MaxTransferSize;
     VIP_QOS QoS;
@@ -191,13 +198,13 @@ typedef struct {
     VIP_BOOLEAN EnableRdmaRead;
 } VIP_VI_ATTRIBUTES;
 
-typedef struct {
+typedef struct _VIP_MEM_ATTRIBUTES {
     VIP_PROTECTION_HANDLE Ptag;
     VIP_BOOLEAN EnableRdmaWrite;
     VIP_BOOLEAN EnableRdmaRead;
 } VIP_MEM_ATTRIBUTES;
 
-typedef enum {
+typedef enum _VIP_VI_STATE {
     VIP_STATE_IDLE = 0,
     VIP_STATE_CONNECTED = 1,
     VIP_STATE_CONNECT_PENDING = 2,
@@ -206,14 +213,14 @@ typedef enum {
 
 /* ---------------------------------------------------------------- errors */
 
-typedef enum {
+typedef enum _VIP_RESOURCE_CODE {
     VIP_RESOURCE_NIC = 0,
     VIP_RESOURCE_VI = 1,
     VIP_RESOURCE_CQ = 2,
     VIP_RESOURCE_DESCRIPTOR = 3
 } VIP_RESOURCE_CODE;
 
-typedef enum {
+typedef enum _VIP_ERROR_CODE {
     VIP_ERROR_POST_DESC = 0,
     VIP_ERROR_CONN_LOST = 1,
     VIP_ERROR_RECVQ_EMPTY = 2,
@@ -227,8 +234,8 @@ typedef enum {
     VIP_ERROR_CATASTROPHIC = 10
 } VIP_ERROR_CODE;
 
-/* What an asynchronous error handler is given. */
-typedef struct {
+/* The argument of an asynchronous error handler. */
+typedef struct _VIP_ERROR_DESCRIPTOR {
     VIP_NIC_HANDLE NicHandle;
     VIP_VI_HANDLE ViHandle;
     VIP_CQ_HANDLE CQHandle;
@@ -238,7 +245,7 @@ typedef struct {
     VIP_ERROR_CODE ErrorCode;
 } VIP_ERROR_DESCRIPTOR;
 
-typedef enum {
+typedef enum _VIP_RETURN {
     VIP_SUCCESS = 0,
     VIP_NOT_DONE = 1,
     VIP_INVALID_PARAMETER = 2,
@@ -255,10 +262,11 @@ typedef enum {
     VIP_ERROR_NAMESERVICE = 13,
     VIP_NO_MATCH = 14,
     VIP_NOT_REACHABLE = 15,
-    VIP_ERROR_NOT_SUPPORTED = 16
+    VIP_ERROR_NOT_SUPPORTED = 16,
+    VIP_ERROR = VIP_DESCRIPTOR_ERROR /* another name, from Giganet's header */
 } VIP_RETURN;
 
-typedef struct {
+typedef struct _VIP_AUTODISCOVERY_LIST {
     VIP_ULONG NumberOfHops;
     VIP_NET_ADDRESS *ADAddrArray;
     VIP_ULONG NumAdAddrs;
@@ -271,6 +279,9 @@ typedef void (*VIP_DESC_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VI
                                  VIP_DESCRIPTOR *Descriptor);
 typedef void (*VIP_CQ_HANDLER)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle,
                                VIP_BOOLEAN RecvQueue);
+/* The names of the last two in Giganet's header. */
+typedef VIP_DESC_HANDLER VIP_VI_CALLBACK;
+typedef VIP_CQ_HANDLER VIP_CQ_CALLBACK;
 
 /* ---------------------------------------------------------------- the NIC */
 
@@ -353,7 +364,7 @@ VIPL_EXPORT VIP_RETURN VipNSGetHostByAddr(IN VIP_NIC_HANDLE NicHandle, IN VIP_NE
                                           VIP_ULONG *NameLen);
 VIPL_EXPORT VIP_RETURN VipNSShutdown(IN VIP_NIC_HANDLE NicHandle);
 
-/* ---------------------------------------------------------------- extensions of the time (Giganet, VIDF) */
+/* ---------------------------------------------------------------- extensions (Giganet, VIDF) */
 
 VIPL_EXPORT VIP_RETURN VipAddTagCQ(IN VIP_CQ_HANDLE CQHandle, IN VIP_EVENT_HANDLE Event, IN VIP_ULONG Tag,
                                    IN VIP_ULONG Priority);

@@ -1,9 +1,9 @@
 /*
- * EP: the vectors do as many pairs as fill them, and what is left, less than a turn of theirs, is done one by one.
+ * EP: the vectors process as many pairs as fill them; the remainder, less than one turn, is processed one by one.
  */
 #include "ep_lanes.h"
 
-/* The pair whose numbers are the next two after state x; what it adds is what the vectors would add. */
+/* Process the pair of the next two numbers after state x; the result is the same as that of the vectors. */
 static void one_pair(uint64_t x, struct kernels_ep *out)
 {
     const double scale = 0x1p-45;

@@ -3,17 +3,17 @@
  *
  *     u = 2 r1 - 1, v = 2 r2 - 1, t = u^2 + v^2; if t <= 1: X = u f, Y = v f, f = sqrt(-2 ln t / t)
  *
- * All lanes compute f; those with t > 1, one in five, have it set to 0 and add nothing anywhere.
+ * All lanes compute f. In those with t > 1, one in five, it is set to 0, so they add nothing.
  *
- * Counting. Few deviates are large: of a million, 5000 pairs exceed 3 and one exceeds 5. So how many reach 1, 2, 3
- * and 4 is counted by vectors, always, from which the counts follow by subtraction; and the rare block in which a
- * pair reaches 5 is computed once more, by the same arithmetic, lane by lane for what lies there.
+ * Counting. Few deviates are large: in a million pairs, 5000 exceed 3 and one exceeds 5. Vectors therefore always count
+ * the pairs that reach 1, 2, 3 and 4, and the counts follow by subtraction. The rare block with a pair that reaches 5
+ * is computed once more, by the same arithmetic, and those pairs are counted lane by lane.
  */
 #include "ep_lanes.h"
 
 #define CHAINS 2 /* vectors under way at a time: while one waits for its division, another computes */
 #define STRIDE (CHAINS * LANES_F64)    /* pairs of one turn */
-#define BLOCK ((uint64_t)256 * STRIDE) /* pairs after which is looked whether there was a rare one */
+#define BLOCK ((uint64_t)256 * STRIDE) /* pairs after which the code checks for a rare one */
 #define LEVELS 4                       /* counted by vectors: the pairs that reach 1 ... LEVELS */
 #define RARE (LEVELS + 1)
 
@@ -21,13 +21,14 @@
 #define ONE_BITS UINT64_C(0x3ff0000000000000)
 #define FRACTION_BITS ((UINT64_C(1) << 52) - 1)
 
-/* The random numbers: the states of the first and of the second number of each pair, dealt over lanes and chains. */
+/* The random numbers: the states of the first and of the second number of each pair, distributed over lanes and
+ * chains. */
 struct streams {
     vu64 u[CHAINS], v[CHAINS];
-    vu64 power; /* from one turn to the next */
+    vu64 power; /* the factor from one turn to the next */
 };
 
-/* What a turn adds to. */
+/* The accumulators of a turn. */
 struct totals {
     vf64 x, y, abs_x, abs_y, largest;
     vi64 accepted, reached[LEVELS];
@@ -40,10 +41,10 @@ LANES_INLINE vf64 signed_uniform(vu64 x)
 }
 
 /*
- * -2 ln t / t, for 0 < t <= 2, to a few units in the last place. t = m 2^e with m in [sqrt(1/2), sqrt(2)), and with g
- * = m - 1, s = g / (2 + g): ln m = 2 artanh s = 2 s (1 + z (1/3 + z/5 + z^2/7 + ...)), z = s^2 < 0.0295. The
- * polynomial interpolates the series in brackets at the Chebyshev nodes of [0, 0.0295]; what it lacks is 5e-18 of the
- * result. One division serves both s and 1 / t.
+ * -2 ln t / t, for 0 < t <= 2, to a few units in the last place. t = m 2^e with m in [sqrt(1/2), sqrt(2)). With g = m -
+ * 1 and s = g / (2 + g): ln m = 2 artanh s = 2 s (1 + z (1/3 + z/5 + z^2/7 + ...)), z = s^2 < 0.0295. The polynomial
+ * interpolates the series in brackets at the Chebyshev nodes of [0, 0.0295], with an error of 5e-18 of the result. One
+ * division serves both s and 1 / t.
  */
 LANES_INLINE vf64 radius(vf64 t)
 {
@@ -62,13 +63,13 @@ LANES_INLINE vf64 radius(vf64 t)
     return half * (-4.0 * inverse * below);
 }
 
-/* Without the sign's bit. */
+/* Clear the sign bit. */
 LANES_INLINE vf64 absolute(vf64 x)
 {
     return (vf64)((vu64)x & ~(UINT64_C(1) << 63));
 }
 
-/* One vector of pairs. With `out`, add to its counts those that reach RARE, and nothing else. */
+/* Process one vector of pairs. With `out`, count only the pairs that reach RARE there, and nothing else. */
 LANES_INLINE void turn(struct totals *totals, vf64 u, vf64 v, struct kernels_ep *out)
 {
     vf64 t = fused_f64(v, v, u * u);
@@ -95,7 +96,7 @@ LANES_INLINE void turn(struct totals *totals, vf64 u, vf64 v, struct kernels_ep 
     }
 }
 
-/* n pairs, a multiple of STRIDE, and the streams behind them. out: see turn(). */
+/* Process n pairs, a multiple of STRIDE, and advance the streams. out: see turn(). */
 LANES_INLINE void block(struct streams *streams, struct totals *totals, uint64_t n, struct kernels_ep *out)
 {
     for (uint64_t i = 0; i < n; i += STRIDE) {
@@ -107,15 +108,15 @@ LANES_INLINE void block(struct streams *streams, struct totals *totals, uint64_t
     }
 }
 
-/* Not inlined: it runs once in a hundred blocks, and is not to cost the other any registers. */
+/* Not inlined: it runs once in a hundred blocks, and must not cost the other path any registers. */
 static __attribute__((noinline)) void count_rare(struct streams streams, uint64_t n, struct kernels_ep *out)
 {
     struct totals unused;
     block(&streams, &unused, n, out);
 }
 
-/* Counts and sums of the whole turns among n pairs, added to `out`; returns how many pairs that is. x: the state before
- * the first number. */
+/* Add counts and sums of the whole turns among n pairs to `out`; return their number of pairs. x: the state before the
+ * first number. */
 static uint64_t pairs(uint64_t x, uint64_t n, struct kernels_ep *out)
 {
     struct streams streams = {.power = all_u64(kernels_random_power(KERNELS_RANDOM_A, 2 * STRIDE))};
@@ -127,7 +128,7 @@ static uint64_t pairs(uint64_t x, uint64_t n, struct kernels_ep *out)
         }
     }
     struct totals totals = {0};
-    /* Counts of earlier calls: only what is new here may be subtracted below. */
+    /* The counts of earlier calls: only new pairs may be subtracted below. */
     uint64_t rare[KERNELS_EP_N_COUNTS];
     memcpy(rare, out->counts, sizeof rare);
     const uint64_t whole = n - n % STRIDE;
@@ -144,7 +145,7 @@ static uint64_t pairs(uint64_t x, uint64_t n, struct kernels_ep *out)
             count_rare(before, some, out);
         }
     }
-    /* What reaches a level, less what reaches the next one, is at the level. */
+    /* The pairs that reach a level, less those that reach the next one, are at the level. */
     uint64_t reached[LEVELS + 2] = {0};
     for (int lane = 0; lane < LANES_F64; lane++) {
         reached[0] += (uint64_t)totals.accepted[lane];

@@ -5,7 +5,7 @@
 #include "lanes.h"
 
 struct ep_lanes {
-    /* kernels_ep(), of as many pairs as fill vectors; returns how many those were. */
+    /* kernels_ep() for as many pairs as fill vectors; returns their number. */
     uint64_t (*pairs)(uint64_t x, uint64_t n, struct kernels_ep *out);
 };
 

@@ -1,4 +1,4 @@
-/* FT, what surrounds the Fourier transforms: the way to the vectors. */
+/* FT, the parts around the Fourier transforms: dispatch to the vectors. */
 #include "ft_lanes.h"
 
 void kernels_ft_scale(const double *in, double *out, size_t n_rows, size_t n, const double *of_row,

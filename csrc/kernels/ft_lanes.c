@@ -1,17 +1,17 @@
 /*
- * FT: what surrounds the Fourier transforms, which a library does row by row. Rows have to be contiguous for it, so
- * whatever is along another dimension is transposed first, and is multiplied on the way.
+ * FT: the parts around the Fourier transforms, which a library does row by row. It needs contiguous rows, so data along
+ * another dimension is transposed first, and is scaled on the way.
  *
- * Transposing is a matter of cache lines. A line of four complex numbers that is read gives one number to each of
- * four lines that are written. Here TILE rows are read side by side, and the lines that are written are filled at
- * once: each line of either side comes into the first cache once, however far apart the rows are.
+ * Cache lines determine the cost of transposing. An input line of four complex numbers gives one number to each of four
+ * output lines. Here TILE rows are read side by side, and the output lines are filled at once. Each line of either side
+ * enters the first-level cache once, however far apart the rows are.
  */
 #include "ft_lanes.h"
 
-#define TILE 8 /* rows: two lines of what is written */
+#define TILE 8 /* rows: two output lines */
 
-/* One complex number: real part, imaginary part. Loaded by memcpy, for an array of doubles need only be aligned as
- * doubles are. */
+/* One complex number: real part, imaginary part. Loaded by memcpy, because an array of doubles may have only the
+ * alignment of doubles. */
 typedef double complex_pair __attribute__((vector_size(16)));
 
 LANES_INLINE complex_pair load_pair(const double *p)
@@ -38,7 +38,7 @@ static void scale(const double *restrict in, double *restrict out, size_t n_rows
     }
 }
 
-/* Rows beyond the last whole tile go one by one. */
+/* Rows beyond the last whole tile are transposed one by one. */
 static void transpose(const struct kernels_ft_planes *p, const double *restrict in, double *restrict out)
 {
     for (size_t plane = 0; plane < p->n_planes; plane++) {

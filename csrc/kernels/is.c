@@ -1,14 +1,14 @@
-/* IS, the ranking of integers: what no vectors help with, and the way to those parts where they do. */
+/* IS, the ranking of integers: the parts without vectors, and dispatch to those with vectors. */
 #include "is_lanes.h"
 
 void kernels_is_keys(uint64_t x, int max_log, int32_t *keys, size_t n)
 {
-    /* max / 4 (x1 + .. + x4) 2^-46, cut off: max is a power of two, and the sum of four numbers of 46 bits is exact. */
+    /* max / 4 (x1 + .. + x4) 2^-46, truncated: max is a power of two, and the sum of four numbers of 46 bits is
+     * exact. */
     KERNELS_PICK(is_lanes)->keys(x, 48 - max_log, keys, n);
 }
 
-/* Bytes of `work` that counting m values takes: none if the 32-bit counts are themselves small enough to be counted
- * in. */
+/* Bytes of `work` for counting m values: 0 if the 32-bit counts are themselves small enough to be counted in. */
 size_t kernels_is_work(size_t m)
 {
     return is_room(m) == m && m <= IS_SMALL ? 0 : is_room(m);

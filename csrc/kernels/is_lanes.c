@@ -1,16 +1,16 @@
 /*
- * IS: making keys, counting them, dealing them out to their owners, putting them where their rank says.
+ * IS: generate keys, count them, group them by owner, put them at the place of their rank.
  *
- * Counting is one addition in memory per key, at a place that nobody can foretell, so what counts is in which cache
- * the table is. A table of bytes is a quarter of one of 32-bit numbers. That a byte went over is found out afterwards
- * and not at each key: a byte that goes over loses 256, so the sum of the table is the number of keys if, and only
- * if, none did. The keys are taken in runs short enough that it does not happen where keys are spread as IS spreads
- * them; where it happens all the same, that run is counted once more, in 32 bits.
+ * Counting is one addition in memory per key, at an unpredictable place, so its speed depends on the cache that holds
+ * the table. A table of bytes is a quarter of one of 32-bit numbers. Overflow of a byte is detected afterwards and not
+ * at each key. An overflow loses 256, so the sum of the table is the number of keys if, and only if, no byte
+ * overflowed. Keys are counted in runs so short that bytes do not overflow with the key distribution of IS. If one
+ * overflows all the same, that run is counted once more, in 32 bits.
  */
 #include "is_lanes.h"
 
-/* Keys per possible value in one run. The sum of four uniform numbers has 8/3 of the mean density at its peak: about
- * 171 keys with the commonest value, and 255 is 6 standard deviations above. */
+/* Keys per possible value in one run. The sum of four uniform numbers has 8/3 of the mean density at its peak. The most
+ * common value thus has about 171 keys, and 255 is 6 standard deviations above. */
 #define PER_VALUE 64
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -22,7 +22,7 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
     const uint64_t a = KERNELS_RANDOM_A;
     const uint64_t power[] = {a, kernels_random_power(a, 2), kernels_random_power(a, 3), kernels_random_power(a, 4)};
     size_t done = 0;
-#if LANES_F64 > 2 /* on vectors of two, emulated products of 64 bits cost more than what they save */
+#if LANES_F64 > 2 /* on vectors of two, emulated products of 64 bits cost more than they save */
     enum { N_VECTORS = 2, STREAMS = N_VECTORS * LANES_F64 };
     vu64 state[N_VECTORS];
     for (int i = 0; i < STREAMS; i++) {
@@ -43,7 +43,7 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
     }
     x = kernels_random_skip(x, 4 * done);
 #endif
-    /* The four products do not wait for each other, and the next key for one of them only. */
+    /* The four products are independent, and the next key depends on one of them only. */
     for (; done < n; done++) {
         uint64_t sum = 0;
         for (int i = 0; i < 4; i++) {
@@ -59,9 +59,9 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
  */
 
 /*
- * table[((k - base) >> shift) & mask]++ for each key k. Returns a number that has every bit that is in any k - base:
- * the mask keeps a key that has no count within the table, and here it shows. (To look at keys first would take as
- * long as half of the counting: they would be waited for twice.) Inlined, so that what is 0 costs nothing.
+ * table[((k - base) >> shift) & mask]++ for each key k. Returns the bitwise OR of all k - base. The mask keeps a key
+ * without a count within the table, and the result reveals it. (Checking keys first would take as long as half of the
+ * counting, because each key would be waited for twice.) Inlined, so that zero arguments cost nothing.
  */
 #define COUNT_INTO(name, type)                                                                                      \
     LANES_INLINE uint32_t name(const int32_t *keys, size_t n, uint32_t base, int shift, uint32_t mask, type *table) \
@@ -69,7 +69,7 @@ static void make_keys(uint64_t x, int shift, int32_t *keys, size_t n)
         uint64_t bits = 0;                                                                                          \
         size_t i = 0;                                                                                               \
         for (; i + 4 <= n; i += 4) {                                                                                \
-            /* Two keys by one load, since loads are what is short. Which half is which key does not matter. */     \
+            /* Two keys by one load, since loads are the bottleneck. The order of the halves does not matter. */    \
             const uint64_t a = two_keys(keys + i), b = two_keys(keys + i + 2);                                      \
             const uint32_t k0 = (uint32_t)a - base, k1 = (uint32_t)(a >> 32) - base;                                \
             const uint32_t k2 = (uint32_t)b - base, k3 = (uint32_t)(b >> 32) - base;                                \
@@ -102,7 +102,7 @@ static uint32_t count_bytes(const int32_t *keys, size_t n, uint32_t base, uint32
     return base == 0 ? into_bytes(keys, n, 0, 0, mask, table) : into_bytes(keys, n, base, 0, mask, table);
 }
 
-/* Add a table of bytes to the counts, and set it to zero; returns the sum of its bytes. */
+/* Add a table of bytes to the counts, and set it to zero; return the sum of its bytes. */
 static size_t take_bytes(uint8_t *restrict table, size_t m, int32_t *restrict counts)
 {
     size_t total = 0;
@@ -139,8 +139,8 @@ static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t 
             }
         }
         if (take_bytes(table, m, counts) != now) {
-            /* Some byte went over, perhaps of a key that has no count. What the bytes kept is counted already: take it
-             * back, and count in 32 bits. */
+            /* A byte overflowed, perhaps that of a key without a count. The bytes are in the counts already: subtract
+             * them, and count in 32 bits. */
             count_bytes(keys + done, now, (uint32_t)base, mask, table);
             for (size_t i = 0; i < m; i++) {
                 counts[i] -= table[i];
@@ -160,12 +160,11 @@ static int count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t 
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * Dealing out, and putting into place
- */
+ * Grouping, and putting into place */
 
 /*
- * By bucket, and not by owner, though owners are all that is wanted: with few places to go to, one key would often go
- * where the one before it went, and its store would have to wait for that one's to be done.
+ * Keys are grouped by bucket, although only owners are needed. With few destinations, one key would often go to the
+ * same place as the previous one, and its store would have to wait for the previous store.
  */
 static int partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts)
 {

@@ -14,10 +14,12 @@ struct is_lanes {
 
 KERNELS_DECLARE(struct is_lanes, is_lanes)
 
-/* Up to so many different keys, if they are a power of two, are counted in 32 bits; more in bytes first. */
+/* Up to this many different keys, if they are a power of two, are counted in 32 bits; more are counted in bytes
+ * first. */
 #define IS_SMALL 4096
 
-/* The power of two that a table of m counts is made up to: then a mask keeps any index within it. m is in [1, 2^31]. */
+/* The table size for m counts, rounded up to a power of two, so that a mask keeps any index within it. m is in [1,
+ * 2^31]. */
 static inline size_t is_room(size_t m)
 {
     size_t room = 1;

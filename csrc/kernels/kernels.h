@@ -1,11 +1,13 @@
 /*
- * The numeric kernels of the applications: what each computes, on which arrays. No communication, no allocation
- * unless it says so, no state but the choice of vector instructions. All may be called from any thread; two calls
- * must not write to the same array.
+ * The numeric kernels of the applications: their computations and arrays. A kernel does no communication, and no
+ * allocation unless stated. The only state is the choice of vector instructions. All may be called from any thread; two
+ * calls must not write to the same array.
  *
- * A kernel has up to three forms. The one called here; behind it, where vectors help, one per level of vector
- * instructions (lanes.h), of which the best that the machine has runs; and in apps/ a version in NumPy, to read and
- * to check against.
+ * A kernel has up to three forms:
+ *
+ * - the function declared here
+ * - behind it, where vectors help, one per level of vector instructions (lanes.h), of which the machine's best runs
+ * - in apps/ a version in NumPy, to read and to check against
  */
 #ifndef VIAKIT_KERNELS_KERNELS_H
 #define VIAKIT_KERNELS_KERNELS_H
@@ -17,26 +19,26 @@
  * Levels of vector instructions
  */
 
-/* In rising order; a machine that has one has those before it. On other architectures than x86-64 there is the first
- * only. */
+/* In ascending order; a machine that has one level has those before it. Architectures other than x86-64 have only the
+ * first. */
 enum kernels_level {
-    KERNELS_PORTABLE, /* what every machine of the architecture has: SSE2, NEON */
+    KERNELS_PORTABLE, /* common to every machine of the architecture: SSE2, NEON */
     KERNELS_AVX2,     /* with FMA */
     KERNELS_AVX512,   /* F, DQ, VL, BW */
     KERNELS_N_LEVELS,
 };
 
-/* The name that users know a level by; NULL if there is no such level. */
+/* The name of a level for users; NULL if there is no such level. */
 const char *kernels_level_name(int level);
 
-/* The best level that this machine can run. */
+/* The best level of this machine. */
 int kernels_level_best(void);
 
 /* The level in use: the best, unless another was set. */
 int kernels_level(void);
 
-/* Use `level` from now on in the whole process: to test and to compare. -1, and nothing changed, where it cannot run.
- */
+/* Use `level` from now on in the whole process, for tests and comparisons. Returns -1, and changes nothing, if the
+ * machine lacks it. */
 int kernels_level_set(int level);
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -52,39 +54,39 @@ int kernels_level_set(int level);
 /* a^n mod 2^46, in as many steps as n has bits. */
 uint64_t kernels_random_power(uint64_t a, uint64_t n);
 
-/* The state n numbers after x: how a rank finds the start of its part. */
+/* The state n numbers after x. A rank finds the start of its part with it. */
 static inline uint64_t kernels_random_skip(uint64_t x, uint64_t n)
 {
     return x * kernels_random_power(KERNELS_RANDOM_A, n) & KERNELS_RANDOM_MASK;
 }
 
-/* The n numbers after state x go into out; returns the state after them. */
+/* Write the n numbers after state x to out; return the state after them. */
 uint64_t kernels_random_fill(uint64_t x, double *out, size_t n);
 
 /* ---------------------------------------------------------------------------------------------------------------------
  * Red-black SOR (sor.c)
  */
 
-/* Half-sweeps over a band of the grid: which, in which order of colours, and over which rows each goes. */
+/* Half-sweeps over a band of the grid: their number, order of colours, and the rows that each covers. */
 struct kernels_sor_sweep {
-    long n_stages;   /* so many half-sweeps, of one colour and the other in turn */
-    int black_first; /* the first is of black squares */
+    long n_stages;   /* number of half-sweeps, of alternating colours */
+    int black_first; /* the first half-sweep computes black squares */
     long first;      /* the rows of the first half-sweep, [first, last), counted in the arrays ... */
     long last;
-    int first_step; /* ... and by how much either end moves from one half-sweep to the next: -1, 0 or 1 */
+    int first_step; /* ... and the step of either end from one half-sweep to the next: -1, 0 or 1 */
     int last_step;
-    long origin; /* the number that row 0 of the arrays has in the whole grid */
+    long origin; /* the number of the arrays' row 0 in the whole grid */
 };
 
 /*
- * Do the half-sweeps on `red` and `black`, rows of n + 1 floats, of which n are computed. All are done in one passage
- * over the rows. The caller sees to it that the rows around are what each half-sweep must find there.
+ * Do the half-sweeps on `red` and `black`, rows of n + 1 floats, of which n are computed. All are done in one pass over
+ * the rows. The caller ensures that the surrounding rows hold the values that each half-sweep needs.
  */
 void kernels_sor_sweep(float *red, float *black, size_t n, const struct kernels_sor_sweep *sweep);
 
 /*
- * FNV-1a, 64 bits, over pairs (red, black) of floats, little-endian, from the value `hash` on. The reference values
- * of SOR start from FNV's own start value less its last decimal digit.
+ * FNV-1a, 64 bits, over pairs (red, black) of floats, little-endian, starting from the value `hash`. The reference
+ * values of SOR start from FNV's own start value without its last decimal digit.
  */
 #define KERNELS_FNV_START UINT64_C(1469598103934665603)
 uint64_t kernels_sor_fnv(uint64_t hash, const float *red, const float *black, size_t n_pairs);
@@ -96,27 +98,28 @@ uint64_t kernels_sor_fnv(uint64_t hash, const float *red, const float *black, si
  * often in the middle. Its rank is the number of keys below it.
  */
 
-/* The n keys below 2^max_log, max_log in [2, 31), whose numbers follow the state x. */
+/* Generate the n keys below 2^max_log, max_log in [2, 31), from the numbers that follow the state x. */
 void kernels_is_keys(uint64_t x, int max_log, int32_t *keys, size_t n);
 
-/* Bytes of memory that kernels_is_count() wants for `work`; none for few different keys. */
+/* Bytes of `work` memory that kernels_is_count() needs; 0 for few different keys. */
 size_t kernels_is_work(size_t m);
 
-/* counts[k - base] += how often each key k occurs; m counts, m in [1, 2^31). -1 if a key is not in [base, base + m):
- * then counts are of no use. */
+/* counts[k - base] += number of occurrences of each key k; m counts, m in [1, 2^31). Returns -1 if a key is not in
+ * [base, base + m): then the counts are meaningless. */
 int kernels_is_count(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *counts, void *work);
 
-/* Counts become start + the sum of all up to and with each: how many keys are at most so large. Returns the last. */
+/* Replace each count by start + the sum of all counts up to and including it: the number of keys not above it. Returns
+ * the last. */
 int32_t kernels_is_prefix(int32_t *counts, size_t m, int32_t start);
 
-/* Keys grouped by bucket, k >> shift, each group in the order of the keys: those of bucket b go to out[starts[b]],
- * ... out[starts[b + 1] - 1]. There are up to KERNELS_IS_BUCKETS buckets, and n below 2^31 keys; -1 if one is beyond
- * the last bucket. */
+/* Group keys by bucket, k >> shift, each group in the order of the keys: those of bucket b go to out[starts[b]], ...
+ * out[starts[b + 1] - 1]. There are up to KERNELS_IS_BUCKETS buckets, and fewer than 2^31 keys. Returns -1 if a key is
+ * beyond the last bucket. */
 #define KERNELS_IS_BUCKETS 1024
 int kernels_is_partition(const int32_t *keys, size_t n, int shift, size_t n_buckets, int32_t *out, int32_t *starts);
 
-/* Put each key k of [base, base + m) to out[rank - first], where its rank is --cumulative[k - base], and leave the
- * others, and those whose place is not in out, which has room for len. Returns how many were put. */
+/* Put each key k of [base, base + m) at out[rank - first], where its rank is --cumulative[k - base]. Other keys are
+ * skipped, as are those whose place is outside out, which has space for len. Returns the number of keys put. */
 int64_t kernels_is_place(const int32_t *keys, size_t n, int32_t base, size_t m, int32_t *cumulative, int32_t first,
                          int32_t *out, size_t len);
 
@@ -131,57 +134,57 @@ int64_t kernels_is_place(const int32_t *keys, size_t n, int32_t base, size_t m, 
  *     forces  [m][12]    on these sites
  */
 
-/* Which pairs of the n molecules: those of each of the `own` molecules from `first` on with the
- * kernels_water_partners() that follow it, the first following the last. sites[0] is molecule `first`, and sites has
- * `rows` rows: at least i + 1 + partners for each i < own. */
+/* The pairs to sum over, among n molecules: each of the `own` molecules from `first` on, with the
+ * kernels_water_partners() molecules that follow it. Molecule 0 follows the last. sites[0] is molecule `first`, and
+ * sites has `rows` rows: at least i + 1 + partners for each i < own. */
 struct kernels_water_pairs {
     size_t n, first, own, rows;
-    double box;    /* edge of the box, beyond which all repeats itself: only the nearest image of a site counts */
-    double cutoff; /* sites further apart than this do not feel each other; at most half the box */
+    double box;    /* edge of the periodic box: only the nearest image of a site counts */
+    double cutoff; /* sites further apart than this do not interact; at most half the box */
 };
 
-/* What a sum over pairs yields beside forces. */
+/* Results of a sum over pairs besides forces. */
 struct kernels_water_sums {
     double virial; /* sum of forces times distances */
     double energy; /* of charges and of repulsion */
-    double field;  /* of the reaction field, by which what is beyond the cutoff answers */
+    double field;  /* of the reaction field, the response of the medium beyond the cutoff */
     size_t whole;  /* pairs with all nine distances between charges within the cutoff: the others have no repulsion */
 };
 
-/* With how many of those that follow molecule i of n it is i that computes the pair: half of the others each. */
+/* The number of molecules following molecule i of n with which i computes the pair: half of the others each. */
 size_t kernels_water_partners(size_t i, size_t n);
 
-/* One step ahead: a Taylor series of each derivative from all higher ones. */
+/* Advance by one step: a Taylor series of each derivative from all higher ones. */
 void kernels_water_predict(double *state, size_t n);
 
-/* Bring the accelerations to what the forces on the atoms, forces[n][12], make them, and each derivative with them. */
+/* Correct the accelerations to match the forces on the atoms, forces[n][12], and each derivative with them. */
 void kernels_water_correct(double *state, size_t n, const double *forces, double h);
 
-/* sites[n][12] from the positions of the state. */
+/* Compute sites[n][12] from the positions of the state. */
 void kernels_water_place(const double *state, size_t n, double *sites);
 
-/* Returns the energy of the bonds within n molecules. If forces[n][12] is not NULL, their forces are added to it, and
+/* Return the energy of the bonds within n molecules. If forces[n][12] is not NULL, their forces are added to it, and
  * their virial to *virial. */
 double kernels_water_intra(const double *sites, size_t n, double *forces, double *virial);
 
-/* How many doubles the scratch of a sum over pairs holds; the last few are there to be looked past the end into. */
+/* Number of doubles in the scratch of a sum over pairs. The last few allow reads past the end. */
 #define KERNELS_WATER_SCRATCH(rows) (3 * (rows) + 8)
 
-/* Adds the forces of the pairs to forces[rows][12]; sums gets virial and whole, on top of what it has. */
+/* Add the forces of the pairs to forces[rows][12], and virial and whole to sums. */
 void kernels_water_pair_forces(const struct kernels_water_pairs *pairs, const double *sites, double *scratch,
                                double *forces, struct kernels_water_sums *sums);
 
-/* sums gets energy, field and whole, on top of what it has. */
+/* Add energy, field and whole to sums. */
 void kernels_water_pair_energies(const struct kernels_water_pairs *pairs, const double *sites, double *scratch,
                                  struct kernels_water_sums *sums);
 
-/* Hands the forces on M to the atoms that it follows, in forces[n][12]. */
+/* Distribute the forces on M to the atoms that determine its position, in forces[n][12]. */
 void kernels_water_fold(double *forces, size_t n);
 
-/* Takes molecules whose oxygen has left the box back into it, at the other side, whole. */
+/* Move molecules whose oxygen has left the box back into it at the other side, as a whole. */
 void kernels_water_wrap(double *state, size_t n, double box);
 
-/* The sum of mass times velocity squared, velocity per step: twice the kinetic energy. */
+/* Return the sum of mass times velocity squared, velocity per step: twice the kinetic energy. */
 double kernels_water_kinetic(const double *state, size_t n);
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ struct kernels_ep {
     double abs_x, abs_y;                  /* ... and of their absolute values */
 };
 
-/* Count and sum the deviates of the n pairs of random numbers that follow the state x: added to `out`. */
+/* Count and sum the deviates of the n pairs of random numbers that follow the state x, and add them to `out`. */
 void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out);
 
 /* ---------------------------------------------------------------------------------------------------------------------
@@ -207,11 +210,11 @@ void kernels_ep(uint64_t x, uint64_t n, struct kernels_ep *out);
 void kernels_ft_scale(const double *in, double *out, size_t n_rows, size_t n, const double *of_row,
                       const double *of_column);
 
-/* Planes of rows, and where they are: distances between them, in complex numbers. */
+/* Planes of rows, and their layout: distances between them, in complex numbers. */
 struct kernels_ft_planes {
     size_t n_planes, n_rows, n_columns;
-    size_t in_plane, in_row;   /* from plane to plane, and from row to row, of what is read */
-    size_t out_plane, out_row; /* of what is written, whose rows are the columns of the other */
+    size_t in_plane, in_row;   /* of the input, from plane to plane and from row to row */
+    size_t out_plane, out_row; /* of the output, whose rows are the input's columns */
 };
 
 /* out[plane][column][row] = in[plane][row][column]. The two must not overlap. */

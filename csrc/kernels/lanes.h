@@ -1,22 +1,22 @@
 /*
  * Vectors, for files that are compiled once per level of vector instructions (meson.build, `lane_sources`).
  *
- * The compiler's own vector types (GCC and Clang alike) and no intrinsics: `a * b + c` of two vectors is what it
- * looks like, one source serves SSE2, NEON, AVX2 and AVX-512, and where a level has no instruction for something, the
- * compiler makes do. A comparison gives a vector of integers, all bits set where it is true; choose it with
+ * They use the compiler's own vector types (GCC and Clang alike) and no intrinsics. `a * b + c` of two vectors works
+ * element by element, and one source serves SSE2, NEON, AVX2 and AVX-512. If a level lacks an instruction, the compiler
+ * emulates it. A comparison gives a vector of integers, with all bits set where it is true. Select by it with
  * select_f64() and its like, since C (unlike C++) has no `?:` on vectors.
  *
- * How a kernel foo comes to run. In kernels.h: its public function. In foo_lanes.c, at every level:
+ * How a kernel foo is defined. Its public function is declared in kernels.h. In foo_lanes.c, at every level:
  *
  *     static void sum(...) { ... vectors ... }
  *     const struct foo_lanes LANES(foo_lanes) = {.sum = sum};
  *
- * where `struct foo_lanes` of pointers to functions stands in a header foo_lanes.h, followed by
+ * where `struct foo_lanes` of pointers to functions is defined in a header foo_lanes.h, followed by
  *
  *     KERNELS_DECLARE(struct foo_lanes, foo_lanes)
  *
- * and in foo.c, compiled once, the public function calls KERNELS_PICK(foo_lanes)->sum(...). All functions of a
- * *_lanes.c are static but for that table: two levels never meet by name.
+ * In foo.c, compiled once, the public function calls KERNELS_PICK(foo_lanes)->sum(...). Only that table of a *_lanes.c
+ * is not static, so the names of two levels never collide.
  */
 #ifndef VIAKIT_KERNELS_LANES_H
 #define VIAKIT_KERNELS_LANES_H
@@ -52,11 +52,11 @@
 #endif
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * Types. LANES_F64 doubles to a vector, LANES_F32 floats.
+ * Types. A vector has LANES_F64 doubles or LANES_F32 floats.
  */
 
 #if defined( \
-    LANES_LONG) /* in vectors that the machine has not: the compiler makes two of each (meson.build, long vectors) */
+    LANES_LONG) /* vectors longer than the machine's: the compiler splits each in two (meson.build, long vectors) */
 #define LANES_BYTES 64
 #elif defined(__AVX512F__)
 #define LANES_BYTES 64
@@ -78,7 +78,7 @@ typedef uint32_t vu32 __attribute__((vector_size(LANES_BYTES)));
 #define LANES_INLINE static inline __attribute__((always_inline, unused))
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * Loads and stores, at any address; a number in all lanes; one of two by a mask.
+ * Loads and stores, at any address. One number in all lanes. Selection of one of two by a mask.
  */
 
 #define LANES_DEFINE(suffix, vector, scalar, mask)                     \
@@ -110,11 +110,11 @@ LANES_DEFINE(u32, vu32, uint32_t, vi32)
 #undef LANES_DEFINE
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * What many kernels want
+ * Functions that several kernels use
  */
 
-/* Whole numbers in [0, 2^52) as doubles, exactly: they are put below the leading bit of 2^52, which is then taken
- * off. */
+/* Convert integers in [0, 2^52) to doubles, exactly: they are put below the leading bit of 2^52, which is then
+ * subtracted. */
 LANES_INLINE vf64 f64_of_u52(vu64 x)
 {
     return (vf64)(x | UINT64_C(0x4330000000000000)) - 0x1p52;
@@ -126,7 +126,8 @@ LANES_INLINE vu64 random_next(vu64 x, vu64 power)
     return x * power & KERNELS_RANDOM_MASK;
 }
 
-/* a b + c, rounded once where the level has an instruction for it, else twice: not where bits are promised. */
+/* a b + c, rounded once if the level has an instruction for it, else twice. Not for results that must be equal to the
+ * bit. */
 LANES_INLINE vf64 fused_f64(vf64 a, vf64 b, vf64 c)
 {
 #if defined(LANES_LONG)
@@ -143,7 +144,7 @@ LANES_INLINE vf64 fused_f64(vf64 a, vf64 b, vf64 c)
 #endif
 }
 
-/* Square roots: both compilers make one instruction of it. */
+/* Square roots: both compilers emit one instruction for the loop. */
 LANES_INLINE vf64 root_f64(vf64 x)
 {
     for (int lane = 0; lane < LANES_F64; lane++) {

@@ -1,7 +1,7 @@
-/* The random numbers of the NAS Parallel Benchmarks: jumping ahead, and the way to the vectors. */
+/* The random numbers of the NAS Parallel Benchmarks: skipping ahead, and dispatch to the vectors. */
 #include "random_lanes.h"
 
-/* a^n mod 2^46, by squaring: a sequence can be entered anywhere. */
+/* a^n mod 2^46, by squaring, so that a sequence can be entered anywhere. */
 uint64_t kernels_random_power(uint64_t a, uint64_t n)
 {
     uint64_t power = 1;

@@ -1,15 +1,15 @@
 /*
  * The numbers of one sequence, several at a time. The sequence is a chain of multiplications, each of which waits for
- * the one before: one chain leaves most of a core idle. So it is dealt out over STREAMS chains, of which the i-th
- * yields the numbers i, i + STREAMS, i + 2 STREAMS ... and is multiplied by a^STREAMS at each step.
+ * the previous one: one chain leaves most of a core idle. The sequence is therefore distributed over STREAMS chains.
+ * The i-th chain yields the numbers i, i + STREAMS, i + 2 STREAMS ... and is multiplied by a^STREAMS at each step.
  */
 #include "random_lanes.h"
 
 #define N_VECTORS 4
 #define STREAMS (N_VECTORS * LANES_F64)
 
-/* n numbers in (0, 1) after state x; returns the state of the last. What is less than a turn of all chains is made one
- * by one. */
+/* Write n numbers in (0, 1) after state x; return the state of the last. A remainder of less than one turn of all
+ * chains is generated one by one. */
 static uint64_t fill(uint64_t x, double *out, size_t n)
 {
     const double scale = 0x1p-46;

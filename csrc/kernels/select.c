@@ -1,6 +1,6 @@
 /*
- * Which level of vector instructions runs: the best that the machine has, found at the first call, or what somebody
- * set.
+ * The level of vector instructions that runs: the machine's best, determined at the first call, or the level that the
+ * caller set.
  */
 #include <stdatomic.h>
 
@@ -20,13 +20,13 @@ const char *kernels_level_name(int level)
 int kernels_level_best(void)
 {
 #ifdef KERNELS_X86
-    /* This asks the operating system, too: registers that it does not save at a switch cannot be used. */
+    /* This includes the operating system's support: registers that it does not save at a switch cannot be used. */
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2")) {
         return KERNELS_PORTABLE;
     }
 #ifdef LANES_LONG
-    return KERNELS_AVX512; /* which is made of AVX2, to be tested */
+    return KERNELS_AVX512; /* which is emulated with AVX2, for tests */
 #endif
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw")) {
@@ -40,7 +40,7 @@ int kernels_level_best(void)
 
 int kernels_level(void)
 {
-    /* Relaxed: two threads that both find nothing chosen choose the same. */
+    /* Relaxed: two threads that both find no choice make the same one. */
     int level = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (level == UNKNOWN) {
         level = kernels_level_best();

@@ -1,8 +1,7 @@
 /*
- * One row of a half-sweep. A quarter of a sum is the sum times 0.25 to the last bit, subnormal numbers included,
- * since both are powers of two. What is written is not read, so a vector may be written twice: the first and the last
- * one overlap their neighbours, and those between lie on boundaries of vectors in `out`, where a store touches one
- * cache line.
+ * One row of a half-sweep. A quarter of a sum equals the sum times 0.25 to the last bit, subnormal numbers included,
+ * since both are powers of two. The output is not read, so a vector may be written twice. The first and the last vector
+ * overlap their neighbours. Those between are aligned in `out`, where a store touches one cache line.
  */
 #include "sor_lanes.h"
 
@@ -23,7 +22,7 @@ static void row(float *restrict out, const float *restrict up, const float *rest
         return;
     }
     one(out, up, down, side, 0);
-    /* As many as reach the next boundary; the first vector has covered them. */
+    /* Advance to the next boundary; the first vector has covered the numbers before it. */
     size_t k = LANES_F32 - ((uintptr_t)out / sizeof(float)) % LANES_F32;
     for (; k + 2 * LANES_F32 <= n; k += 2 * LANES_F32) {
         one(out, up, down, side, k);

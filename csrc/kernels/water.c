@@ -1,8 +1,8 @@
 /*
- * Water: everything whose time grows with the number of molecules; sums over pairs are in water_lanes.c.
+ * Water: all work whose time grows with the number of molecules; sums over pairs are in water_lanes.c.
  *
- * A step is predict, place, intra and pair_forces (in any order), fold, correct, wrap. See apps/water.py for how a
- * program is made of them, and apps/plain/water.py for the same in NumPy.
+ * A step is predict, place, intra and pair_forces (in any order), fold, correct, wrap. apps/water.py makes a program of
+ * them, and apps/water_numpy.py has the same in NumPy.
  */
 #include <math.h>
 
@@ -19,18 +19,18 @@ size_t kernels_water_partners(size_t i, size_t n)
     if (n % 2 == 1) {
         return n / 2;
     }
-    /* One molecule is as far ahead as it is behind. The pair is the one's in the first half if its number is even, else
-     * the other's: so all ranks have about the same number of pairs. */
+    /* One molecule is as far ahead as behind. For a molecule in the first half with an even number, the pair is its
+     * own; with an odd number it is the other molecule's. All ranks thus have about the same number of pairs. */
     size_t half = n / 2;
     int mine = i < half ? i % 2 == 0 : (i - half) % 2 == 1;
     return n == 0 ? 0 : half - !mine;
 }
 
-/* Taylor's series, by Pascal's triangle, in place: rows of `state` hold x and its derivatives times h^k / k!, so each
- * is the sum of those behind it. */
+/* Taylor's series, by Pascal's triangle, in place. Rows of `state` hold x and its derivatives times h^k / k!, so each
+ * becomes the sum, weighted by binomial coefficients, of itself and those behind it. */
 void kernels_water_predict(double *state, size_t n)
 {
-    /* Pascal's triangle, without ones: binomial[k][m] is m over k. */
+    /* Pascal's triangle: binomial[k][m] is m over k. */
     static const double binomial[ORDERS][ORDERS] = {
         {1, 1, 1, 1, 1, 1, 1},  {0, 1, 2, 3, 4, 5, 6}, {0, 0, 1, 3, 6, 10, 15}, {0, 0, 0, 1, 4, 10, 20},
         {0, 0, 0, 0, 1, 5, 15}, {0, 0, 0, 0, 0, 1, 6}, {0, 0, 0, 0, 0, 0, 1},
@@ -59,7 +59,7 @@ void kernels_water_correct(double *state, size_t n, const double *forces, double
     static const double share[ORDERS] = {863.0 / 6048, 665.0 / 1008, 1.0, 25.0 / 36, 35.0 / 144, 1.0 / 24, 1.0 / 360};
     size_t length = COMPONENTS * n;
     for (size_t component = 0; component < COMPONENTS; component++) {
-        double scale = 0.5 * h * h / mass_of(component); /* from a force to x'' h^2 / 2, as row 2 has it */
+        double scale = 0.5 * h * h / mass_of(component); /* from a force to x'' h^2 / 2, the quantity in row 2 */
         double *row = state + component * n;
         for (size_t i = 0; i < n; i++) {
             double difference = forces[i * SITES + component] * scale - row[2 * length + i];
@@ -70,8 +70,8 @@ void kernels_water_correct(double *state, size_t n, const double *forces, double
     }
 }
 
-/* The atoms' places, and M, which lies between oxygen and the middle of the hydrogens and carries the negative
- * charge. */
+/* The positions of the atoms, and of M, which lies between the oxygen and the midpoint of the hydrogens and carries the
+ * negative charge. */
 void kernels_water_place(const double *state, size_t n, double *sites)
 {
     for (size_t i = 0; i < n; i++) {
@@ -85,7 +85,7 @@ void kernels_water_place(const double *state, size_t n, double *sites)
     }
 }
 
-/* By how much the energy grows with the bond that is longer by d, while the other one is longer by e. */
+/* The derivative of the energy with respect to d, the elongation of one bond. The other bond is elongated by e. */
 static double stretch(double d, double e, double t)
 {
     double second = FC11 * d + FC12 * e + FC13 * t;
@@ -96,7 +96,7 @@ static double stretch(double d, double e, double t)
     return second + third / R_OH + fourth / (R_OH * R_OH);
 }
 
-/* By how much it grows with t. s, p, q, c: sum, product, sum of squares and of cubes of the two bonds' d. */
+/* The derivative with respect to t. s, p, q, c: sum, product, sum of squares and of cubes of the two bonds' d. */
 static double bend(double s, double p, double q, double c, double t)
 {
     double second = FC33 * t + FC13 * s;
@@ -106,7 +106,7 @@ static double bend(double s, double p, double q, double c, double t)
     return second + third / R_OH + fourth / (R_OH * R_OH);
 }
 
-/* The energy itself, whose derivatives stretch() and bend() are; see water_model.h for the source. */
+/* The energy, whose derivatives are stretch() and bend(); see water_model.h for the source. */
 static double energy_of(double d1, double d2, double t)
 {
     double s = d1 + d2, p = d1 * d2, q = d1 * d1 + d2 * d2, c = d1 * d1 * d1 + d2 * d2 * d2;
@@ -118,7 +118,7 @@ static double energy_of(double d1, double d2, double t)
     return second + third / R_OH + fourth / (R_OH * R_OH);
 }
 
-/* Each molecule by itself: two bonds and the angle. forces may be NULL, and so may virial; returns the energy. */
+/* Each molecule by itself: two bonds and the angle. forces and virial may be NULL; returns the energy. */
 double kernels_water_intra(const double *sites, size_t n, double *forces, double *virial)
 {
     double energy = 0.0, work = 0.0;
@@ -138,8 +138,8 @@ double kernels_water_intra(const double *sites, size_t n, double *forces, double
         if (!forces) {
             continue;
         }
-        /* A bond that is too long pulls its hydrogen along it, towards the oxygen; an angle that is too wide pulls it
-         * across, by d theta / d x = (u2 - u1 cos) / (r1 sin), u1 and u2 being the directions of the bonds. */
+        /* A bond that is too long pulls its hydrogen along it, towards the oxygen. An angle that is too wide pulls it
+         * across, by d theta / d x = (u2 - u1 cos) / (r1 sin), where u1 and u2 are the directions of the bonds. */
         double across = bend(d1 + d2, d1 * d2, d1 * d1 + d2 * d2, d1 * d1 * d1 + d2 * d2 * d2, t) * R_OH /
                         sqrt(1.0 - cosine * cosine);
         double along1 = stretch(d1, d2, t), along2 = stretch(d2, d1, t);
@@ -151,7 +151,7 @@ double kernels_water_intra(const double *sites, size_t n, double *forces, double
             force[d] += f1;
             force[3 + d] -= f1 + f2;
             force[6 + d] += f2;
-            work -= e1[d] * f1 + e2[d] * f2; /* the sum of x f of the three atoms: their forces add up to nothing */
+            work -= e1[d] * f1 + e2[d] * f2; /* the sum of x f of the three atoms, whose forces cancel */
         }
     }
     if (virial) {
@@ -172,7 +172,7 @@ void kernels_water_pair_energies(const struct kernels_water_pairs *pairs, const 
     KERNELS_PICK(water_lanes)->pair_energies(pairs, sites, scratch, sums);
 }
 
-/* Forces on M act on nothing that has a mass: they go to the three atoms in the shares by which M is placed. */
+/* M has no mass. The forces on it go to the three atoms in the shares that determine its position. */
 void kernels_water_fold(double *forces, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -186,7 +186,7 @@ void kernels_water_fold(double *forces, size_t n)
     }
 }
 
-/* Whole molecules, by their oxygen, so that bonds never cross the box. */
+/* Move whole molecules, by their oxygen, so that bonds never cross the box. */
 void kernels_water_wrap(double *state, size_t n, double box)
 {
     for (size_t d = 0; d < 3; d++) {

@@ -1,20 +1,20 @@
 /*
  * Water's sums over pairs of molecules, LANES_F64 pairs at a time.
  *
- * For each molecule, "one", the distances between its M and those of its partners are looked at first, which is cheap:
- * three differences instead of forty-two. No site is further from its M than some `reach`; so with a cutoff c
+ * For each molecule, "one", the distances between its M and those of its partners are computed first. That is cheap:
+ * three differences instead of forty-two. No site is further than `reach` / 2 from its M, so with a cutoff c
  *
- *     distance of the Ms   < c - 2 reach      all sites are within the cutoff: list INSIDE
- *                          < c - reach / 2    perhaps:                              NEAR
- *                          < c + 2 reach      hardly, but some may be:              FAR
- *                          above              none is: the pair is done
+ *     distance of the Ms   < c - reach        all sites are within the cutoff:     list INSIDE
+ *                          < c - reach / 4    perhaps all are:                             NEAR
+ *                          < c + reach        some may be:                                 FAR
+ *                          above              none is: the pair is skipped
  *
- * Whenever a list has LANES_F64 entries they are computed, "the others", a lane each. Inside, nothing needs to be
- * compared, and the nearest image of the others' M has the nearest images of all their sites: they are moved there
- * once. Near and far, at the edge, each difference looks for its own nearest image, each distance for the cutoff, and
- * masks say which lanes count; that there are two such lists only makes it likely that all lanes of a vector have
- * repulsion, or none. What a molecule leaves over waits for what the next ones do: then each lane has a "one" of its
- * own.
+ * Whenever a list has LANES_F64 entries they are computed, as "the others", a lane each. Inside, no distance is
+ * compared with the cutoff. The nearest image of the others' M has the nearest images of all their sites, so they are
+ * moved there once. Near and far, at the edge, each difference uses its own nearest image, each distance is compared
+ * with the cutoff, and masks select the lanes that count. The two lists only make it likely that all lanes of a vector
+ * have repulsion, or none. The remainder of a molecule waits for the remainders of the next ones; then each lane has a
+ * "one" of its own.
  *
  * Contracts: kernels.h. Compiled once per level of vector instructions.
  */
@@ -24,24 +24,24 @@
 #include "water_model.h"
 
 #define SITES 12         /* doubles per molecule */
-#define CHUNK 64         /* partners that are looked at before lists are emptied; a multiple of LANES_F64 */
-#define NEAREST 0x1.8p52 /* added and taken off again, it leaves the nearest whole number */
+#define CHUNK 64         /* partners whose distances are computed before lists are emptied; a multiple of LANES_F64 */
+#define NEAREST 0x1.8p52 /* adding and subtracting it rounds to the nearest integer */
 
 enum site { H1, O, H2, M };
 
-/* What does not change during a sum. */
+/* The constants of a sum. */
 struct field {
     double box, per_box; /* the edge, and 1 / edge */
     double cutoff2;      /* the cutoff's square */
     double ref1;         /* of the reaction field, per QQ: -QQ / cutoff^3 */
     double inside2;      /* squares of distances between Ms: below this all sites are within the cutoff, */
-    double near2;        /* below this perhaps, */
+    double near2;        /* below this perhaps all are, */
     double edge2;        /* above this none is */
 };
 
-/* One molecule in all lanes and another one in each, with what the pair adds. */
+/* One molecule in all lanes and another one in each, with the contributions of the pair. */
 struct meeting {
-    const vf64 *one; /* SITES of them */
+    const vf64 *one; /* SITES vectors */
     vf64 other[SITES];
     vf64 on_other[SITES]; /* forces */
     vi64 live;            /* lanes that count */
@@ -55,15 +55,14 @@ struct totals {
 };
 
 /* ---------------------------------------------------------------------------------------------------------------------
- * exp(-rate r), r >= 0, as a power of two: 2^k times a polynomial of degree 10 that is 2^x within 3e-16 for x in
- * [-1/2, 1/2]. What is lost is lost in the exponent: a relative error of 1e-16 times rate r. Below 1e-300 it stays
- * there.
- */
+ * exp(-rate r), r >= 0, as a power of two: 2^k times a polynomial of degree 10 that equals 2^x within 3e-16 for x in
+ * [-1/2, 1/2]. Precision is lost in the exponent: a relative error of 1e-16 times rate r. Results below 1e-300 are
+ * clamped there. */
 LANES_INLINE vf64 fall(double rate, vf64 r)
 {
     vf64 power = r * (rate * -0x1.71547652b82fep+0); /* -1 / ln 2 */
     power = select_f64(power > -1000.0, power, all_f64(-1000.0));
-    vf64 rounded = power + NEAREST; /* k is in the last bits, */
+    vf64 rounded = power + NEAREST; /* k is in the last bits ... */
     vf64 x = power - (rounded - NEAREST);
     vf64 x2 = x * x, x4 = x2 * x2;
     vf64 low =
@@ -72,10 +71,10 @@ LANES_INLINE vf64 fall(double rate, vf64 r)
         (0x1.3b2ab6fba1dd0p-7 + x * 0x1.5d87fe9d8001bp-10) + x2 * (0x1.4309130972778p-13 + x * 0x1.ffcb53f4ed5dfp-17);
     vf64 high = (0x1.62bfd46f7ae0cp-20 + x * 0x1.b675cde5a49adp-24) + x2 * 0x1.e6064f626db12p-28;
     vf64 p = low + x4 * (mid + x4 * high);
-    return (vf64)((vi64)p + ((vi64)rounded << 52)); /* and is added to the exponent */
+    return (vf64)((vi64)p + ((vi64)rounded << 52)); /* ... and is added to the exponent */
 }
 
-/* Written lane by lane: compilers make one instruction of it. */
+/* Written lane by lane: compilers emit one instruction for the loop. */
 LANES_INLINE vf64 sqrt_f64(vf64 x)
 {
     for (int lane = 0; lane < LANES_F64; lane++) {
@@ -116,8 +115,8 @@ LANES_INLINE vf64 square(const struct field *f, const struct meeting *m, int edg
     return difference[0] * difference[0] + difference[1] * difference[1] + difference[2] * difference[2];
 }
 
-/* The force `factor` times the difference, to both. */
-LANES_INLINE void push(struct meeting *m, struct totals *t, int a, int b, vf64 factor, const vf64 difference[3])
+/* Add the force `factor` times the difference to both molecules. */
+LANES_INLINE void add_force(struct meeting *m, struct totals *t, int a, int b, vf64 factor, const vf64 difference[3])
 {
     for (int d = 0; d < 3; d++) {
         vf64 force = factor * difference[d];
@@ -126,7 +125,7 @@ LANES_INLINE void push(struct meeting *m, struct totals *t, int a, int b, vf64 f
     }
 }
 
-/* Two charges whose product is `charge` times QQ; two hydrogens also repel each other, in whole pairs. */
+/* Two charges whose product is `charge` times QQ. Two hydrogens also repel each other, in whole pairs. */
 LANES_INLINE void charges(const struct field *f, struct meeting *m, struct totals *t, int edge, int a, int b)
 {
     const double charge = a == M && b == M ? 4.0 : a == M || b == M ? -2.0 : 1.0;
@@ -142,7 +141,7 @@ LANES_INLINE void charges(const struct field *f, struct meeting *m, struct total
         factor += edge ? masked(m->whole, repulsion) : repulsion;
     }
     t->virial += factor * rs;
-    push(m, t, a, b, factor, difference);
+    add_force(m, t, a, b, factor, difference);
 }
 
 /* Two sites without charges, in whole pairs. */
@@ -157,7 +156,7 @@ LANES_INLINE void repulsion(const struct field *f, struct meeting *m, struct tot
         factor = masked(m->whole, factor);
     }
     t->virial += factor * rs;
-    push(m, t, a, b, factor, difference);
+    add_force(m, t, a, b, factor, difference);
 }
 
 LANES_INLINE void charge_energy(const struct field *f, struct meeting *m, struct totals *t, int edge, int a, int b)
@@ -167,7 +166,8 @@ LANES_INLINE void charge_energy(const struct field *f, struct meeting *m, struct
     vf64 difference[3];
     vf64 rs = square(f, m, edge, a, b, difference);
     if (edge) {
-        rs = select_f64(rs < f->cutoff2, rs, all_f64(f->cutoff2)); /* what is beyond counts as if it were there */
+        rs = select_f64(rs < f->cutoff2, rs,
+                        all_f64(f->cutoff2)); /* a distance beyond the cutoff counts as the cutoff */
     }
     vf64 per_r = 1.0 / sqrt_f64(rs);
     vf64 energy = per_r * (charge * QQ), answer = rs * (weight * f->ref1);
@@ -191,7 +191,7 @@ LANES_INLINE void repulsion_energy(const struct field *f, struct meeting *m, str
  * LANES_F64 pairs
  */
 
-/* LANES_F64 molecules, one per lane, component by component. */
+/* Gather LANES_F64 molecules, one per lane, component by component. */
 LANES_INLINE void gather(vf64 molecules[SITES], const double *sites, const int32_t *index)
 {
     for (int c = 0; c < SITES; c++) {
@@ -201,13 +201,13 @@ LANES_INLINE void gather(vf64 molecules[SITES], const double *sites, const int32
     }
 }
 
-/* Adds lane by lane to rows of 12: two lanes may have the same row. */
+/* Add lane by lane to rows of 12, because two lanes may have the same row. */
 LANES_INLINE void scatter(const vf64 part[SITES], double *forces, const int32_t *index, int n_live)
 {
     typedef double quad __attribute__((vector_size(32)));
     for (int lane = 0; lane < LANES_F64; lane++) {
         if (lane >= n_live) {
-            /* Lanes that do not count repeat an index: nothing may be added for them. */
+            /* Unused lanes repeat an index: nothing may be added for them. */
             break;
         }
         double *force = forces + (size_t)index[lane] * SITES;
@@ -220,7 +220,7 @@ LANES_INLINE void scatter(const vf64 part[SITES], double *forces, const int32_t 
     }
 }
 
-/* Moves the others to where their M is nearest. */
+/* Move the others to the nearest image of their M. */
 LANES_INLINE void bring_near(const struct field *f, struct meeting *m)
 {
     for (int d = 0; d < 3; d++) {
@@ -231,8 +231,8 @@ LANES_INLINE void bring_near(const struct field *f, struct meeting *m)
     }
 }
 
-/* Finds which lanes count and which are whole pairs. */
-LANES_INLINE void judge(const struct field *f, struct meeting *m, int n_live)
+/* Determine the lanes that count and those that are whole pairs. */
+LANES_INLINE void classify(const struct field *f, struct meeting *m, int n_live)
 {
     static const int pairs[9][2] = {{M, M}, {M, H1}, {M, H2}, {H1, M}, {H2, M}, {H1, H1}, {H1, H2}, {H2, H1}, {H2, H2}};
     for (int lane = 0; lane < LANES_F64; lane++) {
@@ -245,7 +245,7 @@ LANES_INLINE void judge(const struct field *f, struct meeting *m, int n_live)
     }
 }
 
-/* Which sites meet, in an order in which those of one molecule stay in registers: do it for each two of them. */
+/* The pairs of sites, in an order that keeps the sites of one molecule in registers: apply `it` to each pair. */
 #define OF_CHARGES(it, ...)                                                       \
     do {                                                                          \
         it(__VA_ARGS__, M, M), it(__VA_ARGS__, H1, M), it(__VA_ARGS__, H2, M);    \
@@ -278,7 +278,7 @@ LANES_INLINE void meet_energies(const struct field *f, struct meeting *m, struct
     }
 }
 
-/* Lanes from n_live on do not count, whatever is in them; inside, all do. */
+/* Lanes from n_live on do not count, whatever their contents; inside, all lanes do. */
 typedef void meet(const struct field *f, const vf64 one[SITES], struct totals *t, const double *sites, double *forces,
                   const int32_t *index, int n_live);
 
@@ -301,7 +301,7 @@ static void forces_at_edge(const struct field *f, const vf64 one[SITES], struct 
     struct meeting m;
     m.one = one;
     gather(m.other, sites, index);
-    judge(f, &m, n_live);
+    classify(f, &m, n_live);
     t->whole += m.whole;
     meet_forces(f, &m, t, 1);
     scatter(m.on_other, forces, index, n_live);
@@ -327,7 +327,7 @@ static void energies_at_edge(const struct field *f, const vf64 one[SITES], struc
     struct meeting m;
     m.one = one;
     gather(m.other, sites, index);
-    judge(f, &m, n_live);
+    classify(f, &m, n_live);
     t->whole += m.whole;
     meet_energies(f, &m, t, 1);
 }
@@ -339,7 +339,7 @@ static void energies_at_edge(const struct field *f, const vf64 one[SITES], struc
 /* rows, box, cutoff: see kernels_water_pairs. scratch: [3][rows]. */
 static struct field prepare(const struct kernels_water_pairs *pairs, const double *sites, double *scratch)
 {
-    /* The Ms, direction by direction, and the square of the longest way from one of them to a site. */
+    /* The Ms, direction by direction, and the square of the largest distance from one of them to a site. */
     double reach2 = 0.0;
     for (size_t i = 0; i < pairs->rows; i++) {
         const double *site = sites + i * SITES;
@@ -352,7 +352,7 @@ static struct field prepare(const struct kernels_water_pairs *pairs, const doubl
             reach2 = r2 > reach2 ? r2 : reach2;
         }
     }
-    double reach = 2.0 * sqrt(reach2) * (1.0 + 1e-9); /* a little more, as all of this is rounded */
+    double reach = 2.0 * sqrt(reach2) * (1.0 + 1e-9); /* slightly larger, because all of this is rounded */
     double cutoff = pairs->cutoff, inside = cutoff - reach, near = cutoff - reach / 4, edge = cutoff + reach;
     return (struct field){
         .box = pairs->box,
@@ -365,9 +365,9 @@ static struct field prepare(const struct kernels_water_pairs *pairs, const doubl
     };
 }
 
-/* The squares of the distances from one M to `many` others, which stand in three arrays. */
-LANES_INLINE void look(const struct field *f, const vf64 one[3], const double *scratch, size_t rows, size_t many,
-                       double *rs)
+/* The squares of the distances from one M to `many` others, which are stored in three arrays. */
+LANES_INLINE void measure_distances(const struct field *f, const vf64 one[3], const double *scratch, size_t rows,
+                                    size_t many, double *rs)
 {
     for (size_t k = 0; k < many; k += LANES_F64) {
         vf64 sum = all_f64(0.0);
@@ -381,18 +381,18 @@ LANES_INLINE void look(const struct field *f, const vf64 one[3], const double *s
     }
 }
 
-/* Pairs by how far apart they are. */
+/* Pairs by their distance. */
 enum list { INSIDE, NEAR, FAR, N_LISTS };
 
 struct lists {
     int32_t others[N_LISTS][CHUNK + LANES_F64];
     size_t n[N_LISTS];
-    /* What other molecules have left over: less than a vector of it, and what one more may leave. */
+    /* Remainders of other molecules: less than a vector, and the remainder of one more molecule. */
     int32_t rest_one[(N_LISTS + 1) * LANES_F64], rest_other[(N_LISTS + 1) * LANES_F64];
     size_t n_rest;
 };
 
-/* Enters partners [j, j + many) in the lists that they belong to, without a branch. */
+/* Enter partners [j, j + many) in the lists that they belong to, without a branch. */
 LANES_INLINE void sort(const struct field *f, struct lists *l, const double *rs, size_t j, size_t many)
 {
     size_t n_inside = l->n[INSIDE], n_near = l->n[NEAR], n_far = l->n[FAR];
@@ -409,7 +409,7 @@ LANES_INLINE void sort(const struct field *f, struct lists *l, const double *rs,
     l->n[FAR] = n_far;
 }
 
-/* Computes the last ones of what is left over. */
+/* Compute the last ones of the remainders. */
 static void meet_rest(const struct field *f, struct lists *l, struct totals *t, const double *sites, double *forces,
                       meet *at_edge)
 {
@@ -417,7 +417,7 @@ static void meet_rest(const struct field *f, struct lists *l, struct totals *t, 
     l->n_rest -= n_live;
     int32_t *one = l->rest_one + l->n_rest, *other = l->rest_other + l->n_rest;
     for (size_t lane = n_live; lane < LANES_F64; lane++) {
-        /* A molecule that is there already: it costs nothing and is not counted. */
+        /* A molecule that is already present: it costs nothing and is not counted. */
         one[lane] = one[0];
         other[lane] = other[0];
     }
@@ -432,7 +432,7 @@ static void meet_rest(const struct field *f, struct lists *l, struct totals *t, 
     }
 }
 
-/* own: so many of the rows are a "one" here; the others are there as partners. */
+/* Sum over all pairs. `own` of the rows are a "one" here; the others are only partners. */
 static void sweep(const struct kernels_water_pairs *pairs, const double *sites, double *scratch, double *forces,
                   struct kernels_water_sums *sums, meet *inside, meet *at_edge)
 {
@@ -446,12 +446,12 @@ static void sweep(const struct kernels_water_pairs *pairs, const double *sites, 
             t.on_one[c] = all_f64(0.0);
         }
         memset(l->n, 0, sizeof l->n);
-        /* The rows behind it, as many as the ring of all molecules gives it for partners. */
+        /* The rows behind it, as many as it has partners in the ring of all molecules. */
         size_t end = i + 1 + kernels_water_partners(pairs->first + i, pairs->n);
         for (size_t j = i + 1; j < end; j += CHUNK) {
             double rs[CHUNK];
             size_t many = end - j < CHUNK ? end - j : CHUNK;
-            look(f, one + 3 * M, scratch + j, pairs->rows, many, rs);
+            measure_distances(f, one + 3 * M, scratch + j, pairs->rows, many, rs);
             sort(f, l, rs, j, many);
             for (int list = 0; list < N_LISTS; list++) {
                 meet *how = list == INSIDE ? inside : at_edge;

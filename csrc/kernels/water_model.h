@@ -1,5 +1,5 @@
 /*
- * The numbers of the water model: of one molecule the force constants of Bartlett, Shavitt and Purvis, of two
+ * The constants of the water model: for one molecule the force constants of Bartlett, Shavitt and Purvis, for two
  * molecules the potential of Matsuoka, Clementi and Yoshimine (MCY). Lengths in Angstrom, masses in atomic units.
  */
 #ifndef VIAKIT_KERNELS_WATER_MODEL_H
@@ -11,15 +11,14 @@
 #define MASS_O 15.99945
 #define MASS_H 1.007825
 
-/* The fourth site, M: CM of the way from the oxygen to the middle between the hydrogens. C1 of it follows the oxygen
- * and C2 each hydrogen, when they move, and hands its forces back in the same parts. */
+/* The fourth site, M, lies at CM of the way from the oxygen to the midpoint of the hydrogens. Its position is C1 times
+ * the oxygen's plus C2 times each hydrogen's. Its forces are distributed in the same shares. */
 #define CM 0.45682590
 #define C1 (1.0 - CM)
 #define C2 (CM / 2.0)
 
-/* The energy of a stretched and bent molecule is a polynomial in d1 and d2, by how much its bonds are longer than
- * R_OH, and t, by how much its angle is wider than THETA, times R_OH. Indices name the variables: 1 and 2 the bonds,
- * 3 the angle. */
+/* The energy of a stretched and bent molecule is a polynomial in d1, d2 and t. d1 and d2 are the lengths of the bonds
+ * less R_OH; t is the angle less THETA, times R_OH. Indices name the variables: 1 and 2 the bonds, 3 the angle. */
 #define FC11 0.512596
 #define FC33 0.048098
 #define FC12 (-0.005823)
@@ -40,8 +39,8 @@
 #define FC1233 0.0211
 #define FC1333 0.006263
 
-/* Two molecules: the square of a hydrogen's charge (M has twice its charge, and negative), and four exponentials
- * A exp(-B r): 1 between oxygens, 2 between hydrogens, 3 less 4 between an oxygen and a hydrogen. */
+/* Two molecules: the square of a hydrogen's charge (M has twice its charge, and negative), and four exponentials A
+ * exp(-B r): 1 between oxygens, 2 between hydrogens, 3 less 4 between an oxygen and a hydrogen. */
 #define QQ 0.07152158
 #define A1 455.313100
 #define B1 5.15271070

@@ -1,25 +1,27 @@
 /*
- * A link carries frames between NICs. It may lose, double and reorder them, and owes nothing else; the provider above
- * makes reliability out of that (via/reliable.c). One link is one .c file (or a few) and exports one symbol: its
- * table of operations. Whoever writes another wire fills in such a table, adds it to the list behind it, and
- * has the conformance suite tell what is missing (tests/c/test_conformance.c: the same cases for every link).
+ * A link carries frames between NICs. It may lose, duplicate and reorder frames. The provider above adds reliability
+ * (via/data/reliable.c). A link is one .c file (or a few) and exports one symbol: its table of operations. To add a
+ * link, fill in such a table and add it to the list of links. The conformance suite runs the same cases on every link
+ * and shows what is missing (tests/c/test_conformance.c).
  *
  *   VIPL calls   -->  provider  -- link_ops: send, poll, route ... -->  loop | shm | eth | udp
  *                         ^                                                |
- *                         +--------- link_deliver, link_peer_lost ---------+
+ *                         +--- link_services: deliver, peer_lost ... ------+
  *
- * In between may stand decorators, which have the same table: fault.c (spoils frames by a seed) and via/tap.c
- * (records them). The provider does not know whether it talks to a link or to one of those.
+ * Decorators may stand in between. They have the same table: link/fault (injects faults from a seed) and watch/tap.c
+ * (records frames). The provider does not distinguish a link from a decorator.
  *
- * Threads: every operation is called by the NIC's present owner (via/own.h), one at a time, except where its contract
- * says otherwise. So a link needs no lock for its own state; only what several NICs share (loop's queues, shm's
- * memory, udp's table of names) needs more. An operation never blocks; one that cannot proceed says -EAGAIN. Errors
- * are negative errno values. The first that finds one explains it (via_explain); who passes it on says nothing more.
+ * Threads: the NIC's present owner (via/objects/own.h) calls every operation, one at a time, except where the
+ * operation's contract differs. A link therefore needs no lock for its own state. Only state shared by several NICs
+ * needs more: loop's queues, shm's memory, udp's table of names. An operation never blocks: if it cannot proceed, it
+ * returns -EAGAIN. Errors are negative errno values. The function that first detects an error explains it (vk_explain).
+ * Callers pass it on.
  *
- * Who calls whom: the provider calls the table; the link calls back link_deliver() for each frame that arrived, from
- * within its poll operation, and link_peer_lost() when it knows that a peer is gone. link_deliver() may call send()
- * again (an acknowledgement) before it returns, and may end the peer whose frame it is: a link does not rely on what
- * it had in its hands before the call.
+ * Direction of calls: the provider calls the link's table. The link calls the services of its client, which the
+ * provider passes in when it opens the link. The link calls deliver() for each frame that arrived, from within the poll
+ * operation, and peer_lost() when a peer is gone. Before it returns, deliver() may call send() again (an
+ * acknowledgement), and may remove the peer that sent the frame. A link must not rely on state that it read before the
+ * call.
  */
 #ifndef VIAKIT_LINK_H
 #define VIAKIT_LINK_H
@@ -29,236 +31,284 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/explain.h"
+#include "link/frame_format.h"
 #include "viakit.h"
-#include "wire.h"
 
-#define LINK_WATCHED 8 /* descriptors that a sleeper watches for a link, at most */
+/* The list of links. To add one, add its name here and export its table as link_NAME (CONTRIBUTING.md, "A link"). */
+#define LINKS(X) X(loop) X(shm) X(eth) X(udp)
 
-/* Of ask_all, in place of a number. */
+#define LINK_WATCHED 8 /* the most descriptors that a sleeping thread polls for a link */
+
+/* Results of ask_all in place of a number of NICs. */
 #define LINK_UNKNOWN (-1)
 #define LINK_ONLY_US (-2)
 
-struct via_nic;
+struct link_client;
 struct link;
-/* Every link's own struct link begins so: the way back from a link to its NIC, for decorators that stand before a
- * link of which they know nothing else (via/tap.c). */
+/* First member of every link's own struct link. It leads from a link to its client, and so to the state of the
+ * decorators, which replace operations of the table and keep the link (link/fault/fault.c, watch/tap.c). */
 struct link_base {
-    struct via_nic *nic;
+    struct link_client *client;
 };
 
-struct link_peer; /* a route to one NIC (or, on eth, to one station); owned by the link, valid until close */
+/* A route to one NIC (or, on eth, to one station); owned by the link, valid until close. First member of every link's
+ * own struct link_peer is the address of its station. */
+struct link_peer;
 
-/* One frame to send: header (with the block behind it, if any) and the payload where it lies; nothing of it has been
- * copied. header.len counts all bytes behind the 32 of the header, so header_len - 32 + the payload. The link may
- * write header.crc and flags, and nothing else: after -EAGAIN the provider builds the frame anew. The struct and what
- * it points to belong to the caller again when send() returns. */
+static inline const uint8_t *link_peer_address(const struct link_peer *peer)
+{
+    return (const uint8_t *)(const void *)peer;
+}
+
+/* One frame to send: the header, the block behind it if the frame has one, and references to the payload, which has not
+ * been copied. header.len counts all bytes behind the 32 of the header: header_len - 32 + the payload. The link may
+ * write header.crc and flags, and nothing else, because the provider rebuilds the frame after -EAGAIN. When send()
+ * returns, the struct and its pieces belong to the caller again. */
 struct link_frame {
     struct wire_header header;
     union {
         struct wire_write write;
         struct wire_connect connect;
-        uint8_t bytes[40 + 2 * WIRE_MAX_DISCRIMINATOR + 8];
+        uint8_t bytes[40 + 2 * WIRE_MAX_DISCRIMINATOR + WIRE_REQUEST_PROOF];
     } block;
-    uint32_t header_len; /* 32 plus the bytes used of block */
+    uint32_t header_len; /* 32 plus the used bytes of block */
     uint32_t n_iov;
-    size_t payload_len; /* sum of iov */
+    size_t payload_len; /* sum of iov, bytes */
     const struct iovec *iov;
 };
 
-/* What a link can do; filled in by open. */
+/* Properties of a link, filled in by open. */
 struct link_limits {
-    uint8_t address[6];   /* this station */
-    uint16_t port;        /* this NIC among those of the station */
-    uint32_t mtu;         /* informative: the wire's own unit */
+    uint8_t address[6];   /* address of this station */
+    uint16_t port;        /* number of this NIC at its station */
+    uint32_t mtu;         /* the wire's own unit in bytes; informative */
     uint32_t max_payload; /* largest header.len of one frame */
-    uint32_t max_batch;   /* frames of equal length that send takes as one super-frame; 1 if it cannot */
-    uint32_t short_below; /* messages of fewer bytes may go by send_short; 0: the link has no such operation */
-    uint32_t ring_slots;  /* frames (or super-frames) a receiver can hold before they are lost */
-    uint32_t
-        max_window; /* link sends in flight that a receiver like this one can hold; 0: as many as the provider likes */
-    int lossless;   /* neither loses, doubles, nor reorders: -EAGAIN instead of loss */
-    int checksum;   /* frames need a checksum */
+    uint32_t max_batch; /* the most frames of equal length that send accepts as one super-frame (1: no super-frames) */
+    uint32_t short_below; /* send_short accepts messages of fewer bytes (0: the link has no such operation) */
+    uint32_t ring_slots;  /* frames (or super-frames) that a receiver can hold before it loses some */
+    uint32_t max_window;  /* the most link sends in flight that a receiver like this one holds (0: no limit) */
+    int checksum;         /* frames need a checksum */
+
+    /* For sleeping threads: data_fd becomes readable when frames arrive after arm() (-1: see watch()), control_fd when
+     * the link needs a call of control() (-1: never). */
+    int data_fd, control_fd;
 };
 
 struct link_ops {
-    const char *name;
+    viakit_link_info about; /* name and properties, which hold for every NIC on the link */
 
-    /* ---- life: files that stay open between calls are opened by vk_file_own() and closed by vk_file_close()
-     * (base/files.h), so that no child of a fork keeps them */
-    /* Opens the device (text after "name:", may be ""). On success *link is ready and limits is filled in. On failure
-     * returns -errno and has said why by via_explain(). */
-    int (*open)(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **link,
+    /* ---- life cycle. Files that stay open between calls are opened with vk_file_own() and closed with vk_file_close()
+     * (base/files.h), so that no child of a fork keeps them. */
+    /* Opens the device (the text after "name:", may be ""). On success sets *link and fills in limits. On failure
+     * returns -errno, explained with vk_explain(). */
+    int (*open)(struct link_client *client, const char *device, const viakit_nic_options *options, struct link **link,
                 struct link_limits *limits);
 
-    /* Gives everything back. Peers of the other side learn of it if the link has means to tell. */
+    /* Releases everything. Notifies the peers if the link has means to do so. */
     void (*close)(struct link *link);
 
     /* ---- peers and stations */
-    /* Finds the way to (address, port). Returns -EHOSTUNREACH if there is certainly no such NIC. *peer stays the
+    /* Finds the route to (address, port). Returns -EHOSTUNREACH if there is certainly no such NIC. *peer remains the
      * link's. */
     int (*route)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
 
-    /* The same for one answer to a stranger: the peer may be overwritten by the next call, so it is for a frame that
-     * is sent at once. NULL where route() keeps nothing that a stranger could make it keep. */
+    /* Like route(), for one reply to an unknown peer. The next call may overwrite *peer, so it serves only for a frame
+     * that is sent at once. NULL if route() stores nothing on behalf of unknown peers. */
     int (*passing)(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **peer);
 
-    /* Hands a connection request, or (CANCEL) its withdrawal, to every NIC of the station (header.dst_port is set by
-     * the link where it must be). Returns how many NICs were asked, 0 if there is certainly none (it may have said
-     * more about that by via_explain), LINK_UNKNOWN if the link cannot know how many hear it, LINK_ONLY_US if the
-     * station is this NIC alone, which was not asked. */
+    /* Sends a connection request, or its withdrawal (CANCEL), to every NIC of the station. The link sets
+     * header.dst_port where it has to. Returns the number of NICs that the request was sent to, or
+     *
+     * - 0 if the station certainly has no NIC (a reason may have been given with vk_explain),
+     * - LINK_UNKNOWN if the link cannot determine how many NICs receive the request,
+     * - LINK_ONLY_US if this NIC is the only one of the station; it was not sent the request. */
     int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
 
-    /* The largest payload of a frame that the way to the peer carries in one piece; NULL where that is max_payload
-     * for all. */
+    /* Returns the largest frame payload that the route to the peer carries in one piece. NULL if it is max_payload for
+     * every peer. */
     uint32_t (*payload_to)(struct link *link, struct link_peer *peer);
 
-    /* The station of that name, the index-th if it has several; `own` is this NIC's. 0, or -ENOENT with a reason.
-     * Called without ownership: it may block while it asks other machines. NULL if stations have no names of their
-     * own. */
+    /* Resolves a station's name: the index-th address if it has several; `own` is this NIC's address. Returns 0, or
+     * -ENOENT with a reason. Called without ownership, because it may block while it queries other machines. NULL if
+     * the link's stations have no names of their own. */
     int (*resolve)(const uint8_t own[6], const char *name, unsigned index, uint8_t address[6]);
 
-    /* How many NICs share this station's address, for NOMATCH. */
+    /* Returns how many NICs share this station's address, for NOMATCH. */
     int (*count_neighbours)(struct link *link);
 
-    /* ---- the data's way */
-    /* Sends n frames, in order. Frames of one call may travel as one super-frame if all but the last have the same
-     * length. Returns how many were taken (they are copied or on their way: the payload may be reused), 0 or -EAGAIN
-     * if none, -errno on a lasting fault. */
+    /* ---- the data path */
+    /* Sends n frames in order. Frames of one call may travel as one super-frame if all but the last have the same
+     * length. Returns the number of accepted frames. An accepted frame is copied or on its way, so its payload may be
+     * reused. Returns 0 or -EAGAIN if no frame was accepted, -errno on a lasting fault. The provider then breaks the
+     * connections to that peer. */
     int (*send)(struct link *link, struct link_peer *peer, struct link_frame *frames, int n);
 
-    /* The short way for what most messages are: one frame, no block behind the header, one piece of fewer than
-     * short_below bytes. header is complete but for the checksum and its flag, as words: narrow stores followed by a
-     * wide load of the same bytes would wait for all stores before them. 1 taken, 0 not now. */
+    /* The fast path for short messages: one frame without a block, its payload one piece of fewer than short_below
+     * bytes. header is complete except for the checksum and its flag. It is passed as words, because a wide load
+     * waits for preceding narrow stores to the same bytes. Returns 1 if the frame was accepted, 0 if the caller has
+     * to retry. */
     int (*send_short)(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS], const void *payload,
                       size_t len);
 
-    /* Delivers what has arrived, at most budget slots. Returns the number of slots handled. */
+    /* Delivers the frames that have arrived, at most budget slots. Returns the number of slots handled. */
     int (*poll)(struct link *link, int budget);
 
     /* ---- sleeping: arm, sleep on the descriptors, disarm */
-    /* File descriptors for sleepers. data_fd becomes readable when frames arrive *after arm*; control_fd (or -1)
-     * when the link's own affairs need control(). Called once, after open. */
-    void (*descriptors)(struct link *link, int *data_fd, int *control_fd);
-
-    /* About to sleep: returns 1 if something is there already (then do not sleep). disarm: awake again. May be NULL. */
+    /* arm prepares for a sleep and returns 1 if frames are there already: the caller must not sleep then. disarm ends
+     * the sleep. Both may be NULL. */
     int (*arm)(struct link *link);
     void (*disarm)(struct link *link);
 
-    /* For links that receive by several descriptors, or by changing ones: those to sleep on in place of data_fd, at
-     * most LINK_WATCHED of them, with their events; fd may be -1. Returns their number. Called after arm. woken,
-     * before disarm: what poll(2) said of them. They belong together; NULL: data_fd is all there is. The descriptors
-     * are good for one sleep: one that is opened meanwhile is told of by link_timer(). */
+    /* For links whose set of receive descriptors is larger or changes. watch is called after arm. It fills in the
+     * descriptors to sleep on in place of data_fd, at most LINK_WATCHED, with their events, and returns their number.
+     * An fd may be -1. woken is called before disarm with the results of poll(2). Both are NULL if data_fd suffices.
+     * The descriptors are valid for one sleep. If the link opens another one meanwhile, it calls link_timer() to wake
+     * the sleeping thread. */
     int (*watch)(struct link *link, struct pollfd *fds);
     void (*woken)(struct link *link, const struct pollfd *fds, int n);
 
-    /* Accepts new peers, notices dead ones. NULL if the link has no such affairs. */
+    /* Accepts new peers and detects dead ones. NULL if the link has neither. */
     void (*control)(struct link *link);
 
-    /* When poll is to be called next although nothing may have arrived, as vk_now() counts; VK_NEVER. NULL: never.
-     * For decorators that keep frames; link_timer() says so when it becomes sooner. */
+    /* Returns the time (vk_now(), ns) of the next necessary poll even if no frame arrives, or VK_NEVER. NULL: never.
+     * For decorators that hold frames back. If the time moves forward, the link calls link_timer(). */
     uint64_t (*due)(struct link *link);
 
-    /* The station a peer belongs to, for captures. */
-    void (*peer_address)(const struct link_peer *peer, uint8_t address[6]);
-
-    /* Adds what only the link knows. May be NULL. */
+    /* Adds information that only the link has. May be NULL. */
     void (*info)(struct link *link, viakit_nic_info *info);
 
     /* ---- for links whose peers share a host; NULL elsewhere ---- */
 
-    /* Memory that peers can map. */
+    /* Allocates and frees memory that peers can map. */
     int (*alloc)(struct link *link, size_t len, void **address);
     int (*free)(struct link *link, void *address);
 
-    /* The table of registered regions (via/mem.c) lies here, so that peers can look into it; NULL: ordinary memory. */
+    /* Allocates the table of registered regions (via/objects/mem.c) where peers can read it. NULL: the table lies in
+     * ordinary memory. */
     void *(*region_table)(struct link *link, size_t len);
 
-    /* Can (address, len) of this process be reached by the peer, and how? 0 no, 1 through a mapping, 2 by
+    /* Returns how the peer can access (address, len) of this process: 0 not at all, 1 through a mapping, 2 with
      * process_vm_*. */
     int (*reach)(struct link *link, struct link_peer *peer, const void *address, size_t len);
 
-    /* Copies from the peer's memory at address into local pieces, in one pass. -errno on failure. */
+    /* Copies from the peer's memory at address into local pieces, in one pass. Returns -errno on failure. */
     int (*fetch)(struct link *link, struct link_peer *peer, uint64_t address, const struct iovec *to, int n_to,
                  size_t len);
 
-    /* Writes pieces of local memory into the region (handle, address) of the peer, if its table grants it to a VI
-     * with tag ptag; the last word is stored last. 0 done; -EACCES not granted; -EAGAIN no direct way (send frames
-     * instead). */
+    /* Writes pieces of local memory into the peer's region (handle, address), if the peer's table grants a VI with tag
+     * ptag to write there. The last word is stored last. Returns 0 if done, -EACCES if not granted, -EAGAIN if there is
+     * no direct way: the caller then sends frames. */
     int (*place)(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                  const struct iovec *from, int n_from, size_t len);
 
-    /* Reads from the region (handle, address) of the peer into pieces of local memory, if its table grants that to a
-     * VI with tag ptag. Returns what place returns. */
+    /* Reads from the peer's region (handle, address) into pieces of local memory, if the peer's table grants that to a
+     * VI with tag ptag. Returns the same values as place. */
     int (*take)(struct link *link, struct link_peer *peer, uint32_t handle, uint32_t ptag, uint64_t address,
                 const struct iovec *to, int n_to, size_t len);
 };
 
-extern const struct link_ops link_loop, link_shm, link_eth, link_udp;
+#define LINK_X(name) extern const struct link_ops link_##name;
+LINKS(LINK_X)
+#undef LINK_X
 
-/* ---- what the provider offers to links (via/rx.c, via/conn.c, via/error.c) ---- */
+/* ---- services: the functions that a link needs from above ---- */
 
-/* A frame arrived: len bytes at frame (header first, valid during the call; the sender may be able to change them
- * meanwhile, so each field is read once). from is the station it came from, peer the way back or NULL if the link
- * finds it by route(). */
-void link_deliver(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer, const void *frame, size_t len);
+struct link_services {
+    /* Accepts a frame that has arrived: len bytes at frame, header first, valid during the call. The sender may be able
+     * to change them meanwhile, so each field is read once. `from` is the sending station. peer is the route back to
+     * it, or NULL if the link has to find it with route(). */
+    void (*deliver)(struct link_client *client, const uint8_t from[6], struct link_peer *peer, const void *frame,
+                    size_t len);
 
-/* The same where header and payload lie apart. A payload that lies where it has to go is not copied. */
-void link_deliver_parts(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
-                        const struct wire_header *header, const void *payload, size_t len);
+    /* Like deliver, with header and payload in separate places. A payload that already lies at its destination is not
+     * copied. */
+    void (*deliver_parts)(struct link_client *client, const uint8_t from[6], struct link_peer *peer,
+                          const struct wire_header *header, const void *payload, size_t len);
 
-/* Frames that follow `last`, which was just delivered, are at hand: may their payloads, len bytes in all, be put
- * where they go before they are delivered (by link_deliver_parts)? The place, if the message goes on there in one
- * piece; NULL if it does not, or last was not taken. */
-void *link_place_ahead(struct via_nic *nic, const struct wire_header *last, size_t len);
+    /* Frames that follow `last`, which was just delivered, are at hand. Returns the address where their payloads, len
+     * bytes in all, may be placed before they are delivered by deliver_parts(), if the message continues there in one
+     * piece. Returns NULL if it does not, or if `last` was not accepted. */
+    void *(*place_ahead)(struct link_client *client, const struct wire_header *last, size_t len);
 
-/* The peer is gone for good: connections over it are lost. */
-void link_peer_lost(struct via_nic *nic, struct link_peer *peer);
+    /* The peer is gone for good: connections over it are lost. */
+    void (*peer_lost)(struct link_client *client, struct link_peer *peer);
 
-/* Is the connection request of that number (header block, connect.request) still open? A link that passes it on
- * later asks first: one that comes after its end may be matched with somebody who then waits for nothing. */
-int link_still_asking(struct via_nic *nic, uint32_t request);
+    /* Returns whether the connection request with that number (header block, connect.request) is still open. A link
+     * that forwards a request late checks this first, because a request that arrives after its end may use up a waiting
+     * VI. */
+    int (*request_is_open)(struct link_client *client, uint32_t request);
 
-/* Is this a peer request that somebody at this NIC itself has made the opposite of? For links on which a NIC has no way
- * to itself before it needs one. Those of clients come with its port, when nobody else takes them. */
-int link_wanted_here(struct via_nic *nic, const struct link_frame *frame);
+    /* Returns whether the frame is a peer request that matches one made at this NIC itself. For links on which a NIC
+     * sets up the route to itself only on demand. A client's request carries the port if no other NIC accepts it. */
+    int (*matches_own_request)(struct link_client *client, const struct link_frame *frame);
 
-/* Address space was missing, here or there, for the memory that the NIC of that port and this one must see of each
- * other (ulimit -v). For half a second that NIC counts as out of reach, so that whoever asks it is told and does not
- * wait. */
-void link_no_room(struct via_nic *nic, uint16_t port);
-int link_lacks_room(const struct via_nic *nic, uint16_t port); /* 0: any port */
+    /* Reports that address space (ulimit -v) did not suffice, here or in the other process, for the memory that the NIC
+     * of that port and this one must map of each other. That NIC counts as unreachable for half a second, so that
+     * requests to it fail at once. lacks_address_space returns whether that is the case; port 0 means any port. */
+    void (*report_no_address_space)(struct link_client *client, uint16_t port);
+    int (*lacks_address_space)(struct link_client *client, uint16_t port);
 
-/* There is certainly no NIC at that address: requests for it need not wait. */
-void link_nobody_there(struct via_nic *nic, const uint8_t address[6]);
+    /* Reports that the host of that address is up and has no NIC. Requests to it end with VIP_NO_MATCH. A link calls
+     * this if it detects the fact only after ask_all() has returned (udp, by ICMP's "port unreachable"). */
+    void (*report_no_nic)(struct link_client *client, const uint8_t address[6]);
 
-/* Poll is wanted at `at` (ns), if not sooner. */
-void link_timer(struct via_nic *nic, uint64_t at);
+    /* Requests a poll at time `at` (ns), unless an earlier one is due. */
+    void (*timer)(struct link_client *client, uint64_t at);
 
-/* Does the frame belong to a connection that relies on the link's losing nothing? Then nobody may lose it. */
-int link_must_arrive(struct via_nic *nic, const struct wire_header *h);
+    /* Returns whether the frame belongs to a connection that relies on a lossless link. Such a frame must not be
+     * dropped. */
+    int (*must_arrive)(struct link_client *client, const struct wire_header *h);
 
-/* From now on (until vouched is 0) what is delivered came with a checksum of its own that was found right, so frames
- * need CRC32C only of their headers (wire.h). */
-void link_vouch(struct via_nic *nic, int vouched);
+    /* Reports that from now on delivered frames came with a checksum of their own that was verified, so that they need
+     * CRC32C only of their headers (frame_format.h). A call with `verified` 0 ends this. */
+    void (*set_checksum_verified)(struct link_client *client, int verified);
 
-/* While deaf, link_deliver drops and counts what is delivered, as if it had never arrived (a partition). */
-void link_deafen(struct via_nic *nic, int deaf);
+    /* While `discard` is set, deliver drops and counts every frame. This simulates a partition. */
+    void (*discard_arrivals)(struct link_client *client, int discard);
 
-/* What a decorator says to captures (via/tap.c); nothing happens where there is no tap. Texts must live as long as
- * the library. A frame was lost on purpose: it is shown all the same. A remark stands at each frame handed to the
- * link from now on, until the next remark; NULL: none. */
-void link_remark(struct via_nic *nic, const char *remark);
-void link_note_lost(struct via_nic *nic, struct link_peer *peer, const struct link_frame *frame, const char *why);
+    /* Reports the link's last lasting fault, as a sentence for viakit_query_nic, snapshots and the default error
+     * handler. The text is copied. */
+    void (*report_trouble)(struct link_client *client, const char *text);
 
-/* The NIC's counters, to add to: an array of VIAKIT_N_COUNTERS. */
-uint64_t *link_counters(struct via_nic *nic);
-#define LINK_COUNT(nic, name, n) (link_counters(nic)[VIAKIT_COUNTER_##name] += (uint64_t)(n))
+    /* Notes of decorators for captures (watch/tap.c); without a tap they have no effect. Texts must live as long as the
+     * library. remark attaches a text to each frame that is handed to the link until the next remark; NULL removes it.
+     * note_lost records a frame that was dropped on purpose. */
+    void (*remark)(struct link_client *client, const char *remark);
+    void (*note_lost)(struct link_client *client, struct link_peer *peer, const struct link_frame *frame,
+                      const char *why);
+};
 
-/* Says why a call failed, for viakit_last_error(); printf-like. */
-void via_explain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The link's view of a NIC. The provider embeds it in its own struct, sets both members before it opens the link, and
+ * finds its struct by the member's offset. No entry of the table is NULL. */
+struct link_client {
+    const struct link_services *services;
+    uint64_t *counters;  /* [VIAKIT_N_COUNTERS], incremented by the link */
+    struct fault *fault; /* the decorator that injects faults; NULL: none (link/fault/fault.h) */
+};
 
-/* 0 if the kernel has membarrier for what is asked (see via/own.h), else -1. */
-int via_membarrier_register(void);
-void via_membarrier_global(void);
+#define LINK_COUNT(client, name, n) ((client)->counters[VIAKIT_COUNTER_##name] += (uint64_t)(n))
+
+/* Calls of the services, as declared in the table. `client` is evaluated twice. */
+#define LINK_CALL(client, service, ...) ((client)->services->service((client), __VA_ARGS__))
+#define link_deliver(client, ...) LINK_CALL(client, deliver, __VA_ARGS__)
+#define link_deliver_parts(client, ...) LINK_CALL(client, deliver_parts, __VA_ARGS__)
+#define link_place_ahead(client, ...) LINK_CALL(client, place_ahead, __VA_ARGS__)
+#define link_peer_lost(client, ...) LINK_CALL(client, peer_lost, __VA_ARGS__)
+#define link_request_is_open(client, ...) LINK_CALL(client, request_is_open, __VA_ARGS__)
+#define link_matches_own_request(client, ...) LINK_CALL(client, matches_own_request, __VA_ARGS__)
+#define link_report_no_address_space(client, ...) LINK_CALL(client, report_no_address_space, __VA_ARGS__)
+#define link_lacks_address_space(client, ...) LINK_CALL(client, lacks_address_space, __VA_ARGS__)
+#define link_report_no_nic(client, ...) LINK_CALL(client, report_no_nic, __VA_ARGS__)
+#define link_timer(client, ...) LINK_CALL(client, timer, __VA_ARGS__)
+#define link_must_arrive(client, ...) LINK_CALL(client, must_arrive, __VA_ARGS__)
+#define link_set_checksum_verified(client, ...) LINK_CALL(client, set_checksum_verified, __VA_ARGS__)
+#define link_discard_arrivals(client, ...) LINK_CALL(client, discard_arrivals, __VA_ARGS__)
+#define link_remark(client, ...) LINK_CALL(client, remark, __VA_ARGS__)
+#define link_note_lost(client, ...) LINK_CALL(client, note_lost, __VA_ARGS__)
+
+/* Formats the text like printf and reports it; texts longer than LINK_TROUBLE bytes are cut (trouble.c). */
+#define LINK_TROUBLE 160
+void link_trouble(struct link_client *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

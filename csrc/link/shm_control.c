@@ -1,27 +1,28 @@
 /*
- * How shm NICs meet and part. Each listens on a Unix socket in the abstract namespace, @viakit/shm/UID/NAME/PORT:
- * such names vanish with the process, are seen only within one network namespace (one host of a testbed), and tell
- * nothing worth guessing, for the kernel says who calls (SO_PEERCRED) and other users are sent away.
+ * How shm NICs connect and disconnect. Each listens on a Unix socket in the abstract namespace,
+ * @viakit/shm/UID/NAME/PORT. Such names vanish with the process and are visible only within one network namespace (one
+ * host of a testbed). They need not be secret: the kernel reports the user at the other end, and other users are
+ * refused (base/user.h).
  *
  *     caller                                    listener
  *     makes the two rings
  *     HELLO + {rings, doorbell, segment} ---->  maps them
  *     maps                               <----  WELCOME + {doorbell, segment}
  *
- * The caller may send frames at once: they lie in the rings until the listener has mapped them. The socket stays
- * open and silent; when it hangs up, the other side is gone, however it died: the kernel closes a dead process's
- * sockets, so no heartbeat is needed, and a death is known within the time of a wake-up.
+ * The caller may send frames at once: they stay in the rings until the listener has mapped them. The socket stays open
+ * and silent. When it hangs up, the other side is gone. The kernel closes a dead process's sockets, so no heartbeat is
+ * needed, and a death is detected within the time of a wake-up.
  *
- * Where: the listener and all such sockets are in one epoll descriptor, the link's control_fd. When that becomes
- * readable the provider calls shm_control(), as the NIC's owner. The pointer of an event is the peer, NULL for the
- * listener, the link for the timer that runs while a greeting is owed.
+ * The listener and all such sockets are in one epoll descriptor, the link's control_fd. When that becomes readable, the
+ * provider calls shm_control(), as the NIC's owner. The pointer of an event is the peer, NULL for the listener, the
+ * link for the timer that runs while a greeting is delayed.
  *
  *   accept4 --> arriving (at most MAX_ARRIVING) --HELLO good, WELCOME sent--> peers
- *                   |                                                         |--hang-up, nonsense--> dropped,
- *                   |--hang-up, nonsense--> freed: nobody has a pointer to it       kept as a shell
+ *                   |                                                         |--hang-up, malformed--> dropped,
+ *                   |--hang-up, malformed--> freed: no VI has a pointer to it       the struct is kept
  *
- * Everything that comes with a greeting is checked before it is used: magic and version, number of descriptors, that
- * memory is sealed and of the right size, that a doorbell is an eventfd which never blocks whoever rings it.
+ * All contents of a greeting are checked before use: magic and version, number of descriptors, that memory is sealed
+ * and of the right size, that a doorbell is an eventfd which never blocks its caller.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,40 +30,40 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "../base/cancel.h"
-#include "../base/clock.h"
-#include "../base/files.h"
-#include "shm.h"
-#include "station.h"
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/explain.h"
+#include "base/files.h"
+#include "link/shm.h"
+#include "link/station.h"
 
-/* HELLO and WELCOME are the same but for their descriptors. SEQPACKET keeps them whole. */
+/* HELLO and WELCOME differ only in their descriptors. SEQPACKET keeps them whole. */
 struct greeting {
     uint64_t magic;
     uint32_t port;
     uint32_t version;
-    uint64_t probe_address; /* of a word that holds SHM_MAGIC in the sender's own memory */
+    uint64_t probe_address; /* address of a word that holds SHM_MAGIC in the sender's own memory */
 };
 
-/* In place of a greeting, and without descriptors: we could not map what came with yours. */
-#define NO_ROOM_MAGIC 0x56696153686d6e72ull
+/* Replaces a greeting, without descriptors: the memory of the caller's greeting could not be mapped. */
+#define NO_MEMORY_MAGIC 0x56696153686d6e72ull
 
-#define MAX_ARRIVING 128 /* callers that have not said HELLO or are owed a WELCOME: each holds a descriptor of ours */
-#define GREET_AGAIN_NS 1000000 /* then twice that, and so on */
+#define MAX_ARRIVING 128       /* callers without a HELLO or a WELCOME so far: each occupies a descriptor */
+#define GREET_AGAIN_NS 1000000 /* ns; the delay doubles after each failure */
 #define GREET_LONGEST_NS 64000000
 
-/* A word whose address is told to every peer: whoever reads SHM_MAGIC there by process_vm_readv has leave to read
- * this process, and has the right one (process ids are reused, and mean nothing in another namespace). */
+/* A word whose address is sent to every peer. A peer that reads SHM_MAGIC there with process_vm_readv has permission
+ * to read this process, and has identified the right one: process ids are reused, and mean nothing in another
+ * namespace. */
 static uint64_t probe_word = SHM_MAGIC;
-/* What a dead peer's rx_next points to. */
+/* The target of a dead peer's rx_next. */
 static const uint64_t nothing;
 
 /* The user's number is part of the name: users do not meet, and cannot occupy each other's ports. */
@@ -71,7 +72,7 @@ static void prefix_of(const struct link *link, char prefix[96])
     snprintf(prefix, 96, "viakit/shm/%u/%s", (unsigned)getuid(), link->name);
 }
 
-/* Ports of the other NICs of our station. Returns their number. */
+/* Lists the ports of the other NICs of this station. Returns their number. */
 int shm_ports(const struct link *link, uint16_t *ports, int max)
 {
     char prefix[96];
@@ -83,56 +84,63 @@ int shm_ports(const struct link *link, uint16_t *ports, int max)
     return n;
 }
 
-/* The same name, but another user: the likeliest reason why nobody is there; 0 if it is not the reason. Whoever asks
- * again and again until somebody is there shall not have us read the kernel's list of sockets each time. */
+/* Explains that the name is open for another user, the likeliest reason for an absent NIC. Returns 0 if that is not the
+ * reason. The result is cached, so that a repeated request does not read the kernel's list of sockets each time. */
 int shm_explain_absence(struct link *link)
 {
     uint64_t now = vk_now();
+    if (link->refused_at && now - link->refused_at < VK_SECOND) {
+        if (link->refused_as == VK_USER_UNKNOWN)
+            vk_explain("VipConnectRequest: the user of the NIC at shm:%s cannot be verified: users without a number in "
+                       "this user namespace all appear as %u, as this process does. Give this user a number (`unshare "
+                       "--map-current-user`, a container user other than nobody), or use eth or udp",
+                       link->name, (unsigned)getuid());
+        else
+            vk_explain("VipConnectRequest: the NIC at shm:%s is another user's, and shm joins processes of one user "
+                       "only. Run both sides as the same user, or use eth or udp",
+                       link->name);
+        return 1;
+    }
     if (link->other_user_seen == 0 || now - link->other_user_seen > VK_SECOND) {
         link->other_user_seen = now;
         link->other_user = station_other_user("viakit/shm", (unsigned)getuid(), link->name);
     }
     if (link->other_user >= 0)
-        via_explain("VipConnectRequest: no NIC of this user (%u) is at that address: shm:%s is open for user %ld, and "
-                    "shm joins processes of one user only. Run both sides as the same user, or use eth or udp",
-                    (unsigned)getuid(), link->name, link->other_user);
+        vk_explain("VipConnectRequest: no NIC of this user (%u) is at that address: shm:%s is open for user %ld, and "
+                   "shm joins processes of one user only. Run both sides as the same user, or use eth or udp",
+                   (unsigned)getuid(), link->name, link->other_user);
     return link->other_user >= 0;
 }
 
-/* What an event's pointer says is told at the top of the file. EPOLLRDHUP: the other end hung up, though something
- * may still be unread. */
+/* Adds fd to the epoll descriptor. The top of the file lists the meanings of an event's pointer. EPOLLRDHUP: the other
+ * end hung up, though data may still be unread. */
 static int watch(struct link *link, int fd, void *what)
 {
     struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = what};
     return epoll_ctl(link->epoll, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
 }
 
-/* A child of ours may have the socket, too; then closing it does not end it. But nobody shall wait at its other end,
- * and no event of it may come any more. */
+/* A child of this process may have the socket, too, so closing it does not end the connection. The shutdown does, and
+ * no further event is reported. */
 void shm_hang_up(struct link *link, int socket)
 {
     if (socket < 0)
         return;
     shutdown(socket, SHUT_RDWR);
-    epoll_ctl(link->epoll, EPOLL_CTL_DEL, socket, NULL); /* fails if it was not watched yet */
+    epoll_ctl(link->epoll, EPOLL_CTL_DEL, socket, NULL); /* fails if it was not added yet */
     vk_file_close(socket);
 }
 
-/* Address from the name (FNV-1a, 48 bits, locally administered), port by binding, listening. 0 or -errno, explained. */
+/* Derives the address from the name, claims a port and listens. Returns 0 or -errno, explained. */
 int shm_listen(struct link *link, const char *name)
 {
-    /* FNV-1a, as in loop.c, of the name alone. */
-    uint64_t h = 1469598103934665603ull;
     if (strlen(name) >= sizeof link->name || strchr(name, '/')) {
-        via_explain("shm: name '%.64s': at most %zu characters, without '/'", name, sizeof link->name - 1);
+        vk_explain("shm: name '%.64s': at most %zu characters, without '/'", name, sizeof link->name - 1);
         return -EINVAL;
     }
     strcpy(link->name, name);
-    for (const char *p = name; *p; p++)
-        h = (h ^ (uint8_t)*p) * 1099511628211ull;
-    memcpy(link->address, &h, 6);
-    link->address[0] = (uint8_t)((link->address[0] & 0xFC) | 0x02); /* locally administered */
-    link->owed_ns = GREET_AGAIN_NS;
+    station_name_to_address("", name, link->address);
+    link->delay_ns = GREET_AGAIN_NS;
     link->epoll = vk_file_own(epoll_create1(EPOLL_CLOEXEC));
     link->listener = vk_file_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     char prefix[96];
@@ -143,14 +151,14 @@ int shm_listen(struct link *link, const char *name)
     if (error == 0)
         error = watch(link, link->listener, NULL);
     if (error)
-        via_explain("shm: no control socket: %s", strerror(-error));
+        vk_explain("shm: no control socket: %s", strerror(-error));
     return error;
 }
 
 /* ---------------------------------------------------------------- greetings */
 
-/* 0 or -errno. A greeting is shorter than any socket buffer and the first in its socket, so it is sent at once or
- * not at all. MSG_NOSIGNAL: a peer that died meanwhile is an error code, not a SIGPIPE for the program. */
+/* Returns 0 or -errno. A greeting is shorter than any socket buffer and the first in its socket, so it is sent at once
+ * or not at all. MSG_NOSIGNAL: for a peer that died meanwhile the call returns an error, without a SIGPIPE. */
 static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
 {
     struct greeting g = {SHM_MAGIC, peer->link->port, WIRE_VERSION, (uint64_t)(uintptr_t)&probe_word};
@@ -171,8 +179,9 @@ static int send_greeting(struct link_peer *peer, const int *fds, int n_fds)
     return vk_sendmsg(peer->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof g ? 0 : -errno;
 }
 
-/* 1 a greeting with its descriptors, 0 nothing yet, -1 hung up or nonsense, -ENOMEM: the sender had no room for us.
- * Descriptors that come with a bad greeting are closed: they are ours as soon as recvmsg has returned. */
+/* Returns 1 for a greeting with its descriptors, 0 if none has arrived, -1 if the peer hung up or sent a malformed one,
+ * -ENOMEM if the sender could not map this NIC's memory. Descriptors of a bad greeting are closed, because this process
+ * owns them as soon as recvmsg has returned. */
 static int read_greeting(int socket, struct greeting *g, int *fds, int want)
 {
     struct iovec iov = {g, sizeof *g};
@@ -198,18 +207,10 @@ static int read_greeting(int socket, struct greeting *g, int *fds, int want)
         return 1;
     for (int i = 0; i < n; i++)
         close(fds[i]);
-    return got == (ssize_t)sizeof *g && g->magic == NO_ROOM_MAGIC && n == 0 ? -ENOMEM : -1;
+    return got == (ssize_t)sizeof *g && g->magic == NO_MEMORY_MAGIC && n == 0 ? -ENOMEM : -1;
 }
 
-/* A file that its owner could shorten would kill us with SIGBUS wherever we touch it (F_SEAL_SHRINK rules that out
- * for good). */
-static int is_sealed(int fd)
-{
-    int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && (seals & F_SEAL_SHRINK);
-}
-
-/* Ringing must not block us: the peer's doorbell has to be an eventfd, and one that says so when it is full. */
+/* Ringing must not block: the peer's doorbell has to be an eventfd in non-blocking mode. */
 static int is_doorbell(int fd)
 {
     char path[32], what[32];
@@ -222,72 +223,12 @@ static int is_doorbell(int fd)
             (n == sizeof eventfd_name - 1 && memcmp(what, eventfd_name, sizeof eventfd_name - 1) == 0));
 }
 
-/* What is mapped for another NIC is of no use to anybody else: -ENOMEM if there is no room for it, -1 for what is no
- * such memory. */
-static int map_failed(int error)
-{
-    return error == ENOMEM ? -ENOMEM : -1;
-}
-
-/* Maps the peer's segment. The descriptor is closed. 0, or as map_failed(). */
-static int map_station(struct link_peer *peer, int fd)
-{
-    struct stat st;
-    void *p = MAP_FAILED;
-    errno = 0;
-    if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size > SHM_TABLE_OFFSET)
-        p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    int error = errno;
-    close(fd);
-    if (p == MAP_FAILED)
-        return map_failed(error);
-    struct shm_station *s = p;
-    uint64_t size = (uint64_t)st.st_size;
-    peer->arena_offset = vk_load_relaxed(&s->arena_offset); /* once: the peer could change them later */
-    peer->arena_len = vk_load_relaxed(&s->arena_len);
-    peer->arena_address = vk_load_relaxed(&s->arena_address);
-    /* In this order, so that no subtraction wraps: the offset lies within the file, then the length within what is
-     * behind it. */
-    if (s->magic != SHM_MAGIC || peer->arena_offset > size || peer->arena_offset < SHM_TABLE_OFFSET ||
-        peer->arena_len > size - peer->arena_offset) {
-        munmap(p, (size_t)st.st_size);
-        return -1;
-    }
-    madvise(p, (size_t)st.st_size, MADV_DONTDUMP);
-    peer->station = p;
-    peer->station_len = (size_t)st.st_size;
-    return 0;
-}
-
-/* Maps the pair of rings. The descriptor is closed. Which is which depends on who called. */
-static int map_rings(struct link_peer *peer, int fd)
-{
-    struct stat st;
-    void *p = MAP_FAILED;
-    errno = 0;
-    if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct shm_rings))
-        p = mmap(NULL, sizeof(struct shm_rings), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    int error = errno;
-    close(fd);
-    if (p == MAP_FAILED) {
-        errno = error; /* for make_rings() */
-        return map_failed(error);
-    }
-    peer->rings = p;
-    peer->tx = peer->caller ? &peer->rings->to_listener : &peer->rings->to_caller;
-    peer->rx = peer->caller ? &peer->rings->to_caller : &peer->rings->to_listener;
-    /* A new ring is all zeroes: every cell is free. */
-    peer->tx_free_until = SHM_CELLS;
-    peer->rx_next = (const uint64_t *)(const void *)peer->rx->cells[0];
-    return 0;
-}
-
-/* Tries what process_vm_readv may do, and tells the peer; writing needs the same permission (ptrace's: the same user,
- * and under Yama the leave that shm_open_link gives). Sending by reference depends on the *receiver's* permission, so
- * it has to be told across the ring.
+/* Tests the permission for process_vm_readv and reports it to the peer. Writing needs the same permission: ptrace's,
+ * which requires the same user, and under Yama the permission that shm_open_link gives. Sending by reference depends on
+ * the *receiver's* permission, so that is reported through the ring.
  *
- *    can_write        we may copy to and from the peer (kept here)
- *    rx->can_fetch    the same, told to the peer: it may send us references into its memory */
+ *    can_write        this process may copy to and from the peer (kept here)
+ *    rx->can_fetch    the same, for the peer: it may send references into its memory */
 static void probe_cma(struct link_peer *peer, uint64_t address)
 {
     struct ucred who;
@@ -303,17 +244,22 @@ static void probe_cma(struct link_peer *peer, uint64_t address)
     peer->link->cma_seen = peer->can_write;
 }
 
-/* The kernel's word about who is at the other end, noted when the two were connected; he can neither forge nor
- * change it. */
-static int same_user(int socket)
+/* Only processes of this user get access to this NIC's memory. Counts refused processes. */
+static enum vk_user check_user(struct link *link, int socket)
 {
-    struct ucred who;
-    socklen_t len = sizeof who;
-    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == getuid();
+    enum vk_user user = vk_user_of_peer(socket, getuid());
+    if (user != VK_USER_SAME)
+        LINK_COUNT(link->client, refused_users, 1);
+    if (user == VK_USER_UNKNOWN)
+        link_trouble(link->client,
+                     "refused a process whose user cannot be verified: users without a number in this user namespace "
+                     "all appear as %u",
+                     (unsigned)getuid());
+    return user;
 }
 
-/* In no list yet. calloc: every position is 0, as both ends of a new ring are, and memory of a memfd is zero as
- * well. */
+/* The peer is in no list yet. calloc: every position is 0, as at both ends of a new ring, because memory of a memfd is
+ * zero as well. */
 static struct link_peer *new_peer(struct link *link, int socket, int caller)
 {
     struct link_peer *p = calloc(1, sizeof *p);
@@ -327,7 +273,7 @@ static struct link_peer *new_peer(struct link *link, int socket, int caller)
     return p;
 }
 
-/* From now on it is polled, and route() finds it. */
+/* Adds the peer to the list: it is polled, and route() finds it. */
 static void insert(struct link *link, struct link_peer *peer)
 {
     peer->alive = 1;
@@ -335,75 +281,61 @@ static void insert(struct link *link, struct link_peer *peer)
     link->peers = peer;
 }
 
-/* Of a peer that nobody has seen: all of it goes. */
-static void discard(struct link_peer *peer)
+/* Closes and unmaps all that the two NICs share. The struct stays. */
+void shm_release_peer(struct link_peer *peer)
 {
-    if (peer->rings)
-        munmap(peer->rings, sizeof *peer->rings);
-    if (peer->station)
-        munmap(peer->station, peer->station_len);
     vk_file_close(peer->event_fd);
     vk_file_close(peer->rings_fd);
     shm_hang_up(peer->link, peer->socket);
+    shm_unmap(peer);
+    peer->event_fd = peer->rings_fd = peer->socket = -1;
+}
+
+/* Frees a peer that was never added to the list. */
+static void discard(struct link_peer *peer)
+{
+    shm_release_peer(peer);
     free(peer);
 }
 
-/* The kernel will make the control descriptor readable, so that whoever is owed a greeting gets it. 0 or -errno. */
+/* Makes the control descriptor readable later, so that the delayed greeting is sent. Returns 0 or -errno. */
 static int wake_later(struct link *link)
 {
-    struct itimerspec once = {.it_value = {0, link->owed_ns}};
-    if (link->owed_fd < 0) {
+    struct itimerspec once = {.it_value = {0, link->delay_ns}};
+    if (link->delayed_fd < 0) {
         int fd = vk_file_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)), error = fd < 0 ? -errno : 0;
         if (fd >= 0 && (error = watch(link, fd, link)) != 0)
             vk_file_close(fd);
         if (error)
             return error;
-        link->owed_fd = fd;
+        link->delayed_fd = fd;
     }
-    return timerfd_settime(link->owed_fd, 0, &once, NULL) == 0 ? 0 : -errno;
+    return timerfd_settime(link->delayed_fd, 0, &once, NULL) == 0 ? 0 : -errno;
 }
 
-/* HELLO to whom we call, WELCOME to who called. 1 sent; 0 owed; or -errno. Of descriptors that were sent and not
- * received yet nobody may have more in all the system than files open (RLIMIT_NOFILE), if he may not exceed that;
- * when many NICs meet at once they come past it. The greeting stays owed until others have been taken off their
- * sockets: to hang up instead and call again would fill the queues of callers, and those who wait in them in vain.
- * The time until the next try doubles from GREET_AGAIN_NS to GREET_LONGEST_NS, and is short again after a success. */
+/* Sends HELLO to a called NIC, or WELCOME to a caller. Returns 1 if sent, 0 if delayed, or -errno. A user without
+ * special rights may have no more descriptors sent and not yet received, in the whole system, than open files
+ * (RLIMIT_NOFILE). When many NICs connect at once, they exceed that number. The greeting is then delayed until other
+ * processes have received theirs. Hanging up and calling again would instead fill the queues of callers with dead
+ * entries. The delay doubles from GREET_AGAIN_NS to GREET_LONGEST_NS, and is short again after a success. */
 static int greet(struct link_peer *peer)
 {
     struct link *link = peer->link;
     int fds[3] = {peer->rings_fd, link->event_fd, link->segment_fd};
-    /* HELLO has the rings in front; WELCOME does not, for they came with HELLO. */
+    /* HELLO has the rings in front; WELCOME does not, because HELLO brought them. */
     int error = peer->caller ? send_greeting(peer, fds, 3) : send_greeting(peer, fds + 1, 2);
     if (error == -ETOOMANYREFS)
         return wake_later(link);
     if (error)
         return error;
-    link->owed_ns = GREET_AGAIN_NS;
+    link->delay_ns = GREET_AGAIN_NS;
     vk_file_close(peer->rings_fd);
     peer->rings_fd = -1;
     return 1;
 }
 
-/* The rings of a new pair, sealed, mapped; the descriptor to hand over. */
-static int make_rings(struct link_peer *peer)
-{
-    /* With F_SEAL_SEAL nobody can add a seal later, either. */
-    int fd = vk_file_own(memfd_create("viakit-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (fd < 0)
-        return -errno;
-    int copy = -1;
-    if (ftruncate(fd, (off_t)sizeof(struct shm_rings)) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
-        (copy = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0 || map_rings(peer, copy) != 0) {
-        int error = errno ? -errno : -ENOMEM;
-        vk_file_close(fd);
-        return error;
-    }
-    return fd;
-}
-
-/* Makes a connection to the NIC of that port, and its rings. *out can be sent to at once. -EHOSTUNREACH: no such NIC
- * of this user; -EAGAIN: its queue of callers is full, it is there. */
+/* Connects to the NIC of that port and makes the rings. *out can be sent to at once. Returns -EHOSTUNREACH if this user
+ * has no such NIC, -EAGAIN if the NIC exists and its queue of callers is full. */
 int shm_call(struct link *link, uint16_t port, struct link_peer **out)
 {
     VK_HOLD_CANCEL;
@@ -415,19 +347,25 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
     if (s < 0)
         return -errno;
     struct link_peer *peer = NULL;
-    int busy = 0; /* more callers wait there than it listens for */
-    /* A Unix socket connects at once, without the listener's doing anything, or not at all; EAGAIN: the queue is
-     * full. */
+    int busy = 0; /* its queue of callers is full */
+    /* A Unix socket connects at once, without action of the listener, or not at all. EAGAIN: the queue is full. */
     if (connect(s, (struct sockaddr *)&a, len) != 0)
         busy = errno == EAGAIN;
-    else if (same_user(s))
-        peer = new_peer(link, s, 1);
+    else {
+        enum vk_user user = check_user(link, s);
+        if (user == VK_USER_SAME)
+            peer = new_peer(link, s, 1);
+        else { /* for shm_explain_absence() */
+            link->refused_at = vk_now();
+            link->refused_as = user;
+        }
+    }
     if (peer == NULL) {
         vk_file_close(s);
         return busy ? -EAGAIN : -EHOSTUNREACH;
     }
     peer->port = port;
-    int error = make_rings(peer);
+    int error = shm_make_rings(peer);
     if (error >= 0) {
         peer->rings_fd = error;
         error = greet(peer);
@@ -436,7 +374,7 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
         error = watch(link, s, peer);
     if (error) {
         if (error == -ENOMEM)
-            link_no_room(link->nic, port);
+            link_report_no_address_space(link->client, port);
         discard(peer);
         return error;
     }
@@ -445,12 +383,12 @@ int shm_call(struct link *link, uint16_t port, struct link_peer **out)
     return 0;
 }
 
-/* WELCOME, if it is there. */
+/* Receives WELCOME, if it has arrived. */
 void shm_receive_greeting(struct link_peer *peer)
 {
     struct greeting g;
     int fds[3];
-    if (peer->greeted) { /* there is nothing more to say: what stayed unread would wake us again and again */
+    if (peer->greeted) { /* no further data is due: unread bytes would wake this process again and again */
         char more;
         if (vk_recv(peer->socket, &more, 1, MSG_DONTWAIT) > 0)
             shm_drop_peer(peer);
@@ -459,28 +397,29 @@ void shm_receive_greeting(struct link_peer *peer)
     int got = read_greeting(peer->socket, &g, fds, 2);
     if (got == 1) {
         peer->event_fd = vk_file_own(fds[0]);
-        int error = map_station(peer, fds[1]);
+        int error = shm_map_station(peer, fds[1]);
         if (error == -ENOMEM)
-            link_no_room(peer->link->nic, peer->port);
+            link_report_no_address_space(peer->link->client, peer->port);
         if (error || !is_doorbell(peer->event_fd)) {
             shm_drop_peer(peer);
             return;
         }
         peer->greeted = 1;
         probe_cma(peer, g.probe_address);
-        shm_doorbell(peer); /* for what was sent before the doorbell was there */
+        shm_doorbell(peer); /* for frames that were sent before the doorbell was there */
     } else if (got < 0) {
         if (got == -ENOMEM)
-            link_no_room(peer->link->nic, peer->port);
+            link_report_no_address_space(peer->link->client, peer->port);
         shm_drop_peer(peer);
     }
 }
 
-/* Somebody calls. HELLO may still be on its way: the peer waits among the arriving. Whoever calls and says nothing
- * holds a place there, and MAX_ARRIVING of them are all that one user can cost himself. */
+/* Accepts a call. HELLO may still be on its way, so the peer waits among the arriving. A silent caller occupies a place
+ * there. Only processes of the same user can do that, and they can occupy MAX_ARRIVING places at most. */
 static void answer_call(struct link *link, int s)
 {
-    struct link_peer *peer = same_user(s) && link->n_arriving < MAX_ARRIVING ? new_peer(link, s, 0) : NULL;
+    struct link_peer *peer =
+        check_user(link, s) == VK_USER_SAME && link->n_arriving < MAX_ARRIVING ? new_peer(link, s, 0) : NULL;
     if (peer == NULL) {
         vk_file_close(s);
         return;
@@ -494,16 +433,17 @@ static void answer_call(struct link *link, int s)
     link->n_arriving++;
 }
 
-/* The caller is told that it need not call again. Its HELLO has been read, so this is the first that it hears. It is
- * not noted here: the port is the caller's own word, and who calls it finds out by its WELCOME. */
-static void refuse_for_want_of_room(struct link_peer *peer)
+/* Notifies the caller that it need not call again. This is the first message that it receives after its HELLO. The
+ * failure is not recorded here, because the port is unverified. If this NIC calls it, the reply will show the
+ * failure. */
+static void refuse_no_memory(struct link_peer *peer)
 {
-    struct greeting g = {NO_ROOM_MAGIC, peer->link->port, WIRE_VERSION, 0};
+    struct greeting g = {NO_MEMORY_MAGIC, peer->link->port, WIRE_VERSION, 0};
     (void)!vk_send(peer->socket, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* HELLO, and all that comes with it, mapped. As read_greeting(). */
-static int take_hello(struct link_peer *peer)
+/* Receives HELLO and maps the memory that comes with it. Returns the same as read_greeting(). */
+static int receive_hello(struct link_peer *peer)
 {
     struct greeting g;
     int fds[3];
@@ -513,22 +453,23 @@ static int take_hello(struct link_peer *peer)
     peer->port = (uint16_t)g.port;
     peer->event_fd = vk_file_own(fds[1]);
     peer->probe_address = g.probe_address;
-    int rings = map_rings(peer, fds[0]), station = map_station(peer, fds[2]); /* close descriptors either way */
+    int rings = shm_map_rings(peer, fds[0]),
+        station = shm_map_station(peer, fds[2]); /* both close their descriptors in any case */
     if (rings == -ENOMEM || station == -ENOMEM)
-        refuse_for_want_of_room(peer);
+        refuse_no_memory(peer);
     return rings || station || !is_doorbell(peer->event_fd) ? -1 : 1;
 }
 
-/* HELLO of an arriving peer, or its end. 0: it stays among the arriving, because there was none or it is owed the
- * answer. */
+/* Handles HELLO of an arriving peer, or its end. Returns 0 if the peer stays among the arriving, because HELLO has not
+ * arrived or the reply is delayed. */
 static int welcome(struct link *link, struct link_peer *peer)
 {
-    int got = peer->rings ? 1 : take_hello(peer);
+    int got = peer->rings ? 1 : receive_hello(peer);
     if (got == 1)
         got = greet(peer);
     if (got == 0)
         return 0;
-    /* Off the list of the arriving, whatever has come of it. */
+    /* Remove it from the list of the arriving, whatever the result. */
     struct link_peer **p = &link->arriving;
     while (*p != peer)
         p = &(*p)->next;
@@ -544,15 +485,16 @@ static int welcome(struct link *link, struct link_peer *peer)
     return 1;
 }
 
-/* The timer has run out. Where one greeting is still too much others would be, too. Arriving peers are owed a
- * WELCOME (they have rings: their HELLO was taken), peers a HELLO (they still have rings_fd). */
-static void greet_owed(struct link *link)
+/* The timer has expired. If one greeting still fails for lack of descriptors, the others would fail, too. Arriving
+ * peers wait for a WELCOME (they have rings: their HELLO was received), peers for a HELLO (they still have
+ * rings_fd). */
+static void greet_delayed(struct link *link)
 {
     uint64_t ticks;
-    if (vk_read(link->owed_fd, &ticks, sizeof ticks) != sizeof ticks)
+    if (vk_read(link->delayed_fd, &ticks, sizeof ticks) != sizeof ticks)
         return;
-    if (link->owed_ns < GREET_LONGEST_NS)
-        link->owed_ns *= 2;
+    if (link->delay_ns < GREET_LONGEST_NS)
+        link->delay_ns *= 2;
     for (struct link_peer *p = link->arriving, *next; p; p = next) {
         next = p->next;
         if (p->rings && welcome(link, p) == 0)
@@ -578,7 +520,7 @@ void shm_drop_arriving(struct link *link)
     }
 }
 
-/* An event names its peer by address only; the list says whether it is one of those that are not greeted yet. */
+/* An event names its peer only by address. The list shows whether that peer is not greeted yet. */
 static int is_arriving(const struct link *link, const struct link_peer *peer)
 {
     const struct link_peer *p = link->arriving;
@@ -587,8 +529,7 @@ static int is_arriving(const struct link *link, const struct link_peer *peer)
     return p != NULL;
 }
 
-/* Out of the list that is polled, however many come and go. Whoever walks through that list just now, and has called
- * us, goes on by `next`. */
+/* Removes the peer from the list that is polled. A loop over that list that led to this call goes on by `next`. */
 static void depart(struct link_peer *peer)
 {
     struct link_peer **p = &peer->link->peers;
@@ -600,39 +541,32 @@ static void depart(struct link_peer *peer)
     peer->link->departed = peer;
 }
 
-/* The peer is gone. What it sent before is still delivered; then its connections are lost. The struct stays, for VIs
+/* The peer is gone. Its earlier frames have been delivered; now its connections are lost. The struct stays, because VIs
  * may point at it. */
 void shm_drop_peer(struct link_peer *peer)
 {
     if (!peer->alive)
         return;
     peer->alive = 0;
-    link_peer_lost(peer->link->nic, peer);
-    vk_file_close(peer->event_fd);
-    vk_file_close(peer->rings_fd);
-    shm_hang_up(peer->link, peer->socket);
-    munmap(peer->rings, sizeof *peer->rings);
-    if (peer->station)
-        munmap(peer->station, peer->station_len);
-    peer->rx_next = &nothing; /* a walk that is under way may come by */
+    link_peer_lost(peer->link->client, peer);
+    shm_release_peer(peer);
+    peer->rx_next = &nothing; /* a loop over the list that is under way may still read it */
     peer->rx_freed = peer->rx_at;
-    peer->rings = NULL;
-    peer->station = NULL;
-    peer->event_fd = peer->rings_fd = peer->socket = -1;
     depart(peer);
 }
 
-/* Link operation: callers, greetings, ends; at most 16 events, for the descriptor stays readable while there are
- * more. What a peer sent before it died is delivered before it is given up, as a wire would. */
+/* Link operation: handles callers, greetings and ends of peers, at most 16 events, because the descriptor stays
+ * readable while there are more. Frames that a peer sent before it died are delivered before the peer is dropped, as on
+ * a wire. */
 void shm_control(struct link *link)
 {
     VK_HOLD_CANCEL;
     struct epoll_event events[16];
-    int n = epoll_wait(link->epoll, events, 16, 0), owed = 0;
+    int n = epoll_wait(link->epoll, events, 16, 0), expired = 0;
     for (int i = 0; i < n; i++) {
         struct link_peer *peer = events[i].data.ptr;
         if (events[i].data.ptr == link) {
-            owed = 1; /* later: a peer that goes then may have an event here */
+            expired = 1; /* later: a peer that this removes may have an event here */
             continue;
         }
         if (peer == NULL) {
@@ -654,6 +588,6 @@ void shm_control(struct link *link)
             shm_drop_peer(peer);
         }
     }
-    if (owed)
-        greet_owed(link);
+    if (expired)
+        greet_delayed(link);
 }

@@ -1,13 +1,14 @@
 /*
- * The kernel as a register of names: see station.h. Abstract Unix names (the path begins with a zero byte) are bound
- * to claim a port and listed to find the others. Any thread may call any of these; there is no state here.
+ * The kernel's table of Unix sockets as the registry of NICs: see station.h. Abstract names (the path begins with a
+ * zero byte) are bound to claim a port and listed to find the others. Any thread may call these functions; they have no
+ * state.
  *
- * The list is asked for in two ways. sock_diag (netlink) gives binary entries and can leave out connected sockets in
- * the kernel; where it is missing (an old kernel, a sandbox that allows no netlink) /proc/net/unix says the same as
+ * The list is read in two ways. sock_diag (netlink) returns binary entries and can omit connected sockets in the
+ * kernel. Where it is missing (an old kernel, a sandbox without netlink), /proc/net/unix returns the same entries as
  * text.
  */
-#include "station.h"
-#include "../base/cancel.h"
+#include "link/station.h"
+#include "base/cancel.h"
 
 #include <errno.h>
 #include <linux/netlink.h>
@@ -21,7 +22,18 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* The length matters: an abstract name is all bytes up to the length given, zeroes included, not up to a terminator. */
+void station_name_to_address(const char *kind, const char *name, uint8_t address[6])
+{
+    uint64_t h = 1469598103934665603ull;
+    for (; *kind; kind++)
+        h = (h ^ (uint8_t)*kind) * 1099511628211ull;
+    for (; *name; name++)
+        h = (h ^ (uint8_t)*name) * 1099511628211ull;
+    memcpy(address, &h, 6); /* byte order does not matter: the name and the address never leave this host */
+    address[0] = (uint8_t)((address[0] & 0xFC) | 0x02);
+}
+
+/* The length matters: an abstract name is all bytes up to the given length, zeroes included, with no terminator. */
 socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
 {
     memset(a, 0, sizeof *a);
@@ -30,15 +42,15 @@ socklen_t station_name(const char *prefix, uint16_t port, struct sockaddr_un *a)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* Ports begin at a random one so that a program that is started again does not get the port that its predecessor's
- * frames are still on the way to. bind() decides between two who want the same: no check before it could.
- * Returns after 65535 names at the latest. */
+/* The search begins at a random port. A restarted program thus does not get the port to which its predecessor's frames
+ * are still on the way. bind() decides between two processes that want the same port, which no prior check could do.
+ * Tries at most 65535 names. */
 int station_claim(int socket, const char *prefix, uint16_t *port)
 {
-    /* GRND_NONBLOCK: a machine that has just booted may have no random bytes yet, and any beginning will do. */
+    /* GRND_NONBLOCK: a machine that has just booted may have no random bytes yet, and any first port will do. */
     uint16_t start = 1;
     ssize_t got = getrandom(&start, sizeof start, GRND_NONBLOCK);
-    (void)got; /* without luck we begin at 1 */
+    (void)got; /* on failure the search begins at 1 */
     for (uint32_t i = 0; i < 65536; i++) {
         struct sockaddr_un a;
         *port = (uint16_t)(start + i);
@@ -47,14 +59,14 @@ int station_claim(int socket, const char *prefix, uint16_t *port)
         socklen_t len = station_name(prefix, *port, &a);
         if (bind(socket, (struct sockaddr *)&a, len) == 0)
             return 0;
-        /* Taken: the next one. Anything else would be the same for every port. */
+        /* The port is in use: try the next one. Any other error would be the same for every port. */
         if (errno != EADDRINUSE)
             return -errno;
     }
     return -EADDRINUSE;
 }
 
-/* Accepted sockets carry their listener's name, so a port may stand there many times. */
+/* Accepted sockets carry their listener's name, so a port may be listed many times. */
 static int known(const uint16_t *ports, int n, unsigned port)
 {
     for (int i = 0; i < n; i++)
@@ -73,8 +85,8 @@ static int port_in(const char *name, const char *prefix, size_t prefix_len)
     return (int)port;
 }
 
-/* From the text of /proc/net/unix: a line per socket, the name last, with @ in place of the zero byte. Returns the
- * number of ports; 0 also where there is no /proc. */
+/* Reads the text of /proc/net/unix: a line per socket, the name last, with @ in place of the zero byte. Returns the
+ * number of ports, also 0 if there is no /proc. */
 static int ports_from_text(const char *prefix, uint16_t *ports, int max)
 {
     char line[512];
@@ -93,10 +105,11 @@ static int ports_from_text(const char *prefix, uint16_t *ports, int max)
     return n;
 }
 
-/* The name in a socket's entry of a dump, without the zero that makes it abstract; 0 if it has none. */
+/* Copies the name in a dump's entry of a socket, without the zero that makes it abstract. Returns 0 if the entry has no
+ * name. */
 static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_un *)0)->sun_path)])
 {
-    /* After the fixed part of an entry come attributes, each with type and length; one of them is the name. */
+    /* Behind the fixed part of an entry come attributes, each with type and length. One of them is the name. */
     const struct rtattr *a =
         (const struct rtattr *)(const void *)((const char *)NLMSG_DATA(h) + sizeof(struct unix_diag_msg));
     int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(struct unix_diag_msg));
@@ -112,8 +125,8 @@ static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_
     return 0;
 }
 
-/* Asks the kernel for all sockets but connected ones: where 64 NICs know one another those are thousands, and the text
- * above takes milliseconds. -1: this kernel cannot be asked so. */
+/* Requests all sockets from the kernel but connected ones: 64 interconnected NICs have thousands of those, and the text
+ * takes milliseconds to read. Returns -1 if this kernel does not support the request. */
 static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
 {
     struct {
@@ -123,7 +136,7 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
         .h = {.nlmsg_len = sizeof request,
               .nlmsg_type = SOCK_DIAG_BY_FAMILY,
               .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-        /* One bit for each TCP state, which is what Unix sockets are filed under, too. */
+        /* One bit for each TCP state; the kernel uses the same states for Unix sockets. */
         .r = {.sdiag_family = AF_UNIX, .udiag_states = ~(1u << TCP_ESTABLISHED), .udiag_show = UDIAG_SHOW_NAME},
     };
     union {
@@ -135,8 +148,8 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
     int s = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG), n = 0, done = s < 0 ? -1 : 0;
     if (s >= 0 && send(s, &request, sizeof request, 0) != (ssize_t)sizeof request)
         done = -1;
-    /* A dump is a series of messages, several to a read, up to NLMSG_DONE. An error message, or one of any type that
-     * was not asked for, means that this kernel does not know the question: then the text has to do. */
+    /* A dump is a series of messages, several to a read, up to NLMSG_DONE. An error message, or one of another type
+     * than requested, means that this kernel does not support the request. The caller then reads the text. */
     while (done == 0) {
         ssize_t got = recv(s, &answer, sizeof answer, 0);
         if (got < 0 && errno == EINTR)
@@ -160,8 +173,8 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
     return done == 1 ? n : -1;
 }
 
-/* The quick way, or the one that always works. A list is true at the moment it is read and no longer: whoever acts
- * on it must be ready to find nobody. */
+/* Uses the fast way, or else the one that always works. The list may be obsolete when it is returned. A caller must
+ * expect that a listed NIC is gone. */
 int station_ports(const char *prefix, uint16_t *ports, int max)
 {
     VK_HOLD_CANCEL;
@@ -169,8 +182,8 @@ int station_ports(const char *prefix, uint16_t *ports, int max)
     return n >= 0 ? n : ports_from_text(prefix, ports, max);
 }
 
-/* From the text, which has every user's names. %n says where the number has ended, so that the rest is compared from
- * there; it stays 0 if no slash followed. */
+/* Reads the text, which has the names of all users. %n gives the end of the number, where the comparison of the rest
+ * begins. It stays 0 if no slash follows. */
 long station_other_user(const char *head, unsigned uid, const char *tail)
 {
     VK_HOLD_CANCEL;

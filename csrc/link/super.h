@@ -1,10 +1,11 @@
 /*
- * Segments of a super-frame whose headers are here and whose payloads the kernel has put where their message goes,
- * one behind the other. This is how udp receives without a copy of ours: the first segment told which message it is
- * (link_place_ahead), and one recvmsg scattered the rest over headers and memory of the program.
+ * Delivery of the segments of a super-frame whose headers were received apart from their payloads. The kernel has
+ * written the payloads to their places in the message, one behind the other. This is how udp receives without a copy in
+ * viakit: the first segment identifies the message (link_place_ahead), and one recvmsg scatters the rest over headers
+ * and the program's memory.
  *
- * What makes that right: the memory is the target of a message that is being received, so nobody may look at it
- * before the message is complete, and bytes that turn out to be wrong are overwritten when the segment comes again.
+ * This is correct because the memory belongs to a message that is still being received. The program may not read it
+ * before the message is complete. Wrong bytes are overwritten when the segment is retransmitted.
  */
 #ifndef VIAKIT_SUPER_H
 #define VIAKIT_SUPER_H
@@ -12,16 +13,17 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "link.h"
-#include "wire.h"
+#include "link/frame_format.h"
+#include "link/link.h"
 
-/* Delivers n segments that came behind `first`. payloads[2 * i] is where the payload of headers[i] lies. spare has
- * room for all of them; it may begin with the last one's payload, if that was not to go to its place at once.
+/* Delivers n segments that arrived behind `first`. payloads[2 * i] is the place of the payload of headers[i]. spare has
+ * room for all of them. It may begin with the last segment's payload, if that was not received at its place.
  *
- * The places are right for segments that follow one another. A segment that does not (one between was dropped, or is
- * a double) lies in another's place, which is written when that one's turn comes, perhaps from frames that were
- * kept: so it is moved out of the way before anything is delivered. */
-static inline void link_deliver_placed(struct via_nic *nic, const uint8_t from[6], struct link_peer *peer,
+ * The places are right for consecutive segments. A segment that does not follow its predecessor (a segment between them
+ * was dropped, or it is a duplicate) lies in the place of another one. That place may be written earlier than the
+ * segment is delivered, perhaps from frames that were stored. Such segments are therefore moved to spare before the
+ * first delivery. */
+static inline void link_deliver_placed(struct link_client *client, const uint8_t from[6], struct link_peer *peer,
                                        const struct wire_header *first, const struct wire_header *headers,
                                        struct iovec *payloads, size_t n, uint8_t *spare)
 {
@@ -29,11 +31,11 @@ static inline void link_deliver_placed(struct via_nic *nic, const uint8_t from[6
     size_t in_place = 0;
     if (n && payloads[2 * (n - 1)].iov_base == spare)
         spare += payloads[2 * (n - 1)].iov_len;
-    /* How many segments from the beginning really are the next ones of the message: those lie where they have to. */
+    /* Count the segments from the beginning that are the next ones of the message: they lie in the right places. */
     while (in_place < n && headers[in_place].psn == first->psn + 1 + (uint32_t)in_place)
         in_place++;
-    /* The others are moved out of the way, all of them before the first delivery. memmove: spare may begin with the
-     * last one's own bytes. */
+    /* Move the others to spare, all of them before the first delivery. memmove, because spare may begin with the last
+     * one's own bytes. */
     for (size_t i = in_place; i < n; i++) {
         struct iovec *p = &payloads[2 * i];
         if (p->iov_base == kept)
@@ -43,12 +45,13 @@ static inline void link_deliver_placed(struct via_nic *nic, const uint8_t from[6
         spare += p->iov_len;
     }
     for (size_t i = 0; i < n; i++)
-        /* A header that tells another length than the segment has is a lie, and a connection request never comes in a
-         * crowd. The provider checks the rest, and finds a payload that lies in its place already by its address. */
+        /* A header whose length differs from the segment's is malformed. A connection request is never part of a
+         * super-frame. The provider checks the rest, and recognizes a payload that is already in its place by its
+         * address. */
         if (headers[i].len == payloads[2 * i].iov_len && (headers[i].version_kind & 15) != WIRE_REQUEST)
-            link_deliver_parts(nic, from, peer, &headers[i], payloads[2 * i].iov_base, payloads[2 * i].iov_len);
+            link_deliver_parts(client, from, peer, &headers[i], payloads[2 * i].iov_base, payloads[2 * i].iov_len);
         else
-            LINK_COUNT(nic, dropped_malformed, 1);
+            LINK_COUNT(client, dropped_malformed, 1);
 }
 
 #endif

@@ -1,76 +1,78 @@
 /*
- * udp: datagrams of the Internet. No privilege is needed, routers carry them, and with segmentation offload they are
- * fast. One datagram is
+ * udp: UDP datagrams. No privilege is needed, routers forward them, and with segmentation offload they are fast. One
+ * datagram is
  *
  *    | IP | UDP | wire header | payload |       or, as a super-frame between program and kernel, many such in one piece
  *
- * Device: udp:ADDRESS, udp:INTERFACE, or udp: for the address from which this host speaks to the Internet; then
- * :PORT for a station other than the usual one. A NIC has one address, of IPv4 or IPv6.
+ * Device: udp:ADDRESS, udp:INTERFACE, or udp: for the address of this host's default route. An optional :PORT selects a
+ * station other than the default one. A NIC has one address, of IPv4 or IPv6.
  *
- * Nothing here is certain: datagrams are lost where a buffer is full, and come double or late. The provider's
- * reliable levels mend that; here we keep from causing it: the window is sized to the receive buffer that the kernel
- * granted, and frames to the path.
+ * Datagrams may be lost where a buffer is full, and may arrive twice or late. The provider's reliable levels repair
+ * that. This link avoids causing it: the window is sized to the receive buffer that the kernel granted, and frames to
+ * the path.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/files.h"
-#include "udp.h"
+#include "base/explain.h"
+#include "base/files.h"
+#include "link/udp.h"
 
 #define IP4_LEN 20
 #define IP6_LEN 40
 #define UDP_LEN 8
-#define MIN_MTU 320u      /* headers and the longest connection request */
+#define MIN_MTU 320u      /* headers and the longest connection request, bytes */
 #define SUPER_MOST 65487u /* fits behind either IP header */
 #define SUPER_LEAST 8192u /* smaller super-frames save little */
-#define OVERHEAD 2        /* a datagram in a receive buffer is charged up to so many times its length */
+#define OVERHEAD 2        /* the kernel charges a datagram in a receive buffer up to this many times its length */
 #define LEAST_WINDOW \
-    8 /* super-frames that a receive buffer shall hold, so that sender and receiver work at the same time */
+    8 /* super-frames that a receive buffer should hold, so that sender and receiver work at the same time */
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
 
-/* Link operation; also of a link that was opened half way: every descriptor is -1 or open. Lanes first, for they
- * point at peers. */
+/* Link operation, also for a link that was opened only in part: every descriptor is -1 or open. Lanes first, because
+ * they point at peers. */
 static void udp_close(struct link *link)
 {
     for (int i = 1; i <= UDP_LANES; i++)
         udp_close_lane(link, i);
     vk_file_close(link->sockets[0].fd);
-    vk_file_close(link->door_fd);
+    vk_file_close(link->station_fd);
     vk_file_close(link->claim_fd);
     udp_free_peers(link);
-    free(link->asks);
+    free(link->pending);
     free(link->buffer);
     free(link);
 }
 
-/* The interface's MTU, or the smaller one that was asked for; what IP and UDP take of it is `head`. */
+/* Uses the interface's MTU, or a smaller one if requested. `head` is the size of IP's and UDP's headers. */
 static int settle_mtu(struct link *link, const viakit_nic_options *options)
 {
     if (options->mtu > link->mtu) {
-        via_explain("udp: MTU %u asked for, but %s has %u: raise the interface's or ask for less", options->mtu,
-                    link->interface, link->mtu);
+        vk_explain("udp: MTU %u requested, but %s has %u: raise the interface's MTU or request a smaller one",
+                   options->mtu, link->interface, link->mtu);
         return -EINVAL;
     }
     if (options->mtu)
         link->mtu = options->mtu;
     if (link->mtu < MIN_MTU) {
-        via_explain("udp: MTU %u of %s is too small: at least %u are needed", link->mtu, link->interface, MIN_MTU);
+        vk_explain("udp: MTU %u of %s is too small: at least %u are needed", link->mtu, link->interface, MIN_MTU);
         return -EINVAL;
     }
     link->head = (link->name.any.sa_family == AF_INET ? IP4_LEN : IP6_LEN) + UDP_LEN;
     return 0;
 }
 
-/* Frames fit the wire; super-frames, and on a wire as wide as the loopback frames too, are so long that a good
- * number of them fits the receive buffer. The peer's buffer is taken to be like ours.
+/* Sets the sizes of frames and super-frames. Frames fit the wire. Super-frames, and frames too on a wire as wide as the
+ * loopback, are sized so that at least LEAST_WINDOW of them fit the receive buffer. The peer's buffer is assumed to
+ * have the same size.
  *
  *    super_bytes = granted / (OVERHEAD * LEAST_WINDOW), from SUPER_LEAST to SUPER_MOST
- *    segment     = what the MTU leaves for a frame of ours, super_bytes at most */
+ *    segment     = bytes that the MTU leaves for a frame, super_bytes at most */
 static void settle_sizes(struct link *link)
 {
     int granted = 0, segment = 0;
@@ -86,21 +88,21 @@ static void settle_sizes(struct link *link)
     link->segment = link->mtu - link->head;
     if (link->segment > link->super_bytes)
         link->segment = link->super_bytes;
-    /* Setting 0 asks for nothing and tells whether the kernel knows the option; each super-frame names its length
-     * itself. */
+    /* Setting 0 changes nothing and shows whether the kernel supports the option. Each super-frame carries its own
+     * segment length. */
     link->super_frames = setsockopt(link->sockets[0].fd, IPPROTO_UDP, UDP_SEGMENT, &segment, sizeof segment) == 0;
 }
 
-/* The NIC's own socket, the station's door, the buffer to receive into. IP_RECVERR: what ICMP says of datagrams is
- * kept with the address that they went to, for this socket writes to many. */
+/* Opens the NIC's own socket and the station's common one, and allocates the receive buffer. IP_RECVERR keeps each ICMP
+ * error with the datagram's destination, because the NIC's socket sends to many. */
 static int make_sockets(struct link *link)
 {
     int is_v4 = link->name.any.sa_family == AF_INET, one = 1, error = udp_claim(link);
     if (error) {
-        via_explain("udp: no socket on %s: %s", link->interface, strerror(-error));
+        vk_explain("udp: no socket on %s: %s", link->interface, strerror(-error));
         return error;
     }
-    if ((error = udp_open_door(link)) != 0)
+    if ((error = udp_open_station(link)) != 0)
         return error;
     udp_set_options(link, link->sockets[0].fd);
     setsockopt(link->sockets[0].fd, is_v4 ? IPPROTO_IP : IPPROTO_IPV6, is_v4 ? IP_RECVERR : IPV6_RECVERR, &one,
@@ -108,21 +110,21 @@ static int make_sockets(struct link *link)
     link->buffer = malloc((size_t)UDP_SLOTS * UDP_SLOT);
     if (link->buffer == NULL) {
         error = -ENOMEM;
-        via_explain("udp: %s", strerror(-error));
+        vk_explain("udp: %s", strerror(-error));
     }
     return error;
 }
 
-/* Link operation. The window is what the receive buffer holds: a peer whose is smaller says so by losing frames, and
- * the provider's congestion window finds that out. */
-static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_options *options, struct link **out,
-                    struct link_limits *limits)
+/* Link operation. The window is the number of sends that the receive buffer holds. A peer with a smaller buffer loses
+ * frames, and the provider's congestion window adapts. */
+static int udp_open(struct link_client *client, const char *device, const viakit_nic_options *options,
+                    struct link **out, struct link_limits *limits)
 {
     struct link *link = calloc(1, sizeof *link);
     if (link == NULL)
         return -ENOMEM;
-    link->nic = nic;
-    link->door_fd = link->claim_fd = -1;
+    link->client = client;
+    link->station_fd = link->claim_fd = -1;
     for (int i = 0; i <= UDP_LANES; i++)
         link->sockets[i].fd = -1;
     int error = udp_parse_device(device, &link->name, &link->station, link->interface, &link->mtu);
@@ -146,17 +148,19 @@ static int udp_open(struct via_nic *nic, const char *device, const viakit_nic_op
                              .short_below = link->segment < sizeof(struct wire_header) + UDP_SMALL ? 0 : UDP_SMALL + 1,
                              .ring_slots = link->granted / (OVERHEAD * batch_bytes),
                              .max_window = link->granted / (OVERHEAD * batch_bytes),
-                             .checksum = 1};
+                             .checksum = 1,
+                             .data_fd = -1, /* see udp_watch() */
+                             .control_fd = link->station_fd};
     if (limits->max_window < 2)
         limits->max_window = 2;
     memcpy(limits->address, link->address, 6);
     link->crc_always = options->checksum == VIAKIT_CHECKSUM_CRC;
-    link_vouch(nic, 1); /* the kernel hands over no datagram whose checksum is wrong */
+    link_set_checksum_verified(client, 1); /* the kernel drops datagrams with a wrong checksum */
     *out = link;
     return 0;
 }
 
-/* Link operation: any address and port makes a peer, for nobody can tell who is there without asking. */
+/* Link operation: any address and port makes a peer, because only a request can show whether a NIC is there. */
 static int udp_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
     union udp_name name;
@@ -168,19 +172,12 @@ static int udp_route(struct link *link, const uint8_t address[6], uint16_t port,
     return *out ? 0 : -ENOMEM;
 }
 
-/* Link operation: found when the peer was made (segment_to in udp_station.c), and not changed while connections rely
- * on it. */
+/* Link operation: determined when the peer was added (segment_to in udp_station.c), and constant, because connections
+ * rely on it. */
 static uint32_t udp_payload_to(struct link *link, struct link_peer *peer)
 {
     (void)link;
     return peer->segment - (uint32_t)sizeof(struct wire_header);
-}
-
-static void udp_descriptors(struct link *link, int *data_fd, int *control_fd)
-{
-    (void)link;
-    *data_fd = -1; /* see udp_watch() */
-    *control_fd = link->door_fd;
 }
 
 static void udp_info(struct link *link, viakit_nic_info *info)
@@ -191,13 +188,13 @@ static void udp_info(struct link *link, viakit_nic_info *info)
     udp_count_losses(link);
 }
 
-static void udp_peer_address(const struct link_peer *peer, uint8_t address[6])
-{
-    memcpy(address, peer->address, 6);
-}
-
 const struct link_ops link_udp = {
-    .name = "udp",
+    .about = {.name = "udp",
+              .devices = "udp:ADDRESS",
+              .transport = "UDP sockets",
+              .leaves_process = 1,
+              .leaves_host = 1,
+              .named_by = VIAKIT_BY_ADDRESS},
     .open = udp_open,
     .close = udp_close,
     .route = udp_route,
@@ -208,8 +205,6 @@ const struct link_ops link_udp = {
     .send = udp_send,
     .send_short = udp_send_short,
     .poll = udp_poll,
-    .peer_address = udp_peer_address,
-    .descriptors = udp_descriptors,
     .watch = udp_watch,
     .woken = udp_woken,
     .control = udp_control,

@@ -1,14 +1,13 @@
 /*
- * Six bytes for an address of the Internet. Programs of VIA's time have six built in, so a station's address is
+ * Six-byte addresses for Internet hosts. VIA's address format has six bytes, so a station's address is
  *
- *    | IPv4 address, 4 bytes    | port of the station's door, 2 bytes |     in network order
+ *    | IPv4 address, 4 bytes     | the station's common port, 2 bytes |     in network order
  *    | 0xF and 28 bits of a mark |             "                      |     for IPv6
  *
- * No host has an IPv4 address from 240.0.0.0 on, so the two cannot be confused. The mark is computed from the IPv6
- * address and cannot be turned back: a table of this process knows the addresses behind the marks. It holds this
- * host's own, those that the name service found, and those that sent us something. So an IPv4 address can be handed
- * around as six bytes, while of a remote host with IPv6 the name or the address in full has to be resolved once in
- * each process that wants to connect to it.
+ * No host has an IPv4 address from 240.0.0.0 on, so the two forms cannot be confused. The mark is a hash of the IPv6
+ * address. A table of this process maps marks to addresses. It holds this host's own addresses, those that the name
+ * service returned, and those of hosts that sent datagrams. Hence the six bytes of an IPv4 address suffice in any
+ * process. The name or full address of a remote IPv6 host must be resolved once in each process that connects to it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,19 +20,41 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "udp.h"
+#include "base/explain.h"
+#include "link/udp.h"
 
-/* An address is 28 bytes here. More hosts than this at once and the first ones have to be resolved anew. */
+/* An entry has 28 bytes. With more hosts at once, the oldest must be resolved again. */
 #define MAX_LEARNT 1024
 
 static struct {
     pthread_mutex_t mutex;
     uint32_t n;
-    struct sockaddr_in6 names[MAX_LEARNT]; /* the oldest give way */
+    struct sockaddr_in6 names[MAX_LEARNT]; /* the oldest entries are replaced */
 } learnt = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* Ports do not matter. A link-local IPv6 address (fe80::) means another host on each interface: so the scope, the
- * interface's number, belongs to it. */
+/* The child of a fork must not find the mutex held by a thread that it does not have, nor an incomplete entry. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&learnt.mutex);
+}
+
+static void parent_of_fork(void)
+{
+    pthread_mutex_unlock(&learnt.mutex);
+}
+
+static void child_of_fork(void)
+{
+    pthread_mutex_unlock(&learnt.mutex);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(before_fork, parent_of_fork, child_of_fork);
+}
+
+/* Ports do not matter. A link-local IPv6 address (fe80::) denotes another host on each interface, so the scope (the
+ * interface's number) is part of it. */
 int udp_same_host(const union udp_name *a, const union udp_name *b)
 {
     if (a->any.sa_family != b->any.sa_family)
@@ -54,8 +75,8 @@ void udp_text(const union udp_name *name, char text[INET6_ADDRSTRLEN])
 
 /* ---------------------------------------------------------------- marks */
 
-/* FNV-1a, mixed once more. Not a secret: who wants to collide with another host can as well take its address. (h ^ h
- * >> 29 brings the well-mixed upper bits to those that are kept.) */
+/* FNV-1a with a final mixing step: h ^ h >> 29 moves the well-mixed upper bits to those that are kept. Not
+ * cryptographic: a host that wants to collide with another can as well use its address. */
 static uint32_t mark_of(const struct in6_addr *a)
 {
     uint64_t h = 0xCBF29CE484222325u;
@@ -70,7 +91,7 @@ void udp_learn(const union udp_name *name)
     if (name->any.sa_family != AF_INET6)
         return;
     pthread_mutex_lock(&learnt.mutex);
-    /* learnt.n counts on beyond the end: modulo MAX_LEARNT it is the oldest, which gives way. */
+    /* learnt.n continues beyond the end: modulo MAX_LEARNT it is the oldest entry, which is replaced. */
     uint32_t n = learnt.n < MAX_LEARNT ? learnt.n : MAX_LEARNT, i = 0;
     while (i < n && (memcmp(&learnt.names[i].sin6_addr, &name->v6.sin6_addr, sizeof name->v6.sin6_addr) != 0 ||
                      learnt.names[i].sin6_scope_id != name->v6.sin6_scope_id))
@@ -80,8 +101,8 @@ void udp_learn(const union udp_name *name)
     pthread_mutex_unlock(&learnt.mutex);
 }
 
-/* The first address with that mark. Two with the same would be confused: with 28 bits and 1024 addresses that is one
- * chance in 500. */
+/* Finds the first address with that mark. Two addresses with equal marks would be confused. With 28 bits and 1024
+ * addresses the probability is 1 in 500. */
 static int find_mark(uint32_t mark, struct sockaddr_in6 *out)
 {
     int found = 0;
@@ -95,7 +116,7 @@ static int find_mark(uint32_t mark, struct sockaddr_in6 *out)
     return found;
 }
 
-/* Bytes in the order of the network, so that the first one says which family it is. */
+/* Bytes in network order, so that the first one shows the family. */
 void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6])
 {
     uint32_t bits =
@@ -105,7 +126,7 @@ void udp_pack(const union udp_name *name, uint16_t station, uint8_t address[6])
     address[5] = (uint8_t)station;
 }
 
-/* The name's port is the station's door; whoever means a NIC sets its own (udp_set_port). */
+/* The name's port is the station's common one. For a NIC the caller sets that NIC's (udp_set_port). */
 int udp_unpack(const uint8_t address[6], int family, union udp_name *name)
 {
     uint32_t bits;
@@ -114,15 +135,14 @@ int udp_unpack(const uint8_t address[6], int family, union udp_name *name)
     /* 240.0.0.0 and above: see the top of the file. */
     int is_v6 = address[0] >= 0xF0;
     if (is_v6 != (family == AF_INET6)) {
-        via_explain("udp: the address is an IPv%d one and this NIC's is not: open a NIC of the same kind",
-                    is_v6 ? 6 : 4);
+        vk_explain("udp: the address is an IPv%d one and this NIC's is not: open a NIC of the same kind",
+                   is_v6 ? 6 : 4);
         return -EHOSTUNREACH;
     }
     if (is_v6) {
         if (!find_mark(ntohl(bits) & 0x0FFFFFFF, &name->v6)) {
-            via_explain(
-                "udp: six bytes do not hold an IPv6 address, and this process does not know which one is meant: "
-                "resolve the host's name or address first (VipNSGetHostByName)");
+            vk_explain("udp: six bytes cannot hold an IPv6 address, and this process has no address for them: resolve "
+                       "the host's name or address first (VipNSGetHostByName)");
             return -EHOSTUNREACH;
         }
     } else {
@@ -135,8 +155,8 @@ int udp_unpack(const uint8_t address[6], int family, union udp_name *name)
 
 /* ---------------------------------------------------------------- names */
 
-/* Cuts ":PORT" off "HOST:PORT" or "[HOST]:PORT"; an IPv6 address without brackets has no port. -EINVAL if there is
- * no such port. *port stays as it is if none is said. A text with one colon has a port, one with more is an IPv6
+/* Splits "HOST:PORT" or "[HOST]:PORT"; an IPv6 address without brackets has no port. Returns -EINVAL if the port is
+ * invalid. *port is unchanged if the text has none. A text with one colon has a port, one with more is an IPv6
  * address. */
 static int split_port(const char *text, char *host, size_t room, uint16_t *port)
 {
@@ -166,11 +186,11 @@ static int split_port(const char *text, char *host, size_t room, uint16_t *port)
     return 0;
 }
 
-/* A numeric address, with %SCOPE if need be. */
+/* Parses a numeric address, with %SCOPE if need be. */
 static int parse_numeric(const char *text, union udp_name *name)
 {
-    /* Numeric only: nothing is asked of a name service, so this does not block. getaddrinfo() knows the forms of
-     * both families, and the number of the interface behind "%". */
+    /* Numeric only: no name service is queried, so this does not block. getaddrinfo() parses the forms of both
+     * families, and the number of the interface behind "%". */
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_DGRAM}, *list;
     memset(name, 0, sizeof *name);
     if (getaddrinfo(text, NULL, &hints, &list) != 0)
@@ -180,20 +200,20 @@ static int parse_numeric(const char *text, union udp_name *name)
     return 0;
 }
 
-/* Link operation: may block while the system asks its name service. own tells the family, as a NIC can only speak to
- * its own. The answer is learnt, so that the six bytes of an IPv6 address can be turned back later. */
+/* Link operation: may block while the system queries its name service. `own` selects the family, because a NIC can only
+ * reach its own. The result is stored, so that the six bytes of an IPv6 address can be mapped back later. */
 int udp_resolve(const uint8_t own[6], const char *text, unsigned index, uint8_t address[6])
 {
     char host[256];
     uint16_t station = WIRE_UDP_PORT;
     struct addrinfo hints = {.ai_family = own[0] >= 0xF0 ? AF_INET6 : AF_INET, .ai_socktype = SOCK_DGRAM}, *list;
     if (split_port(text, host, sizeof host, &station) != 0) {
-        via_explain("no host '%.64s': write HOST, HOST:PORT or [IPV6-ADDRESS]:PORT", text);
+        vk_explain("no host '%.64s': write HOST, HOST:PORT or [IPV6-ADDRESS]:PORT", text);
         return -ENOENT;
     }
     int error = getaddrinfo(host, NULL, &hints, &list);
     if (error) {
-        via_explain("no host '%.64s' with an IPv%d address: %s", host, own[0] >= 0xF0 ? 6 : 4, gai_strerror(error));
+        vk_explain("no host '%.64s' with an IPv%d address: %s", host, own[0] >= 0xF0 ? 6 : 4, gai_strerror(error));
         return -ENOENT;
     }
     const struct addrinfo *i = list;
@@ -206,27 +226,27 @@ int udp_resolve(const uint8_t own[6], const char *text, unsigned index, uint8_t 
         udp_learn(&name);
         udp_pack(&name, station, address);
     } else
-        via_explain("host '%.64s' has no address with number %u", host, index);
+        vk_explain("host '%.64s' has no address with number %u", host, index);
     freeaddrinfo(list);
     return i ? 0 : -ENOENT;
 }
 
 /* ---------------------------------------------------------------- this host */
 
-/* The system's sockaddr has its family's length; ours has room for either, the rest zero. */
+/* The system's sockaddr has its family's length. The union has room for either; the rest is zero. */
 static void copy_name(union udp_name *to, const struct sockaddr *from)
 {
     memset(to, 0, sizeof *to);
     memcpy(to, from, from->sa_family == AF_INET ? sizeof to->v4 : sizeof to->v6);
 }
 
-/* An interface has an entry for each address, of any family, or one without an address. */
+/* getifaddrs() has an entry for each address of an interface, of any family, or one without an address. */
 static int is_internet(const struct ifaddrs *i)
 {
     return i->ifa_addr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
 }
 
-/* Explains what was wrong, and which addresses there are instead, as many as the text holds. Returns -ENODEV. */
+/* Explains what was wrong, and lists the available addresses, as many as the text holds. Returns -ENODEV. */
 static int refuse(const char *what, const struct ifaddrs *all)
 {
     char list[400] = "";
@@ -240,13 +260,13 @@ static int refuse(const char *what, const struct ifaddrs *all)
         udp_text(&name, text);
         snprintf(list + used, sizeof list - used, "%s%s (%.15s)", used ? ", " : "", text, i->ifa_name);
     }
-    via_explain("udp: %s: this host has %s", what, *list ? list : "no address: bring an interface up");
+    vk_explain("udp: %s: this host has %s", what, *list ? list : "no address: bring an interface up");
     return -ENODEV;
 }
 
-/* The address from which this host would speak to the Internet. No datagram is sent. Connecting a datagram socket
- * only has the kernel choose a route, and an address of ours with it. 192.0.2.0/24 and 2001:db8::/32 are for
- * documentation (RFC 5737, 3849), so they are nobody's; port 9 is "discard". */
+/* Finds the address of this host's default route. No datagram is sent: connecting a datagram socket only has the kernel
+ * choose a route, and a local address with it. 192.0.2.0/24 and 2001:db8::/32 are reserved for documentation (RFC 5737,
+ * 3849), so no host has them. Port 9 is "discard". */
 static int default_route(int family, union udp_name *name)
 {
     union udp_name far;
@@ -263,10 +283,10 @@ static int default_route(int family, union udp_name *name)
     return error;
 }
 
-/* The first address of an interface, IPv4 before IPv6. */
+/* Finds the first address of an interface, IPv4 before IPv6. */
 static int of_interface(const struct ifaddrs *all, const char *interface, union udp_name *name)
 {
-    /* interface NULL: of any but the loopback. */
+    /* interface NULL: any but the loopback. */
     for (int family = AF_INET;; family = AF_INET6) {
         for (const struct ifaddrs *i = all; i; i = i->ifa_next)
             if (is_internet(i) && i->ifa_addr->sa_family == family &&
@@ -279,7 +299,7 @@ static int of_interface(const struct ifaddrs *all, const char *interface, union 
     }
 }
 
-/* The device's text: nothing, an address, or an interface. An address wins over an interface of the same name. */
+/* Parses the device's text: empty, an address, or an interface. An address precedes an interface of the same name. */
 static int choose(const char *host, const struct ifaddrs *all, union udp_name *name)
 {
     if (*host == 0) {
@@ -295,7 +315,7 @@ static int choose(const char *host, const struct ifaddrs *all, union udp_name *n
     return refuse(what, all);
 }
 
-/* Ethernet's where it cannot be asked for. */
+/* Returns the interface's MTU, or Ethernet's if it cannot be read. */
 static uint32_t mtu_of(const char *interface)
 {
     struct ifreq r;
@@ -308,7 +328,7 @@ static uint32_t mtu_of(const char *interface)
     return known ? (uint32_t)r.ifr_mtu : 1500;
 }
 
-/* Which interface has the address; all IPv6 addresses of this host are learnt on the way. */
+/* Finds the interface that has the address. Stores all IPv6 addresses of this host on the way. */
 static int find_interface(const struct ifaddrs *all, union udp_name *name, char interface[IFNAMSIZ])
 {
     char text[INET6_ADDRSTRLEN], what[160];
@@ -327,7 +347,7 @@ static int find_interface(const struct ifaddrs *all, union udp_name *name, char 
     }
     if (*interface || (name->any.sa_family == AF_INET && ntohl(name->v4.sin_addr.s_addr) >> 24 == 127)) {
         if (*interface == 0)
-            strcpy(interface, "lo"); /* all of 127.0.0.0/8 is this host, though one address only is listed */
+            strcpy(interface, "lo"); /* all of 127.0.0.0/8 is this host, though only one address is listed */
         return 0;
     }
     udp_text(name, text);
@@ -341,15 +361,15 @@ int udp_parse_device(const char *device, union udp_name *name, uint16_t *station
     char host[128];
     *station = WIRE_UDP_PORT;
     if (split_port(device, host, sizeof host, station) != 0) {
-        via_explain("udp: '%.64s': give udp:ADDRESS, udp:INTERFACE or udp:, and :PORT (1 to 65535) if need be; an IPv6 "
-                    "address with a port in brackets, udp:[::1]:5000",
-                    device);
+        vk_explain("udp: '%.64s': give udp:ADDRESS, udp:INTERFACE or udp:, and :PORT (1 to 65535) if need be; an IPv6 "
+                   "address with a port in brackets, udp:[::1]:5000",
+                   device);
         return -EINVAL;
     }
     struct ifaddrs *all = NULL;
     if (getifaddrs(&all) != 0) {
         int error = -errno;
-        via_explain("udp: the interfaces of this host cannot be listed: %s", strerror(-error));
+        vk_explain("udp: the interfaces of this host cannot be listed: %s", strerror(-error));
         return error;
     }
     int error = choose(host, all, name);

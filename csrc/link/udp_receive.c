@@ -1,50 +1,50 @@
 /*
- * Receiving by UDP sockets. What the kernel joined again (UDP_GRO) comes in one piece, by one call. Each segment is
- * a complete frame that tells its length, so nobody need know whether it was ever joined, or cut:
+ * Receiving by UDP sockets. Datagrams that the kernel has joined (UDP_GRO) arrive in one piece, with one call. Each
+ * segment is a complete frame with its length, so it does not matter whether datagrams were joined or cut:
  *
  *    datagram | header | payload | header | payload | ... |
  *
- * Sockets: the common one takes whatever comes. The peers that talk most get a *lane*, a socket bound to the same
- * port and connected to that peer: the kernel finds route and receiver faster, some 15 % of a short message's time.
- * A poll looks at the socket that brought something last, and now and then at one of the others.
+ * Sockets: the unconnected one receives from any peer. The peers with the most traffic get a *lane*: a socket bound to
+ * the same port and connected to that peer. The kernel then finds route and receiver faster, which saves some 15 % of a
+ * short message's time. A poll reads the socket that last received something, and from time to time one of the others.
  *
- * Polling costs a system call per look: this link cannot do without. A sleeper sleeps on the sockets themselves and
- * looks only at those that woke him; whoever sends to a program that polls does not pay for waking it.
+ * Each poll costs a system call, which this link cannot avoid. A sleeping thread sleeps on the sockets themselves and
+ * reads only those that woke it. A sender to a program that polls does not pay for a wake-up.
  */
 #include <errno.h>
+#include <linux/filter.h>
 #include <netinet/udp.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h> /* before errqueue.h, which forgets it */
+#include <time.h> /* before errqueue.h, which uses it without including it */
 #include <unistd.h>
 
 #include <linux/errqueue.h>
 #include <linux/sock_diag.h>
 
-#include "../base/atomic.h"
-#include "../base/cancel.h"
-#include "../base/files.h"
-#include "super.h"
-#include "udp.h"
+#include "base/atomic.h"
+#include "base/cancel.h"
+#include "base/files.h"
+#include "link/super.h"
+#include "link/udp.h"
 
 #ifndef UDP_GRO
 #define UDP_GRO 104
 #endif
 
-#define LANE_AFTER 16   /* datagrams by the common socket after which a peer gets a lane, if one is free ... */
-#define LANE_STEAL 4096 /* ... or one of another peer's that has been silent meanwhile */
+#define LANE_AFTER 16   /* datagrams on the unconnected socket after which a peer gets a lane, if one is free ... */
+#define LANE_STEAL 4096 /* ... or the lane of another peer that has been silent meanwhile */
 #define OTHERS_EVERY \
-    32 /* looks at the only lane for one at the common socket; with more lanes every other look is at another */
-#define MAX_SEGMENTS 64  /* of a super-frame that goes straight to its place ... */
-#define MANY_SEGMENTS 4  /* ... and in the one before, for it to be worth a try */
-#define COUNT_EVERY 4096 /* looks that found something between counts of what the kernel dropped */
-#define AT_A_CHANGE 4096 /* datagrams taken from a socket before another takes its place: a flood must not keep us */
+    32 /* polls of the only lane per poll of the unconnected socket; with more lanes every second poll reads another */
+#define MAX_SEGMENTS 64  /* of a super-frame that is received in place ... */
+#define MANY_SEGMENTS 4  /* ... and in the preceding one, for the attempt to pay */
+#define COUNT_EVERY 4096 /* successful polls between two reads of the kernel's drop counters */
+#define AT_A_CHANGE 4096 /* the most datagrams read from a socket before another replaces it: a flood could last */
 
-/* ---------------------------------------------------------------- what arrived */
+/* ---------------------------------------------------------------- delivery */
 
-/* Length of the frame at p, of which at most `left` bytes are there: what its header says, and what the link put
- * behind it. Never more than is there, and never 0 while something is: whoever walks a datagram by it comes to an
- * end. */
+/* Returns the length of the frame at p, of which at most `left` bytes are there: the length in its header, and the
+ * link's trailer. The result never exceeds `left`, and is 0 only if `left` is 0, so a loop over a datagram ends. */
 static size_t frame_len(const uint8_t *p, size_t left)
 {
     uint16_t payload;
@@ -57,34 +57,48 @@ static size_t frame_len(const uint8_t *p, size_t left)
     return len < left ? len : left;
 }
 
-/* One datagram, or several in one piece, from the peer of that name (NULL: unknown). A REQUEST alone can make a
- * stranger known (by a cookie); whatever else he sends is dropped. Whoever is heard has not refused: the count of
- * refusals begins anew. */
+/* Counts a frame that is shorter than a header. The filter leaves UDP_UNSUMMED bytes of a datagram without a
+ * checksum. */
+static void drop_short(struct link *link, const struct link_peer *peer, size_t len)
+{
+    if (len == UDP_UNSUMMED)
+        LINK_COUNT(link->client, dropped_checksum, 1);
+    else if (peer)
+        LINK_COUNT(link->client, dropped_malformed, 1);
+    else
+        LINK_COUNT(link->client, dropped_unknown_peer, 1);
+}
+
+/* Delivers one datagram, or several in one piece, from the peer of that name (NULL: unknown). An unknown sender can
+ * become a peer only by a REQUEST with a cookie. All its other frames are dropped. A frame from the peer resets its
+ * count of refusals. */
 static void deliver(struct link *link, struct link_peer *peer, const union udp_name *from, const uint8_t *p,
                     size_t left)
 {
     do {
         size_t len = frame_len(p, left);
         int kind = len ? p[0] & 15 : 0;
-        if (vk_unlikely(len >= sizeof(struct wire_header) && p[0] == UDP_CALL))
+        if (vk_unlikely(len < sizeof(struct wire_header)))
+            drop_short(link, peer, len);
+        else if (vk_unlikely(p[0] == UDP_CALL))
             udp_call_arrived(link, from, peer, p, len);
         else {
             if (vk_unlikely(peer == NULL && kind == WIRE_REQUEST))
-                peer = udp_stranger_asks(link, from, p, len);
+                peer = udp_admit_sender(link, from, p, len);
             if (peer) {
                 peer->refusals = 0;
-                link_deliver(link->nic, peer->address, peer, p, len);
+                link_deliver(link->client, peer->address, peer, p, len);
             } else if (kind != WIRE_REQUEST)
-                LINK_COUNT(link->nic, dropped_stranger, 1);
+                LINK_COUNT(link->client, dropped_unknown_peer, 1);
         }
         p += len;
         left -= len;
     } while (left);
 }
 
-/* By the common socket, or by a lane that is not quite one's own yet: the sender has to be looked up. Here traffic
- * is counted: LANE_AFTER datagrams earn a lane while there are free ones; afterwards only every LANE_STEAL-th asks
- * for another's. */
+/* Delivers from the unconnected socket, or from a lane that is not drained yet, so the sender has to be looked up.
+ * Traffic is counted here: a peer requests a free lane after LANE_AFTER datagrams. If no lane is free, only every
+ * LANE_STEAL-th datagram requests another peer's. */
 static void deliver_from(struct link *link, const union udp_name *from, const uint8_t *p, size_t len)
 {
     struct link_peer *peer = udp_find_peer(link, from);
@@ -95,9 +109,9 @@ static void deliver_from(struct link *link, const union udp_name *from, const ui
     deliver(link, peer, from, p, len);
 }
 
-/* What ICMP brought about datagrams of the common socket. It comes from the socket's error queue, with the address
- * that the datagram was sent to. Only what another host (or our own kernel in its place) said counts, and only that
- * nobody listens there; other errors may pass. */
+/* Reads ICMP errors about datagrams of the unconnected socket from its error queue, with each datagram's
+ * destination. Only "port unreachable" counts, reported by another host or by the local kernel in its place. Other
+ * errors may pass. */
 static void take_errors(struct link *link)
 {
     link->errors = 0;
@@ -106,7 +120,7 @@ static void take_errors(struct link *link)
         uint8_t control[512];
         struct msghdr m = {
             .msg_name = &to, .msg_namelen = sizeof to, .msg_control = control, .msg_controllen = sizeof control};
-        LINK_COUNT(link->nic, system_calls, 1);
+        LINK_COUNT(link->client, system_calls, 1);
         if (vk_recvmsg(link->sockets[0].fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
             return;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
@@ -124,8 +138,8 @@ static void take_errors(struct link *link)
 
 static int take_one(struct link *link, struct udp_socket *s);
 
-/* A receiving call said neither "here it is" nor "nothing". On the common socket the error is about anybody: the
- * error queue knows. A lane's is about its peer. */
+/* Handles the error of a receiving call. On the unconnected socket it may concern any peer: the error queue has the
+ * destination. On a lane it concerns the lane's peer. */
 static void socket_error(struct link *link, const struct udp_socket *s, int error)
 {
     if (s->peer == NULL)
@@ -134,27 +148,27 @@ static void socket_error(struct link *link, const struct udp_socket *s, int erro
         udp_refused(link, &s->peer->name);
 }
 
-/* By the system call itself: the C library's function would look whether the thread is being cancelled, each time we
- * look. */
+/* Makes the system call directly: the C library's function would check for thread cancellation at each poll. */
 static inline ssize_t receive(struct link *link, const struct udp_socket *s, size_t room, int flags,
                               union udp_name *from)
 {
     socklen_t from_len = sizeof *from;
-    LINK_COUNT(link->nic, system_calls, 1);
+    LINK_COUNT(link->client, system_calls, 1);
     return (ssize_t)syscall(SYS_recvfrom, s->fd, link->buffer, room, flags | MSG_DONTWAIT, from,
                             from ? &from_len : NULL);
 }
 
-/* ---- super-frames that go straight to where their message goes */
+/* ---- super-frames that are received in place */
 
-/* The segments after the first, headers here and payloads there. One call, and no copy but the kernel's:
+/* Receives the segments after the first: their headers into a local array, their payloads into the message. It takes
+ * one call and no copy but the kernel's:
  *
  *    | first segment again | header | payload | header | payload | ... | header | payload |
- *      to be ignored         headers   place     headers   place
+ *      ignored               headers   place     headers   place
  *
- * A checksum that covers them is proved after they lie in their place; one that is wrong is sent again to the same
- * place, or its message fails. But the last word of an RDMA write tells its target that all before it is good, so
- * the last segment of a write takes the way by the buffer. */
+ * A checksum that covers the segments is verified after they lie in place. If it is wrong, the segment is retransmitted
+ * to the same place, or its message fails. But the last word of an RDMA write shows its target that all preceding bytes
+ * are valid. The last segment of a write is therefore received in the buffer. */
 static void to_its_place(struct link *link, const struct udp_socket *s, const struct wire_header *first, size_t begin,
                          size_t end, uint8_t *place)
 {
@@ -166,21 +180,21 @@ static void to_its_place(struct link *link, const struct udp_socket *s, const st
     for (size_t at = begin; at < end; n++) {
         size_t payload = (end - at < begin ? end - at : begin) - head;
         at += head + payload;
-        /* All segments are as long as the first, but the last, which may be shorter. */
+        /* All segments are as long as the first, except the last, which may be shorter. */
         int is_end = at == end && (first->version_kind & 15) == WIRE_WRITE;
         iov[1 + 2 * n] = (struct iovec){&headers[n], head};
         iov[2 + 2 * n] = (struct iovec){is_end ? link->buffer + begin : place, payload};
         place += payload;
     }
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = 1 + 2 * n};
-    LINK_COUNT(link->nic, system_calls, 1);
+    LINK_COUNT(link->client, system_calls, 1);
     if (vk_recvmsg(s->fd, &m, MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)end)
-        return; /* not what was there a moment ago: as if lost */
-    link_deliver_placed(link->nic, peer->address, peer, first, headers, iov + 2, n, link->buffer + begin);
+        return; /* not the datagram that was peeked at: treated as lost */
+    link_deliver_placed(link->client, peer->address, peer, first, headers, iov + 2, n, link->buffer + begin);
 }
 
-/* How many bytes of payload lie behind the first segment of `begin` bytes, of `end` in all, as far as they may go to
- * their place; 0: they are not segments of one length. */
+/* Returns how many payload bytes behind the first segment may be received in place. The first segment has `begin` bytes
+ * of `end` in all. Returns 0 if the segments do not have one length. */
 static size_t payload_ahead(const struct wire_header *first, size_t begin, size_t end)
 {
     size_t n = (end - 1) / begin, shortest = end - n * begin; /* segments behind the first; bytes of the last */
@@ -190,16 +204,16 @@ static size_t payload_ahead(const struct wire_header *first, size_t begin, size_
     return (first->version_kind & 15) == WIRE_WRITE ? payload - (shortest - sizeof *first) : payload;
 }
 
-/* The first segment is looked at and delivered; it tells which message the others belong to. Returns 0 if nothing
- * was there. */
+/* Peeks at the first segment and delivers it. It identifies the message of the others. Returns 0 if no datagram was
+ * there. */
 static int take_super(struct link *link, struct udp_socket *s)
 {
-    /* MSG_PEEK leaves it in the queue, MSG_TRUNC has the length of all of it returned, though one segment is copied. */
+    /* MSG_PEEK leaves the datagram in the queue. MSG_TRUNC returns its full length, though one segment is copied. */
     ssize_t all = receive(link, s, link->segment, MSG_PEEK | MSG_TRUNC, NULL);
     if (all < 0 && errno == EAGAIN)
         return 0;
     if (all <= (ssize_t)sizeof(struct wire_header)) {
-        s->segments = 0; /* an error, or something short: the plain way takes it */
+        s->segments = 0; /* an error, or a short datagram: receive it with take_one() */
         return take_one(link, s);
     }
     size_t end = (size_t)all, have = end < link->segment ? end : link->segment, begin = frame_len(link->buffer, have);
@@ -212,8 +226,8 @@ static int take_super(struct link *link, struct udp_socket *s)
     }
     struct link_peer *peer = s->peer;
     peer->refusals = 0;
-    link_deliver(link->nic, peer->address, peer, link->buffer, begin);
-    uint8_t *place = link_place_ahead(link->nic, &first, ahead);
+    link_deliver(link->client, peer->address, peer, link->buffer, begin);
+    uint8_t *place = link_place_ahead(link->client, &first, ahead);
     if (place)
         to_its_place(link, s, &first, begin, end, place);
     else if (receive(link, s, UDP_SLOT, 0, NULL) == all)
@@ -221,7 +235,7 @@ static int take_super(struct link *link, struct udp_socket *s)
     return 1;
 }
 
-/* One datagram. Returns 0 if there was none. */
+/* Receives one datagram. Returns 0 if none was there. */
 static int take_one(struct link *link, struct udp_socket *s)
 {
     union udp_name from;
@@ -233,7 +247,7 @@ static int take_one(struct link *link, struct udp_socket *s)
         if (vk_unlikely(errno != EAGAIN))
             socket_error(link, s, errno);
         else
-            s->fresh = 0; /* empty: from now on the kernel lets in none but its peer's */
+            s->fresh = 0; /* drained: from now on the kernel queues only its peer's datagrams */
         return 0;
     }
     if (known) {
@@ -245,7 +259,7 @@ static int take_one(struct link *link, struct udp_socket *s)
     return 1;
 }
 
-/* As many datagrams as there are room and budget for. */
+/* Receives as many datagrams as the slots and the budget allow. */
 static int take_many(struct link *link, struct udp_socket *s, int budget)
 {
     struct mmsghdr m[UDP_SLOTS];
@@ -261,7 +275,7 @@ static int take_many(struct link *link, struct udp_socket *s, int budget)
         m[i].msg_hdr.msg_name = known ? NULL : &from[i];
         m[i].msg_hdr.msg_namelen = known ? 0 : sizeof from[i];
     }
-    LINK_COUNT(link->nic, system_calls, 1);
+    LINK_COUNT(link->client, system_calls, 1);
     n = vk_recvmmsg(s->fd, m, (unsigned)n, MSG_DONTWAIT);
     if (n < 0) {
         if (errno != EAGAIN)
@@ -276,13 +290,13 @@ static int take_many(struct link *link, struct udp_socket *s, int budget)
     return n;
 }
 
-/* A look at one socket. Returns datagrams taken, and keeps account: which socket was hot, how steadily it brings
- * something. */
-static int look(struct link *link, int which, int budget)
+/* Polls one socket. Returns the number of datagrams received. Records which socket was hot, and how steadily it
+ * receives. */
+static int poll_socket(struct link *link, int which, int budget)
 {
     struct udp_socket *s = &link->sockets[which];
-    /* The first look asks for one datagram: a program that waits for it gets it at once. Where there is always more,
-     * many at a time. */
+    /* The first poll reads one datagram, so that a waiting program gets it at once. If more follow steadily, many are
+     * read at a time. */
     int n = s->streak < 2 || s->segments >= MANY_SEGMENTS ? take_one(link, s) : take_many(link, s, budget);
     if (vk_likely(n == 0)) {
         s->streak = 0;
@@ -292,12 +306,29 @@ static int look(struct link *link, int which, int budget)
         s->streak++;
     s->traffic += (uint32_t)n;
     link->hot = which;
-    if (vk_unlikely(++link->finds % COUNT_EVERY == 0))
+    if (vk_unlikely(++link->n_received % COUNT_EVERY == 0))
         udp_count_losses(link);
     return n;
 }
 
 /* ---------------------------------------------------------------- lanes */
+
+/* The checksum field of a UDP header is 0 if the sender computed none. IPv4 allows that, and the kernel then verifies
+ * nothing. But the segments of super-frames and the requests to a station's common port have no other checksum of their
+ * payload. The filter runs before the datagram is queued, with the UDP header at offset 0. It returns the length to
+ * keep. Datagrams of a local sender hold an unfinished sum there, which is never 0. IPv6 hosts drop such datagrams
+ * themselves. */
+int udp_require_checksum(int fd)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 6),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, 0x40000),
+        BPF_STMT(BPF_RET | BPF_K, UDP_HEADER_LEN + UDP_UNSUMMED),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0 ? 0 : -errno;
+}
 
 void udp_set_options(struct link *link, int fd)
 {
@@ -310,7 +341,7 @@ void udp_set_options(struct link *link, int fd)
     link->receive_super = setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof one) == 0;
 }
 
-/* The peer goes on by the common socket, and has to earn a lane anew. */
+/* The peer returns to the unconnected socket, and needs new traffic for another lane. */
 void udp_close_lane(struct link *link, int lane)
 {
     struct udp_socket *s = &link->sockets[lane];
@@ -325,8 +356,8 @@ void udp_close_lane(struct link *link, int lane)
         link->hot = 0;
 }
 
-/* A free lane, or one on which nothing has come since the last search. 0: none. What still lies in a lane that is
- * taken away is delivered first: it is older than what comes by the common socket. */
+/* Returns a free lane, or one that has received nothing since the last search, or 0. The datagrams that are left in a
+ * lane are delivered before it is reassigned, because they are older than those on the unconnected socket. */
 static int free_lane(struct link *link)
 {
     int found = 0;
@@ -346,8 +377,8 @@ static int free_lane(struct link *link)
     return found;
 }
 
-/* Order is kept as far as AT_A_CHANGE goes: what came by the common socket is taken before the lane is looked at.
- * Between bind and connect the kernel may put others' datagrams into the lane; they are taken by name (fresh). */
+/* Order is kept up to AT_A_CHANGE datagrams: the unconnected socket is read before the lane is. Between bind and
+ * connect the kernel may queue others' datagrams in the lane. Their senders are looked up (fresh). */
 static void open_lane(struct link *link, struct link_peer *peer)
 {
     VK_HOLD_CANCEL;
@@ -358,7 +389,7 @@ static void open_lane(struct link *link, struct link_peer *peer)
     if (fd < 0)
         return;
     udp_set_options(link, fd);
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0 ||
+    if (udp_require_checksum(fd) != 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0 ||
         bind(fd, &link->name.any, udp_name_len(&link->name)) != 0 ||
         connect(fd, &peer->name.any, udp_name_len(&peer->name)) != 0) {
         vk_file_close(fd);
@@ -367,14 +398,14 @@ static void open_lane(struct link *link, struct link_peer *peer)
     link->sockets[lane] = (struct udp_socket){.fd = fd, .peer = peer, .fresh = 1};
     link->n_lanes++;
     if (link->asleep)
-        link_timer(link->nic, 0); /* who sleeps does not know of it */
+        link_timer(link->client, 0); /* a sleeping thread does not poll the new socket yet */
     for (int i = 0; i < AT_A_CHANGE && take_one(link, &link->sockets[0]); i++) {}
     peer->lane = (uint8_t)lane;
     link->hot = lane;
     for (int i = 0; i < AT_A_CHANGE && take_one(link, &link->sockets[lane]); i++) {}
 }
 
-/* ---------------------------------------------------------------- looking, sleeping */
+/* ---------------------------------------------------------------- polling, sleeping */
 
 void udp_count_losses(struct link *link)
 {
@@ -385,14 +416,14 @@ void udp_count_losses(struct link *link)
         if (s->fd < 0 || getsockopt(s->fd, SOL_SOCKET, SO_MEMINFO, info, &len) != 0 ||
             len <= SK_MEMINFO_DROPS * sizeof *info)
             continue;
-        LINK_COUNT(link->nic, dropped_ring_full, info[SK_MEMINFO_DROPS] - s->dropped);
+        LINK_COUNT(link->client, dropped_ring_full, info[SK_MEMINFO_DROPS] - s->dropped);
         s->dropped = info[SK_MEMINFO_DROPS];
     }
 }
 
-/* Peers that were marked lost by udp_refused(), perhaps from within a send, which is no place to call the provider
- * back. The peer stays in the table, for VIs point at it; its cookie does not, for whoever comes at that port next
- * is another. */
+/* Reports the peers that udp_refused() marked lost. It may have run within a send, where the provider cannot be called.
+ * The peer stays in the table, because VIs point at it. Its cookie is cleared, because the next NIC at that port is
+ * another one. */
 static void report_lost(struct link *link)
 {
     for (uint32_t b = 0; link->n_lost && b < UDP_BUCKETS; b++)
@@ -405,11 +436,11 @@ static void report_lost(struct link *link)
                 link->n_lost--;
                 if (p->lane)
                     udp_close_lane(link, p->lane);
-                link_peer_lost(link->nic, p);
+                link_peer_lost(link->client, p);
             }
 }
 
-/* The other sockets in turn; the hot one if there is no other. */
+/* Returns the next of the other sockets in turn; the hot one if there is no other. */
 static int next_other(struct link *link)
 {
     for (int i = 0; i <= UDP_LANES; i++) {
@@ -420,7 +451,7 @@ static int next_other(struct link *link)
     return link->hot;
 }
 
-/* What a poll does seldom, out of its straight line. */
+/* The rare tasks of a poll, kept off its fast path. */
 static void rare(struct link *link)
 {
     if (link->errors)
@@ -434,28 +465,28 @@ static void rare(struct link *link)
     }
 }
 
-/* Somebody slept, and these sockets woke him: by a datagram, or by an error alone, which must be taken or every
- * sleep from now on ends at once. */
-static int look_where_woken(struct link *link, int budget)
+/* Polls the sockets that ended a sleep. A socket may have only an error, which must be cleared, or every later sleep
+ * would end at once. */
+static int poll_woken(struct link *link, int budget)
 {
     uint32_t woken = link->woken;
     int n = 0;
     link->woken = 0;
     for (int i = 0; i <= UDP_LANES; i++)
         if (woken & 1u << i && link->sockets[i].fd >= 0)
-            n += look(link, i, budget);
+            n += poll_socket(link, i, budget);
     if (n == 0)
         link->errors = 1;
     return n;
 }
 
-/* Link operation. The hot socket each time, another one now and then: with one lane every OTHERS_EVERY-th look, with
- * more every second, so that no lane waits for long. */
+/* Link operation. Polls the hot socket each time, and another one now and then: with one lane every OTHERS_EVERY-th
+ * time, with more lanes every second time, so that no lane waits for long. */
 int udp_poll(struct link *link, int budget)
 {
-    int n = vk_unlikely(link->woken) ? look_where_woken(link, budget) : look(link, link->hot, budget);
-    if (link->n_lanes && ++link->looks % (link->n_lanes == 1 ? OTHERS_EVERY : 2) == 0)
-        n += look(link, next_other(link), budget);
+    int n = vk_unlikely(link->woken) ? poll_woken(link, budget) : poll_socket(link, link->hot, budget);
+    if (link->n_lanes && ++link->n_polls % (link->n_lanes == 1 ? OTHERS_EVERY : 2) == 0)
+        n += poll_socket(link, next_other(link), budget);
     if (vk_unlikely(link->errors || link->n_lost || link->wants_lane))
         rare(link);
     return n;
@@ -463,7 +494,7 @@ int udp_poll(struct link *link, int budget)
 
 _Static_assert(1 + UDP_LANES <= LINK_WATCHED, "a sleeper watches all sockets");
 
-/* Link operation: all sockets; poll(2) passes over those that are -1. */
+/* Link operation: all sockets. poll(2) ignores descriptors of -1. */
 int udp_watch(struct link *link, struct pollfd *fds)
 {
     for (int i = 0; i <= UDP_LANES; i++)
@@ -472,7 +503,7 @@ int udp_watch(struct link *link, struct pollfd *fds)
     return 1 + UDP_LANES;
 }
 
-/* A socket may have become another peer's meanwhile: to look there in vain does no harm. */
+/* A socket may belong to another peer meanwhile: polling it in vain does no harm. */
 void udp_woken(struct link *link, const struct pollfd *fds, int n)
 {
     link->asleep = 0;

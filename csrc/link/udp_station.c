@@ -1,23 +1,26 @@
 /*
- * How NICs find each other. A station is a host's address and the port of its door (34997 unless the device's name
- * says another). Each NIC has a socket of its own at that address, at a port that the kernel chose and that is its
- * port in frames as well; and all NICs of the station, of whatever process and user, share the door: each has bound
- * it, the kernel gives what knocks there to one of them, and when that one is gone, to another. No daemon, nothing
- * to configure, nothing left behind.
+ * How NICs find each other. A station is a host's address and a common port (34997, unless the device's name has
+ * another). Each NIC has a socket of its own at that address. The kernel chooses the socket's port, which is also the
+ * NIC's port in frames. In addition all NICs of the station, of any process and user, share the common port: each has a
+ * socket bound to it. The kernel passes each datagram there to one of them, and if that one is gone, to another. There
+ * is no daemon, no configuration, and nothing is left behind.
  *
- *    client                                  station's door          one of its NICs
+ *    client                                  common port             one of the station's NICs
  *      |--- WHO(nonce), padded ------------------>|                        |
  *      |<-- HERE(nonce, the NICs' ports) ---------|                        |
  *      |--- REQUEST, to each of them --------------------------------------->|
- *      |<-- CHALLENGE(cookie), if it does not know us yet -------------------|
+ *      |<-- CHALLENGE(cookie), if the client is unknown ---------------------|
  *      |--- REQUEST with the cookie ---------------------------------------->|   now each is the other's peer
- *      |<-- PENDING, NOMATCH ... (via/conn.c) -------------------------------|
+ *      |<-- PENDING, NOMATCH ... (via/connect/conn.c) -------------------------------|
  *
- * What keeps strangers harmless: a NIC holds nothing for somebody who has not shown that he receives what is sent to
- * his address (the cookie is a keyed hash of it); until then no answer is longer than the question; and a list of
- * NICs is believed only from the door that was asked, with the nonce that it was sent.
+ * Three rules limit the effect of unknown or forged senders:
  *
- * Which NICs a station has is read from the names of Unix sockets (station.h), one per NIC, which vanish with their
+ * - A NIC stores nothing for a sender that has not proved that it receives datagrams at its address. The cookie is a
+ *   keyed hash of that address.
+ * - Until then no reply is longer than the request.
+ * - A list of NICs is accepted only from the station that was queried, with the nonce that was sent.
+ *
+ * The NICs of a station are listed by the names of Unix sockets (station.h), one per NIC, which vanish with their
  * process.
  */
 #include <errno.h>
@@ -27,27 +30,29 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "../base/cancel.h"
-#include "../base/clock.h"
-#include "../base/crc32c.h"
-#include "../base/files.h"
-#include "station.h"
-#include "udp.h"
+#include "base/blake2s.h"
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/explain.h"
+#include "base/files.h"
+#include "link/station.h"
+#include "link/udp.h"
 
 enum { CALL_WHO = 1, CALL_HERE = 2, CALL_CHALLENGE = 3 };
 
-#define ASK_LIVES (300 * VK_MS) /* a request is repeated more often, as long as it is wanted */
-#define LIST_BURST 64           /* times the list of NICs is read ... */
-#define LIST_EVERY VK_MS        /* ... and again after so long: knocking must not keep a processor busy */
-#define REFUSALS 3              /* in a row, with nothing heard between: certain */
+#define PENDING_LIFETIME (300 * VK_MS) /* how long a request waits for the list; it is repeated more often */
+#define LIST_BURST 64                  /* the list of NICs is read at most this often in a burst ... */
+#define LIST_EVERY VK_MS /* ... and again after this time, so that WHO datagrams cannot keep a processor busy */
+#define REFUSALS 3       /* consecutive errors, with no datagram in between, that count as certain */
 
-/* A frame between links: a first byte that no frame has, and 32 bytes as every header, so that whoever cuts a
- * super-frame need not know it. */
+/* A frame between links. Its first byte occurs in no other frame. It has 32 bytes like every header, so that code that
+ * splits a super-frame need not distinguish it. */
 struct udp_call {
     uint8_t version_kind, what;
     uint16_t len;     /* bytes behind the first 32 */
-    uint16_t station; /* HERE: of the door that answers */
-    uint16_t n;       /* HERE: ports that follow */
+    uint16_t station; /* HERE: common port of the replying station */
+    uint16_t n;       /* HERE: number of the ports that follow */
     uint64_t nonce;   /* WHO, HERE: drawn by the client. CHALLENGE: number of the request */
     uint64_t cookie;  /* CHALLENGE */
     uint64_t reserved;
@@ -63,44 +68,8 @@ _Static_assert(sizeof(struct trailer) == UDP_TRAILER, "the trailer of a request"
 
 /* ---------------------------------------------------------------- cookies */
 
-/* To the left; n from 1 to 63. */
-static inline uint64_t rotate(uint64_t x, int n)
-{
-    return x << n | x >> (64 - n);
-}
-
-static void sip_round(uint64_t v[4])
-{
-    v[0] += v[1], v[2] += v[3];
-    v[1] = rotate(v[1], 13) ^ v[0], v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] = rotate(v[0], 32);
-    v[2] += v[1], v[0] += v[3];
-    v[1] = rotate(v[1], 17) ^ v[2], v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] = rotate(v[2], 32);
-}
-
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of three words: a stranger cannot compute it without the secret.
- * The constants are its paper's ("somepseudorandomlygeneratedbytes"); two rounds for each word, four at the end; the
- * fourth word is what its padding makes of 24 bytes: their number in the top byte. */
-static uint64_t keyed_hash(const uint64_t secret[2], const uint64_t words[3])
-{
-    uint64_t v[4] = {secret[0] ^ 0x736F6D6570736575u, secret[1] ^ 0x646F72616E646F6Du, secret[0] ^ 0x6C7967656E657261u,
-                     secret[1] ^ 0x7465646279746573u};
-    for (int i = 0; i < 4; i++) {
-        uint64_t m = i < 3 ? words[i] : (uint64_t)24 << 56;
-        v[3] ^= m;
-        sip_round(v);
-        sip_round(v);
-        v[0] ^= m;
-    }
-    v[2] ^= 0xFF;
-    for (int i = 0; i < 4; i++)
-        sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-
-/* What somebody at that address and port has to show. Nothing is stored: it is computed again when it comes back.
- * The secret is drawn when the NIC opens, so a cookie is good for that NIC, and as long as it lives. */
+/* Returns the cookie of an address and port. It is not stored, but computed again when it comes back. Without the secret
+ * a sender cannot compute it. The secret is drawn when the NIC opens, so a cookie is valid for that NIC, and as long as the NIC exists. */
 static uint64_t cookie_for(const struct link *link, const union udp_name *name)
 {
     uint64_t words[3] = {0, 0, udp_port(name)};
@@ -108,7 +77,11 @@ static uint64_t cookie_for(const struct link *link, const union udp_name *name)
         words[0] = name->v4.sin_addr.s_addr;
     else
         memcpy(words, &name->v6.sin6_addr, 16);
-    return keyed_hash(link->secret, words);
+    uint8_t digest[VK_BLAKE2S_LEN];
+    uint64_t cookie;
+    vk_blake2s(link->secret, sizeof link->secret, words, sizeof words, digest);
+    memcpy(&cookie, digest, sizeof cookie);
+    return cookie;
 }
 
 static uint64_t random_word(void)
@@ -122,8 +95,8 @@ static uint64_t random_word(void)
 
 /* ---------------------------------------------------------------- peers */
 
-/* 2654435761 is 2^32 divided by the golden ratio (Knuth's multiplicative hash). Port and address are both
- * somebody else's choice: who picks his to fill one bucket lengthens a list of UDP_MAX_PEERS at most. */
+/* 2654435761 is 2^32 divided by the golden ratio (Knuth's multiplicative hash). Peers choose their port and address. A
+ * sender that fills one bucket lengthens a list to UDP_MAX_PEERS at most. */
 static uint32_t bucket_of(const union udp_name *name)
 {
     uint32_t h = udp_port(name);
@@ -142,7 +115,8 @@ struct link_peer *udp_find_peer(struct link *link, const union udp_name *name)
     return p;
 }
 
-/* What the path to the peer carries in one piece: of a socket connected to it the kernel tells. */
+/* Returns how many bytes of a frame the path to the peer carries in one piece: the kernel reports the path's MTU for a
+ * connected socket. */
 static uint32_t segment_to(const struct link *link, const union udp_name *name)
 {
     VK_HOLD_CANCEL;
@@ -154,7 +128,7 @@ static uint32_t segment_to(const struct link *link, const union udp_name *name)
         mtu = 0;
     if (fd >= 0)
         close(fd);
-    /* A path that claims to carry less than the smallest frame is not believed; IP cuts the datagrams then. */
+    /* A path that reports less than the smallest frame is ignored. IP fragments the datagrams then. */
     uint32_t most = link->segment, least = link->head + sizeof(struct wire_header) + WIRE_LEAST_PAYLOAD;
     if (mtu == 0 || (uint32_t)mtu < least || (uint32_t)mtu - link->head > most)
         return most;
@@ -190,10 +164,10 @@ void udp_free_peers(struct link *link)
         }
 }
 
-/* ---------------------------------------------------------------- who lives here */
+/* ---------------------------------------------------------------- the list of NICs */
 
-/* The NICs of this station, by their ports. Credit grows by one every LIST_EVERY up to LIST_BURST, and each reading
- * costs one (a token bucket); without credit the last list has to do. */
+/* Lists the ports of this station's NICs. Credit grows by one every LIST_EVERY up to LIST_BURST, and each reading costs
+ * one (a token bucket). Without credit the last list is used. */
 static int list_station(struct link *link)
 {
     uint64_t now = vk_now(), earned = (now - link->listed_at) / LIST_EVERY;
@@ -203,7 +177,7 @@ static int list_station(struct link *link)
     link->list_credit--;
     link->listed_at = now;
     link->n_listed = station_ports(link->prefix, link->listed, UDP_MAX_LISTED);
-    if (link->n_listed == 0) { /* the list cannot be read: we are here at least */
+    if (link->n_listed == 0) { /* the list cannot be read: it has at least this NIC */
         link->listed[0] = udp_port(&link->name);
         link->n_listed = 1;
     }
@@ -215,77 +189,78 @@ int udp_count_neighbours(struct link *link)
     return list_station(link);
 }
 
-/* HERE: the list, cut so that the answer is no longer than the question. A WHO is therefore padded to the longest
- * answer, and a forged sender's address gains nothing by having us answer to it. */
-static void answer_who(struct link *link, const union udp_name *from, const struct udp_call *who, size_t len)
+/* Sends HERE: the list, cut so that the reply is no longer than the request. A client therefore pads WHO to the length
+ * of the longest reply. A forged sender address thus yields no amplification. */
+static void reply_to_who(struct link *link, const union udp_name *from, const struct udp_call *who, size_t len)
 {
     struct udp_call here = {.version_kind = UDP_CALL, .what = CALL_HERE, .station = link->station, .nonce = who->nonce};
     int n = list_station(link);
     while (n && sizeof(struct wire_header) + (size_t)n * sizeof here.ports[0] > len)
-        n--; /* never more than was sent */
+        n--; /* never more than was received */
     here.n = (uint16_t)n;
     here.len = (uint16_t)((size_t)n * sizeof here.ports[0]);
     memcpy(here.ports, link->listed, here.len);
-    udp_put(link, link->door_fd, from, &here, sizeof(struct wire_header) + here.len);
+    udp_put(link, link->station_fd, from, &here, sizeof(struct wire_header) + here.len);
 }
 
 void udp_control(struct link *link)
 {
     struct udp_call who;
-    /* At most so many for a call: a flood at the door must not keep the NIC from its frames. */
+    /* At most this many per call: a flood at the common port must not delay the NIC's frames. */
     for (int i = 0; i < 64; i++) {
         union udp_name from;
         socklen_t from_len = sizeof from;
-        ssize_t len = vk_recvfrom(link->door_fd, &who, sizeof who, MSG_DONTWAIT, &from.any, &from_len);
-        LINK_COUNT(link->nic, system_calls, 1);
+        ssize_t len = vk_recvfrom(link->station_fd, &who, sizeof who, MSG_DONTWAIT, &from.any, &from_len);
+        LINK_COUNT(link->client, system_calls, 1);
         if (len < 0)
             return;
         if ((size_t)len < sizeof(struct wire_header) || who.version_kind != UDP_CALL || who.what != CALL_WHO)
-            LINK_COUNT(link->nic, dropped_malformed, 1);
+            LINK_COUNT(link->client, dropped_malformed, 1);
         else
-            answer_who(link, &from, &who, (size_t)len);
+            reply_to_who(link, &from, &who, (size_t)len);
     }
 }
 
-/* ---------------------------------------------------------------- asking */
+/* ---------------------------------------------------------------- requests */
 
-/* The request, with what this peer wants to see behind it. */
-static void send_request(struct link *link, struct link_peer *peer, const struct udp_ask *ask)
+/* Sends the request, followed by the cookie that this peer expects. */
+static void send_request(struct link *link, struct link_peer *peer, const struct udp_pending *request)
 {
-    uint8_t bytes[sizeof ask->bytes + sizeof(struct trailer)];
+    uint8_t bytes[sizeof request->bytes + sizeof(struct trailer)];
     struct trailer t = {.station = link->station, .cookie = peer->cookie};
-    memcpy(bytes, ask->bytes, ask->len);
-    memcpy(bytes + ask->len, &t, sizeof t);
-    udp_put(link, link->sockets[0].fd, &peer->name, bytes, ask->len + sizeof t);
+    memcpy(bytes, request->bytes, request->len);
+    memcpy(bytes + request->len, &t, sizeof t);
+    udp_put(link, link->sockets[0].fd, &peer->name, bytes, request->len + sizeof t);
 }
 
-/* The entry of the request, or a free one, or a new one; where all are in use, the one that ends first. NULL: no
- * memory. */
-static struct udp_ask *place_for(struct link *link, uint32_t number)
+/* Returns the entry of the request, or a free one, or a new one. If all are in use, returns the one that ends first.
+ * NULL: no memory. */
+static struct udp_pending *place_for(struct link *link, uint32_t number)
 {
     uint64_t now = vk_now();
-    struct udp_ask *first = NULL;
-    for (int i = 0; i < link->n_asks; i++) {
-        struct udp_ask *ask = &link->asks[i];
-        if (ask->number == number && ask->until)
-            return ask;
-        if (first == NULL || ask->until < first->until)
-            first = ask;
+    struct udp_pending *first = NULL;
+    for (int i = 0; i < link->n_pending; i++) {
+        struct udp_pending *request = &link->pending[i];
+        if (request->number == number && request->until)
+            return request;
+        if (first == NULL || request->until < first->until)
+            first = request;
     }
-    if (first && (first->until < now || link->n_asks == UDP_MAX_ASKS))
+    if (first && (first->until < now || link->n_pending == UDP_MAX_PENDING))
         return first;
-    int more = link->n_asks ? link->n_asks * 2 : 4;
-    struct udp_ask *asks = realloc(link->asks, (size_t)more * sizeof *asks);
-    if (asks == NULL)
+    int more = link->n_pending ? link->n_pending * 2 : 4;
+    struct udp_pending *pending = realloc(link->pending, (size_t)more * sizeof *pending);
+    if (pending == NULL)
         return first;
-    memset(asks + link->n_asks, 0, (size_t)(more - link->n_asks) * sizeof *asks);
-    first = asks + link->n_asks;
-    link->asks = asks;
-    link->n_asks = more;
+    memset(pending + link->n_pending, 0, (size_t)(more - link->n_pending) * sizeof *pending);
+    first = pending + link->n_pending;
+    link->pending = pending;
+    link->n_pending = more;
     return first;
 }
 
-/* The withdrawal of a request: to those who may have heard it, whom we know since then. Nobody else need hear of it. */
+/* Sends the withdrawal of a request to the peers at that address. They include all that may have received the
+ * request. */
 static void withdraw(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     for (uint32_t b = 0; b < UDP_BUCKETS; b++)
@@ -297,8 +272,8 @@ static void withdraw(struct link *link, const uint8_t address[6], struct link_fr
             }
 }
 
-/* Link operation. The request is kept, sealed, for when the list of NICs comes; the WHO goes at once. -1: how many
- * hear it is not known yet. A request that is repeated finds its entry again by its number. */
+/* Link operation. Stores the request, sealed, until the list of NICs arrives, and sends the WHO at once. Returns -1:
+ * the number of receiving NICs is not known yet. A repeated request finds its entry by its number. */
 int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     union udp_name station;
@@ -312,74 +287,74 @@ int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *
         withdraw(link, address, frame);
         return -1;
     }
-    struct udp_ask *ask = place_for(link, frame->block.connect.request);
-    if (ask == NULL)
+    struct udp_pending *request = place_for(link, frame->block.connect.request);
+    if (request == NULL)
         return -1;
     frame->header.dst_port = 0;
-    ask->number = frame->block.connect.request;
-    ask->station = station;
-    ask->nonce = random_word();
-    ask->until = vk_now() + ASK_LIVES;
-    memcpy(ask->address, address, 6);
-    ask->len = frame->header_len;
-    memcpy(ask->bytes, &frame->header, sizeof frame->header);
-    memcpy(ask->bytes + sizeof frame->header, &frame->block, frame->header_len - sizeof frame->header);
-    /* Sealed as it lies here: what is added to it later (the trailer) is between links, and not in the sum. */
-    struct wire_header *h = (struct wire_header *)ask->bytes;
+    request->number = frame->block.connect.request;
+    request->station = station;
+    request->nonce = random_word();
+    request->until = vk_now() + PENDING_LIFETIME;
+    memcpy(request->address, address, 6);
+    request->len = frame->header_len;
+    memcpy(request->bytes, &frame->header, sizeof frame->header);
+    memcpy(request->bytes + sizeof frame->header, &frame->block, frame->header_len - sizeof frame->header);
+    /* Seal the stored copy. The trailer, which is added later, is exchanged between links and is not part of the
+     * sum. */
+    struct wire_header *h = (struct wire_header *)request->bytes;
     h->flags |= WIRE_FLAG_CRC;
     h->crc = 0;
-    h->crc = vk_crc32c(0, ask->bytes, ask->len);
-    who.nonce = ask->nonce;
+    h->crc = vk_crc32c(0, request->bytes, request->len);
+    who.nonce = request->nonce;
     int error = udp_put(link, link->sockets[0].fd, &station, &who, sizeof who);
     return error == -ENETUNREACH || error == -EINVAL || error == -EADDRNOTAVAIL
                ? 0
-               : -1; /* no way there leads from our address */
+               : -1; /* this address has no route to the station */
 }
 
-/* A list came: believed only if it is the answer to our own question, from whom we asked. Then the request goes to
- * each NIC on it. */
-static void told_who(struct link *link, const union udp_name *from, const struct udp_call *here)
+/* Handles a list of NICs. It is accepted only as the reply to this NIC's own WHO, from the queried station. The request
+ * is then sent to each NIC in the list. */
+static void handle_list(struct link *link, const union udp_name *from, const struct udp_call *here)
 {
     uint64_t now = vk_now();
-    for (int i = 0; i < link->n_asks; i++) {
-        struct udp_ask *ask = &link->asks[i];
-        if (ask->until < now || ask->nonce != here->nonce || !udp_same(&ask->station, from))
+    for (int i = 0; i < link->n_pending; i++) {
+        struct udp_pending *request = &link->pending[i];
+        if (request->until < now || request->nonce != here->nonce || !udp_same(&request->station, from))
             continue;
-        if (!link_still_asking(link->nic, ask->number)) {
-            ask->until = 0;
+        if (!link_request_is_open(link->client, request->number)) {
+            request->until = 0;
             return;
         }
         for (uint32_t k = 0; k < here->n; k++) {
-            union udp_name name = ask->station;
+            union udp_name name = request->station;
             udp_set_port(&name, here->ports[k]);
-            struct link_peer *peer = here->ports[k] ? udp_get_peer(link, &name, ask->address) : NULL;
+            struct link_peer *peer = here->ports[k] ? udp_get_peer(link, &name, request->address) : NULL;
             if (peer)
-                send_request(link, peer, ask);
+                send_request(link, peer, request);
         }
-        ask->nonce = random_word(); /* told once */
+        request->nonce = random_word(); /* each WHO is answered once */
         return;
     }
-    LINK_COUNT(link->nic, dropped_stranger, 1);
+    LINK_COUNT(link->client, dropped_unknown_peer, 1);
 }
 
-/* A NIC wants to see its cookie: it is noted for all requests to come, and the one that it answers is sent again
- * with it. A stranger's challenge changes nothing: it would have to name the number of a request that is under way
- * to that station. */
-static void challenged(struct link *link, struct link_peer *peer, const struct udp_call *call)
+/* Handles a NIC's challenge: stores the cookie for all later requests, and repeats the pending one with it. A forged
+ * challenge has no effect, because it would need the number of a request that is under way to that station. */
+static void handle_challenge(struct link *link, struct link_peer *peer, const struct udp_call *call)
 {
     uint64_t now = vk_now();
-    for (int i = 0; i < link->n_asks; i++) {
-        struct udp_ask *ask = &link->asks[i];
-        if (ask->until < now || ask->number != call->nonce || memcmp(ask->address, peer->address, 6) != 0)
+    for (int i = 0; i < link->n_pending; i++) {
+        struct udp_pending *request = &link->pending[i];
+        if (request->until < now || request->number != call->nonce || memcmp(request->address, peer->address, 6) != 0)
             continue;
-        if ((peer->has_cookie && peer->cookie == call->cookie) || !link_still_asking(link->nic, ask->number))
-            return; /* it has been sent that already, or it is not wanted any more */
+        if ((peer->has_cookie && peer->cookie == call->cookie) || !link_request_is_open(link->client, request->number))
+            return; /* it was sent with this cookie already, or it is no longer open */
         peer->cookie = call->cookie;
         peer->has_cookie = 1;
-        send_request(link, peer, ask);
+        send_request(link, peer, request);
         return;
     }
-    LINK_COUNT(link->nic, dropped_stranger, 1);
+    LINK_COUNT(link->client, dropped_unknown_peer, 1);
 }
 
 void udp_call_arrived(struct link *link, const union udp_name *from, struct link_peer *peer, const uint8_t *frame,
@@ -390,16 +365,16 @@ void udp_call_arrived(struct link *link, const union udp_name *from, struct link
     memcpy(&call, frame, len < sizeof call ? len : sizeof call);
     if (len < sizeof(struct wire_header) || call.n > UDP_MAX_LISTED ||
         (call.what == CALL_HERE && call.n * sizeof call.ports[0] > len - sizeof(struct wire_header)))
-        LINK_COUNT(link->nic, dropped_malformed, 1);
+        LINK_COUNT(link->client, dropped_malformed, 1);
     else if (call.what == CALL_HERE)
-        told_who(link, from, &call);
+        handle_list(link, from, &call);
     else if (call.what == CALL_CHALLENGE && peer)
-        challenged(link, peer, &call);
+        handle_challenge(link, peer, &call);
     else
-        LINK_COUNT(link->nic, dropped_stranger, 1);
+        LINK_COUNT(link->client, dropped_unknown_peer, 1);
 }
 
-struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *from, const uint8_t *frame, size_t len)
+struct link_peer *udp_admit_sender(struct link *link, const union udp_name *from, const uint8_t *frame, size_t len)
 {
     struct wire_header h;
     struct wire_connect c;
@@ -409,12 +384,12 @@ struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *fro
         return NULL;
     memcpy(&h, frame, sizeof h);
     if (h.len < sizeof c || len < sizeof h + h.len + sizeof t) {
-        LINK_COUNT(link->nic, dropped_malformed, 1);
+        LINK_COUNT(link->client, dropped_malformed, 1);
         return NULL;
     }
     memcpy(&c, frame + sizeof h, sizeof c);
     memcpy(&t, frame + sizeof h + h.len, sizeof t);
-    /* The answer is 32 bytes, and the question was longer. */
+    /* The reply has 32 bytes, and the request was longer. */
     if (t.cookie != cookie) {
         struct udp_call call = {.version_kind = UDP_CALL,
                                 .what = CALL_CHALLENGE,
@@ -429,7 +404,7 @@ struct link_peer *udp_stranger_asks(struct link *link, const union udp_name *fro
     return udp_get_peer(link, from, address);
 }
 
-/* ---------------------------------------------------------------- nobody there */
+/* ---------------------------------------------------------------- unreachable ports */
 
 void udp_refused(struct link *link, const union udp_name *name)
 {
@@ -439,18 +414,19 @@ void udp_refused(struct link *link, const union udp_name *name)
         link->n_lost++;
     }
     uint64_t now = vk_now();
-    for (int i = 0; i < link->n_asks; i++)
-        if (link->asks[i].until >= now && udp_same(&link->asks[i].station, name)) {
-            link->asks[i].until = 0;
-            link_nobody_there(link->nic, link->asks[i].address);
+    for (int i = 0; i < link->n_pending; i++)
+        if (link->pending[i].until >= now && udp_same(&link->pending[i].station, name)) {
+            link->pending[i].until = 0;
+            link_report_no_nic(link->client, link->pending[i].address);
         }
 }
 
 /* ---------------------------------------------------------------- opening */
 
-/* Binds the common socket to a port that no other NIC of the station has, and says so. The kernel chooses a free UDP
- * port; the Unix name with that number says so to the other NICs of the station (station.h). Somebody may hold the
- * name without the port for a moment, while he closes: then another port is tried. The door's own port is nobody's. */
+/* Binds the unconnected socket to a port that no other NIC of the station has, and announces it. The kernel chooses a
+ * free UDP port. The Unix name with that number announces it to the other NICs of the station (station.h). A closing
+ * NIC may hold the name without the port for a moment: then another port is tried. A NIC's port never equals the
+ * station's. */
 int udp_claim(struct link *link)
 {
     char text[INET6_ADDRSTRLEN];
@@ -465,6 +441,9 @@ int udp_claim(struct link *link)
             return -errno;
         link->sockets[0].fd = fd;
         udp_set_port(&link->name, 0);
+        int error = udp_require_checksum(fd);
+        if (error)
+            return error;
         if (bind(fd, &link->name.any, udp_name_len(&link->name)) != 0 || getsockname(fd, &link->name.any, &len) != 0)
             return -errno;
         link->claim_fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -472,8 +451,8 @@ int udp_claim(struct link *link)
             return -errno;
         len = station_name(link->prefix, udp_port(&link->name), &a);
         if (udp_port(&link->name) != link->station && bind(link->claim_fd, (struct sockaddr *)&a, len) == 0) {
-            /* Only now, so that the kernel does not choose a port that another NIC of this user has: lanes are bound
-             * to it too. */
+            /* Only now, because otherwise the kernel could choose a port that another NIC of this user has. The option
+             * is needed for lanes, which are bound to the same port. */
             setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
             getrandom(link->secret, sizeof link->secret, 0);
             link->listed_at = vk_now();
@@ -487,27 +466,28 @@ int udp_claim(struct link *link)
     return -EADDRINUSE;
 }
 
-/* SO_REUSEADDR on a UDP socket lets all NICs of the station bind the same address and port, as long as each of them
- * asks for it; a program that has not keeps us out. */
-int udp_open_door(struct link *link)
+/* SO_REUSEADDR on a UDP socket lets all NICs of the station bind the same address and port, if each of them sets it. If
+ * another program has bound the port without it, this fails. */
+int udp_open_station(struct link *link)
 {
     union udp_name name = link->name;
     int one = 1;
     udp_set_port(&name, link->station);
-    link->door_fd = vk_file_own(socket(name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (link->door_fd < 0 || setsockopt(link->door_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
+    link->station_fd = vk_file_own(socket(name.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (link->station_fd < 0 || udp_require_checksum(link->station_fd) != 0 ||
+        setsockopt(link->station_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0)
         return -errno;
-    if (bind(link->door_fd, &name.any, udp_name_len(&name)) == 0)
+    if (bind(link->station_fd, &name.any, udp_name_len(&name)) == 0)
         return 0;
     int error = -errno;
     if (error == -EADDRINUSE)
-        via_explain(
-            "udp: port %u, at which viakit is asked who is here, belongs to another program: give another one on this "
+        vk_explain(
+            "udp: port %u, where viakit's NICs are discovered, belongs to another program: choose another port on this "
             "host, udp:ADDRESS:PORT",
             link->station);
     else if (error == -EACCES)
-        via_explain("udp: port %u is for privileged programs: give one from 1024 on", link->station);
+        vk_explain("udp: port %u is for privileged programs: give one from 1024 on", link->station);
     else
-        via_explain("udp: port %u: %s", link->station, strerror(-error));
+        vk_explain("udp: port %u: %s", link->station, strerror(-error));
     return error;
 }

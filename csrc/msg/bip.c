@@ -1,60 +1,58 @@
 /*
- * The `bip` channel: the message engine on BIP, as MPI-BIP was (Prylli and Tourancheau 1997, section 3:
- * "MPI-BIP is doing a credit-based flow control taking into account the sizes of the BIP queues").
+ * The `bip` channel: the message engine on BIP, like MPI-BIP (Prylli and Tourancheau 1997, section 3: "MPI-BIP is doing
+ * a credit-based flow control taking into account the sizes of the BIP queues").
  *
- *     packets      BIP's short messages: into the ring at the receiver, which has a credit for each place; without one
- *                  the packet waits here, so that nothing is ever dropped for want of room. BIP tells of each as it
- *                  arrives, where it lies in the ring.
- *     rendezvous   RTS and CTS are packets. CTS names a tag that is the receive's own: the receiver has posted BIP's
- *                  receive under it, and the sender begins BIP's send to it, which goes through BIP's pipeline straight
- *                  into the buffer. BIP tells both when it is over: there is no FIN.
- *     R3           what BIP cannot take (short, or more buffers registered at a time than it keeps) goes in segments as
- *                  packets.
+ * - packets: BIP's short messages. They go into the ring at the receiver, with a credit for each place. Without a
+ *   credit the packet waits here, so no packet is dropped for lack of room. BIP reports each packet on arrival, in
+ *   place in the ring.
+ * - rendezvous: RTS and CTS are packets. CTS carries a tag that is unique to the receive. The receiver has posted BIP's
+ *   receive with this tag, and the sender starts BIP's send to it. The data goes through BIP's pipeline straight into
+ *   the buffer. BIP reports completion to both sides, so there is no FIN.
+ * - R3: messages that BIP cannot transfer so (short, or with too many registered buffers) go in segments as packets.
  *
  *     sender                                      receiver
- *     RTS ----------- short ------------------>   matches; holds the buffer; BIP's receive with tag t
+ *     RTS ----------- short ------------------>   matches, holds the buffer, BIP's receive with tag t
  *         <---------- short ------------- CTS t
- *     BIP's send to t == ASK, GO, packets ====>   received
+ *     BIP's send to t == REQUEST, GO, packets =>  received
  *
- * BIP has one send outstanding; the others wait in world->moving, and put() begins them in
- * turn. Packets do not wait for it. What its send is doing:
+ * BIP has one outstanding send. The others wait in world->moving, and put() starts them in turn. Packets do not wait
+ * for it. State of BIP's send:
  *
  *     busy 0                     none
- *     busy 1, over 0             BIP is moving the data of request `sending`
- *     busy 1, over 1 or -1       ended (sent() was told); the request's next put() returns that, and busy is 0 again
+ *     busy 1, over 0             BIP is transferring the data of request `sending`
+ *     busy 1, over 1 or -1       ended (sent() was called); the request's next put() returns that, and busy is 0 again
  *
- * Invariant: `sending` is an id and not a pointer, for its request may end in error at any
- * time; whoever finds it ended sets busy back. BIP calls back from within its progress, with
- * the world's lock held, as the engine called it.
+ * Invariant: `sending` is an id and not a pointer, because its request may end in error at any time. The code that
+ * finds it ended resets busy. BIP calls back from within its progress, with the world's lock held, as the engine called
+ * it.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "bip/job.h"
-#include "channel.h"
-#include "viakit.h"
+#include "msg/channel.h"
+#include "peers/peers.h"
 
-#define TAG_PACKETS (-1) /* receives' tags are their requests' places, from 0 on */
+#define TAG_PACKETS (-1) /* receives use the places of their requests as tags, from 0 on */
 #define CLOSE_MS 1000
 #define NO_RECEIVE UINT32_MAX
 #define LEAST_SLOTS 8
 
-/* The channel's state. `busy` and `over` follow BIP's one send: put() begins it, sent() notes its end, put() reports
- * it. */
+/* The channel's state. `busy` and `over` follow BIP's one send: put() starts it, sent() records its end, put()
+ * reports it. */
 struct bc_world {
     msg_world *world;
     bip_job *job;
-    uint64_t sending;     /* the request whose data BIP is moving; 0: none (no request for one: see put) */
-    int busy, over;       /* BIP has a send of ours; it has ended: 1 well, -1 not */
-    uint32_t n_unsettled; /* looked at without the lock */
-    uint32_t turn;
-    int n_events; /* of the present progress call */
+    uint64_t sending; /* the request whose data BIP is transferring; 0: none */
+    /* busy: BIP has a send of this channel. over: it has ended, 1 with success, -1 with an error. */
+    int busy, over;
+    int n_events; /* of the current progress call */
 };
 
 struct bc_card {
     uint8_t card[BIP_CARD_LEN];
     int32_t failed;
-    struct msg_room room;
+    struct msg_address_space room;
 };
 
 static inline struct bc_world *bc_of(msg_world *w)
@@ -67,10 +65,10 @@ static inline bip_job *job_of(struct msg_peer *peer)
     return bc_of(peer->world)->job;
 }
 
-/* ---------------------------------------------------------------- BIP tells */
+/* ---------------------------------------------------------------- BIP's callbacks */
 
-/* Packets of this channel all come under one tag; a packet is read where it lies, in the ring. Its place is
- * free again when this returns, so what the engine wants to keep it copies. */
+/* All packets of this channel have one tag. A packet is read in place, in the ring. Its place is free again when
+ * this function returns, so the engine copies all data that it keeps. */
 static void short_arrived(void *context, int node, int tag, const void *data, size_t len)
 {
     struct bc_world *b = context;
@@ -89,8 +87,8 @@ static void short_arrived(void *context, int node, int tag, const void *data, si
     msg_arrived(peer, p, (const char *)data + head, len - head);
 }
 
-/* BIP's send has ended. The engine hears of it when it asks put() again. A request that has
- * ended meanwhile (its rank failed) will not be asked about. */
+/* BIP's send has ended. The engine gets this result from its next put(). If the request has ended meanwhile (its
+ * rank failed), no put() will follow. */
 static void sent(void *context, uint64_t cookie, int code)
 {
     struct bc_world *b = context;
@@ -100,7 +98,7 @@ static void sent(void *context, uint64_t cookie, int code)
         b->busy = b->over = 0;
 }
 
-/* BIP's receive has ended, and is gone: NO_RECEIVE tells drop() that there is nothing to cancel. */
+/* BIP's receive has ended and is gone: NO_RECEIVE makes drop() cancel nothing. */
 static void received(void *context, uint64_t cookie, int code)
 {
     struct bc_world *b = context;
@@ -135,8 +133,8 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
     return taken;
 }
 
-/* A packet with n bytes of the out's data, from `sent` on, as one short message: 1, 0 no
- * credit or buffer, or the rank is gone. */
+/* Sends a packet with n bytes of the out's data, from `sent` on, as one short message. Returns 1, 0 for no credit or
+ * buffer, or an error if the rank is gone. */
 static int push_one(struct msg_peer *peer, const struct msg_out *out, size_t n)
 {
     int taken = bip_send_parts(job_of(peer), peer->rank, TAG_PACKETS, &out->packet, msg_packet_len(&out->packet),
@@ -152,7 +150,7 @@ static int push(struct msg_peer *peer, struct msg_out *out)
 {
     if ((out->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
         return push_one(peer, out, out->len);
-    /* DATA in segments of a short message's length, multiples of 8 so that copies stay aligned. */
+    /* DATA goes in segments of a short message's length, multiples of 8 so that copies stay aligned. */
     size_t most = (bip_small(job_of(peer), peer->rank) - sizeof out->packet) & ~(size_t)7;
     while (out->sent < out->len) {
         size_t n = out->len - out->sent < most ? out->len - out->sent : most;
@@ -165,33 +163,20 @@ static int push(struct msg_peer *peer, struct msg_out *out)
     return 1;
 }
 
-/* `enough` cannot be honoured: BIP tells of all that has come before it returns. */
+/* Ignores `enough`, because BIP reports all arrived packets before it returns. */
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct bc_world *b = bc_of(w);
     (void)enough;
     b->n_events = 0;
     bip_progress(b->job);
-    /* Relaxed, both here and where it is read without the lock: only how long a sleep may be hangs on it. */
-    vk_store_relaxed(&b->n_unsettled, (uint32_t)bip_unsettled(b->job));
     return b->n_events;
 }
 
-/* With two NICs none can be slept on for long, and they are slept on in turn; and what only waits for an
- * acknowledgement does not wake. Without the lock: bip_doze touches nothing of the job. */
+/* Called without the lock: bip_doze changes nothing in the job. */
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
-    struct bc_world *b = bc_of(w);
-    uint64_t ms = (ns + VK_MS - 1) / VK_MS;
-    int nic = bip_has_nic(b->job, 0) ? 0 : 1;
-    if (nic == 0 && bip_has_nic(b->job, 1)) {
-        /* Several threads may be about to sleep at once; each takes the next turn. */
-        nic = (int)(vk_add(&b->turn, 1) & 1);
-        ms = 1;
-    }
-    if (vk_load_relaxed(&b->n_unsettled))
-        ms = 1;
-    token->what = bip_doze(b->job, nic, (int)ms);
+    token->what = bip_doze(bc_of(w)->job, (ns + VK_MS - 1) / VK_MS);
 }
 
 static void wake(msg_world *w, struct msg_token *token)
@@ -208,10 +193,9 @@ static const char *route(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- long messages */
 
-/* A receive is told its tag (its address), under which BIP's receive is posted from here on; a
- * send only keeps its buffer registered until its turn comes. BIP has no reading by the other
- * side (remote 2). The tag is the request's place in the pool, the lower half of its id: no two
- * requests alive share one. */
+/* A receive gets its tag (as its address), and BIP's receive is posted under it from here on. A send only keeps its
+ * buffer registered until its turn. BIP has no reads by the peer (remote 2). The tag is the request's place in the
+ * pool, the lower half of its id, so no two active requests share one. */
 static int hold(struct msg_peer *peer, msg_request *r, size_t len, int remote)
 {
     bip_job *job = job_of(peer);
@@ -233,8 +217,7 @@ static int hold(struct msg_peer *peer, msg_request *r, size_t len, int remote)
     return 0;
 }
 
-/* The hold ends: BIP's receive is withdrawn if nothing comes in for it yet, and the
- * registration may be given up. */
+/* Ends the hold: cancels BIP's receive unless data is already arriving for it, and releases the registration. */
 static void drop(struct msg_peer *peer, msg_request *r)
 {
     if (r->kind == MSG_REQ_RECV && r->handle != NO_RECEIVE)
@@ -242,14 +225,14 @@ static void drop(struct msg_peer *peer, msg_request *r)
     bip_release(r->registered);
 }
 
-/* Asked again and again until it says that all is done: 1. The whole message is one piece (world.c: by_bip),
- * for BIP's pipeline cuts it. 0: another send is BIP's one at present, or this one is not over. */
+/* The engine repeats this call until it returns 1: all is done. The whole message is one piece (world.c: by_bip),
+ * because BIP's pipeline segments it. 0: BIP is busy with another send, or this send is not complete. */
 static int put(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle)
 {
     struct bc_world *b = bc_of(peer->world);
     (void)handle;
     if (b->busy && b->over && msg_request_find(b->world, b->sending) == NULL)
-        b->busy = b->over = 0; /* it ended with its rank after sent(), and nobody will ask about it */
+        b->busy = b->over = 0; /* it ended with its rank after sent(), so no put() will follow */
     if (b->busy && b->sending != r->id)
         return 0;
     if (!b->busy) {
@@ -273,7 +256,7 @@ static int put(struct msg_peer *peer, msg_request *r, size_t offset, size_t len,
 
 /* ---------------------------------------------------------------- memory */
 
-/* Any NIC of the job's will do for memory that ranks of this host can map. */
+/* Any NIC of the job serves for memory that ranks of this host can map. */
 static void *any_nic(msg_world *w)
 {
     void *nic = NULL;
@@ -294,8 +277,8 @@ static void channel_forget(msg_world *w, const void *buf, size_t len)
     bip_forget(bc_of(w)->job, buf, len);
 }
 
-/* Its registrations must go first; how long it is only the arena knows, so all that begins behind its first byte
- * does. */
+/* Its registrations must be dropped first. Only the arena has its length, so all registrations that begin at or
+ * after its first byte are dropped. */
 static int channel_free(msg_world *w, void *memory)
 {
     void *nic = any_nic(w);
@@ -319,7 +302,7 @@ static void close_job(msg_world *w)
     w->at = NULL;
 }
 
-/* The table that `viakit calibrate --what bip` has kept for the link, or what is built in. */
+/* Reads the table that `viakit calibrate --what bip` stored for the link, or uses the built-in one. */
 static void calibrated(const char *link, bip_table *table)
 {
     char path[512];
@@ -327,17 +310,18 @@ static void calibrated(const char *link, bip_table *table)
         bip_table_default(link, table);
 }
 
-/* The policy's words in BIP's. The longest short message is the longest packet: eager limit and head, or, where the
- * policy leaves it open, as BIP's tables have it for each link. Places in the ring are cut so that all of them fit
- * pool_bytes, reckoned with the longer limit of both links, but not below LEAST_SLOTS. */
+/* Translates the policy to BIP's options. The longest short message is the longest packet: eager limit and header.
+ * If the policy leaves it open, BIP's tables have it for each link. The number of places in the ring is reduced so
+ * that all fit pool_bytes, computed with the longer limit of both links, but not below LEAST_SLOTS. */
 static void choose(msg_world *w, const msg_options *o, bip_options *options)
 {
     const msg_policy *p = &w->policy;
     bip_table local, network;
     calibrated("shm", &local);
     network = local;
+    const viakit_link_info *link = o->network_device ? viakit_link_of(o->network_device) : NULL;
     if (w->n_local < w->n_ranks)
-        calibrated(o->network_device && strncmp(o->network_device, "udp", 3) == 0 ? "udp" : "eth", &network);
+        calibrated(link ? link->name : "eth", &network);
     uint64_t small = local.small > network.small ? local.small : network.small;
     if (p->eager_limit >= 0) {
         small = (uint64_t)p->eager_limit + sizeof(struct msg_packet);
@@ -369,7 +353,8 @@ static int start(msg_world *w, const msg_options *o)
                            .takeover_us = msg_takeover_us(w),
                            .interrupt = interrupted,
                            .interrupt_context = w,
-                           .layer = &layer};
+                           .layer = &layer,
+                           .secret = w->secret};
     snprintf(host, sizeof host, "%016llx", (unsigned long long)w->peers[w->rank].host);
     snprintf(name, sizeof name, "%s%.16s", o->local_device ? o->local_device : "shm:msg-",
              o->local_device ? "" : w->job);
@@ -384,7 +369,7 @@ static int start(msg_world *w, const msg_options *o)
     return MSG_SUCCESS;
 }
 
-/* With everybody's card: connects, and reads from BIP what a packet may hold, to each rank. */
+/* With all ranks' cards: connects, and reads BIP's maximum packet length for each rank. */
 static int meet(msg_world *w, const msg_options *o, const struct bc_card *cards)
 {
     struct bc_world *b = w->at;
@@ -404,7 +389,7 @@ static int meet(msg_world *w, const msg_options *o, const struct bc_card *cards)
         size_t small = bip_small(b->job, i);
         w->peers[i].at = b;
         w->peers[i].eager_limit = small - sizeof(struct msg_packet);
-        if (w->peers[i].host == w->peers[w->rank].host) /* what was decided can be read in the policy */
+        if (w->peers[i].host == w->peers[w->rank].host) /* makes the result readable in the policy */
             w->policy.eager_limit_local = (int64_t)w->peers[i].eager_limit;
         else
             w->policy.eager_limit = (int64_t)w->peers[i].eager_limit;
@@ -414,7 +399,7 @@ static int meet(msg_world *w, const msg_options *o, const struct bc_card *cards)
     return MSG_SUCCESS;
 }
 
-/* Every rank takes part in the exchange whether it could start or not, so that all of them learn of it. */
+/* Every rank takes part in the exchange even if it could not start, so that all ranks get its failure. */
 static int open_job(msg_world *w, const msg_options *o)
 {
     struct bc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine = {.failed = 0};
@@ -429,14 +414,14 @@ static int open_job(msg_world *w, const msg_options *o)
     mine.failed = code != MSG_SUCCESS;
     if (code == MSG_SUCCESS)
         bip_card(b->job, mine.card);
-    mine.room = msg_room_of(code == MSG_SUCCESS ? bip_bytes_to_map(b->job) : 0);
+    mine.room = msg_address_space_of(code == MSG_SUCCESS ? bip_bytes_to_map(b->job) : 0);
     int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     for (int i = 0; code == MSG_SUCCESS && gathered == MSG_SUCCESS && i < w->n_ranks; i++)
         if (cards[i].failed)
             code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not open its NIC", i);
     code = code ? code : gathered;
     if (code == MSG_SUCCESS)
-        code = msg_check_room(w, o, &cards->room, sizeof *cards);
+        code = msg_check_address_space(w, o, &cards->room, sizeof *cards);
     if (code == MSG_SUCCESS)
         code = meet(w, o, cards);
     free(cards);
@@ -464,7 +449,7 @@ const struct msg_channel msg_channel_bip = {
     .hold = hold,
     .drop = drop,
     .put = put,
-    .tells_receiver = 1,
+    .notifies_receiver = 1,
     .alloc = channel_alloc,
     .free = channel_free,
     .forget = channel_forget,

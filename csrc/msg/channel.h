@@ -1,18 +1,20 @@
 /*
- * channel.h - what carries packets between two ranks. A channel is one table of operations and keeps its own state
- * behind world->at and peer->at. It calls back msg_arrived() or msg_arriving() and msg_arrival_done() for what comes
- * in, msg_moved() for RDMA that is done, and msg_peer_failed() when a rank can no longer be reached; all from within
- * its progress, push or wake operation.
+ * channel.h - carriers of packets between two ranks.
  *
- * Unless said otherwise operations are called with the world's lock held, never block, and return 0 or a negative
- * msg_error.
+ * A channel is one table of operations and keeps its own state behind world->at and peer->at. It calls back:
+ * - msg_arrived(), or msg_arriving() and msg_arrival_done(), for incoming packets;
+ * - msg_moved() for completed RDMA;
+ * - msg_peer_failed() when a rank can no longer be reached.
+ *
+ * All callbacks are made from within its progress, push or wake operation. Unless stated otherwise, operations are
+ * called with the world's lock held, never block, and return 0 or a negative msg_error.
  */
 #ifndef VIAKIT_MSG_CHANNEL_H
 #define VIAKIT_MSG_CHANNEL_H
 
-#include "engine.h"
+#include "msg/engine.h"
 
-/* What a sleep brought, to be handled when the lock is held again. Opaque to the engine. */
+/* Result of a sleep, to be handled once the lock is held again. Opaque to the engine. */
 struct msg_token {
     void *what;
     int n, kind;
@@ -21,56 +23,58 @@ struct msg_token {
 struct msg_channel {
     const char *name;
 
-    /* Connects this rank to all others (may block, within the options' deadline; may call msg_allgather, the same
-     * number of times on all ranks) and sets peer->at and peer->eager_limit of each. On failure it has explained it
-     * by msg_fail and given everything back. */
+    /* Connects this rank to all others and sets peer->at and peer->eager_limit of each. May block, within the
+     * options' deadline. May call msg_allgather, the same number of times on all ranks. On failure it has called
+     * msg_fail and released everything. */
     int (*open)(msg_world *w, const msg_options *options);
 
-    /* Gives everything back. Packets that were taken have been sent as far as the carrier can promise. */
+    /* Releases everything. Accepted packets have been sent as far as the carrier guarantees delivery. */
     void (*close)(msg_world *w);
 
-    /* Takes as much of the packet as it can. 1: all of it, its data may be reused; 0: not now, or not all (out->sent
-     * tells), push again later; negative: the rank is gone (reported by msg_peer_failed). Data of an EAGER or SYNC
-     * packet is never longer than peer->eager_limit, of a DATA packet as long as may be. */
+    /* Accepts as much of the packet as possible. Returns 1 if all of it is accepted: its data may be reused. Returns
+     * 0 if none or only a part is (out->sent bytes): push again later. A negative result means that the rank has
+     * failed, which msg_peer_failed has reported. Data of an EAGER or SYNC packet is never longer than
+     * peer->eager_limit; a DATA packet may have any length. */
     int (*push)(struct msg_peer *peer, struct msg_out *out);
 
-    /* The same for the commonest packet: EAGER with few bytes and nothing queued before it. 1 taken, 0 not now. May
-     * be NULL. */
+    /* The same for the most frequent packet: EAGER with few bytes, and no packet queued before it. Returns 1 if
+     * accepted, 0 if not now. May be NULL. */
     int (*push_short)(struct msg_peer *peer, struct msg_head head, const void *data, size_t len);
 
-    /* Handles what has arrived and what was finished. Returns the number of events. `enough` is looked at after each
-     * packet: once it is non-zero, progress returns, so that messages nobody waits for stay where they are. May be
-     * NULL. */
+    /* Handles arrived packets and completions, and returns the number of events. After each packet it reads
+     * `enough`, which may be NULL. Once that is non-zero, progress returns, so that messages not yet needed stay in
+     * the carrier's buffers. */
     int (*progress)(msg_world *w, const uint8_t *enough);
 
-    /* Sleeps in the kernel until something may have arrived, at most ns. Called WITHOUT the lock. wake then handles
-     * the token, with it. */
+    /* Sleeps in the kernel until a packet may have arrived, at most ns. Called WITHOUT the lock. wake then handles
+     * the token, with the lock held. */
     void (*sleep)(msg_world *w, uint64_t ns, struct msg_token *token);
     void (*wake)(msg_world *w, struct msg_token *token);
 
-    /* Looks after the carrier while the rank waits outside the engine for all others to have connected, too; from a
-     * thread of its own. NULL: the carrier does so itself. */
+    /* Services the carrier also while this rank waits outside the engine for all others to connect. Called from a
+     * separate thread. NULL: the carrier needs no service. */
     void (*attend)(msg_world *w);
 
-    /* How the rank is reached, in words. */
+    /* Route to the rank, as text. */
     const char *(*route)(struct msg_peer *peer);
 
-    /* ---- RDMA; all NULL where there is none: then rendezvous goes by DATA packets ---- */
+    /* ---- RDMA. All NULL on channels without it: rendezvous then uses DATA packets. ---- */
 
-    /* Makes the request's buffer known (r->buf, len bytes): for our own RDMA, or with remote = 1 to be written, 2 to
-     * be read by the peer. Sets r->registered, and r->address and r->handle, which are to be told to the peer. Fails
-     * where memory cannot be registered. */
+    /* Registers the request's buffer (r->buf, len bytes). remote = 0: for RDMA by this rank; 1: to be written by the
+     * peer; 2: to be read by the peer. Sets r->registered, and r->address and r->handle, which the peer needs. Fails
+     * if the memory cannot be registered. */
     int (*hold)(struct msg_peer *peer, msg_request *r, size_t len, int remote);
     void (*drop)(struct msg_peer *peer, msg_request *r);
 
-    /* Starts moving [offset, offset + len) between the held buffer and the peer's (address, handle), write or read.
-     * msg_moved() follows, possibly before this returns. 1 started, 0 not now, negative: not possible. Packets pushed
-     * afterwards arrive after what was written. */
+    /* Starts a write or read of [offset, offset + len) between the held buffer and the peer's (address, handle).
+     * msg_moved() follows, possibly before this returns. Returns 1 if started, 0 if not possible now, negative if
+     * not possible at all. Packets pushed later arrive after the written data. */
     int (*put)(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle);
     int (*get)(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle);
-    /* The receiver's channel itself knows when what was put is there, and calls msg_put_arrived(): no FIN is sent. */
-    int tells_receiver;
-    /* Up to MSG_PUT_SHORT bytes, taken at once: 1 or 0. NULL: put is for rendezvous only. */
+    /* 1: the receiver's channel detects that written data is complete and calls msg_put_arrived(), so no FIN is
+     * sent. */
+    int notifies_receiver;
+    /* Writes up to MSG_PUT_SHORT bytes, accepted at once: 1 or 0. NULL: put serves rendezvous only. */
     int (*put_short)(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle);
     int (*can_get)(struct msg_peer *peer);
 

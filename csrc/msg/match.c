@@ -1,34 +1,33 @@
 /*
- * Who gets which message, in MPI's order: of the receives that a message fits, the one posted first; of the messages
- * that a receive fits, the one that came first. (MPI, point-to-point, "Order": messages do not overtake each other.
- * This is the whole of that rule, for packets of one pair of ranks arrive in order.)
+ * Matching of messages and receives, in MPI's order. A message matches the fitting receive that was posted first. A
+ * receive matches the fitting message that arrived first. (MPI, point-to-point, "Order": messages do not overtake each
+ * other. This file is all that the rule needs, because packets of one pair of ranks arrive in order.)
  *
- * A *lane* is a list of all entries with the same (context, source, tag), in order; lanes are found by hashing. A
- * receive is in one lane, whose source or tag may be "any". A message is looked for in up to four of them:
+ * A *lane* is a list of all entries with the same (context, source, tag), in order. Lanes are found by hashing. A
+ * receive is in one lane, whose source or tag may be "any". The receive for a message is searched in up to four lanes:
  *
  *      message (c, 3, 7)  ->  (c, 3, 7)  (c, any, 7)  (c, 3, any)  (c, any, any)      the earliest of the four heads
  *
- * only in those kinds of lane that hold a receive at all, so programs without wildcards pay for one look-up. A
- * message that comes too early is put into its four lanes at once, so that any receive finds it at the head of the
- * one lane that it names. Nothing is ever searched through: 100 000 entries cost what one does, but for memory. Lanes
- * that have become empty are kept until the table would have to grow.
+ * Only the kinds of lane that hold a receive are searched, so programs without wildcards pay for one look-up. An
+ * unexpected message is put into its four lanes at once, so that any receive finds it at the head of the one lane that
+ * it names. No list is ever scanned: matching among 100 000 entries costs the same time as among one. Empty lanes are
+ * kept until the table would have to grow.
  *
- * The usual design is one list of posted receives that each message walks: quick for three entries, and the knee in
- * the curve of many a program with a thousand. The counters match_lookups and match_steps tell how far this one
- * walks.
+ * The usual design is one list of posted receives that each message scans: fast for three entries, and slow for
+ * programs with a thousand. The counters match_lookups and match_steps show the length of the searches here.
  *
- * Invariant: an entry is in the posted queue or a message is in the early queue, never both for one pair that fits:
- * whoever comes second looks for the other before it queues up. Called with the world's lock held.
+ * Invariant: a receive in the posted queue and a message in the early queue never match each other. Whichever comes
+ * second searches for the other before it is queued. Called with the world's lock held.
  */
 #include <stdlib.h>
 
-#include "engine.h"
+#include "msg/engine.h"
 
-/* A power of two; the table doubles as lanes are made. */
+/* A power of two. The table doubles as lanes are created. */
 #define FIRST_BUCKETS 256
 
-/* Rings with a sentinel: an entry takes itself out without knowing which lane it is in. So a message that was
- * found in one of its four rings leaves the other three at once. */
+/* Rings with a sentinel: an entry can be removed without a pointer to its lane. So a message that was found in one
+ * of its four rings leaves the other three at once. */
 static inline void list_init(struct msg_link *list)
 {
     list->prev = list->next = list;
@@ -80,8 +79,8 @@ void msg_lanes_fini(struct msg_lanes *lanes)
     memset(lanes, 0, sizeof *lanes);
 }
 
-/* Multiplies and folds: programs number tags and ranks densely, and all bits of them must reach the low ones,
- * which choose the bucket. The factors are any odd constants with bits all over; nothing depends on which. */
+/* Multiplies and folds. Programs number tags and ranks densely, and all their bits must affect the low bits, which
+ * select the bucket. The factors are arbitrary odd constants with bits spread over the word. */
 static inline uint32_t hash(int context, int source, int tag)
 {
     uint64_t h = ((uint64_t)(uint32_t)source << 32 | (uint32_t)tag) * 0x9E3779B97F4A7C15ull;
@@ -94,8 +93,8 @@ static inline int is_lane(const struct msg_lane *lane, int context, int source, 
     return lane->tag == tag && lane->source == source && lane->context == context;
 }
 
-/* The lane, or NULL. A program that receives in a loop names the same lane each time: that one is looked at before
- * hashing. */
+/* Returns the lane, or NULL. A program that receives in a loop names the same lane each time, so the last lane is
+ * compared before hashing. */
 static inline struct msg_lane *find(msg_world *w, struct msg_lanes *lanes, int context, int source, int tag)
 {
     struct msg_lane *lane = lanes->last;
@@ -103,7 +102,7 @@ static inline struct msg_lane *find(msg_world *w, struct msg_lanes *lanes, int c
     MSG_COUNT(w, match_steps, 1);
     if (lane && is_lane(lane, context, source, tag))
         return lane;
-    /* At most one lane per bucket on average, for the table doubles before there are more (find_or_make). */
+    /* At most one lane per bucket on average, because the table doubles before there are more (find_or_make). */
     for (lane = lanes->buckets[hash(context, source, tag) & lanes->mask]; lane; lane = lane->next) {
         MSG_COUNT(w, match_steps, 1);
         if (is_lane(lane, context, source, tag)) {
@@ -114,11 +113,11 @@ static inline struct msg_lane *find(msg_world *w, struct msg_lanes *lanes, int c
     return NULL;
 }
 
-/* Empty lanes go; if that does not make room the table doubles. */
+/* Frees empty lanes. If that does not make enough room, the table doubles. */
 static void tidy(msg_world *w, struct msg_lanes *lanes)
 {
     uint32_t alive = 0, size = lanes->mask + 1;
-    /* It may be one of those that go. */
+    /* The last lane may be one of the freed. */
     lanes->last = NULL;
     for (uint32_t i = 0; i <= lanes->mask; i++)
         for (struct msg_lane **p = &lanes->buckets[i], *lane; (lane = *p) != NULL;) {
@@ -132,13 +131,12 @@ static void tidy(msg_world *w, struct msg_lanes *lanes)
             lanes->free = lane;
         }
     lanes->n_lanes = alive;
-    /* Then half a table of new lanes can be made before this is called again, which pays for
-     * having gone through it. */
+    /* Half a table of new lanes can then be created before the next call, which pays for this pass over the table. */
     if (alive < size / 2)
         return;
     struct msg_lane **bigger = calloc(2 * (size_t)size, sizeof *bigger);
     if (bigger == NULL)
-        return; /* longer chains, then */
+        return; /* the chains grow instead */
     MSG_COUNT(w, allocations, 1);
     for (uint32_t i = 0; i < size; i++)
         for (struct msg_lane *lane = lanes->buckets[i], *next; lane; lane = next) {
@@ -152,7 +150,7 @@ static void tidy(msg_world *w, struct msg_lanes *lanes)
     lanes->mask = 2 * size - 1;
 }
 
-/* NULL: no memory. May tidy up, so a pointer to another, empty lane is stale afterwards. */
+/* Returns NULL without memory. May free empty lanes, so a pointer to another, empty lane is stale afterwards. */
 static struct msg_lane *find_or_make(msg_world *w, struct msg_lanes *lanes, int context, int source, int tag)
 {
     struct msg_lane *lane = find(w, lanes, context, source, tag);
@@ -169,7 +167,7 @@ static struct msg_lane *find_or_make(msg_world *w, struct msg_lanes *lanes, int 
         if (lane == NULL)
             return NULL;
     }
-    /* Found only now: tidy may have changed the table. */
+    /* Computed only now: tidy may have changed the table. */
     struct msg_lane **bucket = &lanes->buckets[hash(context, source, tag) & lanes->mask];
     *lane = (struct msg_lane){.next = *bucket, .context = context, .source = source, .tag = tag};
     list_init(&lane->list);
@@ -180,8 +178,8 @@ static struct msg_lane *find_or_make(msg_world *w, struct msg_lanes *lanes, int 
 
 /* ---------------------------------------------------------------- posted receives */
 
-/* Which of the four kinds of lane a receive is in: one bit for each wildcard. The same number
- * is the index into a message's `views`. */
+/* Kind of lane that holds a receive: one bit for each wildcard. The same number is the index into a message's
+ * `views`. */
 static inline int view_of(int source, int tag)
 {
     return (source == MSG_ANY_SOURCE ? MSG_VIEW_ANY_SOURCE : 0) | (tag == MSG_ANY_TAG ? MSG_VIEW_ANY_TAG : 0);
@@ -194,8 +192,8 @@ static inline msg_request *first_posted(msg_world *w, int context, int source, i
     return lane && !list_empty(&lane->list) ? (msg_request *)(void *)lane->list.next : NULL;
 }
 
-/* MSG_SUCCESS or MSG_ERR_NO_MEMORY. `sequence` orders receives of different lanes: the earliest of four heads is to
- * be found by it. */
+/* Returns MSG_SUCCESS or MSG_ERR_NO_MEMORY. `sequence` orders receives of different lanes: it finds the earliest of
+ * four heads. */
 int msg_post(msg_world *w, msg_request *r)
 {
     struct msg_lane *lane = find_or_make(w, &w->posted, r->context, r->peer, r->tag);
@@ -217,13 +215,13 @@ void msg_unpost(msg_world *w, msg_request *r)
     MSG_COUNT(w, posted_now, -1);
 }
 
-/* At most four look-ups; a view that nobody uses costs a test of its count. */
+/* At most four look-ups. A view that holds no receive costs only a test of its count. */
 msg_request *msg_match_posted(msg_world *w, int context, int source, int tag)
 {
     msg_request *best = NULL;
     for (int view = 0; view < MSG_VIEWS; view++) {
-        /* A receive is in one lane only, and lanes are in order: so the least sequence of four heads
-         * is the oldest of all. */
+        /* A receive is in one lane only, and lanes are in order. So the least sequence of the four heads belongs to
+         * the oldest receive. */
         if (w->n_posted[view] == 0)
             continue;
         msg_request *r = first_posted(w, context, view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : source,
@@ -236,9 +234,9 @@ msg_request *msg_match_posted(msg_world *w, int context, int source, int tag)
     return best;
 }
 
-/* ---------------------------------------------------------------- messages that came too early */
+/* ---------------------------------------------------------------- unexpected messages */
 
-/* Into all four lanes or none. MSG_SUCCESS or MSG_ERR_NO_MEMORY. */
+/* Adds the message to all four lanes or to none. Returns MSG_SUCCESS or MSG_ERR_NO_MEMORY. */
 int msg_add_early(msg_world *w, msg_message *m)
 {
     struct msg_lane *lanes[MSG_VIEWS];
@@ -251,7 +249,8 @@ int msg_add_early(msg_world *w, msg_message *m)
                 list_remove(&m->views[view]);
             return MSG_ERR_NO_MEMORY;
         }
-        list_append(&lanes[view]->list, &m->views[view]); /* at once: making the next lane may sweep empty ones away */
+        /* Appended at once: creating the next lane may free empty lanes. */
+        list_append(&lanes[view]->list, &m->views[view]);
     }
     w->n_early++;
     MSG_COUNT(w, unexpected_now, 1);
@@ -260,7 +259,7 @@ int msg_add_early(msg_world *w, msg_message *m)
 
 void msg_take_early(msg_world *w, msg_message *m)
 {
-    /* The head of the ring in which it was found, and somewhere inside the other three. */
+    /* The message heads the ring in which it was found, and lies anywhere in the other three. */
     for (int view = 0; view < MSG_VIEWS; view++)
         list_remove(&m->views[view]);
     m->taken = 1;
@@ -268,7 +267,7 @@ void msg_take_early(msg_world *w, msg_message *m)
     MSG_COUNT(w, unexpected_now, -1);
 }
 
-/* From the link of a view back to the envelope that it is a part of. */
+/* Returns the envelope that contains this link of a view. */
 static inline msg_message *message_of(struct msg_link *l, int view)
 {
     return (msg_message *)(void *)((char *)(l - view) - offsetof(msg_message, views));
@@ -278,8 +277,8 @@ msg_message *msg_find_early(msg_world *w, int context, int source, int tag)
 {
     if (vk_likely(w->n_early == 0))
         return NULL;
-    /* One look-up: the lane holds just what such a receive may get, in the order of arrival. Wildcards are keys
-     * like any other, for they are negative, and no rank or tag is. */
+    /* One look-up: the lane holds exactly the messages that such a receive matches, in the order of arrival.
+     * Wildcards are ordinary keys, because they are negative and ranks and tags are not. */
     struct msg_lane *lane = find(w, &w->early, context, source, tag);
     if (lane == NULL || list_empty(&lane->list))
         return NULL;
@@ -292,6 +291,17 @@ msg_message *msg_search_early(msg_world *w, int context, int mask, int tag)
     for (struct msg_link *l = lane ? lane->list.next : NULL; lane && l != &lane->list; l = l->next) {
         msg_message *m = message_of(l, MSG_VIEW_ANY);
         if ((m->packet.head.tag & mask) == (tag & mask))
+            return m;
+    }
+    return NULL;
+}
+
+msg_message *msg_search_other(msg_world *w, int context, int mask, int tag)
+{
+    struct msg_lane *lane = w->n_early ? find(w, &w->early, context, MSG_ANY_SOURCE, MSG_ANY_TAG) : NULL;
+    for (struct msg_link *l = lane ? lane->list.next : NULL; lane && l != &lane->list; l = l->next) {
+        msg_message *m = message_of(l, MSG_VIEW_ANY);
+        if ((m->packet.head.tag & mask) == (tag & mask) && m->packet.head.tag != tag)
             return m;
     }
     return NULL;

@@ -1,18 +1,19 @@
 /*
  * mpi_exit.c - the end of a process whose ranks are MPI's: in order, or for all of them.
  *
- * MPI_Finalize waits for all ranks, and a rank that waits in a collective for one that has gone waits for ever. Every
- * other channel tells the ranks when one leaves; MPI has only MPI_Abort, which must not hit ranks that are about to end
- * by themselves: of a job whose ranks all find that the result is wrong, and all end with status 1, one is still to
- * print it. So each rank says that it ends, by a barrier that does not block, on a communicator that is for nothing
- * else. It is complete when all have ended their programs:
+ * MPI_Finalize waits for all ranks. A rank in a collective waits for ever for a rank that has exited. All other
+ * channels notify the ranks when one leaves; MPI offers only MPI_Abort. It must not kill ranks that are about to end by
+ * themselves. For example, all ranks may find a wrong result and end with status 1, while one has yet to print it.
+ *
+ * So each rank announces its end by a non-blocking barrier, on a communicator with no other use. The barrier completes
+ * when all ranks have ended their programs:
  *
  *      status 0        wait until it is complete                   MPI_Finalize
  *      other status    ... for grace_ms. Complete in time?  yes    MPI_Finalize
  *                                                           no     MPI_Abort(status)
  *
- * The status is known to the handlers of on_exit(3), and to nobody before: Python has ended by then, so nothing here may
- * call it. Handles are passed on as in csrc/bench/ep_mpi.c; no mpi.h is needed.
+ * Only handlers of on_exit(3) receive the status. Python has ended by then, so this code must not call it. Handles are
+ * passed as in csrc/bench/ep_mpi.c; no mpi.h is needed.
  */
 #include "msg/mpi_exit.h"
 
@@ -28,8 +29,8 @@
 
 #include "base/clock.h"
 
-#define YIELDS 200     /* looks before the first pause: ranks mostly end together */
-#define READER_MS 1000 /* for whoever reads our output, at an abort */
+#define YIELDS 200     /* polls before the first pause: ranks mostly end together */
+#define READER_MS 1000 /* at an abort, time for the launcher to read the output */
 #define FOREVER UINT64_MAX
 
 #ifdef __GLIBC__
@@ -55,7 +56,7 @@ static struct {
     int (*Test)(mpi_request *request, int *done, mpi_status *status);
 } the;
 
-/* Whether all ranks have come to their ends, before the time is out. */
+/* Returns 1 if all ranks reach their ends within the limit. */
 static int all_end(uint64_t limit_ns)
 {
     mpi_request request;
@@ -64,21 +65,21 @@ static int all_end(uint64_t limit_ns)
     memset(&request, 0, sizeof request);
     if (the.Ibarrier(the.own, &request) != 0)
         return 0;
-    for (int looks = 0, done = 0;; looks++) {
+    for (int polls = 0, done = 0;; polls++) {
         if (the.Test(&request, &done, &status) != 0)
             return 0;
         if (done)
             return 1;
         if (limit_ns != FOREVER && vk_now() - began > limit_ns)
             return 0;
-        if (looks < YIELDS)
+        if (polls < YIELDS)
             sched_yield();
         else
             poll(NULL, 0, 1);
     }
 }
 
-/* Until a pipe is empty: MPICH's launcher, told to abort, leaves what it has not read. */
+/* Waits until a pipe is empty, because MPICH's launcher drops unread output on an abort. */
 static void until_read(int fd)
 {
     struct stat about;
@@ -103,7 +104,7 @@ static void at_exit(int status, void *context)
         until_read(STDOUT_FILENO);
         until_read(STDERR_FILENO);
         the.Abort(the.world, status & 0xff ? status & 0xff : 1);
-        _exit(status); /* MPICH's returns where its launcher was quicker */
+        _exit(status); /* MPICH's MPI_Abort returns if its launcher was faster */
     }
     the.Finalize();
 }
@@ -115,7 +116,7 @@ int msg_mpi_exit_can(void)
 
 int msg_mpi_exit(const char *library, uintptr_t world, uintptr_t own, int grace_ms)
 {
-    /* Never closed: the functions are called at the very end. memcpy, for dlsym returns pointers to objects. */
+    /* Never closed, because the functions are called at the very end. memcpy, because dlsym returns object pointers. */
     void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD | RTLD_LOCAL);
     const char *names[] = {"MPI_Finalized", "MPI_Finalize", "MPI_Abort", "MPI_Ibarrier", "MPI_Test"};
     void *found[5];

@@ -1,28 +1,33 @@
 /*
  * msg.h - messages between the ranks of a job: MPI's point-to-point semantics over any channel.
  *
- * A *world* is one rank's view of its job. Messages carry a *context* (the communicator's number), a tag and their
- * source; a receive names all three, or MSG_ANY_SOURCE, or MSG_ANY_TAG, and matching follows MPI's rules of order.
- * How messages travel is the business of a *channel* (channel.h), and every choice that is made on the way stands in
- * one *policy* (policy.h).
+ * A *world* is one rank's view of its job. A message carries a *context* (the communicator's number), a tag and its
+ * source. A receive names all three, or uses MSG_ANY_SOURCE or MSG_ANY_TAG. Matching follows MPI's rules of order. A
+ * *channel* (channel.h) carries the messages. A *policy* (policy.h) holds every choice that the engine makes on the
+ * way.
  *
  *      Python: viakit.comm, viakit.mpi       csrc/coll: collectives
  *      ------------------------------------------------------------
  *      msg.h     requests, matching, eager, rendezvous, waiting    engine.h match.c protocol.c request.c and more
  *      channel.h packets between two ranks, bulk data              via.c (VIPL), bip.c (BIP), tcp.c; to oneself: send.c
  *
- * The engine is a VI consumer, as MVICH was: of VIA it uses vipl.h and viakit.h and nothing else.
+ * The engine is a VI consumer, as MVICH was: it uses only vipl.h and viakit.h from VIA.
  *
- * Return values. Calls return MSG_SUCCESS or one of MSG_ERRORS and set their results only on success. What goes wrong
- * with one operation after it was started (truncation, a rank that died) stands in its status, `error`; the blocking
- * calls return it. msg_last_error() has a sentence about it.
+ * Return values. Calls return MSG_SUCCESS or one of MSG_ERRORS, and set their results only on success. An error of one
+ * operation after its start (truncation, a dead rank) is stored in `error` of its status; the blocking calls return it.
+ * msg_last_error() returns a sentence that explains it.
  *
- * Threads. A world opened with `threads` = 0 is used by one thread at a time (the caller sees to that); with 1 by any
- * number. Several worlds in one process, each with its thread, are fine: there is no state outside worlds. After a
- * fork the child may not use its parent's worlds (MSG_ERR_PROCESS).
+ * Threads. If a world was opened with `threads` = 0, only one thread at a time may use it; the caller ensures this.
+ * With 1, any number of threads may. Several worlds in one process may each have their own thread, because no state
+ * lies outside worlds.
  *
- * Memory. A buffer given to a non-blocking call belongs to the engine until its request is complete. Memory bounds
- * are listed at struct msg_policy; nothing is allocated on the path of a short message.
+ * Fork. A world belongs to the process that opened it. In the child, every call on a parent's world returns
+ * MSG_ERR_PROCESS (calls without a code: 0, or nothing). It takes no lock, whatever the parent's threads were doing. If
+ * an interrupt callback forks, the interrupted call returns MSG_ERR_PROCESS in the child. The child may open its own
+ * worlds.
+ *
+ * Memory. A buffer passed to a non-blocking call belongs to the engine until its request is complete. policy.h lists
+ * the bounds on memory. The path of a short message allocates nothing.
  */
 #ifndef VIAKIT_MSG_H
 #define VIAKIT_MSG_H
@@ -34,7 +39,7 @@
 extern "C" {
 #endif
 
-/* name, number, what it says. Numbers are stable: Python has a table of them. */
+/* Name, number, text. The numbers are stable, because Python has a table of them. */
 #define MSG_ERRORS(X)                                                                                              \
     X(SUCCESS, 0, "no error")                                                                                      \
     X(PENDING, 1, "not complete yet")                                                                              \
@@ -50,7 +55,7 @@ extern "C" {
     X(ERR_PROC_FAILED, 11, "the other rank has died, or can no longer be reached")                                 \
     X(ERR_LEFT, 12, "the other rank has closed its world")                                                         \
     X(ERR_NO_MEMORY, 13, "memory is exhausted")                                                                    \
-    X(ERR_CHANNEL, 14, "the channel cannot be opened or used; msg_last_error says why")                            \
+    X(ERR_CHANNEL, 14, "the channel cannot be opened or used; msg_last_error has the reason")                      \
     X(ERR_MISMATCH, 15, "ranks of this job were started with different policies, versions or byte orders")         \
     X(ERR_EXCHANGE, 16, "the launcher's exchange failed")                                                          \
     X(ERR_PROCESS, 17, "the world belongs to another process (this one was forked from it)")                       \
@@ -67,77 +72,83 @@ typedef enum {
         MSG_N_ERRORS
 } msg_error;
 
-const char *msg_error_name(int code); /* "MSG_ERR_TRUNCATE"; NULL for no such code */
-const char *msg_error_text(int code); /* one sentence; NULL likewise */
+const char *msg_error_name(int code); /* "MSG_ERR_TRUNCATE". NULL if the code is undefined. */
+const char *msg_error_text(int code); /* One sentence. NULL likewise. */
 
 #define MSG_ANY_SOURCE (-2)
 #define MSG_ANY_TAG (-1)
-#define MSG_PROC_NULL (-3)    /* sending there and receiving from there completes at once, with nothing */
-#define MSG_MAX_CONTEXT 65535 /* contexts are the caller's to choose; no two communicators alive share one */
-#define MSG_ERROR_LEN 256     /* bytes of an error text */
+#define MSG_PROC_NULL (-3)    /* Sends to it and receives from it complete at once, with no data. */
+#define MSG_MAX_CONTEXT 65535 /* Callers choose contexts. No two live communicators share one. */
+#define MSG_ERROR_LEN 256     /* Sends to it and receives from it complete at once, with no data. */
+#define MSG_SECRET_LEN 32     /* bytes of a job's secret */
 #define MSG_FOREVER INT64_C(-1)
 
-/* Send modes, as MPI's: Send, Ssend, Bsend, Rsend. */
+/* Send modes, as MPI's Send, Ssend, Bsend and Rsend. */
 typedef enum { MSG_STANDARD = 0, MSG_SYNCHRONOUS = 1, MSG_BUFFERED = 2, MSG_READY = 3 } msg_mode;
 
 typedef struct msg_world msg_world;
 typedef struct msg_request
-    msg_request; /* one operation under way; from a pool, freed by the call that reports its end */
+    msg_request; /* One active operation. It comes from a pool, and the call that reports its completion frees it. */
 typedef struct msg_message
-    msg_message;   /* a message taken out of the queue by msg_mprobe, to be received by msg_mrecv */
+    msg_message;   /* A message that msg_mprobe removed from the queue, for msg_mrecv to receive. */
 struct msg_policy; /* policy.h */
 
 typedef struct {
-    int source; /* rank; MSG_PROC_NULL for such a receive; of a send: the destination */
+    int source; /* rank. MSG_PROC_NULL for a receive from it. For a send, the destination. */
     int tag;
-    int error;     /* MSG_SUCCESS or what went wrong with this operation */
-    int cancelled; /* 1: msg_cancel took effect; nothing was received */
+    int error;     /* MSG_SUCCESS, or the error of this operation. */
+    int cancelled; /* 1: msg_cancel took effect and nothing was received. */
     size_t
-        len; /* bytes received (of a truncated message: bytes that fitted), or sent, or, from a probe, of the message */
-    uint64_t id; /* of the request; equals msg_request_id() */
+        /* Bytes received (of a truncated message, those that fitted) or sent. From a probe: length of the message. */
+        len;
+    uint64_t id; /* of the request, as from msg_request_id() */
 } msg_status;
 
 /* ---------------------------------------------------------------- opening and closing */
 
-/* The launcher's allgather of small blobs: writes n_ranks blobs of len bytes into all, in the order of ranks.
- * Collective, blocks, returns 0, or anything else to give up. Called a handful of times while a world opens, never
- * later. */
+/* The launcher's allgather of small blobs: writes n_ranks blobs of len bytes into `all`, in the order of ranks.
+ * Collective and blocking. Returns 0, or any other value to abort the opening. Called only a few times, while a
+ * world opens. */
 typedef int (*msg_exchange)(void *context, const void *mine, size_t len, void *all);
 
-/* Zero or NULL in any field means "the default". Start from memset 0 and set `size`. Strings are copied. */
+/* Zero or NULL in a field selects the default. Start from memset 0 and set `size`. Strings are copied. */
 typedef struct {
     size_t size; /* sizeof(msg_options) */
     int rank, n_ranks;
     const struct msg_policy *policy; /* copied; NULL: msg_policy_find("via") */
-    msg_exchange exchange;           /* may be NULL where n_ranks is 1 */
+    msg_exchange exchange;           /* may be NULL if n_ranks is 1 */
     void *exchange_context;
 
-    /* Where this rank is. Ranks with equal host strings reach each other by local_device, others by network_device. */
-    const char *host;           /* NULL: made of the machine's boot id and the network namespace */
-    const char *local_device;   /* channel via: "shm:NAME" or "loop:NAME"; NULL: "shm:" and a name drawn for this job */
+    /* Location of this rank. Ranks with equal host strings connect by local_device, others by network_device. */
+    const char *host;           /* NULL: derived from the machine's boot id and the network namespace */
+    const char *local_device;   /* channel via: "shm:NAME" or "loop:NAME"; NULL: "shm:" and a name made for this job */
     const char *network_device; /* channel via: "eth:IFNAME", "udp:ADDRESS"; NULL: none, all ranks must share a host */
-    const char *address; /* channel tcp: numeric IPv4 or IPv6 address of this host that the others can reach; NULL:
-                                 * 127.0.0.1 if all ranks share a host, else the address that routes to the others */
+    /* Channel tcp: numeric IPv4 or IPv6 address of this host that the other ranks can reach. NULL: 127.0.0.1 if all
+     * ranks share a host, else the address that routes to the other ranks. */
+    const char *address;
 
-    int threads;             /* 1: calls may come from several threads at once */
+    int threads;             /* 1: several threads may call at once */
     int64_t open_timeout_ms; /* for connecting to all ranks; default 60 000 */
-    /* As msg_set_interrupt, from the beginning: it also ends the opening. */
+    /* As for msg_set_interrupt, but from the start: it can also end the opening. */
     int (*interrupt)(void *context);
     void *interrupt_context;
+
+    /* The job's secret: MSG_SECRET_LEN bytes that only its ranks have. Every connection between ranks proves it in
+     * both directions before the first message. Copied. NULL only if n_ranks is 1. */
+    const unsigned char *secret;
 } msg_options;
 
-/* Opens this rank's end of the job and connects it to all others: collective, returns on all ranks when every pair is
- * connected, or on each with an error (then *world is not set and nothing is left). error: room for MSG_ERROR_LEN
- * bytes, or NULL. */
+/* Opens this rank's end of the job and connects it to all other ranks. Collective: returns on all ranks once every
+ * pair is connected, or on each with an error. After an error *world is not set and nothing is left behind. error:
+ * MSG_ERROR_LEN bytes for a text, or NULL. */
 int msg_world_open(const msg_options *options, msg_world **world, char *error);
 
-/* Sends what is queued, tells the others, waits at most timeout_ms (MSG_FOREVER allowed) until they close too or are
- * gone, disconnects, frees everything, requests that are still active included. The world is gone whatever is
- * returned: MSG_SUCCESS, MSG_TIMEOUT (others were still there), MSG_ERR_STATE (there were active requests: they were
- * dropped). */
+/* Sends the queued packets, notifies the other ranks, and waits at most timeout_ms (MSG_FOREVER allowed) until each
+ * has closed or died. Then disconnects and frees everything, active requests included. The world is gone whatever is
+ * returned: MSG_SUCCESS, MSG_TIMEOUT (some ranks had not closed), or MSG_ERR_STATE (active requests were dropped). */
 int msg_world_close(msg_world *world, int64_t timeout_ms);
 
-/* The same without a word to anybody and without waiting: others see this rank die. */
+/* The same without notifying other ranks and without waiting: they see this rank die. */
 void msg_world_abort(msg_world *world);
 
 int msg_rank(const msg_world *world);
@@ -145,148 +156,155 @@ int msg_size(const msg_world *world);
 const struct msg_policy *msg_world_policy(const msg_world *world); /* in force: defaults resolved, thresholds final */
 const char *msg_last_error(const msg_world *world);                /* of this world's last failed call or operation */
 
-/* How peer `rank` is reached: "self", "shm:NAME", "eth:eth0", "tcp 10.0.0.2:4711" ... "" for no such rank. */
+/* Route to peer `rank`: "self", "shm:NAME", "eth:eth0", "tcp 10.0.0.2:4711". "" if the rank does not exist. */
 const char *msg_peer_route(const msg_world *world, int rank);
 
 typedef enum { MSG_PEER_CONNECTED = 1, MSG_PEER_LEFT = 2, MSG_PEER_FAILED = 3 } msg_peer_state;
-int msg_peer_status(msg_world *world, int rank); /* a msg_peer_state; MSG_ERR_RANK negated for no such rank */
-/* A number that ranks of one host have in common, and no other; 0 for no such rank. */
+/* A msg_peer_state. MSG_ERR_RANK negated if the rank does not exist. */
+int msg_peer_status(msg_world *world, int rank);
+/* A number shared by the ranks of one host and by no others. 0 if the rank does not exist. */
 uint64_t msg_peer_host(const msg_world *world, int rank);
-/* 1: this machine has fewer cores than ranks of the world, those on other hosts that are made of it included. Whoever
- * waits for one of them should give the core away at once. */
+/* 1: this machine has fewer cores than ranks of the world. Ranks on other hosts that this machine emulates count,
+ * too. A process that waits for such a rank should yield the core at once. */
 int msg_crowded(const msg_world *world);
-/* How many cores the ranks of the world on this machine may run on together; 1 or more. */
+/* Number of cores that the ranks of the world on this machine may use together; 1 or more. */
 int msg_cores(const msg_world *world);
 
 /* ---------------------------------------------------------------- sending and receiving
  *
- * Failures of the call itself (bad rank, tag, context): nothing was started, *request is not set. buf may be NULL if
- * len is 0. MSG_PROC_NULL is a rank for all of them.
- */
+ * If the call itself fails (bad rank, tag, context), no operation starts and *request is not set. buf may be NULL if
+ * len is 0. All calls accept MSG_PROC_NULL as a rank. */
 
 int msg_isend(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
               msg_request **request);
 int msg_irecv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_request **request);
 
-/* Blocking forms; the shortest way for short messages. They wait for ever, as MPI's do, but for the interrupt
- * callback (MSG_INTERRUPTED: a send may still be delivered, nothing is received; its buffer is the caller's again in
- * both cases). The operation's error is returned and stands in status, which may be NULL. */
+/* Blocking forms; the shortest path for short messages. They wait without limit, as MPI's do, unless the interrupt
+ * callback ends the wait. Then they return MSG_INTERRUPTED: a send may still be delivered, a receive has received
+ * nothing, and the buffer belongs to the caller again. They return the operation's error, which also stands in
+ * status. status may be NULL. */
 int msg_send(msg_world *world, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode);
 int msg_recv(msg_world *world, int context, void *buf, size_t len, int src, int tag, msg_status *status);
 int msg_sendrecv(msg_world *world, int context, const void *sendbuf, size_t send_len, int dst, int send_tag,
                  void *recvbuf, size_t recv_len, int src, int recv_tag, msg_status *status);
 
-/* A buffer for buffered sends; detach waits until all of it is sent and gives it back. A message takes its length
- * and at most MSG_BSEND_OVERHEAD bytes of it. */
+/* A buffer for buffered sends. detach waits until all messages in it are sent, and returns it. A message occupies
+ * its length and at most MSG_BSEND_OVERHEAD further bytes. */
 #define MSG_BSEND_OVERHEAD 96
 int msg_buffer_attach(msg_world *world, void *buf, size_t len);
 int msg_buffer_detach(msg_world *world, void **buf, size_t *len);
 
 /* ---------------------------------------------------------------- requests
  *
- * A request ends (is complete) once; the first call that reports this frees it and sets the caller's pointer to NULL.
- * A NULL request counts as complete, with an empty status (source MSG_ANY_SOURCE, tag MSG_ANY_TAG, length 0), as MPI
- * has it. */
+ * A request completes once. The first call that reports this frees it and sets the caller's pointer to NULL. A NULL
+ * request counts as complete and has an empty status (source MSG_ANY_SOURCE, tag MSG_ANY_TAG, length 0), as in MPI. */
 
-/* MSG_SUCCESS when complete, else MSG_PENDING. Whether the operation went well stands in status->error. Makes
- * progress. */
+/* MSG_SUCCESS when complete, else MSG_PENDING. The operation's error is in status->error. Makes progress. */
 int msg_test(msg_world *world, msg_request **request, msg_status *status);
-/* Waits at most timeout_ms. MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED; the latter two leave the request active. */
+/* Waits at most timeout_ms. MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED; the last two leave the request active. */
 int msg_wait(msg_world *world, msg_request **request, msg_status *status, int64_t timeout_ms);
-/* Of n requests: waits for all (statuses may be NULL or has n entries) / for one that is complete: *index (-1 if all
- * are NULL). */
+/* msg_waitall waits for all n requests; statuses is NULL or has n entries. msg_waitany waits for one: *index is its
+ * position, or -1 if all are NULL. */
 int msg_waitall(msg_world *world, int n, msg_request **requests, msg_status *statuses, int64_t timeout_ms);
 int msg_waitany(msg_world *world, int n, msg_request **requests, int *index, msg_status *status, int64_t timeout_ms);
-/* Waits for at least one (with timeout_ms 0: looks once): indices and statuses get *n_done entries; -1 if all are
- * NULL. */
+/* Waits for at least one request; with timeout_ms 0 it polls once. indices and statuses receive *n_done entries.
+ * *n_done is -1 if all requests are NULL. */
 int msg_waitsome(msg_world *world, int n, msg_request **requests, int *n_done, int *indices, msg_status *statuses,
                  int64_t timeout_ms);
-/* Complete? 1 or 0, without freeing it and without progress (MPI_Request_get_status makes progress first:
- * msg_progress). */
+/* Returns 1 if the request is complete, else 0. Neither frees it nor makes progress. (MPI_Request_get_status makes
+ * progress first: call msg_progress.) */
 int msg_request_peek(const msg_world *world, const msg_request *request, msg_status *status);
 uint64_t msg_request_id(const msg_request *request);
 
-/* Withdraws a receive that no message has matched, or a send of which nothing has left yet. The request still has to
- * be waited for; its status says whether it was `cancelled`. MSG_SUCCESS also where it is too late. */
+/* Withdraws a receive that no message has matched, or a send of which no byte has left yet. The request must still
+ * be waited for; `cancelled` in its status shows the result. Returns MSG_SUCCESS even if it is too late. */
 int msg_cancel(msg_world *world, msg_request *request);
-/* The request is freed when it ends; nobody will ask for it (MPI_Request_free). *request becomes NULL. */
+/* Frees the request when it completes; the caller no longer waits for it (MPI_Request_free). *request becomes NULL. */
 int msg_request_free(msg_world *world, msg_request **request);
 
 /* ---------------------------------------------------------------- probing */
 
-/* Is there a message that a receive with these arguments would get? *flag 1 or 0; status has source, tag and length. */
+/* Sets *flag to 1 if a receive with these arguments would match a message that has arrived, else to 0. status
+ * receives its source, tag and length. */
 int msg_iprobe(msg_world *world, int context, int src, int tag, int *flag, msg_status *status);
 int msg_probe(msg_world *world, int context, int src, int tag, msg_status *status, int64_t timeout_ms);
-/* The same, and takes the message out of the queue, so that nobody else can receive it. *message NULL if there is
- * none. */
+/* The same, and removes the message from the queue, so that no other receive can match it. *message is NULL if none
+ * has arrived. */
 int msg_improbe(msg_world *world, int context, int src, int tag, msg_message **message, msg_status *status);
 int msg_mprobe(msg_world *world, int context, int src, int tag, msg_message **message, msg_status *status,
                int64_t timeout_ms);
-/* Receives it; *message becomes NULL. */
+/* Receives the message; *message becomes NULL. */
 int msg_imrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_request **request);
 int msg_mrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_status *status);
 
-/* Throws away what has come under a context and nobody has received: messages whose tag has the bits of `tag` where
- * `mask` has ones; mask 0: all. Their senders are told nothing: to them they were received. Returns how many there
- * were. */
+/* Finds an unreceived message of a context whose tag has the bits of `tag` where `mask` has ones, and differs from
+ * `tag`. Returns 1 and its status, or 0. For callers with several kinds of messages in one context. */
+int msg_probe_other_tag(msg_world *world, int context, int mask, int tag, msg_status *status);
+
+/* Discards unreceived messages of a context whose tag has the bits of `tag` where `mask` has ones; mask 0: all.
+ * Their senders are not notified: for them the messages were received. Returns the number discarded. */
 int msg_discard(msg_world *world, int context, int mask, int tag);
-/* The same for n contexts from `context` on that will not be used any more, and cancels the receives that are posted
+/* The same for the n contexts from `context` on, which will not be used any more. Also cancels the receives posted
  * there. */
 void msg_retire(msg_world *world, int context, int n);
 
 /* ---------------------------------------------------------------- progress and waiting */
 
-/* Does what can be done without waiting; returns the number of things that happened. */
+/* Makes progress without waiting. Returns the number of events handled. */
 int msg_progress(msg_world *world);
-/* Waits until something has happened, at most timeout_ms: for loops of the caller's that wait for a condition of
- * their own (collectives). MSG_SUCCESS, MSG_TIMEOUT, MSG_INTERRUPTED. */
+/* Waits at most timeout_ms for an event, in a caller's loop that waits for its own condition (collectives). Returns
+ * MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED. */
 int msg_idle(msg_world *world, int64_t timeout_ms);
-/* While a call waits, check(context) is called at least every 50 ms by the waiting thread; non-zero ends the wait. It
- * must not call the engine. NULL removes it. */
+/* While a call waits, the waiting thread calls check(context) at least every 50 ms. A non-zero result ends the wait.
+ * The callback must not call the engine. NULL removes it. */
 void msg_set_interrupt(msg_world *world, int (*check)(void *context), void *context);
-/* For waits of the caller's own: asks that callback. Non-zero: end the wait. */
+/* Calls that callback, for a caller's own wait. Non-zero: end the wait. */
 int msg_interrupted(msg_world *world);
 
 /* ---------------------------------------------------------------- failures
  *
- * A rank that dies: operations under way with it end with MSG_ERR_PROC_FAILED, within a second on one host; receives
- * from MSG_ANY_SOURCE that are posted or will be posted end so, too, until msg_failures_ack() says that the caller
- * knows (nobody can know whose message they waited for). Everything else goes on. */
+ * When a rank dies, active operations with it end with MSG_ERR_PROC_FAILED, within a second on one host. Receives
+ * from MSG_ANY_SOURCE, present and future, end likewise until the caller calls msg_failures_ack(), because the dead
+ * rank might have been their source. All other operations continue. */
 int msg_failures(msg_world *world, int *ranks,
-                 int room); /* number of ranks known to have died; at most room are listed */
+                 int room); /* Returns the number of failed ranks; lists at most `room`. */
 void msg_failures_ack(msg_world *world);
 
 /* ---------------------------------------------------------------- memory, one-sided writes
  *
- * For programs that want their large messages copied once on one host, and for collectives by RDMA write. */
+ * For programs whose large messages should be copied only once on one host, and for collectives by RDMA write. */
 
-/* Memory that ranks of this host can map (channel via; elsewhere ordinary memory). msg_world_close frees what is
- * left. */
+/* Memory that ranks of this host can map (channel via; else ordinary memory). msg_world_close frees the remainder. */
 int msg_alloc(msg_world *world, size_t len, void **memory);
 int msg_free(msg_world *world, void *memory);
 
-/* The registration cache forgets what it knows about this range. To be called before memory is given back to the
- * system that other ranks must not be able to write to any more; not needed for correctness (policy.h,
- * `cache_bytes`). */
+/* Removes this range from the registration cache. Call it before memory returns to the system, if other ranks must
+ * no longer be able to write to it. Not needed for correctness (policy.h, `cache_bytes`). */
 void msg_forget(msg_world *world, const void *buf, size_t len);
 
-/* What another rank needs in order to write into a range here: plain bytes, to be sent to it by any means. */
+/* Description of a range here that another rank needs to write into it. It is plain data, to be sent to that rank by
+ * any means. */
 typedef struct {
     uint64_t address, len;
     uint32_t handle[2]; /* for ranks of this host, for others */
 } msg_exposed;
-/* Lets all ranks write into [buf, buf+len) until it is hidden again. MSG_ERR_NOT_SUPPORTED on channels without RDMA. */
+/* Lets all ranks write into [buf, buf+len) until msg_hide. MSG_ERR_NOT_SUPPORTED on channels without RDMA. */
 int msg_expose(msg_world *world, void *buf, size_t len, msg_exposed *exposed);
 int msg_hide(msg_world *world, const msg_exposed *exposed);
-/* Writes len bytes to target at offset of a range that it has exposed. The target sees the last word last, and need
- * not call anything if it is on another host, or if the range is memory from msg_alloc; otherwise it should call
- * msg_progress now and then while it waits. A write or message to one rank does not overtake a write that was started
- * before it. A write may overtake messages that wait until the target has room for them: it asks for no help of the
- * target's. Complete (buf reusable) like a send. request NULL: buf may be reused at once, for len <= MSG_PUT_SHORT;
- * longer ones need a request. */
+/* Writes len bytes to target at `offset` of a range that it has exposed.
+ * - The target sees the last word last. It need not call the engine if it is on another host, or if the range is
+ *   memory from msg_alloc. Otherwise it should call msg_progress now and then while it waits.
+ * - A write or message to one rank does not overtake an earlier write to it.
+ * - A write may overtake messages that wait until the target has room for them, because it needs no help from the
+ *   target.
+ * - It completes (buf reusable) like a send. If request is NULL, buf may be reused at once, for len <=
+ *   MSG_PUT_SHORT; a longer write needs a request. */
 #define MSG_PUT_SHORT 256
 int msg_put(msg_world *world, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **request);
+
+/* Incremented in the child of each fork. State kept beside a world compares it with the value at creation. */
+extern unsigned msg_fork_epoch;
 
 /* ---------------------------------------------------------------- counters */
 
@@ -311,7 +329,7 @@ int msg_put(msg_world *world, const void *buf, size_t len, int target, const msg
     X(bytes_copied, "payload bytes so copied")                                                    \
     X(credits_explicit, "messages sent only to return credits")                                   \
     X(credit_stalls, "times a send waited because the receiver had no buffer free")               \
-    X(throttled, "times a sender was told to stop sending eagerly: the unexpected queue is full") \
+    X(throttled, "times a sender was stopped from sending eagerly: the unexpected queue is full") \
     X(cache_hits, "registrations found in the cache")                                             \
     X(cache_misses, "registrations made")                                                         \
     X(cache_evictions, "registrations given up to stay within the bound")                         \

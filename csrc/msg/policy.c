@@ -1,18 +1,18 @@
 /*
- * The table of policies, and setting fields by name. What a paper says about a library is a
- * field's value here; what it does not say keeps the default of its channel. The papers, as
- * `source` names them with their sections:
+ * The table of policies, and setting fields by name. Each statement of a paper about a library is a field's value here.
+ * Fields that a paper does not mention keep the default of their channel. The papers, as `source` cites them with their
+ * sections:
  *
- *     000  Ong and Farrell, "Performance Comparison of LAM/MPI, MPICH, and MVICH on a Linux Cluster connected by a
- *          Gigabit Ethernet Network" (2000)
- *     001  Turner and Chen, "Protocol-Dependent Message-Passing Performance on Linux Clusters" (2002)
- *     004  Prylli and Tourancheau, "BIP: a new protocol designed for high performance networking on Myrinet" (1997)
+ *     Ong and Farrell, "Performance Comparison of LAM/MPI, MPICH, and MVICH on a Linux Cluster connected by a Gigabit
+ *         Ethernet Network" (2000)
+ *     Turner and Chen, "Protocol-Dependent Message-Passing Performance on Linux Clusters" (2002)
+ *     Prylli and Tourancheau, "BIP: a new protocol designed for high performance networking on Myrinet" (1997)
  *
- * The first three entries, named for their channels, are viakit's own, with measured thresholds; all others
- * are somebody else's choices, fixed, so that what was published can be measured again. A new one is an entry
- * here and nothing else: no code asks for a policy's name.
+ * The first three entries, named for their channels, are viakit's own, with measured thresholds. All others are fixed
+ * choices of other libraries, so that published results can be measured again. To add a policy, add an entry here: no
+ * code depends on a policy's name.
  */
-#include "policy.h"
+#include "msg/policy.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -21,85 +21,92 @@
 #include <string.h>
 #include <strings.h>
 
-#include "msg.h"
+#include "msg/msg.h"
 
-/* Beyond any message, and still far from overflow when something is added. */
-#define NO_RENDEZVOUS INT64_C(0x7fffffffffff) /* everything is sent at once */
+/* Above the length of any message, and far enough from overflow for additions. */
+#define NO_RENDEZVOUS INT64_C(0x7fffffffffff) /* all messages are sent eagerly */
 #define KIB(n) (INT64_C(1024) * (n))
 
-/* Defaults, then what is particular: each entry below reads as the difference from the default, which is what a paper
+/* Defaults, then differences: each entry below lists only how it differs from the default, which is what a paper
  * reports. */
 #define MSG_X(field, value, text) .field = (value),
 #define DEFAULTS .size = sizeof(msg_policy), MSG_POLICY_FIELDS(MSG_X)
-/* eager_limit_local -1: a host's own ranks are reached by the same sockets, so one limit holds for all. */
+/* eager_limit_local -1: ranks of one host connect by the same sockets, so one limit applies to all. */
 #define TCP DEFAULTS.channel = "tcp", .rendezvous = MSG_R3, .eager_limit = KIB(64), .eager_limit_local = -1
 
-/* A field may be named twice: the second is what counts. */
+/* An initializer may name a field twice: the second value counts. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 #ifdef __clang__
 #pragma GCC diagnostic ignored "-Winitializer-overrides"
 #endif
 
-/* `source` is for people: where paper and section say what differs here. */
+/* `source` is for readers: it cites the paper and section behind each difference. */
 static const msg_policy table[] = {
     {DEFAULTS.name = "via", .channel = "via", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
      .rendezvous = MSG_CALIBRATED, .credits = MSG_CALIBRATED,
      .source = "viakit: eager with credits, rendezvous by RDMA write"},
     {DEFAULTS.name = "bip", .channel = "bip", .eager_limit = MSG_CALIBRATED, .eager_limit_local = MSG_CALIBRATED,
      .credits = 32,
-     .source =
-         "viakit: MPI on BIP as MPI-BIP was: credits above its ring, long messages through its pipeline (004, 3)"},
+     .source = "viakit: MPI on BIP as MPI-BIP was: credits above its ring, long messages through its pipeline (Prylli "
+               "and Tourancheau, 3)"},
     {TCP, .name = "tcp", .eager_limit = MSG_CALIBRATED,
      .source = "viakit: the same engine over sockets, straight into the receiver's buffer"},
     {TCP, .name = "mpich-p4", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(32),
-     .source = "001, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, P4_SOCKBUFSIZE 32 kB by "
+     .source = "Turner and Chen, 3.1 and 4.1: MPICH 1.2.3 on p4, blocking channel, progress only in calls, "
+               "P4_SOCKBUFSIZE 32 kB by "
                "default, "
                "rendezvous above 128000 bytes; section 7: all messages are received into a buffer and copied out. "
-               "(000, 4.2, of 1.1.2: "
-               "socket buffers of 4096 bytes.)"},
+               "(Ong and Farrell, 4.2, of "
+               "1.1.2: socket buffers of 4096 bytes.)"},
     {TCP, .name = "mpich-p4-tuned", .eager_limit = 128000, .copy_recv = 1, .socket_buffer = KIB(256),
-     .source = "001, 4.1: P4_SOCKBUFSIZE raised from 32 to 256 kB, from 75 to 400 Mbit/s"},
+     .source = "Turner and Chen, 4.1: P4_SOCKBUFSIZE raised from 32 to 256 kB, from 75 to 400 Mbit/s"},
     {TCP, .name = "lam-c2c", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24,
-     .source = "000, 4.2: LAM client to client, short messages below 64 kB, socket buffers of that length and an "
-               "envelope, the rest of "
-               "a long message after an acknowledgement; 001, 3.2: with -O, no conversion of data"},
+     .source =
+         "Ong and Farrell, 4.2: LAM client to client, short messages below 64 kB, socket buffers of that length and an "
+         "envelope, the rest of "
+         "a long message after an acknowledgement; Turner and Chen, 3.2: with -O, no conversion of data"},
     {TCP, .name = "lam-c2c-convert", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24, .convert = 1,
-     .source = "001, 4.2: LAM without -O on a homogeneous cluster, 350 instead of nearly 550 Mbit/s"},
+     .source = "Turner and Chen, 4.2: LAM without -O on a homogeneous cluster, 350 instead of nearly 550 Mbit/s"},
     {TCP, .name = "lam-lamd", .eager_limit = KIB(64), .socket_buffer = KIB(64) + 24, .route = MSG_ROUTE_DAEMON,
-     .source = "001, 3.2 and 4.2: mpirun -lamd, all messages through the daemons: 260 Mbit/s, twice the latency"},
+     .source =
+         "Turner and Chen, 3.2 and 4.2: mpirun -lamd, all messages through the daemons: 260 Mbit/s, twice the latency"},
     {TCP, .name = "mpi-pro", .eager_limit = KIB(32), .progress = MSG_PROGRESS_THREAD,
-     .source = "001, 3.3 and 4.3: MPI/Pro 1.6.3, a thread of its own manages progress, tcp_long 32 kB by default"},
+     .source = "Turner and Chen, 3.3 and 4.3: MPI/Pro 1.6.3, a thread of its own manages progress, tcp_long 32 kB by "
+               "default"},
     {TCP, .name = "mpi-pro-tuned", .eager_limit = KIB(128), .progress = MSG_PROGRESS_THREAD,
-     .source = "001, 4.3: tcp_long raised to 128 kB"},
+     .source = "Turner and Chen, 4.3: tcp_long raised to 128 kB"},
     {TCP, .name = "mp_lite", .eager_limit = NO_RENDEZVOUS, .socket_buffer = -1, .progress = MSG_PROGRESS_SIGNAL,
-     .source = "001, 3.4: MP_Lite 2.3, SIGIO keeps data flowing through socket buffers of the greatest length allowed; "
+     .source = "Turner and Chen, 3.4: MP_Lite 2.3, SIGIO keeps data flowing through socket buffers of the greatest "
+               "length allowed; "
                "no handshake "
                "for long messages is mentioned"},
     {TCP, .name = "pvm", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1, .route = MSG_ROUTE_DAEMON,
-     .source =
-         "001, 3.5 and 4.5: PVM 3.4.3 by default, through the pvmd daemons, data copied before and after: 90 Mbit/s"},
+     .source = "Turner and Chen, 3.5 and 4.5: PVM 3.4.3 by default, through the pvmd daemons, data copied before and "
+               "after: 90 Mbit/s"},
     {TCP, .name = "pvm-direct", .eager_limit = NO_RENDEZVOUS, .copy_send = 1, .copy_recv = 1,
-     .source = "001, 4.5: pvm_setopt for direct routes, 330 Mbit/s"},
+     .source = "Turner and Chen, 4.5: pvm_setopt for direct routes, 330 Mbit/s"},
     {TCP, .name = "pvm-direct-inplace", .eager_limit = NO_RENDEZVOUS,
-     .source = "001, 4.5: direct routes and PvmDataInPlace, which saves both copies, 415 Mbit/s"},
+     .source = "Turner and Chen, 4.5: direct routes and PvmDataInPlace, which saves both copies, 415 Mbit/s"},
     {TCP, .name = "tcgmsg", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(32),
-     .source = "001, 3.6 and 7: TCGMSG 4.04, a thin layer; SND blocks until the matching RCV is complete; "
+     .source = "Turner and Chen, 3.6 and 7: TCGMSG 4.04, a thin layer; SND blocks until the matching RCV is complete; "
                "SR_SOCK_BUF_SIZE 32 kB"},
     {TCP, .name = "tcgmsg-tuned", .eager_limit = NO_RENDEZVOUS, .synchronous = 1, .socket_buffer = KIB(256),
-     .source = "001, 7: SR_SOCK_BUF_SIZE raised from 32 to 256 kB, up to raw TCP"},
+     .source = "Turner and Chen, 7: SR_SOCK_BUF_SIZE raised from 32 to 256 kB, up to raw TCP"},
     {DEFAULTS.name = "mvich-rput", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
-     .source = "001, 6.1 and 6.2: MVICH 1.0 with VIADEV_RPUT_SUPPORT, vital for performance; the RDMA threshold shows "
+     .source = "Turner and Chen, 6.1 and 6.2: MVICH 1.0 with VIADEV_RPUT_SUPPORT, vital for performance; the RDMA "
+               "threshold shows "
                "at 16 kB"},
     {DEFAULTS.name = "mvich-rput-tuned", .channel = "via", .eager_limit = KIB(64), .eager_limit_local = -1,
-     .source = "001, 6.1: via_long raised to 64 kB gets rid of the dip"},
+     .source = "Turner and Chen, 6.1: via_long (3.3 introduces it as MPI/Pro's) raised to 64 kB removes the dip"},
     {DEFAULTS.name = "mvich-rget", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
      .rendezvous = MSG_RGET,
-     .source = "MVICH's third way, where the provider reads: 000, 4.2 calls it the get protocol"},
+     .source = "MVICH with RDMA reads; Ong and Farrell, 4.2 describes such a get protocol for MPICH, not for MVICH"},
     {DEFAULTS.name = "mvich-r3", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
-     .rendezvous = MSG_R3, .source = "001, 6.1: MVICH without VIADEV_RPUT_SUPPORT: a handshake, then copied segments"},
+     .rendezvous = MSG_R3,
+     .source = "Turner and Chen, 6.1: MVICH without VIADEV_RPUT_SUPPORT: a handshake, then copied segments"},
     {DEFAULTS.name = "mp_lite-via", .channel = "via", .eager_limit = KIB(16), .eager_limit_local = -1,
-     .source = "001, 6.1 and 6.2: MP_Lite 2.3's VIA module, RDMA from 16 kB on"},
+     .source = "Turner and Chen, 6.1 and 6.2: MP_Lite 2.3's VIA module, RDMA from 16 kB on"},
 };
 #pragma GCC diagnostic pop
 #undef MSG_X
@@ -121,7 +128,7 @@ const msg_policy *msg_policy_find(const char *name)
 
 /* ---------------------------------------------------------------- fields by name */
 
-/* Names, sentences and places of the numeric fields, from the one list in policy.h. */
+/* Names, texts and offsets of the numeric fields, from the one list in policy.h. */
 static const struct {
     const char *name, *text;
     size_t offset;
@@ -132,7 +139,7 @@ static const struct {
 };
 #define N_FIELDS ((int)(sizeof fields / sizeof *fields))
 
-/* Words that stand for numbers, for the field that has them. */
+/* Words that stand for numbers, by field. */
 static const struct {
     const char *field, *word;
     int64_t value;
@@ -167,8 +174,8 @@ const char *msg_policy_field_text(int i)
     return i >= 0 && i < N_FIELDS ? fields[i].text : NULL;
 }
 
-/* Every numeric field is an int64_t at an offset, so one pair of functions reads and writes them all. Index i
- * is the order in MSG_POLICY_FIELDS; world.c hashes them in this order, to see that all ranks have the same. */
+/* Every numeric field is an int64_t at an offset, so one pair of functions reads and writes them all. Index i is the
+ * order in MSG_POLICY_FIELDS. hello.c hashes the fields in this order to check that all ranks have the same policy. */
 static int64_t *field_at(msg_policy *policy, int i)
 {
     return (int64_t *)(void *)((char *)policy + fields[i].offset);
@@ -179,7 +186,7 @@ int64_t msg_policy_get(const msg_policy *policy, int i)
     return i >= 0 && i < N_FIELDS ? *(const int64_t *)(const void *)((const char *)policy + fields[i].offset) : 0;
 }
 
-/* Explains and returns -1. error may be NULL: nobody wants to know. */
+/* Writes an error text and returns -1. error may be NULL: no text is wanted. */
 __attribute__((format(printf, 2, 3))) static int refuse(char *error, const char *format, ...)
 {
     if (error) {
@@ -217,14 +224,14 @@ static int parse_number(const char *text, int64_t *value)
         default:
             return -1;
         }
-    /* Compared before shifting: what does not fit is refused, not cut. */
+    /* Compared before shifting, so that a number that does not fit is refused, not truncated. */
     if (*end || number > (INT64_MAX >> shift) || number < 0 - (INT64_MAX >> shift))
         return -1;
     *value = (int64_t)number * ((int64_t)1 << shift);
     return 0;
 }
 
-/* The two fields that are text. */
+/* Sets one of the two text fields. */
 static int set_word(msg_policy *policy, const char *field, const char *value, char *error)
 {
     char *to = strcmp(field, "name") == 0 ? policy->name : policy->channel;
@@ -235,9 +242,8 @@ static int set_word(msg_policy *policy, const char *field, const char *value, ch
     return 0;
 }
 
-/* A word of the field's own comes before a number, so that "rget" and 1 are both understood.
- * Whether the value makes sense is judged where it is used (choose_policy in world.c,
- * make_buffers in via_open.c): it may depend on the link. */
+/* A word of the field is tried before a number, so that "rget" and 1 are both accepted. The value itself is
+ * validated at its use (choose_policy in world.c, make_buffers in via_open.c), because it may depend on the link. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error)
 {
     int i = 0;
@@ -260,7 +266,7 @@ int msg_policy_set(msg_policy *policy, const char *field, const char *value, cha
     return 0;
 }
 
-/* Works on a copy: a text with a mistake in its last item changes nothing. */
+/* Works on a copy, so that an error in the last item leaves the policy unchanged. */
 int msg_policy_parse(msg_policy *policy, const char *text, char *error)
 {
     char copy[1024], *rest = copy, *item;

@@ -1,23 +1,24 @@
 /*
- * policy.h - every choice that the message engine makes, as one struct with a name. The libraries of the papers are
- * entries of a table (policy.c) with their sources; a program takes one, changes fields, and gives it to
- * msg_world_open. No code of the engine asks for a policy's name.
+ * policy.h - every choice that the message engine makes, as one struct with a name.
  *
- * Fields that are MSG_CALIBRATED ("calibrated" in text) are filled when a world is opened: from what `viakit
- * calibrate` has kept for the link, or built in (calibration.h). In the policies `via`, `bip` and `tcp` these are the
- * thresholds; in those of the papers' libraries none.
+ * The libraries of the papers are entries of a table (policy.c) with their sources. A program copies an entry, changes
+ * fields, and passes it to msg_world_open. No code of the engine depends on a policy's name.
+ *
+ * Opening a world fills the fields that are MSG_CALIBRATED ("calibrated" in text): from the result that `viakit
+ * calibrate` has stored for the link, or from built-in values (calibration.h). In the policies `via`, `bip` and `tcp`
+ * these are the thresholds. The policies of the papers' libraries have no such field.
  *
  * All fields but the strings are int64_t, so that they can be set by name: from the call, from the environment variable
- * VIAKIT_MSG ("mpich-p4,socket_buffer=262144"), from a file. Sizes are bytes; K, M and G are understood in text.
+ * VIAKIT_MSG ("mpich-p4,socket_buffer=262144"), or from a file. Sizes are bytes; text may use the suffixes K, M and G.
  *
- * Memory that a rank uses, at most, of n:
- *     pools      (n - 1) * (credits + 4) * (eager limit + 64), where credits are cut so that this stays within
- *                pool_bytes as far as at least 8 credits per rank allow (channel via); nothing but socket buffers (tcp)
- *     unexpected unexpected_bytes + what was under way when the senders were told to stop (credits * eager limit per
- *                sender; on tcp its socket buffers and 64 KiB), plus an envelope of 256 bytes per message; beyond it,
- *                senders keep their data and only announce it
+ * Upper bounds on the memory of a rank, for n ranks:
+ *     pools      (n - 1) * (credits + 4) * (eager limit + 64). Credits are reduced to keep this within pool_bytes,
+ *                but not below 8 per rank (channel via). Channel tcp has only socket buffers.
+ *     unexpected unexpected_bytes + the data in flight when the senders received XOFF (credits * eager limit per
+ *                sender; on tcp its socket buffers and 64 KiB), plus an envelope of 256 bytes per message. Beyond it,
+ *                senders keep their data and only announce it.
  *     requests   320 bytes for each that exists at a time, in blocks of 64 KiB that are kept
- *     cache      cache_bytes of memory registered (the user's own, not a copy)
+ *     cache      cache_bytes of registered memory (the user's own, not a copy)
  */
 #ifndef VIAKIT_MSG_POLICY_H
 #define VIAKIT_MSG_POLICY_H
@@ -29,18 +30,20 @@
 extern "C" {
 #endif
 
-/* How a long message gets across once its receive is there. */
+/* How the data of a long message is transferred once its receive is posted. */
 typedef enum {
-    MSG_RPUT = 0, /* the receiver tells its address, the sender writes (RDMA write) and says so */
-    MSG_RGET = 1, /* the sender tells its address, the receiver reads (RDMA read) and says so; RPUT where it cannot */
-    MSG_R3 = 2    /* copied segments through the eager buffers; on tcp: the data follows on the stream */
+    MSG_RPUT = 0, /* The receiver sends its address, the sender writes (RDMA write) and sends FIN. */
+    MSG_RGET = 1, /* The sender sends its address, the receiver reads (RDMA read) and sends FIN. RPUT if it cannot. */
+    MSG_R3 = 2    /* Copied segments through the eager buffers. On tcp: the data follows on the stream. */
 } msg_rendezvous;
 
 typedef enum {
-    MSG_PROGRESS_CALLER = 0, /* only calls of the program move messages */
-    MSG_PROGRESS_THREAD = 1, /* a thread of the world's own does, too */
+    MSG_PROGRESS_CALLER = 0, /* only calls of the program make progress */
+    MSG_PROGRESS_THREAD = 1, /* a thread of the world makes progress, too */
     MSG_PROGRESS_SIGNAL =
-        2 /* data arriving or leaving interrupts the program (SIGIO); here by a thread that sleeps until then */
+        /* Arriving or departing data interrupts the program (SIGIO). Here a thread that sleeps until then emulates
+         * this. */
+    2
 } msg_progress_kind;
 
 typedef enum {
@@ -48,17 +51,17 @@ typedef enum {
     MSG_ROUTE_DAEMON = 1  /* through the daemons of both ranks (lamd, pvmd): channel tcp only */
 } msg_route;
 
-/* field, default, what it decides */
+/* field, default, description */
 #define MSG_POLICY_FIELDS(X)                                                                                           \
     X(eager_limit, 16384, "messages up to so many bytes are sent at once, with their data; longer ones by rendezvous") \
     X(eager_limit_local, 8192, "the same between ranks of one host (channel via); -1: as eager_limit")                 \
     X(rendezvous, MSG_RPUT, "how longer ones go: 0 rput, 1 rget, 2 r3")                                                \
     X(rendezvous_local, -1, "the same between ranks of one host; -1: as rendezvous")                                   \
-    X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), whatever `rendezvous` says")                \
+    X(rdma_from, 0, "rendezvous of fewer bytes go by copied segments (r3), regardless of `rendezvous`")                \
     X(piece, 67108864, "RDMA moves at most so many bytes at a time; at most MaxTransferSize")                          \
     X(credits, 64, "eager buffers that a rank keeps ready for each other rank (via)")                                  \
     X(pool_bytes, 8388608, "bound of all eager buffers of a rank (via); see above")                                    \
-    X(unexpected_bytes, 67108864, "data of unexpected messages a rank keeps before it asks senders to hold theirs")    \
+    X(unexpected_bytes, 67108864, "data of unexpected messages a rank keeps before it makes senders hold theirs")      \
     X(synchronous, 0, "1: every send is complete only when its receive has been matched")                              \
     X(copy_send, 0, "1: data is packed into a buffer of the library before it is sent")                                \
     X(copy_recv, 0, "1: data is received into a buffer of the library, also where a receive is posted")                \
@@ -82,23 +85,23 @@ typedef struct msg_policy {
     size_t size; /* sizeof(struct msg_policy) */
     char name[MSG_POLICY_NAME_LEN];
     char channel[16];                   /* "via", "bip", "tcp" */
-    char source[MSG_POLICY_SOURCE_LEN]; /* what is said of it, and where */
+    char source[MSG_POLICY_SOURCE_LEN]; /* description of the library, and its source */
 #define MSG_X(field, value, text) int64_t field;
     MSG_POLICY_FIELDS(MSG_X)
 #undef MSG_X
 } msg_policy;
 
-/* The table: names at index i, NULL past the end. */
+/* The table: entry at index i, NULL past the end. */
 const msg_policy *msg_policy_at(int i);
 const msg_policy *msg_policy_find(const char *name); /* NULL: no such name */
 
-/* Sets a field from text: a number ("16K"), or a word where the field has words ("rget", "thread", "daemon"). 0, or
- * -1 and a sentence in error (MSG_ERROR_LEN bytes, or NULL). `channel` and `name` can be set, too. */
+/* Sets a field from text: a number ("16K"), or a word for fields that have words ("rget", "thread", "daemon").
+ * Returns 0, or -1 and a sentence in error (MSG_ERROR_LEN bytes, or NULL). `channel` and `name` can be set, too. */
 int msg_policy_set(msg_policy *policy, const char *field, const char *value, char *error);
-/* "NAME" or "NAME,field=value,..." or "field=value,..." on top of *policy, which is only changed on success. */
+/* Applies "NAME" or "NAME,field=value,..." or "field=value,..." to *policy. *policy changes only on success. */
 int msg_policy_parse(msg_policy *policy, const char *text, char *error);
 
-/* Fields by index, for those who list them; NULL past the end. */
+/* Fields by index, for listings; NULL past the end. */
 const char *msg_policy_field_name(int i);
 const char *msg_policy_field_text(int i);
 int64_t msg_policy_get(const msg_policy *policy, int i);

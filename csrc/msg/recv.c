@@ -1,19 +1,19 @@
 /*
- * Receiving and probing: the public calls. A receive looks for a message that is here already, and is posted if there
- * is none; between the two nothing can come, for the lock is held and nothing is polled. So it cannot miss one.
+ * Receiving and probing: the public calls. A receive first searches the early messages, and is posted if none matches.
+ * No message can arrive in between, because the lock is held and the channel is not polled. So no message is missed.
  *
- *       early message?  --yes-->  msg_deliver_early (copy, or answer its RTS)
+ *       early message?  --yes-->  msg_deliver_early (copy, or reply to its RTS)
  *             | no
  *       can one come?   --no--->  complete in error: its rank has left or died
  *             | yes
  *       posted (match.c); protocol.c completes it
  *
- * What fails before the request exists is returned; what fails later stands in its status.
+ * Errors before the request exists are returned. Later errors are stored in its status.
  */
 #include "base/plural.h"
-#include "channel.h"
+#include "msg/channel.h"
 
-/* MSG_SUCCESS, or what is wrong with the arguments. */
+/* Returns MSG_SUCCESS, or the error in the arguments. */
 static int check_recv(msg_world *w, int context, int src, int tag)
 {
     if (vk_unlikely((unsigned)src >= (unsigned)w->n_ranks) && src != MSG_ANY_SOURCE && src != MSG_PROC_NULL)
@@ -22,15 +22,13 @@ static int check_recv(msg_world *w, int context, int src, int tag)
         return msg_fail(w, MSG_ERR_TAG, "tag %d: tags are 0 to 2147483647, or MSG_ANY_TAG", tag);
     if (vk_unlikely((unsigned)context > MSG_MAX_CONTEXT))
         return msg_fail(w, MSG_ERR_CONTEXT, "context %d: contexts are 0 to %d", context, MSG_MAX_CONTEXT);
-    if (vk_unlikely(!msg_same_process(w)))
-        return MSG_ERR_PROCESS;
     return MSG_SUCCESS;
 }
 
-/* Can no message come for such a receive any more, or does the caller have to be told so first?
- * MSG_SUCCESS: one can come. The failure of any rank counts for a receive from anybody until it is
- * acknowledged, for it might have been that rank's message. */
-static int hopeless(const msg_world *w, int src)
+/* Returns an error if no message can match such a receive any more, or if a failure must be reported first.
+ * MSG_SUCCESS: one can come. Until acknowledged, the failure of any rank counts for a receive from MSG_ANY_SOURCE,
+ * because the missing message might have been from that rank. */
+static int receive_error(const msg_world *w, int src)
 {
     if (src == MSG_ANY_SOURCE)
         return w->unacknowledged ? MSG_ERR_PROC_FAILED : MSG_SUCCESS;
@@ -55,13 +53,13 @@ int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, in
         return MSG_SUCCESS;
     }
     msg_message *m = msg_find_early(w, context, src, tag);
-    /* Also from a rank that has died since: what had arrived is there to be received. */
+    /* Applies also to a rank that has died since: messages that had arrived can be received. */
     if (m) {
         msg_take_early(w, m);
         msg_deliver_early(w, m, r);
         return MSG_SUCCESS;
     }
-    if (vk_unlikely((code = hopeless(w, src)) != MSG_SUCCESS)) {
+    if (vk_unlikely((code = receive_error(w, src)) != MSG_SUCCESS)) {
         msg_complete(r, code);
         return MSG_SUCCESS;
     }
@@ -74,7 +72,8 @@ int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, in
 
 int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_request **out)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     msg_request *r = NULL;
     int code = msg_start_recv(w, context, buf, len, src, tag, &r);
     if (code == MSG_SUCCESS)
@@ -83,9 +82,9 @@ int msg_irecv(msg_world *w, int context, void *buf, size_t len, int src, int tag
     return code;
 }
 
-/* ---------------------------------------------------------------- what nobody will receive */
+/* ---------------------------------------------------------------- discarded messages */
 
-/* Lock held. Each message goes to a receive without room, which nobody waits for: so its sender's request ends, too. */
+/* Lock held. Delivers each message to a detached receive of length 0, so that the sender's request completes, too. */
 static int discard(msg_world *w, int context, int mask, int tag)
 {
     int n = 0;
@@ -96,7 +95,7 @@ static int discard(msg_world *w, int context, int mask, int tag)
             break;
         r->flags |= MSG_DETACHED;
         msg_take_early(w, m);
-        if (m->arriving == 2) { /* its sender died as it came */
+        if (m->arriving == 2) { /* its sender died during the transfer */
             msg_message_put(w, m);
             msg_complete(r, MSG_ERR_PROC_FAILED);
         } else
@@ -108,7 +107,8 @@ static int discard(msg_world *w, int context, int mask, int tag)
 
 int msg_discard(msg_world *w, int context, int mask, int tag)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return 0;
     msg_step(w);
     int n = discard(w, context, mask, tag);
     msg_unlock(w);
@@ -134,7 +134,8 @@ static void cancel_posted(msg_request *r, void *argument)
 void msg_retire(msg_world *w, int context, int n)
 {
     struct contexts all = {context, n};
-    msg_lock(w);
+    if (!msg_enter(w))
+        return;
     msg_step(w);
     for (int i = 0; i < n; i++)
         discard(w, context + i, 0, 0);
@@ -142,20 +143,23 @@ void msg_retire(msg_world *w, int context, int n)
     msg_unlock(w);
 }
 
-/* Waits for a receive of our own. An interrupted one is withdrawn, as long as no message has been matched to
- * it. After that its buffer is being filled, and the caller has to wait until the sender is done or dead. */
+/* Waits for a receive made by this file. If interrupted, the receive is withdrawn unless a message has matched it.
+ * After a match its buffer is being filled, and the caller must wait until the sender has finished or died. */
 static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 {
     msg_status own;
     int code = msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
+    if (code == MSG_ERR_PROCESS)
+        return code;
     if (code != MSG_SUCCESS && (r->flags & MSG_ON_POSTED)) {
         msg_unpost(w, r);
         msg_request_put(w, r);
         return code;
     }
-    /* A second interrupt is answered like the first: by looking whether the end has come. */
+    /* A further interrupt only repeats the check for completion. */
     while (!r->complete)
-        msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
+        if (msg_wait_until(w, msg_is_complete, r, MSG_FOREVER) == MSG_ERR_PROCESS)
+            return MSG_ERR_PROCESS;
     status = status ? status : &own;
     msg_reap(w, &r, status);
     return status->error;
@@ -164,7 +168,8 @@ static int finish_recv(msg_world *w, msg_request *r, msg_status *status)
 int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag, msg_status *status)
 {
     msg_request *r = NULL;
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     int code = msg_start_recv(w, context, buf, len, src, tag, &r);
     if (vk_likely(code == MSG_SUCCESS))
         code = finish_recv(w, r, status);
@@ -172,9 +177,9 @@ int msg_recv(msg_world *w, int context, void *buf, size_t len, int src, int tag,
     return code;
 }
 
-/* The receive is posted first, so that two ranks that send to each other both find one. If
- * the send fails, the receive is withdrawn; if its message is coming in already it is waited
- * for, and the send's error is returned all the same. */
+/* The receive is posted first, so that two ranks that send to each other both find one. If the send fails, the
+ * receive is withdrawn. If its message is already arriving, it is waited for, and the send's error is still
+ * returned. */
 int msg_sendrecv(msg_world *w, int context, const void *sendbuf, size_t send_len, int dst, int send_tag, void *recvbuf,
                  size_t recv_len, int src, int recv_tag, msg_status *status)
 {
@@ -196,32 +201,31 @@ int msg_sendrecv(msg_world *w, int context, const void *sendbuf, size_t send_len
 
 /* ---------------------------------------------------------------- probing */
 
-/* What is looked for, and what was found last: stale as soon as the lock is let go. */
+/* A search and its latest result, which is stale once the lock is released. */
 struct search {
     msg_world *w;
     int context, src, tag;
     msg_message *found;
 };
 
-/* A condition for msg_wait_until: found, or never to be found. It changes nothing, so it may
- * be asked any number of times. */
+/* Condition for msg_wait_until: found, or can never be found. It changes nothing, so it may be called repeatedly. */
 static int search(void *argument)
 {
     struct search *s = argument;
     s->found = msg_find_early(s->w, s->context, s->src, s->tag);
-    return s->found != NULL || hopeless(s->w, s->src);
+    return s->found != NULL || receive_error(s->w, s->src);
 }
 
-/* The status of a probe; m NULL: of MSG_PROC_NULL, as MPI has it. */
-static void tell(const msg_message *m, msg_status *status)
+/* Sets the status of a probe. m NULL: for MSG_PROC_NULL, as in MPI. */
+static void set_probe_status(const msg_message *m, msg_status *status)
 {
     if (status)
         *status = m ? (msg_status){.source = m->source, .tag = m->packet.head.tag, .len = m->len}
                     : (msg_status){.source = MSG_PROC_NULL, .tag = MSG_ANY_TAG};
 }
 
-/* Looks for a message; timeout_ms 0: once. MSG_PENDING: there is none (yet). Lock held. */
-static int look_for(struct search *s, int64_t timeout_ms)
+/* Waits for a message; with timeout_ms 0 it polls once. MSG_PENDING: none has arrived. Lock held. */
+static int probe_for(struct search *s, int64_t timeout_ms)
 {
     int code = check_recv(s->w, s->context, s->src, s->tag);
     if (code || s->src == MSG_PROC_NULL)
@@ -233,9 +237,11 @@ static int look_for(struct search *s, int64_t timeout_ms)
     }
     if (s->found == NULL && timeout_ms != 0)
         code = msg_wait_until(s->w, search, s, timeout_ms);
+    if (code == MSG_ERR_PROCESS)
+        return code;
     if (s->found)
         return MSG_SUCCESS;
-    if (code == MSG_SUCCESS && (code = hopeless(s->w, s->src)) != MSG_SUCCESS)
+    if (code == MSG_SUCCESS && (code = receive_error(s->w, s->src)) != MSG_SUCCESS)
         return msg_fail_plain(s->w, code);
     return code ? code : MSG_PENDING;
 }
@@ -243,12 +249,25 @@ static int look_for(struct search *s, int64_t timeout_ms)
 int msg_probe(msg_world *w, int context, int src, int tag, msg_status *status, int64_t timeout_ms)
 {
     struct search s = {w, context, src, tag, NULL};
-    msg_lock(w);
-    int code = look_for(&s, timeout_ms);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = probe_for(&s, timeout_ms);
     if (code == MSG_SUCCESS)
-        tell(s.found, status);
+        set_probe_status(s.found, status);
     msg_unlock(w);
     return code == MSG_PENDING ? MSG_TIMEOUT : code;
+}
+
+int msg_probe_other_tag(msg_world *w, int context, int mask, int tag, msg_status *status)
+{
+    if (!msg_enter(w))
+        return 0;
+    msg_step(w);
+    const msg_message *m = msg_search_other(w, context, mask, tag);
+    if (m)
+        set_probe_status(m, status);
+    msg_unlock(w);
+    return m != NULL;
 }
 
 int msg_iprobe(msg_world *w, int context, int src, int tag, int *flag, msg_status *status)
@@ -259,20 +278,21 @@ int msg_iprobe(msg_world *w, int context, int src, int tag, int *flag, msg_statu
     return code == MSG_TIMEOUT ? MSG_SUCCESS : code;
 }
 
-/* Out of the queue: matching is over, so no other thread's receive can get it between the
- * probe and msg_mrecv. The message is the caller's until then; one that is never received is
- * freed with the world (request.c: blocks). */
+/* Removes the message from the queue: it is matched, so no receive of another thread can get it before msg_mrecv.
+ * The caller owns the message until then. A message that is never received is freed with the world (request.c:
+ * blocks). */
 int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **message, msg_status *status,
                int64_t timeout_ms)
 {
-    static msg_message nothing; /* what MSG_PROC_NULL sends */
+    static msg_message nothing; /* the message of MSG_PROC_NULL */
     struct search s = {w, context, src, tag, NULL};
-    msg_lock(w);
-    int code = look_for(&s, timeout_ms);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    int code = probe_for(&s, timeout_ms);
     if (code == MSG_SUCCESS) {
         if (s.found)
             msg_take_early(w, s.found);
-        tell(s.found, status);
+        set_probe_status(s.found, status);
         *message = s.found ? s.found : &nothing;
     }
     msg_unlock(w);
@@ -291,7 +311,7 @@ int msg_improbe(msg_world *w, int context, int src, int tag, msg_message **messa
 static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_request **out)
 {
     msg_message *m = message ? *message : NULL;
-    /* `nothing`, which stands for a message of MSG_PROC_NULL, is the only one without a world. */
+    /* `nothing`, which represents a message of MSG_PROC_NULL, is the only one without a world. */
     if (m == NULL || (m->world && (m->world != w || !m->taken)) || (buf == NULL && len))
         return msg_fail(w, MSG_ERR_ARG, "not a message that msg_mprobe has given out in this world, or no buffer");
     msg_request *r = msg_request_new(w, MSG_REQ_RECV, m->packet.head.context, m->world ? m->source : MSG_PROC_NULL,
@@ -313,7 +333,8 @@ static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t le
 
 int msg_imrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_request **out)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     msg_request *r = NULL;
     int code = start_mrecv(w, message, buf, len, &r);
     if (code == MSG_SUCCESS)
@@ -325,7 +346,8 @@ int msg_imrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_r
 int msg_mrecv(msg_world *w, msg_message **message, void *buf, size_t len, msg_status *status)
 {
     msg_request *r = NULL;
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     int code = start_mrecv(w, message, buf, len, &r);
     if (code == MSG_SUCCESS)
         code = finish_recv(w, r, status);

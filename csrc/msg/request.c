@@ -1,27 +1,27 @@
 /*
- * Requests and envelopes: pools that grow by blocks and never shrink, so that nothing is allocated on
- * the path of a message once as many have existed at a time.
+ * Requests and envelopes: pools that grow by blocks and never shrink. The path of a message therefore allocates nothing
+ * once the pools have reached their peak size.
  *
- * A request's id travels to the other rank and comes back with the answer, where it is looked
- * up, never believed:
+ * A request's id travels to the other rank and comes back in the reply. There it is looked up and validated:
  *
  *      63          32 31           0
  *     | generation   | index        |      index / MSG_SLAB_REQUESTS: the slab; the remainder: the place in it
  *
- * The generation counts the lives of a place, from 1 on, so an id of a request that has ended finds nothing:
- * neither an answer that comes twice, nor one that comes when its request has ended in error. Id 0 names none.
+ * The generation counts the uses of a place, from 1 on, so the id of a completed request finds nothing. This covers
+ * duplicate replies, and replies to a request that has ended in error. Id 0 names no request.
  *
- * Invariant: a request is in the free list, or has a kind; `complete` of a free one stays 1 until the place is
- * used again, for a caller may still be looking at it (msg_request_peek). An envelope is in the free list, or
- * in the early queue, or `taken`: then whoever took it gives it back. Called with the world's lock held.
+ * Invariant: a request is in the free list, or has a kind. `complete` of a free request stays 1 until its place is used
+ * again, because a caller may still read it (msg_request_peek). An envelope is in the free list, or in the early queue,
+ * or `taken`; a taken envelope is returned by the code that removed it from the queue. Called with the world's lock
+ * held.
  */
 #include <stdlib.h>
 
-#include "engine.h"
+#include "msg/engine.h"
 
 #define BLOCK_MESSAGES 64
 
-/* Envelopes, 64 at a time; blocks are freed with the world only. */
+/* Envelopes, 64 at a time. Blocks are freed only with the world. */
 struct block {
     struct block *next;
     msg_message messages[BLOCK_MESSAGES];
@@ -32,7 +32,7 @@ int msg_pool_init(msg_world *w)
     return msg_lanes_init(&w->posted) == 0 && msg_lanes_init(&w->early) == 0 ? 0 : MSG_ERR_NO_MEMORY;
 }
 
-/* An index is a slab and a place in it. Strides are whole cache lines, so that two requests never share one. */
+/* Finds the slab and the place of an index. Strides are whole cache lines, so that two requests never share one. */
 static msg_request *request_at(const msg_world *w, uint32_t index)
 {
     return (msg_request *)(void *)(w->slabs[index / MSG_SLAB_REQUESTS] +
@@ -53,8 +53,7 @@ static void free_own(msg_request *r, void *context)
         free(r->buf);
 }
 
-/* Requests that are still active go too, with the copies that they own; the channel has let go of their buffers when
- * it closed. */
+/* Frees active requests, too, with the copies that they own. The channel released their buffers when it closed. */
 void msg_pool_fini(msg_world *w)
 {
     msg_each_request(w, free_own, NULL);
@@ -72,10 +71,10 @@ void msg_pool_fini(msg_world *w)
     msg_lanes_fini(&w->early);
 }
 
-/* 200 more. The youngest block is used first. */
+/* Adds MSG_SLAB_REQUESTS (about 200) requests. The newest block is used first. */
 static int more_requests(msg_world *w)
 {
-    /* The table of slabs may move; slabs do not, and pointers to requests are good as long as the world. */
+    /* The table of slabs may move. Slabs do not, so pointers to requests are valid as long as the world. */
     char **slabs = realloc(w->slabs, (w->n_slabs + 1) * sizeof *slabs);
     if (slabs == NULL)
         return -1;
@@ -86,10 +85,11 @@ static int more_requests(msg_world *w)
     memset(slab, 0, MSG_SLAB_BYTES);
     MSG_COUNT(w, allocations, 1);
     slabs[w->n_slabs] = slab;
-    /* Backwards, so that the free list gives them out in the order of addresses. */
+    /* In reverse, so that the free list returns requests in ascending order of address. */
     for (uint32_t i = MSG_SLAB_REQUESTS; i-- > 0;) {
         msg_request *r = (msg_request *)(void *)((char *)slab + (size_t)i * MSG_REQUEST_STRIDE);
-        r->id = UINT64_C(1) << 32 | (w->n_slabs * (uint32_t)MSG_SLAB_REQUESTS + i); /* never 0: that names none */
+        /* never 0, which names no request */
+        r->id = UINT64_C(1) << 32 | (w->n_slabs * (uint32_t)MSG_SLAB_REQUESTS + i);
         r->link.next = (struct msg_link *)(void *)w->free_requests;
         w->free_requests = r;
     }
@@ -121,9 +121,9 @@ msg_request *msg_request_new(msg_world *w, int kind, int context, int peer, int 
     return r;
 }
 
-/* The generation goes up: whoever still has the id, here or at another rank, finds nothing from now on. It goes round
- * after 2^32 lives, and passes over 0, for the first place would then have the id that names none. `complete` stays set
- * until the place is used again. */
+/* Increments the generation, so that the old id, here or at another rank, finds nothing from now on. The generation
+ * wraps after 2^32 uses and skips 0, because the first place would otherwise get id 0. `complete` stays set until
+ * the place is used again. */
 void msg_request_put(msg_world *w, msg_request *r)
 {
     if (r->flags & MSG_OWN_COPY)
@@ -138,8 +138,8 @@ void msg_request_put(msg_world *w, msg_request *r)
     MSG_COUNT(w, requests_now, -1);
 }
 
-/* Ids come from the other side: anything may be in them. A request that is complete but not yet
- * reaped counts as ended: nothing may be changed in it any more. */
+/* Ids come from the other rank and may have any value. A request that is complete but not yet reaped counts as
+ * ended: it must not be changed any more. */
 msg_request *msg_request_find(msg_world *w, uint64_t id)
 {
     uint32_t index = (uint32_t)id;
@@ -149,9 +149,8 @@ msg_request *msg_request_find(msg_world *w, uint64_t id)
     return r->id == id && r->kind != MSG_REQ_FREE && !r->complete ? r : NULL;
 }
 
-/* Once per request; later calls change nothing, so whoever notices an end first decides how
- * it was. With MSG_QUEUED its packet is still in a queue that points at it: then
- * msg_out_taken, or the end of the rank, frees it. */
+/* Takes effect once per request; the first call determines the result. With MSG_QUEUED, a queue still points at its
+ * packet: then msg_out_taken, or the failure of the rank, frees the request. */
 void msg_complete(msg_request *r, int error)
 {
     msg_world *w = r->world;
@@ -159,9 +158,9 @@ void msg_complete(msg_request *r, int error)
         return;
     if (error)
         r->status.error = error;
-    vk_store_release(&r->complete, 1); /* after the status: msg_request_peek looks without the lock */
+    vk_store_release(&r->complete, 1); /* After the status: msg_request_peek reads it without the lock. */
     w->n_completed++;
-    /* The data of a buffered send is no longer needed: its piece of the attached buffer is free again. */
+    /* The data of a buffered send is no longer needed, so its part of the attached buffer becomes free. */
     if (r->flags & MSG_BSEND) {
         msg_buffer_put(w, r->buf);
         r->flags &= (uint8_t)~MSG_BSEND;
@@ -174,8 +173,9 @@ void msg_complete(msg_request *r, int error)
 
 /* ---------------------------------------------------------------- envelopes */
 
-/* Room for len bytes: in the envelope itself up to MSG_INLINE, else allocated, and counted in early_bytes, on
- * which XOFF depends. Envelopes for data that a policy wants copied on the way count as well. NULL: no memory. */
+/* Returns an envelope for len bytes. Up to MSG_INLINE bytes are stored in the envelope. Longer data is allocated and
+ * counted in early_bytes, on which XOFF depends. Envelopes for data that a policy copies on the way count as well.
+ * NULL: no memory. */
 msg_message *msg_message_new(msg_world *w, size_t len)
 {
     if (w->free_messages == NULL) {
@@ -211,8 +211,8 @@ msg_message *msg_message_new(msg_world *w, size_t len)
     return m;
 }
 
-/* Back into the pool. That may bring early_bytes below half of what is allowed, and then everybody who was
- * asked to wait hears that he may send again: half, so that XOFF and XON do not alternate with each message. */
+/* Returns an envelope to the pool. If early_bytes thereby drops below half of the bound, all throttled senders may
+ * send eagerly again. The limit is half, so that XOFF and XON do not alternate with each message. */
 void msg_message_put(msg_world *w, msg_message *m)
 {
     if (m->data != m->small && m->data != NULL) {

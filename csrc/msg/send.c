@@ -1,32 +1,34 @@
 /*
- * Sending: the public calls. A short message in standard mode to a rank that has room goes straight to the channel,
- * without a request; all others get one.
+ * Sending: the public calls. A short message in standard mode goes straight to the channel without a request, if the
+ * receiving rank has room. All others get a request.
  *
  *       msg_send, short, nothing queued   --> push_short                      no request, no allocation
  *       msg_send, otherwise               --> msg_start_send, then a wait
- *       msg_isend                         --> msg_start_send                  protocol.c goes on
- *       to ourselves                      --> send_to_self                    no channel
+ *       msg_isend                         --> msg_start_send                  protocol.c continues
+ *       to this rank itself               --> send_to_self                    no channel
  *       msg_put                           --> the channel's put, or put_short one-sided: no matching
  *
- * Modes, as MPI has them: standard (complete when the buffer may be reused), synchronous (when a receive has
- * matched), buffered (at once, from the attached buffer), ready (standard; that no receive was posted is counted at
- * the receiver).
+ * Modes, as in MPI:
+ * - standard: complete when the buffer may be reused
+ * - synchronous: complete when a receive has matched
+ * - buffered: complete at once, from the attached buffer
+ * - ready: as standard; if no receive was posted, the receiver counts it
  */
 #include <stdlib.h>
 
 #include "base/plural.h"
-#include "channel.h"
+#include "msg/channel.h"
 
-/* Bytes sent to a rank without a look at what it says: as much as one may lie in its
- * unexpected queue beyond the bound (policy.h). */
-#define LOOK_EVERY 65536 /* bytes sent to a rank */
+/* Bytes sent to a rank between two polls for its packets: the amount by which one sender can exceed the bound of the
+ * receiver's unexpected queue (policy.h). */
+#define POLL_EVERY 65536 /* bytes sent to a rank */
 
 static int bad_rank(msg_world *w, int rank)
 {
     return msg_fail(w, MSG_ERR_RANK, "rank %d: this world has ranks 0 to %d", rank, w->n_ranks - 1);
 }
 
-/* One unsigned comparison tests both ends of a range. MSG_SUCCESS, or what is wrong. */
+/* One unsigned comparison checks both ends of a range. Returns MSG_SUCCESS or the error. */
 int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag)
 {
     if (vk_unlikely((unsigned)dst >= (unsigned)w->n_ranks) && dst != MSG_PROC_NULL)
@@ -37,17 +39,15 @@ int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int d
         return msg_fail(w, MSG_ERR_CONTEXT, "context %d: contexts are 0 to %d", context, MSG_MAX_CONTEXT);
     if (vk_unlikely(buf == NULL && len))
         return msg_fail(w, MSG_ERR_ARG, "a buffer is needed for %zu byte%s (NULL)", len, vk_s(len));
-    if (vk_unlikely(!msg_same_process(w)))
-        return MSG_ERR_PROCESS;
     return MSG_SUCCESS;
 }
 
-/* A message to ourselves: matched at once, or kept; long or synchronous ones keep their
- * sender waiting, as between two. The four ends:
+/* Sends a message to this rank itself. It is matched at once, or kept. A long or synchronous message keeps its send
+ * active, as between two ranks. The four outcomes:
  *
- *     a receive is posted      copied once, both end
- *     kept, short              copied into the envelope, the send ends; copied again by msg_deliver_early
- *     kept, `holds`            the envelope points at the send (m->from), whose buffer is copied when a receive comes
+ *     a receive is posted      copied once, both requests complete
+ *     kept, short              copied into the envelope, the send completes; copied again by msg_deliver_early
+ *     kept, `holds`            the envelope points at the send (m->from), whose buffer is copied when a receive matches
  *     no memory                the send ends in error */
 static void send_to_self(msg_request *s, msg_mode mode)
 {
@@ -64,7 +64,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
         msg_complete(s, MSG_SUCCESS);
         return;
     }
-    /* Also where the unexpected queue is full: there is nobody to be sent an XOFF, so the send itself waits. */
+    /* Also if the unexpected queue is full: no other rank can receive an XOFF, so the send itself waits. */
     int holds = mode == MSG_SYNCHRONOUS || w->policy.synchronous || s->len > w->peers[w->rank].eager_limit ||
                 w->early_bytes > (size_t)w->policy.unexpected_bytes;
     msg_message *m = msg_message_new(w, holds ? 0 : s->len);
@@ -75,7 +75,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
     m->packet = p;
     m->source = w->rank;
     if (holds) {
-        /* NULL is "announced" to msg_deliver_early, and `from` who it was. */
+        /* For msg_deliver_early, NULL marks an announced message, and `from` its send. */
         m->data = NULL;
         m->len = s->len;
         m->from = s;
@@ -96,9 +96,8 @@ static void send_to_self(msg_request *s, msg_mode mode)
         msg_complete(s, MSG_SUCCESS);
 }
 
-/* What some libraries do first: the data goes through a buffer of theirs (policies copy_send
- * and convert). Also for buffered sends, where the buffer is the program's. On success r->buf
- * is the copy, and a flag says whose it is. */
+/* Copies the data before it is sent, as some libraries do (policies copy_send and convert), and for buffered sends
+ * into the program's buffer. On success r->buf is the copy, and a flag marks its owner. */
 static int pack(msg_request *r, msg_mode mode)
 {
     msg_world *w = r->world;
@@ -129,19 +128,18 @@ static int pack(msg_request *r, msg_mode mode)
     return MSG_SUCCESS;
 }
 
-/* A program that only begins sends never reads what it is told. Where credits do not stop it
- * (tcp, which has no push_short), it looks up now and then whether the receiver has asked to
- * be spared: otherwise it could fill the receiver's memory. */
-static void look_for_xoff(struct msg_peer *peer, size_t len)
+/* A program that only starts sends never handles incoming packets. Where credits do not stop it (tcp, which has no
+ * push_short), it polls now and then for an XOFF. Otherwise it could fill the receiver's memory. */
+static void poll_for_xoff(struct msg_peer *peer, size_t len)
 {
-    if (len <= MSG_INLINE || (peer->unlooked += len) < LOOK_EVERY)
+    if (len <= MSG_INLINE || (peer->unpolled += len) < POLL_EVERY)
         return;
-    peer->unlooked = 0;
+    peer->unpolled = 0;
     msg_step(peer->world);
 }
 
-/* Checks, packs where the mode or the policy wants it, and begins. *out is set on success, and may be complete
- * already (in error, too). Lock held. */
+/* Checks the arguments, packs the data if the mode or the policy requires it, and starts the send. *out is set on
+ * success, and may be complete already (in error, too). Lock held. */
 int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
                    msg_request **out)
 {
@@ -152,7 +150,7 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
         return msg_fail(w, MSG_ERR_ARG, "mode %d: there is standard (0), synchronous (1), buffered (2), ready (3)",
                         (int)mode);
     if (dst >= 0 && dst != w->rank && w->peers[dst].channel->push_short == NULL)
-        look_for_xoff(&w->peers[dst], len); /* before there is a request that may end in it */
+        poll_for_xoff(&w->peers[dst], len); /* Polls before the request exists, because the poll may end requests. */
     msg_request *r = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, (void *)(uintptr_t)buf, len);
     if (r == NULL)
         return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
@@ -165,7 +163,7 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
     }
     struct msg_peer *peer = &w->peers[dst];
     int remote = dst != w->rank;
-    /* Messages to ourselves are copied once or twice anyway, and copy_send does not apply to them. */
+    /* Messages to this rank itself are copied once or twice anyway, so copy_send does not apply to them. */
     if (vk_unlikely(mode == MSG_BUFFERED || w->policy.convert || (remote && w->policy.copy_send))) {
         code = pack(r, mode);
         if (code) {
@@ -174,7 +172,7 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
         }
     }
     *out = r;
-    if (mode == MSG_BUFFERED) { /* done, as far as the caller can see; the copy travels with a request of its own */
+    if (mode == MSG_BUFFERED) { /* Complete for the caller. The copy travels with a separate request. */
         msg_request *own = msg_request_new(w, MSG_REQ_SEND, context, dst, tag, r->buf, len);
         if (own == NULL) {
             r->flags &= (uint8_t)~MSG_BSEND;
@@ -182,8 +180,8 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
             msg_request_put(w, r);
             return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory for another request");
         }
-        /* Two requests: r, which the caller sees and which is complete; and `own`, which has the copy
-         * and ends by itself. */
+        /* Two requests: r, which the caller sees and which is complete, and `own`, which has the copy and frees
+         * itself on completion. */
         own->flags = MSG_BSEND | MSG_DETACHED;
         r->flags &= (uint8_t)~MSG_BSEND;
         msg_complete(r, MSG_SUCCESS);
@@ -206,7 +204,8 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
 int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode,
               msg_request **out)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     msg_request *r = NULL;
     int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
     if (code == MSG_SUCCESS)
@@ -215,8 +214,8 @@ int msg_isend(msg_world *w, int context, const void *buf, size_t len, int dst, i
     return code;
 }
 
-/* The caller wants its buffer back although the message is not gone: what is left of it travels in a copy, and
- * the request goes on without him. 0, or -1: RDMA has the buffer (`registered`), or there is no memory. */
+/* The caller takes back its buffer before the message has been sent. A copy of the data is sent instead, and the
+ * request continues detached. Returns 0, or -1 if RDMA uses the buffer (`registered`) or memory is exhausted. */
 static int keep_copy(msg_request *r)
 {
     if (r->registered || r->flags & (MSG_OWN_COPY | MSG_BSEND))
@@ -225,8 +224,7 @@ static int keep_copy(msg_request *r)
     if (copy == NULL)
         return -1;
     memcpy(copy, r->buf, r->len);
-    /* The packet in the queue pointed into the old buffer, perhaps into its middle (DATA that has
-     * been sent in part). */
+    /* The queued packet points into the old buffer, possibly into its middle (DATA that was sent in part). */
     if (r->out.data)
         r->out.data = (char *)copy + (r->out.data - (const char *)r->buf);
     r->buf = copy;
@@ -234,12 +232,12 @@ static int keep_copy(msg_request *r)
     return 0;
 }
 
-/* A blocking send that cannot be done at once: by a request that the caller never sees. Lock held. */
-static int send_slowly(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
+/* A blocking send that cannot complete at once, by a request that the caller never sees. Lock held. */
+static int send_blocking(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
 {
     msg_request *r;
     msg_status status;
-    /* Who may be interrupted wants its buffer back at once then: nobody else may have been told that it can be read
+    /* A caller that may be interrupted needs its buffer back at once. So the buffer must not be offered for reading
      * (RGET). */
     w->may_withdraw = w->interrupt != NULL;
     int code = msg_start_send(w, context, buf, len, dst, tag, mode, &r);
@@ -247,28 +245,32 @@ static int send_slowly(msg_world *w, int context, const void *buf, size_t len, i
     if (code)
         return code;
     code = msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
-    /* Interrupted. The message may still be delivered, but nobody waits for it: it is freed when it ends. */
-    if (code != MSG_SUCCESS && !r->complete && keep_copy(r) == 0) {
+    /* Interrupted. The message may still be delivered, but no call waits for it. It is freed on completion. */
+    if (code != MSG_SUCCESS && code != MSG_ERR_PROCESS && !r->complete && keep_copy(r) == 0) {
         r->flags |= MSG_DETACHED;
         return code;
     }
-    while (!r->complete) /* RDMA is reading the caller's memory: that ends soon, one way or the other */
-        msg_wait_until(w, msg_is_complete, r, MSG_FOREVER);
+    if (code == MSG_ERR_PROCESS)
+        return code;
+    while (!r->complete) /* RDMA is reading the caller's memory. That ends soon, with success or failure. */
+        if (msg_wait_until(w, msg_is_complete, r, MSG_FOREVER) == MSG_ERR_PROCESS)
+            return MSG_ERR_PROCESS;
     msg_reap(w, &r, &status);
     return status.error;
 }
 
-/* One condition decides whether the short way is open; each of its parts that fails is looked at again, and
- * explained, by send_slowly. n_short is 0 where the policy wants more done with the data, and for ourselves.
- * What is queued for the rank goes first, always: hence the look at `queue`. */
+/* One condition selects the short path. If any part of it fails, send_blocking checks that part again and reports
+ * errors. n_short is 0 if the policy requires other handling of the data, and for this rank itself. Packets queued
+ * for the rank always go first, hence the check of `queue`. */
 int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, int tag, msg_mode mode)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     if (vk_likely((unsigned)dst < (unsigned)w->n_ranks && mode == MSG_STANDARD)) {
         struct msg_peer *peer = &w->peers[dst];
         if (vk_likely(len < peer->n_short && peer->queue == NULL && peer->state == MSG_PEER_CONNECTED &&
                       (!peer->off || len <= MSG_INLINE) && tag >= 0 && (unsigned)context <= MSG_MAX_CONTEXT &&
-                      (buf || !len) && msg_same_process(w))) {
+                      (buf || !len))) {
             struct msg_head head = {.kind = MSG_PKT_EAGER, .context = (uint16_t)context, .tag = tag};
             if (vk_likely(peer->channel->push_short(peer, head, buf, len) == 1)) {
                 MSG_COUNT(w, sent, 1);
@@ -279,22 +281,22 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
             }
         }
     }
-    int code = send_slowly(w, context, buf, len, dst, tag, mode);
+    int code = send_blocking(w, context, buf, len, dst, tag, mode);
     msg_unlock(w);
     return code;
 }
 
 /* ---------------------------------------------------------------- one-sided writes */
 
-/* Writes of one rank to another arrive in the order in which they were begun, and so do
- * messages behind them: a flag that follows data must not overtake it. The channel keeps the
- * order of what it has been given; here it is kept until then:
+/* Writes from one rank to another arrive in the order in which they were started, and so do later messages. A flag
+ * that follows data must not overtake it. The channel keeps the order of the packets that it has accepted. Until
+ * then this file keeps it:
  *
- *     a write behind a write        waits until the first has been handed over as a whole (may_begin)
- *     a message behind a write      waits in the queue, behind a fence (msg_fence)
- *     a write behind messages       may overtake those without credit: it needs no buffer of the target's (msg.h) */
+ *     a write after a write        waits until the first has been handed over completely (may_begin)
+ *     a message after a write      waits in the queue, behind a fence (msg_fence)
+ *     a write after messages       may overtake those without credit: it needs no buffer of the target (msg.h) */
 
-/* A write that waits for room in the channel, or for a longer write that was begun before it. */
+/* A write that waits for room in the channel, or for a longer earlier write. */
 struct write {
     msg_world *w;
     struct msg_peer *peer;
@@ -303,18 +305,18 @@ struct write {
     size_t len;
     uint64_t address;
     uint32_t handle;
-    int code; /* of put_short: 1 if it took it, negative if it never will */
+    int code; /* result of put_short: 1 if accepted, negative if the rank is gone */
 };
 
-/* Also when the rank is gone: then put_away says so. */
+/* True also if the rank is gone: put_away then reports the error. */
 static int may_begin(void *argument)
 {
     const struct write *a = argument;
     return a->peer->state != MSG_PEER_CONNECTED || !msg_is_writing(a->w, a->target);
 }
 
-/* As a condition for msg_wait_until: tries, each time something may have made room. It must not be asked again
- * once the channel has taken the bytes, or they would be written twice. */
+/* Condition for msg_wait_until: tries again after each event that may have made room. It must not be called again
+ * once the channel has accepted the bytes, because that would write them twice. */
 static int was_taken(void *argument)
 {
     struct write *a = argument;
@@ -326,11 +328,11 @@ static int put_short(struct write *a)
 {
     if (was_taken(a) || !msg_wait_until(a->w, was_taken, a, -1))
         return a->code == 1 ? MSG_SUCCESS : a->peer->state == MSG_PEER_LEFT ? MSG_ERR_LEFT : MSG_ERR_PROC_FAILED;
-    return MSG_INTERRUPTED;
+    return msg_same_process(a->w) ? MSG_INTERRUPTED : MSG_ERR_PROCESS;
 }
 
-/* Into the list of those that msg_move attends to. If not all of it could be begun, a fence
- * holds back the messages that are sent from now on. */
+/* Adds the write to the list that msg_move serves. If a part of it could not be started, a fence holds back later
+ * messages. */
 static int put_long(const struct write *a, msg_request *r)
 {
     r->want = a->len;
@@ -365,8 +367,8 @@ static int check_put(const struct write *a, const msg_exposed *exposed, uint64_t
     return MSG_SUCCESS;
 }
 
-/* Begins the write. Waits for room in the channel; returns when the channel has the data, or with a request
- * for what is longer than that. To ourselves it is a copy. */
+/* Starts the write, after waiting for room in the channel. Returns when the channel has the data, or with a request
+ * for longer data. A write to this rank itself is a copy. */
 static int put_away(struct write *a, msg_request **out)
 {
     int code = MSG_SUCCESS, remote = a->peer->channel != NULL, is_short = !remote || a->len <= MSG_PUT_SHORT;
@@ -377,7 +379,7 @@ static int put_away(struct write *a, msg_request **out)
     if (code)
         return code;
     if (remote && a->peer->queue)
-        msg_push_queue(a->peer); /* what was kept back by an earlier write goes first, as far as there is room */
+        msg_push_queue(a->peer); /* Packets held back by an earlier write go first, as far as there is room. */
     MSG_COUNT(a->w, puts, 1);
     if (!remote && a->len)
         memmove((char *)(uintptr_t)a->address, a->buf, a->len);
@@ -399,11 +401,12 @@ static int put_away(struct write *a, msg_request **out)
 }
 
 /* Without a request (out NULL) at most MSG_PUT_SHORT bytes, copied before this returns. Waits only for room in the
- * channel, which its own progress makes; the end of the rank and an interrupt end that. */
+ * channel, which progress of this rank makes. Failure of the rank and an interrupt end the wait. */
 int msg_put(msg_world *w, const void *buf, size_t len, int target, const msg_exposed *exposed, uint64_t offset,
             msg_request **out)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     struct write a = {.w = w, .target = target, .buf = buf, .len = len};
     a.peer = (unsigned)target < (unsigned)w->n_ranks ? &w->peers[target] : NULL;
     int code = check_put(&a, exposed, offset, out != NULL);

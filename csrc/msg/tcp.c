@@ -1,26 +1,25 @@
 /*
- * The `tcp` channel: packets on streams, sockets that never block. What arrives goes straight
- * to the receive's buffer if one is posted, unless the policy wants it copied. Short packets
- * are read several at a time through a small stage.
+ * The `tcp` channel: packets on streams, with non-blocking sockets. Arriving data goes straight to the receive's buffer
+ * if one is posted, unless the policy requires a copy. Short packets are read several at a time through a small stage.
  *
  *      stage:  | done | begin .. packets, perhaps a part of one .. end | free |
  *
  *      a packet:  | bytes of data, 8 | head 8 | rest 40, but for EAGER | data ... |
  *                 '------------- its front --------------------------'
  *
- * A connection is read in two states: in_body = 0, the next bytes are a front, which is taken from the stage
- * only when all of it is there; in_body = 1, the next in.len - got bytes are data, which go to in.to as far as
- * in.room, and nowhere beyond. Written likewise: rank->sent counts the bytes of the present packet that are on
- * the stream, front included, and the same packet must be offered again until it is gone.
+ * A connection is read in two states. in_body = 0: the next bytes are a front, which is parsed only once all of it is
+ * in the stage. in_body = 1: the next in.len - got bytes are data. They go to in.to up to in.room, and the rest is
+ * discarded. Writing is similar: rank->sent counts the bytes of the current packet that are on the stream, front
+ * included. The same packet must be pushed again until all of it is sent.
  *
- * All rendezvous are R3 here: after CTS the data follows as one DATA packet, however long,
- * from the sender's buffer into the receiver's. No credits: the socket buffers are the
- * window, and XOFF (protocol.c) bounds what they let in.
+ * All rendezvous are R3 here: after CTS the data follows as one DATA packet of any length, from the sender's buffer
+ * into the receiver's. There are no credits: the socket buffers are the window, and XOFF (protocol.c) bounds the data
+ * that they admit.
  *
- * A connection ends when it is read to its end, never because a write failed: what the other side sent before
- * it went may still be in the socket. From then on fd is -1, and the rank is gone.
+ * A connection ends when it is read to its end, never because a write failed: data that the peer sent before it exited
+ * may still be in the socket. From then on fd is -1, and the rank is gone.
  */
-#include "tcp.h"
+#include "msg/tcp.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
@@ -30,7 +29,7 @@
 
 #define FRONT_SHORT (8 + sizeof(struct msg_head))
 #define FRONT_LONG (8 + sizeof(struct msg_packet))
-#define AT_ONCE (8ul << 20) /* bytes handed to the kernel in one call, so that other ranks get their turn */
+#define AT_ONCE (8ul << 20) /* bytes passed to the kernel in one call, a limit so that other ranks get their turn */
 
 static inline struct tc_rank *rank_of(struct msg_peer *peer)
 {
@@ -42,8 +41,8 @@ static inline struct tc_world *tcp_of(msg_world *w)
     return w->at;
 }
 
-/* The end of a connection, once: what was half received is lost, and the rank is gone. */
-static void hang_up(struct tc_rank *rank, const char *why)
+/* Ends a connection, once. A partly received packet is lost, and the rank is gone. */
+static void close_connection(struct tc_rank *rank, const char *why)
 {
     struct tc_world *t = tcp_of(rank->peer->world);
     if (rank->fd < 0)
@@ -58,7 +57,7 @@ static void hang_up(struct tc_rank *rank, const char *why)
     msg_peer_failed(rank->peer, why);
 }
 
-/* Room to send is asked for only while something waits for it, or epoll would report it all the time. */
+/* EPOLLOUT is requested only while data waits for room, because epoll would otherwise report it all the time. */
 static void watch_out(struct tc_rank *rank, int on)
 {
     struct epoll_event e = {.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = rank};
@@ -70,8 +69,8 @@ static void watch_out(struct tc_rank *rank, int on)
 
 /* ---------------------------------------------------------------- sending */
 
-/* The front (length and packet) and the data in one call, as much as the kernel takes. The front is made anew
- * at each try: it is the same. 1, 0 or -1 as channel.h has it. */
+/* Sends the front (length and packet) and the data in one call, as much as the kernel accepts. Each try builds the
+ * same front again. Returns 1, 0 or -1 as in channel.h. */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
     struct tc_rank *rank = rank_of(peer);
@@ -88,8 +87,8 @@ static int push(struct msg_peer *peer, struct msg_out *out)
         size_t data_sent = rank->sent > front_len ? rank->sent - front_len : 0;
         if (rank->sent < front_len)
             v[n++] = (struct iovec){front + rank->sent, front_len - rank->sent};
-        /* The data's part begins where the last call stopped, and both parts go in one call if the
-         * front is not gone yet. */
+        /* The data continues where the last call stopped. Both parts go in one call if the front has not been sent
+         * yet. */
         if (out->len > data_sent)
             v[n++] = (struct iovec){(char *)(uintptr_t)out->data + data_sent,
                                     out->len - data_sent < AT_ONCE ? out->len - data_sent : AT_ONCE};
@@ -98,12 +97,12 @@ static int push(struct msg_peer *peer, struct msg_out *out)
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
-            out->sent = data_sent ? data_sent : rank->sent != 0; /* what has begun cannot be withdrawn */
+            out->sent = data_sent ? data_sent : rank->sent != 0; /* a send that has begun cannot be withdrawn */
             watch_out(rank, 1);
             return 0;
         }
         if (sent < 0) {
-            /* What it sent before it went may still be there to be read: the end is noticed there. */
+            /* Data that the peer sent before it exited may still be readable, so the end is detected there. */
             return peer->gone ? -1 : 0;
         }
         rank->sent += (size_t)sent;
@@ -115,16 +114,16 @@ static int push(struct msg_peer *peer, struct msg_out *out)
 
 /* ---------------------------------------------------------------- receiving */
 
-/* All of the present packet is here. in_body first: what follows may end the connection,
- * which must not lose it twice. */
+/* The current packet is complete. in_body is reset first, because the next call may end the connection, which must
+ * not lose the packet twice. */
 static void body_done(struct tc_rank *rank)
 {
     rank->in_body = 0;
     msg_arrival_done(rank->peer, &rank->in);
 }
 
-/* Takes n bytes of the body from the stage, or, if from is NULL, that many have been read to their place. Data
- * beyond in->room is dropped: the receive's buffer is shorter, or nobody wants it. */
+/* Copies n bytes of the body from the stage. If `from` is NULL, they have already been read to their destination.
+ * Data beyond in->room is discarded: the receive's buffer is shorter, or no receive wants the data. */
 static void take_body(struct tc_rank *rank, const char *from, size_t n)
 {
     struct msg_in *in = &rank->in;
@@ -135,8 +134,9 @@ static void take_body(struct tc_rank *rank, const char *from, size_t n)
         body_done(rank);
 }
 
-/* Packets in the stage, until one is not whole. Returns how many began; stops when *enough, and when a packet
- * has ended the connection. A front is read in two steps: its kind, in the head, tells how long it is. */
+/* Handles packets in the stage, up to an incomplete one. Returns how many began. Stops once *enough is set, and
+ * after a packet has ended the connection. A front is read in two steps, because the kind in the head determines its
+ * length. */
 static int parse(struct tc_rank *rank, const uint8_t *enough)
 {
     int n = 0;
@@ -173,16 +173,16 @@ static int parse(struct tc_rank *rank, const uint8_t *enough)
     }
 }
 
-/* One read: the rest of the body to its place, and in the same call what follows it into the stage; if no body
- * is being read, all into the stage. 1 something came, 0 nothing, -1 hung up. */
+/* One read: the rest of the body to its destination, and the bytes after it into the stage by the same call. Outside
+ * a body, all bytes go into the stage. Returns 1 for data, 0 for none, -1 if the peer has closed the connection. */
 static int fill(struct tc_rank *rank)
 {
     char nowhere[16384];
     struct iovec v[2];
     int n = 0;
     size_t direct = 0;
-    /* Room in the stage: at its front when it is empty; else what is left, less than one front, is moved there
-     * when the end is reached. */
+    /* Makes room in the stage. An empty stage starts again at its front. Otherwise the remainder, less than one
+     * front, is moved there when the end is reached. */
     if (rank->begin == rank->end)
         rank->begin = rank->end = 0;
     else if (rank->begin && rank->end == TC_STAGE) {
@@ -190,7 +190,7 @@ static int fill(struct tc_rank *rank)
         rank->end -= rank->begin;
         rank->begin = 0;
     }
-    if (rank->in_body) { /* then the stage is empty */
+    if (rank->in_body) { /* the stage is empty then */
         size_t left = rank->in.len - rank->got, room = rank->got < rank->in.room ? rank->in.room - rank->got : 0;
         if (rank->in.to && room) {
             direct = left < room ? left : room;
@@ -200,7 +200,7 @@ static int fill(struct tc_rank *rank)
             direct = left < sizeof nowhere ? left : sizeof nowhere;
             v[n++] = (struct iovec){nowhere, direct};
         }
-        /* Only if all of the body fits this call: else the next bytes are body, too. */
+        /* Only if the rest of the body fits this call: otherwise the next bytes are body, too. */
         if (direct == left)
             v[n++] = (struct iovec){rank->stage, TC_STAGE};
     } else
@@ -218,15 +218,15 @@ static int fill(struct tc_rank *rank)
     return 1;
 }
 
-/* Reads and handles what a rank has sent. Returns the number of things that happened: packets, pieces of one,
- * the end. At most four fillings, so that one rank that always sends does not starve the others. */
+/* Reads and handles packets from a rank. Returns the number of events: packets, parts of one, the end. Reads at most
+ * four times, so that a rank that sends constantly does not starve the others. */
 static int receive(struct tc_rank *rank, const uint8_t *enough)
 {
     int n = rank->begin != rank->end ? parse(rank, enough) : 0;
     for (int round = 0; round < 4 && rank->fd >= 0 && !(enough && *enough); round++) {
         int came = fill(rank);
         if (came < 0) {
-            hang_up(rank, "the connection was closed");
+            close_connection(rank, "the connection was closed");
             return n + 1;
         }
         if (came == 0)
@@ -237,9 +237,10 @@ static int receive(struct tc_rank *rank, const uint8_t *enough)
     return n;
 }
 
-/* A few connections are read one by one, which saves a call each; many are asked for by epoll first.
+/* A few connections are read one by one, which saves a system call each time. For more connections epoll reports the
+ * readable ones first.
  *
- * epoll tells of bytes in sockets and not of those in stages: hence `leftover`. */
+ * epoll reports bytes in sockets but not in stages, hence `leftover`. */
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct tc_world *t = tcp_of(w);
@@ -253,7 +254,7 @@ static int progress(msg_world *w, const uint8_t *enough)
             }
         return n;
     }
-    if (t->leftover) { /* read already but not looked at, because somebody had enough */
+    if (t->leftover) { /* data already read but not parsed, because `enough` was set */
         t->leftover = 0;
         for (int i = 0; i < w->n_ranks; i++)
             if (i != w->rank && t->ranks[i].begin != t->ranks[i].end) {
@@ -267,8 +268,8 @@ static int progress(msg_world *w, const uint8_t *enough)
     int ready = epoll_wait(t->epoll, events, 32, 0);
     for (int i = 0; i < ready; i++) {
         struct tc_rank *rank = events[i].data.ptr;
-        /* EPOLLOUT alone needs no reading: msg_step pushes the rank's queue after this. Errors and
-         * ends are found by reading. */
+        /* EPOLLOUT alone needs no reading: msg_step pushes the rank's queue afterwards. Reading detects errors and
+         * ends. */
         if ((events[i].events & ~(uint32_t)EPOLLOUT) && rank->fd >= 0)
             n += receive(rank, enough);
         if (enough && *enough)
@@ -277,7 +278,7 @@ static int progress(msg_world *w, const uint8_t *enough)
     return n;
 }
 
-/* Without the lock. What woke it is still there for the next progress, so there is nothing to carry to wake. */
+/* Called without the lock. The events are still there for the next progress, so wake needs no data. */
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
     struct tc_world *t = tcp_of(w);

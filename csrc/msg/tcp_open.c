@@ -1,17 +1,11 @@
 /*
- * Opening the `tcp` channel: every rank listens, tells its address by the launcher's
- * exchange, calls all lower ranks and is called by all higher ones:
+ * Opening and closing the `tcp` channel. Every rank listens, sends its address to all others by the launcher's
+ * exchange, and connects with each of them (tcp_meet.c).
  *
- *      rank 2 --call--> rank 0         rank 2 --call--> rank 1         rank 1 --call--> rank 0
- *             intro {job, rank} first, then packets (tcp.c)
- *
- * The kernel completes calls that nobody has accepted yet, as many as the backlog holds (n_ranks + 16), so no
- * order is needed: a rank may call for as long as it likes before it answers. A caller says the job's name and
- * its rank first; strangers, and ranks that are there already, are hung up on.
- *
- * Deadlines: every wait looks every 20 ms at the interrupt callback and at open_timeout_ms.
+ * The kernel completes calls that have not been accepted yet, as many as the backlog holds (SOMAXCONN), so no order is
+ * needed among the ranks.
  */
-#include "tcp.h"
+#include "msg/tcp.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,33 +14,15 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-union socket_address {
-    struct sockaddr any;
-    struct sockaddr_in in;
-    struct sockaddr_in6 in6;
-};
+#include "msg/tcp_meet.h"
 
-/* What each rank tells all others: where it listens, or that it cannot. The port is drawn by the kernel. */
-struct address_card {
-    union socket_address address;
-    uint32_t len;
-    uint32_t failed;
-};
-
-/* The first bytes on a connection, from the caller: proof that it belongs to the job, and who it is. */
-struct intro {
-    char job[32];
-    uint32_t rank, reserved;
-};
-
-#define HOPELESS_MS 10000 /* data that nobody acknowledges for so long: the other host is gone */
+#define USER_TIMEOUT_MS 10000 /* unacknowledged data this old: the other host is gone */
 
 static int failed(msg_world *w, const char *what)
 {
@@ -55,8 +31,8 @@ static int failed(msg_world *w, const char *what)
 
 /* ---------------------------------------------------------------- addresses */
 
-/* A numeric address, port 0. 0 or -1. */
-static int parse(const char *text, union socket_address *a, uint32_t *len)
+/* Parses a numeric address; the port is 0. Returns 0 or -1. */
+static int parse(const char *text, union tc_address *a, uint32_t *len)
 {
     memset(a, 0, sizeof *a);
     if (inet_pton(AF_INET, text, &a->in.sin_addr) == 1) {
@@ -72,9 +48,9 @@ static int parse(const char *text, union socket_address *a, uint32_t *len)
     return -1;
 }
 
-/* The first address of this host that is not its loopback's and whose interface is up; IPv4 before IPv6. On
- * hosts with several networks it may be the wrong one: then `address` of the options says which. */
-static int own_address(union socket_address *a, uint32_t *len)
+/* Finds the first address of this host that is not a loopback address and whose interface is up, IPv4 before IPv6.
+ * On a host with several networks it may be the wrong one: then set `address` in the options. */
+static int own_address(union tc_address *a, uint32_t *len)
 {
     struct ifaddrs *all, *i;
     int found = -1;
@@ -92,7 +68,7 @@ static int own_address(union socket_address *a, uint32_t *len)
     return found;
 }
 
-static int find_address(msg_world *w, const msg_options *o, union socket_address *a, uint32_t *len)
+static int find_address(msg_world *w, const msg_options *o, union tc_address *a, uint32_t *len)
 {
     if (o->address) {
         if (parse(o->address, a, len) != 0)
@@ -106,7 +82,14 @@ static int find_address(msg_world *w, const msg_options *o, union socket_address
     return 0;
 }
 
-static void describe(struct tc_rank *rank, const union socket_address *a)
+/* Returns 1 if the address is one that listen_at() makes. connect() gets it and its length unchecked. */
+static int is_address(const union tc_address *a, uint32_t len)
+{
+    return (a->any.sa_family == AF_INET && len == sizeof a->in) ||
+           (a->any.sa_family == AF_INET6 && len == sizeof a->in6);
+}
+
+static void describe(struct tc_rank *rank, const union tc_address *a)
 {
     char host[INET6_ADDRSTRLEN] = "?";
     int six = a->any.sa_family == AF_INET6;
@@ -117,41 +100,43 @@ static void describe(struct tc_rank *rank, const union socket_address *a)
 
 /* ---------------------------------------------------------------- sockets */
 
-/* Before the connection is made: the window's scale is decided then, so a listener's sockets inherit it, and a
- * caller sets it before connect. 0 leaves the kernel's own tuning on, which setting any length would turn off. */
-static void set_buffers(const msg_world *w, int fd)
+/* Called before the connection is made, because the window scale is fixed then. A listener's sockets inherit the
+ * length, and a caller sets it before connect. 0 keeps the kernel's automatic tuning, which an explicit length would
+ * turn off. */
+void tc_set_buffers(const msg_world *w, int fd)
 {
     int len =
-        w->policy.socket_buffer < 0 ? 1 << 30 : (int)w->policy.socket_buffer; /* the kernel cuts it to its maximum */
+        w->policy.socket_buffer < 0 ? 1 << 30 : (int)w->policy.socket_buffer; /* the kernel limits it to its maximum */
     if (len) {
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &len, sizeof len);
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &len, sizeof len);
     }
 }
 
-/* Keepalive finds out that a host has vanished while we only wait for it: asked after 5 s of silence, then
- * every second. USER_TIMEOUT does while we send. Together: ten seconds, as docs/messages.md promises. */
-static void set_options(const msg_world *w, int fd)
+/* Keepalive detects a vanished host while this rank only receives: a probe after 5 s of silence, then one every
+ * second. USER_TIMEOUT detects it while this rank sends. Together they take ten seconds, as docs/messages.md
+ * promises. */
+void tc_set_options(const msg_world *w, int fd)
 {
     int nodelay = w->policy.nodelay != 0, on = 1, idle = 5,
-        interval = 1; /* s: who only receives would not notice otherwise */
-    unsigned hopeless = HOPELESS_MS;
+        interval = 1; /* in seconds; a rank that only receives would not notice otherwise */
+    unsigned user_timeout_ms = USER_TIMEOUT_MS;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &hopeless, sizeof hopeless);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-static int listen_at(msg_world *w, union socket_address *a, uint32_t *len)
+static int listen_at(msg_world *w, union tc_address *a, uint32_t *len)
 {
     socklen_t size = sizeof *a;
     int fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    set_buffers(w, fd);
-    if (bind(fd, &a->any, *len) != 0 || listen(fd, w->n_ranks + 16) != 0 || getsockname(fd, &a->any, &size) != 0) {
+    tc_set_buffers(w, fd);
+    if (bind(fd, &a->any, *len) != 0 || listen(fd, SOMAXCONN) != 0 || getsockname(fd, &a->any, &size) != 0) {
         int error = errno;
         close(fd);
         errno = error;
@@ -159,110 +144,6 @@ static int listen_at(msg_world *w, union socket_address *a, uint32_t *len)
     }
     *len = size;
     return fd;
-}
-
-/* Waits for the descriptor until the deadline, or an interrupt. 0, or an error of msg.h that
- * has been explained. */
-static int wait_for(msg_world *w, int fd, short events, uint64_t deadline)
-{
-    struct pollfd p = {.fd = fd, .events = events};
-    for (;;) {
-        int n = poll(&p, 1, 20);
-        if (n > 0)
-            return 0;
-        if (n < 0 && errno != EINTR)
-            return failed(w, "poll");
-        if (w->interrupt && w->interrupt(w->interrupt_context))
-            return msg_fail(w, MSG_INTERRUPTED, "opening was interrupted");
-        if (vk_now() > deadline)
-            return msg_fail(w, MSG_ERR_CHANNEL, "not all ranks could be connected in time");
-    }
-}
-
-/* All of len bytes, in one direction. 0, or an error that has been explained. */
-static int transfer(msg_world *w, int fd, void *bytes, size_t len, int sending, uint64_t deadline)
-{
-    for (size_t done = 0; done < len;) {
-        char *at = (char *)bytes + done;
-        ssize_t n = sending ? send(fd, at, len - done, MSG_NOSIGNAL) : recv(fd, at, len - done, 0);
-        if (n > 0)
-            done += (size_t)n;
-        else if (n == 0 || (errno != EAGAIN && errno != EINTR && errno != EINPROGRESS))
-            return n == 0 ? msg_fail(w, MSG_ERR_CHANNEL, "a rank hung up while connecting") : failed(w, "connecting");
-        else {
-            int code = wait_for(w, fd, sending ? POLLOUT : POLLIN, deadline);
-            if (code)
-                return code;
-        }
-    }
-    return 0;
-}
-
-/* To a lower rank, which listens since before its address was told. The descriptor is the
- * rank's from the beginning, so that closing finds it. connect() returns at once and is done,
- * well or not, when there is room to write: SO_ERROR tells which. */
-static int call(msg_world *w, int rank, const struct address_card *card, uint64_t deadline)
-{
-    struct tc_world *t = w->at;
-    struct intro intro = {.rank = (uint32_t)w->rank};
-    int fd = socket(card->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return failed(w, "socket");
-    t->ranks[rank].fd = fd;
-    t->n_open++;
-    set_buffers(w, fd);
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    memcpy(intro.job, w->job, sizeof intro.job);
-    if (connect(fd, &card->address.any, card->len) != 0 && errno != EINPROGRESS)
-        return msg_fail(w, MSG_ERR_CHANNEL, "rank %d at %s: %s", rank, t->ranks[rank].route, strerror(errno));
-    int error = wait_for(w, fd, POLLOUT, deadline), so_error = 0;
-    socklen_t size = sizeof so_error;
-    if (error)
-        return error;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &so_error, &size) != 0 || so_error)
-        return msg_fail(w, MSG_ERR_CHANNEL, "rank %d at %s: %s", rank, t->ranks[rank].route, strerror(so_error));
-    set_options(w, fd);
-    return transfer(w, fd, &intro, sizeof intro, 1, deadline);
-}
-
-/* One caller: a higher rank that is still missing, or somebody else, who is hung up on and does not count. 0 or an
- * error. */
-static int answer(msg_world *w, int listener, int *n_left, uint64_t deadline)
-{
-    struct tc_world *t = w->at;
-    struct intro intro;
-    int code = wait_for(w, listener, POLLIN, deadline);
-    if (code)
-        return code;
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? 0 : failed(w, "accept");
-    /* A stranger who says nothing holds us up for two seconds at most, not for the whole of the opening. */
-    uint64_t patience = vk_now() + 2 * VK_SECOND;
-    code = transfer(w, fd, &intro, sizeof intro, 0, patience < deadline ? patience : deadline);
-    /* Silent, of another job, of no rank that is to call us, or of one that has called already. */
-    if (code || memcmp(intro.job, w->job, sizeof intro.job) != 0 || intro.rank >= (uint32_t)w->n_ranks ||
-        intro.rank <= (uint32_t)w->rank || t->ranks[intro.rank].fd >= 0) {
-        close(fd); /* somebody else's call */
-        return code == MSG_INTERRUPTED ? code : 0;
-    }
-    set_options(w, fd);
-    t->ranks[intro.rank].fd = fd;
-    t->n_open++;
-    --*n_left;
-    return 0;
-}
-
-static int connect_ranks(msg_world *w, const msg_options *o, int listener, const struct address_card *cards)
-{
-    uint64_t deadline = vk_now() + (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000) * VK_MS;
-    int n_left = w->n_ranks - 1 - w->rank, code = 0;
-    /* Nobody waits for anybody in the first loop: all listeners exist since before the exchange. */
-    for (int i = 0; i < w->rank && code == 0; i++)
-        code = call(w, i, &cards[i], deadline);
-    while (n_left && code == 0)
-        code = answer(w, listener, &n_left, deadline);
-    return code;
 }
 
 /* ---------------------------------------------------------------- opening and closing */
@@ -277,11 +158,11 @@ static int make_ranks(msg_world *w)
     t->ranks = calloc((size_t)w->n_ranks, sizeof *t->ranks);
     for (int i = 0; t->ranks && i < w->n_ranks; i++) {
         struct tc_rank *r = &t->ranks[i];
-        /* From the beginning, so that tc_close may come at any time. */
+        /* From the beginning, so that tc_close may be called at any time. */
         r->fd = -1;
         r->peer = &w->peers[i];
         w->peers[i].at = r;
-        w->peers[i].eager_limit = (size_t)w->policy.eager_limit;
+        w->peers[i].eager_limit = msg_rendezvous_threshold(w, 0, SIZE_MAX);
         if (i != w->rank && (r->stage = malloc(TC_STAGE)) == NULL)
             return msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     }
@@ -293,7 +174,7 @@ static int watch_ranks(msg_world *w)
     struct tc_world *t = w->at;
     for (int i = 0; i < w->n_ranks; i++) {
         struct epoll_event e = {.events = EPOLLIN, .data.ptr = &t->ranks[i]};
-        /* EPOLLIN only: room to write is asked for when something waits for it (tcp.c: watch_out). */
+        /* EPOLLIN only: EPOLLOUT is requested when data waits for room (tcp.c: watch_out). */
         if (i != w->rank && epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->ranks[i].fd, &e) != 0)
             return failed(w, "epoll_ctl");
     }
@@ -302,7 +183,7 @@ static int watch_ranks(msg_world *w)
 
 int tc_open(msg_world *w, const msg_options *o)
 {
-    struct address_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine;
+    struct tc_card *cards = calloc((size_t)w->n_ranks, sizeof *cards), mine;
     memset(&mine, 0, sizeof mine);
     int code = cards ? make_ranks(w) : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory"), listener = -1;
     if (code == 0)
@@ -315,16 +196,22 @@ int tc_open(msg_world *w, const msg_options *o)
     for (int i = 0; code == 0 && gathered == 0 && i < w->n_ranks; i++) {
         if (cards[i].failed)
             code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not listen", i);
+        else if (!is_address(&cards[i].address, cards[i].len))
+            code = msg_fail(w, MSG_ERR_CHANNEL,
+                            "the card of rank %d has no IPv4 or IPv6 address (family %d, %u bytes): it is damaged, or "
+                            "of another version of viakit",
+                            i, cards[i].address.any.sa_family, cards[i].len);
         else
             describe(&((struct tc_world *)w->at)->ranks[i], &cards[i].address);
     }
     code = code ? code : gathered;
     if (code == 0)
-        code = connect_ranks(w, o, listener, cards);
+        code = tc_meet(w, listener, cards,
+                       vk_now() + (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000) * VK_MS);
     if (listener >= 0)
         close(listener);
     if (code == 0 && w->policy.route == MSG_ROUTE_DAEMON)
-        /* Before epoll knows the descriptors: they are replaced. */
+        /* Before the descriptors are added to epoll, because they are replaced. */
         code = tc_relay_start(w);
     if (code == 0)
         code = watch_ranks(w);
@@ -344,7 +231,7 @@ void tc_close(msg_world *w)
             close(t->ranks[i].fd);
         free(t->ranks[i].stage);
     }
-    /* After our ends are closed, which is what tells the daemon to send what it holds and go. */
+    /* After this rank's ends are closed, which makes the daemon send its remaining data and exit. */
     tc_relay_stop(w);
     if (t->epoll >= 0)
         close(t->epoll);

@@ -1,15 +1,16 @@
 /*
- * A daemon between a rank and the network, as lamd and pvmd were: messages go rank - daemon - daemon - rank, two more
- * processes to be switched to and two more copies through user space.
+ * A daemon between a rank and the network, as lamd and pvmd were. A message goes rank - daemon - daemon - rank, which
+ * costs two more process switches and two more copies through user space.
  *
  *      rank r  === socketpairs ===  daemon of r  === TCP ===  daemon of s  === socketpairs ===  rank s
  *
- * Each rank forks its daemon when all connections are made; it takes the network's ends and pumps bytes, one stream
- * for each other rank, until both sides have hung up. Between fork and its end the daemon calls nothing that is not
- * async-signal-safe, for the program may have had threads; all its memory is made before. It dies with its rank.
+ * Each rank forks its daemon once all connections are made. The daemon takes over the network's ends and copies bytes,
+ * one stream for each other rank, until both sides have closed the connection. From fork to exit the daemon calls only
+ * async-signal-safe functions, because the program may have had threads. All its memory is allocated before. It dies
+ * with its rank.
  */
 
-#include "tcp.h"
+#include "msg/tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,8 +36,8 @@ struct pipe {
 
 /* ---------------------------------------------------------------- in the daemon */
 
-/* Nothing that the rank has open may stay open in the daemon, or nobody would see the rank hang up. keep is
- * sorted, and what lies between two that are kept is closed in one call. */
+/* Closes all other descriptors of the rank in the daemon. Otherwise no peer would detect that the rank has closed
+ * its ends. `keep` is sorted, and each gap between two entries is closed in one call. */
 static void close_all_but(const int *keep, int n)
 {
     unsigned from = 0;
@@ -48,8 +49,8 @@ static void close_all_but(const int *keep, int n)
     }
 }
 
-/* A pipe reads only when it is empty: the buffer is the window, and TCP holds back whoever is faster. Its end
- * is passed on (SHUT_WR) as an end of this direction alone: the other may still have something to say. */
+/* A pipe reads only when it is empty: the buffer is the window, and TCP holds back the faster side. Its end is
+ * forwarded (SHUT_WR) for this direction alone, because the other may still carry data. */
 static void read_some(struct pipe *p)
 {
     ssize_t got = recv(p->from, p->bytes, BUFFER, MSG_DONTWAIT);
@@ -57,12 +58,12 @@ static void read_some(struct pipe *p)
         p->begin = 0;
         p->end = (size_t)got;
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-        shutdown(p->to, SHUT_WR); /* what we had is written: pass the end on */
+        shutdown(p->to, SHUT_WR); /* all data has been written: forward the end */
         p->from = -1;
     }
 }
 
-/* What is left stays for the next round. A writer that fails stops the reader: its data has nowhere to go. */
+/* Unsent data stays for the next round. A failed write stops the reader, because its data has no destination. */
 static void write_some(struct pipe *p)
 {
     ssize_t sent = send(p->to, p->bytes + p->begin, p->end - p->begin, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -70,13 +71,12 @@ static void write_some(struct pipe *p)
         p->begin += (size_t)sent;
     else if (errno != EAGAIN && errno != EINTR) {
         p->begin = p->end = 0;
-        p->from = -1; /* nobody wants it */
+        p->from = -1; /* the data has no receiver */
     }
 }
 
-/* Until all pipes have passed their end on: the daemon's whole life. Each pipe waits for one
- * thing at a time, to read if it is empty, else to write. poll() ignores descriptors below
- * zero, which is how ended pipes drop out. */
+/* Main loop of the daemon, until all pipes have forwarded their end. Each pipe waits for one event at a time: to
+ * read if it is empty, else to write. poll() ignores negative descriptors, so ended pipes drop out. */
 static void pump(struct pipe *pipes, struct pollfd *fds, int n)
 {
     for (;;) {
@@ -109,9 +109,9 @@ static int by_value(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* Everything that the daemon will use, made before the fork, for it may not allocate. Pipe 2k
- * goes from the rank to its k-th peer, pipe 2k + 1 back; keep: all descriptors that stay open
- * there; ours: the rank's new ends, by rank. */
+/* All memory of the daemon, allocated before the fork, because the daemon may not allocate. Pipe 2k goes from the
+ * rank to its k-th peer, pipe 2k + 1 back. keep: all descriptors that stay open in the daemon. ours: the rank's new
+ * ends, by rank. */
 struct plan {
     struct pipe *pipes;
     struct pollfd *fds;
@@ -167,8 +167,8 @@ int tc_relay_start(msg_world *w)
     struct plan p;
     int code = make_plan(w, &p), rank_process = getpid(), child = -1;
     if (code == 0 && (child = fork()) == 0) {
-        /* It dies with its rank. The rank may have died before this call took effect: then its parent
-         * is another already. */
+        /* The daemon dies with its rank. The rank may have died before this call took effect: then its parent has
+         * changed already. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != rank_process)
             _exit(1);
@@ -180,8 +180,8 @@ int tc_relay_start(msg_world *w)
     }
     if (code == 0 && child < 0)
         code = msg_fail(w, MSG_ERR_CHANNEL, "fork: %s", strerror(errno));
-    /* In the rank: of each pair the daemon's end goes, and ours takes the place of the connection; or,
-     * if there is no daemon, ours goes and the connection stays. */
+    /* In the rank: closes the daemon's end of each pair, and replaces the connection by this rank's end. Without a
+     * daemon, closes this rank's end and keeps the connection. */
     for (int i = 0, k = 0; p.ours && i < w->n_ranks; i++) {
         if (i == w->rank || k >= p.n)
             continue;
@@ -201,7 +201,7 @@ int tc_relay_start(msg_world *w)
     return code;
 }
 
-/* Our ends are closed: it ends when it has sent what it holds. */
+/* This rank's ends are closed, so the daemon exits once it has sent its remaining data. */
 void tc_relay_stop(msg_world *w)
 {
     struct tc_world *t = w->at;

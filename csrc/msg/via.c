@@ -1,41 +1,55 @@
 /*
- * The `via` channel: packets as messages of a VI, long data by RDMA. Written with the public
- * calls of VIPL only. See via.h for credits.
+ * The `via` channel: packets as messages of a VI, long data by RDMA. It uses only the public calls of VIPL. See via.h and
+ * peers/peers.h for credits.
  *
  *      eager buffer:  | head 8 | data ...          an EAGER packet
  *                     | head 8 | rest 40 | data ...   any other
  *
- * A short message costs one copy into the send buffer, VipPostSend, and on links that need no acknowledgement
- * one VipSendDone; the receiver VipCQDone, VipRecvDone, one copy, VipPostRecv.
+ * A short message costs one copy into the send buffer, VipPostSend, and one VipSendDone on links without
+ * acknowledgements. The receiver needs VipCQDone, VipRecvDone, one copy, and VipPostRecv.
  *
- * Where a descriptor (slot) is; it is in one place at a time:
+ * A descriptor (slot) is in one place at a time:
  *
  *      send slot      free_sends --take_slot--> filled --post--> on its VI (n_outstanding) --VipSendDone--> free_sends
- *      RDMA slot      free_rdma  --start_rdma------------post--> on its VI (n_outstanding) --VipSendDone--> its request
- *                                                        is told (send_done), or will be (untold) --> free_rdma
- *      receive slot   on its VI, always, but for the moment in which receive() has it in its hands
+ *      RDMA slot      free_rdma  --start_rdma------------post--> on its VI (n_outstanding) --VipSendDone--> reported to
+ *                                                        its request (send_done), now or later (unreported) --> free_rdma
+ *      receive slot   on its VI, except while receive() handles it
  *
- * Sends complete without a queue's telling, so ranks with something outstanding are on the list `unsettled`,
- * which progress looks through. Ranks to which credits are owed that no buffer was free for are on it as well.
+ * Sends complete without a queue entry. So ranks with outstanding sends are on the list `unsettled`, which progress
+ * scans. The list also holds ranks with owed credits for which no buffer was free.
  *
- * Many of these calls can end a rank (msg_peer_failed) and with it its requests: a request is found
- * again by its id afterwards, never by a pointer that was kept. And who is told that his data has
- * been moved may send in turn, which takes credits and buffers: so between the look at a credit and
- * its use nobody is told of anything (take_slot, `untold`).
+ * Many of these calls can end a rank (msg_peer_failed) and with it its requests. Afterwards a request is found again by
+ * its id, never by a stored pointer. Reporting a completion to a request may also start a new send, which uses credits
+ * and buffers. So no completion is reported between the check of a credit and its use (take_slot, `unreported`).
  *
- * All functions are called with the world's lock held, but channel_sleep.
+ * All functions but channel_sleep are called with the world's lock held.
  */
-#include "via.h"
+#include "msg/via.h"
 #include "base/plural.h"
 
 #include <stdlib.h>
 
-/* Packets handled in one progress call, of a NIC: a rank that always sends does not keep the caller here. */
+/* Packets handled per NIC in one progress call, so that a rank that sends constantly does not keep the caller here. */
 #define BUDGET 64
 
-static inline struct vc_rank *rank_of(struct msg_peer *peer)
+static inline struct peers_pair *rank_of(struct msg_peer *peer)
 {
     return peer->at;
+}
+
+static inline struct msg_peer *peer_of(struct peers_pair *rank)
+{
+    return ((struct vc_rank *)(void *)rank)->peer;
+}
+
+static inline struct vc_slot *slot_of(struct peers_slot *slot)
+{
+    return (struct vc_slot *)(void *)slot;
+}
+
+static inline msg_world *world_of(const struct peers_pair *rank)
+{
+    return rank->port->owner;
 }
 
 static inline struct vc_world *vc_of(msg_world *w)
@@ -43,176 +57,133 @@ static inline struct vc_world *vc_of(msg_world *w)
     return w->at;
 }
 
-/* ---------------------------------------------------------------- sends come back */
+/* ---------------------------------------------------------------- completed sends */
 
-/* On the list of those that settle() attends to; at most once. */
-static void unsettle(struct vc_rank *rank)
+/* Frees the slot of a completed send, and reports RDMA to its request. The slot is freed first, because the report
+ * may need one at once. A request that has ended meanwhile (its rank failed) is not found. */
+static inline void send_done(struct peers_slot *slot, bool failed)
 {
-    struct vc_world *v = vc_of(rank->port->world);
-    if (rank->on_list)
-        return;
-    rank->on_list = 1;
-    rank->next = v->unsettled;
-    v->unsettled = rank;
-    /* Relaxed: channel_sleep reads it without the lock, as a hint how long to sleep; nothing else hangs on it. */
-    vk_store_relaxed(&v->n_unsettled, v->n_unsettled + 1);
-}
-
-/* A send has been taken back: its slot is free, and RDMA tells its request. The slot is freed before anybody is
- * told, for who is told may want it at once. A request that has ended meanwhile (its rank failed) is not found. */
-static inline void send_done(struct vc_slot *slot, int failed)
-{
-    struct vc_rank *rank = slot->rank;
-    struct vc_port *port = rank->port;
+    struct peers_pair *rank = slot->pair;
+    size_t len = slot_of(slot)->len;
     rank->n_outstanding--;
-    if (slot->len) {
-        msg_request *r = msg_request_find(port->world, slot->request);
-        slot->next = port->free_rdma;
-        port->free_rdma = slot;
+    if (len) {
+        msg_request *r = msg_request_find(world_of(rank), slot_of(slot)->request);
+        peers_put_rdma(rank->port, slot);
         if (r)
-            msg_moved(r, slot->len, failed);
+            msg_moved(r, len, failed);
     } else {
-        /* Send slots have SegCount 1, so 2 tells that put_short made an RDMA write of it. DS[1] has the
-         * buffer's address and handle that DS[0] had before; the length is set anew for each packet. */
-        if (vk_unlikely(slot->d.CS.SegCount == 2)) { /* it was lent to put_short */
+        /* Send slots have SegCount 1, so 2 means that put_short made it an RDMA write. DS[1] has the buffer's
+         * address and handle that DS[0] had before. The length is set for each packet. */
+        if (vk_unlikely(slot->d.CS.SegCount == 2)) {
             slot->d.CS.SegCount = 1;
             slot->d.CS.Control = VIP_CONTROL_OP_SENDRECV;
             slot->d.DS[0].Local = slot->d.DS[1].Local;
         }
-        slot->next = port->free_sends;
-        port->free_sends = slot;
-        port->n_free_sends++;
+        peers_put_send(rank->port, slot);
     }
     if (vk_unlikely(failed))
-        msg_peer_failed(rank->peer, "a send failed");
+        msg_peer_failed(peer_of(rank), "a send failed");
 }
 
-/* The next that is done, or NULL. A VI completes its sends in the order in which they were
- * posted, so the first that is not done ends the look. */
-static inline struct vc_slot *next_done(struct vc_rank *rank, int *failed)
+/* Reports the deferred completions, in order. Each is removed from the list first, because send_done may call this
+ * function again. */
+static void report_deferred(struct vc_world *v)
 {
-    VIP_DESCRIPTOR *d = NULL;
-    VIP_RETURN code = rank->n_outstanding ? VipSendDone(rank->vi, &d) : VIP_NOT_DONE;
-    if (d == NULL || code == VIP_NOT_DONE)
-        return NULL;
-    *failed = code != VIP_SUCCESS;
-    return (struct vc_slot *)(void *)d;
-}
-
-/* Those whose turn to be told had not come, in order. Each is taken off before it is told:
- * send_done may lead here again. */
-static void tell(struct vc_world *v)
-{
-    for (struct vc_slot *slot; (slot = v->untold) != NULL;) {
-        v->untold = slot->next;
-        send_done(slot, slot->failed != 0);
+    for (struct peers_slot *slot; (slot = v->unreported) != NULL;) {
+        v->unreported = slot->next;
+        send_done(slot, slot_of(slot)->failed != 0);
     }
 }
 
-/* Takes back what is done: the first that is not ends the look. */
-void vc_reap(struct vc_rank *rank)
+/* Reaps completed sends, up to the first incomplete one. */
+void vc_reap(struct peers_pair *rank)
 {
-    struct vc_slot *slot;
-    int failed;
-    tell(vc_of(rank->port->world));
-    while ((slot = next_done(rank, &failed)) != NULL)
+    struct peers_slot *slot;
+    bool failed;
+    report_deferred(vc_of(world_of(rank)));
+    while ((slot = peers_next_done(rank, &failed)) != NULL)
         send_done(slot, failed);
 }
 
-/* Only buffers. What somebody would have to be told of is left to the next vc_reap: its rank counts it as outstanding
- * until then. */
+/* Reaps only buffers. Completions that must be reported are left to the next vc_reap. */
 static void take_back_buffers(struct vc_world *v)
 {
-    struct vc_slot *slot, **end = &v->untold;
-    int failed;
+    struct peers_slot *slot, **end = &v->unreported;
+    bool failed;
     while (*end)
         end = &(*end)->next;
-    for (struct vc_rank *rank = v->unsettled; rank; rank = rank->next)
-        while ((slot = next_done(rank, &failed)) != NULL) {
-            if (slot->len == 0 && !failed) {
-                send_done(slot, 0);
+    for (uint32_t i = 0; i < v->net.n_unsettled; i++)
+        while ((slot = peers_next_done(v->net.unsettled[i], &failed)) != NULL) {
+            if (slot_of(slot)->len == 0 && !failed) {
+                send_done(slot, false);
                 continue;
             }
-            slot->failed = (uint64_t)failed;
+            slot_of(slot)->failed = failed;
             slot->next = NULL;
             *end = slot;
             end = &slot->next;
         }
 }
 
-/* Posts the slot. On a lossless link it has most likely been done when the call returns, and is
- * taken back at once, so that its buffer is used again while it is in the cache. The one taken
- * back is the oldest that is done, which need not be this one. 0, or -1: the rank is gone, be it
- * that what was told of an earlier descriptor has shown it. */
-static inline int post(struct vc_rank *rank, struct vc_slot *slot)
+/* Posts the slot. On a lossless link the send is usually complete when the call returns. It is reaped at once, so
+ * that its buffer is reused while it is in the cache. The reaped send is the oldest complete one, not necessarily
+ * this one. Returns 0, or -1: the rank is gone, possibly detected by the report of an earlier descriptor. */
+static inline int post(struct peers_pair *rank, struct peers_slot *slot)
 {
-    slot->rank = rank;
-    rank->n_outstanding++;
-    if (vk_unlikely(VipPostSend(rank->vi, &slot->d, rank->port->slots_handle) != VIP_SUCCESS)) {
-        send_done(slot, 1);
+    if (vk_unlikely(peers_post(rank, slot) != VIP_SUCCESS)) {
+        send_done(slot, true);
         return -1;
     }
     if (vk_likely(rank->port->lossless)) {
         VIP_DESCRIPTOR *d = NULL;
         VIP_RETURN code = VipSendDone(rank->vi, &d);
         if (vk_likely(code == VIP_SUCCESS)) {
-            send_done((struct vc_slot *)(void *)d, 0);
-            return vk_unlikely(rank->peer->gone) ? -1 : 0;
+            send_done((struct peers_slot *)(void *)d, false);
+            return vk_unlikely(peer_of(rank)->gone) ? -1 : 0;
         }
         if (code == VIP_DESCRIPTOR_ERROR && d)
-            send_done((struct vc_slot *)(void *)d, 1);
+            send_done((struct peers_slot *)(void *)d, true);
     }
     if (rank->n_outstanding)
-        unsettle(rank);
-    return vk_unlikely(rank->peer->gone) ? -1 : 0;
+        peers_unsettle(rank);
+    return vk_unlikely(peer_of(rank)->gone) ? -1 : 0;
 }
 
-/* ---------------------------------------------------------------- packets out */
+/* ---------------------------------------------------------------- outgoing packets */
 
-/* An eager buffer, or NULL. The last `keep` are left for credits (send_credits keeps none): where all others
- * wait for acknowledgements, ranks can still be told that they may send. */
-static inline struct vc_slot *take_slot(struct vc_rank *rank, uint32_t keep)
+/* Returns an eager buffer, or NULL. The last `keep` are left for credits (send_credits passes 0), so that credits
+ * can be sent even while all other buffers wait for acknowledgements. */
+static inline struct peers_slot *take_slot(struct peers_pair *rank, uint32_t keep)
 {
-    struct vc_port *port = rank->port;
+    struct peers_port *port = rank->port;
     if (vk_unlikely(port->n_free_sends <= keep)) {
-        take_back_buffers(vc_of(port->world));
+        take_back_buffers(vc_of(port->owner));
         if (port->n_free_sends <= keep)
             return NULL;
     }
-    struct vc_slot *slot = port->free_sends;
-    port->free_sends = slot->next;
-    port->n_free_sends--;
-    return slot;
+    return peers_take_send(port);
 }
 
-/* What this rank is owed goes along with a packet; the rest with the next, for the field is a byte. From here
- * on the packet has to be posted, or the credits are lost. */
-static inline uint8_t pay(struct vc_rank *rank)
-{
-    uint32_t n = rank->owed < 255 ? rank->owed : 255;
-    rank->owed -= n;
-    return (uint8_t)n;
-}
-
-static inline int post_bytes(struct vc_rank *rank, struct vc_slot *slot, size_t len)
+static inline int post_bytes(struct peers_pair *rank, struct peers_slot *slot, size_t len)
 {
     slot->d.CS.Length = slot->d.DS[0].Local.Length = (VIP_UINT32)len;
     return post(rank, slot);
 }
 
-/* The short way of msg_send. First the credit, then the buffer, then what is owed: what can fail comes before
- * what cannot be taken back. 1 taken, 0 no credit or no buffer, -1 the rank is gone. */
+/* The short path of msg_send. It takes the credit, then the buffer, then the owed credits: the steps that can fail
+ * come before the step that cannot be undone. Returns 1 if accepted, 0 for no credit or no buffer, -1 if the rank is
+ * gone. */
 static int push_short(struct msg_peer *peer, struct msg_head head, const void *data, size_t len)
 {
-    struct vc_rank *rank = rank_of(peer);
-    struct vc_slot *slot;
+    struct peers_pair *rank = rank_of(peer);
+    struct peers_slot *slot;
     if (vk_unlikely(rank->credits == 0)) {
         MSG_COUNT(peer->world, credit_stalls, 1);
         return 0;
     }
     if (vk_unlikely((slot = take_slot(rank, 2)) == NULL))
         return 0;
-    head.credits = pay(rank);
+    head.credits = peers_pay(rank);
     memcpy(slot->buf, &head, sizeof head);
     if (len)
         vk_copy_short(slot->buf + sizeof head, data, len);
@@ -222,33 +193,32 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
     return post_bytes(rank, slot, sizeof head + len) == 0 ? 1 : -1;
 }
 
-/* One packet with n bytes of the out's data, from `sent` on. */
-static int push_one(struct vc_rank *rank, struct msg_out *out, size_t n)
+/* Sends one packet with n bytes of the out's data, from `sent` on. */
+static int push_one(struct peers_pair *rank, struct msg_out *out, size_t n)
 {
-    struct vc_slot *slot;
+    struct peers_slot *slot;
     size_t head_len = msg_packet_len(&out->packet);
     if (rank->credits == 0) {
-        MSG_COUNT(rank->port->world, credit_stalls, 1);
+        MSG_COUNT(world_of(rank), credit_stalls, 1);
         return 0;
     }
     if ((slot = take_slot(rank, 2)) == NULL)
         return 0;
-    out->packet.head.credits = pay(rank);
+    out->packet.head.credits = peers_pay(rank);
     memcpy(slot->buf, &out->packet, head_len);
     if (n)
         memcpy(slot->buf + head_len, out->data + out->sent, n);
     rank->credits--;
-    MSG_COUNT(rank->port->world, copies, n != 0);
-    MSG_COUNT(rank->port->world, bytes_copied, n);
+    MSG_COUNT(world_of(rank), copies, n != 0);
+    MSG_COUNT(world_of(rank), bytes_copied, n);
     return post_bytes(rank, slot, head_len + n) == 0 ? 1 : -1;
 }
 
-/* DATA is cut into packets that fit an eager buffer, in multiples of 8 so that the receiver's
- * copies stay aligned. `address` is the piece's offset in the message; out->sent remembers
- * how far it is when credits run out. */
+/* Segments DATA into packets that fit an eager buffer, in multiples of 8 so that the receiver's copies stay aligned.
+ * `address` is the offset of the segment in the message. out->sent keeps the position when credits run out. */
 static int push(struct msg_peer *peer, struct msg_out *out)
 {
-    struct vc_rank *rank = rank_of(peer);
+    struct peers_pair *rank = rank_of(peer);
     if ((out->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
         return push_one(rank, out, out->len);
     size_t most = (rank->port->room - sizeof out->packet) & ~(size_t)7;
@@ -263,102 +233,90 @@ static int push(struct msg_peer *peer, struct msg_out *out)
     return 1;
 }
 
-/* Only credits. Not to be paid for by a credit, or two ranks without any could not help each
- * other: the receiver has VC_RESERVE buffers more than it lends (via.h says why that is
- * enough). 1, or 0: no buffer, or the rank is gone. */
-static int send_credits(struct vc_rank *rank)
+/* Sends a CREDIT packet. It costs no credit; otherwise two ranks without credits would deadlock. The receiver has
+ * VC_RESERVE buffers more than it grants (via.h shows that this suffices). Returns 1, or 0: no buffer, or the rank
+ * is gone. */
+static int send_credits(struct peers_pair *rank)
 {
-    struct vc_slot *slot = take_slot(rank, 0);
+    struct peers_slot *slot = take_slot(rank, 0);
     if (slot == NULL)
         return 0;
-    struct msg_head head = {.kind = MSG_PKT_CREDIT, .credits = pay(rank)};
+    struct msg_head head = {.kind = MSG_PKT_CREDIT, .credits = peers_pay(rank)};
     memcpy(slot->buf, &head, sizeof head);
-    MSG_COUNT(rank->port->world, credits_explicit, 1);
+    MSG_COUNT(world_of(rank), credits_explicit, 1);
     return post_bytes(rank, slot, sizeof head) == 0;
 }
 
-/* ---------------------------------------------------------------- packets in */
+/* ---------------------------------------------------------------- incoming packets */
 
-int vc_post_recv(struct vc_rank *rank, struct vc_slot *slot)
-{
-    slot->rank = rank;
-    /* Room is what the segment says: CS.Length, in which the provider has left what was received, is not looked at. */
-    slot->d.CS.Control = 0;
-    return VipPostRecv(rank->vi, &slot->d, rank->port->slots_handle) == VIP_SUCCESS ? 0 : -1;
-}
-
-/* An entry of the completion queue: one receive of this VI is done. The order inside matters: what the packet
- * pays us counts before it is delivered, for who gets it may answer; its buffer is posted again before it is
- * owed, for the sender may use what it is told of at once. */
+/* Handles an entry of the completion queue: one receive of this VI is complete. The order matters. Credits on the
+ * packet count before its delivery, because the delivery may cause a reply. Its buffer is posted again before it is
+ * owed, because the sender may use the credit at once. */
 static void receive(VIP_VI_HANDLE vi)
 {
-    VIP_DESCRIPTOR *d = NULL;
-    VIP_RETURN code = VipRecvDone(vi, &d);
-    if (vk_unlikely(d == NULL || code == VIP_NOT_DONE))
+    bool failed;
+    struct peers_slot *slot = peers_received(vi, &failed);
+    if (vk_unlikely(slot == NULL))
         return;
-    struct vc_slot *slot = (struct vc_slot *)(void *)d;
-    struct vc_rank *rank = slot->rank;
-    if (vk_unlikely(code != VIP_SUCCESS)) {
-        msg_peer_failed(rank->peer, "the connection was lost");
+    struct peers_pair *rank = slot->pair;
+    struct msg_peer *peer = peer_of(rank);
+    if (vk_unlikely(failed)) {
+        msg_peer_failed(peer, "the connection was lost");
         return;
     }
     const struct msg_packet *p = (const struct msg_packet *)(const void *)slot->buf;
-    size_t len = d->CS.Length;
+    size_t len = slot->d.CS.Length;
     int kind = p->head.kind & MSG_PKT_MASK;
     if (vk_unlikely(len < sizeof p->head || (kind != MSG_PKT_EAGER && kind != MSG_PKT_CREDIT && len < sizeof *p))) {
-        msg_peer_failed(rank->peer, "a packet was too short");
+        msg_peer_failed(peer, "a packet was too short");
         return;
     }
     rank->credits += p->head.credits;
     if (vk_likely(kind == MSG_PKT_EAGER))
-        msg_arrived(rank->peer, p, slot->buf + sizeof p->head, len - sizeof p->head);
+        msg_arrived(peer, p, slot->buf + sizeof p->head, len - sizeof p->head);
     else if (kind != MSG_PKT_CREDIT)
-        msg_arrived(rank->peer, p, slot->buf + sizeof *p, len - sizeof *p);
-    if (vk_unlikely(vc_post_recv(rank, slot) != 0)) {
-        msg_peer_failed(rank->peer, "no receive could be posted");
+        msg_arrived(peer, p, slot->buf + sizeof *p, len - sizeof *p);
+    if (vk_unlikely(peers_post_recv(rank, slot) != VIP_SUCCESS)) {
+        msg_peer_failed(peer, "no receive could be posted");
         return;
     }
     /* A CREDIT packet used none of the sender's credits, so none is owed for it. */
     rank->owed += kind != MSG_PKT_CREDIT;
-    if (vk_unlikely(rank->owed >= (rank->port->n_recv - VC_RESERVE) / 2) && !send_credits(rank))
-        unsettle(rank);
+    if (vk_unlikely(peers_owes(rank)) && !send_credits(rank))
+        peers_unsettle(rank);
 }
 
-/* Looks after ranks with something outstanding or owed. The list is taken off first, since what is begun
- * meanwhile puts ranks on it again; each is attended to once. Returns the number of sends taken back. */
+/* Serves ranks with outstanding sends or owed credits, as many as are listed now. Reports may append more ranks
+ * meanwhile. Returns the number of sends reaped. */
 static int settle(struct vc_world *v)
 {
-    struct vc_rank *rank = v->unsettled, *next;
     int n = 0;
-    vk_store_relaxed(&v->n_unsettled, 0);
-    v->unsettled = NULL; /* what is begun meanwhile makes a new list */
-    for (; rank; rank = next) {
+    for (uint32_t i = 0, left = v->net.n_unsettled; left; left--) {
+        struct peers_pair *rank = v->net.unsettled[i];
         uint32_t before = rank->n_outstanding;
-        next = rank->next;
-        rank->on_list = 0;
         vc_reap(rank);
         n += (int)(before - rank->n_outstanding);
-        /* Half of what we lend: the sender still has the other half to go on with while this is on its way. */
-        int owes = rank->owed >= (rank->port->n_recv - VC_RESERVE) / 2 && !rank->peer->gone;
-        if (rank->n_outstanding || (owes && !send_credits(rank)))
-            unsettle(rank);
+        bool owes = rank->n_outstanding == 0 && peers_owes(rank) && !peer_of(rank)->gone;
+        if ((owes && !send_credits(rank)) || rank->n_outstanding)
+            i++;
+        else
+            peers_settled(&v->net, i);
     }
     return n;
 }
 
-/* One NIC after the other, at most BUDGET packets each; then what was sent. `enough`: see channel.h. */
+/* Polls one NIC after the other, at most BUDGET packets each, then completed sends. `enough`: see channel.h. */
 static int progress(msg_world *w, const uint8_t *enough)
 {
     struct vc_world *v = vc_of(w);
     int n = 0;
     for (int i = 0; i < 2; i++) {
-        struct vc_port *port = v->ports[i];
+        const struct peers_port *port = v->net.ports[i];
         if (port == NULL)
             continue;
         for (int budget = BUDGET; budget > 0; budget--) {
-            VIP_VI_HANDLE vi;
-            VIP_BOOLEAN recv;
-            if (VipCQDone(port->cq, &vi, &recv) != VIP_SUCCESS)
+            VIP_VI_HANDLE vi = peers_poll(port);
+            if (vi == NULL)
                 break;
             receive(vi);
             n++;
@@ -366,122 +324,102 @@ static int progress(msg_world *w, const uint8_t *enough)
                 return n;
         }
     }
-    if (vk_unlikely(v->unsettled != NULL))
+    if (vk_unlikely(v->net.n_unsettled))
         n += settle(v);
     return n;
 }
 
-/* With two NICs none can be slept on for long; and completions of sends do not wake. */
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
-    struct vc_world *v = vc_of(w);
-    struct vc_port *port = v->ports[0] ? v->ports[0] : v->ports[1];
-    uint64_t ms = (ns + VK_MS - 1) / VK_MS;
-    if (v->ports[0] && v->ports[1]) {
-        /* Without the lock, by several threads perhaps: each takes the next turn. */
-        port = v->ports[vk_add(&v->turn, 1) & 1];
-        ms = 1;
-    }
-    /* The wait is for receives; so with sends outstanding it is short, and they are looked at after it. */
-    if (vk_load_relaxed(&v->n_unsettled))
-        ms = 1;
-    VIP_VI_HANDLE vi;
-    VIP_BOOLEAN recv;
-    if (VipCQWait(port->cq, (VIP_ULONG)(ms ? ms : 1), &vi, &recv) == VIP_SUCCESS) {
-        token->what = vi;
-        token->n = 1;
-    }
+    token->what = peers_doze(&vc_of(w)->net, (ns + VK_MS - 1) / VK_MS);
 }
 
 static void wake(msg_world *w, struct msg_token *token)
 {
     (void)w;
-    if (token->n)
+    if (token->what)
         receive(token->what);
+}
+
+static void attend(msg_world *w)
+{
+    peers_attend(&vc_of(w)->net);
 }
 
 /* ---------------------------------------------------------------- RDMA */
 
-/* By the cache: a buffer that is used again and again is registered once, for whatever is
- * done with it. `remote` asks for address and handle to tell the peer; the region allows
- * writing, and reading where the NIC can, in any case. */
+/* Registers through the cache: a buffer that is reused is registered once, for all uses. With `remote`, sets the
+ * address and handle for the peer. The region always permits writing, and reading if the NIC supports it. */
 static int hold(struct msg_peer *peer, msg_request *r, size_t len, int remote)
 {
-    struct vc_port *port = rank_of(peer)->port;
-    struct vc_region *region = vc_cache_get(port, r->buf, len);
+    struct peers_cache *cache = &rank_of(peer)->port->cache;
+    uint64_t before = *cache->counters->misses;
+    VIP_RETURN code;
+    struct peers_region *region = peers_cache_get(cache, r->buf, len, &code);
     if (region == NULL)
         return msg_fail(peer->world, MSG_ERR_NO_MEMORY, "a buffer of %zu byte%s could not be registered: %s", len,
                         vk_s(len), viakit_last_error());
+    MSG_COUNT(peer->world, allocations, *cache->counters->misses - before);
     r->registered = region;
     if (remote) {
         r->address = (uint64_t)(uintptr_t)r->buf;
-        r->handle = vc_region_handle(region);
+        r->handle = region->handle;
     }
     return 0;
 }
 
 static void drop(struct msg_peer *peer, msg_request *r)
 {
-    vc_cache_put(rank_of(peer)->port, r->registered);
+    (void)peer;
+    peers_cache_put(r->registered);
 }
 
-/* One RDMA descriptor: DS[0] names the place at the other side, DS[1] ours. 1 started, 0 no
- * descriptor is free, -1 the rank is gone. The slot remembers the request by its id: it may
- * have ended when the data has been moved. */
-static int start_rdma(struct vc_rank *rank, int operation, uint64_t id, void *local, VIP_MEM_HANDLE local_handle,
-                      size_t len, uint64_t address, uint32_t handle)
+/* Posts one RDMA descriptor: DS[0] is the remote segment, DS[1] the local one. Returns 1 if started, 0 if no
+ * descriptor is free, -1 if the rank is gone. The slot stores the request's id, because the request may have ended
+ * when the data has been moved. */
+static int start_rdma(struct peers_pair *rank, int operation, const msg_request *r, size_t offset, size_t len,
+                      uint64_t address, uint32_t handle)
 {
-    struct vc_slot *slot = rank->port->free_rdma;
+    struct peers_slot *slot = rank->port->free_rdma;
+    VIP_MEM_HANDLE local_handle = ((const struct peers_region *)r->registered)->handle;
+    uint64_t id = r->id;
+    char *local = (char *)r->buf + offset;
     if (slot == NULL) {
         vc_reap(rank);
-        /* Looked at again, not kept from before: who was told by vc_reap may have taken or freed slots. */
+        /* Read again, because reports made by vc_reap may have used or freed slots. */
         if ((slot = rank->port->free_rdma) == NULL)
             return 0;
     }
     rank->port->free_rdma = slot->next;
-    slot->request = id;
-    slot->len = len;
-    slot->d.CS.Control = (VIP_UINT16)operation;
-    slot->d.CS.SegCount = 2;
-    slot->d.CS.Length = (VIP_UINT32)len;
-    slot->d.DS[0].Remote.Data.AddressBits = address;
-    slot->d.DS[0].Remote.Handle = handle;
-    slot->d.DS[0].Remote.Reserved = 0;
+    slot_of(slot)->request = id;
+    slot_of(slot)->len = len;
     slot->d.DS[1].Local.Data.Address = local;
     slot->d.DS[1].Local.Handle = local_handle;
-    slot->d.DS[1].Local.Length = (VIP_UINT32)len;
+    peers_set_rdma(slot, operation, address, handle, len);
     return post(rank, slot) == 0 ? 1 : -1;
 }
 
 static int put(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle)
 {
-    return start_rdma(rank_of(peer), VIP_CONTROL_OP_RDMAWRITE, r->id, (char *)r->buf + offset,
-                      vc_region_handle(r->registered), len, address, handle);
+    return start_rdma(rank_of(peer), VIP_CONTROL_OP_RDMAWRITE, r, offset, len, address, handle);
 }
 
 static int get(struct msg_peer *peer, msg_request *r, size_t offset, size_t len, uint64_t address, uint32_t handle)
 {
-    return start_rdma(rank_of(peer), VIP_CONTROL_OP_RDMAREAD, r->id, (char *)r->buf + offset,
-                      vc_region_handle(r->registered), len, address, handle);
+    return start_rdma(rank_of(peer), VIP_CONTROL_OP_RDMAREAD, r, offset, len, address, handle);
 }
 
-/* From an eager buffer, so the caller has his back at once. An RDMA write takes no receive buffer of the
- * target's: no credit is needed. Its slot is a send slot, lent, which send_done restores. */
+/* Copies to an eager buffer, so that the caller may reuse its own at once. An RDMA write uses no receive buffer of
+ * the target, so it needs no credit. Its slot is a send slot, which send_done restores. */
 static int put_short(struct msg_peer *peer, const void *data, size_t len, uint64_t address, uint32_t handle)
 {
-    struct vc_rank *rank = rank_of(peer);
-    struct vc_slot *slot = take_slot(rank, 2);
+    struct peers_pair *rank = rank_of(peer);
+    struct peers_slot *slot = take_slot(rank, 2);
     if (slot == NULL)
         return 0;
     memcpy(slot->buf, data, len);
-    slot->d.CS.Control = VIP_CONTROL_OP_RDMAWRITE;
-    slot->d.CS.SegCount = 2;
-    slot->d.CS.Length = (VIP_UINT32)len;
     slot->d.DS[1].Local = slot->d.DS[0].Local;
-    slot->d.DS[1].Local.Length = (VIP_UINT32)len;
-    slot->d.DS[0].Remote.Data.AddressBits = address;
-    slot->d.DS[0].Remote.Handle = handle;
-    slot->d.DS[0].Remote.Reserved = 0;
+    peers_set_rdma(slot, VIP_CONTROL_OP_RDMAWRITE, address, handle, len);
     return post(rank, slot) == 0 ? 1 : -1;
 }
 
@@ -490,7 +428,7 @@ static int can_get(struct msg_peer *peer)
     return rank_of(peer)->port->can_read;
 }
 
-/* Memory that is exposed has a handle for each NIC; a peer uses that of the NIC by which it is reached. */
+/* Exposed memory has a handle for each NIC. A peer uses the handle of the NIC that connects it. */
 static int handle_index(struct msg_peer *peer)
 {
     return rank_of(peer)->port->index;
@@ -498,10 +436,10 @@ static int handle_index(struct msg_peer *peer)
 
 /* ---------------------------------------------------------------- memory */
 
-static struct vc_port *first_port(msg_world *w)
+static struct peers_port *first_port(msg_world *w)
 {
-    struct vc_world *v = vc_of(w);
-    return v->ports[0] ? v->ports[0] : v->ports[1];
+    struct peers *net = &vc_of(w)->net;
+    return net->ports[0] ? net->ports[0] : net->ports[1];
 }
 
 static int channel_alloc(msg_world *w, size_t len, void **memory)
@@ -511,19 +449,16 @@ static int channel_alloc(msg_world *w, size_t len, void **memory)
     return MSG_SUCCESS;
 }
 
-/* On both NICs: the range may have been registered with either. */
 static void channel_forget(msg_world *w, const void *buf, size_t len)
 {
-    for (int i = 0; i < 2; i++)
-        if (vc_of(w)->ports[i])
-            vc_cache_forget(vc_of(w)->ports[i], buf, len);
+    peers_forget(&vc_of(w)->net, buf, len);
 }
 
 static int channel_free(msg_world *w, void *memory)
 {
-    /* Memory that is still registered cannot be freed, and the cache may hold it. First only what
-     * begins at its first byte is given up; how long it is only the arena knows, so if that was
-     * not enough, all that begins in it or behind it. */
+    /* Registered memory cannot be freed, and the cache may hold a registration. First only regions that begin at its
+     * first byte are dropped. Only the arena has the length, so if that fails, all regions that begin in or after it
+     * are dropped. */
     VIP_RETURN code = viakit_free(first_port(w)->nic, memory);
     if (code == VIP_ERROR_RESOURCE) {
         channel_forget(w, memory, 1);
@@ -538,21 +473,20 @@ static int channel_free(msg_world *w, void *memory)
     return MSG_SUCCESS;
 }
 
-/* A region of its own, not the cache's: it stays as long as the program says, and peers may write to it all that
- * time. */
+/* Makes a separate region outside the cache: it stays until msg_hide, and peers may write to it until then. */
 static int expose(msg_world *w, void *buf, size_t len, msg_exposed *exposed)
 {
-    struct vc_world *v = vc_of(w);
+    struct peers_port **ports = vc_of(w)->net.ports;
     msg_exposed e = {.address = (uint64_t)(uintptr_t)buf, .len = len};
     for (int i = 0; i < 2; i++) {
-        struct vc_port *port = v->ports[i];
+        struct peers_port *port = ports[i];
         VIP_MEM_ATTRIBUTES attributes = {.Ptag = port ? port->ptag : NULL, .EnableRdmaWrite = VIP_TRUE};
         VIP_MEM_HANDLE handle = 0;
         if (port == NULL)
             continue;
         if (VipRegisterMem(port->nic, buf, len, &attributes, &handle) != VIP_SUCCESS) {
-            if (i == 1 && v->ports[0])
-                VipDeregisterMem(v->ports[0]->nic, buf, e.handle[0]);
+            if (i == 1 && ports[0])
+                VipDeregisterMem(ports[0]->nic, buf, e.handle[0]);
             return msg_fail(w, MSG_ERR_NO_MEMORY, "%zu byte%s could not be exposed: %s", len, vk_s(len),
                             viakit_last_error());
         }
@@ -566,7 +500,7 @@ static int hide(msg_world *w, const msg_exposed *exposed)
 {
     int code = MSG_SUCCESS;
     for (int i = 0; i < 2; i++) {
-        struct vc_port *port = vc_of(w)->ports[i];
+        struct peers_port *port = vc_of(w)->net.ports[i];
         if (port && VipDeregisterMem(port->nic, (void *)(uintptr_t)exposed->address, exposed->handle[i]) != VIP_SUCCESS)
             code = msg_fail(w, MSG_ERR_ARG, "this range was not exposed, or is hidden already");
     }
@@ -575,7 +509,7 @@ static int hide(msg_world *w, const msg_exposed *exposed)
 
 static const char *route(struct msg_peer *peer)
 {
-    struct vc_rank *rank = rank_of(peer);
+    struct peers_pair *rank = rank_of(peer);
     return rank && rank->port ? rank->port->device : "via";
 }
 
@@ -588,7 +522,7 @@ const struct msg_channel msg_channel_via = {
     .progress = progress,
     .sleep = channel_sleep,
     .wake = wake,
-    .attend = vc_attend,
+    .attend = attend,
     .route = route,
     .hold = hold,
     .drop = drop,

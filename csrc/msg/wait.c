@@ -1,42 +1,43 @@
 /*
- * Progress, waiting, and the ends of requests.
+ * Progress, waiting, and completion of requests.
  *
- * A wait goes through three stages:
+ * A wait has three stages (base/wait.h):
  *
- *     polls                     every look one msg_step; the first 200 looks (2 where cores are scarce) without a clock
- *     gives the core away       between looks, after yield_us; at once where this host has more ranks than cores: with
- *                               16 ranks on 2 cores that is 3 times faster than sleeping, with 2 ranks 100 times
- *     sleeps in the kernel      after spin_us; at once while turns are dear, because somebody computes on the cores
- *                               that we would give away (turn.h)
+ *     poll                      One msg_step per poll. The first 200 polls (2 if cores are scarce) read no clock.
+ *     yield the core            Between polls, after yield_us. At once if this host has more ranks than cores: with
+ *                               16 ranks on 2 cores that is 3 times faster than sleeping, with 2 ranks 100 times.
+ *     sleep in the kernel       After spin_us. At once while a yield is expensive, because another process computes
+ *                               on the cores that a yield would give away.
  *
- * A sleep ends when something arrives, and lasts at most half of the time waited so far and 20 ms, so that what
- * no descriptor tells of (an interrupt, another NIC) is noticed soon. Whatever happens, be it for somebody
- * else, sets the time waited back to 0: where messages come, more are likely.
+ * A sleep ends when a packet arrives. It lasts at most half of the time waited so far and at most 20 ms. So events that
+ * complete no descriptor (an interrupt, another NIC) are noticed soon. Any event, even for another wait, resets the
+ * time waited to 0: where messages arrive, more are likely.
  *
- * Who waits holds the world's lock but for three moments: between two looks (other threads of a world with
- * `threads` are let in), asleep, and while the interrupt callback runs. So a condition may change at each of
- * them, and a pointer to a request that another thread may reap is good only as long as its owner does not.
+ * A waiting thread holds the world's lock except at three points: between two polls (to admit other threads of a world
+ * with `threads`), during a sleep, and while the interrupt callback runs. So a condition may change at each of these
+ * points. A pointer to a request is valid only until the thread that owns the request reaps it.
  *
- * With a progress thread (policy: progress) waiting calls look once and then leave it to the thread, as
- * MPI/Pro did; the price is a switch between threads per message.
+ * With a progress thread (policy: progress) waiting calls poll a few times and then leave progress to the thread, as
+ * MPI/Pro did. This costs a switch between threads per message.
  */
 #include <errno.h>
 #include <time.h>
 
-#include "../base/turn.h"
-#include "channel.h"
+#include "base/wait.h"
+#include "msg/channel.h"
 
-/* While polling, so many looks share one reading of the clock. LONGEST_SLEEP bounds how late an interrupt or
- * the other NIC is noticed; a shorter sleep than SHORTEST_SLEEP is hardly worth its system calls. */
-#define LOOKS_PER_CLOCK 32
+/* LONGEST_SLEEP bounds the delay until an interrupt or the other NIC is noticed; with CHECK_EVERY it stays within the
+ * 50 ms that msg.h promises. A sleep shorter than SHORTEST_SLEEP hardly pays for its system calls. */
+#define POLLS_PER_CLOCK 32
+#define CHECK_EVERY (10 * VK_MS)
 #define LONGEST_SLEEP (20 * VK_MS)
 #define SHORTEST_SLEEP (100 * VK_US)
 
 /* ---------------------------------------------------------------- progress */
 
-/* Pushes what waits, rank by rank. Pushing can end ranks, and put others on the list, at its front: then *p is no
- * longer the rank in hand, which is met once more behind them. A rank whose queue was emptied elsewhere leaves the
- * list here. */
+/* Pushes queued packets, rank by rank. Pushing can end ranks, and can add others at the front of the list. Then *p
+ * is no longer the current rank, which the loop meets once more behind them. A rank whose queue was emptied
+ * elsewhere leaves the list here. */
 static void push_busy(msg_world *w)
 {
     struct msg_peer **p = &w->busy;
@@ -51,8 +52,8 @@ static void push_busy(msg_world *w)
     }
 }
 
-/* One round of everything: first what has arrived, for it may bring the credits and completions that
- * the rest needs; then queued packets; then RDMA. Lock held. */
+/* One round of progress: arrived packets first, because they may bring the credits and completions that the rest
+ * needs. Then queued packets, then RDMA. Lock held. */
 int msg_step(msg_world *w)
 {
     int n = w->channel ? w->channel->progress(w, w->enough) : 0;
@@ -65,7 +66,8 @@ int msg_step(msg_world *w)
 
 int msg_progress(msg_world *w)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return 0;
     int n = msg_step(w);
     msg_unlock(w);
     return n;
@@ -73,7 +75,8 @@ int msg_progress(msg_world *w)
 
 void msg_set_interrupt(msg_world *w, int (*check)(void *), void *context)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return;
     w->interrupt = check;
     w->interrupt_context = context;
     msg_unlock(w);
@@ -81,33 +84,39 @@ void msg_set_interrupt(msg_world *w, int (*check)(void *), void *context)
 
 /* ---------------------------------------------------------------- waiting */
 
-/* Asks the callback; non-zero: end the wait. The lock is given back and taken again. */
+/* Calls the callback; non-zero ends the wait. The lock is released during the call. The callback may fork (a signal
+ * handler of the program). In the child the lock is not acquired again, and the wait ends with MSG_ERR_PROCESS. */
 static int interrupted(msg_world *w)
 {
     int (*check)(void *) = w->interrupt;
     void *context = w->interrupt_context;
     if (check == NULL)
         return 0;
-    msg_unlock(w); /* it may take the caller's own locks */
+    msg_unlock(w); /* it may acquire the caller's own locks */
     int stop = check(context);
+    if (vk_unlikely(!msg_same_process(w))) {
+        w->threads = 0; /* so that the caller's msg_unlock does not touch the mutex either */
+        return 1;
+    }
     msg_lock(w);
     return stop;
 }
 
 int msg_interrupted(msg_world *w)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return 1;
     int stop = interrupted(w);
     msg_unlock(w);
     return stop;
 }
 
-/* The progress thread tells when something has completed. n_sleeping spares msg_complete the broadcast where
- * nobody listens; both are touched with the mutex held, so no wake-up falls between the look and the wait. */
+/* The progress thread signals completions. n_sleeping spares msg_complete the broadcast while no thread sleeps. Both
+ * are accessed with the mutex held, so no wake-up is lost between the check and the wait. */
 static void sleep_until_changed(msg_world *w, uint64_t ns)
 {
     struct timespec t;
-    uint64_t at = vk_now() + ns; /* the condition's clock is the monotonic one */
+    uint64_t at = vk_now() + ns; /* the condition uses the monotonic clock */
     t.tv_sec = (time_t)(at / VK_SECOND);
     t.tv_nsec = (long)(at % VK_SECOND);
     w->n_sleeping++;
@@ -115,8 +124,8 @@ static void sleep_until_changed(msg_world *w, uint64_t ns)
     w->n_sleeping--;
 }
 
-/* Without the lock in the channel, so that other threads can go on; what the sleep brought is handled when it
- * is held again. A world of one rank has no channel, and only another thread can end its wait. */
+/* The lock is released while the channel sleeps, so that other threads can continue. The result of the sleep is
+ * handled once the lock is held again. A world of one rank has no channel, and only another thread can end its wait. */
 static void sleep_in_kernel(msg_world *w, uint64_t ns)
 {
     struct msg_token token = {0};
@@ -137,8 +146,8 @@ static void sleep_in_kernel(msg_world *w, uint64_t ns)
         w->channel->wake(w, &token);
 }
 
-/* Unlocked for an instant. Without `threads` there is nobody to let in. */
-static void let_threads_in(msg_world *w)
+/* Releases the lock for a moment. Without `threads` no other thread waits for it. */
+static void admit_threads(msg_world *w)
 {
     vk_pause();
     if (w->threads) {
@@ -147,68 +156,50 @@ static void let_threads_in(msg_world *w)
     }
 }
 
-/* vk_yield also measures how long the core was gone: that is what vk_yield_pays judges by. */
-static void let_others_run(msg_world *w, uint64_t now)
-{
-    msg_unlock(w);
-    vk_yield(now);
-    msg_lock(w);
-    MSG_COUNT(w, yields, 1);
-}
-
-/* The long part of a wait: MSG_SUCCESS, MSG_TIMEOUT or MSG_INTERRUPTED. Four times are kept:
- * when it began, when something last happened (idle_since), when the callback was last asked
- * (checked), and the deadline. done() is asked after each step and after each sleep, so
- * nothing that happened is missed before a time-out is reported. */
+/* The long part of a wait. Returns MSG_SUCCESS, MSG_TIMEOUT, MSG_INTERRUPTED or MSG_ERR_PROCESS. done() is called after
+ * each step and each sleep, so no event is missed before a time-out is reported. */
 static int wait_long(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
 {
-    uint64_t began = vk_now(), now = began;
-    uint64_t deadline = timeout_ms < 0 ? VK_NEVER : began + (uint64_t)timeout_ms * VK_MS, checked = began;
-    uint64_t idle_since = began;
-    uint64_t spin = w->policy.spin_us < 0 || w->has_thread ? 0 : (uint64_t)w->policy.spin_us * VK_US;
-    uint64_t yield_after = w->policy.yield_us < 0 ? VK_NEVER : w->crowded ? 0 : (uint64_t)w->policy.yield_us * VK_US;
-    int yield = yield_after == 0;
-    for (unsigned looks = 1;; looks++) {
+    const msg_policy *p = &w->policy;
+    uint64_t yield_after = w->crowded ? 0 : (uint64_t)p->yield_us * VK_US;
+    struct vk_wait wait = {.deadline = vk_deadline((unsigned long)timeout_ms),
+                           .yield_after = p->yield_us < 0 ? VK_NEVER : yield_after,
+                           .sleep_after = p->spin_us < 0 || w->has_thread ? 0 : (uint64_t)p->spin_us * VK_US,
+                           .check_every = CHECK_EVERY,
+                           .polls_per_clock = POLLS_PER_CLOCK};
+    wait.free_polls = wait.yield_after ? POLLS_PER_CLOCK - 1 : 0;
+    for (;;) {
         int n = msg_step(w);
         if (done(argument))
             return MSG_SUCCESS;
-        /* The quick path: nothing came, and it is not yet time to look at the clock. */
-        if (!yield && n == 0 && looks % LOOKS_PER_CLOCK) {
-            let_threads_in(w);
-            continue;
-        }
-        now = vk_now();
-        if (n)
-            idle_since = now;
-        if (now >= deadline)
-            return MSG_TIMEOUT;
-        /* 10 ms between two questions and at most 20 ms asleep: within the 50 ms that msg.h promises. */
-        if (now - checked > 10 * VK_MS) {
-            checked = now;
-            /* The lock was given back meanwhile. What is found done now is over: a condition that tries something
-             * (send.c: was_taken) must not be asked again once it has said yes. */
-            if (interrupted(w))
-                return done(argument) ? MSG_SUCCESS : MSG_INTERRUPTED;
-        }
-        if (n)
-            continue;
-        yield = now - idle_since >= yield_after;
-        /* Who has just begun to wait sleeps shortly, who has waited long sleeps long: half of it again. */
-        if (now - idle_since >= spin || (yield && !vk_yield_pays(now))) {
-            uint64_t ns = (now - idle_since) / 2;
-            ns = ns < SHORTEST_SLEEP ? SHORTEST_SLEEP : ns > LONGEST_SLEEP ? LONGEST_SLEEP : ns;
-            sleep_in_kernel(w, deadline - now < ns ? deadline - now : ns);
+        switch (vk_wait_next(&wait, n)) {
+        case VK_WAIT_SPIN:
+            if (n == 0)
+                admit_threads(w);
+            break;
+        case VK_WAIT_YIELD:
+            msg_unlock(w);
+            vk_wait_yield(&wait);
+            msg_lock(w);
+            MSG_COUNT(w, yields, 1);
+            break;
+        case VK_WAIT_SLEEP:
+            sleep_in_kernel(w, vk_wait_sleep(&wait, 2, SHORTEST_SLEEP, LONGEST_SLEEP));
             if (done(argument))
                 return MSG_SUCCESS;
-        } else if (yield)
-            let_others_run(w, now);
-        else
-            let_threads_in(w);
+            break;
+        case VK_WAIT_CHECK:
+            if (interrupted(w))
+                return !msg_same_process(w) ? MSG_ERR_PROCESS : done(argument) ? MSG_SUCCESS : MSG_INTERRUPTED;
+            break;
+        case VK_WAIT_TIMEOUT:
+            return MSG_TIMEOUT;
+        }
     }
 }
 
-/* Waits until done(argument); MSG_SUCCESS also if it is true at once, and with timeout_ms 0 after one step. May
- * give the lock back and take it again (see the top of the file). */
+/* Waits until done(argument). Returns MSG_SUCCESS also if it is true at once. With timeout_ms 0 it makes one step.
+ * May release and acquire the lock (see the top of the file). */
 int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t timeout_ms)
 {
     if (done(argument))
@@ -217,17 +208,17 @@ int msg_wait_until(msg_world *w, int (*done)(void *), void *argument, int64_t ti
         msg_step(w);
         return done(argument) ? MSG_SUCCESS : MSG_TIMEOUT;
     }
-    /* short waits never look at the clock */
+    /* short waits never read the clock */
     for (int i = w->crowded || w->has_thread ? 2 : 200; i > 0; i--) {
         msg_step(w);
         if (done(argument))
             return MSG_SUCCESS;
-        let_threads_in(w);
+        admit_threads(w);
     }
     return wait_long(w, done, argument, timeout_ms);
 }
 
-/* For msg_idle: "something has happened" is a sum of counters that only grow. */
+/* Condition of msg_idle: an event has changed a sum of counters that only grow. */
 struct change {
     msg_world *w;
     uint64_t seen;
@@ -241,19 +232,20 @@ static int has_changed(void *argument)
 
 int msg_idle(msg_world *w, int64_t timeout_ms)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     struct change c = {w, w->n_completed + w->counters[MSG_COUNTER_unexpected] + w->counters[MSG_COUNTER_received]};
     int code = msg_wait_until(w, has_changed, &c, timeout_ms);
     msg_unlock(w);
     return code;
 }
 
-/* ---------------------------------------------------------------- requests end */
+/* ---------------------------------------------------------------- completion of requests */
 
 static const msg_status empty_status = {.source = MSG_ANY_SOURCE, .tag = MSG_ANY_TAG};
 
-/* The end of a request for its caller: its status is handed out, its place is free, the caller's pointer NULL.
- * What went wrong with it becomes the world's last error, if nobody has explained it better. */
+/* Ends a request for its caller: copies its status, frees its place, and sets the caller's pointer to NULL. The
+ * error of the request becomes the world's last error, unless a better text was set. */
 void msg_reap(msg_world *w, msg_request **request, msg_status *status)
 {
     msg_request *r = *request;
@@ -270,8 +262,8 @@ int msg_is_complete(void *request)
     return ((msg_request *)request)->complete;
 }
 
-/* Is this pointer a request that a caller may wait for? A place in the pool stays readable for ever, so a stale
- * pointer is most times found out here, but not one whose place has a new owner. */
+/* Checks that a caller may wait for this request. A place in the pool stays readable as long as the world, so most
+ * stale pointers are detected here. A stale pointer to a place in use again is not. */
 static int is_active(const msg_world *w, const msg_request *r)
 {
     return r->world == w && r->kind != MSG_REQ_FREE && r->kind != MSG_REQ_CARRIER && !(r->flags & MSG_DETACHED);
@@ -290,13 +282,14 @@ int msg_wait(msg_world *w, msg_request **request, msg_status *status, int64_t ti
             *status = empty_status;
         return MSG_SUCCESS;
     }
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     if (!is_active(w, *request))
         code = not_a_request(w);
     else if (!(*request)->complete) {
-        /* Progress then stops at the packet that completes this request: what nobody waits for yet
-         * stays in its buffer, and may find its receive posted when it is looked at. With threads
-         * others would wait for what is left lying. */
+        /* Progress then stops at the packet that completes this request. Packets not yet waited for stay in their
+         * buffers, and may find their receives posted later. Not with threads, because other threads would wait for
+         * the packets left behind. */
         if (!w->threads)
             w->enough = &(*request)->complete;
         code = msg_wait_until(w, msg_is_complete, *request, timeout_ms);
@@ -316,7 +309,8 @@ int msg_test(msg_world *w, msg_request **request, msg_status *status)
             *status = empty_status;
         return MSG_SUCCESS;
     }
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     if (!is_active(w, *request))
         code = not_a_request(w);
     else {
@@ -334,11 +328,11 @@ int msg_test(msg_world *w, msg_request **request, msg_status *status)
 struct set {
     msg_world *w;
     msg_request **requests;
-    int n, at;     /* all: those before `at` are complete */
-    uint64_t seen; /* any: completions when last looked */
+    int n, at;     /* all: requests before `at` are complete */
+    uint64_t seen; /* any: n_completed at the last scan */
 };
 
-/* Goes on where it stopped last: what is complete stays so until it is reaped. */
+/* Continues at the previous position, because complete requests stay so until they are reaped. */
 static int all_complete(void *argument)
 {
     struct set *s = argument;
@@ -347,7 +341,7 @@ static int all_complete(void *argument)
     return s->at == s->n;
 }
 
-/* Only after something has completed is it worth looking. */
+/* Scans only after a completion. */
 static int any_complete(void *argument)
 {
     struct set *s = argument;
@@ -360,7 +354,7 @@ static int any_complete(void *argument)
     return 0;
 }
 
-/* All active or NULL? Returns how many are active, or -1. */
+/* Returns the number of active requests, or -1 if any is neither active nor NULL. */
 static int count_active(msg_world *w, int n, msg_request **requests)
 {
     int active = 0;
@@ -378,8 +372,9 @@ static int count_active(msg_world *w, int n, msg_request **requests)
 int msg_waitall(msg_world *w, int n, msg_request **requests, msg_status *statuses, int64_t timeout_ms)
 {
     struct set s = {w, requests, n, 0, 0};
-    msg_lock(w);
-    /* All or nothing: after a time-out none has been reaped, and the caller may wait for the same set again. */
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    /* All or none: after a time-out no request has been reaped, and the caller may wait for the same set again. */
     int code = count_active(w, n, requests) < 0 ? MSG_ERR_REQUEST : msg_wait_until(w, all_complete, &s, timeout_ms);
     for (int i = 0; code == MSG_SUCCESS && i < n; i++) {
         if (requests[i])
@@ -393,8 +388,9 @@ int msg_waitall(msg_world *w, int n, msg_request **requests, msg_status *statuse
 
 int msg_waitany(msg_world *w, int n, msg_request **requests, int *index, msg_status *status, int64_t timeout_ms)
 {
-    msg_lock(w);
-    /* `seen` is another number than n_completed, so the first look is a real one. */
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
+    /* `seen` differs from n_completed, so the first call scans. */
     struct set s = {w, requests, n, 0, w->n_completed - 1};
     int active = count_active(w, n, requests), code = active < 0 ? MSG_ERR_REQUEST : MSG_SUCCESS;
     if (active > 0 && (code = msg_wait_until(w, any_complete, &s, timeout_ms)) == MSG_SUCCESS) {
@@ -412,7 +408,8 @@ int msg_waitany(msg_world *w, int n, msg_request **requests, int *index, msg_sta
 int msg_waitsome(msg_world *w, int n, msg_request **requests, int *n_done, int *indices, msg_status *statuses,
                  int64_t timeout_ms)
 {
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     struct set s = {w, requests, n, 0, w->n_completed - 1};
     int active = count_active(w, n, requests), code = active < 0 ? MSG_ERR_REQUEST : MSG_SUCCESS, done = 0;
     if (active > 0)
@@ -434,7 +431,7 @@ int msg_waitsome(msg_world *w, int n, msg_request **requests, int *n_done, int *
 
 int msg_request_peek(const msg_world *w, const msg_request *request, msg_status *status)
 {
-    /* Acquire, with msg_complete's release: who sees `complete` sees the status that was written before it. */
+    /* Acquire, paired with msg_complete's release: a reader of `complete` also sees the status written before it. */
     if (request && !vk_load_acquire(&request->complete))
         return 0;
     if (status)
@@ -447,14 +444,15 @@ uint64_t msg_request_id(const msg_request *request)
     return request ? request->id : 0;
 }
 
-/* MPI wants a cancelled operation to end either as if it had never been, or as if nobody had
- * cancelled it. So only what the other side cannot know of is withdrawn: a receive in the posted
- * queue; a send none of whose bytes has left, the last of its rank's queue. The first of the queue
- * may have begun; one in the middle is not looked for. Both go on. */
+/* MPI requires that a cancelled operation either never happened or completes normally. So only operations that the
+ * peer cannot have noticed are withdrawn. One kind is a receive in the posted queue. The other is a send of which no
+ * byte has left, if it is the last in its rank's queue. The first in the queue may have begun to leave, and sends in
+ * the middle are not searched for. Both continue. */
 int msg_cancel(msg_world *w, msg_request *r)
 {
     int code = MSG_SUCCESS;
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     if (r == NULL || !is_active(w, r))
         code = not_a_request(w);
     else if (!r->complete && (r->flags & MSG_ON_POSTED)) {
@@ -464,7 +462,7 @@ int msg_cancel(msg_world *w, msg_request *r)
         msg_complete(r, MSG_SUCCESS);
     } else if (!r->complete && r->kind == MSG_REQ_SEND && (r->flags & MSG_QUEUED) && !(r->flags & MSG_ANNOUNCED) &&
                r->out.sent == 0 && r->out.next == NULL && w->peers[r->peer].queue != &r->out) {
-        /* the youngest of several in the queue: nothing of it can have left */
+        /* The newest of several in the queue: no byte of it can have left. */
         struct msg_peer *peer = &w->peers[r->peer];
         struct msg_out **p = &peer->queue;
         while (*p != &r->out)
@@ -472,7 +470,7 @@ int msg_cancel(msg_world *w, msg_request *r)
         *p = NULL;
         peer->queue_end = p;
         r->flags &= (uint8_t)~MSG_QUEUED;
-        msg_let_go(r); /* it may have been offered for reading */
+        msg_release_buffer(r); /* it may have been offered for reading */
         r->status.cancelled = 1;
         msg_complete(r, MSG_SUCCESS);
     }
@@ -485,11 +483,12 @@ int msg_request_free(msg_world *w, msg_request **request)
     int code = MSG_SUCCESS;
     if (*request == NULL)
         return code;
-    msg_lock(w);
+    if (!msg_enter(w))
+        return MSG_ERR_PROCESS;
     if (!is_active(w, *request))
         code = not_a_request(w);
     else {
-        /* Not complete yet: msg_complete, or the end of its rank, frees it when the time comes. */
+        /* Not complete yet: msg_complete, or the failure of its rank, will free it. */
         if ((*request)->complete)
             msg_request_put(w, *request);
         else
@@ -502,8 +501,8 @@ int msg_request_free(msg_world *w, msg_request **request)
 
 /* ---------------------------------------------------------------- the progress thread */
 
-/* Steps until nothing happens, tells who sleeps, and sleeps itself. With packets or RDMA waiting for room
- * it sleeps shortly: no event may tell that there is room. */
+/* Steps until there are no events, wakes sleeping threads, and sleeps itself. While packets or RDMA wait for room it
+ * sleeps only briefly, because new room may cause no event. */
 static void *thread_main(void *argument)
 {
     msg_world *w = argument;

@@ -1,6 +1,6 @@
 from viakit import lab
 
-# Algorithms over ranks; with hosts=N among hosts, skew_s=50e-6 with ranks that come late, with_mpi=True beside MPI.
+# Algorithms over ranks. Options: hosts=N (several hosts), skew_s=50e-6 (late ranks), with_mpi=True (MPI as well).
 lab.barrier("default", "message", ranks=[2, 3], seconds=1)
 
 # Loss: acknowledgements, retransmissions, goodput.

@@ -3,7 +3,7 @@ import threading
 from viakit import via
 
 with via.Nic("loop:example") as nic, nic.create_region(128, rdma_write=True) as memory:
-    level = via.Reliability.RELIABLE_RECEPTION  # complete means: in the other side's memory
+    level = via.Reliability.RELIABLE_RECEPTION  # a send completes when the message is in the peer's memory
     server, client = nic.create_vi(level, rdma_write=True), nic.create_vi(level)
     server.post_recv(via.Descriptor.recv(memory[64:]))
     asking = threading.Thread(target=lambda: client.connect(nic.address / "desk", retry=True))
@@ -17,6 +17,6 @@ with via.Nic("loop:example") as nic, nic.create_region(128, rdma_write=True) as 
     assert received.immediate == 7
 
     put = via.Descriptor.rdma_write(memory[64:69], memory.address, memory.handle)
-    client.post_send(put)  # straight into memory; the server notices nothing
+    client.post_send(put)  # straight into memory, without a notification
     assert client.send_wait(timeout_s=10) is put
     assert bytes(memory[:5]) == b"hello"

@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 from viakit.launch import mpi_agent
-from viakit.measure import mpi
+from viakit.launch import mpi_library as mpi
 from viakit.testbed import Testbed
 
 if __name__ == "__main__":

@@ -134,6 +134,7 @@ void rdma_immediate_b(side *s)
             offer(&e, data, e.mh);
             reap_recv(&e, d, VIP_STATUS_OP_REMOTE_RDMA_WRITE | VIP_STATUS_IMMEDIATE);
             CHECK_EQ(d->CS.ImmediateData, 0xABCD0000u + k);
+            CHECK_EQ(d->CS.Length, 0); /* counts what is in the receive's own segments */
             pattern_check(data, lens[k], k);
             for (int b = 0; b < 32; b++)
                 CHECK_EQ(untouched[b], 0xEE);

@@ -8,7 +8,7 @@
 
 #include <signal.h>
 
-#include "base/turn.h"
+#include "base/wait.h"
 #include "check.h"
 #include "netns.h"
 
@@ -26,7 +26,7 @@ coll *make_group(msg_world *w, int first, int n, int context)
     for (int i = 0; i < n; i++)
         ranks[i] = first + i;
     if (asleep)
-        vk_turn_took(vk_now() - VK_SECOND, vk_now());
+        vk_yield_took(vk_now() - VK_SECOND, vk_now());
     OK(coll_create(w, ranks, n, context, &c));
     /* A member's rank in the group is its place in the list, not its rank in the world. */
     CHECK_EQ(coll_rank(c), msg_rank(w) - first);

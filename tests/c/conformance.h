@@ -23,7 +23,7 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(discover, CASE_NO_FAULT, NULL)    \
     X(many_vis, CASE_NO_FAULT, NULL)
 
-/* cases_message.c */
+/* cases_message.c, cases_stream.c */
 #define MESSAGE_CASES(X)                     \
     X(zero, 0, NULL)                         \
     X(sizes, 0, NULL)                        \
@@ -47,7 +47,7 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(rdma_spin, 0, NULL)      \
     X(rdma_empty_queue, 0, NULL)
 
-/* cases_read.c */
+/* cases_read.c, cases_read_error.c */
 #define READ_CASES(X)                    \
     X(rdma_read, 0, NULL)                \
     X(read_largest, CASE_NO_FAULT, NULL) \
@@ -72,6 +72,11 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(peer_killed, CASE_NO_LOOP | CASE_KILLS_B, NULL)      \
     X(peer_killed_idle, CASE_NO_LOOP | CASE_KILLS_B, NULL) \
     X(close_with_everything, 0, NULL)
+
+/* cases_memory.c */
+#define MEMORY_CASES(X)  \
+    X(null_tag, 0, NULL) \
+    X(receive_past_region, 0, NULL)
 
 /* cases_wait.c */
 #define WAIT_CASES(X)                  \
@@ -101,9 +106,21 @@ void small_rings(viakit_nic_options *o); /* every ring wraps often */
     X(cq_tags, 0, NULL)                    \
     X(deferred, 0, NULL)
 
+/* cases_secret.c */
+#define SECRET_CASES(X)         \
+    X(secret_right, 0, NULL)    \
+    X(secret_wrong, 0, NULL)    \
+    X(secret_mismatch, 0, NULL) \
+    X(secret_tampered, 0, NULL) \
+    X(secret_replayed, 0, NULL) \
+    X(secret_forged, 0, NULL)   \
+    X(secret_unconfirmed, 0, NULL)
+
 #define ALL_CASES(X) \
     NOTIFY_CASES(X)  \
-    CONNECT_CASES(X) PEER_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) READ_CASES(X) ERROR_CASES(X) WAIT_CASES(X)
+    CONNECT_CASES(X) \
+    PEER_CASES(X)    \
+    SECRET_CASES(X) MESSAGE_CASES(X) RDMA_CASES(X) READ_CASES(X) ERROR_CASES(X) MEMORY_CASES(X) WAIT_CASES(X)
 
 #define DECLARE(name, flags, options) \
     void name##_a(side *s);           \

@@ -37,45 +37,64 @@ static int on_veth(const link_spec *l)
     return l->kind == ON_ETH || (l->kind == ON_UDP && !l->one_host);
 }
 
-/* A known name may be the beginning of another ("shm", "shm-ring"); what is left behind it decides. */
-static int parse_link(const char *text, link_spec *l)
+/* The properties of a link decide how its cases run: within a process, a host, or between two hosts. */
+static void set_link(link_spec *l, const viakit_link_info *about)
+{
+    l->about = about;
+    l->kind = !about->leaves_process                   ? ON_LOOP
+              : !about->leaves_host                    ? ON_SHM
+              : about->named_by == VIAKIT_BY_INTERFACE ? ON_ETH
+                                                       : ON_UDP;
+}
+
+/* Takes the name of a link or of a variant from the beginning of the text; returns what is behind it. The longest known
+ * name counts, because one may be the beginning of another ("shm", "shm-ring"). */
+static const char *take_name(const char *text, link_spec *l)
 {
     static const struct {
-        const char *name;
+        const char *name, *link;
         link_spec spec;
-    } known[] = {
-        {"loop", {.kind = ON_LOOP}},
-        {"shm-mapped", {.kind = ON_SHM, .mapped = 1}},
-        {"shm-ring", {.kind = ON_SHM, .ring_only = 1}},
-        {"shm", {.kind = ON_SHM}},
-        {"eth-auto", {.kind = ON_ETH, .form = VIAKIT_FORM_AUTO}},
-        {"eth-plain", {.kind = ON_ETH, .form = VIAKIT_FORM_PLAIN}},
-        {"eth-udp", {.kind = ON_ETH, .form = VIAKIT_FORM_UDP}},
-        {"udp6-lo", {.kind = ON_UDP, .ipv6 = 1, .one_host = 1}},
-        {"udp6", {.kind = ON_UDP, .ipv6 = 1}},
-        {"udp-lo", {.kind = ON_UDP, .one_host = 1}},
-        {"udp", {.kind = ON_UDP}},
+    } variants[] = {
+        {"shm-mapped", "shm", {.mapped = 1}},
+        {"shm-ring", "shm", {.ring_only = 1}},
+        {"eth-auto", "eth", {.form = VIAKIT_FORM_AUTO}},
+        {"eth-plain", "eth", {.form = VIAKIT_FORM_PLAIN}},
+        {"eth-udp", "eth", {.form = VIAKIT_FORM_UDP}},
+        {"udp6-lo", "udp", {.ipv6 = 1, .one_host = 1}},
+        {"udp6", "udp", {.ipv6 = 1}},
+        {"udp-lo", "udp", {.one_host = 1}},
     };
-    const char *rest;
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strncmp(text, known[i].name, strlen(known[i].name)))
-            continue;
-        *l = known[i].spec;
-        l->mtu = 1500;
-        snprintf(l->name, sizeof(l->name), "%s", text);
-        rest = text + strlen(known[i].name);
-        if (on_veth(l) && !strncmp(rest, "-9000", 5)) {
-            l->mtu = 9000;
-            rest += 5;
+    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
+        if (!strncmp(text, variants[i].name, strlen(variants[i].name))) {
+            *l = variants[i].spec;
+            set_link(l, viakit_link_of(variants[i].link));
+            return text + strlen(variants[i].name);
         }
-        if (!strcmp(rest, "+fault")) {
-            l->fault = 1;
-            rest += 6;
+    memset(l, 0, sizeof(*l));
+    for (int i = 0; viakit_link(i); i++)
+        if (!strncmp(text, viakit_link(i)->name, strlen(viakit_link(i)->name))) {
+            set_link(l, viakit_link(i));
+            return text + strlen(viakit_link(i)->name);
         }
-        if (!*rest)
-            return 0;
+    return NULL;
+}
+
+static int parse_link(const char *text, link_spec *l)
+{
+    const char *rest = take_name(text, l);
+    if (rest == NULL)
+        return -1;
+    l->mtu = 1500;
+    snprintf(l->name, sizeof(l->name), "%s", text);
+    if (on_veth(l) && !strncmp(rest, "-9000", 5)) {
+        l->mtu = 9000;
+        rest += 5;
     }
-    return -1;
+    if (!strcmp(rest, "+fault")) {
+        l->fault = 1;
+        rest += 6;
+    }
+    return *rest ? -1 : 0;
 }
 
 /* ---------------------------------------------------------------- one side */
@@ -176,7 +195,7 @@ static void init_side(side *s, side_role role, const link_spec *link, const test
     else if (link->kind == ON_UDP)
         snprintf(s->device, sizeof(s->device), "udp:%s", netns_address(link->ipv6, role));
     else
-        snprintf(s->device, sizeof(s->device), "%s:t%d", link->kind == ON_LOOP ? "loop" : "shm", (int)parent);
+        snprintf(s->device, sizeof(s->device), "%s:t%d", link->about->name, (int)parent);
 }
 
 /* Entries of a directory under /proc/self: open files. */
@@ -300,6 +319,8 @@ static int applies(const link_spec *link, const test_case *test)
     if ((test->flags & CASE_NO_ETH) && on_veth(link))
         return 0;
     if ((test->flags & CASE_ONLY_ETH) && link->kind != ON_ETH)
+        return 0;
+    if ((test->flags & CASE_ONLY_UDP) && link->kind != ON_UDP)
         return 0;
     if ((test->flags & CASE_ONLY_NETWORK) && !on_veth(link))
         return 0;

@@ -6,9 +6,9 @@
  * and `udp` two processes in two network namespaces joined by a veth pair. The sides share nothing but the link and a
  * control channel (a socket pair), by which they agree when to go on.
  *
- * Link names on the command line: loop | shm | shm-mapped | shm-ring | eth-auto | eth-plain | eth-udp | udp | udp6 |
- * udp-lo | udp6-lo, where "shm-mapped" takes test memory from viakit_alloc and "shm-ring" forbids every direct copy;
- * then optionally "-9000" (eth, udp: the MTU, otherwise 1500), then optionally "+fault": both sides lose, double,
+ * Link names on the command line: that of any link, or a variant of one: shm-mapped | shm-ring | eth-auto | eth-plain |
+ * eth-udp | udp6 | udp-lo | udp6-lo, where "shm-mapped" takes test memory from viakit_alloc and "shm-ring" forbids every
+ * direct copy; then optionally "-9000" (eth, udp: the MTU, otherwise 1500), then optionally "+fault": both sides lose, double,
  * reorder (5 % of frames each) and corrupt (1 %). The seed of the faults is printed, and taken from VIAKIT_TEST_SEED if
  * that is set.
  */
@@ -27,7 +27,13 @@
 
 typedef struct {
     char name[32];
-    enum { ON_LOOP, ON_SHM, ON_ETH, ON_UDP } kind; /* from ON_ETH on: a network, which may lose frames */
+    const viakit_link_info *about;
+    enum {
+        ON_LOOP,
+        ON_SHM,
+        ON_ETH,
+        ON_UDP
+    } kind; /* by its properties; from ON_ETH on: a network, which may lose frames */
     viakit_form form;
     int ipv6, one_host; /* udp: the kind of address; by the loopback interface */
     int mtu;
@@ -42,10 +48,11 @@ enum {
     CASE_NO_LOOP = 1, /* needs two processes */
     CASE_NO_ETH = 2,  /* about one process, or one host */
     CASE_ONLY_ETH = 4,
-    CASE_NO_FAULT = 8,     /* looks at behaviour that faults change by design */
-    CASE_KILLS_B = 16,     /* B ends by SIGKILL */
-    CASE_NO_THREAD = 32,   /* NICs without a progress thread */
-    CASE_ONLY_NETWORK = 64 /* two hosts with an interface each */
+    CASE_NO_FAULT = 8,      /* looks at behaviour that faults change by design */
+    CASE_KILLS_B = 16,      /* B ends by SIGKILL */
+    CASE_NO_THREAD = 32,    /* NICs without a progress thread */
+    CASE_ONLY_NETWORK = 64, /* two hosts with an interface each */
+    CASE_ONLY_UDP = 128
 };
 
 typedef struct {

@@ -1,9 +1,8 @@
 /*
- * msg_cases_life.c - cases of test_msg: arguments and modes; one-sided writes; ranks that leave, die, are many;
- * threads; policies.
+ * msg_cases_life.c - cases of test_msg: arguments and modes; ranks that leave or die; policies.
  *
- * Where a case needs something to have happened at another rank before it goes on, job_meet() orders it: by sockets
- * beside the channel, so that no message of the engine's has to be sent for it.
+ * If a step of a case must follow a step of another rank, job_meet() orders them. It uses sockets beside the channel, so
+ * that the engine sends no message.
  */
 #include <pthread.h>
 
@@ -12,7 +11,10 @@
 #include "msg/via.h"
 #include "msg_cases.h"
 #include "space.h"
-#include "via/internal.h"
+#include <string.h>
+
+#include "base/pool.h"
+#include "via/nic.h"
 
 /* Synchronous, ready and buffered sends, each with what makes it one. */
 void case_modes(msg_world **world, int rank, int n_ranks)
@@ -174,8 +176,8 @@ static int reads_ended(msg_world *w)
     uint64_t n = 0;
     for (int i = 0; i < 2; i++) {
         VIP_UINT64 values[VIAKIT_N_COUNTERS] = {0};
-        if (v->ports[i])
-            CHECK_OK(viakit_nic_counters(v->ports[i]->nic, values));
+        if (v->net.ports[i])
+            CHECK_OK(viakit_nic_counters(v->net.ports[i]->nic, values));
         n += values[VIAKIT_COUNTER_rdma_reads_sent];
     }
     return (int)n;
@@ -220,158 +222,6 @@ void case_last_credit(msg_world **world, int rank, int n_ranks)
             CHECK(pattern_holds(data + (size_t)i * LEN, LEN, (unsigned)i));
     }
     free(data);
-}
-
-/* Writes into memory whose owner calls nothing. */
-void case_put(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    enum { LEN = 200000 };
-    void *memory;
-    msg_exposed mine, theirs[3];
-    msg_request *r;
-    OK(msg_alloc(w, LEN, &memory));
-    memset(memory, 0, LEN);
-    unsigned char *cells = memory;
-    OK(msg_expose(w, memory, LEN, &mine));
-    for (int i = 0; i < n_ranks; i++) {
-        OK(msg_send(w, 1, &mine, sizeof mine, i, 1, MSG_STANDARD));
-        OK(msg_recv(w, 1, &theirs[i], sizeof mine, i, 1, NULL));
-    }
-    int next = (rank + 1) % n_ranks;
-    unsigned char one = 1;
-    char *data = malloc(LEN);
-    /* Single bytes, each seen by the target without any call of its own. */
-    for (int k = 1; k <= 100; k++) {
-        one = (unsigned char)k;
-        OK(msg_put(w, &one, 1, next, &theirs[next], (uint64_t)rank, NULL));
-        WAIT_UNTIL(__atomic_load_n(&cells[(rank + n_ranks - 1) % n_ranks], __ATOMIC_ACQUIRE) >=
-                   k); /* no call of ours */
-    }
-    pattern_fill(data, LEN - 64, (unsigned)rank);
-    OK(msg_put(w, data, LEN - 64, next, &theirs[next], 64, &r));
-    OK(msg_wait(w, &r, NULL, MSG_FOREVER));
-    OK(msg_send(w, 1, NULL, 0, next, 2, MSG_STANDARD)); /* arrives after what was written */
-    OK(msg_recv(w, 1, NULL, 0, (rank + n_ranks - 1) % n_ranks, 2, NULL));
-    CHECK(pattern_holds((char *)memory + 64, LEN - 64, (unsigned)((rank + n_ranks - 1) % n_ranks)));
-    OK(msg_put(w, &one, 1, rank, &mine, 3, NULL));
-    CHECK_EQ(cells[3], one);
-    /* Beyond what was exposed; and, without a request, longer than MSG_PUT_SHORT. */
-    GIVES(msg_put(w, &one, 1, next, &theirs[next], LEN, NULL), MSG_ERR_ARG);
-    GIVES(msg_put(w, data, 1000, next, &theirs[next], 0, NULL), MSG_ERR_ARG);
-    job_meet();
-    OK(msg_hide(w, &mine));
-    GIVES(msg_hide(w, &mine), MSG_ERR_ARG);
-    OK(msg_free(w, memory));
-    GIVES(msg_free(w, memory), MSG_ERR_ARG);
-    free(data);
-}
-
-/* The registration cache stays within its bound and is used. Of 4 places: the first 20 rounds use one buffer, which
- * must be found again; then eight take turns, so that some are thrown out. */
-void case_cache(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    enum { LEN = 100000 };
-    char *bufs[8];
-    (void)n_ranks;
-    for (int i = 0; i < 8; i++)
-        bufs[i] = malloc(LEN);
-    for (int round = 0; round < 40; round++) {
-        char *buf = bufs[round < 20 ? 0 : round % 8];
-        if (rank == 0) {
-            pattern_fill(buf, LEN, (unsigned)round);
-            OK(msg_send(w, 1, buf, LEN, 1, round, MSG_STANDARD));
-        } else {
-            OK(msg_recv(w, 1, buf, LEN, 0, round, NULL));
-            CHECK(pattern_holds(buf, LEN, (unsigned)round));
-        }
-        /* One more than the bound, for the buffer that is in use when another comes. */
-        CHECK(job_counter(w, MSG_COUNTER_cache_bytes_now) <= 5 * LEN);
-    }
-    CHECK(job_counter(w, MSG_COUNTER_cache_hits) >= 19);
-    CHECK(job_counter(w, MSG_COUNTER_cache_evictions) > 0);
-    for (int i = 0; i < 8; i++) {
-        msg_forget(w, bufs[i], LEN);
-        free(bufs[i]);
-    }
-    CHECK_EQ(job_counter(w, MSG_COUNTER_cache_bytes_now), 0);
-}
-
-/* Everybody with everybody, all lengths, at once. */
-void case_storm(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    static const size_t lens[] = {0, 8, 500, 7000, 30000, 200000};
-    enum { MOST = 200000 };
-    char *in = malloc((size_t)n_ranks * MOST), *out = malloc((size_t)n_ranks * MOST);
-    /* 16 requests for 8 ranks; each sends another length to each. */
-    for (int round = 0; round < 6; round++) {
-        msg_request *r[64];
-        for (int i = 0; i < n_ranks; i++)
-            OK(msg_irecv(w, 1, in + (size_t)i * MOST, MOST, i, round, &r[i]));
-        for (int i = 0; i < n_ranks; i++) {
-            size_t len = lens[(round + i + rank) % 6];
-            pattern_fill(out + (size_t)i * MOST, len, (unsigned)(rank * 64 + i));
-            OK(msg_isend(w, 1, out + (size_t)i * MOST, len, i, round, MSG_STANDARD, &r[n_ranks + i]));
-        }
-        OK(msg_waitall(w, 2 * n_ranks, r, NULL, MSG_FOREVER));
-        for (int i = 0; i < n_ranks; i++)
-            CHECK(pattern_holds(in + (size_t)i * MOST, lens[(round + i + rank) % 6], (unsigned)(i * 64 + rank)));
-    }
-    free(in);
-    free(out);
-}
-
-/* More ranks than anybody has cores: they start, meet in a dissemination barrier many times, and part. */
-void case_many(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    for (int round = 0; round < 10; round++)
-        /* A dissemination barrier: after step k everybody has heard of 2k ranks. */
-        for (int step = 1; step < n_ranks; step *= 2) {
-            int v = -1;
-            OK(msg_sendrecv(w, 1, &round, sizeof round, (rank + step) % n_ranks, step, &v, sizeof v,
-                            (rank + n_ranks - step) % n_ranks, step, NULL));
-            CHECK_EQ(v, round);
-        }
-}
-
-/* Ranks that may have few descriptors under way between processes (test_msg.c): all of them send theirs to all
- * others at once. */
-void case_few_files(msg_world **world, int rank, int n_ranks)
-{
-    case_many(world, rank, n_ranks);
-}
-
-/* A message longer than MaxTransferSize, in pieces. The long form: 1 GiB. */
-void case_giant(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    size_t len = getenv("VIAKIT_LONG_TESTS") ? (size_t)1 << 30 : ((size_t)64 << 20) + 4097;
-    char *buf = malloc(len);
-    msg_status s;
-    (void)n_ranks;
-    CHECK(buf != NULL);
-    if (rank == 0) {
-        pattern_fill(buf, len, 1);
-        OK(msg_send(w, 1, buf, len, 1, 1, MSG_STANDARD));
-    } else {
-        OK(msg_recv(w, 1, buf, len, 0, 1, &s));
-        CHECK_EQ(s.len, len);
-        CHECK(pattern_holds(buf, len, 1));
-    }
-    free(buf);
-}
-
-/* Ranks that are told to be on two hosts reach each other by two NICs. */
-void case_hosts_ring(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    /* The next rank is on the other host, the one after it on this one: two routes. */
-    if (strcmp(case_link, "shm") == 0)
-        CHECK(strcmp(msg_peer_route(w, (rank + 1) % n_ranks), msg_peer_route(w, (rank + 2) % n_ranks)) != 0);
-    case_ring(world, rank, n_ranks);
 }
 
 /* Rank 1 dies. Whatever waits for it ends, everything else goes on. */
@@ -561,68 +411,6 @@ void case_ids(msg_world **world, int rank, int n_ranks)
         OK(msg_cancel(w, r));
         OK(msg_wait(w, &r, NULL, MSG_FOREVER));
     }
-}
-
-struct player {
-    msg_world *w;
-    int rank, number;
-};
-
-static void *play(void *argument)
-{
-    struct player *p = argument;
-    msg_world *w = p->w;
-    /* Each message is sent back, so both directions of a thread's conversation depend on each other. */
-    static const size_t lens[] = {8, 30000};
-    char *buf = malloc(30000);
-    for (int i = 0; i < 200; i++) {
-        size_t len = lens[i % 10 == 9];
-        msg_status s;
-        if (p->rank == 0) {
-            pattern_fill(buf, len, (unsigned)(i + p->number));
-            OK(msg_send(w, 1, buf, len, 1, p->number, MSG_STANDARD));
-        }
-        OK(msg_recv(w, 1, buf, 30000, !p->rank, p->number, &s));
-        CHECK_EQ(s.len, len);
-        CHECK(pattern_holds(buf, len, (unsigned)(i + p->number)));
-        if (p->rank == 1)
-            OK(msg_send(w, 1, buf, len, 0, p->number, MSG_STANDARD));
-    }
-    free(buf);
-    return NULL;
-}
-
-/* Three threads of each rank, each with a conversation of its own. */
-void case_threads(msg_world **world, int rank, int n_ranks)
-{
-    struct player players[3];
-    pthread_t threads[3];
-    (void)n_ranks;
-    for (int i = 0; i < 3; i++) {
-        players[i] = (struct player){*world, rank, i};
-        CHECK_EQ(pthread_create(&threads[i], NULL, play, &players[i]), 0);
-    }
-    for (int i = 0; i < 3; i++)
-        pthread_join(threads[i], NULL);
-}
-
-/* A long message gets through while both programs do nothing but look at memory. */
-void case_thread_progress(msg_world **world, int rank, int n_ranks)
-{
-    msg_world *w = *world;
-    enum { LEN = 3 << 20 };
-    char *buf = malloc(LEN);
-    msg_request *r;
-    case_threads(world, rank, n_ranks);
-    pattern_fill(buf, LEN, 1);
-    if (rank == 1)
-        memset(buf, 0, LEN);
-    OK(rank == 0 ? msg_isend(w, 1, buf, LEN, 1, 1, MSG_STANDARD, &r) : msg_irecv(w, 1, buf, LEN, 0, 1, &r));
-    /* msg_request_peek looks at memory only: the progress is the thread's. */
-    WAIT_UNTIL(msg_request_peek(w, r, NULL));
-    OK(msg_wait(w, &r, NULL, MSG_FOREVER));
-    CHECK(pattern_holds(buf, LEN, 1));
-    free(buf);
 }
 
 /* Every policy of the table carries messages; text sets fields; ranks that differ are told. Texts come first: a whole

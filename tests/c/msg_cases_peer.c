@@ -144,7 +144,7 @@ static int can_be_found_dead(msg_world *w, pid_t pid)
         VIP_VI_STATE vi_state;
         VIP_VI_ATTRIBUTES attributes;
         VIP_BOOLEAN send_empty, recv_empty;
-        VIP_VI_HANDLE vi = ((struct vc_world *)w->at)->ranks[1].vi;
+        VIP_VI_HANDLE vi = ((struct vc_rank *)w->peers[1].at)->pair.vi;
         CHECK_OK(VipQueryVi(vi, &vi_state, &attributes, &send_empty, &recv_empty));
         return vi_state == VIP_STATE_ERROR;
     }

@@ -107,7 +107,9 @@ int job_open(const char *policy, msg_world **world, char *error)
     const job *j = me->job;
     msg_policy p = *msg_policy_find(strcmp(j->link, "tcp") == 0 ? "tcp" : j->bip ? "bip" : "via");
     char host[32], device[64];
+    static const unsigned char secret[MSG_SECRET_LEN] = "the secret of this test's ranks";
     msg_options o = {.size = sizeof o,
+                     .secret = secret,
                      .rank = me->rank,
                      .n_ranks = j->n_ranks,
                      .policy = &p,

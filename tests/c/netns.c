@@ -14,9 +14,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/ethtool.h>
 #include <linux/if_addr.h>
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
+#include <linux/sockios.h>
 #include <linux/veth.h>
 #include <net/if.h>
 #include <sched.h>
@@ -25,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -272,4 +275,79 @@ int netns_hosts(char **argv, int fds[2])
         return 0;
     printf("no hosts can be made here: %s\n", why);
     return CHECK_SKIPPED;
+}
+
+/* ---------------------------------------------------------------- changes to an interface */
+
+static int change(unsigned long request, struct ifreq *r)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), error;
+    if (fd < 0)
+        return errno;
+    strcpy(r->ifr_name, "eth0");
+    error = ioctl(fd, request, r) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+int netns_set_mtu(int mtu)
+{
+    struct ifreq r;
+    memset(&r, 0, sizeof(r));
+    r.ifr_mtu = mtu;
+    return change(SIOCSIFMTU, &r);
+}
+
+int netns_set_gso(uint32_t max_size, uint32_t max_segments)
+{
+    struct request r;
+    init_request(&r, 0);
+    r.info.ifi_index = (int)if_nametoindex("eth0");
+    add(&r, IFLA_GSO_MAX_SIZE, &max_size, sizeof(max_size));
+    add(&r, IFLA_GSO_MAX_SEGS, &max_segments, sizeof(max_segments));
+    return talk(&r);
+}
+
+/* Features are numbered by the kernel that runs; their names are in the string set ETH_SS_FEATURES. */
+int netns_set_feature(const char *name, int on)
+{
+    enum { MOST = 512 };
+    static union {
+        struct ethtool_gstrings head;
+        uint8_t room[sizeof(struct ethtool_gstrings) + MOST * ETH_GSTRING_LEN];
+    } strings;
+    union {
+        struct ethtool_sset_info head;
+        uint8_t room[sizeof(struct ethtool_sset_info) + sizeof(uint32_t)];
+    } set = {.head = {.cmd = ETHTOOL_GSSET_INFO, .sset_mask = 1ull << ETH_SS_FEATURES}};
+    union {
+        struct ethtool_sfeatures head;
+        uint8_t room[sizeof(struct ethtool_sfeatures) + MOST / 32 * sizeof(struct ethtool_set_features_block)];
+    } features;
+    struct ifreq r;
+    uint32_t n;
+    int error;
+    memset(&r, 0, sizeof(r));
+    r.ifr_data = (void *)&set;
+    if ((error = change(SIOCETHTOOL, &r)))
+        return error;
+    n = set.head.data[0];
+    if (n > MOST)
+        return E2BIG;
+    strings.head = (struct ethtool_gstrings){.cmd = ETHTOOL_GSTRINGS, .string_set = ETH_SS_FEATURES, .len = n};
+    r.ifr_data = (void *)&strings;
+    if ((error = change(SIOCETHTOOL, &r)))
+        return error;
+    for (uint32_t i = 0; i < n; i++) {
+        if (strncmp((const char *)strings.head.data + (size_t)i * ETH_GSTRING_LEN, name, ETH_GSTRING_LEN))
+            continue;
+        memset(&features, 0, sizeof(features));
+        features.head.cmd = ETHTOOL_SFEATURES;
+        features.head.size = (n + 31) / 32;
+        features.head.features[i / 32].valid = 1u << i % 32;
+        features.head.features[i / 32].requested = on ? 1u << i % 32 : 0;
+        r.ifr_data = (void *)&features;
+        return change(SIOCETHTOOL, &r);
+    }
+    return ENOENT;
 }

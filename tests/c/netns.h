@@ -3,6 +3,7 @@
 #define NETNS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Makes this program run in a user and network namespace of its own: the first call starts the program again there
  * (argv as given) and never returns; the second, inside, returns 0. -1 with the reason in `why` where the kernel
@@ -19,5 +20,11 @@ int netns_hosts(char **argv, int fds[2]);
 
 /* The address that the pair's host 0 or 1 has on eth0, in words. Of loopback interfaces there are 127.0.0.1 and ::1. */
 const char *netns_address(int ipv6, int host);
+
+/* Change this host's eth0: its MTU; a feature by ethtool's name for it, such as "tx-udp-segmentation"; the limits of
+ * segmentation offload. 0, or an errno. */
+int netns_set_mtu(int mtu);
+int netns_set_feature(const char *name, int on);
+int netns_set_gso(uint32_t max_size, uint32_t max_segments);
 
 #endif /* NETNS_H */

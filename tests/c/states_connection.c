@@ -111,7 +111,7 @@ static const char *door_state(door *d)
     if (d->waiter_started)
         return atomic_load(&d->waiter_over) ? "?" : "waiting";
     if (!d->conn)
-        return "nobody waits";
+        return "no server";
     switch (VipConnectAccept(d->conn, d->other_level)) {
     case VIP_INVALID_RELIABILITY_LEVEL:
         return "offered";

@@ -56,9 +56,9 @@ static const char *peer_state(scene *s)
     case VIP_INVALID_PARAMETER:
         return "gone";
     case VIP_INVALID_STATE:
-        return "nothing asked";
+        return "no request";
     case VIP_NOT_DONE:
-        return "asking";
+        return "requesting";
     case VIP_SUCCESS:
         return "answered";
     default:
@@ -196,10 +196,10 @@ static const struct {
     {"ConnectPeerDone", done},
     {"ConnectPeerWait", waits},
     {"time-out of the request", times_out},
-    {"partner asks", asked_alike},
-    {"partner asks, another level", asked_other_level},
-    {"partner asks, another MaxTransferSize", asked_other_mtu},
-    {"a client asks", client_asks},
+    {"partner requests", asked_alike},
+    {"partner requests, another level", asked_other_level},
+    {"partner requests, another MaxTransferSize", asked_other_mtu},
+    {"a client requests", client_asks},
     {"Disconnect", disconnect},
     {"Disconnect, a thread waits", disconnect_waited_for},
     {"DestroyVi", destroy},

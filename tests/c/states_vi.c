@@ -315,7 +315,7 @@ static const struct {
     {"PostSend", post_send, ALL, 0},
     {"RecvDone, empty queue", recv_done_empty, ALL, 0},
     {"ConnectRequest, accepted", request_accepted, ALL, 0},
-    {"ConnectRequest, nobody waits", request_nobody, ALL, 0},
+    {"ConnectRequest, no server", request_nobody, ALL, 0},
     {"ConnectAccept", accept_with, ALL, 0},
     {"Disconnect", disconnect, ALL, 0},
     {"Disconnect, a receive posted", disconnect_posted, ALL, 0},

@@ -1,247 +1,13 @@
 /*
- * test_api.c - every function with arguments that are wrong: the call says so, changes nothing and never crashes.
+ * test_api.c - every function with wrong arguments: the call returns an error, changes nothing and never crashes.
+ * test_handles.c has wrong handles.
  *
- * Handles are tried as NULL, as numbers that never were handles, as handles of objects that are gone, and as handles of
- * another kind of object. What a call sets, it sets on success only; and what went wrong is also told in words
- * (viakit_last_error), for the codes say little. On loop: nothing of this reaches a link.
+ * A call sets its results only on success. viakit_last_error describes the error in words. The device is loop, because
+ * no case uses a link.
  */
-#include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "address.h"
-#include "check.h"
-
-#define DEVICE "loop:api"
-
-/* A NIC with one object of each kind. */
-typedef struct {
-    VIP_NIC_HANDLE nic;
-    VIP_PROTECTION_HANDLE ptag;
-    VIP_CQ_HANDLE cq;
-    VIP_VI_HANDLE vi;
-    uint8_t *mem;
-    VIP_MEM_HANDLE mh;
-    VIP_NIC_ATTRIBUTES attr;
-    VIP_VI_ATTRIBUTES vi_attr;
-} objects;
-
-static void open_objects(objects *o)
-{
-    VIP_MEM_ATTRIBUTES mem_attr = {0};
-    memset(o, 0, sizeof(*o));
-    CHECK_OK(VipOpenNic(DEVICE, &o->nic));
-    CHECK_OK(VipQueryNic(o->nic, &o->attr));
-    CHECK_OK(VipCreatePtag(o->nic, &o->ptag));
-    CHECK_OK(VipCreateCQ(o->nic, 16, &o->cq));
-    o->mem = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(o->mem != MAP_FAILED);
-    mem_attr.Ptag = o->ptag;
-    CHECK_OK(VipRegisterMem(o->nic, o->mem, 65536, &mem_attr, &o->mh));
-    o->vi_attr.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY;
-    o->vi_attr.Ptag = o->ptag;
-    CHECK_OK(VipCreateVi(o->nic, &o->vi_attr, NULL, NULL, &o->vi));
-}
-
-static void close_objects(objects *o)
-{
-    CHECK_OK(VipDestroyVi(o->vi));
-    CHECK_OK(VipDestroyCQ(o->cq));
-    CHECK_OK(VipDeregisterMem(o->nic, o->mem, o->mh));
-    CHECK_OK(VipDestroyPtag(o->nic, o->ptag));
-    CHECK_OK(VipCloseNic(o->nic));
-    munmap(o->mem, 65536);
-}
-
-static void ignore_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
-{
-    (void)error;
-    if (context)
-        __atomic_add_fetch((int *)context, 1, __ATOMIC_SEQ_CST);
-}
-
-/* The address of this NIC, with a discriminator. */
-static VIP_NET_ADDRESS *own_address(objects *o, address *a, const char *discriminator)
-{
-    memset(a, 0, sizeof(*a));
-    a->net.HostAddressLen = 6;
-    a->net.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
-    memcpy(a->room + 4, o->attr.LocalNicAddress, 6);
-    memcpy(a->room + 10, discriminator, strlen(discriminator));
-    return &a->net;
-}
-
-/* ---------------------------------------------------------------- handles */
-
-/* What nearly every wrong argument gets. */
-static const VIP_RETURN bad = VIP_INVALID_PARAMETER;
-
-/* Every function that takes a NIC, with everything else in order. */
-static void try_nic(VIP_NIC_HANDLE nic, objects *o)
-{
-    VIP_NIC_ATTRIBUTES attr;
-    VIP_PROTECTION_HANDLE ptag;
-    VIP_MEM_HANDLE mh;
-    VIP_MEM_ATTRIBUTES mem_attr = {0};
-    VIP_VI_HANDLE vi;
-    VIP_CQ_HANDLE cq;
-    VIP_CONN_HANDLE conn;
-    VIP_VI_ATTRIBUTES remote_attr;
-    VIP_UINT64 counters[VIAKIT_N_COUNTERS];
-    viakit_nic_info info;
-    address local, remote;
-    VIP_AUTODISCOVERY_LIST list;
-    viakit_faults faults = {.size = sizeof(faults)};
-    viakit_tap_info tap;
-    char name[64];
-    VIP_ULONG name_len = sizeof(name);
-    size_t len;
-    void *p;
-    int n;
-    own_address(o, &local, "x");
-    CHECK_RET(VipCloseNic(nic), bad);
-    CHECK_RET(VipQueryNic(nic, &attr), bad);
-    CHECK_RET(VipErrorCallback(nic, NULL, ignore_error), bad);
-    CHECK_RET(VipCreatePtag(nic, &ptag), bad);
-    CHECK_RET(VipDestroyPtag(nic, o->ptag), bad);
-    CHECK_RET(VipRegisterMem(nic, o->mem, 64, &mem_attr, &mh), bad);
-    CHECK_RET(VipDeregisterMem(nic, o->mem, o->mh), bad);
-    CHECK_RET(VipQueryMem(nic, o->mem, o->mh, &mem_attr), bad);
-    CHECK_RET(VipSetMemAttributes(nic, o->mem, o->mh, &mem_attr), bad);
-    CHECK_RET(VipCreateVi(nic, &o->vi_attr, NULL, NULL, &vi), bad);
-    CHECK_RET(VipCreateCQ(nic, 16, &cq), bad);
-    CHECK_RET(VipConnectWait(nic, &local.net, 0, &remote.net, &remote_attr, &conn), bad);
-    CHECK_RET(VipNSInit(nic, NULL), bad);
-    CHECK_RET(VipNSGetHostByName(nic, (VIP_CHAR *)"localhost", &remote.net, 0), bad);
-    CHECK_RET(VipNSShutdown(nic), bad);
-    CHECK_RET(viakit_query_nic(nic, &info), bad);
-    CHECK_RET(viakit_poll(nic, &n), bad);
-    CHECK_RET(viakit_alloc(nic, 64, &p), bad);
-    CHECK_RET(viakit_free(nic, o->mem), bad);
-    CHECK_RET(viakit_nic_counters(nic, counters), bad);
-    CHECK_RET(viakit_set_frame_filter(nic, NULL, NULL), bad);
-    CHECK_RET(VipNSGetHostByAddr(nic, &local.net, name, &name_len), bad);
-    CHECK_RET(VipQuerySystemManagementInfo(nic, VIP_SMI_AUTODISCOVERY, &list), bad);
-    CHECK_RET(viakit_snapshot(nic, name, sizeof(name), &len), bad);
-    CHECK_RET(viakit_set_faults(nic, NULL), bad);
-    CHECK_RET(viakit_get_faults(nic, &faults, &n), bad);
-    CHECK_RET(viakit_tap_open(nic, NULL, NULL), bad);
-    CHECK_RET(viakit_tap_read(nic, name, sizeof(name), &len), bad);
-    CHECK_RET(viakit_tap_flush(nic), bad);
-    CHECK_RET(viakit_query_tap(nic, &tap), bad);
-    CHECK_RET(viakit_tap_close(nic), bad);
-    CHECK(strlen(viakit_last_error()) > 0);
-}
-
-static void never_called(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR *d)
-{
-    (void)context, (void)nic, (void)vi, (void)d;
-    FAIL("a handler was called that no call has taken");
-}
-
-static void no_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN recv)
-{
-    (void)recv;
-    never_called(context, nic, vi, NULL);
-}
-
-/* Every function that takes a VI. Its last two return nothing that could be judged: they must only not crash. */
-static void try_vi(VIP_VI_HANDLE vi, objects *o)
-{
-    VIP_VI_STATE state;
-    VIP_VI_ATTRIBUTES attr;
-    VIP_BOOLEAN x, y;
-    VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)o->mem, *got;
-    VIP_UINT64 counters[VIAKIT_N_COUNTERS];
-    viakit_vi_info info;
-    address local, remote;
-    own_address(o, &local, "x");
-    own_address(o, &remote, "x");
-    CHECK_RET(VipDestroyVi(vi), bad);
-    CHECK_RET(VipQueryVi(vi, &state, &attr, &x, &y), bad);
-    CHECK_RET(VipPostSend(vi, d, o->mh), bad);
-    CHECK_RET(VipPostRecv(vi, d, o->mh), bad);
-    CHECK_RET(VipSendDone(vi, &got), bad);
-    CHECK_RET(VipRecvDone(vi, &got), bad);
-    CHECK_RET(VipSendWait(vi, 10, &got), bad);
-    CHECK_RET(VipRecvWait(vi, 10, &got), bad);
-    CHECK_RET(VipConnectRequest(vi, &local.net, &remote.net, 10, &attr), bad);
-    CHECK_RET(VipDisconnect(vi), bad);
-    CHECK_RET(viakit_vi_counters(vi, counters), bad);
-    CHECK_RET(viakit_query_vi(vi, &info), bad);
-    CHECK_RET(VipSetViAttributes(vi, &o->vi_attr), bad);
-    CHECK_RET(VipConnectPeerRequest(vi, &local.net, &remote.net, 10), bad);
-    CHECK_RET(VipConnectPeerDone(vi, &attr), bad);
-    CHECK_RET(VipConnectPeerWait(vi, &attr), bad);
-    CHECK_RET(VipSendNotify(vi, NULL, never_called), bad);
-    CHECK_RET(VipRecvNotify(vi, NULL, never_called), bad);
-    CHECK_RET(VipPostDeferredSends(vi, VIP_TRUE, &x), bad);
-    CHECK(VipGetUserData(vi) == NULL);
-    VipSetUserData(vi, &local);
-}
-
-/* Every function that takes a completion queue. To VipCreateVi NULL means none, which is no error. */
-static void try_cq(VIP_CQ_HANDLE cq, objects *o)
-{
-    VIP_VI_HANDLE vi;
-    VIP_BOOLEAN recv;
-    CHECK_RET(VipDestroyCQ(cq), bad);
-    CHECK_RET(VipCQDone(cq, &vi, &recv), bad);
-    CHECK_RET(VipCQWait(cq, 10, &vi, &recv), bad);
-    CHECK_RET(VipResizeCQ(cq, 32), bad);
-    CHECK_RET(VipCQNotify(cq, NULL, no_entry), bad);
-    CHECK_RET(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)-1, 1, 0), bad);
-    CHECK_RET(VipRemoveTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)-1, 1), bad);
-    if (cq)
-        CHECK_RET(VipCreateVi(o->nic, &o->vi_attr, cq, NULL, &vi), bad);
-}
-
-/* Both functions that take a connection handle. */
-static void try_conn(VIP_CONN_HANDLE conn, objects *o)
-{
-    CHECK_RET(VipConnectAccept(conn, o->vi), bad);
-    CHECK_RET(VipConnectReject(conn), bad);
-}
-
-static void test_handles(void)
-{
-    objects o, old;
-    void *wrong[8];
-    int n = 0;
-    open_objects(&old);
-    close_objects(&old);
-    open_objects(&o);
-    CHECK(old.nic != o.nic && old.vi != o.vi && old.cq != o.cq && old.ptag != o.ptag);
-    /* Never handles: nothing, small, large, an address of nobody's and one of the program's own memory. */
-    wrong[n++] = NULL;
-    wrong[n++] = (void *)1;
-    wrong[n++] = (void *)~(uintptr_t)0;
-    wrong[n++] = (void *)(uintptr_t)0x7fffdeadbeef;
-    wrong[n++] = o.mem;
-    for (int i = 0; i < n; i++) {
-        try_nic(wrong[i], &o);
-        try_vi(wrong[i], &o);
-        try_cq(wrong[i], &o);
-        try_conn(wrong[i], &o);
-        if (wrong[i])
-            CHECK_RET(VipDestroyPtag(o.nic, wrong[i]), bad);
-    }
-    /* Handles of objects that are gone: a NIC and its objects were made in the same places since. */
-    try_nic(old.nic, &o);
-    try_vi(old.vi, &o);
-    try_cq(old.cq, &o);
-    CHECK_RET(VipDestroyPtag(o.nic, old.ptag), bad);
-    /* Handles of the wrong kind. */
-    try_nic(o.vi, &o);
-    try_nic(o.cq, &o);
-    try_nic(o.ptag, &o);
-    try_vi(o.nic, &o);
-    try_vi(o.cq, &o);
-    try_cq(o.nic, &o);
-    try_cq(o.vi, &o);
-    try_conn(o.vi, &o);
-    CHECK_RET(VipDestroyPtag(o.nic, o.vi), bad);
-    close_objects(&o);
-}
+#include "api_objects.h"
 
 /* ---------------------------------------------------------------- values */
 
@@ -339,10 +105,30 @@ static void test_explanations(void)
     EXPLAINED(VipRecvWait(o.vi, 1, &got), VIP_TIMEOUT, "no receive was complete within 1 ms");
     EXPLAINED(VipCQWait(o.cq, 2, &vi, &recv), VIP_TIMEOUT, "nothing completed within 2 ms");
     EXPLAINED(VipConnectWait(o.nic, &local.net, 3, &remote.net, &remote_attr, &conn), VIP_TIMEOUT,
-              "nobody asked for the discriminator within 3 ms");
+              "no client requested the discriminator within 3 ms");
     CHECK_OK(VipDisconnect(o.vi));
     EXPLAINED(VipRecvDone(o.vi, &got), VIP_DESCRIPTOR_ERROR, "completed with an error");
     close_objects(&o);
+}
+
+/* The properties by which programs tell links apart, without a NIC; and what a NIC says agrees. */
+static void test_links(void)
+{
+    int n = 0;
+    for (; viakit_link(n); n++) {
+        const viakit_link_info *about = viakit_link(n);
+        CHECK(*about->name && strlen(about->name) < sizeof((viakit_nic_info *)0)->link);
+        CHECK(strncmp(about->devices, about->name, strlen(about->name)) == 0 && *about->transport);
+        CHECK(viakit_link_of(about->name) == about);
+        CHECK(about->leaves_process || !about->leaves_host);
+    }
+    CHECK(n >= 4 && viakit_link(-1) == NULL && viakit_link(n + 1) == NULL);
+    CHECK(viakit_link_of("nic0") == viakit_link_of("shm:a")); /* an alias */
+    CHECK(viakit_link_of("shm")->maps_memory && viakit_link_of("shm")->lossless && !viakit_link_of("shm")->leaves_host);
+    CHECK(viakit_link_of("eth:no-such-interface")->named_by == VIAKIT_BY_INTERFACE);
+    CHECK(viakit_link_of("udp:")->leaves_host && !viakit_link_of("loop")->leaves_process);
+    CHECK(viakit_link_of("pigeon:3") == NULL && strstr(viakit_last_error(), "give loop, loop:NAME, shm, shm:NAME"));
+    CHECK(viakit_link_of(NULL) == NULL);
 }
 
 static void test_attributes(void)
@@ -670,9 +456,9 @@ int main(void)
     snprintf(check_context, sizeof(check_context), "api");
     check_deadline(120);
     test_open();
-    test_handles();
     test_nulls();
     test_explanations();
+    test_links();
     test_attributes();
     test_addresses();
     test_cq_overrun();

@@ -1,9 +1,8 @@
 /*
  * test_bench.c - the measuring loop and its endpoints: both sides of every run are threads of this process.
  *
- * Besides runs that go well, in every mode and with every byte checked, there are those that must not: a peer that is
- * silent, that closes, that sends a wrong byte, a wire that loses and doubles datagrams, and everything that can tell a
- * run to stop. No time is checked: what a run measures is the machine's affair, that it ends as it says is ours.
+ * Some runs succeed, in every mode and with every byte checked. Others must fail: the peer is silent, closes, or sends a
+ * wrong byte, the wire loses and duplicates datagrams, or the run is stopped. No time is checked.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,107 +13,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "bench/bench.h"
-#include "check.h"
-
-static const char *mode_names[] = {"ping-pong", "stream", "bidir"};
-
-/* ---------------------------------------------------------------- two sides in two threads */
-
-/* One side: its endpoint, its plan (the same but for the side), and what became of it. Samples are side A's. */
-typedef struct {
-    bench_ep *ep;
-    bench_plan plan;
-    double samples[4096];
-    int result;
-    pthread_barrier_t *prepared;
-} side;
-
-/* The barrier keeps A's first message back until B can receive. */
-static void *run_side(void *context)
-{
-    side *s = context;
-    s->result = bench_prepare(s->ep, &s->plan);
-    pthread_barrier_wait(s->prepared);
-    if (s->result == BENCH_OK)
-        s->result = bench_run(s->ep, &s->plan, s->plan.side ? NULL : s->samples);
-    return NULL;
-}
-
-/* Runs one plan on two endpoints; the results are in sides[0] and sides[1]. */
-static void run_both(side sides[2], bench_ep *a, bench_ep *b, bench_plan plan)
-{
-    static uint32_t run_id;
-    pthread_barrier_t prepared;
-    pthread_t threads[2];
-    pthread_barrier_init(&prepared, NULL, 2);
-    /* A number of its own for each run: a message that is left over from the one before is known by it. */
-    plan.run_id = ++run_id;
-    for (int i = 0; i < 2; i++) {
-        memset(&sides[i], 0, sizeof sides[i]);
-        sides[i].ep = i ? b : a;
-        sides[i].plan = plan;
-        sides[i].plan.side = i;
-        sides[i].prepared = &prepared;
-        CHECK_EQ(pthread_create(&threads[i], NULL, run_side, &sides[i]), 0);
-    }
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&prepared);
-}
-
-/* 2 warm-up messages, and so few that all sizes and modes take seconds. Offsets of 0 to 32 bytes, so data do not always
- * begin at the same alignment. */
-static bench_plan plan_of(bench_mode mode, size_t len, bool validate)
-{
-    return (bench_plan){
-        .mode = mode,
-        .len = len,
-        .count = len > 100000 ? 3 : 12,
-        .warmup = 2,
-        .repeats = mode == BENCH_PINGPONG ? 1 : 3,
-        .offset = len % 5 * 8,
-        .validate = validate,
-        .one_core = true, /* other tests run at the same time */
-        .timeout_s = CHECK_WAIT_S,
-        .stall_s = CHECK_WAIT_S,
-        .control_fd = -1,
-    };
-}
-
-/* Every mode and some sizes, checked and unchecked; the samples are there and the messages were counted. */
-static void run_all(bench_ep *a, bench_ep *b, const size_t *lens, size_t n_lens)
-{
-    static side sides[2];
-    for (size_t i = 0; i < n_lens; i++) {
-        for (int mode = 0; mode < 3; mode++) {
-            for (int validate = 0; validate < 2; validate++) {
-                uint64_t before[BENCH_N_COUNTERS], after[BENCH_N_COUNTERS];
-                bench_plan plan = plan_of((bench_mode)mode, lens[i], validate);
-                snprintf(check_context, sizeof check_context, "%s %s %s %zu%s", a->ops->name,
-                         a->polled ? "poll" : "block", mode_names[mode], lens[i], validate ? " validated" : "");
-                bench_counters(a, before);
-                run_both(sides, a, b, plan);
-                bench_counters(a, after);
-                for (int s = 0; s < 2; s++) {
-                    if (sides[s].result != BENCH_OK)
-                        FAIL("side %c: %d, %s", "AB"[s], sides[s].result, sides[s].ep->error);
-                }
-                /* In ping-pong each message is a sample, in the streaming modes each repetition. */
-                uint64_t n = mode == BENCH_PINGPONG ? plan.count : plan.repeats;
-                for (uint64_t k = 0; k < n; k++)
-                    CHECK(sides[0].samples[k] > 0);
-                CHECK(after[BENCH_COUNTER_messages_sent] - before[BENCH_COUNTER_messages_sent] >=
-                      plan.warmup + plan.repeats * plan.count);
-            }
-        }
-    }
-}
-
-/* Nothing (datagrams only: a stream has no empty message), a byte, an odd length, a cache line, a page, more than a
- * datagram or frame holds, many of them. */
-static const size_t all_lens[] = {0, 1, 7, 64, 4096, 100000, 1 << 20};
-#define N_LENS (sizeof all_lens / sizeof all_lens[0])
+#include "bench_sides.h"
+#include "msg/msg.h"
 
 /* ---------------------------------------------------------------- sockets of all kinds */
 
@@ -147,7 +47,7 @@ static void udp_connect(int fd, const struct sockaddr_in *to)
 static bench_ep *open_socket(int fd, bool polled)
 {
     char error[BENCH_ERROR_LEN] = "";
-    bench_ep *ep = bench_socket_open(fd, "unix", polled, error);
+    bench_ep *ep = bench_open("socket", &(bench_options){.fd = fd, .device = "unix", .polled = polled}, error);
     if (!ep)
         FAIL("%s", error);
     return ep;
@@ -156,7 +56,7 @@ static bench_ep *open_socket(int fd, bool polled)
 static bench_ep *open_udp(int fd, bool polled)
 {
     char error[BENCH_ERROR_LEN] = "";
-    bench_ep *ep = bench_udp_open(fd, polled, error);
+    bench_ep *ep = bench_open("udp", &(bench_options){.fd = fd, .polled = polled}, error);
     if (!ep)
         FAIL("%s", error);
     return ep;
@@ -291,9 +191,11 @@ static void *relay_bytes(void *context)
     return NULL;
 }
 
-static void test_wrong_byte(void)
+/* A reader of touched buffers notices it as well as validation does: it does read them. */
+static void test_wrong_byte(bool validate)
 {
     static relay r;
+    memset(&r, 0, sizeof r);
     static side sides[2];
     int near[2], far[2];
     /* A -- near ... relay ... far -- B. */
@@ -305,12 +207,15 @@ static void test_wrong_byte(void)
     CHECK_EQ(pthread_create(&r.thread, NULL, relay_bytes, &r), 0);
     bench_ep *a = open_socket(near[0], false), *b = open_socket(far[0], false);
     bench_plan plan = plan_of(BENCH_PINGPONG, 300, true);
-    plan.stall_s = 0.3; /* A hears nothing more */
-    snprintf(check_context, sizeof check_context, "wrong byte");
+    plan.stall_s = 0.3; /* nothing more arrives at A */
+    plan.validate = validate;
+    plan.buffers = validate ? BENCH_SAME : BENCH_TOUCHED;
+    snprintf(check_context, sizeof check_context, "wrong byte, %s", validate ? "validated" : "touched");
     run_both(sides, a, b, plan);
     CHECK_EQ(sides[1].result, BENCH_MISMATCH);
-    /* The message, its length and the byte are named. */
-    CHECK(strstr(b->error, "message 5 of 300 bytes: byte 123 is"));
+    /* The message and its length are named, and by validation the byte. */
+    CHECK(strstr(b->error,
+                 validate ? "message 5 of 300 bytes: byte 123 is" : "message 5 of 300 bytes: its words add up to"));
     CHECK_EQ(sides[0].result, BENCH_TIMEOUT);
     atomic_store(&r.stop, 1);
     pthread_join(r.thread, NULL);
@@ -322,20 +227,20 @@ static void test_wrong_byte(void)
     }
 }
 
-/* ---------------------------------------------------------------- runs that have to end */
-
-static int say_stop(void *context)
-{
-    ++*(int *)context;
-    return 1;
-}
-
 /* Side A alone, with a peer that never answers. */
 static int run_alone(bench_ep *ep, bench_plan plan)
 {
     CHECK_EQ(bench_prepare(ep, &plan), BENCH_OK);
     static double samples[4096];
     return bench_run(ep, &plan, samples);
+}
+
+/* ---------------------------------------------------------------- runs that have to end */
+
+static int say_stop(void *context)
+{
+    ++*(int *)context;
+    return 1;
 }
 
 static void test_ends(void)
@@ -388,7 +293,7 @@ static void test_ends(void)
 static void test_bad_plans(void)
 {
     char error[BENCH_ERROR_LEN];
-    bench_ep *ep = bench_null_open(error);
+    bench_ep *ep = bench_open("null", &(bench_options){.fd = -1}, error);
     bench_plan plan = plan_of(BENCH_PINGPONG, 64, false);
     snprintf(check_context, sizeof check_context, "bad plans");
     /* One good plan, to show that the others are refused for what was changed in them. */
@@ -403,6 +308,14 @@ static void test_bad_plans(void)
     CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
     CHECK(strstr(ep->error, "takes messages of"));
     plan.len = 64;
+    plan.memory = BENCH_MEMORY_VIAKIT;
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
+    CHECK(strstr(ep->error, "null has no memory of its own"));
+    plan.memory = BENCH_MEMORY_USER;
+    plan.buffers = BENCH_COLD; /* without a pool */
+    CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
+    CHECK(strstr(ep->error, "cold buffers need a pool"));
+    plan.buffers = BENCH_SAME;
     plan.validate = true; /* nothing is carried, so nothing can be checked */
     CHECK_EQ(bench_prepare(ep, &plan), BENCH_ERROR);
     bench_close(ep);
@@ -437,7 +350,7 @@ static void test_null_and_floor(void)
 {
     static side sides[2];
     char error[BENCH_ERROR_LEN];
-    bench_ep *null = bench_null_open(error);
+    bench_ep *null = bench_open("null", &(bench_options){.fd = -1}, error);
     bench_plan plan = plan_of(BENCH_PINGPONG, 8, false);
     snprintf(check_context, sizeof check_context, "null");
     CHECK_EQ(run_alone(null, plan), BENCH_OK);
@@ -447,7 +360,8 @@ static void test_null_and_floor(void)
     snprintf(check_context, sizeof check_context, "floor");
     int fd = memfd_create("floor", MFD_CLOEXEC);
     CHECK_EQ(ftruncate(fd, 4096), 0);
-    bench_ep *a = bench_floor_open(fd, 0, error), *b = bench_floor_open(fd, 1, error);
+    bench_ep *a = bench_open("floor", &(bench_options){.fd = fd, .side = 0}, error);
+    bench_ep *b = bench_open("floor", &(bench_options){.fd = fd, .side = 1}, error);
     CHECK(a && b);
     for (int i = 0; i < 3; i++) {
         run_both(sides, a, b, plan);
@@ -459,7 +373,8 @@ static void test_null_and_floor(void)
     bench_close(a);
     bench_close(b);
     close(fd);
-    CHECK(!bench_floor_open(-1, 0, error) && *error);
+    CHECK(!bench_open("floor", &(bench_options){.fd = -1}, error) && *error);
+    CHECK(!bench_open("pigeon", &(bench_options){.fd = -1}, error) && strstr(error, "pigeon"));
 }
 
 static void *accept_via(void *context)
@@ -496,6 +411,7 @@ static void test_via(void)
         if (!accepted)
             FAIL("%s", b->error);
         run_all(a, b, all_lens, N_LENS);
+        run_all_in(a, b, all_lens + 3, 2, BENCH_MEMORY_VIAKIT);
         bench_close(a);
         bench_close(b);
     }
@@ -528,8 +444,13 @@ static void msg_pair(const char *channel, const char *policy, int polled, bench_
     snprintf(check_context, sizeof check_context, "msg %s %s", channel, policy);
     stream_pair(fds);
     for (int i = 0; i < 2; i++)
-        options[i] = (bench_msg_options){
-            .channel = channel, .policy = policy, .fd = fds[i], .side = i, .polled = polled, .timeout_s = CHECK_WAIT_S};
+        options[i] = (bench_msg_options){.channel = channel,
+                                         .policy = policy,
+                                         .fd = fds[i],
+                                         .side = i,
+                                         .polled = polled,
+                                         .timeout_s = CHECK_WAIT_S,
+                                         .secret = (const unsigned char *)"thirty-two bytes of test secret"};
     CHECK_EQ(pthread_create(&thread, NULL, open_msg, &options[1]), 0);
     eps[0] = open_msg(&options[0]);
     pthread_join(thread, &b);
@@ -572,9 +493,18 @@ static void test_messages(void)
         for (int polled = 0; polled < 2; polled++) {
             msg_pair(ways[i][0], ways[i][1], polled, eps);
             run_all(eps[0], eps[1], lens, sizeof lens / sizeof lens[0]);
+            bench_plan plan = plan_of(BENCH_STREAM, 9000, false);
+            plan.memory = BENCH_MEMORY_VIAKIT;
+            plan.buffers = BENCH_TOUCHED;
+            if (strcmp(ways[i][0], "via") == 0) {
+                run_one(eps[0], eps[1], plan);
+            } else {
+                CHECK_EQ(bench_prepare(eps[0], &plan), BENCH_ERROR);
+                CHECK(strstr(eps[0]->error, "channel tcp has no memory of its own"));
+            }
             int n = bench_msg_counters(eps[0], values);
-            CHECK(n > 0 && n <= 64 && bench_msg_counter_name(n - 1) && !bench_msg_counter_name(n));
-            CHECK(strcmp(bench_msg_counter_name(0), "sent") == 0);
+            CHECK(n > 0 && n <= 64 && msg_counter_name(n - 1) && !msg_counter_name(n));
+            CHECK(strcmp(msg_counter_name(0), "sent") == 0);
             CHECK(values[0] > 0);
             msg_close(eps);
         }
@@ -605,7 +535,11 @@ static void test_messages(void)
     /* Policies that do not fit the channel, are none, or have no socket; and a channel that is none. Each with a reason
      * in words. */
     char error[BENCH_ERROR_LEN];
-    bench_msg_options bad = {.channel = "via", .policy = "mpich-p4", .fd = -1, .timeout_s = 1};
+    bench_msg_options bad = {.channel = "via",
+                             .policy = "mpich-p4",
+                             .fd = -1,
+                             .timeout_s = 1,
+                             .secret = (const unsigned char *)"thirty-two bytes of test secret"};
     CHECK(!bench_msg_open(&bad, error) && strstr(error, "measure it as msg-tcp"));
     bad.policy = "nonsense";
     CHECK(!bench_msg_open(&bad, error) && strstr(error, "policy: "));
@@ -623,7 +557,8 @@ int main(void)
     test_streams();
     test_datagrams();
     test_lossy_datagrams();
-    test_wrong_byte();
+    test_wrong_byte(true);
+    test_wrong_byte(false);
     test_ends();
     test_bad_plans();
     test_via();

@@ -145,13 +145,11 @@ static void run_rank(int rank, int fd)
     const test_case *c = the_case;
     bip_launch launch;
     uint8_t card[BIP_CARD_LEN], cards[MAX_RANKS * BIP_CARD_LEN];
-    char error[BIP_ERROR_LEN] = "", name[64], host[16] = "", device[64] = "";
+    char error[BIP_ERROR_LEN] = "", host[16] = "", device[64] = "";
     int wire = strcmp(link_kind, "shm") != 0;
-    /* Ranks of one run agree on a name that no other run has. */
-    snprintf(name, sizeof name, "test-bip-%d", getppid());
     setting("VIAKIT_RANK", rank);
     setting("VIAKIT_SIZE", c->n_ranks);
-    setenv("VIAKIT_JOB", name, 1);
+    setenv("VIAKIT_SECRET", "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 1);
     snprintf(device, sizeof device, "fd:%d", fd);
     setenv("VIAKIT_RENDEZVOUS", device, 1);
     if (wire) { /* ranks 0, 2 and 1, 3 share hosts */
@@ -171,7 +169,9 @@ static void run_rank(int rank, int fd)
     }
     /* By hand: what the environment says, a NIC, a card with its address, everybody's cards, connections. */
     CHECK_EQ(bip_launch_find(&launch, error), 0);
+    CHECK_EQ(bip_launch_name(&launch, BIP_MEET_MS, error), 0);
     bip_options options = {.size = sizeof options,
+                           .secret = launch.secret,
                            .rank = launch.rank,
                            .n_ranks = launch.n_ranks,
                            .job = launch.job,
@@ -183,7 +183,7 @@ static void run_rank(int rank, int fd)
     if (bip_open(&options, &job, error) != 0)
         FAIL("bip_open: %s", error);
     bip_card(job, card);
-    if (bip_launch_exchange(&launch, card, sizeof card, cards, error) != 0)
+    if (bip_launch_exchange(&launch, card, sizeof card, cards, BIP_MEET_MS, error) != 0)
         FAIL("exchange: %s", error);
     OK(bip_connect(job, cards, WAIT_MS));
     c->main(rank, c->n_ranks);
@@ -201,8 +201,8 @@ static int read_all(int fd, void *to, size_t len)
     return 0;
 }
 
-/* The launcher's side of one exchange: "VKX1", a length and a card from every rank; to every rank a word of 0, the
- * number of ranks, and all cards in order. */
+/* The launcher's side of one exchange: "VKX1", a length and a blob from every rank; to every rank a word of 0, the
+ * number of ranks, and all blobs in order. */
 static void serve(const int *sockets, int n)
 {
     static char answer[MAX_RANKS * 1024 + 8];
@@ -250,7 +250,8 @@ static void run_case(const test_case *c)
         close(pair[1]);
         sockets[i] = pair[0];
     }
-    serve(sockets, c->n_ranks);
+    serve(sockets, c->n_ranks); /* words, for a name */
+    serve(sockets, c->n_ranks); /* cards */
     for (int i = 0; i < c->n_ranks; i++) {
         int status = 0;
         CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);

@@ -104,11 +104,15 @@ static void test_set_attributes(void)
     CHECK_OK(VipDestroyPtag(o.nic, o.tag));
     CHECK_RET(VipDestroyPtag(o.nic, o.other_tag), VIP_ERROR_RESOURCE);
 
-    /* Descriptors are judged by the new tag. */
+    /* Descriptors are judged by the new tag: the region's is allowed, a third one is not, the NULL tag matches any. */
     CHECK_OK(VipPostRecv(vi, descriptor(&o, 0, o.other_mh), o.other_mh));
-    attr.Ptag = NULL;
+    CHECK_OK(VipCreatePtag(o.nic, &o.tag));
+    attr.Ptag = o.tag;
     CHECK_OK(VipSetViAttributes(vi, &attr));
     CHECK_RET(VipPostRecv(vi, descriptor(&o, 1, o.other_mh), o.other_mh), VIP_INVALID_PARAMETER);
+    attr.Ptag = NULL;
+    CHECK_OK(VipSetViAttributes(vi, &attr));
+    CHECK_OK(VipPostRecv(vi, descriptor(&o, 1, o.other_mh), o.other_mh));
 
     /* Only of an idle VI. */
     memset(&a, 0, sizeof(a));

@@ -6,7 +6,10 @@
  * Each rank writes the number of the barrier that it is about to enter on a board that all processes share. A barrier
  * that lets somebody through too early shows there at once, by the very rank that is missing.
  */
+#include <fcntl.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "coll/inside.h"
@@ -229,6 +232,74 @@ static void case_leave(msg_world **world, int rank, int n)
     coll_free(c);
 }
 
+/* As coll.c sends it. */
+struct card {
+    uint64_t magic[2];
+    msg_exposed exposed;
+    int32_t pid, fd, crowded, cores, rdma;
+};
+
+static const struct forgery {
+    const char *file; /* name of a memfd; NULL: a file in a file system */
+    size_t len;
+    int seals, refused; /* refused: coll_create fails; else the group has no shared memory */
+} forgeries[] = {
+    {"viakit barrier", 8 << 20, 0, 1},          /* its owner could shrink it under the others' feet: SIGBUS */
+    {"viakit barrier", 4096, F_SEAL_SHRINK, 1}, /* shorter than what they would map */
+    {"another", 8 << 20, F_SEAL_SHRINK, 0},     /* some other program's memory */
+    {NULL, 8 << 20, 0, 0},                      /* the user's data */
+};
+static const struct forgery *forgery;
+
+/* Rank 0 takes part in the making of a group by messages of its own: its card names a file that is not its offer, as a
+ * process on the path could make a card name one. */
+static void forge(msg_world *w, int n)
+{
+    static const uint64_t magic[2] = {1, 2};
+    struct card cards[8] = {0};
+    int32_t mapped[8] = {1};
+    char path[] = "/tmp/viakit-test-card-XXXXXX";
+    int fd = forgery->file ? memfd_create(forgery->file, MFD_CLOEXEC | MFD_ALLOW_SEALING) : mkstemp(path);
+    CHECK(fd >= 0);
+    CHECK(forgery->file || unlink(path) == 0);
+    CHECK_EQ(ftruncate(fd, (off_t)forgery->len), 0);
+    CHECK_EQ(pwrite(fd, magic, sizeof magic, 0), sizeof magic);
+    CHECK(forgery->seals == 0 || fcntl(fd, F_ADD_SEALS, forgery->seals) == 0);
+    for (int i = 1; i < n; i++)
+        OK(msg_recv(w, 9, &cards[i], sizeof *cards, i, COLL_TAG_SETUP, NULL));
+    cards[0] = cards[1];
+    cards[0].pid = (int32_t)getpid();
+    cards[0].fd = fd;
+    memcpy(cards[0].magic, magic, sizeof magic);
+    for (int i = 1; i < n; i++)
+        OK(msg_send(w, 9, cards, sizeof *cards * (size_t)n, i, COLL_TAG_SETUP, MSG_STANDARD));
+    for (int i = 1; i < n; i++) {
+        OK(msg_recv(w, 9, &mapped[i], sizeof *mapped, i, COLL_TAG_SETUP, NULL));
+        CHECK_EQ(mapped[i], forgery->refused ? -1 : 0);
+    }
+    for (int i = 1; i < n; i++)
+        OK(msg_send(w, 9, mapped, sizeof *mapped * (size_t)n, i, COLL_TAG_SETUP, MSG_STANDARD));
+    close(fd);
+}
+
+/* No rank maps what a forged card names. */
+static void case_card(msg_world **world, int rank, int n)
+{
+    static const int all[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    msg_world *w = *world;
+    coll *c = NULL;
+    if (rank == 0) {
+        forge(w, n);
+        return;
+    }
+    GIVES(coll_create(w, all, n, 9, &c), forgery->refused ? MSG_ERR_CHANNEL : MSG_SUCCESS);
+    if (forgery->refused)
+        CHECK(strstr(msg_last_error(w), "its card was altered on its way") != NULL);
+    else
+        CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_FLAT), MSG_ERR_NOT_SUPPORTED);
+    coll_free(c);
+}
+
 /* ---------------------------------------------------------------- running them */
 
 static void run(const char *case_name, job_main main_, int n, int hosts, int may_die)
@@ -256,9 +327,12 @@ int main(int argc, char **argv)
     }
     run("abilities", case_abilities, 3, 0, 0);
     run("groups", case_groups, 6, 0, 0);
+    for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries && !eth; i++) {
+        forgery = &forgeries[i];
+        run("card", case_card, 3, 0, 0);
+    }
     for (int a = COLL_BARRIER_DEFAULT + 1; a < COLL_N_BARRIERS; a++) {
-        int shared = a >= COLL_BARRIER_FLAT,
-            rdma = a == COLL_BARRIER_RDMA || a == COLL_BARRIER_RDMA_DISSEMINATION || a == COLL_BARRIER_RDMA_GATHER;
+        int shared = a >= COLL_BARRIER_FLAT, rdma = strncmp(coll_barrier_name(a), "rdma", 4) == 0;
         algorithm = (coll_algorithm)a;
         if ((eth && shared) || (rdma && strcmp(link_name, "tcp") == 0))
             continue;

@@ -2,7 +2,7 @@
  * test_corners.c - what goes wrong late, or from outside: test_corners LINK [CASE...], see harness.h for LINK.
  *
  * The conformance suite posts bad descriptors and looks at once. Here the bad one lies behind a good one, the peer says
- * nothing for long, the program looks seldom, the frame comes from a stranger, or there is no room for the peer's
+ * nothing for long, the program looks seldom, the frame is one of an unknown peer, or there is no room for the peer's
  * memory. Links that are full are test_blind.c's.
  */
 #define _GNU_SOURCE
@@ -14,7 +14,7 @@
 
 #include "base/crc32c.h"
 #include "harness.h"
-#include "link/wire.h"
+#include "link/frame_format.h"
 #include "space.h"
 
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
@@ -212,7 +212,7 @@ static void seldom_answers_b(side *s)
     endpoint_close(&other);
 }
 
-/* ---- forged_request: a stranger's connection request that names frames without room for data is dropped */
+/* ---- forged_request: a request of an unknown peer whose frames have no room for data is dropped */
 
 #define FORGED "forged"
 #define NAME_LEN (sizeof(FORGED) - 1)
@@ -494,7 +494,74 @@ static void no_room_both(side *s)
     endpoint_close(&e);
 }
 
+/* ---- unsummed: udp takes no datagram without UDP's checksum, for frames of a batch have no other of their payload
+ *
+ * B's sockets send without for a while. What they send then is dropped and counted, and arrives when it is sent again
+ * with a checksum. */
+
+#define UNSUMMED_LEN 100000 /* bytes: many frames */
+
+/* Returns the number of B's sockets. */
+static int set_no_checksum(int value)
+{
+    int n = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        int domain = 0, type = 0;
+        socklen_t len = sizeof(domain);
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_INET &&
+            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_DGRAM) {
+            CHECK_EQ(setsockopt(fd, SOL_SOCKET, SO_NO_CHECK, &value, sizeof(value)), 0);
+            n++;
+        }
+    }
+    return n;
+}
+
+static void unsummed_a(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d;
+    uint8_t *data;
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_checksum), received;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, UNSUMMED_LEN);
+    post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), data = buffer(&e, UNSUMMED_LEN), UNSUMMED_LEN));
+    endpoint_connect(&e, "unsummed");
+    SIDE_SYNC(s, 1);
+    SIDE_SYNC(s, 2);
+    received = nic_counter(s, VIAKIT_COUNTER_bytes_received);
+    SIDE_SYNC(s, 3);
+    WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_dropped_checksum) > before);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_bytes_received), received);
+    SIDE_SYNC(s, 4);
+    reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
+    pattern_check(data, UNSUMMED_LEN, 5);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
+static void unsummed_b(side *s)
+{
+    endpoint e;
+    VIP_DESCRIPTOR *d;
+    uint8_t *data;
+    endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, UNSUMMED_LEN);
+    pattern_fill(data = buffer(&e, UNSUMMED_LEN), UNSUMMED_LEN, 5);
+    d = descriptor(&e, 1);
+    endpoint_connect(&e, "unsummed");
+    SIDE_SYNC(s, 1);
+    CHECK(set_no_checksum(1) > 0);
+    SIDE_SYNC(s, 2);
+    SIDE_SYNC(s, 3);
+    post_send(&e, prep_send(&e, d, data, UNSUMMED_LEN));
+    SIDE_SYNC(s, 4);
+    CHECK(set_no_checksum(0) > 0);
+    reap_send(&e, d, VIP_STATUS_OP_SEND);
+    endpoint_disconnect(&e);
+    endpoint_close(&e);
+}
+
 static const test_case cases[] = {
+    {"unsummed", unsummed_a, unsummed_b, CASE_ONLY_UDP | CASE_NO_FAULT, NULL},
     {"one_way", one_way_a, one_way_b, 0, short_silence},
     {"seldom", seldom_a, seldom_b, 0, shorter_silence},
     {"seldom_answers", seldom_answers_a, seldom_answers_b, 0, NULL},

@@ -86,7 +86,7 @@ static void quiet_both(side *s)
     CHECK_EQ(SINCE(dropped_checksum), 0);
     CHECK_EQ(SINCE(dropped_malformed), 0);
     CHECK_EQ(SINCE(dropped_version), 0);
-    CHECK_EQ(SINCE(dropped_stranger), 0);
+    CHECK_EQ(SINCE(dropped_unknown_peer), 0);
     CHECK_EQ(SINCE(dropped_no_descriptor), 0);
     CHECK_EQ(SINCE(dropped_ring_full), 0);
     CHECK_EQ(SINCE(dropped_filter), 0);
@@ -116,7 +116,7 @@ static void noisy_both(side *s)
         CHECK(SINCE(fault_reordered) > 0 && SINCE(fault_corrupted) > 0);
         CHECK(SINCE(dropped_checksum) > 0);
         CHECK(SINCE(dropped_duplicate) > 0);
-        CHECK(SINCE(frames_kept_early) > 0);
+        CHECK(SINCE(frames_kept_out_of_order) > 0);
         CHECK(SINCE(frames_retransmitted) > 0);
         CHECK(SINCE(naks_sent) > 0 && SINCE(naks_received) > 0);
     }
@@ -240,7 +240,7 @@ static void two_rings_both(side *s)
             reap_send(&e, d[i], VIP_STATUS_OP_SEND);
     CHECK_OK(viakit_nic_counters(s->nic, after));
     CHECK_EQ(SINCE(dropped_ring_full), 0);
-    CHECK_EQ(SINCE(frames_kept_early), 0);
+    CHECK_EQ(SINCE(frames_kept_out_of_order), 0);
     CHECK_EQ(SINCE(dropped_out_of_order), 0);
     CHECK_EQ(SINCE(naks_sent), 0);
     SIDE_SYNC(s, 3);

@@ -1,168 +1,19 @@
 /*
- * test_errors.c - docs/errors.md is the expectation: each cause of an error at each reliability level, and each code
- * that a call can answer. test_errors ERRORS.MD [ROW]
+ * test_errors.c - docs/errors.md is the specification: each cause of an error at each reliability level, and each code
+ * that a call returns. test_errors ERRORS.MD [ROW]
  *
- * The page is read as it is, row by row; each cell gets two fresh NICs of this process, on loop (behind a filter where
- * a frame has to be lost), on which the row's cause is made to happen. What both sides then see is written down in the
- * page's words and compared with the cell. In the end everything that vipl.h can report must have been seen: a row that
- * is taken out of the page, or a code that no row produces, is found by that.
+ * The test reads the tables of the page. For each cell it opens two NICs of this process on loop, with a filter where a
+ * frame has to be lost, and produces the row's cause. It describes the effect on both sides in the page's words, and
+ * compares the text with the cell. At the end every error of vipl.h must have occurred, so that a row that is missing in
+ * the page, or a code that no row produces, is detected.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
 
-#include "address.h"
-#include "check.h"
+#include "errors_host.h"
 #include "page.h"
 
-/* Bytes of a cell's text. */
-#define CELL 200
-#define MEMORY (1 << 18)
-#define BIG 40000 /* several frames */
-
-typedef struct {
-    VIP_NIC_HANDLE nic;
-    VIP_NIC_ATTRIBUTES attr;
-    VIP_PROTECTION_HANDLE tag, other_tag;
-    uint8_t *mem; /* descriptors first, data from DATA on */
-    /* Three registrations of it: with the right to be written, under another tag, without the right. */
-    VIP_MEM_HANDLE mh, other_mh, extra_mh;
-    VIP_VI_HANDLE vi;
-    VIP_CQ_HANDLE cq;
-    VIP_DESCRIPTOR *looked_at; /* whose errors the table tells */
-    atomic_int errors[VIP_ERROR_CATASTROPHIC + 1];
-} host;
-
-#define DATA 8192
-
-/* What the filter of the side `here` does. */
-static struct {
-    int kind;    /* of frames to lose; 0 all, -1 none */
-    int skip, n; /* of those, let so many pass, then lose so many */
-    int spoil;   /* do not lose them, but turn a bit over */
-} lose;
-
-static viakit_verdict filter(void *context, VIP_UINT64 index, int kind, size_t len)
-{
-    (void)context;
-    if (lose.kind < 0 || (lose.kind && kind != lose.kind) || lose.n == 0)
-        return VIAKIT_PASS;
-    if (lose.skip > 0) {
-        lose.skip--;
-        return VIAKIT_PASS;
-    }
-    /* A spoilt byte shall be in the payload, so that the header still says whose the frame is; see
-     * csrc/link/fault.c. */
-    if (lose.spoil && index * 7919 % len < 64)
-        return VIAKIT_PASS;
-    lose.n--;
-    return lose.spoil ? VIAKIT_CORRUPT : VIAKIT_DROP;
-}
-
-static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
-{
-    atomic_fetch_add(&((host *)context)->errors[error->ErrorCode], 1);
-}
-
-static void host_open(host *h, VIP_RELIABILITY_LEVEL level, int small_cq)
-{
-    viakit_nic_options o;
-    VIP_MEM_ATTRIBUTES attr = {0};
-    VIP_VI_ATTRIBUTES vi = {0};
-    memset(h, 0, sizeof(*h));
-    memset(&o, 0, sizeof(o));
-    o.size = sizeof(o);
-    o.rto_us = 2000;
-    o.max_retries = 4;        /* a silent peer is given up soon ... */
-    o.keepalive_ms = 3600000; /* ... but nobody asks an idle one */
-    CHECK_OK(viakit_open_nic("loop:errors", &o, &h->nic));
-    CHECK_OK(VipErrorCallback(h->nic, h, on_error));
-    CHECK_OK(VipQueryNic(h->nic, &h->attr));
-    CHECK_OK(VipCreatePtag(h->nic, &h->tag));
-    CHECK_OK(VipCreatePtag(h->nic, &h->other_tag));
-    h->mem = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(h->mem != MAP_FAILED);
-    attr.Ptag = h->other_tag;
-    CHECK_OK(VipRegisterMem(h->nic, h->mem, MEMORY, &attr, &h->other_mh));
-    attr.Ptag = h->tag;
-    CHECK_OK(VipRegisterMem(h->nic, h->mem, MEMORY, &attr, &h->extra_mh));
-    attr.EnableRdmaWrite = VIP_TRUE;
-    CHECK_OK(VipRegisterMem(h->nic, h->mem, MEMORY, &attr, &h->mh));
-    /* Room for one entry, of which the table's last cause makes two. */
-    if (small_cq)
-        CHECK_OK(VipCreateCQ(h->nic, 1, &h->cq));
-    vi.ReliabilityLevel = level;
-    vi.MaxTransferSize = 65536;
-    vi.Ptag = h->tag;
-    vi.EnableRdmaWrite = VIP_TRUE;
-    CHECK_OK(VipCreateVi(h->nic, &vi, NULL, h->cq, &h->vi));
-}
-
-static void host_close(host *h)
-{
-    CHECK_OK(VipCloseNic(h->nic));
-    munmap(h->mem, MEMORY);
-}
-
-static address *host_address(host *h, const char *discriminator, address *a)
-{
-    memset(a, 0, sizeof(*a));
-    a->net.HostAddressLen = 6;
-    a->net.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
-    memcpy(a->room + 4, h->attr.LocalNicAddress, 6);
-    memcpy(a->room + 10, discriminator, strlen(discriminator));
-    return a;
-}
-
-/* As equals, so no thread is needed. */
-static void join_hosts(host *here, host *there)
-{
-    address ours, theirs;
-    host_address(here, "here", &ours);
-    host_address(there, "there", &theirs);
-    CHECK_OK(VipConnectPeerRequest(here->vi, &ours.net, &theirs.net, 1000 * CHECK_WAIT_S));
-    CHECK_OK(VipConnectPeerRequest(there->vi, &theirs.net, &ours.net, 1000 * CHECK_WAIT_S));
-    CHECK_OK(VipConnectPeerWait(here->vi, NULL));
-    CHECK_OK(VipConnectPeerWait(there->vi, NULL));
-}
-
-/* Descriptor `which` with one segment of `len` bytes. */
-static VIP_DESCRIPTOR *prepare(host *h, int which, size_t len)
-{
-    VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)(void *)(h->mem + 64 * which);
-    memset(d, 0, sizeof(*d));
-    d->CS.SegCount = 1;
-    d->CS.Length = (VIP_UINT32)len;
-    d->DS[0].Local.Data.Address = h->mem + DATA;
-    d->DS[0].Local.Handle = h->mh;
-    d->DS[0].Local.Length = (VIP_UINT32)len;
-    return d;
-}
-
-static VIP_DESCRIPTOR *prepare_write(host *h, host *to, VIP_MEM_HANDLE remote, size_t len)
-{
-    VIP_DESCRIPTOR *d = prepare(h, 0, len);
-    d->DS[1] = d->DS[0];
-    d->CS.SegCount = 2;
-    d->CS.Control = VIP_CONTROL_OP_RDMAWRITE;
-    memset(&d->DS[0], 0, sizeof(d->DS[0]));
-    d->DS[0].Remote.Data.Address = to->mem + DATA;
-    d->DS[0].Remote.Handle = remote;
-    return d;
-}
-
-static void send_now(host *h, VIP_DESCRIPTOR *d)
-{
-    h->looked_at = d;
-    CHECK_OK(VipPostSend(h->vi, d, h->mh));
-}
-
-static void post_recv(host *h, VIP_DESCRIPTOR *d)
-{
-    h->looked_at = d;
-    CHECK_OK(VipPostRecv(h->vi, d, h->mh));
-}
+#define CELL 200 /* bytes of a cell's text */
 
 /* ---------------------------------------------------------------- causes; each makes it happen and returns at once */
 
@@ -231,7 +82,7 @@ static void write_denied_immediate(host *here, host *there)
     send_now(here, d);
 }
 
-/* The provider's frame kinds (csrc/link/wire.h), which the filter is told. */
+/* The provider's frame kinds (csrc/link/frame_format.h), which the filter is told. */
 enum { KIND_SEND = 1, KIND_WRITE = 2 };
 
 /* The second frame is lost; at the unreliable level the next message shows it. */
@@ -552,7 +403,7 @@ static VIP_RETURN call(const char *how, host *here, host *there, VIP_RELIABILITY
     }
     if (!strcmp(how, "destroy a connected VI"))
         return VipDestroyVi(here->vi);
-    if (!strcmp(how, "ask a server that rejects")) {
+    if (!strcmp(how, "request a connection that the server rejects")) {
         s.reject = 1;
         return ask_server(here, &s, vi);
     }
@@ -579,12 +430,12 @@ static VIP_RETURN call(const char *how, host *here, host *there, VIP_RELIABILITY
         return VipSendDone(here->vi, &d);
     if (!strcmp(how, "connect a connected VI"))
         return VipConnectRequest(here->vi, &local.net, &remote.net, 1000, &attr);
-    if (!strcmp(how, "look up a host that nobody knows"))
+    if (!strcmp(how, "look up an unknown host"))
         return VipNSGetHostByName(here->nic, (VIP_CHAR *)"no.such.host", &remote.net, 0);
-    if (!strcmp(how, "ask where nobody is"))
+    if (!strcmp(how, "request a connection from an unknown host"))
         remote.room[9] ^= 0x55;
-    else if (strcmp(how, "ask where nobody waits"))
-        FAIL("nobody knows how to \"%s\"", how);
+    else if (strcmp(how, "request a connection where no server waits"))
+        FAIL("this test has no code for \"%s\"", how);
     return VipConnectRequest(vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr);
 }
 

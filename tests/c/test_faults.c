@@ -1,102 +1,12 @@
 /*
- * test_faults.c - that faults are what they say, on any link: test_faults LINK [CASE...], see harness.h for LINK.
+ * test_faults.c - the effect of each fault, on any link: test_faults LINK [CASE...], see harness.h for LINK.
  *
- * Each case sets faults of its own, in place of those that LINK may name; the connection is made under "no faults",
- * which on a link that loses nothing makes it run the full protocol. Messages carry their number as immediate data.
+ * Each case sets its own faults, in place of those that LINK may name. It connects under the faults "", with which a
+ * connection on a lossless link runs the full protocol. Messages carry their number as immediate data.
  */
 #include <sys/select.h>
 
-#include "harness.h"
-
-/* A text in the form of docs/faults.md as a struct; NICs and viakit_fault_of() take the same. */
-static viakit_faults faults_of(const char *text)
-{
-    viakit_faults f = {.size = sizeof(f)};
-    if (viakit_parse_faults(text, &f) != VIP_SUCCESS)
-        FAIL("'%s' was not understood", text);
-    return f;
-}
-
-static void set_faults(side *s, const char *text)
-{
-    viakit_faults f = faults_of(text);
-    CHECK_OK(viakit_set_faults(s->nic, &f));
-}
-
-#define ROOM 4096 /* bytes of a buffer */
-
-/* Both sides: a connection that does not rely on the link, with n receives posted, of room bytes each, and room for
- * one more. */
-static void meet_with(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, int n, size_t room)
-{
-    set_faults(s, "");
-    endpoint_open(e, s, level, 65536 + (size_t)(n + 1) * (room + 512));
-    for (int i = 0; i < n; i++)
-        post_recv(e, prep_recv(e, descriptor(e, 1), buffer(e, room), room));
-    endpoint_connect(e, "faults");
-    CHECK_OK(viakit_set_faults(s->nic, NULL));
-    SIDE_SYNC(s, 100);
-}
-
-static void meet(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, int n)
-{
-    meet_with(e, s, level, n, ROOM);
-}
-
-/* Heals this side first, so that the disconnect is not among what the case loses. */
-static void leave(endpoint *e)
-{
-    CHECK_OK(viakit_set_faults(e->s->nic, NULL));
-    endpoint_disconnect(e);
-    endpoint_close(e);
-}
-
-/* Posts one message whose data follow from its number. */
-static void post_number(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, uint32_t number)
-{
-    pattern_fill(data, len, number);
-    prep_send(e, d, data, len);
-    d->CS.Control |= VIP_CONTROL_IMMEDIATE;
-    d->CS.ImmediateData = number;
-    post_send(e, d);
-}
-
-/* The same, and waits until it has left. */
-static void send_number(endpoint *e, VIP_DESCRIPTOR *d, uint8_t *data, size_t len, uint32_t number)
-{
-    post_number(e, d, data, len, number);
-    CHECK(next_send(e) == d);
-    CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
-}
-
-/* The number of the next message, which must be whole. */
-static uint32_t receive_number(endpoint *e)
-{
-    VIP_DESCRIPTOR *d = next_recv(e);
-    CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
-    pattern_check(d->DS[0].Local.Data.Address, d->CS.Length, d->CS.ImmediateData);
-    return d->CS.ImmediateData;
-}
-
-/* The whole of a B that is sent one number. */
-static void one_number_b(side *s, VIP_RELIABILITY_LEVEL level, uint32_t number)
-{
-    endpoint e;
-    meet(&e, s, level, 1);
-    CHECK_EQ(receive_number(&e), number);
-    SIDE_SYNC(s, 1);
-    leave(&e);
-}
-
-/* Has no message come? Looks as often as it takes for one that was sent before the last sync to be there. */
-static int nothing_more(endpoint *e)
-{
-    VIP_DESCRIPTOR *d;
-    for (int i = 0; i < 1000; i++)
-        if (VipRecvDone(e->vi, &d) != VIP_NOT_DONE)
-            return 0;
-    return 1;
-}
+#include "test_faults.h"
 
 /* ---- same_seed: exactly those messages are missing that viakit_fault_of() names beforehand */
 
@@ -311,152 +221,6 @@ static void stalled_b(side *s)
     CHECK(first - before >= 0.099);
     SIDE_SYNC(s, 1);
     leave(&e);
-}
-
-/* ---- partition_heals: cut off by count and by time, both ways; afterwards nothing is missing */
-
-static void partition_heals_a(side *s)
-{
-    endpoint e;
-    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
-    VIP_DESCRIPTOR *d = descriptor(&e, 1);
-    uint8_t *data = buffer(&e, 300);
-    /* Cut off for five frames, from the tenth on: all of them are sent again. */
-    set_faults(s, "partition=5f@10f");
-    for (uint32_t i = 0; i < 40; i++)
-        send_number(&e, d, data, 300, i);
-    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent), 5);
-    SIDE_SYNC(s, 1);
-    /* By time: time-outs pass meanwhile. What arrives is cut as well, so acknowledgements do not come. */
-    set_faults(s, "partition=100ms");
-    for (uint32_t i = 0; i < 40; i++)
-        send_number(&e, d, data, 300, i);
-    CHECK(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent) > 5);
-    SIDE_SYNC(s, 2);
-    SIDE_SYNC(s, 3); /* B is cut off now; not for ever, so it hears the retransmissions at last */
-    for (uint32_t i = 0; i < 40; i++)
-        send_number(&e, d, data, 300, i);
-    SIDE_SYNC(s, 4);
-    leave(&e);
-}
-
-static void partition_heals_b(side *s)
-{
-    endpoint e;
-    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 125);
-    for (uint32_t i = 0; i < 40; i++)
-        CHECK_EQ(receive_number(&e), i);
-    SIDE_SYNC(s, 1);
-    for (uint32_t i = 0; i < 40; i++)
-        CHECK_EQ(receive_number(&e), i);
-    SIDE_SYNC(s, 2);
-    set_faults(s, "partition=100ms");
-    SIDE_SYNC(s, 3);
-    /* Cut off at B this time: it is A's frames that are lost on their way in. */
-    for (uint32_t i = 0; i < 40; i++)
-        CHECK_EQ(receive_number(&e), i);
-    CHECK(nic_counter(s, VIAKIT_COUNTER_fault_cut_received) > 0);
-    SIDE_SYNC(s, 4);
-    leave(&e);
-}
-
-/* ---- cut_by_count: frames that are handed over together are counted one by one, and those behind the partition
- * pass */
-
-/* 32000 bytes are many frames, which the provider hands over together, or a single one, where the link takes it
- * whole. */
-static void cut_by_count_a(side *s)
-{
-    endpoint e;
-    meet_with(&e, s, VIP_SERVICE_UNRELIABLE, 0, 32768);
-    VIP_DESCRIPTOR *d = descriptor(&e, 1);
-    uint8_t *data = buffer(&e, 32000);
-    set_faults(s, "partition=1f@1f");
-    for (uint32_t i = 0; i < 3; i++) /* on some links a frame takes all of it */
-        send_number(&e, d, data, 32000, i);
-    /* Exactly one: neither the whole bundle nor none. */
-    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_cut_sent), 1);
-    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_fault_dropped), 0);
-    SIDE_SYNC(s, 1);
-    leave(&e);
-}
-
-static void cut_by_count_b(side *s)
-{
-    endpoint e;
-    meet_with(&e, s, VIP_SERVICE_UNRELIABLE, 3, 32768);
-    SIDE_SYNC(s, 1);
-    leave(&e);
-}
-
-/* ---- partition_for_ever: both sides find out by themselves, whoever of them is cut off */
-
-/* Lost after some hundred milliseconds instead of seconds. */
-static void impatient(viakit_nic_options *o)
-{
-    o->keepalive_ms = 50;
-    o->max_retries = 4;
-}
-
-static void partition_for_ever_a(side *s)
-{
-    endpoint e;
-    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
-    set_faults(s, "partition=ever");
-    wait_error(s, VIP_ERROR_CONN_LOST, 1);
-    CHECK_EQ(vi_state(e.vi), VIP_STATE_ERROR);
-    SIDE_SYNC(s, 1);
-    CHECK_OK(viakit_set_faults(s->nic, NULL));
-    endpoint_close(&e);
-}
-
-/* B's frames leave and are answered by nobody: it must find out as well. */
-static void partition_for_ever_b(side *s)
-{
-    endpoint e;
-    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
-    wait_error(s, VIP_ERROR_CONN_LOST, 1);
-    CHECK_EQ(vi_state(e.vi), VIP_STATE_ERROR);
-    SIDE_SYNC(s, 1);
-    endpoint_close(&e);
-}
-
-/* ---- silence: while a peer is silent for longer than keepalive_ms, and data waits for it, the NIC's thread sleeps
- * between time-outs */
-
-/* The peer is silent for longer than this ten times over while the test computes. */
-static void curious(viakit_nic_options *o)
-{
-    o->keepalive_ms = 20;
-    o->max_retries = 20; /* nobody is given up before the test has looked */
-}
-
-static void silence_a(side *s)
-{
-    endpoint e;
-    VIP_DESCRIPTOR *done;
-    meet(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 0);
-    VIP_DESCRIPTOR *d = descriptor(&e, 1);
-    uint8_t *data = buffer(&e, 8);
-    set_faults(s, "partition=ever");
-    /* Nobody waits for its completion: it cannot complete while nothing passes. */
-    post_number(&e, d, data, 8, 7);
-    double end = check_now() + 0.2; /* computes: the thread has taken over, and the peer has been silent for long */
-    while (check_now() < end) {}
-    /* A thread that asked the silent peer again and again would be found awake. */
-    WAIT_UNTIL(nic_thread_sleeps());
-    CHECK_RET(VipSendDone(e.vi, &done), VIP_NOT_DONE);
-    CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
-    /* Healed: what is not given up yet goes. */
-    CHECK_OK(viakit_set_faults(s->nic, NULL));
-    reap_send(&e, d, VIP_STATUS_OP_SEND | VIP_STATUS_IMMEDIATE);
-    SIDE_SYNC(s, 1);
-    leave(&e);
-}
-
-static void silence_b(side *s)
-{
-    one_number_b(s, VIP_SERVICE_RELIABLE_DELIVERY, 7);
 }
 
 /* ---- healed: what was kept goes out at once when the faults end */
@@ -722,23 +486,23 @@ static void nobody_b(side *s)
     (void)s;
 }
 
-#define CASES(X)                        \
-    X(same_seed, 0, NULL)               \
-    X(chosen, 0, NULL)                  \
-    X(mended, 0, NULL)                  \
-    X(late_alone, 0, NULL)              \
-    X(delayed, 0, NULL)                 \
-    X(stalled, 0, NULL)                 \
-    X(partition_heals, 0, NULL)         \
-    X(cut_by_count, 0, NULL)            \
-    X(partition_for_ever, 0, impatient) \
-    X(silence, CASE_NO_LOOP, curious)   \
-    X(healed, 0, NULL)                  \
-    X(older, 0, NULL)                   \
-    X(super_frames, 0, NULL)            \
-    X(spoilt, 0, NULL)                  \
-    X(spoilt_again, 0, go_back)         \
-    X(nobody, CASE_NO_ETH, NULL)        \
+#define CASES(X)                                 \
+    X(same_seed, 0, NULL)                        \
+    X(chosen, 0, NULL)                           \
+    X(mended, 0, NULL)                           \
+    X(late_alone, 0, NULL)                       \
+    X(delayed, 0, NULL)                          \
+    X(stalled, 0, NULL)                          \
+    X(partition_heals, 0, NULL)                  \
+    X(cut_by_count, 0, NULL)                     \
+    X(partition_for_ever, 0, lost_soon)          \
+    X(silence, CASE_NO_LOOP, keepalive_of_20_ms) \
+    X(healed, 0, NULL)                           \
+    X(older, 0, NULL)                            \
+    X(super_frames, 0, NULL)                     \
+    X(spoilt, 0, NULL)                           \
+    X(spoilt_again, 0, go_back)                  \
+    X(nobody, CASE_NO_ETH, NULL)                 \
     X(filter, CASE_NO_THREAD, NULL)
 
 static const test_case cases[] = {

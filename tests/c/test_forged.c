@@ -11,13 +11,14 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
+#include <linux/virtio_net.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <sys/socket.h>
 
 #include "base/crc32c.h"
 #include "harness.h"
-#include "link/wire.h"
+#include "link/frame_format.h"
 
 /* Sees every plain frame of this interface, and never blocks. */
 static int open_wire(void)
@@ -159,7 +160,7 @@ static void forged_confirm_a(side *s)
     endpoint e;
     address local, remote;
     VIP_VI_ATTRIBUTES attr;
-    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_stranger);
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer);
     double end = check_now() + CHECK_WAIT_S;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     /* As equals: A asks, and a confirmation would mean that A's own promise was heard. It has made none. */
@@ -168,7 +169,7 @@ static void forged_confirm_a(side *s)
     SIDE_SYNC(s, 1);
     CHECK_OK(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
     SIDE_SYNC(s, 2); /* it was forged */
-    while (nic_counter(s, VIAKIT_COUNTER_dropped_stranger) == before) {
+    while (nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer) == before) {
         CHECK(check_now() < end);
         CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_NOT_DONE);
     }
@@ -190,6 +191,81 @@ static void forged_confirm_b(side *s)
     /* No address, no VI, no key of the partner's: as what a VI remembers of a partner that it does not have. */
     forge_from(s, nowhere, fd, h, &none, sizeof(none));
     side_sync_blind(s, 2);
+    close(fd);
+}
+
+/* ---- unsummed: a dressed frame with a checksum of its header only, and UDP's is missing or is not over the payload
+ *
+ * The kernel reports both frames as local ones, whose checksum is not computed yet. The first is as NICs send them. */
+
+static void send_dressed(side *s, int fd, uint16_t port, int has_sum)
+{
+    struct {
+        struct virtio_net_hdr vnet;
+        struct ether_header ether;
+        uint8_t ip[20], udp[8];
+        uint8_t h[sizeof(struct wire_header)], payload[64];
+    } __attribute__((packed)) f;
+    const uint16_t udp_len = sizeof(f.udp) + sizeof(f.h) + sizeof(f.payload);
+    struct wire_header h;
+    struct sockaddr_ll to;
+    memset(&f, 0, sizeof(f));
+    memset(&h, 0, sizeof(h));
+    f.vnet.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+    f.vnet.csum_start = sizeof(f.ether) + sizeof(f.ip);
+    f.vnet.csum_offset = has_sum ? 6 : sizeof(f.udp) + sizeof(f.h); /* of UDP, or in the payload */
+    memcpy(f.ether.ether_dhost, s->peer_host, 6);
+    memcpy(f.ether.ether_shost, s->attr.LocalNicAddress, 6);
+    f.ether.ether_type = htons(ETHERTYPE_IP);
+    f.ip[0] = 0x45;
+    f.ip[3] = (uint8_t)(sizeof(f.ip) + udp_len);
+    f.ip[8] = 64;
+    f.ip[9] = IPPROTO_UDP;
+    f.udp[0] = f.udp[2] = WIRE_UDP_PORT >> 8;
+    f.udp[1] = f.udp[3] = WIRE_UDP_PORT & 255;
+    f.udp[5] = (uint8_t)udp_len;
+    f.udp[7] = has_sum ? (uint8_t)(IPPROTO_UDP + udp_len) : 0; /* of the pseudo-header: the addresses are 0 */
+    h.version_kind = wire_version_kind(WIRE_SEND);
+    h.len = sizeof(f.payload);
+    h.dst_port = port;
+    h.dst_vi = 4000; /* no such VI: a frame with a valid checksum counts as one of an unknown peer */
+    h.crc = vk_crc32c(0, &h, sizeof(h));
+    memcpy(f.h, &h, sizeof(h));
+    memset(&to, 0, sizeof(to));
+    to.sll_family = AF_PACKET;
+    to.sll_ifindex = (int)if_nametoindex("eth0");
+    to.sll_halen = 6;
+    memcpy(to.sll_addr, s->peer_host, 6);
+    CHECK_EQ(sendto(fd, &f, sizeof(f), 0, (struct sockaddr *)(void *)&to, sizeof(to)), sizeof(f));
+}
+
+static void unsummed_a(side *s)
+{
+    viakit_nic_info info;
+    uint64_t n_dropped = nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer);
+    uint64_t unsummed = nic_counter(s, VIAKIT_COUNTER_dropped_checksum);
+    double end = check_now() + CHECK_WAIT_S;
+    CHECK_OK(viakit_query_nic(s->nic, &info));
+    side_exchange(s, info.port);
+    if (s->link->form == VIAKIT_FORM_PLAIN) /* takes no dressed frames */
+        return;
+    while (nic_counter(s, VIAKIT_COUNTER_dropped_checksum) == unsummed ||
+           nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer) == n_dropped) {
+        CHECK(check_now() < end);
+        CHECK_OK(viakit_poll(s->nic, NULL));
+    }
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_checksum), unsummed + 1);
+    CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer), n_dropped + 1);
+}
+
+static void unsummed_b(side *s)
+{
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0), one = 1;
+    uint16_t port = (uint16_t)side_exchange(s, 0);
+    CHECK(fd >= 0);
+    CHECK_EQ(setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof(one)), 0);
+    send_dressed(s, fd, port, 0);
+    send_dressed(s, fd, port, 1);
     close(fd);
 }
 
@@ -312,7 +388,7 @@ static void took_nothing(side *s, VIP_DESCRIPTOR *d, const uint8_t *data, uint64
 {
     double end = check_now() + CHECK_WAIT_S;
     /* The count rises when the frames were looked at; until then the descriptor must stay untouched. */
-    while (nic_counter(s, VIAKIT_COUNTER_dropped_stranger) < before + 2) {
+    while (nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer) < before + 2) {
         CHECK_EQ(d->CS.Status, 0);
         CHECK(check_now() < end);
         CHECK_OK(viakit_poll(s->nic, NULL));
@@ -327,7 +403,7 @@ static void forged_nobody_a(side *s)
     address local, remote;
     viakit_nic_info info;
     double end = check_now() + CHECK_WAIT_S;
-    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_stranger);
+    uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 64);
@@ -350,8 +426,8 @@ static void forged_nobody_a(side *s)
     post_recv(&e, prep_recv(&e, d, data, 64));
     SIDE_SYNC(s, 5);
     SIDE_SYNC(s, 6); /* first a frame that leaves a gap, and then forged again */
-    before = nic_counter(s, VIAKIT_COUNTER_dropped_stranger);
-    while (nic_counter(s, VIAKIT_COUNTER_frames_kept_early) == 0) {
+    before = nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer);
+    while (nic_counter(s, VIAKIT_COUNTER_frames_kept_out_of_order) == 0) {
         CHECK(check_now() < end);
         CHECK_OK(viakit_poll(s->nic, NULL));
     }
@@ -370,9 +446,9 @@ static void forge_from_nobody(side *s, int fd, uint16_t port, uint32_t psn)
                             .flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST,
                             .dst_port = port,
                             .psn = psn}; /* all else is 0: the VI is A's only one */
-    forge_from(s, somebody, fd, h, "a stranger's data", 17);
+    forge_from(s, somebody, fd, h, "attacker's data!!", 17);
     h.flags |= WIRE_FLAG_MUST_ACK | WIRE_FLAG_ACK_NOW;
-    forge_from(s, somebody, fd, h, "a stranger's data", 17);
+    forge_from(s, somebody, fd, h, "attacker's data!!", 17);
 }
 
 static void forged_nobody_b(side *s)
@@ -396,7 +472,7 @@ static void forged_nobody_b(side *s)
     endpoint_connect(&e, "nobody");
     h = listen_for(fd, WIRE_REQUEST, &c);
     side_sync_blind(s, 5);
-    /* From B's own VI, and good: it has the second number, so A keeps it and waits for the first, which the stranger
+    /* From B's own VI, and good: it has the second number, so A keeps it and waits for the first, which the attacker
      * then pretends to be. */
     h = (struct wire_header){.version_kind = WIRE_SEND,
                              .flags = WIRE_FLAG_FIRST | WIRE_FLAG_LAST,
@@ -423,6 +499,7 @@ static void slow(viakit_nic_options *o)
 }
 
 static const test_case cases[] = {
+    {"unsummed", unsummed_a, unsummed_b, CASE_NO_THREAD, NULL},
     {"forged_accept", forged_accept_a, forged_accept_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"forged_confirm", forged_confirm_a, forged_confirm_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, NULL},
     {"forged_lists", forged_lists_a, forged_lists_b, CASE_ONLY_ETH | CASE_NO_FAULT | CASE_NO_THREAD, slow},

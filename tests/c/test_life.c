@@ -1,30 +1,24 @@
 /*
- * test_life.c - what happens to programs, hosts and wires, and what each side then sees: test_life LINK [CASE...], see
+ * test_life.c - failures of programs, hosts and wires, and what each side observes: test_life LINK [CASE...], see
  * harness.h for LINK.
  *
- * docs/faults.md has the table; each line of it is a case here, in life_end.c, or one of the conformance suite
- * (peer_killed, no_receive). A case does to the other side what life does (SIGSTOP, an interface that goes down) and
- * waits for what must be seen: a count of time-outs, an error, a state, never a time.
+ * docs/faults.md has the table. Each line of it is a case here, in life_end.c, in life_wire.c, or in the conformance
+ * suite (peer_killed, no_receive). A case causes a failure of the other side (SIGSTOP, an interface that goes down) and
+ * waits for its observable effect: a number of time-outs, an error, a state, never a time.
  *
- * The short form makes NICs impatient, so that "the peer is silent for longer than a connection lives" takes less than
- * a second; VIAKIT_LONG=1 gives the defaults (and ten seconds of silence), VIAKIT_CYCLES says how often connections are
- * made.
+ * The short form opens NICs with short time-outs, so that a connection to a silent peer is lost in less than a second.
+ * VIAKIT_LONG=1 selects the defaults and ten seconds of silence. VIAKIT_CYCLES is the number of connections in `cycles`.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
-#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "test_life.h"
-
-#define ROOM 4096
-#define N_MESSAGES 40
 
 static int long_form(void)
 {
@@ -44,15 +38,14 @@ static int is_network(const side *s)
     return s->link->kind >= ON_ETH;
 }
 
-/* ---------------------------------------------------------------- messages with numbers, many under way */
+/* ---------------------------------------------------------------- a round of messages with numbers */
 
-/* N_MESSAGES of them: on A with their data, on B posted. Two of three are short. A sends the same ones in each round; B
- * has receives for all rounds. */
-static void prepare(endpoint *e, side *s, VIP_DESCRIPTOR *d[N_MESSAGES], VIP_RELIABILITY_LEVEL level, int n_rounds)
+/* Two of three messages are short. */
+void life_prepare(endpoint *e, side *s, VIP_DESCRIPTOR *d[LIFE_MESSAGES], VIP_RELIABILITY_LEVEL level, int n_rounds)
 {
-    endpoint_open(e, s, level, 65536 + (size_t)(n_rounds * N_MESSAGES + 1) * (ROOM + 512));
+    endpoint_open(e, s, level, 65536 + (size_t)(n_rounds * LIFE_MESSAGES + 1) * (ROOM + 512));
     for (int round = 0; round < n_rounds; round++)
-        for (int i = 0; i < N_MESSAGES; i++) {
+        for (int i = 0; i < LIFE_MESSAGES; i++) {
             VIP_DESCRIPTOR *one = descriptor(e, 1);
             uint8_t *data = buffer(e, ROOM);
             if (s->role == SIDE_B)
@@ -66,10 +59,10 @@ static void prepare(endpoint *e, side *s, VIP_DESCRIPTOR *d[N_MESSAGES], VIP_REL
         }
 }
 
-/* Descriptors that were used before are made fresh. */
-static void post_all(endpoint *e, VIP_DESCRIPTOR *d[N_MESSAGES])
+/* Reset the descriptors, which may have been used before, and post them. */
+void life_post_all(endpoint *e, VIP_DESCRIPTOR *d[LIFE_MESSAGES])
 {
-    for (int i = 0; i < N_MESSAGES; i++) {
+    for (int i = 0; i < LIFE_MESSAGES; i++) {
         d[i]->CS.Control = VIP_CONTROL_OP_SENDRECV | VIP_CONTROL_IMMEDIATE;
         d[i]->CS.Status = 0;
         d[i]->CS.ImmediateData = (VIP_UINT32)i;
@@ -78,17 +71,17 @@ static void post_all(endpoint *e, VIP_DESCRIPTOR *d[N_MESSAGES])
     }
 }
 
-static void all_sent(endpoint *e, VIP_DESCRIPTOR *d[N_MESSAGES])
+void life_all_sent(endpoint *e, VIP_DESCRIPTOR *d[LIFE_MESSAGES])
 {
-    for (int i = 0; i < N_MESSAGES; i++) {
+    for (int i = 0; i < LIFE_MESSAGES; i++) {
         CHECK(next_send(e) == d[i]);
         CHECK_EQ(d[i]->CS.Status & VIP_STATUS_ERROR_MASK, 0);
     }
 }
 
-static void all_received(endpoint *e)
+void life_all_received(endpoint *e)
 {
-    for (int i = 0; i < N_MESSAGES; i++) {
+    for (int i = 0; i < LIFE_MESSAGES; i++) {
         VIP_DESCRIPTOR *d = next_recv(e);
         CHECK_EQ(d->CS.Status & VIP_STATUS_ERROR_MASK, 0);
         CHECK_EQ(d->CS.ImmediateData, i);
@@ -97,7 +90,7 @@ static void all_received(endpoint *e)
     }
 }
 
-/* Where no time-out tells that a peer is silent there is nothing to wait for but time. */
+/* Wait for a time, because no counter or state reports that the peer is silent. */
 static void feel_silence(void)
 {
     double end = check_now() + (long_form() ? 10 : 0.25);
@@ -105,8 +98,8 @@ static void feel_silence(void)
         sched_yield();
 }
 
-/* The connection is lost: told by n_errors of CONN_LOST on this side, in the VI's state, and by nothing that stays on a
- * queue. Afterwards the VI is as new. */
+/* The connection is lost: CONN_LOST is reported n_errors times on this side, the VI is in state ERROR, and its queues can
+ * be drained after VipDisconnect. The VI is then idle. */
 void life_over(endpoint *e, int n_errors)
 {
     wait_error(e->s, VIP_ERROR_CONN_LOST, n_errors);
@@ -116,7 +109,7 @@ void life_over(endpoint *e, int n_errors)
     CHECK_EQ(vi_state(e->vi), VIP_STATE_IDLE);
 }
 
-/* For the reader of the output only. */
+/* For the test's output only. */
 void life_say(side *s, const char *what, double since)
 {
     printf("       %s %s %c: %s after %.2f s\n", s->link->name, s->test->name, s->role == SIDE_A ? 'A' : 'B', what,
@@ -124,20 +117,20 @@ void life_say(side *s, const char *what, double since)
     fflush(stdout);
 }
 
-/* ---- stopped: B stands still for a while, then goes on; the connection lives, and nothing is missing */
+/* ---- stopped: B is stopped for a while and then continues. The connection survives, and no message is missing. */
 
 static void stopped_a(side *s)
 {
     for (int level = 0; level < 2; level++) {
         endpoint e;
-        VIP_DESCRIPTOR *d[N_MESSAGES];
-        prepare(&e, s, d, s->levels[level], 1);
+        VIP_DESCRIPTOR *d[LIFE_MESSAGES];
+        life_prepare(&e, s, d, s->levels[level], 1);
         endpoint_connect(&e, "stopped");
         SIDE_SYNC(s, 1);
         /* B stands still, so nobody acknowledges: A must have felt the silence before B goes on. */
         uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
         CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
-        post_all(&e, d);
+        life_post_all(&e, d);
         double end = check_now() + 0.25;
         if (is_network(s))
             WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 3);
@@ -145,7 +138,7 @@ static void stopped_a(side *s)
             while (check_now() < end)
                 sched_yield();
         CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
-        all_sent(&e, d);
+        life_all_sent(&e, d);
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }
@@ -156,10 +149,10 @@ static void stopped_b(side *s)
 {
     for (int level = 0; level < 2; level++) {
         endpoint e;
-        prepare(&e, s, NULL, s->levels[level], 1);
+        life_prepare(&e, s, NULL, s->levels[level], 1);
         endpoint_connect(&e, "stopped");
         SIDE_SYNC(s, 1);
-        all_received(&e);
+        life_all_received(&e);
         endpoint_disconnect(&e);
         endpoint_close(&e);
     }
@@ -257,12 +250,12 @@ static void withdrawn_b(side *s)
 static void stopped_long_a(side *s)
 {
     endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES];
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    VIP_DESCRIPTOR *d[LIFE_MESSAGES];
+    life_prepare(&e, s, d, VIP_SERVICE_RELIABLE_RECEPTION, 1);
     endpoint_connect(&e, "stopped");
     SIDE_SYNC(s, 1);
     CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
-    post_all(&e, d);
+    life_post_all(&e, d);
     /* Over a network silence ends the connection, and A does not wait for B to go on. */
     double begin = check_now();
     if (is_network(s)) {
@@ -274,7 +267,7 @@ static void stopped_long_a(side *s)
         feel_silence();
     CHECK_EQ(kill(s->peer_pid, SIGCONT), 0);
     if (!is_network(s))
-        all_sent(&e, d);
+        life_all_sent(&e, d);
     SIDE_SYNC(s, 2);
     /* Where the connection was lost, B is not asked to end it. */
     if (!is_network(s))
@@ -285,201 +278,16 @@ static void stopped_long_a(side *s)
 static void stopped_long_b(side *s)
 {
     endpoint e;
-    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    life_prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_RECEPTION, 1);
     endpoint_connect(&e, "stopped");
     SIDE_SYNC(s, 1);
     if (is_network(s))
         life_over(&e, 1); /* A was silent, too, or says that it knows of no such connection */
     else
-        all_received(&e);
+        life_all_received(&e);
     SIDE_SYNC(s, 2);
     if (!is_network(s))
         endpoint_disconnect(&e);
-    endpoint_close(&e);
-}
-
-/* ---------------------------------------------------------------- the interface */
-
-/* Of this side's host. 0, or -1 where the interface refuses. */
-static int with_interface(unsigned long request, struct ifreq *r)
-{
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), result;
-    CHECK(fd >= 0);
-    /* The interface of both hosts has this name; each is in a namespace of its own. */
-    strcpy(r->ifr_name, "eth0");
-    result = ioctl(fd, request, r);
-    close(fd);
-    return result;
-}
-
-static void set_interface(int up)
-{
-    struct ifreq r = {.ifr_flags = 0};
-    CHECK_EQ(with_interface(SIOCGIFFLAGS, &r), 0);
-    r.ifr_flags = (short)(up ? r.ifr_flags | IFF_UP : r.ifr_flags & ~IFF_UP);
-    CHECK_EQ(with_interface(SIOCSIFFLAGS, &r), 0);
-}
-
-static void set_mtu(int mtu)
-{
-    struct ifreq r = {.ifr_mtu = mtu};
-    CHECK_EQ(with_interface(SIOCSIFMTU, &r), 0);
-}
-
-/* ---- interface_down: and up again, soon: nothing is missing, whichever side's it was */
-
-static void interface_down_a(side *s)
-{
-    endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES];
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
-    /* First A's interface goes down while A sends, then B's. */
-    endpoint_connect(&e, "down");
-    for (int whose = 0; whose < 2; whose++) {
-        SIDE_SYNC(s, 1);
-        if (whose == SIDE_A)
-            set_interface(0);
-        SIDE_SYNC(s, 2);
-        uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
-        post_all(&e, d);
-        /* Two time-outs: frames were lost, and lost again. */
-        WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2);
-        if (whose == SIDE_A)
-            set_interface(1);
-        SIDE_SYNC(s, 3);
-        all_sent(&e, d);
-    }
-    endpoint_disconnect(&e);
-    endpoint_close(&e);
-}
-
-static void interface_down_b(side *s)
-{
-    endpoint e;
-    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_DELIVERY, 2);
-    endpoint_connect(&e, "down");
-    for (int whose = 0; whose < 2; whose++) {
-        SIDE_SYNC(s, 1);
-        if (whose == SIDE_B)
-            set_interface(0);
-        SIDE_SYNC(s, 2);
-        SIDE_SYNC(s, 3);
-        if (whose == SIDE_B)
-            set_interface(1);
-        all_received(&e);
-    }
-    endpoint_disconnect(&e);
-    endpoint_close(&e);
-}
-
-/* ---- interface_down_long: both sides give the connection up; when the wire is back, the same NICs connect again */
-
-static void interface_down_long_a(side *s)
-{
-    endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES];
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
-    endpoint_connect(&e, "down");
-    SIDE_SYNC(s, 1);
-    set_interface(0);
-    /* Gone for longer than the impatient options allow. */
-    double begin = check_now();
-    post_all(&e, d);
-    life_over(&e, 1);
-    life_say(s, "given up", begin);
-    SIDE_SYNC(s, 2);
-    set_interface(1);
-    SIDE_SYNC(s, 3);
-    /* The NICs are the same, and so is the VI. */
-    endpoint_connect(&e, "up again");
-    post_all(&e, d);
-    all_sent(&e, d);
-    endpoint_disconnect(&e);
-    endpoint_close(&e);
-}
-
-static void interface_down_long_b(side *s)
-{
-    endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES];
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
-    endpoint_connect(&e, "down");
-    SIDE_SYNC(s, 1);
-    double begin = check_now();
-    life_over(&e, 1);
-    life_say(s, "given up", begin);
-    /* B's receives were flushed with the connection. */
-    for (int i = 0; i < N_MESSAGES; i++) /* they came back unused */
-        post_recv(&e, prep_recv(&e, d[i], d[i]->DS[0].Local.Data.Address, ROOM));
-    SIDE_SYNC(s, 2);
-    SIDE_SYNC(s, 3);
-    endpoint_connect(&e, "up again");
-    all_received(&e);
-    endpoint_disconnect(&e);
-    endpoint_close(&e);
-}
-
-/* ---- mtu_lowered: frames longer than the wire takes are as good as lost until it takes them again */
-
-static void mtu_lowered_a(side *s)
-{
-    endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES];
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
-    endpoint_connect(&e, "mtu");
-    /* 576 is the least that IPv4 knows; the frames that A made for 1500 do not fit. */
-    set_mtu(576);
-    uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
-    post_all(&e, d);
-    /* Lost, or through: between hosts of one machine a super-frame is never cut, and UDP cuts to what the wire
-     * takes. */
-    WAIT_UNTIL(nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2 ||
-               __atomic_load_n(&d[N_MESSAGES - 1]->CS.Status, __ATOMIC_ACQUIRE));
-    set_mtu(s->link->mtu);
-    all_sent(&e, d);
-    endpoint_disconnect(&e);
-    endpoint_close(&e);
-}
-
-static void mtu_lowered_b(side *s)
-{
-    endpoint e;
-    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_DELIVERY, 1);
-    endpoint_connect(&e, "mtu");
-    all_received(&e);
-    endpoint_disconnect(&e);
-    endpoint_close(&e);
-}
-
-/* ---- mtu_raised: on both hosts, under way. The connection goes on with the frames it began with; a NIC opened
- * later uses longer ones */
-
-static void mtu_raised_both(side *s)
-{
-    endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES];
-    viakit_nic_info before, after;
-    VIP_NIC_HANDLE later;
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
-    CHECK_OK(viakit_query_nic(s->nic, &before));
-    endpoint_connect(&e, "mtu");
-    SIDE_SYNC(s, 1);
-    /* Under way: A's messages are posted, then both wires change. */
-    if (s->role == SIDE_A)
-        post_all(&e, d);
-    set_mtu(4 * s->link->mtu);
-    SIDE_SYNC(s, 2);
-    if (s->role == SIDE_A)
-        all_sent(&e, d);
-    else
-        all_received(&e);
-    /* A NIC that is opened now sees the new wire. */
-    CHECK_OK(viakit_open_nic(s->device, &s->options, &later));
-    CHECK_OK(viakit_query_nic(later, &after));
-    CHECK_EQ(after.mtu, 4 * s->link->mtu);
-    CHECK(after.mtu > before.mtu && after.max_payload >= before.max_payload);
-    CHECK_OK(VipCloseNic(later));
-    endpoint_disconnect(&e);
     endpoint_close(&e);
 }
 
@@ -495,19 +303,19 @@ static void small_and_alone(viakit_nic_options *o)
 static void ring_full_a(side *s)
 {
     endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES];
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    VIP_DESCRIPTOR *d[LIFE_MESSAGES];
+    life_prepare(&e, s, d, VIP_SERVICE_RELIABLE_RECEPTION, 1);
     endpoint_connect(&e, "full");
     SIDE_SYNC(s, 1);
     uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
-    post_all(&e, d);
+    life_post_all(&e, d);
     double end = check_now() + 0.1;
     /* On a network the peer's ring drops what it has no room for, which time-outs show; elsewhere the sender waits. */
     WAIT_UNTIL(viakit_poll(s->nic, NULL) != VIP_SUCCESS ||
                (is_network(s) ? nic_counter(s, VIAKIT_COUNTER_timeouts) >= before + 2 : check_now() > end));
     /* B may look now. */
     CHECK_EQ(send(s->ctl, "", 1, 0), 1);
-    all_sent(&e, d);
+    life_all_sent(&e, d);
     endpoint_disconnect(&e);
     endpoint_close(&e);
 }
@@ -515,11 +323,11 @@ static void ring_full_a(side *s)
 static void ring_full_b(side *s)
 {
     endpoint e;
-    prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_RECEPTION, 1);
+    life_prepare(&e, s, NULL, VIP_SERVICE_RELIABLE_RECEPTION, 1);
     endpoint_connect(&e, "full");
     SIDE_SYNC(s, 1);
     CHECK_EQ(recv(s->ctl, &(char){0}, 1, 0), 1); /* not by side_recv(), which looks at the NIC meanwhile */
-    all_received(&e);
+    life_all_received(&e);
     endpoint_disconnect(&e);
     endpoint_close(&e);
 }
@@ -587,13 +395,13 @@ static void computing_b(side *s)
 static void slow_receiver_a(side *s)
 {
     endpoint e;
-    VIP_DESCRIPTOR *d[N_MESSAGES], *grant;
-    prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
+    VIP_DESCRIPTOR *d[LIFE_MESSAGES], *grant;
+    life_prepare(&e, s, d, VIP_SERVICE_RELIABLE_DELIVERY, 1);
     grant = descriptor(&e, 1);
     post_recv(&e, prep_recv(&e, grant, NULL, 0));
     endpoint_connect(&e, "slow");
     /* A sends one message per grant, so B never has more than one receive. */
-    for (int i = 0; i < N_MESSAGES; i++) {
+    for (int i = 0; i < LIFE_MESSAGES; i++) {
         post_send(&e, d[i]);
         CHECK(next_send(&e) == d[i]);
         CHECK_EQ(d[i]->CS.Status & VIP_STATUS_ERROR_MASK, 0);
@@ -612,7 +420,7 @@ static void slow_receiver_b(side *s)
     uint8_t *data = buffer(&e, ROOM);
     post_recv(&e, prep_recv(&e, d, data, ROOM));
     endpoint_connect(&e, "slow");
-    for (int i = 0; i < N_MESSAGES; i++) {
+    for (int i = 0; i < LIFE_MESSAGES; i++) {
         /* Every eighth time for so long that time-outs pass at the sender. */
         double end = check_now() + (i % 8 ? 0.0005 : 0.02);
         while (check_now() < end) /* computes */
@@ -627,7 +435,7 @@ static void slow_receiver_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- thousand: so many VIs on one NIC, each with a connection and a message of its own in both directions */
+/* ---- thousand: a thousand VIs on one NIC, each with a connection and a message in each direction */
 
 #define THOUSAND (1000 / CHECK_SLOWER)
 
@@ -688,7 +496,7 @@ static void thousand_both(side *s)
     free(vi);
 }
 
-/* ---- cycles: connections made and ended over and over; memory and what else there is do not grow with their number */
+/* ---- cycles: many connections one after the other. Memory and other resources do not grow with their number. */
 
 static size_t peak_memory(void)
 {
@@ -759,7 +567,6 @@ static void cycles_both(side *s)
 
 BOTH(thousand)
 BOTH(cycles)
-BOTH(mtu_raised)
 
 static const test_case cases[] = {
     {"client_killed", client_killed_a, client_killed_b, CASE_NO_LOOP | CASE_KILLS_B, life_impatient},

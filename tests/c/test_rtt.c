@@ -1,11 +1,14 @@
 /*
- * test_rtt.c - the round trip that a connection reckons with (via/rtt.c) is the one that was measured, by the formulas
+ * test_rtt.c - the round trip that a connection reckons with (via/data/rtt.c) is the one that was measured, by the formulas
  * of RFC 6298: samples are given, none is measured.
  *
  *    RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R|     SRTT = 7/8 SRTT + 1/8 R     time-out = SRTT + max(1 ms, 4 RTTVAR)
  */
+#include "base/clock.h"
 #include "check.h"
-#include "via/internal.h"
+#include "via/data/data.h"
+#include "via/nic.h"
+#include "via/vi.h"
 
 int main(void)
 {

@@ -1,5 +1,5 @@
 /* The handshake, both roles: the program waits, accepts, rejects or requests, and the input is what the wire says
- * meanwhile. */
+ * meanwhile. VIs may have a secret; then frames of the handshake carry proofs that are right, or are not. */
 #include "machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);

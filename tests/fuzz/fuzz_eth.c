@@ -13,8 +13,11 @@
 #include "link/eth.c"
 
 #include "hollow.h"
+#include "link/frame_format.h"
+#include "link/link.h"
 #include "machine.h"
 #include "super.h"
+#include "via/nic.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -41,9 +44,9 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
     int form = way[0], dressed = form & DRESSED;
     /* Copies that fit a super-frame; each has the next sequence number. */
     unsigned n = dressed ? 1 + way[1] % 70 : 1;
-    if (n * len > SUPER_BYTES - UDP_LEN - IP_LEN)
+    if (n * len > MOST_BYTES - UDP_LEN - IP_LEN)
         n = 1;
-    size_t head = sizeof(struct ether_header) + (dressed ? DRESS_LEN : 0), all = head + n * len;
+    size_t head = sizeof(struct ether_header) + (dressed ? IP_UDP_LEN : 0), all = head + n * len;
     if (form & SHORTER && all > way[3])
         all -= way[3]; /* the end is missing */
     uint8_t *p = block + SUPER_SLOT - all, *whole = malloc(head + n * len);
@@ -52,7 +55,7 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
     memset(whole, 0, head);
     memcpy(whole, eth.address, 6);
     whole[5] ^= form & OTHERS_ADDRESS ? 1 : 0;
-    memcpy(whole + 6, hollow_stranger, 6);
+    memcpy(whole + 6, hollow_unknown_peer, 6);
     put16(whole + 12, form & OTHER_TYPE ? 0x0806 : dressed ? ETHERTYPE_IP : WIRE_ETHERTYPE);
     if (dressed) {
         uint32_t udp_len = (uint32_t)(UDP_LEN + n * len);
@@ -61,11 +64,13 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
         if (form & RAW) /* another length than it has */
             udp_len += (uint32_t)(int8_t)way[3];
         put16(whole + 14 + IP_LEN + 4, udp_len);
+        if (way[1] & CHECKED_ELSEWHERE)
+            put16(whole + 14 + IP_LEN + 6, 0xFFFF); /* any sum: the kernel has checked it, or will not */
     }
     fuzz_put_copies(whole + head, frame, len, n, !(form & NOT_SEALED));
     memcpy(p, whole, all);
     free(whole);
-    eth.nic = h->nic;
+    eth.client = &h->nic->link_client;
     uint32_t vouched = way[1] & CHECKED_ELSEWHERE ? TP_STATUS_CSUMNOTREADY : 0;
     deliver_slot(&eth, p, all, vouched);
     return (int)n;

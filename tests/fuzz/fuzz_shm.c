@@ -17,8 +17,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "hollow.h"
+#include "link/link.h"
 #include "link/shm.h"
+#include "via/data/data.h"
+#include "via/nic.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -95,7 +99,7 @@ static void set_up(void)
     o.no_thread = 1;
     hollow_set_up_begins();
     hollow_open(&h, HOLLOW_SHARED, &o);
-    link_of_ours.nic = h.nic;
+    link_of_ours.client = &h.nic->link_client;
     link_of_ours.no_cma = 1; /* no system call: what process_vm_readv may reach is the kernel's affair */
     link_of_ours.epoll = epoll_create1(EPOLL_CLOEXEC);
     make_peer();

@@ -18,7 +18,7 @@
 
 #include "hollow.h"
 #include "link/udp.h"
-#include "via/config.h"
+#include "via/connect/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

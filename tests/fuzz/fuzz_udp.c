@@ -1,13 +1,13 @@
 /*
- * What udp makes of the datagrams that the kernel hands over: one at a time, many at a time, super-frames that go
- * straight to their place, by the common socket or by a lane, from the peer or from a stranger; and what it says to
- * those who knock at its door. The frames are those of machine.h; the first bytes of the input say how each travels:
+ * The link udp with arbitrary datagrams from the kernel: single ones, batches, super-frames that are received in place,
+ * over the common socket or over a lane, from the peer or from an unknown peer; and the station with arbitrary requests.
+ * The frames are those of machine.h. The first bytes of the input choose the path of each:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
- *   way: | form, and what is wrong | copies, each with the next psn | what a call says | how much is missing |
+ *   way: | form, and what is wrong | copies, each with the next psn | result of the call | how much is missing |
  *
- * The link's sources are compiled into this program; its system calls, and the room for peers, are ours. No answer to a
- * stranger may be longer than what he sent.
+ * The link's sources are compiled into this program, with replaced system calls and a replaced table of peers. A reply to
+ * an unknown peer may not be longer than its request.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +43,11 @@ static int fuzz_ports(const char *prefix, uint16_t *ports, int max);
 #undef vk_recvmsg
 
 #include "hollow.h"
+#include "link/frame_format.h"
+#include "link/link.h"
 #include "machine.h"
 #include "super.h"
+#include "via/nic.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -53,7 +56,7 @@ enum {
     BY_LANE = 1,
     MANY = 2, /* recvmmsg() */
     SUPER = 4,
-    BY_STRANGER = 8,
+    BY_UNKNOWN_PEER = 8,
     CALL = 16, /* between links, not for the provider */
     AT_THE_DOOR = 32,
     SHORTER = 64,
@@ -65,7 +68,7 @@ enum {
 static uint8_t ways[WAYS][4];
 static unsigned turn;
 static struct link udp;
-static struct udp_ask asks[2];
+static struct udp_pending asks[2];
 static struct link_peer room_for_peers[N_PEERS];
 static unsigned n_peers;
 
@@ -119,7 +122,7 @@ static int fuzz_recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
     return len < 0 ? -1 : 1;
 }
 
-/* The link may keep peers and nothing else, and not without end: strangers must not fill its memory. */
+/* The link stores a limited number of peers and nothing else: unknown peers must not fill its memory. */
 static void *fuzz_calloc(size_t n, size_t len)
 {
     HOLLOW_CHECK(n == 1 && len == sizeof(struct link_peer), "something else than a peer is kept: %zu bytes", n * len);
@@ -179,7 +182,7 @@ static void make_call(uint8_t *p, size_t len, const uint8_t *way)
     memcpy(p, &call, len < sizeof(struct wire_header) ? len : sizeof(struct wire_header));
 }
 
-/* What makes a datagram of a stranger's believable: the cookie that it was told. */
+/* An unknown peer's datagram is accepted with the cookie that the station has sent to it. */
 static size_t add_trailer(uint8_t *p)
 {
     struct trailer t = {.station = 34997, .cookie = cookie_for(&udp, &sender)};
@@ -197,8 +200,8 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
     unsigned n = form & SUPER ? 1 + way[1] % 60 : 1;
     if (n * len + sizeof(struct trailer) > UDP_SLOT)
         n = 1;
-    struct link_peer *peer = udp_get_peer(&udp, &asks[0].station, hollow_stranger);
-    sender = form & BY_STRANGER ? name_of(0x7F000009, 1234) : peer->name;
+    struct link_peer *peer = udp_get_peer(&udp, &asks[0].station, hollow_unknown_peer);
+    sender = form & BY_UNKNOWN_PEER ? name_of(0x7F000009, 1234) : peer->name;
     size_t all = fuzz_put_copies(whole, frame, len, n, 1);
     if (form & CALL)
         make_call(whole, all, way);
@@ -212,12 +215,12 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
     queue_len = all;
     answered = 0;
     told = 0;
-    udp.nic = h->nic;
+    udp.client = &h->nic->link_client;
     /* As the kernel's own checksum of a datagram would have it. */
-    link_vouch(h->nic, 1);
+    link_set_checksum_verified(&h->nic->link_client, 1);
     udp.sockets[0] = (struct udp_socket){.fd = -1};
     struct udp_socket lane = {.fd = -1, .peer = peer, .segments = form & SUPER ? MANY_SEGMENTS : 0};
-    struct udp_socket *s = form & BY_LANE && !(form & BY_STRANGER) ? &lane : &udp.sockets[0];
+    struct udp_socket *s = form & BY_LANE && !(form & BY_UNKNOWN_PEER) ? &lane : &udp.sockets[0];
     if (form & AT_THE_DOOR)
         udp_control(&udp);
     else if (form & MANY)
@@ -226,10 +229,10 @@ static int carry(struct hollow *h, const uint8_t *frame, size_t len)
         while (take_one(&udp, s)) {}
     if (s == &lane && lane.segments >= MANY_SEGMENTS)
         take_one(&udp, s);
-    /* A stranger may not make this side send more than it sent itself. */
+    /* An unknown peer may not make this side send more bytes than it has sent. */
     HOLLOW_CHECK(told || answered <= all, "%zu bytes were answered by %zu", all, answered);
     HOLLOW_CHECK(udp.n_peers <= N_PEERS, "%u peers", udp.n_peers);
-    link_vouch(h->nic, 0);
+    link_set_checksum_verified(&h->nic->link_client, 0);
     return (int)n;
 }
 
@@ -245,9 +248,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
         udp.segment = 1472;
         udp.head = 28;
         udp.secret[0] = 1;
-        udp.asks = asks;
-        udp.n_asks = 2;
-        udp.sockets[0].fd = udp.door_fd = udp.claim_fd = -1;
+        udp.pending = asks;
+        udp.n_pending = 2;
+        udp.sockets[0].fd = udp.station_fd = udp.claim_fd = -1;
         for (int i = 1; i <= UDP_LANES; i++)
             udp.sockets[i].fd = -1;
         machine_carry(carry);
@@ -258,8 +261,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     udp.wants_lane = NULL;
     udp.n_lost = udp.errors = 0;
     memset(asks, 0, sizeof asks);
-    asks[0] = (struct udp_ask){.nonce = NONCE, .until = UINT64_MAX, .number = 1, .station = name_of(0x7F000002, 34997)};
-    memcpy(asks[0].address, hollow_stranger, 6);
+    asks[0] =
+        (struct udp_pending){.nonce = NONCE, .until = UINT64_MAX, .number = 1, .station = name_of(0x7F000002, 34997)};
+    memcpy(asks[0].address, hollow_unknown_peer, 6);
     memcpy(ways, data, sizeof ways);
     turn = 0;
     machine_run(data + sizeof ways, len - sizeof ways, 1);

@@ -6,6 +6,16 @@
  * a matter of how fast the machine is: a finding can be replayed.
  */
 #include "hollow.h"
+#include "base/clock.h"
+#include "base/pool.h"
+#include "link/frame_format.h"
+#include "link/link.h"
+#include "via/data/data.h"
+#include "via/engine.h"
+#include "via/error.h"
+#include "via/nic.h"
+#include "via/pending.h"
+#include "via/vi.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -18,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-const uint8_t hollow_stranger[6] = {0x02, 0x66, 0x75, 0x7a, 0x7a, 0x01};
+const uint8_t hollow_unknown_peer[6] = {0x02, 0x66, 0x75, 0x7a, 0x7a, 0x01};
 
 /* ---------------------------------------------------------------- clock and random numbers */
 
@@ -259,7 +269,8 @@ void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_optio
     h->nic = (struct via_nic *)vk_pool_find(&via_nic_pool, h->handle);
     h->loop = h->nic->ops;
     h->ops = *h->loop;
-    h->ops.name = "hollow";
+    h->ops.about = (viakit_link_info){
+        .name = "hollow", .lossless = kind != HOLLOW_ETHERNET, .leaves_host = kind == HOLLOW_ETHERNET};
     h->ops.route = hollow_route;
     h->ops.ask_all = hollow_ask_all;
     h->ops.count_neighbours = hollow_count_neighbours;
@@ -273,7 +284,6 @@ void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_optio
     /* So that messages of both lengths occur among short inputs. */
     l->short_below = 128;
     l->max_batch = kind == HOLLOW_ETHERNET ? 4 : 1;
-    l->lossless = kind != HOLLOW_ETHERNET;
     l->checksum = h->nic->checksum = kind == HOLLOW_ETHERNET;
     if (kind == HOLLOW_SHARED) {
         h->ops.fetch = hollow_fetch;
@@ -325,7 +335,7 @@ int hollow_deliver(struct hollow *h, const uint8_t *frame, size_t len)
     memcpy(p, frame, len);
     if (h->carry)
         return h->carry(h, p, len);
-    link_deliver(h->nic, hollow_stranger, the_peer(), p, len);
+    link_deliver(&h->nic->link_client, hollow_unknown_peer, the_peer(), p, len);
     return 1;
 }
 

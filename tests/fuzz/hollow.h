@@ -15,7 +15,8 @@
 #ifndef HOLLOW_H
 #define HOLLOW_H
 
-#include "via/internal.h"
+#include "link/link.h"
+#include "via/nic.h"
 
 enum hollow_kind { HOLLOW_ETHERNET, HOLLOW_SHARED, HOLLOW_QUEUE, HOLLOW_KINDS };
 
@@ -40,7 +41,7 @@ struct hollow {
     int (*carry)(struct hollow *h, const uint8_t *frame, size_t len);
 };
 
-extern const uint8_t hollow_stranger[6]; /* the address that frames come from */
+extern const uint8_t hollow_unknown_peer[6]; /* the address that frames come from */
 
 /* Opens and sets up. Aborts if that is not possible. */
 void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_options *options);

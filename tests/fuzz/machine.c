@@ -1,10 +1,10 @@
 /*
- * machine.c - memory, calls, connections and checks of the fuzzers' machine. See machine.h for what an input means.
+ * machine.c - calls, connections and checks of the fuzzers' machine. machine.h describes an input, machine_memory.c has
+ * the memory.
  *
- * Worlds (a NIC of each kind with its VIs and memory) are made once and used for every input; undo() brings a world
- * back to where it was by the calls that a program would use, so that whatever does not come back is a finding, not a
- * leftover. Inputs choose among small numbers: every byte means something, and a limit is reached within few
- * operations.
+ * Worlds (a NIC of each kind with its VIs and memory) are created once and used for every input. undo() restores a world
+ * by the calls that a program would use. Anything that cannot be restored is a finding. Inputs choose among small
+ * numbers, so that every byte has a meaning and limits are reached within few operations.
  */
 #include "machine.h"
 
@@ -13,78 +13,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/pool.h"
+#include "link/frame_format.h"
 #include "machine_inside.h"
+#include "via/data/data.h"
+#include "via/engine.h"
+#include "via/limits.h"
+#include "via/nic.h"
+#include "via/vi.h"
+#include "via/work.h"
 
 static viakit_live live_at_rest; /* objects while no input runs */
 static struct world worlds[HOLLOW_KINDS];
-
-uint8_t *machine_area(struct world *w, int which, size_t *len)
-{
-    struct memory *m = w->m;
-    uint8_t *const at[N_AREAS] = {m->granted,         m->read_only,       m->other_tag,           m->stale,
-                                  (uint8_t *)m->recv, (uint8_t *)m->send, (uint8_t *)m->recv_desc};
-    const size_t sizes[N_AREAS] = {sizeof m->granted,
-                                   sizeof m->read_only,
-                                   sizeof m->other_tag,
-                                   sizeof m->stale,
-                                   sizeof m->recv,
-                                   sizeof m->send,
-                                   (size_t)((uint8_t *)&m->guard6 - (uint8_t *)m->recv_desc)};
-    *len = sizes[which];
-    return at[which];
-}
-
-/* Rights as the areas' names promise (machine_inside.h); AREA_STALE is deregistered when the world stands. */
-static VIP_MEM_HANDLE register_area(struct world *w, int which)
-{
-    size_t len;
-    uint8_t *p = machine_area(w, which, &len);
-    VIP_MEM_ATTRIBUTES a = {.Ptag = which == AREA_OTHER_TAG ? w->second_tag : w->tag,
-                            .EnableRdmaWrite = which == AREA_WRITE || which == AREA_OTHER_TAG || which == AREA_STALE,
-                            .EnableRdmaRead = which == AREA_READ};
-    HOLLOW_CHECK(VipRegisterMem(w->h.handle, p, len, &a, &w->handles[which]) == VIP_SUCCESS, "%s", viakit_last_error());
-    return w->handles[which];
-}
-
-/* Long enough for the largest area; set once, as it is compared after every input. */
-static int all_fill(const uint8_t *p, size_t len)
-{
-    static uint8_t fill[RECV_BYTES + GUARD + 1024];
-    if (fill[0] == 0)
-        memset(fill, FILL, sizeof fill);
-    return memcmp(p, fill, len) == 0;
-}
-
-#define CHECK_FILL(field) HOLLOW_CHECK(all_fill(m->field, sizeof m->field), "bytes of " #field " were overwritten")
-
-/* Every byte that nobody may write is as it was. */
-static void check_memory(const struct machine *x)
-{
-    struct memory *m = x->w->m;
-    CHECK_FILL(guard0);
-    CHECK_FILL(guard1);
-    CHECK_FILL(read_only);
-    CHECK_FILL(guard2);
-    CHECK_FILL(other_tag);
-    CHECK_FILL(guard3);
-    CHECK_FILL(stale);
-    CHECK_FILL(guard4);
-    CHECK_FILL(guard5);
-    CHECK_FILL(guard6);
-    /* A VI that may be written to was connected: its granted area may have any content, and is filled again. */
-    if (!x->may_write)
-        CHECK_FILL(granted);
-    else
-        memset(m->granted, FILL, sizeof m->granted);
-    for (int i = 0; i < N_SLOTS; i++) {
-        HOLLOW_CHECK(all_fill(m->recv[i].bytes, sizeof m->recv[i]), "bytes of receive buffer %d that was not posted",
-                     i);
-        HOLLOW_CHECK(all_fill(m->recv_desc[i].guard, 32) && all_fill(m->send_desc[i].guard, 32), "behind descriptor %d",
-                     i);
-    }
-    if (!x->bystander_hit)
-        CHECK_FILL(bystander_bytes);
-}
 
 /* ---------------------------------------------------------------- calls of the program */
 
@@ -288,6 +228,22 @@ static void connected(struct machine *x, const struct via_vi *vi)
         x->may_write = 1;
 }
 
+/* The input has no more frames, so nothing ends the wait but time. */
+static int input_is_over(void *context)
+{
+    const struct machine *x = context;
+    return x->p >= x->end || x->n_ops >= MAX_OPS;
+}
+
+/* With a secret the call waits for the proof of a client that may not send one. */
+static VIP_RETURN accept_held(struct machine *x, struct via_vi *vi)
+{
+    viakit_set_interrupt(input_is_over, x);
+    VIP_RETURN code = VipConnectAccept(x->held, vk_pool_handle(vi));
+    viakit_set_interrupt(NULL, NULL);
+    return code;
+}
+
 /* Asks for a connection, or waits for one and accepts, rejects or keeps it, while frames of the input's making
  * arrive. */
 static void op_connect(struct machine *x)
@@ -308,7 +264,7 @@ static void op_connect(struct machine *x)
     else if (what & 4) {
         VipConnectReject(x->held);
         x->held = NULL;
-    } else if (VipConnectAccept(x->held, vk_pool_handle(vi)) != VIP_INVALID_STATE || what & 8) {
+    } else if (accept_held(x, vi) != VIP_INVALID_STATE || what & 8) {
         VipConnectReject(x->held); /* no handle any more if it was accepted */
         x->held = NULL;
     }
@@ -431,7 +387,7 @@ static void make_world(struct world *w, enum hollow_kind kind)
     VipCreatePtag(w->h.handle, &w->tag);
     VipCreatePtag(w->h.handle, &w->second_tag);
     for (int i = 0; i < N_AREAS; i++)
-        register_area(w, i);
+        machine_register_area(w, i);
     VipDeregisterMem(w->h.handle, w->m->stale, w->handles[AREA_STALE]);
     HOLLOW_CHECK(VipCreateCQ(w->h.handle, 4, &w->cq) == VIP_SUCCESS, "%s", viakit_last_error());
     for (int i = 0; i < 3; i++)
@@ -522,6 +478,14 @@ static void check_nothing_left(const struct machine *x)
         HOLLOW_CHECK(!x->recv[i].posted && !x->send[i].posted, "descriptor %d never came back", i);
 }
 
+/* Or takes it away. The same for all VIs; the VI is idle. */
+static void give_secret(struct via_vi *vi, uint32_t wanted)
+{
+    static const uint8_t secret[VIAKIT_SECRET_MOST] = "the secret of fuzzed VIs";
+    VIP_RETURN code = viakit_set_vi_secret(vk_pool_handle(vi), wanted ? secret : NULL, wanted ? VIAKIT_SECRET_MOST : 0);
+    HOLLOW_CHECK(code == VIP_SUCCESS, "secret: %s", viakit_last_error());
+}
+
 /* The input is over: a program would close its connections, wait for its descriptors and look at its memory. */
 static void undo(struct machine *x)
 {
@@ -542,12 +506,14 @@ static void undo(struct machine *x)
     hollow_time_passes(&w->h, 0);
     for (int i = 0; i < N_AREAS; i++)
         if (x->reregister & 1 << i)
-            register_area(w, i);
+            machine_register_area(w, i);
     if (x->reregister & 1 << N_AREAS) {
         VIP_MEM_ATTRIBUTES a = {.Ptag = w->tag, .EnableRdmaWrite = VIP_TRUE};
         VipSetMemAttributes(w->h.handle, w->m->granted, w->handles[AREA_WRITE], &a);
     }
-    check_memory(x);
+    give_secret(x->vi, 0);
+    give_secret(x->other, 0);
+    machine_check_memory(x);
     if (x->bystander_hit) {
         place_bystander(w);
         hollow_time_passes(&w->h, 6000);
@@ -580,6 +546,10 @@ void machine_run(const uint8_t *data, size_t len, int begin_connected)
     w->h.can_place = 0;
     x.vi = w->vis[(scene >> 2 & 3) % 3][scene >> 4 & 1];
     x.other = w->vis[(scene >> 2 & 3) % 3][!(scene >> 4 & 1)];
+    if (!begin_connected) {
+        give_secret(x.vi, scene & 0x40);
+        give_secret(x.other, scene & 0x80);
+    }
     if (begin_connected) {
         connect_well(w, x.vi, PEER_KEY, w->h.kind != HOLLOW_ETHERNET && !(scene & 0x20));
         connected(&x, x.vi);

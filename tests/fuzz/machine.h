@@ -4,7 +4,7 @@
  * meanwhile. Every sequence of bytes is a valid input; so a byte changed by the fuzzer is a field changed, not a
  * checksum broken.
  *
- *   scene      | link, level, rights | receives posted | sends posted |
+ *   scene      | link, level, rights, which VIs have a secret | receives posted | sends posted |
  *   operation  | which | its fields ...                     (see the functions op_* in machine.c and machine_frames.c)
  *
  * After each input all is undone by the calls that a program would use, and the machine checks:

@@ -4,10 +4,17 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "link/frame_format.h"
+#include "link/link.h"
 #include "machine_inside.h"
+#include "via/connect/proof.h"
+#include "via/limits.h"
+#include "via/nic.h"
+#include "via/pending.h"
+#include "via/vi.h"
 
-/* Before and after a frame: nothing may be sent in answer to strangers that is longer than what they sent, and no VI
- * without a connection may receive. */
+/* Before and after a frame: replies to unknown peers may not be longer than their frames, and no VI without a connection
+ * may receive. */
 static void deliver(struct machine *x, uint8_t *frame, size_t len)
 {
     struct hollow *h = &x->w->h;
@@ -19,7 +26,7 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     if (len >= sizeof f) {
         memcpy(&f, frame, sizeof f);
         struct via_vi *vi = f.dst_vi < VIA_MAX_VI ? h->nic->vi_by_number[f.dst_vi] : NULL;
-        /* Whose key it knows is no stranger. */
+        /* A frame with the key of a connection is not that of an unknown peer. */
         ours |= vi && (vi->key == f.key || vi->peer_key == f.immediate);
         if (vi && vi == x->w->bystander && (vi->key == f.key || vi->peer_key == f.immediate))
             x->bystander_hit = 1;
@@ -31,7 +38,7 @@ static void deliver(struct machine *x, uint8_t *frame, size_t len)
     /* Even a peer may not make this side send without measure. */
     HOLLOW_CHECK(frames <= 64 * n, "%lu frames sent because of %lu", (unsigned long)frames, (unsigned long)n);
     HOLLOW_CHECK(ours || (frames <= n && bytes <= len * n),
-                 "%lu times %zu bytes of a stranger were answered by %lu in %lu frames", (unsigned long)n, len,
+                 "%lu times %zu bytes of an unknown peer were answered by %lu in %lu frames", (unsigned long)n, len,
                  (unsigned long)bytes, (unsigned long)frames);
 }
 
@@ -119,6 +126,33 @@ static size_t put_references(struct machine *x, uint8_t *p)
     return n * sizeof(struct wire_reference);
 }
 
+/* Behind the block of a frame between VIs with a secret: a proof that is right for this frame, as far as there is
+ * something that it can be right for, or bytes of the input's. `at` holds the two names of a request. */
+static size_t put_proof(struct machine *x, uint8_t *at, const struct wire_connect *c, int kind, int right)
+{
+    const struct via_nic *nic = x->w->h.nic;
+    const struct via_secret *secret = &x->vi->proof->secret;
+    struct wire_proof proof;
+    uint8_t transcript[32];
+    memset(&proof, (int)u8(x), sizeof proof);
+    struct conn_side peer = {hollow_unknown_peer, PEER_PORT, PEER_VI, c, proof.nonce};
+    if (kind == WIRE_REQUEST) {
+        if (right && c->wanted_len + c->own_len <= 2)
+            conn_proof_request(secret, &peer, (struct conn_names){at, at + c->wanted_len}, proof.mac);
+        memcpy(at + 2, &proof, WIRE_REQUEST_PROOF);
+        return 2 + WIRE_REQUEST_PROOF;
+    }
+    if (right && kind == WIRE_ACCEPT && nic->requests && nic->requests->vi->proof) {
+        const struct link_frame *request = &nic->requests->frame;
+        struct conn_side us = conn_proof_requester(nic, request);
+        conn_proof_transcript(secret, &us, conn_proof_names(request), &peer, transcript);
+        conn_proof_accept(secret, transcript, proof.mac);
+    } else if (right && kind == WIRE_CONFIRM && nic->conns)
+        conn_proof_confirm_mac(secret, nic->conns->transcript, c, proof.mac);
+    memcpy(at, &proof, sizeof proof);
+    return sizeof proof;
+}
+
 /* What requests, acceptances and the like carry behind the header; fields that are not asked for are right. */
 static size_t put_connect(struct machine *x, uint8_t *p, int kind)
 {
@@ -142,9 +176,11 @@ static size_t put_connect(struct machine *x, uint8_t *p, int kind)
         c.own_len = (uint8_t)u8(x);
         names[0] = (uint8_t)u8(x);
     }
+    int proven = x->vi->proof && level & 0x40;
+    c.proof = proven ? WIRE_PROOF : 0;
     memcpy(p, &c, sizeof c);
     memcpy(p + sizeof c, names, 2);
-    return sizeof c + 2;
+    return sizeof c + (proven ? put_proof(x, p + sizeof c, &c, kind, level & 0x80) : 2);
 }
 
 /* A frame that is right but for what `bad` says. Flags are the input's own; what follows the header goes by the

@@ -1,4 +1,4 @@
-/* What machine.c (memory, calls, connections, checks) and machine_frames.c (what arrives) share. */
+/* Declarations shared by machine.c (calls, connections, checks), machine_memory.c and machine_frames.c (arriving frames). */
 #ifndef MACHINE_INSIDE_H
 #define MACHINE_INSIDE_H
 
@@ -6,6 +6,7 @@
 
 #include "hollow.h"
 #include "machine.h"
+#include "via/vi.h"
 
 #define N_SLOTS 8       /* receives, and sends, that can be posted at a time */
 #define RECV_BYTES 512  /* room of a receive's buffer */
@@ -90,8 +91,12 @@ static inline uint32_t u16(struct machine *m)
     return low | u8(m) << 8;
 }
 
-/* Where an area begins, and its length. */
+/* Return the beginning of an area, and store its length. */
 uint8_t *machine_area(struct world *w, int which, size_t *len);
+/* Register an area with the rights that its name states. AREA_STALE is deregistered when the world is complete. */
+VIP_MEM_HANDLE machine_register_area(struct world *w, int which);
+/* Check that the input has changed only bytes that were granted or posted. */
+void machine_check_memory(const struct machine *x);
 
 /* An address somewhere in, before or behind an area of the input's choice, and a handle that may belong to it. */
 uint64_t machine_aim(struct machine *x, VIP_MEM_HANDLE *handle);

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "base/crc32c.h"
-#include "link/wire.h"
+#include "link/frame_format.h"
 
 /* The frame and its copies, one behind the other, each with the next psn. If `sealed`, each gets the checksum that
  * its flags ask for; the first one's is the machine's, which may be wrong on purpose. Returns their length. */

@@ -28,7 +28,7 @@ class Problem:
 def problem(n: int = 1000, rounds: int = 3, wrong: int = 0, fail: int = -1, no_data: int = -1) -> Problem:
     """Make a problem; ValueError for a size that makes no sense, and on the rank that is told to lack its data."""
     if n < 1:
-        raise ValueError(f"--n {n}; right would be 1 or more")
+        raise ValueError(f"--n {n}; expected 1 or more")
     if no_data == detect().rank:
         raise ValueError("data: No such file or directory")
     return Problem(n, rounds, wrong, fail)

@@ -144,7 +144,6 @@ def objects():
 
 
 def collectives():
-    each = np.arange(size)
     for code, kind in (("i", MPI.INT), ("l", MPI.LONG), ("f", MPI.FLOAT), ("d", MPI.DOUBLE), ("D", MPI.DOUBLE_COMPLEX)):
         for n in (1, 13, 3000, 40000):
             base = (np.arange(n) % 11).astype(code)
@@ -183,7 +182,10 @@ def collectives():
         one = np.zeros(8, "i")
         comm.Allreduce(np.arange(8, dtype="i") * (rank + 1) % 3, one, op)
         note("bits", one)
-    # in place
+
+
+def collectives_in_place():
+    each = np.arange(size)
     one = np.full(5, rank + 1, "i8")
     comm.Allreduce(MPI.IN_PLACE, one)
     note("in place", one)
@@ -200,7 +202,10 @@ def collectives():
     one[:] = rank
     comm.Scan(MPI.IN_PLACE, one)
     note("in place", one)
-    # vectors
+
+
+def collectives_of_vectors():
+    each = np.arange(size)
     counts, places = each + 1, np.cumsum(each + 2) - (each + 2)
     total = int(places[-1] + counts[-1])
     spread = np.full(total, -1, "d")
@@ -219,13 +224,16 @@ def collectives():
         [into, (counts, [4 * int(counts[:i].sum()) for i in range(size)]), [MPI.INT] * size],
     )
     note("Alltoallw", into)
+
+
+def collectives_of_other_kinds():
     # non-blocking, several at a time
     a, b, c = np.full(100, rank, "d"), np.zeros(100, "d"), np.zeros((size, 100), "d")
     d = np.arange(5, dtype="i") * (rank == 0)
     requests = [comm.Iallreduce(a, b), comm.Iallgather(a, c), comm.Ibcast(d), comm.Ibarrier()]
     MPI.Request.Waitall(requests)
     note("non-blocking", b.sum(), c.sum(), d)
-    # pairs, and operations of the program's own
+    # pairs, and operations that the program defines
     for kind, code in ((MPI.DOUBLE_INT, "d"), (MPI.INT_INT, "i")):
         pair = np.zeros(3, np.dtype([("v", code), ("i", "i")], align=True))
         pair["v"], pair["i"] = (rank * 7 + np.arange(3)) % 5, rank
@@ -316,6 +324,9 @@ def main():
     wildcards()
     objects()
     collectives()
+    collectives_in_place()
+    collectives_of_vectors()
+    collectives_of_other_kinds()
     communicators()
     halo_exchange()
     errors()

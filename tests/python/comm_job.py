@@ -47,7 +47,9 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def job(ranks: int, *words: str, protocol: str = "via") -> subprocess.CompletedProcess[str]:
+def job(
+    ranks: int, *words: str, protocol: str = "via", timeout_s: float = DEADLINE_S
+) -> subprocess.CompletedProcess[str]:
     """Run a program on so many ranks."""
     command = [sys.executable, "-m", "viakit", "run", "-n", str(ranks), "--protocol", protocol, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)

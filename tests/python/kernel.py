@@ -1,4 +1,4 @@
-"""Notebooks run by tests: cells in, outputs out, in a Jupyter kernel of their own."""
+"""Run notebooks in tests: cells in, outputs out, in a separate Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(json.dumps([cell.outputs for cell in book.cells]))
 
 
 def notebook(*cells, mode=None, **environment):
-    """Run cells in a kernel of their own; returns the outputs of each."""
+    """Run cells in a new kernel and return the outputs of each."""
     needs.packages("nbclient", "nbformat", "ipykernel", "ipywidgets", "anywidget")
     env = {k: v for k, v in os.environ.items() if k not in ("VIAKIT_LAB", *_front._SIGNS)} | environment
     if mode:

@@ -1,4 +1,4 @@
-"""What tests look for when they ask whether something is left, beside others that run on the same machine."""
+"""Find files, processes and namespaces that a test has left behind, beside other runs on the same machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ SHM = Path("/dev/shm")
 
 
 def in_use(name: str) -> bool:
-    """Whether a process maps, holds open or was told of this name in /dev/shm: then it is of another run."""
+    """Return whether a process uses this name in /dev/shm: as a mapping, open file, argument or variable.
+
+    The file then belongs to another run.
+    """
     path = str(SHM / name)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -22,9 +25,9 @@ def in_use(name: str) -> bool:
 
 
 def marked(mark: bytes) -> dict[int, str]:
-    """Processes other than this one that inherited *mark* in their environment, and the command of each.
+    """Return the other processes that inherited *mark* in their environment, and the command of each.
 
-    One that has ended, and that its parent has not asked after yet, has neither, and is not among them.
+    A zombie has neither environment nor command, and is not included.
     """
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
@@ -38,13 +41,13 @@ def marked(mark: bytes) -> dict[int, str]:
 
 
 def mpi_files() -> set[Path]:
-    """Open MPI's scratch and MPICH's segments in /dev/shm that no process has."""
+    """Return Open MPI's scratch folders and MPICH's segments in /dev/shm that no process uses."""
     found = {*SHM.glob("viakit-mpi-*"), *SHM.glob("mpich*")}
     return {path for path in found if not in_use(path.name)}
 
 
 def namespaces() -> set[str]:
-    """Network namespaces that some process is in; not those of C tests or of another run of these tests beside us."""
+    """Return the network namespaces of all processes, except those of C tests and of other runs of these tests."""
     ours = os.environ["VIAKIT_TEST_RUN"].encode()
     found = set()
     for process in Path("/proc").glob("[0-9]*"):

@@ -1,7 +1,7 @@
-"""What a test needs of the machine, or a skip that says what is missing.
+"""Requirements of tests: each function returns a feature of the machine, or skips the test and names what is missing.
 
-A reason that begins with "missing package" is a failure in CI (conftest.py), where every package can be installed; what
-a kernel refuses to an ordinary user, or hardware lacks, is a skip everywhere.
+A reason that begins with "missing package" is a failure in CI (conftest.py), where every package can be installed. A
+feature that the kernel refuses to ordinary users, or that the hardware lacks, is a skip everywhere.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from viakit.apps import plain
-from viakit.measure import mpi
+from viakit.launch import mpi_library as mpi
 from viakit.measure.endpoints import MeasureError
 from viakit.testbed import NamespaceError, Testbed
 
 
 def tool(name: str) -> str:
-    """The path of a program."""
+    """Return the path of a program."""
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"missing package {name}: sudo apt-get install {name}")
@@ -27,7 +27,7 @@ def tool(name: str) -> str:
 
 
 def compiler() -> list[str]:
-    """The command of the C compiler that plain loops are made with."""
+    """Return the command of the C compiler that compiles plain loops."""
     try:
         return plain.compiler()
     except plain.NoCompiler as error:
@@ -35,7 +35,7 @@ def compiler() -> list[str]:
 
 
 def mpi_library(protocol: str) -> mpi.Library:
-    """The library for "mpi", "mpi:mpich" or "mpi:openmpi"."""
+    """Return the library for "mpi", "mpi:mpich" or "mpi:openmpi"."""
     try:
         return mpi.find(protocol)
     except MeasureError as error:
@@ -43,13 +43,13 @@ def mpi_library(protocol: str) -> mpi.Library:
 
 
 def instructions(*missing: str) -> None:
-    """Say which vector instructions this machine lacks, so that nothing has run what is compiled for them."""
+    """Skip a test for the vector instructions that this machine lacks: their kernels have not been run."""
     if missing:
         pytest.skip(f"this machine has no {', no '.join(missing)}: kernels for that have not been run")
 
 
 def hosts(number: int = 2, **options: Any) -> Testbed:
-    """An open testbed: to be used in a `with` statement, or closed."""
+    """Return an open testbed, to use in a `with` statement or to close."""
     try:
         return Testbed(hosts=number, **options).open()
     except NamespaceError as error:
@@ -57,12 +57,12 @@ def hosts(number: int = 2, **options: Any) -> Testbed:
 
 
 def module(name: str, extra: str) -> Any:
-    """A module that one of viakit's extras brings."""
+    """Return a module that one of viakit's extras installs."""
     return pytest.importorskip(name, reason=f"missing package {name}: pip install 'viakit[{extra}]'")
 
 
 def packages(*names: str) -> list[Any]:
-    """Modules by name, imported."""
+    """Import modules by name and return them."""
     found = []
     for name in names:
         try:

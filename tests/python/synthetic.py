@@ -1,7 +1,7 @@
-"""A machine that never existed: pairs whose times come from a formula, for testing what is done with times.
+"""A synthetic machine: pairs whose times come from a formula, for tests of the code that uses times.
 
-`SyntheticPair` stands where viakit.measure.pair.Pair stands. Its times are a fixed cost plus size / bandwidth, with
-log-normal noise and now and then a slow one; the same seed gives the same times.
+`SyntheticPair` replaces viakit.measure.pair.Pair. Its times are a fixed cost plus size / bandwidth, with log-normal
+noise and an occasional slow message. The same seed gives the same times.
 """
 
 import os
@@ -32,7 +32,7 @@ COSTS = {  # fixed cost in s, bandwidth in B/s
 
 
 class SyntheticPair:
-    """Speaks the interface of viakit.measure.pair.Pair."""
+    """Implements the interface of viakit.measure.pair.Pair."""
 
     missing: ClassVar[dict] = {}  # protocol -> exception at opening
     fail_after: ClassVar[dict] = {}  # protocol -> (runs, exception)
@@ -44,12 +44,26 @@ class SyntheticPair:
     def reset(cls):
         cls.missing, cls.fail_after, cls.interrupt_after, cls.runs, cls.open_pairs = {}, {}, None, 0, 0
 
-    def __init__(self, protocol, *, testbed=None, wait="poll", level="c", sockbuf=None, options=None, timeout_s=30.0):
+    def __init__(
+        self,
+        protocol,
+        *,
+        testbed=None,
+        wait="poll",
+        level="c",
+        sockbuf=None,
+        memory="user",
+        buffers="touched",
+        options=None,
+        timeout_s=30.0,
+    ):
         if protocol in self.missing:
             raise self.missing[protocol]
         self.protocol, self.level, self.wait = protocol, level, wait
         self.rng = np.random.default_rng(len(protocol))
         self.mine = 0
+        self.buffers = buffers
+        self.sockbuf = sockbuf
         self.info = {
             "protocol": protocol,
             "library": {"mpi:mpich": "MPICH 5.0.2", "mpi": "Open MPI 5.0.11"}.get(protocol),
@@ -57,7 +71,15 @@ class SyntheticPair:
             "mtu": testbed.mtu if testbed else None,
             "loop_overhead_s": 2e-8,
             "options": dict(options or {}),
+            "memory": memory,
+            "buffers": buffers,
         }
+
+    def reconnect(self, sockbuf):
+        """Set the buffers: TCP is fastest with 256 KiB, slower with other sizes, and slow with automatic ones."""
+        assert self.protocol == "tcp"
+        self.sockbuf = sockbuf
+        self.info["sockbuf"] = sockbuf or "automatic"
 
     def __enter__(self):
         type(self).open_pairs += 1
@@ -80,6 +102,8 @@ class SyntheticPair:
             raise error
         fixed, bandwidth = COSTS[self.protocol]
         fixed *= {"c": 1, "python": 4}[self.level] * {"poll": 1, "block": 8}[self.wait]
+        if self.protocol == "tcp" and "sockbuf" in self.info:
+            fixed, bandwidth = fixed, bandwidth / (1 + abs(np.log2((self.sockbuf or 16 << 20) / (256 << 10))) / 10)
         base = (fixed if mode == "pingpong" else fixed / 4) + nbytes / bandwidth
         n = count if mode == "pingpong" else 1
         times = base * np.exp(self.rng.normal(0, 0.03, n)) * np.where(self.rng.random(n) < 0.002, 20, 1)
@@ -93,11 +117,12 @@ class SyntheticPair:
                 "messages": count if mode == "stream" else 2 * count,
             },
             lost=0,
+            touch_s=1e-9 + nbytes / 20e9 if self.buffers == "touched" and not validate else None,
         )
 
 
 class SyntheticTestbed:
-    """Speaks as much of viakit.testbed.Testbed as a sweep needs."""
+    """Implements the part of viakit.testbed.Testbed that a sweep needs."""
 
     refuse = None
 

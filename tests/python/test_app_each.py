@@ -1,4 +1,4 @@
-"""What holds for each application: plain loops that agree, how much memory there is, what the command says."""
+"""Checks of each application: plain loops agree with the kernels, memory is as estimated, commands print results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from viakit import _kernels
 from viakit.apps import fft, harness, plain
 
-# By name: options of a small run and what is printed then; some that make no sense and what is said of them; a problem
-# that 10 MB do not hold (EP has none).
+# By name: options of a small run and its output, invalid options and their error, and a problem that needs more than
+# 10 MB (EP has none).
 COMMANDS = {
     "sor": (["--size", "64", "--iterations", "10"], "3 figures verified", ["--size", "63"], "even", ["--size", "4096"]),
     "is": (["--class", "S"], "52 figures verified", ["--class", "Q"], "no class 'Q'", ["--class", "C"]),
@@ -59,22 +59,22 @@ def test_a_class_without_a_name_is_none(name, capsys):
 @pytest.mark.parametrize("name", plain.MODULES)
 def test_the_plain_loop_finds_the_same(name):
     needs.compiler()
-    done = list(plain.compare(name, rounds=1, quick=True))  # which raises if they do not agree
+    done = list(plain.compare(name, rounds=1, quick=True))  # raises if they do not agree
     assert done
     assert all(one.ratio() > 0 for one in done)
 
 
 def test_every_level_of_vector_instructions_was_run():
-    """AVX-512 is the source of AVX2 with longer vectors: those the C test "kernels, long vectors" runs anywhere."""
+    """AVX-512 is the source of AVX2 with longer vectors, which the C test "kernels, long vectors" runs anywhere."""
     needs.instructions(*(name for name in ("portable", "avx2", "avx512") if name not in _kernels.levels()))
 
 
 # ------------------------------------------------------------------------------------------------ memory
 
-SLACK = 1 << 20  # bytes per rank for what does not grow with the problem
+SLACK = 1 << 20  # bytes per rank for data whose size does not depend on the problem
 
-# By name: a problem, and the bytes of its data: the grid; keys and table, and on several ranks the keys as their owners
-# have them; the coefficients and what is computed of them.
+# By name: a problem, and the bytes of its data. SOR: the grid. IS: keys and table, and on several ranks the keys of
+# their owners. FT: the coefficients and the results computed from them.
 DATA = {
     "sor": ({"size": "1024"}, lambda what, ranks: 4 * what.rows * what.columns),
     "is": ({"klass": "W"}, lambda what, ranks: 4 * what.n_keys * min(ranks, 2) + 5 * what.max_key),
@@ -107,5 +107,5 @@ def test_memory_on_several_ranks(name):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["peak"] <= found["asked"] + 3 * SLACK
-    pieces = 3 * 2 * 16 * fft.PIECE if name == "fft" else 0  # of a fixed size, whatever the data are
+    pieces = 3 * 2 * 16 * fft.PIECE if name == "fft" else 0  # of a fixed size, independent of the data
     assert found["peak"] <= 1.5 * data(application.problem(**options), 3) + pieces + 3 * SLACK

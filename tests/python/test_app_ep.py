@@ -1,4 +1,4 @@
-"""EP: the kernel beside NumPy, classes on any number of ranks over every channel, and what the paper counted."""
+"""EP: its kernel against NumPy, problem classes on any number of ranks over every channel, and message counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_kernel_is_numpys(kernel_level, n, seed):
 
 
 def test_rare_pairs_are_counted(kernel_level):
-    # The 17 pairs of class S that reach 5 lie in different blocks: each block is told apart, and none is counted twice.
+    # The 17 pairs of class S that reach 5 lie in different blocks, so each block is checked, and none is counted twice.
     figures = ep.Figures()
     for begin in range(0, 1 << 24, 1 << 22):
         figures.add(begin, begin + (1 << 22), Phases())
@@ -52,7 +52,7 @@ def test_what_the_kernel_refuses():
 
 
 def test_the_comparison_takes_little_memory():
-    """It is done in pieces; the last is a part of one."""
+    """The work is done in pieces, of which the last is shorter."""
     n = 5 * ep.COMPARED_STEP + 321
     tracemalloc.start()
     try:
@@ -95,7 +95,7 @@ def test_any_number_of_ranks(channel, tmp_path):
 
 
 def test_table_2_of_the_paper(tmp_path):
-    # How many pairs there are makes no difference to what is sent.
+    # The number of pairs does not change the messages.
     [line] = apps_job.run("ep", [{"class_": "S", "report": "counts"}], [8], "via", tmp_path)
     assert line["wrong"] == []
     assert line["messages"] == apps_job.paper("EP", "number of messages")
@@ -113,7 +113,7 @@ def test_wrong_figures_are_noticed():
         "pairs from 6 to 7",
         "sum of X",
     ]
-    assert ep.verify(ep.problem(pairs=1 << 23), wrong) == []  # nothing to hold it against
+    assert ep.verify(ep.problem(pairs=1 << 23), wrong) == []  # no published values for comparison
 
 
 def test_classes_agree_with_themselves():
@@ -127,8 +127,8 @@ def test_classes_agree_with_themselves():
     ("options", "text"),
     [
         ({"class_": "Z"}, "no class 'Z'; there are: S, W, A"),
-        ({"pairs": 0}, "from 1 to 2\\^44"),
-        ({"pairs": 1 << 45}, "from 1 to 2\\^44"),
+        ({"pairs": 0}, "expected 1 to 2\\^44"),
+        ({"pairs": 1 << 45}, "expected 1 to 2\\^44"),
         ({"class_": "S", "pairs": 5}, "not both"),
         ({"report": "all"}, "sums, counts"),
         ({"class_": "C", "report": "counts"}, "32 bits"),

@@ -1,4 +1,4 @@
-"""FT: its kernels against NumPy, its checksums against the published ones, on any number of ranks; what is refused."""
+"""FT: its kernels against NumPy, published checksums on any number of ranks, and refused arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from viakit import _kernels
 from viakit.apps import fft, harness
 
-# Small, and awkward: no powers of two, a dimension of one, fewer slabs than ranks along either dimension.
+# Small and irregular: no powers of two, a dimension of one, fewer slabs than ranks along either dimension.
 PROBLEMS = [
     {"size": "6x10x14", "iterations": 2},
     {"size": "2x9x5", "iterations": 1},
@@ -30,7 +30,7 @@ def numbers(*shape: int) -> fft.Complex:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 5), (2, 19, 7), (3, 16, 16), (0, 4, 4), (2, 3, 0)])
 def test_transpose(kernel_level, shape):
-    """Of parts of larger arrays, into parts of larger arrays, and nothing beside them is touched."""
+    """Transforms between parts of larger arrays leave the bytes beside them unchanged."""
     planes, rows, columns = shape
     source = numbers(planes + 1, rows + 2, columns + 3)[1:, 1 : rows + 1, 2 : columns + 2]
     around = np.full((planes + 2, columns + 2, rows + 2), -1 + 0j)
@@ -90,7 +90,7 @@ def test_serial_program_agrees_with_numpy(options):
 
 
 def checksums(text: str) -> list[complex]:
-    """The checksums in an outcome's repr."""
+    """Return the checksums in an outcome's repr."""
     return [complex(word) for word in re.findall(r"\(([^()]*j)\)", text)]
 
 
@@ -116,7 +116,7 @@ def test_any_number_of_ranks_finds_the_same(channel, tmp_path):
 
 
 def test_table_2_of_the_paper(tmp_path):
-    """As many messages as the paper counted, and as many kilobytes."""
+    """The numbers of messages and kilobytes equal the paper's."""
     (line,) = apps_job.run("fft", [{"klass": "paper"}], [8], "via", tmp_path)
     assert line["wrong"] == []
     assert line["checks"] == 10
@@ -131,7 +131,7 @@ def test_a_wrong_result_is_told():
     (wrong,) = [one for one in fft.verify(what, outcome) if not one.ok]
     assert wrong.name == "checksum 2"
     assert 0.9e-10 < wrong.error < 1.1e-10
-    assert fft.verify(fft.problem(size="8"), outcome) == []  # nothing to hold it against
+    assert fft.verify(fft.problem(size="8"), outcome) == []  # no published values for comparison
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -142,8 +142,8 @@ def test_a_wrong_result_is_told():
     [
         ({"klass": "Q"}, "no class 'Q'; there are S, W, A, B, paper"),
         ({"klass": "S", "size": "64"}, "not both"),
-        ({"size": "8x8"}, "right would be one number, or N1xN2xN3"),
-        ({"size": "many"}, "right would be one number"),
+        ({"size": "8x8"}, "expected one number, or N1xN2xN3"),
+        ({"size": "many"}, "expected one number"),
         ({"size": "8x0x8"}, "1 to 4096 elements"),
         ({"size": "8192"}, "1 to 4096 elements"),
         ({"iterations": 0}, "1 or more, not 0"),

@@ -1,4 +1,4 @@
-"""IS: its kernels against NumPy, its results against what is published, alone and on several ranks; what is refused."""
+"""IS: its kernels against NumPy, published results on one and on several ranks, and refused arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from viakit import _kernels
 from viakit.apps import is_
 
-# Small, and awkward: fewer keys than buckets, shares shorter than what each iteration changes, ranges without keys.
+# Small and irregular: fewer keys than buckets, shares shorter than what each iteration changes, ranges without keys.
 PROBLEMS = [
     {"keys_log": keys_log, "max_log": max_log, "algorithm": algorithm, "iterations": 1}
     for keys_log, max_log in ((5, 5), (14, 18))
@@ -47,7 +47,7 @@ def test_counts(kernel_level, max_log):
 
 @pytest.mark.parametrize("repeats", [1, 255, 256, 257, 70000])
 def test_counts_of_keys_that_are_all_the_same(kernel_level, repeats):
-    """More than a byte can count: found out, and counted again."""
+    """Counts that exceed a byte are detected, and counted again."""
     keys = np.concatenate([np.full(repeats, 99999, np.int32), np.arange(100000, dtype=np.int32)])
     counts = np.ones(100000, np.int32)
     _kernels.is_count(keys, counts)
@@ -98,7 +98,7 @@ def test_kernels_refuse_arrays_that_overlap():
         _kernels.is_count(keys, later)
     with pytest.raises(ValueError, match="cumulative and out overlap"):
         _kernels.is_place(np.zeros(3, np.int32), keys, 0, later)
-    _kernels.is_partition(keys, 2, np.empty(60, np.int32), starts)  # side by side will do
+    _kernels.is_partition(keys, 2, np.empty(60, np.int32), starts)  # adjacent ranges are valid
     _kernels.is_count(whole[:60], whole[60:])
 
 
@@ -142,8 +142,8 @@ def test_a_wrong_result_is_told():
     outcome.disorder = 3
     wrong = [str(one) for one in is_.verify(what, outcome) if not one.ok]
     assert wrong == [
-        "rank of test key 3, iteration 7 is 354; right would be exactly 353",
-        "keys out of order is 3; right would be exactly 0",
+        "rank of test key 3, iteration 7 is 354; expected exactly 353",
+        "keys out of order is 3; expected exactly 0",
     ]
 
 
@@ -168,7 +168,7 @@ def test_any_number_of_ranks_finds_the_same(channel, tmp_path):
 
 
 def test_table_2_of_the_paper(tmp_path):
-    """As many messages as the paper counted, and as many kilobytes."""
+    """The numbers of messages and kilobytes equal the paper's."""
     (line,) = apps_job.run("is_", [{"klass": "paper"}], [8], "via", tmp_path)
     assert line["wrong"] == []
     assert line["checks"] == 53
@@ -177,7 +177,7 @@ def test_table_2_of_the_paper(tmp_path):
 
 
 def test_the_chain_sends_tables(tmp_path):
-    """To the next rank, and the sum from the last to all others: once per ranking."""
+    """Per ranking each rank sends once to the next, and the last rank sends the sum to all others."""
     (line,) = apps_job.run("is_", [{"klass": "S", "algorithm": "chain"}], [4], "via", tmp_path)
     assert (line["messages"], line["nbytes"]) == (11 * 6, 11 * 6 * 4 * 2**11)
 
@@ -191,8 +191,8 @@ def test_the_chain_sends_tables(tmp_path):
         ({"klass": "Q"}, "no class 'Q'; there are S, W, A, B, C, paper"),
         ({"klass": "S", "keys_log": 20, "max_log": 10}, "not both"),
         ({"keys_log": 20}, "--max-key"),
-        ({"keys_log": 3, "max_log": 10}, r"2\^3 keys; right would be"),
-        ({"keys_log": 20, "max_log": 31}, r"below 2\^31; right would be"),
+        ({"keys_log": 3, "max_log": 10}, r"2\^3 keys; expected"),
+        ({"keys_log": 20, "max_log": 31}, r"below 2\^31; expected"),
         ({"iterations": 11}, "iterations are 1 to 10, not 11"),
         ({"algorithm": "bubble"}, "no algorithm 'bubble'"),
     ],

@@ -1,4 +1,4 @@
-"""SOR: the kernel beside NumPy, the same bits on any number of ranks over every channel, and what the paper counted."""
+"""SOR: its kernel against NumPy, equal bits on any number of ranks over every channel, and message counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from viakit.apps import arrays, harness, sor
 
 
 def grids(rng: np.random.Generator, rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """A red and a black array with numbers of all sizes, subnormal ones among them."""
+    """Return a red and a black array with numbers of all magnitudes, including subnormal ones."""
     return tuple(
         (rng.standard_normal((rows, width)) * 10.0 ** rng.integers(-44, 30, (rows, width))).astype(np.float32)
         for _ in range(2)
@@ -54,7 +54,7 @@ def test_stairs_of_half_sweeps_are_half_sweeps(seed):
 def test_both_colours_begin_with_a_cache_line_whatever_was_allocated_before():
     problem, kept = sor.problem(64), []
     for rows in range(3, 40):
-        kept.append(bytearray(8 * rows))  # moves what the allocator gives next
+        kept.append(bytearray(8 * rows))  # changes the address of the next allocation
         for array in sor.squares(problem, 0, rows):
             assert array.ctypes.data % arrays.LINE_BYTES == 0
             assert array.shape == (rows, 32)
@@ -76,7 +76,7 @@ def test_what_the_kernel_refuses():
     ]:
         with pytest.raises(ValueError, match=text):
             _kernels.sor_sweep(*arguments, **steps)
-    _kernels.sor_sweep(red, black, 2, True, 4, 2)  # no rows: nothing to do
+    _kernels.sor_sweep(red, black, 2, True, 4, 2)  # no rows: no effect
 
 
 # ------------------------------------------------------------------------------------------------- the application
@@ -134,9 +134,9 @@ def test_wrong_bits_are_noticed():
     right = sor.serial(problem)
     wrong = [one for one in sor.verify(problem, sor.Outcome("0" * 16, right.red * 1.001, right.black)) if not one.ok]
     assert [one.name for one in wrong] == ["hash of all squares", "sum of red squares"]
-    assert "right would be exactly 285c98a1826e9c0e" in str(wrong[0])
+    assert "expected exactly 285c98a1826e9c0e" in str(wrong[0])
     large = sor.problem("100000")
-    assert sor.verify(large, right) == []  # nothing to hold it against
+    assert sor.verify(large, right) == []  # no published values for comparison
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_wrong_bits_are_noticed():
         ({"size": "1x2x3"}, "ROWSxCOLUMNS"),
         ({"size": "2x8"}, "3 rows and 4 columns"),
         ({"size": -4096}, "3 rows and 4 columns"),
-        ({"size": "99x101"}, "even, not 101"),
-        ({"iterations": 0}, "1 or more, not 0"),
+        ({"size": "99x101"}, "must be even, got 101"),
+        ({"iterations": 0}, "iterations is 0; expected 1 or more"),
         ({"init": "warm"}, "zero, nonzero"),
         ({"variant": "fast"}, "overlap, paper"),
     ],

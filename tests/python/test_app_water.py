@@ -1,4 +1,4 @@
-"""Water: kernels beside NumPy, energies beside the published program's, ranks beside one process, messages counted."""
+"""Water: its kernels against NumPy, energies against the published program's, several ranks against one; messages."""
 
 from __future__ import annotations
 
@@ -307,15 +307,15 @@ def test_messages_as_table_ii_counts_them(molecules, kib, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"molecules": 0}, "1 to 10000000 molecules, not 0"),
-        ({"molecules": 10**9}, "not 1000000000"),
-        ({"steps": 0}, "1 step at least, not 0"),
+        ({"molecules": 0}, "molecules is 0; expected 1 to 10000000"),
+        ({"molecules": 10**9}, "molecules is 1000000000"),
+        ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"cutoff": 0.0}, "above 0, in Angstrom, not 0.0"),
         ({"cutoff": math.nan}, "above 0"),
         ({"cutoff": math.inf}, "above 0"),
         ({"seed": -1}, r"seed is in \[0, 2\^32\), not -1"),
         ({"positions": "elsewhere"}, "auto, lattice or file, not elsewhere"),
-        ({"positions": "file"}, "say where SPLASH's LWI12 is, by --data or VIAKIT_SPLASH"),
+        ({"positions": "file"}, "give its folder by --data or VIAKIT_SPLASH"),
         ({"positions": "file", "molecules": 344, "data": "here"}, "LWI12 holds 343 molecules, not 344"),
     ],
 )
@@ -363,7 +363,7 @@ def test_a_wrong_result_is_loud(tmp_path):
     (tmp_path / "random.in").write_text("0.5 -0.25 0.75 -1.0 " * 2000, encoding="ascii")
     done = app("--molecules", "216", "--data", str(tmp_path), "--quiet")
     assert done.returncode == 1
-    assert re.search(r"WRONG RESULT: kinetic energy after step 5 is [\d.]+; right would be 1\.7226671953", done.stderr)
+    assert re.search(r"WRONG RESULT: kinetic energy after step 5 is [\d.]+; expected 1\.7226671953", done.stderr)
     assert "relative error" in done.stderr
 
 

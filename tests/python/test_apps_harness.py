@@ -1,4 +1,4 @@
-"""What the applications share: checks, memory, states, counting, arguments, tables, results, traces."""
+"""Code shared by the applications: checks, memory, states, counting, arguments, tables, results, traces."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from viakit.apps import harness, tracing
+from viakit.apps.counting import nbytes_of
 from viakit.apps.harness import RankReport, check
-from viakit.apps.phases import STATES, Interval, Message, Phases, nbytes_of
+from viakit.apps.phases import STATES, Interval, Message, Phases
 from viakit.measure import result
 
 RING = str(Path(__file__).resolve().parents[1] / "programs" / "app_ring.py")
@@ -45,8 +46,8 @@ def test_a_check_says_which_figure_and_by_how_much():
     assert check("sum", 1.0, 1.0 + 1e-12, 1e-9).ok
     wrong = check("sum", 1.1, 1.0, 1e-9)
     assert not wrong.ok
-    assert str(wrong) == "sum is 1.1; right would be 1.0: a relative error of 0.1, above 1e-09"
-    assert str(check("count", 5, 4)) == "count is 5; right would be exactly 4"
+    assert str(wrong) == "sum is 1.1; expected 1.0: a relative error of 0.1, above 1e-09"
+    assert str(check("count", 5, 4)) == "count is 5; expected exactly 4"
     assert check("count", np.int64(4), 4).ok
     assert check("text", "abc", "abc").ok
     assert not check("text", "abc", "xyz").ok
@@ -173,7 +174,8 @@ COUNTED = """
 import sys
 import numpy as np
 import viakit
-from viakit.apps.phases import Counting, Phases
+from viakit.apps.counting import Counting
+from viakit.apps.phases import Phases
 
 if sys.argv[1] == "mpi4py":
     from mpi4py import MPI
@@ -334,7 +336,7 @@ def test_ctrl_c_keeps_the_runs_that_were_finished(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, said
-    assert "what had been measured by then is kept" in said[1]
+    assert "the measurements so far are kept" in said[1]
     document = result.load(file)
     assert (document["complete"], document["errors"]) == (False, [])
     assert 1 <= len(document["series"][0]["runs"]) < 1000
@@ -357,17 +359,17 @@ def test_it_runs_under_mpirun_over_both(flavour, tmp_path):
 def test_a_wrong_result_is_loud():
     for done in (python(RING, "--n", "10", "--wrong", "1"), ring(3, "--n", "10", "--wrong", "1", "--quiet")):
         assert done.returncode == 1
-        assert "viakit: ring: WRONG RESULT: sum is 46; right would be exactly 45" in done.stderr
+        assert "viakit: ring: WRONG RESULT: sum is 46; expected exactly 45" in done.stderr
 
 
 def test_arguments_that_make_no_sense():
     for done in (python(RING, "--n", "0"), ring(3, "--n", "0")):
         assert done.returncode == 2
-        assert done.stderr.count("--n 0; right would be 1 or more") == 1
+        assert done.stderr.count("--n 0; expected 1 or more") == 1
     assert python(RING, "--protocol", "carrier-pigeon").returncode == 2
     done = python(RING, "--json", "/nowhere/r.json")
     assert done.returncode == 1
-    assert "there is no folder /nowhere" in done.stderr
+    assert "folder /nowhere does not exist" in done.stderr
     done = python(RING, "--trace", "trace.txt")
     assert done.returncode == 1
     assert "a trace is written as .json" in done.stderr
@@ -389,7 +391,7 @@ def test_two_files_of_one_name_are_refused(tmp_path):
     file = tmp_path / "r.json"
     done = python(RING, "--json", str(file), "--trace", f"{tmp_path}/../{tmp_path.name}/r.json")
     assert done.returncode == 1
-    assert "is to hold two different things" in done.stderr
+    assert "is named for two different outputs" in done.stderr
     assert not file.exists()
     assert python(RING, "--quiet", "--json", os.devnull).returncode == 0
 

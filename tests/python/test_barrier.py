@@ -1,4 +1,4 @@
-"""`viakit barrier`: that it measures what it says, writes valid results, and leaves nothing behind."""
+"""`viakit barrier`: it measures correctly, writes valid results, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import needs
 import numpy as np
 import pytest
 
-from viakit import barrier
-from viakit.measure import goals, mpi, result
+from viakit.bench import goals
+from viakit.launch import mpi_library as mpi
+from viakit.measure import barrier, result
 from viakit.measure.crew import Crew
 from viakit.measure.endpoints import MeasureError
 
@@ -40,7 +41,7 @@ def test_a_crew_runs_every_barrier_that_it_can(n):
             times = crew.run(name, 20, warmup=3)
             assert times.seconds.shape == (1,)
             assert times.seconds[0] > 0
-        with pytest.raises(ValueError, match="right here would be one of"):
+        with pytest.raises(ValueError, match="expected one of"):
             crew.run("no such", 1)
 
 
@@ -48,7 +49,7 @@ def test_with_skew_the_last_to_come_is_what_counts():
     with Crew(3) as crew:
         times = crew.run("default", 25, skew_s=0.001, seed=7)
         assert times.seconds.shape == (25,)
-        assert np.all(times.seconds > 0)  # nobody left before the last had come
+        assert np.all(times.seconds > 0)  # no rank left before the last had arrived
 
 
 def test_ranks_are_bound_in_blocks_or_not_at_all():
@@ -70,15 +71,15 @@ def test_a_turn_of_the_scheduler_is_no_barrier_but_measured_beside_them():
         assert crew.crowded
         assert "turn" not in crew.algorithms
         assert crew.run("turn", 50, operation="turn").seconds[0] > 0
-        # A rank that dies meanwhile is one of the crew's, and no scheduler's.
-        assert barrier._Turn(crew).doing() == ("via", "barrier, a turn of the scheduler", 0)
+        # A rank that dies meanwhile belongs to the crew, and not to the measurement of turns.
+        assert barrier._Turn(crew).subject() == ("via", "barrier, a turn of the scheduler", 0)
     found = barrier.measure([CORES + 1], algorithms=["default"], with_mpi=False, seconds=0.1)
     turn = barrier.find(found, "turn", CORES + 1)
     assert turn["time_s"]["median"] > 0
     (series,) = [one for one in found["series"] if one["algorithm"] == "turn"]
     assert series["protocol"] == "scheduler"
     late = barrier.measure([CORES + 1], algorithms=["default"], with_mpi=False, seconds=0.1, skew_s=1e-5)
-    assert barrier.find(late, "turn", CORES + 1) is None  # it says nothing about the last to come
+    assert barrier.find(late, "turn", CORES + 1) is None  # it does not measure the time after the last arrival
 
 
 def test_where_ranks_share_cores_the_default_gathers():
@@ -128,15 +129,15 @@ def test_on_hosts_ranks_are_in_blocks():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"ranks": []}, "right would be numbers from 1 to"),
-        ({"ranks": [0]}, "right would be numbers from 1 to"),
-        ({"ranks": [2], "algorithms": ["wrong"]}, "no barrier is called 'wrong'"),
+        ({"ranks": []}, "expected numbers from 1 to"),
+        ({"ranks": [0]}, "expected numbers from 1 to"),
+        ({"ranks": [2], "algorithms": ["wrong"]}, "unknown barrier 'wrong'"),
         ({"ranks": [2], "hosts": 3}, "at least one rank on each host"),
-        ({"ranks": [2], "protocol": "pigeon"}, "right would be one of via"),
+        ({"ranks": [2], "protocol": "pigeon"}, "expected one of via"),
         ({"ranks": [2], "protocol": "udp"}, "several hosts"),
         ({"ranks": [1, 2], "protocol": "udp", "hosts": 0}, "ranks of 2 or more"),
         ({"ranks": [2], "seconds": 0}, "for instance 10"),
-        ({"ranks": [2], "bind": "socket"}, "right would be one of core, none"),
+        ({"ranks": [2], "bind": "socket"}, "expected one of core, none"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, words):
@@ -188,12 +189,12 @@ def test_it_is_drawn(document):
     expected = ["default", "flat", "message", *(["a turn of the scheduler"] if CORES < 3 else [])]
     assert len(axes.get_lines()) == len(expected)
     assert [label.get_text() for label in axes.get_legend().get_texts()] == expected
-    with pytest.raises(result.ResultError, match="nothing to draw"):
+    with pytest.raises(result.ResultError, match="no barriers to draw"):
         barrier.figure([{**document, "series": []}])
 
 
 def _invented(without=()):
-    """Return what stands in for measuring: message barriers and MPI's take 10 us, ours 3 us."""
+    """Return a substitute for measuring: message barriers and MPI's take 10 us, viakit's others 3 us."""
 
     def measure(ranks, *, algorithms, hosts=1, with_mpi=True, seconds, seed):
         def series(protocol, algorithm, time_s):
@@ -202,6 +203,7 @@ def _invented(without=()):
             return {"protocol": protocol, "algorithm": algorithm, "ranks": ranks[0], "hosts": hosts, "points": [point]}
 
         made = [series("via", name, 10e-6 if name == "message" else 3e-6) for name in algorithms]
+        made += [series("scheduler", "turn", 3e-6)]
         if with_mpi:
             made += [series(f"mpi:{one}", "MPI_Barrier", 10e-6) for one in mpi.FLAVOURS if one not in without]
         skipped = [{"protocol": f"mpi:{one}", "reason": "not installed"} for one in without]
@@ -212,18 +214,31 @@ def _invented(without=()):
 
 def test_goals_are_judged_by_ratios_of_one_run(monkeypatch):
     monkeypatch.setattr(barrier, "measure", _invented())
-    judged = goals._barrier_goals()
-    assert len(goals._judge_barriers(judged, 1.0, None)) == len(judged)
-    assert [one[0].value for one in judged] == pytest.approx([0.3] * 7)
-    assert [one[0].status for one in judged] == ["holds"] * 6 + ["falls short"]
+    judged, documents, interrupted = goals.take(goals.BARRIERS, goals.Settings(), 1.0)
+    assert not interrupted
+    assert len(documents) == len({one.measurement for one in goals.BARRIERS}) == len(judged) - 1
+    assert [one.value for one in judged] == pytest.approx([0.3] * 7 + [1.0])
+    assert [one.status for one in judged] == ["holds"] * 6 + ["falls short", "holds"]
 
 
 def test_half_a_comparison_with_mpi_is_none(monkeypatch):
     monkeypatch.setattr(barrier, "measure", _invented(without=["mpich"]))
-    judged = goals._barrier_goals()
-    goals._judge_barriers(judged, 1.0, None)
-    assert [one[0].status for one in judged] == ["holds"] * 5 + ["not measured"] * 2
-    assert judged[5][0].reason == "mpi:mpich: not installed"
+    judged, _, _ = goals.take(goals.BARRIERS, goals.Settings(), 1.0)
+    assert [one.status for one in judged] == ["holds"] * 5 + ["not measured"] * 2 + ["holds"]
+    assert judged[5].reason == "mpi:mpich: not installed"
+
+
+@pytest.mark.parametrize("flavour", [None, *mpi.FLAVOURS])
+def test_the_loop_in_python_measures_barrier_and_allreduce(flavour):
+    library = None if flavour is None else needs.mpi_library(f"mpi:{flavour}")
+    with Crew(2, mpi_library=library, level="python") as crew:
+        name = "default" if flavour is None else ""
+        assert crew.run(name, 20, warmup=3).seconds[0] > 0
+        assert crew.run(name, 20, operation="allreduce", nbytes=8).seconds.shape == (1,)
+        with pytest.raises(ValueError, match="expected one of"):
+            crew.run(name, 20, operation="bcast", nbytes=8)
+    with pytest.raises(ValueError, match="skew is measured by the loop in C only"):
+        barrier.measure([2], level="python", skew_s=1e-3)
 
 
 def test_the_command(tmp_path):
@@ -245,9 +260,9 @@ def test_the_command(tmp_path):
     ("words", "answer"),
     [
         (["--list"], "pairwise exchange with recursive doubling"),
-        (["--ranks", "two"], "right would be numbers"),
-        (["--skew", "1h"], "right would be a time"),
-        (["--algorithms", "wrong"], "no barrier is called"),
+        (["--ranks", "two"], "expected comma-separated numbers"),
+        (["--skew", "1h"], "expected a time"),
+        (["--algorithms", "wrong"], "unknown barrier"),
     ],
 )
 def test_the_command_answers(words, answer):
@@ -281,7 +296,7 @@ def test_a_rank_that_fails_costs_what_it_has_not_measured_and_no_more():
     assert "3 ranks" in error["message"]
     killed.clear()
     wanted = "2 ranks"
-    with pytest.raises(MeasureError, match="2 ranks"):  # nothing has been measured: there is no result
+    with pytest.raises(MeasureError, match="2 ranks"):  # without a measurement there is no result
         barrier.measure([2, 3], **arguments)
 
 
@@ -301,7 +316,7 @@ def test_the_command_keeps_what_was_measured_before_a_rank_failed(tmp_path):
     assert f"wrote {out}" in said
     assert "viakit: " in complaint
     assert "3 ranks: a rank ended" in complaint
-    assert "(what had been measured by then is kept)" in complaint
+    assert "(the measurements so far are kept)" in complaint
     assert "Traceback" not in complaint
     document = result.load(out)
     assert [one["ranks"] for one in document["series"]] == [2]

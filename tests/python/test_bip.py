@@ -1,8 +1,9 @@
-"""BIP from Python: messages, errors and what holds a buffer, in ranks that `viakit run` starts."""
+"""BIP from Python: messages, errors, and buffers in use, in ranks started by `viakit run`."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,7 +12,8 @@ from pathlib import Path
 import needs
 import pytest
 
-from viakit import _core, bip, calibrate
+from viakit import _core, bip
+from viakit.measure import calibrate
 
 PRELUDE = """
 import os
@@ -21,7 +23,7 @@ from viakit import bip
 
 
 def run(program: str, ranks: int = 2, **environment: str) -> str:
-    """Run *program* on some ranks, and return what it printed."""
+    """Run *program* on some ranks and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "viakit", "run", "-n", str(ranks), "--timeout", "60", "--", sys.executable, "-c",
          PRELUDE + textwrap.dedent(program)],
@@ -32,7 +34,7 @@ def run(program: str, ranks: int = 2, **environment: str) -> str:
 
 
 def test_alone() -> None:
-    """One rank: there is nobody to talk to, and it says so."""
+    """A job of one rank has no peer, and the error reports it."""
     with bip.Job(0, 1, "alone") as job:
         job.connect([job.card()])
         assert (job.rank, job.size) == (0, 1)
@@ -86,7 +88,7 @@ def test_messages() -> None:
 
 
 def test_errors() -> None:
-    """What goes wrong is said, and the job goes on where it can."""
+    """Errors are reported, and the job continues if possible."""
     run("""
         with bip.open(slots=2) as job:
             other = 1 - job.rank
@@ -123,7 +125,7 @@ def test_errors() -> None:
 
 
 def test_environment() -> None:
-    """A variable that is no number of the right size is refused: the default would be measured in its place."""
+    """A variable without a valid number is refused, because the default would be measured in its place."""
     run(
         """
         import os
@@ -145,7 +147,7 @@ def test_environment() -> None:
 
 
 def test_closed_before_sent() -> None:
-    """To leave before anybody has received what was sent is said on both sides."""
+    """Closing before sent messages were received is an error on both sides."""
     run("""
         import warnings
         job = bip.open()
@@ -158,7 +160,7 @@ def test_closed_before_sent() -> None:
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter("always")
                 job.close()
-            assert [str(w.message) for w in seen] == ["the job was closed before all that was sent had arrived"], seen
+            assert [str(w.message) for w in seen] == ["the job was closed before all messages had been delivered"], seen
         else:
             try:
                 job.recv(bytearray(10), tag=1)
@@ -169,7 +171,7 @@ def test_closed_before_sent() -> None:
 
 
 def test_peer_killed() -> None:
-    """A rank that dies ends the waiting of the others, in their own words."""
+    """When a rank dies, the waits of the others end with their own errors."""
     done = subprocess.run(
         [sys.executable, "-m", "viakit", "run", "-n", "2", "--timeout", "60", "--", sys.executable, "-c", PRELUDE + """
 import signal
@@ -222,7 +224,7 @@ def test_fork() -> None:
 
 
 def test_model() -> None:
-    """The best packet size is the best of all, and grows with the message."""
+    """The best packet size is optimal, and grows with the message."""
     numbers = (50e-6, 2e-6, 1e-9, 3e-9)
     best = _core.bip_best(*numbers, 1 << 20, 1 << 24)
     least = _core.bip_time(*numbers, 1 << 20, best)
@@ -232,7 +234,7 @@ def test_model() -> None:
 
 
 def test_calibration(tmp_path: Path) -> None:
-    """The fit finds the numbers that made the times, and the file gives C the same packet sizes."""
+    """The fit finds the parameters of the times, and with the file C uses the same packet sizes."""
     truth = (2e-5, 3e-6, 4e-10, 9e-10)
     times = {
         (n, p): _core.bip_time(*truth, n, p) for n in calibrate.LENGTHS for p in calibrate.PACKETS if p <= n or p >> 24
@@ -293,7 +295,7 @@ int main(void)
 
 @pytest.mark.parametrize("hosts", ["local", "testbed:2"])
 def test_a_c_program_with_the_installed_library(tmp_path: Path, hosts: str) -> None:
-    """As docs/bip.md has it: cc ring.c $(viakit config --cflags) -lbip $(viakit config --libs)."""
+    """The command of docs/bip.md: cc ring.c $(viakit config --cflags) -lbip $(viakit config --libs)."""
     if hosts != "local":
         needs.hosts().close()
     viakit = str(Path(sys.executable).parent / "viakit")
@@ -310,3 +312,117 @@ def test_a_c_program_with_the_installed_library(tmp_path: Path, hosts: str) -> N
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"{rank} of {ranks}" for rank in range(ranks)]
+
+
+MIXED = """
+rank, libbip = int(os.environ["VIAKIT_RANK"]), sys.argv[1]
+messages = b"12345678", bytes(range(256)) * 1024  # short and long
+if rank == int(sys.argv[2]):
+    c = ctypes.CDLL(libbip)
+    c.bip_init()
+    words = (ctypes.c_int * (len(messages[1]) // 4))()
+    for data in messages:
+        assert c.bip_trecv(5, words, len(words)) == len(data) // 4
+        c.bip_tsend(1 - rank, 6, words, len(data) // 4)
+    c.bip_end()
+else:
+    with bip.open(timeout_s=30) as job:
+        for data in messages:
+            job.send(1 - rank, data, 5, 30)
+            room = bytearray(len(data))
+            assert job.recv(room, 6, 30) == (len(data), 1 - rank)
+            assert room == data
+print("good", flush=True)
+"""
+
+
+@pytest.mark.parametrize("hosts", ["local", "testbed:2"])
+@pytest.mark.parametrize("c_rank", [0, 1])
+def test_ranks_in_c_and_in_python_in_one_job(c_rank: int, hosts: str) -> None:
+    """Both agree on the job's name and on which ranks share a host, so they connect over BIP."""
+    if hosts != "local":
+        needs.hosts().close()
+    libbip = str(Path(_core.__file__).parent / "lib" / "libbip.so.1")
+    done = subprocess.run(
+        [sys.executable, "-m", "viakit", "run", "-n", "2", "--hosts", hosts, "--timeout", "60", "--", sys.executable,
+         "-c", "import ctypes, sys\n" + PRELUDE + MIXED, libbip, str(c_rank)],
+        capture_output=True, text=True, timeout=90, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["good", "good"]
+
+
+C_RANK = """
+import ctypes, os, sys
+libbip = ctypes.CDLL(sys.argv[1])
+libbip.bip_init()
+words = (ctypes.c_int * 2)()
+if int(os.environ["VIAKIT_RANK"]):
+    assert libbip.bip_trecv(5, words, 2) == 2
+    assert list(words) == [7, 8], list(words)
+    libbip.bip_tsend(0, 6, words, 2)
+else:
+    words[:] = [7, 8]
+    libbip.bip_tsend(1, 5, words, 2)
+    assert libbip.bip_trecv(6, words, 2) == 2
+libbip.bip_end()
+print("good", flush=True)
+"""
+PYTHON_RANK = """
+from viakit.launch import bootstrap
+place = bootstrap()
+place.exchange(b"0" * 32)  # for the job's name
+blobs = place.exchange(bytes(64))  # as long as a card of BIP, but none
+assert [len(blob) for blob in blobs] == [64, 64] and any(blobs[1])
+print("good", flush=True)
+"""
+
+
+@pytest.mark.parametrize("first", ["C", "Python"])
+def test_c_ranks_meet_over_tcp_with_tags(tmp_path, first):
+    """Ranks in C, and one in C with one in Python, at a meeting point in Python; the secret is in a file."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from viakit.base import secret as _secret
+    from viakit.launch import rendezvous as _rendezvous
+
+    file = tmp_path / "secret"
+    file.write_bytes(os.urandom(40))
+    file.chmod(0o600)
+    libbip = str(Path(_core.__file__).parent / "lib" / "libbip.so.1")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"tcp:127.0.0.1:{free.getsockname()[1]}"
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("VIAKIT_")}
+    given = {"VIAKIT_SECRET_FILE": str(file), "VIAKIT_RENDEZVOUS": address, "VIAKIT_SIZE": "2"}
+    given["VIAKIT_JOB"] = f"mixed {os.getpid()} {first}"
+    stop = None
+    if first == "C":  # then nothing holds the meeting
+        secret = _secret.of_environment(given)
+        assert secret is not None
+        stop = _rendezvous.listen_for(address, 2, secret)
+    codes = [C_RANK if first == "C" else PYTHON_RANK, C_RANK]
+    try:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, libbip],
+                env=clean | given | {"VIAKIT_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, code in enumerate(codes)
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda rank: rank.communicate(timeout=60), ranks))
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        if stop:
+            stop()
+    ended = [(rank.returncode, out) for rank, (out, _) in zip(ranks, found, strict=True)]
+    if first == "C":
+        assert ended == [(0, "good\n")] * 2, found
+    else:  # The exchange succeeded, and so the rank in C finds out that rank 0 is no program of BIP.
+        assert ended[0] == (0, "good\n"), found
+        assert "card of rank 0" in found[1][1], found

@@ -1,4 +1,4 @@
-"""Thresholds that were measured: what follows from times, and that worlds are opened with them."""
+"""Measured thresholds: how they follow from times, and that worlds use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from viakit import _core
-from viakit._calibrate_messages import LONG, SIZES, Thresholds, calibrate_messages, choose
+from viakit.measure.calibrate_messages import LONG, SIZES, Thresholds, calibrate_messages, choose
 
 DEADLINE_S = 60.0
 PROGRAM = """

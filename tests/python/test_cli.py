@@ -1,4 +1,4 @@
-"""The command `viakit`: what it prints, how it fails, with which status, and what it leaves."""
+"""The command `viakit`: its output, its errors, its exit statuses, and the files that it leaves."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import sys
 import time
 import types
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -17,8 +18,10 @@ from synthetic import SyntheticPair, SyntheticTestbed
 from waiting import until
 
 import viakit
-from viakit import cli
-from viakit.measure import goals, result, sides
+from viakit import _core, cli
+from viakit.bench import goals, judging
+from viakit.launch.handshake import introduce
+from viakit.measure import result, sides_msg
 from viakit.measure.endpoints import MeasureError, protocols
 
 VIAKIT = [sys.executable, "-m", "viakit"]
@@ -165,7 +168,7 @@ def test_options_of_sweeps_are_refused_for_other_kinds(tmp_path, operation, word
     done = invoke(words[0], _group("b", operation, tmp_path), *words[1:])
     assert done.exit_code == 2, say(done)
     assert f"{words[1]}" in done.output
-    assert "is for sweeps" in done.output
+    assert "applies to sweeps only" in done.output
 
 
 def test_a_title_is_plain_text(machine, tmp_path):
@@ -189,8 +192,8 @@ def test_doctor(machine):
 
 
 def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr("viakit.measure.goals._barrier_goals", list)  # barriers need real ranks: test_barrier.py
-    monkeypatch.setattr("viakit.measure.goals._judge_barriers", lambda *_: [])
+    monkeypatch.setattr("viakit.bench.goals.BARRIERS", ())  # barriers need real ranks: test_barrier.py
+    monkeypatch.setattr("viakit.bench.goals.OTHERS", ())
     machine.missing = {"mpi:mpich": MeasureError("MPICH is not there")}
     out = tmp_path / "goals.json"
     done = invoke("bench", "--seconds", "3", "--no-apps", "--json", str(out))
@@ -200,12 +203,25 @@ def test_bench_judges_only_what_it_measured(machine, tmp_path, monkeypatch):
     latency = judged["VIA on eth / TCP, 64 B, one-way time, polled, MTU 1500"]
     assert latency["status"] == "holds"
     assert latency["ci95"][0] <= latency["value"] <= latency["ci95"][1] < 0.4
+    stream = judged["VIA on eth / TCP with its best socket buffers, stream of 4 MiB, bandwidth, polled, MTU 1500"]
+    assert stream["detail"].endswith("socket buffers 256 KiB"), stream
+    for series in json.loads(out.read_text())["result"]["series"]:
+        assert series["buffers"] == "touched"
+        assert series["memory"] in ("user", "viakit")
     against_mpi = [goal for what, goal in judged.items() if "better MPI" in what]
-    assert len(against_mpi) == 2
+    assert len(against_mpi) == 3
     for goal in against_mpi:
         assert goal["status"] == "not measured", "half the comparison is no comparison"
         assert "MPICH is not there" in goal["reason"]
     assert "not measured" in done.output
+    tails = judged["VIA on eth / TCP, 64 B, 99th percentile over median of the one-way time, polled, MTU 1500"]
+    assert tails["ci95"][0] <= tails["value"] <= tails["ci95"][1]
+    assert tails["value"] == pytest.approx(1.0, rel=0.1)  # the synthetic machine's tails are alike
+    assert tails["conditions"] == "half the round trip, polled, C, ordinary memory, buffers touched"
+    for what, spec in (("of an array", "plain"), ("of [array, datatype]", "list")):
+        (goal,) = (goal for name, goal in judged.items() if name.startswith(f"Python: Send and Recv {what}"))
+        assert "MPICH is not there" in goal["reason"], spec
+        assert goal["conditions"].startswith("half the round trip, polled, Python, ordinary memory")
     added, kept = (goal for what, goal in judged.items() if "messages over VIA" in what)
     assert added["unit"] == "s"
     assert kept["unit"] == "ratio"
@@ -242,14 +258,14 @@ def test_bandwidth_under_loss_is_judged_within_one_run(machine):
 )
 def test_what_taps_cost_is_judged_from_two_programs(tmp_path, lines, said):
     goal = goals.Goal("taps", 1.03)
-    goals._judge_taps(goal, None)
+    judging.taps(goal, judging.Found())
     assert "make bench" in goal.reason
     goal.reason = ""
-    for name, text in zip(goals.PATH_COST, ("101\n101\n101", lines), strict=True):
+    for name, text in zip(judging.PATH_COST, ("101\n101\n101", lines), strict=True):
         if text is not None:
             (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
             (tmp_path / name).chmod(0o755)
-    goals._judge_taps(goal, tmp_path, rounds=3, turns=2)
+    judging.taps(goal, judging.Found(value=tmp_path), rounds=3, turns=2)
     assert said in goal.reason
     assert (goal.value == pytest.approx(1.01)) if not said else goal.value is None
 
@@ -265,8 +281,8 @@ def test_sweep_under_faults_repeats_what_was_lost(tmp_path, way):
     counters = series["points"][0]["counters"]
     assert counters["fault_dropped"] > 0
     assert counters["frames_retransmitted"] > 0
-    assert (counters["frames_kept_early"] > 0) is (way == "selective")
-    assert "frames were lost and sent again" in done.output
+    assert (counters["frames_kept_out_of_order"] > 0) is (way == "selective")
+    assert "frames were lost and retransmitted" in done.output
 
 
 def test_sweep_says_what_is_measured_under_faults_and_what_without(tmp_path):
@@ -288,14 +304,17 @@ def test_the_nics_of_messages_are_spoilt(monkeypatch, before):
     monkeypatch.delenv("VIAKIT_FAULT", raising=False)
     if before:
         monkeypatch.setenv("VIAKIT_FAULT", before)
-    fake = types.SimpleNamespace(BenchEndpoint=types.SimpleNamespace(msg=msg))
-    monkeypatch.setattr(sides.MsgSide, "core_module", fake)
-    request = {"protocol": "msg-via", "side": 1, "level": "c", "wait": "poll", "token": "0102", "core": None}
+    fake = types.SimpleNamespace(BenchEndpoint=types.SimpleNamespace(msg=msg), links=_core.links)
+    monkeypatch.setattr(sides_msg.MsgSide, "core_module", fake)
+    request = {"protocol": "msg-via", "side": 1, "level": "c", "wait": "poll", "secret": "01" * 32, "core": None}
     request |= {"address": "127.0.0.1", "interface": "lo", "options": {"fault": "dup=2%,seed=7"}}
-    side = sides.MsgSide(request)
+    side = sides_msg.MsgSide(request)
     with socket.create_connection(side.open()["address"]) as peer:
-        peer.sendall(b"\1\2")
-        side.connect({}, time.monotonic() + 30.0)
+        deadline = time.monotonic() + 30.0
+        with ThreadPoolExecutor(1) as pool:
+            proof = pool.submit(introduce, peer, b"\1" * 32, 0, 2, deadline)
+            side.connect({}, deadline)
+            proof.result()
     assert seen == ["dup=0.02,seed=8"]  # of side B
     assert os.environ.get("VIAKIT_FAULT") == before
 
@@ -309,7 +328,7 @@ def test_the_nics_of_messages_are_spoilt(monkeypatch, before):
         (["sweep"], 2, "PROTOCOL"),
         (["sweep", "tpc"], 2, "did you mean tcp"),
         (["sweep", "tcp", "tcp"], 2, "twice"),
-        (["sweep", "tcp", "--sizes", "4M:1"], 2, "backwards"),
+        (["sweep", "tcp", "--sizes", "4M:1"], 2, "descends"),
         (["sweep", "tcp", "--sizes", "-5"], 2, "negative"),
         (["sweep", "tcp", "--sizes", "big"], 2, "not a message size"),
         (["sweep", "tcp", "--sizes", "0"], 2, "smallest is 1"),
@@ -334,11 +353,11 @@ def test_the_nics_of_messages_are_spoilt(monkeypatch, before):
         (["demo", "--out", "/dev/null/x"], 1, "--out"),
         (["bench", "--seconds", "0"], 2, "--seconds"),
         (["swep"], 2, "swep"),
-        (["calibrate", "wire"], 2, "no link"),
+        (["calibrate", "wire"], 2, "cannot be calibrated"),
         (["calibrate", "shm", "--seconds", "-1"], 2, "--seconds"),
         (["calibrate", "shm", "--seconds", "nan"], 2, "--seconds"),
-        (["calibrate", "tcp", "--what", "bip"], 2, "shm, eth and udp"),
-        (["calibrate", "shm", "--what", "messages", "--plot", "a.png"], 2, "shm, eth and udp"),
+        (["calibrate", "tcp", "--what", "bip"], 2, "shm, eth or udp"),
+        (["calibrate", "shm", "--what", "messages", "--plot", "a.png"], 2, "shm, eth or udp"),
         (["calibrate", "shm", "--plot", "/nowhere/a.png"], 1, "mkdir -p /nowhere"),
         (["calibrate", "shm", "--plot", "a.jpeg"], 1, "end the name with one of .png, .svg, .pdf\n"),
         (["calibrate", "shm", "--rate", "foo"], 2, "rate is 'foo'"),

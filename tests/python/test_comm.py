@@ -12,7 +12,7 @@ import needs
 import pytest
 from comm_job import DEADLINE_S, PROGRAMS, PROTOCOLS, job
 
-from viakit.measure import mpi
+from viakit.launch import mpi_library as mpi
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -87,8 +87,8 @@ def test_errors_have_their_class_and_say_what_is_wrong(program, protocol):
             with raises(MPI.Exception, code, words):
                 function(*args, **kwargs)
         one = np.zeros(1)
-        expect(MPI.ERR_RANK, "ranks 0 to 1", comm.Send, one, 2)
-        expect(MPI.ERR_RANK, "ranks 0 to 1", comm.Recv, one, 7)
+        expect(MPI.ERR_RANK, "rank must be 0 to 1", comm.Send, one, 2)
+        expect(MPI.ERR_RANK, "rank must be 0 to 1", comm.Recv, one, 7)
         expect(MPI.ERR_TAG, "tag", comm.Send, one, 0, -1)
         expect(MPI.ERR_ROOT, "root 2", comm.Bcast, one, 2)
         expect(MPI.ERR_COUNT, "-1", comm.Send, [one, -1, MPI.DOUBLE], 0)

@@ -1,4 +1,4 @@
-"""A world that is closed or aborted while calls wait in it: by a signal handler amidst one, or by another thread."""
+"""A world that is closed or aborted while calls wait in it: by a signal handler in a call, or by another thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that end before their time, by Ctrl-C or because a rank gave up: nothing of them reaches a later call."""
+"""Calls that end early, by Ctrl-C or because a rank gave up: they do not affect any later call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from comm_job import job
 INTERRUPT = """
     import os, signal, sys, threading
 
-    def interrupt(waits_in="_comm"):
+    def interrupt(waits_in="viakit/comm"):
         def look():
             places = []
 
@@ -42,7 +42,7 @@ def test_an_interrupted_receive_does_not_get_the_next_message(program, call, bes
     if rank == 0:
         got = np.zeros(1)
         {beside}
-        interrupt("prog.py" if {call!r} == "comm.Recv(got, 1, 7)" and not {beside!r} else "_comm")
+        interrupt("prog.py" if {call!r} == "comm.Recv(got, 1, 7)" and not {beside!r} else "viakit/comm")
         with raises(KeyboardInterrupt):
             {call}
         go.Send(got, 1)
@@ -132,7 +132,7 @@ def test_ctrl_c_ends_a_collective_beside_an_operation_under_way(program, call):
 @pytest.mark.parametrize("call", ["comm.Barrier()", "comm.Recv(got, 1, 99)", "other.Wait()", "request.Wait()"])
 def test_an_operation_that_ctrl_c_has_ended_has_not_ended_well(program, call):
     done = job(2, program(INTERRUPT + f"""
-    from viakit._comm.schedule import ScheduleRequest
+    from viakit.comm.schedule import ScheduleRequest
     go, got = comm.Dup(), np.zeros(1)
 
     def schedule():

@@ -1,4 +1,4 @@
-"""Communicators made and freed: whose messages are whose, which numbers they get, what outlives them."""
+"""Communicators created and freed: separation of their messages, their numbers, and operations that outlive them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_words_of_who_waited_do_not_reach_the_next_communicator(program, again):
 @pytest.mark.parametrize("again", [False, True])
 def test_words_of_who_waited_are_not_taken_for_another_collective_by_messages(program, again):
     done = job(2, program(LEFT_OVER + f"""
-    from viakit._comm.collective import Step
+    from viakit.comm.step import Step
     old = comm.Dup()
     old.Barrier()
     if rank == 1:

@@ -1,9 +1,8 @@
-"""The conformance suite in Python on every link: via_cases.py has the cases, here they are brought to their sides."""
+"""The conformance suite in Python on every link: via_cases.py has the cases, this file runs their two sides."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import socket
@@ -11,18 +10,14 @@ import subprocess
 import sys
 import threading
 import traceback
-from pathlib import Path
 
 import needs
 import pytest
-
-_spec = importlib.util.spec_from_file_location("via_cases", Path(__file__).with_name("via_cases.py"))
-cases = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cases)
+import via_cases as cases
+from via_sides import LEVELS, LIMIT_S, Channel
 
 LINKS = ("loop", "shm", "eth", "udp")
-LEVELS = tuple(cases.LEVELS)
-LIMIT_S = 3 * cases.LIMIT_S
+LIMIT_OF_BOTH_S = 3 * LIMIT_S
 numbers = itertools.count(1)
 
 
@@ -33,7 +28,7 @@ def same_process(device: str, case: str, parameters: dict) -> None:
 
     def side(role: str, sock: socket.socket) -> None:
         try:
-            cases.run(case, parameters, role == "a", device, cases.Channel(sock))
+            cases.run(case, parameters, role == "a", device, Channel(sock))
         except BaseException:
             said[role] = f"side {role}:\n{traceback.format_exc()}"
             sock.close()  # the other side is not kept waiting
@@ -45,7 +40,7 @@ def same_process(device: str, case: str, parameters: dict) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(LIMIT_S)
+            thread.join(LIMIT_OF_BOTH_S)
         assert not any(thread.is_alive() for thread in threads), f"{case} is stuck"
     if said:
         pytest.fail("\n".join(said.values()), pytrace=False)
@@ -68,7 +63,7 @@ class Pair:
             fds = (peer.fileno(), its.fileno())
             command = [sys.executable, cases.__file__, role, self.device, *map(str, fds)]
             self.workers.append(self.start(role, command, fds))
-            self.channels.append(cases.Channel(mine))
+            self.channels.append(Channel(mine))
             its.close()
         for peer in peers:
             peer.close()
@@ -93,7 +88,7 @@ class Pair:
         answers = []
         for role, channel in zip("ab", self.channels, strict=True):
             try:
-                answers.append(channel.read(LIMIT_S))
+                answers.append(channel.read(LIMIT_OF_BOTH_S))
             except (EOFError, TimeoutError) as error:
                 answers.append(f"side {role}: {error}")
         if case == "peer_killed" and answers[1].endswith("gone"):

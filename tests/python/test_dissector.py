@@ -1,4 +1,4 @@
-"""The Wireshark dissector names every field of every kind of frame: tshark reads back what was written by hand."""
+"""The Wireshark dissector names every field of every kind of frame: tshark decodes frames made by the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from viakit import trace
 
-WIRE_H = Path(__file__).parents[2] / "csrc" / "link" / "wire.h"
+WIRE_H = Path(__file__).parents[2] / "csrc" / "link" / "frame_format.h"
 KINDS = {name: int(value) for name, value in re.findall(r"^\s+X\((\w+), (\d+), ", WIRE_H.read_text(), re.MULTILINE)}
 FLAGS = {
     "FIRST": 0x01, "LAST": 0x02, "IMMEDIATE": 0x04, "ACK_NOW": 0x08, "REFERENCE": 0x10, "PLACED": 0x20, "CRC": 0x40,
@@ -33,7 +33,7 @@ def crc32c(data: bytes) -> int:
 
 
 def frame(kind: str, body: bytes = b"", flags: int = 0, *, checksum: bool = True, **fields: int) -> bytes:
-    """A frame as wire.h has it, with fields that differ from each other."""
+    """A frame as frame_format.h has it, with fields that differ from each other."""
     f = {"dst_port": 17, "dst_vi": 3, "src_port": 29, "src_vi": 5, "key": 0xC0FFEE01, "psn": 4_000_000_000, "ack": 77}
     f |= {"immediate": 0xDEAD0000 + KINDS[kind]} | fields
     flags |= FLAGS["CRC"] if checksum else 0
@@ -218,7 +218,7 @@ def test_what_nics_of_udp_say_among_themselves(tmp_path):
     assert rows[2]["viakit.call.station"] == "34997"
 
 
-def test_damage_is_seen_and_strangers_are_left_alone(tmp_path):
+def test_damage_is_seen_and_other_protocols_are_left_alone(tmp_path):
     good = frame("SEND", b"hello")
     bad = bytearray(good)
     bad[-1] ^= 1
@@ -262,3 +262,11 @@ def test_a_snapped_capture_is_still_read(tmp_path):
     path = write_pcap(tmp_path / "snap.pcap", [plain(frame("WRITE", body, FLAGS["FIRST"]))], snap=100)
     [row] = tshark(path, "viakit.write.len viakit.crc.status viakit.len viakit.len.bad")
     assert list(row.values()) == ["3000", "2", "1016", ""]  # the checksum was not computed
+
+
+def test_the_dissector_has_the_meanings_of_the_header():
+    lua = (Path(__file__).parents[2] / "viakit" / "wireshark" / "viakit.lua").read_text()
+    meanings = re.findall(
+        r'^    \[(\d+)\] = "(.*)",$', lua.partition("local MEANING")[2].partition("\n}")[0], re.MULTILINE
+    )
+    assert meanings == re.findall(r'^\s+X\(\w+, (\d+), "(.*)"\)', WIRE_H.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What the doctor finds, says and advises, on this machine and on ailing ones."""
+"""Findings and advice of the doctor, on this machine and on simulated faulty ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_everything_is_looked_at(findings):
         *HOST_STEPS, "raw sockets", "memlock limit", "UDP segmentation offload", "net.core.rmem_max",
         "process_vm_readv", "membarrier", "huge pages", "/dev/shm",
         "CRC32C instructions", "cores", "frequency governor", "virtualisation", "mpi4py", "ZeroMQ", "matplotlib",
-        "plotly", "kernel", "viakit's compiled part",
+        "plotly", "kernel", "viakit's compiled extension",
     }  # fmt: skip
     assert expected <= set(names)
 
@@ -83,7 +83,7 @@ def test_the_table_shows_every_finding_and_whole_remedies():
     for word in ("good", "so so", "[8 MiB]", "means [little]", "bad", "means much"):
         assert word in text
     assert long_command in text
-    assert "Everything that viakit needs is there" not in text
+    assert "Everything that viakit needs is available" not in text
 
 
 @pytest.mark.parametrize("step", ["user", "map", "net", "host", "veth", "bridge", "tbf"])
@@ -145,7 +145,7 @@ def test_the_memlock_limit_is_judged(monkeypatch, limit, ok):
 
 def test_a_child_that_hangs_is_given_up(monkeypatch):
     monkeypatch.setattr(doctor, "_DEADLINE_S", 0.2)
-    assert doctor._python("import signal; signal.pause()") == "no answer within 0.2 s"
+    assert doctor._python("import signal; signal.pause()") == "no result within 0.2 s"
 
 
 def test_a_missing_package_is_told_with_its_remedy(monkeypatch):

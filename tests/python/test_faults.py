@@ -1,4 +1,4 @@
-"""Faults from Python: values, their text, what will happen to a frame, and what does happen to messages."""
+"""Faults from Python: values, their text, predicted decisions for frames, and their effect on messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose status and whose traceback `viakit run` shows: those of the rank that failed first, and not of its victims."""
+"""Status and traceback shown by `viakit run`: those of the rank that failed first, not of its victims."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from viakit._leaving import CAUSED, FAILED, LEAVES, Ended, Note, first_of, in_doubt
-from viakit._rendezvous import Client, Meeting, RendezvousError
+from viakit.launch.leaving import CAUSED, FAILED, LEAVES, Ended, Note, first_of, in_doubt
+from viakit.launch.rendezvous import Client, Meeting, RendezvousError
 
 DEADLINE_S = 60.0
 RANKS, FIRST = 4, 2

@@ -1,4 +1,4 @@
-"""Programs that speak the links' protocols by hand, and badly; a good connection of their victim must not notice."""
+"""Programs with their own code for the links' protocols send invalid frames; a good connection is not affected."""
 
 from __future__ import annotations
 
@@ -252,12 +252,12 @@ def frame(kind: int, port: int, vi: int, key: int, psn: int, payload: bytes = b"
     return head + struct.pack("<I", crc32c(head + bytes(4) + payload)) + payload
 
 
-def test_stranger_on_udp() -> None:
+def test_unknown_peer_on_udp() -> None:
     """Every kind of frame, with keys that are not ours: dropped, counted, and answered by no more than was sent."""
     rng = random.Random(2)
-    with pair("udp:127.0.0.1") as (victim, talk), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.bind(("127.0.0.1", 0))
-        stranger.setblocking(False)
+    with pair("udp:127.0.0.1") as (victim, talk), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown:
+        unknown.bind(("127.0.0.1", 0))
+        unknown.setblocking(False)
 
         def dropped() -> int:
             counters = victim.counters
@@ -268,14 +268,14 @@ def test_stranger_on_udp() -> None:
             flags = rng.choice([0, 1, 2, 3])
             payload = rng.randbytes(rng.choice([0, 16, 40, 60]))
             data = frame(kind, port, vi, rng.getrandbits(32), rng.getrandbits(32), payload, flags)
-            stranger.sendto(data, ("127.0.0.1", port))
+            unknown.sendto(data, ("127.0.0.1", port))
             sent += 1
             asked += len(data)
         until(lambda: dropped() >= before + sent - 4)  # four connection requests: whole ones are given a cookie
         talk()
         try:
             while True:
-                answered += len(stranger.recv(65536))
+                answered += len(unknown.recv(65536))
         except BlockingIOError:
             pass
         assert answered <= asked

@@ -1,9 +1,10 @@
-"""Snapshots, and looking into other processes: what is shown is what is, and who may not look is told why."""
+"""Snapshots and inspection of other processes: they show the actual state, and refusals give the reason."""
 
 import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -234,7 +235,7 @@ def test_no_such_process():
 def test_a_process_without_viakit():
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
-            with pytest.raises(inspect.InspectError, match="not a program that uses viakit"):
+            with pytest.raises(inspect.InspectError, match="does not use viakit"):
                 inspect.inspect(other.pid)
         finally:
             other.kill()
@@ -257,7 +258,7 @@ def test_a_process_that_has_ended_unnoticed():
 
 
 def test_a_process_that_is_stopped(monkeypatch):
-    monkeypatch.setattr(inspect, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(inspect, "REPLY_TIMEOUT_S", 0.2)
     with program() as other:
         os.kill(other.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, other.pid, os.WSTOPPED | os.WNOWAIT)
@@ -266,12 +267,30 @@ def test_a_process_that_is_stopped(monkeypatch):
 
 
 def test_one_who_answers_in_the_name_of_another():
-    import socket
-
     with program(env={**os.environ, "VIAKIT_INSPECT": "0"}) as other, socket.socket(socket.AF_UNIX) as squatter:
         squatter.bind(f"\0viakit/inspect/{other.pid}")
         squatter.listen()
-        with pytest.raises(inspect.InspectError, match=f"process {os.getpid()} .* answers in the name of"):
+        with pytest.raises(inspect.InspectError, match=f"process {os.getpid()} .* has bound the socket name of"):
+            inspect.inspect(other.pid)
+
+
+def test_a_reply_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(inspect, "MOST_REPLY", 100)
+    with program() as other, pytest.raises(inspect.InspectError, match="must have at most 100 bytes"):
+        inspect.inspect(other.pid)
+
+
+def test_a_listener_without_a_process_id_is_refused(monkeypatch):
+    """The kernel reports process 0 for a listener in a PID namespace that is not visible here."""
+
+    class Elsewhere(socket.socket):
+        def getsockopt(self, *arguments):
+            found = super().getsockopt(*arguments)
+            return bytes(4) + found[4:] if arguments[1] == socket.SO_PEERCRED else found
+
+    with program() as other:
+        monkeypatch.setattr(inspect.socket, "socket", Elsewhere)
+        with pytest.raises(inspect.InspectError, match=r"process 0 .* has bound the socket name"):
             inspect.inspect(other.pid)
 
 
@@ -303,7 +322,7 @@ def test_the_command_wants_sense():
     assert run("not-a-number").returncode == 2
     refused = run("--watch")
     assert refused.returncode == 2
-    assert "give the PID" in refused.stderr
+    assert "needs the PID" in refused.stderr
 
 
 # ---------------------------------------------------------------- the page that tells of all this

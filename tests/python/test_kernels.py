@@ -1,4 +1,4 @@
-"""What all kernels share: levels of vector instructions, random numbers, what is said of arrays that will not do."""
+"""Code shared by all kernels: levels of vector instructions, random numbers, errors for unsuitable arrays."""
 
 import numpy as np
 import pytest

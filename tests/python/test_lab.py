@@ -1,4 +1,4 @@
-"""The laboratory: real measurements by real workers, watched, stopped, and left alone in the middle."""
+"""The laboratory: real measurements by real workers, observed, stopped, and abandoned."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_interrupting_a_wait_stops_it(mark):
 
 def test_two_at_once_in_one_process():
     run = measuring(ready(seconds=600))
-    with pytest.raises(lab.Busy, match=r"comparing unix, via-shm is being measured already.*lab\.stop"):
+    with pytest.raises(lab.Busy, match=r"another measurement is running \(comparing unix, via-shm.*lab\.stop"):
         ready().start()
     assert run.state == "running"
     lab.stop()
@@ -145,8 +145,8 @@ def test_two_at_once_in_two_processes():
     run = measuring(ready(seconds=600))
     code = "from viakit import lab\ntry: lab.compare('unix', sizes='8', seconds=0.1)\nexcept lab.Busy as e: print(e)"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert f"process {run.job.pid} of yours is measuring already" in other.stdout
-    assert "Remedy" in other.stdout
+    assert f"process {run.job.pid} of this user is measuring" in other.stdout
+    assert "lab.stop()" in other.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -163,7 +163,7 @@ def test_a_kernel_that_dies_takes_everything_with_it(mark, number):
 def test_a_worker_that_dies_is_told():
     run = measuring(ready(seconds=600))
     os.kill(run.job.pid, signal.SIGKILL)
-    with pytest.raises(lab.LabError, match="ended in the middle"):
+    with pytest.raises(lab.LabError, match="ended unexpectedly"):
         run.wait()
     assert run.state == "failed"
     assert run.result["series"]  # what had come is still there
@@ -177,11 +177,11 @@ def test_what_cannot_be_measured_says_why(capsys):
         lab.compare("tpc")
     with pytest.raises(UsageError, match="--mode"):
         lab.compare("tcp", mode="pong")
-    with pytest.raises(TypeError, match=r"no setting 'size'; there are .*mtu"):
+    with pytest.raises(TypeError, match=r"no setting 'size'; it has .*mtu"):
         lab.compare("tcp", size=8)
     with pytest.raises(ValueError, match="'64,4K' or '1:1M'"):
         lab.compare("tcp", sizes=[8, "x"])
-    with pytest.raises(lab.LabError, match="nothing has been started"):
+    with pytest.raises(lab.LabError, match="the measurement has not been started"):
         ready().wait()
     with pytest.raises(result.ResultError):
         lab.compare("tcp", against=["/nonexistent.json"])
@@ -286,3 +286,32 @@ def test_missing_widgets_are_no_error():
     )
     assert printed(outputs) == "done\n"
     assert shown(outputs, "text/html")
+
+
+LOCK_HOLDER = """
+import os, socket, sys
+held = socket.socket(socket.AF_UNIX)
+if len(sys.argv) > 2:
+    os.setgroups([])
+    os.setuid(int(sys.argv[2]))
+held.bind(chr(0) + sys.argv[1])
+held.listen()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("user", "whose"), [([], "of this user"), (["65534"], "of user 65534")], ids=["own", "other"])
+def test_the_lock_names_the_process_that_holds_it_and_its_user(monkeypatch, user, whose):
+    """Another user can bind the name, and must not appear as one of the user's own notebooks."""
+    if user and os.geteuid() != 0:
+        pytest.skip("only root may start a process of another user")
+    monkeypatch.setenv("VIAKIT_LAB_FLOOR", f"/test-lock-{os.getpid()}")
+    name = f"viakit/lab/{os.getuid()}/test-lock-{os.getpid()}"
+    command = [sys.executable, "-c", LOCK_HOLDER, name, *user]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(BlockingIOError, match=rf"^process {holder.pid} {whose} is measuring"):
+            _worker.acquire_lock()
+        holder.stdin.close()
+    _worker.acquire_lock().close()

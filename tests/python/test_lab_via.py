@@ -1,4 +1,4 @@
-"""A descriptor followed by hand: every stage is the state of real NICs."""
+"""A descriptor followed step by step: every stage is the state of real NICs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message sizes: what people type, and NetPIPE's ladder."""
+"""Message sizes: arguments of `--sizes`, and NetPIPE's ladder."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Jobs of several ranks: they find each other under every launcher, and none is left however it ends."""
+"""Jobs of several ranks: ranks find each other under every launcher, and none is left after any kind of end."""
 
 from __future__ import annotations
 
@@ -9,81 +9,25 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
-import threading
-import time
 import tty
-from pathlib import Path
 
 import needs
 import pytest
+from launch_job import DEADLINE_S, HELLO, VIAKIT, gone, viakit_run
 
-from viakit import _core, _rendezvous, launch
-from viakit._launch import Options
-from viakit._launch_agent import mpi_agent
-from viakit._launch_mpi import _is_mapped
-from viakit._rendezvous import Client, Meeting, RendezvousError
-from viakit.measure import mpi
-
-DEADLINE_S = 60.0
-VIAKIT = [sys.executable, "-m", "viakit"]
-
-HELLO = """
-import socket
-from viakit.launch import bootstrap
-job = bootstrap()
-blobs = job.exchange(f"{job.rank}@{socket.gethostname()}".encode() * 1000)
-assert [b.decode().split("@")[0] for b in blobs] == [str(r) for r in range(job.size)], blobs
-assert job.exchange(b"") == [b""] * job.size
-assert bootstrap() is job
-words = (job.launcher, job.way, job.rank, job.size, socket.gethostname(), job.network_device)
-print("/".join(map(str, words)) + "\\n", end="", flush=True)
-"""
-
-
-@pytest.fixture
-def program(tmp_path):
-    """Write a program and return its path."""
-
-    def write(text: str) -> str:
-        path = tmp_path / "prog.py"
-        path.write_text(textwrap.dedent(text), encoding="utf-8")
-        return str(path)
-
-    return write
-
-
-def viakit_run(*words: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*VIAKIT, "run", *words], capture_output=True, text=True, timeout=DEADLINE_S, **options)
-
-
-def running_with(word: str) -> list[int]:
-    """Processes with `word` among their arguments."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            continue
-        if word.encode() in words and state != "Z":
-            found.append(int(path.parent.name))
-    return found
-
-
-def gone(word: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while running_with(word):
-        assert time.monotonic() < deadline, f"still running: {running_with(word)}"
-        os.sched_yield()
-
+from viakit import _core, launch
+from viakit.launch import mpi_library as mpi
+from viakit.launch import rendezvous as _rendezvous
+from viakit.launch.agent import mpi_agent
+from viakit.launch.rendezvous import Client, Meeting, RendezvousError
+from viakit.launch.runner import Options
 
 # ---- finding each other
 
 
 @pytest.mark.parametrize("n", [1, 3, 8])
-def test_ranks_find_each_other(program, n):
-    done = viakit_run("-n", str(n), program(HELLO))
+def test_ranks_find_each_other(script, n):
+    done = viakit_run("-n", str(n), script(HELLO))
     assert done.returncode == 0, done.stderr
     way = "rendezvous" if n > 1 else ""
     expected = [f"viakit/{way}/{r}/{n}/{socket.gethostname()}/None" for r in range(n)]
@@ -91,9 +35,9 @@ def test_ranks_find_each_other(program, n):
 
 
 @pytest.mark.parametrize("placement", ["block", "cyclic"])
-def test_ranks_on_hosts(program, placement):
+def test_ranks_on_hosts(script, placement):
     needs.hosts().close()
-    done = viakit_run("-n", "4", "--hosts", "testbed:2", "--placement", placement, program(HELLO))
+    done = viakit_run("-n", "4", "--hosts", "testbed:2", "--placement", placement, script(HELLO))
     assert done.returncode == 0, done.stderr
     hosts = {"block": "0011", "cyclic": "0101"}[placement]
     expected = [f"viakit/rendezvous/{r}/4/h{hosts[r]}/eth:eth0" for r in range(4)]
@@ -104,10 +48,10 @@ WAYS = [(flavour, way) for flavour in mpi.FLAVOURS for way in ("", "mpi4py", "re
 
 
 @pytest.mark.parametrize(("flavour", "way"), [*WAYS, ("mpich", "pmi")])
-def test_under_mpirun(program, tmp_path, flavour, way):
+def test_under_mpirun(script, tmp_path, flavour, way):
     found = needs.mpi_library(f"mpi:{flavour}")
     environment = {**os.environ, **found.environment(str(tmp_path)), "VIAKIT_BOOTSTRAP": way}
-    command = found.command([sys.executable, program(HELLO)])
+    command = found.command([sys.executable, script(HELLO)])
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == [
@@ -116,221 +60,22 @@ def test_under_mpirun(program, tmp_path, flavour, way):
 
 
 @pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_mpirun_across_hosts(program, tmp_path, flavour):
+def test_mpirun_across_hosts(script, tmp_path, flavour):
     found = needs.mpi_library(f"mpi:{flavour}")
     environment = {**os.environ, **found.environment(str(tmp_path))}
     if flavour == "openmpi":
         environment["OMPI_MCA_btl"] = "self,sm,tcp"
     with needs.hosts() as hosts, mpi_agent(hosts) as agent:
-        command = agent.command(found, 2, [sys.executable, program(HELLO)])
+        command = agent.command(found, 2, [sys.executable, script(HELLO)])
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == [f"{flavour}/mpi4py/{r}/4/h{r // 2}/eth:eth0" for r in range(4)]
 
 
-# ---- viakit run --protocol mpi
-
-
-@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_protocol_mpi_is_that_mpis_launcher(program, flavour):
-    needs.mpi_library(f"mpi:{flavour}")
-    done = viakit_run("-n", "2", "--protocol", f"mpi:{flavour}", "--label", program(HELLO))
-    assert done.returncode == 0, done.stderr
-    expected = [f"[{r}] {flavour}/mpi4py/{r}/2/{socket.gethostname()}/None" for r in range(2)]
-    assert sorted(line for line in done.stdout.splitlines() if "/" in line) == expected
-
-
-@pytest.mark.parametrize("label", [False, True])
-@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_protocol_mpi_keeps_lines_together(program, flavour, label):
-    """Each rank writes its lines in pieces; mpiexec passes pieces on, and MPICH's puts its label before each."""
-    needs.mpi_library(f"mpi:{flavour}")
-    text = """
-        import os, sys
-        import viakit
-        comm = viakit.world()
-        for turn in range(20):
-            for word in ("rank", comm.rank, "line", turn):
-                comm.barrier()
-                os.write(1, f"{word} ".encode())
-            os.write(1, b"\\n")
-        os.write(2, f"last {comm.rank}".encode())
-    """
-    words = ["--label"] if label else []
-    done = viakit_run("-n", "3", "--protocol", f"mpi:{flavour}", *words, program(text))
-    assert done.returncode == 0, done.stderr
-    expected = [(f"[{r}] " if label else "") + f"rank {r} line {turn} " for r in range(3) for turn in range(20)]
-    assert sorted(done.stdout.splitlines()) == sorted(expected)
-    if label:
-        assert {f"[{r}] last {r}" for r in range(3)} <= set(done.stderr.splitlines())
-
-
-@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_protocol_mpi_on_hosts(program, flavour):
-    needs.mpi_library(f"mpi:{flavour}")
-    needs.hosts().close()
-    done = viakit_run("-n", "4", "--hosts", "testbed:2", "--protocol", f"mpi:{flavour}", program(HELLO))
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == [f"{flavour}/mpi4py/{r}/4/h{r // 2}/eth:eth0" for r in range(4)]
-
-
-def test_last_words_are_read_before_the_launcher_is_told_to_abort():
-    from viakit._comm.over_mpi import _until_read
-
-    reading, writing = os.pipe()
-    took = []
-    try:
-        os.write(writing, b"out of cheese")
-        _until_read(writing, timeout_s=0.05)  # nobody reads: it ends all the same
-        reader = threading.Timer(0.05, lambda: took.append(os.read(reading, 100)))
-        reader.start()
-        _until_read(writing, timeout_s=DEADLINE_S)
-        reader.join()
-        assert took == [b"out of cheese"]
-        with open(os.devnull, "w", encoding="utf-8") as file:
-            _until_read(file.fileno(), timeout_s=DEADLINE_S)  # no pipe: nothing to wait for
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_protocol_mpi_ends_with_the_first_exception(program, flavour):
-    needs.mpi_library(f"mpi:{flavour}")
-    word = f"word-{os.getpid()}-{flavour}"
-    before = set(Path("/dev/shm").glob("mpich_shm_*"))
-    text = """
-        import viakit
-        comm = viakit.world()
-        if comm.rank == 1:
-            raise ValueError("out of cheese")
-        comm.recv(source=1)
-    """
-    done = viakit_run("-n", "3", "--protocol", f"mpi:{flavour}", program(text), word)
-    assert done.returncode not in (0, 124)
-    assert "out of cheese" in done.stderr
-    gone(word)
-    left = set(Path("/dev/shm").glob("mpich_shm_*")) - before
-    assert not [path for path in left if path.exists() and not _is_mapped(str(path))]  # others may be running
-
-
-@pytest.mark.parametrize("end", ["sys.exit(7)", "raise SystemExit(7)"])
-@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_protocol_mpi_ends_with_the_first_status(program, flavour, end):
-    """The others wait in a collective for a rank that has gone: MPI alone would wait for ever."""
-    needs.mpi_library(f"mpi:{flavour}")
-    word = f"word-{os.getpid()}-{flavour}"
-    text = f"""
-        import sys
-        from viakit.mpi import MPI
-        if MPI.COMM_WORLD.rank == 1:
-            print("so be it")
-            print("no more cheese", file=sys.stderr)
-            {end}
-        MPI.COMM_WORLD.allreduce(1)
-        print("it went on")
-    """
-    done = viakit_run("-n", "3", "--protocol", f"mpi:{flavour}", program(text), word)
-    assert (done.returncode, done.stdout) == (7, "so be it\n"), done.stderr
-    assert "no more cheese" in done.stderr
-    assert "Traceback" not in done.stderr
-    gone(word)
-
-
-@pytest.mark.parametrize("flavour", mpi.FLAVOURS)
-def test_protocol_mpi_lets_ranks_end_that_are_about_to(program, flavour):
-    """All end with a status of their own; the last has something to say, and a child of it ends as it likes."""
-    needs.mpi_library(f"mpi:{flavour}")
-    text = """
-        import os, sys
-        import viakit
-        comm = viakit.world()
-        comm.barrier()
-        if comm.rank == 0:
-            child = os.fork()
-            if child == 0:
-                sys.exit(5)  # which is no rank's end
-            print("its status:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-            comm.send(None, 1)
-        elif comm.rank == 1:
-            comm.recv(source=0)
-            print("the sum is wrong", flush=True)
-        sys.exit(0 if comm.rank == 0 else 3)
-    """
-    done = viakit_run("-n", "3", "--protocol", f"mpi:{flavour}", program(text))
-    assert done.returncode == 3, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["its status: 5", "the sum is wrong"]
-    assert "bort" not in done.stderr.replace("aborted", ""), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("flavour", "number"),
-    [
-        ("mpich", signal.SIGINT),
-        ("openmpi", signal.SIGINT),
-        ("mpich", signal.SIGKILL),
-        ("openmpi", signal.SIGKILL),
-    ],
-)
-def test_protocol_mpi_is_interrupted(program, tmp_path, flavour, number):
-    needs.mpi_library(f"mpi:{flavour}")
-    word = f"word-{os.getpid()}-mpi"
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    text = """
-        import viakit
-        comm = viakit.world()
-        comm.barrier()
-        if comm.rank == 0:  # mpiexec keeps no lines together
-            print("here", flush=True)
-        comm.recv()
-    """
-    command = [*VIAKIT, "run", "-n", "2", "--protocol", f"mpi:{flavour}", program(text), word]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(scratch)}, **pipes) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline().strip() == "here"
-        files = {Path(path) for pid in running_with(word) for path in mpi.shared_files(pid)}  # MPICH's, in memory
-        running.send_signal(number)
-        if number == signal.SIGINT and flavour == "openmpi":
-            running.send_signal(signal.SIGTERM)  # the second kills mpiexec, which these ranks outlive
-        running.communicate(timeout=DEADLINE_S)
-        if number == signal.SIGINT:
-            assert not running_with(word), "it has returned, and nothing may be left"
-    assert files or flavour != "mpich"
-    assert running.returncode == (130 if number == signal.SIGINT else -number)
-    gone(word)
-    deadline = time.monotonic() + DEADLINE_S
-    while left := [path for path in {*scratch.glob("viakit-*"), *files} if path.exists()]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (("--protocol", "mpi:lam"), "mpi, mpi:mpich or mpi:openmpi"),
-        (("--protocol", "mpi", "--hosts", "testbed:2"), "equally many"),
-    ],
-)
-def test_protocol_mpi_says_what_would_be_right(program, words, remedy):
-    needs.mpi_library("mpi")
-    done = viakit_run("-n", "3", *words, program(HELLO))
-    assert done.returncode != 0
-    assert remedy in done.stderr
-
-
-def test_protocol_mpi_without_mpi_says_what_to_start(program):
-    needs.mpi_library("mpi")
-    done = viakit_run("-n", "2", program("import viakit; viakit.world('mpi')"))
-    assert done.returncode != 0
-    assert "viakit run --protocol mpi" in done.stderr
-
-
-def test_pmi_where_the_launcher_has_none(program, tmp_path):
+def test_pmi_where_the_launcher_has_none(script, tmp_path):
     found = needs.mpi_library("mpi:openmpi")  # speaks PMIx
     environment = {**os.environ, **found.environment(str(tmp_path)), "VIAKIT_BOOTSTRAP": "pmi"}
-    command = found.command([sys.executable, program(HELLO)])
+    command = found.command([sys.executable, script(HELLO)])
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert done.returncode != 0
     assert "no PMI_FD" in done.stderr
@@ -375,11 +120,14 @@ def test_slurms_first_node(monkeypatch, nodes, first):
 # ---- the exchange itself
 
 
+SECRET = bytes(range(32))
+
+
 def in_threads(n: int, address: str, sizes: list[int] | None = None) -> list[object]:
     from concurrent.futures import ThreadPoolExecutor
 
     def one(rank: int) -> object:
-        client = _rendezvous.connect(address, rank, (sizes or [n] * n)[rank], b"token", 10.0)
+        client, _ = _rendezvous.connect(address, rank, (sizes or [n] * n)[rank], SECRET, 10.0)
         try:
             return client.exchange(bytes([rank]) * rank * 100_000, 10.0)
         except RendezvousError as error:
@@ -387,7 +135,7 @@ def in_threads(n: int, address: str, sizes: list[int] | None = None) -> list[obj
         finally:
             client.close()
 
-    stop = _rendezvous.listen_for(address, n, b"token")
+    stop = _rendezvous.listen_for(address, n, SECRET)
     try:
         with ThreadPoolExecutor(n) as pool:
             return list(pool.map(one, range(n)))
@@ -400,46 +148,41 @@ def free_tcp() -> str:
         return f"tcp:127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("address", [f"unix:@viakit-test-{os.getpid()}", "tcp"], ids=["unix", "tcp"])
-def test_a_meeting(address):
+@pytest.mark.parametrize("kind", ["unix", "file", "tcp"])
+def test_a_meeting(kind, tmp_path):
+    addresses = {"unix": f"unix:@viakit-test-{os.getpid()}", "file": f"unix:{tmp_path}/meeting", "tcp": free_tcp()}
     blobs = [bytes([rank]) * rank * 100_000 for rank in range(5)]
-    assert in_threads(5, free_tcp() if address == "tcp" else address) == [blobs] * 5
+    assert in_threads(5, addresses[kind]) == [blobs] * 5
+    assert not list(tmp_path.iterdir())
 
 
-def test_ranks_that_disagree_on_their_number():
-    answers = in_threads(2, f"unix:@viakit-test-{os.getpid()}-size", [2, 3])
-    assert all("as one of 3" in str(answer) for answer in answers), answers
+def test_the_socket_file_of_a_killed_job_is_no_obstacle(tmp_path):
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{tmp_path}/meeting")
+    assert in_threads(1, f"unix:{tmp_path}/meeting") == [[b""]]
 
 
-def test_strangers_are_shown_out():
-    address = f"unix:@viakit-test-{os.getpid()}-stranger"
-    stop = _rendezvous.listen_for(address, 1, b"token")
-    try:
-        for words in (b"GET / HTTP/1.1\r\n\r\n", b"VKH1" + bytes(12) + b"wrong"):
-            with socket.socket(socket.AF_UNIX) as stranger:
-                stranger.settimeout(10.0)
-                stranger.connect("\0" + address[6:])
-                stranger.sendall(words.ljust(21, b"."))
-                try:
-                    assert stranger.recv(1) == b""
-                except ConnectionResetError:
-                    pass  # shown out with words unread
-        client = _rendezvous.connect(address, 0, 1, b"token", 10.0)
-        assert client.exchange(b"x", 10.0) == [b"x"]
-        client.close()
-    finally:
-        stop()
+@pytest.mark.parametrize("sizes", [[2, 3], [2, 1]])
+def test_ranks_that_disagree_on_their_number(sizes):
+    answers = in_threads(2, f"unix:@viakit-test-{os.getpid()}-size", sizes)
+    assert all(f"as one of {sizes[1]}" in str(answer) for answer in answers), answers
 
 
 def test_nobody_there():
     with pytest.raises(RendezvousError, match="VIAKIT_RENDEZVOUS=tcp"):
-        _rendezvous.connect(f"unix:@viakit-test-{os.getpid()}-nobody", 1, 2, b"", 0.1)
+        _rendezvous.connect(f"unix:@viakit-test-{os.getpid()}-nobody", 1, 2, SECRET, 0.1)
 
 
-@pytest.mark.parametrize("address", ["fd:x", "fd:999", "udp:1.2.3.4:5", "tcp:host", "tcp:host:0", ""])
+@pytest.mark.parametrize("address", ["udp:1.2.3.4:5", "tcp:host", "tcp:host:0", "unix:@", "unix:name", ""])
 def test_addresses_that_make_no_sense(address):
     with pytest.raises(RendezvousError, match="VIAKIT_RENDEZVOUS"):
-        _rendezvous.connect(address, 0, 2, b"", 0.1)
+        _rendezvous.connect(address, 0, 2, SECRET, 0.1)
+
+
+@pytest.mark.parametrize("address", ["fd:x", "fd:999"])
+def test_descriptors_that_are_not_open(address):
+    with pytest.raises(RendezvousError, match="VIAKIT_RENDEZVOUS"):
+        _rendezvous.open_inherited(address, 2)
 
 
 def test_a_rank_that_leaves_is_told_to_the_others():
@@ -465,11 +208,11 @@ def test_a_rank_that_leaves_is_told_to_the_others():
 # ---- how jobs end
 
 
-def test_the_first_failure_counts(program):
+def test_the_first_failure_counts(script):
     done = viakit_run(
         "-n",
         "4",
-        program("""
+        script("""
         import sys, time
         from viakit.launch import bootstrap
         job = bootstrap()
@@ -485,18 +228,18 @@ def test_the_first_failure_counts(program):
 
 
 @pytest.mark.parametrize(("end", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
-def test_exit_status(program, end, status):
+def test_exit_status(script, end, status):
     assert (
-        viakit_run("-n", "2", program(f"import os, sys\nif os.environ['VIAKIT_RANK'] == '1': {end}")).returncode
+        viakit_run("-n", "2", script(f"import os, sys\nif os.environ['VIAKIT_RANK'] == '1': {end}")).returncode
         == status
     )
 
 
-def test_a_rank_that_ends_before_the_exchange(program):
+def test_a_rank_that_ends_before_the_exchange(script):
     done = viakit_run(
         "-n",
         "2",
-        program("""
+        script("""
         import os
         from viakit.launch import bootstrap, RendezvousError
         if os.environ["VIAKIT_RANK"] == "0":
@@ -510,12 +253,12 @@ def test_a_rank_that_ends_before_the_exchange(program):
     assert "rank 1" in done.stdout
 
 
-def test_labels_whole_lines_and_input(program):
+def test_labels_whole_lines_and_input(script):
     done = viakit_run(
         "-n",
         "2",
         "--label",
-        program("""
+        script("""
         import os, sys
         word = sys.stdin.readline().strip() or "nothing"
         for part in ("one ", "line of ", word, "\\n", "no end"):
@@ -543,12 +286,12 @@ def test_one_ranks_output_is_passed_on_as_it_is():
 
 
 @pytest.mark.parametrize("label", [False, True])
-def test_nothing_is_added_to_lines_but_labels(program, label):
+def test_nothing_is_added_to_lines_but_labels(script, label):
     done = viakit_run(
         "-n",
         "2",
         *["--label"] * label,
-        program("""
+        script("""
         import os
         from viakit.launch import bootstrap
         job = bootstrap()
@@ -752,13 +495,13 @@ def test_what_is_there_and_no_program_is_told_from_what_is_not_there(tmp_path):
 def test_options_are_checked_before_anything_starts():
     with pytest.raises(ValueError, match="placement"):
         Options(ranks=1, placement="random").check()
-    with pytest.raises(ValueError, match=r"no policy 'pigeons'; right would be one of .*mvich"):
+    with pytest.raises(ValueError, match=r"no policy 'pigeons'; choose one of .*mvich"):
         Options(ranks=1, policy="pigeons").check()
     with pytest.raises(ValueError, match="no field 'feathers'"):
         Options(ranks=1, policy="via,feathers=2").check()
     for policy in ("", "tcp", "via,credits=16", "credits=16", *_core.policies()):
         Options(ranks=1, policy=policy).check()
-    with pytest.raises(ValueError, match=r"'pigeons'; right would be via, bip"):
+    with pytest.raises(ValueError, match=r"'pigeons'; expected via, bip"):
         Options(ranks=1, protocol="pigeons").check()
     done = viakit_run("-n", "2", "--policy", "pigeons", "--", "echo", "it ran")
     assert (done.returncode, done.stdout) == (2, ""), done.stdout
@@ -767,11 +510,11 @@ def test_options_are_checked_before_anything_starts():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("hosts", ["local", "testbed:2"])
-def test_whatever_ends_the_launcher_ends_the_ranks(program, number, hosts):
+def test_whatever_ends_the_launcher_ends_the_ranks(script, number, hosts):
     if hosts != "local":
         needs.hosts().close()
     word = f"word-{os.getpid()}-{number.value}-{hosts}"
-    path = program("""
+    path = script("""
         import signal
         from viakit.launch import bootstrap
         job = bootstrap()
@@ -792,11 +535,11 @@ def test_whatever_ends_the_launcher_ends_the_ranks(program, number, hosts):
     gone(word)
 
 
-def test_a_forked_child_is_no_rank(program):
+def test_a_forked_child_is_no_rank(script):
     done = viakit_run(
         "-n",
         "2",
-        program("""
+        script("""
         import os
         from viakit.launch import bootstrap, LaunchError
         bootstrap()

@@ -1,4 +1,4 @@
-"""Ranks of an MPI library under their mpiexec: however they end, nothing of them stays."""
+"""Ranks of an MPI library under their mpiexec: nothing is left after any kind of end."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ import needs
 import pytest
 from leftovers import in_use
 
+from viakit.launch.mpi_library import Library
 from viakit.measure.endpoints import MeasureError
-from viakit.measure.mpi import Library
 from viakit.measure.ranks import Ranks
 
 # Calls back and then refuses to end when it is asked to; keeps writing to the folder that has to go.
@@ -37,6 +37,7 @@ def test_a_killed_job_leaves_no_process_and_no_folder(flavour):
     with tempfile.TemporaryFile() as output:
         ranks = Ranks(library, lambda name: [sys.executable, "-c", STUBBORN, name], 2, output)
         try:
+            ranks.start()
             deadline = time.monotonic() + 60
             channels = [ranks.accept(deadline) for _ in range(2)]
             assert None not in channels, output.seek(0) or output.read()
@@ -51,7 +52,7 @@ def test_a_killed_job_leaves_no_process_and_no_folder(flavour):
 
 OWNER = """
 import sys, time
-from viakit.measure import mpi
+from viakit.launch import mpi_library as mpi
 from viakit.measure.crew import Crew
 with Crew(2, mpi_library=mpi.find(sys.argv[1])) as crew:
     print(crew._mpi.scratch, *crew._mpi._files, flush=True)
@@ -82,15 +83,43 @@ def test_a_launcher_that_cannot_be_started_is_told_and_leaves_nothing(tmp_path):
     library = Library("mpich", "libmpi.so", str(tmp_path / "no-mpiexec"))
     with (
         tempfile.TemporaryFile() as output,
-        pytest.raises(MeasureError, match=r"no-mpiexec cannot be started .*Remedy: pip install"),
+        pytest.raises(MeasureError, match=r"no-mpiexec cannot be started .*pip install"),
     ):
-        Ranks(library, lambda name: [name], 2, output)
+        Ranks(library, lambda name: [name], 2, output).start()
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+@pytest.mark.parametrize("what", ["guard", "mpiexec"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Popen's pipe closes when it is freed
+def test_an_interrupt_while_a_process_is_started_leaves_nothing(flavour, what, monkeypatch):
+    """Popen waits until its child has begun: an interrupt there leaves a process that no variable holds."""
+    library = needs.mpi_library(f"mpi:{flavour}")
+    real, left = subprocess.Popen, {"guard": 1, "mpiexec": 2}[what]
+
+    def interrupted(*args, **options):
+        nonlocal left
+        process = real(*args, **options)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with tempfile.TemporaryFile() as output:
+        ranks = Ranks(library, lambda name: [sys.executable, "-c", STUBBORN, name], 2, output)
+        with pytest.raises(KeyboardInterrupt):
+            ranks.start()
+        monkeypatch.undo()
+        assert ranks._strays() == []
+        time.sleep(1)  # what still ran would write to the folder
+        assert not os.path.exists(ranks.scratch)
 
 
 def test_a_launcher_that_ends_at_once_is_noticed():
     library = Library("mpich", "libmpi.so", "/bin/false")
     with tempfile.TemporaryFile() as output:
         ranks = Ranks(library, lambda name: [name], 2, output)
+        ranks.start()
         try:
             assert ranks.accept(time.monotonic() + 30) is None
         finally:

@@ -1,4 +1,4 @@
-"""Pictures and tables: files of the right kind, that hold what was measured."""
+"""Pictures and tables: files of the right kind, with the measured values."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A policy of the message engine and the protocol that is asked for go together, or it is said that they do not."""
+"""A policy of the message engine must match the requested protocol; otherwise an error reports it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from viakit import _core, _policy
-from viakit._launch import Options
+from viakit import _core
+from viakit.launch import policy as _policy
+from viakit.launch.runner import Options
 
 WORLD = """
 import viakit
@@ -30,10 +31,10 @@ def test_each_policy_is_for_one_protocol(policy):
     assert _policy.chosen(None, policy) == channel
     assert _policy.complete(channel, f"{policy},credits=16") == f"{policy},credits=16"
     for other in {"via", "bip", "tcp"} - {channel}:
-        with pytest.raises(ValueError, match=f"is for protocol '{channel}', and the protocol is '{other}'") as said:
+        with pytest.raises(ValueError, match=f"is for protocol '{channel}', but the protocol is '{other}'") as said:
             Options(ranks=1, protocol=other, policy=policy).check()
-        assert f"right would be protocol '{channel}', or one of the policies for '{other}': {other}" in str(said.value)
-    with pytest.raises(ValueError, match="none of viakit's policies"):
+        assert f"use protocol '{channel}', or one of the policies for '{other}': {other}" in str(said.value)
+    with pytest.raises(ValueError, match="has no policies of viakit"):
         Options(ranks=1, protocol="mpi:mpich", policy=policy).check()
 
 
@@ -50,7 +51,7 @@ def test_changes_go_with_any_protocol():
 def test_run_refuses_what_does_not_go_together():
     done = run("print('it ran')", "--protocol", "tcp", "--policy", "via")
     assert (done.returncode, done.stdout) == (2, ""), done.stdout
-    assert "'via', which is for protocol 'via', and the protocol is 'tcp'" in done.stderr
+    assert "'via', which is for protocol 'via', but the protocol is 'tcp'" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["VIAKIT_POLICY", "VIAKIT_MSG"])

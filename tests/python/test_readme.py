@@ -1,4 +1,4 @@
-"""The programs in the README run as they stand there."""
+"""The programs in the README run unchanged."""
 
 from __future__ import annotations
 

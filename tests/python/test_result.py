@@ -1,4 +1,4 @@
-"""Result files: schema, atomic writing, full disks, CSV; and what they say of the machine."""
+"""Result files: schema, atomic writing, full disks, CSV, and the description of the machine."""
 
 import csv
 import errno
@@ -53,9 +53,9 @@ def test_save_and_load(document, tmp_path):
 
 def test_a_folder_that_is_missing_is_named_as_a_shell_takes_it(tmp_path):
     folder = tmp_path / "Prüf lauf" / "it's new"
-    with pytest.raises(ResultError, match="there is no folder") as refused:
+    with pytest.raises(ResultError, match="does not exist; create it") as refused:
         result.check_writable(folder / "a.json")
-    command = str(refused.value).partition("make it with: ")[2]
+    command = str(refused.value).partition("create it with: ")[2]
     subprocess.run(command, shell=True, check=True)
     result.check_writable(folder / "a.json")
 
@@ -73,7 +73,7 @@ def test_the_fields_that_were_promised(document):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d.pop("schema"), "no viakit result"),
+        (lambda d: d.pop("schema"), "not a viakit result"),
         (lambda d: d.update(schema="viakit.result/9"), "viakit.result/9"),
         (lambda d: d.pop("series"), "series"),
         (lambda d: d["environment"].pop("cpu"), "environment"),
@@ -93,7 +93,7 @@ def test_what_is_not_valid_says_where(document, change, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("", "not JSON"), ("{", "not JSON"), ("[]", "no viakit result"), ("{}", "no viakit")]
+    ("text", "words"), [("", "not JSON"), ("{", "not JSON"), ("[]", "not a viakit result"), ("{}", "not a viakit")]
 )
 def test_files_that_are_no_results(text, words, tmp_path):
     (tmp_path / "x.json").write_text(text)
@@ -141,7 +141,7 @@ def test_where_nothing_can_be_written_is_said_before_measuring(tmp_path):
         result.check_writable(tmp_path)
     result.check_writable(tmp_path / "fine.json")
     result.check_writable(tmp_path / "fine.json", tmp_path / "other.json", "/dev/null", "/dev/null")
-    with pytest.raises(result.ResultError, match="is to hold two different things"):
+    with pytest.raises(result.ResultError, match="is named for two different outputs"):
         result.check_writable(tmp_path / "fine.json", tmp_path / "." / "fine.json")
     assert not os.listdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The rules of conftest.py hold: each is broken on purpose in a pytest of its own, which has to fail for it."""
+"""The rules of conftest.py hold: each is broken on purpose in a separate pytest, which must fail for it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The package as users meet it: it is installed whole, imports quickly and opens nothing."""
+"""The package as installed for users: complete, quick to import, and without open files."""
 
 import importlib.metadata
 import importlib.resources

@@ -1,4 +1,4 @@
-"""Speed-ups: what the paper says, what follows from measured times, how it is told, and a small run."""
+"""Speed-ups: the paper's values, results from measured times, their report, and a small run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from viakit import cli
-from viakit.apps import goals as app_goals
 from viakit.apps import reporting, results, speedup
 from viakit.apps import speedup_report as report
+from viakit.bench import application_goals as app_goals
+from viakit.bench.goals import Goal
 from viakit.launch import LaunchError
 from viakit.measure import result
-from viakit.measure.goals import Goal
 
 TITLES = {one.title: label for label, one in speedup.PROBLEMS.items()} | {"SOR-NZ": "sor-nonzero"}
 COLUMNS = {
@@ -230,7 +230,7 @@ def _legend(files):
 
 def test_a_wrong_result_is_told(document):
     document["series"].append(series("ep", "bip", 2, [1.0, 1.0], ok=False))
-    assert speedup.wrong(document) == ["ep over bip, 2 ranks: sum is 2; right would be exactly 1"]
+    assert speedup.wrong(document) == ["ep over bip, 2 ranks: sum is 2; expected exactly 1"]
     assert "WRONG RESULT: ep over bip, 2 ranks" in report.html(document)
 
 
@@ -262,7 +262,7 @@ def test_no_goal_is_reached_by_a_wrong_result(document):
     app_goals._against_mpi(against, document)
     for goal in (efficient, against):
         assert (goal.status, goal.value, goal.points) == ("not measured", None, [])
-        assert goal.reason == "wrong result: sor-zero over via, 2 ranks: sum is 2; right would be exactly 1"
+        assert goal.reason == "wrong result: sor-zero over via, 2 ranks: sum is 2; expected exactly 1"
 
 
 # ------------------------------------------------------------------------------------------------- measuring
@@ -296,11 +296,11 @@ def test_what_cannot_be_is_told():
     for words, status, text in (
         (("lu",), 2, "nothing to measure is called 'lu'"),
         (("sor", "--protocols", "pigeon"), 2, "protocol 'pigeon'"),
-        (("sor", "--ranks", "0"), 2, "right would be numbers from 1"),
-        (("sor", "--paper"), 2, "leave names and --quick away"),
-        (("sor", "--json", "/nowhere/s.json"), 1, "there is no folder"),
+        (("sor", "--ranks", "0"), 2, "expected numbers from 1"),
+        (("sor", "--paper"), 2, "leave out the names and --quick"),
+        (("sor", "--json", "/nowhere/s.json"), 1, "folder /nowhere does not exist"),
         (("sor", "--png", "s.txt"), None, "s.txt"),
-        (("sor", "--json", "s.json", "--html", "./s.json"), 1, "is to hold two different things"),
+        (("sor", "--json", "s.json", "--html", "./s.json"), 1, "is named for two different outputs"),
     ):
         done = invoke("speedup", *words)
         assert done.exit_code in ((status,) if status is not None else (1, 2)), done.output

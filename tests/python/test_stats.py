@@ -1,4 +1,4 @@
-"""Statistics: intervals that cover what they say, ratios that cancel drift."""
+"""Statistics: intervals with the stated coverage, and ratios that cancel drift."""
 
 import itertools
 import math
@@ -132,5 +132,5 @@ def test_ratios_that_cannot_be():
         stats.ratio_of_medians([], [1.0])
     with pytest.raises(ValueError, match="denominator"):
         stats.ratio_of_medians([1.0], [0.0])
-    with pytest.raises(ValueError, match="as many"):
+    with pytest.raises(ValueError, match="equal numbers"):
         stats.ratio_of_medians([1.0], [1.0, 2.0], paired=True)

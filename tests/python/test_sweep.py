@@ -1,4 +1,4 @@
-"""Sweeps, on a machine that never existed: order, budget, stop rule, and what is kept when something goes wrong."""
+"""Sweeps on a synthetic machine: order, budget, stop rule, and partial results after errors."""
 
 import threading
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from synthetic import SyntheticPair, SyntheticTestbed
 
-from viakit.measure import result, sweep, table
+from viakit.measure import result, sweep, table, turns
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.sweep import Config, UsageError
 
@@ -198,8 +198,8 @@ def test_progress_ends_and_never_runs_backwards_in_time():
 
 
 def test_a_long_sweep_keeps_what_matters_and_not_every_sample(monkeypatch, rng):
-    monkeypatch.setattr(sweep, "MOST_SAMPLES", 1000)
-    point = sweep._Point(None, 64)
+    monkeypatch.setattr(turns, "MOST_SAMPLES", 1000)
+    point = sweep.Point(64)
     every = [rng.lognormal(0.0, 0.1, 200) for _ in range(50)]
     every[7][3] = 99.0
     for number, burst in enumerate(every):

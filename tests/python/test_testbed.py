@@ -1,4 +1,4 @@
-"""Hosts without root: their network, processes on them, and that nothing of them is ever left."""
+"""Hosts without root: their network, calls of functions on them, and commands."""
 
 from __future__ import annotations
 
@@ -7,26 +7,35 @@ import contextlib
 import functools
 import operator
 import os
-import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import needs
 import pytest
+from c_place import PROGRAMS, build  # noqa: F401 - a fixture
+from testbed_calls import (
+    DEADLINE_S,
+    ask_echo,
+    die,
+    divide,
+    echo_once,
+    eventually,
+    greet,
+    interface_mtu,
+    raise_odd,
+    receive_frame,
+    send_frames,
+    wait_for_ever,
+    who_am_i,
+)
 
-from viakit import testbed as testbed_module
 from viakit.testbed import HostTimeoutError, RemoteError, Testbed, TestbedError, parse_rate
-
-PACKAGE = Path(testbed_module.__file__).parent
-DEADLINE_S = 20.0
+from viakit.testbed import host as _testbed_host
 
 
 @pytest.fixture(scope="module")
@@ -41,113 +50,6 @@ def trio() -> Iterator[Testbed]:
         yield testbed
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Look again and again until the condition holds or the deadline has passed."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        select.select([], [], [], 0.01)
-    return True
-
-
-# --- Functions that run on hosts ------------------------------------------------------------------------------------
-
-
-def interface_mtu(name: str) -> int:
-    import fcntl
-    import struct
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        return struct.unpack_from("=i", fcntl.ioctl(s, 0x8921, name.encode().ljust(32, b"\0")), 16)[0]  # SIOCGIFMTU
-
-
-def echo_once(kind: int, port: int) -> str:
-    """Answer one message (UDP) or one connection (TCP) and return the address of whoever asked."""
-    with socket.socket(socket.AF_INET, kind) as s:
-        s.settimeout(DEADLINE_S)
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        s.bind(("", port))
-        if kind == socket.SOCK_DGRAM:
-            message, peer = s.recvfrom(2000)
-            s.sendto(message, peer)
-        else:
-            s.listen()
-            connection, peer = s.accept()
-            with connection:
-                connection.sendall(connection.recv(2000))
-        return peer[0]
-
-
-def ask_echo(kind: int, address: str, port: int) -> bytes:
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        with socket.socket(socket.AF_INET, kind) as s:
-            s.settimeout(0.2 if kind == socket.SOCK_DGRAM else DEADLINE_S)
-            try:
-                s.connect((address, port))
-                s.send(b"who is there?")
-                return s.recv(2000)
-            except (ConnectionRefusedError, TimeoutError):
-                if time.monotonic() > deadline:
-                    raise
-
-
-def receive_frame(interface: str) -> bytes:
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5)) as s:
-        s.bind((interface, 0x88B5))
-        s.settimeout(DEADLINE_S)
-        return s.recv(2000)
-
-
-def send_frames(interface: str, frame: bytes) -> None:
-    """Send a frame every few milliseconds for as long as the process lives."""
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as s:
-        s.bind((interface, 0x88B5))
-        while True:
-            s.send(frame)
-            select.select([], [], [], 0.005)
-
-
-def greet(name: str) -> str:
-    print(f"grüße, {name}")
-    print("trouble", file=sys.stderr)
-    return name.upper()
-
-
-class OddError(Exception):
-    """An exception that can be pickled and not read back."""
-
-    def __init__(self, a: int, b: int) -> None:
-        super().__init__("odd")
-
-
-def raise_odd() -> None:
-    raise OddError(1, 2)
-
-
-def divide(a: int, b: int) -> float:
-    return a / b
-
-
-def wait_for_ever(message: str = "") -> None:
-    print(message, flush=True)
-    while True:
-        signal.pause()
-
-
-def die(how: str) -> None:
-    if how == "exit":
-        sys.exit(3)
-    if how == "_exit":
-        os._exit(4)
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def who_am_i() -> tuple[str, int, int, int]:
-    return socket.gethostname(), os.getpid(), os.getuid(), os.stat("/proc/self/ns/net").st_ino
-
-
 # --- The network ----------------------------------------------------------------------------------------------------
 
 
@@ -160,6 +62,47 @@ def test_hosts_have_names_addresses_and_networks_of_their_own(pair):
     assert len({net for *_, net in seen} | {os.stat("/proc/self/ns/net").st_ino}) == 3
     for host, (*_, net) in zip(pair.hosts, seen, strict=True):
         assert os.stat(f"/proc/{host.pid}/ns/net").st_ino == net
+
+
+def addresses(name):
+    return {str(entry[4][0]) for entry in socket.getaddrinfo(name, 80, type=socket.SOCK_STREAM)}
+
+
+def test_hosts_resolve_one_another_by_name(pair, build):  # noqa: F811
+    """By the C library and all that uses it, on each host; what else /etc/hosts has is still there."""
+    getent, program = needs.tool("getent"), str(build(PROGRAMS / "resolve.c", "-std=gnu89", "-Wall", "-Werror"))
+    for host in pair.hosts:
+        for other in pair.hosts:
+            assert host.run([getent, "hosts", other.name], check=True).stdout.split() == [other.address, other.name]
+            assert host.call(addresses, other.name) == {other.address}
+            assert host.run([program, other.name], check=True).stdout.split() == [other.address] * 2
+        assert host.call(Path("/etc/hosts").read_text).splitlines()[2:] == Path("/etc/hosts").read_text().splitlines()
+        assert host.call(addresses, "localhost") & {"127.0.0.1", "::1"}
+
+
+def test_names_of_hosts_are_known_there_only(tmp_path):
+    before = Path("/etc/hosts").read_text(), Path("/proc/self/mountinfo").read_text()
+    with Testbed(hosts=3) as testbed:
+        assert testbed.hosts[2].call(addresses, "h1") == {testbed.hosts[1].address}
+        assert (Path("/etc/hosts").read_text(), Path("/proc/self/mountinfo").read_text()) == before
+        assert testbed.hosts[2].call(os.path.isdir, tmp_path)  # nothing is left mounted over the folder of all
+
+
+def test_the_files_by_which_names_are_resolved():
+    names = {"h0": "10.77.0.1", "h1": "10.77.0.2"}
+    text = "127.0.0.1 localhost\n# h1 is not meant\n192.0.2.7\th1 seven  # old\n192.0.2.8 h0\n"
+    assert _testbed_host.hosts_file(text, names).splitlines() == [
+        "10.77.0.1\th0",
+        "10.77.0.2\th1",
+        "127.0.0.1 localhost",
+        "# h1 is not meant",
+        "192.0.2.7\tseven",
+    ]
+    switch = "passwd: files\nhosts:  mymachines resolve [!UNAVAIL=return] files dns # as Fedora has it\n"
+    assert _testbed_host.files_first(switch) == (
+        "passwd: files\nhosts: files mymachines resolve [!UNAVAIL=return] dns\n"
+    )
+    assert _testbed_host.files_first("") == "hosts: files dns\n"
 
 
 def test_the_mtu_is_set_and_read_back(pair):
@@ -234,13 +177,13 @@ def test_the_extremes_of_the_mtu(mtu):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"hosts": 0}, "hosts is 0; right would be a whole number from 1 to 64"),
+        ({"hosts": 0}, "hosts is 0; expected a whole number from 1 to 64"),
         ({"hosts": 65}, "hosts is 65"),
         ({"hosts": 2.0}, "hosts is 2.0"),
         ({"hosts": True}, "hosts is True"),
-        ({"mtu": 67}, "mtu is 67; right would be a whole number from 68 to 65535"),
+        ({"mtu": 67}, "mtu is 67; expected a whole number from 68 to 65535"),
         ({"mtu": 65536}, "mtu is 65536"),
-        ({"rate": 0}, "rate is 0; right would be"),
+        ({"rate": 0}, "rate is 0; expected"),
         ({"rate": -1e9}, "rate is -1000000000.0"),
         ({"rate": float("nan")}, "rate is nan"),
         ({"rate": "fast"}, "rate is 'fast'"),
@@ -404,7 +347,7 @@ def test_a_program_that_is_not_there(pair, tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         pair.hosts[0].run(["true"], cwd=tmp_path / "nowhere")
     assert caught.value.filename == str(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="right would be a list"):
+    with pytest.raises(ValueError, match="expected a list"):
         pair.hosts[0].popen("ip addr")
 
 
@@ -441,265 +384,3 @@ def test_signals_and_output_joined(pair):
     assert process.wait(DEADLINE_S) == -signal.SIGTERM
     process.kill()  # harmless now
     process.stdout.close()
-
-
-# --- The end --------------------------------------------------------------------------------------------------------
-
-
-def pids_in_networks(inodes: set[int]) -> list[int]:
-    """The processes that live in network namespaces with these numbers."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                if os.stat(f"/proc/{entry}/ns/net").st_ino in inodes:
-                    found.append(int(entry))
-    return found
-
-
-def networks_of(testbed: Testbed) -> set[int]:
-    return {os.stat(f"/proc/{host.pid}/ns/net").st_ino for host in testbed.hosts}
-
-
-@pytest.mark.parametrize("hosts", [2, 3])
-def test_nothing_is_left_after_the_context(hosts):
-    testbed = needs.hosts(hosts)
-    with testbed:
-        ...
-    with pytest.raises(TestbedError, match="not open"):
-        testbed.describe()
-
-
-def test_close_ends_what_runs_and_what_hides(pair):
-    with needs.hosts(2) as testbed:
-        networks = networks_of(testbed)
-        host = testbed.hosts[0]
-        call = host.submit(wait_for_ever)
-        orphan = "import os, signal; os.fork() and os._exit(0); os.setsid(); signal.pause()"
-        host.run([sys.executable, "-c", orphan], capture_output=False)
-        process = testbed.hosts[1].popen(["cat"], stdin=subprocess.PIPE)
-        assert len(pids_in_networks(networks)) >= 4
-    assert pids_in_networks(networks) == []
-    assert process.wait(DEADLINE_S) == -signal.SIGKILL
-    process.stdin.close()
-    with pytest.raises(TestbedError):
-        call.result(DEADLINE_S)
-    with pytest.raises(TestbedError, match="its testbed was closed"):
-        host.call(divide, 1, 1)
-    testbed.close()
-
-
-def test_processes_share_a_session_but_no_process_group():
-    # Linux deals out cores by sessions first (autogroups): between two of them sched_yield() gives nothing away.
-    def status(process):
-        with open(f"/proc/{process.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return {"group": int(fields[2]), "session": int(fields[3])}
-
-    with needs.hosts(3) as testbed:
-        processes = [host.popen(["cat"], stdin=subprocess.PIPE) for host in testbed.hosts]
-        seen = [status(process) for process in processes]
-        assert len({one["session"] for one in seen}) == 1
-        assert seen[0]["session"] != os.getsid(0)  # Ctrl-C in our terminal is for us
-        assert [one["group"] for one in seen] == [process.pid for process in processes]
-        for process in processes:
-            process.stdin.close()
-            assert process.wait(DEADLINE_S) == 0
-
-
-def test_an_exception_in_the_context_leaves_nothing():
-    testbed = needs.hosts(3)
-    networks = networks_of(testbed)
-    with pytest.raises(KeyboardInterrupt), testbed:
-        raise KeyboardInterrupt
-    assert pids_in_networks(networks) == []
-
-
-def test_one_host_can_lose_its_power():
-    with needs.hosts(3) as testbed:
-        a, b, _ = testbed.hosts
-        networks = {os.stat(f"/proc/{b.pid}/ns/net").st_ino}
-        process = b.popen(["cat"], stdin=subprocess.PIPE)
-        b.kill()
-        assert pids_in_networks(networks) == []
-        assert process.wait(DEADLINE_S) == -signal.SIGKILL
-        process.stdin.close()
-        with pytest.raises(TestbedError, match=r"host h1 is gone \(it was killed\)"):
-            b.run(["true"])
-        assert a.run(["true"]).returncode == 0
-        b.kill()
-
-
-def serve_for_ever(device: str) -> None:
-    """Accept one connection, then keep it until the power fails."""
-    from viakit import via
-
-    with via.Nic(device) as nic, nic.create_vi() as vi:
-        nic.connect_wait("power", timeout_s=DEADLINE_S).accept(vi)
-        wait_for_ever()
-
-
-def outlive(device: str, host: str, connected: str) -> tuple[str, list[str]]:
-    """Connect, touch the file *connected*; once the connection is over return the VI's state and the error codes."""
-    from viakit import via
-
-    with via.Nic(device, keepalive_ms=100, rto_us=2000, max_retries=5) as nic, nic.create_vi() as vi:
-        vi.connect(nic.resolve(host) / "power", timeout_s=DEADLINE_S, retry=True)
-        Path(connected).touch()
-        assert eventually(lambda: vi.state == via.ViState.ERROR and bool(nic.errors))
-        said = vi.state.name, [error.code.name for error in nic.errors]
-        vi.disconnect()
-        assert vi.state == via.ViState.IDLE
-        return said
-
-
-@pytest.mark.parametrize("link", ["eth", "udp"])
-def test_a_connection_to_a_host_that_lost_its_power_is_lost(link, tmp_path):
-    with needs.hosts(2) as testbed:
-        a, b = testbed.hosts
-        connected = tmp_path / "connected"
-        devices = [f"{link}:{'eth0' if link == 'eth' else host.address}" for host in (a, b)]
-        server = b.submit(serve_for_ever, devices[1])
-        client = a.submit(outlive, devices[0], b.name, str(connected))
-        assert eventually(lambda: connected.exists() or client.done()), "never connected"
-        b.kill()
-        assert client.result(DEADLINE_S) == ("ERROR", ["CONN_LOST"])
-        with pytest.raises(TestbedError):
-            server.result(DEADLINE_S)
-
-
-def test_a_testbed_that_nobody_closes_warns_and_goes():
-    testbed = needs.hosts(2)
-    networks = networks_of(testbed)
-    with pytest.warns(ResourceWarning, match="unclosed <Testbed"):
-        del testbed
-    assert pids_in_networks(networks) == []
-
-
-def test_open_twice():
-    with needs.hosts(1) as testbed, pytest.raises(TestbedError, match="open already"):
-        testbed.open()
-
-
-# A program that opens a testbed, starts things on it, tells the numbers, and waits.
-PROGRAM = """
-import json, os, signal, sys
-from viakit.testbed import Testbed
-
-def wait_for_ever():
-    while True:
-        signal.pause()
-
-def main():
-    with Testbed(hosts=3) as testbed:
-        testbed.hosts[0].submit(wait_for_ever)
-        testbed.hosts[1].popen(["cat"], stdin=0)
-        inodes = [os.stat(f"/proc/{host.pid}/ns/net").st_ino for host in testbed.hosts]
-        child = os.fork() if "fork" in sys.argv else -1
-        if child == 0:
-            wait_for_ever()
-        print(json.dumps({"inodes": inodes, "child": child, "uid": os.getuid()}), flush=True)
-        if "call" in sys.argv:
-            testbed.hosts[2].call(wait_for_ever, timeout=None)
-        wait_for_ever()
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@contextlib.contextmanager
-def program(folder: Path, *arguments: str, python: str = sys.executable, user: int | None = None) -> Iterator:
-    """Start PROGRAM; yield its process and what it tells."""
-    import json
-
-    file = folder / "program.py"
-    file.write_text(PROGRAM)
-    command = [python, str(file), *arguments]
-    env = {**os.environ, "PYTHONPATH": str(folder if user is not None else PACKAGE.parent)}
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env, user=user, group=user, cwd=folder,
-        extra_groups=None if user is None else [],
-    )  # fmt: skip
-    try:
-        line = process.stdout.readline()
-        if not line:
-            _, complaint = process.communicate(timeout=DEADLINE_S)
-            if "NamespaceError" in complaint:
-                pytest.skip(f"this machine refuses hosts: {complaint.splitlines()[-1]}")
-            raise AssertionError(complaint)
-        yield process, json.loads(line)
-    finally:
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killing_the_program_ends_everything(tmp_path, how):
-    with program(tmp_path) as (process, told):
-        inodes = set(told["inodes"])
-        assert len(pids_in_networks(inodes)) >= 5
-        process.send_signal(how)
-        assert process.wait(DEADLINE_S) == -how
-        assert eventually(lambda: pids_in_networks(inodes) == [])
-
-
-def test_a_forked_child_does_not_keep_the_hosts_alive(tmp_path):
-    with program(tmp_path, "fork") as (process, told):
-        try:
-            process.kill()
-            process.wait(DEADLINE_S)
-            assert eventually(lambda: pids_in_networks(set(told["inodes"])) == [])
-            os.kill(told["child"], 0)  # it lives, and holds copies of all sockets
-        finally:
-            os.kill(told["child"], signal.SIGKILL)
-
-
-def test_interrupting_a_call_ends_everything(tmp_path):
-    with program(tmp_path, "call") as (process, told):
-        process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=DEADLINE_S)
-        assert "KeyboardInterrupt" in complaint
-        assert "Error" not in complaint
-        assert pids_in_networks(set(told["inodes"])) == []
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="these tests run as an ordinary user already")
-def test_an_ordinary_user_needs_no_root():
-    folder = Path(tempfile.mkdtemp(prefix="viakit-test-", dir="/tmp"))
-    try:
-        folder.chmod(0o755)
-        (folder / "viakit").mkdir()
-        wanted = [PACKAGE / name for name in ("__init__.py", "_words.py", "testbed.py")]
-        for source in [*wanted, *PACKAGE.glob("_testbed_*.py")]:
-            shutil.copy(source, folder / "viakit")
-        for python in (sys.executable, "/usr/bin/python3"):  # the first may be hidden in root's home
-            with contextlib.suppress(OSError):
-                subprocess.run([python, "-c", ""], user=65534, group=65534, check=True, timeout=DEADLINE_S, cwd="/")
-                break
-        else:
-            pytest.skip("no Python on this machine that user nobody may run")
-        with program(folder, python=python, user=65534) as (process, told):
-            assert told["uid"] == 65534
-            process.kill()
-            process.wait(DEADLINE_S)
-            assert eventually(lambda: pids_in_networks(set(told["inodes"])) == [])
-    finally:
-        shutil.rmtree(folder)
-
-
-def test_functions_of_an_unguarded_script_are_caught(tmp_path):
-    file = tmp_path / "script.py"
-    file.write_text(
-        "import sys\nsys.modules['cloudpickle'] = None\nfrom viakit.testbed import Testbed\n"
-        "def f():\n    return 1\n"
-        "with Testbed(hosts=1) as tb:\n    print(tb.hosts[0].call(f))\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    command = [sys.executable, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=env)
-    if "NamespaceError" in done.stderr:
-        pytest.skip("this machine refuses hosts")
-    assert 'if __name__ == "__main__":' in done.stderr
-    assert done.returncode == 1

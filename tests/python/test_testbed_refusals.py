@@ -1,4 +1,4 @@
-"""Where the kernel refuses namespaces: which setting it was, what to do about it, and what still works."""
+"""Machines whose kernel refuses namespaces: the setting, the remedy, and the features that still work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from viakit import _testbed_namespaces as namespaces
-from viakit.testbed import NamespaceError, Testbed, TestbedError
+from viakit.testbed import NamespaceError, Testbed, TestbedError, namespaces
 
 
 def settings(**files: str) -> Callable[[str], str | None]:
@@ -66,7 +65,7 @@ def refused_program(preparation: str) -> subprocess.CompletedProcess[str]:
     code = f"""
 import sys
 sys.path[:] = {sys.path!r}
-from viakit import _testbed_namespaces as namespaces
+from viakit.testbed import namespaces
 from viakit.testbed import NamespaceError, Testbed
 {preparation}
 try:
@@ -117,5 +116,5 @@ assert libc.prctl(22, 2, ctypes.create_string_buffer(program, len(program)), 0, 
 
 def test_a_helper_that_cannot_start_is_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(TestbedError, match=r"helper process \(/bin/false\) has ended"):
+    with pytest.raises(TestbedError, match=r"server process \(/bin/false\) has ended"):
         Testbed(hosts=2).open()

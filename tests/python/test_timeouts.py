@@ -1,4 +1,4 @@
-"""Time limits as programs give them: none, infinite, too short to be one, and such as make no sense."""
+"""Time limits given by programs: zero, infinite, too short to represent, and invalid."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import viakit
 from viakit import launch
-from viakit._comm.message import Message
-from viakit._comm.status import Status
+from viakit.comm.message import Message
+from viakit.comm.status import Status
 from viakit.lab._job import Job
 
 NONSENSE = (math.nan, -0.5, -math.inf)
@@ -45,7 +45,9 @@ def test_a_limit_that_makes_no_sense_is_refused_before_anything_happens(comm, li
         lambda: Job.wait(None, limit),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=r"is a number of seconds, 0 or more, or None for no limit; not (nan|-)"):
+        with pytest.raises(
+            ValueError, match=r"must be a number of seconds, 0 or more, or None for no limit; got (nan|-)"
+        ):
             call()
     assert not comm.world.closed
     comm.send("there", 0, tag=4)

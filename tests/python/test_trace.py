@@ -1,4 +1,4 @@
-"""Taps and what is made of them: captures, timelines, Perfetto's JSON, the command `viakit trace`."""
+"""Taps and their output: captures, timelines, JSON for Perfetto, and the command `viakit trace`."""
 
 from __future__ import annotations
 
@@ -504,7 +504,7 @@ def test_trace_says_what_is_wrong():
     assert invoke("--from", "a", "b").exit_code == 2
     done = invoke("true")
     assert done.exit_code == 0
-    assert "no NIC was opened" in done.output
+    assert "the command opened no NIC" in done.output
     assert invoke("sh", "-c", "kill -TERM $$").exit_code == 128 + signal.SIGTERM
 
 

@@ -1,4 +1,4 @@
-"""What is the link udp's own: names of devices, stations shared by processes, strangers, and networks that change."""
+"""Properties of the link udp: device names, stations shared by processes, unknown peers, and changing networks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from viakit.errors import InvalidParameterError, NameServiceError, NoMatchError,
 from viakit.testbed import Testbed, TestbedError
 
 LIMIT_S = 30.0
-HEADER = struct.Struct("<BBHHHHHIIIII")  # csrc/link/wire.h
+HEADER = struct.Struct("<BBHHHHHIIIII")  # csrc/link/frame_format.h
 CONNECT = struct.Struct("<IIIIQIHHBBBBBBH")
 CALL = 0xF0  # the first byte of what links of udp say to each other
 WHO, HERE, CHALLENGE = 1, 2, 3
@@ -84,7 +84,7 @@ def test_a_port_that_another_program_has_is_explained():
 
 
 def test_an_mtu_that_the_interface_lacks_is_explained(station):
-    with pytest.raises(InvalidParameterError, match="MTU 100000 asked for"):
+    with pytest.raises(InvalidParameterError, match="MTU 100000 requested"):
         via.Nic(station, mtu=100_000)
     with via.Nic(station, mtu=1500) as nic:
         assert nic.info.mtu == 1500
@@ -118,10 +118,17 @@ def test_ipv6_needs_the_name_service():
 def test_nobody_there_is_known_at_once(station):
     with via.Nic(station) as nic, nic.create_vi() as vi:
         nowhere = via.Address(socket.inet_aton("127.0.0.1") + struct.pack("!H", own_port()), b"x")
-        with pytest.raises(NotReachableError):
+        with pytest.raises(NoMatchError):  # the host is up: a server may open its NIC there later
             vi.connect(nowhere, timeout_s=LIMIT_S)
         with pytest.raises(NoMatchError):
             vi.connect(nic.address / "nobody waits", timeout_s=LIMIT_S)
+
+
+def test_a_network_without_a_route_is_not_reachable(station):
+    with via.Nic(station) as nic, nic.create_vi() as vi:
+        elsewhere = via.Address(socket.inet_aton("192.0.2.1") + struct.pack("!H", own_port()), b"x")
+        with pytest.raises(NotReachableError):  # no way leads there from 127.0.0.1
+            vi.connect(elsewhere, timeout_s=LIMIT_S)
 
 
 def test_the_nics_of_a_station_are_found_whoever_keeps_the_door(station):
@@ -167,7 +174,7 @@ def test_a_process_that_goes_away_is_refused_by_its_host(station):
             vi.disconnect()
 
 
-# ---------------------------------------------------------------- strangers
+# ---------------------------------------------------------------- unknown peers
 
 
 def who(nonce: int, room: int) -> bytes:
@@ -180,7 +187,7 @@ def request(port: int, number: int, trailer: bytes) -> bytes:
 
 
 @pytest.fixture
-def stranger():
+def unknown():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         sock.settimeout(LIMIT_S)
@@ -188,11 +195,11 @@ def stranger():
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 7, 64, 512])
-def test_a_station_tells_no_more_than_was_sent(station, stranger, room):
+def test_a_station_tells_no_more_than_was_sent(station, unknown, room):
     door = ("127.0.0.1", int(station.rpartition(":")[2]))
     with via.Nic(station) as first, via.Nic(station) as second:
-        stranger.sendto(who(0x1234567890, room), door)
-        answer = stranger.recv(2048)
+        unknown.sendto(who(0x1234567890, room), door)
+        answer = unknown.recv(2048)
         assert len(answer) <= 32 + room
         _, what, length, told, n, nonce = struct.unpack("<BBHHHQ", answer[:16])
         assert (what, nonce, told, length) == (HERE, 0x1234567890, door[1], 2 * n)
@@ -201,7 +208,7 @@ def test_a_station_tells_no_more_than_was_sent(station, stranger, room):
         assert n == min(2, room // 2)
 
 
-def test_a_request_without_a_cookie_is_only_given_one(station, stranger):
+def test_a_request_without_a_cookie_is_only_given_one(station, unknown):
     with via.Nic(station) as nic:
         nic_name = ("127.0.0.1", nic.info.port)
         waiting = threading.Thread(target=wait_in_vain, args=(nic,))
@@ -209,8 +216,8 @@ def test_a_request_without_a_cookie_is_only_given_one(station, stranger):
         asked = request(0, 4711, struct.pack("<HHQ", 1, 0, 0xBAD))
         answers = []
         for _ in range(20):
-            stranger.sendto(asked, nic_name)
-            answers.append(stranger.recv(2048))
+            unknown.sendto(asked, nic_name)
+            answers.append(unknown.recv(2048))
         assert {len(answer) for answer in answers} == {32}, "shorter than the question, and never a connection's frame"
         assert {answer[1] for answer in answers} == {CHALLENGE}
         cookies = {answer[16:24] for answer in answers}
@@ -230,22 +237,22 @@ def wait_in_vain(nic: via.Nic) -> None:
         nic.connect_wait(b"never", timeout_s=0.3)
 
 
-def test_noise_is_dropped_and_counted(station, stranger):
+def test_noise_is_dropped_and_counted(station, unknown):
     with via.Nic(station) as server, via.Nic(station) as client:
         serving, asking = join(server, client, "noise")
         before = server.counters
         for k in range(200):
             junk = os.urandom(k % 90)
-            stranger.sendto(junk, ("127.0.0.1", server.info.port))
-            stranger.sendto(junk, ("127.0.0.1", int(station.rpartition(":")[2])))
+            unknown.sendto(junk, ("127.0.0.1", server.info.port))
+            unknown.sendto(junk, ("127.0.0.1", int(station.rpartition(":")[2])))
             forged = HEADER.pack(0x11, 3, 4, server.info.port, 0, client.info.port, 0, k, k, 0, 0, 0) + b"evil"
-            stranger.sendto(forged, ("127.0.0.1", server.info.port))
+            unknown.sendto(forged, ("127.0.0.1", server.info.port))
         room = server.create_region(64)
         serving.post_recv(via.Descriptor.recv(room[:64]))
         asking.send(b"still here", timeout_s=LIMIT_S)
         assert bytes(room[: serving.recv_wait(timeout_s=LIMIT_S).length]) == b"still here"
         told = server.counters - before
-        assert told["dropped_stranger"] >= 200
+        assert told["dropped_unknown_peer"] >= 200
         assert told["messages_received"] == 1
         for vi in (asking, serving):
             vi.disconnect()

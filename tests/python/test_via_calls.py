@@ -1,4 +1,4 @@
-"""The calls of VIPL that came later, from Python: peers, notifications, attributes, names, events."""
+"""Later calls of VIPL from Python: peers, notifications, attributes, names, events."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_peers_that_do_not_fit_and_peers_that_do_not_come() -> None:
         until(lambda: a.state is via.ViState.IDLE)
         with pytest.raises(errors.ReliabilityLevelError):
             a.peer_done()
-        with pytest.raises(errors.ViaTimeoutError, match="no peer asked"):
+        with pytest.raises(errors.ViaTimeoutError, match="no peer requested"):
             b.connect_peer(nic.address / "nobody", "b", timeout_s=0.02)
         b.request_peer(nic.address / "nobody", "b", timeout_s=None)
         assert b.peer_done() is None
         b.disconnect()
         assert b.state is via.ViState.IDLE
-        with pytest.raises(TypeError, match="remote is an Address"):
+        with pytest.raises(TypeError, match="remote must be an Address"):
             b.connect_peer("nobody")
         with pytest.raises(errors.InvalidParameterError, match="timeout 0"):
             b.request_peer(nic.address / "nobody", timeout_s=0)

@@ -1,4 +1,4 @@
-"""Codes and exceptions: one table, complete, and each exception is a built-in that people already catch."""
+"""Codes and exceptions: one complete table, and each exception is also a common built-in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pickle
 
 import pytest
 
-from viakit import _core, _types, errors, via
+from viakit import _core, errors, via
+from viakit.base import types as _types
 
 
 def test_every_code_of_the_c_library_has_a_member_and_an_exception():

@@ -1,4 +1,4 @@
-"""The ends of viakit.via's objects: dropped while open, in cycles of garbage, at exit, and after a fork."""
+"""The ends of viakit.via's objects: dropped while open, in garbage cycles, at exit, and after a fork."""
 
 from __future__ import annotations
 

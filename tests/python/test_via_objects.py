@@ -1,4 +1,4 @@
-"""The objects of viakit.via in one process: NICs, VIs and queues, addresses, and what they say."""
+"""The objects of viakit.via in one process: NICs, VIs and queues, addresses, and their texts."""
 
 from __future__ import annotations
 
@@ -46,6 +46,20 @@ def test_a_nic_says_what_it_is(nic):
     assert "loop:objects" in repr(nic)
 
 
+def test_links_have_properties(nic):
+    links = {link.name: link for link in via.links()}
+    assert set(links) >= {"loop", "shm", "eth", "udp"}
+    assert [name for name, link in links.items() if link.leaves_host] == ["eth", "udp"]
+    assert links["shm"].maps_memory
+    assert links["shm"]["lossless"]
+    assert not links["eth"].lossless
+    assert nic.info.link == via.link_of("loop:objects").name == "loop"
+    assert via.link_of("eth").device("a", "eth0", "10.0.0.1") == "eth:eth0"
+    assert via.link_of("udp:").device("a", "eth0", "10.0.0.1") == "udp:10.0.0.1"
+    with pytest.raises(errors.InvalidParameterError, match="give loop, loop:NAME"):
+        via.link_of("pigeon")
+
+
 def test_counters_are_arithmetic(nic):
     before = nic.counters
     nic.poll()
@@ -53,6 +67,10 @@ def test_counters_are_arithmetic(nic):
     assert difference["polls"] >= 1
     assert set(difference.nonzero()) <= set(difference)
     assert (before + difference)["polls"] == before["polls"] + difference["polls"]
+    with pytest.warns(DeprecationWarning, match="dropped_unknown_peer"):
+        assert before["dropped_stranger"] == before["dropped_unknown_peer"]
+    with pytest.raises(KeyError, match="no such counter"):
+        before["no such counter"]
 
 
 def test_names(nic):
@@ -246,7 +264,7 @@ def test_nothing_to_wait_for(nic):
     with nic.create_vi() as vi:
         assert vi.recv_done() is None
         for wait in (vi.recv_wait, vi.send_wait, vi.spin_recv, vi.spin_send):
-            with pytest.raises(errors.InvalidStateError, match="nothing to wait for"):
+            with pytest.raises(errors.InvalidStateError, match="post one before waiting"):
                 wait(1)
 
 

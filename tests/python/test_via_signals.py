@@ -1,4 +1,4 @@
-"""Signals whose handlers raise, and handlers that close: in the middle of calls that wait, with something complete."""
+"""Signal handlers that raise or close objects, in the middle of waiting calls with completed descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that waits: time-outs, Ctrl-C, the GIL, and asynchronous errors that arrive meanwhile."""
+"""All waiting calls: time-outs, Ctrl-C, the GIL, and asynchronous errors during a wait."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ def test_a_time_out_says_what_was_waited_for(nic, pair):
     a.post_recv(via.Descriptor.recv(owner=a))
     with nic.create_cq(4) as cq, nic.create_vi() as other:
         for wait, said in (
-            (lambda: a.recv_wait(0.02), "no receive was complete .*0.02 s"),
-            (lambda: a.spin_recv(0.02), "no receive was complete .*0.02 s"),
+            (lambda: a.recv_wait(0.02), "no receive completed .*0.02 s"),
+            (lambda: a.spin_recv(0.02), "no receive completed .*0.02 s"),
             (lambda: cq.wait(0.02), "nothing completed on .*within 0.02 s"),
-            (lambda: nic.connect_wait("x", 0.02), "nobody asked for .*b'x' of loop:waits within 0.02 s"),
-            (lambda: other.connect_peer(nic.address / "x", "y", 0.02), "no peer asked for this VI within 2. ms"),
+            (
+                lambda: nic.connect_wait("x", 0.02),
+                "no connection request for discriminator b'x' of loop:waits within 0.02 s",
+            ),
+            (lambda: other.connect_peer(nic.address / "x", "y", 0.02), "no peer requested this VI within 2. ms"),
         ):
             with pytest.raises(errors.ViaError, match="foo"):
                 via.Nic("foo")

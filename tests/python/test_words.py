@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from viakit import via
-from viakit._launch import Options
-from viakit._words import counted
+from viakit.base.words import counted
+from viakit.launch.runner import Options
 
 
 def test_counted():
@@ -26,5 +26,5 @@ def test_errors_of_the_engine():
     from viakit.mpi import MPI
 
     one = np.zeros(1, np.uint8)
-    with pytest.raises(MPI.Exception, match=r"1 element of 1 byte from byte 1 on does not fit into 1 byte$"):
+    with pytest.raises(MPI.Exception, match=r"1 element of 1 byte at byte 1 does not fit into a buffer of 1 byte$"):
         MPI.COMM_SELF.Send([one, 1, 1, MPI.BYTE], 0)

@@ -1,170 +1,37 @@
-"""The conformance suite seen from Python: what VIA must do on every link, once for all links.
+"""The conformance suite in Python: the behaviour of VIA on every link. The same cases run on all links.
 
-A case is one function that runs on two sides at the same time; `me.is_a` tells them apart. On loop the sides are two
-threads of the test, on shm two processes, on eth two processes on two hosts. The sides talk over a channel of their own
-(`me.meet`), so that no case has to sleep or to guess.
+A case is a function that runs on both sides at the same time; `me.is_a` distinguishes them. On loop the sides are two
+threads of the test, on shm two processes, on eth two processes on two hosts. The sides synchronise over a separate
+channel (`me.meet`), so that no case sleeps.
 
-    python via_cases.py ROLE DEVICE PEER_FD COMMAND_FD     one side, working off cases that test_conformance.py names
+    python via_cases.py ROLE DEVICE PEER_FD COMMAND_FD     one side; it runs the cases that test_conformance.py requests
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import select
-import signal
 import socket
 import sys
 import time
 import traceback
 
 import numpy as np
+from via_cases_trouble import (
+    deregister_while_posted,
+    disconnect_with_descriptors_posted,
+    many_vis,
+    peer_killed,
+    receive_not_posted,
+    stale_handle,
+    wait_is_not_a_spin,
+    wrong_tag,
+)
+from via_sides import GUARD, LEVELS, LIMIT_S, Channel, Guarded, Side, connect, failed, pattern, raised
 
 from viakit import errors, via
 
-LIMIT_S = 20.0  # no case takes as long; what does is stuck
-LEVELS = {level.name.lower(): level for level in via.Reliability}
-GUARD = 0xA5
-DONE_FLUSHED = via.Status.DONE | via.Status.DESC_FLUSHED
-
-
-class Channel:
-    """Lines of JSON over a stream socket, with a deadline on every line."""
-
-    def __init__(self, sock: socket.socket):
-        self.sock = sock
-        self.buffer = b""
-
-    def write(self, value):
-        self.sock.sendall(json.dumps(value).encode() + b"\n")
-
-    def read(self, timeout_s=LIMIT_S):
-        deadline = time.monotonic() + timeout_s
-        while b"\n" not in self.buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.sock], [], [], left)[0]:
-                raise TimeoutError(f"the other side said nothing for {timeout_s} s")
-            piece = self.sock.recv(65536)
-            if not piece:
-                raise EOFError("the other side is gone")
-            self.buffer += piece
-        line, self.buffer = self.buffer.split(b"\n", 1)
-        return json.loads(line)
-
-
-class Side:
-    """One of the two sides of a case, with a NIC of its own that is closed after the case."""
-
-    def __init__(self, is_a: bool, device: str, channel: Channel, case: str):
-        self.is_a = is_a
-        self.is_b = not is_a
-        self.device = device
-        self.channel = channel
-        self.case = case
-        self.stack = contextlib.ExitStack()
-        self.n_meetings = 0
-        self.kept = []
-        self.nic = self.stack.enter_context(via.Nic(device))
-
-    def meet(self, value=None):
-        """Wait until the other side comes here too; give it `value` and get its own."""
-        self.n_meetings += 1
-        self.channel.write([self.n_meetings, value])
-        number, theirs = self.channel.read()
-        assert number == self.n_meetings, "the two sides have lost each other"
-        return theirs
-
-    def join(self, vi: via.Vi, name: str = "join"):
-        """Connect the two sides' VIs; b waits, a asks."""
-        address = self.meet(str(self.nic.address))
-        if self.is_b:
-            with self.nic.connect_wait(name, LIMIT_S) as request:
-                assert request.remote_attributes.reliability == vi.attributes.reliability
-                request.accept(vi)
-        else:
-            vi.connect(via.Address.parse(address) / name, LIMIT_S, retry=True)
-        self.meet()
-        return vi
-
-    def keep(self, thing):
-        """Hold what a case made until its NIC is closed, which closes it."""
-        self.kept.append(thing)
-        return thing
-
-    def vi(self, *arguments, **attributes) -> via.Vi:
-        return self.keep(self.nic.create_vi(*arguments, **attributes))
-
-    def until(self, condition, what: str):
-        """Wait for a condition; the NIC is driven meanwhile."""
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"in vain: {what}; {self.nic.counters.nonzero()}; {self.nic.errors}"
-            self.nic.poll()
-            time.sleep(0.0005)  # between two looks at a condition, not instead of one
-
-    def errors(self):
-        return [error.code for error in self.nic.errors]
-
-
-class Guarded:
-    """A region with guard bytes around the part that may be touched."""
-
-    def __init__(self, me: Side, nbytes: int, margin: int = 64, **rights):
-        self.array = np.full(nbytes + 2 * margin, GUARD, np.uint8)
-        self.region = me.keep(me.nic.register(self.array, **rights))
-        self.margin = margin
-        self.inside = self.array[margin : margin + nbytes]
-        self.segment = self.region[margin : margin + nbytes]
-        self.address = self.region.address + margin
-
-    def check(self):
-        assert (self.array[: self.margin] == GUARD).all(), "written before the buffer"
-        assert (self.array[len(self.array) - self.margin :] == GUARD).all(), "written behind the buffer"
-
-
-def pattern(nbytes: int, seed: int = 1) -> np.ndarray:
-    """Bytes in which a piece that is missing, doubled or moved shows: they repeat only after 65521, a prime."""
-    once = (np.arange(min(nbytes, 65521), dtype=np.uint32) * 2654435761 + seed * 40503 >> 13).astype(np.uint8)
-    return np.resize(once, nbytes)
-
-
-def raised(kind: type, call, *arguments, **keywords):
-    """The exception of this kind that the call raises."""
-    try:
-        call(*arguments, **keywords)
-    except kind as error:
-        return error
-    raise AssertionError(f"no {kind.__name__} was raised")
-
-
-def failed(call, *arguments) -> via.Status:
-    """The status of the completion error that the call raises."""
-    return raised(errors.CompletionError, call, *arguments).status
-
-
 # ---------------------------------------------------------------- connecting
-
-
-def connect(me: Side):
-    vi = me.vi()
-    assert vi.state is via.ViState.IDLE
-    me.join(vi)
-    assert vi.state is via.ViState.CONNECTED
-    me.meet()
-    if me.is_a:
-        vi.disconnect()
-        assert vi.state is via.ViState.IDLE
-        vi.disconnect()  # once more does nothing
-    else:
-        me.until(lambda: vi.state is via.ViState.ERROR, "the VI in state ERROR")
-        me.until(lambda: via.ErrorCode.CONN_LOST in me.errors(), "CONN_LOST")
-        vi.disconnect()
-        assert vi.state is via.ViState.IDLE
-    # The same VI connects again.
-    me.join(vi, "again")
-    assert vi.state is via.ViState.CONNECTED
-    me.meet()
 
 
 def connection_tells_who_asks(me: Side):
@@ -506,206 +373,6 @@ def rdma_write_while_computing(me: Side):
         del last
         assert np.array_equal(store.inside, pattern(64) | 1), "the last byte was written before the others"
     me.meet()
-
-
-# ---------------------------------------------------------------- local errors
-
-
-def wrong_tag(me: Side):
-    """A local region of another tag than the VI: PROTECTION_ERROR in the descriptor."""
-    vi = me.vi(via.Reliability.UNRELIABLE)
-    me.join(vi)
-    with me.nic.create_tag() as tag, me.nic.register(bytearray(64), tag=tag) as foreign:
-        vi.post_send(via.Descriptor.send(foreign, owner=vi))
-        assert failed(vi.send_wait, LIMIT_S) & via.Status.PROTECTION_ERROR
-        # At the unreliable level only this descriptor has failed.
-        assert vi.state is via.ViState.CONNECTED
-        # Taken into the VI's tag it works.
-        foreign.set_attributes(tag=me.nic.tag)
-        vi.post_send(via.Descriptor.send(foreign))
-        vi.send_wait(LIMIT_S)
-    me.meet()
-
-
-def stale_handle(me: Side):
-    """Deregistered before posting, a handle that never was, a range outside the region."""
-    vi = me.vi(via.Reliability.UNRELIABLE)
-    me.join(vi)
-    region = me.keep(me.nic.register(bytearray(64)))
-    stale = via.Descriptor.send(region, owner=vi)
-    region.close()
-    with me.nic.register(bytearray(64)) as live:
-        wrong = [
-            stale,
-            via.Descriptor.send(via.Segment.unchecked(live.address, 0xDEAD0001, 64), owner=vi),
-            via.Descriptor.send(via.Segment.unchecked(live.address, live.handle, 65), owner=vi),
-            via.Descriptor.send(via.Segment.unchecked(live.address - 1, live.handle, 8), owner=vi),
-            via.Descriptor.send(via.Segment.unchecked(2**64 - 4, live.handle, 8), owner=vi),
-        ]
-        for descriptor in wrong:
-            vi.post_send(descriptor)
-            assert failed(vi.send_wait, LIMIT_S) & via.Status.PROTECTION_ERROR
-    me.meet()
-
-
-def deregister_while_posted(me: Side):
-    """A receive whose memory went away takes the next message with PROTECTION_ERROR; nothing is written there."""
-    vi = me.vi(via.Reliability.UNRELIABLE)
-    array = bytearray(b"\xa5" * 4096)
-    if me.is_b:
-        region = me.keep(me.nic.register(array))
-        vi.post_recv(via.Descriptor.recv(region))
-        region.close()
-        raised(BufferError, array.append, 0)  # the posted descriptor still holds the memory
-    me.join(vi)
-    if me.is_a:
-        vi.send(bytes(100), timeout_s=LIMIT_S)
-    else:
-        assert failed(vi.recv_wait, LIMIT_S) & via.Status.PROTECTION_ERROR
-        array.append(0)
-        assert array[:4096] == b"\xa5" * 4096
-    me.meet()
-
-
-# ---------------------------------------------------------------- the other side is not ready, or goes
-
-
-def receive_not_posted(me: Side, level: str):
-    vi = me.vi(LEVELS[level])
-    me.join(vi)
-    if me.is_a:
-        with me.nic.register(bytearray(64)) as region:
-            vi.post_send(via.Descriptor.send(region))
-            if level == "reliable_reception":
-                assert failed(vi.send_wait, LIMIT_S) & via.Status.REMOTE_DESC_ERROR
-            else:
-                with contextlib.suppress(errors.CompletionError):
-                    vi.send_wait(LIMIT_S)
-    else:
-        me.until(lambda: via.ErrorCode.RECVQ_EMPTY in me.errors(), "RECVQ_EMPTY")
-        assert me.nic.counters["dropped_no_descriptor"] == 1
-    if level == "unreliable":
-        me.meet()
-        assert vi.state is via.ViState.CONNECTED
-    else:
-        me.until(lambda: vi.state is via.ViState.ERROR, "the connection broken")
-        # A send that is posted now comes back flushed.
-        with me.nic.register(bytearray(8)) as region:
-            vi.post_send(via.Descriptor.send(region))
-            assert failed(vi.send_wait, LIMIT_S) & via.Status.DESC_FLUSHED
-    me.meet()
-
-
-def disconnect_with_descriptors_posted(me: Side, level: str):
-    vi = me.vi(LEVELS[level])
-    array = bytearray(10 * 64)
-    region = me.keep(me.nic.register(array))
-    receives = [via.Descriptor.recv(region[64 * i : 64 * (i + 1)]) for i in range(10)]
-    for descriptor in receives:
-        vi.post_recv(descriptor)
-    me.join(vi)
-    if me.is_a:
-        vi.disconnect()
-    else:
-        me.until(lambda: vi.state is via.ViState.ERROR, "the connection lost")
-    taken = vi.drain()
-    assert taken == receives
-    assert all(descriptor.status == DONE_FLUSHED for descriptor in taken)
-    assert vi.recv_done() is None
-    region.close()
-    array.append(0)
-    me.meet()
-
-
-def many_vis(me: Side, n: int = 64):
-    """Every VI has a connection of its own; one completion queue announces them all."""
-    cq = me.keep(me.nic.create_cq(4 * n))
-    store = Guarded(me, 16 * n)
-    vis = [me.vi(recv_cq=cq) for _ in range(n)]
-    for i, vi in enumerate(vis):
-        vi.post_recv(via.Descriptor.recv(store.segment[16 * i : 16 * i + 8]))
-    address = via.Address.parse(me.meet(str(me.nic.address)))
-    for i, vi in enumerate(vis):
-        if me.is_a:
-            vi.connect(address / f"vi {i}", LIMIT_S, retry=True)
-        else:
-            me.nic.connect_wait(f"vi {i}", LIMIT_S).accept(vi)
-    me.meet()
-    for i, vi in enumerate(vis):
-        store.inside[16 * i + 8 : 16 * i + 16] = pattern(8, i)
-        vi.post_send(via.Descriptor.send(store.segment[16 * i + 8 : 16 * i + 16], immediate=i))
-    for vi in vis:
-        vi.send_wait(LIMIT_S)
-    seen = set()
-    while len(seen) < n:
-        completion = cq.wait(LIMIT_S)
-        assert completion.error is None
-        assert completion.queue is via.Queue.RECV
-        i = completion.descriptor.immediate
-        assert completion.vi is vis[i]
-        assert np.array_equal(store.inside[16 * i : 16 * i + 8], pattern(8, i))
-        seen.add(i)
-    assert list(cq) == []
-    store.check()
-    me.meet()
-    if me.is_a:
-        vis[0].disconnect()
-        me.meet()
-    else:
-        me.meet()
-        me.until(lambda: vis[0].state is via.ViState.ERROR, "one connection lost")
-        assert all(vi.state is via.ViState.CONNECTED for vi in vis[1:])
-    me.meet()
-
-
-def peer_killed(me: Side):
-    """B dies in the middle of a stream; a notices, gets its descriptors back, and can connect to somebody else."""
-    vi = me.vi()
-    store = Guarded(me, 1 << 16)
-    receives = [via.Descriptor.recv(store.segment) for _ in range(64)]
-    for descriptor in receives:
-        vi.post_recv(descriptor)
-    me.join(vi)
-    if me.is_b:
-        for _ in range(3):
-            vi.recv_wait(LIMIT_S)
-        os.kill(os.getpid(), signal.SIGKILL)
-    descriptor = via.Descriptor.send(store.segment)
-    statuses = [via.Status.DONE]
-    for _ in receives:  # no more than B had receives for
-        vi.post_send(descriptor)
-        try:
-            vi.send_wait(LIMIT_S)
-        except errors.CompletionError as error:
-            statuses.append(error.status)
-            break
-    assert statuses[-1] in (via.Status.DONE, DONE_FLUSHED, via.Status.DONE | via.Status.TRANSPORT_ERROR)
-    me.until(lambda: vi.state is via.ViState.ERROR, "the loss of the peer")
-    me.until(lambda: via.ErrorCode.CONN_LOST in me.errors(), "CONN_LOST")
-    flushed = vi.drain()
-    assert [d for d in flushed if d in receives] == receives
-    store.check()
-    vi.disconnect()
-    assert vi.state is via.ViState.IDLE
-
-
-def wait_is_not_a_spin(me: Side):
-    """A wait of a long time sleeps in the kernel and is woken by the message."""
-    vi = me.vi()
-    with me.nic.register(bytearray(8)) as region:
-        vi.post_recv(via.Descriptor.recv(region))
-        me.join(vi)
-        if me.is_b:
-            cpu_s = time.thread_time()
-            raised(errors.ViaTimeoutError, vi.recv_wait, 0.3)
-            assert time.thread_time() - cpu_s < 0.25, "the wait was spent computing"
-            me.meet()
-            vi.recv_wait(LIMIT_S)
-        else:
-            me.meet()
-            vi.send(b"12345678", timeout_s=LIMIT_S)
-        me.meet()
-        vi.close()
 
 
 CASES = {

@@ -1,16 +1,16 @@
-"""Waiting for conditions in tests: look again and again until a deadline, never sleep instead of looking."""
+"""Wait for conditions in tests: check again until a deadline, and never sleep instead of checking."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-LIMIT_S = 20.0  # what takes longer is stuck
+LIMIT_S = 20.0  # a test that waits longer is stuck
 
 
 def until(condition: Callable[[], object], what: str = "what was waited for", limit_s: float = LIMIT_S) -> None:
-    """Wait until it is true; fail, naming *what* did not come true, after *limit_s* seconds."""
+    """Wait until *condition* returns true; after *limit_s* seconds fail, and name *what* did not become true."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.001)  # between two looks at a condition, not instead of one
+        time.sleep(0.001)  # between two checks of the condition, not instead of one

@@ -1,85 +1,16 @@
-# BIP (csrc/bip): jobs as viakit.bip wraps them. This file converts, holds buffers, checks and calls.
+# BIP jobs (csrc/bip) for viakit.bip, which wraps them. This file converts and checks arguments, holds buffers, calls C.
 
-cdef extern from "bip/model.h" nogil:
-    ctypedef struct bip_model:
-        double start
-        double packet
-        double byte
-        double fill
-
-    enum:
-        BIP_MIN_PACKET
-
-    uint64_t bip_equal_packets(uint64_t n, uint64_t p)
-    double bip_model_time(const bip_model *model, uint64_t n, uint64_t p)
-    uint64_t bip_model_best(const bip_model *model, uint64_t n, uint64_t most)
-    int bip_table_path(const char *link, char *path, size_t room)
-
-cdef extern from "bip/job.h" nogil:
-    enum:
-        BIP_ERR_INTERRUPTED
-        BIP_ERR_TIMEOUT
-        BIP_ERROR_LEN
-        BIP_CARD_LEN
-        BIP_N_COUNTERS
-
-    ctypedef struct bip_job:
-        pass
-
-    ctypedef struct bip_options:
-        size_t size
-        int rank
-        int n_ranks
-        const char *job
-        const char *host
-        const char *local_device
-        const char *network_device
-        uint32_t n_slots
-        uint64_t small
-        uint64_t packet
-        int strict
-        int checksum
-        int blocking
-        int spin_us
-        int one_core
-        int mtu
-        int form
-        int go_back_n
-        const char *faults
-        int (*interrupt)(void *context) noexcept nogil
-        void *interrupt_context
-
-    const char *bip_code_name(int code)
-    int bip_open(const bip_options *options, bip_job **job, char *error)
-    void bip_card(const bip_job *job, uint8_t *card)
-    int bip_connect(bip_job *job, const uint8_t *cards, int timeout_ms)
-    int bip_close(bip_job *job, int timeout_ms)
-    int bip_isend_bytes(bip_job *job, int dst, int tag, const void *buf, size_t length)
-    int bip_stest_id(bip_job *job, int id)
-    int bip_swait_id(bip_job *job, int id, int timeout_ms)
-    int bip_irecv_bytes(bip_job *job, int tag, void *buf, size_t max_len)
-    int bip_rtest_id(bip_job *job, int id, size_t *length, int *node)
-    int bip_rwait_id(bip_job *job, int id, size_t *length, int *node, int timeout_ms)
-    int bip_rcancel_id(bip_job *job, int id)
-    int bip_getmsg(bip_job *job, int tag, const void **buf, size_t *length, int *node, int timeout_ms)
-    int bip_freemsg(bip_job *job, int tag)
-    int bip_taginit_bytes(bip_job *job, int tag, int n, size_t length)
-    const char *bip_error(const bip_job *job)
-    size_t bip_small(const bip_job *job, int dst)
-    size_t bip_packet(const bip_job *job, int dst, size_t length)
-    size_t bip_memory(const bip_job *job)
-    void bip_counters(const bip_job *job, uint64_t *values)
-    const char *bip_counter_name(int counter)
+from cbip cimport *
 
 
 class BipError(RuntimeError):
-    """BIP could not do what was asked.
+    """BIP could not perform an operation.
 
     Attributes
     ----------
     name : str
-        ``"ARGUMENT"``, ``"SELF"``, ``"BUSY"``, ``"TOO_LONG"``, ``"NOT_POSTED"``, ``"PEER"``, ``"LEFT"``, ``"TIMEOUT"``,
-        ``"DAMAGED"`` or ``"RESOURCE"``, as in ``csrc/bip/job.h``.
+        Error code as in ``csrc/bip/job.h``: ``"ARGUMENT"``, ``"SELF"``, ``"BUSY"``, ``"TOO_LONG"``, ``"NOT_POSTED"``,
+        ``"PEER"``, ``"LEFT"``, ``"TIMEOUT"``, ``"DAMAGED"`` or ``"RESOURCE"``.
     """
 
     def __init__(self, message, name="RESOURCE"):
@@ -88,19 +19,19 @@ class BipError(RuntimeError):
 
 
 class BipArgumentError(BipError, ValueError):
-    """A wrong rank, tag, length or buffer; a message to oneself; a second send, or a second receive of one tag."""
+    """The rank, tag, length or buffer is invalid, or another send, or receive of the same tag, is outstanding."""
 
 
 class BipTooLongError(BipError, ValueError):
-    """The message is longer than its receive allows; both sides are told."""
+    """The message is longer than its receive allows. Both sides get the error."""
 
 
 class BipTimeoutError(BipError, TimeoutError):
-    """Nothing happened in the time given. A request goes on and may be waited for again."""
+    """The timeout expired. The request continues and may be waited for again."""
 
 
 class BipPeerError(BipError, ConnectionError):
-    """A rank died, or it has left the job and nothing can come from it or go to it any more."""
+    """A rank has failed or left the job, so that messages from it or to it are not possible any more."""
 
 
 _BIP_ERRORS = {"ARGUMENT": BipArgumentError, "SELF": BipArgumentError, "BUSY": BipArgumentError,
@@ -115,13 +46,14 @@ cdef object _bip_error(int code, str text):
 
 cdef int _bip_interrupted(void *context) noexcept nogil:
     cdef int answer
+    cdef long process = _generation
     with gil:
         answer = _look_for_signals()
-    return answer
+    return answer or process != _generation  # A handler may fork; the wait ends in the child.
 
 
 cdef class _BipBuffer:
-    # A buffer that C uses: its owner cannot resize or free it while this lives.
+    # A buffer that C uses. The owner cannot resize or free it while this object lives.
     cdef Py_buffer view
     cdef bint held
 
@@ -135,7 +67,7 @@ cdef class _BipBuffer:
 
 
 cdef class BipCore:
-    """A job of BIP without comfort: lengths in bytes, ids for requests. Use :mod:`viakit.bip`."""
+    """A BIP job at the level of C: lengths in bytes, ids for requests. Use :mod:`viakit.bip`."""
 
     cdef bip_job *_job
     cdef bint _busy
@@ -148,10 +80,11 @@ cdef class BipCore:
 
     def __cinit__(self, int rank, int size, str job, str host, local_device, network_device, uint32_t slots=0,
                   uint64_t small=0, uint64_t packet=0, bint strict=False, bint checksum=False, bint blocking=True,
-                  str faults=""):
+                  str faults="", secret=None):
         cdef bip_options options
+        cdef bytes proof = _job_secret(secret)
         cdef char error[512]
-        cdef bytes name = job.encode(), place = host.encode(), spoilt = faults.encode()
+        cdef bytes name = job.encode(), place = host.encode(), fault_text = faults.encode()
         cdef bytes local = b"" if local_device is None else local_device.encode()
         cdef bytes network = b"" if network_device is None else network_device.encode()
         cdef int code
@@ -169,8 +102,10 @@ cdef class BipCore:
         options.strict = strict
         options.checksum = checksum
         options.blocking = blocking
-        options.faults = spoilt
+        options.faults = fault_text
         options.interrupt = _bip_interrupted
+        if proof is not None:
+            options.secret = <const unsigned char *>PyBytes_AS_STRING(proof)
         self._receives = {}
         self._send_id = -1
         self._generation = _generation
@@ -178,7 +113,7 @@ cdef class BipCore:
             code = bip_open(&options, &self._job, error)
         if code:
             self._job = NULL
-            raise _bip_error(code, (<bytes>error).decode("utf-8", "replace"))
+            raise _bip_error(code, _text(error))
         self.rank = rank
         self.size = size
 
@@ -197,21 +132,25 @@ cdef class BipCore:
         self._busy = True
         return self._job
 
-    # After a call: its result, or its error raised.
     cdef int _leave(self, int code) except? -1:
+        """End a call: return its result, or raise its error."""
         self._busy = False
         if code < 0:
             _raise_signal()
+            if self._generation != _generation:
+                raise _refuse_fork(self)
             raise _bip_error(code, _text(bip_error(self._job)))
         return code
 
     def card(self):
+        """Return the card of this rank: bytes that every rank passes to `connect`."""
         cdef uint8_t card[64]
         bip_card(self._enter(), card)
         self._leave(0)
         return PyBytes_FromStringAndSize(<char *>card, BIP_CARD_LEN)
 
     def connect(self, cards, timeout_s):
+        """Connect to all ranks, given their cards in the order of ranks."""
         cdef bytes all_cards = b"".join(cards)
         cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(all_cards)
         cdef int code, ms
@@ -225,6 +164,7 @@ cdef class BipCore:
         self._leave(code)
 
     def isend(self, int dest, int tag, buf):
+        """Start a send and return its id. *buf* is held until the send is complete; None is an empty message."""
         cdef _BipBuffer held = None if buf is None else _BipBuffer(buf, False)
         cdef const void *data = NULL if held is None else held.view.buf
         cdef size_t n = 0 if held is None else held.view.len
@@ -238,7 +178,7 @@ cdef class BipCore:
         return code
 
     def swait(self, int id, timeout_s):
-        """None when done."""
+        """Wait for a send. Return None when it is complete."""
         cdef int code, ms
         cdef int64_t end = _deadline_ns(timeout_s)
         cdef bip_job *job = self._enter()
@@ -250,6 +190,7 @@ cdef class BipCore:
         self._leave(code)
 
     def stest(self, int id):
+        """Return whether a send is complete."""
         cdef bip_job *job = self._enter()
         cdef int code
         with nogil:
@@ -259,6 +200,7 @@ cdef class BipCore:
         return self._leave(code) == 1
 
     def irecv(self, int tag, buf):
+        """Post a receive and return its id. *buf* is held until the receive is complete; None has no bytes."""
         cdef _BipBuffer held = None if buf is None else _BipBuffer(buf, True)
         cdef void *data = NULL if held is None else held.view.buf
         cdef size_t n = 0 if held is None else held.view.len
@@ -271,7 +213,7 @@ cdef class BipCore:
         return code
 
     def rwait(self, int id, timeout_s):
-        """(bytes, source)."""
+        """Wait for a receive. Return its length in bytes and its source."""
         cdef int code, ms, node = -1
         cdef size_t n = 0
         cdef int64_t end = _deadline_ns(timeout_s)
@@ -285,7 +227,7 @@ cdef class BipCore:
         return n, node
 
     def rtest(self, int id):
-        """(bytes, source), or None."""
+        """Test a receive. Return its length in bytes and its source, or None if it is pending."""
         cdef bip_job *job = self._enter()
         cdef int code, node = -1
         cdef size_t n = 0
@@ -296,6 +238,7 @@ cdef class BipCore:
         return (n, node) if self._leave(code) == 1 else None
 
     def rcancel(self, int id):
+        """Withdraw a receive. Raise BipError (BUSY) if its data is already arriving."""
         cdef bip_job *job = self._enter()
         cdef int code
         with nogil:
@@ -304,7 +247,7 @@ cdef class BipCore:
         self._receives.pop(id, None)
 
     def get(self, int tag, timeout_s):
-        """(data, source) of a short message, or None if there is none and timeout_s is 0."""
+        """Return data and source of a short message, or None if *timeout_s* is 0 and no message has arrived."""
         cdef int code, ms, node = -1
         cdef size_t n = 0
         cdef const void *data = NULL
@@ -320,6 +263,7 @@ cdef class BipCore:
         return found, node
 
     def taginit(self, int tag, int n, size_t length):
+        """Create a separate queue for a tag: *n* messages of *length* bytes. A queue can only grow."""
         cdef bip_job *job = self._enter()
         cdef int code
         with nogil:
@@ -327,21 +271,25 @@ cdef class BipCore:
         self._leave(code)
 
     def small(self, int dest):
+        """Return the length in bytes of the longest short message to rank *dest*."""
         cdef size_t n = bip_small(self._enter(), dest)
         self._leave(0)
         return n
 
     def packet(self, int dest, size_t nbytes):
+        """Return the packet size in bytes of a message of *nbytes* to rank *dest*."""
         cdef size_t n = bip_packet(self._enter(), dest, nbytes)
         self._leave(0)
         return n
 
     def memory(self):
+        """Return the bytes of all queues and buffers."""
         cdef size_t n = bip_memory(self._enter())
         self._leave(0)
         return n
 
     def counters(self):
+        """Return the counters of the job by name."""
         cdef uint64_t values[64]
         cdef int i
         bip_counters(self._enter(), values)
@@ -350,10 +298,11 @@ cdef class BipCore:
 
     @property
     def closed(self):
+        """Whether `close` was called."""
         return self._job == NULL
 
     def close(self, timeout_s):
-        """False: what was sent last may not have arrived."""
+        """Close the job. Return False if the last messages sent may not have arrived."""
         cdef int code, ms
         cdef bip_job *job
         if self._job == NULL or self._generation != _generation:
@@ -380,26 +329,26 @@ cdef int _bip_left(int64_t end) noexcept nogil:
 
 
 def bip_time(double start, double packet, double byte, double fill, uint64_t nbytes, uint64_t packet_bytes):
-    """Seconds for a message by the pipeline's model (csrc/bip/model.h)."""
+    """Return the seconds that a message takes by the pipeline's model (csrc/bip/model.h)."""
     cdef bip_model model = bip_model(start, packet, byte, fill)
     return bip_model_time(&model, nbytes, packet_bytes)
 
 
 def bip_best(double start, double packet, double byte, double fill, uint64_t nbytes, uint64_t most):
-    """The packet size that the model holds for the best."""
+    """Return the packet size that minimises the model's time."""
     cdef bip_model model = bip_model(start, packet, byte, fill)
     return bip_model_best(&model, nbytes, most)
 
 
 def bip_equal(uint64_t nbytes, uint64_t packet_bytes):
-    """The size of the equal packets into which a message is cut when they are to be of about packet_bytes."""
+    """Return the size of equal packets of about *packet_bytes* into which a message is cut."""
     return bip_equal_packets(nbytes, packet_bytes)
 
 
 def bip_calibration_path(str link):
-    """Where the calibration of a link lies."""
+    """Return the path of a link's calibration."""
     cdef char path[4096]
     cdef bytes name = link.encode()
     if bip_table_path(name, path, sizeof(path)) != 0:
-        raise FileNotFoundError(2, "there is no home directory for calibrations: set XDG_CACHE_HOME or HOME", link)
+        raise FileNotFoundError(2, "no home directory was found for calibrations: set XDG_CACHE_HOME or HOME", link)
     return path.decode("utf-8", "surrogateescape")

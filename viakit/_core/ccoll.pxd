@@ -1,19 +1,34 @@
 # cython: language_level=3
 """coll.h as Cython sees it."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint64_t
 
 from cmsg cimport msg_world
 
 cdef extern from "coll/coll.h" nogil:
     ctypedef struct coll:
         pass
+    struct coll_word:
+        int64_t code
+        uint64_t number, birth
+        int32_t origin, tag
+        char reason[96]
+    struct coll_note:
+        uint64_t number
+        uint16_t operation, algorithm
+        int32_t root
+        uint64_t birth, oldest
+    struct coll_step:
+        int kind, to, source "from"
+        size_t out, out_len, into "in", in_len, result
     ctypedef struct coll_options:
         uint64_t number
         uint64_t birth
+        uint64_t oldest
         const int *wanted
         void (*meanwhile)(void *context) noexcept nogil
         void *context
+        coll_word *cause
     enum:
         COLL_N_BARRIERS
         COLL_BARRIER_DEFAULT
@@ -21,10 +36,22 @@ cdef extern from "coll/coll.h" nogil:
         COLL_DEFAULT
         COLL_TAG_ABORT
         COLL_TAG_NOTE
+        COLL_TAG_GIVE_UP
+        COLL_GIVE_UP_NUMBERS
+        COLL_REASON_LEN
+        COLL_NOTE_MESSAGES
+        COLL_STEP_EXCHANGE
+        COLL_STEP_COMBINE
+        COLL_SCATTER
     int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options,
                          coll **group)
     void coll_set_number(coll *group, uint64_t number)
-    void coll_break(coll *group, int code)
+    void coll_set_oldest(coll *group, uint64_t number)
+    int coll_take_control(msg_world *world, int context, int tag, void *what, size_t length, int *source)
+    void coll_break(coll *group, int code, const char *reason)
+    const coll_word *coll_cause(const coll *group)
+    int coll_find_completed(const coll *group, uint64_t number)
+    uint64_t coll_error_at(const coll *group)
     int coll_error(const coll *group)
     int coll_may_repeat(const coll *group)
     void coll_close(coll *group)
@@ -42,6 +69,8 @@ cdef extern from "coll/coll.h" nogil:
     const char *coll_algorithm_text(int operation, int algorithm)
     int coll_algorithm_check(const coll *group, int operation, int algorithm)
     int coll_algorithm_default(const coll *group, int operation, size_t length)
+    size_t coll_long_from(int operation, int n)
+    int coll_plan(int operation, int is_long, int n, int me, int root, size_t length, coll_step **steps, int *n_steps)
 
     int coll_bcast(coll *group, int algorithm, void *buf, size_t length, int root)
     int coll_reduce(coll *group, int algorithm, const void *send, void *recv, size_t count, int type, int op, int root)

@@ -19,12 +19,15 @@ cdef extern from "msg/msg.h" nogil:
         MSG_ERR_PROC_FAILED
         MSG_ERR_LEFT
         MSG_ERR_STATE
+        MSG_ERR_PROCESS
         MSG_ERR_COLLECTIVE
+        MSG_ERR_NOT_SUPPORTED
         MSG_ERR_CHANNEL
         MSG_ANY_SOURCE
         MSG_ANY_TAG
         MSG_PROC_NULL
         MSG_ERROR_LEN
+        MSG_SECRET_LEN
         MSG_N_ERRORS
         MSG_N_COUNTERS
     const int64_t MSG_FOREVER
@@ -62,6 +65,7 @@ cdef extern from "msg/msg.h" nogil:
         int64_t open_timeout_ms
         int (*interrupt)(void *context) noexcept nogil
         void *interrupt_context
+        const unsigned char *secret
 
     const char *msg_error_name(int code)
     const char *msg_error_text(int code)
@@ -90,6 +94,7 @@ cdef extern from "msg/msg.h" nogil:
                    int64_t timeout_ms)
     int msg_imrecv(msg_world *world, msg_message **message, void *buf, size_t len, msg_request **request)
 
+    int msg_probe_other_tag(msg_world *world, int context, int mask, int tag, msg_status *status)
     int msg_discard(msg_world *world, int context, int mask, int tag)
     void msg_retire(msg_world *world, int context, int n)
     int msg_progress(msg_world *world)

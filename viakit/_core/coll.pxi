@@ -1,5 +1,5 @@
-# A rank that measures barriers (csrc/coll). viakit.barrier starts the ranks and tells them when; this file converts,
-# checks and calls.
+# One rank of a measurement of barriers and collectives (csrc/coll/measure.h). viakit.measure.barrier starts the ranks
+# and controls them. This file converts and checks arguments and calls C.
 
 from libc.string cimport memcpy as _coll_memcpy
 
@@ -53,12 +53,12 @@ cdef extern from "coll/measure.h" nogil:
 
 
 def barrier_algorithms():
-    """Return the barriers that there are: a dict from name to what it does, in the order of their numbers."""
+    """Return the barrier algorithms as a dict from name to description, in the order of their numbers."""
     return {coll_barrier_name(i).decode(): coll_barrier_text(i).decode() for i in range(COLL_N_BARRIERS)}
 
 
 def collective_algorithms():
-    """Return what there is for each operation: name of the operation to a dict from algorithm to what it does."""
+    """Return the algorithms of each operation: a dict from operation to a dict from algorithm to description."""
     found = {}
     for o in range(1, COLL_N_OPERATIONS):
         names = found[coll_operation_name(o).decode()] = {}
@@ -76,13 +76,33 @@ cdef int _operation_number(str operation) except -1:
     raise ValueError(f"no operation is called {operation!r}; there are {', '.join(collective_algorithms())}")
 
 
+def collective_long_from(str operation, int n):
+    """Return the number of bytes from which *n* ranks use the algorithm for long data."""
+    return coll_long_from(_operation_number(operation), n)
+
+
+def collective_plan(str operation, bint is_long, int n, int me, int root, size_t length):
+    """Return the steps of rank *me* in an operation of *n* ranks: tuples of the fields of ``struct coll_step``."""
+    cdef coll_step *steps = NULL
+    cdef int count = 0, i, number = COLL_SCATTER if operation == "scatter" else _operation_number(operation)
+    cdef int code = coll_plan(number, is_long, n, me, root, length, &steps, &count)
+    if code != _COLL_OK:
+        raise RuntimeError(f"{operation} of {n} ranks: {_coll_error_text(code).decode()}")
+    found = []
+    for i in range(count):
+        found.append((steps[i].kind, steps[i].to, steps[i].source, steps[i].out, steps[i].out_len, steps[i].into,
+                      steps[i].in_len, steps[i].result))
+    free(steps)
+    return found
+
+
 cdef object _coll_work(coll_measure_work *work, str operation, size_t nbytes, int n_ranks):
-    """Buffers for an operation, touched; to be kept while it runs."""
+    """Return zeroed buffers for an operation. The caller keeps them while it runs."""
     work.operation = _operation_number(operation)
     if operation in ("reduce", "allreduce") and nbytes % 8:
-        raise ValueError(f"nbytes is {nbytes}; reductions add doubles: right would be a multiple of 8")
+        raise ValueError(f"nbytes is {nbytes}; reductions add doubles: expected a multiple of 8")
     if nbytes > (1 << 31) - 1:
-        raise ValueError(f"nbytes is {nbytes}; right would be below 2 GiB, the most that MPI's functions take")
+        raise ValueError(f"nbytes is {nbytes}; expected below 2 GiB, the most that MPI's functions take")
     work.len = nbytes
     work.n_ranks = n_ranks
     room = max(nbytes * (n_ranks if operation in ("allgather", "alltoall") else 1), <size_t>64)
@@ -103,7 +123,7 @@ cdef int _coll_exchange(void *context, const void *mine, size_t length, void *ev
             return 1
         _coll_memcpy(everybody, PyBytes_AS_STRING(answer), <size_t>len(answer))
         return 0
-    except BaseException as error:  # C cannot raise: the opening fails, and says why
+    except BaseException as error:  # C cannot raise: the open fails, and its error has this cause
         rank._failure = error
         return 1
 
@@ -115,15 +135,16 @@ cdef class BarrierRank:
     ----------
     rank, n_ranks : int
     exchange : callable
-        Takes this rank's blob (bytes) and returns all ranks' blobs in their order; called a few times while opening.
+        Function of this rank's blob (bytes) that returns the blobs of all ranks in their order. The constructor calls
+        it a few times.
     policy : str
-        On top of the message engine's policy ``via``: ``"tcp"``, or fields.
+        Changes to the message engine's policy ``via``: ``"tcp"``, or fields.
     network : str
-        NIC for ranks on other hosts (``"eth:eth0"``); ``""``: all are on one.
+        NIC for ranks on other hosts (``"eth:eth0"``); ``""`` if all ranks are on one host.
     address : str
-        Of this host, for channel tcp; ``""``: found out.
+        Address of this host for channel tcp; ``""``: determined automatically.
     control_fd : int
-        A stream socket; when its other end is closed, waits end. -1: none.
+        Stream socket; waits end when its other end is closed. -1: none.
 
     Raises
     ------
@@ -135,6 +156,7 @@ cdef class BarrierRank:
     cdef object _exchange
     cdef object _failure
     cdef int _n
+    cdef long _generation
 
     def __cinit__(self, int rank, int n_ranks, exchange, *, str policy="", str network="", str address="",
                   int control_fd=-1):
@@ -144,6 +166,7 @@ cdef class BarrierRank:
         cdef int code
         self._exchange = exchange
         self._n = n_ranks
+        self._generation = _generation
         memset(&options, 0, sizeof(options))
         options.rank = rank
         options.n_ranks = n_ranks
@@ -166,20 +189,22 @@ cdef class BarrierRank:
         self.close()
 
     def close(self):
-        """Leave the group. Waits up to 3 s for the others."""
+        """Leave the group. The call waits up to 3 s for the other ranks."""
         cdef coll_measure *m = self._m
         self._m = NULL
-        if m != NULL:
+        if m != NULL and self._generation == _generation:  # In a child of fork the group belongs to the parent.
             with nogil:
                 coll_measure_close(m)
 
     cdef coll_measure *_open(self) except NULL:
+        if self._generation != _generation:
+            raise _refuse_fork(self)
         if self._m == NULL:
             raise ValueError("this rank was closed")
         return self._m
 
     def algorithms(self, str operation="barrier"):
-        """Names of the algorithms of an operation that this group can do; the same on all ranks."""
+        """Return the names of the algorithms of an operation that this group supports; the same on all ranks."""
         cdef const coll *group = coll_measure_group(self._open())
         cdef int o = _operation_number(operation), i = 0
         names = []
@@ -190,20 +215,20 @@ cdef class BarrierRank:
         return names
 
     def default(self, str operation="barrier", size_t nbytes=0):
-        """The algorithm that ``default`` stands for here, for so many bytes."""
+        """Return the algorithm that ``default`` selects for this group and message size."""
         cdef int o = _operation_number(operation)
         return coll_algorithm_name(o, coll_algorithm_default(coll_measure_group(self._open()), o, nbytes)).decode()
 
     @property
     def route(self):
-        """How another rank is reached: ``"shm:..."``, ``"eth:eth0"``."""
+        """Device that connects this rank to another one: ``"shm:..."``, ``"eth:eth0"``."""
         return coll_measure_route(self._open()).decode()
 
     def run(self, int algorithm, uint64_t n, uint64_t warmup=0, uint64_t skew_ns=0, uint64_t seed=1,
             bint crowded=False, str operation="barrier", size_t nbytes=0):
-        """Run *n* operations; all ranks together. See :func:`run_mpi` for what is returned.
+        """Run *n* operations. Collective. The parameters and the result are those of :func:`run_mpi`.
 
-        The operation ``"turn"`` gives the core away, and returns when it has it back: it has no algorithms.
+        The operation ``"turn"`` yields the core and returns when it gets the core back. It has no algorithms.
         """
         cdef coll_measure *m = self._open()
         cdef coll_measure_run_plan plan
@@ -244,24 +269,26 @@ def run_mpi(str library, uintptr_t comm, uintptr_t byte, uintptr_t real, uintptr
     comm, byte, real, sum : int
         Handles of that library: the communicator, ``MPI_BYTE``, ``MPI_DOUBLE``, ``MPI_SUM``.
     n_ranks : int
-        Of the communicator.
+        Number of ranks of the communicator.
     n, warmup : int
-        Operations that are measured, and before them not.
+        Number of measured operations, and of operations before them that are not measured.
     skew_ns : int
-        0: one after the other. Else each rank is late by a random time below it, before each.
+        0: operations follow each other without a pause. Otherwise each rank delays each operation by a random time
+        below *skew_ns*.
     seed : int
-        Of these times.
+        Seed of the random times.
     crowded : bool
-        Whoever is late gives its core away meanwhile.
+        Whether a rank yields its core during a delay.
     operation : str
         A key of :func:`collective_algorithms`.
     nbytes : int
-        Of the buffer; of allgather and alltoall for each rank.
+        Length of the buffer in bytes; of allgather and alltoall, of the part of each rank.
 
     Returns
     -------
     enter, leave : bytes
-        uint64 nanoseconds of CLOCK_MONOTONIC: before the first and after the last, or with skew of each.
+        uint64 nanoseconds of CLOCK_MONOTONIC, before the first operation and after the last. With skew, before and
+        after each operation.
     """
     cdef coll_measure_run_plan plan
     cdef coll_measure_work work

@@ -1,5 +1,5 @@
-# What every face of the C library shares: statuses to exceptions, time-outs, interruptible waits, asynchronous errors
-# on their way to Python, the process an object belongs to, and the place where it was made.
+# Code shared by all bindings of the C library: conversion of return codes to exceptions, timeouts, interruptible waits,
+# delivery of asynchronous errors to Python, and the base class of the provider's objects.
 
 import atexit
 import operator
@@ -27,7 +27,8 @@ from libc.string cimport memcpy, memset
 
 from cvipl cimport *
 
-from viakit import _types, errors as _errors
+from viakit import errors as _errors
+from viakit.base import types as _types
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
@@ -69,31 +70,34 @@ cdef object _deque = __import__("collections").deque
 cdef object _sleep = __import__("time").sleep
 
 
-# ---------------------------------------------------------------- one table from statuses to exceptions
+# ---------------------------------------------------------------- return codes to exceptions
 
 cdef object _text(const char *text):
     return "" if text == NULL else text.decode("utf-8", "replace")
 
 
 cdef object _error(int code, str operation, int os_error=0):
-    """The exception for what `operation` answered; read in the thread that called, before it calls again."""
+    """Return the exception for the return code of `operation`.
+
+    Call it in the thread that made the call, before the next call, because it uses the thread's last error text.
+    """
     cdef str text = _text(viakit_last_error())
     if not text:
-        text = _text(viakit_return_text(code)) or f"{operation} answered {code}"
+        text = _text(viakit_return_text(code)) or f"{operation} returned {code}"
     return _errors.from_code(code, operation, text, os_error)
 
 
 cdef int _check(VIP_RETURN code, str operation) except -1:
-    """Raise what a VIPL call answered, unless it succeeded."""
+    """Raise the exception for the return code of a VIPL call, unless the call succeeded."""
     if code != VIP_SUCCESS:
         raise _error(code, operation)
     return 0
 
 
-# ---------------------------------------------------------------- numbers on their way to C
+# ---------------------------------------------------------------- conversion of numbers to C
 
 cdef uint64_t _whole(str name, object value, uint64_t most) except? 0xffffffffffffffff:
-    """A whole number from 0 to `most`; another number is a ValueError, and what is none a TypeError."""
+    """Return an integer from 0 to `most`. Another integer raises ValueError; another type raises TypeError."""
     cdef object number
     try:
         number = operator.index(value)
@@ -105,7 +109,7 @@ cdef uint64_t _whole(str name, object value, uint64_t most) except? 0xffffffffff
 
 
 cdef VIP_ULONG _reliability_level(object value) except? 0xffffffff:
-    """One of the levels; C says which it does not have."""
+    """Return a reliability level. The C library reports levels that it does not support."""
     try:
         return _whole("reliability", value, 0xffff)
     except (TypeError, ValueError):
@@ -124,22 +128,22 @@ cdef inline int64_t _now_ns() noexcept nogil:
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
-cdef double _LONG = 1e9   # seconds; whoever waits longer waits for ever
+cdef double _LONG = 1e9   # seconds; longer waits have no limit
 
 
 cdef double _seconds(object timeout_s) except -1:
-    """A time-out as it was given, checked; None, as infinity, is no limit."""
+    """Check a timeout and return it in seconds. None and infinity mean no limit."""
     cdef double seconds
     if timeout_s is None:
         return INFINITY
     seconds = timeout_s
     if not seconds >= 0:
-        raise ValueError(f"timeout_s is a number of seconds, 0 or more, or None for no limit; not {timeout_s!r}")
+        raise ValueError(f"timeout_s must be a number of seconds, 0 or more, or None for no limit; got {timeout_s!r}")
     return seconds
 
 
 cdef int64_t _deadline_ns(object timeout_s) except -1:
-    """The moment at which a wait of `timeout_s` seconds is over; None waits for ever."""
+    """Return the time at which a wait of `timeout_s` seconds ends; None has no deadline."""
     cdef double seconds = _seconds(timeout_s)
     if seconds > _LONG:
         return _FOREVER
@@ -147,7 +151,7 @@ cdef int64_t _deadline_ns(object timeout_s) except -1:
 
 
 cdef inline VIP_ULONG _remaining_ms(int64_t deadline_ns) noexcept nogil:
-    """Milliseconds until then for a VIPL call, rounded up so that a short wait is not a poll."""
+    """Return the milliseconds until the deadline, rounded up so that a short wait does not become a poll."""
     cdef int64_t left
     if deadline_ns == _FOREVER:
         return VIP_INFINITE
@@ -155,26 +159,26 @@ cdef inline VIP_ULONG _remaining_ms(int64_t deadline_ns) noexcept nogil:
     if left <= 0:
         return 0
     left = (left + 999999) // 1000000
-    # Longer waits than 32 bits hold are begun again by the caller, who looks at the clock.
+    # The caller checks the clock and repeats waits that do not fit into 32 bits.
     return <VIP_ULONG>left if left < 0x7fffffff else 0x7fffffff
 
 
 # ---------------------------------------------------------------- waits that can be interrupted
 #
-# While a thread waits in C, the C library calls back at least every 50 ms, and Python's signal handlers run then. What
-# one of them raises is kept here, one exception for each thread, until the call has come back from C and raises it with
-# _raise_signal(): C may have a buffer to let go of or other callbacks to make, and Python must not run with an
-# exception set. The callback's answer ends the wait, and takes nothing: what completed meanwhile is there for the next
-# call.
+# While a thread waits in C, the C library calls back at least every 50 ms, and Python's signal handlers run in this
+# callback. An exception of a handler is stored, one for each thread. The waiting call raises it with _raise_signal()
+# after it has returned from C. It cannot be raised earlier: C may have to release a buffer or to run other callbacks,
+# and Python code must not run while an exception is set. The callback's result ends the wait and takes no descriptor. A
+# descriptor that has completed in the meantime stays in its queue for the next call.
 #
-# The calls of a thread that wait in VIPL form a chain, for a handler that runs in the middle of one may wait itself.
+# The waiting VIPL calls of a thread form a chain, because a handler that runs during a wait may itself wait.
 
 cdef extern from *:
     """
     struct viakit_call;
-    static __thread struct viakit_call *viakit_innermost; /* of the calls that this thread waits in */
-    static __thread PyObject *viakit_raised;              /* by a signal handler, to be raised; owned */
-    static __thread int viakit_n_checks;                  /* looks for signals that it is in: we are in a handler */
+    static __thread struct viakit_call *viakit_innermost; /* innermost waiting call of this thread */
+    static __thread PyObject *viakit_raised;              /* exception of a signal handler, to be raised, owned */
+    static __thread int viakit_n_checks;                  /* nesting of signal checks, not 0 within a handler */
     """
     int viakit_n_checks
     void *viakit_innermost
@@ -182,13 +186,13 @@ cdef extern from *:
 
 cdef struct Call:
     Call *outer
-    void *nic          # the Nic that it waits on; borrowed
-    bint for_events    # asynchronous errors end it, too: it may be begun again at any time
-    bint woken         # by them it was ended
+    void *nic          # the Nic that the call waits on; borrowed
+    bint for_events    # Asynchronous errors end the wait as well. The wait can be repeated at any time.
+    bint woken         # An asynchronous error has ended the wait.
 
 
 cdef int _keep_raised(object error) except -1:
-    """Have the call of this thread that is in C raise it; the first one counts."""
+    """Store an exception for the waiting call of this thread. Only the first one is kept."""
     global viakit_raised
     if viakit_raised == NULL:
         Py_INCREF(error)
@@ -197,7 +201,7 @@ cdef int _keep_raised(object error) except -1:
 
 
 cdef bint _look_for_signals() noexcept:
-    """Run the signal handlers that are due; whether the call of this thread that is in C shall end."""
+    """Run pending signal handlers. Returns whether the waiting call of this thread has to end."""
     global viakit_n_checks
     if viakit_raised == NULL:
         viakit_n_checks += 1
@@ -210,7 +214,7 @@ cdef bint _look_for_signals() noexcept:
 
 
 cdef int _raise_signal() except -1:
-    """Raise what a signal handler raised while this thread was in C, if any did."""
+    """Raise the exception that a signal handler raised while this thread was in C, if there is one."""
     global viakit_raised
     if viakit_raised == NULL:
         return 0
@@ -222,16 +226,16 @@ cdef int _raise_signal() except -1:
 
 cdef int _interrupted(void *context) noexcept nogil:
     cdef Call *call = <Call *>context
-    cdef int answer
+    cdef int ends
     with gil:
-        answer = _look_for_signals()
-    if not answer and call.for_events and _events_waiting:
-        call.woken = answer = True
-    return answer
+        ends = _look_for_signals()
+    if not ends and call.for_events and _events_waiting:
+        call.woken = ends = True
+    return ends
 
 
 cdef inline void _begin_wait(Call *call, void *nic, bint for_events) noexcept nogil:
-    """From here to _end_wait() this thread waits on a Nic in VIPL, and can be interrupted."""
+    """Start an interruptible wait of this thread on a Nic. It ends with _end_wait()."""
     global viakit_innermost
     call.outer = <Call *>viakit_innermost
     call.nic = nic
@@ -251,7 +255,7 @@ cdef inline void _end_wait(Call *call) noexcept nogil:
 
 
 cdef bint _waits_on(object nic) noexcept:
-    """Whether this thread is in the middle of a call that waits on the Nic: we are in a handler then."""
+    """Return whether this thread is within a call that waits on the Nic, that is, runs in a handler."""
     cdef Call *call = <Call *>viakit_innermost
     while call != NULL:
         if call.nic == <void *>nic:
@@ -261,21 +265,21 @@ cdef bint _waits_on(object nic) noexcept:
 
 
 cdef int _raise_interrupt() except -1:
-    """Raise what a signal handler raised during the wait, if any did; then tell the asynchronous errors."""
+    """Raise the exception of a signal handler, if there is one; otherwise dispatch the asynchronous errors."""
     _raise_signal()
     if _events_waiting:
-        _tell_events()
+        _dispatch_events()
     return 0
 
 
 # ---------------------------------------------------------------- asynchronous errors
 #
-# The handler runs on a thread of the C library, at a moment when somebody may hold the GIL and wait for that very
-# thread. So it takes no GIL: it leaves the error in the NIC's ring, and asks the interpreter to look there between
-# two bytecodes of the main thread. A thread that waits in the C library looks as well.
+# The handler runs on a thread of the C library. At this moment another thread may hold the GIL and wait for this one.
+# The handler therefore takes no GIL. It stores the error in the NIC's ring, and requests that the interpreter reads the
+# ring between two bytecodes of the main thread. A thread that waits in the C library also reads the ring.
 
 cdef enum:
-    N_EVENTS = 256   # errors that a NIC keeps until Python runs; later ones are counted only
+    N_EVENTS = 256   # errors that a ring holds until Python runs; further ones are only counted
 
 cdef struct Event:
     VIP_VI_HANDLE vi
@@ -285,14 +289,14 @@ cdef struct Event:
 
 cdef struct EventRing:
     PyThread_type_lock lock
-    unsigned int head      # free-running; the next to be told
-    unsigned int tail      # free-running; the next to be written
+    unsigned int head      # free-running, the next event to dispatch
+    unsigned int tail      # free-running, the next event to write
     uint64_t lost
     Event events[N_EVENTS]
 
-cdef volatile int _events_waiting = 0   # some ring may hold something
-cdef volatile int _call_pending = 0     # the interpreter has been asked and has not come yet
-cdef object _nics = weakref.WeakSet()   # every Nic that is open
+cdef volatile int _events_waiting = 0   # some ring may hold an event
+cdef volatile int _call_pending = 0     # a pending call has been requested and has not run yet
+cdef object _nics = weakref.WeakSet()   # all open Nics
 
 
 cdef EventRing *_new_event_ring() except NULL:
@@ -331,7 +335,7 @@ cdef void _on_event(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error) noexcept nog
     if not _call_pending:
         _call_pending = 1
         if Py_AddPendingCall(_events_call, NULL) != 0:
-            _call_pending = 0   # the interpreter's queue is full; the next wait or the next error asks again
+            _call_pending = 0   # The interpreter's queue is full. The next wait or the next error tries again.
 
 
 cdef bint _next_event(EventRing *ring, Event *event) noexcept nogil:
@@ -348,17 +352,17 @@ cdef bint _next_event(EventRing *ring, Event *event) noexcept nogil:
 cdef int _events_call(void *argument) except -1 with gil:
     global _call_pending
     _call_pending = 0
-    return _tell_events()
+    return _dispatch_events()
 
 
-cdef int _tell_events() except -1:
-    """Hand every waiting error to its Nic; then raise the interrupt that came while a user's handler ran, if any."""
+cdef int _dispatch_events() except -1:
+    """Let every Nic dispatch its errors; then raise the interrupt that a handler of the program raised, if any."""
     global _events_waiting
     interrupt = None
     _events_waiting = 0
     for nic in list(_nics):
         try:
-            (<Nic>nic)._tell()
+            (<Nic>nic)._dispatch_errors()
         except BaseException as error:
             interrupt = interrupt or error
     if interrupt is not None:
@@ -366,23 +370,23 @@ cdef int _tell_events() except -1:
     return 0
 
 
-# ---------------------------------------------------------------- what the program's own handlers raise
+# ---------------------------------------------------------------- exceptions of the program's handlers
 #
-# An error of theirs is reported and stops nothing. But KeyboardInterrupt and SystemExit are mostly a signal's, which
-# happened to come while a handler ran: they are for the program, as in asyncio.
+# Exceptions of a handler are reported and have no further effect. KeyboardInterrupt and SystemExit are raised in the
+# program, as in asyncio, because they usually come from a signal that arrived while the handler ran.
 
 cdef tuple _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
 cdef void _report(object error, object what) noexcept:
-    """"Exception ignored in: <what>", by sys.unraisablehook."""
+    """Report "Exception ignored in: <what>" by sys.unraisablehook."""
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(what)
 
 
 # ---------------------------------------------------------------- processes and places
 
-cdef volatile long _generation = 0   # goes up in every child: what was made before belongs to the parent
+cdef volatile long _generation = 0   # incremented by fork in the child; older objects belong to the parent
 
 
 cdef void _after_fork_in_child() noexcept nogil:
@@ -397,13 +401,13 @@ pthread_atfork(NULL, NULL, _after_fork_in_child)
 
 cdef object _refuse_fork(object what):
     return _errors.ForkError(
-        f"this {type(what).__name__} was made before a fork and belongs to the parent process; "
-        "open a Nic of its own in the child"
+        f"this {type(what).__name__} was created before a fork and belongs to the parent process; "
+        "open another Nic in the child"
     )
 
 
 cdef str _place():
-    """Where the caller of this library stands: "file:line", for the warning about something left open."""
+    """Return the place of the caller outside viakit, "file:line", for the warning about an unclosed object."""
     frame = sys._getframe(0)
     while frame is not None and frame.f_globals.get("__name__", "").startswith("viakit."):
         frame = frame.f_back
@@ -411,19 +415,35 @@ cdef str _place():
 
 
 cdef void _warn_unclosed(object what, str place):
-    """Say that `what` was dropped open; only while the interpreter lives, and never raising out of a destructor."""
+    """Warn that `what` was dropped while open, unless the interpreter is shutting down. Never raises."""
     if sys is None or warnings is None or sys.is_finalizing():
         return
     try:
-        warnings.warn(f"unclosed {what!r}, made at {place}: use `with`, or close()", ResourceWarning, stacklevel=2,
-                      source=what)
+        warnings.warn(f"unclosed {what!r}, created at {place}; use `with`, or call close()", ResourceWarning,
+                      stacklevel=2, source=what)
     except BaseException as error:
         _report(error, what)
 
 
+cdef class _Resource:
+    # Base of the NIC and its objects. It records the process and the place of creation, and closes in `with`.
+    cdef object __weakref__
+    cdef str _made_at
+    cdef long _generation
+
+    def __cinit__(self):
+        self._generation = _generation
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+
 @atexit.register
 def _close_all():
-    # Interpreters end with NICs open, in notebooks for instance; their threads must not outlive it.
+    # An interpreter may exit with open NICs, for instance in a notebook. The NICs' threads must end before it.
     for nic in list(_nics):
         if (<Nic>nic)._generation == _generation:
             try:

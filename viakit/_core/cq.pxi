@@ -1,27 +1,22 @@
-# Completion queues: many work queues announced in one place.
+# Completion queues: each reports the completions of several work queues.
 
-cdef class CompletionQueue:
-    """Announces completions of the work queues that were attached to it when their VIs were made.
+cdef class CompletionQueue(_Resource):
+    """Reports completions of the work queues that were attached to it when their VIs were created.
 
-    Made by :meth:`Nic.create_cq`. ``for completion in cq`` takes what is there and stops; it does not wait.
+    Created by :meth:`Nic.create_cq`. ``for completion in cq`` takes all completions that are available, without
+    waiting.
     """
 
-    cdef object __weakref__
     cdef Nic _nic
     cdef VIP_CQ_HANDLE _handle
     cdef readonly size_t n_entries
     cdef int _n_users
-    cdef dict _handlers   # of notifications that are outstanding, by number
-    cdef str _made_at
-    cdef long _generation
-
-    def __cinit__(self):
-        self._generation = _generation
+    cdef dict _handlers   # functions of outstanding notifications, by number
 
     def __init__(self, Nic nic not None, n_entries):
         cdef VIP_ULONG wanted = _whole("n_entries", n_entries, UINT32_MAX)
         if self._handle != NULL:
-            raise TypeError("a CompletionQueue is made once")
+            raise TypeError("this CompletionQueue exists already; create another one with Nic.create_cq()")
         nic._use()
         self._nic = nic
         self._handlers = {}
@@ -49,25 +44,19 @@ cdef class CompletionQueue:
         Raises
         ------
         ResourceError
-            A VI is still attached to it.
+            If a VI is still attached to the queue.
         """
         cdef VIP_CQ_HANDLE handle = self._handle
         if handle == NULL or self._generation != _generation:
             self._handle = NULL
             return
         if self._n_users:
-            raise _errors.ResourceError(f"{self._n_users} work queues are attached to {self!r}: close their VIs first",
+            raise _errors.ResourceError(f"{self._n_users} work queues are attached to {self!r}; close their VIs first",
                                         code=VIP_ERROR_RESOURCE, operation="VipDestroyCQ")
         self._handle = NULL
         _cancel_notifications(self._handlers)
         self._nic._cqs.pop(<size_t>handle, None)
         _check(VipDestroyCQ(handle), "VipDestroyCQ")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
 
     def __repr__(self):
         return f"<viakit.via.CompletionQueue of {self.n_entries} entries{'' if self._handle != NULL else ' closed'}>"
@@ -78,7 +67,10 @@ cdef class CompletionQueue:
         return self._handle == NULL
 
     cdef object _completion(self, VIP_VI_HANDLE handle, bint recv):
-        """The entry with its descriptor taken; None if that is gone: taken through the VI, or the VI closed."""
+        """Return the completion with its descriptor, which is taken from its work queue.
+
+        Returns None if the descriptor was taken through the VI, or the VI was closed.
+        """
         cdef VIP_DESCRIPTOR *c = NULL
         cdef VIP_RETURN code
         cdef Vi vi
@@ -89,15 +81,16 @@ cdef class CompletionQueue:
         code = _queue_done(handle, recv, &c)
         if c == NULL:
             return None
-        return _Completion(vi, _QUEUE_RECV if recv else _QUEUE_SEND, vi._taken(recv, code, c))
+        return _Completion(vi, _QUEUE_RECV if recv else _QUEUE_SEND,
+                           (vi._recvs if recv else vi._sends).taken(vi, code, c))
 
     def done(self):
-        """Take the next completion, if there is one. Drives the NIC; does not wait.
+        """Take the next completion, if there is one. Makes progress on the NIC, and does not wait.
 
         Returns
         -------
         Completion or None
-            A descriptor that completed with an error is returned like any other: look at ``completion.error``.
+            A descriptor that completed with an error is returned like any other; check ``completion.error``.
         """
         cdef VIP_VI_HANDLE handle = NULL
         cdef VIP_BOOLEAN recv = 0
@@ -118,16 +111,17 @@ cdef class CompletionQueue:
         Parameters
         ----------
         timeout_s : float or None
-            Seconds; None waits for ever.
+            Timeout in seconds; None waits for ever.
 
         Returns
         -------
         Completion
-            A descriptor that completed with an error is returned like any other: look at ``completion.error``.
+            A descriptor that completed with an error is returned like any other; check ``completion.error``.
 
         Raises
         ------
         ViaTimeoutError
+            If nothing completes in time.
         """
         cdef VIP_VI_HANDLE handle = NULL
         cdef VIP_BOOLEAN recv = 0
@@ -160,13 +154,14 @@ cdef class CompletionQueue:
                                               operation="VipCQWait")
 
     def notify(self, handler):
-        """Call a function with the next completion, once; several calls queue up.
+        """Call a function with the next completion, once. Several notifications can be outstanding.
 
         Parameters
         ----------
         handler : callable
-            Takes a :class:`Completion`, whose descriptor is taken already. As in :meth:`Vi.send_notify` it runs on the
-            NIC's own thread, may ask to be called again, and is never called if the queue is closed first.
+            Takes a :class:`Completion`, whose descriptor has been taken. As in :meth:`Vi.send_notify` the function runs
+            on the NIC's own thread, may request the next notification, and is never called if the queue is closed
+            first.
         """
         cdef VIP_RETURN code
         cdef size_t number
@@ -174,17 +169,16 @@ cdef class CompletionQueue:
         number = _new_notification(self, self._handlers, handler)
         code = VipCQNotify(self._handle, <VIP_PVOID>number, _on_entry_done)
         if code != VIP_SUCCESS:
-            self._handlers.pop(number, None)
-            _notified.pop(number, None)
+            _drop_notification(self._handlers, number)
             raise _error(code, "VipCQNotify")
 
     def resize(self, n_entries):
-        """Make room for another number of completions; those that are there stay, in order.
+        """Change the number of entries. Existing completions stay in the queue, in order.
 
         Raises
         ------
         ResourceError
-            More than that are there now; nothing is changed.
+            If the queue holds more completions than `n_entries`; nothing is changed.
         """
         cdef VIP_ULONG wanted = _whole("n_entries", n_entries, UINT32_MAX)
         self._use()
@@ -197,9 +191,9 @@ cdef class CompletionQueue:
         Parameters
         ----------
         fd : int
-            From :func:`os.eventfd`. The queue uses a copy: it may be closed.
+            Descriptor from :func:`os.eventfd`. The queue uses a duplicate, so the original may be closed.
         tag : int
-            Tells several with one `fd` apart.
+            Distinguishes several events with the same `fd`.
         priority : int
             Events of higher priority are signalled first.
         """
@@ -207,7 +201,7 @@ cdef class CompletionQueue:
         _check(VipAddTagCQ(self._handle, <VIP_PVOID><size_t>fd, tag, priority), "VipAddTagCQ")
 
     def remove_event(self, fd, tag=0):
-        """Take back :meth:`add_event`."""
+        """Remove an event that :meth:`add_event` added."""
         self._use()
         _check(VipRemoveTagCQ(self._handle, <VIP_PVOID><size_t>fd, tag), "VipRemoveTagCQ")
 

@@ -304,6 +304,24 @@ cdef extern from "viakit.h" nogil:
         viakit_checksum checksum
         VIP_UINT32 takeover_us
 
+    ctypedef enum viakit_named_by:
+        VIAKIT_BY_NAME
+        VIAKIT_BY_INTERFACE
+        VIAKIT_BY_ADDRESS
+
+    ctypedef struct viakit_link_info:
+        const char *name
+        const char *devices
+        const char *transport
+        int leaves_process
+        int leaves_host
+        int lossless
+        int maps_memory
+        viakit_named_by named_by
+
+    const viakit_link_info *viakit_link(int index)
+    const viakit_link_info *viakit_link_of(const char *device)
+
     VIP_RETURN viakit_open_nic(const char *device, const viakit_nic_options *options, VIP_NIC_HANDLE *nic)
 
     ctypedef struct viakit_nic_info:
@@ -328,6 +346,7 @@ cdef extern from "viakit.h" nogil:
         int regions
         int ptags
         int cqs
+        char trouble[160]
 
     ctypedef struct viakit_vi_info:
         int lossless
@@ -344,6 +363,7 @@ cdef extern from "viakit.h" nogil:
         VIP_UINT32 retries
 
     VIP_RETURN viakit_query_vi(VIP_VI_HANDLE vi, viakit_vi_info *info)
+    VIP_RETURN viakit_set_vi_secret(VIP_VI_HANDLE vi, const void *secret, size_t len)
 
     VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE nic, viakit_nic_info *info)
     VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events)

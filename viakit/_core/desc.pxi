@@ -1,25 +1,25 @@
 # Descriptors: 64 bytes or more, 64-byte aligned, in registered memory that the NIC manages for the program.
 #
-# Slots come from chunks. A chunk belongs to one protection tag, because a descriptor must carry the tag of the VI it is
-# posted on, and has slots of one size (64, 128 ... 4096 bytes for 2, 6 ... 254 segments). A descriptor holds its
-# chunk's memory, so that looking at one after its NIC was closed finds memory, not a hole.
+# The memory is divided into chunks, and chunks into slots. A chunk belongs to one protection tag, because a descriptor
+# must have the tag of the VI it is posted on. Its slots have one size (64, 128 ... 4096 bytes for 2, 6 ... 254
+# segments). A descriptor holds a reference to its chunk, so that its memory stays valid after the NIC is closed.
 
 cdef enum:
     N_CHUNK_SIZES = 7
     CHUNK_BYTES = 32768
-    MAX_SEGMENTS = 254   # what the largest slot holds; the NIC's own limit is attributes.max_segments_per_descriptor
+    MAX_SEGMENTS = 254   # capacity of the largest slot; the NIC's own limit is attributes.max_segments_per_descriptor
 
 
 @cython.final
 cdef class _Chunk:
-    # Registered memory, cut into slots of `slot_bytes`; free_slots[:n_free] are not in use.
+    # Registered memory, divided into slots of `slot_bytes`. free_slots[:n_free] are the numbers of the free slots.
     cdef Nic nic
     cdef char *memory
     cdef VIP_MEM_HANDLE handle
     cdef int slot_bytes
     cdef int n_free
     cdef bint registered
-    cdef uint16_t free_slots[512]   # CHUNK_BYTES of the smallest slots
+    cdef uint16_t free_slots[512]   # CHUNK_BYTES / 64, the number of slots of the smallest size
     cdef long generation
 
     def __cinit__(self, ProtectionTag tag, int size_class):
@@ -47,11 +47,11 @@ cdef class _Chunk:
         self.registered = False
 
     def __dealloc__(self):
-        # Only when neither a tag nor a descriptor holds it; the tag, or the NIC, has deregistered it by then.
+        # Neither a tag nor a descriptor refers to the chunk. The tag or the NIC has deregistered it before.
         free(self.memory)
 
 
-cdef _Chunk _chunk_with_room(ProtectionTag tag, int size_class):
+cdef _Chunk _chunk_with_free_slot(ProtectionTag tag, int size_class):
     cdef list chunks = tag._chunks[size_class]
     cdef _Chunk chunk
     for chunk in reversed(chunks):
@@ -63,7 +63,7 @@ cdef _Chunk _chunk_with_room(ProtectionTag tag, int size_class):
 
 
 cdef list _segments_of(object segments):
-    """One Segment, MemoryRegion, or a sequence of them, as a list of Segments."""
+    """Return one Segment or MemoryRegion, or a sequence of them, as a list of Segments."""
     cdef list result = []
     if isinstance(segments, (Segment, MemoryRegion)):
         segments = (segments,)
@@ -71,7 +71,7 @@ cdef list _segments_of(object segments):
         if isinstance(item, MemoryRegion):
             item = item[:]
         elif not isinstance(item, Segment):
-            raise TypeError(f"a descriptor points at registered memory, region[a:b], not at {type(item).__name__}: "
+            raise TypeError(f"a descriptor needs registered memory, such as region[a:b], got {type(item).__name__}; "
                             "register it first")
         if (<Segment>item).region is not None:
             (<Segment>item).region._use()
@@ -80,13 +80,13 @@ cdef list _segments_of(object segments):
 
 
 cdef ProtectionTag _owner_tag(list segments, object owner):
-    """The tag whose descriptor memory shall be used: of the owner, or of the first segment's region."""
+    """Return the tag whose descriptor memory is used: that of the owner, or of the first segment's region."""
     cdef Segment segment
     if owner is None:
         for segment in segments:
             if segment.region is not None:
                 return segment.region._tag
-        raise ValueError("a descriptor without registered memory needs owner=: a Vi, a ProtectionTag or a Nic")
+        raise ValueError("a descriptor without segments needs the argument owner: a Vi, a ProtectionTag or a Nic")
     if isinstance(owner, Vi):
         return (<Vi>owner)._tag
     if isinstance(owner, Nic):
@@ -99,26 +99,26 @@ cdef VIP_DESCRIPTOR _no_descriptor   # zero
 
 @cython.final
 cdef class Descriptor:
-    """A request for a work queue: what to do, and with which pieces of registered memory.
+    """Request for a work queue: an operation and the segments of registered memory it applies to.
 
-    Made by :meth:`send`, :meth:`recv`, :meth:`rdma_write` and :meth:`rdma_read`, and then posted as often as one likes,
-    though only in one place at a time. It holds its regions; it needs no closing.
+    Created by :meth:`send`, :meth:`recv`, :meth:`rdma_write` and :meth:`rdma_read`. It can be posted any number of
+    times, but only on one queue at a time. It holds references to its regions, and does not need to be closed.
     """
 
     cdef _Chunk _chunk
     cdef int _slot
     cdef VIP_DESCRIPTOR *_c
     cdef Descriptor _next          # in its VI's list of posted descriptors
-    cdef tuple _regions            # of its local segments
-    cdef uint32_t _total           # bytes of its local segments
+    cdef tuple _regions            # regions of its local segments
+    cdef uint32_t _total           # total length of its local segments in bytes
     cdef bint _is_recv
     cdef bint _posted
 
     def __cinit__(self):
-        self._c = &_no_descriptor   # of an object that Descriptor.__new__ made by hand
+        self._c = &_no_descriptor   # valid even if the program calls Descriptor.__new__ directly
 
     def __init__(self):
-        raise TypeError("a descriptor is made by Descriptor.send(), .recv(), .rdma_write() or .rdma_read()")
+        raise TypeError("use Descriptor.send(), .recv(), .rdma_write() or .rdma_read() to create a descriptor")
 
     def __dealloc__(self):
         if self._chunk is not None:
@@ -127,16 +127,16 @@ cdef class Descriptor:
 
     @staticmethod
     def send(segments=(), immediate=None, *, owner=None):
-        """A message out of registered memory, gathered from up to 252 segments.
+        """Create a send of registered memory, gathered from up to 252 segments.
 
         Parameters
         ----------
         segments : Segment, MemoryRegion, or a sequence of them
-            None at all is an empty message; then `owner` is needed.
+            Data to send. An empty sequence is an empty message and requires `owner`.
         immediate : int, optional
-            32 bits that travel beside the data.
+            32 bits that are transmitted with the data.
         owner : Vi, ProtectionTag or Nic, optional
-            Whose descriptor memory to use; by default that of the first segment's tag.
+            Object whose descriptor memory is used. Default: the tag of the first segment's region.
 
         Returns
         -------
@@ -146,14 +146,15 @@ cdef class Descriptor:
 
     @staticmethod
     def recv(segments=(), *, owner=None):
-        """Room in registered memory for one message, scattered over up to 252 segments.
+        """Create a receive of one message into registered memory, scattered over up to 252 segments.
 
         Parameters
         ----------
         segments : Segment, MemoryRegion, or a sequence of them
-            None at all takes an empty message, or an RDMA write with immediate data; then `owner` is needed.
+            Memory to receive into. An empty sequence receives an empty message, or an RDMA write with immediate data,
+            and requires `owner`.
         owner : Vi, ProtectionTag or Nic, optional
-            Whose descriptor memory to use; by default that of the first segment's tag.
+            Object whose descriptor memory is used. Default: the tag of the first segment's region.
 
         Returns
         -------
@@ -163,20 +164,21 @@ cdef class Descriptor:
 
     @staticmethod
     def rdma_write(segments, remote_address, remote_handle, immediate=None, *, owner=None):
-        """A write from registered memory here straight into registered memory there.
+        """Create a write from local registered memory to remote registered memory.
 
         Parameters
         ----------
         segments : Segment, MemoryRegion, or a sequence of them
-            Where the bytes come from.
+            Data to write.
         remote_address : int
-            Where they go to, in the other process: its ``region.address`` plus an offset in bytes.
+            Destination in the remote process: ``region.address`` there, plus an offset in bytes.
         remote_handle : int
-            Its ``region.handle``; the region and the VI there must both have ``rdma_write=True``.
+            ``region.handle`` there. The remote region and the remote VI must both have ``rdma_write=True``.
         immediate : int, optional
-            32 bits that, with the write, consume one receive descriptor there. Without, nobody there notices.
+            32 bits that are delivered with the write and consume one remote receive descriptor. Without them, the
+            remote program is not notified.
         owner : Vi, ProtectionTag or Nic, optional
-            Whose descriptor memory to use; by default that of the first segment's tag.
+            Object whose descriptor memory is used. Default: the tag of the first segment's region.
 
         Returns
         -------
@@ -186,20 +188,21 @@ cdef class Descriptor:
 
     @staticmethod
     def rdma_read(segments, remote_address, remote_handle, *, owner=None):
-        """A read of registered memory there into registered memory here; the program there does nothing for it.
+        """Create a read of remote registered memory into local registered memory.
 
-        For VIs of the reliable levels. Posted with :meth:`Vi.post_send`, as it goes through the send queue.
+        The remote program takes no part in it. RDMA reads need a VI of a reliable level. Post them with
+        :meth:`Vi.post_send`, because they use the send queue.
 
         Parameters
         ----------
         segments : Segment, MemoryRegion, or a sequence of them
-            Where the bytes go to; their sum is how many are read.
+            Memory to read into. Their total length is the number of bytes read.
         remote_address : int
-            Where they come from, in the other process: its ``region.address`` plus an offset in bytes.
+            Source in the remote process: ``region.address`` there, plus an offset in bytes.
         remote_handle : int
-            Its ``region.handle``; the region and the VI there must both have ``rdma_read=True``.
+            ``region.handle`` there. The remote region and the remote VI must both have ``rdma_read=True``.
         owner : Vi, ProtectionTag or Nic, optional
-            Whose descriptor memory to use; by default that of the first segment's tag.
+            Object whose descriptor memory is used. Default: the tag of the first segment's region.
 
         Returns
         -------
@@ -219,7 +222,7 @@ cdef class Descriptor:
 
     @property
     def operation(self):
-        """The :class:`Operation`: what it is for, or, once a receive is complete, what arrived."""
+        """:class:`Operation` of the descriptor; for a completed receive, the operation that consumed it."""
         cdef uint32_t status = self._c.CS.Status
         if status & VIP_STATUS_DONE:
             return _Operation((status & VIP_STATUS_OP_MASK) >> 16)
@@ -233,34 +236,37 @@ cdef class Descriptor:
 
     @property
     def status(self):
-        """The :class:`Status` bits; 0 while it is posted and not done."""
+        """:class:`Status` bits; 0 while the descriptor is posted and not done."""
         return _Status(self._c.CS.Status & (VIP_STATUS_DONE | VIP_STATUS_ERROR_MASK | VIP_STATUS_IMMEDIATE))
 
     @property
     def done(self):
-        """Whether it is complete, with or without error. Does not drive the NIC: see :meth:`Vi.recv_done`."""
+        """Whether the descriptor is complete, with or without error.
+
+        Reading it makes no progress on the NIC: see :meth:`Vi.recv_done`.
+        """
         return self._c.CS.Status & VIP_STATUS_DONE != 0
 
     @property
     def posted(self):
-        """Whether it lies in a work queue, complete or not."""
+        """Whether the descriptor is in a work queue, complete or not."""
         return bool(self._posted)
 
     @property
     def error(self):
-        """The :class:`CompletionError` that its status calls for, or None."""
+        """:class:`CompletionError` for the descriptor's status, or None."""
         return _completion_error(self, None) if self._c.CS.Status & VIP_STATUS_ERROR_MASK else None
 
     @property
     def length(self):
-        """Bytes of the message: what the segments hold, or, once a receive is complete, what arrived."""
+        """Length of the message in bytes: the total of the segments; for a completed receive, the received length."""
         return self._c.CS.Length
 
     @property
     def immediate(self):
-        """The 32 bits beside the data: to be sent, or, once a receive is complete, those that came; None without.
+        """Immediate data: the 32 bits to send, or those that a completed receive got; None without immediate data.
 
-        Of a send that is not posted it can be set.
+        It can be set on a send that is not posted.
         """
         cdef bint has
         if self._is_recv:
@@ -272,7 +278,7 @@ cdef class Descriptor:
     @immediate.setter
     def immediate(self, value):
         if self._posted or self._is_recv:
-            raise _errors.InvalidStateError("immediate data can be set on a send descriptor that is not posted")
+            raise _errors.InvalidStateError("immediate data can only be set on a send that is not posted")
         if value is None:
             self._c.CS.Control &= <uint16_t>~<uint16_t>VIP_CONTROL_IMMEDIATE
             return
@@ -281,16 +287,16 @@ cdef class Descriptor:
 
     @property
     def fence(self):
-        """Whether it waits, once posted, until all RDMA reads posted before it on its VI are complete.
+        """Whether processing waits until all RDMA reads posted earlier on the same VI are complete.
 
-        Of a send, RDMA write or RDMA read that is not posted it can be set.
+        It can be set on a send, RDMA write or RDMA read that is not posted.
         """
         return self._c.CS.Control & VIP_CONTROL_QFENCE != 0
 
     @fence.setter
     def fence(self, value):
         if self._posted or self._is_recv:
-            raise _errors.InvalidStateError("a fence can be set on a send descriptor that is not posted")
+            raise _errors.InvalidStateError("a fence can only be set on a send that is not posted")
         if value:
             self._c.CS.Control |= <uint16_t>VIP_CONTROL_QFENCE
         else:
@@ -298,12 +304,12 @@ cdef class Descriptor:
 
     @property
     def address(self):
-        """The virtual address of the descriptor itself, a multiple of 64."""
+        """Virtual address of the descriptor itself, a multiple of 64."""
         return <size_t>self._c
 
     @property
     def raw(self):
-        """A copy of its bytes: 32 of the control segment, and 16 of each further segment."""
+        """Copy of the descriptor's bytes: 32 of the control segment, and 16 of each further segment."""
         return (<char *>self._c)[:32 + 16 * self._c.CS.SegCount]
 
     def __repr__(self):
@@ -341,17 +347,18 @@ cdef Descriptor _prepare(int control, bint is_recv, object given, object immedia
         address = _whole("remote_address", remote_address, UINT64_MAX)
         handle = _whole("remote_handle", remote_handle, UINT32_MAX)
     if n > MAX_SEGMENTS:
-        raise ValueError(f"{n} segments: the NIC takes {tag._nic.attributes.max_segments_per_descriptor}")
+        raise ValueError(f"{n} segments are too many; the NIC accepts "
+                         f"{tag._nic.attributes.max_segments_per_descriptor} in a descriptor")
     for segment in segments:
         total += segment.nbytes
         if fills and segment.region is not None and segment.region.readonly:
-            raise ValueError(f"{segment.region!r} cannot be {'received' if is_recv else 'read'} into")
+            raise ValueError(f"{segment.region!r} is read-only and cannot be {'received' if is_recv else 'read'} into")
     if total > UINT32_MAX:
-        raise ValueError(f"a message of {total} bytes is too long: its length has 32 bits")
+        raise ValueError(f"a message of {total} bytes is too long; the length has 32 bits")
     while (64 << size_class) < 32 + 16 * n:
         size_class += 1
 
-    chunk = _chunk_with_room(tag, size_class)
+    chunk = _chunk_with_free_slot(tag, size_class)
     descriptor = Descriptor.__new__(Descriptor)
     chunk.n_free -= 1
     descriptor._slot = chunk.free_slots[chunk.n_free]

@@ -1,7 +1,10 @@
-# Faults: from the dataclass of viakit/_faults.py to the C struct and back. All checks of numbers are C's.
+# Faults: conversion between the dataclass of viakit/base/faults.py and the C struct. C checks the ranges of numbers.
 
-from viakit import _faults as _faults_module
+from viakit.base import faults as _faults_module
 
+import sys as _sys
+
+_faults_module._compiled = _sys.modules[__name__]
 cdef object _Faults = _faults_module.Faults
 cdef object _FaultRule = _faults_module.FaultRule
 cdef tuple _VERDICTS = _faults_module._VERDICTS
@@ -14,7 +17,7 @@ cdef dict _KIND_NAMES = {number: name for name, number in frame_kinds.items()}
 cdef int _kind_of(object name) except -1:
     number = frame_kinds.get(name.lower()) if isinstance(name, str) else None
     if number is None:
-        raise ValueError(f"no kind of frame {name!r}: expected one of {', '.join(frame_kinds)}")
+        raise ValueError(f"unknown kind of frame {name!r}: expected one of {', '.join(frame_kinds)}")
     return number
 
 
@@ -25,7 +28,7 @@ cdef object _number(str name, object value, object most):
 
 
 cdef double _us(str name, object seconds) except? -1:
-    """Seconds to microseconds, to the nanosecond: 0.0003 s are 300 us and not 299.99999999999994."""
+    """Convert seconds to microseconds, rounded to a nanosecond: 0.0003 s is 300 us and not 299.99999999999994."""
     if not 0 <= seconds < 1e9:
         raise ValueError(f"{name}={seconds!r}: expected a number of seconds, 0 or more")
     return round(seconds * 1e9) / 1e3
@@ -37,7 +40,7 @@ cdef int _fill_faults(viakit_faults *to, object faults) except -1:
     if isinstance(faults, str):
         faults = parse_faults(faults)
     elif not isinstance(faults, _Faults):
-        raise TypeError(f"expected via.Faults, a line of text such as 'loss=0.05,seed=7', or None; not {faults!r}")
+        raise TypeError(f"faults must be via.Faults, text such as 'loss=0.05,seed=7', or None; got {faults!r}")
     memset(to, 0, sizeof(viakit_faults))
     to.size = sizeof(viakit_faults)
     to.seed = _number("seed", faults.seed, most)
@@ -55,7 +58,7 @@ cdef int _fill_faults(viakit_faults *to, object faults) except -1:
     to.partition_frames = _number("partition_frames", faults.partition_frames, most)
     to.partition_after_frames = _number("partition_after_frames", faults.partition_after_frames, most)
     if len(faults.rules) > VIAKIT_MAX_FAULT_RULES:
-        raise ValueError(f"{len(faults.rules)} rules: at most {VIAKIT_MAX_FAULT_RULES}")
+        raise ValueError(f"{len(faults.rules)} rules are too many: expected at most {VIAKIT_MAX_FAULT_RULES}")
     to.n_rules = <uint32_t>len(faults.rules)
     for i, rule in enumerate(faults.rules):
         to.rules[i].verdict = <viakit_verdict>(<int>_VERDICTS.index(rule.what) + 1)
@@ -82,24 +85,24 @@ cdef object _faults_from(const viakit_faults *f):
 
 
 def parse_faults(str text not None):
-    """The :class:`viakit.via.Faults` that a line of text names.
+    """Return the :class:`viakit.via.Faults` for a line of text.
 
     Raises
     ------
     ValueError
-        With the word that is wrong and what would be right.
+        If the text has an invalid item; the message names it and what is accepted.
     """
     cdef viakit_faults f
     cdef bytes encoded = text.encode("utf-8", "surrogatepass")
     f.size = sizeof(f)
     if b"\0" in encoded:
-        raise ValueError(f"faults: {text!r} holds a zero character, which no item does")
+        raise ValueError(f"faults: {text!r} contains a zero character; remove it")
     _check(viakit_parse_faults(encoded, &f), "viakit_parse_faults")
     return _faults_from(&f)
 
 
 def format_faults(faults):
-    """The line of text for :class:`viakit.via.Faults`; ``""`` where there are none."""
+    """Return the line of text for :class:`viakit.via.Faults`; ``""`` without faults."""
     cdef viakit_faults f
     cdef char text[2048]
     _fill_faults(&f, faults)
@@ -108,7 +111,7 @@ def format_faults(faults):
 
 
 def fault_of(faults, index, str kind not None, index_of_kind):
-    """Bits 1 << viakit_verdict: what happens to a frame; see :meth:`viakit.via.Faults.fate`."""
+    """Return the fate of a frame as bits 1 << viakit_verdict; see :meth:`viakit.via.Faults.fate`."""
     cdef viakit_faults f
     cdef object most = 2**64 - 1
     _fill_faults(&f, faults)

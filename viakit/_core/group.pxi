@@ -1,20 +1,21 @@
-# Collectives of a communicator by csrc/coll: barriers, and what has buffers of equal length, by memory that a host
-# shares and by RDMA write. What csrc/coll has no form for goes by messages (viakit/_comm/collective.py), and so does
-# everything on other channels, and on a communicator whose group was broken by something else than a death.
+# Collectives of a communicator in csrc/coll: barriers, and operations on buffers of equal length, through the shared
+# memory of a host and by RDMA write. Messages (viakit/comm/collective.py) do the rest:
 #
-# All ranks have to come to the same decision. So it depends on nothing but the channel, the number of ranks, the
-# operation and the basic datatype, never on how a rank has its buffer lying about.
-
-from ccoll cimport *
+# - operations that csrc/coll does not have,
+# - all operations on other channels,
+# - all operations on a communicator whose group was broken by anything but the death of a rank.
+#
+# All ranks must make the same choice. So it depends only on the channel, the number of ranks, the operation and the
+# basic datatype, never on the layout of one rank's buffer.
 
 cdef enum:
-    COLL_PART = 4           # the context of a group
     COLL_NO_TYPE = -1
 
-cdef object _plain_of = None        # viakit._comm.spec
+cdef object _plain_of = None        # viakit.comm.spec
 cdef object _blocks_of = None
 cdef object _in_place = None
 cdef object _sum = None
+cdef object _words = None           # viakit.comm.step: the notices between ranks
 
 _COLL_OPS = {"MPI_SUM": 0, "MPI_PROD": 1, "MPI_MAX": 2, "MPI_MIN": 3, "MPI_LAND": 4, "MPI_LOR": 5, "MPI_LXOR": 6,
              "MPI_BAND": 7, "MPI_BOR": 8, "MPI_BXOR": 9}
@@ -24,22 +25,22 @@ _COLL_KINDS = {("i", 1): 0, ("u", 1): 1, ("i", 2): 2, ("u", 2): 3, ("i", 4): 4, 
 _COLL_OPS_OF_KIND = {"i": 10, "u": 10, "f": 4, "c": 2}
 
 
-def set_collective_types(simple, same_blocks, in_place, default_op):
-    """Tell what reads buffer arguments; called once, by :mod:`viakit._comm`."""
-    global _plain_of, _blocks_of, _in_place, _sum
-    _plain_of, _blocks_of, _in_place, _sum = simple, same_blocks, in_place, default_op
+def set_collective_types(simple, same_blocks, in_place, default_op, words):
+    """Set the functions that read buffer arguments and send notices. :mod:`viakit.comm` calls it once."""
+    global _plain_of, _blocks_of, _in_place, _sum, _words
+    _plain_of, _blocks_of, _in_place, _sum, _words = simple, same_blocks, in_place, default_op, words
 
 
 cdef void _collective_meanwhile(void *context) noexcept nogil:
     with gil:
         try:
             (<MsgWorld>context).step()
-        except BaseException as problem:  # C cannot raise: it asks whether it shall end, and the caller raises
+        except BaseException as problem:  # C cannot raise: the wait polls for it and ends, and the caller raises
             _keep_raised(problem)
 
 
 cdef inline int _type_of(Py_buffer *view) noexcept nogil:
-    """The number in csrc/coll of a plain buffer's elements, or COLL_NO_TYPE."""
+    """Return the number in csrc/coll of a plain buffer's element type, or COLL_NO_TYPE."""
     cdef char c
     cdef int size = <int>view.itemsize
     if view.format == NULL:
@@ -57,41 +58,42 @@ cdef inline int _type_of(Py_buffer *view) noexcept nogil:
 
 
 cdef inline bint _is_in_place(object sendbuf) noexcept:
-    """Whether the operand is where the result will be: mpi4py has None say so, too."""
+    """Return whether the operand is in the result's buffer. As in mpi4py, None means the same as IN_PLACE."""
     return sendbuf is None or sendbuf is _in_place
 
 
 cdef class CollectiveGroup:
-    """The group of a communicator in csrc/coll; belongs to its world."""
+    """Group of a communicator in csrc/coll. It belongs to its world."""
 
     cdef coll *_c
     cdef bint _busy
+    cdef bint _left                 # Abandoned while another thread used it; not used again.
 
     def __dealloc__(self):
         coll_forget(self._c)
 
     def forget(self):
-        """The world is closed."""
+        """Release the group after its world has been closed."""
         coll_forget(self._c)
         self._c = NULL
 
     @property
     def error(self):
-        """What broke it, as a number of the engine's; 0: it is whole."""
+        """Error of the engine that broke the group; 0 if it is intact."""
         return coll_error(self._c) if self._c != NULL else MSG_ERR_STATE
 
 
-cdef class CollectiveComm(MsgComm):
-    """A communicator's collectives, as far as csrc/coll has them."""
+cdef class CollectiveComm(NoticeComm):
+    """Collectives of a communicator that csrc/coll implements."""
 
-    cdef public long long _n_collectives       # begun so far, these and those by messages
-    cdef public uint64_t birth                 # tells it from earlier ones of its number; alike on all ranks
+    cdef public long long _n_collectives       # begun so far, here and by messages
     cdef CollectiveGroup _group
     cdef bint _tried
 
     cdef int _make_group(self) except -1:
-        """Collective: at the first that can use it."""
+        """Create the group. Collective: called at the first operation that can use it."""
         cdef coll_options options
+        cdef coll_word cause
         cdef coll *made = NULL
         cdef int *ranks
         cdef int code, i, context = self._context + COLL_PART
@@ -109,23 +111,34 @@ cdef class CollectiveComm(MsgComm):
             ranks[i] = self._to[i] if self._to != NULL else i
         options.number = <uint64_t>self._n_collectives
         options.birth = self.birth
+        options.oldest = self._oldest
         options.wanted = &self.world.n_active
         options.meanwhile = _collective_meanwhile
         options.context = <void *>self.world
+        options.cause = &cause
+        cause.origin = -1
         self.world._n_calls += 1
         with nogil:
             code = coll_create_with(w, ranks, self.size, context, &options, &made)
         self.world._n_calls -= 1
         free(ranks)
-        self._n_collectives += 1  # a collective of its own: who waited in it has told those who were late
+        self._n_collectives += 1  # a collective of its own: ranks that waited in it have notified those that were late
+        if code == MSG_ERR_NOT_SUPPORTED:  # A rank abandoned an earlier one: all use messages.
+            self.world._left()
+            _raise_signal()
+            self._n_collectives -= 1
+            return 0
+        if code == MSG_ERR_LEFT and 0 <= cause.origin != self.rank:
+            raise _words.aborted("setting up collectives", cause.origin, <bytes>(<char *>cause.reason))
         self._conclude(code, "setting up collectives", 0)
         group = CollectiveGroup()
         (<CollectiveGroup>group)._c = made
+        coll_set_oldest(made, self._oldest)
         self.world.groups[self.number] = self._group = group
         return 0
 
     cdef coll *_enter(self) except? NULL:
-        """The group, ready for the next collective; NULL: by messages."""
+        """Return the group, ready for the next collective; NULL if messages do it."""
         cdef CollectiveGroup group
         cdef int code
         self.world._open()
@@ -134,7 +147,7 @@ cdef class CollectiveComm(MsgComm):
         if not self._tried:
             self._make_group()
         group = self._group
-        if group is None or group._c == NULL:
+        if group is None or group._c == NULL or group._left:
             return NULL
         code = coll_error(group._c)
         if code != MSG_SUCCESS:
@@ -146,11 +159,13 @@ cdef class CollectiveComm(MsgComm):
             raise _message_error(MSG_ERR_STATE, "another thread is in a collective of this communicator")
         coll_set_number(group._c, <uint64_t>self._n_collectives)
         self._n_collectives += 1
+        if not self._n_collectives & 1023:
+            _words.sweep(self, self._n_collectives)
         group._busy = True
         return group._c
 
     cdef int _conclude(self, int code, str what, int root) except -1:
-        """Raise what went wrong."""
+        """Release the group after a collective, and raise the error that *code* stands for."""
         if self._group is not None:
             self._group._busy = False
         self.world._left()
@@ -166,36 +181,80 @@ cdef class CollectiveComm(MsgComm):
             text = f"rank {', '.join(ranks)} of this communicator has died" if ranks else text
         elif code == MSG_ERR_LEFT:
             text = "a rank of this communicator has left, or has given up"
+            if self._group is not None and self._group._c != NULL and coll_cause(self._group._c).origin != self.rank:
+                cause = coll_cause(self._group._c)
+                raise _words.aborted(what, cause.origin, <bytes>(<char *>cause.reason))
         elif code == MSG_ERR_COLLECTIVE:
-            text = (f"mismatched collectives: this rank is in {what} with root {root}, another rank does something "
-                    "else, or counts or datatypes differ")
+            raise _words.mismatched(f"this rank is in {what} with root {root}, another rank does something else, or "
+                                    "operators, counts or datatypes differ")
         raise _message_error(code, f"{what}: {text}")
 
     cdef bint _repeat(self, coll *c, int code) noexcept:
-        """Whether the collective has to be done once more, by messages: a rank was interrupted in an earlier one."""
-        if code != MSG_ERR_LEFT or not coll_may_repeat(c) or viakit_raised != NULL:
+        """Return whether messages must repeat the collective, because a rank was interrupted in an earlier one."""
+        cdef long long number
+        if code not in (MSG_ERR_LEFT, MSG_ERR_COLLECTIVE) or not coll_may_repeat(c) or viakit_raised != NULL:
             return False
         self._group._busy = False
+        try:  # This rank may have completed later collectives in the group without a wait. They are not repeated.
+            for number in range(<long long>coll_error_at(c) + 1, self._n_collectives):
+                _words.give_up(self, number, _words.COMPLETED)
+        except BaseException as problem:
+            _keep_raised(problem)
+            return False
         self._n_collectives -= 1
         return True
 
-    cdef int _root(self, int root) except -1:
+    cdef int _refused(self, long long before, object problem) except -1:
+        """Abandon the collective that began as number `before`, after an error, so that no rank waits for this one."""
+        cdef CollectiveGroup group = self._group
+        cdef long long number
+        cdef bytes reason
+        if self._context < 0 or self._freed or self.world.closed:
+            return 0
+        number = self._n_collectives = max(self._n_collectives, before + 1)
+        if group is not None and group._c != NULL and not group._left:
+            if group._busy:  # Another thread uses it in an earlier collective, which may succeed.
+                group._left = True
+                _words.leave_group(self, number, problem)
+            elif coll_error(group._c) == MSG_SUCCESS:
+                coll_set_number(group._c, <uint64_t>number)
+                reason = _words.reason_of(self, problem)[1]
+                coll_break(group._c, MSG_ERR_LEFT, <const char *>reason)
+        elif not self._tried and self.world.channel == "via" and not self.world.by_messages:
+            self._tried = True  # The other ranks try to create the group; this rank prevents it.
+            _words.leave_group(self, number, problem)
+        _words.give_up(self, number, problem)
+        return 0
+
+    def find_completed(self, number):
+        """Return a rank that completed this collective although the group is broken, or -1."""
+        if self._group is None or self._group._c == NULL or self._group._busy:
+            return -1
+        return coll_find_completed(self._group._c, <uint64_t>number)
+
+    def set_oldest(self, uint64_t number):
+        """Set the number of the oldest collective that is under way by messages, or 0."""
+        self._oldest = number
+        if self._group is not None and self._group._c != NULL:
+            coll_set_oldest(self._group._c, number)
+
+    cdef int _root(self, object root) except -1:
         if not 0 <= root < self.size:
-            from viakit._comm.errors import error
+            from viakit.comm.errors import error
             raise error("ERR_ROOT", f"root {root}: this communicator has ranks 0 to {self.size - 1}")
         return root
 
     def _mismatched(self, int source):
-        """Tell a rank that waits in a collective of csrc/coll that this one is in another."""
-        cdef int code = MSG_ERR_COLLECTIVE
-        if self._group is not None and self._group._c != NULL:
-            coll_break(self._group._c, code)
+        """Notify the ranks that wait in a collective of csrc/coll that this one is in another."""
+        if self._group is not None and self._group._c != NULL and not self._group._busy:
+            coll_set_number(self._group._c, <uint64_t>self._n_collectives)
+            coll_break(self._group._c, MSG_ERR_COLLECTIVE, NULL)
         else:
-            word = b"".join(part.to_bytes(8, "little") for part in (code, self._n_collectives, self.birth))
-            self.start_send(word, source, COLL_TAG_ABORT, 0, COLL_PART)
+            self._tried = True
+            _words.notify(self, COLL_TAG_ABORT, MSG_ERR_COLLECTIVE, self._n_collectives, None)
 
     def _close_group(self):
-        """Collective: give up what csrc/coll has of this communicator."""
+        """Close the group of this communicator. Collective."""
         cdef CollectiveGroup group = self._group
         cdef coll *c
         self._group, self._tried = None, True
@@ -212,27 +271,33 @@ cdef class CollectiveComm(MsgComm):
     # ------------------------------------------------------------ the collectives
 
     def Barrier(self):
-        """Barrier: wait until all ranks are here."""
+        """Wait until all ranks have called the barrier.
+
+        The algorithms are those of csrc/coll/barrier.c.
+        """
+        cdef long long before = self._n_collectives
+        cdef int code
+        cdef coll *c
+        try:
+            c = self._enter()
+            if c != NULL:
+                with nogil:
+                    code = coll_barrier(c, COLL_BARRIER_DEFAULT)
+                if code == MSG_SUCCESS or not self._repeat(c, code):
+                    self._conclude(code, "barrier", 0)
+                    return
+            self._block_barrier()
+        except BaseException as problem:
+            self._refused(before, problem)
+            raise
+
+    cdef int _bcast(self, object buf, int root) except -1:
+        """Broadcast by csrc/coll; return 0 if messages must do it."""
+        cdef Py_buffer view
         cdef int code
         cdef coll *c = self._enter()
         if c == NULL:
-            self._block_barrier()
-            return
-        with nogil:
-            code = coll_barrier(c, COLL_BARRIER_DEFAULT)
-        if code != MSG_SUCCESS and self._repeat(c, code):
-            self._block_barrier()
-            return
-        self._conclude(code, "barrier", 0)
-
-    def Bcast(self, buf, int root=0):
-        """Bcast: the root's buffer, into all ranks' buffers."""
-        cdef Py_buffer view
-        cdef int code
-        cdef coll *c = self._enter() if 0 <= root < self.size else NULL
-        if c == NULL:
-            self._block_bcast(buf, root)
-            return
+            return 0
         place = None
         try:
             if not _is_plain(buf, &view, PyBUF_WRITABLE if self.rank != root else 0):
@@ -245,60 +310,84 @@ cdef class CollectiveComm(MsgComm):
         with nogil:
             code = coll_bcast(c, COLL_DEFAULT, view.buf, view.len, root)
         PyBuffer_Release(&view)
+        if code != MSG_SUCCESS and self._repeat(c, code):
+            return 0
         self._conclude(code, "bcast", root)
         if place is not None and self.rank != root and not place.direct:
             place.unpack(_bytes_of(data))
+        return 1
+
+    def Bcast(self, buf, root=0):
+        """Broadcast the root's buffer to all ranks.
+
+        Parameters
+        ----------
+        buf : buffer or list
+            Data to send on the root, memory to receive into on other ranks.
+        root : int
+            Rank of the root.
+        """
+        cdef long long before = self._n_collectives
+        cdef int done
+        try:
+            done = self._bcast(buf, self._root(root))
+            if not done:
+                self._block_bcast(buf, root)
+        except BaseException as problem:
+            self._refused(before, problem)
+            raise
 
     cdef int _may_combine(self, op) except -2:
-        """The operation's number in csrc/coll, or -1."""
+        """Return the operation's number in csrc/coll, or -1."""
         found = _COLL_OPS.get(op.name, -1) if op.is_predefined else -1
         return found
 
+    cdef int _reduce(self, const void *out, void *into, size_t count, int kind, int op, int root,
+                     bint everybody) except -1:
+        """Reduce by csrc/coll; return 0 if messages must do it."""
+        cdef int code
+        cdef coll *c = self._enter()
+        if c == NULL:
+            return 0
+        with nogil:
+            if everybody:
+                code = coll_allreduce(c, COLL_DEFAULT, out, into, count, kind, op)
+            else:
+                code = coll_reduce(c, COLL_DEFAULT, out, into, count, kind, op, root)
+        if code != MSG_SUCCESS and self._repeat(c, code):
+            return 0
+        self._conclude(code, "allreduce" if everybody else "reduce", root)
+        return 1
+
     cdef int _reduce_fast(self, object sendbuf, object recvbuf, int op, int root, bint everybody) except -1:
-        """Of plain buffers; 0: the general way has to look at them."""
+        """Reduce plain buffers; return 0 if they are not plain or do not fit (then _reduce_any checks them)."""
         cdef Py_buffer out, into
-        cdef int code, kind
+        cdef int kind
         cdef bint gets = everybody or self.rank == root
-        cdef coll *c
         if op < 0 or _is_in_place(sendbuf) or not _is_plain(sendbuf, &out, 0):
             return 0
         try:
             kind = _type_of(&out)
             if kind == COLL_NO_TYPE or (kind >= 8 and op > 3):
                 return 0
-            into.buf = NULL
-            if gets:
-                if not _is_plain(recvbuf, &into, PyBUF_WRITABLE):
-                    return 0
-                if into.len != out.len or _type_of(&into) != kind:
-                    PyBuffer_Release(&into)
-                    return 0
+            if not gets:
+                return self._reduce(out.buf, NULL, out.len // out.itemsize, kind, op, root, everybody)
+            if not _is_plain(recvbuf, &into, PyBUF_WRITABLE):
+                return 0
             try:
-                c = self._enter()
-                if c == NULL:
+                if into.len != out.len or _type_of(&into) != kind:
                     return 0
-                with nogil:
-                    if everybody:
-                        code = coll_allreduce(c, COLL_DEFAULT, out.buf, into.buf, out.len // out.itemsize, kind, op)
-                    else:
-                        code = coll_reduce(c, COLL_DEFAULT, out.buf, into.buf, out.len // out.itemsize, kind, op, root)
+                return self._reduce(out.buf, into.buf, out.len // out.itemsize, kind, op, root, everybody)
             finally:
-                if gets:
-                    PyBuffer_Release(&into)
+                PyBuffer_Release(&into)
         finally:
             PyBuffer_Release(&out)
-        if code != MSG_SUCCESS and everybody and self._repeat(c, code):
-            return 0
-        self._conclude(code, "allreduce" if everybody else "reduce", root)
-        return 1
 
     cdef int _reduce_any(self, object sendbuf, object recvbuf, int number, int root, bint everybody) except -1:
-        """Of any buffers; 0: by messages."""
+        """Reduce any buffers; return 0 if messages must do it."""
         cdef Py_buffer view, result
-        cdef int code, kind
+        cdef int kind, done
         cdef bint gets = everybody or self.rank == root, in_place = _is_in_place(sendbuf) and gets
-        cdef coll *c
-        cdef size_t count
         if number < 0 or self.size == 1:
             return 0
         into = _plain_of(recvbuf, True) if gets else None
@@ -310,51 +399,89 @@ cdef class CollectiveComm(MsgComm):
         if kind == COLL_NO_TYPE or (
                 into is not None and (into.nbytes != mine.nbytes or into.datatype.dtype != dtype)):
             return 0
-        c = self._enter()
-        if c == NULL:
-            return 0
-        data = mine.pack()
-        count = <size_t>mine.nbytes // <size_t>dtype.itemsize
-        target = bytearray(mine.nbytes if gets else 0)
+        data, target = mine.pack(), bytearray(mine.nbytes if gets else 0)
         PyObject_GetBuffer(data, &view, PyBUF_ANY_CONTIGUOUS)
         PyObject_GetBuffer(target, &result, PyBUF_ANY_CONTIGUOUS)
-        with nogil:
-            if everybody:
-                code = coll_allreduce(c, COLL_DEFAULT, view.buf, result.buf, count, kind, number)
-            else:
-                code = coll_reduce(c, COLL_DEFAULT, view.buf, result.buf if gets else NULL, count, kind, number, root)
-        PyBuffer_Release(&view)
-        PyBuffer_Release(&result)
-        if code != MSG_SUCCESS and everybody and self._repeat(c, code):
-            return 0
-        self._conclude(code, "allreduce" if everybody else "reduce", root)
-        if gets:
+        try:
+            done = self._reduce(view.buf, result.buf if gets else NULL, <size_t>view.len // <size_t>dtype.itemsize,
+                                kind, number, root, everybody)
+        finally:
+            PyBuffer_Release(&view)
+            PyBuffer_Release(&result)
+        if done and gets:
             _first_bytes(into, len(target)).unpack(_bytes_of(target))
-        return 1
+        return done
 
     def Allreduce(self, sendbuf, recvbuf, op=None):
-        """Allreduce: all ranks' buffers combined, on all."""
-        op = _sum if op is None else op
-        cdef int number = self._may_combine(op)
-        if not self._reduce_fast(sendbuf, recvbuf, number, 0, True):
-            if not self._reduce_any(sendbuf, recvbuf, number, 0, True):
-                self._block_allreduce(sendbuf, recvbuf, op)
+        """Combine the buffers of all ranks, with the result on all ranks.
 
-    def Reduce(self, sendbuf, recvbuf, op=None, int root=0):
-        """Reduce: all ranks' buffers combined, on the root."""
+        Parameters
+        ----------
+        sendbuf, recvbuf : buffer or list
+            Operand of this rank, or IN_PLACE if it is in `recvbuf`; memory for the result.
+        op : Op, optional
+            Operation. Default: SUM.
+        """
+        cdef long long before = self._n_collectives
+        cdef int number, done
         op = _sum if op is None else op
-        cdef int number = self._may_combine(op)
-        self._root(root)
-        if not self._reduce_fast(sendbuf, recvbuf, number, root, False):
-            if not self._reduce_any(sendbuf, recvbuf, number, root, False):
+        try:
+            number = self._may_combine(op)
+            done = (self._reduce_fast(sendbuf, recvbuf, number, 0, True)
+                    or self._reduce_any(sendbuf, recvbuf, number, 0, True))
+            if not done:
+                self._block_allreduce(sendbuf, recvbuf, op)
+        except BaseException as problem:
+            self._refused(before, problem)
+            raise
+
+    def Reduce(self, sendbuf, recvbuf, op=None, root=0):
+        """Combine the buffers of all ranks on the root.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : buffer or list
+            Operand of this rank; memory for the result, ignored on other ranks than the root. On the root IN_PLACE
+            means that the operand is in `recvbuf`.
+        op : Op, optional
+            Operation. Default: SUM.
+        root : int
+            Rank of the root.
+        """
+        cdef long long before = self._n_collectives
+        cdef int number, done, at
+        op = _sum if op is None else op
+        try:
+            at = self._root(root)
+            number = self._may_combine(op)
+            done = (self._reduce_fast(sendbuf, recvbuf, number, at, False)
+                    or self._reduce_any(sendbuf, recvbuf, number, at, False))
+            if not done:
                 self._block_reduce(sendbuf, recvbuf, op, root)
+        except BaseException as problem:
+            self._refused(before, problem)
+            raise
+
+    cdef int _exchange(self, const void *out, void *into, size_t each, bint everything) except -1:
+        """Allgather, or alltoall if *everything*, by csrc/coll; return 0 if messages must do it."""
+        cdef int code
+        cdef coll *c = self._enter()
+        if c == NULL:
+            return 0
+        with nogil:
+            if everything:
+                code = coll_alltoall(c, COLL_DEFAULT, out, into, each)
+            else:
+                code = coll_allgather(c, COLL_DEFAULT, out, into, each)
+        if code != MSG_SUCCESS and self._repeat(c, code):
+            return 0
+        self._conclude(code, "alltoall" if everything else "allgather", 0)
+        return 1
 
     cdef int _exchange_fast(self, object sendbuf, object recvbuf, bint everything) except -1:
-        """Allgather, or (everything) alltoall, of plain buffers of the right lengths; 0: another way."""
+        """Exchange plain buffers of the right lengths; return 0 for others."""
         cdef Py_buffer out, into
-        cdef int code
         cdef Py_ssize_t each
-        cdef coll *c
         if _is_in_place(sendbuf) or not _is_plain(sendbuf, &out, 0):
             return 0
         try:
@@ -364,29 +491,17 @@ cdef class CollectiveComm(MsgComm):
                 each = into.len // self.size
                 if into.len % self.size or out.len != (into.len if everything else each):
                     return 0
-                c = self._enter()
-                if c == NULL:
-                    return 0
-                with nogil:
-                    if everything:
-                        code = coll_alltoall(c, COLL_DEFAULT, out.buf, into.buf, each)
-                    else:
-                        code = coll_allgather(c, COLL_DEFAULT, out.buf, into.buf, each)
+                return self._exchange(out.buf, into.buf, each, everything)
             finally:
                 PyBuffer_Release(&into)
         finally:
             PyBuffer_Release(&out)
-        if code != MSG_SUCCESS and self._repeat(c, code):
-            return 0
-        self._conclude(code, "alltoall" if everything else "allgather", 0)
-        return 1
 
     cdef int _exchange_any(self, object sendbuf, object recvbuf, bint everything) except -1:
-        """Of any buffers; 0: by messages."""
+        """Exchange any buffers; return 0 if messages must do it."""
         cdef Py_buffer view
-        cdef int code, i
+        cdef int i, done
         cdef size_t each
-        cdef coll *c
         if self.size == 1:
             return 0
         into = _blocks_of(_plain_of(recvbuf, True, self.size), self.size)
@@ -404,33 +519,52 @@ cdef class CollectiveComm(MsgComm):
                 return 0
             i = i if everything else self.rank
             room[i * each:(i + 1) * each] = memoryview(part.pack())
-        c = self._enter()
-        if c == NULL:
-            return 0
         PyObject_GetBuffer(work, &view, PyBUF_ANY_CONTIGUOUS)
-        with nogil:
-            if everything:
-                code = coll_alltoall(c, COLL_DEFAULT, NULL, view.buf, each)
-            else:
-                code = coll_allgather(c, COLL_DEFAULT, NULL, view.buf, each)
-        PyBuffer_Release(&view)
-        if code != MSG_SUCCESS and self._repeat(c, code):
-            return 0
-        self._conclude(code, "alltoall" if everything else "allgather", 0)
-        got = _bytes_of(work)
-        for i, part in enumerate(into):
-            part.unpack(got[i * each:(i + 1) * each])
-        return 1
+        try:
+            done = self._exchange(NULL, view.buf, each, everything)
+        finally:
+            PyBuffer_Release(&view)
+        if done:
+            got = _bytes_of(work)
+            for i, part in enumerate(into):
+                part.unpack(got[i * each:(i + 1) * each])
+        return done
 
     def Allgather(self, sendbuf, recvbuf):
-        """Allgather: all ranks' buffers, one after the other."""
-        if not self._exchange_fast(sendbuf, recvbuf, False) and not self._exchange_any(sendbuf, recvbuf, False):
-            self._block_allgather(sendbuf, recvbuf)
+        """Gather buffers of equal length to all ranks, in the order of ranks.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : buffer or list
+            Data of this rank, or IN_PLACE if it is in `recvbuf`; memory for the data of all ranks.
+        """
+        cdef long long before = self._n_collectives
+        cdef int done
+        try:
+            done = self._exchange_fast(sendbuf, recvbuf, False) or self._exchange_any(sendbuf, recvbuf, False)
+            if not done:
+                self._block_allgather(sendbuf, recvbuf)
+        except BaseException as problem:
+            self._refused(before, problem)
+            raise
 
     def Alltoall(self, sendbuf, recvbuf):
-        """Alltoall: from each rank the part that it has for this one."""
-        if not self._exchange_fast(sendbuf, recvbuf, True) and not self._exchange_any(sendbuf, recvbuf, True):
-            self._block_alltoall(sendbuf, recvbuf)
+        """Send an equal part of the buffer to each rank, and receive one from each rank.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : buffer or list
+            Parts for all ranks, or IN_PLACE if they are in `recvbuf`; memory for the parts received.
+        """
+        cdef long long before = self._n_collectives
+        cdef int done
+        try:
+            done = self._exchange_fast(sendbuf, recvbuf, True) or self._exchange_any(sendbuf, recvbuf, True)
+            if not done:
+                self._block_alltoall(sendbuf, recvbuf)
+        except BaseException as problem:
+            self._refused(before, problem)
+            raise
 
 
 cdef object _bytes_of(object data):
@@ -439,5 +573,5 @@ cdef object _bytes_of(object data):
 
 
 cdef object _first_bytes(object place, Py_ssize_t nbytes):
-    """The part of a place that a shorter result goes to."""
+    """Return the beginning of a place, as much as a result of *nbytes* bytes fills."""
     return type(place)(place.memory, place.datatype, nbytes // place.datatype.size if nbytes else 0, place.start)

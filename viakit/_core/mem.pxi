@@ -1,19 +1,15 @@
-# Protection tags, memory that peers can map, registered regions, and pieces of regions for descriptors to point at.
+# Protection tags, memory that peers can map, registered regions, and segments of regions for descriptors.
 
-cdef class ProtectionTag:
-    """A mark on regions and VIs: a VI reaches only regions with its own tag. Made by :meth:`Nic.create_tag`."""
+cdef class ProtectionTag(_Resource):
+    """Protection tag of regions and VIs: a VI can access only regions with its own tag. See :meth:`Nic.create_tag`."""
 
-    cdef object __weakref__
     cdef Nic _nic
     cdef VIP_PROTECTION_HANDLE _handle
-    cdef list _chunks        # of descriptors, one list per size
-    cdef int _n_users        # regions and VIs that carry it
-    cdef str _made_at
-    cdef long _generation
+    cdef list _chunks        # chunks of descriptors, one list for each slot size
+    cdef int _n_users        # regions and VIs with this tag
 
     def __init__(self, Nic nic not None):
         nic._use()
-        self._generation = _generation
         self._nic = nic
         self._chunks = [[] for _ in range(N_CHUNK_SIZES)]
         self._made_at = _place()
@@ -22,7 +18,7 @@ cdef class ProtectionTag:
 
     def __del__(self):
         if self._handle != NULL and self._generation == _generation and not self._nic._closed:
-            # The NIC's own tag goes with the NIC, silently: nobody made it by hand.
+            # The NIC's own tag ends with the NIC and without a warning, because the program did not create it.
             if self._nic._tag is not self:
                 _warn_unclosed(self, self._made_at)
             self.close()
@@ -39,7 +35,7 @@ cdef class ProtectionTag:
         Raises
         ------
         ResourceError
-            A region or a VI still carries it.
+            If a region or a VI still has this tag.
         """
         cdef VIP_PROTECTION_HANDLE handle = self._handle
         cdef _Chunk chunk
@@ -48,7 +44,7 @@ cdef class ProtectionTag:
             return
         if self._n_users:
             raise _errors.ResourceError(
-                f"{self._n_users} regions and VIs still carry {self!r}: close these first",
+                f"{self._n_users} regions and VIs still use {self!r}; close them first",
                 code=VIP_ERROR_RESOURCE, operation="VipDestroyPtag")
         for chunks in self._chunks:
             for chunk in chunks:
@@ -56,44 +52,34 @@ cdef class ProtectionTag:
         self._handle = NULL
         _check(VipDestroyPtag(self._nic._handle, handle), "VipDestroyPtag")
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
-
     def __repr__(self):
         return f"<viakit.via.ProtectionTag of {self._nic.device!r}{'' if self._handle != NULL else ' closed'}>"
 
 
-@cython.no_gc_clear  # __del__ leaves what views still need; the last view releases it, and wants the NIC
-cdef class Allocation:
-    """Memory of a NIC that peers on the same host can map. Made by :meth:`Nic.allocate`; exports a writable buffer.
+@cython.no_gc_clear  # Views may outlive __del__. The last one releases the memory and needs the NIC for that.
+cdef class Allocation(_Resource):
+    """Memory of a NIC that peers on the same host can map. Created by :meth:`Nic.allocate`; exports a writable buffer.
 
     Attributes
     ----------
     nbytes : int
+        Size in bytes.
     address : int
+        Virtual address of the first byte in this process.
     """
 
-    cdef object __weakref__
     cdef Nic _nic
     cdef void *_memory
     cdef readonly Py_ssize_t nbytes
     cdef int _n_exports
     cdef bint _closed
-    cdef str _made_at
-    cdef long _generation
-
-    def __cinit__(self):
-        self._generation = _generation
 
     def __init__(self, Nic nic not None, nbytes):
         cdef Py_ssize_t size = nbytes
         cdef void *memory = NULL
         cdef VIP_RETURN code
         if self._memory != NULL:
-            raise TypeError("an Allocation is made once")
+            raise TypeError("this Allocation exists already; create another one with Nic.allocate()")
         nic._use()
         if size <= 0:
             raise ValueError(f"nbytes={nbytes}: expected 1 or more")
@@ -108,16 +94,16 @@ cdef class Allocation:
         nic._children.add(self)
 
     def __del__(self):
-        # Letting go of it is as good as closing it, as with any other memory.
+        # Dropping an allocation releases it without a warning, as with any other memory.
         self.close()
 
     @property
     def address(self):
-        """The virtual address of the first byte, in this process."""
+        """Virtual address of the first byte in this process."""
         return <size_t>self._memory
 
     def close(self):
-        """Give the memory back; while an array, a memoryview or a region looks at it, as soon as none does."""
+        """Release the memory, or do so as soon as no array, memoryview or region refers to it."""
         self._closed = True
         if self._n_exports == 0:
             self._release()
@@ -145,48 +131,40 @@ cdef class Allocation:
     def __len__(self):
         return self.nbytes
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
-
     def __repr__(self):
         return (f"<viakit.via.Allocation of {self.nbytes} byte{'s' * (self.nbytes != 1)}"
                 f"{' closed' if self._closed else ''}>")
 
 
-@cython.no_gc_clear  # as an Allocation
-cdef class MemoryRegion:
-    """Registered memory. Made by :meth:`Nic.register` or :meth:`Nic.create_region`.
+@cython.no_gc_clear  # for the reason given at Allocation
+cdef class MemoryRegion(_Resource):
+    """Registered memory. Created by :meth:`Nic.register` or :meth:`Nic.create_region`.
 
-    The region exports the buffer that it registered, format and shape included: ``np.asarray(region)`` is a view, not a
-    copy. ``region[a:b]`` counts **bytes** and gives a :class:`Segment` for a descriptor to point at.
+    The region exports the buffer that it registered, including format and shape: ``np.asarray(region)`` is a view, not
+    a copy. ``region[a:b]`` counts **bytes** and returns a :class:`Segment` for a descriptor.
 
     Attributes
     ----------
     nbytes : int
+        Size in bytes.
     readonly : bool
-        The memory may only be sent from.
+        Whether the memory can only be sent from.
     tag : ProtectionTag
+        Protection tag of the region.
     """
 
-    cdef object __weakref__
     cdef Nic _nic
-    cdef Py_buffer _source       # held as long as anybody may look at the memory
+    cdef Py_buffer _source       # held as long as the memory may be accessed
     cdef bint _has_source
     cdef VIP_MEM_HANDLE _handle
     cdef uint64_t _address
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint readonly
     cdef ProtectionTag _tag
-    cdef int _n_holds            # exported views, and posts of descriptors that name the region
+    cdef int _n_holds            # exported views, and posted descriptors that refer to the region
     cdef bint _closed
-    cdef str _made_at
-    cdef long _generation
 
     def __cinit__(self):
-        self._generation = _generation
         self._closed = True
 
     def __init__(self, Nic nic not None, buffer, tag=None, rdma_write=False, rdma_read=False):
@@ -194,13 +172,13 @@ cdef class MemoryRegion:
         cdef VIP_RETURN code
         cdef int shape = PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT
         if self._has_source:
-            raise TypeError("a MemoryRegion is made once")
+            raise TypeError("this MemoryRegion is registered already; create another one with Nic.register()")
         self._nic = nic
         self._tag = nic._tag_of(tag)
         try:
             PyObject_GetBuffer(buffer, &self._source, shape | PyBUF_WRITABLE)
         except (BufferError, ValueError, TypeError):
-            # Read-only memory can be sent from; what is not memory at all, or in pieces, fails again here.
+            # Read-only memory can be sent from. An object without a contiguous buffer fails here again.
             PyObject_GetBuffer(buffer, &self._source, shape)
         self._has_source = True
         self._address = <uint64_t>self._source.buf
@@ -209,7 +187,8 @@ cdef class MemoryRegion:
         self._made_at = _place()
         try:
             if self.readonly and rdma_write:
-                raise ValueError(f"{type(buffer).__name__} is read-only memory: it cannot take rdma_write=True")
+                raise ValueError(f"{type(buffer).__name__} is read-only, so rdma_write=True is not possible; register "
+                                 "writable memory")
             attributes.Ptag = self._tag._handle
             attributes.EnableRdmaWrite = bool(rdma_write)
             attributes.EnableRdmaRead = bool(rdma_read)
@@ -253,8 +232,8 @@ cdef class MemoryRegion:
     def close(self):
         """Deregister the memory. Closing twice does nothing.
 
-        Allowed while descriptors that name it are posted: these complete with PROTECTION_ERROR if the NIC had not begun
-        with them. The buffer stays locked until they are taken from their queue.
+        Closing is permitted while descriptors that refer to the region are posted. They complete with PROTECTION_ERROR
+        if the NIC has not started to process them. The buffer stays locked until they are taken from their queue.
         """
         cdef VIP_RETURN code = VIP_SUCCESS
         cdef VIP_NIC_HANDLE nic
@@ -272,12 +251,6 @@ cdef class MemoryRegion:
 
     deregister = close
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
-
     def __repr__(self):
         return (f"<viakit.via.MemoryRegion {self._handle:#x} of {self.nbytes} byte{'s' * (self.nbytes != 1)}"
                 f"{' read-only' if self.readonly else ''}{' closed' if self._closed else ''}>")
@@ -289,27 +262,27 @@ cdef class MemoryRegion:
 
     @property
     def handle(self):
-        """The memory handle: 32 bits, not zero. With the address it is what a peer needs for an RDMA write."""
+        """Memory handle: 32 bits, not zero. Together with the address, a peer needs it for RDMA."""
         return self._handle
 
     @property
     def address(self):
-        """The virtual address of the first byte, in this process."""
+        """Virtual address of the first byte in this process."""
         return self._address
 
     @property
     def tag(self):
-        """The :class:`ProtectionTag` that the region carries."""
+        """:class:`ProtectionTag` of the region."""
         return self._tag
 
     @property
     def rdma_write(self):
-        """Whether peers may write here."""
+        """Whether peers may write to the region."""
         return self._query() & 1 != 0
 
     @property
     def rdma_read(self):
-        """Whether peers may read here."""
+        """Whether peers may read from the region."""
         return self._query() & 2 != 0
 
     cdef int _query(self) except -1:
@@ -319,19 +292,21 @@ cdef class MemoryRegion:
         return (1 if attributes.EnableRdmaWrite else 0) | (2 if attributes.EnableRdmaRead else 0)
 
     def set_attributes(self, tag=None, rdma_write=None, rdma_read=None):
-        """Change tag and rights; None leaves a value as it is. The handle stays the same.
+        """Change the tag and the RDMA rights of the region. None leaves a value unchanged. The handle stays the same.
 
         Parameters
         ----------
         tag : ProtectionTag, optional
+            New protection tag.
         rdma_write, rdma_read : bool, optional
+            Whether peers may write or read the region.
         """
         cdef VIP_MEM_ATTRIBUTES attributes
         cdef ProtectionTag wanted
         cdef int rights = self._query()
         wanted = self._tag if tag is None else self._nic._tag_of(tag)
         if rdma_write and self.readonly:
-            raise ValueError(f"{self!r} cannot take rdma_write=True")
+            raise ValueError(f"{self!r} is read-only, so rdma_write=True is not possible")
         attributes.Ptag = wanted._handle
         attributes.EnableRdmaWrite = rights & 1 if rdma_write is None else bool(rdma_write)
         attributes.EnableRdmaRead = (rights >> 1) & 1 if rdma_read is None else bool(rdma_read)
@@ -346,7 +321,7 @@ cdef class MemoryRegion:
 
     def __getitem__(self, key):
         cdef Py_ssize_t start, stop
-        self._use()   # first: NumPy comes here when the region has refused to export its buffer
+        self._use()   # NumPy falls back to __getitem__ if a closed region refuses to export its buffer.
         start, stop = _byte_range(key, self.nbytes)
         return _segment(self, self._address + start, self._handle, stop - start)
 
@@ -354,14 +329,14 @@ cdef class MemoryRegion:
         cdef Py_buffer *source = &self._source
         self._use()
         if flags & PyBUF_WRITABLE and self.readonly:
-            raise BufferError(f"{self!r} cannot be written to")
+            raise BufferError(f"{self!r} is read-only and cannot export a writable buffer")
         if not _c_contiguous(source):
             if (flags & PyBUF_STRIDES) != PyBUF_STRIDES:
-                raise BufferError(f"{self!r} is in Fortran order and needs a consumer that understands strides")
+                raise BufferError(f"{self!r} is in Fortran order and needs a consumer that supports strides")
             if (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS:
-                raise BufferError(f"{self!r} is in Fortran order, and was asked for as C-contiguous")
+                raise BufferError(f"{self!r} is in Fortran order and cannot export a C-contiguous buffer")
         if (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS and not PyBuffer_IsContiguous(source, c"F"):
-            raise BufferError(f"{self!r} is in C order, and was asked for as Fortran-contiguous")
+            raise BufferError(f"{self!r} is in C order and cannot export a Fortran-contiguous buffer")
         view.obj = self
         view.buf = source.buf
         view.len = source.len
@@ -390,20 +365,20 @@ cdef bint _c_contiguous(const Py_buffer *source) noexcept:
 
 
 cdef tuple _byte_range(object key, Py_ssize_t nbytes):
-    """Start and stop of region[start:stop], in bytes, as Python clips slices."""
+    """Return start and stop of region[start:stop] in bytes, clipped like a Python slice."""
     if not isinstance(key, slice):
-        raise TypeError("a region is cut into pieces by region[start:stop], in bytes; "
+        raise TypeError("a region takes a slice in bytes, region[start:stop]; "
                         "for its elements use numpy.asarray(region) or memoryview(region)")
     start, stop, step = key.indices(nbytes)
     if step != 1:
-        raise ValueError(f"a piece of a region is contiguous: step {step} is not possible")
+        raise ValueError(f"a segment must be contiguous, so the step of the slice must be 1, got {step}")
     return start, max(start, stop)
 
 
 cdef Segment _segment(MemoryRegion region, uint64_t address, VIP_MEM_HANDLE handle, Py_ssize_t nbytes):
     cdef Segment segment = Segment.__new__(Segment)
     if nbytes > UINT32_MAX:
-        raise ValueError(f"a segment of {nbytes} bytes is too long: its length has 32 bits")
+        raise ValueError(f"a segment of {nbytes} bytes is too long; the length has 32 bits")
     segment.region = region
     segment.address = address
     segment.handle = handle
@@ -414,16 +389,18 @@ cdef Segment _segment(MemoryRegion region, uint64_t address, VIP_MEM_HANDLE hand
 @cython.final
 @cython.no_gc_clear
 cdef class Segment:
-    """A piece of a region, in bytes, for a descriptor to point at: ``region[a:b]``. Exports its bytes as a buffer.
+    """Contiguous part of a region, for use in a descriptor: ``region[a:b]``. Exports its bytes as a buffer.
 
     Attributes
     ----------
     region : MemoryRegion or None
+        The region; None for an unchecked segment.
     address : int
-        The virtual address of its first byte.
+        Virtual address of the first byte.
     handle : int
-        The memory handle of its region.
+        Memory handle of the region.
     nbytes : int
+        Length in bytes.
     """
 
     cdef readonly MemoryRegion region
@@ -432,16 +409,16 @@ cdef class Segment:
     cdef readonly Py_ssize_t nbytes
 
     def __init__(self):
-        raise TypeError("a Segment is a piece of a region: region[start:stop]")
+        raise TypeError("a Segment is a part of a region; write region[start:stop]")
 
     @staticmethod
     def unchecked(address, handle, nbytes):
-        """A segment that claims anything at all, to see how the NIC refuses it: no access happens in Python.
+        """Return a segment with arbitrary values, to test how the NIC refuses it. Python does not access the memory.
 
         Parameters
         ----------
         address, handle, nbytes : int
-            As they shall stand in the descriptor.
+            Values for the descriptor.
         """
         return _segment(None, _whole("address", address, UINT64_MAX), _whole("handle", handle, UINT32_MAX),
                         _whole("nbytes", nbytes, UINT32_MAX))
@@ -456,7 +433,7 @@ cdef class Segment:
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         if self.region is None:
-            raise BufferError("an unchecked segment is not memory")
+            raise BufferError("an unchecked segment has no memory to export")
         self.region._use()
         PyBuffer_FillInfo(view, self, <void *><size_t>self.address, self.nbytes, self.region.readonly, flags)
         self.region._n_holds += 1

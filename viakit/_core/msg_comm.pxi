@@ -1,18 +1,18 @@
-# One rank's end of a communicator.
+# The part of a communicator that is written in C.
 #
-# A communicator has five contexts of the engine, so that what travels for it never matches what the program sends: the
-# program's own messages, collectives, the long parts of pickled objects, what makes new communicators, and csrc/coll
-# (group.pxi).
+# A communicator has five contexts of the engine, so that internal messages never match those of the program. The
+# contexts are: the program's messages, collectives, long parts of pickled objects, creation of communicators, and
+# csrc/coll (group.pxi).
 
 from cpython.list cimport PyList_Check
 from cpython.tuple cimport PyTuple_Check
 
 cdef enum:
-    CONTEXTS = 5           # of the engine, for each communicator
+    CONTEXTS = 5           # contexts of the engine per communicator
 
 
 cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
-    """Pin `buf` if it is one contiguous buffer of numbers; 0: the general way has to look at it."""
+    """Pin `buf` if it is one contiguous buffer of numbers. Returns 0 if the general path has to interpret it."""
     if PyList_Check(buf) or PyTuple_Check(buf) or buf is None:
         return 0
     PyObject_GetBuffer(buf, view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | flags)
@@ -23,14 +23,14 @@ cdef inline bint _is_plain(object buf, Py_buffer *view, int flags) except -1:
 
 
 cdef class MsgComm:
-    """A communicator's part in C: who its ranks are, its contexts, and the calls that have to be short."""
+    """Part of a communicator in C: its ranks, its contexts, and the calls whose overhead matters."""
 
     cdef readonly MsgWorld world
     cdef readonly int rank, size, number
-    cdef int *_to            # this communicator's ranks in the world, NULL: the same
-    cdef int *_from          # and back
-    cdef int _context        # the first of five ...
-    cdef int _own            # ... which is the program's; freed communicators have none
+    cdef int *_to            # world rank of each rank of this communicator, NULL if they are the same
+    cdef int *_from          # rank in this communicator of each world rank, NULL if they are the same
+    cdef int _context        # first of the five contexts
+    cdef int _own            # context of the program's messages, negative once the communicator is freed
 
     def __cinit__(self, MsgWorld world, int number, ranks=None, *args, **options):
         cdef int i
@@ -49,7 +49,7 @@ cdef class MsgComm:
             self._from[i] = MSG_PROC_NULL
         for i in range(self.size):
             if not 0 <= <int>ranks[i] < world.size:
-                raise _message_error(MSG_ERR_RANK, f"rank {ranks[i]} is not in a world of {world.size}")
+                raise _message_error(MSG_ERR_RANK, f"rank must be 0 to {world.size - 1} in this world, got {ranks[i]}")
             self._to[i] = ranks[i]
             self._from[self._to[i]] = i
             if self._to[i] == world.rank:
@@ -63,37 +63,53 @@ cdef class MsgComm:
         return self._from[rank] if self._from != NULL else rank
 
     cdef int _target(self, int rank, bint receive) except -10:
-        """The world's number of a rank, or a wildcard; raises for ranks that this communicator does not have."""
+        """Translate a rank to a world rank; keep wildcards. Raises ERR_RANK if this communicator has no such rank."""
         if 0 <= rank < self.size:
             return self._to[rank] if self._to != NULL else rank
         if rank == MSG_PROC_NULL or (receive and rank == MSG_ANY_SOURCE):
             return rank
-        raise _message_error(MSG_ERR_RANK, f"rank {rank}: this communicator has ranks 0 to {self.size - 1}"
-                             + (", and ANY_SOURCE" if receive else "") + " and PROC_NULL")
+        raise _message_error(MSG_ERR_RANK, f"rank must be 0 to {self.size - 1}"
+                             + (", ANY_SOURCE" if receive else "") + f" or PROC_NULL in this communicator, got {rank}")
 
     def world_ranks(self):
-        """The world's numbers of this communicator's ranks, in their order."""
+        """Return the world ranks of this communicator's ranks, in order."""
         return list(range(self.size)) if self._to == NULL else [self._to[i] for i in range(self.size)]
 
     cdef int _at(self, int part) except -1:
-        """The context of a part; the program's ends when the communicator is freed, others with the last operation."""
+        """Return the context of a part.
+
+        The program's context ends when the communicator is freed; the other contexts end with the last pending
+        operation.
+        """
         cdef int context = self._context + part if part else self._own
         if context < 0:
             raise _message_error(MSG_ERR_CONTEXT, "this communicator has been freed")
         return context
 
     def close_own(self):
-        """The program may start nothing any more; what is under way goes on."""
+        """Refuse new operations of the program. Pending operations continue."""
         self._own = -1
 
     def forget(self):
-        """No call is possible on this communicator any more, and nothing of it reaches the next one of its number."""
-        if self._context >= 0 and self.world._w != NULL:
+        """Retire all contexts, so that no late message reaches the next communicator with the same number."""
+        if self._context >= 0 and self.world._w != NULL and self.world._generation == _generation:
             msg_retire(self.world._w, self._context, CONTEXTS)
         self._own = self._context = -65536
 
+    def probe_other_tag(self, int part, int mask, int tag, MsgStatus status):
+        """Return whether a message has arrived whose tag differs from `tag` but equals it in the bits of `mask`.
+
+        Sets `status` if so.
+        """
+        cdef msg_status result
+        self.world._open()
+        if not msg_probe_other_tag(self.world._w, self._at(part), mask, tag, &result):
+            return False
+        status.source, status.tag = self._back(result.source), result.tag
+        return True
+
     def discard(self, int part, int mask, int tag):
-        """Throw away messages that nobody will receive: those with the bits of `tag` where `mask` has ones."""
+        """Discard unexpected messages whose tags equal `tag` in the bits set in `mask`."""
         self.world._open()
         return msg_discard(self.world._w, self._at(part), mask, tag)
 
@@ -105,7 +121,10 @@ cdef class MsgComm:
         return request
 
     cpdef MsgRequest start_send(self, object buffer, int dest, int tag=0, int mode=0, int part=0):
-        """Start to send a contiguous buffer; `part`: 0 the program's, 1 collectives, 2 bodies of objects."""
+        """Start to send a contiguous buffer.
+
+        `part` selects the context: 0 for the program, 1 for collectives, 2 for the bodies of objects.
+        """
         cdef MsgRequest request
         cdef int target = self._target(dest, False)
         cdef int context = self._at(part)
@@ -127,7 +146,7 @@ cdef class MsgComm:
         return request
 
     cdef MsgRequest _begin(self, Py_buffer *view, int peer, int tag, int mode, bint receive):
-        """Start to send or to receive what _is_plain has pinned; the request holds it from now on."""
+        """Start to send or receive a buffer that `_is_plain` has pinned. The request owns the buffer from here on."""
         cdef MsgRequest request = _request_type.__new__(_request_type)
         cdef msg_world *w
         cdef int code, target, context
@@ -146,21 +165,49 @@ cdef class MsgComm:
         return request
 
     def Isend(self, buf, int dest, int tag=0):
-        """Start to send a buffer."""
+        """Start to send a buffer.
+
+        Parameters
+        ----------
+        buf : buffer or list
+            Data to send: an array, or [buffer, count, datatype]. Do not modify it before the request completes.
+        dest : int
+            Destination rank.
+        tag : int
+            Message tag.
+
+        Returns
+        -------
+        Request
+        """
         cdef Py_buffer view
         if _is_plain(buf, &view, 0):
             return self._begin(&view, dest, tag, MSG_STANDARD, False)
         return self._start(buf, dest, tag, MSG_STANDARD)
 
     def Issend(self, buf, int dest, int tag=0):
-        """Start to send; complete when its receive has begun."""
+        """Start to send a buffer in synchronous mode; the request completes after the matching receive has started."""
         cdef Py_buffer view
         if _is_plain(buf, &view, 0):
             return self._begin(&view, dest, tag, MSG_SYNCHRONOUS, False)
         return self._start(buf, dest, tag, MSG_SYNCHRONOUS)
 
     def Irecv(self, buf, int source=MSG_ANY_SOURCE, int tag=MSG_ANY_TAG):
-        """Start to receive into a buffer."""
+        """Start to receive a message into a buffer.
+
+        Parameters
+        ----------
+        buf : buffer or list
+            Memory to receive into: an array, or [buffer, count, datatype].
+        source : int
+            Source rank, or ANY_SOURCE.
+        tag : int
+            Message tag, or ANY_TAG.
+
+        Returns
+        -------
+        Request
+        """
         cdef Py_buffer view
         if _is_plain(buf, &view, PyBUF_WRITABLE):
             return self._begin(&view, source, tag, MSG_STANDARD, True)
@@ -184,7 +231,22 @@ cdef class MsgComm:
         return 0
 
     def Send(self, buf, int dest, int tag=0):
-        """Send a buffer; returns when it may be used again."""
+        """Send a buffer; return when it may be modified again.
+
+        Parameters
+        ----------
+        buf : buffer or list
+            Data to send: an array, or [buffer, count, datatype].
+        dest : int
+            Destination rank.
+        tag : int
+            Message tag.
+
+        Raises
+        ------
+        Exception
+            ERR_PROC_FAILED if the destination has failed.
+        """
         cdef Py_buffer view
         if self.world.n_active == 0 and _is_plain(buf, &view, 0):
             self._send_fast(&view, dest, tag, MSG_STANDARD)
@@ -192,7 +254,7 @@ cdef class MsgComm:
             self._send_any(buf, dest, tag, MSG_STANDARD)
 
     def Ssend(self, buf, int dest, int tag=0):
-        """Send a buffer; returns when its receive has begun."""
+        """Send a buffer in synchronous mode; return after the matching receive has started."""
         cdef Py_buffer view
         if self.world.n_active == 0 and _is_plain(buf, &view, 0):
             self._send_fast(&view, dest, tag, MSG_SYNCHRONOUS)
@@ -200,7 +262,24 @@ cdef class MsgComm:
             self._send_any(buf, dest, tag, MSG_SYNCHRONOUS)
 
     def Recv(self, buf, int source=MSG_ANY_SOURCE, int tag=MSG_ANY_TAG, MsgStatus status=None):
-        """Receive a message into a buffer."""
+        """Receive a message into a buffer.
+
+        Parameters
+        ----------
+        buf : buffer or list
+            Memory to receive into: an array, or [buffer, count, datatype]. It may be longer than the message.
+        source : int
+            Source rank, or ANY_SOURCE.
+        tag : int
+            Message tag, or ANY_TAG.
+        status : Status, optional
+            Filled with the source, tag and length of the message.
+
+        Raises
+        ------
+        Exception
+            ERR_TRUNCATE if the message is longer than the buffer; ERR_PROC_FAILED if the source has failed.
+        """
         cdef Py_buffer view
         cdef msg_status result
         cdef int code, target, context
@@ -226,7 +305,10 @@ cdef class MsgComm:
             status.was_cancelled = False
 
     def look(self, int source, int tag, MsgStatus status, timeout_s, int part=0):
-        """Is there such a message? Waits at most `timeout_s` seconds (None: no limit) for one; fills in `status`."""
+        """Return whether a matching message has arrived, and fill in `status`.
+
+        Waits at most `timeout_s` seconds (None: no limit).
+        """
         cdef msg_status result
         cdef int code, target = self._target(source, True), context = self._at(part)
         cdef int64_t timeout_ms = _message_ms(timeout_s)
@@ -247,7 +329,10 @@ cdef class MsgComm:
         return True
 
     def take(self, int source, int tag, timeout_s, message_type):
-        """As look, and take the message out of the queue: a `message_type`, or None."""
+        """Remove a matching message from the queue and return it as a `message_type`.
+
+        Waits at most `timeout_s` seconds (None: no limit); returns None if no message matches until then.
+        """
         cdef msg_status result
         cdef MsgMessage message = message_type.__new__(message_type)
         cdef int code, target = self._target(source, True), context = self._at(0)

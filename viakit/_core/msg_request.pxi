@@ -1,14 +1,14 @@
-# Requests, and the statuses and messages that they and probes give.
+# Requests, and the statuses and messages that requests and probes return.
 #
-# A request holds its buffer (Py_buffer) until the engine has done with it. A request that is dropped while it is active
-# hands both to its world, which keeps them until the operation has ended.
+# A request holds its buffer (Py_buffer) until the engine has finished with it. If the program drops an active request,
+# an orphan takes over the operation and the buffer. The world keeps the orphan until the operation has ended.
 
 cdef enum:
-    SLICE_MS = 1           # how long a wait lasts at a time while other schedules of this process want to go on
+    SLICE_MS = 1           # length of one wait while other schedules of this process need progress
 
 
 cdef class MsgStatus:
-    """What is known of a message that was received or found: `source`, `tag`, `error` and its bytes, `nbytes`."""
+    """Properties of a received or probed message: `source`, `tag`, `error`, and its length in bytes, `nbytes`."""
 
     cdef public int source, tag, error
     cdef public Py_ssize_t nbytes
@@ -18,17 +18,17 @@ cdef class MsgStatus:
         self.source, self.tag = MSG_ANY_SOURCE, MSG_ANY_TAG
 
 
-@cython.no_gc_clear  # __del__ hands the buffer on to the world: it is not to be let go of here
+@cython.no_gc_clear  # __del__ transfers the buffer to the world, so the collector must not clear it before.
 cdef class MsgRequest:
-    """One operation under way; its buffer stays pinned until it has ended."""
+    """One pending operation. Its buffer stays pinned until the operation has ended."""
 
     cdef msg_request *_r
     cdef MsgComm _comm
     cdef Py_buffer _view
     cdef bint _pinned
-    cdef readonly bint ended       # complete, and taken note of
+    cdef readonly bint ended       # The operation is complete, and the program has been notified.
     cdef msg_status _status
-    cdef public object after       # called with this request once, when it has ended well: unpacks what was received
+    cdef public object after       # Called once with this request after it succeeded; unpacks the received data.
 
     def __dealloc__(self):
         if self._pinned:
@@ -39,15 +39,16 @@ cdef class MsgRequest:
             self._give_up()
 
     cdef int _give_up(self) except -1:
-        """Leave the operation, and the buffer, to the world."""
+        """Transfer the operation and the buffer to the world."""
         cdef MsgRequest orphan = MsgRequest.__new__(MsgRequest)
-        if self._comm.world._w == NULL:
-            self._r = NULL
+        if self._comm.world._w == NULL or self._comm.world._generation != _generation:
+            self._r = NULL  # The request is the parent's; the buffer here is a copy of this process.
+            self.ended = True
             return 0
         orphan._comm = self._comm
         orphan._r, self._r = self._r, NULL
         orphan._view = self._view
-        memset(&self._view, 0, sizeof(self._view))  # its one reference is the orphan's now
+        memset(&self._view, 0, sizeof(self._view))  # The orphan owns the only reference now.
         orphan._pinned, self._pinned = self._pinned, False
         orphan.after, self.after = self.after, None
         self.ended = True
@@ -55,8 +56,8 @@ cdef class MsgRequest:
         return 0
 
     cdef bint _look(self) noexcept:
-        """Whether an orphan has ended."""
-        if self._r == NULL or self._comm.world._w == NULL:
+        """Return whether an orphan has ended."""
+        if self._r == NULL or self._comm.world._w == NULL or self._comm.world._generation != _generation:
             self._r = NULL
             return True
         if not msg_request_peek(self._comm.world._w, self._r, NULL):
@@ -65,10 +66,10 @@ cdef class MsgRequest:
         return True
 
     cdef int _end(self) except -1:
-        """The engine has freed its request: let go of the buffer, raise what went wrong.
+        """Release the buffer and raise the operation's error. The engine has freed its request.
 
-        A signal may come before this, or within `after`: then the next wait or test finds no request of the engine's,
-        and ends it.
+        A signal may arrive before this call, or within `after`. The next wait or test then finds no request of the
+        engine and completes this step.
         """
         if self._pinned:
             self._pinned = False
@@ -89,7 +90,7 @@ cdef class MsgRequest:
         return 0
 
     def peek(self, MsgStatus status=None):
-        """Whether it is complete, without progress; then `status` gets what is known of its message."""
+        """Return whether the operation is complete, without making progress; if it is, fill in `status`."""
         cdef msg_status result
         if self._r == NULL:
             return True
@@ -103,13 +104,13 @@ cdef class MsgRequest:
         return True
 
     def progress(self):
-        """Let messages go on, without waiting."""
+        """Make progress without waiting."""
         if self._r != NULL:
             self._comm.world._open()
             msg_progress(self._comm.world._w)
 
     def test_once(self):
-        """Make progress; True if it is complete (then it has ended)."""
+        """Make progress and return whether the operation is complete. If it is, the request has ended."""
         cdef int code
         if self._r == NULL:
             if not self.ended:
@@ -126,11 +127,11 @@ cdef class MsgRequest:
         return True
 
     def wait_for(self, timeout_s=None):
-        """Wait, at most `timeout_s` seconds (None: as long as it takes); True if it has ended."""
+        """Wait at most `timeout_s` seconds (None: no limit); return whether the operation has ended."""
         return self._wait(_message_ms(timeout_s)) != 0
 
     cdef int _wait(self, int64_t timeout_ms) except -1:
-        """1 if it has ended, 0 if time is out."""
+        """Return 1 if the operation has ended, 0 if the time is over."""
         cdef int code
         cdef MsgWorld world
         cdef int64_t began
@@ -140,7 +141,7 @@ cdef class MsgRequest:
             return 1
         world = self._comm.world
         world._open()
-        if msg_request_peek(world._w, self._r, NULL):  # then nothing is waited for, and no thread need be let in
+        if msg_request_peek(world._w, self._r, NULL):  # Complete: there is no wait, so the GIL can be kept.
             code = msg_test(world._w, &self._r, &self._status)
         elif world.n_active:
             began = _now_ns()
@@ -168,12 +169,23 @@ cdef class MsgRequest:
         return 1
 
     def Wait(self, MsgStatus status=None):
-        """Wait until the operation is complete; always True."""
-        if type(self) is not _request_type:  # a schedule, or a persistent one
+        """Wait until the operation completes.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled with the properties of the message.
+
+        Returns
+        -------
+        bool
+            Always True.
+        """
+        if type(self) is not _request_type:  # a schedule or a persistent request
             return self._wait_any(status)
         if self.ended:
             if status is not None:
-                _of_nothing(status)
+                _fill_inactive(status)
             return True
         self._wait(MSG_FOREVER)
         if status is not None:
@@ -181,12 +193,18 @@ cdef class MsgRequest:
         return True
 
     def Test(self, MsgStatus status=None):
-        """Whether the operation is complete."""
+        """Test whether the operation is complete. If it is, the request is released.
+
+        Parameters
+        ----------
+        status : Status, optional
+            Filled with the properties of the message once it is complete.
+        """
         if type(self) is not _request_type:
             return self._test_any(status)
         if self.ended:
             if status is not None:
-                _of_nothing(status)
+                _fill_inactive(status)
             return True
         if not self.test_once():
             return False
@@ -195,38 +213,38 @@ cdef class MsgRequest:
         return True
 
     def withdraw(self):
-        """Ask for the operation to be cancelled; it still has to be waited for."""
+        """Request cancellation of the operation. The request must still be waited for."""
         if self._r != NULL:
             self._comm.world._open()
             self._comm.world._check(msg_cancel(self._comm.world._w, self._r))
 
     def release(self):
-        """Forget the operation; it goes on until it ends."""
+        """Release the handle. The operation continues until it completes."""
         if self._r != NULL:
             self._give_up()
         self.ended = True
 
     def fill(self, MsgStatus status):
-        """Write what is known of the message that it received, or of nothing, into `status`."""
+        """Write the properties of the received message to `status`."""
         status.source, status.tag = self._status.source, self._status.tag
         status.error, status.nbytes = self._status.error, self._status.len
         status.was_cancelled = self._status.cancelled != 0
 
     @property
     def nbytes(self):
-        """Bytes of the message received, once it has ended."""
+        """Length of the received message in bytes, once the operation has ended."""
         return self._status.len
 
 
-cdef int _of_nothing(MsgStatus status) except -1:
-    """What a wait for a request that is not active says."""
+cdef int _fill_inactive(MsgStatus status) except -1:
+    """Fill `status` with the values that MPI defines for an inactive request."""
     status.source, status.tag, status.error = MSG_ANY_SOURCE, MSG_ANY_TAG, 0
     status.nbytes, status.was_cancelled = 0, False
     return 0
 
 
 cdef class MsgMessage:
-    """A message taken out of the queue by a matching probe."""
+    """Message that a matching probe has removed from the queue."""
 
     cdef msg_message *_m
     cdef readonly MsgComm comm
@@ -234,10 +252,10 @@ cdef class MsgMessage:
     cdef readonly Py_ssize_t nbytes
 
     def receive(self, buffer, request_type=None):
-        """Start to receive it into a contiguous buffer; returns the request."""
+        """Start to receive the message into a contiguous buffer; return the request."""
         cdef MsgRequest request
         if self._m == NULL:
-            raise _message_error(MSG_ERR_ARG, "this message has been received already")
+            raise _message_error(MSG_ERR_ARG, "this message has been received already; probe for the next one")
         self.comm.world._open()
         request = self.comm._new(buffer, True)
         self.comm.world._check(msg_imrecv(self.comm.world._w, &self._m, request._view.buf, request._view.len,

@@ -1,19 +1,21 @@
-# A world: this rank's end of a job, which the engine drives while anything waits.
+# A world: the connection of this rank to a job. The engine makes progress while any call waits.
 #
-# Calls that wait are in C without the GIL. Each counts itself in and out (_n_calls), so that a signal handler or
-# another thread that closes or aborts the world does not take it away under them: they are told to end (_ending), and
-# the last one that does lets go of it.
+# Threads: calls that wait run in C without the GIL. Each call counts itself in and out (_n_calls). A signal handler or
+# another thread that closes or aborts the world sets _ending, so that the calls end. The last call to return releases
+# the world; it is never released while a call uses it.
 
 cdef enum:
     ENDS_BY_ABORT = 1
     ENDS_BY_CLOSE = 2
-    ORPHANS = 64           # requests dropped by the program, before their world looks which have ended
+    ORPHANS = 64           # requests dropped by the program before their world checks which have ended
 
 
 cdef int _message_interrupted(void *context) noexcept nogil:
     cdef int answer
     with gil:
         answer = (<MsgWorld>context)._ending != 0 or _look_for_signals()
+        if (<MsgWorld>context)._generation != _generation:  # A signal handler has forked; the wait ends in the child.
+            answer = 1
     return answer
 
 
@@ -22,25 +24,41 @@ cdef int _exchange_blobs(void *context, const void *mine, size_t length, void *e
         return (<MsgWorld>context)._exchange(mine, length, everybody)
 
 
+cdef bytes _job_secret(object secret):
+    """Return the secret as bytes, or None. Raise ValueError if it does not have 32 bytes."""
+    if secret is None:
+        return None
+    if len(secret) != MSG_SECRET_LEN:
+        raise ValueError(f"the secret of a job has {MSG_SECRET_LEN} bytes, got {len(secret)}; "
+                         f"secrets.token_bytes({MSG_SECRET_LEN}) makes one")
+    return bytes(secret)
+
+
 cdef class MsgWorld:
-    """This rank's end of a job: ``MsgWorld(rank, size, exchange=..., policy=...)``; see :func:`viakit.comm.world`."""
+    """Connection of this rank to a job: ``MsgWorld(rank, size, exchange=..., policy=..., secret=...)``.
+
+    `secret` is 32 bytes that only the ranks of this job have. A world of one rank needs no secret. Programs open the
+    world with :func:`viakit.comm.world`.
+    """
 
     cdef msg_world *_w
     cdef readonly int rank, size
     cdef readonly str channel
-    cdef public int n_active        # schedules that want to be looked after while anything waits
+    cdef public int n_active        # schedules that must make progress while a call waits
     cdef public object schedules
-    cdef readonly dict groups       # of communicators: their part in csrc/coll (group.pxi)
-    cdef public bint by_messages    # no such groups: all collectives by messages
-    cdef object _ask, _problem, _attached
+    cdef readonly dict groups       # by communicator number: its group in csrc/coll (group.pxi)
+    cdef public bint by_messages    # create no such groups: messages do all collectives
+    cdef object _exchange_fn, _problem, _attached
     cdef list _orphans
     cdef int _orphan_limit
-    cdef int _n_calls               # that are in C without the GIL: it must not go away under them
-    cdef int _ending                # ENDS_*: all calls that wait shall end
+    cdef int _n_calls               # calls that are in C without the GIL; the world is not released under them
+    cdef int _ending                # ENDS_*: all waiting calls have to end
+    cdef long _generation           # of the process that opened the world; a child of fork cannot use it
 
     def __init__(self, int rank, int size, *, exchange=None, str policy="via", local_device=None, network_device=None,
-                 address=None, timeout_s=60.0):
+                 address=None, timeout_s=60.0, secret=None):
         cdef msg_options options
+        cdef bytes proof = _job_secret(secret)
         cdef msg_policy chosen
         cdef char error[MSG_ERROR_LEN]
         cdef int code
@@ -66,7 +84,10 @@ cdef class MsgWorld:
         options.open_timeout_ms = _open_ms(timeout_s)
         options.interrupt = _message_interrupted
         options.interrupt_context = <void *>self
-        self._ask = exchange
+        if proof is not None:
+            options.secret = <const unsigned char *>PyBytes_AS_STRING(proof)
+        self._exchange_fn = exchange
+        self._generation = _generation
         self._orphans = []
         self._orphan_limit = ORPHANS
         self.schedules = {}
@@ -74,7 +95,7 @@ cdef class MsgWorld:
         self.rank, self.size = rank, size
         with nogil:
             code = msg_world_open(&options, &self._w, error)
-        self._ask = None
+        self._exchange_fn = None
         if viakit_raised != NULL:
             self.abort()
             _raise_signal()
@@ -92,7 +113,7 @@ cdef class MsgWorld:
         cdef bytes blob
         cdef char *to = <char *>everybody
         try:
-            blobs = self._ask((<const char *>mine)[:length])
+            blobs = self._exchange_fn((<const char *>mine)[:length])
             for blob in blobs:
                 if <size_t>len(blob) != length:
                     raise ValueError("ranks of this job gave blobs of different lengths: different versions?")
@@ -104,12 +125,29 @@ cdef class MsgWorld:
             return 1
 
     cdef int _open(self) except -1:
-        if self._w == NULL or self._ending:
-            raise _message_error(MSG_ERR_STATE, "this world has been closed")
+        if self._w == NULL or self._ending or self._generation != _generation:
+            self._refuse()
         return 0
 
+    cdef int _refuse(self) except -1:
+        """Raise the reason why this world cannot be used."""
+        if self._generation != _generation:
+            raise _message_error(MSG_ERR_PROCESS, "this communicator was opened before a fork and belongs to the "
+                                 "parent process: a call in the child is an error. Open a world of a job of its own "
+                                 "in the child, or use communicators in the parent only")
+        raise _message_error(MSG_ERR_STATE, "this world has been closed")
+
+    def require(self):
+        """Raise an error unless this world is open in this process."""
+        self._open()
+
+    @property
+    def forked(self):
+        """Whether this process is a child of fork of the one that opened the world."""
+        return self._generation != _generation
+
     cdef bint _in_use(self) noexcept:
-        """Whether a call is in C: another thread's, or one that the signal handler interrupts that we are in."""
+        """Return whether a call is in C: another thread's, or one that the current signal handler interrupted."""
         cdef CollectiveGroup group
         if self._n_calls:
             return True
@@ -119,7 +157,10 @@ cdef class MsgWorld:
         return False
 
     cdef int _left(self) except -1:
-        """A call has come back from C, and has counted itself out."""
+        """Finish a call that has returned from C and counted itself out: perform a pending abort, raise its error."""
+        if self._generation != _generation:  # A signal handler has forked in the meantime.
+            _raise_signal()
+            self._refuse()
         if self._ending:
             if self._ending == ENDS_BY_ABORT and not self._in_use():
                 self._ending = 0
@@ -129,7 +170,7 @@ cdef class MsgWorld:
         return 0
 
     cdef int _clear(self) except -1:
-        """Have all calls end that other threads are in."""
+        """Make the calls of other threads end, and wait until they have."""
         if not self._in_use():
             return 0
         if viakit_n_checks:
@@ -145,13 +186,19 @@ cdef class MsgWorld:
 
     @property
     def closed(self):
-        """Whether close or abort has been called."""
-        return self._w == NULL or self._ending == ENDS_BY_ABORT
+        """Whether close or abort has been called; in a child of fork always True."""
+        return self._w == NULL or self._ending == ENDS_BY_ABORT or self._generation != _generation
 
     def close(self, timeout_s=None):
-        """Send what is queued, wait for the others to close, too (None: as long as it takes), and let go of all."""
+        """Transmit pending messages, wait for the other ranks to close, and release all resources.
+
+        Waits at most `timeout_s` seconds for the other ranks (None: no limit). In a child of fork the call does
+        nothing, because the world belongs to the parent.
+        """
         cdef int64_t timeout_ms = _message_ms(timeout_s)
         cdef msg_world *w = self._w
+        if self._generation != _generation:
+            return
         if w != NULL:
             self._clear()
             w = self._w
@@ -165,10 +212,15 @@ cdef class MsgWorld:
             _raise_signal()
 
     def abort(self):
-        """Let go of everything without a word: the others see this rank die. Calls that wait end with an error."""
+        """Release all resources without notice to the peers, which report this rank as failed.
+
+        Calls that wait in other threads end with an error.
+        """
         cdef msg_world *w = self._w
+        if self._generation != _generation:
+            return
         if w != NULL and self._in_use():
-            self._ending = ENDS_BY_ABORT   # the last of them does it
+            self._ending = ENDS_BY_ABORT   # the last of these calls performs the abort
             return
         self._w = NULL
         if w != NULL:
@@ -185,12 +237,12 @@ cdef class MsgWorld:
         return 0
 
     def route(self, int rank):
-        """How `rank` is reached: "self", "shm:NAME", "eth:eth0", "tcp 10.0.0.2:4711"."""
+        """Return the device or address that connects `rank`: "self", "shm:NAME", "eth:eth0", "tcp 10.0.0.2:4711"."""
         self._open()
         return _text(msg_peer_route(self._w, rank))
 
     def policy(self):
-        """The policy in force: field names and their values."""
+        """Return the active policy: a dict of field names and values."""
         cdef int i = 0
         self._open()
         fields = {"name": _text(msg_world_policy(self._w).name), "channel": self.channel}
@@ -200,14 +252,14 @@ cdef class MsgWorld:
         return fields
 
     def counters(self):
-        """The engine's counters by name."""
+        """Return the counters of the engine by name."""
         cdef uint64_t values[MSG_N_COUNTERS]
         self._open()
         msg_counters(self._w, values)
         return {_text(msg_counter_name(i)): values[i] for i in range(MSG_N_COUNTERS)}
 
     def failures(self):
-        """Ranks that are known to have died."""
+        """Return the ranks that are known to have failed."""
         cdef int *ranks
         cdef int n
         self._open()
@@ -221,17 +273,17 @@ cdef class MsgWorld:
             free(ranks)
 
     def failures_ack(self):
-        """Allow receives from any source again although ranks have died."""
+        """Acknowledge failed ranks, so that receives from ANY_SOURCE are possible again."""
         self._open()
         msg_failures_ack(self._w)
 
     def progress(self):
-        """Do what can be done without waiting."""
+        """Make progress without waiting."""
         self._open()
         msg_progress(self._w)
 
     def idle(self, timeout_s):
-        """Wait until something has happened, at most `timeout_s` seconds (None: no limit). Ctrl-C ends it."""
+        """Wait for an event, at most `timeout_s` seconds (None: no limit). Ctrl-C ends the wait."""
         cdef int64_t timeout_ms = _message_ms(timeout_s)
         self._open()
         self._n_calls += 1
@@ -242,7 +294,7 @@ cdef class MsgWorld:
         _raise_signal()
 
     def attach(self, buffer):
-        """Give the engine a writable buffer for buffered sends."""
+        """Attach a writable buffer for buffered sends."""
         cdef Py_buffer view
         cdef int code
         self._open()
@@ -254,7 +306,7 @@ cdef class MsgWorld:
         self._attached = (held, buffer)
 
     def detach(self):
-        """Wait until all buffered sends have left, and return the buffer."""
+        """Wait until all buffered sends have been transmitted, then detach and return the buffer."""
         cdef void *memory = NULL
         cdef size_t length = 0
         cdef int code
@@ -273,6 +325,8 @@ cdef class MsgWorld:
             return _raise_signal()
         if code == MSG_SUCCESS:
             return 0
+        if code == MSG_ERR_PROCESS:
+            self._refuse()
         if code == MSG_INTERRUPTED:
             raise KeyboardInterrupt()
         text = _text(msg_last_error(self._w)) if self._w != NULL else ""
@@ -286,6 +340,6 @@ cdef class MsgWorld:
         return 0
 
     def step(self):
-        """Let the schedules of this process (non-blocking collectives, parts of objects) go on."""
+        """Let the schedules of this process (non-blocking collectives, parts of objects) make progress."""
         for schedule in list(self.schedules):
             schedule._step()

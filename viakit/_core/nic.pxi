@@ -1,157 +1,48 @@
-# The NIC: opening and closing, what it is, what it counts, names, and the asynchronous errors of everything on it.
-
-cdef dict _RETRANSMISSIONS = {r.name.lower(): int(r) for r in _types.Retransmission}
-cdef dict _CHECKSUMS = {c.name.lower(): int(c) for c in _types.Checksum}
-cdef dict _FORMS = {form.name.lower(): int(form) for form in _types.Form}
-_OPTIONS = ("form", "mtu", "ring_slots", "window", "rto_us", "max_retries", "ack_delay_us", "keepalive_ms", "spin_us",
-            "first_psn", "no_thread", "no_cma", "no_map", "retransmission", "checksum", "takeover_us")
-
-
-cdef uint32_t _option_u32(str name, object value) except? 0:
-    return <uint32_t>_whole(name, value, UINT32_MAX)
-
-
-cdef int _fill_options(viakit_nic_options *options, dict given) except -1:
-    cdef str name
-    memset(options, 0, sizeof(viakit_nic_options))
-    options.size = sizeof(viakit_nic_options)
-    for name, value in given.items():
-        if name not in _OPTIONS:
-            raise TypeError(f"a Nic has no option {name!r}; there are {', '.join(_OPTIONS)}")
-        if value is None:
-            continue
-        if name == "form":
-            form = _FORMS.get(value.lower(), -1) if isinstance(value, str) else int(value)
-            if form not in _FORMS.values():
-                raise ValueError(f"form={value!r}: expected one of {', '.join(_FORMS)}")
-            options.form = <viakit_form><int>form
-        elif name == "mtu":
-            options.mtu = _option_u32(name, value)
-        elif name == "ring_slots":
-            options.ring_slots = _option_u32(name, value)
-        elif name == "window":
-            options.window = _option_u32(name, value)
-        elif name == "rto_us":
-            options.rto_us = _option_u32(name, value)
-        elif name == "max_retries":
-            options.max_retries = _option_u32(name, value)
-        elif name == "ack_delay_us":
-            options.ack_delay_us = _option_u32(name, value)
-        elif name == "keepalive_ms":
-            options.keepalive_ms = _option_u32(name, value)
-        elif name == "spin_us":
-            options.spin_us = -1 if value == -1 else <int>_whole(name, value, 0x7fffffff)
-        elif name == "first_psn":
-            options.first_psn = _option_u32(name, value)
-        elif name == "no_thread":
-            options.no_thread = bool(value)
-        elif name == "no_cma":
-            options.no_cma = bool(value)
-        elif name == "no_map":
-            options.no_map = bool(value)
-        elif name == "retransmission":
-            way = _RETRANSMISSIONS.get(value.lower(), -1) if isinstance(value, str) else int(value)
-            if way not in _RETRANSMISSIONS.values():
-                raise ValueError(f"retransmission={value!r}: expected one of {', '.join(_RETRANSMISSIONS)}")
-            options.retransmission = <viakit_retransmission><int>way
-        elif name == "checksum":
-            way = _CHECKSUMS.get(value.lower(), -1) if isinstance(value, str) else int(value)
-            if way not in _CHECKSUMS.values():
-                raise ValueError(f"checksum={value!r}: expected one of {', '.join(_CHECKSUMS)}")
-            options.checksum = <viakit_checksum><int>way
-        elif name == "takeover_us":
-            options.takeover_us = _option_u32(name, value)
-    return 0
-
-
-cdef object _counters(const uint64_t *values):
-    cdef int i
-    result = _Counters()
-    for i in range(VIAKIT_N_COUNTERS):
-        result[_COUNTER_NAMES[i]] = values[i]
-    return result
-
-
-cdef tuple _COUNTER_NAMES = tuple([_text(viakit_counter_name(i)) for i in range(VIAKIT_N_COUNTERS)])
-
-counters_help = {_text(viakit_counter_name(i)): _text(viakit_counter_text(i)) for i in range(VIAKIT_N_COUNTERS)}
-
-
-def live_objects():
-    """What exists in the C library in this process, over all NICs; all zero when everything was closed.
-
-    Returns
-    -------
-    dict of str to int
-        ``nics``, ``vis``, ``cqs``, ``ptags``, ``regions``, ``connections``, ``allocations``.
-    """
-    cdef viakit_live live
-    viakit_live_objects(&live)
-    return {"nics": live.nics, "vis": live.vis, "cqs": live.cqs, "ptags": live.ptags, "regions": live.regions,
-            "connections": live.connections, "allocations": live.allocations}
-
-
-def return_codes():
-    """Every code that the C library's calls can answer, by value: its name and its meaning.
-
-    Returns
-    -------
-    dict of int to (str, str)
-    """
-    return {code: (_text(viakit_return_name(code)), _text(viakit_return_text(code)))
-            for code in range(256) if viakit_return_name(code) != NULL}
-
-
-def error_codes():
-    """Every asynchronous error of the C library, by value: its name and its meaning.
-
-    Returns
-    -------
-    dict of int to (str, str)
-    """
-    return {code: (_text(viakit_error_code_name(code)), _text(viakit_error_code_text(code)))
-            for code in range(256) if viakit_error_code_name(code) != NULL}
-
+# The NIC: opening and closing, attributes, counters, and the asynchronous errors of all its objects.
 
 cdef object _threading():
     import threading
     return threading
 
 
-cdef class Nic:
-    """A network interface of the Virtual Interface Architecture: where memory is registered and VIs are made.
+cdef class Nic(_Resource):
+    """Network interface of the Virtual Interface Architecture. Memory is registered and VIs are created on a NIC.
 
-    Closing it closes all that was made from it. Use it in a ``with`` statement, or call :meth:`close`.
+    Closing a NIC closes all objects created from it. Use it in a ``with`` statement, or call :meth:`close`.
 
     Parameters
     ----------
     device : str
-        ``"loop"`` or ``"loop:NAME"`` (NICs of one process), ``"shm"`` or ``"shm:NAME"`` (processes of one host and one
-        user), ``"eth:IFNAME"`` (raw Ethernet frames on an interface; needs CAP_NET_RAW, see :mod:`viakit.testbed`),
-        ``"udp:ADDRESS"``, ``"udp:IFNAME"`` or ``"udp:"`` (datagrams from this host's address, on any network, without
-        privilege), with ``:PORT`` behind it for a station other than the usual one.
+        The name of a link, alone or followed by ``:`` and what the link needs, such as ``"shm"`` (processes of one host
+        and one user) or ``"eth:eth0"`` (raw Ethernet frames on an interface; needs CAP_NET_RAW, see
+        :mod:`viakit.testbed`). :func:`links` lists the links, and docs/devices.md describes their devices.
     **options
-        ``form`` (eth: ``"auto"``, ``"plain"``, ``"udp"``), ``mtu`` (eth, udp: bytes of a frame after its header),
-        ``ring_slots`` (frames), ``window`` (frames), ``rto_us``, ``max_retries``, ``ack_delay_us``, ``keepalive_ms``,
-        ``spin_us`` (how long waits spin before they sleep; -1: never), ``first_psn``, ``no_thread`` (only calls make
-        progress), ``no_cma`` and ``no_map`` (shm: never copy straight between processes), ``retransmission`` (what this
-        side does with frames that come before a lost one: ``"selective"`` keeps them, ``"go_back_n"`` drops them),
-        ``checksum`` (eth, udp, of what this side sends: ``"auto"`` leaves the data of long messages to UDP's checksum,
-        as TCP does; ``"crc"`` covers every byte by CRC32C), ``takeover_us`` (the NIC's thread looks so often, at least,
-        whether the program has stopped polling). 0 or None: the default.
+        0 or None selects the default.
+
+        - ``form`` (eth): ``"auto"``, ``"plain"`` or ``"udp"``.
+        - ``mtu`` (eth, udp): bytes of a frame after its header.
+        - ``ring_slots``, ``window``: frames.
+        - ``rto_us``, ``max_retries``, ``ack_delay_us``, ``keepalive_ms``, ``first_psn``: the reliable protocol.
+        - ``spin_us``: time for which waits poll before they sleep; -1: waits do not poll.
+        - ``no_thread``: the NIC has no thread, and only calls make progress.
+        - ``no_cma``, ``no_map`` (shm): never copy directly between processes.
+        - ``retransmission``: treatment of frames that arrive before a lost one. ``"selective"`` keeps them,
+          ``"go_back_n"`` drops them.
+        - ``checksum`` (eth, udp), for frames that this side sends: ``"auto"`` leaves the data of long messages to UDP's
+          checksum, as TCP does. ``"crc"`` covers every byte by CRC32C.
+        - ``takeover_us``: longest interval at which the NIC's thread checks whether the program has stopped polling.
 
     Raises
     ------
     NicPermissionError
-        The kernel refuses a raw socket.
+        If the kernel refuses a raw socket.
     ResourceError, InvalidParameterError
-        There is no such device, or an option does not fit it.
+        If there is no such device, or an option does not apply to it.
     """
 
-    cdef object __weakref__
     cdef VIP_NIC_HANDLE _handle
     cdef readonly str device
-    cdef object _children      # WeakSet of all that has to be closed before the NIC
+    cdef object _children      # WeakSet of the objects that must be closed before the NIC
     cdef dict _vis             # handle of a VI -> weak reference to it
     cdef dict _cqs
     cdef ProtectionTag _tag
@@ -159,15 +50,12 @@ cdef class Nic:
     cdef object _errors        # deque of AsyncError
     cdef object _on_error
     cdef object _address
-    cdef str _made_at
-    cdef long _generation
-    cdef int _n_allocations    # that still have memory of the NIC
+    cdef int _n_allocations    # allocations that still own memory of the NIC
     cdef bint _closed
     cdef bint _closing
     cdef bint _named
 
     def __cinit__(self):
-        self._generation = _generation
         self._closed = True
 
     def __init__(self, device="shm", **options):
@@ -179,15 +67,15 @@ cdef class Nic:
         cdef int os_error
         cdef VIP_NIC_ATTRIBUTES attributes
         if self._handle != NULL:
-            raise TypeError("a Nic is opened once")
+            raise TypeError("this Nic is open already; create another Nic")
         if not isinstance(device, str):
-            raise TypeError(f"a device is named by a string such as 'shm' or 'eth:eth0', not by {device!r}")
+            raise TypeError(f"device must be a string such as 'shm' or 'eth:eth0', got {device!r}")
         _fill_options(&c_options, options)
         name = device.encode()
         if b"\0" in name:
-            raise ValueError(f"the device name {device!r} holds a zero byte")
+            raise ValueError(f"the device name {device!r} contains a zero byte; remove it")
         c_name = name
-        _free_event_ring(self._events)   # of an attempt that failed, or of a closed NIC: nobody writes there now
+        _free_event_ring(self._events)   # Left over from a failed attempt or a closed NIC, so it has no writer.
         self._events = NULL
         self._events = _new_event_ring()
         with nogil:
@@ -215,11 +103,11 @@ cdef class Nic:
             self.close()
 
     def __dealloc__(self):
-        # After a fork the ring still belongs to the parent's copy of the NIC; its memory here is ours alone.
+        # After a fork the parent's NIC uses the parent's copy of the ring. This copy belongs to the child only.
         _free_event_ring(self._events)
 
     cdef int _use(self) except -1:
-        """Refuse a NIC that was closed, or that belongs to the parent process."""
+        """Raise if the NIC has been closed or belongs to the parent process."""
         if self._generation != _generation:
             raise _refuse_fork(self)
         if self._closed:
@@ -227,7 +115,7 @@ cdef class Nic:
         return 0
 
     cdef ProtectionTag _tag_of(self, object tag):
-        """The tag that a `tag=` argument names; None is the NIC's own."""
+        """Return the tag for a `tag=` argument; None stands for the NIC's own tag."""
         cdef ProtectionTag result
         if tag is None:
             if self._tag is None:
@@ -235,18 +123,18 @@ cdef class Nic:
             return self._tag
         result = tag
         if result._nic is not self:
-            raise ValueError(f"{tag!r} belongs to another Nic than {self!r}")
+            raise ValueError(f"{tag!r} belongs to another Nic than {self!r}; use a tag of this Nic")
         result._use()
         return result
 
-    cdef int _tell(self) except -1:
-        """Turn what the handler left in the ring into AsyncError objects, keep them, and call on_error.
+    cdef int _dispatch_errors(self) except -1:
+        """Convert the events in the ring to AsyncError objects, store them, and call on_error.
 
-        Raises only an interrupt that came while on_error ran, and that at the end.
+        Raises only an interrupt that on_error raised, and only after all events have been handled.
         """
         cdef Event event
         interrupt = None
-        # After a fork the errors are the parent's, and the lock may be held for ever by a thread that is not here.
+        # After a fork the errors belong to the parent. Its lock may be held by a thread that the child does not have.
         while not self._closed and self._generation == _generation and _next_event(self._events, &event):
             vi = self._vis.get(<size_t>event.vi)
             cq = self._cqs.get(<size_t>event.cq)
@@ -285,12 +173,12 @@ cdef class Nic:
         if code != VIP_INVALID_STATE:
             self._handle = NULL
             return
-        # We are in a handler that the NIC calls, or in a signal handler in the middle of a wait on it. VipCloseNic
-        # waits until both are over, so it needs a thread of its own, which holds this object.
+        # The caller is a handler called by the NIC, or a signal handler that interrupted a wait on the NIC.
+        # VipCloseNic waits until both have returned, so it needs a thread of its own, which holds this object.
         try:
             _threading().Thread(target=self._close_elsewhere, args=(<size_t>handle,), name="viakit-close").start()
         except BaseException as error:
-            _report(error, self)   # the interpreter is ending, and the NIC with it
+            _report(error, self)   # The interpreter is shutting down, and the NIC ends with it.
 
     def _close_elsewhere(self, size_t handle):
         cdef VIP_NIC_HANDLE nic = <VIP_NIC_HANDLE>handle
@@ -299,14 +187,14 @@ cdef class Nic:
         self._handle = NULL
 
     def close(self):
-        """Close everything that was made from this NIC, and the NIC. Closing twice does nothing.
+        """Close all objects created from this NIC, and the NIC itself. Closing twice does nothing.
 
-        Memory of :meth:`allocate` that an array or a memoryview still looks at stays until the last of these is gone,
-        and the C library's NIC with it. A handler may call it, too: that of a notification, of an error, of a signal.
-        Then the C library's NIC goes, in a thread of its own, as soon as the handler has returned.
+        Memory of :meth:`allocate` stays valid as long as an array or a memoryview refers to it; the C library's NIC
+        stays open until then. A handler of a notification, of an error or of a signal may also close the NIC. In this
+        case a separate thread closes the C library's NIC as soon as the handler has returned.
         """
         if self._closed or self._closing:
-            return   # the latter: another thread is at it, or this is an on_error that it called
+            return   # _closing: another thread is closing the NIC, or it has called this on_error handler.
         if self._generation != _generation:
             self._closed = True
             return
@@ -314,10 +202,10 @@ cdef class Nic:
         self._closing = True
         try:
             try:
-                self._tell()
+                self._dispatch_errors()
             except _INTERRUPTS as raised:
                 interrupt = raised
-            # VIs first: they let go of regions, tags and completion queues.
+            # Close VIs before regions, tags and completion queues, because VIs refer to these.
             for kind in (ConnectionRequest, Vi, CompletionQueue, MemoryRegion, Allocation, ProtectionTag):
                 for child in [child for child in self._children if isinstance(child, kind)]:
                     child.close()
@@ -331,12 +219,6 @@ cdef class Nic:
         if interrupt is not None:
             raise interrupt
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
-
     def __repr__(self):
         return f"<viakit.via.Nic {self.device!r}{' closed' if self._closed else ''}>"
 
@@ -347,18 +229,18 @@ cdef class Nic:
 
     @property
     def address(self):
-        """The :class:`Address` of this NIC's host, without discriminator. ``nic.address / "name"`` adds one."""
+        """:class:`Address` of this NIC's host, without discriminator. ``nic.address / "name"`` adds one."""
         return self._address
 
     @property
     def tag(self):
-        """The :class:`ProtectionTag` that regions and VIs get when none is given."""
+        """:class:`ProtectionTag` that regions and VIs get by default."""
         self._use()
         return self._tag_of(None)
 
     @property
     def attributes(self):
-        """What the NIC promises: a :class:`NicAttributes`."""
+        """Guaranteed limits of the NIC: a :class:`NicAttributes`."""
         cdef VIP_NIC_ATTRIBUTES a
         self._use()
         _check(VipQueryNic(self._handle, &a), "VipQueryNic")
@@ -371,7 +253,7 @@ cdef class Nic:
 
     @property
     def info(self):
-        """What the NIC really is, and what exists on it now: a :class:`NicInfo`."""
+        """Actual configuration of the NIC and the number of its objects: a :class:`NicInfo`."""
         cdef viakit_nic_info i
         self._use()
         _check(viakit_query_nic(self._handle, &i), "viakit_query_nic")
@@ -379,27 +261,29 @@ cdef class Nic:
             _text(i.link), _text(i.device), _text(i.interface), _text(i.form), (<char *>i.address)[:6], i.port, i.mtu,
             i.max_payload, i.super_payload, i.ring_slots, i.window, i.bytes_registered, i.bytes_pinned,
             bool(i.lossless), None if i.cma < 0 else bool(i.cma), bool(i.thread), i.vis, i.regions, i.ptags, i.cqs,
+            _text(i.trouble),
         )
 
     @property
     def counters(self):
-        """The NIC's :class:`Counters`, as they are now."""
+        """Current values of the NIC's :class:`Counters`."""
         cdef uint64_t values[VIAKIT_N_COUNTERS]
         self._use()
         _check(viakit_nic_counters(self._handle, values), "viakit_nic_counters")
         return _counters(values)
 
     def snapshot(self):
-        """What the NIC and everything on it is doing at this moment.
+        """Return the current state of the NIC and all its objects.
 
-        Taken in one piece, without driving or changing anything. :mod:`viakit.inspect` shows it as tables, and takes it
-        from other processes.
+        The snapshot is consistent and does not change the state of the NIC. :mod:`viakit.inspect` displays snapshots as
+        tables, and takes them from other processes.
 
         Returns
         -------
         dict
             ``vis`` (state, peer, sequence numbers, queues with their oldest descriptors), ``cqs``, ``regions``,
-            ``ptags``, ``connections`` (in the making), ``counters``, and what the NIC is; docs/inspect.md lists it.
+            ``ptags``, ``connections`` (pending), ``counters``, and the configuration of the NIC; docs/inspect.md lists
+            all items.
         """
         cdef size_t size = 16384
         cdef size_t length = 0
@@ -417,22 +301,22 @@ cdef class Nic:
                     return _json_loads(text[:length])
                 if code != VIP_ERROR_RESOURCE or length < size:
                     _check(code, "viakit_snapshot")
-                size = length + length // 4 + 4096   # a moment later there may be more to tell
+                size = length + length // 4 + 4096   # The next snapshot may be longer.
             finally:
                 free(text)
 
     @property
     def faults(self):
-        """What the NIC does to the frames that it sends: a :class:`Faults`, or None.
+        """Faults that the NIC applies to the frames it sends: a :class:`Faults`, or None.
 
-        Set it to a :class:`Faults`, to a line of text (``"loss=0.05,delay=200us,seed=7"``), or to None, which heals.
-        Frames and times are counted from then on. On links that lose nothing (loop, shm) it concerns connections that
-        are made afterwards; older ones rely on the link and are left alone.
+        Set it to a :class:`Faults`, to a line of text (``"loss=0.05,delay=200us,seed=7"``), or to None, which removes
+        all faults. Frames and times are counted from that moment. On lossless links (loop, shm) the faults apply to
+        later connections only, because existing ones rely on the link.
 
         Raises
         ------
         ValueError
-            On a chance outside 0..1, a time below 0, or a text that is not understood.
+            If a probability is outside 0..1, a time is negative, or the text is not understood.
         """
         cdef viakit_faults f
         cdef int active = 0
@@ -451,46 +335,46 @@ cdef class Nic:
             _fill_faults(&f, faults)
         self._use()
         handle = self._handle
-        with nogil:  # the NIC's thread may be inside
+        with nogil:  # The NIC's thread may hold the NIC's lock.
             code = viakit_set_faults(handle, NULL if heal else &f)
         _check(code, "viakit_set_faults")
 
     @property
     def on_error(self):
-        """A function that is called with every :class:`AsyncError`, or None.
+        """Function that is called with every :class:`AsyncError`, or None.
 
         It runs like a signal handler: in the main thread between two bytecodes, or in a thread that waits in this
-        library; it may use the NIC, and close it. What it raises is reported by ``sys.unraisablehook``, all but
-        KeyboardInterrupt and SystemExit, which go on to the program.
+        library. It may use the NIC and close it. Exceptions it raises are reported by ``sys.unraisablehook``.
+        KeyboardInterrupt and SystemExit are raised in the program instead.
         """
         return self._on_error
 
     @on_error.setter
     def on_error(self, handler):
         if handler is not None and not callable(handler):
-            raise TypeError(f"on_error is a function that takes an AsyncError, or None; not {handler!r}")
+            raise TypeError(f"on_error must be a function that takes an AsyncError, or None; got {handler!r}")
         self._on_error = handler
 
     @property
     def errors(self):
-        """The last 256 asynchronous errors, oldest first, handled or not: a deque that may be cleared."""
+        """The last 256 asynchronous errors, oldest first, handled or not: a deque that the program may clear."""
         self._use()
-        self._tell()
+        self._dispatch_errors()
         return self._errors
 
     def poll(self):
-        """Drive the NIC once, without waiting. Only needed with ``no_thread=True`` where nothing else polls.
+        """Make progress once, without waiting. Needed only with ``no_thread=True`` if no other call polls the NIC.
 
         Returns
         -------
         int
-            The number of frames handled.
+            Number of frames handled.
         """
         cdef int n_events = 0
         cdef Call call
         cdef VIP_RETURN code
         self._use()
-        _begin_wait(&call, <void *>self, False)   # it may run handlers
+        _begin_wait(&call, <void *>self, False)   # viakit_poll may run handlers.
         code = viakit_poll(self._handle, &n_events)
         _end_wait(&call)
         _raise_signal()
@@ -498,61 +382,65 @@ cdef class Nic:
         return n_events
 
     def tap(self, file=None, *, events=False, frames=True, snap_bytes=None, ring_bytes=None, file_bytes=None):
-        """Write down what the NIC does: a :class:`Tap`, best used in a ``with`` statement. A NIC has at most one.
+        """Record the activity of the NIC: return a :class:`Tap`, best used in a ``with`` statement.
+
+        A NIC has at most one tap.
 
         Parameters
         ----------
         file : path-like, optional
-            A pcapng file, for Wireshark and for :mod:`viakit.trace`; it is emptied. ``%p`` in its name is the process
-            number, and a folder gets one file per process. NICs of one process may share a file. None: there is no
-            file, and :meth:`Tap.read` gives what would be in it.
+            Name of the pcapng file, for Wireshark and for :mod:`viakit.trace`. An existing file is overwritten. ``%p``
+            in the name is replaced by the process number, and a folder gets one file per process. NICs of one process
+            may share a file. Default: no file; :meth:`Tap.read` returns the contents.
         events : bool
-            Write the life of each descriptor, too: posted, doorbell, placed, acknowledged, completed, reaped.
+            Record the events of each descriptor as well: posted, doorbell, placed, acknowledged, completed, reaped.
         frames : bool
-            Write the frames that are sent and received.
+            Record the frames that are sent and received.
         snap_bytes : int, optional
-            Keep so many bytes of each frame, its 32-byte header included; 48 at least. None: all.
+            Number of bytes to keep of each frame, including its 32-byte header; at least 48. Default: all.
         ring_bytes : int, optional
-            Room for what was not written yet. What finds no room is lost and counted. None: 8 MiB.
+            Size of the buffer for records that have not been written yet. Records that do not fit are lost and counted.
+            Default: 8 MiB.
         file_bytes : int, optional
-            About how long the file may become; what comes then is counted as lost. None: no bound.
+            Approximate limit of the file size. Later records are lost and counted. Default: no limit.
 
         Raises
         ------
         InvalidStateError
-            The NIC has a tap.
+            If the NIC has a tap already.
         ResourceError
-            The file cannot be made.
+            If the file cannot be created.
         """
         return Tap(self, file, events=events, frames=frames, snap_bytes=snap_bytes, ring_bytes=ring_bytes,
                    file_bytes=file_bytes)
 
     def create_tag(self):
-        """A new :class:`ProtectionTag`: only VIs and regions with the same tag work together."""
+        """Create a :class:`ProtectionTag`. A VI can access only regions with its own tag."""
         self._use()
         return ProtectionTag(self)
 
     def allocate(self, nbytes):
-        """Memory that peers on the same host can map, page-aligned and zero, as an :class:`Allocation`.
+        """Allocate memory that peers on the same host can map: an :class:`Allocation`, page-aligned and zeroed.
 
-        On ``shm`` a message from or to such memory is copied once, straight between the two processes. It is not yet
-        registered: ``nic.register(nic.allocate(n))``, or :meth:`create_region`.
+        On ``shm`` a message from or to such memory is copied once, directly between the two processes. The memory is
+        not registered yet: use ``nic.register(nic.allocate(n))``, or :meth:`create_region`.
         """
         self._use()
         return Allocation(self, nbytes)
 
     def register(self, buffer, tag=None, rdma_write=False, rdma_read=False):
-        """Register memory, so that descriptors may point into it.
+        """Register memory, so that descriptors can refer to it.
 
         Parameters
         ----------
-        buffer
-            Anything contiguous that exports a buffer: a NumPy array, bytearray, memoryview, :class:`Allocation`; bytes
-            and other read-only memory may only be sent from. It cannot be resized until the region is closed.
+        buffer : buffer
+            Any contiguous object that exports a buffer: a NumPy array, bytearray, memoryview, :class:`Allocation`.
+            Bytes and other read-only memory can only be sent from. The buffer cannot be resized until the region is
+            closed.
         tag : ProtectionTag, optional
-            The NIC's own by default.
+            Default: the NIC's own tag.
         rdma_write, rdma_read : bool
-            Whether peers may write or read this memory through VIs that allow it too.
+            Whether peers may write or read this memory through VIs that permit it too.
 
         Returns
         -------
@@ -561,33 +449,35 @@ cdef class Nic:
         Raises
         ------
         BufferError
-            The memory is not contiguous.
+            If the memory is not contiguous.
         ResourceError
-            The NIC's limits on regions or bytes are reached.
+            If the NIC's limits on regions or bytes are reached.
         """
         self._use()
         return MemoryRegion(self, buffer, tag, rdma_write, rdma_read)
 
     def create_region(self, nbytes, tag=None, rdma_write=False, rdma_read=False):
-        """Allocate and register in one step: ``nic.register(nic.allocate(nbytes), ...)``."""
+        """Allocate and register memory in one step: ``nic.register(nic.allocate(nbytes), ...)``."""
         return self.register(self.allocate(nbytes), tag, rdma_write, rdma_read)
 
     def create_vi(self, reliability=_types.Reliability.RELIABLE_DELIVERY, max_transfer_size=0, tag=None,
-                  rdma_write=False, rdma_read=False, send_cq=None, recv_cq=None):
-        """Make a VI: a pair of work queues, and one end of a connection to be.
+                  rdma_write=False, rdma_read=False, send_cq=None, recv_cq=None, *, secret=None):
+        """Create a VI: a send queue and a receive queue, which form one end of a connection.
 
         Parameters
         ----------
         reliability : Reliability
-            Both ends must have the same.
+            Reliability level; both ends must have the same.
         max_transfer_size : int
-            Bytes of the longest message; 0 is the NIC's maximum. Both ends must have the same.
+            Length of the longest message in bytes; 0 is the NIC's maximum. Both ends must have the same.
         tag : ProtectionTag, optional
-            The NIC's own by default.
+            Default: the NIC's own tag.
         rdma_write, rdma_read : bool
-            Whether the peer may write or read memory of this side through this VI, in regions that allow it too.
+            Whether the peer may write or read local memory through this VI, in regions that permit it too.
         send_cq, recv_cq : CompletionQueue, optional
-            Where completions of each work queue are announced.
+            Completion queues that report the completions of each work queue.
+        secret : bytes, optional
+            16 to 32 bytes. The VI then connects only with a VI that has the same secret; see :attr:`Vi.secret`.
 
         Returns
         -------
@@ -596,32 +486,33 @@ cdef class Nic:
         Raises
         ------
         ValueError
-            `reliability` is no level at all, or `max_transfer_size` is negative.
+            If `reliability` is not a level, `max_transfer_size` is negative, or `secret` has the wrong length.
         ReliabilityLevelError, MtuError, RdmaReadError
-            The NIC does not offer it.
+            If the NIC does not support the requested attribute.
         """
         self._use()
-        return Vi(self, reliability, max_transfer_size, tag, rdma_write, rdma_read, send_cq, recv_cq)
+        return Vi(self, reliability, max_transfer_size, tag, rdma_write, rdma_read, send_cq, recv_cq, secret=secret)
 
     def create_cq(self, n_entries):
-        """Make a :class:`CompletionQueue` for at most `n_entries` completions that nobody has taken yet.
+        """Create a :class:`CompletionQueue` for at most `n_entries` completions that have not been taken yet.
 
         Raises
         ------
         ValueError
-            `n_entries` is negative, or does not fit 32 bits.
+            If `n_entries` is negative or does not fit into 32 bits.
         """
         self._use()
         return CompletionQueue(self, n_entries)
 
     def connect_wait(self, discriminator, timeout_s=None):
-        """Wait until somebody asks for a connection to this NIC under this discriminator.
+        """Wait for a connection request to this NIC with the given discriminator.
 
         Parameters
         ----------
         discriminator : bytes or str
+            Discriminator of the endpoint.
         timeout_s : float or None
-            Seconds; 0 looks once, None waits for ever.
+            Timeout in seconds; 0 checks once, None waits for ever.
 
         Returns
         -------
@@ -630,87 +521,55 @@ cdef class Nic:
         Raises
         ------
         ViaTimeoutError
+            If no request arrives in time.
         """
         self._use()
         return _connect_wait(self, self._address / discriminator, timeout_s)
 
     def resolve(self, name, discriminator=b""):
-        """The :class:`Address` of a host by name.
+        """Return the :class:`Address` of a host by name.
 
         Parameters
         ----------
         name : str
-            ``"localhost"``; on shm and loop the NAME of a device; on eth a MAC address or a name of the hosts file; on
-            udp a host of the Internet by name or address, with ``:PORT`` if need be.
+            ``"localhost"``. On shm and loop: the NAME of a device. On eth: a MAC address or a name of the hosts file.
+            On udp: a host name or an IP address, optionally followed by ``:PORT``.
         discriminator : bytes or str
-            What the address shall carry.
+            Discriminator of the returned address.
 
         Raises
         ------
         NameServiceError
-            Nobody knows the name.
+            If the name is unknown.
         """
-        cdef NetAddress buffer
-        cdef bytes c_name = name.encode()
-        cdef char *p_name = c_name
-        self._start_names()
-        memset(&buffer, 0, sizeof(buffer))
-        buffer.net.HostAddressLen = 6
-        cdef VIP_RETURN code
-        with nogil:
-            code = VipNSGetHostByName(self._handle, p_name, &buffer.net, 0)
-        _check(code, "VipNSGetHostByName")
-        return _address_of(&buffer) / discriminator
+        return _resolve(self, name, discriminator)
 
     def name_of(self, address):
-        """The name of the host that has this :class:`Address`.
+        """Return the name of the host with this :class:`Address`.
 
         Raises
         ------
         NameServiceError
-            The address has no name.
+            If the address has no name.
         """
-        cdef NetAddress buffer
-        cdef char name[256]
-        cdef VIP_ULONG length = sizeof(name)
-        cdef VIP_RETURN code
-        self._start_names()
-        _fill_address(&buffer, _Address(address.host))
-        memset(name, 0, sizeof(name))
-        with nogil:
-            code = VipNSGetHostByAddr(self._handle, &buffer.net, name, &length)
-        _check(code, "VipNSGetHostByAddr")
-        return _text(name)
+        return _name_of(self, address)
 
     def discover(self):
-        """Who could be talked to: the addresses of hosts that have a name here, and of those that answer a question.
+        """Return the addresses of reachable hosts: those that have a name, and those that answer a discovery request.
 
-        On loop and shm that is the one station there is. On eth everybody on the wire is asked, which takes 0.2 s.
+        On loop and shm the result is the one station that exists. On eth the request is broadcast, which takes 0.2 s.
 
         Returns
         -------
         list of Address
-            This NIC's own among them.
+            Includes the address of this NIC.
         """
-        cdef VIP_AUTODISCOVERY_LIST found
-        cdef VIP_NIC_HANDLE handle = self._handle
-        cdef VIP_RETURN code
-        cdef size_t i
-        cdef char *entry
-        self._use()
-        memset(&found, 0, sizeof(found))
-        with nogil:
-            code = VipQuerySystemManagementInfo(handle, VIP_SMI_AUTODISCOVERY, &found)
-        _check(code, "VipQuerySystemManagementInfo")
-        result = []
-        for i in range(found.NumAdAddrs):
-            entry = <char *>found.ADAddrArray + i * 10   # lengths, then six bytes
-            result.append(_Address(entry[4:10]))
-        return result
+        return _discover(self)
 
     @property
     def names(self):
-        """Hosts by name: a dictionary of str to Address, of all that :meth:`discover` finds and that have a name."""
+        """Named hosts: a dictionary of str to Address with all hosts that :meth:`discover` finds and that have a name.
+        """
         result = {}
         for address in self.discover():
             try:
@@ -718,10 +577,3 @@ cdef class Nic:
             except _errors.NameServiceError:
                 continue
         return result
-
-    cdef int _start_names(self) except -1:
-        self._use()
-        if not self._named:
-            _check(VipNSInit(self._handle, NULL), "VipNSInit")
-            self._named = True
-        return 0

@@ -1,10 +1,10 @@
-# Notifications: a Python function that is called when something completes, on the NIC's own thread.
+# Notifications: a Python function that the NIC's own thread calls when a descriptor completes.
 #
-# C is given a number, not an object: what it stands for may be gone when the handler runs, because the owner was closed
-# in that moment. The owner holds the functions, and a table of all of them knows the owner weakly, so that a VI and a
-# function that refers to it can be collected together.
+# C gets a number instead of an object, because the owner may be closed at the moment the handler runs. The owner holds
+# the functions. A table of all numbers refers to the owner weakly, so that a VI and a function that refers to it can be
+# collected together.
 #
-# The handler takes the GIL. That cannot lock up: no thread waits for the NIC's thread with the GIL in its hands.
+# The handler takes the GIL. This cannot deadlock, because no thread waits for the NIC's thread while it holds the GIL.
 
 cdef dict _notified = {}   # number -> weak reference to the Vi or CompletionQueue
 cdef size_t _last_notification = 0
@@ -13,11 +13,16 @@ cdef size_t _last_notification = 0
 cdef size_t _new_notification(object owner, dict handlers, object handler) except 0:
     global _last_notification
     if not callable(handler):
-        raise TypeError(f"a notification calls a function that takes a Completion; not {handler!r}")
+        raise TypeError(f"handler must be a function that takes a Completion, got {handler!r}")
     _last_notification += 1
     handlers[_last_notification] = handler
     _notified[_last_notification] = weakref.ref(owner)
     return _last_notification
+
+
+cdef void _drop_notification(dict handlers, size_t number) noexcept:
+    handlers.pop(number, None)
+    _notified.pop(number, None)
 
 
 cdef void _cancel_notifications(dict handlers) noexcept:
@@ -32,7 +37,7 @@ cdef object _owner_of(size_t number):
 
 
 cdef object _call_notified(object owner, dict handlers, size_t number, object completion):
-    """Call the function that belongs to the number; what it raises is reported, and stops nothing."""
+    """Call the function of a notification. Its exceptions are reported and do not stop other notifications."""
     _notified.pop(number, None)
     handler = handlers.pop(number, None)
     if handler is None:
@@ -41,7 +46,7 @@ cdef object _call_notified(object owner, dict handlers, size_t number, object co
         handler(completion)
     except BaseException as error:
         if isinstance(error, _INTERRUPTS) and viakit_innermost != NULL:
-            _keep_raised(error)   # in the middle of a call of the program's: that raises it
+            _keep_raised(error)   # The handler runs within a call of the program, which raises the exception.
         else:
             _report(error, handler)
 
@@ -51,8 +56,8 @@ cdef void _descriptor_done(size_t number, bint recv, VIP_DESCRIPTOR *c) noexcept
     try:
         vi = _owner_of(number)
         if vi is None:
-            return   # closed meanwhile; close() has taken the descriptor back
-        descriptor = vi._taken(recv, VIP_SUCCESS, c)
+            return   # Closed in the meantime. close() has taken the descriptor.
+        descriptor = (vi._recvs if recv else vi._sends).taken(vi, VIP_SUCCESS, c)
         _call_notified(vi, vi._handlers, number, _Completion(vi, _QUEUE_RECV if recv else _QUEUE_SEND, descriptor))
     except BaseException as error:
         _report(error, None)
@@ -77,7 +82,7 @@ cdef void _entry_done(size_t number, VIP_VI_HANDLE vi, bint recv) noexcept with 
         if completion is not None:
             _call_notified(cq, cq._handlers, number, completion)
             return
-        handle = cq._handle   # somebody took the descriptor through its VI: wait for the next one
+        handle = cq._handle   # The program took the descriptor through its VI. Wait for the next one.
         _check(VipCQNotify(handle, <VIP_PVOID>number, _on_entry_done), "VipCQNotify")
     except BaseException as error:
         _report(error, None)

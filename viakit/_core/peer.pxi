@@ -1,4 +1,4 @@
-# Connections between equals: what Vi.connect_peer, request_peer and peer_done do.
+# Peer-to-peer connections: the implementation of Vi.connect_peer, request_peer and peer_done.
 
 cdef int _peer_request(Vi vi, object remote, object local, object timeout_s) except -1:
     cdef NetAddress here, there
@@ -7,7 +7,7 @@ cdef int _peer_request(Vi vi, object remote, object local, object timeout_s) exc
     cdef VIP_ULONG left_ms
     vi._use()
     if not isinstance(remote, _types.Address):
-        raise TypeError(f"remote is an Address, such as nic.address / 'name'; not {remote!r}")
+        raise TypeError(f"remote must be an Address such as nic.address / 'name', got {remote!r}")
     _fill_address(&here, vi._nic._address / local)
     _fill_address(&there, remote)
     left_ms = _remaining_ms(_deadline_ns(timeout_s))
@@ -29,7 +29,7 @@ cdef object _peer_done(Vi vi):
 
 
 cdef object _peer_wait(Vi vi):
-    """Wait for the end of the peer request; a signal whose handler raises withdraws it."""
+    """Wait for the result of the peer request. If a signal handler raises, the request is withdrawn."""
     cdef VIP_VI_ATTRIBUTES attributes
     cdef VIP_VI_HANDLE handle
     cdef VIP_RETURN code

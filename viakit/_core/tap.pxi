@@ -1,19 +1,17 @@
-# The tap on a NIC: what it does, written down as pcapng.
+# The tap on a NIC: a record of the NIC's activity in pcapng.
 
-cdef class Tap:
-    """A record of what a NIC does, in pcapng. Made by :meth:`Nic.tap`; ends with :meth:`close`, or with its NIC.
+cdef class Tap(_Resource):
+    """Record of a NIC's activity in pcapng. Created by :meth:`Nic.tap`; ends with :meth:`close`, or with its NIC.
 
     Attributes
     ----------
     file : str or None
-        The file as it was opened; None if there is none and :meth:`read` gives what would be in it.
+        Name of the file as it was opened; None if there is no file and :meth:`read` returns the contents.
     """
 
-    cdef object __weakref__
     cdef Nic _nic
     cdef readonly object file
     cdef bint _closed
-    cdef long _generation
 
     def __cinit__(self):
         self._closed = True
@@ -27,9 +25,8 @@ cdef class Tap:
         cdef int os_error
         nic._use()
         self._nic = nic
-        self._generation = _generation
         if b"\0" in name:
-            raise ValueError(f"the file name {file!r} holds a zero byte")
+            raise ValueError(f"the file name {file!r} contains a zero byte; remove it")
         if file is not None:
             c_name = name
         memset(&options, 0, sizeof(options))
@@ -62,7 +59,7 @@ cdef class Tap:
 
     @property
     def info(self):
-        """What was recorded so far: a :class:`TapInfo`."""
+        """Number of records so far: a :class:`TapInfo`."""
         cdef viakit_tap_info i
         cdef VIP_RETURN code
         self._use()
@@ -72,36 +69,37 @@ cdef class Tap:
         return _types.TapInfo(os.fsdecode(<bytes>i.file), i.frames_sent, i.frames_received, i.events, i.lost)
 
     def read(self, nbytes=1 << 20):
-        """Take what was recorded since the last read, if the tap has no file.
+        """Return the records since the last read, if the tap has no file.
 
         Parameters
         ----------
         nbytes : int
-            At most so many bytes, 200 KiB at least.
+            Maximum number of bytes; values below 200 KiB count as 200 KiB.
 
         Returns
         -------
         bytes
-            Whole blocks of a pcapng file, whose beginning the first read gave; empty if there is nothing new.
+            Complete blocks of a pcapng file. The first read returns the file's header; the result is empty if there are
+            no new records.
         """
         cdef size_t n = 0
-        cdef size_t room = max(nbytes, 200 << 10)
+        cdef size_t size = max(nbytes, 200 << 10)
         cdef VIP_RETURN code
         cdef void *buffer
         self._use()
-        buffer = malloc(room)
+        buffer = malloc(size)
         if buffer == NULL:
-            raise MemoryError(f"no room for {room} bytes")
+            raise MemoryError(f"no memory for {size} bytes; give a smaller nbytes")
         try:
             with nogil:
-                code = viakit_tap_read(self._nic._handle, buffer, room, &n)
+                code = viakit_tap_read(self._nic._handle, buffer, size, &n)
             _check(code, "viakit_tap_read")
             return (<char *>buffer)[:n]
         finally:
             free(buffer)
 
     def flush(self):
-        """Write everything recorded so far to the file."""
+        """Write all records so far to the file."""
         cdef VIP_RETURN code
         self._use()
         with nogil:
@@ -109,12 +107,12 @@ cdef class Tap:
         _check(code, "viakit_tap_flush")
 
     def close(self):
-        """Write what is still to be written, and end. Closing twice does nothing.
+        """Write the remaining records and end the recording. Closing twice does nothing.
 
         Raises
         ------
         ResourceError
-            The file could not be written whole; the tap is closed all the same.
+            If the file could not be written completely. The tap is closed nevertheless.
         """
         cdef VIP_RETURN code
         if self.closed or self._generation != _generation:
@@ -124,12 +122,6 @@ cdef class Tap:
         with nogil:
             code = viakit_tap_close(self._nic._handle)
         _check(code, "viakit_tap_close")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.close()
 
     def __repr__(self):
         device = None if self._nic is None else self._nic.device

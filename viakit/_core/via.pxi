@@ -1,22 +1,24 @@
-# The Python face of the provider, one file per object, from the NIC outwards.
+# Python binding of the provider, one file per object.
 #
-# Who holds whom: everything holds its Nic, and the Nic knows its children weakly, so that what a program forgets is
-# collected (with a ResourceWarning) although the NIC is open. A posted descriptor is held by its VI, and a descriptor
-# holds its regions: nothing that C may touch can go away under it. A region gives its buffer back when it is
-# deregistered, nobody looks at it through the region, and no posted descriptor names it: whichever is last.
+# References: every object holds its Nic. The Nic refers to its children weakly, so that an object the program drops is
+# collected (with a ResourceWarning) while the NIC is open. A VI holds its posted descriptors, and a descriptor holds
+# its regions, so that memory in use by C is never freed. A region releases its buffer when three conditions are met:
+# the region is deregistered, it has no exported views, and no posted descriptor refers to it.
 
-cdef class Nic
-cdef class ProtectionTag
-cdef class Allocation
-cdef class MemoryRegion
+cdef class Nic(_Resource)
+cdef class ProtectionTag(_Resource)
+cdef class Allocation(_Resource)
+cdef class MemoryRegion(_Resource)
 cdef class Segment
 cdef class Descriptor
-cdef class Vi
-cdef class CompletionQueue
-cdef class ConnectionRequest
-cdef class Tap
+cdef class Vi(_Resource)
+cdef class CompletionQueue(_Resource)
+cdef class ConnectionRequest(_Resource)
+cdef class Tap(_Resource)
 
 include "fault.pxi"
+include "library.pxi"
+include "options.pxi"
 include "nic.pxi"
 include "mem.pxi"
 include "desc.pxi"
@@ -24,6 +26,7 @@ include "queue.pxi"
 include "vi.pxi"
 include "cq.pxi"
 include "conn.pxi"
+include "names.pxi"
 include "peer.pxi"
 include "notify.pxi"
 include "tap.pxi"

@@ -1,4 +1,4 @@
-"""The laboratory: experiments in a notebook, measured while you watch.
+"""The laboratory: experiments in a notebook that are measured while you watch.
 
 ::
 
@@ -8,8 +8,9 @@
     result = run.wait()                                              # or: result = await run
     result.save("today.json")
 
-What is measured runs in processes of its own, never in the kernel's; stopping it ends them all. Without widgets (plain
-Python, nbconvert) the same calls return when they are done and show a picture and a table. docs/lab.md has it all.
+Measurements run in separate processes, never in the notebook's kernel; stopping an experiment ends all of them. Without
+widgets (plain Python, nbconvert) the same calls return when the measurement is complete, and show a picture and a
+table. docs/lab.md is the manual.
 """
 
 from __future__ import annotations
@@ -37,37 +38,38 @@ def compare(
     start: bool | None = None,
     **settings: Any,
 ) -> Compare:
-    """Compare protocols, by throughput and signature graph.
+    """Compare protocols, with throughput and signature graphs.
 
     Parameters
     ----------
     *protocols : str
-        As ``viakit protocols`` lists them. None: "via-eth" and "tcp", to be changed in the panel.
+        Names as ``viakit protocols`` lists them. Default: "via-eth" and "tcp", which the panel can change.
     sizes : str, int or iterable of int, optional
-        Message sizes in bytes: ``"1,64,4K"``, ``"1:1M"``, or numbers. By default ten, from 1 byte to 1 MiB.
+        Message sizes in bytes: ``"1,64,4K"``, ``"1:1M"``, or numbers. Default: ten sizes from 1 byte to 1 MiB.
     against : sequence, optional
-        Earlier results, or names of their files, to be drawn beside; one may stand alone.
+        Earlier results, or names of their files, to be drawn together with the new one. A single item needs no list.
     start : bool, optional
-        False: only show the controls. By default it starts if protocols are named, or if there are no controls.
+        False: only show the controls. Default: start if protocols are given, or if there are no controls.
     **settings
-        Any other field of :class:`viakit.measure.Config`: ``hosts``, ``mtu``, ``rate``, ``sockbuf``, ``policy`` (the
-        thresholds of the message engine), ``mode``, ``wait``, ``level``, ``seconds`` (15), ``seed``, ...
+        Any other field of :class:`viakit.measure.Config`: ``hosts``, ``mtu``, ``rate``, ``sockbuf``, ``memory``
+        ("user"), ``buffers`` ("touched"), ``policy`` (the thresholds of the message engine), ``mode``, ``wait``,
+        ``level``, ``seconds`` (15), ``seed``, ...
 
     Returns
     -------
     Compare
-        With ``wait()``, ``stop()``, ``result``, ``save()``; ``await`` it to wait with working buttons.
+        Has ``wait()``, ``stop()``, ``result`` and ``save()``. With ``await`` the buttons keep working during the wait.
 
     Raises
     ------
     Busy
-        If something is being measured already.
+        If another measurement is running.
     LabError
-        If the measurement failed, and the call waits for it (without widgets).
+        If the measurement fails, and the call waits for it (without widgets).
     ValueError
-        If the settings make no sense; the message says which would.
+        If a setting is invalid; the message states what is accepted.
     """
-    from viakit.lab import _compare
+    from viakit.lab import _compare  # start-up time
 
     made = _compare.Compare(
         protocols or _compare.PROTOCOLS, _compare.SIZES if sizes is None else sizes, against, settings
@@ -82,19 +84,19 @@ def barrier(*algorithms: str, start: bool | None = None, **settings: Any) -> Bar
     Parameters
     ----------
     *algorithms : str
-        As ``viakit barrier --list`` lists them. None: the usual ones, to be changed in the panel.
+        Names as ``viakit barrier --list`` lists them. Default: the usual ones, which the panel can change.
     start : bool, optional
-        As for :func:`compare`: if not given, it starts if something is named or set.
+        As for :func:`compare`. Default: start if an algorithm or a setting is given.
     **settings
-        Of :func:`viakit.barrier.measure`: ``ranks`` ([2, 4, 8]), ``hosts`` (1), ``protocol``, ``skew_s`` (0),
-        ``with_mpi`` (False), ``seconds`` (10), ``mtu``, ``bind`` ("core"), ``seed``.
+        Arguments of :func:`viakit.measure.barrier.measure`: ``ranks`` ([2, 4, 8]), ``hosts`` (1), ``protocol``,
+        ``skew_s`` (0), ``with_mpi`` (False), ``seconds`` (10), ``mtu``, ``bind`` ("core"), ``seed``.
 
     Returns
     -------
     Barrier
-        As of :func:`compare`; so are the exceptions.
+        Has the interface of the result of :func:`compare`, and raises the same exceptions.
     """
-    from viakit.lab._barrier import Barrier
+    from viakit.lab._barrier import Barrier  # start-up time
 
     made = Barrier(algorithms, settings)
     made._begin(bool(algorithms or settings) or made._mode != "widgets" if start is None else start)
@@ -102,24 +104,25 @@ def barrier(*algorithms: str, start: bool | None = None, **settings: Any) -> Bar
 
 
 def app(name: str = "sor-zero", *, start: bool | None = None, **settings: Any) -> App:
-    """Run an application on several protocols: its speed-up against the serial program, and a timeline over each.
+    """Run an application over several protocols: its speed-up relative to the serial program, and a timeline for each.
 
     Parameters
     ----------
     name : str
         An application ("sor", "is", "fft", "water", "ep"), or one of its problems ("water-1728").
     start : bool, optional
-        As for :func:`compare`: if not given, it starts if something is set.
+        As for :func:`compare`. Default: start if a setting is given.
     **settings
-        ``protocols`` (["via", "tcp"]), ``ranks`` ([1, 2]), ``rounds`` (3), ``quick`` (True: small problems), ``hosts``
-        (0: this machine), ``mtu``, ``rate``, ``timeline`` (True), ``seed``: of :func:`viakit.apps.speedup.measure`.
+        Arguments of :func:`viakit.apps.speedup.measure`: ``protocols`` (["via", "tcp"]), ``ranks`` ([1, 2]), ``rounds``
+        (3), ``quick`` (True: small problems), ``hosts`` (0: this machine), ``mtu``, ``rate``, ``timeline`` (True),
+        ``seed``.
 
     Returns
     -------
     App
-        As of :func:`compare`, and ``timelines``; so are the exceptions.
+        Has ``timelines`` and the interface of the result of :func:`compare`, and raises the same exceptions.
     """
-    from viakit.lab._apps import App
+    from viakit.lab._apps import App  # start-up time
 
     made = App(name, settings)
     made._begin(bool(settings) or made._mode != "widgets" if start is None else start)
@@ -127,25 +130,26 @@ def app(name: str = "sor-zero", *, start: bool | None = None, **settings: Any) -
 
 
 def faults(*, start: bool | None = None, **settings: Any) -> Faults:
-    """Turn loss up, and watch acknowledgements, retransmissions and goodput.
+    """Vary the loss of a wire, and watch acknowledgements, retransmissions and goodput.
 
-    In a panel the slider turns it, while it is measured; otherwise *losses* are measured in turns.
+    The slider of the panel changes the loss during the measurement. Without a panel the values in *losses* are measured
+    in turns.
 
     Parameters
     ----------
     start : bool, optional
-        As for :func:`compare`: if not given, it starts if something is set.
+        As for :func:`compare`. Default: start if a setting is given.
     **settings
-        Of :func:`viakit.measure.loss.measure`: ``protocol`` ("via-udp"), ``losses``, ``nbytes`` (64 KiB),
-        ``retransmissions``, ``seconds`` (10), ``hosts``, ``mtu``, ``seed``, ``follow`` (True: ``run.loss = 0.02`` turns
-        it meanwhile).
+        Arguments of :func:`viakit.measure.loss.measure`: ``protocol`` ("via-udp"), ``losses``, ``nbytes`` (64 KiB),
+        ``retransmissions``, ``seconds`` (10), ``hosts``, ``mtu``, ``seed``, ``follow`` (True: ``run.loss = 0.02``
+        changes the loss during the measurement).
 
     Returns
     -------
     Faults
-        As of :func:`compare`; so are the exceptions.
+        Has the interface of the result of :func:`compare`, and raises the same exceptions.
     """
-    from viakit.lab._faults import Faults
+    from viakit.lab._faults import Faults  # start-up time
 
     made = Faults(settings)
     made._begin(bool(settings) or made._mode != "widgets" if start is None else start)
@@ -153,22 +157,26 @@ def faults(*, start: bool | None = None, **settings: Any) -> Faults:
 
 
 def via(message: bytes = b"hello", operation: str = "send") -> Stepper:
-    """Follow a descriptor by hand: post, doorbell, frame, placement, completion; with tables of VIs, queues, regions.
+    """Follow a descriptor step by step: post, doorbell, frame, placement, completion.
 
-    In a panel a button goes on; elsewhere all stages are shown at once. It is no measurement, and runs in this process.
+    Tables show the VIs, queues and regions after each step.
+
+    In a panel a button performs the next step; without widgets all stages are shown at once. This is not a measurement,
+    and runs in the calling process.
 
     Parameters
     ----------
     message : bytes
-        At most 64.
+        The message, at most 64 bytes.
     operation : {"send", "rdma_write"}
+        Operation of the descriptor.
 
     Returns
     -------
     Stepper
-        With ``step()``, ``stages``, ``restart()``, ``close()``.
+        Has ``step()``, ``stages``, ``restart()`` and ``close()``.
     """
-    from viakit.lab._via import Stepper
+    from viakit.lab._via import Stepper  # start-up time
 
     made = Stepper(message, operation)
     made._begin()
@@ -176,13 +184,13 @@ def via(message: bytes = b"hello", operation: str = "send") -> Stepper:
 
 
 def running() -> str | None:
-    """Return what this process is measuring, in words, or None."""
+    """Return the title of the measurement that this process runs, or None."""
     job = current()
     return job.title if job is not None else None
 
 
 def stop() -> None:
-    """End what this process is measuring, whatever it is, with all its ranks and hosts."""
+    """Stop the measurement of this process, with all its ranks and hosts."""
     job = current()
     if job is not None:
         job.stop()

@@ -1,84 +1,75 @@
-"""``lab.app()``: an application on several protocols: speed-up curves, and the timeline of one run."""
+"""``lab.app()``: an application over several protocols, with speed-up curves and a timeline for each protocol."""
 
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from viakit.apps import jobs, speedup
 from viakit.lab import _settings
-from viakit.lab._experiment import Experiment
+from viakit.lab._experiment import SettingsExperiment
 from viakit.measure.analysis import Result
 
 __all__ = ["App"]
 
-_RULES = {
-    "protocols": _settings.names('["via", "tcp"]'),
-    "ranks": _settings.wholes(1, 64),
-    "rounds": _settings.whole(1, 1000),
-    "quick": _settings.flag,
-    "hosts": _settings.whole(0, 64),
-    "mtu": _settings.MTU,
-    "rate": _settings.maybe(_settings.rate),
-    "timeline": _settings.flag,
-    "seed": _settings.SEED,
-}
 
-
-class App(Experiment):
-    """An application's speed-up: what :func:`viakit.lab.app` returns.
+class App(SettingsExperiment):
+    """Speed-up of an application: the result of :func:`viakit.lab.app`.
 
     Attributes
     ----------
     timelines : dict of str to bytes
-        By protocol, a PNG of what each rank did when, in a run of its own on the largest number of ranks.
+        For each protocol, a PNG of the activity of all ranks in a separate run on the largest number of ranks.
     """
 
+    _function = "app"
+    _defaults: ClassVar = {
+        "name": "sor-zero",
+        "protocols": ["via", "tcp"],
+        "ranks": [1, 2],
+        "rounds": 3,
+        "quick": True,
+        "hosts": 0,
+        "mtu": 1500,
+        "rate": None,
+        "timeline": True,
+        "seed": None,
+    }
+    _rules: ClassVar = {
+        "protocols": _settings.names('["via", "tcp"]'),
+        "ranks": _settings.wholes(1, 64),
+        "rounds": _settings.whole(1, 1000),
+        "quick": _settings.flag,
+        "hosts": _settings.whole(0, 64),
+        "mtu": _settings.MTU,
+        "rate": _settings.maybe(_settings.rate),
+        "timeline": _settings.flag,
+        "seed": _settings.SEED,
+    }
+
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        super().__init__()
         self.timelines: dict[str, bytes] = {}
-        self.settings: dict[str, Any] = {
-            "name": name,
-            "protocols": ["via", "tcp"],
-            "ranks": [1, 2],
-            "rounds": 3,
-            "quick": True,
-            "hosts": 0,
-            "mtu": 1500,
-            "rate": None,
-            "timeline": True,
-            "seed": None,
-        }
-        self.configure(**settings)
+        super().__init__({"name": name, **settings})
 
     @property
     def title(self) -> str:
-        """What is measured, for people."""
+        """Description of the measurement."""
         return f"{self.settings['name']} over {', '.join(self.settings['protocols'])}"
 
-    def configure(self, **settings: Any) -> None:
-        """Change settings for the next start: any of those of :func:`viakit.lab.app`."""
-        unknown = sorted(set(settings) - set(self.settings))
-        if unknown:
-            raise TypeError(f"app() has no setting {unknown[0]!r}; there are {', '.join(sorted(self.settings))}")
-        self.settings |= _settings.checked(settings, _RULES)
-
     def _request(self) -> tuple[str, dict[str, Any]]:
-        from viakit.apps import jobs, speedup
-
         ours = self.settings
         labels = speedup.labels_of([ours["name"]])
         wrong = [one for one in ours["protocols"] if one not in jobs.PROTOCOLS]
         if wrong:
-            raise ValueError(f"protocol {wrong[0]!r}; right would be some of {', '.join(jobs.PROTOCOLS)}")
+            raise ValueError(f"unknown protocol {wrong[0]!r}; expected some of {', '.join(jobs.PROTOCOLS)}")
         if not ours["ranks"] or any(not 1 <= n <= speedup.MAX_RANKS for n in ours["ranks"]):
-            raise ValueError(f"ranks are {ours['ranks']}; right would be numbers from 1 to {speedup.MAX_RANKS}")
+            raise ValueError(f"ranks are {ours['ranks']}; expected numbers from 1 to {speedup.MAX_RANKS}")
         return "app", {"labels": labels, "settings": ours, "command": self.command()}
 
     def command(self) -> str:
-        """Return the command line that measures the same without a notebook."""
-        import shlex
-
+        """Return the command line of the same measurement without a notebook."""
         ours = self.settings
         words = ["viakit", "speedup", ours["name"], "--protocols", ",".join(ours["protocols"])]
         words += ["--ranks", ",".join(map(str, ours["ranks"])), "--rounds", str(ours["rounds"])]
@@ -104,6 +95,6 @@ class App(Experiment):
         )
 
     def _make_panel(self) -> Any:
-        from viakit.lab._apps_panel import AppPanel
+        from viakit.lab._apps_panel import AppPanel  # optional package
 
         return AppPanel(self)

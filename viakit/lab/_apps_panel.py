@@ -1,4 +1,4 @@
-"""The controls, speed-up curves and timelines of ``lab.app()``."""
+"""Controls, speed-up curves and timelines of ``lab.app()``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from viakit._words import counted
 from viakit.apps import jobs, speedup
+from viakit.base.words import counted
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, grid, numbers, text
 
@@ -19,7 +19,7 @@ __all__ = ["AppPanel"]
 
 
 class AppPanel(CurvesPanel):
-    """The panel of a :class:`viakit.lab._apps.App`."""
+    """Panel of a :class:`viakit.lab._apps.App`."""
 
     file = "speedup.json"
     fields = (
@@ -53,7 +53,7 @@ class AppPanel(CurvesPanel):
         return widgets.HBox([self.protocols, grid(fields)])
 
     def chosen(self) -> dict[str, Any]:
-        """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
+        """Return the settings of the controls. Raises ValueError for invalid text."""
         return {
             "name": self.application.value,
             "protocols": list(self.protocols.value),
@@ -65,7 +65,7 @@ class AppPanel(CurvesPanel):
         }
 
     def update(self, job: Job) -> None:
-        """Draw what *job* has measured by now; called in the job's thread."""
+        """Draw the measurements of *job* so far. Called in the job's thread."""
         super().update(job)
         self.timelines.value = self.experiment.timelines_html()
 

@@ -1,4 +1,4 @@
-"""The controls and the growing curves of ``lab.barrier()``."""
+"""Controls and curves of ``lab.barrier()``."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from viakit import barrier
-from viakit._words import counted
+from viakit.base.words import counted
 from viakit.lab._curves import Curve, CurvesPanel, Field
 from viakit.lab._panel import SMALL, choice, grid, numbers, text
+from viakit.measure import barrier
 from viakit.measure.table import format_time
 
 __all__ = ["BarrierPanel"]
 
 
 class BarrierPanel(CurvesPanel):
-    """The panel of a :class:`viakit.lab._barrier.Barrier`."""
+    """Panel of a :class:`viakit.lab._barrier.Barrier`."""
 
     file = "barrier.json"
     fields = (Field("Barrier", "ranks", "time of a barrier, µs", log_x=True, log_y=True),)
@@ -36,12 +36,12 @@ class BarrierPanel(CurvesPanel):
         self.seconds = widgets.BoundedFloatText(
             description="seconds", value=ours["seconds"], min=0.1, max=86400, layout=SMALL
         )
-        self.with_mpi = widgets.Checkbox(description="beside MPI", value=ours["with_mpi"], layout=SMALL)
+        self.with_mpi = widgets.Checkbox(description="compare MPI", value=ours["with_mpi"], layout=SMALL)
         fields = [self.ranks, self.hosts, self.protocol, self.skew, self.seconds, self.with_mpi]
         return widgets.HBox([self.algorithms, grid(fields)])
 
     def chosen(self) -> dict[str, Any]:
-        """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
+        """Return the settings of the controls. Raises ValueError for invalid text."""
         return {
             "algorithms": list(self.algorithms.value) or None,
             "ranks": numbers(self.ranks),

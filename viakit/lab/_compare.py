@@ -1,4 +1,4 @@
-"""``lab.compare()``: protocols beside each other, while they are measured."""
+"""``lab.compare()``: comparison of protocols that is displayed during the measurement."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import dataclasses
 import numbers
 import operator
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from viakit._words import counted
+from viakit.base.words import counted
 from viakit.lab import _settings
 from viakit.lab._experiment import Experiment
+from viakit.measure import endpoints, ladder, sweep
 from viakit.measure.analysis import as_documents
+from viakit.measure.report import html_table, per_message
 from viakit.measure.sweep import Config, UsageError
+from viakit.measure.table import format_time, point_at
 
 __all__ = ["PROTOCOLS", "SECONDS", "SIZES", "Compare", "Counters"]
 
@@ -25,7 +29,9 @@ _RULES = {
     "protocols": _settings.names('"via-eth", "tcp"'),
     "mtu": _settings.maybe(_settings.MTU),
     "rate": _settings.maybe(_settings.rate),
-    "sockbuf": _settings.maybe(_settings.size(1, 1 << 31)),
+    "sockbuf": _settings.maybe(_settings.size(1, 1 << 31, "auto")),
+    "memory": _settings.choice(*endpoints.MEMORIES),
+    "buffers": _settings.choice(*endpoints.BUFFERS),
     "seconds": _settings.SECONDS,
     "timeout_s": _settings.SECONDS,
     "validate": _settings.flag,
@@ -36,9 +42,9 @@ _FIELDS = {field.name for field in dataclasses.fields(Config)} - {"protocols", "
 
 
 class Compare(Experiment):
-    """Protocols over message sizes: what :func:`viakit.lab.compare` returns."""
+    """Protocols over message sizes: the result of :func:`viakit.lab.compare`."""
 
-    config: Config  # of the next start
+    config: Config  # settings of the next start
 
     def __init__(
         self,
@@ -50,33 +56,29 @@ class Compare(Experiment):
         super().__init__()
         unknown = sorted(set(settings) - _FIELDS)
         if unknown:
-            raise TypeError(f"compare() has no setting {unknown[0]!r}; there are {', '.join(sorted(_FIELDS))}")
+            raise TypeError(f"compare() has no setting {unknown[0]!r}; it has {', '.join(sorted(_FIELDS))}")
         self.against = as_documents(against)
         self.config = Config(protocols=[], sizes=[], seconds=SECONDS)
         self.configure(protocols=list(protocols), sizes=sizes, **settings)
 
     @property
     def title(self) -> str:
-        """What is compared, for people."""
+        """Description of the measurement."""
         return "comparing " + ", ".join(self.config.protocols)
 
     def configure(self, **settings: Any) -> None:
-        """Change settings for the next start: any of those of :func:`viakit.lab.compare`."""
+        """Change settings for the next start; the settings are those of :func:`viakit.lab.compare`."""
         settings = _settings.checked(settings, _RULES)
         if "sizes" in settings:
             settings["sizes"] = sizes_of(settings["sizes"])
         self.config = dataclasses.replace(self.config, **settings)
 
     def _request(self) -> tuple[str, dict[str, Any]]:
-        from viakit.measure.sweep import check
-
-        check(self.config)
+        sweep.check(self.config)
         return "sweep", {"config": _plain(self.config), "command": self.command()}
 
     def command(self) -> str:
-        """Return the command line that measures the same without a notebook."""
-        import shlex
-
+        """Return the command line of the same measurement without a notebook."""
         plain = _plain(self.config)
         words = ["viakit", "sweep", *plain.pop("protocols")]
         words += ["--sizes", ",".join(map(str, plain.pop("sizes")))]
@@ -88,39 +90,36 @@ class Compare(Experiment):
         return shlex.join(words)
 
     def at(self, nbytes: int) -> Counters:
-        """Return what a message of *nbytes* cost, by each protocol: time, copies, system calls, frames.
+        """Return the cost of a message of *nbytes* by protocol: time, copies, system calls, frames.
 
         Raises
         ------
         KeyError
-            If no protocol has been measured at that size; the message says which sizes there are.
+            If no protocol has been measured at that size; the message lists the measured sizes.
         """
         return Counters.of(self.result, nbytes)
 
     def _make_panel(self) -> Any:
-        from viakit.lab._compare_panel import ComparePanel
+        from viakit.lab._compare_panel import ComparePanel  # optional package
 
         return ComparePanel(self)
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    """Return what JSON can carry, without fields that are None."""
+    """Return the fields that are not None, in a form for JSON."""
     return {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
-    """What a message of one size cost: *rows* has a dictionary per protocol, counters per message, both sides."""
+    """Cost of a message of one size. *rows* has a dictionary per protocol, with counters per message of both sides."""
 
     nbytes: int
     rows: list[dict[str, Any]]
 
     @classmethod
     def of(cls, result: Mapping[str, Any], nbytes: int) -> Counters:
-        """Read them out of a result."""
-        from viakit.measure.report import per_message
-        from viakit.measure.table import point_at
-
+        """Extract the counters from a result."""
         rows = []
         for one in result["series"]:
             point = point_at(one, nbytes)
@@ -131,14 +130,12 @@ class Counters:
         if not rows:
             sizes = sorted({point["nbytes"] for one in result["series"] for point in one["points"]})
             raise KeyError(
-                f"a message of {counted(nbytes, 'byte')} was not measured; there are {', '.join(map(str, sizes))}"
+                f"a message of {counted(nbytes, 'byte')} was not measured; the sizes are {', '.join(map(str, sizes))}"
             )
         return cls(nbytes, rows)
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return head and rows as text; counters that are zero everywhere are left out."""
-        from viakit.measure.table import format_time
-
+        """Return head and rows as text, without counters that are zero in all rows."""
         names = list(dict.fromkeys(key for row in self.rows for key in row if key[-2:] != "_s" and key != "protocol"))
         names = [key for key in names if any(row.get(key) for row in self.rows)]
         lines = []
@@ -148,10 +145,9 @@ class Counters:
         return ["protocol", "median", "p99", *(key.replace("_", " ") for key in names)], lines
 
     def _repr_html_(self) -> str:
-        from viakit.measure.ladder import format_size
-        from viakit.measure.report import html_table
-
-        return html_table(f"A message of {format_size(self.nbytes)}; counters per message, both sides", *self.cells())
+        return html_table(
+            f"A message of {ladder.format_size(self.nbytes)}; counters per message, both sides", *self.cells()
+        )
 
     def __str__(self) -> str:
         head, rows = self.cells()
@@ -159,9 +155,7 @@ class Counters:
 
 
 def sizes_of(given: str | int | Iterable[int]) -> list[int]:
-    """Return message sizes in bytes from ``"64,4K"``, ``"1:1M"`` (without perturbation), a number or numbers."""
-    from viakit.measure import ladder
-
+    """Return message sizes in bytes for ``"64,4K"``, ``"1:1M"`` (without perturbation), a number or numbers."""
     if isinstance(given, str):
         return ladder.parse_sizes(given, 0)
     try:
@@ -169,5 +163,5 @@ def sizes_of(given: str | int | Iterable[int]) -> list[int]:
     except TypeError:
         sizes = [-1]
     if any(one < 0 for one in sizes):
-        raise UsageError(f"sizes is {given!r}: give bytes as whole numbers, or text like '64,4K' or '1:1M'")
+        raise UsageError(f"sizes is {given!r}; expected bytes as whole numbers, or text such as '64,4K' or '1:1M'")
     return sizes

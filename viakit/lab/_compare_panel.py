@@ -1,4 +1,4 @@
-"""The controls and the growing curves of ``lab.compare()``."""
+"""Controls and curves of ``lab.compare()``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from plotly.subplots import make_subplots
 
 from viakit.lab._compare import Counters
 from viakit.lab._panel import SMALL, Panel, choice, grid, text
-from viakit.measure import endpoints, plot, sweep, table
+from viakit.measure import endpoints, plot, table
 from viakit.measure.ladder import format_size
-from viakit.measure.result import ResultError
+from viakit.measure.result import ResultError, conditions
 
 if TYPE_CHECKING:
     from viakit.lab._compare import Compare
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ComparePanel"]
 
-# A menu shows nothing for a value that is None, which it takes for "not chosen": so no choice has the value None.
+# A menu treats the value None as "not selected" and shows nothing for it. Therefore no option has the value None.
 _NO_SIZE = ("choose a size", -1)
 _USUAL_LEVEL = ("each its usual", "usual")
 
 
 class ComparePanel(Panel):
-    """The panel of a :class:`viakit.lab._compare.Compare`."""
+    """Panel of a :class:`viakit.lab._compare.Compare`."""
 
     file = "compare.json"
 
@@ -66,8 +66,8 @@ class ComparePanel(Panel):
             ",".join(format_size(one).replace(" ", "").replace("iB", "").removesuffix("B") for one in config.sizes),
             "1,64,4K or 1:1M",
         )
-        self.mode = choice("mode", list(sweep.MODES), config.mode)
-        self.wait = choice("wait", list(sweep.WAITS), config.wait)
+        self.mode = choice("mode", list(endpoints.MODES), config.mode)
+        self.wait = choice("wait", list(endpoints.WAITS), config.wait)
         self.hosts = choice("hosts", ["auto", "local", "testbed"], config.hosts)
         self.level = choice(
             "level", [_USUAL_LEVEL, *((one, one) for one in ("c", "python", "both"))], config.level or _USUAL_LEVEL[1]
@@ -77,15 +77,17 @@ class ComparePanel(Panel):
         )
         self.mtu = text("MTU", config.mtu, "1500")
         self.rate = text("rate", config.rate, "e.g. 1gbit")
-        self.sockbuf = text("sockbuf", config.sockbuf, "bytes, e.g. 128K")
+        self.sockbuf = text("sockbuf", config.sockbuf, "bytes, e.g. 128K, or auto")
+        self.memory = choice("memory", list(endpoints.MEMORIES), config.memory)
+        self.buffers = choice("buffers", list(endpoints.BUFFERS), config.buffers)
         self.policy = text("thresholds", config.policy, "e.g. eager_limit=64K")
         self.fault = text("faults", config.fault, "e.g. loss=1%")
         fields = [self.sizes, self.mode, self.wait, self.hosts, self.level, self.seconds]
-        fields += [self.mtu, self.rate, self.sockbuf, self.policy, self.fault]
+        fields += [self.memory, self.buffers, self.mtu, self.rate, self.sockbuf, self.policy, self.fault]
         return widgets.HBox([self.protocols, grid(fields)])
 
     def chosen(self) -> dict[str, Any]:
-        """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
+        """Return the settings of the controls. Raises ValueError for invalid text."""
         return {
             "protocols": list(self.protocols.value),
             "sizes": self.sizes.value,
@@ -97,12 +99,14 @@ class ComparePanel(Panel):
             "mtu": self.mtu.value or None,
             "rate": self.rate.value or None,
             "sockbuf": self.sockbuf.value or None,
+            "memory": self.memory.value,
+            "buffers": self.buffers.value,
             "policy": self.policy.value or None,
             "fault": self.fault.value or None,
         }
 
     def _on_keep(self) -> None:
-        """Leave the curves where they are, to be measured against."""
+        """Keep the present curves for comparison with later measurements."""
         self._earlier.append(dict(self.experiment.result))
         self._names.append(f"kept {len(self._earlier)}")
         self._draw([])
@@ -114,7 +118,7 @@ class ComparePanel(Panel):
         return _figure()
 
     def update(self, job: Job) -> None:
-        """Draw what *job* has measured by now; called in the job's thread."""
+        """Draw the measurements of *job* so far. Called in the job's thread."""
         super().update(job)
         series = job.series()
         self.keep.disabled = job.running or not series
@@ -129,14 +133,17 @@ class ComparePanel(Panel):
                 self._show_counters()
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
-        """Bring the traces up to date: only what has changed goes to the browser."""
+        """Update the traces. Only changes are sent to the browser."""
         documents = [*self._earlier, *([{"series": series}] if series else [])]
         names = [*self._names, *(["now"] if series else [])]
         try:
             drawn = plot.curves(documents, names)
         except ResultError:
-            drawn = []  # nothing to draw yet
+            drawn = []  # There is no point yet.
+        below = conditions([one for document in documents for one in document["series"] if one["points"]])
         with self.figure.batch_update():
+            if self.figure.layout.title.text != below:
+                self.figure.layout.title = {"text": below, "font": {"size": 12}}
             for one in drawn:
                 if one["label"] not in self._traces:
                     self._traces[one["label"]] = self._add(one)
@@ -152,7 +159,7 @@ class ComparePanel(Panel):
                     self.figure.data[place].visible = False
 
     def _add(self, one: Mapping[str, Any]) -> tuple[int, int]:
-        """Add the two traces of a curve, without points; returns their numbers."""
+        """Add the two traces of a curve, without points, and return their numbers."""
         n = len(self.figure.data)
         for column in (1, 2):
             self.figure.add_trace(
@@ -191,7 +198,7 @@ def _figure() -> go.FigureWidget:
         template="plotly_white",
         autosize=True,
         height=460,
-        margin={"t": 40, "b": 60},
+        margin={"t": 60, "b": 60},
         legend={"orientation": "h", "y": -0.2},
     )
     return canvas

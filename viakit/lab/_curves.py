@@ -13,7 +13,10 @@ from viakit.measure.plot import COLOURS, SPARE
 
 __all__ = ["Curve", "CurvesPanel", "Field"]
 
-_PALETTE = tuple(dict.fromkeys([*COLOURS.values(), *SPARE]))
+# The first colours differ most.
+_PALETTE = tuple(
+    dict.fromkeys([*(COLOURS[name] for name in ("via-eth", "tcp", "udp", "zmq")), *COLOURS.values(), *SPARE])
+)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
-"""What watching costs what is watched: the same pair, burst by burst, with and without somebody who draws.
+"""Disturbance of a measurement by its display: the same pair with and without drawing, burst by burst.
 
-In random turns a burst follows directly upon a drawing of the whole panel, or upon nothing. That is the worst case: in
-an experiment there are ten drawings a second at most, and about as many bursts between two of them. The browser is not
-part of it: it is another program, on a classroom's machine often another computer.
+In random order a burst follows directly after a drawing of the whole panel, or after none. This is the worst case. An
+experiment has at most ten drawings a second, and about as many bursts between two of them. The browser is not included,
+because it is a separate program and in a classroom often runs on another computer.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from viakit.lab import _front
+from viakit.lab._compare import Compare
 from viakit.lab._job import Job, LabError
 from viakit.measure import stats
 
@@ -21,30 +23,27 @@ def measure(seconds: float = 5.0, *, protocol: str = "via-shm", nbytes: int = 8,
     Parameters
     ----------
     seconds : float
-        For the bursts.
-    protocol, nbytes
-        Of the ping-pong that is watched, polled.
+        Time for the bursts.
+    protocol, nbytes : str, int
+        Protocol and message size of the ping-pong, which polls.
     seed : int
-        Of the order of turns.
+        Seed of the order.
 
     Returns
     -------
     dict
-        ``ratio``: a :class:`viakit.measure.stats.Ratio`, time watched / time alone. ``alone_s``, ``watched_s``: medians
-        of the bursts. ``drawings``: how often was drawn.
+        ``ratio``: a :class:`viakit.measure.stats.Ratio` of watched and unwatched time. ``alone_s``, ``watched_s``:
+        medians of the bursts. ``drawings``: number of drawings.
 
     Raises
     ------
     LabError
-        If ipywidgets or anywidget are missing, or the measurement failed.
+        If ipywidgets or anywidget is missing, or the measurement failed.
     """
-    from viakit.lab import _front
-    from viakit.lab._compare import Compare
-
     missing = _front.why_not_widgets()
     if missing:
         raise LabError(missing)
-    from viakit.lab._compare_panel import ComparePanel
+    from viakit.lab._compare_panel import ComparePanel  # optional package
 
     panel = ComparePanel(Compare(["via-eth", "tcp"], "1:1M", (), {}))
     drawings = 0

@@ -1,31 +1,35 @@
-"""What all experiments of the laboratory have in common: start, watch, stop, wait, look, keep."""
+"""Common interface of all laboratory experiments: start, display, stop, wait, result, save."""
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from viakit.lab import _front
+from viakit.lab import _front, _settings
 from viakit.lab._job import Busy, Job, LabError
 from viakit.measure.analysis import Result
+from viakit.measure.environment import environment
+from viakit.measure.result import SCHEMA
 
-__all__ = ["Experiment"]
+__all__ = ["Experiment", "SettingsExperiment"]
 
 
 class Experiment:
-    """Something that is measured by a process of its own, and shown while it is.
+    """Measurement in a separate process that is displayed while it runs.
 
-    Where the notebook has widgets, the call that makes one returns at once, and curves grow below the cell. Elsewhere
-    it returns when the measurement is over, and has shown a picture and a table, or printed the table.
+    If the notebook has widgets, the call that creates an experiment returns at once, and curves grow below the cell.
+    Otherwise the call returns when the measurement is over. It has then shown a picture and a table, or printed the
+    table.
 
     Attributes
     ----------
     job : viakit.lab._job.Job or None
-        The measurement, running or over; None before the first.
+        The measurement, running or over; None before the first one.
     """
 
     def __init__(self) -> None:
@@ -34,23 +38,23 @@ class Experiment:
         self._shown: int | None = None
         self._mode = _front.mode()
 
-    # ------------------------------------------------------------------------------------ for the kinds
+    # ------------------------------------------------------------------------------------ to be implemented
 
     @property
     def title(self) -> str:
-        """What is measured, for people."""
+        """Description of the measurement."""
         raise NotImplementedError
 
     def _request(self) -> tuple[str, dict[str, Any]]:
-        """Return the worker's operation and its arguments. Raises ValueError if they make no sense."""
+        """Return the worker's operation and its arguments. Raises ValueError for invalid settings."""
         raise NotImplementedError
 
     def _make_panel(self) -> Any:
-        """Return the widgets: an object with ``widget``, ``update(job)`` and ``say(text)``."""
+        """Return the panel: an object with ``widget`` and ``update(job)``."""
         raise NotImplementedError
 
     def _note(self, extra: Mapping[str, Any]) -> None:
-        """Take what came beside the result."""
+        """Store data that belongs to the result."""
 
     def _html(self, result: Result) -> str:
         """Return the static picture and table."""
@@ -58,37 +62,37 @@ class Experiment:
 
     def _print(self, result: Result) -> None:
         """Print the table."""
-        from rich.console import Console
+        from rich.console import Console  # start-up time
 
         result.show(Console(width=None if sys.stdout.isatty() else 120, force_jupyter=False))
 
-    # ------------------------------------------------------------------------------------ running
+    # ------------------------------------------------------------------------------------ start and stop
 
     def _begin(self, start: bool) -> None:
-        """Show it, as far as this front end can, and start it."""
+        """Display the experiment as far as this front end can, and start it."""
         if self._mode == "widgets":
             self.panel = self._make_panel()
             if start:
-                self.start()  # first: what cannot be started is an error, and not a panel
+                self.start()  # Start it before the display, so that an error appears instead of a panel.
             self._ipython_display_()
         elif start:
             self._run_and_show()
 
     def start(self) -> None:
-        """Start measuring, again if it has been measured before; returns at once.
+        """Start the measurement and return at once. A measurement that is over can be started again.
 
         Raises
         ------
         Busy
-            If something is being measured already.
+            If another measurement is running.
         ValueError
-            If the settings make no sense.
+            If the settings are invalid.
         """
         what, request = self._request()
         self.job = Job(what, request, title=self.title, on_update=self._update)
 
     def _update(self, job: Job) -> None:
-        """Draw, in the job's thread."""
+        """Draw the present state. Called in the job's thread."""
         self._note(job.extra)
         if self.panel is not None:
             self.panel.update(job)
@@ -123,33 +127,42 @@ class Experiment:
             self._shown = _front.cell()
 
     def stop(self) -> None:
-        """End the measurement, with all its ranks and hosts. What has been measured stays in :attr:`result`."""
+        """Stop the measurement, with all its ranks and hosts. The measurements so far are kept in :attr:`result`."""
         if self.job is not None:
             self.job.stop()
 
     def wait(self, timeout_s: float | None = None) -> Result:
         """Wait until the measurement is over, and return its result. Interrupting the wait stops the measurement.
 
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Timeout in seconds. Default: no limit.
+
+        Returns
+        -------
+        viakit.measure.Result
+
         Raises
         ------
         LabError
-            If it failed; the message says why and what to do.
+            If the measurement failed; the message gives the reason and a remedy.
         TimeoutError
-            After *timeout_s* seconds; the measurement goes on.
+            After *timeout_s* seconds. The measurement continues.
         """
         self._started().wait(timeout_s)
         self._raise_if_failed()
         return self.result
 
     def __await__(self) -> Generator[Any, None, Result]:
-        """``result = await run``: as :meth:`wait`, and the kernel answers buttons meanwhile."""
+        """Wait as :meth:`wait` does, while the kernel keeps handling buttons: ``result = await run``."""
         yield from self._started().__await__()
         self._raise_if_failed()
         return self.result
 
     def _started(self) -> Job:
         if self.job is None:
-            raise LabError("nothing has been started: press Start, or call start()")
+            raise LabError("the measurement has not been started; press Start, or call start()")
         return self.job
 
     def _raise_if_failed(self) -> None:
@@ -157,26 +170,26 @@ class Experiment:
         if job.state == "failed":
             raise (Busy if job.kind == "busy" else LabError)(job.error)
 
-    # ------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------ state and result
 
     @property
     def state(self) -> str:
-        """``"ready"``, ``"running"``, ``"done"``, ``"stopped"`` or ``"failed"``."""
+        """State of the measurement: ``"ready"``, ``"running"``, ``"done"``, ``"stopped"`` or ``"failed"``."""
         return self.job.state if self.job is not None else "ready"
 
     @property
     def progress(self) -> Mapping[str, Any]:
-        """Where it stands: ``fraction`` in [0, 1], ``left_s`` seconds at most, ``text``."""
+        """Progress of the measurement: ``fraction`` in [0, 1], ``left_s`` (at most so many seconds), ``text``."""
         return dict(self._started().progress)
 
     @property
     def result(self) -> Result:
-        """What has been measured by now: the whole of it when it is over.
+        """Measurements so far; after the end of the measurement, the complete result.
 
         Raises
         ------
         LabError
-            If nothing has been measured.
+            If there are no measurements yet.
         """
         job = self._started()
         if job.document is not None:
@@ -187,14 +200,14 @@ class Experiment:
         return Result(_unfinished(series, job))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result (.json, .csv) or its picture (.png, .svg, .pdf, .html) to *path*."""
+        """Write the result (.json, .csv) or its picture (.png, .svg, .pdf, .html) to *path*, and return the path."""
         return self.result.save(path)
 
     def __repr__(self) -> str:
         return f"<{self.title}: {self.state}>"
 
     def _ipython_display_(self) -> None:
-        """Show it below a cell; once is enough for the cell that made it."""
+        """Display the experiment below a cell, but only once for the cell that created it."""
         cell = _front.cell()
         if cell is not None and cell == self._shown:
             return
@@ -207,11 +220,42 @@ class Experiment:
             print(repr(self))
 
 
-def _unfinished(series: list[dict[str, Any]], job: Job) -> dict[str, Any]:
-    """Return a document of what has been measured so far."""
-    from viakit.measure.environment import environment
-    from viakit.measure.result import SCHEMA
+class SettingsExperiment(Experiment):
+    """Experiment whose settings are a dictionary.
 
+    A subclass defines the name of its function in :mod:`viakit.lab`, the default settings, and a rule for each setting
+    that must be converted or checked.
+    """
+
+    _function: ClassVar[str]
+    _defaults: ClassVar[Mapping[str, Any]]
+    _rules: ClassVar[Mapping[str, _settings.Rule]]
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.settings: dict[str, Any] = copy.deepcopy(dict(self._defaults))
+        self.configure(**settings)
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings for the next start; they are those of the function in :mod:`viakit.lab`.
+
+        Raises
+        ------
+        TypeError
+            If there is no such setting.
+        ValueError
+            If a value is invalid; the message states what is accepted.
+        """
+        unknown = sorted(set(settings) - set(self.settings))
+        if unknown:
+            raise TypeError(
+                f"{self._function}() has no setting {unknown[0]!r}; it has {', '.join(sorted(self.settings))}"
+            )
+        self.settings |= _settings.checked(settings, self._rules)
+
+
+def _unfinished(series: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+    """Return a document of the measurements so far."""
     command, elapsed_s = f"{job.title}, not finished", round(max(time.monotonic() - job.began, 0.001), 3)
     return {
         "schema": SCHEMA,

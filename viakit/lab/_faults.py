@@ -1,61 +1,50 @@
-"""``lab.faults()``: turn loss up, and watch acknowledgements, retransmissions and goodput."""
+"""``lab.faults()``: variable loss, with acknowledgements, retransmissions and goodput."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from viakit.lab import _settings
-from viakit.lab._experiment import Experiment
+from viakit.lab._experiment import SettingsExperiment
 from viakit.measure import loss
 
 __all__ = ["Faults"]
 
-_RULES = {
-    "nbytes": _settings.size(0, 1 << 40),
-    "losses": _settings.numbers(0.0, loss.MOST, "0.01"),
-    "retransmissions": _settings.names('["selective", "go_back_n"]'),
-    "seconds": _settings.SECONDS,
-    "hosts": _settings.choice("auto", "local", "testbed"),
-    "mtu": _settings.maybe(_settings.MTU),
-    "seed": _settings.SEED,
-    "follow": _settings.flag,
-}
 
+class Faults(SettingsExperiment):
+    """Stream over a wire that loses frames: the result of :func:`viakit.lab.faults`."""
 
-class Faults(Experiment):
-    """A stream over a wire that loses: what :func:`viakit.lab.faults` returns."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.settings: dict[str, Any] = {
-            "protocol": "via-udp",
-            "nbytes": 65536,
-            "losses": list(loss.LOSSES),
-            "retransmissions": list(loss.RETRANSMISSIONS),
-            "seconds": 10.0,
-            "hosts": "auto",
-            "mtu": None,
-            "seed": None,
-            "follow": False,
-        }
-        self.configure(**settings)
+    _function = "faults"
+    _defaults: ClassVar = {
+        "protocol": "via-udp",
+        "nbytes": 65536,
+        "losses": list(loss.LOSSES),
+        "retransmissions": list(loss.RETRANSMISSIONS),
+        "seconds": 10.0,
+        "hosts": "auto",
+        "mtu": None,
+        "seed": None,
+        "follow": False,
+    }
+    _rules: ClassVar = {
+        "nbytes": _settings.size(0, 1 << 40),
+        "losses": _settings.numbers(0.0, loss.MOST, "0.01"),
+        "retransmissions": _settings.names('["selective", "go_back_n"]'),
+        "seconds": _settings.SECONDS,
+        "hosts": _settings.choice("auto", "local", "testbed"),
+        "mtu": _settings.maybe(_settings.MTU),
+        "seed": _settings.SEED,
+        "follow": _settings.flag,
+    }
 
     @property
     def title(self) -> str:
-        """What is measured, for people."""
-        return f"{self.settings['protocol']} over a wire that loses"
-
-    def configure(self, **settings: Any) -> None:
-        """Change settings for the next start: any of those of :func:`viakit.lab.faults`."""
-        unknown = sorted(set(settings) - set(self.settings))
-        if unknown:
-            raise TypeError(f"faults() has no setting {unknown[0]!r}; there are {', '.join(sorted(self.settings))}")
-        self.settings |= _settings.checked(settings, _RULES)
+        """Description of the measurement."""
+        return f"{self.settings['protocol']} over a wire that loses frames"
 
     @property
     def loss(self) -> float:
-        """The part of frames that is lost: set it while it runs with ``follow=True``, and watch."""
+        """Fraction of lost frames. With ``follow=True`` it can be changed during the measurement."""
         return float(self._loss if self._loss is not None else self.settings["losses"][0])
 
     @loss.setter
@@ -75,6 +64,6 @@ class Faults(Experiment):
         return "faults", {"settings": ours, "command": f"lab.faults({words})"}
 
     def _make_panel(self) -> Any:
-        from viakit.lab._faults_panel import FaultsPanel
+        from viakit.lab._faults_panel import FaultsPanel  # optional package
 
         return FaultsPanel(self)

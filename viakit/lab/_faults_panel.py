@@ -1,4 +1,4 @@
-"""The slider and the growing curves of ``lab.faults()``."""
+"""Slider and curves of ``lab.faults()``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["FaultsPanel"]
 
 
 class FaultsPanel(CurvesPanel):
-    """The panel of a :class:`viakit.lab._faults.Faults`. It always follows the slider."""
+    """Panel of a :class:`viakit.lab._faults.Faults`. It always follows the slider."""
 
     file = "faults.json"
     fields = (
         Field("Goodput", "seconds", "Mbit/s"),
-        Field("Mending", "seconds", "per message: sent again (full), acknowledgements (dotted)"),
+        Field("Retransmission", "seconds", "per message: retransmitted (solid), acknowledgements (dotted)"),
         Field("Goodput over loss", "frames lost, %", "Mbit/s"),
     )
 
@@ -38,7 +38,7 @@ class FaultsPanel(CurvesPanel):
         return widgets.VBox([self.loss, grid([self.protocol, self.nbytes, self.seconds])])
 
     def chosen(self) -> dict[str, Any]:
-        """Return the settings that the controls show."""
+        """Return the settings of the controls."""
         return {
             "protocol": self.protocol.value,
             "nbytes": parse_size(self.nbytes.value),
@@ -62,7 +62,7 @@ class FaultsPanel(CurvesPanel):
                 rate = point["bandwidth_Bps"] * 8e-6
                 over.add(100 * one["loss"], rate, f"{label}, {one['loss']:.1%} lost: {rate:.0f} Mbit/s")
                 each = point["per_message"]
-                # Losses that follow each other make one curve; those that are measured in turns have one each.
+                # Losses that follow each other form one curve. Losses measured in turns have one curve each.
                 name = label if self.experiment.settings["follow"] else f"{label}, {one['loss']:.1%} lost"
                 bursts.setdefault(name, []).extend(
                     zip(
@@ -75,16 +75,16 @@ class FaultsPanel(CurvesPanel):
                 for since, took, repeated, acknowledged, part in sorted(those)[-_SHOWN:]:
                     rate = loss_rate(self.experiment.settings["nbytes"], took)
                     goodput.add(since, rate, f"{label}, {part:.1%} lost: {rate:.0f} Mbit/s")
-                    again.add(since, repeated, f"{label}, {part:.1%} lost: {repeated:.2f} frames sent again")
+                    again.add(since, repeated, f"{label}, {part:.1%} lost: {repeated:.2f} retransmitted frames")
                     acks.add(since, acknowledged, f"{label}, {part:.1%} lost: {acknowledged:.2f} acknowledgements")
                 curves += [goodput, again, acks]
             curves.append(over)
         return curves
 
 
-_SHOWN = 400  # bursts: more are no use to the eye, and slow the browser down
+_SHOWN = 400  # largest number of displayed bursts; more would slow the browser down
 
 
 def loss_rate(nbytes: int, took_s: float) -> float:
-    """Return Mbit/s of a message of *nbytes* that took *took_s*."""
+    """Return the rate in Mbit/s of a message of *nbytes* that took *took_s*."""
     return nbytes * 8e-6 / max(took_s, 1e-12)

@@ -1,10 +1,10 @@
-"""What the notebook in front of us can show.
+"""Display capabilities of the notebook.
 
 ``widgets``
     JupyterLab, Notebook 7, VS Code: controls, and curves that grow. The call returns at once.
 ``static``
-    A kernel without widgets, or one that nobody watches (nbconvert, papermill): the call measures, then shows a picture
-    and a table.
+    A kernel without widgets, or without a viewer (nbconvert, papermill): the call measures, then shows a picture and a
+    table.
 ``text``
     Plain Python: the call measures with a line of progress, then prints the table.
 """
@@ -19,18 +19,18 @@ from typing import Any
 __all__ = ["MODES", "display", "mode", "why_not_widgets"]
 
 MODES = ("widgets", "static", "text")
-_SIGNS = ("JPY_SESSION_NAME", "VSCODE_PID", "VSCODE_CWD", "VSCODE_IPC_HOOK_CLI")  # somebody watches: set by the server
+_SIGNS = ("JPY_SESSION_NAME", "VSCODE_PID", "VSCODE_CWD", "VSCODE_IPC_HOOK_CLI")  # set by servers with a viewer
 
 
 def _kernel() -> Any:
-    """Return the shell of the Jupyter kernel that we run in, or None."""
+    """Return the shell of the Jupyter kernel of this process, or None."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = get_ipython() if get_ipython is not None else None
     return shell if shell is not None and getattr(shell, "kernel", None) is not None else None
 
 
 def why_not_widgets() -> str | None:
-    """Return what is missing for live plots, with its remedy; None if nothing is."""
+    """Return the missing packages for live plots, with the remedy, or None."""
     missing = []
     for name in ("ipywidgets", "anywidget"):
         try:
@@ -38,21 +38,21 @@ def why_not_widgets() -> str | None:
         except ImportError:
             missing.append(name)
     if missing:
-        return f"live plots need {' and '.join(missing)}. Remedy: pip install 'viakit[lab]', then restart the kernel"
+        return f"live plots need {' and '.join(missing)}; pip install 'viakit[lab]', then restart the kernel"
     return None
 
 
 def mode() -> str:
-    """Return how to show things here: one of :data:`MODES`. ``VIAKIT_LAB`` in the environment decides, if set.
+    """Return the mode of display, one of :data:`MODES`. ``VIAKIT_LAB`` in the environment selects it, if set.
 
     Raises
     ------
     ValueError
-        If ``VIAKIT_LAB`` is something else.
+        If ``VIAKIT_LAB`` is not one of the modes.
     """
     wanted = os.environ.get("VIAKIT_LAB", "")
     if wanted and wanted not in MODES:
-        raise ValueError(f"VIAKIT_LAB is {wanted!r}: it has to be one of {', '.join(MODES)}")
+        raise ValueError(f"VIAKIT_LAB is {wanted!r}; expected one of {', '.join(MODES)}")
     if wanted:
         return wanted
     shell = _kernel()
@@ -63,40 +63,40 @@ def mode() -> str:
 
 
 def display(thing: Any) -> None:
-    """Show *thing* below the running cell."""
-    from IPython.display import display as show
+    """Display *thing* below the running cell."""
+    from IPython.display import display as show  # optional package
 
     show(thing)
 
 
 def html(text: str) -> None:
-    """Show HTML below the running cell."""
-    from IPython.display import HTML
+    """Display HTML below the running cell."""
+    from IPython.display import HTML  # optional package
 
     display(HTML(text))
 
 
 def cell() -> int | None:
-    """Return the number of the cell that is running, or None."""
+    """Return the number of the running cell, or None."""
     shell = _kernel()
     return shell.execution_count if shell is not None else None
 
 
 class Line:
-    """One line of progress on standard error, if that is a terminal; at most ten times a second."""
+    """Line of progress on standard error, if that is a terminal; updated at most ten times a second."""
 
     def __init__(self, title: str) -> None:
         self.title, self._on, self._drawn = title, sys.stderr.isatty(), False
 
     def __call__(self, progress: dict[str, Any]) -> None:
-        """Draw it."""
+        """Draw the line."""
         if self._on:
             left = f", {progress['left_s']:.0f} s left" if progress["left_s"] == progress["left_s"] else ""
             print(f"\r\033[K{progress['fraction']:4.0%}{left}  {progress['text']}", end="", file=sys.stderr, flush=True)
             self._drawn = True
 
     def close(self) -> None:
-        """Wipe it."""
+        """Erase the line."""
         if self._drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 

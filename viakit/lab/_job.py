@@ -1,8 +1,8 @@
-"""A measurement that runs in a process of its own, as the notebook's kernel sees it.
+"""A measurement in a separate process, from the side of the notebook's kernel.
 
-The kernel starts a worker (:mod:`viakit.lab._worker`), and one thread of the kernel's listens to it. That thread calls
-*on_update*, and tells the worker when it has returned: bursts are measured only while nothing is drawn. The kernel's
-main thread stays free.
+The kernel starts a worker (:mod:`viakit.lab._worker`), and one thread of the kernel receives its messages. This thread
+calls *on_update* and notifies the worker after it has returned. Bursts are measured only while nothing is drawn. The
+kernel's main thread stays free.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ import subprocess
 import tempfile
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from viakit._limits import seconds
+import zmq
+
+from viakit.base.limits import seconds
 from viakit.measure import children
 
 __all__ = ["Busy", "Job", "LabError", "current", "socket_folder"]
 
-_STOP_S = 12.0  # until a worker that was told to stop has put everything away; then it is killed
+_STOP_S = 12.0  # limit for a worker's clean-up after the request to stop; then it is killed
 _LONGEST_SOCKET_FOLDER = 60
-_SLICE_S = 0.05  # of a wait, between which Ctrl-C is answered
+_SLICE_S = 0.05  # length of one wait; Ctrl-C is handled in between
 
 
 class LabError(RuntimeError):
-    """A measurement could not be started, or failed; the message says what to do about it."""
+    """A measurement could not be started, or failed; the message contains a remedy."""
 
 
 class Busy(LabError):
-    """Something is being measured already: two measurements at once would measure each other."""
+    """Another measurement is running; two measurements at the same time would disturb each other."""
 
 
 def socket_folder(prefix: str) -> str:
-    """Make a folder for sockets, with a name that is short enough: 107 bytes are allowed, with all that is added."""
+    """Create a folder for sockets with a short name: a path of at most 107 bytes must hold the folder and the file."""
     folder = tempfile.mkdtemp(prefix=prefix)
     if len(os.fsencode(folder)) > _LONGEST_SOCKET_FOLDER:
         os.rmdir(folder)
@@ -48,49 +51,51 @@ def socket_folder(prefix: str) -> str:
 
 
 _lock = threading.Lock()
+os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))  # a child lacks its holder
 _current: weakref.ref[Job] | None = None
 
 
 def current() -> Job | None:
-    """Return the measurement that this process is running, or None."""
+    """Return the measurement that this process runs, or None."""
     job = _current() if _current is not None else None
     return job if job is not None and job.running else None
 
 
 class Job:
-    """One measurement, running or over.
+    """One measurement, running or complete.
 
     Parameters
     ----------
     what : str
-        The operation, of :data:`viakit.lab._operations.OPERATIONS`.
+        Operation, one of :data:`viakit.lab._operations.OPERATIONS`.
     request : dict
-        Its arguments, of what JSON can carry.
+        Arguments of the operation, in a form for JSON.
     title : str
-        For people: what is measured.
+        Description of the measurement.
     on_update : callable, optional
         Called in the job's own thread after each batch, and once at the end.
 
     Attributes
     ----------
     state : {"running", "done", "stopped", "failed"}
+        State of the measurement.
     progress : dict
         ``fraction`` in [0, 1], ``left_s`` seconds, ``text``.
     error : str or None
-        Why it failed; also when a part of the result is there.
+        Reason of a failure, which may leave a part of the result.
     document : dict or None
-        What it came to, once it is over.
+        The result, once the measurement is over.
     extra : dict
-        What came with the document, but is no part of it.
+        Data that belongs to the document, but is not part of it.
     pid : int or None
-        The worker's, once it has said hello.
+        Process number of the worker, once it is connected.
     drawing_failed : str or None
-        The traceback of *on_update*, which is not called any more then.
+        Traceback of *on_update*, which is not called again after an exception.
 
     Raises
     ------
     Busy
-        If another job of this process is running. One of another process is noticed by the worker: the job then fails.
+        If another job of this process is running. The worker detects jobs of other processes; the job then fails.
     """
 
     def __init__(
@@ -118,16 +123,14 @@ class Job:
                 left = other.progress["left_s"]
                 about = f", {left:.0f} s left" if left == left else ""
                 raise Busy(
-                    f"{other.title} is being measured already{about}, and two measurements at once would measure "
-                    "each other. Remedy: wait for it with .wait(), or stop it with lab.stop()"
+                    f"another measurement is running ({other.title}{about}), and two at the same time would disturb "
+                    "each other; wait for it with .wait(), or stop it with lab.stop()"
                 )
             self._start(what, request)
             _current = weakref.ref(self)
 
     def _start(self, what: str, request: Mapping[str, Any]) -> None:
-        import zmq
-
-        # The socket lies in a folder that only this user may enter, and goes as soon as the worker has come.
+        # The socket is in a folder that only this user may enter. It is removed as soon as the worker is connected.
         self._folder = socket_folder("viakit-lab-")
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the listener
         self._context = zmq.Context()
@@ -141,22 +144,22 @@ class Job:
                 stdin=subprocess.PIPE,
                 stdout=self._output,
                 stderr=self._output,
-                start_new_session=True,  # interrupting the kernel's process group is not meant for the worker
+                start_new_session=True,  # An interrupt of the kernel's process group must not reach the worker.
             )
             line = json.dumps({"what": what, "address": address, **request}) + "\n"
             assert self._process.stdin is not None
             self._process.stdin.write(line.encode())
-            self._process.stdin.flush()  # and stays open: it is the lifeline
+            self._process.stdin.flush()  # The pipe stays open. Its end stops the worker.
         except BaseException:
-            self._put_away()
+            self._clean_up()
             raise
         threading.Thread(target=self._listen, name="viakit-lab", daemon=True).start()
 
-    # ------------------------------------------------------------------------------------ listening
+    # ------------------------------------------------------------------------------------ messages of the worker
 
     def _listen(self) -> None:
-        """Take what the worker says until it has gone: the only thread that touches the socket."""
-        told_to_stop: float | None = None
+        """Receive the worker's messages until it ends. Only this thread uses the socket."""
+        stop_sent: float | None = None
         over: dict[str, Any] | None = None
         try:
             while over is None:
@@ -169,32 +172,30 @@ class Job:
                     break
                 if self._wishes:
                     wishes, self._wishes = self._wishes, {}
-                    self._say({"wish": wishes})
-                if self._stop.is_set() and told_to_stop is None and self.pid is not None:
-                    told_to_stop = time.monotonic()
-                    self._say({"stop": True})
-                    self._process.terminate()  # for what is in the middle of a long job
-                if told_to_stop is not None and time.monotonic() - told_to_stop > _STOP_S:
+                    self._send({"wish": wishes})
+                if self._stop.is_set() and stop_sent is None and self.pid is not None:
+                    stop_sent = time.monotonic()
+                    self._send({"stop": True})
+                    self._process.terminate()  # for an operation that does not check for messages
+                if stop_sent is not None and time.monotonic() - stop_sent > _STOP_S:
                     self._process.kill()
-            # Over is over: only when everything has been put away may the next one begin.
+            # The next measurement may start only after the worker has cleaned up and ended.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_STOP_S)
         finally:
-            said = self._put_away()
-            self._conclude(over, said)
-            self._tell()
-            self._over.set()  # last: whoever has waited sees the finished picture
+            output = self._clean_up()
+            self._conclude(over, output)
+            self._update()
+            self._over.set()  # Set it last, so that a waiting caller finds the finished picture.
 
-    def _say(self, message: Mapping[str, Any]) -> None:
-        import zmq
-
+    def _send(self, message: Mapping[str, Any]) -> None:
         with contextlib.suppress(zmq.ZMQError):
             self._socket.send(json.dumps(message).encode(), zmq.NOBLOCK)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "hello" in message:
             self.pid = message["pid"]
-            shutil.rmtree(self._folder, ignore_errors=True)  # connected: the name is not needed any more
+            shutil.rmtree(self._folder, ignore_errors=True)  # The socket is connected, and its name is not needed.
         if "batch" not in message:
             return
         for series, point in message["points"]:
@@ -204,26 +205,24 @@ class Job:
             self._points.setdefault(key, (series, {}))[1][point["nbytes"]] = point
         if message["progress"]:
             self.progress = message["progress"]
-        self._tell()
-        self._say({"drawn": message["batch"]})
+        self._update()
+        self._send({"drawn": message["batch"]})
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         if self._on_update is not None:
             try:
                 self._on_update(self)
-            except Exception:  # a broken picture must not end the measurement
+            except Exception:  # A failure to draw must not end the measurement.
                 self._on_update = None
-                import traceback
-
                 self.drawing_failed = traceback.format_exc()
 
-    def _conclude(self, message: dict[str, Any] | None, said: str) -> None:
+    def _conclude(self, message: dict[str, Any] | None, output: str) -> None:
         if message is None:
             stopped = self._stop.is_set()
             self.state = "stopped" if stopped else "failed"
             if not stopped:
-                last = said.strip().splitlines()[-1:] or [f"it ended with status {self._process.returncode}"]
-                self.error = f"the measuring process ended in the middle: {last[0]}"
+                last = output.strip().splitlines()[-1:] or [f"it ended with status {self._process.returncode}"]
+                self.error = f"the measuring process ended unexpectedly: {last[0]}"
             return
         self.document = message.get("result")
         self.extra = message.get("extra", {})
@@ -233,8 +232,8 @@ class Job:
         if self.state == "done":
             self.progress = {"fraction": 1.0, "left_s": 0.0, "text": "done"}
 
-    def _put_away(self) -> str:
-        """Close and remove everything; returns what the worker printed."""
+    def _clean_up(self) -> str:
+        """Close and remove everything; return the output of the worker."""
         process = getattr(self, "_process", None)
         if process is not None:
             with contextlib.suppress(OSError):
@@ -243,46 +242,49 @@ class Job:
                 process.kill()
             process.wait()
         self._output.seek(0)
-        said = self._output.read()[-4000:].decode(errors="replace")
+        output = self._output.read()[-4000:].decode(errors="replace")
         self._output.close()
         self._socket.close()
         self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)
-        return said
+        return output
 
-    # ------------------------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------------------------ state
 
     @property
     def running(self) -> bool:
-        """Whether it is not over yet."""
+        """Whether the measurement is still running."""
         return self.state == "running"
 
     def series(self) -> list[dict[str, Any]]:
-        """Return what has been measured so far: series of a result file with their points, in order of size."""
+        """Return the measurements so far: series of a result file with their points, in the order of size."""
         found = []
         for series, points in sorted(self._points.values(), key=lambda one: self._order.get(one[0]["protocol"], 99)):
             found.append({**series, "points": [points[n] for n in sorted(points)]})
         return found
 
     def wish(self, **wishes: Any) -> None:
-        """Change something while it is measured; what may be wished for, the operation knows."""
+        """Change settings during the measurement. The operation defines which settings can be changed."""
         self._wishes = {**self._wishes, **wishes}
 
     def stop(self, *, wait: bool = True) -> None:
-        """End it: ranks and hosts go, what has been measured stays. Of one that is over, nothing happens."""
+        """Stop the measurement with its ranks and hosts, and keep the measurements so far.
+
+        After the end of the measurement the call does nothing.
+        """
         self._stop.set()
         if wait:
             self._over.wait(2 * _STOP_S)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it is over. Interrupting the wait stops the measurement.
+        """Wait until the measurement is over. Interrupting the wait stops the measurement.
 
         Raises
         ------
         TimeoutError
-            After *timeout_s* seconds; the measurement goes on. None, as infinity: never.
+            After *timeout_s* seconds (None and infinity: never). The measurement continues.
         ValueError
-            If *timeout_s* is negative, or not a number.
+            If *timeout_s* is negative or not a number.
         """
         deadline = time.monotonic() + seconds("timeout_s", timeout_s)
         try:
@@ -294,8 +296,8 @@ class Job:
             raise
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Wait without keeping the event loop: buttons work meanwhile."""
-        import asyncio
+        """Wait without blocking the event loop, so that buttons keep working."""
+        import asyncio  # start-up time
 
         while not self._over.is_set():
             yield from asyncio.sleep(_SLICE_S).__await__()

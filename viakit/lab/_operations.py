@@ -1,25 +1,28 @@
-"""What a worker can measure: each operation takes the wire and its request, and returns the last message.
+"""Operations of a worker. Each takes the wire and its request, and returns the last message.
 
-That has ``result`` (a document, or None), ``stopped`` and ``error``, and perhaps ``extra``.
+The message has ``result`` (a document, or None), ``stopped`` and ``error``, and optionally ``extra``.
 """
 
 from __future__ import annotations
 
 import base64
 import os
+import random
 import tempfile
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from viakit.lab._worker import Wire
+if TYPE_CHECKING:
+    from viakit.lab._worker import Wire
 
 __all__ = ["OPERATIONS"]
 
-TIMELINE_S = 120.0  # a run for a timeline that takes longer is given up
+TIMELINE_S = 120.0  # time limit of a run for a timeline
 
 
 def _sweep(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
-    from viakit.measure import sweep
+    from viakit.measure import sweep  # start-up time
 
     def on_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
         wire.point(f"{series['protocol']}/{series['level']}", series, point)
@@ -39,7 +42,7 @@ def _sweep(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listeners(wire: Wire, seconds: float) -> dict[str, Any]:
-    """Return on_progress and on_series for what tells whole series; a stop comes as KeyboardInterrupt."""
+    """Return on_progress and on_series for measurements that report whole series. A stop raises KeyboardInterrupt."""
 
     def on_progress(part: float, text: str) -> None:
         wire.progress(part, (1 - part) * seconds, text)
@@ -56,13 +59,13 @@ def _listeners(wire: Wire, seconds: float) -> dict[str, Any]:
 
 
 def _outcome(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what is said of a measurement that notes in its result how it ended."""
+    """Return the message for a document that records how its measurement ended."""
     error = "; ".join(one["message"] for one in document["errors"]) or None
     return {"result": document, "stopped": not document["complete"] and error is None, "error": error}
 
 
 def _barrier(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
-    from viakit import barrier
+    from viakit.measure import barrier  # start-up time
 
     settings = dict(request["settings"])
     listeners = _listeners(wire, settings["seconds"])
@@ -71,7 +74,7 @@ def _barrier(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _app(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
-    from viakit.apps import speedup
+    from viakit.apps import speedup  # start-up time
 
     settings = dict(request["settings"])
     settings.pop("name")
@@ -96,8 +99,8 @@ def _app(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Run the problem once more over each protocol, traced; returns pictures as text, those that came to be."""
-    from viakit.apps import harness, jobs, speedup
+    """Run the problem once more over each protocol with tracing; return the pictures of successful runs as text."""
+    from viakit.apps import harness, jobs, speedup  # start-up time
 
     problem, ranks = speedup.PROBLEMS[label], max(settings["ranks"])
     words = problem.quick if settings["quick"] else problem.words
@@ -119,7 +122,7 @@ def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str,
 
 
 def _faults(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
-    from viakit.measure import loss
+    from viakit.measure import loss  # start-up time
 
     def on_progress(part: float, left_s: float, text: str) -> float | None:
         wire.progress(part, left_s, text)
@@ -138,13 +141,10 @@ def _faults(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _disturbance(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
     """See :mod:`viakit.lab._disturbance`."""
-    import random
-    import time
+    import numpy as np  # start-up time
 
-    import numpy as np
-
-    from viakit.measure import stats
-    from viakit.measure.pair import Pair
+    from viakit.measure import stats  # start-up time
+    from viakit.measure.pair import Pair  # start-up time
 
     settings = request["settings"]
     chance = random.Random(settings["seed"])
@@ -175,7 +175,7 @@ def _disturbance(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_if(wire: Wire, time_s: float, number: int) -> None:
-    """Give the panel two curves to draw in full, all of whose points have moved."""
+    """Send two complete curves, all of whose points have moved, to the panel."""
     for protocol in ("via-eth", "tcp"):
         series = {
             "protocol": protocol,

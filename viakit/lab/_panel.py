@@ -1,7 +1,7 @@
-"""What the panels of all experiments have in common: buttons, progress, saving. Made of ipywidgets.
+"""Common parts of all experiments' panels: buttons, progress, saving. The panels are made of ipywidgets.
 
-The job's thread calls :meth:`Panel.update` after each batch, and measures on when it returns: so it changes what has
-changed and nothing else. Buttons are answered by the kernel's main thread.
+The job's thread calls :meth:`Panel.update` after each batch, and continues the measurement when it returns. The method
+therefore updates only the changes. The kernel's main thread handles the buttons.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def choice(description: str, options: Any, value: Any, **kw: Any) -> Any:
 
 
 def text(description: str, value: Any, placeholder: str) -> Any:
-    """Return a field for text; None is an empty one."""
+    """Return a text field; None gives an empty one."""
     value = "" if value is None else str(value)
     return widgets.Text(
         description=description, value=value, placeholder=placeholder, layout=SMALL, continuous_update=False
@@ -37,23 +37,23 @@ def text(description: str, value: Any, placeholder: str) -> Any:
 
 
 def numbers(field: Any) -> list[int]:
-    """Return what is in a field for numbers with commas, whose placeholder is an example. Raises ValueError."""
+    """Return the numbers of a comma-separated field, whose placeholder is an example. Raises ValueError."""
     try:
         return [int(word) for word in field.value.split(",")]
     except ValueError:
         raise ValueError(
-            f"{field.description} are {field.value!r}; give numbers with commas, for instance {field.placeholder}"
+            f"{field.description} are {field.value!r}; expected comma-separated numbers such as {field.placeholder}"
         ) from None
 
 
 def grid(fields: Sequence[Any]) -> Any:
-    """Return fields in three columns; in fewer where the window is narrow."""
+    """Return fields in three columns, or fewer in a narrow window."""
     layout = widgets.Layout(grid_template_columns="repeat(auto-fill, 15em)", flex="1 1 0%", max_width="46em")
     return widgets.GridBox(list(fields), layout=layout)
 
 
 class Progress:
-    """A bar, the time left, and what is being done: shared by all panels."""
+    """Progress bar with the remaining time and the current activity."""
 
     def __init__(self) -> None:
         self.bar = widgets.FloatProgress(min=0.0, max=1.0, layout=widgets.Layout(width="16em"))
@@ -61,19 +61,19 @@ class Progress:
         self.widget = widgets.HBox([self.bar, self.text])
 
     def update(self, job: Job) -> None:
-        """Show where *job* stands."""
+        """Show the progress of *job*."""
         progress = job.progress
         self.bar.value = progress["fraction"] if job.running else 1.0
         self.bar.bar_style = {"running": "", "done": "success", "stopped": "warning", "failed": "danger"}[job.state]
         left = progress["left_s"]
         if job.state == "failed":
-            self.say(job.error or "failed", "error")
+            self.message(job.error or "failed", "error")
         elif job.state == "running":
-            self.say((f"{left:.0f} s left: " if left == left else "") + progress["text"])
+            self.message((f"{left:.0f} s left: " if left == left else "") + progress["text"])
         else:
-            self.say(job.state)
+            self.message(job.state)
 
-    def say(self, text: str, kind: str = "") -> None:
+    def message(self, text: str, kind: str = "") -> None:
         """Show one message; *kind* "error" in red."""
         colour = "#b00020" if kind == "error" else "inherit"
         self.text.value = f'<span class="viakit-status" style="color:{colour}">{escape(text)}</span>'
@@ -82,12 +82,12 @@ class Progress:
 class Panel:
     """Controls, Start, Stop, progress, a picture, and a field for saving.
 
-    A kind of experiment gives :meth:`_controls`, :meth:`chosen`, :meth:`_picture` and :meth:`_draw`.
+    Each kind of experiment implements :meth:`_controls`, :meth:`chosen`, :meth:`_picture` and :meth:`_draw`.
 
     Attributes
     ----------
     widget : ipywidgets.VBox
-        All of it.
+        The complete panel.
     """
 
     file = "result.json"
@@ -110,28 +110,28 @@ class Panel:
         self.widget = widgets.VBox([self.controls, self.top, self.picture, self.bottom])
         self.widget.add_class("viakit-lab")
 
-    # ------------------------------------------------------------------------------------ for the kinds
+    # ------------------------------------------------------------------------------------ to be implemented
 
     def _controls(self) -> Any:
         """Return the widgets of the settings."""
         raise NotImplementedError
 
     def chosen(self) -> dict[str, Any]:
-        """Return the settings that the controls show. Raises ValueError for text that makes no sense."""
+        """Return the settings of the controls. Raises ValueError for invalid text."""
         raise NotImplementedError
 
     def _picture(self) -> Any:
-        """Return the widget that is drawn into, empty."""
+        """Return the empty widget for the picture."""
         raise NotImplementedError
 
     def _draw(self, series: list[dict[str, Any]]) -> None:
-        """Bring the picture up to date."""
+        """Update the picture."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------------------------ events
 
     def update(self, job: Job) -> None:
-        """Draw what *job* has measured by now; called in the job's thread."""
+        """Draw the measurements of *job* so far. Called in the job's thread."""
         self.start.disabled, self.stop.disabled = job.running, not job.running
         self.progress.update(job)
         series = job.series()
@@ -144,14 +144,14 @@ class Panel:
             self.experiment.configure(**self.chosen())
             self.experiment.start()
         except (ValueError, TypeError, OSError, RuntimeError) as error:
-            self.progress.say(str(error), "error")
+            self.progress.message(str(error), "error")
 
     def _on_stop(self) -> None:
         if self.experiment.job is not None:
-            self.experiment.job.stop(wait=False)  # the button must not keep the kernel
+            self.experiment.job.stop(wait=False)  # The button must not block the kernel.
 
     def _on_save(self) -> None:
         try:
-            self.progress.say(f"written: {self.experiment.save(self.name.value).resolve()}")
+            self.progress.message(f"written: {self.experiment.save(self.name.value).resolve()}")
         except (ResultError, RuntimeError, OSError) as error:
-            self.progress.say(str(error), "error")
+            self.progress.message(str(error), "error")

@@ -1,16 +1,16 @@
-"""The process that keeps the ranks of ``%%ranks``: an ipyparallel controller, and one engine per rank.
+"""The process that holds the ranks of ``%%ranks``: an ipyparallel controller, and one engine per rank.
 
 ::
 
-    kernel --stdin--> this process (a session of its own: Ctrl-C is for the kernel)
-                        |-- controller: one process, its schedulers are threads; ends with us (PR_SET_PDEATHSIG)
+    kernel --stdin--> this process (a session of its own, because Ctrl-C is for the kernel)
+                        |-- controller: one process, its schedulers are threads; ends with this one (PR_SET_PDEATHSIG)
                         |-- guard, and rank 0 ... N-1: started as `viakit run` starts ranks; each is an engine
                         |   (or guard and mpiexec, which starts them)
 
-The kernel holds the other end of stdin. A line ``interrupt`` sends SIGINT to all ranks; the end of the pipe, which
-comes when the kernel closes it or dies, however it dies, ends everything. All files are in one folder, which the kernel
-made and this process removes. Sockets are files there too, so ranks on a testbed's hosts reach the controller although
-no network joins them to it.
+The kernel holds the other end of stdin. A line ``interrupt`` sends SIGINT to all ranks. The end of the pipe, which is
+closed when the kernel closes it or dies, ends everything. All files are in one folder, which the kernel created and
+this process removes. The folder also contains the sockets, so that ranks on a testbed's hosts reach the controller
+although no network connects them.
 """
 
 from __future__ import annotations
@@ -28,24 +28,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from viakit.launch import LaunchError
+from viakit.launch.mpi_job import MpiLaunch
+from viakit.launch.runner import Options, launch_of
+from viakit.testbed import TestbedError
+
 __all__ = ["CLIENT_FILE", "ENGINE_FILE", "READY_FILE", "main"]
 
 ENGINE_FILE = "profile/security/ipcontroller-engine.json"
 CLIENT_FILE = "profile/security/ipcontroller-client.json"
-READY_FILE = "ready"  # written when clients may connect
+READY_FILE = "ready"  # created when clients may connect
 _START_S = 60.0
 _GRACE_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
 def _end_with_parent() -> None:
-    """In the controller, before it starts: SIGTERM when we go, upon which it ends its own processes."""
+    """Request SIGTERM for the controller when this process ends. Runs in the controller before it starts."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(controller: subprocess.Popen[bytes]) -> None:
-    """End the controller and what it has started."""
+    """End the controller and its descendants."""
     controller.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         controller.wait(_GRACE_S)
@@ -55,7 +60,7 @@ def _end(controller: subprocess.Popen[bytes]) -> None:
 
 
 def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the controller; return when it has written the files by which engines and clients find it."""
+    """Start the controller, and return when it has written the connection files of engines and clients."""
     profile = folder / "profile"
     profile.mkdir()
     process = subprocess.Popen(
@@ -79,7 +84,7 @@ def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
     try:
         engines, clients = _wait_for_files(folder, process)
     except BaseException:
-        _end(process)  # before the folder goes, in which it writes
+        _end(process)  # It writes to the folder, so end it before the folder is removed.
         raise
     _link_sockets(engines, folder, "e")
     _link_sockets(clients, folder, "c")
@@ -88,42 +93,43 @@ def _start_controller(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _wait_for_files(folder: Path, process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the controller says to engines and to clients, when it has said all of it."""
+    """Return the contents of the connection files of engines and clients, once both are complete."""
     deadline = time.monotonic() + _START_S
     while not (engines := _read_whole(folder / ENGINE_FILE)) or not (clients := _read_whole(folder / CLIENT_FILE)):
         if process.poll() is not None:
             raise RuntimeError(f"ipyparallel's controller ended with status {process.returncode}")
         if time.monotonic() > deadline:
             raise RuntimeError(f"ipyparallel's controller was not ready within {_START_S:g} s")
-        time.sleep(0.02)  # between two looks
+        time.sleep(0.02)  # between two checks
     return engines, clients
 
 
 def _read_whole(path: Path) -> dict[str, Any] | None:
-    """Return what a file of the controller's says, or None: it is created first, and written a moment later."""
+    """Return the contents of a connection file, or None if it is missing or not complete yet."""
     try:
-        said: dict[str, Any] = json.loads(path.read_text())
+        contents: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return said
+    return contents
 
 
-def _link_sockets(said: dict[str, Any], folder: Path, letter: str) -> None:
-    """Let the controller's sockets be found under the names by which ipyparallel's clients and engines look for them.
+def _link_sockets(contents: dict[str, Any], folder: Path, letter: str) -> None:
+    """Create links to the controller's sockets with the names that ipyparallel's clients and engines use.
 
-    It makes socket files NAME-PORT, but looks for NAME:PORT. A symbolic link may come before its file: ZeroMQ tries
-    again until there is somebody.
+    The controller creates socket files NAME-PORT, but clients and engines open NAME:PORT. A symbolic link may exist
+    before its file, because ZeroMQ repeats the connection attempt.
     """
-    for value in said.values():
+    for value in contents.values():
         for port in value if isinstance(value, list) else [value]:
             if isinstance(port, int) and not (folder / f"{letter}:{port}").exists():
                 (folder / f"{letter}:{port}").symlink_to(f"{letter}-{port}")
 
 
 def _interrupt_engines(folder: Path) -> None:
-    """Send SIGINT to each engine of ours, whoever has started it: ``mpiexec`` would end them instead.
+    """Send SIGINT to each engine directly, because ``mpiexec`` would end the engines instead.
 
-    They are known by their command line, which has the folder's name; so has that of ``mpiexec``, but further on.
+    Engines are identified by their command line, which contains the folder's name. That of ``mpiexec`` contains the
+    name, too, but in a later position.
     """
     ours = [b"-m", b"ipyparallel.engine", f"--file={folder / ENGINE_FILE}".encode()]
     for process in Path("/proc").glob("[0-9]*"):
@@ -132,46 +138,40 @@ def _interrupt_engines(folder: Path) -> None:
                 os.kill(int(process.name), signal.SIGINT)
 
 
-def _obey(commands: int, launch: Any, folder: Path) -> None:
-    """Do what the kernel says, until it goes."""
-    from viakit._launch_mpi import MpiLaunch
-
+def _serve_kernel(commands: int, launch: Any, folder: Path) -> None:
+    """Carry out the kernel's commands until the pipe ends."""
     with os.fdopen(commands) as lines:
         for line in lines:
             if line.strip() == "interrupt" and isinstance(launch, MpiLaunch):
                 _interrupt_engines(folder)
             elif line.strip() == "interrupt":
                 launch.interrupt()
-    os.kill(os.getpid(), signal.SIGTERM)  # the launcher's handler ends all ranks
+    os.kill(os.getpid(), signal.SIGTERM)  # The launcher's handler ends all ranks.
 
 
 def main() -> int:
-    """Keep the ranks that the first argument (JSON: folder, options) describes until the kernel goes."""
-    from viakit._launch import Options, launch_of
-    from viakit.launch import LaunchError
-    from viakit.testbed import TestbedError
-
-    wish = json.loads(sys.argv[1])
-    folder = Path(wish["folder"])
-    commands = os.dup(0)  # rank 0 inherits descriptor 0: it gets nothing to read
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    """Hold the ranks that the first argument (JSON: folder, options) describes until the kernel ends."""
+    request = json.loads(sys.argv[1])
+    folder = Path(request["folder"])
+    commands = os.dup(0)  # Rank 0 inherits descriptor 0, which therefore becomes empty input.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     controller = None
     try:
         engine = ["-m", "ipyparallel.engine", f"--file={folder / ENGINE_FILE}", f"--profile-dir={folder / 'profile'}"]
         engine += [f"--ipython-dir={folder}", "--log-level=ERROR", "--timeout=60", "--IPEngine.enable_nanny=False"]
         environment = {"IPYTHONDIR": str(folder), "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-        launch = launch_of(engine, Options(**wish["options"], environment=environment), out=sys.stderr.buffer)
+        launch = launch_of(engine, Options(**request["options"], environment=environment), out=sys.stderr.buffer)
         controller = _start_controller(folder)
-        threading.Thread(target=_obey, args=(commands, launch, folder), daemon=True).start()
+        threading.Thread(target=_serve_kernel, args=(commands, launch, folder), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             return launch.run()
         return 0
     except (LaunchError, TestbedError, OSError, RuntimeError, ValueError) as error:
         if os.environ.get("VIAKIT_DEBUG"):
             raise
-        print(error, file=sys.stderr)  # the kernel shows it: it says what to do
+        print(error, file=sys.stderr)  # The kernel displays the message, which contains a remedy.
         return 1
     finally:
         if controller is not None:

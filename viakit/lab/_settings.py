@@ -1,8 +1,8 @@
-"""What people write into a laboratory's calls, made into what instruments take, or refused before anything starts.
+"""Rules for the settings of laboratory calls: they convert each value, or refuse it before a measurement starts.
 
-In a notebook numbers come from everywhere: typed as text, computed as NumPy's, or not there yet. A setting that only
-the end of a measurement stumbles over costs the measurement; so each is looked at when it is given, and its error says
-what would be right.
+In a notebook, numbers may be typed as text, be computed by NumPy, or be missing. A wrong setting that is detected only
+at the end would cost the whole measurement. Each value is therefore checked when it is given, and the error states what
+is accepted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from viakit.measure.ladder import SizeError, parse_size
+from viakit.testbed import parse_rate
 
 __all__ = [
     "MTU",
@@ -31,31 +34,31 @@ __all__ = [
     "wholes",
 ]
 
-Rule = Callable[[str, Any], Any]  # from a setting's name and what was given for it to what is meant; or ValueError
+Rule = Callable[[str, Any], Any]  # maps a setting's name and the given value to the converted value, or raises
 
 
-def _refuse(name: str, given: Any, right: str) -> ValueError:
-    return ValueError(f"{name} is {given!r}; right would be {right}")
+def _refuse(name: str, given: Any, accepted: str) -> ValueError:
+    return ValueError(f"{name} is {given!r}; expected {accepted}")
 
 
 def checked(settings: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:
-    """Return *settings* as the rules of their names want them; those without a rule stay as they are.
+    """Return *settings* as converted by the rules for their names. Settings without a rule are unchanged.
 
     Raises
     ------
     ValueError
-        If one makes no sense; the message says which would.
+        If a value is invalid; the message states what is accepted.
     """
     return {name: rules[name](name, given) if name in rules else given for name, given in settings.items()}
 
 
 def maybe(rule: Rule) -> Rule:
-    """Return a rule that takes None as well: not given."""
+    """Return a rule that also accepts None."""
     return lambda name, given: None if given is None else rule(name, given)
 
 
 def whole(least: int, most: int) -> Rule:
-    """Return the rule of a whole number: Python's or NumPy's, but neither 1.5 nor True."""
+    """Return the rule for an integer of Python or NumPy; it refuses 1.5 and True."""
 
     def rule(name: str, given: Any) -> int:
         try:
@@ -70,7 +73,7 @@ def whole(least: int, most: int) -> Rule:
 
 
 def number(least: float, most: float, example: str, *, above: bool = False) -> Rule:
-    """Return the rule of a finite number from *least* (or *above* it) to *most*."""
+    """Return the rule for a finite number from *least* (or *above* it) to *most*."""
 
     def rule(name: str, given: Any) -> float:
         try:
@@ -86,24 +89,24 @@ def number(least: float, most: float, example: str, *, above: bool = False) -> R
     return rule
 
 
-def size(least: int, most: int) -> Rule:
-    """Return the rule of a number of bytes, which may be text: "64K"."""
+def size(least: int, most: int, *words: str) -> Rule:
+    """Return the rule for a number of bytes, which may be text such as "64K", or one of *words*."""
 
-    def rule(name: str, given: Any) -> int:
-        from viakit.measure.ladder import SizeError, parse_size
-
+    def rule(name: str, given: Any) -> int | str:
+        if isinstance(given, str) and given in words:
+            return given
         if isinstance(given, str):
             try:
                 given = parse_size(given)
             except SizeError:
-                raise _refuse(name, given, f"bytes from {least} to {most}, with K, M or G if you like") from None
+                raise _refuse(name, given, f"bytes from {least} to {most}, optionally with K, M or G") from None
         return int(whole(least, most)(name, given))
 
     return rule
 
 
 def choice(*options: str) -> Rule:
-    """Return the rule of one word out of several."""
+    """Return the rule for one of several words."""
 
     def rule(name: str, given: Any) -> str:
         if given not in options:
@@ -114,69 +117,68 @@ def choice(*options: str) -> Rule:
 
 
 def flag(name: str, given: Any) -> bool:
-    """Take True or False, and nothing that merely counts as such: "no" would be yes."""
+    """Accept only True and False, because other true values mislead: "no" would count as yes."""
     if type(given).__name__ not in ("bool", "bool_"):  # NumPy's too
         raise _refuse(name, given, "True or False")
     return bool(given)
 
 
 def rate(name: str, given: Any) -> str | float:
-    """Take what a testbed's wire takes: "1gbit", 1e9."""
-    from viakit.testbed import parse_rate
-
+    """Accept a rate of a testbed's wire: "1gbit", 1e9."""
     parse_rate(given)
     return given if isinstance(given, str) else float(given)
 
 
-def _parts(name: str, given: Any, right: str) -> list[Any]:
-    """Return what was given as a list: one of them alone, or text with commas, will do."""
+def _parts(name: str, given: Any, accepted: str) -> list[Any]:
+    """Return the given value as a list. It may also be a single item, or comma-separated text."""
     if isinstance(given, str):
         return [word.strip() for word in given.split(",")]
     if isinstance(given, (bytes, Mapping, os.PathLike)):
-        raise _refuse(name, given, right)
+        raise _refuse(name, given, accepted)
     try:
         return list(given)
     except TypeError:
         return [given]
 
 
-def _several(one: Rule, kind: Callable[[str], Any], right: str) -> Rule:
-    """Return the rule of one or several that each obey the rule *one*; words become what *kind* makes of them."""
+def _several(one: Rule, kind: Callable[[str], Any], accepted: str) -> Rule:
+    """Return the rule for a list whose items conform to the rule *one*; *kind* converts items that are text."""
 
     def rule(name: str, given: Any) -> list[Any]:
         found = []
-        for part in _parts(name, given, right):
+        for part in _parts(name, given, accepted):
             try:
                 found.append(one(name, kind(part) if isinstance(part, str) else part))
             except ValueError:
-                raise ValueError(f"{name} are {given!r}; right would be {right}") from None
+                raise ValueError(f"{name} are {given!r}; expected {accepted}") from None
         if not found:
-            raise ValueError(f"{name} are {given!r}; right would be {right}")
+            raise ValueError(f"{name} are {given!r}; expected {accepted}")
         return list(dict.fromkeys(found))
 
     return rule
 
 
 def wholes(least: int, most: int) -> Rule:
-    """Return the rule of one whole number or several: 4, [2, 4], "2,4"."""
+    """Return the rule for one integer or several: 4, [2, 4], "2,4"."""
     return _several(whole(least, most), int, f"numbers from {least} to {most}, for instance [2, 4]")
 
 
 def numbers(least: float, most: float, example: str) -> Rule:
-    """Return the rule of one finite number or several."""
-    return _several(number(least, most, example), float, f"parts from {least:g} to {most:g}, for instance {example}")
+    """Return the rule for one finite number or several."""
+    accepted = f"fractions from {least:g} to {most:g}, for instance {example}"
+    return _several(number(least, most, example), float, accepted)
 
 
 def names(example: str) -> Rule:
-    """Return the rule of one name or several: "via", ["via", "tcp"], "via,tcp"."""
+    """Return the rule for one name or several: "via", ["via", "tcp"], "via,tcp"."""
 
     def rule(name: str, given: Any) -> list[str]:
         found = _parts(name, given, f"names, for instance {example}")
         if not found or not all(isinstance(part, str) and part for part in found):
-            raise ValueError(f"{name} are {given!r}; right would be names, for instance {example}")
+            raise ValueError(f"{name} are {given!r}; expected names, for instance {example}")
         twice = next((part for part in found if found.count(part) > 1), None)
         if twice is not None:
-            raise ValueError(f"{name} are {given!r}: {twice} is named twice; right would be once")
+            raise ValueError(f"{name} are {given!r}; {twice} is named twice, expected each name once")
         return found
 
     return rule

@@ -1,9 +1,9 @@
-"""``lab.via()``: a descriptor followed by hand, from the program's memory into another's.
+"""``lab.via()``: a descriptor followed step by step, from one program's memory to another's.
 
-Two NICs of this process, joined by the loop link and without threads: nothing moves unless a step moves it. So the
-instants that a running program never sees can be stood on: posted, but the bell not rung; sent, but not placed; placed,
-but not taken. After each step the state of both NICs is read (:meth:`viakit.via.Nic.snapshot`); nothing here is drawn
-from imagination.
+Two NICs of this process are connected by the loop link and have no threads, so that each change is the effect of a
+step. This shows states that a running program never sees: a descriptor that is posted before its doorbell, a frame that
+is sent and not placed, a completion that is not taken. After each step the state of both NICs is read
+(:meth:`viakit.via.Nic.snapshot`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from html import escape
 from types import TracebackType
 from typing import Any
 
-from viakit._words import counted
+from viakit import via
+from viakit.base.words import counted
 from viakit.lab import _front
+from viakit.trace import pcapng, timeline
 
 __all__ = ["OPERATIONS", "Stage", "Stepper"]
 
@@ -29,24 +31,23 @@ CONNECT_S = 10.0
 
 
 class Stage:
-    """What was done, and what is then to be seen.
+    """A step and the state after it.
 
     Attributes
     ----------
     name, what : str
-        In a word; in a sentence.
+        Name and description of the step.
     sides : dict
-        For "A" and "B" pairs of text: what, and how it stands: VI, queues, descriptors, region, and counters that the
-        step has changed.
+        For "A" and "B", pairs of text: VI, queues, descriptors, region, and counters that the step has changed.
     frame : list of (str, str)
-        The frame that went over the link in this step; empty if none did.
+        The frame that crossed the link in this step; empty without a frame.
     """
 
     def __init__(self, name: str, what: str, sides: Mapping[str, dict[str, str]], frame: list[tuple[str, str]]) -> None:
         self.name, self.what, self.sides, self.frame = name, what, dict(sides), frame
 
     def text(self, before: Stage | None = None) -> str:
-        """Return it as lines of text; with the stage *before*, only what differs from it."""
+        """Return the stage as lines of text; with the previous stage *before*, only the differences."""
         lines = [f"{self.name}: {self.what}"]
         for side, rows in self.sides.items():
             old = before.sides[side] if before else {}
@@ -58,7 +59,7 @@ class Stage:
         return self.text()
 
     def html(self, before: Stage | None = None) -> str:
-        """Return it as tables; what differs from the stage *before* is marked."""
+        """Return the stage as tables; differences from the previous stage *before* are marked."""
         parts = [f"<p><b>{escape(self.name)}</b>: {escape(self.what)}</p>"]
         cells = [
             _table(f"side {side}", rows, before.sides[side] if before else rows) for side, rows in self.sides.items()
@@ -80,24 +81,24 @@ def _table(title: str, rows: Mapping[str, str], before: Mapping[str, str]) -> st
 
 
 class Stepper:
-    """A descriptor on its way: what :func:`viakit.lab.via` returns. To be closed, or used in a ``with`` statement.
+    """A descriptor in progress: the result of :func:`viakit.lab.via`. Close it, or use it in a ``with`` statement.
 
     Attributes
     ----------
     stages : list of Stage
-        Those that have been reached.
+        Stages that have been reached.
     nics : tuple of viakit.via.Nic
-        A and B, to be looked into by hand.
+        NICs A and B.
     """
 
     def __init__(self, message: bytes, operation: str) -> None:
         if operation not in OPERATIONS:
-            raise ValueError(f"operation is {operation!r}; right would be one of {', '.join(OPERATIONS)}")
+            raise ValueError(f"operation is {operation!r}; expected one of {', '.join(OPERATIONS)}")
         if not isinstance(message, (bytes, bytearray, memoryview)):
-            raise TypeError(f"the message is {message!r}; right would be bytes, for instance b'hello'")
+            raise TypeError(f"the message is {message!r}; expected bytes, for instance b'hello'")
         if not 1 <= len(message) <= ROOM:
             raise ValueError(
-                f"the message has {counted(len(message), 'byte')}; right would be 1 to {ROOM}, to fit on the screen"
+                f"the message has {counted(len(message), 'byte')}; expected 1 to {ROOM}, which fit on the screen"
             )
         self.message, self.operation = bytes(message), operation
         self.stages: list[Stage] = []
@@ -110,8 +111,6 @@ class Stepper:
             raise
 
     def _open(self) -> None:
-        from viakit import via
-
         a, b = (self._stack.enter_context(via.Nic("loop", no_thread=True)) for _ in "AB")
         self.nics = (a, b)
         level = via.Reliability.RELIABLE_DELIVERY
@@ -125,38 +124,34 @@ class Stepper:
         self._queue.append(self._take_send)
         failed: list[BaseException] = []
 
-        def ask() -> None:
+        def request() -> None:
             try:
                 self._vis[0].connect(b.address / "lab", retry=True, timeout_s=CONNECT_S)
             except BaseException as error:
                 failed.append(error)
 
-        asking = threading.Thread(target=ask)
-        asking.start()
+        requester = threading.Thread(target=request)
+        requester.start()
         try:
             b.connect_wait("lab", timeout_s=CONNECT_S).accept(self._vis[1])
         finally:
-            asking.join()
+            requester.join()
         if failed:
             raise failed[0]
         for nic in self.nics:
-            nic.poll()  # what is left of connecting
+            nic.poll()  # Process the remaining frames of the connection.
         memoryview(self._regions[0])[: len(self.message)] = self.message
         self._counters = [nic.counters for nic in self.nics]
-        words = "two VIs are connected, and memory is registered on both sides; A's holds the message"
+        words = "two VIs are connected, and memory is registered on both sides; A's region holds the message"
         self._reached("connected", words, [])
 
     # ------------------------------------------------------------------------------------ the steps
 
     def _post_recv(self) -> tuple[str, str]:
-        from viakit import via
-
         self._vis[1].post_recv(via.Descriptor.recv(self._regions[1][:]))
-        return "receive posted", "B says where a message may go, before one comes: a descriptor in its receive queue"
+        return "receive posted", "B posts a receive descriptor, which names the memory for the next message"
 
     def _post_send(self) -> tuple[str, str]:
-        from viakit import via
-
         segment, there = self._regions[0][: len(self.message)], self._regions[1]
         if self.operation == "send":
             descriptor = via.Descriptor.send(segment)
@@ -166,61 +161,61 @@ class Stepper:
         self._vis[0].post_send(descriptor)
         return (
             "send posted",
-            "A's descriptor is in its send queue; the bell has not been rung, so the NIC knows nothing",
+            "A's descriptor is in its send queue; without a doorbell the NIC has not been notified",
         )
 
     def _bell(self) -> tuple[str, str]:
         self._vis[0].deferring = False
-        words = "the NIC reads the descriptor and makes a frame of it. "
+        words = "the NIC reads the descriptor and sends a frame. "
         if self.operation == "send":
-            return "doorbell", words + "The link loses nothing: for A's NIC the send is complete"
-        return "doorbell", words + "A write is complete when B's NIC has said that it was allowed, and is in place"
+            return "doorbell", words + "The link is lossless, so the send is complete for A's NIC"
+        return "doorbell", words + "The write completes when B's NIC has acknowledged that the data is in place"
 
     def _place(self) -> tuple[str, str]:
         self.nics[1].poll()
         if self.operation == "send":
-            return "placement", "B's NIC takes the frame, and puts its data where the receive descriptor says"
-        return "placement", "B's NIC takes the frame, and puts its data where the frame says; B's program takes no part"
+            return "placement", "B's NIC receives the frame, and writes its data to the receive descriptor's memory"
+        return "placement", "B's NIC receives the frame, and writes its data to the address in the frame"
 
     def _answer(self) -> tuple[str, str]:
         deadline = time.monotonic() + CONNECT_S
         while not self.nics[0].snapshot()["vis"][0]["send"]["done"]:
             for nic in reversed(self.nics):
-                nic.poll()  # B's NIC answers after a short delay, in the hope of something to send it with
+                nic.poll()  # B's NIC delays the acknowledgement, which may travel with another frame.
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no acknowledgement came within {CONNECT_S:g} s")
-        return "acknowledgement", "B's NIC answers that everything is in place, and A's completes the descriptor"
+                raise TimeoutError(f"no acknowledgement arrived within {CONNECT_S:g} s")
+        return "acknowledgement", "B's NIC acknowledges the placement, and A's NIC completes the descriptor"
 
     def _take_recv(self) -> tuple[str, str]:
         self._vis[1].recv_done()
-        return "receive completed", "B's program takes its descriptor back from the queue: the message is its own now"
+        return "receive completed", "B's program takes its descriptor from the queue and may read the message"
 
     def _take_send(self) -> tuple[str, str]:
         self._vis[0].send_done()
-        return "send completed", "A's program takes its descriptor back: the memory may be used again"
+        return "send completed", "A's program takes its descriptor from the queue and may use the memory again"
 
-    # ------------------------------------------------------------------------------------ going on
+    # ------------------------------------------------------------------------------------ progress
 
     @property
     def left(self) -> int:
-        """How many steps there are still."""
+        """Number of remaining steps."""
         return len(self._queue)
 
     @property
     def stage(self) -> Stage:
-        """Where it stands."""
+        """The latest stage."""
         return self.stages[-1]
 
     def step(self) -> Stage:
-        """Do the next step, and return what is then to be seen.
+        """Perform the next step, and return the new stage.
 
         Raises
         ------
         StopIteration
-            If it has arrived; :func:`viakit.lab.via` makes another.
+            If all steps have been performed; :func:`viakit.lab.via` starts again.
         """
         if not self._queue:
-            raise StopIteration("the descriptor has arrived; lab.via() begins again")
+            raise StopIteration("all steps have been performed; lab.via() starts again")
         with tempfile.TemporaryDirectory(prefix="viakit-step-") as folder:
             files = [os.path.join(folder, f"{name}.pcapng") for name in "ab"]
             taps = [nic.tap(file) for nic, file in zip(self.nics, files, strict=True)]
@@ -236,7 +231,7 @@ class Stepper:
         return stage
 
     def run(self) -> list[Stage]:
-        """Do all steps that are left; returns every stage."""
+        """Perform all remaining steps, and return all stages."""
         while self._queue:
             self.step()
         return self.stages
@@ -253,13 +248,13 @@ class Stepper:
         return self.stages[-1]
 
     def restart(self) -> None:
-        """Begin again, with new NICs."""
+        """Start again with new NICs."""
         self.close()
         self.stages, self._stack = [], contextlib.ExitStack()
         self._open()
 
     def close(self) -> None:
-        """Close both NICs. The stages stay."""
+        """Close both NICs. The stages are kept."""
         self._queue.clear()
         self._stack.close()
         if self.panel is not None:
@@ -272,7 +267,7 @@ class Stepper:
         self.close()
 
     def html(self) -> str:
-        """Return every stage so far as tables."""
+        """Return all stages so far as tables."""
         return "<hr>".join(stage.html(before) for before, stage in self._pairs())
 
     def _pairs(self) -> Iterator[tuple[Stage | None, Stage]]:
@@ -286,10 +281,10 @@ class Stepper:
         return f"<{self.operation} of {size}: {self.stage.name}, {left} left>"
 
     def _begin(self) -> None:
-        """Show it: with buttons; or, where there are none, all of it."""
+        """Show the panel; without widgets, perform and show all steps."""
         mode = _front.mode()
         if mode == "widgets":
-            from viakit.lab._via_panel import ViaPanel
+            from viakit.lab._via_panel import ViaPanel  # optional package
 
             self.panel = ViaPanel(self)
             _front.display(self.panel.widget)
@@ -303,12 +298,12 @@ class Stepper:
 
 
 def _look(snapshot: Mapping[str, Any], memory: bytes, address: int) -> dict[str, str]:
-    """Return what is worth knowing of a side that has one VI."""
+    """Return the displayed state of a side, which has one VI."""
     (vi,) = snapshot["vis"]
     rows = {"VI": f"number {vi['number']}, {vi['state']}, {vi['level']}"}
     for name, words in (("send", "send queue"), ("recv", "receive queue")):
         queue = vi[name]
-        rows[words] = f"{queue['posted']} posted, {queue['done']} done, room for {queue['room']}"
+        rows[words] = f"{queue['posted']} posted, {queue['done']} done, {queue['room']} free"
         rows[f"{name} descriptor"] = "; ".join(
             f"{one['operation']} of {one['length']} B in {one['segments']} segment(s): {one['state']}"
             for one in queue["descriptors"]
@@ -323,9 +318,7 @@ def _look(snapshot: Mapping[str, Any], memory: bytes, address: int) -> dict[str,
 
 
 def _frame(files: list[str]) -> list[tuple[str, str]]:
-    """Return the frame that a step has put on the link, or taken from it, in words; empty if there is none."""
-    from viakit.trace import pcapng, timeline
-
+    """Return the frame that a step has sent or received, as pairs of text; empty without a frame."""
     capture = pcapng.read(files)
     seen = timeline.build(capture)
     for frame, packet in zip(seen.frames, [one for one in capture.packets if len(one.data) > 14], strict=False):

@@ -1,4 +1,4 @@
-"""The buttons and tables of ``lab.via()``."""
+"""Buttons and tables of ``lab.via()``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ViaPanel"]
 
 
 class ViaPanel:
-    """One button that goes on, one that begins again, and the stage as it now stands."""
+    """Buttons for the next step and for a new start, and the present stage."""
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
@@ -27,13 +27,13 @@ class ViaPanel:
         self.show()
 
     def show(self) -> None:
-        """Show the stage that has been reached, with what has changed marked."""
+        """Show the present stage, with the changes marked."""
         stages = self.stepper.stages
         self.table.value = stages[-1].html(stages[-2] if len(stages) > 1 else None)
         self.next.disabled = not self.stepper.left
 
     def _on_next(self) -> None:
-        if self.stepper.left:  # a click may come before the browser has heard that there are none
+        if self.stepper.left:  # A click may arrive before the browser has disabled the button.
             self.stepper.step()
 
     def _on_again(self) -> None:

@@ -1,15 +1,15 @@
-"""The worker: the process in which a laboratory measures. Started by :mod:`viakit.lab._job`, never by hand.
+"""The worker: the process in which a laboratory measures. It is started by :mod:`viakit.lab._job` only.
 
-One line of JSON on standard input says what to measure and where the notebook listens; from there on, standard input is
-the lifeline: when it ends, the notebook's kernel has gone, and the worker stops what it measures and goes too, with all
-ranks and hosts. Everything else goes over a ZeroMQ socket:
+One line of JSON on standard input describes the measurement and the notebook's address. Standard input then stays open.
+When it ends, the notebook's kernel has ended, and the worker stops the measurement and ends with all ranks and hosts.
+All other messages use a ZeroMQ socket:
 
     worker -> kernel   {"hello"}  {"batch": n, "progress": {...}, "points": [[series, point], ...]}  {"result": {...}}
     kernel -> worker   {"drawn": n}  {"stop": true}
 
-**Nothing is drawn while something is measured.** A batch goes out between two bursts, at most ten times a second, and
-the next burst begins when the kernel has drawn it and says so. Drawing then takes some of the sweep's time, but none of
-the cores under a burst, so the medians are those of an unwatched run.
+**Nothing is drawn during a burst.** A batch is sent between two bursts, at most ten times a second. The next burst
+starts when the kernel has reported that the batch is drawn. Drawing takes a part of the sweep's time, but does not use
+the cores during a burst, so that the medians equal those of an unwatched run.
 """
 
 from __future__ import annotations
@@ -17,60 +17,67 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import shutil
 import signal
 import socket
 import struct
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from typing import Any
+
+import zmq
+
+from viakit.base.failure import MeasureError
+from viakit.base.secret import same_user
+from viakit.lab._operations import OPERATIONS
 
 __all__ = ["main"]
 
 LEAST_INTERVAL_S = 0.1  # between two batches
-MOST_SHARE = 0.2  # of the time that drawing may take: slow drawing is asked for less often
-DRAWN_WITHIN_S = 0.5  # a kernel that has not drawn by then is busy, and is not waited for
-LAST_WORDS_S = 10.0  # an orphan that has not put everything away by then is ended
-PARENT_LOOK_S = 1.0
+MOST_SHARE = 0.2  # largest share of time for drawing; batches are less frequent if drawing is slow
+DRAWN_WITHIN_S = 0.5  # limit of the wait for a kernel that is busy
+CLEANUP_S = 10.0  # limit for the clean-up of a worker whose kernel has ended
+PARENT_CHECK_S = 1.0
 
 
 class Wire:
-    """The worker's end of the ZeroMQ socket, used by the measuring thread alone, between bursts."""
+    """The worker's end of the ZeroMQ socket. Only the measuring thread uses it, between bursts."""
 
     def __init__(self, address: str, stop: threading.Event) -> None:
-        import zmq
-
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.linger = 2000
         self._socket.connect(address)
         self._again = zmq.Again
         self.stop = stop
-        self.wishes: dict[str, Any] = {}  # what the notebook has changed meanwhile
+        self.wishes: dict[str, Any] = {}  # settings that the notebook has changed during the measurement
         self._batch = 0
         self._next = 0.0
         self._progress: dict[str, Any] | None = None
         self._points: dict[str, list[Any]] = {}
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message; never waits for long: a kernel that does not read is as good as gone."""
+        """Send one message without waiting. A message that the kernel does not read is dropped."""
         with contextlib.suppress(self._again):
             self._socket.send(json.dumps(message).encode(), flags=1)  # 1: do not block
 
     def point(self, key: str, described: Mapping[str, Any], point: Mapping[str, Any]) -> None:
-        """Note that a point has changed; of a point that changes twice within a batch, the last is sent."""
+        """Record a changed point. Only the last change within a batch is sent."""
         self._points[f"{key}/{point.get('nbytes', '')}"] = [described, point]
 
     def progress(self, fraction: float, left_s: float, text: str) -> None:
-        """Say how far the measurement is, and send a batch if it is time; waits until the kernel has drawn it."""
+        """Report progress. If a batch is due, send it and wait until the kernel has drawn it."""
         self._progress = {"fraction": fraction, "left_s": left_s, "text": text}
         self._take(0.0)
         if time.monotonic() >= self._next:
             self.flush()
 
     def flush(self) -> None:
-        """Send what has gathered."""
+        """Send the recorded points."""
         self._batch += 1
         began = time.monotonic()
         self.send({"batch": self._batch, "progress": self._progress, "points": list(self._points.values())})
@@ -82,7 +89,7 @@ class Wire:
         self._next = now + max(LEAST_INTERVAL_S, (now - began) * (1 / MOST_SHARE - 1))
 
     def _take(self, timeout_s: float) -> int:
-        """Take what the kernel says; returns the newest batch that it has drawn, or 0."""
+        """Receive the kernel's messages; return the number of the latest batch that it has drawn, or 0."""
         drawn = 0
         while self._socket.poll(round(timeout_s * 1000)):
             message = json.loads(self._socket.recv())
@@ -94,66 +101,62 @@ class Wire:
         return drawn
 
     def close(self) -> None:
-        """Send what is left and close."""
+        """Send pending messages and close the socket."""
         self._socket.close()
         self._context.term()
 
 
-# ------------------------------------------------------------------------------------------------ life
+# ------------------------------------------------------------------------------------------------ process
 
 
-def take_the_floor() -> socket.socket:
-    """Make sure that nobody else of this user measures in a laboratory: two at once would measure each other.
+def acquire_lock() -> socket.socket:
+    """Acquire the lock of this user's laboratories, because two measurements at the same time would disturb each other.
 
-    The name is in the kernel's abstract namespace, so that it goes with the process. ``VIAKIT_LAB_FLOOR`` is added to
-    it: who sets it (tests do) accepts that others measure meanwhile.
+    The lock is a name in the kernel's abstract namespace, which disappears with the process. ``VIAKIT_LAB_FLOOR`` is
+    appended to it. Tests set this variable, and accept that other processes measure at the same time.
 
     Raises
     ------
     BlockingIOError
-        If somebody does; the message names the process.
+        If another process has the lock; the message names the process.
     """
     name = f"\0viakit/lab/{os.getuid()}{os.environ.get('VIAKIT_LAB_FLOOR', '')}"
-    floor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        floor.bind(name)
-        floor.listen(8)
-        return floor
+        lock.bind(name)
+        lock.listen(8)
+        return lock
     except OSError:
-        floor.close()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as question:
-        who = "another process"
+        lock.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as query:
+        owner = "another process"
         with contextlib.suppress(OSError):
-            question.settimeout(1.0)
-            question.connect(name)
-            pid, _, _ = struct.unpack("3i", question.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            who = f"process {pid}"
+            query.settimeout(1.0)
+            query.connect(name)
+            pid, uid, _ = struct.unpack("3i", query.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            whose = "of this user" if same_user(query) else f"of user {uid % (1 << 32)}"
+            owner = f"process {pid} {whose}"
     raise BlockingIOError(
-        f"{who} of yours is measuring already (another notebook?), and two measurements at once would measure each "
-        "other. Remedy: wait until it has ended, or stop it there with lab.stop()"
+        f"{owner} is measuring, perhaps for another notebook, and two measurements at the same time would "
+        "disturb each other; wait until it has ended, or stop it there with lab.stop()"
     )
 
 
 def _watch(over: threading.Event, parent: int, address: str) -> None:
-    """Wait until the kernel has gone, and see to it that the worker goes too, with the folder of the socket."""
-    import select
-    import shutil
-
+    """Wait until the kernel has ended, remove the folder of the socket, and make sure that the worker ends."""
     poll = select.poll()
     poll.register(0, select.POLLIN | select.POLLHUP)
     while os.getppid() == parent:
-        if poll.poll(PARENT_LOOK_S * 1000) and not os.read(0, 4096):
+        if poll.poll(PARENT_CHECK_S * 1000) and not os.read(0, 4096):
             break
-    shutil.rmtree(os.path.dirname(address.removeprefix("ipc://")), ignore_errors=True)  # if it went that early
+    shutil.rmtree(os.path.dirname(address.removeprefix("ipc://")), ignore_errors=True)  # if the kernel ended early
     os.kill(os.getpid(), signal.SIGTERM)
-    if not over.wait(LAST_WORDS_S):
+    if not over.wait(CLEANUP_S):
         os._exit(3)
 
 
-def _tell(error: BaseException) -> dict[str, Any]:
-    """Put an exception into the last message."""
-    from viakit.measure.endpoints import MeasureError
-
+def _error_message(error: BaseException) -> dict[str, Any]:
+    """Return the last message, which reports an exception."""
     expected = (MeasureError, ValueError, OSError, ImportError, RuntimeError)
     text = str(error) if isinstance(error, expected) and str(error) else f"{type(error).__name__}: {error}"
     kind = "busy" if isinstance(error, BlockingIOError) else "usage" if isinstance(error, ValueError) else "error"
@@ -161,9 +164,9 @@ def _tell(error: BaseException) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure what the first line of standard input asks for."""
+    """Run the measurement that the first line of standard input requests."""
     parent = os.getppid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # interrupting the kernel is the kernel's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The kernel handles an interrupt.
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)
@@ -171,14 +174,12 @@ def main() -> int:
             return 3
         line += piece
     request = json.loads(line)
-    from viakit.lab._operations import OPERATIONS
-
     stop, over = threading.Event(), threading.Event()
-    patient = request["what"] in ("sweep", "faults", "disturbance")  # they look at *stop* after each burst
+    checks_stop = request["what"] in ("sweep", "faults", "disturbance")  # operations that check *stop* after each burst
 
     def on_term(*_: Any) -> None:
         stop.set()
-        if not patient:
+        if not checks_stop:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, on_term)
@@ -186,16 +187,14 @@ def main() -> int:
     wire = Wire(request["address"], stop)
     wire.send({"hello": 1, "pid": os.getpid()})
     try:
-        with contextlib.closing(take_the_floor()):
+        with contextlib.closing(acquire_lock()):
             last = OPERATIONS[request["what"]](wire, request)
             wire.flush()
     except KeyboardInterrupt:
         last = {"result": None, "stopped": True, "error": None}
     except Exception as error:
-        last = _tell(error)
+        last = _error_message(error)
         if os.environ.get("VIAKIT_DEBUG"):
-            import traceback
-
             traceback.print_exc()
     wire.send({**last, "last": True})
     wire.close()

@@ -1,8 +1,7 @@
-"""What the lessons in ``notebooks/`` share: how long to measure, where to measure, and checks of exercises.
+"""Code shared by the lessons in ``notebooks/``: duration and place of measurements, and checks of exercises.
 
-A lesson's numbers differ from machine to machine, so no check asks for a time: checks ask for counters, which are
-exact, or for ratios of what was measured in one run. ``VIAKIT_QUICK=1`` makes everything short, for a look or for
-the tests.
+A lesson's times depend on the machine, so checks do not use them. Checks use counters, which are exact, or ratios of
+values measured in one run. ``VIAKIT_QUICK=1`` makes all measurements short, for a first look or for tests.
 """
 
 from __future__ import annotations
@@ -13,25 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from viakit._words import counted
+from viakit.base.words import counted
+from viakit.testbed import Testbed, TestbedError
 
 __all__ = ["Verdict", "Wire", "check", "median_us", "per_message", "point", "quick", "rates", "ratio", "table", "wire"]
 
 
 def quick() -> bool:
-    """Whether everything is to be short: ``VIAKIT_QUICK=1``."""
+    """Return whether measurements are to be short: ``VIAKIT_QUICK=1``."""
     return os.environ.get("VIAKIT_QUICK") == "1"
 
 
 class Wire:
-    """Where lessons measure: two hosts of a testbed, or, where namespaces are forbidden, this host alone.
+    """Place of a lesson's measurements: two hosts of a testbed, or this host if namespaces are not permitted.
 
     Attributes
     ----------
     hosts : str
         "testbed" or "local".
     via : str
-        The protocol that carries VIA there: "via-eth" or "via-udp".
+        Protocol that carries VIA between the hosts: "via-eth" or "via-udp".
     reason : str
         Why there is no testbed; empty if there is one.
     """
@@ -43,16 +43,14 @@ class Wire:
         if self.hosts == "testbed":
             return "two hosts made of network namespaces, joined by a virtual cable; VIA runs on raw Ethernet frames"
         return (
-            f"this host alone, because it makes no hosts for you ({self.reason}). VIA runs on UDP sockets instead of "
-            "raw frames. `viakit doctor` names the remedy"
+            f"this host only, because it does not permit testbed hosts ({self.reason}). VIA runs on UDP sockets "
+            "instead of raw frames. `viakit doctor` gives the remedy"
         )
 
 
 @lru_cache(maxsize=1)
 def wire() -> Wire:
-    """Find out where to measure: tries once to make two hosts, and remembers."""
-    from viakit.testbed import Testbed, TestbedError
-
+    """Return the place of measurements. The first call tries to create two hosts, and the result is cached."""
     try:
         with Testbed(hosts=2):
             return Wire("testbed", "via-eth")
@@ -61,14 +59,16 @@ def wire() -> Wire:
 
 
 class Verdict:
-    """What a check found; prints and shows itself, and is true if the exercise is solved.
+    """Result of a check, which displays itself. It is true if the exercise is solved.
 
     Attributes
     ----------
     exercise : int
+        Number of the exercise.
     passed : bool
+        Whether the exercise is solved.
     text : str
-        Why, or what to try next.
+        Explanation, or a hint for the next attempt.
     """
 
     def __init__(self, exercise: int, passed: bool, text: str) -> None:
@@ -89,23 +89,28 @@ class Verdict:
 
 
 def check(exercise: int, solved: Callable[[], Any], good: str, hint: str) -> Verdict:
-    """Judge an exercise.
+    """Check an exercise.
 
     Parameters
     ----------
     exercise : int
+        Number of the exercise.
     solved : callable
-        Returns whether it is solved. What it raises counts as no: an answer that was not given yet is ``...``, with
-        which nothing can be computed.
+        Returns whether the exercise is solved. An exception counts as not solved: an answer that is still missing is
+        ``...``, and computing with it raises.
     good, hint : str
-        What to say in either case.
+        Texts for either result.
+
+    Returns
+    -------
+    Verdict
     """
     try:
         passed = bool(solved())
     except Exception as error:
         if "ellipsis" in str(error).lower():
             return Verdict(exercise, False, hint)
-        return Verdict(exercise, False, f"{hint} (the check met {type(error).__name__}: {error})")
+        return Verdict(exercise, False, f"{hint} (the check raised {type(error).__name__}: {error})")
     return Verdict(exercise, passed, good if passed else hint)
 
 
@@ -113,58 +118,58 @@ def check(exercise: int, solved: Callable[[], Any], good: str, hint: str) -> Ver
 
 
 def _document(result: Any) -> Mapping[str, Any]:
-    """The ``viakit.result/1`` within whatever a measurement returned."""
+    """Return the ``viakit.result/1`` of a result object or of an outcome."""
     return result if isinstance(result, Mapping) else result.document
 
 
 def point(result: Any, protocol: str, nbytes: int | None = None) -> Mapping[str, Any]:
-    """Return what was measured of a protocol at a size: a point of docs/results.md.
+    """Return the measured point of a protocol at a size, as described in docs/results.md.
 
     Parameters
     ----------
     result
         A result object, an outcome of a sweep, or its document.
     protocol : str
-        As it was measured, "tcp" for instance.
+        Name of the protocol, for instance "tcp".
     nbytes : int, optional
-        Default: the only or the largest size.
+        Message size. Default: the only or the largest size.
 
     Raises
     ------
     LookupError
-        If there is no such point; the message says what there is.
+        If there is no such point; the message lists the measured ones.
     """
     series = [one for one in _document(result)["series"] if one["protocol"] == protocol]
     if not series:
         there = ", ".join(one["protocol"] for one in _document(result)["series"])
-        raise LookupError(f"{protocol!r} was not measured; there are: {there}")
+        raise LookupError(f"{protocol!r} was not measured; measured protocols: {there}")
     points = {one["nbytes"]: one for one in series[0]["points"]}
     if nbytes is None and points:
         nbytes = max(points)
     if nbytes is None or nbytes not in points:
         size = "any size" if nbytes is None else counted(nbytes, "byte")
-        raise LookupError(f"{protocol} was not measured at {size}; it was at {sorted(points)}")
+        raise LookupError(f"{protocol} was not measured at {size}; measured sizes: {sorted(points)}")
     return points[nbytes]
 
 
 def median_us(result: Any, protocol: str, nbytes: int | None = None) -> float:
-    """Median one-way time, microseconds."""
+    """Return the median one-way time in microseconds."""
     return 1e6 * float(point(result, protocol, nbytes)["one_way_s"]["median"])
 
 
 def ratio(result: Any, protocol: str, other: str, nbytes: int | None = None) -> float:
-    """How many times as long a message of `protocol` takes as one of `other`, both measured in this run."""
+    """Return the ratio of the median times of `protocol` and `other`, both measured in this run."""
     return median_us(result, protocol, nbytes) / median_us(result, other, nbytes)
 
 
 def per_message(result: Any, protocol: str, counter: str, nbytes: int | None = None) -> float:
-    """What one message costs of a counter (``viakit.via.counters_help``), both sides together."""
+    """Return a counter (``viakit.via.counters_help``) per message, as the sum of both sides."""
     counters = point(result, protocol, nbytes)["counters"]
     return float(counters.get(counter, 0)) / max(counters["messages"], 1)
 
 
 def rates(result: Any) -> dict[str, dict[int, float]]:
-    """Throughput in Mbit/s by protocol and size."""
+    """Return throughput in Mbit/s by protocol and size."""
     return {
         one["protocol"]: {point["nbytes"]: point["bandwidth_Bps"] * 8e-6 for point in one["points"]}
         for one in _document(result)["series"]

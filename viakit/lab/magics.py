@@ -1,14 +1,14 @@
-"""``%load_ext viakit``: run a cell on ranks, and viakit's commands as results.
+"""``%load_ext viakit``: cells that run on ranks, and viakit's commands as results.
 
 ``%%ranks -n 4 --protocol via``
-    The cell runs on four ranks, together; ``comm``, ``rank`` and ``size`` are there. The ranks stay for the next
-    ``%%ranks`` cell, with all names that were defined, until another number of them is asked for, ``%ranks --stop``, or
-    the end of the kernel.
+    Run the cell on four ranks together; ``comm``, ``rank`` and ``size`` are defined. The ranks and all defined names
+    are kept for the next ``%%ranks`` cell. They end when another number of ranks is requested, with ``%ranks --stop``,
+    or with the kernel.
 ``%ranks``
-    What runs. ``%ranks --stop`` ends it, ``%ranks --restart`` begins anew.
+    Show the present ranks. ``%ranks --stop`` ends them, ``%ranks --restart`` starts new ones.
 ``%viakit sweep via-shm unix --sizes 64 --seconds 2``
-    Any command of viakit. What measures (sweep, barrier, collectives, app, speedup, demo, bench) gives back a
-    :class:`viakit.measure.Result`; the kernel stays free of it, because the command runs in a process of its own.
+    Run any command of viakit. Commands that measure (sweep, barrier, collectives, app, speedup, demo, bench) return a
+    :class:`viakit.measure.Result`. The command runs in a separate process, so that the kernel stays free.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display, publish_display_data, update_display
 
 from viakit.lab.ranks import RankError, Ranks, RanksEnded, check
+from viakit.measure import Result
 
 __all__ = ["ViakitMagics", "load"]
 
@@ -45,15 +46,15 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-class _Shown:
-    """Puts what ranks say under the cell: text by rank, pictures as they come, updates in place."""
+class _Output:
+    """Displays the output of ranks below the cell: text by rank, pictures as they arrive, updates in place."""
 
     def __init__(self, label: bool) -> None:
         self._label = label
         self._shown: set[tuple[int, str]] = set()
 
     def text(self, rank: int, stream: str, text: str) -> None:
-        """Write whole lines, each with its rank before it."""
+        """Write whole lines, each preceded by its rank."""
         prefix = f"[{rank}] " if self._label else ""
         out = sys.stdout if stream == "stdout" else sys.stderr
         out.write("".join(prefix + line for line in text.splitlines(keepends=True)))
@@ -62,7 +63,7 @@ class _Shown:
         out.flush()
 
     def display(self, rank: int, content: dict[str, Any]) -> None:
-        """Show what a rank displayed. The same ``display_id`` again changes what is there: a picture that lives."""
+        """Show a display of a rank. A repeated ``display_id`` updates the existing display."""
         data = dict(content["data"])
         identity = (content.get("transient") or {}).get("display_id")
         if set(data) == {"text/plain"}:
@@ -79,7 +80,7 @@ class _Shown:
 
 @magics_class
 class ViakitMagics(Magics):
-    """The magics; one set of ranks at a time."""
+    """The magics. There is at most one set of ranks."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -88,7 +89,7 @@ class ViakitMagics(Magics):
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End the ranks, if there are any."""
+        """End the ranks, if they run."""
         if self._ranks is not None:
             self._ranks.close()
             self._ranks = None
@@ -96,27 +97,27 @@ class ViakitMagics(Magics):
     # -------------------------------------------------------------------------------------------- ranks
 
     @magic_arguments()
-    @argument("-n", "--ranks", type=int, default=None, help="How many; default: those that run, or 4.")
-    @argument("--protocol", default=None, help="What connects them: via (default), bip, tcp, mpi[:mpich|:openmpi].")
-    @argument("--launcher", default=None, help="viakit (default); mpi, mpi:mpich, mpi:openmpi: that MPI's mpirun.")
-    @argument("--policy", default=None, help="Of the message engine, as of `viakit run --policy`.")
+    @argument("-n", "--ranks", type=int, default=None, help="Number of ranks; default: those that run, or 4.")
+    @argument("--protocol", default=None, help="Protocol: via (default), bip, tcp, mpi[:mpich|:openmpi].")
+    @argument("--launcher", default=None, help="viakit (default), or the mpirun of mpi, mpi:mpich, mpi:openmpi.")
+    @argument("--policy", default=None, help="Policy of the message engine, as for `viakit run --policy`.")
     @argument("--hosts", default=None, help="local, or testbed:N for N emulated hosts.")
-    @argument("--mtu", type=int, default=None, help="Of the testbed's wire, 1500 unless told.")
+    @argument("--mtu", type=int, default=None, help="MTU of the testbed's wire; default: 1500.")
     @argument("--rate", default=None, help="Limit of the testbed's wire: 1gbit.")
     @argument("--timeout", type=float, default=None, help="Seconds after which the cell is interrupted.")
-    @argument("--no-label", action="store_true", help="No [rank] before lines.")
+    @argument("--no-label", action="store_true", help="Do not print [rank] before lines.")
     @argument("--stop", action="store_true", help="%%ranks --stop ends the ranks.")
-    @argument("--restart", action="store_true", help="Begin anew, without the names of earlier cells.")
+    @argument("--restart", action="store_true", help="Start new ranks, without the names of earlier cells.")
     @cell_magic("ranks")
     def ranks(self, line: str, cell: str) -> None:
         """Run the cell on N ranks that stay alive between cells."""
         given = parse_argstring(self.ranks, line)
         ranks = self._need(given)
-        shown = _Shown(not given.no_label)
+        shown = _Output(not given.no_label)
         try:
             ranks.run(cell, timeout_s=given.timeout, on_text=shown.text, on_display=shown.display)
         except RankError as error:
-            self._tell_once(error, ranks.n)
+            self._show_tracebacks(error, ranks.n)
             raise
         except RanksEnded:
             self.stop()
@@ -124,7 +125,7 @@ class ViakitMagics(Magics):
 
     @line_magic("ranks")
     def ranks_line(self, line: str) -> Ranks | None:
-        """Say which ranks run; ``--stop`` ends them; with a number or another option, start such ranks now."""
+        """Return the present ranks. ``--stop`` ends them, and a number or another option starts new ranks."""
         given = parse_argstring(self.ranks, line)
         if given.stop:
             self.stop()
@@ -132,12 +133,12 @@ class ViakitMagics(Magics):
         wanted = ("ranks", "protocol", "launcher", "policy", "hosts", "mtu", "rate")
         if not given.restart and all(getattr(given, name) is None for name in wanted):
             if self._ranks is None:
-                print("no ranks run; a cell that begins with %%ranks -n 4 starts four")
+                print("no ranks are running; a cell that begins with %%ranks -n 4 starts four")
             return self._ranks
         return self._need(given)
 
     def _need(self, given: Any) -> Ranks:
-        """The ranks that were asked for: those that run if they are such, else new ones."""
+        """Return ranks with the requested options: the present ones if they match, otherwise new ones."""
         hosts = _hosts(given.hosts)
         running = self._ranks if self._ranks is not None and self._ranks.alive else None
         if running is not None and not given.restart:
@@ -147,29 +148,29 @@ class ViakitMagics(Magics):
             if all(value is None or value == has[name] for name, value in wanted.items()):
                 return running
         if self._ranks is not None and running is None:
-            print("the ranks of before are gone: starting new ones", file=sys.stderr)
+            print("the previous ranks have ended; starting new ones", file=sys.stderr)
         n = given.ranks if given.ranks is not None else running.n if running is not None else 4
         wishes = {"policy": given.policy, "launcher": given.launcher, "hosts": hosts, "rate": given.rate}
         wishes["mtu"] = given.mtu if given.mtu is not None else 1500
         try:
             check(n, given.protocol, **wishes)
         except ValueError as error:
-            raise UsageError(str(error)) from None  # before those that run are ended, with all names of theirs
+            raise UsageError(str(error)) from None  # before the present ranks are ended and their names are lost
         self.stop()
         self._ranks = Ranks(n, given.protocol, **wishes)
         return self._ranks
 
-    def _tell_once(self, error: RankError, size: int) -> None:
-        """Show one traceback for each kind of failure, with the ranks that it concerns, and none of our own frames."""
-        told: set[tuple[str, str]] = set()
+    def _show_tracebacks(self, error: RankError, size: int) -> None:
+        """Show one traceback for each kind of failure, with its ranks, and without the frames of viakit."""
+        shown: set[tuple[str, str]] = set()
         for rank, (name, text, trace) in error.errors.items():
-            if (name, text) not in told:
-                told.add((name, text))
+            if (name, text) not in shown:
+                shown.add((name, text))
                 others = [other for other, one in error.errors.items() if one[:2] == (name, text)]
                 who = f"all {size} ranks" if len(others) == size else f"rank {', '.join(map(str, others))}"
                 print(f"--- {who}{f' (traceback of rank {rank})' if len(others) > 1 else ''}", file=sys.stderr)
                 print("\n".join(trace), file=sys.stderr)
-        # The traceback that counts was shown; that of the magic would only be in its way.
+        # The relevant traceback has been shown. Suppress that of the magic itself.
         error.__suppress_context__ = True
         if not self._exceptions_are_ours:
             self._exceptions_are_ours = True
@@ -180,7 +181,7 @@ class ViakitMagics(Magics):
 
     @line_magic
     def viakit(self, line: str) -> Any:
-        """Run a command of viakit in a process of its own; what measures gives back its result."""
+        """Run a command of viakit in a separate process; a command that measures returns its result."""
         try:
             words = shlex.split(line)
         except ValueError as error:
@@ -198,37 +199,35 @@ class ViakitMagics(Magics):
                 file = Path(given or folder + "/result.json")
                 words += [] if given else ["--json", str(file)]
             if name in _WITH_RESULT:
-                words += ["--quiet"]  # the table comes with the result; of the others, what they say is the point
+                words += ["--quiet"]  # The result displays its own table. Other commands must print their output.
             before = _stamp(file)
             try:
                 _run(words, may_be_interrupted=True, keeper=keeper)
             except UsageError:
                 if _stamp(file) == before:
                     raise
-                # It failed on its way, and has said so: what was measured by then is the result.
+                # The command failed and has printed the reason. The measurements so far are the result.
             if _stamp(file) == before:
-                return None  # nothing was measured, and it has said why
+                return None  # Nothing was measured, and the command has printed the reason.
             document = json.loads(file.read_bytes())
-        from viakit.measure import Result
-
         document = document["result"] if name == "bench" else document
         document["command"] = document["environment"]["command"] = f"viakit {line.strip()}"
         return Result(document)
 
 
 def _names_application(words: list[str]) -> bool:
-    """Whether ``viakit app ...`` runs one: without a name it lists them."""
-    from viakit.apps import harness
+    """Return whether ``viakit app ...`` runs an application; without a name it lists them."""
+    from viakit.apps import harness  # start-up time
 
     return not set(harness.NAMES).isdisjoint(words[1:])
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[tuple[str, int]]:
-    """Yield a new folder, which goes with the block, or with the kernel, and a descriptor that keeps it as long.
+    """Yield a new folder, and a descriptor. The folder is removed after the block, or when the kernel ends.
 
-    A kernel that is killed removes nothing: so a shell waits for its word, and does it when none can come any more:
-    when the kernel and the command that writes there, which inherits the descriptor, have both ended.
+    A killed kernel removes nothing. A shell therefore waits at the other end of the descriptor. When the kernel and the
+    command that inherits the descriptor have both ended, the shell removes the folder.
     """
     folder = tempfile.mkdtemp(prefix="viakit-lab-")
     script = 'read -r word || rm -rf "$0"'
@@ -242,7 +241,7 @@ def _folder() -> Iterator[tuple[str, int]]:
 
 
 def _option(words: list[str], name: str) -> str | None:
-    """Return what was given for an option, as ``--json F`` or ``--json=F``; None if it was not."""
+    """Return the value of an option, as ``--json F`` or ``--json=F``; None if it is not given."""
     for word, following in itertools.pairwise([*words, ""]):
         if word == name:
             return following or None
@@ -252,7 +251,7 @@ def _option(words: list[str], name: str) -> str | None:
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file from the one that was there before: results are written anew, and renamed."""
+    """Return values that identify a version of a file: results are written to a new file, which is then renamed."""
     try:
         status = file.stat()
     except OSError:
@@ -261,27 +260,27 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def _hosts(word: str | None) -> int:
-    """Number of the testbed's hosts that ``testbed:N`` means; 0: this machine."""
+    """Return the number of the testbed's hosts for ``testbed:N``; 0: this machine."""
     if word in (None, "local"):
         return 0
     kind, _, number = str(word).partition(":")
     if kind == "testbed" and (number.isdigit() or not number):
         return int(number or 2)
-    raise UsageError(f"--hosts {word}: right would be local or testbed:N")
+    raise UsageError(f"--hosts {word}: expected local or testbed:N")
 
 
 def _end_with_kernel() -> None:
-    """In the command, before it starts: SIGTERM when the kernel has gone, upon which it puts everything away."""
+    """Request SIGTERM for the command when the kernel ends. Runs in the command before it starts."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _run(words: list[str], *, may_be_interrupted: bool = False, keeper: int | None = None) -> None:
-    """Run a command of viakit and show what it writes; UsageError if it fails, KeyboardInterrupt after Ctrl-C.
+    """Run a command of viakit and show its output; raise UsageError if it fails, KeyboardInterrupt after Ctrl-C.
 
-    The descriptor *keeper* stays open as long as it runs.
+    The command inherits the descriptor *keeper*.
     """
     environment = {**os.environ, "COLUMNS": os.environ.get("COLUMNS", "120"), "PYTHONUNBUFFERED": "1"}
-    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):  # kernels set them; a bar that redraws itself is for terminals
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):  # Kernels set them, but a redrawn bar needs a terminal.
         environment.pop(name, None)
     process = subprocess.Popen(
         [sys.executable, "-m", "viakit", *words],
@@ -291,15 +290,15 @@ def _run(words: list[str], *, may_be_interrupted: bool = False, keeper: int | No
         encoding="utf-8",
         errors="replace",
         env=environment,
-        start_new_session=True,  # interrupting the kernel is passed on by us, once
+        start_new_session=True,  # An interrupt of the kernel is forwarded below, once.
         preexec_fn=_end_with_kernel,
         pass_fds=() if keeper is None else (keeper,),
     )
-    said: list[str] = []
+    output: list[str] = []
     assert process.stdout is not None
     try:
         for text in process.stdout:
-            said.append(text)
+            output.append(text)
             sys.stdout.write(text)
             sys.stdout.flush()
         process.wait()
@@ -310,20 +309,20 @@ def _run(words: list[str], *, may_be_interrupted: bool = False, keeper: int | No
             sys.stdout.write(rest)
         except subprocess.TimeoutExpired:
             pass
-        if not may_be_interrupted:  # else what was measured by then is the result
+        if not may_be_interrupted:  # Otherwise the measurements so far are the result.
             raise
         return
     finally:
-        if process.poll() is None:  # it does not answer, or the user will not wait
+        if process.poll() is None:  # It does not end, or the user has interrupted the wait.
             process.kill()
             process.wait()
         process.stdout.close()
     if process.returncode:
-        raise UsageError(said[-1].strip() if said else f"viakit ended with status {process.returncode}")
+        raise UsageError(output[-1].strip() if output else f"viakit ended with status {process.returncode}")
 
 
 def _show_briefly(shell: Any, kind: type, error: BaseException, trace: Any, tb_offset: int | None = None) -> list[str]:
-    """IPython's handler for RankError: one line, after the tracebacks of the ranks."""
+    """IPython's handler for RankError: print one line after the tracebacks of the ranks."""
     lines = [f"{kind.__name__}: {error}"]
     shell._showtraceback(kind, error, lines)
     return lines

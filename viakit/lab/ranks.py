@@ -1,12 +1,12 @@
-"""Ranks that stay alive between the cells of a notebook: what ``%%ranks`` runs cells on.
+"""Ranks that stay alive between the cells of a notebook, on which ``%%ranks`` runs cells.
 
 >>> from viakit.lab.ranks import Ranks
 >>> with Ranks(4) as ranks:                             # doctest: +SKIP
 ...     ranks.run("print(comm.rank, 'of', comm.size)")
 
-Each rank is an ipyparallel engine in a process of its own, started and watched as ``viakit run`` starts ranks
-(:mod:`viakit.lab._ranks_host`). All belong to one job, so ``viakit.world()`` connects them; it has been called already,
-and its result is ``comm`` in each. They end with :meth:`Ranks.close`, and with the process that made them.
+Each rank is an ipyparallel engine in a separate process, started and supervised as ``viakit run`` starts ranks
+(:mod:`viakit.lab._ranks_host`). All ranks belong to one job. ``viakit.world()`` has been called in each of them, and
+its result is ``comm``. The ranks end with :meth:`Ranks.close`, and with the process that created them.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from typing import Any
 
 from typing_extensions import Self
 
-from viakit._limits import seconds
-from viakit._words import counted
+from viakit.base.limits import seconds
+from viakit.base.words import counted
 from viakit.lab import _settings
 from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
+from viakit.launch.runner import MAX_RANKS, Options
 
 __all__ = ["RankError", "Ranks", "RanksEnded", "check"]
 
 _PROTOCOLS = ("via", "bip", "tcp", "mpi", "mpi:mpich", "mpi:openmpi")
 
-_START_S = 90.0  # four Python processes that import IPython, on a busy machine
-_HUB_S = 10.0  # until the controller answers; then it is asked again, as long as it lives
+_START_S = 90.0  # for four Python processes that import IPython, on a busy machine
+_HUB_S = 10.0  # for one connection attempt; attempts are repeated while the controller runs
 _CLOSE_S = 8.0
-_INTERRUPT_S = 5.0  # how long ranks may take to stop after an interrupt, before they are ended
+_INTERRUPT_S = 5.0  # for ranks to stop after an interrupt, before they are ended
 _AFTER_FAILURE_S = 3.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
-_FAREWELL = re.compile(
+_SHUTDOWN_MESSAGE = re.compile(
     r"\[IPController\] CRITICAL \| (Received signal 15|terminating children)"
-)  # when it is asked to go
+)  # the controller's message after SIGTERM
 
-# What every rank runs first. IPython's history would be one more file; nobody types into a rank.
+# Code that every rank runs first.
 _PRELUDE = """
 import viakit
 comm = viakit.world()
@@ -56,14 +57,14 @@ rank, size = comm.rank, comm.size
 
 
 class RankError(RuntimeError):
-    """A cell failed on one rank or several; raised once, for all of them.
+    """A cell failed on one or several ranks; raised once for all of them.
 
     Attributes
     ----------
     errors : dict of int to (str, str, list of str)
-        By rank: the exception's name, its text, and the lines of its traceback.
+        For each failed rank: name and text of the exception, and the lines of its traceback.
     waiting : list of int
-        Ranks that went on waiting, and were interrupted.
+        Ranks that were still waiting and were interrupted.
     """
 
     def __init__(
@@ -76,33 +77,31 @@ class RankError(RuntimeError):
             kinds.setdefault((name, text), []).append(rank)
         lines = [f"{_ranks(ranks, size)}: {name}: {text}" for (name, text), ranks in kinds.items()]
         if self.waiting:
-            lines.append(f"{_ranks(self.waiting, size)} still waited, and had to be interrupted")
+            lines.append(f"{_ranks(self.waiting, size)} were still waiting and had to be interrupted")
         super().__init__("\n".join(lines))
 
 
 class RanksEnded(RuntimeError):
-    """The ranks are gone: a rank died, was killed, or could not be started. The text has what they said last."""
+    """The ranks have ended: a rank died, was killed, or could not be started. The text contains their last output."""
 
 
 def _ranks(numbers: list[int], size: int) -> str:
-    """Name ranks: ``all 4 ranks``, ``rank 2``, ``ranks 0, 2``."""
+    """Return a text for ranks: ``all 4 ranks``, ``rank 2``, ``ranks 0, 2``."""
     if len(numbers) == size and size > 1:
         return f"all {size} ranks"
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, sorted(numbers)))
 
 
 def check(n: int = 4, protocol: str | None = None, **options: Any) -> dict[str, Any]:
-    """Return the options of :class:`Ranks` as its host process takes them.
+    """Check the options of :class:`Ranks`, and return them in the form for the host process.
 
     Raises
     ------
     ValueError
-        If they make no sense; nothing has been started, or ended, then.
+        If an option is invalid. Nothing has been started or ended.
     """
-    from viakit._launch import MAX_RANKS, Options
-
     if protocol not in (None, *_PROTOCOLS):
-        raise ValueError(f"protocol is {protocol!r}; right would be one of {', '.join(_PROTOCOLS)}")
+        raise ValueError(f"protocol is {protocol!r}; expected one of {', '.join(_PROTOCOLS)}")
     rules = {"ranks": _settings.whole(1, MAX_RANKS), "hosts": _settings.whole(0, MAX_RANKS), "mtu": _settings.MTU}
     rules["rate"] = _settings.maybe(_settings.rate)
     found = _settings.checked({"ranks": n, "protocol": protocol, **options}, rules)
@@ -111,29 +110,33 @@ def check(n: int = 4, protocol: str | None = None, **options: Any) -> dict[str, 
 
 
 class Ranks:
-    """N processes that run code together.
+    """Processes that run code together.
 
     Parameters
     ----------
     n : int
-        How many. More than there are cores is normal.
+        Number of ranks; it may exceed the number of cores.
     protocol, policy : str, optional
-        What ``viakit.world()`` uses: "via" (the default), "bip", "tcp" or "mpi"; and a policy of the message engine.
-        "mpi", "mpi:mpich" and "mpi:openmpi" have the ranks started by that MPI's ``mpiexec``.
+        Protocol of ``viakit.world()``: "via" (default), "bip", "tcp" or "mpi"; and a policy of the message engine. With
+        "mpi", "mpi:mpich" and "mpi:openmpi" the ``mpiexec`` of that MPI starts the ranks.
     launcher : str, optional
-        Who starts the ranks: "viakit" (the default), or "mpi", "mpi:mpich", "mpi:openmpi": that MPI's ``mpiexec``, with
-        any protocol between them.
+        Launcher of the ranks: "viakit" (default), or "mpi", "mpi:mpich", "mpi:openmpi" for the ``mpiexec`` of that MPI,
+        with any protocol.
     hosts : int
-        0: this machine. Else so many hosts of a testbed, with `mtu` and `rate` of its wire.
+        Number of testbed hosts; 0: this machine.
+    mtu : int
+        MTU of the testbed's wire in bytes.
+    rate : str, optional
+        Limit of the testbed's wire.
 
     Raises
     ------
     ImportError
-        If ipyparallel is missing; the message says how to get it.
+        If ipyparallel is missing; the message contains the command to install it.
     ValueError
-        If the numbers make no sense.
+        If an option is invalid.
     RanksEnded
-        If they could not be started.
+        If the ranks cannot be started.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class Ranks:
     ) -> None:
         options = check(n, protocol, policy=policy, launcher=launcher, hosts=hosts, mtu=mtu, rate=rate)
         try:
-            import ipyparallel
+            import ipyparallel  # optional package
         except ImportError as error:
             raise ImportError("ranks in a notebook need ipyparallel: pip install 'viakit[lab]'") from error
         self.options = options
@@ -179,16 +182,18 @@ class Ranks:
             raise
 
     def _connect(self, ipyparallel: Any) -> None:
-        """Wait for the controller and all engines, and find out which engine is which rank."""
+        """Wait for the controller and all engines, and determine the rank of each engine."""
         deadline = time.monotonic() + _START_S
         self._wait_until((self._folder / READY_FILE).exists, deadline)
         file = str(self._folder / CLIENT_FILE)
         while self._client is None:
-            self._wait_until(lambda: time.monotonic() < deadline, deadline)  # they live, and there is time
+            self._wait_until(
+                lambda: time.monotonic() < deadline, deadline
+            )  # Raise if the ranks or the time have ended.
             try:
                 self._client = ipyparallel.Client(file, timeout=_HUB_S, profile_dir=str(self._folder / "profile"))
             except (TimeoutError, OSError):
-                time.sleep(_LOOK_S)  # the ranks may have ended meanwhile, and their controller with them
+                time.sleep(_POLL_S)  # The ranks and their controller may have ended in the meantime.
         _let_cells_follow_failures(self._client)
         self._wait_until(lambda: len(self._client.ids) >= self.n, deadline)
         self._view = self._client[:]
@@ -199,37 +204,37 @@ class Ranks:
         self.run(_PRELUDE, timeout_s=max(deadline - time.monotonic(), 1.0))
 
     def _wait_until(self, ready: Callable[[], Any], deadline: float) -> None:
-        """Look until *ready* says yes; RanksEnded if the ranks end meanwhile or the deadline passes."""
+        """Wait until *ready* returns true. Raises RanksEnded if the ranks end before, or at the deadline."""
         while True:
             if self._host.poll() is not None:
-                raise RanksEnded(f"the {counted(self.n, 'rank')} could not be started:\n{self._last_words()}")
+                raise RanksEnded(f"the {counted(self.n, 'rank')} could not be started:\n{self._last_output()}")
             if ready():
                 return
             if time.monotonic() > deadline:
-                raise RanksEnded(f"not ready within {_START_S:g} s:\n{self._last_words()}")
-            time.sleep(_LOOK_S)
+                raise RanksEnded(f"not ready within {_START_S:g} s:\n{self._last_output()}")
+            time.sleep(_POLL_S)
 
-    def _last_words(self) -> str:
-        """What the ranks and their keeper wrote outside of cells."""
+    def _last_output(self) -> str:
+        """Return the end of the output of the ranks and their host process outside of cells."""
         if self._log.closed:
             return self._words
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        lines = [line for line in lines if not _FAREWELL.search(line)]
-        theirs = [line for line in lines if "[IPController]" not in line]  # who knows the controller, in a notebook?
-        return "\n".join((theirs or lines)[-20:]) or "(they said nothing)"
+        lines = [line for line in lines if not _SHUTDOWN_MESSAGE.search(line)]
+        of_ranks = [line for line in lines if "[IPController]" not in line]  # Messages of ranks are more useful.
+        return "\n".join((of_ranks or lines)[-20:]) or "(no output)"
 
     @property
     def alive(self) -> bool:
-        """Whether the ranks run."""
+        """Whether the ranks are running."""
         return self._client is not None and self._host.poll() is None
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process numbers by rank, as each rank sees its own."""
+        """Process number of each rank, in the rank's own namespace."""
         return dict(enumerate(self._view.apply_sync(os.getpid)))
 
-    # ------------------------------------------------------------------------------------------------ running
+    # ------------------------------------------------------------------------------------------------ running code
 
     def run(
         self,
@@ -239,39 +244,39 @@ class Ranks:
         on_text: Callable[[int, str, str], None] | None = None,
         on_display: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> list[Any]:
-        """Run code on all ranks, and wait.
+        """Run code on all ranks and wait until it ends.
 
         Parameters
         ----------
         code : str
-            Anything that a cell may hold. Names that it defines stay for the next call.
+            Contents of a cell. Its names are kept for the next call.
         timeout_s : float, optional
-            Then it is interrupted, with TimeoutError; None, as infinity: it may take as long as it likes.
+            Seconds after which the code is interrupted, with TimeoutError. None and infinity mean no limit.
         on_text : callable, optional
-            Called with rank, "stdout" or "stderr", and whole lines, while the code runs; default: nobody.
+            Called with rank, "stdout" or "stderr", and whole lines, while the code runs.
         on_display : callable, optional
-            Called with rank and the content of a ``display_data`` message of the Jupyter protocol, while the code runs;
-            for the value of the last expression too.
+            Called with rank and the content of a ``display_data`` message of the Jupyter protocol, while the code runs,
+            and for the value of the last expression.
 
         Returns
         -------
         list
-            By rank: the text of the last expression's value, or None.
+            For each rank the text of the last expression's value, or None.
 
         Raises
         ------
         RankError
-            If it raised on any rank: once for all.
+            If the code raises on any rank; one error for all ranks.
         RanksEnded
-            If the ranks are gone, or went meanwhile.
+            If the ranks have ended, or end before the code does.
         KeyboardInterrupt
             After Ctrl-C, when all ranks have been interrupted and have stopped.
         ValueError
-            If *timeout_s* is negative, or not a number; nothing has run then.
+            If *timeout_s* is negative or not a number. The code has not run.
         """
         limit = seconds("timeout_s", timeout_s)
         if not self.alive:
-            raise RanksEnded(f"the ranks are gone:\n{self._last_words()}")
+            raise RanksEnded(f"the ranks are gone:\n{self._last_output()}")
         pending = self._view.execute(code, silent=False, block=False)
         listener = _Listener(self.n, on_text, on_display)
         deadline = time.monotonic() + limit
@@ -280,7 +285,7 @@ class Ranks:
         except (KeyboardInterrupt, TimeoutError):
             self._stop(pending, listener)
             raise
-        listener.look(pending, last=True)
+        listener.forward(pending, last=True)
         errors = {rank: _error(one) for rank, one in enumerate(_metadata(pending)) if one["error"]}
         if errors:
             causes = {rank: one for rank, one in errors.items() if one[0] != "KeyboardInterrupt"}
@@ -288,15 +293,15 @@ class Ranks:
         return [(one["execute_result"] or {}).get("data", {}).get("text/plain") for one in _metadata(pending)]
 
     def _listen(self, pending: Any, listener: _Listener, deadline: float | None) -> None:
-        """Wait for the end of what runs, and pass on what it says.
+        """Wait until the code ends, and forward its output.
 
-        Ranks that still run some seconds after another has failed most likely wait for it: they are interrupted.
+        If a rank fails, ranks that still run some seconds later probably wait for it. They are interrupted.
         """
         failed_at: float | None = None
-        while not _is_told(pending):
-            listener.look(pending)
+        while not _is_complete(pending):
+            listener.forward(pending)
             if self._host.poll() is not None:
-                raise RanksEnded(f"the ranks ended:\n{self._last_words()}")
+                raise RanksEnded(f"the ranks ended:\n{self._last_output()}")
             now = time.monotonic()
             if failed_at is None and any(one["error"] for one in _metadata(pending)):
                 failed_at = now
@@ -304,43 +309,43 @@ class Ranks:
                 self._stop(pending, listener)
                 return
             if deadline is not None and now > deadline:
-                raise TimeoutError("the ranks did not finish within the time that was allowed")
-            if pending.wait(_LOOK_S):
-                time.sleep(_LOOK_S)  # the answers came before the output
+                raise TimeoutError("the ranks did not finish before the timeout")
+            if pending.wait(_POLL_S):
+                time.sleep(_POLL_S)  # The results have arrived before the output.
 
     def _stop(self, pending: Any, listener: _Listener) -> None:
-        """Interrupt all ranks and wait until they have stopped; whoever does not is ended, with all others.
+        """Interrupt all ranks and wait until they have stopped. If a rank does not stop, all ranks are ended.
 
-        Again and again: a rank that has not begun yet (others were quicker) does not hear the first one.
+        The interrupt is repeated, because a rank that has not started the code yet ignores the first one.
         """
         now = time.monotonic()
         deadline, again = now + _INTERRUPT_S, now
         with contextlib.suppress(KeyboardInterrupt):
-            while not _is_told(pending) and self._host.poll() is None:
+            while not _is_complete(pending) and self._host.poll() is None:
                 now, stopped = time.monotonic(), pending.ready()
                 if now > deadline and stopped:
-                    break  # what is missing is only what they said
+                    break  # Only output is missing.
                 if now > deadline:
                     self.close()
-                    raise RanksEnded("the ranks did not answer the interrupt, and were ended")
+                    raise RanksEnded("the ranks did not react to the interrupt and were ended")
                 if now >= again and not stopped:
                     self.interrupt()
                     again = now + _INTERRUPT_S / 5
                 if pending.wait(0.1):
-                    time.sleep(_LOOK_S)  # the answers came before the output
-        listener.look(pending, last=True)
+                    time.sleep(_POLL_S)  # The results have arrived before the output.
+        listener.forward(pending, last=True)
 
     def interrupt(self) -> None:
-        """Send SIGINT to all ranks: what they run ends with KeyboardInterrupt, and they stay."""
+        """Send SIGINT to all ranks. Their code ends with KeyboardInterrupt, and the ranks stay alive."""
         assert self._host.stdin is not None
         with contextlib.suppress(OSError):
             self._host.stdin.write(b"interrupt\n")
             self._host.stdin.flush()
 
-    # ------------------------------------------------------------------------------------------------ the end
+    # ------------------------------------------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """End the ranks; returns when they are gone. Safe to repeat."""
+        """End the ranks and wait until they are gone. Closing twice does nothing."""
         if self._client is not None:
             with contextlib.suppress(Exception):
                 self._client.close()
@@ -351,10 +356,10 @@ class Ranks:
         try:
             self._host.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
-            self._host.kill()  # the guard, or the testbed, ends the ranks then
+            self._host.kill()  # The guard or the testbed then ends the ranks.
             self._host.wait()
         if not self._log.closed:
-            self._words = self._last_words()
+            self._words = self._last_output()
             self._log.close()
 
     def __enter__(self) -> Self:
@@ -371,35 +376,38 @@ class Ranks:
 
 
 class _Listener:
-    """Passes on, in order and once, what ranks write and show."""
+    """Forwards the output and displays of ranks, in order and once."""
 
     def __init__(self, n: int, on_text: Any, on_display: Any) -> None:
         self._on_text, self._on_display = on_text, on_display
-        self._told = [{"stdout": 0, "stderr": 0, "outputs": 0, "value": False} for _ in range(n)]
+        self._forwarded = [{"stdout": 0, "stderr": 0, "outputs": 0, "value": False} for _ in range(n)]
 
-    def look(self, pending: Any, last: bool = False) -> None:
-        """Pass on what is new: whole lines, or with *last* all."""
+    def forward(self, pending: Any, last: bool = False) -> None:
+        """Forward new output: whole lines, or with *last* everything."""
         for rank, metadata in enumerate(_metadata(pending)):
-            told: dict[str, Any] = self._told[rank]
+            done: dict[str, Any] = self._forwarded[rank]
             for stream in ("stdout", "stderr"):
                 text = metadata[stream] or ""
                 end = len(text) if last else text.rfind("\n") + 1
-                if self._on_text is not None and end > told[stream]:
-                    self._on_text(rank, stream, text[told[stream] : end])
-                told[stream] = max(end, told[stream])
+                if self._on_text is not None and end > done[stream]:
+                    self._on_text(rank, stream, text[done[stream] : end])
+                done[stream] = max(end, done[stream])
             outputs = list(metadata["outputs"])
-            for content in outputs[told["outputs"] :]:
+            for content in outputs[done["outputs"] :]:
                 if self._on_display is not None:
                     self._on_display(rank, content)
-            told["outputs"] = len(outputs)
+            done["outputs"] = len(outputs)
             value = metadata["execute_result"]
-            if last and value and not told["value"] and self._on_display is not None:
-                told["value"] = True
+            if last and value and not done["value"] and self._on_display is not None:
+                done["value"] = True
                 self._on_display(rank, value)
 
 
 def _let_cells_follow_failures(client: Any) -> None:
-    """Have engines run what was sent while an earlier cell failed: a rank that skips one leaves the others waiting."""
+    """Make engines run cells that were sent while an earlier cell failed.
+
+    A rank that skips a cell would leave the other ranks waiting.
+    """
     send = client._send
 
     def send_and_go_on(socket: Any, kind: str, content: dict[str, Any] | None = None, **rest: Any) -> Any:
@@ -410,25 +418,25 @@ def _let_cells_follow_failures(client: Any) -> None:
     client._send = send_and_go_on
 
 
-def _is_told(pending: Any) -> bool:
-    """Whether all ranks have answered, and all that they said has come: errors are said, on a way of their own."""
+def _is_complete(pending: Any) -> bool:
+    """Return whether all results and all output have arrived. Output and errors use a separate channel."""
     return pending.ready() and all(child.output.done() for child in pending._children)
 
 
 def _metadata(pending: Any) -> list[dict[str, Any]]:
-    """What the client has collected of each rank's output so far, in the order of the ranks."""
+    """Return the output of each rank that the client has collected so far, in the order of ranks."""
     return [child.output.metadata for child in pending._children]
 
 
 def _error(metadata: dict[str, Any]) -> tuple[str, str, list[str]]:
-    """Name, text and traceback of the exception that a rank answered with."""
+    """Return name, text and traceback of a rank's exception."""
     error = metadata["error"]
     trace = error.traceback if isinstance(error.traceback, list) else str(error.traceback).splitlines()
     return str(error.ename), str(error.evalue), trace
 
 
 def _rank_of_engine() -> int:
-    """Runs on an engine: which rank it is, whoever has started it."""
-    from viakit.launch import detect
+    """Return the rank of an engine. Runs on the engine."""
+    from viakit.launch import detect  # The engine gets only this function, without its module.
 
     return detect().rank

@@ -1,6 +1,6 @@
-"""The instrument: sweeps over message sizes and protocols, statistics, results, plots and reports.
+"""Measurements: sweeps over message sizes and protocols, statistics, results, plots and reports.
 
-Nothing is loaded until it is used::
+Submodules are loaded at their first use::
 
     from viakit.measure import Config, result, sweep
 
@@ -12,21 +12,23 @@ Modules
 ladder
     Message sizes.
 endpoints, pair
-    What can be measured, and two processes that measure it.
+    The protocols that can be measured, and the two processes that measure one.
 stats
     Medians, intervals, ratios.
-sweep
-    Several protocols, interleaved point by point.
+sweep, plan
+    Measurement of several protocols, interleaved point by point, and its configuration.
+turns
+    The order, the time, the end and the result of every measurement.
 analysis, fit, comparison
-    Results as objects that draw themselves, models and knees of their curves, and what has changed between two.
+    Results as objects with plots, models and knees of their curves, and changes between two results.
 loss
-    What frames that are lost cost.
+    The cost of lost frames.
 result, environment
-    Files of schema ``viakit.result/1`` and what they say of the machine.
+    Files of schema ``viakit.result/1``, and their description of the machine.
 table, plot, report
-    Results for people.
+    Display of results.
 goals
-    The figures that viakit has set itself.
+    The performance goals of viakit.
 """
 
 from __future__ import annotations
@@ -35,43 +37,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from viakit.measure import (
-        analysis,
-        endpoints,
-        environment,
-        goals,
-        ladder,
-        pair,
-        plot,
-        report,
-        result,
-        stats,
-        sweep,
-        table,
-    )
+    from viakit.bench import goals
+    from viakit.measure import analysis, endpoints, environment, ladder, pair, plot, report, result, stats, sweep, table
     from viakit.measure.analysis import Result
     from viakit.measure.endpoints import MeasureError
     from viakit.measure.pair import Pair
     from viakit.measure.sweep import Config, Outcome
-
-_MODULES = (
-    "analysis",
-    "comparison",
-    "endpoints",
-    "environment",
-    "fit",
-    "goals",
-    "ladder",
-    "loss",
-    "pair",
-    "plot",
-    "report",
-    "result",
-    "stats",
-    "sweep",
-    "table",
-)
-_NAMES = {"Result": "analysis", "Config": "sweep", "MeasureError": "endpoints", "Outcome": "sweep", "Pair": "pair"}
 
 __all__ = [
     "Config",
@@ -95,14 +66,17 @@ __all__ = [
     "sweep",
     "table",
 ]
+_NAMES = {"Result": "analysis", "Config": "sweep", "MeasureError": "endpoints", "Outcome": "sweep", "Pair": "pair"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for on first use (PEP 562)."""
-    if name in _MODULES:
-        return importlib.import_module(f"viakit.measure.{name}")
+    """Load the submodule or name on first use (PEP 562)."""
+    if name == "goals":  # a public name of a module that stands above this room
+        return importlib.import_module("viakit.bench.goals")
     if name in _NAMES:
         return getattr(importlib.import_module(f"viakit.measure.{_NAMES[name]}"), name)
+    if name in __all__:
+        return importlib.import_module(f"viakit.measure.{name}")
     raise AttributeError(f"module 'viakit.measure' has no attribute {name!r}")
 
 

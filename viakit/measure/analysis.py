@@ -1,7 +1,7 @@
-"""Results as objects: draw them, tabulate them, fit models to them, compare them.
+"""Results as objects: plots, tables, models and comparisons.
 
-A :class:`Result` is the dict of a ``viakit.result/1`` with methods. Whatever takes a document takes a Result, and
-``json.dump`` writes it as it is.
+A :class:`Result` is the dict of a ``viakit.result/1`` with methods. Every function that takes a document also takes a
+Result, and ``json.dump`` writes it unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from viakit._words import counted
+from viakit.base.words import counted
 from viakit.measure import kinds, result
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _KINDS = {
 
 
 class Result(dict[str, Any]):
-    """A measured result: the dict of schema ``viakit.result/1``, with methods.
+    """Measured result: the dict of schema ``viakit.result/1``, with methods.
 
     ::
 
@@ -43,7 +43,7 @@ class Result(dict[str, Any]):
         mine.plot()
         mine.to_pandas()
 
-    In a notebook it shows itself as its picture and its tables.
+    A notebook displays it as its picture and its tables.
     """
 
     @classmethod
@@ -52,15 +52,20 @@ class Result(dict[str, Any]):
         return cls(result.load(path))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to *path*: JSON, CSV, or a picture, as its suffix says (.json .csv .png .svg .pdf .html).
+        """Write the result to *path* in the format of its suffix: .json, .csv, or a picture (.png .svg .pdf .html).
+
+        Returns
+        -------
+        pathlib.Path
+            The path that was written.
 
         Raises
         ------
         viakit.measure.result.ResultError
-            For another suffix, or if the file cannot be written; what was there before is then untouched.
+            For another suffix, or if the file cannot be written. An existing file is then unchanged.
         """
         suffix = Path(path).suffix.lower()
-        result.check_writable(path)  # says what to do, which the failure of writing cannot
+        result.check_writable(path)  # Its error message contains a remedy.
         if suffix == ".json":
             result.save(self, path)
         elif suffix == ".csv":
@@ -70,13 +75,13 @@ class Result(dict[str, Any]):
 
             if suffix not in plot.FORMATS:
                 known = ", ".join((".json", ".csv", *plot.FORMATS))
-                raise result.ResultError(f"{path}: no such format; end the name with one of {known}")
+                raise result.ResultError(f"{path}: unknown format; the name must end with one of {known}")
             result.write_file(path, self.picture(suffix))
         return Path(path)
 
     @property
     def protocols(self) -> list[str]:
-        """Names of what was measured, in order."""
+        """Names of the measured protocols, in order."""
         return list(dict.fromkeys(one["protocol"] for one in self["series"]))
 
     def series(self, protocol: str, **key: Any) -> Mapping[str, Any]:
@@ -85,58 +90,64 @@ class Result(dict[str, Any]):
         Raises
         ------
         KeyError
-            If there is none; the message says what there is.
+            If no series matches; the message lists the protocols.
         """
         for one in self["series"]:
             if one["protocol"] == protocol and all(one.get(name) == value for name, value in key.items()):
                 return one
-        raise KeyError(f"no series of {protocol!r} with {key or 'any key'}; there are {', '.join(self.protocols)}")
+        raise KeyError(f"no series of {protocol!r} with {key or 'any key'}; the result has {', '.join(self.protocols)}")
 
     @property
     def kind(self) -> str:
-        """``"transfer"``, ``"barrier"``, ``"collective"``, ``"application"`` or ``"faults"``: what the series are of.
+        """Kind of the series: ``"transfer"``, ``"barrier"``, ``"collective"``, ``"application"`` or ``"faults"``.
 
-        Of a document with several kinds, that of its first series.
+        For a document with several kinds it is the kind of the first series.
         """
         return _KINDS[next(iter(kinds.split(self)))]
 
     def picture(self, suffix: str = ".png") -> bytes:
-        """Return :meth:`plot` as the bytes of a file: ".png", ".svg", ".pdf", and ".html" for transfers.
+        """Return the picture of :meth:`plot` as bytes in the format *suffix*.
+
+        Formats are ".png", ".svg" and ".pdf"; for transfers also ".html".
 
         Raises
         ------
         viakit.measure.result.ResultError
-            If there is nothing to draw, or not in this format.
+            If the result has nothing to draw, or cannot be drawn in this format.
         """
         from viakit.measure import plot
 
         if kinds.common_kind([self], ["this result"]) == kinds.TRANSFERS:
             return plot.picture([self], suffix)
         if suffix == ".html":
-            raise result.ResultError("only transfers are drawn as .html; give .png, .svg or .pdf")
+            raise result.ResultError("only transfers can be drawn as .html; choose .png, .svg or .pdf")
         buffer = io.BytesIO()
         self.plot().savefig(buffer, format=suffix[1:])
         return buffer.getvalue()
 
     def show(self, console: Console) -> None:
-        """Print the tables."""
+        """Print the tables of the result to *console*."""
         kinds.show(self, console)
 
     def plot(self, *others: Mapping[str, Any] | str | os.PathLike[str], **kw: Any) -> Figure:
-        """Draw with Matplotlib, *others* (results, or names of their files) over it, and return the figure.
+        """Draw the result with Matplotlib, overlaid with *others* (results, or names of their files).
 
-        Keywords are those of :func:`viakit.measure.plot.figure`, for instance ``graphs=["time"]``; of other kinds than
-        transfers, only ``title``.
+        Keywords are those of :func:`viakit.measure.plot.figure`, for instance ``graphs=["time"]``; for kinds other than
+        transfers only ``title``.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
 
         Raises
         ------
         viakit.measure.result.ResultError
-            If there is nothing to draw, or if they are of different kinds.
+            If a result has nothing to draw, or the results are of different kinds.
         """
         return kinds.figure([self, *as_documents(others)], **kw)
 
     def fit(self, seed: int = 0) -> Fits:
-        """Fit Hockney's and the LogGP model, and find knees with their probable cause: :mod:`viakit.measure.fit`.
+        """Fit Hockney's and the LogGP model, and find knees with their probable causes: :mod:`viakit.measure.fit`.
 
         ::
 
@@ -148,7 +159,7 @@ class Result(dict[str, Any]):
         return fit.fit(self, seed)
 
     def compare(self, other: Mapping[str, Any] | str | os.PathLike[str], **kw: Any) -> Comparison:
-        """Compare with *other*, an earlier result or its file: what has changed from it to this one.
+        """Compare this result with *other*, an earlier result or its file.
 
         Keywords are those of :func:`viakit.measure.comparison.compare`.
         """
@@ -157,25 +168,27 @@ class Result(dict[str, Any]):
         return comparison.compare(as_documents([other]), self, **kw)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the points as a DataFrame, one row per point: what tells its series from the others, its times in
-        seconds, and ``copies``, ``frames_sent``, ... per message, where messages were counted.
+        """Return the points as a DataFrame, with one row per point.
+
+        The columns identify the series and give the times in seconds. If messages were counted, further columns give
+        ``copies``, ``frames_sent``, ... per message.
 
         Raises
         ------
         ImportError
-            Without pandas; the message says how to install it.
-        """  # noqa: D205
+            If pandas is missing; the message contains the command to install it.
+        """
         try:
             import pandas
         except ImportError:
             raise ImportError(
-                "to_pandas() needs pandas, which viakit does not require. Remedy: pip install 'viakit[pandas]'; "
-                "without it, rows() has the same, and save('result.csv') writes the times"
+                "to_pandas() needs pandas, which viakit does not require; pip install 'viakit[pandas]'. Without it, "
+                "rows() returns the same data, and save('result.csv') writes the times"
             ) from None
         return pandas.DataFrame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the points as flat dictionaries, one per point: what :meth:`to_pandas` makes its rows of."""
+        """Return the points as flat dictionaries, one per point: the rows of :meth:`to_pandas`."""
         from viakit.measure.report import per_message
 
         rows = []
@@ -192,7 +205,7 @@ class Result(dict[str, Any]):
         return rows
 
     def _repr_html_(self) -> str:
-        """Show picture and tables in a notebook."""
+        """Return picture and tables for a notebook."""
         import base64
 
         if not any(one["points"] for one in self["series"]):
@@ -203,7 +216,7 @@ class Result(dict[str, Any]):
                 picture = base64.b64encode(part.picture()).decode()
                 shown += f'<img alt="{part.kind}" style="max-width:100%" src="data:image/png;base64,{picture}">'
             except result.ResultError:
-                pass  # for instance a speed-up without its serial program
+                pass  # for instance a speed-up without its serial run
             shown += part._tables()
         return shown
 
@@ -214,7 +227,7 @@ class Result(dict[str, Any]):
             return report.tables_html(self)
         from rich.console import Console
 
-        # In a notebook rich would show each table by itself as well.
+        # Without force_jupyter=False, rich would also display each table separately in a notebook.
         console = Console(record=True, width=140, file=io.StringIO(), force_jupyter=False)
         self.show(console)
         return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.2'>{code}</pre>")
@@ -228,16 +241,18 @@ class Result(dict[str, Any]):
 def as_documents(
     results: Mapping[str, Any] | str | os.PathLike[str] | Sequence[Mapping[str, Any] | str | os.PathLike[str]],
 ) -> list[dict[str, Any]]:
-    """Return results that may be given as such, or as names of their files, as documents; one may stand alone.
+    """Return results as documents.
+
+    Each item may be a result or the name of its file. A single item needs no list.
 
     Raises
     ------
     viakit.measure.result.ResultError
-        If one is no result.
+        If an item is not a result.
     """
     given = [results] if isinstance(results, (Mapping, str, os.PathLike)) else list(results or ())
     documents = [result.load(one) if isinstance(one, (str, os.PathLike)) else one for one in given]
     for one in documents:
         if not isinstance(one, Mapping) or "series" not in one:
-            raise result.ResultError(f"{str(one)[:40]!r} is no viakit result: give one, or the name of its file")
+            raise result.ResultError(f"{str(one)[:40]!r} is not a viakit result; give a result or the name of its file")
     return [dict(one) for one in documents]

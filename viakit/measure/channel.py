@@ -1,8 +1,8 @@
-"""The control channel between a pair and its two workers: messages of JSON with raw bytes behind them.
+"""The control channel between a pair and its two workers: messages of JSON, each followed by raw bytes.
 
-One frame is two lengths of 4 bytes, big-endian, then so many bytes of JSON, then so many of anything (samples). Nothing
-on it is ever executed or unpickled. The channel is idle while a measurement runs, except that a worker's loop takes
-anything that arrives, and the end of the channel, as the order to stop.
+A frame consists of two lengths of 4 bytes (big-endian), the JSON text, and binary data such as samples. Its contents
+are never executed or unpickled. The channel is idle during a measurement. If data arrives, or the channel is closed, a
+worker's loop stops.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 __all__ = ["CONTROL_VERSION", "Channel"]
 
-CONTROL_VERSION = 1  # of the messages between pair and worker: both say it first
+CONTROL_VERSION = 1  # version of the messages between pair and worker, exchanged first
 
 _LENGTHS = struct.Struct("!II")
 _MAX_JSON, _MAX_BLOB = 1 << 24, 1 << 30
 
 
 class Channel:
-    """One end of a control channel, over a connected stream socket that it owns."""
+    """One end of a control channel. It owns the connected stream socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
@@ -34,29 +34,29 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
-        """Send one message. Raises OSError if the other end is gone."""
+        """Send one message. Raises OSError if the other end has closed the channel."""
         text = json.dumps(message).encode()
         self.sock.sendall(_LENGTHS.pack(len(text), len(blob)) + text + blob)
 
     def recv(self, timeout_s: float | None = None) -> tuple[dict[str, Any], bytes]:
-        """Receive one message and its bytes.
+        """Receive one message and its binary data.
 
         Raises
         ------
         EOFError
-            If the other end has gone.
+            If the other end has closed the channel.
         TimeoutError
             After *timeout_s* seconds (None: never).
         ValueError
-            If what arrives is not a frame.
+            If the received data is not a frame.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         n_json, n_blob = _LENGTHS.unpack(self._exactly(_LENGTHS.size, deadline))
         if n_json > _MAX_JSON or n_blob > _MAX_BLOB:
-            raise ValueError(f"a control message of {n_json} + {n_blob} bytes: the other end speaks something else")
+            raise ValueError(f"a control message of {n_json} + {n_blob} bytes is invalid; the peer is not a worker")
         message = json.loads(self._exactly(n_json, deadline))
         if not isinstance(message, dict):
-            raise ValueError("a control message that is not a JSON object: the other end speaks something else")
+            raise ValueError("a control message is not a JSON object; the peer is not a worker")
         return message, self._exactly(n_blob, deadline)
 
     def _exactly(self, n: int, deadline: float | None) -> bytes:
@@ -66,7 +66,7 @@ class Channel:
             if deadline is not None:
                 left = max(0.0, deadline - time.monotonic())
                 if not select.select([self.sock], [], [], left)[0]:
-                    raise TimeoutError("no answer on the control channel")
+                    raise TimeoutError("no reply on the control channel")
             try:
                 got = self.sock.recv_into(view[done:])
             except ConnectionError:
@@ -77,5 +77,5 @@ class Channel:
         return bytes(data)
 
     def close(self) -> None:
-        """Close this end; the other one sees it at once."""
+        """Close this end; the other end is notified at once."""
         self.sock.close()

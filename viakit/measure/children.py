@@ -1,4 +1,4 @@
-"""Processes that measure, as their owner sees them: started, asked to go, and ended if they do not."""
+"""Processes that measure, from their owner's side: how they are started, dismissed, and killed if they do not end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "dismiss", "end", "last_words", "start"]
 
-_CLOSE_S = 5.0  # until they have gone when asked to
+_CLOSE_S = 5.0  # time for processes to end after the request to close
 
 
 def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the command for the function main() of a module: the same Python and the same viakit, wherever we are.
+    """Return the command that runs the function main() of a module, with the same Python and the same viakit.
 
-    (``python -m`` looks into the current directory first, and in a checkout finds a folder of sources.)
+    (``python -m`` searches the current directory first, and would find a folder of sources in a checkout.)
     """
     root = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
     code = (
@@ -36,7 +36,9 @@ def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
 
 
 def start(command: list[str], fds: Sequence[int], output: IO[bytes], host: Host | None) -> Any:
-    """Start a process that inherits files and writes to *output*, on a host of a testbed or, if that is None, here.
+    """Start a process that inherits descriptors and writes to *output*.
+
+    The process runs on *host*, a host of a testbed, or on this host if it is None.
 
     Returns
     -------
@@ -47,24 +49,24 @@ def start(command: list[str], fds: Sequence[int], output: IO[bytes], host: Host 
 
 
 def last_words(output: IO[bytes]) -> str:
-    """Return the end of what the processes have written."""
+    """Return the end of the processes' output."""
     output.seek(0)
     return output.read()[-2000:].decode(errors="replace").strip()
 
 
 def dismiss(channels: Sequence[Channel], processes: Sequence[Any]) -> None:
-    """Ask all processes to go, and give them time to."""
+    """Request all processes to end, and wait for them."""
     for channel in channels:
         with contextlib.suppress(OSError):
             channel.send({"op": "close"})
     deadline = time.monotonic() + _CLOSE_S
     for process in processes:
-        with contextlib.suppress(Exception):  # TimeoutExpired, or the testbed's own
+        with contextlib.suppress(Exception):  # TimeoutExpired, or the testbed's HostTimeoutError
             process.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def end(channels: Sequence[Channel], processes: Sequence[Any], ranks: Ranks | None) -> None:
-    """End whatever still runs, at once."""
+    """Kill all processes that still run."""
     for channel in channels:
         channel.close()
     if ranks is not None:

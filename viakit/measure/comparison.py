@@ -1,16 +1,15 @@
-"""Two results beside each other: what has changed, and what only looks so.
+"""Comparison of two results: real changes, and differences that may be noise.
 
-For each point that both have, the ratio of the medians gets a bootstrap interval. Two things make such
-intervals honest:
+For each point that both results have, the ratio of the medians gets a bootstrap interval. Two corrections are needed:
 
-- **Many points are many chances to be fooled.** With 20 points compared at 95 % each, one changes by chance. The
-  intervals are therefore made wider (Šidák), so that all of them together hold with 95 %.
-- **Bursts of one run are not independent of each other**: a noisy second hits several. How much less a run's bursts
-  say is estimated from their autocorrelation, and the intervals are resampled in blocks of that length.
+- **Multiple comparisons.** With 20 points compared at 95 % each, one changes by chance. The intervals are therefore
+  widened (Šidák), so that all of them together hold with 95 %.
+- **Dependent bursts.** The bursts of one run are not independent: a noisy second affects several of them. The number
+  of dependent neighbours is estimated from the autocorrelation, and the bootstrap resamples blocks of that length.
 
-What no statistics of two runs can see is what differs *between* runs for the whole of each: another layout of memory,
-another placement by the kernel, a warmer machine. To tell such a thing from a change, repeat runs; bursts of several
-runs may be compared together. *indifferent* (1 % if not given) is how small a change is that nobody needs to hear of.
+Two runs cannot reveal an effect that differs between runs but is constant within each: another memory layout, another
+placement by the kernel, a warmer machine. To distinguish such an effect from a change, repeat the runs; bursts of
+several runs can be compared together. *indifferent* (default 1 %) is the largest change that is treated as none.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from viakit._words import counted
+from viakit.base.words import counted
 from viakit.measure import stats
 from viakit.measure.ladder import format_size
+from viakit.measure.result import conditions
 from viakit.measure.table import format_ratio, format_time
 
 __all__ = ["Change", "Comparison", "compare"]
@@ -35,22 +35,24 @@ VERDICTS = ("faster", "slower", "no evidence of change", "too few bursts")
 _KEY = (
     *("protocol", "link", "hosts", "mtu", "mode", "wait", "level"),
     *("algorithm", "ranks", "operation", "skew_s", "label", "application", "loss", "retransmission"),
+    *("memory", "buffers"),
 )
 
 
 @dataclass(frozen=True)
 class Change:
-    """One point of two results.
+    """Comparison of one point of two results.
 
     Attributes
     ----------
     label : str
-        The protocol, and what tells the series from others.
+        Protocol, and the fields that distinguish its series from others.
     nbytes : int
+        Message size.
     before_s, after_s : float
-        Medians.
+        Medians in seconds.
     ratio, low, high : float
-        after / before, with its interval; all intervals of a comparison together hold with 95 %.
+        after / before, with its interval. All intervals of a comparison together hold with 95 %.
     verdict : str
         "faster", "slower", "no evidence of change" or "too few bursts".
     """
@@ -67,16 +69,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found. ``str()`` of it is the verdict in words; in a notebook it is a table.
+    """Result of :func:`compare`. ``str()`` gives the verdict in words; a notebook displays a table.
 
     Attributes
     ----------
     changes : tuple of Change
-        Every point that both results have.
+        All points that both results have.
     differences : tuple of str
-        What else differs between the two: machine, kernel, version. A change may be due to it.
+        Differences of machine, kernel and version, which may be the cause of a change.
     unmatched : tuple of str
-        Series that only one of the two has.
+        Series that only one of the results has.
     """
 
     changes: tuple[Change, ...]
@@ -96,13 +98,13 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Summary in one sentence."""
         count = Counter(one.verdict for one in self.changes)
         n = len(self.changes)
         if not n:
-            return "nothing to compare: no point was measured in both"
+            return "nothing to compare: the results have no common point"
         if count["too few bursts"] == n:
-            return "no verdict: too few bursts; give both more seconds"
+            return "no verdict: too few bursts; measure both for more seconds"
         if not self.changed:
             return f"no evidence of change at {n - count['too few bursts']} of {n} points"
         parts = []
@@ -132,8 +134,8 @@ class Comparison:
         ]
 
     def _notes(self) -> list[str]:
-        notes = [f"the two differ in {one}" for one in self.differences]
-        return notes + [f"only in one of the two: {one}" for one in self.unmatched]
+        notes = [f"the results differ in {one}" for one in self.differences]
+        return notes + [f"only one of the results has {one}" for one in self.unmatched]
 
     def __str__(self) -> str:
         rows = [f"  {a:24} {b:>8} {c:>9} -> {d:>9}  {e:24} {f}" for a, b, c, d, e, f in self._rows()]
@@ -150,7 +152,7 @@ class Comparison:
 
 
 def _series(documents: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[int, list[float]]]:
-    """Return the burst medians of each series and size, of several runs one after the other."""
+    """Return the burst medians of each series and size; several runs are concatenated."""
     found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
     for document in documents:
         for one in document["series"]:
@@ -160,10 +162,17 @@ def _series(documents: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dic
     return found
 
 
-def _block(values: NDArray[np.float64]) -> int:
-    """Return how many neighbouring bursts are worth one: 1 if they know nothing of each other.
+def _name(key: tuple[Any, ...], recorded: bool) -> str:
+    """Return the protocol of a series; of transfers also memory and buffers, if one of the results records them."""
+    if key[4] is None or not recorded:
+        return str(key[0])
+    return f"{key[0]} ({conditions([dict(zip(_KEY, key, strict=True))])})"
 
-    From the ranks' lag-one autocorrelation r: a chain with it has (1 + r) / (1 - r) bursts to an independent one.
+
+def _block(values: NDArray[np.float64]) -> int:
+    """Return the number of neighbouring bursts that count as one independent burst.
+
+    A chain with lag-one autocorrelation r of the ranks has (1 + r) / (1 - r) bursts for each independent one.
     """
     if values.size < 2 * stats.MIN_BURSTS:
         return 1
@@ -174,7 +183,7 @@ def _block(values: NDArray[np.float64]) -> int:
 
 
 def _resample(values: NDArray[np.float64], rng: np.random.Generator, times: int) -> NDArray[np.float64]:
-    """Return medians of resamples, drawn in blocks of neighbours around the circle."""
+    """Return medians of resamples. Blocks of neighbours are drawn, and the sequence wraps around."""
     length = _block(values)
     n = values.size
     starts = rng.integers(0, n, (times, -(-n // length)))
@@ -212,23 +221,32 @@ def compare(
     indifferent: float = 0.01,
     seed: int = 0,
 ) -> Comparison:
-    """Tell what has changed from *before* to *after*.
+    """Compare *after* with *before*, point by point.
 
     Parameters
     ----------
     before, after : result, or sequence of results
-        Several runs of one side are taken together.
+        Several runs of one side are combined.
     confidence : float
-        Of all intervals together.
+        Joint confidence of all intervals.
     indifferent : float
-        A change has to be larger than this part to be called one; the whole interval has to be beyond it.
+        Smallest relative change that counts; the whole interval must exceed it.
     seed : int
-        Of the bootstrap.
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    ValueError
+        If `confidence` or `indifferent` is out of range.
     """
     if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence is {confidence}: it has to lie between 0 and 1, for instance 0.95")
+        raise ValueError(f"confidence must be between 0 and 1, for instance 0.95; got {confidence}")
     if not 0.0 <= indifferent < 1.0:
-        raise ValueError(f"indifferent is {indifferent}: give a part from 0 to 1, for instance 0.01")
+        raise ValueError(f"indifferent must be from 0 to 1, for instance 0.01; got {indifferent}")
     sides = [[one] if isinstance(one, Mapping) else list(one) for one in (before, after)]
     old, new = (_series(side) for side in sides)
     common = [(key, n) for key in old if key in new for n in sorted(old[key]) if n in new[key]]
@@ -236,7 +254,7 @@ def compare(
     names = Counter(key[0] for key in old)
     changes = []
     for i, (key, nbytes) in enumerate(common):
-        label = key[0] if names[key[0]] == 1 else " ".join(str(part) for part in key[:7] if part is not None)
+        label = key[0] if names[key[0]] == 1 else " ".join(str(part) for part in key[:7] + key[15:] if part is not None)
         if key[7] is not None:
             operation = "" if key[9] in (None, "barrier") else f"{key[9]} "
             label = f"{key[0]} {operation}{key[7]}, {counted(key[8], 'rank')}"
@@ -251,5 +269,6 @@ def compare(
         for name in ("viakit", "cpu", "cores", "kernel", "governor", "virtualisation")
         if machines[0].get(name) != machines[1].get(name)
     )
-    unmatched = tuple(sorted({str(key[0]) for key in old.keys() ^ new.keys()}))
+    recorded = any(part is not None for key in (*old, *new) for part in key[-2:])
+    unmatched = tuple(sorted({_name(key, recorded) for key in old.keys() ^ new.keys()}))
     return Comparison(tuple(changes), differences, unmatched)

@@ -1,4 +1,4 @@
-"""A crew: the ranks of a job that measure collectives together, kept open from point to point.
+"""A crew: ranks of a job that measure collectives together and stay open between points.
 
 ::
 
@@ -6,15 +6,16 @@
         ours = crew.run("default", 1000)
         theirs = mpich.run("", 1000)
 
-Ranks are processes of this host, of a testbed's hosts, or started by ``mpiexec``. Between runs all of them sleep in
-read(), so any number of crews may be open at once and be measured in turns. They end with the crew, and with the
-process that made it, however that dies. :func:`main` is a rank.
+Ranks are processes of this host, of a testbed's hosts, or started by ``mpiexec``. Between runs all ranks sleep in
+read(), so that any number of crews can be open and be measured in turns. The ranks end with the crew, and with the
+process that created it, even if that is killed. :func:`main` is the main function of a rank.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import os
 import select
@@ -31,71 +32,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 import viakit
-from viakit._words import counted
-from viakit.measure import children, mpi
+from viakit.base import secret
+from viakit.base.words import counted
+from viakit.launch import mpi_library as mpi
+from viakit.measure import children
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
-from viakit.measure.ranks import Ranks
+from viakit.measure.ranks import Ranks, call_back
 from viakit.measure.sides import pin
-from viakit.measure.sweep import shielded
+from viakit.measure.turns import shielded
 
 if TYPE_CHECKING:
     from viakit.testbed import Testbed
 
-__all__ = ["TURN", "Crew", "Times"]
+__all__ = ["NETWORKS", "TURN", "Crew", "Times"]
 
-TURN = "turn"  # of the scheduler: an operation, and its only algorithm
+NETWORKS = {"via": "eth", "udp": "udp"}  # the link between hosts, by protocol
+TURN = "turn"  # one turn of the scheduler, as an operation with a single algorithm of the same name
 
-_START_S = 60.0  # until all ranks have said hello, and until they are connected
-_LAST_WORDS_S = 1.0
-_PLAN = ("n", "warmup", "skew_ns", "seed", "crowded", "operation", "nbytes")  # of a request, what a rank is told to do
+_START_S = 60.0  # limit for the first message of all ranks, and for their connection
+_CLEANUP_S = 1.0
+_PYTHON = ("barrier", "allreduce")  # operations that the loop in Python measures
+_PLAN = ("n", "warmup", "skew_ns", "seed", "crowded", "operation", "nbytes")  # items of a request for a rank
 
 
 @dataclass
 class Times:
-    """What one run of a barrier measured.
+    """Measured times of one run.
 
     Attributes
     ----------
     seconds : ndarray of float64
-        Of one barrier. Shape (1,), the mean over the run's barriers and over the ranks, if they followed one another;
-        with skew shape (n,): from the arrival of the last rank until the last rank left, of each.
+        Without skew, shape (1,): the mean time of one barrier, over the barriers of the run and over the ranks. With
+        skew, shape (n,): for each barrier the time from the arrival of the last rank until the last rank has left.
     """
 
     seconds: NDArray[np.float64]
 
 
 class Crew:
-    """Ranks that run barriers.
+    """Ranks that run barriers and other collectives.
 
     Parameters
     ----------
     n_ranks : int
-        How many.
+        Number of ranks.
     testbed : Testbed, optional
-        Its hosts get equal shares of the ranks, in blocks. None: all on this host.
+        Its hosts get equal shares of the ranks, in blocks. Default: all ranks on this host.
     protocol : str
         "via", "udp" (VIA over UDP between hosts) or "tcp".
     mpi_library : mpi.Library, optional
-        Run MPI_Barrier of this library, on this host, instead.
+        Run MPI_Barrier of this library on this host instead.
     bind : str
-        "core": each rank is bound to one core, in blocks (as ``mpiexec --bind-to core`` does where there are enough of
-        them), those of MPI too. "none": the scheduler places them.
+        "core": each rank, also of MPI, is bound to one core, in blocks (as ``mpiexec --bind-to core`` does with enough
+        cores). "none": the scheduler places the ranks.
+    level : str
+        "c": the measuring loop in C; "python": in Python, through :mod:`viakit.comm` or mpi4py, without skew.
 
     Attributes
     ----------
     crowded : bool
-        There are more ranks than cores.
+        Whether there are more ranks than cores.
     algorithms : list of str
-        What :meth:`run` takes here; of MPI only "".
+        Algorithms that :meth:`run` accepts; for MPI only "".
     operations : dict
-        The same for each operation.
+        Algorithms of each operation.
     default : str
-        What "default" stands for, of barriers.
+        Algorithm of barriers that "default" selects.
     stands_for : str
-        The same of the latest run.
+        Algorithm that "default" selected in the latest run.
     info : dict
-        For the result: library, route.
+        Library and route, for the result.
 
     Raises
     ------
@@ -111,9 +118,10 @@ class Crew:
         protocol: str = "via",
         mpi_library: mpi.Library | None = None,
         bind: str = "core",
+        level: str = "c",
     ) -> None:
         if n_ranks < 1:
-            raise ValueError(f"n_ranks is {n_ranks}; right would be 1 or more")
+            raise ValueError(f"n_ranks is {n_ranks}; expected 1 or more")
         self.n_ranks, self.protocol = n_ranks, protocol
         self._testbed, self._library = testbed, mpi_library
         self._channels: list[Channel] = []
@@ -123,7 +131,8 @@ class Crew:
         self.n_hosts = len(testbed.hosts) if testbed is not None else 1
         self._cores = sorted(os.sched_getaffinity(0))
         self.crowded = n_ranks > len(self._cores)
-        self._bind = bind
+        self._bind, self.level = bind, level
+        self._secret = secret.new()
         self.algorithms: list[str] = []
         self.operations: dict[str, list[str]] = {}
         self.stands_for = ""
@@ -158,6 +167,8 @@ class Crew:
 
     def _start_mpi(self, library: mpi.Library) -> None:
         self._mpi = Ranks(library, lambda name: _command(["--connect", name]), self.n_ranks, self._output)
+        self._mpi.start()
+        assert self._mpi.process is not None
         self._processes.append(self._mpi.process)
         deadline = time.monotonic() + _START_S
         while len(self._channels) < self.n_ranks:
@@ -170,17 +181,17 @@ class Crew:
             self._channels.append(channel)
 
     def _open(self) -> None:
-        """Have the ranks open their world; their exchanges go through here."""
+        """Let the ranks open their world. Their exchanges pass through this process."""
         deadline = time.monotonic() + _START_S
         for channel in self._channels:
             hello = self._recv(channel, deadline)[0]
             if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
-                raise MeasureError(f"a rank is of viakit {hello.get('viakit')}. Remedy: install one version", "version")
+                raise MeasureError(f"a rank uses viakit {hello.get('viakit')}; install one version", "version")
         for rank, channel in enumerate(self._channels):
-            # In blocks: 0 0 1 1 for four ranks on two cores. The algorithms' blocks of ranks are then those of a core.
+            # Cores are assigned in blocks (0 0 1 1 for four ranks on two cores), as the algorithms' blocks of ranks.
             core = self._cores[rank * len(self._cores) // self.n_ranks] if self._bind == "core" else None
-            where = self._place(rank)
-            self._send(channel, {"op": "open", "rank": rank, "n_ranks": self.n_ranks, "core": core, **where})
+            what = {"rank": rank, "n_ranks": self.n_ranks, "core": core, "level": self.level}
+            self._send(channel, {"op": "open", **what, "secret": self._secret.hex(), **self._place(rank)})
         while True:
             answers = [self._recv(channel, deadline) for channel in self._channels]
             failed = next((answer["error"] for answer, _ in answers if "error" in answer), None)
@@ -188,9 +199,9 @@ class Crew:
                 raise self._failed(failed)
             if all("opened" in answer for answer, _ in answers):
                 break
-            everybody = [blob for _, blob in answers]
+            blobs = [blob for _, blob in answers]
             for channel in self._channels:
-                self._send(channel, {"lengths": [len(blob) for blob in everybody]}, b"".join(everybody))
+                self._send(channel, {"lengths": [len(blob) for blob in blobs]}, b"".join(blobs))
         first = answers[0][0]
         self.operations, self.default = first["operations"], first["default"]
         self.info = {**first["info"], "bind": self._bind}
@@ -205,7 +216,9 @@ class Crew:
         if self._testbed is None:
             return {"policy": "tcp" if self.protocol == "tcp" else "", "network": "", "address": ""}
         host = self._testbed.hosts[self.host_of(rank)]
-        network = f"udp:{host.address}" if self.protocol == "udp" else f"eth:{host.interface}"
+        from viakit import _core  # Only here, to save start-up time: the coordinator needs it for nothing else.
+
+        network = _core.link_of(NETWORKS.get(self.protocol, "eth")).device("", host.interface, host.address)
         return {"policy": "tcp" if self.protocol == "tcp" else "", "network": network, "address": host.address}
 
     # ------------------------------------------------------------------------------------ running
@@ -227,27 +240,33 @@ class Crew:
         Parameters
         ----------
         algorithm : str
-            One of :attr:`algorithms`, or of what :attr:`operations` has for the operation.
+            One of :attr:`algorithms`, or of the operation's list in :attr:`operations`.
         n, warmup : int
-            Barriers that are measured, and before them not.
+            Number of measured barriers, and of unmeasured ones before them.
         skew_s : float
-            Each rank is late by a random time below it, before each barrier; 0: they follow one another.
+            Upper limit of each rank's random delay before each barrier; 0: barriers follow each other without delay.
         seed : int
-            Of these times.
+            Seed of the delays.
+        timeout_s : float
+            Timeout of the run in seconds.
         operation : str
-            "barrier", "bcast" ... :data:`TURN`: every rank gives its core away and waits until it has it back, which
-            with more ranks than cores no barrier can do without.
+            "barrier", "bcast" ... With :data:`TURN` every rank yields its core and waits until it runs again, a time
+            that no barrier can avoid with more ranks than cores.
         nbytes : int
-            Of its buffer; of allgather and alltoall for each rank; of reductions a multiple of 8.
+            Size of the buffer; for allgather and alltoall per rank, for reductions a multiple of 8.
+
+        Returns
+        -------
+        Times
 
         Raises
         ------
         MeasureError
-            If a rank fails; the crew is then of no use any more.
+            If a rank fails. The crew cannot be used any more.
         """
         possible = self.operations[operation]
         if algorithm not in possible:
-            raise ValueError(f"algorithm is {algorithm!r}; right here would be one of {', '.join(possible)}")
+            raise ValueError(f"algorithm is {algorithm!r}; expected one of {', '.join(possible)}")
         request = {
             "op": "run",
             "algorithm": algorithm,
@@ -272,7 +291,7 @@ class Crew:
             leave.append(times[1])
         if skew_s:
             return Times((np.max(leave, axis=0) - np.max(enter, axis=0)) * 1e-9)
-        # Where a core has fewer ranks than another its turns are over sooner.
+        # On a core with fewer ranks the turns end earlier.
         of_all = np.max if operation == TURN else np.mean
         return Times(of_all(np.subtract(leave, enter), axis=0) * (1e-9 / n))
 
@@ -281,7 +300,7 @@ class Crew:
     def _send(self, channel: Channel, message: dict[str, Any], blob: bytes = b"") -> None:
         try:
             channel.send(message, blob)
-        except OSError:  # it has ended already
+        except OSError:  # The rank has ended.
             raise self._failed("a rank ended") from None
 
     def _recv(self, channel: Channel, deadline: float) -> tuple[dict[str, Any], bytes]:
@@ -290,15 +309,16 @@ class Crew:
         except EOFError:
             raise self._failed("a rank ended") from None
         except TimeoutError:
-            raise self._failed("a rank did not answer in time") from None
+            raise self._failed("a rank did not reply in time") from None
 
     def _failed(self, why: str) -> MeasureError:
-        said = children.last_words(self._output)
+        output = children.last_words(self._output)
         name = f"mpi:{self._library.flavour}" if self._library else self.protocol
-        return MeasureError(f"{name}, {counted(self.n_ranks, 'rank')}: {why}" + (f"\n{said}" if said else ""), "died")
+        text = f"{name}, {counted(self.n_ranks, 'rank')}: {why}"
+        return MeasureError(text + (f"\n{output}" if output else ""), "died")
 
     def close(self) -> None:
-        """End the ranks. A second Ctrl-C waits until that is done."""
+        """End the ranks. A second Ctrl-C waits until this is done."""
         with shielded():
             children.dismiss(self._channels, self._processes)
             self._kill()
@@ -323,17 +343,19 @@ def _command(arguments: list[str]) -> list[str]:
 # ---------------------------------------------------------------------------------------------- a rank
 
 
+def _exchange(channel: Channel, blob: bytes) -> list[bytes]:
+    """Give every rank the data of all ranks, by way of the crew's owner."""
+    channel.send({"exchange": 1}, blob)
+    reply, blobs = channel.recv()
+    ends = np.cumsum([0, *reply["lengths"]])
+    return [blobs[a:b] for a, b in itertools.pairwise(ends)]
+
+
 class _Ours:
-    """A rank of viakit's."""
+    """Rank of viakit."""
 
     def __init__(self, request: dict[str, Any], channel: Channel) -> None:
         from viakit import _core
-
-        def exchange(blob: bytes) -> list[bytes]:
-            channel.send({"exchange": 1}, blob)
-            answer, everybody = channel.recv()
-            ends = np.cumsum([0, *answer["lengths"]])
-            return [everybody[a:b] for a, b in itertools.pairwise(ends)]
 
         self.numbers = {
             operation: {name: i for i, name in enumerate(names)}
@@ -342,7 +364,7 @@ class _Ours:
         self.rank = _core.BarrierRank(
             request["rank"],
             request["n_ranks"],
-            exchange,
+            functools.partial(_exchange, channel),
             policy=request["policy"],
             network=request["network"],
             address=request["address"],
@@ -368,19 +390,20 @@ class _Ours:
 
 
 class _Mpi:
-    """A rank of MPI's."""
+    """Rank of MPI."""
 
     def __init__(self, request: dict[str, Any], channel: Channel) -> None:
         import mpi4py
 
-        mpi4py.rc.thread_level = "funneled"  # the default would make the library lock around every call
+        mpi4py.rc.thread_level = "funneled"  # With the default, the library takes a lock in every call.
         mpi4py.rc.threads = True
         from mpi4py import MPI
 
         self.mpi, self.comm, self.path = MPI, MPI.COMM_WORLD, request["mpi"]
         if self.comm.size != request["n_ranks"]:
             raise MeasureError(
-                f"MPI has {counted(self.comm.size, 'rank')} instead of {request['n_ranks']}: mpiexec and libmpi differ"
+                f"MPI has {counted(self.comm.size, 'rank')} instead of {request['n_ranks']}; mpiexec and libmpi must "
+                "belong to the same MPI"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -404,20 +427,74 @@ class _Mpi:
         pass  # mpi4py finalises at exit
 
 
+class _Python:
+    """Rank of viakit or of MPI that a loop in Python measures, as a Python program calls them."""
+
+    def __init__(self, request: dict[str, Any], channel: Channel) -> None:
+        self.world: Any = None
+        if "mpi" in request:
+            self.theirs = _Mpi(request, channel)
+            self.comm: Any = self.theirs.comm
+            self.about = self.theirs.describe()
+            return
+        from viakit.comm.communicator import Intracomm, World  # on use: the loop in C needs none of it
+
+        self.world = World(
+            request["rank"],
+            request["n_ranks"],
+            exchange=functools.partial(_exchange, channel),
+            policy=request["policy"] or "via",
+            network_device=request["network"],
+            address=request["address"],
+            secret=bytes.fromhex(request["secret"]),
+        )
+        self.comm = Intracomm(self.world, 0)
+        route = self.world.route((request["rank"] + 1) % request["n_ranks"])
+        self.about = {"default": "", "info": {"library": f"viakit {viakit.__version__}", "transport": route}}
+
+    def describe(self) -> dict[str, Any]:
+        from viakit import _core
+
+        name = "" if self.world is None else "default"
+        known = {operation: [name] * (operation in _PYTHON) for operation in _core.collective_algorithms()}
+        return {**self.about, "operations": known}
+
+    def run(self, request: dict[str, Any]) -> tuple[bytes, bytes]:
+        mine, total = np.zeros(request["nbytes"] // 8), np.empty(request["nbytes"] // 8)
+        call = self.comm.Barrier
+        if request["operation"] == "allreduce":
+            call = functools.partial(self.comm.Allreduce, mine, total)
+        for _ in range(request["warmup"]):
+            call()
+        self.comm.Barrier()
+        enter = time.perf_counter_ns()
+        for _ in range(request["n"]):
+            call()
+        leave = time.perf_counter_ns()
+        return np.array([enter], np.uint64).tobytes(), np.array([leave], np.uint64).tobytes()
+
+    def stands_for(self, request: dict[str, Any]) -> str:
+        return ""
+
+    def close(self) -> None:
+        if self.world is not None:
+            self.world.close()
+
+
 def _watch(channel: Channel, over: threading.Event) -> None:
-    """Wait for the end of the channel, and see to it that the rank ends too."""
+    """Wait until the channel is closed, and make sure that the rank then ends."""
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLRDHUP)
     poll.poll()
-    if not over.wait(_LAST_WORDS_S):
+    if not over.wait(_CLEANUP_S):
         for path in mpi.shared_files():
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        os._exit(3)  # the main thread is inside a library that cannot be interrupted
+        os._exit(3)  # The main thread is in a library call that cannot be interrupted.
 
 
 def _serve(channel: Channel) -> None:
-    member: _Ours | _Mpi | None = None
+    member: _Ours | _Mpi | _Python | None = None
     channel.send({"hello": CONTROL_VERSION, "viakit": viakit.__version__})
     while True:
         request, _ = channel.recv()
@@ -427,8 +504,9 @@ def _serve(channel: Channel) -> None:
                     member.close()
                 return
             if request["op"] == "open":
-                pin(request["core"])  # before there are threads that would stay elsewhere
-                member = _Mpi(request, channel) if "mpi" in request else _Ours(request, channel)
+                pin(request["core"])  # before other threads start, so that they inherit the core
+                ranks = _Python if request["level"] == "python" else _Mpi if "mpi" in request else _Ours
+                member = ranks(request, channel)
                 channel.send({"opened": True, **member.describe()})
             else:
                 assert member is not None
@@ -438,21 +516,16 @@ def _serve(channel: Channel) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Be a rank, until the crew's owner is done with it."""
+    """Run a rank until the owner of the crew closes it."""
     parser = argparse.ArgumentParser(prog="viakit.measure.crew")
     parser.add_argument("--fd", type=int)
     parser.add_argument("--connect")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's to answer
-    if options.connect:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect("\0" + options.connect)
-        except OSError:
-            return 3  # the owner has gone already
-    else:
-        sock = socket.socket(fileno=options.fd)
-    channel, over = Channel(sock), threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The owner handles Ctrl-C.
+    channel = call_back(options.connect) if options.connect else Channel(socket.socket(fileno=options.fd))
+    if channel is None:
+        return 3  # The owner has ended already.
+    over = threading.Event()
     threading.Thread(target=_watch, args=(channel, over), name="watch", daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         _serve(channel)

@@ -1,17 +1,24 @@
-"""What can be measured: every protocol, where it runs and what it needs.
+"""The protocols that can be measured, with their links and requirements.
 
-The table here is all that a command line needs, and it loads nothing. The processes that measure are made by
-:mod:`viakit.measure.pair`; what a protocol does in them is in :mod:`viakit.measure.sides`.
+This table contains all that a command line needs, and loads no other modules. :mod:`viakit.measure.pair` creates the
+processes that measure; each protocol names the class that implements it in them (:mod:`viakit.measure.sides`).
 """
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import Any
+
+from viakit.base.failure import MeasureError
 
 __all__ = [
+    "BUFFERS",
     "LEVELS",
+    "MEMORIES",
     "MODES",
+    "SPECS",
+    "VIA_CHOICES",
     "WAITS",
     "MeasureError",
     "Protocol",
@@ -24,52 +31,49 @@ __all__ = [
 MODES = ("pingpong", "stream", "bidir")
 WAITS = ("poll", "block")
 LEVELS = ("c", "python")
-
-_GIB = 1 << 30
-_BOTH = ("c", "python")
-
-
-class MeasureError(RuntimeError):
-    """A measurement could not be started or was broken off; the message ends with what to do about it.
-
-    Attributes
-    ----------
-    reason : str
-        ``"gone"``: a process or connection went away; ``"timeout"``; ``"mismatch"``: data arrived wrong; ``"missing"``:
-        a library or program is not installed; ``"refused"``: no permission; ``"version"``: the two sides speak
-        different versions; ``"usage"``; ``"error"``: anything else.
-    """
-
-    def __init__(self, message: str, reason: str = "error") -> None:
-        super().__init__(message)
-        self.reason = reason
+MEMORIES = ("user", "viakit")
+BUFFERS = ("touched", "same", "cold")
+SPECS = ("list", "plain")  # arguments of Send and Recv: [buffer, datatype], or the array itself
+VIA_CHOICES = {  # options of VIA's NICs, with the numbers that they have in C; the first is the default
+    "reliability": {"delivery": 2, "unreliable": 1, "reception": 4},
+    "form": {"auto": 0, "plain": 1, "udp": 2},
+    "retransmission": {"selective": 0, "go_back_n": 1},
+    "checksum": {"auto": 0, "crc": 1},
+}
 
 
 class UnknownProtocol(ValueError):
-    """A protocol's name that is not known; the message lists those that are."""
+    """The name of a protocol is unknown; the message lists the known ones."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One protocol.
+    """Description of one protocol.
 
     Attributes
     ----------
     name : str
-        As on the command line.
+        Name on the command line.
     link : str
-        What carries it: "eth" (raw frames), "ip", "shm", "loop", "unix", "mpi" (whatever that MPI chose), "cache",
-        "null".
+        Link: "eth" (raw frames), "ip", "shm", "loop", "unix", "mpi" (chosen by the MPI library), "cache", "null".
     levels : tuple of str
-        "c": the loop in C; "python": the same loop in Python, through the protocol's Python interface.
+        "c": the measuring loop in C; "python": the same loop in Python, through the protocol's Python interface.
     needs : frozenset of str
-        "testbed": two hosts joined by a wire; "mpi": an MPI library and mpi4py.
+        "testbed": two hosts connected by a wire; "mpi": an MPI library and mpi4py.
     description : str
-        One line.
+        Description in one line.
     min_bytes, max_bytes : int
         Smallest and largest message.
     modes, waits : tuple of str
-        What it can be asked for: "pingpong", "stream", "bidir"; "poll", "block".
+        Supported modes ("pingpong", "stream", "bidir") and ways to wait ("poll", "block").
+    allocates : bool
+        Whether the protocol has its own allocator (``viakit_alloc``), so that it also accepts memory "viakit".
+    side : str
+        Class that implements the protocol in a worker, as "module:Class" in :mod:`viakit.measure`.
+    title : str
+        Subject of a sentence in a report. Default: the name.
+    colour : str
+        Colour in pictures; "": one of the spare ones.
     """
 
     name: str
@@ -78,76 +82,91 @@ class Protocol:
     needs: frozenset[str]
     description: str
     min_bytes: int = 0
-    max_bytes: int = _GIB
+    max_bytes: int = 1 << 30
     modes: tuple[str, ...] = MODES
     waits: tuple[str, ...] = WAITS
+    allocates: bool = False
+    side: str = ""
+    title: str = ""
+    colour: str = ""
+
+    @property
+    def wired(self) -> bool:
+        """Whether the protocol can run between two hosts."""
+        return self.link in ("eth", "ip", "via")
 
 
-_MPI = frozenset({"mpi"})
-_NOTHING: frozenset[str] = frozenset()
-_VIA_MAX = 64 << 20
+def _row(name: str, link: str, side: str, description: str, title: str = "", colour: str = "", **more: Any) -> Protocol:
+    """Return a protocol of the table: by default it has only the loop in C, and needs nothing."""
+    levels, needs = more.pop("levels", LEVELS[:1]), frozenset(more.pop("needs", ()))
+    return Protocol(name, link, levels, needs, description, side=side, title=title, colour=colour, **more)
 
+
+_BOTH: dict[str, Any] = {"levels": LEVELS}
+_ALLOCATES: dict[str, Any] = {"allocates": True}
+_VIA: dict[str, Any] = {"max_bytes": 64 << 20, "allocates": True}
+_WIRE: dict[str, Any] = {"needs": ("testbed",)}
+_MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",)}
+_STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
+_LINE: dict[str, Any] = {"min_bytes": 8, "max_bytes": 8, "modes": ("pingpong",), "waits": ("poll",)}
+
+# The one place that names a protocol: command line, workers, reports, pictures and tests read it. The colours are those
+# of Okabe and Ito as far as they go, which colour-blind readers can distinguish.
 _TABLE = {
     protocol.name: protocol
     for protocol in (
-        Protocol("via-eth", "eth", _BOTH, frozenset({"testbed"}), "VIA over raw Ethernet frames", max_bytes=_VIA_MAX),
-        Protocol(
-            "via-udp", "ip", _BOTH, _NOTHING, "VIA over UDP sockets: no privilege, any network", max_bytes=_VIA_MAX
-        ),
-        Protocol("via-shm", "shm", _BOTH, _NOTHING, "VIA between two processes of one host", max_bytes=_VIA_MAX),
-        Protocol("via-loop", "loop", ("c",), _NOTHING, "VIA between two threads of one process", max_bytes=_VIA_MAX),
-        Protocol("bip-eth", "eth", ("c",), frozenset({"testbed"}), "BIP over raw Ethernet frames"),
-        Protocol("bip-udp", "ip", ("c",), _NOTHING, "BIP over UDP sockets"),
-        Protocol("bip-shm", "shm", ("c",), _NOTHING, "BIP between two processes of one host"),
-        Protocol(
-            "msg-via", "via", ("c",), _NOTHING, "the message engine over VIA: shm on one host, eth or udp between two"
-        ),
-        Protocol("msg-bip", "via", ("c",), _NOTHING, "the message engine over BIP, which is over VIA"),
-        Protocol("msg-tcp", "ip", ("c",), _NOTHING, "the message engine over TCP sockets"),
-        Protocol("tcp", "ip", _BOTH, _NOTHING, "TCP sockets with TCP_NODELAY", min_bytes=1),
-        Protocol("udp", "ip", ("c",), _NOTHING, "UDP sockets; what is lost is sent again, and counted"),
-        Protocol("unix", "unix", _BOTH, _NOTHING, "Unix stream sockets", min_bytes=1),
-        Protocol("zmq", "ip", _BOTH, _NOTHING, "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq"),
-        Protocol("mpi", "mpi", _BOTH, _MPI, "the MPI that mpi4py finds", waits=("poll",)),
-        Protocol("mpi:mpich", "mpi", _BOTH, _MPI, "MPICH", waits=("poll",)),
-        Protocol("mpi:openmpi", "mpi", _BOTH, _MPI, "Open MPI", waits=("poll",)),
-        Protocol(
-            "frames",
-            "eth",
-            ("c",),
-            frozenset({"testbed"}),
-            "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
-            min_bytes=1,
-            max_bytes=8 << 20,
-        ),
-        Protocol(
-            "floor",
-            "cache",
-            ("c",),
-            _NOTHING,
-            "a cache line from core to core: the least that shared memory can cost",
-            min_bytes=8,
-            max_bytes=8,
-            modes=("pingpong",),
-            waits=("poll",),
-        ),
-        Protocol("null", "null", ("c",), _NOTHING, "nothing at all: the measuring loop's own cost", waits=("poll",)),
+        _row("via-eth", "eth", "sides_via:ViaSide", "VIA over raw Ethernet frames",
+             "VIA on raw Ethernet frames", "#D55E00", **_VIA, **_WIRE, **_BOTH),
+        _row("via-udp", "ip", "sides_via:ViaSide", "VIA over UDP sockets: no privilege, any network",
+             "VIA on UDP sockets", "#B5651D", **_VIA, **_BOTH),
+        _row("via-shm", "shm", "sides_via:ViaSide", "VIA between two processes of one host",
+             "VIA on shared memory", "#E69F00", **_VIA, **_BOTH),
+        _row("via-loop", "loop", "sides_via:ViaSide", "VIA between two threads of one process",
+             "VIA inside one process", "#A05A00", **_VIA),
+        _row("bip-eth", "eth", "sides_via:BipSide", "BIP over raw Ethernet frames",
+             "BIP on raw Ethernet frames", "#882255", **_WIRE),
+        _row("bip-udp", "ip", "sides_via:BipSide", "BIP over UDP sockets", "BIP on UDP sockets", "#AA4499"),
+        _row("bip-shm", "shm", "sides_via:BipSide", "BIP between two processes of one host",
+             "BIP on shared memory", "#661100"),
+        _row("msg-via", "via", "sides_msg:MsgSide",
+             "the message engine over VIA: shm on one host, eth or udp between two",
+             "messages over VIA", "#332288", **_ALLOCATES, **_BOTH),
+        _row("msg-bip", "via", "sides_msg:MsgSide", "the message engine over BIP, which is over VIA",
+             "messages over BIP", "#AA7700", **_BOTH),
+        _row("msg-tcp", "ip", "sides_msg:MsgSide", "the message engine over TCP sockets",
+             "messages over TCP", "#117733", **_BOTH),
+        _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP", "#0072B2", **_STREAM),
+        _row("udp", "ip", "sides:UdpSide", "UDP sockets; lost datagrams are retransmitted and counted",
+             "UDP", "#56B4E9"),
+        _row("unix", "unix", "sides:SocketSide", "Unix stream sockets", "a Unix-domain socket", "#6B6B6B", **_STREAM),
+        _row("zmq", "ip", "sides:ZmqSide", "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq",
+             "ZeroMQ", "#009E73", **_BOTH),
+        _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", "#CC79A7", **_MPI),
+        _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", "#7A4A8C", **_MPI),
+        _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", "#CC79A7", **_MPI),
+        _row("frames", "eth", "sides:FramesSide",
+             "bare Ethernet frames, no protocol: the least that raw sockets can cost on a wire",
+             min_bytes=1, max_bytes=8 << 20, **_WIRE),
+        _row("floor", "cache", "sides:FloorSide",
+             "a cache line from core to core: the least that shared memory can cost",
+             **_LINE),
+        _row("null", "null", "sides:Side", "nothing at all: the measuring loop's own cost", waits=("poll",)),
     )
-}
+}  # fmt: skip
 
 
 def protocols() -> dict[str, Protocol]:
-    """Return every protocol that is known, by name, whether or not this machine can run it."""
+    """Return every known protocol by name, whether or not this machine can run it."""
     return dict(_TABLE)
 
 
 def lookup(name: str) -> Protocol:
-    """Return the protocol called *name*; ``FILE.py:CLASS`` is one of the user's own (:mod:`viakit.measure.own`).
+    """Return the protocol called *name*; ``FILE.py:CLASS`` is a user-defined one (:mod:`viakit.measure.own`).
 
     Raises
     ------
-    UnknownProtocol
-        If there is none; it is a ValueError, lists what there is and suggests the nearest.
+        If no such protocol exists. The error is a ValueError, lists the known protocols and suggests the most
+        similar.
     """
     if name in _TABLE:
         return _TABLE[name]
@@ -161,8 +180,8 @@ def lookup(name: str) -> Protocol:
 
 
 def default_mpi() -> str | None:
-    """Return which MPI the protocol ``mpi`` stands for here: "mpich", "openmpi", or None if there is none."""
-    from viakit.measure import mpi
+    """Return the MPI that the protocol ``mpi`` selects on this machine: "mpich", "openmpi", or None."""
+    from viakit.launch import mpi_library as mpi
 
     try:
         return mpi.find("mpi").flavour

@@ -1,9 +1,9 @@
-"""What a measurement was made on: enough for somebody else to judge it, and to make it again.
+"""Description of the machine of a measurement, for the assessment and the reproduction of a result.
 
-Everything is read from /proc, /sys and the libraries that are installed; nothing is written, nothing needs root, and
-what cannot be read is None (virtual machines and containers hide much). What belongs to one protocol (its MPI, its
-transport, its interface and offloads) is asked of the pair that measured it and stands in ``series[].info``; the
-parts that everybody looks for are gathered here as well.
+The data is read from /proc, /sys and the installed libraries. Nothing is written, nothing needs root, and a value that
+cannot be read is None (virtual machines and containers hide much). Properties of one protocol (its MPI, its transport,
+its interface and offloads) come from the pair that measured it, and are stored in ``series[].info``. The most important
+of them are repeated here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import viakit
 
-__all__ = ["command_line", "environment"]
+__all__ = ["caches", "command_line", "environment"]
 
 
 def _read(path: str) -> str | None:
@@ -34,7 +34,7 @@ def _read(path: str) -> str | None:
 
 
 def _cpu_model() -> str:
-    """Return the processor's name as /proc/cpuinfo has it (x86: model name; arm: hardware, or its part numbers)."""
+    """Return the processor's name from /proc/cpuinfo (x86: model name; arm: hardware, or its part numbers)."""
     fields: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -52,7 +52,7 @@ def _cpu_model() -> str:
 
 
 def _governors() -> str | None:
-    """Return the frequency governor of the allowed cores; several, joined by commas, if they differ."""
+    """Return the frequency governors of the allowed cores, joined by commas if they differ."""
     found = {
         value
         for core in os.sched_getaffinity(0)
@@ -62,7 +62,7 @@ def _governors() -> str | None:
 
 
 def _virtualisation() -> str | None:
-    """Name the hypervisor or container, ``none`` on bare metal, None if unknown."""
+    """Return the name of the hypervisor or container; ``none`` on bare metal, None if unknown."""
     if tool := shutil.which("systemd-detect-virt"):
         try:
             done = subprocess.run([tool], capture_output=True, text=True, timeout=5, check=False)
@@ -84,7 +84,7 @@ def _virtualisation() -> str | None:
 
 
 def _libraries() -> dict[str, str | None]:
-    """Return the versions of what takes part, without importing what is not needed."""
+    """Return the versions of the libraries involved, without importing those that are not needed."""
     from importlib import metadata
 
     versions: dict[str, str | None] = {}
@@ -103,7 +103,7 @@ def _libraries() -> dict[str, str | None]:
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
-    """Return the command that was given, fit to be pasted into a shell."""
+    """Return the command line in a form that can be pasted into a shell."""
     import shlex
 
     arguments = list(sys.argv if arguments is None else arguments)
@@ -114,15 +114,15 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
 
 
 def _load() -> list[float] | None:
-    """Return the load averages: a machine that was busy explains a wide spread."""
+    """Return the load averages, because a busy machine explains a wide spread."""
     try:
         return [round(value, 2) for value in os.getloadavg()]
     except OSError:
         return None
 
 
-def _caches() -> list[int] | None:
-    """Return the bytes of the first core's data caches, level 1 first: knees of curves are explained by them."""
+def caches() -> list[int] | None:
+    """Return the sizes in bytes of the first core's data caches, level 1 first. They explain knees of curves."""
     sizes: dict[int, int] = {}
     for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
@@ -140,22 +140,22 @@ def environment(
     command: str | None = None,
     infos: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Describe this machine, for the ``environment`` of a result file.
+    """Return the description of this machine for the ``environment`` of a result file.
 
     Parameters
     ----------
     seed : int, optional
-        Of the order in which points were measured.
+        Seed for the order in which points were measured.
     command : str, optional
-        As given; by default that of this process.
+        Command line; default: that of this process.
     infos : iterable of mappings
-        What the pairs say of themselves (:attr:`viakit.measure.pair.Pair.info`): MPI and its transport, interfaces, MTU
-        and offloads are gathered from there.
+        Properties that the pairs report (:attr:`viakit.measure.pair.Pair.info`), from which MPI and its transport,
+        interfaces, MTU and offloads are collected.
 
     Returns
     -------
     dict
-        Ready for JSON; the keys are described in docs/results.md.
+        A dict for JSON; docs/results.md describes the keys.
     """
     infos = [dict(info) for info in infos]
     uname = platform.uname()
@@ -180,7 +180,7 @@ def environment(
         "cpu": _cpu_model(),
         "machine": uname.machine,
         "cores": os.cpu_count(),
-        "caches": _caches(),
+        "caches": caches(),
         "affinity": cores,
         "governor": _governors(),
         "virtualisation": _virtualisation(),

@@ -1,18 +1,18 @@
-"""Models of a curve: Hockney, LogGP, half-bandwidth size, and knees with their probable cause.
+"""Models of a curve: Hockney, LogGP, half-bandwidth size, and knees with their probable causes.
 
 Hockney (Parallel Computing 20, 1994)
-    t(n) = t0 + n / r: a start-up time and an asymptotic bandwidth, one line over all sizes. At n_half = t0 * r half of
-    the bandwidth is reached.
+    t(n) = t0 + n / r, with a start-up time and an asymptotic bandwidth: one line over all sizes. At n_half = t0 * r
+    half of the bandwidth is reached.
 LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995)
-    t(n) = L + 2 o + (n - 1) G. One-way times alone do not part L from o, so their sum is given; G is that of long
-    messages, beyond the last knee. g, the gap between short messages, is seen in a stream.
+    t(n) = L + 2 o + (n - 1) G. One-way times cannot separate L from o, so their sum is given. G is that of long
+    messages, beyond the last knee. A stream gives g, the gap between short messages.
 Knees
-    Real curves are several lines: another protocol from a threshold on, another frame from the MTU on. The best
-    division into lines is found by dynamic programming, with a penalty per line (the Bayesian information criterion),
-    so that noise makes no knees. A cause is named if a limit that the endpoint or the machine has lies at the knee.
+    Real curves consist of several lines: another protocol above a threshold, another frame above the MTU. Dynamic
+    programming finds the best division into lines. A penalty per line (the Bayesian information criterion) prevents
+    knees that are only noise. A cause is named if a limit of the endpoint or of the machine lies at the knee.
 
-All fits are least squares of *relative* errors: otherwise the longest message would decide alone. Intervals are
-bootstrapped: bursts are the sample, as everywhere (:mod:`viakit.measure.stats`).
+All fits minimise the squares of *relative* errors; otherwise the longest message would dominate. Intervals are
+bootstrapped, with bursts as the sample (:mod:`viakit.measure.stats`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from viakit.measure.table import format_bandwidth, format_time
 __all__ = ["Estimate", "Fit", "Fits", "Knee", "fit"]
 
 N_RESAMPLES = 400
-LEAST_POINTS = 3  # of a line: two points would always lie on one
-LEAST_STEP = 0.10  # a knee is told if time jumps, or bandwidth changes, by this part
-LEAST_ERROR = 0.03  # no point is believed to be better known than this: sizes differ in more than noise
+LEAST_POINTS = 3  # smallest number of points of a line, because two points always lie on one
+LEAST_STEP = 0.10  # smallest relative change of time or of time per byte at a knee
+LEAST_ERROR = 0.03  # lower limit of a point's relative error, because sizes differ by more than noise
 
 _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, in *unit* ("s", "B", "B/s", "s/B")."""
+    """Value with its 95 % interval, in *unit* ("s", "B", "B/s", "s/B")."""
 
     value: float
     low: float
@@ -67,20 +67,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Knee:
-    """A place where the curve changes from one line to another.
+    """Place at which the curve changes from one line to another.
 
     Attributes
     ----------
     after, before : int
-        It lies above *after* bytes and at or below *before*: neighbouring sizes that were measured.
+        The knee lies above *after* bytes and at or below *before*, which are neighbouring measured sizes.
     jump : float
-        Time just above it over time just below it, by the two lines.
+        Ratio of the times just above and just below the knee, according to the two lines.
     slope : float
-        Time per byte above it over time per byte below it.
+        Ratio of the times per byte above and below the knee.
     cause : {"threshold", "MTU", "super-frame", "socket buffer", "window", "cache"} or None
-        None: nothing that is known of this endpoint lies here.
+        None if no known limit of this endpoint lies at the knee.
     why : str
-        The same in words.
+        The cause in words.
     """
 
     after: int
@@ -99,22 +99,24 @@ class Knee:
 
 @dataclass(frozen=True)
 class Fit:
-    """What the models say of one series.
+    """Models of one series.
 
     Attributes
     ----------
     protocol, mode : str
+        Protocol and mode of the series.
     t0, bandwidth, n_half : Estimate or None
-        Hockney's three; None with fewer than two sizes.
+        Hockney's parameters; None with fewer than two sizes.
     error : float
-        Root mean square of Hockney's relative errors: 0.05 is a good line, 0.5 is none.
+        Root mean square of Hockney's relative errors: with 0.05 the curve is close to a line, with 0.5 it is not.
     L_plus_2o, G, g : Estimate or None
-        LogGP's. The first of ping-pong only; g of a stream only.
+        LogGP's parameters. The first exists for ping-pong only, g for a stream only.
     half_bandwidth : Estimate or None
-        The size at which half of the largest bandwidth measured is reached, as it is read from the curve.
+        Size at which the curve reaches half of its largest measured bandwidth.
     knees : tuple of Knee
+        Knees of the curve.
     notes : tuple of str
-        What could not be told, and why.
+        Parameters that could not be determined, with the reason.
     """
 
     protocol: str
@@ -131,7 +133,7 @@ class Fit:
     notes: tuple[str, ...] = ()
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return what is known as pairs of text: name, value with interval."""
+        """Return the parameters as pairs of text: name, and value with interval."""
         named = (
             ("t0 (Hockney)", self.t0),
             ("r∞ (Hockney)", self.bandwidth),
@@ -149,7 +151,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Fits:
-    """The fits of a result, one per series; indexed by protocol or by number."""
+    """Fits of a result, one per series; indexed by protocol or by number."""
 
     fits: tuple[Fit, ...] = field(default_factory=tuple)
 
@@ -160,13 +162,13 @@ class Fits:
         return len(self.fits)
 
     def __getitem__(self, key: str | int) -> Fit:
-        """Return the fit of a protocol (the first of several), or by number."""
+        """Return the fit of a protocol (the first of several), or the fit with this number."""
         if isinstance(key, int):
             return self.fits[key]
         for one in self.fits:
             if one.protocol == key:
                 return one
-        raise KeyError(f"no fit of {key!r}; there are {', '.join(one.protocol for one in self.fits)}")
+        raise KeyError(f"no fit of {key!r}; the result has {', '.join(one.protocol for one in self.fits)}")
 
     def __str__(self) -> str:
         lines = []
@@ -188,7 +190,7 @@ class Fits:
 
 
 def _line(n: _Floats, t: _Floats) -> tuple[float, float, float]:
-    """Fit t = a + b n by relative errors, with a and b not negative; returns a, b and the sum of squares."""
+    """Fit t = a + b n by relative errors, with a and b not negative; return a, b and the sum of squares."""
     x, one = n / t, 1.0 / t
     sums: Any = x @ x, x @ one, one @ one, x.sum(), one.sum()
     xx, xo, oo, sum_x, sum_o = sums
@@ -205,14 +207,14 @@ def _line(n: _Floats, t: _Floats) -> tuple[float, float, float]:
 
 
 def _divide(n: _Floats, t: _Floats, error: _Floats) -> list[tuple[int, int]]:
-    """Divide points, in order of size, into lines: [first, end) of each."""
+    """Divide points, in order of size, into lines; return [first, end) of each line."""
     count = n.size
     weight = float(np.median(error)) ** 2
     cost = np.full((count + 1, count + 1), np.inf)
     for i in range(count):
         for j in range(i + LEAST_POINTS, count + 1):
             cost[i, j] = _line(n[i:j], t[i:j])[2] / weight
-    penalty = 3.0 * math.log(max(count, 2))  # two parameters and a place per line
+    penalty = 3.0 * math.log(max(count, 2))  # each line has two parameters and a place
     best, came = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
     best[0] = 0.0
     for j in range(1, count + 1):
@@ -229,7 +231,7 @@ def _divide(n: _Floats, t: _Floats, error: _Floats) -> list[tuple[int, int]]:
 
 
 def _half(n: _Floats, t: _Floats) -> float:
-    """Return the size at which half the largest bandwidth is first reached, between points by a line in logarithms."""
+    """Return the smallest size that reaches half the largest bandwidth, by linear interpolation of logarithms."""
     keep = n > 0
     n, rate = n[keep], n[keep] / t[keep]
     wanted = rate.max() / 2.0
@@ -250,7 +252,7 @@ def _estimate(value: float, samples: Sequence[float], unit: str) -> Estimate:
 
 
 def _limits(series: Mapping[str, Any], environment: Mapping[str, Any]) -> list[tuple[str, float, str]]:
-    """Return what this endpoint and machine have for limits: kind, bytes, words; the likelier first."""
+    """Return the limits of this endpoint and machine as (kind, bytes, text), the more likely causes first."""
     info = series.get("info") or {}
     found: list[tuple[str, float, str]] = []
     for key, words in (("eager_limit", "the eager limit"), ("small_bytes", "the largest short message")):
@@ -277,16 +279,16 @@ def _limits(series: Mapping[str, Any], environment: Mapping[str, Any]) -> list[t
                 ("socket buffer", float(info[key]), f"the socket buffer ({key} {format_size(int(info[key]))})")
             )
     for i, size in enumerate(environment.get("caches") or []):
-        # A message occupies the sender's and the receiver's buffer: caches that both share are full at half.
+        # A message occupies the sender's and the receiver's buffer, so a cache shared by both is full at half its size.
         found.append(("cache", float(size), f"the level {i + 1} cache, {format_size(int(size))}"))
         found.append(("cache", size / 2.0, f"half the level {i + 1} cache, {format_size(int(size))}"))
     return found
 
 
 def _cause(sizes: Sequence[float], place: int, limits: Sequence[tuple[str, float, str]]) -> tuple[str | None, str]:
-    """Name the limit that lies between sizes *place* - 1 and *place*, or else one size further on either side.
+    """Return the limit between sizes *place* - 1 and *place*, or else one size further on either side.
 
-    Further, because a noisy point is easily counted to the wrong line.
+    The wider range is needed because a noisy point is easily assigned to the wrong line.
     """
     for reach, sure in ((0, "probably"), (1, "perhaps")):
         after, before = sizes[max(place - 1 - reach, 0)], sizes[min(place + reach, len(sizes) - 1)]
@@ -295,7 +297,7 @@ def _cause(sizes: Sequence[float], place: int, limits: Sequence[tuple[str, float
             kind, _, words = near[0]
             more = [one[2] for one in near[1:] if one[0] != kind]
             return kind, f"{sure} {words}" + (f" (or {more[0]})" if more else "")
-    return None, "no limit that is known of this endpoint lies there"
+    return None, "no known limit of this endpoint lies there"
 
 
 # ------------------------------------------------------------------------------------------------ a series
@@ -328,7 +330,7 @@ def _fit_series(series: Mapping[str, Any], environment: Mapping[str, Any], rng: 
     n, t, bursts = _points(series)
     name, mode = str(series["protocol"]), str(series["mode"])
     if n.size < 2:
-        return Fit(name, mode, notes=("one size makes no line: measure more sizes",))
+        return Fit(name, mode, notes=("a line needs two sizes; measure more sizes",))
     error = np.array([_relative_error(values, middle) for values, middle in zip(bursts, t, strict=True)])
     pieces = _divide(n, t, np.maximum(error, LEAST_ERROR))
     first, last = slice(*pieces[0]), slice(*pieces[-1])
@@ -351,11 +353,11 @@ def _fit_series(series: Mapping[str, Any], environment: Mapping[str, Any], rng: 
         ]
     notes = []
     if any(values.size < stats.MIN_BURSTS for values in bursts):
-        notes.append("some sizes have too few bursts: intervals are too narrow; give it more seconds")
+        notes.append("intervals are too narrow, because some sizes have too few bursts; measure for more seconds")
     if n.size < 2 * LEAST_POINTS:
-        notes.append(f"{n.size} sizes are too few to look for knees: measure at least {2 * LEAST_POINTS}")
+        notes.append(f"{n.size} sizes are too few to find knees; measure at least {2 * LEAST_POINTS}")
     if mode == "pingpong":
-        notes.append("L and 2o are not parted by one-way times; a stream tells g")
+        notes.append("one-way times do not separate L from 2o; a stream gives g")
     times = _line(n, t)
     return Fit(
         name,
@@ -375,19 +377,19 @@ def _fit_series(series: Mapping[str, Any], environment: Mapping[str, Any], rng: 
 
 def _relative_error(bursts: _Floats, middle: float) -> float:
     low, high = stats.median_interval(bursts)
-    return (high - low) / 4.0 / middle  # an interval of 95 % is four standard errors wide
+    return (high - low) / 4.0 / middle  # A 95 % interval is four standard errors wide.
 
 
 def fit(document: Mapping[str, Any], seed: int = 0) -> Fits:
-    """Fit the models to every series of one-way times of *document*; *seed* is that of the bootstrap.
+    """Fit the models to every series of one-way times of *document*; *seed* is the seed of the bootstrap.
 
     Raises
     ------
     ValueError
-        If the document has none: barriers have no sizes, and applications are no transfers.
+        If the document has no such series. Barriers have no sizes, and applications are not transfers.
     """
     rng = np.random.default_rng(seed)
     every = [one for one in document["series"] if one["points"] and kind_of(one) == TRANSFERS]
     if not every:
-        raise ValueError("there is nothing to fit: the result has no one-way times over sizes")
+        raise ValueError("the result has no one-way times over sizes; models can be fitted to sweeps only")
     return Fits(tuple(_fit_series(one, document.get("environment") or {}, rng) for one in every))

@@ -1,13 +1,13 @@
-"""What kind of measurement a result file holds: series of different kinds have different fields.
+"""Kinds of measurements in a result file: series of different kinds have different fields.
 
-Transfers between two sides come from ``viakit sweep``, barriers and collectives among ranks from ``viakit barrier`` and
-``viakit collectives``, whole programs from ``viakit app`` and ``viakit speedup``, streams over a wire that loses frames
-from ``lab.faults()``. Whoever shows or draws a result without asking what it holds, does so by :func:`show` and
-:func:`figure`.
+``viakit sweep`` measures transfers between two sides, ``viakit barrier`` and ``viakit collectives`` collectives among
+ranks, ``viakit app`` and ``viakit speedup`` whole programs, and ``lab.faults()`` streams over a wire that loses frames.
+:func:`show` and :func:`figure` display a result of any kind.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +33,19 @@ __all__ = [
 TRANSFERS, BARRIERS, COLLECTIVES = "transfers", "barriers", "collectives"
 APPLICATIONS, FAULTS = "applications", "faults"
 
+# The modules with a kind's show() and figure(). They are loaded on use: Matplotlib and rich take time to
+# import, and the applications stand above this room.
+_MODULES = {
+    TRANSFERS: ("viakit.measure.table", "viakit.measure.plot"),
+    BARRIERS: ("viakit.measure.barrier", "viakit.measure.barrier"),
+    COLLECTIVES: ("viakit.measure.collectives", "viakit.measure.collectives"),
+    APPLICATIONS: ("viakit.apps.results", "viakit.apps.results"),
+    FAULTS: ("viakit.measure.loss", "viakit.measure.loss"),
+}
+
 
 def kind_of(series: Mapping[str, Any]) -> str:
-    """Return the kind of a series: the field that tells is the one that the schema goes by."""
+    """Return the kind of a series, by the field that distinguishes it in the schema."""
     if "application" in series:
         return APPLICATIONS
     if "algorithm" in series:
@@ -44,24 +54,24 @@ def kind_of(series: Mapping[str, Any]) -> str:
 
 
 def split(document: Document) -> dict[str, Document]:
-    """Return for each kind, in order of appearance, the document with only its series; without series: transfers."""
+    """Return for each kind, in order of appearance, the document with only its series. Without series: transfers."""
     kinds = dict.fromkeys(map(kind_of, document["series"])) or {TRANSFERS: None}
     return {kind: {**document, "series": [one for one in document["series"] if kind_of(one) == kind]} for kind in kinds}
 
 
 def common_kind(documents: Sequence[Document], names: Sequence[str]) -> str:
-    """Return the kind of what shall be drawn in one picture.
+    """Return the kind of results that are to be drawn in one picture.
 
     Parameters
     ----------
     documents : sequence of dict
     names : sequence of str
-        What to call each of them.
+        Name of each document, for the error.
 
     Raises
     ------
     ResultError
-        If they are of several kinds; the message says which holds what.
+        If they are of several kinds. The message names the kinds of each document.
     """
     found = [list(split(document)) for document in documents]
     every = dict.fromkeys(kind for kinds in found for kind in kinds)
@@ -72,40 +82,22 @@ def common_kind(documents: Sequence[Document], names: Sequence[str]) -> str:
 
 
 def show(document: Document, console: Console, against: str | None = None) -> None:
-    """Print the tables of a result, kind by kind; *against* is the protocol that a sweep's ratios are against."""
+    """Print the tables of a result, kind by kind. *against* is the reference protocol of a sweep's ratios."""
     for kind, part in split(document).items():
-        if kind == TRANSFERS:
-            from viakit.measure import table
-
-            table.show(part, console, against)
-        elif kind == BARRIERS:
-            from viakit import barrier
-
-            barrier.show(part, console)
-        elif kind == COLLECTIVES:
-            from viakit import collectives
-
-            collectives.show(part, console)
-        elif kind == APPLICATIONS:
-            from viakit.apps import results
-
-            results.show(part, console)
-        else:
-            from viakit.measure import loss
-
-            loss.show(part, console)
+        words = (against,) if kind == TRANSFERS else ()
+        importlib.import_module(_MODULES[kind][0]).show(part, console, *words)
 
 
 def figure(documents: Sequence[Document], names: Sequence[str] | None = None, **kw: Any) -> Figure:
-    """Draw results of one kind, several over each other, with Matplotlib.
+    """Draw results of one kind in one picture with Matplotlib.
 
     Parameters
     ----------
     documents : sequence of dict
     names : sequence of str, optional
-        What to call each of them.
+        Name of each document.
     **kw
-        Of that kind's own function: :func:`viakit.measure.plot.figure` for transfers; *title* for all.
+        Arguments of that kind's function, for transfers :func:`viakit.measure.plot.figure`. All kinds accept *title*.
 
     Raises
     ------
@@ -113,24 +105,11 @@ def figure(documents: Sequence[Document], names: Sequence[str] | None = None, **
         If they are of several kinds, if there is nothing to draw, or if results of this kind cannot be overlaid.
     """
     kind = common_kind(documents, names or [f"result {i + 1}" for i in range(len(documents))])
-    if kind == TRANSFERS:
-        from viakit.measure import plot
-
-        return plot.figure(documents, names=names, **kw)
-    if kind == APPLICATIONS:
-        from viakit.apps import results
-
-        return results.figure(documents, names=names, **kw)
-    if kind == COLLECTIVES:
-        from viakit import collectives
-
-        return collectives.figure(documents, **kw)
-    if kind == BARRIERS:
-        from viakit import barrier
-
-        return barrier.figure(documents, **kw)
-    if len(documents) > 1:
-        raise ResultError("of faults one result is drawn at a time: give one")
-    from viakit.measure import loss
-
-    return loss.figure(documents[0], **kw)
+    draw = importlib.import_module(_MODULES[kind][1]).figure
+    if kind == FAULTS:
+        if len(documents) > 1:
+            raise ResultError("results of faults cannot be overlaid; give one")
+        return draw(documents[0], **kw)
+    if kind in (TRANSFERS, APPLICATIONS):
+        kw["names"] = names
+    return draw(documents, **kw)

@@ -1,13 +1,13 @@
-"""Message sizes: NetPIPE's ladder, and the notation that people type.
+"""Message sizes: NetPIPE's ladder, and the notation of sizes.
 
-NetPIPE's idea [Snell, Mikler, Gustafson: NetPIPE, 1997] is that powers of two are the worst sizes to measure alone:
-they are aligned, they fill cache lines and pages exactly, and every implementation was tuned on them. So each step of
-the ladder is measured with its neighbours, a few bytes below and above. The steps are the powers of two and one and a
-half times each of them::
+Powers of two alone are a poor choice of sizes (Snell, Mikler and Gustafson, NetPIPE, 1997): they are aligned, they fill
+cache lines and pages exactly, and every implementation is tuned for them. Each step of the ladder is therefore measured
+together with its neighbours, a few bytes below and above. The steps are the powers of two, and one and a half times
+each of them::
 
     1  2  3  4  6  8  12  [13 16 19]  [21 24 27]  [29 32 35]  [45 48 51]  [61 64 67] ...
 
-A step has neighbours only where they cannot reach the next step's.
+A step has neighbours only if they do not overlap with those of the next step.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from viakit._words import counted
+from viakit.base.words import counted
 
 __all__ = ["DEFAULT_PERTURBATION", "SizeError", "check_limits", "format_size", "ladder", "parse_size", "parse_sizes"]
 
 DEFAULT_PERTURBATION = 3
-LARGEST = 1 << 40  # a terabyte: anything above is a slip of the finger and not a message
+LARGEST = 1 << 40  # a terabyte; larger sizes are taken for typing errors
 
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
 class SizeError(ValueError):
-    """Sizes that make no sense; the message says what was given and what would be right."""
+    """The sizes are invalid; the message gives the value and what is accepted."""
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes that *text* names.
+    """Return the number of bytes that *text* specifies.
 
     Parameters
     ----------
@@ -41,24 +41,24 @@ def parse_size(text: str) -> int:
     Raises
     ------
     SizeError
-        For anything else: negative, fractional, or above a terabyte.
+        If the size is not in this form, is negative or fractional, or is above a terabyte.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise SizeError(f"{text.strip()!r} is not a message size: give bytes, with K, M or G if you like (64, 4K, 1M)")
+        raise SizeError(f"{text.strip()!r} is not a message size; give bytes, optionally with K, M or G (64, 4K, 1M)")
     number, suffix = match.groups()
     nbytes = float(number) * _SUFFIXES[suffix.upper()] if "." in number else int(number) * _SUFFIXES[suffix.upper()]
     if nbytes < 0:
-        raise SizeError(f"{text.strip()!r} is negative: a message has 0 bytes or more")
+        raise SizeError(f"{text.strip()!r} is negative; a message has 0 bytes or more")
     if nbytes != int(nbytes):
-        raise SizeError(f"{text.strip()!r} is not a whole number of bytes")
+        raise SizeError(f"{text.strip()!r} is not a whole number of bytes; give one, such as 1536 or 1.5K")
     if nbytes > LARGEST:
-        raise SizeError(f"{text.strip()!r} is above a terabyte: the largest message size is {format_size(LARGEST)}")
+        raise SizeError(f"{text.strip()!r} is above a terabyte; the largest message size is {format_size(LARGEST)}")
     return int(nbytes)
 
 
 def format_size(nbytes: int) -> str:
-    """Return *nbytes* for people: ``64 B``, ``4 KiB``, ``1.5 MiB``; sizes that are no round number stay in bytes."""
+    """Format a size: ``64 B``, ``4 KiB``, ``1.5 MiB``. Sizes that are not multiples of half a unit stay in bytes."""
     for suffix, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= unit and nbytes * 2 % unit == 0:
             whole, half = divmod(nbytes * 2 // unit, 2)
@@ -67,7 +67,7 @@ def format_size(nbytes: int) -> str:
 
 
 def _steps(end: int) -> Iterable[tuple[int, int]]:
-    """Yield the ladder's steps up to *end*, each with the distance to the next one."""
+    """Yield the ladder's steps up to *end*, each with its distance to the next step."""
     power = 1
     while power <= end:
         if power == 1:
@@ -80,14 +80,14 @@ def _steps(end: int) -> Iterable[tuple[int, int]]:
 
 
 def ladder(start: int, end: int, perturbation: int = DEFAULT_PERTURBATION) -> list[int]:
-    """Return NetPIPE's sizes from *start* to *end*, both included, in ascending order.
+    """Return NetPIPE's sizes from *start* to *end* (both included) in ascending order.
 
     Parameters
     ----------
     start, end : int
         First and last size in bytes.
     perturbation : int
-        Bytes below and above each step that are measured too; 0 for none.
+        Distance in bytes of the neighbours below and above each step; 0 for none.
 
     Raises
     ------
@@ -95,11 +95,11 @@ def ladder(start: int, end: int, perturbation: int = DEFAULT_PERTURBATION) -> li
         If *start* is negative, *end* is below *start*, or *perturbation* is negative.
     """
     if start < 0:
-        raise SizeError(f"the first size is {start}: a message has 0 bytes or more")
+        raise SizeError(f"the first size is {start}; a message has 0 bytes or more")
     if end < start:
-        raise SizeError(f"the sizes run backwards, from {start} to {end}: write {end}:{start}")
+        raise SizeError(f"the sizes descend from {start} to {end}; write {end}:{start}")
     if perturbation < 0:
-        raise SizeError(f"the perturbation is {perturbation}: give the number of bytes, or 0 for none")
+        raise SizeError(f"the perturbation is {perturbation}; give a number of bytes, or 0 for none")
     sizes = {start, end}
     for step, gap in _steps(end + perturbation):
         sizes.add(step)
@@ -109,65 +109,65 @@ def ladder(start: int, end: int, perturbation: int = DEFAULT_PERTURBATION) -> li
 
 
 def parse_sizes(text: str, perturbation: int = DEFAULT_PERTURBATION) -> list[int]:
-    """Return the sizes that *text* names, ascending, each once.
+    """Return the sizes that *text* specifies, in ascending order and without repetitions.
 
     Parameters
     ----------
     text : str
         Comma-separated sizes and ranges: ``64``, ``1,64,4K``, ``1:4M``, ``8,1K:64K``. A range becomes NetPIPE's ladder
-        with *perturbation*; a single size is taken as it is.
+        with *perturbation*; a single size is used unchanged.
     perturbation : int
         See :func:`ladder`.
 
     Raises
     ------
     SizeError
-        If a part of *text* is no size or no range.
+        If a part of *text* is neither a size nor a range.
     """
     if perturbation < 0:
-        raise SizeError(f"the perturbation is {perturbation}: give the number of bytes, or 0 for none")
+        raise SizeError(f"the perturbation is {perturbation}; give a number of bytes, or 0 for none")
     sizes: set[int] = set()
     for part in text.split(","):
         if not part.strip():
-            raise SizeError(f"{text!r} has an empty part: give sizes (1,64,4K) or a range (1:4M)")
+            raise SizeError(f"{text!r} has an empty part; give sizes (1,64,4K) or a range (1:4M)")
         ends = part.split(":")
         if len(ends) == 1:
             sizes.add(parse_size(part))
         elif len(ends) == 2:
             start, end = (parse_size(one) for one in ends)
             if end < start:
-                raise SizeError(f"the range {part.strip()!r} runs backwards: write {ends[1].strip()}:{ends[0].strip()}")
+                raise SizeError(f"the range {part.strip()!r} descends; write {ends[1].strip()}:{ends[0].strip()}")
             sizes.update(ladder(start, end, perturbation))
         else:
-            raise SizeError(f"{part.strip()!r} is not a range: write FIRST:LAST, for instance 1:4M")
+            raise SizeError(f"{part.strip()!r} is not a range; write FIRST:LAST, for instance 1:4M")
     return sorted(sizes)
 
 
 def check_limits(sizes: Iterable[int], protocol: str, smallest: int = 0, largest: int | None = None) -> None:
-    """Raise if *protocol* cannot carry one of *sizes* as one message.
+    """Raise SizeError unless *protocol* can carry each of *sizes* as one message.
 
     Parameters
     ----------
     sizes : iterable of int
         Sizes in bytes.
     protocol : str
-        For the message.
+        Name of the protocol, for the error message.
     smallest, largest : int
-        The protocol's limits in bytes; *largest* None for none.
+        Limits of the protocol in bytes; None for *largest* means no limit.
 
     Raises
     ------
     SizeError
-        Naming the first size that is outside, and the limit.
+        Naming the first size outside the limits, and the limit.
     """
     for size in sizes:
         if size < smallest:
             raise SizeError(
-                f"{protocol} cannot measure a message of {counted(size, 'byte')}: its smallest is {smallest}; "
+                f"{protocol} cannot measure a message of {counted(size, 'byte')}; its smallest is {smallest}, "
                 "start --sizes there"
             )
         if largest is not None and size > largest:
             raise SizeError(
-                f"{protocol} cannot carry a message of {size} bytes ({format_size(size)}): its largest is {largest} "
-                f"({format_size(largest)}); end --sizes there"
+                f"{protocol} cannot carry a message of {size} bytes ({format_size(size)}); its largest is {largest} "
+                f"({format_size(largest)}), end --sizes there"
             )

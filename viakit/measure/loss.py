@@ -1,133 +1,162 @@
-"""What loss costs: goodput, retransmissions and acknowledgements of a stream over a wire that loses frames.
+"""The cost of loss: goodput, retransmissions and acknowledgements of a stream over a wire that loses frames.
 
 ::
 
     document = measure("via-udp", losses=[0, 0.01, 0.05])
     figure(document)
 
-Two ways to mend are measured side by side: selective retransmission, which sends again what is missing, and go-back-N,
-which sends again all that came after it. Both do so at every loss, in rounds: in each, every way takes one burst at
-every loss, in random order. So "of lossless" is a ratio of bursts that are neighbours in time, and drift falls out of
-it. The faults are those of :class:`viakit.via.Faults`, made where frames are sent: nothing has to be configured on the
-machine.
+Two methods are compared. Selective retransmission sends only the missing frames again. Go-back-N also retransmits all
+frames after the missing one. Both methods are measured at every loss, in rounds: in each round every combination gets
+one burst, in random order. The ratio to the lossless stream is therefore formed from bursts that are neighbours in
+time, and drift cancels. The faults are those of :class:`viakit.via.Faults`, which the sender injects; the machine needs
+no configuration.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from viakit.measure import endpoints, stats
-from viakit.measure.ending import Ending
-from viakit.measure.environment import command_line, environment
-from viakit.measure.result import SCHEMA, Document, ResultError
-from viakit.measure.sweep import ONE_WAY, RETRANSMISSIONS
+from viakit import testbed as testbeds
+from viakit.measure import endpoints
+from viakit.measure import pair as pairs
+from viakit.measure.plan import Config, Series
+from viakit.measure.result import Document, ResultError
+from viakit.measure.sweep import OnPoint, Point, describe
+from viakit.measure.turns import Turns, count_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from viakit.measure.pair import Pair
-
 __all__ = ["LOSSES", "check", "figure", "measure", "show"]
 
 LOSSES = (0.0, 0.001, 0.01, 0.02, 0.05)
-MOST = 0.5  # beyond, a stream hardly moves at all
+MOST = 0.5  # With higher loss a stream makes almost no progress.
 BURST_S = 0.03
 MAX_COUNT = 2000
 COUNTED = ("frames_sent", "frames_retransmitted", "acks_sent")
+OnProgress = Callable[[float, float, str], "float | None"]
+RETRANSMISSIONS = tuple(endpoints.VIA_CHOICES["retransmission"])
 
-OnPoint = Callable[[Mapping[str, Any], dict[str, Any]], None]
 
+class _Stream(Point):
+    """One method at one loss: its pair while that is open, and all its bursts."""
 
-class _Stream:
-    """One way to mend at one loss: the pair while it is open, and all its bursts."""
-
-    def __init__(self, protocol: str, retransmission: str, loss: float, nbytes: int) -> None:
-        self.protocol, self.retransmission, self.loss, self.nbytes = protocol, retransmission, loss, nbytes
+    def __init__(self, config: Config, hosts: str, retransmission: str, loss: float) -> None:
+        super().__init__(config.sizes[0])
+        (name,) = config.protocols
+        self.config, self.of = config, Series(name, endpoints.lookup(name), "c", hosts)
+        self.retransmission, self.loss = retransmission, loss
+        self.pair: Any = None
         self.info: dict[str, Any] = {}
-        self.hosts = "local"
-        self.bursts: list[Any] = []
         self.since_s: list[float] = []
-        self.rounds: list[int] = []
         self.per_message: dict[str, list[float]] = {key: [] for key in COUNTED}
-        self.counters: Counter[str] = Counter()
-        self.messages, self.count = 0, 4
+        self.count = 4
 
-    @property
-    def words(self) -> str:
-        """What is measured, for people."""
-        return f"{self.retransmission}, {self.loss:.2%} of frames lost"
+    def options(self, seed: int) -> dict[str, Any]:
+        """Return the options of the pair."""
+        return {"retransmission": self.retransmission} | (
+            {"fault": f"loss={self.loss:g},seed={seed}"} if self.loss else {}
+        )
 
-    def take(self, pair: Pair, number: int, began: float) -> None:
+    def announce(self, turns: Turns) -> None:
+        """Make this stream the current subject."""
+        turns.doing(self.of.name, f"{self.retransmission}, {self.loss:.2%} of frames lost", self.nbytes)
+
+    def burst(self, number: int, turns: Turns) -> None:
         """Run one burst."""
-        done = pair.run(self.nbytes, mode="stream", count=self.count, warmup=1)
-        counters = dict(done.counters)
-        messages = int(counters.pop("messages"))
-        self.bursts.append(np.asarray(done.one_way_s))
-        self.since_s.append(round(time.monotonic() - began, 3))
-        self.rounds.append(number)
+        self.announce(turns)
+        done = self.pair.run(self.nbytes, mode="stream", count=self.count, warmup=1)
+        self.take(done, number)
+        self.since_s.append(round(turns.clock.passed_s, 3))
         for key in COUNTED:
-            self.per_message[key].append(counters.get(key, 0) / max(messages, 1))
-        self.counters.update(counters)
-        self.messages += messages
-        each = float(np.median(done.one_way_s))
-        self.count = int(min(max(BURST_S / max(each, 1e-9), 4), MAX_COUNT))
+            self.per_message[key].append(done.counters.get(key, 0) / max(done.counters["messages"], 1))
+        self.count = count_for(BURST_S, float(np.median(done.one_way_s)), 4, MAX_COUNT)
 
     def series(self) -> dict[str, Any]:
-        """Return the series of a result, without its point."""
-        mtu = self.info.get("mtu")
-        return {
-            "protocol": self.protocol,
-            "link": endpoints.lookup(self.protocol).link,
-            "hosts": self.hosts,
-            "mtu": int(mtu) if mtu else None,
-            "mode": "stream",
-            "wait": "poll",
-            "level": "c",
-            "one_way": ONE_WAY["stream"],
-            "loop_overhead_s": self.info.get("loop_overhead_s"),
-            "loss": self.loss,
-            "retransmission": self.retransmission,
-            "info": self.info,
-        }
+        """Return the series for the result, without its point."""
+        which = {"loss": self.loss, "retransmission": self.retransmission}
+        return {**describe(self.of, self.config, self.info), **which}
 
     def point(self) -> dict[str, Any]:
-        """Return the point as it now stands."""
-        summary = stats.summarise(self.bursts)
-        return {
-            "nbytes": self.nbytes,
-            "one_way_s": summary.as_dict(),
-            "bandwidth_Bps": self.nbytes / max(summary.median, 1e-12),
-            "samples": summary.n,
-            "bursts_s": [float(np.median(one)) for one in self.bursts],
-            "rounds": list(self.rounds),
-            "since_s": list(self.since_s),
-            "per_message": {key: list(values) for key, values in self.per_message.items()},
-            "counters": {**{key: int(value) for key, value in self.counters.items()}, "messages": self.messages},
-        }
+        """Return the current state of the point."""
+        per_message = {key: list(values) for key, values in self.per_message.items()}
+        return {**self.as_dict("stream"), "since_s": list(self.since_s), "per_message": per_message}
+
+
+class _Run:
+    """State of a measurement: all streams, and the number of rounds."""
+
+    def __init__(
+        self,
+        config: Config,
+        hosts: str,
+        ways: list[str],
+        on_progress: OnProgress | None,
+        on_point: OnPoint | None,
+        pair_class: Any,
+    ) -> None:
+        self.config, self.hosts, self.ways = config, hosts, ways
+        self.on_progress, self.on_point, self.pair_class = on_progress, on_point, pair_class
+        self.streams: dict[tuple[float, str], _Stream] = {}
+        self.number = 0
+
+    def measured(self) -> list[_Stream]:
+        """Return the streams with at least one burst."""
+        return [one for one in self.streams.values() if one.bursts]
+
+    def measure(self, losses: list[float], turns: Turns, testbed: Any, follow: bool) -> None:
+        """Measure all losses in turns, or with *follow* one after the other."""
+        wish = self._together(losses[:1] if follow else losses, turns, testbed, follow)
+        while wish is not None:
+            wish = self._together([wish], turns, testbed, follow)
+
+    def _together(self, losses: list[float], turns: Turns, testbed: Any, follow: bool) -> float | None:
+        """Measure streams at these losses in turns; with *follow* until ``on_progress`` returns another loss."""
+        words = f"{losses[0]:.2%} of frames lost" if len(losses) == 1 else f"{len(losses)} losses in turns"
+        with contextlib.ExitStack() as stack:
+            group = []
+            for loss, way in ((loss, way) for loss in losses for way in self.ways):
+                one = self.streams.setdefault((loss, way), _Stream(self.config, self.hosts, way, loss))
+                one.announce(turns)
+                name, options = one.of.name, one.options(turns.seed)
+                one.pair = stack.enter_context(self.pair_class(name, testbed=testbed, options=options))
+                one.info = dict(one.pair.info)
+                group.append(one)
+            if not self.number:
+                turns.clock.restart()
+            for _, order in turns.rounds([group]):
+                for one in order:
+                    one.burst(self.number, turns)
+                    if self.on_point is not None:
+                        self.on_point(one.series(), one.point())
+                self.number += 1
+                clock, wish = turns.clock, None
+                if self.on_progress is not None:
+                    wish = self.on_progress(clock.fraction, clock.left_s, f"{words}, round {self.number}")
+                if follow and wish is not None and wish != losses[0] and 0.0 <= wish <= MOST:
+                    return float(wish)
+        return None
 
 
 def check(protocol: str, nbytes: int, losses: Sequence[float], retransmissions: Sequence[str], seconds: float) -> None:
-    """Raise the ValueError that :func:`measure` would for arguments that make no sense, without starting anything."""
+    """Raise ValueError for invalid arguments of :func:`measure`, without starting anything."""
     known = endpoints.lookup(protocol)
     if not protocol.startswith(("via-", "bip-")) or protocol == "via-loop":
-        raise ValueError(f"{protocol} takes no faults; right would be via-udp, via-eth, via-shm, or bip-*")
+        raise ValueError(f"{protocol} does not support faults; expected via-udp, via-eth, via-shm, or bip-*")
     if not 1 <= nbytes <= known.max_bytes:
-        raise ValueError(f"nbytes is {nbytes}; right would be a size from 1 to {known.max_bytes}")
+        raise ValueError(f"nbytes is {nbytes}; expected a size from 1 to {known.max_bytes}")
     if not losses or any(not 0.0 <= one <= MOST for one in losses):
-        raise ValueError(f"losses are {list(losses)}; right would be parts from 0 to {MOST}, for instance 0.01")
+        raise ValueError(f"losses are {list(losses)}; expected fractions from 0 to {MOST}, for instance 0.01")
     wrong = [one for one in retransmissions if one not in RETRANSMISSIONS]
     if wrong or not retransmissions:
-        raise ValueError(f"retransmissions are {list(retransmissions)}; right would be some of {RETRANSMISSIONS}")
+        raise ValueError(f"retransmissions are {list(retransmissions)}; expected some of {RETRANSMISSIONS}")
     if not seconds > 0:
-        raise ValueError(f"seconds is {seconds}; give the time that measuring may take, for instance 10")
+        raise ValueError(f"seconds is {seconds}; expected the time for measurements, for instance 10")
 
 
 def measure(
@@ -142,134 +171,75 @@ def measure(
     seed: int | None = None,
     follow: bool = False,
     command: str | None = None,
-    on_progress: Callable[[float, float, str], float | None] | None = None,
+    on_progress: OnProgress | None = None,
     on_point: OnPoint | None = None,
     pair_class: Any = None,
     testbed_class: Any = None,
 ) -> Document:
-    """Measure streams over a wire that loses.
+    """Measure streams over a wire that loses frames.
 
     Parameters
     ----------
     protocol : str
         One of via-* and bip-*.
     nbytes : int
-        Size of each message.
+        Size of each message in bytes.
     losses : sequence of float
-        Parts of frames that are lost, in turns; both directions lose. 0 in it is what the others are compared with.
+        Fractions of lost frames, in both directions; measured in turns. 0 is the reference for the others.
     retransmissions : sequence of {"selective", "go_back_n"}
+        Methods of retransmission.
     seconds : float
-        Time for measuring, starting and stopping not included. The first round is finished whatever it takes.
+        Time for measurements, without start and stop. The first round is always completed.
     hosts : {"auto", "local", "testbed"}
         As for a sweep.
     mtu : int, optional
-        Of the testbed's wire.
+        MTU of the testbed's wire.
     seed : int, optional
-        Of the losses and of the turns.
+        Seed of the losses and of the order.
     follow : bool
-        True: one loss at a time. Begin with the first, and go on with whatever *on_progress* returns, until the time
-        is out.
+        Measure one loss at a time: begin with the first one, and continue with each loss that *on_progress* returns,
+        until the time is over.
+    command : str, optional
+        Command line for the result. Default: that of this process.
     on_progress : callable, optional
-        Called between rounds with the part that is done, the seconds left and words. With *follow* it returns the loss
-        that is wanted now, or None. KeyboardInterrupt from it ends the run.
+        Called between rounds with the completed fraction, the seconds left and a text. With *follow* it returns the
+        next loss, or None. A KeyboardInterrupt from it ends the run.
     on_point : callable, optional
-        Called after each burst with its series (without points) and its point as it now stands.
-    pair_class, testbed_class
-        What to open instead of :class:`viakit.measure.pair.Pair` and :class:`viakit.testbed.Testbed`.
+        Called after each burst with its series (without points) and the current state of its point.
+    pair_class, testbed_class : type, optional
+        Classes to use instead of :class:`viakit.measure.pair.Pair` and :class:`viakit.testbed.Testbed`.
 
     Returns
     -------
     dict
-        A ``viakit.result/1``. Its series carry ``loss`` and ``retransmission``; points also have, per burst,
-        ``since_s`` (when it ended, from the start) and ``per_message``: frames sent, retransmitted, acknowledgements.
-        Interrupted (Ctrl-C), or when a side fails in the middle, what had been measured, with ``complete`` false;
-        ``errors`` says what failed.
+        A ``viakit.result/1``. Its series have ``loss`` and ``retransmission``. Its points also have, for each burst,
+        ``since_s`` (the time of its end, from the start) and ``per_message``: frames sent, retransmitted frames, and
+        acknowledgements. After an interrupt (Ctrl-C), or if a side fails, the dict has the measurements so far, with
+        ``complete`` false; ``errors`` names the failure.
 
     Raises
     ------
     ValueError
-        For arguments that make no sense.
+        If an argument is invalid.
     MeasureError, OSError, RuntimeError
-        If the pair or the testbed could not be started, or failed, and nothing has been measured yet.
-    """  # fmt: skip
+        If the pair or the testbed cannot be started, or fails before the first measurement.
+    """
     check(protocol, nbytes, losses, retransmissions, seconds)
-    where = hosts
-    if hosts == "auto":
-        wire = mtu is not None or "testbed" in endpoints.lookup(protocol).needs
-        where = "testbed" if wire else "local"
-    seed = random.SystemRandom().getrandbits(31) if seed is None else seed
-    chance = random.Random(seed)
-    if pair_class is None:
-        from viakit.measure.pair import Pair
-
-        pair_class = Pair
-    streams: dict[tuple[float, str], _Stream] = {}
-    began: float | None = None
-    number = 0
-    with (
-        Ending(lambda: [one for one in streams.values() if one.bursts]) as ending,
-        contextlib.ExitStack() as around,
-    ):
+    config = Config([protocol], [nbytes], mode="stream", seconds=seconds, mtu=mtu)
+    wire = mtu is not None or "testbed" in endpoints.lookup(protocol).needs
+    where = hosts if hosts != "auto" else "testbed" if wire else "local"
+    this = _Run(config, where, list(dict.fromkeys(retransmissions)), on_progress, on_point, pair_class or pairs.Pair)
+    turns = Turns(seconds, seed, command=command, kept=this.measured)
+    with turns, contextlib.ExitStack() as around:
         testbed = None
         if where == "testbed":
-            if testbed_class is None:
-                from viakit.testbed import Testbed
-
-                testbed_class = Testbed
-            testbed = around.enter_context(testbed_class(hosts=2, mtu=mtu or 1500))
-        # What is measured in turns, and then what follows it.
-        wanted = [list(dict.fromkeys(losses[:1] if follow else losses))]
-        while wanted:
-            together = wanted.pop(0)
-            with contextlib.ExitStack() as stack:
-                pairs = []
-                for loss in together:
-                    for way in dict.fromkeys(retransmissions):
-                        one = streams.setdefault((loss, way), _Stream(protocol, way, loss, nbytes))
-                        options = {"retransmission": way}
-                        if loss:
-                            options["fault"] = f"loss={loss:g},seed={seed}"
-                        ending.doing(protocol, one.words, nbytes)
-                        pair = stack.enter_context(pair_class(protocol, testbed=testbed, options=options))
-                        one.info, one.hosts = dict(pair.info), where
-                        pairs.append((one, pair))
-                began, first = time.monotonic() if began is None else began, True
-                while first or time.monotonic() - began < seconds:
-                    chance.shuffle(pairs)
-                    for one, pair in pairs:
-                        ending.doing(protocol, one.words, nbytes)
-                        one.take(pair, number, began)
-                        if on_point is not None:
-                            on_point(one.series(), one.point())
-                    number, first = number + 1, False
-                    passed = time.monotonic() - began
-                    wish = None
-                    if on_progress is not None:
-                        alone = len(together) == 1
-                        words = f"{together[0]:.2%} of frames lost" if alone else f"{len(together)} losses in turns"
-                        left_s = max(0.0, seconds - passed)
-                        wish = on_progress(min(1.0, passed / seconds), left_s, f"{words}, round {number}")
-                    if follow and wish is not None and wish != together[0] and 0.0 <= wish <= MOST:
-                        wanted.append([float(wish)])
-                        break
-    found = [{**one.series(), "points": [one.point()]} for one in streams.values() if one.bursts]
-    command = command or command_line()
-    return {
-        "schema": SCHEMA,
-        "command": command,
-        "complete": ending.complete,
-        "errors": ending.errors,
-        "skipped": [],
-        "seed": seed,
-        "seconds": float(seconds),
-        "elapsed_s": round(time.monotonic() - began, 3) if began is not None else 0.0,
-        "environment": environment(seed=seed, command=command, infos=[one["info"] for one in found]),
-        "floor": None,
-        "series": sorted(found, key=lambda one: (one["retransmission"], one["loss"])),
-    }
+            testbed = around.enter_context((testbed_class or testbeds.Testbed)(hosts=2, mtu=mtu or 1500))
+        this.measure(list(dict.fromkeys(losses)), turns, testbed, follow)
+    found = [{**one.series(), "points": [one.point()]} for one in this.measured()]
+    return turns.document(sorted(found, key=lambda one: (one["retransmission"], one["loss"])))
 
 
-# ------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------------ display
 
 
 def per_message(point: Mapping[str, Any], key: str) -> float:
@@ -278,14 +248,14 @@ def per_message(point: Mapping[str, Any], key: str) -> float:
 
 
 def show(document: Mapping[str, Any], console: Console) -> None:
-    """Print a result as a table: a line per way to mend and loss."""
+    """Print a result as a table with one row for each method and loss."""
     from rich import box
     from rich.table import Table
 
     from viakit.measure.table import format_bandwidth
 
     sheet = Table(title="[bold]Loss[/bold]", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    heads = ("over", "mended by", "loss", "goodput", "of lossless", "frames", "sent again", "acknowledgements")
+    heads = ("protocol", "method", "loss", "goodput", "of lossless", "frames", "retransmitted", "acknowledgements")
     for head in heads:
         sheet.add_column(head, justify="left" if head in heads[:2] else "right")
     last = None
@@ -309,7 +279,7 @@ def show(document: Mapping[str, Any], console: Console) -> None:
             part, *counts,
         )  # fmt: skip
     console.print(sheet)
-    console.print("frames, sent again, acknowledgements: per message, both sides together")
+    console.print("frames, retransmitted, acknowledgements: per message, sum of both sides")
 
 
 def figure(document: Mapping[str, Any], *, title: str | None = None) -> Figure:
@@ -318,12 +288,12 @@ def figure(document: Mapping[str, Any], *, title: str | None = None) -> Figure:
     Raises
     ------
     ResultError
-        If there is nothing to draw.
+        If the result has no points.
     """
     from matplotlib.figure import Figure
 
     if not any(one["points"] for one in document["series"]):
-        raise ResultError("nothing to draw: the result has no points")
+        raise ResultError("the result has no points to draw")
     drawing = Figure(figsize=(12, 4), layout="constrained", dpi=110)
     left, middle, right = drawing.subplots(1, 3)
     for way in dict.fromkeys(one["retransmission"] for one in document["series"]):
@@ -334,12 +304,12 @@ def figure(document: Mapping[str, Any], *, title: str | None = None) -> Figure:
         left.plot(percent, [point["bandwidth_Bps"] * 8e-6 for point in points], **style)
         middle.plot(percent, [per_message(point, "frames_retransmitted") for point in points], **style)
         right.plot(percent, [per_message(point, "acks_sent") for point in points], **style)
-    for axes, words in ((left, "goodput, Mbit/s"), (middle, "frames sent again per message"),
+    for axes, words in ((left, "goodput, Mbit/s"), (middle, "retransmitted frames per message"),
                         (right, "acknowledgements per message")):  # fmt: skip
         axes.set_xlabel("frames lost, %")
         axes.set_ylabel(words)
         axes.set_ylim(bottom=0)
         axes.grid(True, alpha=0.3)
     left.legend(frameon=False)
-    drawing.suptitle(title or f"{document['series'][0]['protocol']}: what loss costs", parse_math=False)
+    drawing.suptitle(title or f"{document['series'][0]['protocol']}: the cost of loss", parse_math=False)
     return drawing

@@ -1,4 +1,4 @@
-"""Two processes that measure one protocol, kept open from point to point.
+"""Two processes that measure one protocol and stay open between points.
 
 ::
 
@@ -7,8 +7,8 @@
             print(nbytes, np.median(shm.run(nbytes).one_way_s), np.median(mpi.run(nbytes).one_way_s))
 
 A pair starts worker A on the first allowed core and worker B on the second: on this host, on two hosts of a testbed, or
-under ``mpiexec``. Between runs both sleep in read(), so any number of pairs may be open at once and be measured in
-turns. They end with the pair, and with the process that made it, however that dies.
+under ``mpiexec``. Between runs both sleep in read(), so that any number of pairs can be open and be measured in turns.
+The workers end with the pair, and with the process that created it, even if that is killed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import viakit
-from viakit.measure import children, mpi
+from viakit.base import secret as _secret
+from viakit.launch import mpi_library as mpi
+from viakit.measure import children
 from viakit.measure.channel import CONTROL_VERSION, Channel
-from viakit.measure.endpoints import LEVELS, MODES, WAITS, MeasureError, Protocol, lookup
+from viakit.measure.endpoints import BUFFERS, LEVELS, MEMORIES, MODES, WAITS, MeasureError, Protocol, lookup
+from viakit.measure.environment import caches
 from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -40,32 +43,39 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasureError", "Pair", "Samples"]
 
-_START_S = 30.0  # until both workers have said hello
-_SECOND_WORD_S = 0.5  # after one worker failed, how long the other may take to say why
+_START_S = 30.0  # until both workers have sent their hello
+_SECOND_WORD_S = 0.5  # after one worker failed, time for the other one to report its reason
 _GRACE_S = 5.0  # beyond the workers' own deadline
-_SLOWEST_BPS = 1e6  # a wire slower than this is taken for a broken one
+_SLOWEST_BPS = 1e6  # a slower wire counts as broken
 _MAX_OFFSET = 4095
+_COLD_CACHES = 1.5  # size of the pool of cold buffers, in last-level caches
+_COLD_BYTES = 64 << 20  # size of that pool if the caches are unknown
 
-# Of two reasons for one failure, the one that comes first is the cause.
+# If two workers report different reasons for one failure, the one that is first in this list is the cause.
 _CAUSES = ("died", "usage", "missing", "refused", "version", "mismatch", "error", "gone", "timeout", "stopped")
 
 
 @dataclass
 class Samples:
-    """What one run measured.
+    """Measured times of one run.
 
     Attributes
     ----------
     one_way_s : ndarray of float64, shape (n,)
-        Seconds. Ping-pong: half of each of `count` round trips. Stream and bidir: time per message, one per repeat.
+        Times in seconds. Ping-pong: half of each of `count` round trips. Stream and bidir: time per message, one for
+        each repeat.
     bandwidth_Bps : ndarray of float64, shape (n,), or None
-        Stream: bytes per second. Bidir: of both directions together. Ping-pong: None.
+        Stream: bytes per second. Bidir: sum of both directions. Ping-pong: None.
     counters : dict of str to int
-        What the run, warm-up included, added to the counters of both sides; "messages" counts its messages, both ways.
+        Increments of both sides' counters during the run and its warm-up; "messages" counts its messages in both
+        directions.
     lost : int
-        Datagrams that had to be sent again (udp, via-eth, via-udp); their delay is in the samples.
+        Datagrams that were retransmitted (udp, via-eth, via-udp); the samples include their delay.
     nbytes, mode : int, str
-        As given.
+        Message size in bytes, and mode.
+    touch_s : float or None
+        With touched buffers: time in seconds to write one message and to read one, in the same buffers and without
+        sending. It is part of *one_way_s*.
     """
 
     one_way_s: NDArray[np.float64]
@@ -74,6 +84,7 @@ class Samples:
     lost: int = 0
     nbytes: int = 0
     mode: str = "pingpong"
+    touch_s: float | None = None
 
 
 class Pair:
@@ -84,38 +95,46 @@ class Pair:
     protocol : str
         A name from :func:`viakit.measure.endpoints.protocols`.
     testbed : Testbed, optional
-        Hosts 0 and 1 of it; None: this host. Protocols without a wire (shared memory, MPI) always run on this host.
+        Its hosts 0 and 1 are used. Default: this host. Protocols without a wire (shared memory, MPI) always use this
+        host.
     wait : str
         "poll" or "block": how a side waits for a message.
     level : str
-        "c" or "python": the language of the loop.
+        "c" or "python": language of the measuring loop.
     sockbuf : int, optional
-        Bytes of the socket buffers, for protocols that have them; None: what the system chooses.
+        Size of the socket buffers in bytes, for protocols that have them. Default: that of the system.
+    memory : {"user", "viakit"}
+        Source of the buffers: ordinary memory, or the allocator of the NIC, whose memory a peer on this host can map.
+        Only VIA and messages over VIA have such an allocator.
+    buffers : {"touched", "same", "cold"}
+        "touched": each message is written before it is sent, and read after it has been received. "same": one buffer,
+        which is not touched, so that its bytes never change. "cold": buffers in turn from a pool that is larger than
+        the last-level cache; they are not touched.
     options : dict, optional
-        For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu",
-        "fault" (as text, see :class:`viakit.via.Faults`), "retransmission" ("selective", "go_back_n"),
-        "spin_us" (how long a blocking wait polls before it sleeps; default 0, so that sleeping is measured), and
-        without a testbed "interface", one name or two with a comma between, for A and B. For messages: "policy"
-        (``"NAME"``, ``"NAME,field=value"``, ``"field=value"``), and for msg-via and msg-bip on a testbed "network"
-        ("eth", "udp").
+        For VIA: "reliability" ("unreliable", "delivery", "reception"), "form" ("auto", "plain", "udp"), "mtu", "fault"
+        (as text, see :class:`viakit.via.Faults`), "retransmission" ("selective", "go_back_n"), "spin_us" (how long a
+        blocking wait polls before it sleeps; default 0, so that sleeping is measured), and without a testbed
+        "interface", one name or two separated by a comma, for A and B. For messages: "policy" (``"NAME"``,
+        ``"NAME,field=value"``, ``"field=value"``), and for msg-via and msg-bip on a testbed "network" ("eth", "udp").
     timeout_s : float
-        Longest time of a run, unless the run says otherwise.
+        Time limit of a run, unless the run has its own.
 
     Attributes
     ----------
     protocol : Protocol
+        Description of the protocol.
     pids : list of int
-        The process of A and the process of B, as those know themselves (on a testbed, on their host).
+        Process numbers of A and B in their own namespaces (on a testbed, those of their hosts).
     info : dict
-        What is measured, for the result: "protocol", "level", "wait", "hosts", "library", "version", "transport",
-        "interface", "mtu", "offloads", "form", "clock", "loop_overhead_s" (of the loop itself, per message), "cores".
+        Properties for the result: "protocol", "level", "wait", "hosts", "library", "version", "transport", "interface",
+        "mtu", "offloads", "form", "clock", "loop_overhead_s" (of the measuring loop, per message), "cores".
 
     Raises
     ------
     UnknownProtocol
-        A ValueError.
+        If the protocol is unknown; a ValueError.
     MeasureError
-        If it cannot be started here; the message says what to do.
+        If the protocol cannot be started on this machine; the message contains a remedy.
     """
 
     def __init__(
@@ -126,20 +145,25 @@ class Pair:
         wait: str = "poll",
         level: str = "c",
         sockbuf: int | None = None,
+        memory: str = "user",
+        buffers: str = "touched",
         options: dict[str, Any] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        self._closed = True  # until there is something to close
+        self._closed = True  # until something needs to be closed
         self.protocol: Protocol = lookup(protocol)
         self.wait, self.level, self.timeout_s = wait, level, float(timeout_s)
         _check_choice(self.protocol, "wait", wait, self.protocol.waits, WAITS)
         _check_choice(self.protocol, "level", level, self.protocol.levels, LEVELS)
+        _check_choice(self.protocol, "memory", memory, MEMORIES[: 1 + self.protocol.allocates], MEMORIES)
+        _check_choice(self.protocol, "buffers", buffers, BUFFERS if level == "c" else BUFFERS[:2], BUFFERS)
+        self.memory, self.buffers = memory, buffers
+        self._pool = int(_COLD_CACHES * (caches() or [0])[-1]) or _COLD_BYTES
         if not self.timeout_s > 0:
-            raise ValueError(f"timeout_s is {timeout_s}; right would be some seconds, more than 0")
+            raise ValueError(f"timeout_s is {timeout_s}; expected more than 0")
         if sockbuf is not None and not 0 < sockbuf < 1 << 31:
-            raise ValueError(f"sockbuf is {sockbuf}; right would be bytes, more than 0")
-        wired = self.protocol.link in ("eth", "ip", "via")
-        self._testbed = testbed if wired else None
+            raise ValueError(f"sockbuf is {sockbuf}; expected more than 0 bytes")
+        self._testbed = testbed if self.protocol.wired else None
         self._options = dict(options or {})
         interface = self._options.pop("interface", None)
         if self.protocol.link == "eth" and testbed is None and not interface:
@@ -156,6 +180,7 @@ class Pair:
         self._mpi: Ranks | None = None
         self.pids: list[int] = []
         self._runs = secrets.randbits(24)
+        self._secret = _secret.new()  # Only the two sides have it, so concurrent pairs stay apart.
         self._broken: str | None = None
         self._closed = False
         cores = sorted(os.sched_getaffinity(0))
@@ -171,7 +196,7 @@ class Pair:
     # ------------------------------------------------------------------------------------ starting
 
     def _start(self) -> None:
-        """Start the processes; afterwards there is a channel to each side."""
+        """Start the processes and open a channel to each side."""
         name = self.protocol.name
         library = mpi.find(name) if self.protocol.link == "mpi" else None
         if library is not None:
@@ -181,14 +206,14 @@ class Pair:
         else:
             for side in range(2):
                 self._start_worker(side)
-        if library is None:  # a rank has said hello already: that is how it was known which one it is
+        if library is None:  # the hello of a rank has been read already, because it contains the rank
             for channel in self._channels:
                 hello, _ = self._answer_of(channel, time.monotonic() + _START_S)
                 self._check_hello(hello)
                 self.pids.append(hello["pid"])
 
     def _start_worker(self, side: int | None, n_sides: int = 1) -> None:
-        """Start one worker with a channel for each side in it."""
+        """Start one worker with a channel for each of its sides."""
         theirs: list[socket.socket] = []
         for _ in range(n_sides):
             mine, other = socket.socketpair()
@@ -204,7 +229,7 @@ class Pair:
                 sock.close()
 
     def _floor_fds(self) -> list[int]:
-        """Make, once, the memory that the two sides of floor share."""
+        """Return the descriptor of the memory that both sides of floor share. The first call creates it."""
         if self.protocol.name != "floor":
             return []
         if not hasattr(self, "_floor_fd"):
@@ -213,8 +238,10 @@ class Pair:
         return [self._floor_fd]
 
     def _start_ranks(self, library: mpi.Library) -> None:
-        """Start both ranks under mpiexec; they call back."""
+        """Start both ranks under mpiexec and accept their connections."""
         self._mpi = Ranks(library, lambda name: _worker_command(["--connect", name]), 2, self._output)
+        self._mpi.start()
+        assert self._mpi.process is not None
         self._processes.append(self._mpi.process)
         ranks: dict[int, Channel] = {}
         pids: dict[int, int] = {}
@@ -231,7 +258,7 @@ class Pair:
             self.pids = [pids[rank] for rank in sorted(pids)]
 
     def _accept(self, ranks: Ranks, deadline: float) -> Channel:
-        """Wait for a rank to call back, but not for one whose launcher has ended."""
+        """Wait until a rank connects. Raise an error if mpiexec has ended."""
         try:
             channel = ranks.accept(deadline)
         except TimeoutError:
@@ -241,7 +268,7 @@ class Pair:
         return channel
 
     def _check_hello(self, hello: dict[str, Any]) -> None:
-        """Refuse a worker that is of another version."""
+        """Raise an error if a worker is of another version."""
         if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
             raise MeasureError(
                 f"the worker is of viakit {hello.get('viakit')} (control version {hello.get('hello')}), this is viakit "
@@ -249,8 +276,22 @@ class Pair:
                 "version",
             )
 
+    def reconnect(self, sockbuf: int | None) -> None:
+        """Replace the connection by one with socket buffers of *sockbuf* bytes; only for tcp and unix.
+
+        Raises
+        ------
+        MeasureError
+            For other protocols, or if the connection cannot be made.
+        """
+        if self.protocol.name not in ("tcp", "unix"):
+            raise MeasureError(f"{self.protocol.name} cannot be given other socket buffers while it is open", "usage")
+        self._sockbuf = sockbuf
+        self._secret = _secret.new()
+        self._connect()
+
     def _connect(self) -> None:
-        """Let both sides open and connect, and learn what they are."""
+        """Open and connect both sides, and store their properties in `info`."""
         requests = [self._opening(side) for side in range(2)]
         deadline = time.monotonic() + _START_S
         offers = self._both(requests, deadline)
@@ -270,6 +311,9 @@ class Pair:
             "level": self.level,
             "wait": self.wait,
             "hosts": "testbed" if self._testbed is not None else "local",
+            "memory": self.memory,
+            "buffers": self.buffers,
+            **({"cold_pool_bytes": self._pool} if self.buffers == "cold" else {}),
             **{key: value for key, value in first.items() if value is not None},
             "cores": f"A on core {a}, B on core {b}" if a != b else f"A and B share core {a}, the only one allowed",
         }
@@ -285,7 +329,7 @@ class Pair:
             "level": self.level,
             "wait": self.wait,
             "core": self._cores[side],
-            "token": self._token,
+            "secret": self._secret.hex(),
             "address": address,
             "interface": self._interfaces[side],
             "sockbuf": self._sockbuf,
@@ -294,17 +338,10 @@ class Pair:
             "scratch": self._mpi.scratch if self._mpi is not None else None,
         }
 
-    @property
-    def _token(self) -> str:
-        """What both sides call their connection: random, so that pairs at the same time do not meet."""
-        if not hasattr(self, "_secret"):
-            self._secret = secrets.token_hex(16)
-        return self._secret
-
-    # ------------------------------------------------------------------------------------ talking to the workers
+    # ------------------------------------------------------------------------------------ control of the workers
 
     def _both(self, requests: Sequence[dict[str, Any]], deadline: float) -> list[tuple[dict[str, Any], bytes]]:
-        """Send a request to each side, B first, and wait for both answers. Raises MeasureError if either fails."""
+        """Send a request to each side, B first, and wait for both replies. Raises MeasureError if either fails."""
         answers: list[tuple[dict[str, Any], bytes] | None] = [None, None]
         failures: list[MeasureError] = []
         for side in (1, 0):
@@ -351,7 +388,7 @@ class Pair:
             raise MeasureError(f"{self.protocol.name}: a worker gave no answer", "timeout") from None
 
     def _died(self, what: str) -> MeasureError:
-        """Make an error of a process's end, with its last words."""
+        """Return the error for a process that has ended, with the end of its output."""
         deadline = time.monotonic() + 1.0
         ended: list[Any] = []
         while not ended and time.monotonic() < deadline:
@@ -385,21 +422,21 @@ class Pair:
         Parameters
         ----------
         nbytes : int
-            Bytes of a message.
+            Size of a message in bytes.
         mode : str
             "pingpong", "stream" or "bidir".
         count : int
-            Ping-pong: round trips. Otherwise messages of a repeat, in each direction.
+            Ping-pong: number of round trips. Otherwise number of messages of a repeat in each direction.
         warmup : int, optional
-            Messages before the clock starts; at least one is always sent.
+            Number of messages before the clock starts; at least one is always sent.
         repeats : int
-            Stream and bidir: how many samples.
+            Stream and bidir: number of samples.
         validate : bool
-            Fill every message with a pattern of its own and check every byte. The times then contain that work.
+            Fill every message with a different pattern and check every byte. The times include this work.
         offset : int
-            Bytes from the beginning of a page to the message, on both sides; 0 to 4095.
+            Offset of the message from the beginning of a page on both sides in bytes; 0 to 4095.
         timeout_s : float, optional
-            Longest time of this run.
+            Time limit of this run.
 
         Returns
         -------
@@ -408,9 +445,9 @@ class Pair:
         Raises
         ------
         ValueError
-            If an argument makes no sense for this protocol; nothing has been sent.
+            If an argument is invalid for this protocol; nothing has been sent.
         MeasureError
-            If the peer went away, data arrived wrong, or time ran out. The pair is then of no further use.
+            If the peer ended, wrong data arrived, or the time is over. The pair cannot be used any more.
         """
         timeout_s = self.timeout_s if timeout_s is None else float(timeout_s)
         warmup = max(1, min(count // 10, 100)) if warmup is None else max(1, warmup)
@@ -423,6 +460,9 @@ class Pair:
             "warmup": warmup,
             "repeats": repeats,
             "offset": offset,
+            "memory": self.memory,
+            "buffers": self.buffers,
+            "pool": self._pool,
             "validate": bool(validate) and self.protocol.link not in ("null", "cache"),
             "one_core": self._cores[0] == self._cores[1],
             "run_id": self._runs % (1 << 29),
@@ -447,7 +487,7 @@ class Pair:
             raise MeasureError(f"this pair of {protocol.name} is closed{why}. Remedy: open a new one", "gone")
         _check_choice(protocol, "mode", mode, protocol.modes, MODES)
         if mode == "bidir" and self.level == "python":
-            raise MeasureError("bidir is measured by the loop in C only. Remedy: leave --level python away", "usage")
+            raise MeasureError("bidir is measured by the loop in C only. Remedy: remove --level python", "usage")
         if not protocol.min_bytes <= nbytes <= protocol.max_bytes:
             raise ValueError(
                 f"{protocol.name} takes messages of {protocol.min_bytes} to {protocol.max_bytes} bytes, not of {nbytes}"
@@ -455,9 +495,9 @@ class Pair:
         if not (0 < count <= 100_000_000 and 0 < repeats <= 1_000_000):
             raise ValueError(f"count is {count} and repeats {repeats}; both must be at least 1")
         if not 0 <= offset <= _MAX_OFFSET:
-            raise ValueError(f"offset is {offset}; right would be 0 to {_MAX_OFFSET}")
+            raise ValueError(f"offset is {offset}; expected 0 to {_MAX_OFFSET}")
         if not timeout_s > 0:
-            raise ValueError(f"timeout_s is {timeout_s}; right would be some seconds, more than 0")
+            raise ValueError(f"timeout_s is {timeout_s}; expected more than 0")
 
     def _samples(self, plan: dict[str, Any], answers: list[tuple[dict[str, Any], bytes]]) -> Samples:
         times = np.frombuffer(answers[0][1], dtype=np.float64) * 1e-9
@@ -470,19 +510,20 @@ class Pair:
         rate = None
         if plan["mode"] != "pingpong":
             rate = (2 if plan["mode"] == "bidir" else 1) * plan["nbytes"] / times
-        return Samples(times, rate, counters, counters.get("frames_retransmitted", 0), plan["nbytes"], plan["mode"])
+        lost, touch_s = counters.get("frames_retransmitted", 0), answers[0][0].get("touch_s")
+        return Samples(times, rate, counters, lost, plan["nbytes"], plan["mode"], touch_s)
 
     # ------------------------------------------------------------------------------------ ending
 
     def close(self) -> None:
-        """End both workers and wait until they have gone. Idempotent."""
+        """End both workers and wait until they have ended. Idempotent."""
         if self._closed:
             return
         children.dismiss(self._channels, self._processes)
         self._kill()
 
     def _kill(self) -> None:
-        """End whatever still runs, at once, and release everything."""
+        """End all processes that still run, at once, and release everything."""
         if self._closed:
             return
         self._closed = True
@@ -512,11 +553,15 @@ class Pair:
 
 
 def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a choice that does not exist, or that this protocol does not have."""
+    """Raise an error for a choice that does not exist, or that this protocol does not have."""
     if given not in known:
-        raise ValueError(f"{what} is {given!r}; right would be one of {', '.join(known)}")
+        raise ValueError(f"{what} is {given!r}; expected one of {', '.join(known)}")
     if given not in has:
         why = " (MPI libraries poll; none of them sleeps in a receive)" if protocol.link == "mpi" else ""
+        why = {
+            "memory": " (only via-* and msg-via have an allocator)",
+            "buffers": " in Python (the loop in C has them)",
+        }.get(what, why)
         raise MeasureError(f"{protocol.name} has no {what} {given!r}{why}. Remedy: {what} {' or '.join(has)}", "usage")
 
 

@@ -1,10 +1,10 @@
-"""Pictures of results, as NetPIPE drew them.
+"""Pictures of results in the style of NetPIPE.
 
 The throughput graph
-    Mbit/s over message size: how much of the link a message of that size can use.
+    Mbit/s over message size: the part of the link's bandwidth that a message of that size can use.
 The signature graph
-    Throughput over the time that a message takes: "the network latency ... coincides with the time of the first data
-    point" [NetPIPE]. Two protocols that differ only in latency are the same curve shifted to the left.
+    Throughput over the time of a message: "the network latency ... coincides with the time of the first data point"
+    (NetPIPE). Two protocols that differ only in latency have the same curve, shifted horizontally.
 The time graph
     One-way time over message size.
 
@@ -22,9 +22,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viakit.measure import endpoints
 from viakit.measure.kinds import TRANSFERS, kind_of
 from viakit.measure.ladder import format_size
-from viakit.measure.result import Document, ResultError, series_label, write_file
+from viakit.measure.result import Document, ResultError, conditions, series_label, write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,29 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "GRAPHS", "curves", "figure", "html", "panels", "plain_legend", "save"]
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
-LABEL_WIDTH, LABEL_HEIGHT = 40, 9  # of a time in the signature graph, points
-GRAPHS = ("throughput", "signature", "time")
+LABEL_WIDTH, LABEL_HEIGHT = 40, 9  # size of a time label in the signature graph, in points
+HEADINGS = {"throughput": "Throughput graph", "signature": "Signature graph", "time": "Time"}
+GRAPHS = tuple(HEADINGS)
 
-# Okabe and Ito's colours, told apart by colour-blind eyes too. A protocol has the same one in every picture.
-COLOURS = {
-    "via-eth": "#D55E00",
-    "tcp": "#0072B2",
-    "udp": "#56B4E9",
-    "zmq": "#009E73",
-    "via-udp": "#B5651D",
-    "via-shm": "#E69F00",
-    "mpi": "#CC79A7",
-    "mpi:openmpi": "#CC79A7",
-    "mpi:mpich": "#7A4A8C",
-    "unix": "#6B6B6B",
-    "via-loop": "#A05A00",
-    "bip-eth": "#882255",
-    "bip-udp": "#AA4499",
-    "bip-shm": "#661100",
-    "msg-via": "#332288",
-    "msg-bip": "#AA7700",
-    "msg-tcp": "#117733",
-}
+# A protocol has the same colour in every picture.
+COLOURS = {name: protocol.colour for name, protocol in endpoints.protocols().items() if protocol.colour}
 SPARE = ("#000000", "#8C6D31", "#1B7837", "#762A83", "#4D4D4D")
 DASHES = {("poll", "c"): "-", ("block", "c"): "--", ("poll", "python"): ":", ("block", "python"): "-."}
 PLOTLY_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
@@ -63,7 +47,7 @@ MODE_WORDS = {"pingpong": "ping-pong", "stream": "stream", "bidir": "both direct
 
 
 def curves(documents: Sequence[Document], names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Return what is to be drawn: one dict per series with points.
+    """Return the curves to draw: one dict per series with points.
 
     Each has ``label``, ``colour``, ``dash``, and lists over its points: ``nbytes``, ``time_s``, ``low_s``, ``high_s``
     (5th and 90th percentile) and ``mbit_s``, ``low_mbit_s``, ``high_mbit_s``.
@@ -73,7 +57,7 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
     documents : sequence of dict
         Results; several are overlaid.
     names : sequence of str, optional
-        A name for each of *documents*, put behind its labels if there are several.
+        Names of the documents, which are appended to their labels if there are several.
     """
     documents = _transfers(documents)
     every = [one for document in documents for one in document["series"]]
@@ -117,7 +101,7 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
 
 
 def _transfers(documents: Sequence[Document]) -> list[Document]:
-    """Return the documents with only what has message sizes and one-way times."""
+    """Return the documents with only the series that have message sizes and one-way times."""
     return [
         {**document, "series": [one for one in document["series"] if kind_of(one) == TRANSFERS]}
         for document in documents
@@ -132,6 +116,7 @@ def _words(documents: Sequence[Document]) -> tuple[str, str]:
     parts = [" and ".join(sorted(MODE_WORDS[mode] for mode in modes))]
     waits = {one["wait"] for one in series}
     parts.append(" and ".join({"poll": "polled", "block": "blocking"}[wait] for wait in sorted(waits, reverse=True)))
+    parts.append(conditions(series))
     mtus = sorted({one["mtu"] for one in series if one["hosts"] == "testbed" and one["mtu"]})
     if mtus:
         parts.append("MTU " + ", ".join(map(str, mtus)))
@@ -142,7 +127,7 @@ def _words(documents: Sequence[Document]) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _quiet_matplotlib() -> Iterator[None]:
-    """Let Matplotlib work, and say nothing, for a user without a home folder: it wants one for its font cache."""
+    """Silence Matplotlib's warning for a user without a home folder, where its font cache would be."""
     import logging
 
     logger = logging.getLogger("matplotlib")
@@ -155,7 +140,7 @@ def _quiet_matplotlib() -> Iterator[None]:
 
 
 def _title(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) -> str:
-    """Return what a picture shows, in a line: the protocols, and where they ran if that is one place."""
+    """Return a title in one line: the protocols, and the place if all ran in one place."""
     protocols = dict.fromkeys(one["protocol"] for each in documents for one in each["series"] if one["points"])
     names = list(protocols) if len(protocols) > 1 else [one["label"] for one in drawn[:1]]
     places = {one["hosts"] for each in documents for one in each["series"] if one["points"]}
@@ -164,7 +149,7 @@ def _title(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) ->
 
 
 def panels(n: int) -> tuple[Figure, list[Any]]:
-    """Return a figure with *n* fields of one size, at most three in a row, and the fields in order."""
+    """Return a figure with *n* fields of equal size, at most three in a row, and the fields in order."""
     from matplotlib.figure import Figure
 
     columns = min(n, 3)
@@ -177,26 +162,26 @@ def panels(n: int) -> tuple[Figure, list[Any]]:
 
 
 def plain_legend(axes: Any, **kw: Any) -> None:
-    """Draw a legend whose words are names of files and protocols: a $ in them begins no formula."""
+    """Draw a legend in which a $ in the name of a file or protocol does not start a formula."""
     for text in axes.legend(**kw).get_texts():
         text.set_parse_math(False)
 
 
 def _plain_numbers(axis: Any) -> None:
-    """Have a logarithmic axis say 0.1, 10, 1000 and no powers of ten."""
+    """Label a logarithmic axis with 0.1, 10, 1000 instead of powers of ten."""
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f") if value >= 1 else f"{value:g}")
 
 
 def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
-    """In the signature graph, say the time of each curve's first message, and let no band squeeze the curves."""
+    """Label the first message of each curve of the signature graph with its time, and set limits from the curves."""
     first = [one["time_s"][0] * 1e6 for one in drawn]
     every = [time * 1e6 for one in drawn for time in one["time_s"]]
     ax.set_xlim(min(every) / 2, max(every) * 2)
     ax.margins(y=0.08)
-    ax.get_ylim()  # scales the axis now
+    ax.get_ylim()  # forces the scaling of the axis
     points = 72 / ax.figure.dpi
     taken: list[tuple[float, float]] = []
-    # From the top: of those that begin in one place each is written below the one before.
+    # From the top: if curves begin at one place, each label is written below the one before.
     for one, time in sorted(zip(drawn, first, strict=True), key=lambda each: -each[0]["mbit_s"][0]):
         x, y = (float(place) * points for place in ax.transData.transform((time, one["mbit_s"][0])))
         below = -11.0
@@ -213,7 +198,7 @@ def _first_times(ax: Any, drawn: Sequence[Mapping[str, Any]]) -> None:
             color=one["colour"],
         )
     short = ax.bbox.y0 * points + 4 - min(up for _, up in taken)
-    if short > 0:  # room for the lowest; the curves move a little closer together, hence the half more
+    if short > 0:  # room for the lowest label; the curves then move closer together, so half of it is added
         ax.set_ylim(bottom=ax.transData.inverted().transform((0, ax.bbox.y0 - 1.5 * short / points))[1])
 
 
@@ -227,6 +212,35 @@ def _size_ticks(curves_: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[s
     return shown, [format_size(size).replace(" ", "\u00a0") for size in shown]
 
 
+def _lines(one: Mapping[str, Any], graph: str) -> tuple[list[float], ...]:
+    """Return x and y of a curve in a graph, and its band: limits of x in the signature graph, otherwise of y."""
+    micro, low, high = ([time * 1e6 for time in one[key]] for key in ("time_s", "low_s", "high_s"))
+    if graph == "throughput":
+        return one["nbytes"], one["mbit_s"], one["low_mbit_s"], one["high_mbit_s"]
+    return (micro, one["mbit_s"], low, high) if graph == "signature" else (one["nbytes"], micro, low, high)
+
+
+def _scale(ax: Any, graph: str, drawn: Sequence[Mapping[str, Any]], log_y: bool) -> None:
+    """Set the scales and ticks of a graph."""
+    over_size = graph != "signature"
+    zero = over_size and min(min(one["nbytes"]) for one in drawn) == 0
+    ax.set_xscale("symlog" if zero else "log", **({"linthresh": 1} if zero else {}))
+    if over_size:
+        ticks, words = _size_ticks(drawn)
+        ax.set_xticks(ticks, words, fontsize=8, rotation=30, ha="right")
+        ax.minorticks_off()
+    else:
+        _plain_numbers(ax.xaxis)
+    if log_y or graph == "time":
+        lowest = min(min(one["mbit_s" if graph != "time" else "time_s"]) for one in drawn)
+        ax.set_yscale("log" if lowest > 0 else "symlog")
+        _plain_numbers(ax.yaxis)
+    else:
+        ax.set_ylim(bottom=0)
+    if graph == "signature":
+        _first_times(ax, drawn)
+
+
 def figure(
     documents: Sequence[Document],
     *,
@@ -235,18 +249,18 @@ def figure(
     log_y: bool = True,
     title: str | None = None,
 ) -> Figure:
-    """Draw results with Matplotlib and return the figure (nothing global is touched, no window is opened).
+    """Draw results with Matplotlib and return the figure, without global state and without opening a window.
 
     Parameters
     ----------
     documents, names
         As for :func:`curves`.
     graphs : sequence of str
-        Any of :data:`GRAPHS`, side by side.
+        Any of :data:`GRAPHS`, drawn side by side.
     log_y : bool
-        False: throughput on a linear axis, as the first papers drew it; small messages then lie on the ground.
+        False: throughput on a linear axis, as in the first papers; small messages are then close to zero.
     title : str, optional
-        Above all graphs. Default: what was measured, and where.
+        Title above all graphs. Default: the subject and the machine.
     """
     with _quiet_matplotlib():
         from matplotlib.figure import Figure
@@ -261,48 +275,14 @@ def figure(
                 style = {"color": one["colour"], "linestyle": one["dash"], "linewidth": 1.6}
                 if len(one["nbytes"]) <= 24:
                     style.update(marker="o", markersize=3.5)
-                micro = [time * 1e6 for time in one["time_s"]]
-                if graph == "throughput":
-                    ax.plot(one["nbytes"], one["mbit_s"], label=one["label"], **style)
-                    ax.fill_between(
-                        one["nbytes"], one["low_mbit_s"], one["high_mbit_s"], color=one["colour"], alpha=0.15, lw=0
-                    )
-                elif graph == "signature":
-                    ax.plot(micro, one["mbit_s"], label=one["label"], **style)
-                    ax.fill_betweenx(
-                        one["mbit_s"],
-                        [time * 1e6 for time in one["low_s"]],
-                        [time * 1e6 for time in one["high_s"]],
-                        color=one["colour"],
-                        alpha=0.15,
-                        lw=0,
-                    )
-                else:
-                    ax.plot(one["nbytes"], micro, label=one["label"], **style)
-                    low, high = ([time * 1e6 for time in one[key]] for key in ("low_s", "high_s"))
-                    ax.fill_between(one["nbytes"], low, high, color=one["colour"], alpha=0.15, lw=0)
-            over_size = graph != "signature"
-            zero = over_size and min(min(one["nbytes"]) for one in drawn) == 0
-            ax.set_xscale("symlog" if zero else "log", **({"linthresh": 1} if zero else {}))
-            if over_size:
-                ticks, words = _size_ticks(drawn)
-                ax.set_xticks(ticks, words, fontsize=8, rotation=30, ha="right")
-                ax.minorticks_off()
-            else:
-                _plain_numbers(ax.xaxis)
-            if log_y or graph == "time":
-                lowest = min(min(one["mbit_s" if graph != "time" else "time_s"]) for one in drawn)
-                ax.set_yscale("log" if lowest > 0 else "symlog")
-                _plain_numbers(ax.yaxis)
-            else:
-                ax.set_ylim(bottom=0)
-            if graph == "signature":
-                _first_times(ax, drawn)
-            ax.set_xlabel("message size" if over_size else f"{axis}, µs")
+                x, y, low, high = _lines(one, graph)
+                ax.plot(x, y, label=one["label"], **style)
+                band = (ax.fill_betweenx, y) if graph == "signature" else (ax.fill_between, x)
+                band[0](band[1], low, high, color=one["colour"], alpha=0.15, lw=0)
+            _scale(ax, graph, drawn, log_y)
+            ax.set_xlabel("message size" if graph != "signature" else f"{axis}, µs")
             ax.set_ylabel(f"{axis}, µs" if graph == "time" else "throughput, Mbit/s")
-            ax.set_title(
-                {"throughput": "Throughput graph", "signature": "Signature graph", "time": "Time"}[graph], fontsize=11
-            )
+            ax.set_title(HEADINGS[graph], fontsize=11)
             ax.grid(True, which="major", alpha=0.3, linewidth=0.6)
             for side in ("top", "right"):
                 ax.spines[side].set_visible(False)
@@ -329,57 +309,38 @@ def interactive(
     documents = _transfers(documents)
     drawn = curves(documents, names)
     axis, below = _words(documents)
-    headings = {"throughput": "Throughput graph", "signature": "Signature graph", "time": "Time"}
     heading = title or _title(drawn, documents)
-    canvas = make_subplots(rows=1, cols=len(graphs), subplot_titles=[headings[graph] for graph in graphs])
+    canvas = make_subplots(rows=1, cols=len(graphs), subplot_titles=[HEADINGS[graph] for graph in graphs])
     for column, graph in enumerate(graphs, start=1):
         for one in drawn:
-            micro = [time * 1e6 for time in one["time_s"]]
-            low, high = ([time * 1e6 for time in one[key]] for key in ("low_s", "high_s"))
-            x = micro if graph == "signature" else one["nbytes"]
-            y = micro if graph == "time" else one["mbit_s"]
+            x, y, low, high = _lines(one, graph)
+            micro, least, most = ([time * 1e6 for time in one[key]] for key in ("time_s", "low_s", "high_s"))
             text = [
                 f"{one['label']}<br>{format_size(n)}: {t:.3f} µs one way [{a:.3f} ... {b:.3f}]<br>{m:.1f} Mbit/s"
-                for n, t, a, b, m in zip(one["nbytes"], micro, low, high, one["mbit_s"], strict=True)
+                for n, t, a, b, m in zip(one["nbytes"], micro, least, most, one["mbit_s"], strict=True)
             ]
-            common = {"legendgroup": one["label"], "row": 1, "col": column}
+            around, along = low + high[::-1], (y if graph == "signature" else x)
+            band = {"x": [*along, *along[::-1]], "y": around}
             if graph == "signature":
-                band_x, band_y = low + high[::-1], one["mbit_s"] + one["mbit_s"][::-1]
-            elif graph == "time":
-                band_x, band_y = one["nbytes"] + one["nbytes"][::-1], low + high[::-1]
-            else:
-                band_x = one["nbytes"] + one["nbytes"][::-1]
-                band_y = one["low_mbit_s"] + one["high_mbit_s"][::-1]
-            _add(
-                canvas,
-                go.Scatter(
-                    x=band_x,
-                    y=band_y,
-                    fill="toself",
-                    fillcolor=one["colour"],
-                    opacity=0.15,
-                    line={"width": 0},
-                    mode="lines",
-                    hoverinfo="skip",
-                    showlegend=False,
-                ),
-                **common,
-            )
-            _add(
-                canvas,
+                band = {"x": around, "y": band["x"]}
+            fill = {"fill": "toself", "fillcolor": one["colour"], "opacity": 0.15, "line": {"width": 0}}
+            line = {"color": one["colour"], "dash": PLOTLY_DASHES[one["dash"]], "width": 2}
+            for trace in (
+                go.Scatter(**band, **fill, mode="lines", hoverinfo="skip", showlegend=False),
                 go.Scatter(
                     x=x,
                     y=y,
                     name=one["label"],
                     mode="lines+markers",
                     marker={"size": 4, "color": one["colour"]},
-                    line={"color": one["colour"], "dash": PLOTLY_DASHES[one["dash"]], "width": 2},
+                    line=line,
                     text=text,
                     hovertemplate="%{text}<extra></extra>",
                     showlegend=column == 1,
                 ),
-                **common,
-            )
+            ):
+                trace.legendgroup = one["label"]
+                canvas.add_trace(trace, row=1, col=column)
         over_size = graph != "signature"
         canvas.update_xaxes(
             type="log",
@@ -405,11 +366,6 @@ def interactive(
     return canvas
 
 
-def _add(canvas: Any, trace: Any, *, legendgroup: str, row: int, col: int) -> None:
-    trace.legendgroup = legendgroup
-    canvas.add_trace(trace, row=row, col=col)
-
-
 def html(documents: Sequence[Document], *, whole: bool = True, **kw: Any) -> str:
     """Return an HTML page (or, with *whole* False, a <div> for one) that draws without network."""
     return interactive(documents, **kw).to_html(full_html=whole, include_plotlyjs=True, config={"displaylogo": False})
@@ -421,7 +377,7 @@ def check_format(path: str | os.PathLike[str], formats: Sequence[str] = FORMATS)
     Raises
     ------
     ResultError
-        If not; the message names the formats there are.
+        If the format is not supported; the message lists the supported ones.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in formats:
@@ -430,7 +386,10 @@ def check_format(path: str | os.PathLike[str], formats: Sequence[str] = FORMATS)
 
 
 def picture(documents: Sequence[Document], suffix: str, **kw: Any) -> bytes:
-    """Return a picture as the bytes of a file; *suffix* as of :data:`FORMATS`, other arguments as of :func:`figure`."""
+    """Return a picture as the bytes of a file in the format *suffix* (:data:`FORMATS`).
+
+    Other arguments as for :func:`figure`.
+    """
     if suffix == ".html":
         return html(documents, **kw).encode()
     with _quiet_matplotlib():
@@ -440,11 +399,11 @@ def picture(documents: Sequence[Document], suffix: str, **kw: Any) -> bytes:
 
 
 def save(documents: Sequence[Document], path: str | os.PathLike[str], **kw: Any) -> None:
-    """Draw results into a file; its suffix says how (:data:`FORMATS`). Other arguments as of :func:`figure`.
+    """Draw results into a file in the format of its suffix (:data:`FORMATS`). Other arguments as for :func:`figure`.
 
     Raises
     ------
     ResultError
-        For another suffix, for results without points, or if the file cannot be written.
+        If the format is not supported, the results have no points, or the file cannot be written.
     """
     write_file(path, picture(documents, check_format(path), **kw))

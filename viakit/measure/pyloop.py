@@ -1,329 +1,46 @@
-"""The measuring loop in Python: what a message costs a program that is written in Python.
+"""The measuring loop in Python, which measures the cost of a message in a Python program.
 
-The same modes, the same credits and the same validation as the loop in C (csrc/bench/loop.c), in plain Python on each
-protocol's Python interface, with ``time.perf_counter_ns`` for the stamps. Bidir is left to C: from one Python thread
-the two directions would only take turns.
+The loop has the modes, credits, validation and touching of buffers of the loop in C (csrc/bench/loop.c). It is plain
+Python on each protocol's Python interface (:mod:`viakit.measure.transports`), with time stamps of
+``time.perf_counter_ns``. Mode bidir exists in C only: in one Python thread the two directions would only take turns.
+Cold buffers exist in C only, too.
 
-A :class:`PythonEndpoint` answers to the same calls as :class:`viakit._core.BenchEndpoint`.
+A :class:`PythonEndpoint` has the methods of :class:`viakit._core.BenchEndpoint`.
 """
 
 from __future__ import annotations
 
-import abc
 import array
 import contextlib
 import resource
 import select
-import socket
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from viakit._words import counted
+from viakit import _core
+from viakit.base.words import counted
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.transports import NullTransport, Transport
 
-__all__ = [
-    "MpiTransport",
-    "NullTransport",
-    "PythonEndpoint",
-    "SocketTransport",
-    "Transport",
-    "ViaTransport",
-    "ZmqTransport",
-]
+__all__ = ["NullTransport", "PythonEndpoint", "Transport"]
 
-_SPINS = 256  # tries between two looks at the clock
-_SLICE_S = 0.05  # longest sleep between two looks at the clock
-_HEADROOM = 4096
-_WINDOW_BYTES = 32 << 20
-
-
-class Transport(abc.ABC):
-    """A protocol as the Python loop sees it. Sizes are bytes.
-
-    ``window`` is the number of messages that may be under way unanswered; 0 where the protocol controls its own flow.
-    ``check`` is set by the endpoint: to be called now and then in a wait, it raises when the wait has to end.
-    """
-
-    window = 0
-    check: Callable[[], None] = staticmethod(lambda: None)
-
-    def window_for(self, nbytes: int, validate: bool) -> int:
-        """Return the window for messages of *nbytes*."""
-        return 0
-
-    def prepare(self, nbytes: int, offset: int, n_expected: int, validate: bool) -> None:
-        """Make buffers for messages of *nbytes*, and post receives where they are posted."""
-        size = _HEADROOM + offset + nbytes + 1
-        self.nbytes = nbytes
-        self.out, self.into = bytearray(size), bytearray(size)
-        start = offset  # of a bytearray that malloc aligned: what a Python program gets
-        self.messages = {n: memoryview(self.out)[start : start + n] for n in (nbytes, 1)}
-        self.rooms = {n: memoryview(self.into)[start : start + n] for n in (nbytes, 1)}
-
-    @abc.abstractmethod
-    def send(self, n: int) -> None:
-        """Send the first *n* bytes of the message."""
-
-    @abc.abstractmethod
-    def recv(self, n: int) -> None:
-        """Receive a message of *n* bytes into ``rooms[n]``."""
-
-    def tidy(self) -> None:  # noqa: B027 - a protocol that needs nothing here leaves it so
-        """Do what can wait until after a send."""
-
-    def flush(self) -> None:  # noqa: B027 - a protocol that needs nothing here leaves it so
-        """Wait until the message may be changed."""
-
-    def counters(self) -> dict[str, int]:
-        """Return the protocol's free-running counters."""
-        return {}
-
-    def close(self) -> None:  # noqa: B027 - a protocol that needs nothing here leaves it so
-        """Release what `prepare` made."""
-
-
-class SocketTransport(Transport):
-    """``socket.socket``: send and recv_into."""
-
-    def __init__(self, sock: socket.socket, polled: bool) -> None:
-        self.sock = sock
-        self.flags = socket.MSG_DONTWAIT if polled else 0
-        self.spins = _SPINS if polled else 1
-        # A socket that Python believes to block, but that comes back now and then: one system call per operation.
-        slice_us = int(_SLICE_S * 1e6)
-        value = array.array("l", [0, slice_us]).tobytes()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-        self.calls = 0
-
-    def send(self, n: int) -> None:
-        """Send all of it."""
-        view = self.messages[n]
-        spins = 0
-        while True:
-            self.calls += 1
-            try:
-                done = self.sock.send(view, self.flags)
-            except BlockingIOError:
-                spins += 1
-                if spins % self.spins == 0:
-                    self.check()
-                continue
-            if done == len(view):
-                return
-            view = view[done:]
-
-    def recv(self, n: int) -> None:
-        """Receive all of it."""
-        view = self.rooms[n]
-        spins = 0
-        while True:
-            self.calls += 1
-            try:
-                done = self.sock.recv_into(view, 0, self.flags)
-            except BlockingIOError:
-                spins += 1
-                if spins % self.spins == 0:
-                    self.check()
-                continue
-            if done == len(view):
-                return
-            if done == 0:
-                raise MeasureError("the peer closed the connection", "gone")
-            view = view[done:]
-
-    def counters(self) -> dict[str, int]:
-        """Return the system calls."""
-        return {"system_calls": self.calls}
-
-
-class ZmqTransport(Transport):
-    """``zmq.Socket``: send with copy, recv_into where pyzmq has it."""
-
-    def __init__(self, sock: Any, polled: bool) -> None:
-        import zmq
-
-        self.sock, self.again = sock, zmq.Again
-        self.flags = zmq.NOBLOCK if polled else 0
-        self.spins = _SPINS if polled else 1
-        self.into_buffer = getattr(sock, "recv_into", None)
-
-    def window_for(self, nbytes: int, validate: bool) -> int:
-        """Keep libzmq's queues, which are without bound, short."""
-        return max(4, min(128, _WINDOW_BYTES // (nbytes + 1)))
-
-    def send(self, n: int) -> None:
-        """Send."""
-        spins = 0
-        while True:
-            try:
-                self.sock.send(self.messages[n], self.flags, copy=True)
-                return
-            except self.again:
-                spins += 1
-                if spins % self.spins == 0:
-                    self.check()
-
-    def recv(self, n: int) -> None:
-        """Receive."""
-        spins = 0
-        while True:
-            try:
-                if n and self.into_buffer is not None:
-                    got = self.into_buffer(self.rooms[n], flags=self.flags)
-                else:
-                    data = self.sock.recv(self.flags)
-                    got = len(data)
-                    self.rooms[n][:got] = data
-                break
-            except self.again:
-                spins += 1
-                if spins % self.spins == 0:
-                    self.check()
-        if got != n:
-            raise MeasureError(f"a message of {counted(got, 'byte')} arrived where one of {n} was due")
-
-
-class MpiTransport(Transport):
-    """``mpi4py``: Send and Recv of buffers. They poll inside and cannot be interrupted."""
-
-    def __init__(self, mpi: Any, comm: Any, peer: int) -> None:
-        self.mpi, self.comm, self.peer = mpi, comm, peer
-
-    def window_for(self, nbytes: int, validate: bool) -> int:
-        """Keep the queue of unexpected messages short."""
-        return max(4, min(64, _WINDOW_BYTES // (nbytes + 1)))
-
-    def prepare(self, nbytes: int, offset: int, n_expected: int, validate: bool) -> None:
-        """Make buffers as mpi4py takes them."""
-        super().prepare(nbytes, offset, n_expected, validate)
-        self.specs_out = {n: [view, self.mpi.BYTE] for n, view in self.messages.items()}
-        self.specs_in = {n: [view, self.mpi.BYTE] for n, view in self.rooms.items()}
-
-    def send(self, n: int) -> None:
-        """Send."""
-        self.comm.Send(self.specs_out[n], self.peer, 7)
-
-    def recv(self, n: int) -> None:
-        """Receive."""
-        self.comm.Recv(self.specs_in[n], self.peer, 7)
-
-
-class ViaTransport(Transport):
-    """``viakit.via``: descriptors on registered regions, posted in advance."""
-
-    def __init__(self, via: Any, nic: Any, vi: Any, polled: bool) -> None:
-        self.via, self.nic, self.vi = via, nic, vi
-        self.take = vi.spin_recv if polled else vi.recv_wait
-        self.reap = vi.spin_send if polled else vi.send_wait
-        self.region: Any = None
-
-    def window_for(self, nbytes: int, validate: bool) -> int:
-        """Return how many messages have a receive waiting for them, and a slot of their own if they are validated."""
-        return 2 if validate and nbytes > 1 << 20 else max(4, min(64, _WINDOW_BYTES // (nbytes + 1)))
-
-    def prepare(self, nbytes: int, offset: int, n_expected: int, validate: bool) -> None:
-        """Register memory, build the descriptors and post the receives."""
-        self.nbytes = nbytes
-        self.depth = min(self.window + 2, n_expected)
-        room = max(nbytes, 1)
-        stride = (_HEADROOM + offset + room + 4095) // 4096 * 4096
-        n_slots = self.depth if validate else 1
-        self.close()
-        region = self.region = self.nic.create_region(stride * (1 + n_slots))
-        whole = memoryview(region)
-        view = whole[offset : offset + room]
-        make = self.via.Descriptor
-        self.messages = {n: view[:n] for n in (nbytes, 1)}
-        self.sends = {n: [make.send(region[offset : offset + n]) for _ in range(self.window + 2)] for n in (nbytes, 1)}
-        self.n_sent = dict.fromkeys(self.sends, 0)
-        self.outstanding = 0
-        self.views = []
-        self.receives = []
-        for i in range(self.depth):
-            at = stride * (1 + i % n_slots) + offset
-            self.views.append(whole[at : at + room])
-            self.receives.append(make.recv(region[at : at + room]))
-        self.left, self.taken = n_expected, 0
-        self.free: deque[Any] = deque()
-        for descriptor in self.receives:
-            self.vi.post_recv(descriptor)
-        self.left -= self.depth
-        self.rooms = {n: self.views[0][:n] for n in (nbytes, 1)}
-
-    def send(self, n: int) -> None:
-        """Post a send; the ring is as long as the window, so its next descriptor is free once the oldest is reaped."""
-        ring = self.sends[n]
-        while self.outstanding >= self.window:
-            self._reap()
-        i = self.n_sent[n]
-        self.n_sent[n] = i + 1
-        self.vi.post_send(ring[i % len(ring)])
-        self.outstanding += 1
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                self.reap(_SLICE_S)
-                self.outstanding -= 1
-                return
-            except TimeoutError:
-                self.check()
-
-    def recv(self, n: int) -> None:
-        """Wait for a message."""
-        while True:
-            try:
-                descriptor = self.take(_SLICE_S)
-                break
-            except TimeoutError:
-                self.check()
-        if descriptor.length != n:
-            raise MeasureError(f"a message of {counted(descriptor.length, 'byte')} arrived where one of {n} was due")
-        self.rooms[n] = self.views[self.taken % self.depth][:n]
-        self.taken += 1
-        self.free.append(descriptor)
-
-    def tidy(self) -> None:
-        """Post receives again, and reap what is done."""
-        free = self.free
-        while free and self.left > 0:
-            self.vi.post_recv(free.popleft())
-            self.left -= 1
-        while self.outstanding > 1 and self.vi.send_done() is not None:
-            self.outstanding -= 1
-
-    def flush(self) -> None:
-        """Reap all sends."""
-        while self.outstanding:
-            self._reap()
-
-    def counters(self) -> dict[str, int]:
-        """Return the NIC's."""
-        return dict(self.nic.counters)
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self.messages = self.rooms = {}
-        self.views, self.receives, self.sends = [], [], {}
-        self.free = deque()
-        region, self.region = self.region, None
-        if region is not None:
-            region.close()
+_SHORT = 4096  # touched ping-pong: the longest message with two send buffers, as in csrc/bench/endpoint.c
+_RING_BYTES, _MIN_RING, _MAX_RING = 1 << 20, 4, 64  # touched streams
+_NEXT_VALUE = 0x9E3779B97F4A7C15  # touched: difference of the words of one message to those of the next
+_WORD = 2**64 - 1
 
 
 class PythonEndpoint:
-    """The loop on a transport; answers to the calls of :class:`viakit._core.BenchEndpoint`."""
+    """The loop over a transport, with the methods of :class:`viakit._core.BenchEndpoint`."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         transport.check = self._check
         self._stop = False
-        self._n = dict.fromkeys(("messages_sent", "messages_received", "bytes_sent", "bytes_received"), 0)
+        names = ("messages_sent", "messages_received", "bytes_sent", "bytes_received", "bytes_written", "bytes_read")
+        self._n = dict.fromkeys(names, 0)
 
     def prepare(
         self,
@@ -340,24 +57,49 @@ class PythonEndpoint:
         timeout_s: float = 60.0,
         stall_s: float = 10.0,
         control_fd: int = -1,
+        memory: str = "user",
+        buffers: str = "touched",
+        pool: int = 0,
     ) -> None:
-        """Make buffers and post receives, as `BenchEndpoint.prepare` does."""
-        if mode == "bidir":
-            raise MeasureError("bidir is measured by the loop in C only. Remedy: leave --level python away", "usage")
+        """Allocate buffers and post receives, as `BenchEndpoint.prepare` does."""
+        if mode == "bidir" or buffers == "cold":
+            what = "bidir is" if mode == "bidir" else "cold buffers are"
+            raise MeasureError(f"{what} measured by the loop in C only. Remedy: remove --level python", "usage")
         self.nbytes, self.mode, self.side, self.validate, self.run_id = nbytes, mode, side, validate, run_id
         self.count, self.warmup, self.repeats = count, max(warmup, 1), 1 if mode == "pingpong" else repeats
         self.timeout_s, self.one_core, self.control_fd = timeout_s, one_core, control_fd
+        self.touched = buffers == "touched" and not validate
+        self._share_buffers(nbytes, mode, buffers)
+        self.transport.memory = memory
         self.transport.window = self.transport.window_for(nbytes, validate)
+        if buffers == "touched" and mode != "pingpong" and self.transport.window:
+            self.transport.window = self.transport.n_receives - 2
         self.every = self.transport.window // 2
         self.transport.prepare(nbytes, offset, self._n_expected(), validate)
         self._stop = False
 
+    def _share_buffers(self, nbytes: int, mode: str, buffers: str) -> None:
+        """Choose the number of buffers, by the rule of csrc/bench/endpoint.c."""
+        n_sends = n_receives = 1
+        if buffers == "touched" and mode == "pingpong":
+            n_sends = 2 if nbytes <= _SHORT else 1
+        elif buffers == "touched":
+            n_receives = _MAX_RING
+            while n_receives > _MIN_RING and n_receives * nbytes > _RING_BYTES:
+                n_receives //= 2
+            n_sends = n_receives // 2
+        self.transport.n_sends, self.transport.n_receives = n_sends, n_receives
+        self.n_out = self.n_in = 0
+        self.value_out, self.value_in = (
+            (self.run_id * 2 + side + 1) * 0xD6E8FEB86659FD93 & _WORD for side in (self.side, 1 - self.side)
+        )
+
     def _credits(self, n: int) -> int:
-        """Count the credits that B gives for n messages, the answer to the last not among them."""
+        """Return the number of credits that B sends for n messages, without the reply to the last one."""
         return (n - 1) // self.every if self.every else 0
 
     def _n_expected(self) -> int:
-        """Count what this side will receive in the whole run."""
+        """Return the number of messages that this side receives in the whole run."""
         if self.mode == "pingpong":
             return self.warmup + self.count
         if self.side:
@@ -365,16 +107,16 @@ class PythonEndpoint:
         return self._credits(self.warmup) + 1 + self.repeats * (self._credits(self.count) + 1)
 
     def _check(self) -> None:
-        """Raise MeasureError if a wait has to end; called now and then by the transports."""
+        """Raise MeasureError if a wait has to end. The transports call this repeatedly."""
         if self._stop or (self.control_fd >= 0 and select.select([self.control_fd], [], [], 0)[0]):
-            raise MeasureError("stopped: the coordinator said so or has gone", "stopped")
+            raise MeasureError("stopped: the coordinator requested it or has gone", "stopped")
         if time.monotonic() > self._deadline:
             raise MeasureError(
                 f"the run of {self.nbytes}-byte messages was not over after {self.timeout_s:g} s", "timeout"
             )
 
     def run(self) -> bytes:
-        """Run what was prepared; return doubles, nanoseconds, as `BenchEndpoint.run` does."""
+        """Perform the prepared run. Return doubles, in nanoseconds, as `BenchEndpoint.run` does."""
         self._deadline = time.monotonic() + self.timeout_s
         transport = self.transport
         n = self.warmup + self.repeats * self.count
@@ -403,18 +145,22 @@ class PythonEndpoint:
     # -------------------------------------------------------------------------------- modes
 
     def _ping(self, n: int) -> array.array[float]:
-        """Side A of a ping-pong: half of each round trip, in ns."""
+        """Run side A of a ping-pong. Return half of each round trip, in ns."""
         send, recv, tidy, clock = self.transport.send, self.transport.recv, self.transport.tidy, time.perf_counter_ns
-        nbytes, validate = self.nbytes, self.validate
+        nbytes, validate, touched = self.nbytes, self.validate, self.touched
         samples = array.array("d", bytes(8 * n))
         before = clock()
         for i in range(n):
             if validate:
                 self._fill(i)
                 before = clock()
+            elif touched:
+                self._write()
             send(nbytes)
             tidy()
             recv(nbytes)
+            if touched:
+                self._read()
             after = clock()
             samples[i] = (after - before) / 2
             before = after
@@ -423,31 +169,24 @@ class PythonEndpoint:
         return samples
 
     def _pong(self, n: int) -> array.array[float]:
-        """Side B of a ping-pong."""
-        send, recv, tidy, nbytes, validate = (
-            self.transport.send,
-            self.transport.recv,
-            self.transport.tidy,
-            self.nbytes,
-            self.validate,
-        )
+        """Run side B of a ping-pong."""
+        send, recv, tidy = self.transport.send, self.transport.recv, self.transport.tidy
+        nbytes, validate, touched = self.nbytes, self.validate, self.touched
         for i in range(n):
             recv(nbytes)
             if validate:
                 self._compare(i)
                 self._fill(i)
+            elif touched:
+                self._read()
+                self._write()
             send(nbytes)
             tidy()
         return array.array("d")
 
     def _stream_a(self, first: int, n: int) -> None:
-        send, recv, tidy, nbytes, every = (
-            self.transport.send,
-            self.transport.recv,
-            self.transport.tidy,
-            self.nbytes,
-            self.every,
-        )
+        send, recv, tidy = self.transport.send, self.transport.recv, self.transport.tidy
+        nbytes, every = self.nbytes, self.every
         credits, window = 0, self.transport.window
         for i in range(n):
             while every and i - credits * every >= window:
@@ -455,6 +194,8 @@ class PythonEndpoint:
                 credits += 1
             if self.validate:
                 self._fill(first + i)
+            elif self.touched:
+                self._write()
             send(nbytes)
             tidy()
         while credits <= self._credits(n):
@@ -463,27 +204,64 @@ class PythonEndpoint:
             tidy()
 
     def _stream_b(self, first: int, n: int) -> None:
-        send, recv, tidy, nbytes, every = (
-            self.transport.send,
-            self.transport.recv,
-            self.transport.tidy,
-            self.nbytes,
-            self.every,
-        )
+        send, recv, tidy = self.transport.send, self.transport.recv, self.transport.tidy
+        nbytes, every = self.nbytes, self.every
         for i in range(n):
             recv(nbytes)
             if self.validate:
                 self._compare(first + i)
+            elif self.touched:
+                self._read()
             tidy()
             if every and (i + 1) % every == 0 and i + 1 < n:
                 send(1)
         send(1)
         tidy()
 
+    # -------------------------------------------------------------------------------- touching
+
+    def _write(self) -> None:
+        """Write the next message into the next send buffer, after its last send has completed."""
+        transport = self.transport
+        transport.choose(self.n_out)
+        self.n_out += 1
+        transport.flush_to(transport.n_sends - 1)
+        _core.bench_write(transport.messages[self.nbytes], self.value_out)
+        self.value_out = (self.value_out + _NEXT_VALUE) & _WORD
+        self._n["bytes_written"] += self.nbytes
+
+    def _read(self) -> None:
+        """Read the message that has arrived, and compare its sum with that of the expected message."""
+        found = _core.bench_sum(self.transport.rooms[self.nbytes])
+        due = _core.bench_sum_of(self.nbytes, self.value_in)
+        self.value_in = (self.value_in + _NEXT_VALUE) & _WORD
+        self._n["bytes_read"] += self.nbytes
+        self.n_in += 1
+        if found != due and not self.transport.empty:
+            raise MeasureError(
+                f"message {self.n_in - 1} of {counted(self.nbytes, 'byte')}: its words add up to {found:#x}, should be "
+                f"{due:#x}. Remedy: --validate names the byte",
+                "mismatch",
+            )
+        self.transport.received(self.n_in)
+
+    def touch_ns(self) -> float:
+        """Return the time to write and read one message without sending it, in ns."""
+        message, room = self.transport.messages[self.nbytes], self.transport.rooms[self.nbytes]
+        turns = max(3, min(1000, (1 << 20) // (self.nbytes + 1)))
+        best = float("inf")
+        for _ in range(3):
+            before = time.perf_counter_ns()
+            for i in range(turns):
+                _core.bench_write(message, i)
+                _core.bench_sum(room)
+            best = min(best, (time.perf_counter_ns() - before) / turns)
+        return best
+
     # -------------------------------------------------------------------------------- validation
 
     def _pattern(self, side: int, i: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return the bytes of message *i* of *side*: different for every run, side, message and size."""
+        """Return the bytes of message *i* of *side*. They differ for every run, side, message and size."""
         seed = (self.run_id * 1000003 + self.nbytes * 8191 + i * 131 + side * 7919) & 0xFFFFFFFF
         return ((np.arange(self.nbytes, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(seed)) >> 13).astype(
             np.uint8
@@ -508,14 +286,14 @@ class PythonEndpoint:
                 "mismatch",
             )
 
-    # -------------------------------------------------------------------------------- the rest
+    # -------------------------------------------------------------------------------- control
 
     def stop(self) -> None:
-        """End a run that another thread is in."""
+        """End a run of another thread."""
         self._stop = True
 
     def counters(self) -> dict[str, int]:
-        """Return free-running counters of the loop, the thread and the protocol."""
+        """Return the free-running counters of the loop, the thread and the protocol."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         return {
             **self._n,
@@ -527,16 +305,6 @@ class PythonEndpoint:
         }
 
     def close(self) -> None:
-        """Release buffers."""
+        """Release the buffers."""
         with contextlib.suppress(BufferError):
             self.transport.close()
-
-
-class NullTransport(Transport):
-    """Does nothing: what is left is the loop in Python itself."""
-
-    def send(self, n: int) -> None:
-        """Send nothing."""
-
-    def recv(self, n: int) -> None:
-        """Receive nothing."""

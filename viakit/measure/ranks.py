@@ -1,8 +1,8 @@
-"""Ranks of an MPI library, started under its mpiexec, that call back: for those who measure them.
+"""Ranks of an MPI library that are started under its mpiexec and connect back to this process.
 
-However they end, nothing of them stays: ranks of Open MPI are in process groups of their own and outlive their mpiexec
-by a moment, in which they may still write to the folder that is about to be removed. If it is we who are killed, a
-guard process does what :meth:`Ranks.kill` would have done.
+No process or file remains, however the ranks end. Ranks of Open MPI are in process groups of their own. They outlive
+their mpiexec for a moment, and may still write to the folder that is about to be removed. If this process is killed, a
+guard process does the work of :meth:`Ranks.kill`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -22,32 +21,34 @@ import time
 from collections.abc import Callable, Iterable
 from typing import IO
 
-from viakit.measure import mpi
+from viakit.base.secret import same_user, users_can_be_told_apart
+from viakit.launch import mpi_library as mpi
 from viakit.measure.channel import Channel
 from viakit.measure.endpoints import MeasureError
 
-__all__ = ["Ranks"]
+__all__ = ["Ranks", "call_back"]
 
-_MARK = "VIAKIT_RANKS"  # in the environment of all that we start: how strays are known
-_TERM_S = 2.0  # mpiexec ends its ranks when it is asked to; so long it may take
-_GONE_S = 5.0  # until the last of what has been killed is gone, and its files with it
+_MARK = "VIAKIT_RANKS"  # variable in the environment of all started processes, which identifies strays
+_TERM_S = 2.0  # time for mpiexec to end its ranks after SIGTERM
+_GONE_S = 5.0  # time until the killed processes and their files are gone
 
-# Runs without viakit, NumPy or site packages: a few milliseconds. Each line names a file that has to go; the end of the
-# pipe without "." before it means that the owner was killed. Ranks notice that too, and most end by themselves.
+# The guard runs without viakit, NumPy or site packages and starts in a few milliseconds. Each line of its input names a
+# file to remove. The end of the input without a last line "." means that the owner was killed. Ranks notice this too,
+# and most of them end by themselves.
 _GUARD = """
 import glob, os, shutil, signal, sys, time
-mark, folder, patience = sys.argv[1].encode() + b"\\0", sys.argv[2], float(sys.argv[3])
+mark, folder, grace = sys.argv[1].encode() + b"\\0", sys.argv[2], float(sys.argv[3])
 files = [line.rstrip() for line in sys.stdin]
 if files[-1:] == ["."]: sys.exit()
 began = time.monotonic()
-while time.monotonic() < began + 3 * patience:
+while time.monotonic() < began + 3 * grace:
     strays = []
     for path in glob.glob("/proc/[0-9]*/environ"):
         try:
             with open(path, "rb") as file:
                 if mark in file.read(): strays.append(int(path.split("/")[2]))
         except OSError: pass
-    for pid in strays if time.monotonic() > began + patience else ():
+    for pid in strays if time.monotonic() > began + grace else ():
         try: os.kill(pid, signal.SIGKILL)
         except OSError: pass
     if not strays: shutil.rmtree(folder, ignore_errors=True)
@@ -59,125 +60,156 @@ for path in files:
 """
 
 
+def call_back(name: str) -> Channel | None:
+    """In a rank: connect to the owner of the ranks at an abstract Unix socket.
+
+    Returns
+    -------
+    Channel or None
+        None: the owner has gone, or the process there is another user's.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(OSError):
+        sock.connect("\0" + name)
+        if same_user(sock):
+            return Channel(sock)
+    sock.close()
+    return None
+
+
 class Ranks:
     """A running mpiexec.
 
     Parameters
     ----------
     library : mpi.Library
+        MPI library.
     program : callable
-        Given the name of an abstract Unix socket, returns the command of a rank, which has to connect there.
+        Returns the command of a rank for the name of an abstract Unix socket, to which the rank must connect.
     n_ranks : int
+        Number of ranks.
     output : file
-        Takes what mpiexec and the ranks print.
+        File for the output of mpiexec and of the ranks.
 
     Attributes
     ----------
-    process : subprocess.Popen
-        The mpiexec.
+    process : subprocess.Popen or None
+        The mpiexec; None before :meth:`start`, and if that was interrupted.
     scratch : str
-        The folder where the library may put its files, in memory if there is such a place.
-
-    Raises
-    ------
-    MeasureError
-        If mpiexec cannot be started.
+        Folder for files of the library, in memory if possible.
     """
 
     def __init__(
         self, library: mpi.Library, program: Callable[[str], list[str]], n_ranks: int, output: IO[bytes]
     ) -> None:
-        name = "viakit-ranks-" + secrets.token_hex(12)
-        self._files: set[str] = set()  # in /dev/shm, which MPICH leaves there when it is killed
+        self._library, self._program, self._n_ranks, self._output = library, program, n_ranks, output
+        self._files: set[str] = set()  # files in /dev/shm that MPICH leaves when it is killed
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.scratch = tempfile.mkdtemp(prefix="viakit-mpi-", dir=memory)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._guard: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.scratch = os.path.join(memory or tempfile.gettempdir(), "viakit-mpi-" + secrets.token_hex(8))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def start(self) -> None:
+        """Start mpiexec. The caller holds this object first, so that :meth:`kill` finds all after an interrupt.
+
+        Raises
+        ------
+        MeasureError
+            If mpiexec cannot be started.
+        """
+        library, name = self._library, "viakit-ranks-" + secrets.token_hex(12)
         try:
+            os.mkdir(self.scratch, 0o700)
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _GUARD, f"{_MARK}={self.scratch}", self.scratch, str(_TERM_S)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            self._listener.bind("\0" + name)  # abstract: nothing is left in the file system
-            self._listener.listen(n_ranks)
+            if not users_can_be_told_apart():
+                raise MeasureError(
+                    f"mpi:{library.flavour}: in this user namespace the kernel reports one number for several "
+                    "users, so ranks cannot be recognised; map your user (unshare --map-current-user)",
+                    "refused",
+                )
+            self._listener.bind("\0" + name)  # An abstract name leaves nothing in the file system.
+            self._listener.listen(self._n_ranks)
             self.process = subprocess.Popen(
-                library.command(program(name), n_ranks),
+                library.command(self._program(name), self._n_ranks),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=self._output,
+                stderr=self._output,
                 env=os.environ | library.environment(self.scratch) | {_MARK: self.scratch},
-                start_new_session=True,  # to be ended with all that it starts
+                start_new_session=True,  # so that it can be killed with all its descendants
             )
         except BaseException as error:
-            self._listener.close()
-            shutil.rmtree(self.scratch, ignore_errors=True)
-            self._dismiss()
+            # An interrupt within Popen leaves an mpiexec that runs, but is in no variable.
+            self.kill()
             if isinstance(error, OSError):
                 raise MeasureError(
-                    f"mpi:{library.flavour}: {library.mpiexec} cannot be started ({error.strerror}). "
-                    f"Remedy: pip install --force-reinstall {library.flavour}",
+                    f"mpi:{library.flavour}: {library.mpiexec} cannot be started ({error.strerror}); "
+                    f"pip install --force-reinstall {library.flavour}",
                     "missing",
                 ) from None
             raise
 
     def accept(self, deadline: float) -> Channel | None:
-        """Wait for a rank to call back.
+        """Wait for the connection of a rank.
 
         Parameters
         ----------
         deadline : float
-            A time of :func:`time.monotonic`.
+            Time on the clock of :func:`time.monotonic`.
 
         Returns
         -------
         Channel or None
-            None: mpiexec has ended, there will be no more.
+            None if mpiexec has ended, so that no more ranks will connect.
 
         Raises
         ------
         TimeoutError
             At the deadline.
-        MeasureError
-            If it was somebody else.
         """
-        while not select.select([self._listener], [], [], 0.1)[0]:
-            if self.process.poll() is not None:
-                return None
-            if time.monotonic() > deadline:
-                raise TimeoutError
-        sock, _ = self._listener.accept()
-        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid != os.getuid():
-            sock.close()
-            raise MeasureError(f"process {pid} of another user answered instead of a rank", "refused")
-        return Channel(sock)
+        while True:
+            if not select.select([self._listener], [], [], 0.1)[0]:
+                if self.process is None or self.process.poll() is not None:
+                    return None
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                continue
+            with contextlib.suppress(OSError):
+                sock, _ = self._listener.accept()
+                if same_user(sock):
+                    return Channel(sock)
+                sock.close()  # A process of another user found the name in /proc/net/unix.
 
     def remember(self, files: Iterable[str]) -> None:
-        """Files in /dev/shm that have to go when the ranks do."""
+        """Register files in /dev/shm to be removed after the ranks have ended."""
         new = set(files) - self._files
         self._files |= new
-        self._tell(*sorted(new))
+        self._send_guard(*sorted(new))
 
     def kill(self) -> None:
-        """End what still runs and remove its files. Idempotent."""
+        """Kill all remaining processes and remove their files. Idempotent."""
         self._listener.close()
         strays = self._strays()
         for pid in strays:
             self._files |= mpi.shared_files(pid)
-        if self.process.poll() is None:
-            self._signal(signal.SIGTERM)
+        if self.process is not None and self.process.poll() is None:
+            self._signal(self.process, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_TERM_S)
-            self._signal(signal.SIGKILL)
+            self._signal(self.process, signal.SIGKILL)
         deadline = time.monotonic() + _GONE_S
         while True:
             strays = self._strays()
             for pid in strays:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-            self.process.poll()  # one of ours may be a zombie until it is asked after
+            if self.process is not None:
+                self.process.poll()  # Collect its status, or it remains as a zombie.
             shutil.rmtree(self.scratch, ignore_errors=True)
             if not (strays or os.path.exists(self.scratch)) or time.monotonic() > deadline:
                 break
@@ -187,17 +219,17 @@ class Ranks:
                 os.unlink(path)
         self._dismiss()
 
-    def _tell(self, *lines: str) -> None:
-        """Say something to the guard."""
+    def _send_guard(self, *lines: str) -> None:
+        """Send lines to the guard."""
         if self._guard is not None and self._guard.stdin is not None:
             with contextlib.suppress(OSError):
                 self._guard.stdin.write("".join(f"{line}\n" for line in lines).encode())
                 self._guard.stdin.flush()
 
     def _dismiss(self) -> None:
-        """All is put away: the guard has nothing to do."""
+        """Dismiss the guard: everything has been cleaned up."""
         if self._guard is not None:
-            self._tell(".")
+            self._send_guard(".")
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self._guard.communicate(timeout=_GONE_S)
             if self._guard.poll() is None:
@@ -205,9 +237,10 @@ class Ranks:
                 self._guard.wait()
             self._guard = None
 
-    def _signal(self, number: int) -> None:
+    @staticmethod
+    def _signal(process: subprocess.Popen[bytes], number: int) -> None:
         with contextlib.suppress(OSError):
-            os.killpg(self.process.pid, number)
+            os.killpg(process.pid, number)
 
     def _strays(self) -> list[int]:
         """Every process that came of this mpiexec, itself included."""

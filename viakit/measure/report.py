@@ -1,50 +1,31 @@
-"""Reports: what a result says, in words that are computed from it, with its picture, in one HTML file.
+"""Reports: a summary of a result in sentences computed from it, with its picture, in one HTML file.
 
-Every sentence names its numbers, their intervals, and how they were taken; a sentence whose numbers were not measured
-is not written. Nothing in the page comes from the network.
+Every sentence gives its numbers, their intervals, and the method of measurement. A sentence whose numbers were not
+measured is left out. The page loads nothing from the network.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from viakit.measure import plot, table
+from viakit.measure import endpoints, plot, sockbuf, table
 from viakit.measure.ladder import format_size
-from viakit.measure.result import Document, series_label
+from viakit.measure.result import Document, conditions, series_label
 from viakit.measure.stats import Ratio
 
 __all__ = ["STYLE", "html", "html_table", "page_head", "per_message", "tables_html", "words"]
-
-NAMES = {
-    "via-eth": "VIA on raw Ethernet frames",
-    "via-udp": "VIA on UDP sockets",
-    "via-shm": "VIA on shared memory",
-    "via-loop": "VIA inside one process",
-    "bip-eth": "BIP on raw Ethernet frames",
-    "bip-udp": "BIP on UDP sockets",
-    "bip-shm": "BIP on shared memory",
-    "msg-via": "messages over VIA",
-    "msg-bip": "messages over BIP",
-    "msg-tcp": "messages over TCP",
-    "tcp": "TCP",
-    "udp": "UDP",
-    "unix": "a Unix-domain socket",
-    "zmq": "ZeroMQ",
-    "mpi": "MPI",
-    "mpi:openmpi": "Open MPI",
-    "mpi:mpich": "MPICH",
-}
 
 
 def _name(series: Mapping[str, Any]) -> str:
     library = series.get("info", {}).get("library")
     if series["protocol"] == "mpi" and library:
         return f"MPI ({library})"
-    return NAMES.get(series["protocol"], series["protocol"])
+    known = endpoints.protocols().get(series["protocol"])
+    return (known and known.title) or str(series["protocol"])
 
 
 def _common_size(one: Mapping[str, Any], other: Mapping[str, Any], wanted: int) -> int | None:
@@ -60,7 +41,7 @@ def _interval(ratio: Ratio) -> str:
 
 
 def _times(ratio: Ratio) -> str:
-    """Put a ratio of times into words, with its interval, and admit where there is no difference."""
+    """Return a ratio of times in words, with its interval, or the statement that no difference was found."""
     interval = _interval(ratio)
     if not math.isfinite(ratio.high):
         return f"a ratio of {table.format_ratio(ratio.value)}, but {interval}"
@@ -71,47 +52,40 @@ def _times(ratio: Ratio) -> str:
     return f"{table.format_ratio(ratio.value)} times as long ({interval})"
 
 
-def _latency(mine: Mapping[str, Any], others: list[Mapping[str, Any]], wanted: int) -> list[str]:
-    """Compare one-way times of short messages."""
-    sentences = []
+def _compared(
+    mine: Mapping[str, Any], others: list[Mapping[str, Any]], wanted: int, bandwidth: bool = False
+) -> Iterator[tuple[Mapping[str, Any], int, Mapping[str, Any], Mapping[str, Any], Ratio]]:
+    """Yield each other series that can be compared, the size next to *wanted*, both points and their ratio."""
     for other in others:
         size = _common_size(mine, other, wanted)
-        if size is None:
-            continue
-        point, peer = table.point_at(mine, size), table.point_at(other, size)
-        ratio = table.point_ratio(point, peer) if point and peer else None
-        if ratio is None or point is None or peer is None:
-            continue
-        wait = table.WAIT_WORDS[mine["wait"]]
-        sentences.append(
-            f"{_name(mine)} carries {format_size(size)} in {table.format_time(point['one_way_s']['median'])} one way "
-            f"(half the round trip, {wait}), {_name(other)} in {table.format_time(peer['one_way_s']['median'])}: "
-            f"{_times(ratio)}."
-        )
-    return sentences
+        point, peer = (table.point_at(one, -1 if size is None else size) for one in (mine, other))
+        ratio = table.point_ratio(point, peer, bandwidth=bandwidth) if point and peer else None
+        if size is not None and ratio is not None and point is not None and peer is not None:
+            yield other, size, point, peer, ratio
+
+
+def _latency(mine: Mapping[str, Any], others: list[Mapping[str, Any]], wanted: int) -> list[str]:
+    """Compare one-way times of short messages."""
+    return [
+        f"{_name(mine)} carries {format_size(size)} in {table.format_time(point['one_way_s']['median'])} one way "
+        f"(half the round trip, {table.WAIT_WORDS[mine['wait']]}), {_name(other)} in "
+        f"{table.format_time(peer['one_way_s']['median'])}: {_times(ratio)}."
+        for other, size, point, peer, ratio in _compared(mine, others, wanted)
+    ]
 
 
 def _bandwidth(mine: Mapping[str, Any], others: list[Mapping[str, Any]]) -> list[str]:
     """Compare the bandwidth of long messages in a stream."""
-    sentences = []
-    for other in others:
-        size = _common_size(mine, other, 4 << 20)
-        if size is None:
-            continue
-        point, peer = table.point_at(mine, size), table.point_at(other, size)
-        ratio = table.point_ratio(point, peer, bandwidth=True) if point and peer else None
-        if ratio is None or point is None or peer is None:
-            continue
-        sentences.append(
-            f"A stream of messages of {format_size(size)} runs at {table.format_bandwidth(point['bandwidth_Bps'])} by "
-            f"{_name(mine)} and at {table.format_bandwidth(peer['bandwidth_Bps'])} by {_name(other)}, "
-            f"MTU {mine['mtu']}: {table.format_ratio(ratio.value)} times the bandwidth ({_interval(ratio)})."
-        )
-    return sentences
+    return [
+        f"A stream of messages of {format_size(size)} runs at {table.format_bandwidth(point['bandwidth_Bps'])} by "
+        f"{_name(mine)} and at {table.format_bandwidth(peer['bandwidth_Bps'])} by {_name(other)}, "
+        f"MTU {mine['mtu']}: {table.format_ratio(ratio.value)} times the bandwidth ({_interval(ratio)})."
+        for other, size, point, peer, ratio in _compared(mine, others, 4 << 20, bandwidth=True)
+    ]
 
 
 def _tail(series: Mapping[str, Any], wanted: int) -> list[str]:
-    """Say how far the slow messages are from the usual ones."""
+    """Compare the times of slow messages with the median."""
     if not series["points"]:
         return []
     point = min(series["points"], key=lambda one: abs(one["nbytes"] - wanted))
@@ -127,14 +101,14 @@ def _tail(series: Mapping[str, Any], wanted: int) -> list[str]:
 
 
 def per_message(point: Mapping[str, Any]) -> dict[str, float]:
-    """Return a point's counters divided by its messages; empty if none were counted."""
+    """Return a point's counters divided by its messages; empty without counters."""
     counters = dict(point["counters"])
     messages = counters.pop("messages", 0)
     return {key: value / messages for key, value in counters.items()} if messages else {}
 
 
 def _counters(series: Mapping[str, Any], wanted: int) -> list[str]:
-    """Say what a message cost in copies and system calls."""
+    """State the copies and system calls per message."""
     if not series["points"]:
         return []
     point = min(series["points"], key=lambda one: abs(one["nbytes"] - wanted))
@@ -142,20 +116,21 @@ def _counters(series: Mapping[str, Any], wanted: int) -> list[str]:
     if "copies" not in each or "system_calls" not in each:
         return []
     return [
-        f"Counted, not claimed: a message of {format_size(point['nbytes'])} by {_name(series)} cost "
+        f"According to the counters, a message of {format_size(point['nbytes'])} by {_name(series)} cost "
         f"{each['copies']:.2f} copies of its payload and {each['system_calls']:.2f} system calls, both sides together "
         f"({table.WAIT_WORDS[series['wait']]})."
     ]
 
 
 def words(document: Document) -> list[str]:
-    """Return what a result says, as sentences; see the module's description for what they promise."""
+    """Return the summary of a result as sentences."""
     groups: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
     for one in document["series"]:
         if one["points"]:
-            groups.setdefault((one["hosts"], one["mode"], one["wait"], one["level"]), {})[one["protocol"]] = one
+            key = (one["hosts"], one["mode"], one["wait"], one["level"], one.get("buffers"))
+            groups.setdefault(key, {}).setdefault(one["protocol"], one)  # With two kinds of memory, the first one.
     sentences: list[str] = []
-    for (hosts, mode, _, _), found in groups.items():
+    for (hosts, mode, _, _, _), found in groups.items():
         mine = next((found[name] for name in ("via-eth", "via-udp", "via-shm", "via-loop") if name in found), None)
         if mine is None:
             continue
@@ -168,6 +143,7 @@ def words(document: Document) -> list[str]:
             sentences += _counters(mine, wanted)
         elif mode == "stream":
             sentences += _bandwidth(mine, others)
+    sentences += _conditions(document)
     if any(one["hosts"] == "testbed" for one in document["series"]):
         sentences.append(
             "The two hosts are network namespaces of this one machine and their wire is a veth pair: no cable and no "
@@ -176,12 +152,26 @@ def words(document: Document) -> list[str]:
     for one in document.get("skipped", []):
         sentences.append(f"Not measured: {one['protocol']}. {one['reason']}")
     if not document.get("complete", True):
-        sentences.append("The run was not finished; what had been measured by then is shown.")
+        sentences.append("The run was not finished; the measurements so far are shown.")
     return sentences
 
 
+def _conditions(document: Document) -> list[str]:
+    """Describe the memory of the messages, the treatment of the buffers, and the socket buffers."""
+    measured = [one for one in document["series"] if one["points"] and "wait" in one]
+    if not measured:
+        return []
+    sentences = [f"Memory of the messages: {conditions(measured)}."]
+    if any(one.get("buffers") == "touched" for one in measured):
+        sentences.append(
+            "Touched buffers: each message was written before it was sent and read after it was received, within the "
+            "time and for every protocol alike; what that costs without sending stands beside the times."
+        )
+    return sentences + list(dict.fromkeys(filter(None, (sockbuf.words(one.get("info", {})) for one in measured))))
+
+
 def _floor(document: Document, series: Mapping[str, Any]) -> list[str]:
-    """Compare shared memory with what the machine can do at all."""
+    """Compare shared memory with the limit of the machine."""
     floor = document.get("floor")
     if not floor or series["link"] != "shm":
         return []
@@ -230,7 +220,9 @@ def _time_rows(document: Document) -> str:
     for group in table.groups(document):
         first = group[0]
         rows = []
-        for size in sorted({point["nbytes"] for one in group for point in one["points"]}):
+        sizes = sorted({point["nbytes"] for one in group for point in one["points"]})
+        touched = any(table.touching(group, size) is not None for size in sizes)
+        for size in sizes:
             row = [format_size(size)]
             for one in group:
                 point = table.point_at(one, size)
@@ -244,15 +236,22 @@ def _time_rows(document: Document) -> str:
                     )
                 else:
                     row.append(table.format_bandwidth(point["bandwidth_Bps"]))
+            if touched:
+                cost = table.touching(group, size)
+                row.append("-" if cost is None else table.format_time(cost))
             rows.append(row)
         meaning = "median [its 95 % interval], 99th percentile" if first["mode"] == "pingpong" else "median"
         caption = f"{table.HEADS[first['mode']]}; {table.how(group)}: {meaning}"
-        parts.append(html_table(caption, ["message", *(table.column_name(group, one) for one in group)], rows))
+        head = ["message", *(table.column_name(group, one) for one in group)]
+        if touched:
+            caption += "; touching: writing and reading a message without sending it, part of every time"
+            head.append("touching")
+        parts.append(html_table(caption, head, rows))
     return "".join(parts)
 
 
 def _counter_rows(document: Document) -> str:
-    """Return a table of counters per message at the size where they teach most: the smallest and the largest."""
+    """Return a table of counters per message at the smallest and the largest size, where they differ most."""
     shown = (
         "copies",
         "bytes_copied",
@@ -276,7 +275,7 @@ def _counter_rows(document: Document) -> str:
     if not rows:
         return ""
     caption = "Counters per message, both sides together"
-    return "<h2>What a message cost</h2>" + html_table(
+    return "<h2>Cost of a message</h2>" + html_table(
         caption, ["protocol", "message", *(key.replace("_", " ") for key in shown)], rows
     )
 
@@ -295,19 +294,19 @@ def _flat(value: Any) -> str:
 
 
 def page_head(title: str, machine: Mapping[str, Any], told: Sequence[str], missing: Sequence[str]) -> str:
-    """Return the beginning of a report's page: where it was measured, what is to be seen, and what was not measured."""
+    """Return the beginning of a report's page: the machine, the summary, and measurements that are missing."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
 <p class="sub">{escape(str(machine["date"]))} · {escape(str(machine["cpu"]))}, {machine["cores"]} cores ·
 {escape(str(machine["kernel"]))} · viakit {escape(str(machine["viakit"]))}</p>
-<h2>What is to be seen</h2>
+<h2>Summary</h2>
 <ul>{"".join(f"<li>{escape(one)}</li>" for one in told)}</ul>
 {"".join(f'<p class="missing">{escape(one)}</p>' for one in missing)}"""
 
 
 def html(document: Document, title: str = "viakit report") -> str:
-    """Return a page with the words, the pictures, the tables and the environment of a result: one file, no network."""
+    """Return a self-contained page with summary, pictures, tables and environment of a result."""
     machine = document["environment"]
     sentences = words(document)
     missing = [one for one in sentences if one.startswith("Not measured")]
@@ -335,8 +334,9 @@ src="data:image/png;base64,{picture}"></noscript>
 <h2>How it was measured</h2>
 <p>Protocols take turns at each size, burst by burst, in a random order (seed {document.get("seed")}), so that drift of
 the machine hits all alike. Each interval is that of the medians of bursts. The measuring loop's own cost is part of the
-times and stands beside each protocol below. Measured again by: <code>{escape(document["command"])}</code></p>
-{html_table("Endpoints", ["protocol", "mode", "what it says of itself"], infos, "facts")}
+times and is listed for each protocol below. Memory of the messages: {escape(conditions(document["series"]))}.
+Measured again by: <code>{escape(document["command"])}</code></p>
+{html_table("Endpoints", ["protocol", "mode", "properties"], infos, "facts")}
 {html_table("Machine", ["", ""], facts, "facts")}
 </body></html>
 """

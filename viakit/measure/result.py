@@ -1,7 +1,7 @@
-"""Result files of schema ``viakit.result/1``: make, check, save, load.
+"""Result files of schema ``viakit.result/1``: creation, validation, reading and writing.
 
-A document is a plain dict, as ``json.load`` gives it: whoever reads one in ten years needs no viakit. The schema is
-``result-1.schema.json`` beside this file; docs/results.md explains it in words.
+A document is a plain dict as ``json.load`` returns it, so that results can be read without viakit. The schema is
+``result-1.schema.json`` in the same folder; docs/results.md explains it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from viakit._words import counted
+from viakit.base.words import counted
 
 __all__ = [
     "SCHEMA",
     "ResultError",
     "check_writable",
+    "conditions",
     "load",
     "merge",
     "save",
@@ -42,7 +43,7 @@ Document = dict[str, Any]
 
 
 class ResultError(Exception):
-    """A result that cannot be read, is no result, or cannot be written; the message says which and what to do."""
+    """A file cannot be read or written, or is not a result; the message names the file and a remedy."""
 
 
 @functools.cache
@@ -55,8 +56,8 @@ def schema() -> dict[str, Any]:
 def _validator() -> Any:
     """Return the schema's validator.
 
-    Where Jupyter is installed, jsonschema builds grammars of Internet addresses when it is imported, which takes
-    seconds of computing in every process that writes a result. Our schema names no format: they are hidden meanwhile.
+    If Jupyter is installed, the import of jsonschema builds grammars of Internet addresses. This takes seconds of CPU
+    time in every process that writes a result. The schema uses no formats, so the grammars are hidden at the import.
     """
     hidden = "rfc3987_syntax"
     hide = hidden not in sys.modules and "jsonschema" not in sys.modules
@@ -73,11 +74,11 @@ def _validator() -> Any:
 def validate(document: Mapping[str, Any], name: str = "the document") -> None:
     """Raise :class:`ResultError` unless *document* is a ``viakit.result/1``.
 
-    The message names the place inside the document (``series/0/points/3/nbytes``) and what is wrong there.
+    The message names the place inside the document (``series/0/points/3/nbytes``) and the error.
     """
     given = document.get("schema") if isinstance(document, Mapping) else None
     if given != SCHEMA:
-        hint = "it is no viakit result" if given is None else f"its schema is {given!r}"
+        hint = "it is not a viakit result" if given is None else f"its schema is {given!r}"
         raise ResultError(f"{name}: {hint}; this version reads {SCHEMA!r}")
     error = next(iter(sorted(_validator().iter_errors(document), key=lambda one: list(map(str, one.path)))), None)
     if error is not None:
@@ -86,8 +87,8 @@ def validate(document: Mapping[str, Any], name: str = "the document") -> None:
 
 
 def _refuse_constant(word: str) -> None:
-    """Refuse what Python's JSON takes and JSON does not have: NaN, Infinity."""
-    raise ValueError(f"{word} is no number of JSON")
+    """Refuse NaN and Infinity, which Python's JSON module accepts and JSON does not have."""
+    raise ValueError(f"{word} is not a number in JSON")
 
 
 def load(path: str | os.PathLike[str]) -> Document:
@@ -96,7 +97,7 @@ def load(path: str | os.PathLike[str]) -> Document:
     Raises
     ------
     ResultError
-        If it is not there, not JSON, or not a valid document.
+        If the file does not exist, is not JSON, or is not a valid document.
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
@@ -111,18 +112,18 @@ def load(path: str | os.PathLike[str]) -> Document:
 
 
 def _is_plain_target(path: Path) -> bool:
-    """Tell whether *path* may be replaced by renaming: devices, pipes and terminals are written to instead."""
+    """Return whether *path* may be replaced by renaming. Devices, pipes and terminals are written directly."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:
-        return True  # not there yet
+        return True  # does not exist yet
 
 
 def check_writable(*paths: str | os.PathLike[str]) -> None:
-    """Raise :class:`ResultError` if one of *paths* plainly cannot be written: asked before measuring, not after.
+    """Raise :class:`ResultError` if one of *paths* cannot be written. Call it before the measurement.
 
-    Nor may two be the same file, of which only the last would be left; a device may be named twice. A disk that fills
-    up meanwhile is found when writing.
+    Two paths must not be the same regular file, because only the last contents would remain. A device may occur twice.
+    A disk that fills up during the measurement is detected when the file is written.
     """
     files = set()
     for path in paths:
@@ -130,7 +131,7 @@ def check_writable(*paths: str | os.PathLike[str]) -> None:
         if _is_plain_target(Path(path)):
             file = Path(path).resolve()
             if file in files:
-                raise ResultError(f"{path}: is to hold two different things; give each a file of its own")
+                raise ResultError(f"{path}: is named for two different outputs; give each a file of its own")
             files.add(file)
 
 
@@ -143,21 +144,23 @@ def _check_writable(target: Path) -> None:
         return
     folder = target.resolve().parent
     if not folder.is_dir():
-        raise ResultError(f"{target}: there is no folder {folder}; make it with: mkdir -p {shlex.quote(str(folder))}")
+        raise ResultError(
+            f"{target}: folder {folder} does not exist; create it with: mkdir -p {shlex.quote(str(folder))}"
+        )
     if not os.access(folder, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        raise ResultError(f"{target}: may not be written by this user; choose a file in a folder of yours")
+        raise ResultError(f"{target}: may not be written by this user; choose a file in a folder that you own")
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write *data* to *path*, whole or not at all.
+    """Write *data* to *path* atomically.
 
-    A regular file is replaced by renaming a finished neighbour over it: when the disk is full, or power fails, the old
-    file is still there. A device or a pipe (``/dev/stdout``) is written to directly.
+    A regular file is replaced by renaming a complete file in the same folder. If the disk is full, or power fails, the
+    old file remains. A device or a pipe (``/dev/stdout``) is written directly.
 
     Raises
     ------
     ResultError
-        If that fails; nothing half-written is left.
+        If this fails. No incomplete file remains.
     """
     target = Path(path)
     try:
@@ -167,7 +170,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
                 while view:
                     view = view[file.write(view) :]
             return
-        target = target.resolve()  # a symbolic link stays one
+        target = target.resolve()  # a symbolic link remains one
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         try:
             with open(descriptor, "wb") as file:
@@ -194,7 +197,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def to_bytes(document: Mapping[str, Any]) -> bytes:
-    """Return *document* as JSON text in UTF-8; a number that is not finite is an error, never ``NaN`` in a file."""
+    """Return *document* as JSON text in UTF-8. A number that is not finite is an error, because JSON has no ``NaN``."""
     return (json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
@@ -204,16 +207,16 @@ def save(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     Raises
     ------
     ResultError
-        If it is not valid, or cannot be written.
+        If the document is not valid or cannot be written.
     """
     validate(document)
     write_file(path, to_bytes(document))
 
 
 def merge(documents: list[Document], command: str | None = None) -> Document:
-    """Return one document with the series of several, measured by one command one after the other.
+    """Return one document with the series of several documents that one command measured one after the other.
 
-    It is complete if all are; the environment is that of the first, with what only the others know.
+    It is complete if all are. The environment is that of the first, with additional items of the others.
     """
     if not documents:
         raise ResultError("nothing was measured")
@@ -238,9 +241,9 @@ def merge(documents: list[Document], command: str | None = None) -> Document:
     return merged
 
 
-_KEYS = {  # of a line of CSV, by kind of series: what tells it from the others
-    "transfers": "protocol link hosts mtu mode wait level",
-    "faults": "protocol link hosts mtu mode wait level loss retransmission",
+_KEYS = {  # by kind of series: the fields that distinguish a line of CSV from the others
+    "transfers": "protocol link hosts mtu mode wait level memory buffers",
+    "faults": "protocol link hosts mtu mode wait level memory buffers loss retransmission",
     "barriers": "operation algorithm protocol link hosts ranks level skew_s",
     "collectives": "operation algorithm protocol link hosts ranks level skew_s",
     "applications": "application label protocol hosts ranks level",
@@ -250,13 +253,13 @@ _KEYS = {  # of a line of CSV, by kind of series: what tells it from the others
 def to_csv(document: Mapping[str, Any]) -> str:
     """Return the points of *document* as CSV with a header line, one line per point, times in seconds.
 
-    What has no value is left empty. Columns differ from kind to kind (:mod:`viakit.measure.kinds`): first what the
-    series are told apart by, then size, times and number of samples.
+    Missing values are empty. The columns depend on the kind (:mod:`viakit.measure.kinds`): first the fields that
+    distinguish the series, then size, times and number of samples.
 
     Raises
     ------
     ResultError
-        If the document has series of several kinds: lines of one table have the same columns.
+        If the document has series of several kinds, whose columns differ.
     """
     from viakit.measure import kinds
 
@@ -282,16 +285,45 @@ def save_csv(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     write_file(path, to_csv(document).encode())
 
 
+# Names of the choices in captions. Older result files do not record every choice.
+WORDS = {
+    ("wait", "poll"): "polled",
+    ("wait", "block"): "blocking",
+    ("level", "c"): "C",
+    ("level", "python"): "Python",
+    ("memory", "user"): "ordinary memory",
+    ("memory", "viakit"): "viakit's memory",
+    ("memory", "None"): "memory not recorded",
+    ("buffers", "touched"): "buffers touched",
+    ("buffers", "same"): "the same bytes each time",
+    ("buffers", "cold"): "cold buffers",
+    ("buffers", "None"): "buffers not recorded",
+}
+
+
+def conditions(series: Sequence[Mapping[str, Any]]) -> str:
+    """Return the memory and the buffers of some series in words: "ordinary memory, buffers touched"."""
+    parts: list[str] = []
+    for key in ("memory", "buffers") if series else ():
+        found: dict[str, list[str]] = {}
+        for one in series:
+            found.setdefault(WORDS.get((key, str(one.get(key))), str(one.get(key))), []).append(str(one["protocol"]))
+        if len(found) == 1:
+            parts += list(found)
+        else:  # the most frequent value needs no names
+            most = max(found, key=lambda text: len(found[text]))
+            parts += [f"{text} ({', '.join(dict.fromkeys(who))})" for text, who in found.items() if text != most]
+            parts.append(f"otherwise {most}")
+    return ", ".join(parts)
+
+
 def series_label(series: Mapping[str, Any], among: list[Mapping[str, Any]] | None = None) -> str:
-    """Name a series by its protocol, and by whatever else tells it from the others of *among*."""
+    """Return a name for a series: its protocol, and the fields that distinguish it from the others of *among*."""
     label = str(series["protocol"])
     extras = []
-    for key in ("level", "wait", "mode", "hosts", "mtu"):
+    for key in ("level", "wait", "mode", "hosts", "mtu", "memory", "buffers"):
         values = {str(one.get(key)) for one in among or [] if one["protocol"] == series["protocol"]}
         if len(values) > 1:
-            extras.append(
-                {"poll": "polled", "block": "blocking", "c": "C", "python": "Python"}.get(
-                    str(series[key]), f"MTU {series[key]}" if key == "mtu" else str(series[key])
-                )
-            )
+            given = str(series.get(key))
+            extras.append(WORDS.get((key, given), f"MTU {given}" if key == "mtu" else given))
     return f"{label} ({', '.join(extras)})" if extras else label

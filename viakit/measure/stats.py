@@ -1,14 +1,14 @@
-"""Statistics of measured times: what a reviewer may ask of a median.
+"""Statistics of measured times.
 
-Times of messages have long tails and several modes (an interrupt, a timer tick, a core that was busy), so means and
-standard deviations say little about them. Everything here is distribution-free: medians, percentiles, and an interval
-for the median from order statistics.
+Times of messages have long tails and several modes (an interrupt, a timer tick, a busy core), so that means and
+standard deviations are not informative. All methods here are distribution-free: medians, percentiles, and an interval
+of the median from order statistics.
 
-Samples that were taken one after the other in one burst are not independent: the same frequency, the same cache
-contents, the same neighbour on the other core. An interval computed from 10 000 of them would be absurdly narrow. A
-sweep therefore visits each point in many short bursts, far apart in time, and **the burst is the unit**: the interval
-is that of the bursts' medians. Where there are fewer than :data:`MIN_BURSTS` bursts, there is no such interval: the
-range that was seen takes its place, and the result says so (``ci_of``).
+Samples of one burst are not independent: they share the clock frequency, the contents of the caches, and the load of
+the other core. An interval computed from 10 000 such samples would be far too narrow. A sweep therefore visits each
+point in many short bursts, far apart in time, and **the burst is the unit**: the interval is that of the bursts'
+medians. With fewer than :data:`MIN_BURSTS` bursts there is no such interval. The observed range is used instead, and
+the result records this (``ci_of``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["MIN_BURSTS", "Ratio", "Summary", "is_tight", "median_interval", "ratio_of_medians", "summarise"]
 
-MIN_BURSTS = 6  # with fewer, not even [min, max] covers the median with 95 %: 1 - 2 * 0.5**6 = 0.969
-TIGHT = 0.02  # half an interval of at most this part of the median ends the repetition of a point
-_EXACT_UP_TO = 400  # above, the normal approximation of the binomial is off by less than one rank
+MIN_BURSTS = 6  # With fewer, not even [min, max] covers the median with 95 %: 1 - 2 * 0.5**6 = 0.969.
+TIGHT = 0.02  # Repetition of a point ends when half the interval is at most this fraction of the median.
+_EXACT_UP_TO = 400  # Above, the normal approximation of the binomial is off by less than one rank.
 
 
 def _lower_rank(n: int, confidence: float) -> int:
     """Return the rank (from 1) of the interval's lower end: the largest k with P(Binomial(n, 1/2) < k) <= alpha / 2.
 
-    0 if there is none: n is too small for the confidence.
+    Returns 0 if n is too small for the confidence.
     """
     alpha = 1.0 - confidence
     if n > _EXACT_UP_TO:
@@ -48,22 +48,22 @@ def _lower_rank(n: int, confidence: float) -> int:
 def median_interval(samples: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
     """Return a distribution-free confidence interval of the median.
 
-    The k-th smallest and the k-th largest sample, where k comes from the binomial distribution (Conover, Practical
-    Nonparametric Statistics, 3.2): for independent samples of any distribution the interval covers the true
-    median with at least the given confidence.
+    The interval reaches from the k-th smallest to the k-th largest sample, where k comes from the binomial distribution
+    (Conover, Practical Nonparametric Statistics, 3.2). For independent samples of any distribution the interval covers
+    the true median with at least the given confidence.
 
     Parameters
     ----------
     samples : array_like, shape (n,)
-        Any unit.
+        Samples in any unit.
     confidence : float
         Between 0 and 1.
 
     Returns
     -------
     low, high : float
-        In the samples' unit. With fewer than 6 samples (at 95 %) no interval has the coverage: the smallest and the
-        largest sample are returned, which is the best there is.
+        In the samples' unit. With fewer than 6 samples (at 95 %) no interval has the required coverage. In this case
+        the smallest and the largest sample are returned.
 
     Raises
     ------
@@ -72,18 +72,18 @@ def median_interval(samples: ArrayLike, confidence: float = 0.95) -> tuple[float
     """
     values = np.sort(np.asarray(samples, dtype=np.float64).ravel())
     if values.size == 0:
-        raise ValueError("no samples: the median of nothing has no interval")
+        raise ValueError("the median of no samples has no interval; give at least one sample")
     if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence is {confidence}: it has to lie between 0 and 1, for instance 0.95")
+        raise ValueError(f"confidence must be between 0 and 1, for instance 0.95; got {confidence}")
     cut = max(_lower_rank(values.size, confidence) - 1, 0)
     return float(values[cut]), float(values[values.size - 1 - cut])
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is kept of a point's samples, in the samples' unit.
+    """Summary of a point's samples, in the samples' unit.
 
-    ``ci95`` is the interval of the median; ``ci_of`` says what it was computed from, ``"bursts"`` or ``"samples"``.
+    ``ci95`` is the interval of the median; ``ci_of`` is its basis, ``"bursts"`` or ``"samples"``.
     """
 
     n: int
@@ -110,7 +110,11 @@ def summarise(bursts: Sequence[ArrayLike]) -> Summary:
     Parameters
     ----------
     bursts : sequence of array_like, shapes (n_i,)
-        The samples of each burst.
+        Samples of each burst.
+
+    Returns
+    -------
+    Summary
 
     Raises
     ------
@@ -133,7 +137,7 @@ def summarise(bursts: Sequence[ArrayLike]) -> Summary:
         low, high = median_interval(values)
         low, high = min(low, *medians), max(high, *medians)
         ci_of = "samples"
-    # Bursts of different lengths weigh differently in the pooled median: the interval is widened to hold it.
+    # Bursts of different lengths have different weights in the pooled median. Widen the interval to contain it.
     return Summary(
         n=int(values.size),
         median=p50,
@@ -150,7 +154,7 @@ def summarise(bursts: Sequence[ArrayLike]) -> Summary:
 
 
 def is_tight(burst_medians: ArrayLike, relative: float = TIGHT) -> bool:
-    """Tell whether a point needs no more bursts: half its 95 % interval is at most *relative* of the median."""
+    """Return whether a point needs no more bursts: half its 95 % interval is at most *relative* of the median."""
     values = np.asarray(burst_medians, dtype=np.float64).ravel()
     if values.size < MIN_BURSTS:
         return False
@@ -160,7 +164,7 @@ def is_tight(burst_medians: ArrayLike, relative: float = TIGHT) -> bool:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two medians with its 95 % interval; ``paired`` if the bursts of both were taken in the same rounds."""
+    """Ratio of two medians with its 95 % interval; ``paired`` if the bursts of both were taken in the same rounds."""
 
     value: float
     low: float
@@ -169,7 +173,7 @@ class Ratio:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval as a pair."""
+        """The interval as a pair (low, high)."""
         return self.low, self.high
 
     def __str__(self) -> str:
@@ -190,12 +194,20 @@ def ratio_of_medians(
     Parameters
     ----------
     numerator, denominator : array_like, shapes (n,) and (m,)
-        Burst medians of the two, in order of the rounds, in one unit.
+        Burst medians of the two, in the order of the rounds and in one unit.
     paired : bool, optional
-        True: burst i of both was taken in the same round, so rounds are resampled and drift cancels. False: each side
-        is resampled by itself. Default: paired if the lengths are equal.
-    confidence, n_resamples, seed
-        Of the percentile bootstrap (Efron).
+        True: burst i of both was taken in the same round; rounds are resampled, and drift cancels. False: each side is
+        resampled separately. Default: paired if the lengths are equal.
+    confidence : float
+        Confidence of the interval.
+    n_resamples : int
+        Number of resamples of the percentile bootstrap (Efron).
+    seed : int
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    Ratio
 
     Raises
     ------
@@ -205,14 +217,14 @@ def ratio_of_medians(
     top = np.asarray(numerator, dtype=np.float64).ravel()
     bottom = np.asarray(denominator, dtype=np.float64).ravel()
     if top.size == 0 or bottom.size == 0:
-        raise ValueError("a ratio needs samples on both sides")
+        raise ValueError("a ratio needs samples on both sides, and one side has none")
     if paired is None:
         paired = top.size == bottom.size
     if paired and top.size != bottom.size:
-        raise ValueError(f"paired bursts have to be as many on both sides, not {top.size} and {bottom.size}")
+        raise ValueError(f"paired sides need equal numbers of bursts, got {top.size} and {bottom.size}")
     middle = float(np.median(bottom))
     if middle == 0.0:
-        raise ValueError("the denominator's median is 0: there is no ratio")
+        raise ValueError("the median of the denominator is 0, so that the ratio is undefined")
     value = float(np.median(top)) / middle
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, top.size, (n_resamples, top.size))

@@ -1,21 +1,22 @@
 """Results as tables in the terminal.
 
-Every table says what its times are (half the round trip, or time per message), how they were waited for (polled or
-blocking) and in which language the loop ran: numbers without these cannot be compared.
+Every table states the definition of its times (half the round trip, or time per message), the way of waiting (polling
+or blocking) and the language of the loop, because numbers without these cannot be compared.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from viakit._words import counted
-from viakit.measure import stats
+from viakit.base.words import counted
+from viakit.measure import sockbuf, stats
 from viakit.measure.ladder import format_size
-from viakit.measure.result import Document
+from viakit.measure.result import Document, conditions
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -32,6 +33,7 @@ __all__ = [
     "point_ratio",
     "show",
     "tables",
+    "touching",
 ]
 
 MOST_ROWS = 40
@@ -50,7 +52,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Return a time for people: ``137 ns``, ``1.12 us``, ``3.40 ms``, and ``0`` for none at all."""
+    """Format a time: ``137 ns``, ``1.12 us``, ``3.40 ms``, and ``0`` for zero."""
     if seconds == 0:
         return "0"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -60,7 +62,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Return a bandwidth for people, decimal as networks count: ``1.50 MB/s``, ``7.10 GB/s``."""
+    """Format a bandwidth with decimal units, as usual for networks: ``1.50 MB/s``, ``7.10 GB/s``."""
     for unit, scale in (("GB/s", 1e9), ("MB/s", 1e6)):
         if bytes_per_s >= scale * 0.9995:
             return f"{_three_digits(bytes_per_s / scale)} {unit}"
@@ -81,12 +83,12 @@ def point_at(series: Mapping[str, Any] | None, nbytes: int) -> Mapping[str, Any]
 
 
 def point_ratio(top: Mapping[str, Any], bottom: Mapping[str, Any], *, bandwidth: bool = False) -> stats.Ratio | None:
-    """Return time of *top* / time of *bottom*, two points of one document, with its interval.
+    """Return the ratio of the times of *top* and *bottom*, two points of one document, with its interval.
 
-    None if there is no ratio; the interval is (0, inf) if there are too few bursts for one.
+    Returns None if there is no ratio; the interval is (0, inf) if there are too few bursts.
 
     Bursts of the same rounds are paired (see :func:`viakit.measure.stats.ratio_of_medians`). With *bandwidth*, the
-    ratio of bandwidths instead: for one size that is the reciprocal of the times'.
+    result is the ratio of bandwidths: for one size this is the reciprocal of the ratio of times.
     """
     if bandwidth:
         top, bottom = bottom, top
@@ -96,16 +98,16 @@ def point_ratio(top: Mapping[str, Any], bottom: Mapping[str, Any], *, bandwidth:
         value = top["one_way_s"]["median"] / bottom["one_way_s"]["median"]
         if len(common) >= stats.MIN_BURSTS:
             ratio = stats.ratio_of_medians([times[0][i] for i in common], [times[1][i] for i in common], paired=True)
-            # The ratio of the medians that the reader sees; the interval is that of the rounds, and holds it.
+            # The value is the ratio of the medians that the reader sees. The interval of the rounds is widened to it.
             return dataclasses.replace(ratio, value=value, low=min(ratio.low, value), high=max(ratio.high, value))
-        # Too few bursts for an interval: none is claimed, so nothing can be concluded from the ratio.
+        # Too few bursts for an interval, so nothing can be concluded from the ratio.
         return stats.Ratio(value, 0.0, math.inf, paired=False)
     except (ValueError, ZeroDivisionError):
         return None
 
 
 def _sizes(series: Iterable[Mapping[str, Any]]) -> tuple[list[int], int]:
-    """Return the sizes to show, and how many were left out: of a long ladder only the powers of two are shown."""
+    """Return the sizes to show and the number of omitted ones. A long ladder is reduced to powers of two."""
     every = sorted({point["nbytes"] for one in series for point in one["points"]})
     if len(every) <= MOST_ROWS:
         return every, 0
@@ -129,7 +131,7 @@ def _time_cell(point: Mapping[str, Any] | None) -> str:
 
 
 def format_ratio(value: float) -> str:
-    """Return a ratio for people: two decimals, more where it is small, none where it is large."""
+    """Format a ratio: two decimals, more for a small and none for a large ratio."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
@@ -143,28 +145,38 @@ def _ratio_cell(ratio: stats.Ratio | None) -> str:
 
 
 def how(group: Sequence[Mapping[str, Any]]) -> str:
-    """Say how the numbers of a table were taken."""
+    """Return a description of how the numbers of a table were measured."""
     one = group[0]
     levels = " and ".join(LEVEL_WORDS[level] for level in LEVEL_WORDS if level in {each["level"] for each in group})
     where = f"two hosts, MTU {one['mtu']}" if one["hosts"] == "testbed" else "one host"
-    return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}"
+    return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}, {conditions(group)}"
+
+
+def touching(group: Sequence[Mapping[str, Any]], nbytes: int) -> float | None:
+    """Return the time to touch a message of *nbytes* without sending it: the median over the series, or None."""
+    costs = [point["touch_s"] for one in group if (point := point_at(one, nbytes)) and "touch_s" in point]
+    return statistics.median(costs) if costs else None
 
 
 def groups(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    """Return the series that belong side by side: same mode, wait, and hosts."""
+    """Return the series that can be compared in one table: those with the same mode, wait, hosts, and buffers."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in document["series"]:
-        if one["points"] and "algorithm" not in one:  # viakit.barrier shows those
+        if one["points"] and "algorithm" not in one:  # viakit.measure.barrier shows series with algorithms
             mtu = one["mtu"] if one["hosts"] == "testbed" else None
-            found.setdefault((one["mode"], one["wait"], one["hosts"], mtu), []).append(one)
+            found.setdefault((one["mode"], one["wait"], one["hosts"], mtu, one.get("buffers")), []).append(one)
     return list(found.values())
 
 
 def column_name(group: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> str:
-    """Return a column's head: the protocol, and its level where the table has both."""
-    twice = sum(other["protocol"] == one["protocol"] for other in group) > 1
-    mixed = len({other["level"] for other in group}) > 1
-    return f"{one['protocol']} ({'C' if one['level'] == 'c' else 'Python'})" if twice or mixed else str(one["protocol"])
+    """Return the head of a column: the protocol, and its level if the table has both levels."""
+    same = [other for other in group if other["protocol"] == one["protocol"]]
+    parts = []
+    if len({other.get("memory") for other in same}) > 1:
+        parts.append("own memory" if one.get("memory") == "viakit" else "ordinary memory")
+    if len(same) > max(len({other.get("memory") for other in same}), 1) or len({other["level"] for other in group}) > 1:
+        parts.append("C" if one["level"] == "c" else "Python")
+    return f"{one['protocol']} ({', '.join(parts)})" if parts else str(one["protocol"])
 
 
 def _is_rough(one: Mapping[str, Any]) -> bool:
@@ -174,7 +186,7 @@ def _is_rough(one: Mapping[str, Any]) -> bool:
 def _chunks(group: list[Mapping[str, Any]], reference: Mapping[str, Any], width: int) -> list[list[Mapping[str, Any]]]:
     """Cut a group into tables that fit *width* columns; each begins with the reference."""
     others = [one for one in group if one is not reference]
-    room = max((width - 28) // 25, 1)
+    room = max((width - 40) // 25, 1)
     return [[reference, *others[i : i + room]] for i in range(0, max(len(others), 1), room)]
 
 
@@ -188,22 +200,26 @@ HEADS = {
 def _fill(
     columns: list[Mapping[str, Any]], sizes: list[int], *, bandwidth: bool, title: str, notes: list[str]
 ) -> Group:
-    """Make one table; the first of *columns* is what ratios are against."""
+    """Return one table. The first of *columns* is the reference of the ratios."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
 
-    # A ratio belongs to what the mode measures: times of ping-pong, bandwidths of streams.
+    # Ratios are shown for the quantity of the mode: times of ping-pong, bandwidths of streams.
     with_ratios = bandwidth != (columns[0]["mode"] == "pingpong")
     if with_ratios and len(columns) > 1:
         base = column_name(columns, columns[0])
         notes = [*notes, f"ratios of medians against {base}; ~: no evidence of a difference"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("message", justify="right", no_wrap=True)
+    touched = not bandwidth and any(touching(columns, nbytes) is not None for nbytes in sizes)
     for i, one in enumerate(columns):
         table.add_column(column_name(columns, one), justify="right", no_wrap=True)
         if i and with_ratios:
             table.add_column("ratio", justify="right", no_wrap=True)
+    if touched:
+        table.add_column("touching", justify="right", no_wrap=True)
+        notes = [*notes, "touching: writing and reading a message without sending it, part of every time"]
     for nbytes in sizes:
         row = [format_size(nbytes)]
         base_point = point_at(columns[0], nbytes)
@@ -217,8 +233,11 @@ def _fill(
                 row.append(
                     _ratio_cell(point_ratio(point, base_point, bandwidth=bandwidth) if point and base_point else None)
                 )
+        if touched:
+            cost = touching(columns, nbytes)
+            row.append("-" if cost is None else format_time(cost))
         table.add_row(*row)
-    # Beside the table and not as its title and caption: those would be wrapped to the table's width.
+    # Title and notes are outside the table, because rich would wrap them to its width.
     return Group(title, table, *([f"[dim]{'; '.join(notes)}[/dim]"] if notes else []), "")
 
 
@@ -230,9 +249,9 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
     document : dict
         A ``viakit.result/1``.
     against : str, optional
-        The protocol that ratios are against; the first of each table by default.
+        Reference protocol for the ratios. Default: the first of each table.
     width : int
-        Columns of the terminal; protocols that do not fit side by side go into further tables.
+        Columns of the terminal. Protocols that do not fit into one table are continued in further tables.
 
     Raises
     ------
@@ -260,7 +279,7 @@ def tables(document: Document, against: str | None = None, width: int = 160) -> 
 
 
 def faults_of(document: Document) -> list[str]:
-    """What has to be said of faults: which protocols were measured with them, and which without."""
+    """Return a note on faults: the protocols that were measured with them, and those that were not."""
     asked: dict[str, str] = {
         one["protocol"]: one.get("info", {}).get("options", {}).get("fault", "") for one in document["series"]
     }
@@ -273,7 +292,7 @@ def faults_of(document: Document) -> list[str]:
 
 
 def show(document: Document, console: Console, against: str | None = None) -> None:
-    """Print a result: its tables, the floor, what was skipped and what went wrong."""
+    """Print a result: its tables, the floor, and skipped and failed protocols."""
     from rich.markup import escape
 
     for table in tables(document, against, console.width):
@@ -285,18 +304,20 @@ def show(document: Document, console: Console, against: str | None = None) -> No
             f"Floor: one cache line from core to core takes [bold]{format_time(times['median'])}[/bold] one way, "
             "measured in the same run; no message between processes can be faster."
         )
+    for text in [*filter(None, (sockbuf.words(one.get("info", {})) for one in document["series"]))]:
+        console.print(escape(text))
     for text in faults_of(document):
         console.print(escape(text))
-    lost: Counter[str] = Counter()  # a protocol may have several series: of each level, of each mode
+    lost: Counter[str] = Counter()  # a protocol may have several series: for each level, for each mode
     for one in document["series"]:
         lost[one["protocol"]] += sum(point.get("lost", 0) for point in one["points"])
     for protocol, n in lost.items():
         if n:
             were = f"{counted(n, 'frame')} {'was' if n == 1 else 'were'}"
-            console.print(f"{protocol}: {were} lost and sent again; the delay is part of the times.")
+            console.print(f"{protocol}: {were} lost and retransmitted; the delay is part of the times.")
     for one in document.get("skipped", []):
         console.print(f"[yellow]Not measured: {one['protocol']}.[/yellow] {escape(one['reason'])}")
     for one in document.get("errors", []):
         console.print(f"[yellow]Failed:[/yellow] {escape(one['message'])}")
     if not document.get("complete", True):
-        console.print("[yellow]This run was not finished: what had been measured by then is shown.[/yellow]")
+        console.print("[yellow]This run was not finished; the measurements so far are shown.[/yellow]")

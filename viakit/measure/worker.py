@@ -1,12 +1,12 @@
-"""A worker: the process in which one side of a measurement runs. Started by :mod:`viakit.measure.pair`, never by hand.
+"""A worker: the process that runs one side of a measurement. It is started by :mod:`viakit.measure.pair` only.
 
 ::
 
-    python -m viakit.measure.worker --fd N [--fd M]    control channels that were inherited; two: both sides, in threads
-    python -m viakit.measure.worker --connect NAME     an MPI rank: back to the coordinator's abstract Unix socket
+    python -m viakit.measure.worker --fd N [--fd M]    inherited control channels; with two, both sides are threads
+    python -m viakit.measure.worker --connect NAME     an MPI rank: connects to the coordinator's abstract Unix socket
 
-It does what the control channel says, one request at a time, and sleeps in read() in between. A thread of its own
-watches the channel for its end: when the coordinator has gone, by whatever death, the worker stops and goes too.
+The worker serves the requests of the control channel one after the other, and sleeps in read() in between. A separate
+thread watches the channel. When the coordinator has ended, even by a kill, the worker stops and ends as well.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from typing import Any
 import viakit
 from viakit.measure.channel import CONTROL_VERSION, Channel
 from viakit.measure.endpoints import MeasureError
+from viakit.measure.ranks import call_back
 from viakit.measure.sides import Side, make_side
 
-_LAST_WORDS_S = 1.0  # how long an orphan may take to clean up before it is ended
+_CLEANUP_S = 1.0  # limit for the clean-up of a worker whose coordinator has ended
 _OVERHEAD_LOOPS = 20000
 
 
 class _Session:
-    """One control channel and the side that it governs."""
+    """One control channel and the side that it controls."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -45,16 +46,18 @@ class _Session:
         self.scratch: str | None = None
         self.orphan = False
         self.before: dict[str, int] = {}
+        self.plan: dict[str, Any] = {}
+        self.touch_ns: dict[tuple[Any, ...], float] = {}  # cost of touching, by size and placement
 
     def serve(self, hello: dict[str, Any]) -> None:
-        """Answer requests until the channel ends or says so."""
+        """Serve requests until the channel is closed or requests the end."""
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         try:
             self.channel.send({"hello": CONTROL_VERSION, "viakit": viakit.__version__, "pid": os.getpid(), **hello})
-            while self._answer():
+            while self._serve_one():
                 pass
         except (EOFError, OSError):
-            self.orphan = True  # the coordinator has gone
+            self.orphan = True  # The coordinator has ended.
         finally:
             try:
                 if self.side is not None:
@@ -66,7 +69,7 @@ class _Session:
                 self.channel.close()
 
     def _sweep_up(self) -> None:
-        """Remove what the coordinator would have removed."""
+        """Remove files that the coordinator would have removed."""
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
         for path in self.side.files if self.side is not None else ():
@@ -74,20 +77,20 @@ class _Session:
                 os.unlink(path)
 
     def _watch(self) -> None:
-        """Wait for the end of the channel, and see to it that the worker ends too."""
+        """Wait until the channel is closed, and make sure that the worker then ends."""
         poll = select.poll()
         poll.register(self.channel.fileno(), select.POLLRDHUP)
         poll.poll()
         side = self.side
         if side is not None and side.endpoint is not None:
             side.endpoint.stop()
-        if not self.over.wait(_LAST_WORDS_S):
-            # The main thread is inside a library that cannot be interrupted.
+        if not self.over.wait(_CLEANUP_S):
+            # The main thread is in a library call that cannot be interrupted.
             self._sweep_up()
             os._exit(3)
 
-    def _answer(self) -> bool:
-        """Serve one request; False: that was the last."""
+    def _serve_one(self) -> bool:
+        """Serve one request. Returns False after the last one."""
         request, _ = self.channel.recv()
         if request["op"] == "close":
             return False
@@ -97,7 +100,7 @@ class _Session:
             if isinstance(answer, tuple):
                 answer, blob = answer
         except Exception as error:
-            answer = _tell(error)
+            answer = _error_reply(error)
         self.channel.send(answer, blob)
         return True
 
@@ -105,6 +108,9 @@ class _Session:
 
     def _open(self, request: dict[str, Any]) -> dict[str, Any]:
         self.scratch = request.get("scratch")
+        if self.side is not None:  # It belongs to an earlier connection.
+            self.side.close()
+            self.side = None
         side = make_side(request)
         self.side = side
         return {"offer": side.open()}
@@ -112,28 +118,35 @@ class _Session:
     def _connect(self, request: dict[str, Any]) -> dict[str, Any]:
         side = self._ready()
         side.connect(request["peer"], time.monotonic() + request["timeout_s"])
-        return {"info": side.describe() | _about_the_loop(side.in_c)}
+        return {"info": side.describe() | _loop_properties(side.in_c)}
 
     def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
         endpoint = self._ready().endpoint
-        endpoint.prepare(**request["plan"], control_fd=self.channel.fileno())
-        self.before = endpoint.counters()  # now: the peer may begin before we do
+        self.plan = request["plan"]
+        endpoint.prepare(**self.plan, control_fd=self.channel.fileno())
+        self.before = endpoint.counters()  # Read them now, because the peer may start before this side.
         return {}
 
     def _go(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         endpoint = self._ready().endpoint
         samples = endpoint.run()
         before, after = self.before, endpoint.counters()
-        return {"counters": {key: after[key] - before[key] for key in after}}, samples
+        answer: dict[str, Any] = {"counters": {key: after[key] - before[key] for key in after}}
+        if self.plan["buffers"] == "touched" and not (self.plan["validate"] or self.plan["side"]):
+            key = tuple(self.plan[name] for name in ("nbytes", "mode", "offset", "memory"))
+            if key not in self.touch_ns:
+                self.touch_ns[key] = endpoint.touch_ns()
+            answer["touch_s"] = self.touch_ns[key] * 1e-9
+        return answer, samples
 
     def _ready(self) -> Side:
         if self.side is None:
-            raise MeasureError("no side is open in this worker")
+            raise MeasureError("this worker has no open side; send the request open first")
         return self.side
 
 
-def _tell(error: Exception) -> dict[str, Any]:
-    """Put an exception into an answer."""
+def _error_reply(error: Exception) -> dict[str, Any]:
+    """Return the reply that reports an exception."""
     known = isinstance(error, MeasureError) or type(error).__name__ == "BenchError" or isinstance(error, OSError)
     reason = getattr(error, "reason", None)
     if reason is None:
@@ -146,20 +159,20 @@ def _tell(error: Exception) -> dict[str, Any]:
     return answer
 
 
-def _about_the_loop(in_c: bool) -> dict[str, Any]:
-    """Measure what the loop itself costs: the same loop on an endpoint that does nothing."""
+def _loop_properties(in_c: bool) -> dict[str, Any]:
+    """Measure the cost of the measuring loop with an endpoint that does nothing."""
     from viakit.measure.pyloop import NullTransport, PythonEndpoint
 
     clock = "perf_counter_ns"
     if in_c:
         from viakit import _core
 
-        endpoint: Any = _core.BenchEndpoint.null()
+        endpoint: Any = _core.BenchEndpoint.open("null")
         clock, _ = _core.bench_clock()
     else:
         endpoint = PythonEndpoint(NullTransport())
     n = _OVERHEAD_LOOPS if in_c else _OVERHEAD_LOOPS // 10
-    endpoint.prepare(8, "pingpong", 0, n)
+    endpoint.prepare(8, "pingpong", 0, n, buffers="same")
     cost = statistics.median(array("d", endpoint.run()))
     endpoint.close()
     return {"clock": clock, "loop_overhead_s": cost * 1e-9}
@@ -172,20 +185,18 @@ def _serve_in_thread(channel: Channel) -> threading.Thread:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the worker until its coordinator is done with it."""
+    """Run the worker until its coordinator closes the channel."""
     parser = argparse.ArgumentParser(prog="viakit.measure.worker")
     parser.add_argument("--fd", type=int, action="append", default=[])
     parser.add_argument("--connect")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The coordinator handles Ctrl-C.
     if options.connect:
         rank = next((os.environ[k] for k in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK") if k in os.environ), None)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect("\0" + options.connect)
-        except OSError:
-            return 3  # the coordinator has gone already
-        _Session(Channel(sock)).serve({"rank": int(rank) if rank is not None else None})
+        channel = call_back(options.connect)
+        if channel is None:
+            return 3  # The coordinator has ended already.
+        _Session(channel).serve({"rank": int(rank) if rank is not None else None})
         return 0
     channels = [Channel(socket.socket(fileno=fd)) for fd in options.fd]
     threads = [_serve_in_thread(channel) for channel in channels[1:]]

@@ -1,8 +1,8 @@
-"""Seeing what NICs do: captures for Wireshark, and timelines from the post to the peer's reap.
+"""Observation of NICs: captures for Wireshark, and timelines of each message from its post to the peer's reap.
 
-A tap (:meth:`viakit.via.Nic.tap`, or ``VIAKIT_TAP`` for programs that know nothing of it) writes pcapng. This package
-reads such files, joins those of several processes, follows each message through them, and writes what Perfetto,
-Matplotlib and Wireshark can show.
+A tap (:meth:`viakit.via.Nic.tap`, or ``VIAKIT_TAP`` for unmodified programs) writes pcapng files. This package reads
+such files, merges those of several processes, follows each message through them, and writes files for Perfetto,
+Matplotlib and Wireshark.
 
     >>> from viakit import trace
     >>> with trace.recording() as taken:           # every NIC opened here, and in child processes, has a tap
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from viakit._words import counted
+from viakit.base.words import counted
 from viakit.trace import chrome, pcapng, picture, timeline
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ __all__ = [
     "render", "timeline", "variable",
 ]  # fmt: skip
 
-HEADERS_ONLY = 176  # bytes of a frame: the longest connection request, without its payload's neighbours
-FILE_BYTES = 8 << 20  # of each process: some 50000 records, which Perfetto shows without effort
+HEADERS_ONLY = 176  # bytes to keep of a frame: enough for the longest connection request
+FILE_BYTES = 8 << 20  # limit per process: about 50000 records, which Perfetto displays without delay
 
 read = pcapng.read
 merge = pcapng.merge
@@ -42,23 +42,34 @@ build = timeline.build
 def variable(
     file: str | os.PathLike[str], *, events: bool, snap_bytes: int | None = None, file_bytes: int | None = None
 ) -> str:
-    """Return what ``VIAKIT_TAP`` has to be for taps that write to *file*, a file or a folder.
+    """Return the value of ``VIAKIT_TAP`` for taps that write to *file*, a file or a folder.
+
+    Parameters
+    ----------
+    file : path-like
+        Name of the file or folder.
+    events : bool
+        Record the events of descriptors as well.
+    snap_bytes : int, optional
+        Bytes to keep of each frame. Default: all.
+    file_bytes : int, optional
+        Approximate limit of each file in bytes. Default: none.
 
     Raises
     ------
     ValueError
-        The name has a comma, which ``VIAKIT_TAP`` cannot hold.
+        If the name contains a comma, which ``VIAKIT_TAP`` cannot represent.
     """
     name = os.fspath(file)
     if "," in name:
-        raise ValueError(f"{name}: a comma cannot be in the name of a capture")
+        raise ValueError(f"{name}: the name of a capture must not contain a comma; choose another name")
     words = [name, *(["events"] if events else [])]
     words += [f"{word}={value}" for word, value in (("snap", snap_bytes), ("limit", file_bytes)) if value]
     return ",".join(words)
 
 
 class Recording:
-    """What the taps of a run have written, in a folder. Made by :func:`recording`."""
+    """Captures of a run, in a folder. Created by :func:`recording`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,17 +77,17 @@ class Recording:
 
     @property
     def files(self) -> list[Path]:
-        """One file per process that opened a NIC."""
+        """Captures, one for each process that opened a NIC."""
         return sorted(self.folder.glob("*.pcapng"))
 
     def capture(self) -> pcapng.Capture:
-        """All of them as one; kept, so that it outlives the folder."""
+        """Return all captures merged into one. The result is cached, so that it remains after the folder is deleted."""
         if self._capture is None:
             self._capture = read([self.folder])
         return self._capture
 
     def timeline(self) -> timeline.Timeline:
-        """What happened."""
+        """Return the timeline of the merged captures."""
         return build(self.capture())
 
 
@@ -84,21 +95,21 @@ class Recording:
 def recording(
     *, events: bool = True, snap_bytes: int | None = HEADERS_ONLY, file_bytes: int | None = FILE_BYTES
 ) -> Iterator[Recording]:
-    """Give a tap to every NIC that this process and its children open within the ``with`` statement.
+    """Attach a tap to every NIC that this process and its children open within the ``with`` statement.
 
     Parameters
     ----------
     events : bool
-        The life of each descriptor, too.
+        Record the events of each descriptor as well.
     snap_bytes : int, optional
-        Bytes of each frame to keep; None: all.
+        Bytes to keep of each frame. None: all.
     file_bytes : int, optional
-        About how much each process may write; what comes then is counted as lost. None: no bound.
+        Approximate limit of each process's file. Later records are counted as lost. None: no limit.
 
     Notes
     -----
-    The files are read when the ``with`` statement ends, so NICs have to be closed by then. It sets ``VIAKIT_TAP`` in
-    ``os.environ``: not for several threads at once.
+    The files are read at the end of the ``with`` statement, so the NICs must be closed by then. The function sets
+    ``VIAKIT_TAP`` in ``os.environ``; do not use it in several threads at the same time.
     """
     with tempfile.TemporaryDirectory(prefix="viakit-trace-") as folder:
         taken = Recording(Path(folder))
@@ -118,17 +129,17 @@ def recording(
 
 
 def dissector() -> Path:
-    """Where the dissector for Wireshark and tshark lies: ``tshark -X lua_script:PATH -r FILE``."""
+    """Return the path of the dissector for Wireshark and tshark: ``tshark -X lua_script:PATH -r FILE``."""
     return Path(__file__).parent.parent / "wireshark" / "viakit.lua"
 
 
 def install_dissector(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Put the dissector into Wireshark's folder for the user's plugins; returns where it is now.
+    """Copy the dissector to the user's folder of Wireshark plugins, and return its new path.
 
     Parameters
     ----------
     folder : path-like, optional
-        Another folder. None: ``~/.local/lib/wireshark/plugins``.
+        Destination. Default: ``~/.local/lib/wireshark/plugins``.
     """
     target = Path(folder) if folder is not None else Path.home() / ".local" / "lib" / "wireshark" / "plugins"
     target.mkdir(parents=True, exist_ok=True)
@@ -141,9 +152,9 @@ def install_dissector(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def render(seen: timeline.Timeline, console: Console) -> None:
-    """Print what was counted, and the median of each leg of a message's way."""
-    from rich import box
-    from rich.table import Table
+    """Print the numbers of frames, and the median duration of each leg of a message's path."""
+    from rich import box  # start-up time
+    from rich.table import Table  # start-up time
 
     counts = seen.counts()
     kinds = [kind for kind in timeline.FRAME_KINDS if any(counts[name][kind] for name in counts)]
@@ -159,7 +170,7 @@ def render(seen: timeline.Timeline, console: Console) -> None:
     legs = seen.medians_ns()
     if legs:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("leg of a message's way")
+        table.add_column("leg of a message's path")
         table.add_column("seen", justify="right")
         table.add_column("median", justify="right")
         for name, (number, value) in legs.items():
@@ -168,9 +179,9 @@ def render(seen: timeline.Timeline, console: Console) -> None:
     lost = sum(nic.lost for nic in seen.nics)
     console.print(f"{counted(len(seen.messages), 'message')} on {counted(len(seen.nics), 'NIC')}", markup=False)
     if lost:
-        console.print(f"{lost} records more were not kept: a ring was full, or a file at its limit", markup=False)
+        console.print(f"{lost} more records were lost: a ring was full, or a file reached its limit", markup=False)
 
 
 def convert(paths: Sequence[str | os.PathLike[str]]) -> timeline.Timeline:
-    """Return the timeline of captures that are there already."""
+    """Return the timeline of existing captures."""
     return build(read(paths))

@@ -1,9 +1,10 @@
-"""A timeline as JSON for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
+"""Timelines as JSON for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
 
-The Trace Event Format: one process per process, and per VI three rows, ``program`` (posts and reaps), ``send queue``
-and ``receive queue`` (each descriptor from post to completion, as asynchronous spans, for many are posted at once),
-and per NIC one row ``wire`` with its frames. Arrows of category ``message`` lead from the post over the frames to the
-peer's reap; arrows of category ``completion`` from the post to the sender's own reap.
+The Trace Event Format has one process for each traced process. Each VI has three rows: ``program`` (posts and reaps),
+``send queue`` and ``receive queue``. The queues show each descriptor from post to completion as an asynchronous span,
+because many are posted at the same time. Each NIC has one row ``wire`` with its frames. Arrows of category ``message``
+lead from the post over the frames to the peer's reap; arrows of category ``completion`` lead from the post to the
+sender's own reap.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from viakit.trace.timeline import Event, Frame, Message, NicSeen, Timeline, name
 
 __all__ = ["save", "to_trace_events"]
 
-SHORT_NS = 100  # how long something without length is drawn, if there is room before the next
+SHORT_NS = 100  # drawn duration of an instantaneous event, unless the next one is closer
 QUEUES = ("send", "receive")
 
 
 class _Tracks:
-    """Rows: each has a process and a number within it, and knows what was drawn on it."""
+    """Rows of the trace, each with a process and a number within it, and their metadata."""
 
     def __init__(self, nics: list[NicSeen]) -> None:
         self.names = names_of(nics)
-        self.pids: dict[int, int] = {}  # of NIC -> number of its process in the picture
+        self.pids: dict[int, int] = {}  # id of a NIC -> its process number
         self.tids: dict[tuple[int, str], int] = {}
         self.metadata: list[dict[str, Any]] = []
         for nic in nics:
             if nic.pid not in self.pids.values():
-                self._say("process_name", nic.pid, 0, name=f"{nic.program} ({nic.pid})")
+                self._add_metadata("process_name", nic.pid, 0, name=f"{nic.program} ({nic.pid})")
             self.pids[id(nic)] = nic.pid
 
-    def _say(self, what: str, pid: int, tid: int, **args: Any) -> None:
+    def _add_metadata(self, what: str, pid: int, tid: int, **args: Any) -> None:
         self.metadata.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args})
 
     def row(self, nic: NicSeen, name: str) -> tuple[int, int]:
-        """The process and the number of a NIC's row of that name."""
+        """Return the process and the row number of the NIC's row `name`; create the row if necessary."""
         pid, full = self.pids[id(nic)], f"{self.names[id(nic)]} {name}"
         if (pid, full) not in self.tids:
             tid = len(self.tids) + 1
             self.tids[pid, full] = tid
-            self._say("thread_name", pid, tid, name=full)
-            self._say("thread_sort_index", pid, tid, sort_index=tid)
+            self._add_metadata("thread_name", pid, tid, name=full)
+            self._add_metadata("thread_sort_index", pid, tid, sort_index=tid)
         return pid, self.tids[pid, full]
 
 
@@ -56,14 +57,14 @@ class _Drawing:
         self.tracks = _Tracks(timeline.nics)
         self.slices: defaultdict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
         self.others: list[dict[str, Any]] = []
-        self.at: set[tuple[int, int, int]] = set()  # (pid, tid, ns) where a slice begins: arrows may stand there
+        self.at: set[tuple[int, int, int]] = set()  # (pid, tid, ns) of the slices' starts; arrows need a slice
 
     def ts(self, time_ns: int) -> float:
-        """Microseconds since the first record."""
+        """Return a time in microseconds since the first record."""
         return (time_ns - self.begin) / 1000
 
     def slice(self, row: tuple[int, int], time_ns: int, name: str, category: str, args: dict[str, Any]) -> None:
-        """A thing without length on a row; how long it is drawn is settled when all are known."""
+        """Add an instantaneous event to a row; `settle` computes its drawn duration."""
         pid, tid = row
         one = {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ns": time_ns, "args": args}
         self.slices[row].append(one)
@@ -89,7 +90,7 @@ class _Drawing:
         self.slice(row, event.time_ns, f"{verb} {QUEUES[event.queue & 1]} {event.index}", "program", args)
 
     def spans(self) -> None:
-        """Each descriptor from post to completion."""
+        """Add a span for each descriptor, from post to completion."""
         unfinished: dict[tuple[int, int, int, int], dict[str, Any]] = {}
         number = 0
         for event in self.timeline.events:
@@ -112,7 +113,7 @@ class _Drawing:
             self.others.append({**begin, "ph": "e", "ts": self.ts(self.end), "args": {"unfinished": True}})
 
     def arrows(self, message: Message, number: int) -> None:
-        """The message's way, and that of its completion; only over stations that are drawn."""
+        """Add the arrows of a message and of its completion, over the stations that are drawn."""
         program = self.tracks.row(message.nic, f"VI {message.vi} program")
         stations = [(program, message.posted)]
         if message.sent is not None:
@@ -131,26 +132,26 @@ class _Drawing:
             one = {"ph": phase, "cat": category, "id": name, "name": category, "pid": pid, "tid": tid}
             one["ts"] = self.ts(time_ns)
             if phase == "f":
-                one["bp"] = "e"  # ends at the slice that is there, not at the next
+                one["bp"] = "e"  # The arrow ends at the enclosing slice and not at the next one.
             self.others.append(one)
 
     def settle(self) -> list[dict[str, Any]]:
-        """All slices, none longer than up to the next on its row."""
+        """Return all slices, each limited by the start of the next slice on its row."""
         result = []
         for row in self.slices.values():
             row.sort(key=lambda one: one["ns"])
             for i, one in enumerate(row):
                 start = one.pop("ns")
-                room = row[i + 1]["ns"] - start if i + 1 < len(row) else SHORT_NS
-                result.append({**one, "ts": self.ts(start), "dur": min(room, SHORT_NS) / 1000})
+                gap = row[i + 1]["ns"] - start if i + 1 < len(row) else SHORT_NS
+                result.append({**one, "ts": self.ts(start), "dur": min(gap, SHORT_NS) / 1000})
         return result
 
 
 def to_trace_events(timeline: Timeline) -> dict[str, Any]:
     """Return the timeline in the Trace Event Format, ready for :func:`json.dump`.
 
-    Times (``ts``, ``dur``) are microseconds since the first record, with nanoseconds behind the point;
-    ``otherData["begin_ns"]`` is that record's CLOCK_MONOTONIC.
+    Times (``ts``, ``dur``) are in microseconds since the first record, with a resolution of a nanosecond.
+    ``otherData["begin_ns"]`` is the time of that record on CLOCK_MONOTONIC.
     """
     drawing = _Drawing(timeline)
     for event in timeline.events:
@@ -170,5 +171,5 @@ def to_trace_events(timeline: Timeline) -> dict[str, Any]:
 
 
 def save(timeline: Timeline, path: str | PathLike[str]) -> None:
-    """Write the timeline as JSON."""
+    """Write the timeline as JSON to *path*."""
     Path(path).write_text(json.dumps(to_trace_events(timeline), separators=(",", ":")), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""Captures that taps have written: reading them, and merging several into one.
+"""Captures written by taps: reading them, and merging several into one.
 
-Only the blocks that taps write are understood (section, interface, packet, statistics); others are skipped. A library
-is not used here: the readers that exist take each packet apart into objects of a general kind, far slower than this,
-and none merges by a clock of ours.
+The reader interprets the blocks that taps write (section, interface, packet, statistics) and skips others. No library
+is used, for two reasons: existing readers convert each packet to generic objects and are much slower, and none merges
+captures by the clock that taps record.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ ETHERNET, USER0 = 1, 147
 
 
 class CaptureError(ValueError):
-    """A file that is no capture, or is damaged where it was read."""
+    """The file is not a capture, or is damaged."""
 
 
 @dataclass(eq=False)
 class Interface:
-    """One interface of a capture: the frames of a NIC, or its events.
+    """Interface of a capture: the frames of a NIC, or its events.
 
-    ``words`` is what the tap said about it (``role``, ``pid``, ``link``, ``port``, ``address``, ``device``,
-    ``program``); empty for an interface of another tool. ``clock_offset_ns`` is what was added to CLOCK_MONOTONIC.
+    ``words`` holds the properties that the tap recorded (``role``, ``pid``, ``link``, ``port``, ``address``,
+    ``device``, ``program``); it is empty for an interface of another tool. ``clock_offset_ns`` was added to
+    CLOCK_MONOTONIC.
     """
 
     link_type: int
@@ -43,16 +44,16 @@ class Interface:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The NIC: process, link, address and port."""
+        """Identification of the NIC: process, link, address and port."""
         return tuple(self.words.get(name, "") for name in ("pid", "link", "address", "port"))  # type: ignore[return-value]
 
 
 @dataclass(slots=True, eq=False)
 class Packet:
-    """One packet.
+    """Packet of a capture.
 
-    ``time_ns`` is CLOCK_MONOTONIC; ``out`` is None where the direction is not said; ``lost`` packets are missing before
-    it.
+    ``time_ns`` is on CLOCK_MONOTONIC. ``out`` is None if the direction is not recorded. ``lost`` packets are missing
+    before this one.
     """
 
     time_ns: int
@@ -67,7 +68,7 @@ class Packet:
 
 @dataclass
 class Capture:
-    """All of one or several files."""
+    """Contents of one or several capture files."""
 
     interfaces: list[Interface] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
@@ -83,7 +84,7 @@ def _options(block: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _words(comment: str) -> dict[str, str]:
-    """``viakit a=1 b=two words`` as a dictionary; only the last word's value may have spaces."""
+    """Parse ``viakit a=1 b=two words``; only the last value may contain spaces."""
     if not comment.startswith("viakit "):
         return {}
     words: dict[str, str] = {}
@@ -99,20 +100,23 @@ def _words(comment: str) -> dict[str, str]:
 
 
 def number(words: dict[str, str], name: str) -> int:
-    """A word that is a number; 0 if it is not there, or is none."""
+    """Return the value of `name` as a number; 0 if it is missing or not a number."""
     text = words.get(name, "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _blocks(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
-    """Type and bytes of each block. A last block that was cut off, as by a killed program, ends the file."""
+    """Yield the type and the bytes of each block.
+
+    An incomplete last block, as a killed program leaves it, ends the file.
+    """
     offset = 0
     while offset + 12 <= len(data):
         kind, length = struct.unpack_from("<II", data, offset)
         if kind == SECTION and struct.unpack_from("<I", data, offset + 8)[0] != BYTE_ORDER:
-            raise CaptureError(f"{name}: written on a machine of the other byte order; merge it with mergecap first")
+            raise CaptureError(f"{name}: the file has the other byte order; convert it with mergecap first")
         if length < 12 or length % 4:
-            raise CaptureError(f"{name}: damaged at byte {offset}")
+            raise CaptureError(f"{name}: the file is damaged at byte {offset}")
         if offset + length > len(data):
             return
         yield kind, data[offset : offset + length]
@@ -132,7 +136,7 @@ def _interface(block: bytes, offset_ns: int) -> Interface:
 def _packet(block: bytes, interfaces: Sequence[Interface], name: str) -> Packet:
     index, high, low, captured, length = struct.unpack_from("<IIIII", block, 8)
     if index >= len(interfaces) or 28 + captured > len(block) - 4:
-        raise CaptureError(f"{name}: a packet of interface {index} does not fit")
+        raise CaptureError(f"{name}: the file is damaged: a packet of interface {index} is inconsistent")
     one = interfaces[index]
     out, comment, lost = None, "", 0
     for code, value in _options(block, 28 + (captured + 3 & ~3), len(block) - 4):
@@ -159,16 +163,16 @@ def _read_one(path: Path, into: Capture) -> None:
     try:
         _read_blocks(name, path.read_bytes(), into)
     except struct.error as error:
-        raise CaptureError(f"{name}: damaged: {error}") from error
+        raise CaptureError(f"{name}: the file is damaged: {error}") from error
 
 
 def _read_blocks(name: str, data: bytes, into: Capture) -> None:
     interfaces: list[Interface] = []
     offset_ns = 0
     if len(data) >= 4 and struct.unpack_from("<I", data)[0] != SECTION:
-        raise CaptureError(f"{name}: not a pcapng file")
+        raise CaptureError(f"{name}: this is not a pcapng file")
     for kind, block in _blocks(data, name):
-        if kind == SECTION:  # a file may have several: each has interfaces of its own
+        if kind == SECTION:  # A file may have several sections, each with its own interfaces.
             interfaces, offset_ns = [], 0
             for code, value in _options(block, 24, len(block) - 4):
                 if code == OPT_COMMENT:
@@ -184,7 +188,7 @@ def _read_blocks(name: str, data: bytes, into: Capture) -> None:
 
 
 def read(paths: Sequence[str | PathLike[str]]) -> Capture:
-    """Read captures of one host as one, in the order of CLOCK_MONOTONIC.
+    """Read captures of one host and merge them in the order of CLOCK_MONOTONIC.
 
     Parameters
     ----------
@@ -194,9 +198,9 @@ def read(paths: Sequence[str | PathLike[str]]) -> Capture:
     Raises
     ------
     CaptureError
-        One of them is no capture of this machine's byte order.
+        If a file is not a capture in this machine's byte order.
     OSError
-        One of them cannot be read.
+        If a file cannot be read.
     """
     capture = Capture()
     for path in map(Path, paths):
@@ -222,7 +226,7 @@ def _final(index: int, one: Interface, time_ns: int) -> bytes:
 
 
 def merge(capture: Capture, path: str | PathLike[str]) -> None:
-    """Write a capture as one file, packets in order of time, all on the clock of its first interface."""
+    """Write a capture to one file, with packets in the order of time, on the clock of its first interface."""
     offset_ns = capture.interfaces[0].clock_offset_ns if capture.interfaces else 0
     number = {id(one): index for index, one in enumerate(capture.interfaces)}
     last = capture.packets[-1].time_ns + offset_ns if capture.packets else offset_ns

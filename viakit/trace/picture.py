@@ -1,10 +1,10 @@
-"""A timeline as a picture: one line per NIC and role, messages as slanting lines between them."""
+"""Timelines as pictures: one line for each NIC and role, and messages as slanted lines between them."""
 
 from __future__ import annotations
 
 from os import PathLike
 
-from viakit._words import counted
+from viakit.base.words import counted
 from viakit.trace.timeline import Message, NicSeen, Timeline, names_of
 
 __all__ = ["save"]
@@ -17,7 +17,7 @@ MOST_MESSAGES = 24
 
 
 def _stations(message: Message, row: dict[int, int]) -> list[tuple[str, float, float]]:
-    """What happened, when, and on which line: the wire between two NICs, their programs outside."""
+    """Return the events of a message with their times and lines: the wire between two NICs, the programs outside."""
 
     def line(nic: NicSeen, depth: float) -> float:
         return row[id(nic)] + (depth if row[id(nic)] % 2 == 0 else -depth)
@@ -37,19 +37,21 @@ def _stations(message: Message, row: dict[int, int]) -> list[tuple[str, float, f
 
 
 def save(timeline: Timeline, path: str | PathLike[str], *, messages: int = MOST_MESSAGES) -> int:
-    """Draw the last *messages* messages that were seen whole; returns how many were drawn.
+    """Draw the last *messages* complete messages, and return the number drawn.
 
     Parameters
     ----------
+    timeline : Timeline
+        The timeline to draw.
     path : path-like
-        .png, .svg or .pdf.
+        Name of the file: .png, .svg or .pdf.
     messages : int
-        At most so many.
+        Maximum number of messages.
     """
-    import matplotlib
+    import matplotlib  # start-up time
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib import pyplot as plt  # start-up time
 
     whole = [one for one in timeline.messages if one.posted is not None and one.arrived is not None]
     shown = whole[-messages:]
@@ -59,8 +61,9 @@ def save(timeline: Timeline, path: str | PathLike[str], *, messages: int = MOST_
     figure, axes = plt.subplots(figsize=(11, 1.5 + 1.2 * max(len(nics), 1)), layout="constrained")
     for message in shown:
         stations = sorted(_stations(message, row), key=lambda one: one[1])
-        way = [one for one in stations if one[0] != "acknowledged"]
-        axes.plot([(t - begin) / 1e3 for _, t, _ in way], [y for *_, y in way], color="0.8", linewidth=0.8, zorder=1)
+        path_of = [one for one in stations if one[0] != "acknowledged"]
+        times, heights = [(t - begin) / 1e3 for _, t, _ in path_of], [y for *_, y in path_of]
+        axes.plot(times, heights, color="0.8", linewidth=0.8, zorder=1)
         for name, time, y in stations:
             axes.plot((time - begin) / 1e3, y, "o", markersize=4, color=COLOURS[name], zorder=2)
     for name, colour in COLOURS.items():

@@ -1,8 +1,8 @@
-r"""What happened to each message, put together from the frames and events of all NICs that saw it.
+r"""Path of each message, combined from the frames and events of all NICs that recorded it.
 
-A message is followed from the post on one side to the reap on the other by what both sides' records share: its frames
-carry a key that was drawn for the connection, and sequence numbers. All times are CLOCK_MONOTONIC in nanoseconds, so
-processes of one host can be laid side by side.
+A message is followed from the post on one side to the reap on the other. The records of both sides share a key that
+identifies the connection, and sequence numbers. All times are on CLOCK_MONOTONIC in nanoseconds, so that processes of
+one host can be compared.
 
     posted -> doorbell -> sent -> arrived -> placed -> completed -> reaped      (the last two at the receiver)
                             \-> acknowledged -> completed -> reaped            (at the sender)
@@ -29,7 +29,7 @@ EVENT_KINDS = {1: "posted", 2: "doorbell", 3: "placed", 4: "acknowledged", 5: "c
 ETHER_LEN, HEADER_LEN = 14, 32
 FIRST, LAST = 0x01, 0x02
 
-# Legs of a message's way: name, from, to. What a message did not do (an RDMA write is not reaped) has no time.
+# Legs of a message's path: name, start, end. An event that does not happen (an RDMA write is not reaped) has no time.
 LEGS = (
     ("post to doorbell", "posted", "doorbell"),
     ("doorbell to first frame", "doorbell", "sent"),
@@ -46,7 +46,7 @@ LEGS = (
 
 @dataclass(eq=False)
 class NicSeen:
-    """A NIC that had a tap."""
+    """NIC with a tap."""
 
     pid: int
     program: str
@@ -54,12 +54,12 @@ class NicSeen:
     link: str
     address: str
     port: int
-    lost: int = 0  # records that its tap had to drop
+    lost: int = 0  # records that its tap dropped
 
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """A frame that a NIC sent or took; ``note`` says why it was dropped, or what was done to it on purpose."""
+    """Frame that a NIC sent or received. ``note`` gives the reason of a drop, or the injected fault."""
 
     time_ns: int
     nic: NicSeen
@@ -78,23 +78,23 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """What kind it is, in a word."""
+        """Kind of the frame."""
         return FRAME_KINDS[self.kind]
 
     @property
     def lost(self) -> bool:
-        """Whether it went no further: lost on purpose when sent, or dropped on arrival."""
+        """Whether the frame was lost by an injected fault when sent, or dropped on arrival."""
         return self.note.startswith("lost") if self.out else "dropped" in self.note
 
     @property
     def spoilt(self) -> bool:
-        """Whether bits of it were turned over on purpose when it was sent, those of its header perhaps."""
+        """Whether an injected fault flipped bits of the sent frame, possibly of its header."""
         return self.out and self.note.startswith("spoilt")
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """A station in the life of a descriptor."""
+    """Event of a descriptor."""
 
     time_ns: int
     nic: NicSeen
@@ -113,13 +113,16 @@ class Event:
 
     @property
     def name(self) -> str:
-        """What happened, in a word."""
+        """Kind of the event."""
         return EVENT_KINDS.get(self.kind, str(self.kind))
 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message (a send or an RDMA write) and the times of what happened to it; None: it did not, or was not seen."""
+    """Message (a send or an RDMA write) and the times of its events.
+
+    The time is None if the event did not happen or was not recorded.
+    """
 
     nic: NicSeen
     vi: int
@@ -146,14 +149,14 @@ class Message:
     recv_reaped: int | None = None
 
     def leg(self, start: str, end: str) -> int | None:
-        """Nanoseconds between two stations, or None."""
+        """Return the nanoseconds between two events, or None."""
         a, b = getattr(self, start), getattr(self, end)
         return None if a is None or b is None else b - a
 
 
 @dataclass
 class Timeline:
-    """Everything that the taps saw, in order of time, and the messages in it."""
+    """All frames and events of the taps in the order of time, and the messages found in them."""
 
     nics: list[NicSeen] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -162,12 +165,12 @@ class Timeline:
 
     @property
     def span_ns(self) -> tuple[int, int]:
-        """The first and the last time; (0, 0) if nothing was seen."""
+        """First and last time; (0, 0) without records."""
         times = [one[i].time_ns for one in (self.frames, self.events) if one for i in (0, -1)]
         return (min(times), max(times)) if times else (0, 0)
 
     def medians_ns(self) -> dict[str, tuple[int, float]]:
-        """For each of :data:`LEGS` that was seen: how often, and its median in nanoseconds."""
+        """Return, for each of :data:`LEGS` that occurs, the number of messages and the median in nanoseconds."""
         result = {}
         for name, start, end in LEGS:
             values = [value for one in self.messages if (value := one.leg(start, end)) is not None]
@@ -176,10 +179,10 @@ class Timeline:
         return result
 
     def counts(self) -> dict[str, Counter[str]]:
-        """Frames by kind, and events by kind.
+        """Return the numbers of frames and events by kind.
 
-        ``sent`` (of these ``again``: data that was sent before), ``received`` (of these ``dropped``), and ``lost``: on
-        purpose, before they reached the link.
+        ``sent`` (of these ``again``: retransmitted data), ``received`` (of these ``dropped``), ``lost`` (by an injected
+        fault, before they reached the link), and ``events``.
         """
         names = ("sent", "again", "received", "dropped", "lost", "events")
         result: dict[str, Counter[str]] = {name: Counter() for name in names}
@@ -201,7 +204,7 @@ class Timeline:
         return result
 
 
-# ---------------------------------------------------------------- from packets
+# ---------------------------------------------------------------- decoding of packets
 
 
 def _frame(packet: Packet, nic: NicSeen) -> Frame | None:
@@ -221,7 +224,7 @@ def _event(packet: Packet, nic: NicSeen) -> Event | None:
 
 
 def _nics(capture: Capture) -> dict[int, NicSeen]:
-    """The NIC of each interface; both interfaces of a NIC have the same one."""
+    """Return the NIC of each interface; the two interfaces of a NIC have the same one."""
     by_key: dict[tuple[str, ...], NicSeen] = {}
     result = {}
     for one in capture.interfaces:
@@ -237,16 +240,16 @@ def _nics(capture: Capture) -> dict[int, NicSeen]:
     return result
 
 
-# ---------------------------------------------------------------- putting together
+# ---------------------------------------------------------------- following messages
 
 
 def _before(a: int, b: int) -> bool:
-    """Sequence numbers wrap."""
+    """Return whether sequence number `a` precedes `b`; sequence numbers wrap."""
     return 0 < (b - a) & 0xFFFFFFFF < 0x80000000
 
 
 class _Index:
-    """Times by a key, in order; several under one key where numbers come again after a reconnection."""
+    """Times by a key, in order. A key has several times if sequence numbers are reused after a reconnection."""
 
     def __init__(self) -> None:
         self._times: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -273,7 +276,7 @@ class _Index:
 @dataclass
 class _Indices:
     sent: _Index = field(default_factory=_Index)  # (NIC, VI, psn)
-    whole: _Index = field(default_factory=_Index)  # the same of frames that nobody spoilt, whose headers are true
+    whole: _Index = field(default_factory=_Index)  # as `sent`, without damaged frames, whose headers may be wrong
     arrived: _Index = field(default_factory=_Index)  # (key, psn)
     placed: _Index = field(default_factory=_Index)  # (key, psn)
     life: _Index = field(default_factory=_Index)  # (NIC, VI, queue, index, kind)
@@ -300,7 +303,7 @@ def _index(timeline: Timeline) -> _Indices:
 
 
 def _follow_frames(message: Message, i: _Indices, start_ns: int) -> None:
-    """The message's way over the wire and into the receiver."""
+    """Find the frames of a message on the wire and its placement at the receiver."""
     last_psn = (message.psn + message.n_frames - 1) & 0xFFFFFFFF
     first = i.sent.first_from((id(message.nic), message.vi, message.psn), start_ns)
     last = i.sent.first_from((id(message.nic), message.vi, last_psn), start_ns)
@@ -311,7 +314,7 @@ def _follow_frames(message: Message, i: _Indices, start_ns: int) -> None:
         message.last_sent = last.time_ns
     whole = i.whole.first_from((id(message.nic), message.vi, message.psn), start_ns)
     if not isinstance(whole, Frame):
-        return  # what a spoilt header says of kind and key may not be so
+        return  # The kind and the key in a damaged header may be wrong.
     message.is_write = whole.kind == 2
     arrival = i.arrived.first_from((whole.key, message.psn), first.time_ns)
     if isinstance(arrival, Frame):
@@ -324,7 +327,7 @@ def _follow_frames(message: Message, i: _Indices, start_ns: int) -> None:
 
 
 def _follow_lives(message: Message, i: _Indices, start_ns: int) -> None:
-    """Completion and reap on both sides."""
+    """Find completion and reap of a message on both sides."""
     own = (id(message.nic), message.vi, 0, message.index)
     posted = i.life.last_until((*own, "posted"), start_ns)
     completed = i.life.first_from((*own, "completed"), start_ns)
@@ -342,7 +345,7 @@ def _follow_lives(message: Message, i: _Indices, start_ns: int) -> None:
 
 
 def _find_acknowledgements(messages: Iterable[Message], events: Iterable[Event]) -> None:
-    """The first acknowledgement, in time, that goes beyond a message's last frame. Both come in order, per VI."""
+    """Find the first acknowledgement that covers a message's last frame. For each VI both are in order."""
     of_vi: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in events:
         if event.name == "acknowledged":
@@ -363,7 +366,7 @@ def _find_acknowledgements(messages: Iterable[Message], events: Iterable[Event])
 
 
 def build(capture: Capture) -> Timeline:
-    """Make a timeline of a capture with events.
+    """Build the timeline of a capture with events.
 
     Parameters
     ----------
@@ -403,7 +406,7 @@ def build(capture: Capture) -> Timeline:
 
 
 def names_of(nics: Iterable[NicSeen]) -> Mapping[int, str]:
-    """A name for each NIC (by ``id``), with its port where the device is not enough to tell it within its process."""
+    """Return a name for each NIC (by ``id``); it includes the port if the process has several NICs on the device."""
     nics = list(nics)
     alike = Counter((nic.pid, nic.device) for nic in nics)
     return {id(n): n.device if alike[n.pid, n.device] == 1 else f"{n.device} port {n.port}" for n in nics}

@@ -5,16 +5,16 @@
 --
 -- Frames come as Ethernet of type 0x88B5 (the plain form, and every capture of a tap), or behind UDP: port 34997, or any
 -- other (the heuristic). One packet may hold several frames (a super-frame). All numbers are little-endian. The layout is
--- that of csrc/link/wire.h; a test holds the two together. Events (link type USER0) are viakit_event of viakit.h.
+-- that of csrc/link/frame_format.h; a test holds the two together. Events (link type USER0) are viakit_event of viakit.h.
 --
--- Beyond the fields it tells, where the capture shows both: which frame acknowledges which, which answers which
--- connection request, where a sent frame arrived, and what was sent again.
+-- Where the capture shows both frames, the dissector also links them: a frame and its acknowledgement, a connection
+-- request and its reply, a frame sent and the same frame received, a frame and its retransmission.
 
 local frame = Proto("viakit", "VIA frame (viakit)")
 local event = Proto("viakit_event", "VIA event (viakit)")
 
 frame.prefs.check_crc = Pref.bool("Check CRC32C", true, "Compute the checksum of each whole frame and compare")
-frame.prefs.link_frames = Pref.bool("Link frames", true, "Say which frame acknowledges, answers or repeats which")
+frame.prefs.link_frames = Pref.bool("Link frames", true, "Show which frame acknowledges, answers or retransmits which")
 
 -- ---------------------------------------------------------------- names
 
@@ -23,18 +23,28 @@ local KINDS = {
     [7] = "DISCONNECT", [8] = "RESET", [9] = "REQUEST", [10] = "PENDING", [11] = "ACCEPT", [12] = "CONFIRM",
     [13] = "REJECT", [14] = "NOMATCH", [15] = "CANCEL",
 }
-local MEANING = {
-    [0] = "an RDMA read: a request for pieces of memory (FIRST), or such a piece", [1] = "a piece of a message for the receive queue",
-    [2] = "a piece of an RDMA write", [3] = "everything before ack is placed",
-    [4] = "frames are missing from ack on", [5] = "processing stopped at psn", [6] = "still there? answer with ACK",
-    [7] = "the peer disconnected", [8] = "no such connection here", [9] = "connection request",
-    [10] = "a waiter took the request; its answer follows", [11] = "accepted", [12] = "the acceptance arrived",
-    [13] = "rejected", [14] = "nobody waits here for that discriminator", [15] = "the request is withdrawn",
+local MEANING = { -- as in WIRE_KINDS of frame_format.h
+    [0] = "an RDMA read: a request for pieces of memory (FIRST), a piece, or a reply without data (LAST)",
+    [1] = "a piece of a message for the receive queue",
+    [2] = "a piece of an RDMA write",
+    [3] = "everything before `ack` is placed",
+    [4] = "frames are missing from `ack` on: those in the list, or all if it is empty",
+    [5] = "processing stopped at `psn`; `immediate` holds the status bits for the descriptor",
+    [6] = "is the peer alive? it replies with ACK",
+    [7] = "the peer disconnected",
+    [8] = "no such connection here; `immediate` is the key that was tried",
+    [9] = "connection request",
+    [10] = "a waiting VI has matched the request; its reply follows",
+    [11] = "accepted",
+    [12] = "the acceptance arrived",
+    [13] = "rejected",
+    [14] = "no VI waits here for that discriminator; `immediate` NICs share this address",
+    [15] = "the request is withdrawn",
 }
 local READ, SEND, WRITE, NAK, ERROR, RESET, REQUEST, NOMATCH = 0, 1, 2, 4, 5, 8, 9, 14
 local HEADER, CONNECT_LEN, WRITE_LEN, READ_LEN, READ_DATA_LEN, TRAILER_LEN = 32, 40, 16, 32, 8, 12
 local VERSION = 1
-local CALL = 0xF0 -- the first byte of what NICs of the link udp say among themselves
+local CALL = 0xF0 -- the first byte of frames between the links of udp NICs (UDP_CALL in link/udp.h)
 local LEVELS = { [1] = "unreliable", [2] = "reliable delivery", [4] = "reliable reception" }
 local MODES = { [0] = "client", [1] = "peer", [2] = "discover" }
 local CALLS = { [1] = "WHO", [2] = "HERE", [3] = "CHALLENGE" }
@@ -83,11 +93,11 @@ local f = {
     read_address = ProtoField.uint64("viakit.read.address", "Remote address", base.HEX),
     read_wanted = ProtoField.uint64("viakit.read.wanted", "Pieces wanted", base.HEX),
     read_handle = ProtoField.uint32("viakit.read.handle", "Remote memory handle", base.HEX),
-    read_len = ProtoField.uint32("viakit.read.len", "Length of the part asked for"),
+    read_len = ProtoField.uint32("viakit.read.len", "Length of the requested part"),
     read_next = ProtoField.uint32("viakit.read.next", "Number of the requester's next data frame"),
     read_piece = ProtoField.uint32("viakit.read.piece", "Length of a piece"),
     read_offset = ProtoField.uint32("viakit.read.offset", "Offset of the piece in the part"),
-    read_ask = ProtoField.uint32("viakit.read.ask", "Number of the ask"),
+    read_ask = ProtoField.uint32("viakit.read.ask", "Number of the read request"),
     read_serial = ProtoField.uint32("viakit.read.serial", "Serial number of the request"),
     ref_address = ProtoField.uint64("viakit.reference.address", "Address in the sender", base.HEX),
     ref_len = ProtoField.uint64("viakit.reference.len", "Length"),
@@ -104,10 +114,10 @@ local f = {
     rdma_write = ProtoField.uint8("viakit.connect.rdma_write", "RDMA write allowed", base.DEC, YES_NO),
     rdma_read = ProtoField.uint8("viakit.connect.rdma_read", "RDMA read allowed", base.DEC, YES_NO),
     lossless = ProtoField.uint8("viakit.connect.lossless", "Link is lossless", base.DEC, YES_NO),
-    mode = ProtoField.uint8("viakit.connect.mode", "Asks as", base.DEC, MODES),
+    mode = ProtoField.uint8("viakit.connect.mode", "Connects as", base.DEC, MODES),
     wanted = ProtoField.string("viakit.connect.wanted", "Discriminator wanted"),
     own = ProtoField.string("viakit.connect.own", "Own discriminator"),
-    station = ProtoField.uint16("viakit.call.station", "Port of the station's door"),
+    station = ProtoField.uint16("viakit.call.station", "Common port of the station"),
     cookie = ProtoField.uint64("viakit.call.cookie", "Cookie", base.HEX),
     call = ProtoField.uint8("viakit.call.what", "Call", base.DEC, CALLS),
     n_ports = ProtoField.uint16("viakit.call.n", "Number of NICs"),
@@ -379,7 +389,7 @@ end
 
 local function add_read(tree, tvb, offset, len, h)
     local asks = flag(h.flags, 0x01)
-    if not asks and flag(h.flags, 0x02) and (len == 0 or len == 4) then -- no data: ask again, or denied
+    if not asks and flag(h.flags, 0x02) and (len == 0 or len == 4) then -- no data: repeat the request, or denied
         return
     end
     if len < (asks and READ_LEN or READ_DATA_LEN) then

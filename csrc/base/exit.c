@@ -1,0 +1,27 @@
+/* See exit.h. */
+#include "base/exit.h"
+
+#include <sched.h>
+
+#include "base/clock.h"
+
+#define MOST (200 * VK_MS) /* a process that exits waits no longer for other threads */
+
+uint64_t vk_exit_deadline;
+
+uint64_t vk_exit_begin(void)
+{
+    if (vk_exit_deadline == 0)
+        vk_store_relaxed(&vk_exit_deadline, vk_now() + MOST);
+    return vk_exit_deadline;
+}
+
+int vk_exit_lock_slow(pthread_mutex_t *mutex)
+{
+    while (pthread_mutex_trylock(mutex) != 0) {
+        if (vk_now() >= vk_exit_deadline)
+            return 0;
+        sched_yield();
+    }
+    return 1;
+}

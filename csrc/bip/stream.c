@@ -1,0 +1,65 @@
+/* Bytes over a stream socket, until a deadline: see stream.h. */
+#include "bip/stream.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+
+#define LONGEST_MS 3600000 /* of one poll, whose time is an int */
+
+int bip_stream_wait(int fd, short events, uint64_t deadline)
+{
+    for (;;) {
+        uint64_t now = vk_now(), left = now < deadline ? (deadline - now) / VK_MS + 1 : 0;
+        struct pollfd p = {.fd = fd, .events = events};
+        int n = left ? poll(&p, 1, left > LONGEST_MS ? LONGEST_MS : (int)left) : 0;
+        if (n > 0)
+            return 0;
+        if (n == 0 && vk_now() < deadline)
+            continue;
+        if (n == 0)
+            errno = ETIMEDOUT;
+        if (n == 0 || errno != EINTR)
+            return -1;
+    }
+}
+
+/* Convert a result of send or recv: the bytes that were moved, 0 to try again, -1 with errno. */
+static ssize_t judge(ssize_t n)
+{
+    if (n > 0)
+        return n;
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return 0;
+    if (n == 0 || errno == EPIPE)
+        errno = ECONNRESET;
+    return -1;
+}
+
+int bip_stream_send(int fd, const void *bytes, size_t len, uint64_t deadline)
+{
+    for (size_t done = 0; done < len;) {
+        if (bip_stream_wait(fd, POLLOUT, deadline) != 0)
+            return -1;
+        ssize_t n = judge(send(fd, (const char *)bytes + done, len - done, MSG_NOSIGNAL | MSG_DONTWAIT));
+        if (n < 0)
+            return -1;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int bip_stream_recv(int fd, void *bytes, size_t len, uint64_t deadline)
+{
+    for (size_t done = 0; done < len;) {
+        if (bip_stream_wait(fd, POLLIN, deadline) != 0)
+            return -1;
+        ssize_t n = judge(recv(fd, (char *)bytes + done, len - done, MSG_DONTWAIT));
+        if (n < 0)
+            return -1;
+        done += (size_t)n;
+    }
+    return 0;
+}

@@ -1,0 +1,78 @@
+/*
+ * Plans: the algorithms of data.c as lists of steps. An algorithm's exchanges depend on the number of ranks, the root
+ * and the length, but not on the data. So it runs here once with functions that record what it would do, and with
+ * buffers that do not exist: every address is a position in one imaginary memory.
+ *
+ *     | operand and result (alltoall: outgoing parts | incoming parts) | scratch ... |
+ *     BASE                                                             c.scratch
+ *
+ * Nothing here blocks or uses a world. Any thread.
+ */
+#include <stdlib.h>
+
+#include "coll/inside.h"
+
+#define BASE ((char *)(uintptr_t)4096) /* never dereferenced, and not NULL, which stands for "no data" */
+
+struct coll_plan {
+    coll c; /* first, so that an exchange finds its plan; only its scratch memory is used */
+    struct coll_step *steps;
+    int n, room, failed;
+};
+
+static size_t position(const void *address)
+{
+    return address ? (size_t)((const char *)address - BASE) : 0;
+}
+
+static void record(struct coll_plan *plan, struct coll_step step)
+{
+    if (plan->n == plan->room) {
+        int room = plan->room ? 2 * plan->room : 16;
+        struct coll_step *more = realloc(plan->steps, (size_t)room * sizeof *more);
+        if (more == NULL) {
+            plan->failed = 1;
+            return;
+        }
+        plan->steps = more;
+        plan->room = room;
+    }
+    plan->steps[plan->n++] = step;
+}
+
+static int record_exchange(coll *c, const void *out, size_t out_len, int to, void *in, size_t in_len, int from)
+{
+    record((struct coll_plan *)(void *)c,
+           (struct coll_step){COLL_STEP_EXCHANGE, to, from, position(out), out_len, position(in), in_len, 0});
+    return MSG_SUCCESS;
+}
+
+void coll_plan_local(struct coll_plan *plan, int kind, const void *low, const void *high, const void *to, size_t len)
+{
+    if (len)
+        record(plan, (struct coll_step){kind, MSG_PROC_NULL, MSG_PROC_NULL, position(low), len, position(high), len,
+                                        position(to)});
+}
+
+int coll_plan(int operation, int is_long, int n, int me, int root, size_t len, struct coll_step **steps, int *n_steps)
+{
+    coll_run *run = operation == COLL_SCATTER ? coll_scatter_binomial : coll_run_by_message(operation, is_long);
+    if (run == NULL || n < 1 || (unsigned)me >= (unsigned)n || (unsigned)root >= (unsigned)n)
+        return MSG_ERR_ARG;
+    size_t whole = operation == COLL_ALLGATHER || operation == COLL_ALLTOALL ? (size_t)n * len : len;
+    char *result = operation == COLL_ALLTOALL ? BASE + whole : BASE;
+    struct coll_plan plan = {.c = {.n = n, .rank = me, .scratch = result + whole, .scratch_len = SIZE_MAX}};
+    struct coll_ring ring = {.c = &plan.c, .exchange = record_exchange, .plan = &plan, .n = n, .me = me};
+    /* Elements of one byte: lengths and counts are the caller's units. */
+    struct coll_call call = {.in = BASE, .out = result, .len = len, .count = len, .root = root, .type = COLL_UINT8};
+    int code = n > 1 ? run(&ring, &call) : MSG_SUCCESS;
+    if (plan.failed)
+        code = MSG_ERR_NO_MEMORY;
+    if (code != MSG_SUCCESS) {
+        free(plan.steps);
+        return code;
+    }
+    *steps = plan.steps;
+    *n_steps = plan.n;
+    return MSG_SUCCESS;
+}

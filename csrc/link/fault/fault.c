@@ -1,0 +1,476 @@
+/*
+ * The decorator `fault`: operations in front of a link's own, which apply faults to the frames that are sent.
+ *
+ *    provider --> its faults (plan.c) --> late --> line --> shm | eth | loop | ...
+ *             <------------ frames that arrive: straight from the inner link to the provider
+ *
+ * keep.c stores late frames and those in the line.
+ *
+ * Frames have numbers, in the order in which the provider offers them. If the inner link cannot accept a frame at the
+ * moment, the frame is offered again, with the same number and hence with the same faults. Super-frames remain
+ * super-frames: a batch without its lost frames, and with duplicates and late ones among them, is still sent in one
+ * piece. A corrupted frame is sent alone, because its length may be corrupted, and that must not affect the frames
+ * behind it.
+ */
+#include "link/fault/fault.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "link/fault/keep.h"
+
+#define RETRY_NS (50 * VK_US) /* next attempt after the inner link had no room */
+
+/* The link's struct stays the argument of every operation and leads to the decorator by its client. */
+static inline struct fault *fault_of(struct link *link)
+{
+    return ((struct link_base *)(void *)link)->client->fault;
+}
+
+/* ---------------------------------------------------------------- a test's filter */
+
+/* Sends a stored frame, with a remark for captures. Returns the same as fault_send_flat(). */
+static int send_with_remark(struct fault *fault, const struct link_flat *flat, const char *remark)
+{
+    link_remark(fault->client, remark);
+    int sent = fault_send_flat(fault, flat);
+    link_remark(fault->client, NULL);
+    return sent;
+}
+
+/* Sends one frame. The checksum is computed before CORRUPT changes the frame. Returns 1 if accepted, otherwise the
+ * inner link's result. */
+static int send_filtered(struct fault *fault, struct link_peer *peer, struct link_frame *f)
+{
+    struct link_flat *flat = link_flatten(peer, f);
+    if (flat == NULL)
+        return -EAGAIN;
+    link_flat_checksum(flat);
+    int sent = 1;
+    if (!fault->decided) /* once per index: a frame that waits for room must not be decided on again until it is lost */
+        fault->verdict = fault->filter(fault->filter_context, fault->index, f->header.version_kind & 15, flat->len);
+    fault->decided = 1;
+    switch (fault->verdict) {
+    case VIAKIT_DROP: {
+        struct link_frame lost;
+        struct iovec iov;
+        LINK_COUNT(fault->client, dropped_filter, 1);
+        link_unflatten(flat, &lost, &iov);
+        link_note_lost(fault->client, peer, &lost, "lost on purpose");
+        break;
+    }
+    case VIAKIT_HOLD:
+        if (fault->held == NULL) {
+            fault->held = flat;
+            fault->index++;
+            fault->decided = 0;
+            return 1;
+        }
+        sent = fault_send_flat(fault, flat);
+        break;
+    case VIAKIT_CORRUPT:
+        flat->bytes[(fault->index * 7919) % flat->len] ^= (uint8_t)(1u << (fault->index & 7));
+        sent = send_with_remark(fault, flat, "spoilt on purpose");
+        break;
+    case VIAKIT_DUPLICATE:
+        sent = fault_send_flat(fault, flat);
+        if (sent == 1)
+            send_with_remark(fault, flat, "doubled on purpose");
+        break;
+    default:
+        sent = fault_send_flat(fault, flat);
+    }
+    free(flat);
+    if (sent != 1)
+        return sent;
+    fault->index++;
+    fault->decided = 0;
+    if (fault->held) { /* the held frame has been overtaken: send it */
+        send_with_remark(fault, fault->held, "overtaken on purpose");
+        free(fault->held);
+        fault->held = NULL;
+    }
+    return 1;
+}
+
+/* ---------------------------------------------------------------- sending */
+
+/* items has room for all: each frame makes two items at most, and each late one is added once, behind the frame that it
+ * waits for. */
+static struct item *add_item(struct fault *fault, int source, struct link_peer *peer, uint64_t number,
+                             struct link_flat *flat)
+{
+    struct item *item = &fault->items[fault->n_items++];
+    *item = (struct item){.source = source, .peer = peer, .number = number, .flat = flat};
+    return item;
+}
+
+/* Returns a copy with some bits flipped, except the flag that announces the checksum: without the flag some links would
+ * not detect the damage. `draw` is the number that the frame's draws depend on. */
+static struct link_flat *spoil(const struct fault *fault, struct link_peer *peer, const struct link_frame *f,
+                               uint64_t draw)
+{
+    struct link_flat *flat = link_flatten(peer, f);
+    if (flat == NULL)
+        return NULL;
+    link_flat_checksum(flat);
+    const uint64_t flag = 8 * offsetof(struct wire_header, flags) + 6;
+    uint32_t n = fault->faults.corrupt_bits ? fault->faults.corrupt_bits : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bit = fault_draw(fault->faults.seed, draw, FAULT_BIT + i) % (8 * flat->len);
+        bit += bit == flag;
+        flat->bytes[bit / 8] ^= (uint8_t)(1u << (bit & 7));
+    }
+    return flat;
+}
+
+/* Adds the items to send for frame i of the offered ones. */
+static void plan_frame(struct fault *fault, struct link_peer *peer, struct link_frame *frames, int i, unsigned what)
+{
+    int kind = frames[i].header.version_kind & 15;
+    uint64_t number = fault->index, draw = fault_number(kind, fault->of_kind[kind]);
+    struct link_flat *spoilt = NULL;
+    int n = what & 1u << VIAKIT_DUPLICATE ? 2 : 1;
+    if (what & 1u << VIAKIT_CORRUPT)
+        spoilt = spoil(fault, peer, &frames[i], draw);
+    else if (what & 1u << VIAKIT_HOLD && fault->n_late < LATE_MOST) {
+        struct link_flat *late = link_flatten(peer, &frames[i]);
+        if (late) {
+            fault_keep_late(fault, late, number, fault_distance(&fault->faults, draw));
+            n--; /* one copy of a pair is on time */
+        }
+    }
+    for (int k = 0; k < n; k++) { /* one copy of a pair is intact */
+        struct item *item = add_item(fault, i, peer, number, k == 0 ? spoilt : NULL);
+        item->extra = k;
+        item->alone = item->flat != NULL;
+    }
+}
+
+/* Adds the items to send for all offered frames, including earlier ones that were late. */
+static void plan(struct fault *fault, struct link_peer *peer, struct link_frame *frames, int n, int cut)
+{
+    fault->n_items = 0;
+    fault->plain = 1;
+    for (int i = 0; i < n; i++) {
+        int kind = frames[i].header.version_kind & 15;
+        unsigned what =
+            cut ? 1u << VIAKIT_DROP : fault_decide(&fault->faults, fault->index, kind, fault->of_kind[kind]);
+        fault->fate[i] = (uint8_t)what;
+        fault->plain &= what == 0;
+        if (!(what & 1u << VIAKIT_DROP))
+            plan_frame(fault, peer, frames, i, what);
+        fault->of_kind[kind]++;
+        fault->index++;
+        for (struct link_flat *p = fault->late; p; p = p->next)
+            if (p->after == fault->index - 1) {
+                add_item(fault, i, p->peer, p->number, p)->extra = 1;
+                fault->plain = 0;
+            }
+    }
+}
+
+/* Sends as many items as fit. Returns their number, or the inner link's result for the first. */
+static int hand_on(struct fault *fault, struct link_frame *frames)
+{
+    int done = 0;
+    if (fault->plain)
+        return fault->inner->send(fault->link, fault->items[0].peer, frames, fault->n_items);
+    for (int k = 0; k < fault->n_items; k++) {
+        const struct item *item = &fault->items[k];
+        if (item->flat)
+            link_unflatten(item->flat, &fault->out[k], &fault->iov[k]);
+        else
+            fault->out[k] = frames[item->source];
+    }
+    while (done < fault->n_items) {
+        const struct item *first = &fault->items[done];
+        int run = 1;
+        while (!first->alone && done + run < fault->n_items && !first[run].alone && first[run].peer == first->peer)
+            run++;
+        link_remark(fault->client, first->alone ? "spoilt on purpose" : NULL);
+        int sent = fault->inner->send(fault->link, first->peer, &fault->out[done], run);
+        link_remark(fault->client, NULL);
+        if (sent <= 0)
+            return done ? done : sent;
+        done += sent;
+        if (sent < run)
+            break;
+    }
+    return done;
+}
+
+/* Appends the items to the line. The frames are copied. Returns their number, or -EAGAIN. */
+static int hand_to_line(struct fault *fault, struct link_frame *frames, uint64_t now)
+{
+    int done = 0;
+    for (; done < fault->n_items && fault->line_bytes < LINE_MOST; done++) {
+        struct item *item = &fault->items[done];
+        struct link_flat *copy;
+        if (item->flat) {
+            struct link_frame f;
+            struct iovec iov;
+            link_unflatten(item->flat, &f, &iov);
+            copy = link_flatten(item->peer, &f);
+        } else
+            copy = link_flatten(item->peer, &frames[item->source]);
+        if (copy) /* otherwise the frame counts as lost */
+            fault_enqueue(fault, copy, item->number, now);
+    }
+    return done ? done : -EAGAIN;
+}
+
+/* Counts the faults that were applied, and undoes the others: of n frames, `taken` were accepted. */
+static void settle(struct fault *fault, struct link_peer *peer, const struct link_frame *frames, int n, int taken,
+                   int done, int cut)
+{
+    uint64_t first = fault->index - (uint64_t)n; /* number of frames[0] */
+    for (int i = 0; i < taken; i++) {
+        if (fault->fate[i] & 1u << VIAKIT_DROP) {
+            int is_cut_off = cut || fault_cut_by_number(&fault->faults, first + (uint64_t)i);
+            if (is_cut_off)
+                LINK_COUNT(fault->client, fault_cut_sent, 1);
+            else
+                LINK_COUNT(fault->client, fault_dropped, 1);
+            link_note_lost(fault->client, peer, &frames[i],
+                           is_cut_off ? "lost on purpose: cut off" : "lost on purpose");
+        }
+        LINK_COUNT(fault->client, fault_corrupted, fault->fate[i] >> VIAKIT_CORRUPT & 1);
+        LINK_COUNT(fault->client, fault_duplicated, fault->fate[i] >> VIAKIT_DUPLICATE & 1);
+    }
+    for (int i = taken; i < n; i++)
+        fault->of_kind[frames[i].header.version_kind & 15]--;
+    fault->index -= (uint64_t)(n - taken);
+    for (int k = 0; k < fault->n_items; k++) {
+        struct item *item = &fault->items[k];
+        if (item->alone)
+            free(item->flat);
+        else if (item->flat && k < done) {
+            LINK_COUNT(fault->client, fault_reordered, 1);
+            fault_forget_late(fault, item->flat);
+            free(item->flat);
+        }
+    }
+    for (struct link_flat *p = fault->late, *next; p; p = next) {
+        next = p->next;
+        if (p->due && p->number >= fault->index) { /* its frame will be offered again */
+            fault_forget_late(fault, p);
+            free(p);
+        }
+    }
+}
+
+/* Sends up to CHUNK frames: decides, sends, counts. If the inner link accepts only a part, the numbers of the others
+ * are returned, so that they get the same faults when they are offered again. Returns the same as link_ops.send. */
+static int send_chunk(struct fault *fault, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    const viakit_faults *f = &fault->faults;
+    uint64_t now = f->partition_us != 0 || f->stall_us > 0 || f->delay_us > 0 || f->jitter_us > 0 ? vk_now() : 0;
+    int cut = fault_cut_by_time(fault, now), lined = fault_through_line(fault, now);
+    plan(fault, peer, frames, n, cut);
+    int done = fault->n_items == 0 ? 0 : lined ? hand_to_line(fault, frames, now) : hand_on(fault, frames), taken = n;
+    if (done < fault->n_items) {
+        const struct item *next = &fault->items[done > 0 ? done : 0];
+        taken = next->source + next->extra;
+    }
+    settle(fault, peer, frames, n, taken, done > 0 ? done : 0, cut);
+    return taken ? taken : done;
+}
+
+/* Link operation. Frames of a connection that relies on the link pass unchanged. So do all frames while no faults are
+ * set. */
+static int fault_send(struct link *link, struct link_peer *peer, struct link_frame *frames, int n)
+{
+    struct fault *fault = fault_of(link);
+    int done = 0;
+    if ((!fault->active && !fault->filter) || link_must_arrive(fault->client, &frames[0].header))
+        return fault->inner->send(link, peer, frames, n);
+    while (done < n) {
+        int left = n - done, part = fault->filter ? 1 : left < CHUNK ? left : CHUNK;
+        int taken =
+            fault->filter ? send_filtered(fault, peer, &frames[done]) : send_chunk(fault, peer, &frames[done], part);
+        if (taken <= 0)
+            return done ? done : taken;
+        done += taken;
+        if (taken < part)
+            break;
+    }
+    return done;
+}
+
+/* Handles only frames that pass or are lost. For other faults it returns 0, and the frame comes again by send(). */
+static int fault_send_short(struct link *link, struct link_peer *peer, const uint64_t header[WIRE_WORDS],
+                            const void *payload, size_t len)
+{
+    struct fault *fault = fault_of(link);
+    const viakit_faults *f = &fault->faults;
+    struct wire_header h;
+    memcpy(&h, header, sizeof h);
+    int kind = h.version_kind & 15;
+    if ((!fault->active && !fault->filter) || link_must_arrive(fault->client, &h))
+        return fault->inner->send_short(link, peer, header, payload, len);
+    if (fault->filter || fault->late || fault->line || f->delay_us > 0 || f->jitter_us > 0 || f->stall_us > 0 ||
+        f->partition_us != 0 || f->partition_frames)
+        return 0;
+    unsigned what = fault_decide(f, fault->index, kind, fault->of_kind[kind]);
+    if (what & ~(1u << VIAKIT_DROP))
+        return 0;
+    if (what)
+        LINK_COUNT(fault->client, fault_dropped, 1);
+    else if (!fault->inner->send_short(link, peer, header, payload, len))
+        return 0;
+    fault->index++;
+    fault->of_kind[kind]++;
+    return 1;
+}
+
+/* If a connection request to all NICs of a station is lost, it is lost for all of them. It is neither late nor delayed.
+ * A corrupted one is not sent: the link has yet to fill in each NIC's port and the checksum, and every NIC would drop
+ * it. */
+static int fault_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+{
+    struct fault *fault = fault_of(link);
+    int kind = frame->header.version_kind & 15;
+    if (!fault->active)
+        return fault->inner->ask_all(link, address, frame);
+    int cut = fault_is_cut(fault, vk_now());
+    unsigned what = fault_decide(&fault->faults, fault->index++, kind, fault->of_kind[kind]++);
+    if (cut || what & (1u << VIAKIT_DROP | 1u << VIAKIT_CORRUPT)) {
+        if (cut)
+            LINK_COUNT(fault->client, fault_cut_sent, 1);
+        else if (what & 1u << VIAKIT_DROP)
+            LINK_COUNT(fault->client, fault_dropped, 1);
+        else
+            LINK_COUNT(fault->client, fault_corrupted, 1);
+        return -1;
+    }
+    if (what & 1u << VIAKIT_DUPLICATE) {
+        LINK_COUNT(fault->client, fault_duplicated, 1);
+        fault->inner->ask_all(link, address, frame);
+    }
+    return fault->inner->ask_all(link, address, frame);
+}
+
+/* ---------------------------------------------------------------- receiving: only timing and partitions */
+
+static int fault_poll(struct link *link, int budget)
+{
+    struct fault *fault = fault_of(link);
+    int timed = fault->active && (fault->faults.partition_us != 0 || fault->faults.partition_frames), cut = 0;
+    if (timed || fault->late || fault->line) {
+        uint64_t now = vk_now();
+        cut = fault_is_cut(fault, now);
+        fault_send_overdue(fault, now, 0);
+        fault_advance_line(fault, now);
+    }
+    if (!cut)
+        return fault->inner->poll(link, budget);
+    link_discard_arrivals(fault->client, 1);
+    int n = fault->inner->poll(link, budget);
+    link_discard_arrivals(fault->client, 0);
+    return n;
+}
+
+/* Link operation: the due time of the first frame of the line, or of a late frame if that is earlier. */
+static uint64_t fault_due(struct link *link)
+{
+    const struct fault *fault = fault_of(link);
+    uint64_t due = fault->line ? fault->line->due : VK_NEVER;
+    for (struct link_flat *p = fault->late; p; p = p->next)
+        due = p->due < due ? p->due : due;
+    if (due == VK_NEVER)
+        return due;
+    uint64_t soon = vk_now() + RETRY_NS; /* overdue: there was no room */
+    return due < soon ? soon : due;
+}
+
+/* ---------------------------------------------------------------- opening and closing */
+
+static void remove_fault(struct fault *fault)
+{
+    fault_send_all_kept(fault);
+    fault_forget_kept(fault, NULL);
+    fault->client->fault = NULL;
+    free(fault);
+}
+
+static void fault_close(struct link *link)
+{
+    struct fault *fault = fault_of(link);
+    void (*close)(struct link *) = fault->inner->close;
+    remove_fault(fault); /* a wire delivers the frames on it, even if the sender is gone */
+    close(link);
+}
+
+int fault_wrap(struct link_client *client, const struct link_ops **ops, struct link *link)
+{
+    struct fault *fault = calloc(1, sizeof *fault);
+    if (fault == NULL)
+        return -ENOMEM;
+    fault->client = client;
+    fault->inner = *ops;
+    fault->link = link;
+    fault->line_end = &fault->line;
+    fault->ops = **ops; /* operations that are not replaced below stay the link's own */
+    fault->ops.close = fault_close;
+    fault->ops.ask_all = fault_ask_all;
+    fault->ops.send = fault_send;
+    if (fault->ops.send_short)
+        fault->ops.send_short = fault_send_short;
+    fault->ops.poll = fault_poll;
+    fault->ops.due = fault_due;
+    fault->ops.passing = NULL; /* a frame may be stored here, so its peer must come from route() */
+    client->fault = fault;
+    *ops = &fault->ops;
+    return 0;
+}
+
+void fault_unwrap(struct link_client *client, const struct link_ops **ops)
+{
+    *ops = client->fault->inner;
+    remove_fault(client->fault);
+}
+
+const struct link_ops **fault_inner(struct fault *fault)
+{
+    return &fault->inner;
+}
+
+/* Counts frames from 0 again, and starts the clock of partitions and stalls. */
+static void begin_anew(struct fault *fault)
+{
+    fault_send_all_kept(fault);
+    for (struct link_flat *p = fault->late; p; p = p->next)
+        p->number = p->after = p->due = 0; /* it found no room: send it at the next poll */
+    fault->index = 0;
+    memset(fault->of_kind, 0, sizeof fault->of_kind);
+    fault->began = vk_now();
+    fault->decided = 0;
+}
+
+void fault_set(struct fault *fault, const viakit_faults *faults)
+{
+    begin_anew(fault);
+    fault->faults = *faults;
+    fault->active = 1;
+    fault->filter = NULL;
+}
+
+void fault_set_filter(struct fault *fault, viakit_frame_filter filter, void *context)
+{
+    begin_anew(fault);
+    fault->filter = filter;
+    fault->filter_context = context;
+}
+
+const viakit_faults *fault_get(const struct fault *fault)
+{
+    return fault->active ? &fault->faults : NULL;
+}
+
+void fault_forget_peer(struct fault *fault, const struct link_peer *peer)
+{
+    fault_forget_kept(fault, peer);
+}

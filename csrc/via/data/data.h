@@ -1,0 +1,161 @@
+/*
+ * data.h - the path of a message's frames: tx.c cuts messages, control.c hands frames to the link, rx.c checks them,
+ * reliable.c acknowledges and retransmits, reorder.c and retransmit.c are the two sides of selective repeat, rtt.c
+ * measures, read.c and read_target.c are the two sides of RDMA reads.
+ *
+ * Only the NIC's owner (own.h) calls these functions, unless a contract states otherwise.
+ */
+#ifndef VIAKIT_VIA_DATA_H
+#define VIAKIT_VIA_DATA_H
+
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "link/frame_format.h"
+#include "link/link.h"
+#include "via/nic.h"
+#include "via/vi.h"
+#include "via/work.h"
+
+/* Sends as much of the VI's queue as the window and the link allow. */
+void via_transmit(struct via_vi *vi);
+void via_stall(struct via_vi *vi);
+/* Sends a control frame without payload to the VI's peer. Returns 1 if the link accepted it at once. */
+int via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immediate);
+/* Sends frames to any peer. Returns the result of the link's send. */
+int via_link_send(struct via_nic *nic, struct link_peer *peer, struct link_frame *frames, int n);
+void via_frame_init(struct via_nic *nic, struct link_frame *f, int kind);
+/* A route back to a sender that gets one answer and is then forgotten: unknown peers can arrive from any number of
+ * addresses. The peer may be used for one frame, sent at once; it must not be kept. */
+static inline int via_route_in_passing(struct via_nic *nic, const uint8_t address[6], uint16_t port,
+                                       struct link_peer **peer)
+{
+    return (nic->ops->passing ? nic->ops->passing : nic->ops->route)(nic->link, address, port, peer);
+}
+
+/* Keeps a copy of a frame that must not be lost because the link is full; via_drive sends it. VIA_MAX_DEFERRED waiting
+ * frames mean that a peer does not read its frames: any further frame is dropped and counted. */
+void via_defer(struct via_nic *nic, struct link_peer *peer, const struct link_frame *f);
+void via_send_deferred(struct via_nic *nic);
+void via_drop_deferred(struct via_nic *nic, const struct link_peer *peer);
+/* Collects the pieces of local memory that hold bytes [offset, offset+len) of the work's message. Returns their number,
+ * or -1 if memory is not (or no longer) granted. */
+int via_gather(struct via_vi *vi, const struct via_work *w, uint32_t offset, uint32_t len, struct iovec *iov, int max);
+
+/* Retransmits up to n frames from psn on, within one message and one batch. Returns how many the link accepted; -1: the
+ * message's memory is no longer granted, and the connection has ended. *hint is the index on the send queue where the
+ * search starts: no earlier entry matters. */
+int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, uint32_t *hint);
+/* Sends a control frame with a block of len bytes. Returns the result of the link's send; a frame that was not sent is
+ * not deferred. */
+int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uint32_t immediate, const void *block,
+                   size_t len);
+/* Fills in the common fields of all frames for the VI's peer, with an acknowledgement. */
+static inline void via_address_frame(struct via_vi *vi, struct link_frame *f, int kind, uint32_t psn)
+{
+    /* One copy of 32 bytes, then the few fields in which frames differ. */
+    f->header = vi->tx_header;
+    f->header.version_kind = wire_version_kind(kind);
+    f->header.psn = psn;
+    f->header.ack = vi->expected_psn;
+    f->header_len = sizeof f->header;
+    f->n_iov = 0;
+    f->payload_len = 0;
+    f->iov = NULL;
+}
+
+/* Notes that an acknowledgement was sent: every frame of a connection carries the expected number, so none is owed any
+ * more. */
+static inline void via_ack_went_along(struct via_vi *vi)
+{
+    vi->acked_psn = vi->expected_psn;
+    vi->ack_owed = 0;
+}
+
+void via_acknowledged(struct via_vi *vi, uint32_t ack);
+void via_complete_sends(struct via_vi *vi);
+void via_negative(struct via_vi *vi, uint32_t from);
+void via_remote_error(struct via_vi *vi, uint32_t psn, uint32_t status);
+void via_owe_ack(struct via_vi *vi, int urgent);
+void via_flush_acks(struct via_nic *nic, int all);
+void via_reliable_timers(struct via_nic *nic);
+/* Restarts the time-out: the oldest frames in flight wait from now on. */
+void via_arm_rto(struct via_vi *vi);
+void via_shrink_window(struct via_vi *vi, uint32_t to);
+/* Marks the frames before psn as not to be handed to the link (again). */
+void via_skip_to(struct via_vi *vi, uint32_t psn);
+/* Releases all that a connection kept about frames, when it has ended. */
+void via_forget_frames(struct via_vi *vi);
+
+/* Declares the peer failed: it no longer answers. */
+void via_give_up(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- read.c: RDMA reads (and read.h) */
+
+/* Allocates the state of the VI's reads; returns 0 if memory is exhausted. via_reads_reset: no read is outstanding
+ * afterwards. */
+int via_reads_ready(struct via_vi *vi);
+void via_reads_reset(struct via_vi *vi);
+void via_reads_free(struct via_vi *vi);
+/* Begins the read at index on the send queue. Returns 1 if it is already complete. 0: call via_reads_go_on() as soon as
+ * q->next is past it. */
+int via_read_begin(struct via_vi *vi, struct via_work *w, uint32_t index);
+/* Sends requests and replies as far as possible; vi->reads must not be NULL. */
+void via_reads_go_on(struct via_vi *vi);
+/* The number of reads that have begun and are not complete. */
+uint32_t via_reads_open(const struct via_vi *vi);
+uint64_t via_reads_deadline(const struct via_vi *vi);
+void via_read_time_out(struct via_vi *vi);
+void via_read_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+void via_read_refused(struct via_vi *vi, uint32_t number);
+
+/* ---------------------------------------------------------------- reorder.c: the receiver of selective repeat */
+
+/* Keeps a frame that arrived out of order. Returns 1 if it was kept, 0 if it was dropped (and counted). */
+int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+/* The kept frame with the expected number, or NULL if it has not arrived. Call via_early_done() after processing it. */
+const uint8_t *via_early_next(struct via_vi *vi);
+void via_early_done(struct via_vi *vi, uint32_t psn);
+/* Drops all kept frames and frees their memory. */
+void via_early_drop(struct via_vi *vi);
+/* The number of missing frames before the furthest one that has arrived. */
+uint32_t via_early_missing(const struct via_vi *vi);
+/* via_early_trim frees memory that was unused for a while; via_early_fini frees all of it. */
+void via_early_trim(struct via_nic *nic);
+void via_early_fini(struct via_nic *nic);
+/* Schedules an ACK or NAK for the end of this poll. */
+void via_owe_answer(struct via_vi *vi);
+void via_send_answers(struct via_nic *nic);
+/* Sends an acknowledgement, which lists the gaps if there are any. If the link is full, the VI owes it. */
+void via_send_ack(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- retransmit.c: the sender of selective repeat */
+
+/* Retransmits the frames that the peer reports as missing after `ack`: a list of struct wire_run. */
+void via_retransmit_gaps(struct via_vi *vi, uint32_t ack, const uint8_t *list, size_t len);
+/* Forgets which frames were retransmitted: they count as lost again. */
+void via_retransmit_forget(struct via_vi *vi);
+
+/* ---------------------------------------------------------------- rtt.c */
+
+void via_rtt_reset(struct via_vi *vi);
+/* Starts timing a frame if it is sent for the first time. tx_psn is the number after it. */
+void via_rtt_begin(struct via_vi *vi);
+/* Ends the timing if the timed frame lies before psn: all frames before psn have arrived. */
+void via_rtt_arrived(struct via_vi *vi, uint32_t psn);
+void via_rtt_sample(struct via_vi *vi, uint64_t ns);
+/* Times derived from the measured round trip, ns: the retransmission time-out, and the delay before a tail probe. */
+uint64_t via_rtt_timeout(const struct via_vi *vi);
+uint64_t via_rtt_probe(const struct via_vi *vi);
+
+/* The value for nic->whole_message. While a NIC is observed or discards arrivals, no frame matches it: the short path
+ * is closed. */
+static inline uint64_t via_whole_message(const struct via_nic *nic)
+{
+    if (nic->discards_arrivals || nic->observer)
+        return ~0ull;
+    return wire_word_destination(wire_version_kind(WIRE_SEND), WIRE_FLAG_FIRST | WIRE_FLAG_LAST, 0, nic->limits.port,
+                                 0);
+}
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * place.h - the interface between rx.c and place.c, which puts a frame's bytes into memory. Only the NIC's owner calls
+ * these functions.
+ */
+#ifndef VIAKIT_PLACE_H
+#define VIAKIT_PLACE_H
+
+#include "base/atomic.h"
+#include "link/frame_format.h"
+#include "via/vi.h"
+#include "via/work.h"
+
+/* Places the piece of a send (of an RDMA write) in this frame: h->len bytes at payload. The frame must be in sequence,
+ * and pieces must not be being skipped. The connection may be broken afterwards: check the state. */
+void via_place_send(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+void via_place_write(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+
+/* Ends the message that is being received because it can no longer be completed. Its remaining pieces are skipped. */
+void via_abandon_message(struct via_vi *vi);
+
+/* True if (handle, address, len) lies in a region that grants writes to this VI's peer. */
+int via_write_granted(const struct via_vi *vi, uint32_t handle, uint64_t address, uint64_t len);
+
+/* Counts a copy of len bytes in user space. A zero-copy transfer leaves these two counters unchanged. */
+static inline void via_count_copy(struct via_vi *vi, size_t len)
+{
+    VI_COUNT(vi, copies, 1);
+    VI_COUNT(vi, bytes_copied, len);
+}
+
+/* Completes the head of the receive queue. The entries after it may have errors that were found when they were posted:
+ * these complete now. */
+static inline void via_complete_receive(struct via_vi *vi, uint32_t status)
+{
+    struct via_queue *q = &vi->recv;
+    via_complete(vi, q, status);
+    if (vk_unlikely(q->done != q->posted && via_work_at(q, q->done)->error))
+        via_settle_errors(vi, q);
+}
+
+#endif

@@ -1,0 +1,291 @@
+/*
+ * The receiver of selective repeat: out-of-order frames are kept until the missing ones have arrived.
+ *
+ *        expected                                  ahead
+ *    -------+------+--+-----------+--+-----------+----- psn ->
+ *    placed | gap  |##|    gap    |##|###########|          ## kept
+ *
+ * Frames are copied into slots of equal size, 64 slots a *group*; a bit per slot records whether it holds a frame.
+ * Groups exist only where frames are kept: a connection without losses has none. Empty groups go to a free list of the
+ * NIC, and are freed after a while without use. Their number is bounded; a frame that finds no space is dropped, and so
+ * is reported as missing.
+ *
+ * The receiver reports at the end of each poll of the link in which it had something new to report: a gap, a frame that
+ * filled one, or a frame that requested an acknowledgement. It does not report for each frame: one NAK lists all gaps,
+ * as a list of struct wire_run.
+ *
+ * Only the NIC's owner calls these functions.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "link/frame_format.h"
+#include "via/data/data.h"
+#include "via/engine.h"
+#include "via/limits.h"
+#include "via/nic.h"
+#include "via/vi.h"
+
+#define GROUP 64                                /* slots: as many as a word has bits */
+#define N_GROUPS (VIA_EARLY_FRAMES / GROUP + 1) /* per VI: the first one may be used in part */
+#define NIC_BYTES (64u << 20)                   /* for all VIs of a NIC */
+
+_Static_assert((N_GROUPS & (N_GROUPS - 1)) == 0, "numbers wrap: the groups must go on as they do");
+
+struct via_early_group {
+    struct via_early_group *next;
+    uint64_t used_at;
+    uint8_t slots[]; /* [GROUP * stride]: header and payload */
+};
+
+/* Group g holds all psn with psn / GROUP % N_GROUPS == g. */
+struct via_early {
+    uint64_t held[N_GROUPS];
+    struct via_early_group *groups[N_GROUPS];
+};
+
+/* Bytes per slot: the largest frame that this NIC receives, rounded up to a multiple of 8. */
+static inline size_t stride(const struct via_nic *nic)
+{
+    return (sizeof(struct wire_header) + nic->limits.max_payload + 7) & ~(size_t)7;
+}
+
+static inline uint32_t group_of(uint32_t psn)
+{
+    return psn / GROUP % N_GROUPS;
+}
+
+static inline uint64_t bit_of(uint32_t psn)
+{
+    return 1ull << psn % GROUP;
+}
+
+/* The number of groups from that of expected_psn to that of psn. */
+static inline uint32_t groups_ahead(const struct via_vi *vi, uint32_t psn)
+{
+    return (psn - (vi->expected_psn & ~(GROUP - 1u))) / GROUP;
+}
+
+static inline int is_held(const struct via_vi *vi, uint32_t psn)
+{
+    return vi->early && groups_ahead(vi, psn) < N_GROUPS && (vi->early->held[group_of(psn)] & bit_of(psn));
+}
+
+static inline uint8_t *slot_of(const struct via_vi *vi, uint32_t psn)
+{
+    return vi->early->groups[group_of(psn)]->slots + psn % GROUP * stride(vi->nic);
+}
+
+/* Returns a free group, or a new one within the bound. NULL: the frame must be dropped. */
+static struct via_early_group *get_group(struct via_nic *nic)
+{
+    struct via_early_group *g = nic->early_free;
+    if (g) {
+        nic->early_free = g->next;
+        return g;
+    }
+    /* All groups of a NIC have one size, so any VI can use a free one. */
+    size_t len = sizeof *g + GROUP * stride(nic);
+    if ((nic->n_early_groups + 1) * len > NIC_BYTES || (g = malloc(len)) == NULL)
+        return NULL;
+    nic->n_early_groups++;
+    return g;
+}
+
+/* Puts a group on the free list. Its frames are void, but their bytes stay unchanged until the group is reused or
+ * via_early_trim() frees it. */
+static void put_group(struct via_nic *nic, struct via_early_group *g)
+{
+    g->next = nic->early_free;
+    g->used_at = nic->now;
+    nic->early_free = g;
+    via_timer(nic, nic->now + VK_SECOND); /* trimmed even if no connection is left */
+}
+
+/* Makes space for this frame; returns 0 if there is no space. */
+static int make_room(struct via_vi *vi, uint32_t psn)
+{
+    if (groups_ahead(vi, psn) >= N_GROUPS)
+        return 0; /* its index belongs to a group of earlier numbers */
+    if (vi->early == NULL)
+        vi->early = calloc(1, sizeof *vi->early);
+    if (vi->early == NULL)
+        return 0;
+    struct via_early_group **g = &vi->early->groups[group_of(psn)];
+    if (*g == NULL)
+        *g = get_group(vi->nic);
+    return *g != NULL;
+}
+
+/* Keeps a frame; a second copy of it is dropped. The memory copy is the price of a loss: frames in sequence are copied
+ * directly to their destination. */
+int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+{
+    if (is_held(vi, h->psn)) {
+        VI_COUNT(vi, dropped_duplicate, 1);
+        return 0;
+    }
+    if (h->len > vi->nic->limits.max_payload || !make_room(vi, h->psn)) {
+        VI_COUNT(vi, dropped_out_of_order, 1);
+        return 0;
+    }
+    uint8_t *slot = slot_of(vi, h->psn);
+    memcpy(slot, h, sizeof *h);
+    memcpy(slot + sizeof *h, payload, h->len);
+    /* Set the bit last: a slot whose bit is set holds a complete frame. */
+    vi->early->held[group_of(h->psn)] |= bit_of(h->psn);
+    VI_COUNT(vi, frames_kept_out_of_order, 1);
+    return 1;
+}
+
+/* Returns the frame's header, with its payload behind it. The frame stays in place until via_early_done(). */
+const uint8_t *via_early_next(struct via_vi *vi)
+{
+    return is_held(vi, vi->expected_psn) ? slot_of(vi, vi->expected_psn) : NULL;
+}
+
+/* Releases the frame. The last frame of a group releases the group. */
+void via_early_done(struct via_vi *vi, uint32_t psn)
+{
+    struct via_early *e = vi->early;
+    uint32_t g = group_of(psn);
+    e->held[g] &= ~bit_of(psn);
+    if (e->held[g] == 0) {
+        put_group(vi->nic, e->groups[g]);
+        e->groups[g] = NULL;
+    }
+}
+
+/* Counts one by one: for instruments only. */
+uint32_t via_early_missing(const struct via_vi *vi)
+{
+    uint32_t n = 0;
+    for (uint32_t psn = vi->expected_psn; vi->has_gap && wire_before(psn, vi->ahead_psn); psn++)
+        n += !is_held(vi, psn);
+    return n;
+}
+
+/* Drops what is kept, because the connection ends. */
+void via_early_drop(struct via_vi *vi)
+{
+    struct via_early *e = vi->early;
+    if (e == NULL)
+        return;
+    for (int g = 0; g < N_GROUPS; g++)
+        if (e->groups[g])
+            put_group(vi->nic, e->groups[g]);
+    free(e);
+    vi->early = NULL;
+}
+
+/* Frees groups that were unused for a second. Called by the timers. The memory of one burst of losses is not kept for
+ * the next. */
+void via_early_trim(struct via_nic *nic)
+{
+    struct via_early_group **p = &nic->early_free;
+    while (*p) {
+        struct via_early_group *g = *p;
+        if (nic->now - g->used_at < VK_SECOND) {
+            p = &g->next;
+            continue;
+        }
+        *p = g->next;
+        free(g);
+        nic->n_early_groups--;
+    }
+    if (nic->early_free)
+        via_timer(nic, nic->now + VK_SECOND);
+}
+
+/* Frees all groups. The NIC closes, and no VI is left, so all groups are on the free list. */
+void via_early_fini(struct via_nic *nic)
+{
+    while (nic->early_free) {
+        struct via_early_group *g = nic->early_free;
+        nic->early_free = g->next;
+        free(g);
+    }
+}
+
+/* ---------------------------------------------------------------- ACK and NAK */
+
+/* Returns how many frames from psn on, of this group and before `end`, are all held or all missing. */
+static uint32_t alike(const struct via_vi *vi, uint32_t psn, uint32_t end, int *held)
+{
+    uint64_t word = vi->early && groups_ahead(vi, psn) < N_GROUPS ? vi->early->held[group_of(psn)] >> psn % GROUP : 0;
+    uint32_t room = GROUP - psn % GROUP, len;
+    *held = (int)(word & 1);
+    uint64_t others = *held ? ~word : word; /* its lowest bit is the first that differs from psn's */
+    len = others ? (uint32_t)__builtin_ctzll(others) : GROUP;
+    if (len > room)
+        len = room;
+    return len < end - psn ? len : end - psn;
+}
+
+/* Lists the missing and held frames from expected_psn on. A run begins where a missing frame follows a held one, or at
+ * the very beginning, with missing 0 perhaps. The next NAK lists what does not fit the list, or 16 bits. The loop works
+ * on words, not frames, because a link that loses one frame in a hundred sends such a list after every poll. */
+static uint32_t list_gaps(const struct via_vi *vi, struct wire_run *runs)
+{
+    uint32_t psn = vi->expected_psn, n = 0;
+    int was_held = 0, held;
+    while (wire_before(psn, vi->ahead_psn)) {
+        uint32_t len = alike(vi, psn, vi->ahead_psn, &held);
+        if (n == 0 || (was_held && !held)) {
+            if (n == WIRE_MAX_RUNS)
+                break;
+            runs[n++] = (struct wire_run){0, 0};
+        }
+        uint16_t *count = held ? &runs[n - 1].held : &runs[n - 1].missing;
+        if (len > (uint32_t)(UINT16_MAX - *count)) {
+            *count = UINT16_MAX;
+            break;
+        }
+        *count = (uint16_t)(*count + len);
+        was_held = held;
+        psn += len;
+    }
+    return n;
+}
+
+/* Sends an ACK, or a NAK with the gaps if there are any: all frames before expected_psn have arrived. A NAK
+ * acknowledges as well. On a lossless link no peer requests an acknowledgement twice, so one that finds the link full
+ * must stay owed. */
+void via_send_ack(struct via_vi *vi)
+{
+    struct wire_run runs[WIRE_MAX_RUNS];
+    uint32_t n = vi->has_gap ? list_gaps(vi, runs) : 0;
+    int sent =
+        n ? via_send_block(vi, WIRE_NAK, 0, 0, 0, runs, n * sizeof *runs) == 1 : via_send_control(vi, WIRE_ACK, 0, 0);
+    if (!sent)
+        via_owe_ack(vi, 1);
+    else if (n)
+        VI_COUNT(vi, naks_sent, 1);
+}
+
+/* Schedules one report per poll, however many frames caused it. via_send_answers() empties the list at the end of the
+ * poll. */
+void via_owe_answer(struct via_vi *vi)
+{
+    if (vi->on_answer_list)
+        return;
+    vi->on_answer_list = 1;
+    vi->answer_next = vi->nic->answer_list;
+    vi->nic->answer_list = vi;
+}
+
+/* Detaches the list first: an ACK or NAK may find the link full, and is then owed as an acknowledgement, not put on
+ * this list again. */
+void via_send_answers(struct via_nic *nic)
+{
+    struct via_vi *vi = nic->answer_list;
+    nic->answer_list = NULL;
+    while (vi) {
+        struct via_vi *next = vi->answer_next;
+        vi->on_answer_list = 0;
+        if (vi->state == VIP_STATE_CONNECTED)
+            via_send_ack(vi);
+        vi = next;
+    }
+}

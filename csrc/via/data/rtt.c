@@ -1,0 +1,105 @@
+/*
+ * Acknowledgement time-outs from the measured round trip, after RFC 6298 (SRTT and RTTVAR) and Karn's rule.
+ *
+ * One frame at a time is timed, from its sending until the peer reports its arrival, either by a cumulative
+ * acknowledgement or as a frame kept behind a gap. A frame that is retransmitted is no longer timed: the reply could
+ * belong to either copy. The samples include the delays of this kind of network and their variation: the peer's thread
+ * may be asleep or wait for a processor, and an acknowledgement waits for a frame to carry it.
+ *
+ * Two times follow from the measurement:
+ *
+ *    probe     no frame from the peer for a little more than a round trip: the last frame is retransmitted, and the
+ *              peer then reports what it has. This recovers the loss of a burst's last frame, of a retransmitted one,
+ *              or of an acknowledgement. If nothing was lost, it costs one small frame.
+ *    time-out  no frame from the peer for long: everything unacknowledged counts as lost, and the window closes. That
+ *              is expensive, so it has a floor: when many processes share two cores, a peer can wait several
+ *              milliseconds for a processor.
+ *
+ * Only the NIC's owner calls these functions.
+ */
+#include "base/clock.h"
+#include "link/frame_format.h"
+#include "via/data/data.h"
+#include "via/nic.h"
+#include "via/vi.h"
+
+/* Nanoseconds. The floors and ceilings apply to every measurement. */
+#define TIMEOUT_FLOOR (5 * VK_MS)
+#define VARIATION_FLOOR VK_MS
+#define TIMEOUT_LONGEST (500 * VK_MS)
+#define PROBE_FLOOR VK_MS           /* a tick of the scheduler */
+#define SAMPLES_APART (100 * VK_US) /* more frequent readings of the clock would add no information */
+
+void via_rtt_reset(struct via_vi *vi)
+{
+    vi->rtt = (struct via_rtt){0};
+}
+
+/* Times only a frame that is sent for the first time (tx_psn has reached high_psn), and one at a time. */
+void via_rtt_begin(struct via_vi *vi)
+{
+    struct via_rtt *r = &vi->rtt;
+    if (r->timing || vi->nic->now < r->next_at || vi->tx_psn != vi->high_psn)
+        return;
+    r->timing = 1;
+    r->psn = vi->tx_psn;
+    r->begun_at = vi->nic->now = vk_now();
+}
+
+/* Ends the timing if the timed frame or a later one has arrived. Reports of earlier frames do not end it. */
+void via_rtt_arrived(struct via_vi *vi, uint32_t psn)
+{
+    struct via_rtt *r = &vi->rtt;
+    if (!r->timing || wire_before(psn, r->psn))
+        return;
+    r->timing = 0;
+    vi->nic->now = vk_now();
+    r->next_at = vi->nic->now + SAMPLES_APART;
+    via_rtt_sample(vi, vi->nic->now - r->begun_at);
+}
+
+/* RFC 6298, section 2, with its alpha of 1/8 and beta of 1/4:
+ *
+ *    first sample    SRTT = R                       RTTVAR = R / 2
+ *    each further    SRTT = 7/8 SRTT + 1/8 R        RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R| */
+void via_rtt_sample(struct via_vi *vi, uint64_t ns)
+{
+    struct via_rtt *r = &vi->rtt;
+    if (r->smoothed == 0) {
+        r->smoothed = ns ? ns : 1;
+        r->variation = ns / 2;
+        return;
+    }
+    uint64_t off = ns > r->smoothed ? ns - r->smoothed : r->smoothed - ns;
+    /* The old value shrinks first. If the share of the new sample were added before, both would settle below the
+     * measured value, SRTT at seven eighths of it. off uses the old SRTT, as in the RFC. */
+    r->variation -= r->variation / 4;
+    r->variation += off / 4;
+    r->smoothed -= r->smoothed / 8;
+    r->smoothed += ns / 8;
+}
+
+/* Returns SRTT + 4 RTTVAR, within bounds; before the first measurement, the time in the NIC's options. If the options
+ * request a time below the floor, that time is the floor. */
+uint64_t via_rtt_timeout(const struct via_vi *vi)
+{
+    const struct via_rtt *r = &vi->rtt;
+    uint64_t initial = (uint64_t)vi->nic->options.rto_us * VK_US;
+    if (r->smoothed == 0)
+        return initial;
+    uint64_t floor = initial < TIMEOUT_FLOOR ? initial : TIMEOUT_FLOOR;
+    uint64_t t = r->smoothed + (4 * r->variation > VARIATION_FLOOR ? 4 * r->variation : VARIATION_FLOOR);
+    t = t > floor ? t : floor;
+    return t < TIMEOUT_LONGEST ? t : TIMEOUT_LONGEST;
+}
+
+/* The peer may delay its acknowledgement by ack_delay_us, so the probe waits for twice that in addition. */
+uint64_t via_rtt_probe(const struct via_vi *vi)
+{
+    const struct via_rtt *r = &vi->rtt;
+    if (r->smoothed == 0)
+        return (uint64_t)vi->nic->options.rto_us * VK_US / 4;
+    uint64_t t = r->smoothed + (4 * r->variation > r->smoothed ? 4 * r->variation : r->smoothed);
+    t += 2 * (uint64_t)vi->nic->options.ack_delay_us * VK_US;
+    return t > PROBE_FLOOR ? t : PROBE_FLOOR;
+}

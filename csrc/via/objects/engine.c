@@ -1,0 +1,429 @@
+/*
+ * Progress: which thread drives a NIC, and which thread sleeps.
+ *
+ * A thread that polls also drives: each Done call that finds nothing polls the link once. When a program neither polls
+ * nor waits, the NIC's own thread drives instead. Messages are then placed and acknowledged while the program computes.
+ *
+ *   the program polls            the thread reads the poll counter every tick; while it moves, the thread stays away
+ *   the program polls seldom     the same, but the thread runs what is due: the program may read the clock too late
+ *   the program stopped polling  the thread takes over: it drives, then sleeps on the link's file descriptor
+ *   a call waits                 it spins for spin_us, then sleeps on the file descriptor itself (wait.c)
+ *
+ * Invariant: at most one thread (`sleeper`) sleeps on the data file descriptor, and none while a thread polls. A frame
+ * that arrives for a polling program therefore causes no wake-up.
+ *
+ * One in VIA_SLOW_LOOK idle polls reads the clock; the others do not.
+ *
+ * Deadlines: `timers_at` is the next time at which anything is due (via_timer). A sleep ends at that time at the
+ * latest, and a polling thread compares it whenever it reads the clock.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/atomic.h"
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "link/link.h"
+#include "via/data/data.h"
+#include "via/engine.h"
+#include "via/enter.h"
+#include "via/error.h"
+#include "via/link_services.h"
+#include "via/nic.h"
+#include "via/notify.h"
+#include "via/own.h"
+#include "via/pending.h"
+#include "via/vi.h"
+
+#define DOZE (20 * VK_MS) /* the thread's tick while a call has slept long */
+
+_Static_assert(VIA_TAKEOVER_MOST_US *VK_US < DOZE, "a tick of DOZE means that a call sleeps");
+
+/* ---------------------------------------------------------------- driving */
+
+/* Detach the whole list first: a VI that is still blocked adds itself to the new one. Reads go first, because a peer
+ * may wait for their replies. */
+static void retry_stalled(struct via_nic *nic)
+{
+    struct via_vi *vi = nic->stall_list;
+    nic->stall_list = NULL;
+    while (vi) {
+        struct via_vi *next = vi->stall_next;
+        vi->on_stall_list = 0;
+        if (vi->reads)
+            via_reads_go_on(vi);
+        via_transmit(vi);
+        vi = next;
+    }
+}
+
+/* Send the frames that the link had no room for, and the replies that were delayed to the end of this poll. */
+static void send_what_waits(struct via_nic *nic)
+{
+    if (nic->stall_list)
+        retry_stalled(nic);
+    if (nic->deferred)
+        via_send_deferred(nic);
+    if (nic->answer_list)
+        via_send_answers(nic);
+}
+
+/* Do the work that needs the current time: overdue acknowledgements and timers. If the NIC has no thread, also run the
+ * link's control function. */
+void via_drive_slow(struct via_nic *nic)
+{
+    nic->now = vk_now();
+    if (nic->acks_at != VK_NEVER)
+        via_flush_acks(nic, 0);
+    if (nic->now >= nic->timers_at) {
+        vk_store_relaxed(&nic->timers_at, VK_NEVER);
+        while (vk_unlikely(nic->n_failed_peers))
+            via_link_peer_lost(&nic->link_client, nic->failed_peers[--nic->n_failed_peers]);
+        via_reliable_timers(nic);
+        via_conn_timers(nic);
+    }
+    if (!nic->has_thread && nic->ops->control)
+        nic->ops->control(nic->link);
+}
+
+int via_drive_rest(struct via_nic *nic, int n)
+{
+    /* all three are rare: one branch for the common case */
+    if (vk_unlikely((uintptr_t)nic->stall_list | (uintptr_t)nic->deferred | (uintptr_t)nic->answer_list)) {
+        /* via_drive() does not count these polls as idle, but the clock must be read nevertheless */
+        nic->idle += nic->stall_list || nic->deferred;
+        send_what_waits(nic);
+    }
+    if (n > 0)
+        nic->idle = 0;
+    /* the clock is also read if every poll finds something */
+    if ((nic->idle & (VIA_SLOW_LOOK - 1)) == 0 && (n == 0 || (nic->polls & (VIA_SLOW_LOOK - 1)) == 0))
+        via_drive_slow(nic);
+    return n;
+}
+
+/* Poll the link once and, if that found nothing, run the timers. Programs use it on a NIC without a thread to wait for
+ * an event that VIPL does not report, such as an RDMA write. *n_events is the number of link slots handled. */
+VIP_RETURN viakit_poll(VIP_NIC_HANDLE handle, int *n_events)
+{
+    VIP_RETURN code;
+    struct via_nic *nic = via_nic_enter(handle, &code);
+    if (nic == NULL)
+        return code;
+    int n = via_drive(nic);
+    if (n == 0)
+        via_drive_slow(nic);
+    if (!nic->has_thread && via_callbacks_wait(nic)) {
+        nic->n_calls++; /* the NIC stays open until the handlers have returned */
+        via_leave(nic);
+        via_run_handlers(nic);
+        via_run_notifications(nic);
+        via_enter(nic);
+        nic->n_calls--;
+    }
+    via_leave(nic);
+    if (n_events)
+        *n_events = n;
+    return VIP_SUCCESS;
+}
+
+/* ---------------------------------------------------------------- sleeping */
+
+void via_kick_thread(struct via_nic *nic)
+{
+    uint64_t one = 1;
+    ssize_t written = vk_write(nic->wake_fd, &one, sizeof one);
+    (void)written; /* EAGAIN: the counter is full, so it is readable already */
+}
+
+/* Wake the thread that sleeps on the data descriptor. Each sleeper has its own eventfd: with a shared one, a sleeper
+ * could drain the wake-up of the other. */
+void via_kick_sleeper(struct via_nic *nic)
+{
+    uint64_t one = 1;
+    ssize_t written = vk_write(nic->sleeper == 2 ? nic->waiter_fd : nic->wake_fd, &one, sizeof one);
+    (void)written;
+}
+
+/* Return the time until something is due, at most `most`. Frames that the link had no room for are retried soon, but
+ * not at once: if the peer does not read, they would be due forever. Acknowledgements are included, because a thread
+ * that goes to sleep has already sent those for which the link had room. */
+static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
+{
+    uint64_t due = nic->timers_at;
+    if (nic->stall_list || nic->deferred || nic->ack_list)
+        due = now + VIA_TICK < due ? now + VIA_TICK : due;
+    /* The decorator `fault` delays frames on purpose and reports until when. */
+    if (nic->ops->due) {
+        uint64_t link_due = nic->ops->due(nic->link);
+        due = link_due < due ? link_due : due;
+    }
+    if (due <= now)
+        return 0;
+    return due - now < most ? due - now : most;
+}
+
+/* The poll set of a sleep: an eventfd, the link's control descriptor, and the data descriptors. */
+struct pollset {
+    struct pollfd fds[2 + LINK_WATCHED];
+    nfds_t n;
+};
+
+/* Start a poll set without the data descriptors: fds[0] is the eventfd by which other threads wake this one, fds[1] the
+ * link's control descriptor. It is -1, which poll ignores, if the link has none. The only sleeper on the data
+ * descriptors adds them with pollset_add_data(). */
+static void pollset_init(struct via_nic *nic, struct pollset *set, int wake_fd)
+{
+    set->fds[0] = (struct pollfd){.fd = wake_fd, .events = POLLIN};
+    set->fds[1] = (struct pollfd){.fd = nic->control_fd, .events = POLLIN};
+    set->n = 2;
+}
+
+/* Add the data descriptors. Called after arm: a link with many descriptors reports only then which ones to watch. */
+static void pollset_add_data(struct via_nic *nic, struct pollset *set)
+{
+    if (nic->ops->watch)
+        set->n += (nfds_t)nic->ops->watch(nic->link, set->fds + set->n);
+    else
+        set->fds[set->n++] = (struct pollfd){.fd = nic->data_fd, .events = POLLIN};
+}
+
+/* Sleep without ownership: other threads may enter the NIC. ns: VK_NEVER for no limit. The eventfd that woke the thread
+ * is drained. A time-out, a signal (EINTR) and a descriptor all end the sleep alike, and the caller then checks all
+ * conditions again. */
+static void pollset_sleep(struct pollset *set, uint64_t ns)
+{
+    struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
+    uint64_t count;
+    ppoll(set->fds, set->n, ns == VK_NEVER ? NULL : &t, NULL);
+    if (set->fds[0].revents && vk_read(set->fds[0].fd, &count, sizeof count) < 0)
+        count = 0; /* another thread drained it first */
+}
+
+/* After the sleep, as owner: report to the link which descriptors are readable, if it needs that. Return whether
+ * control() has work. */
+static int pollset_woken(struct via_nic *nic, const struct pollset *set)
+{
+    if (nic->ops->woken)
+        nic->ops->woken(nic->link, set->fds + 2, (int)set->n - 2);
+    else if (set->n > 2 && set->fds[2].revents & (POLLERR | POLLHUP)) {
+        int error; /* an interface went down: fetch the error, or every later sleep ends at once */
+        socklen_t len = sizeof error;
+        getsockopt(nic->data_fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    }
+    return set->fds[1].revents != 0;
+}
+
+/* The order ensures that no frame is slept over. First sleep_until and sleeper are set, so that a thread that makes
+ * something due sooner wakes this one. Then the link is armed, which polls once more. Only then is the NIC left. */
+int via_sleep_on_link(struct via_nic *nic, uint32_t who, uint64_t most)
+{
+    uint64_t now = nic->now = vk_now();
+    if (nic->ack_list)
+        via_flush_acks(nic, 1); /* no other thread sends them during the sleep */
+    uint64_t ns = until_due(nic, now, most);
+    nic->sleeper_thread = via_thread_id_make();
+    nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;
+    vk_store_relaxed(&nic->sleeper, who); /* the NIC's thread reads it without being owner */
+    int control = 0, sleeps = ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link));
+    if (sleeps) {
+        struct pollset set;
+        pollset_init(nic, &set, who == 1 ? nic->wake_fd : nic->waiter_fd);
+        pollset_add_data(nic, &set);
+        NIC_COUNT(nic, system_calls, 1);
+        who == 1 ? via_own_leave_slow(&nic->own) : via_leave(nic);
+        pollset_sleep(&set, ns);
+        who == 1 ? via_own_enter_slow(&nic->own, 1) : via_enter(nic);
+        control = pollset_woken(nic, &set);
+        NIC_COUNT(nic, wakeups, 1);
+    }
+    if (nic->ops->disarm)
+        nic->ops->disarm(nic->link);
+    vk_store_relaxed(&nic->sleeper, 0);
+    if (control && nic->ops->control)
+        nic->ops->control(nic->link);
+    nic->idle = VIA_SLOW_LOOK - 1; /* the next idle poll reads the clock */
+    return sleeps;
+}
+
+/* ---------------------------------------------------------------- the NIC's own thread */
+
+/* Release the NIC briefly. If something were always due, a thread that waits to enter would otherwise wait forever. */
+static void step_aside(struct via_nic *nic)
+{
+    via_own_leave_slow(&nic->own);
+    sched_yield(); /* the word stays free for longer than re-entering takes */
+    via_own_enter_slow(&nic->own, 1);
+}
+
+/* The thread drives while the program neither polls nor waits. Between polls it sleeps on the data descriptor. It stops
+ * when another thread's poll moves the counter, a call begins to wait, or handlers must run, which is done outside the
+ * NIC. */
+static void thread_drives(struct via_nic *nic)
+{
+    via_own_enter_slow(&nic->own, 1);
+    NIC_COUNT(nic, thread_takeovers, 1);
+    uint64_t polls = nic->polls;
+    uint32_t rounds = 0;
+    while (!nic->closing && nic->n_waiting == 0) {
+        int n = nic->ops->poll(nic->link, VIA_BUDGET);
+        send_what_waits(nic);
+        if (n == 0) {
+            via_drive_slow(nic);
+            if (nic->sleeper)
+                break;
+            if (!via_sleep_on_link(nic, 1, VK_NEVER))
+                step_aside(nic);
+        } else if (++rounds % VIA_SLOW_LOOK == 0) {
+            via_drive_slow(nic); /* also under steady traffic */
+        } else if (vk_load_relaxed(&nic->own.revoked)) {
+            /* leave and re-enter: if the program has come back, it may enter first */
+            via_own_leave_slow(&nic->own);
+            via_own_enter_slow(&nic->own, 1);
+        }
+        if (vk_load_relaxed(&nic->polls) != polls)
+            break; /* the program polls again */
+        if (via_callbacks_wait(nic))
+            break;
+    }
+    via_own_leave_slow(&nic->own);
+}
+
+/* Run timers and acknowledgements of a program that polls, but less than VIA_SLOW_LOOK times between two checks of the
+ * thread. If the program yields its core between polls and other processes compute there, it may next read the clock
+ * seconds later. Time-outs must not be delayed by that: a dead peer would be detected seconds too late for every retry.
+ * Nor must acknowledgements, for which a peer may wait. */
+static void run_overdue(struct via_nic *nic)
+{
+    /* Relaxed, and without ownership: a stale time costs one tick. */
+    uint64_t now = vk_now();
+    if (vk_load_relaxed(&nic->timers_at) > now && vk_load_relaxed(&nic->acks_at) > now)
+        return;
+    via_own_enter_slow(&nic->own, 1);
+    if (!nic->closing)
+        via_drive_slow(nic);
+    via_own_leave_slow(&nic->own);
+}
+
+/* The NIC's thread: every `tick` it checks whether the program drives, and takes over if it does not. Everything that
+ * it reads before it enters the NIC is a single word, read relaxed: a stale value costs one tick.
+ *
+ *    polls moved              stay away; the tick doubles up to takeover_us
+ *    ... but a little         run_overdue()
+ *    no poll, no waiting call thread_drives()
+ *    a call sleeps long       DOZE, until that call ends and wakes the thread (thread_dozing) */
+static void *thread_main(void *argument)
+{
+    struct via_nic *nic = argument;
+    uint64_t tick = VIA_TICK, longest = nic->options.takeover_us * VK_US, seen = 0, slept_since = 0;
+    prctl(PR_SET_NAME, "viakit-nic");
+    /* ns by which the kernel may delay a wake-up to coalesce timers; the default is a whole VIA_TICK. */
+    prctl(PR_SET_TIMERSLACK, 1000ul);
+    via_thread_id_make();
+    while (!vk_load_acquire(&nic->closing)) {
+        via_run_handlers(nic);
+        via_run_notifications(nic);
+        uint64_t polls = vk_load_relaxed(&nic->polls);
+        /* A thread inside the NIC is driving, however long it takes: it may be sending a large message. */
+        int busy = vk_load_relaxed(&nic->own.inside) || vk_load_relaxed(&nic->own.owner);
+        if (polls == seen && !busy && vk_load_relaxed(&nic->n_waiting) == 0) {
+            thread_drives(nic);
+            polls = vk_load_relaxed(&nic->polls);
+            tick = VIA_TICK;
+            slept_since = 0;
+            if (polls == seen)
+                continue; /* it stopped for handlers or a waiting call */
+            /* The program polls: stay away for at least one tick. An immediate comparison would find no new poll. The
+             * thread would take over again and arm the link, and every message to a polling program would cost a
+             * wake-up. */
+        } else if (polls - seen < VIA_SLOW_LOOK && !busy && vk_load_relaxed(&nic->n_waiting) == 0)
+            run_overdue(nic);
+        if (vk_load_relaxed(&nic->sleeper) == 2) {
+            /* The thread stays away only during one long sleep. A series of short sleeps would also appear as one
+             * sleep, since the thread runs when the program does not. But between short sleeps the program polls the
+             * link. */
+            uint64_t now = vk_now();
+            slept_since = slept_since && polls == seen ? slept_since : now;
+            tick = now - slept_since > VK_MS ? DOZE : longest;
+        } else
+            slept_since = 0;
+        seen = polls;
+        vk_store_relaxed(&nic->thread_dozing, tick == DOZE);
+        if (tick == DOZE) {
+            vk_fence_full(); /* orders thread_dozing before the read of n_waiting: one side sees the other's write */
+            if (vk_load_relaxed(&nic->n_waiting) == 0)
+                tick = VIA_TICK; /* the call that the NIC was left to has just ended */
+        }
+        struct pollset set;
+        pollset_init(nic, &set, nic->wake_fd);
+        pollset_sleep(&set, tick);
+        vk_store_relaxed(&nic->thread_dozing, 0);
+        if (tick < longest)
+            tick = 2 * tick < longest ? 2 * tick : longest;
+        else if (tick == DOZE)
+            tick = VIA_TICK;
+        if (set.fds[1].revents) { /* only the owner may read the table: a decorator may come or go */
+            via_own_enter_slow(&nic->own, 1);
+            if (nic->ops->control)
+                nic->ops->control(nic->link);
+            via_own_leave_slow(&nic->own);
+        }
+    }
+    return NULL;
+}
+
+static void close_descriptors(struct via_nic *nic)
+{
+    vk_file_close(nic->wake_fd);
+    vk_file_close(nic->waiter_fd);
+    nic->wake_fd = nic->waiter_fd = -1;
+}
+
+int via_engine_start(struct via_nic *nic)
+{
+    nic->now = vk_now();
+    nic->timers_at = nic->acks_at = VK_NEVER;
+    nic->data_fd = nic->limits.data_fd;
+    nic->control_fd = nic->limits.control_fd;
+    nic->wake_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    nic->waiter_fd = vk_file_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (nic->wake_fd < 0 || nic->waiter_fd < 0) {
+        int error = -errno;
+        close_descriptors(nic);
+        return error;
+    }
+    if (nic->options.no_thread)
+        return 0;
+    sigset_t all, old;
+    sigfillset(&all); /* signals are delivered to the program's threads only */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    /* Set before the thread runs, because the thread reads it, too (via_drive_slow). */
+    nic->has_thread = 1;
+    int error = pthread_create(&nic->thread, NULL, thread_main, nic);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error) {
+        nic->has_thread = 0;
+        close_descriptors(nic);
+    }
+    return -error;
+}
+
+void via_engine_stop(struct via_nic *nic)
+{
+    /* From now on via_nic_enter() refuses, waits end, and the thread leaves its loop. */
+    vk_store_release(&nic->closing, 1);
+    via_end_waits(nic);
+    if (nic->has_thread) {
+        via_leave(nic);
+        via_kick_thread(nic);
+        pthread_join(nic->thread, NULL);
+        via_enter(nic);
+    }
+    close_descriptors(nic);
+}

@@ -1,0 +1,105 @@
+"""Every public name has a docstring whose first paragraph is a sentence."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from types import MemberDescriptorType, ModuleType
+from typing import Any
+
+import pytest
+
+MODULES = ["bip", "comm", "inspect", "lab", "launch", "measure", "mpi", "testbed", "trace", "via"]
+
+
+def public_names(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the public functions, classes and submodules of *module*, with their names."""
+    names = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
+    for name in names:
+        thing = getattr(module, name)
+        if inspect.isroutine(thing) or inspect.isclass(thing):
+            yield f"{module.__name__}.{name}", thing
+        elif inspect.ismodule(thing) and thing.__name__.startswith("viakit") and thing.__name__ != module.__name__:
+            yield f"{module.__name__}.{name}", thing
+            yield from public_names(thing)
+
+
+def members(name: str, kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties of a class, also those that it inherits from classes of viakit."""
+    seen = set()
+    for base in kind.__mro__:
+        if not base.__module__.startswith("viakit"):
+            continue
+        for member, thing in vars(base).items():
+            if member.startswith("_") or member in seen:
+                continue
+            seen.add(member)
+            static = isinstance(thing, (staticmethod, classmethod))
+            thing = thing.__func__ if static else thing
+            # An extension type has a getset descriptor for each property and a member descriptor for each attribute.
+            # The docstring of the class describes attributes.
+            routine = inspect.isroutine(thing) and not isinstance(thing, MemberDescriptorType)
+            if routine or isinstance(thing, property):
+                yield f"{name}.{member}", thing
+
+
+def everything(module: ModuleType) -> dict[str, Any]:
+    """Return all public names of a module and of its classes."""
+    found = {module.__name__: module}
+    for name, thing in public_names(module):
+        found[name] = thing
+        if inspect.isclass(thing) and thing.__module__.startswith("viakit"):
+            found.update(members(name, thing))
+    return found
+
+
+def complaint(thing: Any) -> str | None:
+    """Return the defect of a docstring, or None.
+
+    Cython begins a docstring with the signature (embedsignature), which is not a sentence.
+    """
+    text = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
+    text = re.sub(r"\A\w+(\.\w+)*\(.*\)( -> .+)?\n+", "", text)
+    first = re.split(r"\n\s*\n", text)[0].strip()
+    if not first:
+        return "has no docstring"
+    if not re.match(r"[A-Z0-9\"'`*:(:]", first) or first.startswith("viakit.") or re.match(r"\w+ = ", first):
+        return f"its docstring does not begin with a capital letter: {first[:60]!r}"
+    if not re.search(r"[.:]\)?$", first):
+        return f"the first paragraph of its docstring does not end with a full stop: {first[-60:]!r}"
+    return None
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_has_a_docstring(name):
+    module = importlib.import_module(f"viakit.{name}")
+    things = everything(module)
+    if name == "mpi":
+        things.update(everything(module.MPI))
+    assert len(things) > 3
+    wrong = {key: complaint(thing) for key, thing in things.items()}
+    wrong = {key: why for key, why in wrong.items() if why is not None}
+    assert not wrong, "\n".join(f"{key}: {why}" for key, why in wrong.items())
+
+
+def test_a_missing_or_a_bad_docstring_is_found():
+    class Example:
+        """Example of a class."""
+
+        def described(self) -> None:
+            """Do one thing."""
+
+        def empty(self) -> None:
+            pass
+
+        @property
+        def half(self) -> int:
+            """of a sentence"""
+            return 1
+
+    Example.__module__ = "viakit.example"
+    found = dict(members("Example", Example))
+    assert set(found) == {"Example.described", "Example.empty", "Example.half"}
+    assert complaint(found["Example.described"]) is None
+    assert complaint(found["Example.empty"]) == "has no docstring"
+    assert "capital letter" in complaint(found["Example.half"])

@@ -1,0 +1,74 @@
+# Control messages between the ranks of a communicator: notices of ranks that gave up a collective, and notes of ranks
+# that wait in one. csrc/coll reads and sends them, too, and coll.h declares their structs.
+
+from ccoll cimport *
+
+cdef enum:
+    COLL_PART = 4           # the context of csrc/coll and of control messages
+
+# For viakit.comm.step: the tags of control messages between ranks (coll.h), and the codes in notices.
+NOTE_TAG, ABORT_TAG, GIVE_UP_TAG = COLL_TAG_NOTE, COLL_TAG_ABORT, COLL_TAG_GIVE_UP
+GIVE_UP_NUMBERS = COLL_GIVE_UP_NUMBERS
+ERR_LEFT, ERR_COLLECTIVE = MSG_ERR_LEFT, MSG_ERR_COLLECTIVE
+
+
+cdef class NoticeComm(MsgComm):
+    """Control messages of a communicator. Those of an earlier communicator of the same number are dropped."""
+
+    cdef public uint64_t birth                 # distinguishes it from earlier ones of its number; same on all ranks
+    cdef uint64_t _oldest                      # number of the oldest collective under way by messages, or 0
+
+    def notice(self, int64_t code, uint64_t number, int origin, int tag, bytes reason):
+        """Return the notice that this rank gives up a collective, as bytes."""
+        cdef coll_word word
+        memset(&word, 0, sizeof(word))
+        word.code, word.number, word.birth, word.origin, word.tag = code, number, self.birth, origin, tag
+        memcpy(word.reason, <const char *>reason, min(len(reason), COLL_REASON_LEN - 1))
+        return PyBytes_FromStringAndSize(<char *>&word, sizeof(word))
+
+    def note(self, uint64_t number, int tag):
+        """Return the note that this rank waits in a collective by messages with this tag, as bytes."""
+        cdef coll_note note
+        memset(&note, 0, sizeof(note))
+        note.number, note.algorithm, note.root, note.birth, note.oldest = (
+            number, COLL_NOTE_MESSAGES, tag, self.birth, self._oldest)
+        return PyBytes_FromStringAndSize(<char *>&note, sizeof(note))
+
+    cdef int _take_control(self, int tag, void *what, size_t length, int *source) except -1:
+        cdef int there, context = self._at(COLL_PART)
+        source[0] = MSG_ANY_SOURCE
+        self.world._open()
+        self.world._n_calls += 1
+        with nogil:
+            there = coll_take_control(self.world._w, context, tag, what, length, source)
+        self.world._n_calls -= 1
+        self.world._left()
+        return there
+
+    def take_notice(self, int tag):
+        """Receive a notice with this tag, if one has arrived.
+
+        Returns (source, code, number, origin, tag of the messages, reason), or None.
+        """
+        cdef coll_word word
+        cdef int source
+        while self._take_control(tag, &word, sizeof(word), &source):
+            word.reason[COLL_REASON_LEN - 1] = 0
+            if word.birth == self.birth:
+                return self._back(source), word.code, word.number, word.origin, word.tag, <bytes>(<char *>word.reason)
+        return None
+
+    def take_note(self):
+        """Receive a note of a waiting rank, if one has arrived.
+
+        Returns (source, number, operation, root, oldest), or None. `operation` is its name, and "" for a collective by
+        messages, whose tag is in `root`.
+        """
+        cdef coll_note note
+        cdef int source
+        while self._take_control(COLL_TAG_NOTE, &note, sizeof(note), &source):
+            if note.birth == self.birth:
+                name = "setting up" if note.operation == 0 else _text(coll_operation_name(note.operation))
+                return (self._back(source), note.number, "" if note.algorithm & COLL_NOTE_MESSAGES else name, note.root,
+                        note.oldest)
+        return None

@@ -1,0 +1,1 @@
+"""The goals that ``viakit bench`` checks, each beside its peer."""

@@ -1,0 +1,134 @@
+"""The command ``viakit``: measurements, jobs, applications, plots, and information about this machine.
+
+Exit status:
+
+- 0: success
+- 1: failure; the message gives the reason and a remedy
+- 2: invalid usage
+- 130: interrupted (Ctrl-C, SIGTERM, or the terminal closed); the measurements so far are kept
+
+``VIAKIT_DEBUG=1`` shows tracebacks. Modules that load NumPy, Matplotlib, rich or the compiled extension are imported by
+the commands that use them, so that ``viakit --help`` starts fast.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from viakit import __version__
+from viakit.cli.application import app, speedup
+from viakit.cli.barriers import barrier
+from viakit.cli.base import INTERRUPTED, Failure
+from viakit.cli.collective import collectives
+from viakit.cli.machine import bench, config_command, demo, doctor, inspect_command
+from viakit.cli.notebook import lab
+from viakit.cli.results import plot, protocols, show
+from viakit.cli.running import run
+from viakit.cli.sweeping import calibrate, sweep
+from viakit.cli.tracing import trace
+from viakit.measure.ladder import SizeError
+from viakit.measure.result import ResultError
+
+__all__ = ["cli", "main"]
+
+
+def _known(error: Exception) -> Failure | None:
+    """Return the failure to display for an exception, or None if the exception is a defect of viakit."""
+    if isinstance(error, (SizeError, ResultError)):
+        return Failure(str(error), 2 if isinstance(error, SizeError) else 1)
+    # Compare with these classes only if their modules have been imported.
+    for module, name, status in (
+        ("viakit.measure.sweep", "UsageError", 2),
+        ("viakit.measure.endpoints", "MeasureError", 1),
+        ("viakit.measure.endpoints", "UnknownProtocol", 2),
+        ("viakit.launch", "LaunchError", 1),
+        ("viakit.comm.errors", "Exception", 1),
+        ("viakit.testbed", "TestbedError", 1),
+        ("viakit.inspect", "InspectError", 1),
+        ("viakit.trace.pcapng", "CaptureError", 1),
+    ):
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(error, kind):
+            return Failure(str(error), 2 if getattr(error, "reason", "") == "usage" else status)
+    if isinstance(error, ValueError):
+        return Failure(str(error), 2)
+    if isinstance(error, OSError):
+        return Failure(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    if isinstance(error, ImportError):
+        return Failure(f"{error}; `viakit doctor` lists missing parts")
+    return None
+
+
+class _Group(click.Group):
+    """Command group that converts exceptions to messages and exit statuses."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("viakit: interrupted; all started processes have ended", err=True)
+            ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get("VIAKIT_DEBUG") == "1":
+                raise
+            known = _known(error)
+            if known is None:
+                text = f"internal error: {type(error).__name__}: {error} (VIAKIT_DEBUG=1 shows the traceback)"
+                known = Failure(text)
+            raise known from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="viakit")
+def cli() -> None:
+    """The Virtual Interface Architecture in software, and the instruments to measure it.
+
+    Start with `viakit demo`. If something does not work on this machine, `viakit doctor` gives the reason.
+    """
+
+
+# The commands in the order in which a new user needs them.
+for _command in (
+    demo,
+    sweep,
+    barrier,
+    collectives,
+    plot,
+    show,
+    protocols,
+    bench,
+    calibrate,
+    run,
+    app,
+    speedup,
+    trace,
+    lab,
+    inspect_command,
+    config_command,
+    doctor,
+):
+    cli.add_command(_command)
+
+
+def _interrupt(_number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command. This is the entry point ``viakit``, and of ``python -m viakit``."""
+    # Clean up after SIGTERM, and after the terminal has closed, as after Ctrl-C.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+    # A shell ignores SIGINT for background processes. This is left unchanged.
+    try:
+        cli.main(prog_name="viakit")
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None

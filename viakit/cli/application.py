@@ -1,0 +1,173 @@
+"""The commands ``viakit app`` and ``viakit speedup``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import click
+
+from viakit.cli.base import deliver, failures, percentage
+from viakit.cli.group import Numbers
+from viakit.cli.running import placement_option, testbed_options
+from viakit.measure import plot, result
+
+__all__ = ["app", "speedup"]
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="[-n RANKS] [OPTIONS]",
+)
+@click.option("-n", "--ranks", type=click.IntRange(1, 1024), help="Number of ranks.  [default: 1]")
+@testbed_options
+@placement_option
+@click.option(
+    "--protocol",
+    metavar="P",
+    help="via, bip, tcp, mpi, mpi:openmpi or mpi:mpich.  [default: VIAKIT_PROTOCOL, else via; one rank: none]",
+)
+@click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
+@click.option("--help", "-h", "wants_help", is_flag=True, help="Show this message, or that of the application NAME.")
+@click.argument("name", required=False, metavar="[NAME]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF THE APPLICATION]")
+@click.pass_context
+def app(
+    ctx: click.Context,
+    name: str | None,
+    arguments: tuple[str, ...],
+    ranks: int | None,
+    hosts: int,
+    mtu: int,
+    rate: str | None,
+    placement: str,
+    protocol: str | None,
+    timeout: float | None,
+    wants_help: bool,
+) -> None:
+    """Run an application: sor, is, fft, water or ep; without a NAME, list them.
+
+    \b
+    viakit app sor --size 1024
+    viakit app sor -n 4 --size 1024 --protocol tcp
+    viakit app is -n 8 --hosts testbed:4 --class A
+    viakit app water -n 2 --protocol mpi --trace water.json
+    viakit app ep --help
+
+    Exit status: 0 if the result is correct; 1 if it is wrong or the run failed; 2 if the arguments are invalid.
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
+    if wants_help and name is None:
+        click.echo(ctx.get_help())
+        return
+    from viakit.apps import harness, jobs  # start-up time
+
+    if name is None:
+        for one in harness.NAMES:
+            click.echo(f"{one:8} {harness.find(one).title}")
+        return
+    module = harness.module_of(name)
+    alone = ranks in (None, 1) and not hosts
+    if protocol is None and not wants_help:
+        protocol = os.environ.get("VIAKIT_PROTOCOL") or (None if alone else "via")
+    if protocol is not None and protocol not in jobs.PROTOCOLS:
+        raise ValueError(f"unknown protocol {protocol!r}; expected one of {', '.join(jobs.PROTOCOLS)}")
+    words = [*arguments, *jobs.protocol_words(protocol)]
+    if wants_help or (alone and (protocol is None or not protocol.startswith("mpi")) and timeout is None):
+        ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
+    ctx.exit(
+        jobs.run_ranks(
+            ["-m", module, *words], ranks or max(1, hosts), protocol,
+            hosts=hosts, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
+            prog=f"viakit app {name}",
+        )
+    )  # fmt: skip
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[APPLICATION...]")
+@click.option(
+    "--protocols",
+    default="via,tcp,mpi",
+    show_default=True,
+    metavar="LIST",
+    help="Protocols: via, bip, tcp, mpi (every installed MPI), mpi:openmpi, mpi:mpich, copies (concurrent serial "
+    "programs).",
+)
+@click.option("--ranks", type=Numbers(), default="1,2,4,8", show_default=True, metavar="LIST", help="Numbers of ranks.")
+@click.option("--paper", is_flag=True, help="All of Table III and figures 4 to 10: every application, 1 to 8 ranks.")
+@click.option("--quick", is_flag=True, help="Small problems instead of the paper's, and fewer rounds.")
+@click.option("--rounds", type=click.IntRange(1, 1000), help="Number of runs of each.  [default: 5; --quick: 3]")
+@testbed_options
+@click.option("--seed", type=int, help="Seed for the order within the rounds.")
+@click.option("--json", "json_file", metavar="F", help="Write the result (viakit.result/1); - for standard output.")
+@click.option("--png", "--plot", "pictures", metavar="F", multiple=True, help="Draw: .png, .svg, .pdf; repeatable.")
+@click.option("--html", "html_file", metavar="F", help="Write a report as one self-contained page.")
+@click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor table.")
+def speedup(
+    names: tuple[str, ...],
+    protocols: str,
+    ranks: tuple[int, ...],
+    paper: bool,
+    quick: bool,
+    rounds: int | None,
+    hosts: int,
+    mtu: int,
+    rate: str | None,
+    seed: int | None,
+    json_file: str | None,
+    pictures: tuple[str, ...],
+    html_file: str | None,
+    quiet: bool,
+) -> None:
+    """Measure the applications' speed-ups over several protocols, and compare them with the paper's.
+
+    \b
+    viakit speedup sor ep --protocols via,tcp,mpi --ranks 1,2,4,8
+    viakit speedup --paper --json paper.json --html paper.html
+    viakit speedup --quick --hosts testbed:4 --protocols via,tcp
+
+    APPLICATION: sor, is, fft, water, ep, or one of their problems, such as water-1728; none: all.
+    Exit status: 1 if a result is wrong or a job failed.
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
+    from viakit.apps import speedup as measuring  # start-up time
+    from viakit.apps import speedup_report as report  # start-up time
+
+    if paper and (names or quick):
+        raise ValueError("--paper runs every application at the paper's sizes; leave out the names and --quick")
+    labels = measuring.labels_of(names)
+    for path in pictures:
+        if plot.check_format(path) == ".html":
+            raise ValueError(f"{path}: a picture must be .png, .svg or .pdf; use --html to write a page")
+    result.check_writable(*pictures, *(one for one in (html_file, json_file) if one not in (None, "-")))
+    if paper:
+        ranks = tuple(sorted({1, 2, 4, 8, *ranks}))
+    with percentage(quiet) as on_progress:
+        document = measuring.measure(
+            labels,
+            protocols=tuple(protocols.split(",")),
+            ranks=ranks,
+            rounds=rounds or (3 if quick else 5),
+            quick=quick,
+            hosts=hosts,
+            mtu=mtu,
+            rate=rate,
+            seed=seed,
+            on_progress=on_progress,
+        )
+    result.validate(document)
+
+    def save(drawing: Callable[[str], bytes]) -> Callable[[str], None]:
+        return lambda path: result.write_file(path, drawing(path))
+
+    drawn = [(path, lambda path: report.picture(document, plot.check_format(path))) for path in pictures]
+    drawn += [(html_file, lambda path: report.html(document).encode())] if html_file else []
+    wrong = [f"WRONG RESULT: {text}" for text in measuring.wrong(document)]
+    error = "\nviakit: ".join([*wrong, *filter(None, [failures(document)])]) or None
+    deliver(
+        [(json_file, lambda: result.to_bytes(document))],
+        [(path, save(drawing)) for path, drawing in (drawn if any(measuring.rows(document)) else ())],
+        show=lambda console: report.show(document, console),
+        quiet=quiet,
+        interrupted=not document["complete"] and not document["errors"],
+        error=error,
+    )

@@ -1,0 +1,258 @@
+"""Code shared by the commands of ``viakit``: failures, output, sizes and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from viakit.measure.sweep import Progress
+
+from viakit.measure.ladder import SizeError, parse_size
+from viakit.measure.printing import printing
+from viakit.measure.result import ResultError, write_file
+
+__all__ = [
+    "INTERRUPTED",
+    "Failure",
+    "Size",
+    "deliver",
+    "failures",
+    "make_console",
+    "percentage",
+    "printing",
+    "progress_bar",
+]
+
+INTERRUPTED = 130
+
+
+class Failure(click.ClickException):
+    """Error that is displayed as one message, without a traceback."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
+
+    def show(self, file: Any = None) -> None:
+        """Print the message to standard error."""
+        click.echo(f"viakit: {self.format_message()}", file=file, err=True)
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console; if it is not a terminal, it is wide enough for every table."""
+    from rich.console import Console  # start-up time
+
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(stderr=stderr, highlight=False, width=160)
+    return console
+
+
+def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --memory and --buffers to a command that measures messages (docs/measuring.md, "Memory and buffers")."""
+    command = click.option(
+        "--buffers",
+        type=click.Choice(["touched", "same", "cold"]),
+        default="touched",
+        show_default=True,
+        help="touched: each message is written before it is sent and read after it was received, within the time. "
+        "same: one buffer, never touched. cold: from a pool larger than the last-level cache.",
+    )(command)
+    return click.option(
+        "--memory",
+        type=click.Choice(["user", "viakit"]),
+        default="user",
+        show_default=True,
+        help="Where buffers come from: ordinary memory, or the allocator of via-* and msg-via, whose memory a peer on "
+        "this host can map.",
+    )(command)
+
+
+class Size(click.ParamType):
+    """Number of bytes with an optional suffix."""
+
+    name = "size"
+
+    def __init__(self, *words: str) -> None:
+        """Take *words* as they are, besides numbers of bytes."""
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a size such as 64K; a number is taken as it is."""
+        if value in self.words:
+            return str(value)
+        try:
+            return value if isinstance(value, int) else parse_size(value)
+        except SizeError as error:
+            self.fail(str(error), param, ctx)
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Show a progress bar with the remaining time on standard error.
+
+    Yields a function to call with each :class:`Progress`. The caller's thread redraws the bar, and only between bursts.
+    A bar that redraws itself would take time from the cores under measurement.
+    """
+    console = make_console(stderr=True)
+    if quiet or not console.is_terminal:
+        if not quiet:
+            console.print(f"{title} ...")
+        yield None
+        return
+    from rich import progress as bars  # start-up time
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=30),
+        bars.TextColumn("{task.fields[left]}"),
+        bars.TextColumn("{task.fields[what]}"),
+    )
+    bar = bars.Progress(*columns, console=console, auto_refresh=False, transient=True)
+    last = 0.0
+
+    def update(progress: Progress) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < 0.1:
+            return
+        last = now
+        left = f"{progress.left_s:.0f} s left" if progress.left_s >= 0.5 else "finishing"
+        bar.update(task, completed=progress.fraction, left=left, what=progress.text)
+        bar.refresh()
+
+    with bar:
+        task = bar.add_task(title, total=1.0, left="starting", what="")
+        bar.refresh()
+        yield update
+
+
+@contextlib.contextmanager
+def percentage(quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Show the progress of a measurement in one line on standard error; yields a function of the fraction and a text.
+
+    Nothing is shown if standard error is not a terminal, or with *quiet*.
+    """
+    console = make_console(stderr=True)
+    shown = not quiet and console.is_terminal
+
+    def update(part: float, what: str) -> None:
+        if shown:
+            console.print(f"{part:4.0%}  {what:60}", end="\r")
+
+    yield update
+    if shown:
+        console.print(" " * 70, end="\r")
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+def failures(document: Mapping[str, Any]) -> str | None:
+    """Return the errors of a measurement for the final message, or None."""
+    messages = dict.fromkeys(one["message"] for one in document["errors"])
+    return f"{'; '.join(messages)} (the measurements so far are kept)" if messages else None
+
+
+def deliver(
+    files: Sequence[tuple[str | None, Callable[[], bytes]]],
+    pictures: Sequence[tuple[str, Callable[[str], None]]] = (),
+    *,
+    show: Callable[[Console], None] | None = None,
+    quiet: bool = False,
+    interrupted: bool = False,
+    error: str | None = None,
+) -> None:
+    """Write the results, print them, and exit with the appropriate status.
+
+    The files are written first, so that a closed reader, a full disk or a second signal affects as little as possible.
+
+    Parameters
+    ----------
+    files : sequence of (str or None, callable)
+        Names, and functions that return the contents. None: not requested. "-": standard output, which then contains
+        nothing else. If a file cannot be written, the first of the contents are saved elsewhere.
+    pictures : sequence of (str, callable)
+        Names, and functions that write a picture to that name.
+    show : callable, optional
+        Prints the tables to the console it is given.
+    quiet : bool
+        Print nothing.
+    interrupted : bool
+        Exit with status 130.
+    error : str, optional
+        The errors of the measurement; exit with status 1.
+
+    Raises
+    ------
+    Failure, click.exceptions.Exit
+        For any status but 0.
+    """
+    from viakit.measure.turns import shielded  # start-up time
+
+    problems: list[str] = []
+    written: list[str] = []
+
+    def attempt(name: str, write: Callable[[str], None]) -> None:
+        try:
+            write(name)
+            written.append(name)
+        except ResultError as failure:
+            problems.append(str(failure))
+
+    def writer(contents: Callable[[], bytes]) -> Callable[[str], None]:
+        return lambda name: write_file(name, contents())
+
+    with shielded():
+        for name, contents in files:
+            if name not in (None, "-"):
+                attempt(name, writer(contents))
+    for name, save in pictures:
+        attempt(name, save)
+    if problems and files and files[0][0] not in (*written, "-"):
+        with shielded():
+            problems.append(_rescue(files[0][1]()))
+    streams = [contents for name, contents in files if name == "-"]
+    for contents in streams:
+        click.echo(contents(), nl=False)
+    if not quiet and not streams:
+        with printing():
+            if show is not None:
+                show(make_console())
+            for name in written:
+                click.echo(f"wrote {name}")
+    if error is not None:
+        problems.insert(0, error)
+    if interrupted:
+        what = "; ".join(problems) or "the measurements so far are kept, and all started processes have ended"
+        click.echo(f"viakit: interrupted; {what}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
+    if problems:
+        raise Failure("\n        ".join(problems))
+
+
+def _rescue(contents: bytes) -> str:
+    """Save a result elsewhere if it could not be written to the requested file."""
+    for folder in (os.getcwd(), tempfile.gettempdir()):
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="viakit-results-", suffix=".json", dir=folder)
+            os.close(descriptor)
+        except OSError:
+            continue
+        try:
+            write_file(name, contents)
+        except ResultError:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        else:
+            return f"the results were saved in {name}"
+    return "the results could not be saved elsewhere either and are lost; free disk space and run the command again"

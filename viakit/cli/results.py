@@ -1,0 +1,103 @@
+"""The commands ``viakit plot`` and ``viakit show`` for results, and ``viakit protocols``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from viakit.cli.base import Failure, make_console
+from viakit.cli.group import save_picture
+from viakit.measure import endpoints, kinds, result
+from viakit.measure import plot as plotting
+
+__all__ = ["plot", "protocols", "show"]
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="F...")
+@click.option("-o", "--out", metavar="PICTURE", help="Name of the picture: .png, .svg, .pdf, .html.  [default: F.png]")
+@click.option(
+    "--graph",
+    "graphs",
+    type=click.Choice(["throughput", "signature", "time"]),
+    multiple=True,
+    help="Graph to draw; repeatable.  [default: throughput and signature]",
+)
+@click.option("--linear", is_flag=True, help="Draw throughput on a linear axis.")
+@click.option("--title", help="Title above the graphs.")
+def plot(files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linear: bool, title: str | None) -> None:
+    """Draw result files; several files of one kind are overlaid.
+
+    Sweeps are drawn as NetPIPE's throughput and signature graphs, barriers and collectives as times, and applications
+    as times over ranks. Results of `viakit speedup` are drawn as speed-ups, or with --graph time as times.
+    """
+    if out is None:
+        out = str(Path(files[0]).with_suffix(".png"))
+    plotting.check_format(out)
+    result.check_writable(out)
+    documents = [result.load(name) for name in files]
+    names = [Path(name).stem for name in files]
+    kind = kinds.common_kind(documents, files)
+    if kind == kinds.TRANSFERS:
+        plotting.save(
+            documents, out, names=names, graphs=graphs or ("throughput", "signature"), log_y=not linear, title=title
+        )
+    else:
+        if linear or set(graphs) - {"time"}:
+            option = "--linear" if linear else f"--graph {next(graph for graph in graphs if graph != 'time')}"
+            raise Failure(f"{option} applies to sweeps only; {kind} have no throughput: {files[0]}", 2)
+        save_picture(documents, out, title, names=names, times="time" in graphs)
+    click.echo(f"wrote {out}")
+
+
+@click.command()
+@click.argument("file", metavar="F")
+@click.option(
+    "--against", metavar="PROTOCOL", help="Reference protocol for the ratios of a sweep.  [default: the first]"
+)
+def show(file: str, against: str | None) -> None:
+    """Show a result file as tables."""
+    document = result.load(file)
+    parts = kinds.split(document)
+    if against is not None and kinds.TRANSFERS not in parts:
+        raise Failure(f"--against applies to sweeps only; tables of {' and '.join(parts)} have no ratios: {file}", 2)
+    console = make_console()
+    machine = document["environment"]
+    console.print(
+        f"{machine['date']}  {machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
+        f"viakit {machine['viakit']}",
+        style="dim",
+    )
+    console.print(document["command"], style="dim", markup=False)
+    kinds.show(document, console, against)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def protocols(as_json: bool) -> None:
+    """List the protocols that can be measured."""
+    found = endpoints.protocols()
+    if as_json:
+        rows = [
+            {
+                "name": one.name,
+                "link": one.link,
+                "levels": list(one.levels),
+                "needs": sorted(one.needs),
+                "description": one.description,
+            }
+            for one in found.values()
+        ]
+        click.echo(json.dumps(rows, indent=1))
+        return
+    from rich import box  # start-up time
+    from rich.table import Table  # start-up time
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("protocol", "link", "loop in", "needs", "description"):
+        table.add_column(head, no_wrap=head == "protocol")
+    for one in found.values():
+        table.add_row(one.name, one.link, ", ".join(one.levels), ", ".join(sorted(one.needs)) or "-", one.description)
+    make_console().print(table)

@@ -1,0 +1,262 @@
+"""The commands ``viakit sweep`` and ``viakit calibrate``: measurements of message times."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from viakit.cli.base import Failure, Size, deliver, memory_options, progress_bar
+from viakit.cli.group import check_outputs
+from viakit.measure import ladder, plot, result
+
+if TYPE_CHECKING:
+    from viakit.measure.sweep import Outcome
+
+__all__ = ["calibrate", "sweep"]
+
+_LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memory", "buffers")
+
+
+@click.command()
+@click.argument("protocols", nargs=-1, required=True, metavar="PROTOCOL...")
+@click.option(
+    "--hosts",
+    type=click.Choice(["auto", "local", "testbed"]),
+    default="auto",
+    show_default=True,
+    help="Run on this host, or on two testbed hosts in network namespaces (no root needed); auto: the testbed if a "
+    "protocol needs it.",
+)
+@click.option("--mtu", type=int, help="MTU of the testbed's wire, bytes.  [default: 1500]")
+@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
+@click.option("--interface", help="Ethernet interface of this host, or two (IF0,IF1), for via-eth with --hosts local.")
+@click.option(
+    "--sockbuf",
+    type=Size("auto"),
+    help="Socket buffers of tcp, udp and unix, bytes; auto: of tcp the best, tried first.",
+)
+@memory_options
+@click.option("--mode", type=click.Choice(["pingpong", "stream", "bidir"]), default="pingpong", show_default=True)
+@click.option(
+    "--wait",
+    type=click.Choice(["poll", "block"]),
+    default="poll",
+    show_default=True,
+    help="Wait by polling, or by sleeping in the kernel.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["c", "python", "both"]),
+    help="Language of the measuring loop.  [default: C where available]",
+)
+@click.option(
+    "--form",
+    type=click.Choice(["plain", "udp", "auto"]),
+    help="Frames of via-eth: with a separate EtherType, encapsulated in UDP, or chosen automatically.",
+)
+@click.option(
+    "--reliability", type=click.Choice(["unreliable", "delivery", "reception"]), help="Reliability level of via-*."
+)
+@click.option(
+    "--fault",
+    metavar="LIST",
+    help="Faults injected by both sides of via-*, bip-*, msg-via and msg-bip into frames they send: loss=1%,dup=1%,"
+    "reorder=1%,corrupt=1%,delay=200us,jitter=50us,stall=10ms/100ms,seed=7.",
+)
+@click.option(
+    "--retransmission", type=click.Choice(["selective", "go_back_n"]), help="Retransmission of lost frames by via-*."
+)
+@click.option(
+    "--checksum",
+    type=click.Choice(["auto", "crc"]),
+    help="Checksum of via-eth and via-udp: crc: CRC32C over every byte; auto: UDP's checksum for long messages' data.",
+)
+@click.option(
+    "--policy",
+    metavar="NAME",
+    help="Policy of msg-*: mpich-p4, lam-c2c, mvich-rget ..., or with changes: via,eager_limit=64K,credits=16.",
+)
+@click.option("--network", metavar="LINK", help="Link of msg-via and msg-bip between two hosts: eth or udp.")
+@click.option(
+    "--sizes",
+    default="1:4M",
+    show_default=True,
+    metavar="LIST",
+    help="Message sizes in bytes: 64 | 1,64,4K | 1:4M (a range is NetPIPE's ladder).",
+)
+@click.option(
+    "--perturb", type=int, default=3, show_default=True, help="Bytes around each step of the ladder; 0: none."
+)
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time for the whole sweep.")
+@click.option("--validate", is_flag=True, help="Check every byte of every message.")
+@click.option("--seed", type=int, help="Seed for the order of the points.  [default: random, recorded in the result]")
+@click.option("--against", metavar="PROTOCOL", help="Reference protocol for the ratios.  [default: the first]")
+@click.option(
+    "--json", "json_file", metavar="F", help="Write the result (schema viakit.result/1); - for standard output."
+)
+@click.option("--csv", "csv_file", metavar="F", help="Write the points as CSV; - for standard output.")
+@click.option(
+    "--plot",
+    "plot_files",
+    metavar="F",
+    multiple=True,
+    help="Draw: .png, .svg, .pdf, or .html (interactive); repeatable.",
+)
+@click.option(
+    "--live", is_flag=True, help="Print each point as a line of JSON when it is measured or refined, and no table."
+)
+@click.option(
+    "--tap",
+    "tap_file",
+    metavar="F",
+    help="Capture the frames of via-* (pcapng, for Wireshark), at most 256 MiB per process. This slows them down.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor table.")
+def sweep(
+    protocols: tuple[str, ...],
+    sizes: str,
+    perturb: int,
+    against: str | None,
+    json_file: str | None,
+    csv_file: str | None,
+    plot_files: tuple[str, ...],
+    live: bool,
+    tap_file: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Measure protocols over a range of message sizes, interleaved point by point.
+
+    \b
+    viakit sweep via-eth tcp --sizes 64              latency on one wire, two hosts
+    viakit sweep via-eth tcp --mode stream --sizes 4M
+    viakit sweep via-shm mpi:openmpi mpi:mpich --sizes 1:4M --json shm.json --plot shm.png
+
+    `viakit protocols` lists what can be measured.
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
+    from viakit.measure import sweep as sweeping  # start-up time
+
+    result.check_writable(*(one for one in (json_file, csv_file, tap_file, *plot_files) if one not in (None, "-")))
+    for name in plot_files:
+        plot.check_format(name)
+    if against is not None and against not in protocols:
+        raise Failure(f"--against {against}: expected one of the protocols to measure ({', '.join(protocols)})", 2)
+    config = sweeping.Config(protocols=list(protocols), sizes=ladder.parse_sizes(sizes, perturb), **options)
+    to_stdout = live or "-" in (json_file, csv_file)
+    with _tapped(tap_file), progress_bar(f"sweep of {', '.join(protocols)}", quiet) as on_progress:
+        outcome = sweeping.run(config, on_progress=on_progress, on_point=_print_point if live else None)
+    _finish(outcome, json_file, csv_file, plot_files, quiet=quiet or to_stdout, against=against)
+
+
+@contextlib.contextmanager
+def _tapped(file: str | None) -> Iterator[None]:
+    """Capture the frames of the NICs in the meantime into one file; None: no capture."""
+    if file is None:
+        yield
+        return
+    from viakit import trace  # start-up time
+
+    with trace.recording(events=False, snap_bytes=None, file_bytes=256 << 20) as taken:
+        yield
+    trace.merge(taken.capture(), file)
+
+
+def _print_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
+    """Print a point as one line of JSON, at once, for programs that follow a sweep."""
+    key = {name: series[name] for name in _LIVE_KEY}
+    names = ("nbytes", "one_way_s", "bandwidth_Bps", "samples", "touch_s")
+    short = {name: point[name] for name in names if name in point}
+    click.echo(json.dumps({**key, **short}))
+
+
+def _finish(
+    outcome: Outcome,
+    json_file: str | None,
+    csv_file: str | None,
+    plot_files: Sequence[str],
+    *,
+    quiet: bool,
+    against: str | None,
+) -> None:
+    """Write and print the requested results, and exit with the status of the outcome."""
+    from viakit.measure import table  # start-up time
+
+    document = outcome.document
+    has_points = any(one["points"] for one in document["series"])
+    result.validate(document)
+    error = None if outcome.error is None else f"{outcome.error} (the measurements so far are kept)"
+    deliver(
+        [(json_file, lambda: result.to_bytes(document)), (csv_file, lambda: result.to_csv(document).encode())],
+        [(name, lambda name: plot.save([document], name)) for name in (plot_files if has_points else ())],
+        show=lambda console: table.show(document, console, against),
+        quiet=quiet,
+        interrupted=outcome.interrupted,
+        error=error,
+    )
+
+
+@click.command()
+@click.argument("links", nargs=-1, metavar="[shm|eth|udp|tcp]...")
+@click.option(
+    "--what",
+    type=click.Choice(["all", "bip", "messages"]),
+    default="all",
+    show_default=True,
+    help="Calibrate BIP's pipeline, or the thresholds of the message engine, or both.",
+)
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="Approximate time per measurement.")
+@click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
+@click.option(
+    "--plot", "picture", metavar="P", help="Draw model and measurement; for several links, P gets the link's name."
+)
+@click.option("--dry-run", is_flag=True, help="Show the calibration without saving it.")
+def calibrate(
+    links: tuple[str, ...], what: str, seconds: float, rate: str | None, picture: str | None, dry_run: bool
+) -> None:
+    """Measure BIP's pipeline and the engine's thresholds, and save the calibration.
+
+    The default is all links. Links between hosts are measured on a testbed.
+    """
+    from viakit.measure import calibrate as calibration  # start-up time
+    from viakit.measure.calibrate_messages import LINKS, calibrate_messages  # start-up time
+    from viakit.testbed import Testbed, parse_rate  # start-up time
+
+    for link in links:
+        if link not in LINKS:
+            raise click.UsageError(f"{link!r} cannot be calibrated; expected shm, eth, udp or tcp")
+    if rate is not None:
+        parse_rate(rate)  # Report an invalid rate before the measurement.
+    if not 0 < seconds <= 1e6:
+        raise Failure(f"--seconds is {seconds:g}; expected the time for a measurement, for instance 10", 2)
+    pipelines = [link for link in links or LINKS if what != "messages" and link != "tcp"]
+    if not pipelines and (picture is not None or what == "bip"):
+        option = "--what bip measures" if what == "bip" else "--plot draws"
+        raise Failure(f"{option} BIP's pipeline; choose shm, eth or udp, and do not use --what messages", 2)
+    pictures = {}
+    if picture is not None:
+        one = Path(picture)
+        pictures = {link: one if len(links) == 1 else one.with_stem(f"{one.stem}-{link}") for link in pipelines}
+        check_outputs(None, [str(place) for place in pictures.values()])
+    for link in links or LINKS:
+        with contextlib.ExitStack() as stack:
+            testbed = None if link == "shm" else stack.enter_context(Testbed(hosts=2, rate=rate))
+            options: dict[str, Any] = {"testbed": testbed, "seconds": seconds}
+            options["say"] = lambda text: click.echo(text, err=True)
+            pipeline = calibration.calibrate(link, **options) if link in pipelines else None
+            thresholds = calibrate_messages(link, **options) if what != "bip" else None
+        if pipeline is not None:
+            click.echo(pipeline.text(), nl=False)
+            click.echo(f"# deviation of the model from the measurement: {pipeline.error:.0%} (median)")
+        if thresholds is not None:
+            click.echo(thresholds.text(), nl=False)
+        for found in (pipeline, thresholds):
+            if found is not None and not dry_run:
+                click.echo(f"wrote {found.save()}")
+        if pipeline is not None and link in pictures:
+            calibration.save_picture(pipeline, str(pictures[link]))
+            click.echo(f"wrote {pictures[link]}")

@@ -1,0 +1,378 @@
+"""Collectives under MPI's names. The blocking forms that csrc/coll implements are in viakit._core (group.pxi)."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec
+
+from viakit import _core
+from viakit.base.words import counted
+from viakit.comm import collective
+from viakit.comm import step as steps
+from viakit.comm.errors import error
+from viakit.comm.op import NAMED as OPS
+from viakit.comm.op import Op
+from viakit.comm.point import PointToPoint
+from viakit.comm.request import Prequest, Request
+from viakit.comm.schedule import Schedule, ScheduleRequest, run
+from viakit.comm.spec import IN_PLACE, Simple, in_place, same_blocks, simple, vector, w_vector
+from viakit.comm.step import Step
+
+SUM = OPS["SUM"]
+_core.set_collective_types(simple, same_blocks, IN_PLACE, SUM, steps)
+
+Made = tuple[Step, Schedule]
+P = ParamSpec("P")
+
+
+def _forms(
+    make: Callable[Concatenate[Any, P], Made], text: str
+) -> tuple[
+    Callable[Concatenate[Any, P], None], Callable[Concatenate[Any, P], Request], Callable[Concatenate[Any, P], Prequest]
+]:
+    """Return the blocking, the non-blocking and the persistent form of the collective that ``_name`` prepares.
+
+    `text` is the docstring of the collective and begins with an infinitive: "gather data of all ranks to the root.".
+    If csrc/coll implements the blocking form, that form is in the core and calls this one when messages are needed.
+    """
+    name = make.__name__[1:]
+    upper = name[0].upper() + name[1:]
+
+    def block(self: Collectives, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._run(self._make(make, *args, **kwargs))
+
+    def begin(self: Collectives, /, *args: P.args, **kwargs: P.kwargs) -> Request:
+        return self._begin(self._make(make, *args, **kwargs))
+
+    def keep(self: Collectives, /, *args: P.args, **kwargs: P.kwargs) -> Prequest:
+        kwargs.pop("info", None)
+        return self._kept(lambda: self._make(make, *args, **kwargs))
+
+    blocking = f"_block_{name}" if hasattr(_core.CollectiveComm, upper) else upper
+    named: tuple[tuple[str, Any, str], ...] = (
+        (blocking, block, text[0].upper() + text[1:]),
+        (f"I{name}", begin, f"Start to {text}"),
+        (f"{upper}_init", keep, f"Create a persistent request to {text}"),
+    )
+    for form, function, says in named:
+        function.__name__, function.__qualname__, function.__doc__ = form, f"Collectives.{form}", says
+        function.__signature__ = inspect.signature(make)
+    return block, begin, keep
+
+
+class Collectives(PointToPoint):
+    """The collective part of ``MPI.Comm``. All ranks must call the same collectives in the same order.
+
+    A buffer argument is an array, or a list such as [buffer, count, datatype]. A vector form (Gatherv, ...) takes
+    [buffer, counts, displacements, datatype], with counts and displacements in elements. IN_PLACE stands for data that
+    already is in the other buffer.
+    """
+
+    _freed: bool
+
+    def _run(self, made: Made) -> Any:
+        step, schedule = made
+        return run(self, schedule, step)
+
+    def _begin(self, made: Made) -> ScheduleRequest:
+        step, schedule = made
+        return ScheduleRequest(self, schedule, step)
+
+    def _kept(self, make: Callable[[], Made]) -> Prequest:
+        return Prequest(lambda: self._begin(make()))
+
+    def _make(self, make: Callable[..., Made], *args: Any, **kwargs: Any) -> Made:
+        """Prepare a collective. If this rank refuses its arguments, the other ranks are notified."""
+        with self._refusing():
+            return make(self, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Check the arguments of a collective. After an error it is abandoned, but counted as on all ranks."""
+        number = self._n_collectives + 1
+        try:
+            yield
+        except BaseException as problem:
+            if not self._freed and not self.world.closed:
+                self._n_collectives = max(self._n_collectives, number)
+                steps.give_up(self, number, problem)
+            raise
+
+    def _of_objects(self, kind: str, root: int, schedule: Callable[..., Schedule], *args: Any) -> Any:
+        step = Step(self, kind, root)
+        return run(self, schedule(step, *args), step)
+
+    # ------------------------------------------------------------ the schedule of each
+
+    def _barrier(self) -> Made:
+        step = Step(self, "barrier")
+        return step, collective.barrier(step)
+
+    def _bcast(self, buf: Any, root: int = 0) -> Made:
+        step = Step(self, "bcast", root)
+        return step, collective.bcast(step, simple(buf, self.rank != root))
+
+    def _gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = Step(self, "gather", root)
+        into = same_blocks(simple(recvbuf, True, self.size), self.size) if self.rank == root else None
+        mine = self._send_side(sendbuf, self.rank == root)
+        each = mine.nbytes if mine is not None else into[0].nbytes if into else 0
+        if mine is not None and into is not None and mine.nbytes != into[0].nbytes:
+            raise error(
+                "ERR_TRUNCATE", f"gather: {mine.nbytes} bytes are sent where {into[0].nbytes} are to be received"
+            )
+        return step, collective.gather(step, mine, into, each)
+
+    def _gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = Step(self, "gatherv", root)
+        into = vector(recvbuf, True, self.size).parts if self.rank == root else None
+        return step, collective.gather(step, self._send_side(sendbuf, self.rank == root), into)
+
+    def _scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = Step(self, "scatter", root)
+        out = same_blocks(simple(sendbuf, False, self.size), self.size) if self.rank == root else None
+        mine = self._recv_side(recvbuf, self.rank == root)
+        each = mine.nbytes if mine is not None else out[0].nbytes if out else 0
+        if mine is not None and out is not None and mine.nbytes != out[0].nbytes:
+            raise error(
+                "ERR_TRUNCATE", f"scatter: {out[0].nbytes} bytes are sent where {mine.nbytes} are to be received"
+            )
+        return step, collective.scatter(step, out, mine, each)
+
+    def _scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Made:
+        step = Step(self, "scatterv", root)
+        out = vector(sendbuf, False, self.size).parts if self.rank == root else None
+        return step, collective.scatter(step, out, self._recv_side(recvbuf, self.rank == root))
+
+    def _allgather(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = Step(self, "allgather")
+        into = same_blocks(simple(recvbuf, True, self.size), self.size)
+        return step, collective.allgather(step, self._send_side(sendbuf, True), into)
+
+    def _allgatherv(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = Step(self, "allgatherv")
+        into = vector(recvbuf, True, self.size).parts
+        return step, collective.allgather(step, self._send_side(sendbuf, True), into)
+
+    def _alltoall(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = Step(self, "alltoall")
+        into = same_blocks(simple(recvbuf, True, self.size), self.size)
+        out = None if in_place(sendbuf) else same_blocks(simple(sendbuf, False, self.size), self.size)
+        return step, collective.alltoall(step, out, into, equal=True)
+
+    def _alltoallv(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = Step(self, "alltoallv")
+        into = vector(recvbuf, True, self.size).parts
+        out = None if in_place(sendbuf) else vector(sendbuf, False, self.size).parts
+        return step, collective.alltoall(step, out, into)
+
+    def _alltoallw(self, sendbuf: Any, recvbuf: Any) -> Made:
+        step = Step(self, "alltoallw")
+        into = w_vector(recvbuf, True, self.size).parts
+        out = None if in_place(sendbuf) else w_vector(sendbuf, False, self.size).parts
+        return step, collective.alltoall(step, out, into)
+
+    def _reduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> Made:
+        step = Step(self, "reduce", root)
+        into = simple(recvbuf, True) if self.rank == root else None
+        mine = into if in_place(sendbuf) and into is not None else simple(sendbuf, False)
+        return step, collective.reduce(step, mine, self._fitting(into, mine), op)
+
+    def _allreduce(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        step = Step(self, "allreduce")
+        into = simple(recvbuf, True)
+        mine = into if in_place(sendbuf) else simple(sendbuf, False)
+        self._fitting(into, mine)
+        step.combines(op)
+        return step, collective.allreduce(step, mine, into, op)
+
+    def _reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        step = Step(self, "reduce_scatter_block")
+        if in_place(sendbuf):
+            mine = same_blocks(simple(recvbuf, True, self.size), self.size)
+            into = mine[0]
+        else:
+            mine = same_blocks(simple(sendbuf, False, self.size), self.size)
+            into = simple(recvbuf, True)
+        step.combines(op)
+        return step, collective.reduce_scatter(step, mine, self._fitting(into, mine[0]) or into, op)
+
+    def _reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: Op = SUM
+    ) -> Made:
+        step = Step(self, "reduce_scatter")
+        into = simple(recvbuf, True)
+        whole = into if in_place(sendbuf) else simple(sendbuf, False)
+        if recvcounts is None:
+            counts = [whole.count // self.size] * self.size if in_place(sendbuf) else list(self.allgather(into.count))
+        else:
+            counts = [int(count) for count in recvcounts]
+        if len(counts) != self.size:
+            raise ValueError(f"expecting {self.size} counts, got {len(counts)}")
+        if sum(counts) != whole.count:
+            raise ValueError(f"the counts add up to {sum(counts)}, but what is sent has {counted(whole.count, 'item')}")
+        if not in_place(sendbuf) and counts[self.rank] != into.count:
+            raise ValueError(
+                f"the receive buffer holds {counted(into.count, 'item')}, but {counts[self.rank]} are to be received"
+            )
+        extent = whole.datatype.extent
+        parts = [
+            Simple(whole.memory, whole.datatype, n, whole.start + sum(counts[:i]) * extent)
+            for i, n in enumerate(counts)
+        ]
+        target = Simple(into.memory, into.datatype, counts[self.rank], into.start)
+        step.combines(op)
+        return step, collective.reduce_scatter(step, parts, target, op)
+
+    def _scan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        return self._prefix("scan", sendbuf, recvbuf, op)
+
+    def _exscan(self, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Made:
+        return self._prefix("exscan", sendbuf, recvbuf, op)
+
+    def _prefix(self, kind: str, sendbuf: Any, recvbuf: Any, op: Op) -> Made:
+        step = Step(self, kind)
+        into = simple(recvbuf, True)
+        mine = into if in_place(sendbuf) else simple(sendbuf, False)
+        self._fitting(into, mine)
+        step.combines(op)
+        return step, collective.scan(step, mine, into, op, kind == "exscan")
+
+    def _send_side(self, sendbuf: Any, may_be_in_place: bool) -> Simple | None:
+        return None if in_place(sendbuf) and may_be_in_place else simple(sendbuf, False)
+
+    def _recv_side(self, recvbuf: Any, may_be_in_place: bool) -> Simple | None:
+        return None if in_place(recvbuf) and may_be_in_place else simple(recvbuf, True)
+
+    @staticmethod
+    def _fitting(into: Simple | None, mine: Simple) -> Simple | None:
+        if into is not None:
+            into.check_twin(mine)
+        return into
+
+    # ------------------------------------------------------------ the three forms of each
+
+    _block_barrier, Ibarrier, Barrier_init = _forms(_barrier, "wait until all ranks have called the barrier.")
+    _block_bcast, Ibcast, Bcast_init = _forms(_bcast, "broadcast the root's buffer to all ranks.")
+    Gather, Igather, Gather_init = _forms(_gather, "gather buffers of equal length to the root, in the order of ranks.")
+    Gatherv, Igatherv, Gatherv_init = _forms(
+        _gatherv, "gather buffers to the root, with a count and a displacement for each rank."
+    )
+    Scatter, Iscatter, Scatter_init = _forms(_scatter, "scatter equal parts of the root's buffer to the ranks.")
+    Scatterv, Iscatterv, Scatterv_init = _forms(
+        _scatterv, "scatter parts of the root's buffer, with a count and a displacement for each rank."
+    )
+    _block_allgather, Iallgather, Allgather_init = _forms(
+        _allgather, "gather buffers of equal length to all ranks, in the order of ranks."
+    )
+    Allgatherv, Iallgatherv, Allgatherv_init = _forms(
+        _allgatherv, "gather buffers to all ranks, with a count and a displacement for each rank."
+    )
+    _block_alltoall, Ialltoall, Alltoall_init = _forms(
+        _alltoall, "send an equal part of the buffer to each rank, and receive one from each rank."
+    )
+    Alltoallv, Ialltoallv, Alltoallv_init = _forms(
+        _alltoallv, "exchange parts of the buffers, with a count and a displacement for each rank."
+    )
+    Alltoallw, Ialltoallw, Alltoallw_init = _forms(
+        _alltoallw,
+        "exchange parts of the buffers, with a count, a displacement in bytes and a datatype for each rank.",
+    )
+    _block_reduce, Ireduce, Reduce_init = _forms(_reduce, "combine the buffers of all ranks on the root.")
+    _block_allreduce, Iallreduce, Allreduce_init = _forms(
+        _allreduce, "combine the buffers of all ranks, with the result on all ranks."
+    )
+    Reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = _forms(
+        _reduce_scatter_block, "combine the buffers of all ranks and scatter the result in equal parts."
+    )
+    Reduce_scatter, Ireduce_scatter, Reduce_scatter_init = _forms(
+        _reduce_scatter, "combine the buffers of all ranks and scatter the result, with a count for each rank."
+    )
+    Scan, Iscan, Scan_init = _forms(_scan, "combine the buffers of ranks 0 to this one.")
+    Exscan, Iexscan, Exscan_init = _forms(_exscan, "combine the buffers of all lower ranks.")
+
+    # ------------------------------------------------------------ objects
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called the barrier."""
+        self.Barrier()
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Broadcast the root's object to all ranks, and return it.
+
+        Parameters
+        ----------
+        obj : object
+            Object to send; ignored on other ranks than the root.
+        root : int
+            Rank of the root.
+        """
+        return self._of_objects("bcast(object)", root, collective.bcast_object, obj)
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """Gather the objects of all ranks to the root.
+
+        Returns
+        -------
+        list or None
+            The objects in the order of ranks on the root, None on other ranks.
+        """
+        return self._of_objects("gather(object)", root, collective.gather_object, sendobj)
+
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        """Scatter the items of the root's sequence to the ranks.
+
+        Parameters
+        ----------
+        sendobj : sequence or None
+            One item for each rank; ignored on other ranks than the root.
+        root : int
+            Rank of the root.
+
+        Returns
+        -------
+        object
+            The item of this rank.
+        """
+        return self._of_objects("scatter(object)", root, collective.scatter_object, sendobj)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Gather the objects of all ranks to all ranks, and return them in the order of ranks."""
+        return self._of_objects("allgather(object)", 0, collective.allgather_object, sendobj)
+
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """Send one item to each rank, and return the list of items received, in the order of ranks."""
+        return self._of_objects("alltoall(object)", 0, collective.alltoall_object, sendobj)
+
+    def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
+        """Combine the objects of all ranks on the root, in the order of ranks.
+
+        Parameters
+        ----------
+        sendobj : object
+            Operand of this rank.
+        op : Op or callable
+            Function of two operands. Default: their sum.
+        root : int
+            Rank of the root.
+
+        Returns
+        -------
+        object
+            The result on the root, None on other ranks.
+        """
+        return self._of_objects("reduce(object)", root, collective.reduce_object, sendobj, op)
+
+    def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Combine the objects of all ranks in the order of ranks, and return the result on all ranks."""
+        return self._of_objects("allreduce(object)", 0, collective.allreduce_object, sendobj, op)
+
+    def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Combine the objects of ranks 0 to this one, and return the result."""
+        return self._of_objects("scan(object)", 0, collective.scan_object, sendobj, op, False)
+
+    def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Combine the objects of all lower ranks, and return the result; None on rank 0."""
+        return self._of_objects("exscan(object)", 0, collective.scan_object, sendobj, op, True)

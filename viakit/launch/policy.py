@@ -1,0 +1,66 @@
+"""Choice of the message engine's policy, and the check that it belongs to the requested protocol."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from viakit import _core
+
+__all__ = ["PROTOCOLS", "chosen", "complete", "wish"]
+
+PROTOCOLS = ("via", "bip", "tcp", "mpi")
+
+
+def wish(environment: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
+    """Return the policy that the environment names, or None, and the name of the variable."""
+    for name in ("VIAKIT_POLICY", "VIAKIT_MSG"):
+        if environment.get(name):
+            return environment[name], name
+    return None, ""
+
+
+def chosen(protocol: str | None, policy: str | None) -> str:
+    """Return the protocol: the requested one, else the one that the policy is for, else "via".
+
+    Raises
+    ------
+    ValueError
+        If the policy is invalid.
+    """
+    return protocol or (policy and _core.policy_channel(policy)) or "via"
+
+
+def complete(protocol: str, policy: str | None, source: str = "policy") -> str:
+    """Return the full text of a policy for a protocol.
+
+    Parameters
+    ----------
+    protocol : str
+        "via", "bip", "tcp" or "mpi", also "mpi:mpich", "mpi:openmpi".
+    policy : str or None
+        "mvich-rput", "via,credits=16", or changes only, "credits=16". Changes apply to the policy named as the
+        protocol, which is also the default.
+    source : str
+        Where the policy was given, for the error message.
+
+    Raises
+    ------
+    ValueError
+        If the policy is invalid or is for another protocol.
+    """
+    if not policy:
+        return protocol
+    channel = _core.policy_channel(policy)
+    if protocol.partition(":")[0] == "mpi":
+        raise ValueError(
+            f"{source} is {policy!r}, but protocol {protocol!r} has no policies of viakit; leave the policy out, or "
+            f"use protocol {channel or 'via'!r}"
+        )
+    if channel not in (None, protocol):
+        others = [name for name in _core.policies() if _core.policy_channel(name) == protocol]
+        raise ValueError(
+            f"{source} is {policy!r}, which is for protocol {channel!r}, but the protocol is {protocol!r}; use "
+            f"protocol {channel!r}, or one of the policies for {protocol!r}: {', '.join(others)}"
+        )
+    return f"{protocol},{policy}" if "=" in policy.partition(",")[0] else policy

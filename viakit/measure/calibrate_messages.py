@@ -1,0 +1,155 @@
+"""Calibration of the message engine's thresholds on a link, for ``viakit calibrate``.
+
+Each threshold is determined by measuring the candidates one after the other, forwards and backwards:
+
+* the best method for long messages: write to the receiver's buffer (RPUT), read from the sender's (RGET), or copy (R3)
+* the length up to which an eager message is faster than a rendezvous
+* the number of eager buffers that a stream of short messages needs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from viakit import _core
+from viakit.base import calibration_file as _calibration_file
+from viakit.base.words import counted
+
+if TYPE_CHECKING:
+    from viakit.testbed import Testbed
+
+__all__ = ["LINKS", "Thresholds", "calibrate_messages", "choose"]
+
+LINKS = ("shm", "eth", "udp", "tcp")
+SIZES = (1024, 2048, 4096, 8192, 16384, 32768, 65536)
+LONG = (262144, 1 << 20)
+CREDITS = (16, 32, 64, 128)
+STREAM_BYTES = 1024
+_MOST = max(SIZES)
+_TIE = 1.03  # largest ratio of times that counts as equal; the simpler method is then chosen
+_TIE_CREDITS = 1.05
+
+
+@dataclass
+class Thresholds:
+    """Measurements of one link, and the resulting thresholds.
+
+    ``times`` are median one-way times in seconds by (method, message bytes), with the methods "eager", "rput", "rget"
+    and "r3". ``gaps`` are seconds per message of a stream by the number of credits; it is empty on tcp, which has no
+    credits. The file contains ``eager_limit``, ``rendezvous`` and ``credits``.
+    """
+
+    link: str
+    times: dict[tuple[str, int], float]
+    gaps: dict[int, float]
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def choice(self) -> dict[str, str]:
+        """Fields of the policy and their values."""
+        return choose(self.times, self.gaps)
+
+    def text(self) -> str:
+        """Return the calibration file, which the engine reads when a world is opened."""
+        lines = [
+            *(f"# {way} {counted(n, 'byte')}: {1e6 * s:.2f} us" for (way, n), s in sorted(self.times.items())),
+            *(f"# credits {n}, {STREAM_BYTES} bytes: {1e6 * s:.3f} us each" for n, s in sorted(self.gaps.items())),
+            *(f"{name} {value}" for name, value in self.choice.items()),
+        ]
+        return _calibration_file.text(f"messages on {self.link}", self.environment, lines)
+
+    def save(self, path: str | None = None) -> str:
+        """Write the file to the engine's calibration folder, or to *path*, and return its name.
+
+        Raises OSError if the file cannot be written.
+        """
+        return _calibration_file.save(self.text(), path or _core.message_calibration_path(self.link))
+
+
+def choose(times: dict[tuple[str, int], float], gaps: dict[int, float]) -> dict[str, str]:
+    """Return the thresholds that result from measured times.
+
+    Parameters
+    ----------
+    times : dict
+        One-way times in seconds by (method, message bytes).
+    gaps : dict
+        Seconds per message of a stream, by credits; may be empty.
+
+    Returns
+    -------
+    dict
+        "eager_limit", "rendezvous" and, if there are gaps, "credits".
+    """
+    ways = [way for way in ("rput", "rget", "r3") if any(w == way for w, _ in times)]
+    long = [n for n in LONG if all((way, n) in times for way in ways)]
+    best = ways[0]
+    for way in ways[1:]:  # Compare by the mean of the logarithms of the ratios.
+        if np.mean([np.log(times[way, n] / times[best, n]) for n in long]) < -np.log(_TIE):
+            best = way
+    limit = 512
+    for n in SIZES:
+        if times["eager", n] > _TIE * times[best, n]:
+            break
+        limit = n
+    found = {"eager_limit": str(limit), "rendezvous": best}
+    if gaps:
+        least = min(gaps.values())
+        found["credits"] = str(min(n for n, gap in gaps.items() if gap <= _TIE_CREDITS * least))
+    return found
+
+
+def calibrate_messages(
+    link: str, *, testbed: Testbed | None = None, seconds: float = 10.0, say: Callable[[str], None] = lambda _: None
+) -> Thresholds:
+    """Measure the message engine on a link.
+
+    Parameters
+    ----------
+    link : str
+        "shm", "eth", "udp" or "tcp"; "eth" needs a *testbed*, and the other links are measured on it if there is one.
+    testbed : Testbed, optional
+        Two hosts for links between hosts.
+    seconds : float
+        Approximate time for measurements.
+    say : callable
+        Called with a description of each measurement.
+
+    Returns
+    -------
+    Thresholds
+    """
+    from viakit.measure.environment import environment
+    from viakit.measure.pair import Pair
+
+    name = "msg-tcp" if link == "tcp" else "msg-via"
+    # These are the times of the protocols alone: memory is mapped where possible, and buffers are not touched.
+    conditions: dict[str, Any] = {"memory": "user" if link == "tcp" else "viakit", "buffers": "same"}
+    between_hosts = link == "tcp" or _core.link_of(link).leaves_host
+    options = {"network": link} if between_hosts and link != "tcp" else {}
+    suffix = "" if between_hosts else "_local"
+    ways = {"eager": f"eager_limit{suffix}={_MOST}"}
+    for way in ("r3",) if link == "tcp" else ("rput", "rget", "r3"):
+        ways[way] = f"eager_limit{suffix}=512,rendezvous={way}"
+    slice_s = seconds / (2 * (len(SIZES) + len(LONG)) * len(ways) + 2 * len(CREDITS))
+    samples: dict[tuple[str, int], list[float]] = {}
+    for turn in (1, -1):
+        for way in list(ways)[::turn]:
+            say(f"{link}: messages, {'sent at once' if way == 'eager' else way}")
+            with Pair(name, testbed=testbed, **conditions, options={**options, "policy": ways[way]}) as pair:
+                for n in SIZES + (() if way == "eager" else LONG):
+                    first = float(np.median(pair.run(n, count=5).one_way_s))
+                    count = int(min(3000, max(10, slice_s / (2 * first))))
+                    samples.setdefault((way, n), []).append(float(np.median(pair.run(n, count=count).one_way_s)))
+    gaps: dict[int, float] = {}
+    for credits in () if link == "tcp" else CREDITS:
+        say(f"{link}: {credits} eager buffers")
+        with Pair(name, testbed=testbed, **conditions, options={**options, "policy": f"credits={credits}"}) as pair:
+            run = pair.run(STREAM_BYTES, "stream", count=2000, repeats=9)
+            gaps[credits] = float(np.median(run.one_way_s))
+    times = {key: min(found) for key, found in samples.items()}
+    return Thresholds(link, times, gaps, environment())

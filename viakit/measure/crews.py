@@ -1,0 +1,260 @@
+"""Crews that run collectives in turns, viakit's and those of each installed MPI, on one or several numbers of ranks.
+
+:mod:`.barrier` and :mod:`.collectives` use it. All crews for one number of ranks are open together, and their
+algorithms are measured in turns, in random order, so that noise of the machine affects all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from viakit import testbed as testbeds
+from viakit.base.words import counted
+from viakit.launch import mpi_library as mpi
+from viakit.measure import stats
+from viakit.measure.crew import NETWORKS, Crew
+from viakit.measure.endpoints import LEVELS, MeasureError
+from viakit.measure.turns import Bursts, Clock, Turns, count_for
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["BINDINGS", "MPIS", "PROTOCOLS", "Crews", "Entry", "Placement", "check", "draw_curve", "show_missing"]
+
+PROTOCOLS = ("via", "udp", "tcp")
+BINDINGS = ("core", "none")
+MPIS = ("openmpi", "mpich")
+MAX_RANKS = 64
+_LEAST_ROUNDS, _MOST_ROUNDS = stats.MIN_BURSTS, 400
+_BURST_S = 0.004  # approximate duration of one run of consecutive operations
+_SKEW_BURST_S = 0.02
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and how ranks run.
+
+    Attributes
+    ----------
+    hosts : int
+        1: this host. More: number of testbed hosts, each with an equal share of the ranks. 0: one host per rank.
+    protocol : str
+        "via" (shared memory, and Ethernet between hosts), "udp" (VIA over UDP between hosts) or "tcp".
+    with_mpi : bool
+        Compare with the installed MPI libraries; on one host only.
+    mtu : int
+        MTU of the testbed's wire.
+    bind : str
+        "core": ranks, also those of MPI, are bound to cores in blocks. "none": the scheduler places them.
+    level : {"c", "python"}
+        Language of the measuring loop. "python" measures :mod:`viakit.comm` and mpi4py: their barrier and allreduce.
+    skew_s : float
+        0: operations follow each other, and a sample is the mean of a run of them. Otherwise every rank is delayed by a
+        random time below this limit. A sample is then the time from the arrival of the last rank until the last rank
+        has left. Only for barriers.
+    """
+
+    hosts: int = 1
+    protocol: str = "via"
+    with_mpi: bool = True
+    mtu: int = 1500
+    bind: str = "core"
+    level: str = "c"
+    skew_s: float = 0.0
+
+
+def check(ranks: Sequence[int], where: Placement, seconds: float) -> None:
+    """Raise ValueError for ranks that cannot run, without starting anything."""
+    hosts, protocol = where.hosts, where.protocol
+    if not ranks or any(not 1 <= n <= MAX_RANKS for n in ranks):
+        raise ValueError(f"ranks are {list(ranks)}; expected numbers from 1 to {MAX_RANKS}")
+    if hosts < 0 or hosts > min(ranks):
+        raise ValueError(
+            f"{counted(hosts, 'host')} for {counted(min(ranks), 'rank')}; expected at least one rank on each host"
+        )
+    known = (("protocol", PROTOCOLS), ("bind", BINDINGS), ("level", LEVELS))
+    for name, choices in known:
+        if getattr(where, name) not in choices:
+            raise ValueError(f"{name} is {getattr(where, name)!r}; expected one of {', '.join(choices)}")
+    if where.level == "python" and where.skew_s:
+        raise ValueError("skew is measured by the loop in C only; leave out skew or level python")
+    if protocol == "udp" and (hosts or min(ranks)) < 2:
+        remedy = "give --hosts 2 or more, or 0 for one host per rank" if hosts else "give --ranks of 2 or more"
+        raise ValueError(f"protocol udp needs ranks on several hosts; {remedy}")
+    if not seconds > 0:
+        raise ValueError(f"seconds is {seconds}; expected the time for measurements, for instance 10")
+
+
+class Entry(Bursts):
+    """An algorithm on a crew at one size, under measurement."""
+
+    def __init__(self, crew: Crew, protocol: str, algorithm: str, operation: str, nbytes: int = 0) -> None:
+        super().__init__()
+        self.crew, self.protocol, self.algorithm = crew, protocol, algorithm
+        self.operation, self.nbytes = operation, nbytes
+        self.n = 3
+
+    def calibrate(self, skew_s: float) -> None:
+        """Determine the number of operations for a run of a few milliseconds."""
+        for _ in range(2):
+            took = float(np.median(self._run(skew_s, 1))) + skew_s
+            wanted, most = (_SKEW_BURST_S, 500) if skew_s else (_BURST_S, 2000)
+            self.n = count_for(wanted, took, 3, most)
+
+    def _run(self, skew_s: float, seed: int) -> Any:
+        name, warmup = "" if self.protocol.startswith("mpi") else self.algorithm, min(self.n // 10 + 1, 50)
+        what: dict[str, Any] = {"operation": self.operation, "nbytes": self.nbytes}
+        return self.crew.run(name, self.n, warmup=warmup, skew_s=skew_s, seed=seed, **what).seconds
+
+    def take(self, number: int, skew_s: float, seed: int) -> None:
+        """Add the run of one round."""
+        self.add(self._run(skew_s, seed), number)
+
+    def subject(self) -> tuple[str, str, int]:
+        """Return the protocol, the operation and the bytes to which an error during the measurement is attributed."""
+        return self.protocol, f"{self.operation}, {self.algorithm}", self.nbytes
+
+    def info(self) -> dict[str, Any]:
+        """Return the properties of the series."""
+        return dict(self.crew.info)
+
+    def point(self) -> dict[str, Any]:
+        """Return the point for the result."""
+        return {"nbytes": self.nbytes, **self.times("time_s")}
+
+    def series(self, link: str, skew_s: float) -> dict[str, Any]:
+        """Return the series for the result, without points."""
+        return {
+            "protocol": self.protocol,
+            "operation": self.operation,
+            "algorithm": self.algorithm,
+            "ranks": self.crew.n_ranks,
+            "hosts": self.crew.n_hosts,
+            "link": link,
+            "level": self.crew.level,
+            "skew_s": skew_s,
+            "info": self.info(),
+            "points": [],
+        }
+
+
+@dataclass
+class Crews:
+    """Measurement of several numbers of ranks.
+
+    ``series`` has the finished ones. *on_progress* and *on_series* are as for :func:`viakit.measure.barrier.measure`.
+    """
+
+    where: Placement
+    turns: Turns
+    on_progress: Callable[[float, str], None] | None = None
+    on_series: Callable[[list[dict[str, Any]]], None] | None = None
+    series: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    link: str = ""
+
+    def measure(
+        self,
+        ranks: Sequence[int],
+        parts_of: Callable[[Crew, dict[str, Crew]], Sequence[tuple[str, list[Entry]]]],
+        n_parts: int = 1,
+    ) -> list[dict[str, Any]]:
+        """Measure all numbers of ranks, and return the series.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+        parts_of : callable
+            Is given viakit's crew and those of MPI by name. Returns the parts of the measurement: for each a text, and
+            the entries that are measured in turns.
+        n_parts : int
+            Number of these parts.
+        """
+        total, done = len(ranks) * n_parts, 0
+        self.turns.kept = lambda: self.series
+        with self.turns:
+            for n in ranks:
+                self.turns.doing(what=counted(n, "rank"))
+                with contextlib.ExitStack() as stack:
+                    for text, entries in parts_of(*self._open(stack, n)):
+                        what = ", ".join(filter(None, (counted(n, "rank"), text)))
+                        try:
+                            self._take_turns(entries, done, total, what)
+                        finally:
+                            self._keep(entries, self.series)
+                        done += 1
+        return list(self.series.values())
+
+    def _keep(self, entries: Sequence[Entry], series: dict[tuple[Any, ...], dict[str, Any]]) -> None:
+        for one in entries:
+            if one.bursts:
+                key = (one.crew.n_ranks, one.operation, one.protocol, one.algorithm)
+                made = series.setdefault(key, one.series(self.link, self.where.skew_s))
+                made["points"].append(one.point())
+
+    def _open(self, stack: contextlib.ExitStack, n: int) -> tuple[Crew, dict[str, Crew]]:
+        """Start all crews for one number of ranks; return viakit's, and those of MPI by name."""
+        where, skipped = self.where, self.turns.skipped
+        hosts = where.hosts or n
+        testbed = stack.enter_context(testbeds.Testbed(hosts=hosts, mtu=where.mtu)) if hosts > 1 else None
+        how: dict[str, Any] = {"bind": where.bind, "level": where.level}
+        crew = stack.enter_context(Crew(n, testbed=testbed, protocol=where.protocol, **how))
+        mpis: dict[str, Crew] = {}
+        found = mpi.find_all() if where.with_mpi else {}
+        for flavour in MPIS if where.with_mpi else ():
+            name = f"mpi:{flavour}"
+            if hosts > 1:
+                skipped[name] = "MPI can be compared on one host only"
+            elif flavour not in found:
+                skipped[name] = f"not installed; pip install 'viakit[{flavour}]'"
+            else:
+                try:
+                    mpis[name] = stack.enter_context(Crew(n, mpi_library=found[flavour], **how))
+                except MeasureError as error:
+                    skipped[name] = str(error).splitlines()[0]
+        self.link = "ip" if where.protocol == "tcp" else NETWORKS[where.protocol] if hosts > 1 else "shm"
+        return crew, mpis
+
+    def _take_turns(self, entries: Sequence[Entry], done: int, total: int, what: str) -> None:
+        skew_s, turns = self.where.skew_s, self.turns
+        for one in entries:
+            turns.doing(*one.subject())
+            one.calibrate(skew_s)
+        clock = Clock(turns.clock.seconds / total)
+        for number, order in turns.rounds([entries], clock, least=_LEAST_ROUNDS, most=_MOST_ROUNDS):
+            if self.on_series is not None:
+                so_far: dict[tuple[Any, ...], dict[str, Any]] = {}
+                self._keep(entries, so_far)
+                self.on_series(list(so_far.values()))
+            if self.on_progress is not None:
+                self.on_progress((done + clock.fraction) / total, what)
+            seed = turns.chance.randrange(1, 1 << 30)
+            for one in order:
+                turns.doing(*one.subject())
+                one.take(number, skew_s, seed)
+
+
+# ---------------------------------------------------------------------------------------------- display
+
+
+def show_missing(document: Mapping[str, Any], console: Console) -> None:
+    """Print what was not measured, and why."""
+    for one in document.get("skipped", []):
+        console.print(f"not measured: {one['protocol']}: {one['reason']}", style="yellow", markup=False)
+    for one in document.get("errors", []):
+        console.print(f"failed: {one['message']}", style="yellow", markup=False)
+    if not document.get("complete", True):
+        console.print("this run was not finished; the measurements so far are shown", style="yellow")
+
+
+def draw_curve(axes: Any, x: Sequence[int], times: Sequence[Mapping[str, float]], label: str, by: str) -> None:
+    """Draw medians in microseconds and a band from the 5th to the 90th percentile; the line is dashed for MPI."""
+    style = "--" if by.startswith("mpi") else ":" if by == "scheduler" else "-"
+    medians = [one["median"] * 1e6 for one in times]
+    (line,) = axes.plot(x, medians, style, marker="o", markersize=3.5, label=label)
+    low, high = ([one[key] * 1e6 for one in times] for key in ("p5", "p90"))
+    axes.fill_between(x, low, high, alpha=0.12, color=line.get_color(), linewidth=0)

@@ -1,0 +1,269 @@
+"""The configuration of a sweep, its check, and the series that follow from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from viakit.measure import endpoints, ladder, sockbuf
+
+__all__ = [
+    "ONE_WAY",
+    "Config",
+    "Series",
+    "UsageError",
+    "check",
+    "needs_testbed",
+    "plan",
+    "takes_faults",
+]
+
+CHOICES = {  # accepted values of options, by attribute of Config
+    "mode": endpoints.MODES,
+    "wait": endpoints.WAITS,
+    "hosts": ("auto", "local", "testbed"),
+    "level": (*endpoints.LEVELS, "both"),
+    "memory": endpoints.MEMORIES,
+    "buffers": endpoints.BUFFERS,
+    "spec": endpoints.SPECS,
+    **endpoints.VIA_CHOICES,
+}
+BIDIR_OR_COLD = "--mode bidir and no --buffers cold; remove these options"
+FLOOR_NBYTES = 8  # payload of the cache line that the floor passes
+
+ONE_WAY = {
+    "pingpong": "half the round trip",
+    "stream": "time per message, many in flight",
+    "bidir": "time per message and direction, both directions at once",
+}
+
+
+class UsageError(ValueError):
+    """The configuration of a sweep is invalid. The error is raised before anything is started."""
+
+
+@dataclass
+class Config:
+    """Configuration of a sweep.
+
+    :func:`viakit.measure.sweep.run` raises :class:`UsageError` for an invalid one, before anything starts.
+
+    Attributes
+    ----------
+    protocols : sequence of str
+        Names as ``viakit protocols`` lists them. The first is the reference for ratios.
+    sizes : sequence of int
+        Message sizes in bytes (:func:`viakit.measure.ladder.parse_sizes`).
+    hosts : {"auto", "local", "testbed"}
+        Hosts of protocols that use a wire: this host, or two hosts of :class:`viakit.testbed.Testbed`. ``auto`` selects
+        the testbed if a protocol needs it. Protocols of shared memory are always local.
+    mtu : int, optional
+        MTU of the testbed's wire in bytes. Default: 1500.
+    rate : str or float, optional
+        Limit of the testbed's wire in bit/s, for instance ``"1gbit"``.
+    interface : str, optional
+        Ethernet interface of this host, or two separated by a comma (one for each side), for ``via-eth`` with
+        ``hosts="local"``.
+    sockbuf : int or "auto", optional
+        Size of the socket buffers of tcp, udp and unix in bytes. With ``"auto"`` a short calibration before the sweep
+        finds the best size for tcp (:mod:`viakit.measure.sockbuf`); the others have that of the system.
+    memory : {"user", "viakit"}
+        Source of the buffers: ordinary memory, or the allocator of viakit's NICs, whose memory a peer on the same host
+        can map. Protocols without such an allocator use ordinary memory. The result states the memory of each series.
+    buffers : {"touched", "same", "cold"}
+        "touched": each message is written before it is sent, and read after it has been received; both are part of the
+        time. "same": one buffer, which is not touched, so that its bytes never change. "cold": buffers in turn from a
+        pool that is larger than the last-level cache; they are not touched.
+    mode : {"pingpong", "stream", "bidir"}
+        Pattern of the messages.
+    wait : {"poll", "block"}
+        Wait by polling, or by sleeping in the kernel.
+    level : {"c", "python", "both"}, optional
+        Language of the measuring loop. Default: C if the library can be called from it.
+    seconds : float
+        Time for the whole sweep, without start and stop.
+    validate : bool
+        Check the contents of every message.
+    form : {"plain", "udp", "auto"}, optional
+        Encapsulation of the frames of via-eth.
+    reliability : {"unreliable", "delivery", "reception"}, optional
+        Reliability level of ``via-*``.
+    fault : str, optional
+        Faults that both sides of ``via-*``, ``bip-*``, ``msg-via`` and ``msg-bip`` inject into the frames they send:
+        ``"loss=1%,delay=200us,seed=7"``, as for :class:`viakit.via.Faults`. Other protocols are measured without
+        faults.
+    retransmission : {"selective", "go_back_n"}, optional
+        Treatment of frames that arrive before a lost one, for ``via-*``.
+    checksum : {"auto", "crc"}, optional
+        Checksum of the frames of via-eth and via-udp: see :class:`viakit.via.Checksum`.
+    policy : str, optional
+        Policy of the message engine for ``msg-*``: a name (``"mpich-p4"``), a name with changes
+        (``"via,eager_limit=64K"``), or changes of the channel's own policy.
+    network : {"eth", "udp"}, optional
+        Link of msg-via and msg-bip between the hosts of a testbed. Default: eth.
+    spec : {"list", "plain"}, optional
+        Arguments of Send and Recv of ``mpi*`` and ``msg-*`` at level Python: ``[buffer, datatype]``, which is the
+        default, or the array itself.
+    seed : int, optional
+        Seed of the order. Default: random.
+    timeout_s : float
+        Time limit of a burst in seconds.
+    skip_unavailable : bool
+        True: a protocol that cannot run on this machine is skipped and named in the result. False: it is an error.
+    """
+
+    protocols: Sequence[str]
+    sizes: Sequence[int]
+    hosts: str = "auto"
+    mtu: int | None = None
+    rate: str | float | None = None
+    interface: str | None = None
+    sockbuf: int | str | None = None
+    memory: str = "user"
+    buffers: str = "touched"
+    mode: str = "pingpong"
+    wait: str = "poll"
+    level: str | None = None
+    seconds: float = 10.0
+    validate: bool = False
+    form: str | None = None
+    reliability: str | None = None
+    fault: str | None = None
+    retransmission: str | None = None
+    checksum: str | None = None
+    policy: str | None = None
+    network: str | None = None
+    spec: str | None = None
+    seed: int | None = None
+    skip_unavailable: bool = False
+    timeout_s: float = 30.0
+
+
+def needs_testbed(protocol: endpoints.Protocol) -> bool:
+    """Return whether a protocol's description requires hosts that are connected by a wire."""
+    return "testbed" in protocol.needs
+
+
+def takes_faults(protocol: str) -> bool:
+    """Return whether a protocol sends through NICs of viakit, which can inject faults."""
+    return protocol.startswith(("via-", "bip-")) or protocol in ("msg-via", "msg-bip")
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One curve: a protocol at one level."""
+
+    name: str
+    protocol: endpoints.Protocol
+    level: str
+    hosts: str
+    is_floor: bool = False
+
+
+def _check(config: Config) -> None:
+    """Raise :class:`UsageError` for values that are invalid with any protocol."""
+    if not config.protocols:
+        raise UsageError("name at least one protocol; `viakit protocols` lists them")
+    twice = [name for name, times in Counter(config.protocols).items() if times > 1]
+    if twice:
+        raise UsageError(f"{twice[0]} is named twice; name each protocol once")
+    if not config.sizes:
+        raise UsageError("name at least one size, for instance 64 or 1:4M")
+    if config.network is not None:
+        from viakit import _core  # Only here, to save start-up time.
+
+        networks = [link.name for link in _core.links() if link.leaves_host]
+        if config.network not in networks:
+            raise UsageError(f"--network is {config.network!r}: it has to be one of {', '.join(networks)}")
+    for option, allowed in CHOICES.items():
+        given = getattr(config, option)
+        optional = getattr(Config, option) is None
+        if given not in allowed and not (given is None and optional):
+            raise UsageError(f"--{option} is {given!r}: it has to be one of {', '.join(allowed)}")
+    for option, given in (("--policy", config.policy), ("--network", config.network)):
+        if given is not None and not any(name.startswith("msg-") for name in config.protocols):
+            raise UsageError(f"{option} is for the message engine: name msg-via, msg-bip or msg-tcp")
+    if config.fault is not None:
+        _check_faults(config)
+    if not config.seconds > 0 or config.seconds > 1e6:
+        raise UsageError(f"--seconds is {config.seconds:g}: give the time that the sweep may take, for instance 10")
+    if config.sockbuf not in (None, sockbuf.AUTO) and not (isinstance(config.sockbuf, int) and config.sockbuf > 0):
+        raise UsageError(f"--sockbuf is {config.sockbuf}: give a number of bytes, for instance 128K, or auto")
+    if config.seed is not None and config.seed < 0:
+        raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
+
+
+def _check_faults(config: Config) -> None:
+    """Raise :class:`UsageError` for faults that are malformed, or that no protocol of the sweep can have."""
+    from viakit import via  # on use: only faults need the extension here
+
+    try:
+        faults = via.Faults.parse(config.fault or "")
+    except ValueError as error:
+        raise UsageError(f"--fault: {error}") from None
+    if not any(takes_faults(name) for name in config.protocols):
+        raise UsageError("--fault spoils what via-*, bip-*, msg-via and msg-bip send: name at least one of them")
+    if config.reliability == "unreliable" and faults.loses:
+        raise UsageError("--fault with loss and --reliability unreliable: a lost message would be waited for in vain")
+
+
+def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
+    """Return the levels at which a protocol is measured."""
+    # The loop in Python supports neither mode bidir nor cold buffers.
+    only_in_c = config.mode == "bidir" or config.buffers == "cold"
+    there = [level for level in protocol.levels if level == "c" or not only_in_c]
+    if not there:
+        raise UsageError(f"{protocol.name} is measured by the loop in Python, which has no {BIDIR_OR_COLD}")
+    if config.level is None:
+        return there[:1]
+    if config.level == "both":
+        return there
+    if config.level not in there:
+        words = " in bidir" if config.mode == "bidir" else " with cold buffers" if config.buffers == "cold" else ""
+        raise UsageError(
+            f"{protocol.name} cannot be measured at level {config.level}{words}, only at {', '.join(there)}"
+        )
+    return [config.level]
+
+
+def plan(config: Config) -> tuple[list[Series], bool]:
+    """Return the series of *config*, and whether the sweep uses a testbed.
+
+    Raises
+    ------
+    UsageError
+        If the configuration is invalid. The endpoints raise ``ValueError`` for an unknown protocol.
+    """
+    _check(config)
+    found = {name: endpoints.lookup(name) for name in config.protocols}
+    hosts = config.hosts
+    if hosts == "auto":
+        wire = config.mtu is not None or config.rate is not None or any(map(needs_testbed, found.values()))
+        hosts = "testbed" if wire and not config.interface else "local"
+    if hosts == "local" and (config.mtu is not None or config.rate is not None):
+        option = "--mtu" if config.mtu is not None else "--rate"
+        raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or remove {option}")
+    series: list[Series] = []
+    for name, protocol in found.items():
+        ladder.check_limits(config.sizes, name, protocol.min_bytes, protocol.max_bytes)
+        for option, given, allowed in (("mode", config.mode, protocol.modes), ("wait", config.wait, protocol.waits)):
+            if given not in allowed:
+                raise UsageError(f"{name} cannot be measured with --{option} {given}, only with {', '.join(allowed)}")
+        where = hosts if protocol.wired else "local"
+        series += [Series(name, protocol, level, where) for level in _levels(protocol, config)]
+    if config.memory == "viakit" and not any(one.protocol.allocates for one in series):
+        raise UsageError(
+            f"--memory viakit: {', '.join(found)} {'has' if len(found) == 1 else 'have'} no allocator and "
+            f"take{'s' * (len(found) == 1)} ordinary memory; remove --memory, or add one of via-* and msg-via"
+        )
+    # The floor shows how far shared memory is from the limit of the machine.
+    shared = any(one.protocol.link == "shm" for one in series)
+    if shared and config.mode == "pingpong" and config.wait == "poll" and "floor" not in found:
+        series.append(Series("floor", endpoints.lookup("floor"), "c", "local", is_floor=True))
+    return series, any(one.hosts == "testbed" for one in series)
+
+
+def check(config: Config) -> None:
+    """Raise the error of :func:`viakit.measure.sweep.run` for an invalid *config*, without starting anything."""
+    plan(config)

@@ -1,0 +1,209 @@
+"""Sides of ranks that send each other messages: MPI, and viakit's message engine (:mod:`viakit.measure.sides`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from viakit.launch import mpi_library as mpi
+from viakit.launch.policy import complete
+from viakit.measure.channel import Channel
+from viakit.measure.endpoints import MeasureError
+from viakit.measure.sides import BACKLOG, Side, StreamSide, interface_facts, library_in_process
+
+__all__ = ["MpiSide", "MsgSide", "PyMsgSide"]
+
+_NEVER_SLEEP_US = 1_000_000_000  # time that a polled wait polls
+
+
+class MpiSide(Side):
+    """An MPI rank. The worker initialised MPI before, to find out which side it is."""
+
+    def open(self) -> dict[str, Any]:
+        """Import mpi4py and check the rank."""
+        super().open()
+        # One thread calls MPI; the default, MPI_THREAD_MULTIPLE, would make the library lock around every message.
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled"
+        mpi4py.rc.threads = True
+        from mpi4py import MPI
+
+        self.mpi = MPI
+        self.comm = MPI.COMM_WORLD
+        if self.comm.size != 2 or self.comm.rank != self.side:
+            raise MeasureError(
+                f"{self.protocol}: rank {self.comm.rank} of {self.comm.size} where rank {self.side} of 2 was expected: "
+                "mpiexec and libmpi are of different families. Remedy: set MPI4PY_LIBMPI to the libmpi of that mpiexec"
+            )
+        self.files = mpi.shared_files()
+        return {"files": sorted(self.files)}
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """Find the functions of the library."""
+        self.library = os.environ.get("MPI4PY_LIBMPI") or library_in_process(r"^libmpi(ch|_abi)?\.so") or ""
+        if self.in_c:
+            handle = self.mpi._handleof
+            self.endpoint = self.core_module.BenchEndpoint.mpi(
+                self.library, handle(self.comm), handle(self.mpi.BYTE), 1 - self.side
+            )
+        else:
+            self.endpoint = self.python_endpoint(
+                "MpiTransport", self.mpi, self.comm, 1 - self.side, plain=self.options.get("spec") == "plain"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the library and what it uses between two ranks."""
+        name, version = self.mpi.get_vendor()
+        text = ".".join(map(str, version))
+        said = self.mpi.Get_library_version()
+        if name == "Open MPI":
+            chosen = {key: os.environ.get(f"OMPI_MCA_{key}") for key in ("pml", "btl")}
+            # The segment is mapped if, and only if, the ranks communicate through it.
+            shared = library_in_process(r"^sm_segment") is not None
+            transport = f"pml {chosen['pml'] or 'default'}, btl {chosen['btl'] or 'default'}"
+            transport += ": shared memory" if shared else ": not shared memory"
+        else:
+            device = re.search(r"MPICH Device:\s*(.+)", said)
+            transport = f"{device[1].strip() if device else 'unknown device'}; shared memory within the host"
+        return {
+            "library": f"{name} {text}",
+            "version": text,
+            "transport": transport,
+            "libmpi": self.library,
+            "thread_level": "funneled",
+        }
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable of this process within the context; an empty value leaves it unchanged."""
+    before = os.environ.get(name)
+    if value:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if value:
+            del os.environ[name]
+            if before is not None:
+                os.environ[name] = before
+
+
+class MsgSide(StreamSide):
+    """Messages between two ranks over VIA, BIP or TCP, in C. The engine sets up its connection over a socket."""
+
+    def open(self) -> dict[str, Any]:
+        """B listens."""
+        super().open()
+        network = str(self.options.get("network") or "eth")
+        networks = {link.name: link for link in self.core_module.links() if link.leaves_host}
+        if network not in networks:
+            raise MeasureError(f"network {network!r}: expected {', '.join(networks)}", "usage")
+        self.network = networks[network].device("", self.request["interface"], self.request["address"])
+        if self.side == 0:
+            return {}
+        self.listener = socket.create_server((self.request["address"], 0), backlog=BACKLOG)
+        return {"address": self.listener.getsockname()}
+
+    def connect(self, peer: dict[str, Any], deadline: float) -> None:
+        """A connects, B accepts; then both open their rank."""
+        if self.side == 0:
+            self.sock = socket.create_connection(tuple(peer["address"]), max(0.1, deadline - time.monotonic()))
+            self.introduce(deadline)
+        else:
+            self.accept(deadline)
+        assert self.sock is not None
+        try:
+            with _environment("VIAKIT_FAULT", self._faults()):  # of every NIC that the engine opens
+                self.open_rank(self.sock, max(0.1, deadline - time.monotonic()))
+        except RuntimeError as error:
+            text = str(error)
+            raise MeasureError(
+                f"{self.protocol}: {text}", "usage" if text.startswith("policy") else getattr(error, "reason", "error")
+            ) from None
+        finally:
+            self.sock.close()
+
+    def open_rank(self, sock: socket.socket, left_s: float) -> None:
+        """Open this rank and create the endpoint. The ranks exchange their data over *sock*."""
+        self.endpoint = self.core_module.BenchEndpoint.msg(
+            self.protocol.removeprefix("msg-"),
+            sock,
+            self.side,
+            self.polled,
+            policy=str(self.options.get("policy") or ""),
+            network_device=self.network,
+            address=self.request["address"],
+            timeout_s=left_s,
+            secret=self.secret,
+        )
+
+    def _on_wire(self, route: str) -> bool:
+        return bool(route.startswith("tcp ") or self.core_module.link_of(route).leaves_host)
+
+    def describe(self) -> dict[str, Any]:
+        """Return policy and route."""
+        said = self.endpoint.msg_describe()
+        route, on_wire = said["peer_route"], self._on_wire(said["peer_route"])
+        facts: dict[str, Any] = {
+            "library": "viakit",
+            "policy": said["policy"],
+            "route": route,
+            "eager_limit": int(said["eager_limit" if on_wire else "eager_limit_local"]),
+            "transport": f"messages, policy {said['policy']}, over {said['route'].split(':')[0].split()[0]}",
+        }
+        if on_wire:
+            facts |= interface_facts(self.request["interface"])
+        return facts
+
+
+class PyMsgSide(MsgSide):
+    """Messages between two ranks through :mod:`viakit.comm`, as a Python program sends them."""
+
+    def open_rank(self, sock: socket.socket, left_s: float) -> None:
+        """Open a world of two ranks, whose interface is that of mpi4py."""
+        from viakit.comm.communicator import Intracomm, World  # on use: the loop in C needs none of it
+        from viakit.mpi import MPI
+
+        channel = Channel(sock)
+
+        def exchange(blob: bytes) -> list[bytes]:
+            channel.send({}, blob)
+            theirs = channel.recv(left_s)[1]
+            return [theirs, blob] if self.side else [blob, theirs]
+
+        policy = complete(self.protocol.removeprefix("msg-"), str(self.options.get("policy") or ""))
+        if "spin_us=" not in policy:
+            policy += f",spin_us={_NEVER_SLEEP_US if self.polled else -1}"
+        self.world = World(
+            self.side,
+            2,
+            exchange=exchange,
+            policy=policy,
+            network_device=self.network,
+            address=self.request["address"],
+            secret=self.secret,
+            timeout_s=left_s,
+        )
+        comm, plain = Intracomm(self.world, 0), self.options.get("spec") == "plain"
+        self.endpoint = self.python_endpoint("MpiTransport", MPI, comm, 1 - self.side, plain=plain)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the route."""
+        route = self.world.route(1 - self.side)
+        facts = {"library": "viakit", "route": route, "transport": f"viakit.comm over {route.split(':')[0]}"}
+        return facts | interface_facts(self.request["interface"]) if self._on_wire(route) else facts
+
+    def close(self) -> None:
+        """Close the world."""
+        super().close()
+        self.world.close()
+
+
+MsgSide.in_python = PyMsgSide
