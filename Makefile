@@ -4,14 +4,15 @@
 
 SECONDS ?= 60
 
-.PHONY: help setup demo test bench lint ctest asan tsan fuzz soak docs lab clean
+.PHONY: help setup demo test bench mpi4py lint ctest asan tsan fuzz soak docs lab clean
 
-help: ; @sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+help: ; @sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
 demo: setup ; @.venv/bin/viakit demo ## VIA beside TCP, UDP, ZeroMQ and MPI, in under a minute, without root
 test: EXTRAS = lab browser
 test: setup ctest ; @cd tests && ../.venv/bin/pytest -n 2 --dist loadfile $(ARGS) ## C tests, then Python tests, a file of them in each of two processes
 bench: setup ; @tools/ctest plain --list >/dev/null && .venv/bin/ninja -C build/ctest --quiet tests/path_cost tests/path_cost_bare && .venv/bin/viakit bench --programs build/ctest/tests && cd tests && ../.venv/bin/pytest --benchmark-only python/test_benchmark_via.py $(ARGS) ## every promised figure beside its peer
+mpi4py: setup ; @.venv/bin/python tools/mpi4py_suite.py $(ARGS) ## mpi4py's own test suite on viakit, beside Open MPI; ARGS=--help for options
 lint: ; @tools/setup-venv dev && tools/lint ## formatters and linters, in check mode
 ctest: setup ; @tools/ctest plain ## C tests
 asan: setup ; @tools/ctest asan ## C tests under AddressSanitizer and UBSan
