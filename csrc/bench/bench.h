@@ -350,9 +350,10 @@ typedef struct {
     unsigned form, mtu;   /* viakit_nic_options; 0: default */
     int spin_us;          /* blocking: time that a wait polls before it sleeps; 0: none, so that sleeping is measured */
     bool polled;
-    unsigned retransmission; /* viakit_nic_options */
-    unsigned checksum;       /* the same */
-    const char *faults;      /* in the syntax of viakit_parse_faults; NULL or "": none */
+    unsigned retransmission;     /* viakit_nic_options */
+    unsigned checksum;           /* the same */
+    const char *faults;          /* in the syntax of viakit_parse_faults; NULL or "": none */
+    const unsigned char *secret; /* 32 bytes that both sides share; NULL: any VI may connect */
 } bench_via_options;
 
 bench_ep *bench_via_open(const bench_via_options *options, char *error);

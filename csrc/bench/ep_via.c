@@ -39,6 +39,7 @@
 #define DESCRIPTORS_LEN (2 * DEPTH * sizeof(VIP_DESCRIPTOR))
 #define CONNECT_TIMEOUT_MS 500
 #define MAX_TOKEN 64
+#define SECRET_LEN 32
 
 typedef struct {
     bench_ep ep;
@@ -379,6 +380,8 @@ static int open_all(via_ep *ep, const bench_via_options *options)
         ep->vi = NULL;
         return call_failed(ep, "VipCreateVi", code);
     }
+    if (options->secret && (code = viakit_set_vi_secret(ep->vi, options->secret, SECRET_LEN)) != VIP_SUCCESS)
+        return call_failed(ep, "viakit_set_vi_secret", code);
     void *block = NULL;
     int rc = allocate(ep, DESCRIPTORS_LEN, BENCH_MEMORY_USER, &block, &ep->descriptors_handle);
     if (rc < 0)
@@ -443,6 +446,10 @@ int bench_via_accept(bench_ep *base, const unsigned char *token, size_t token_le
     code = VipConnectAccept(connection, ep->vi);
     if (code == VIP_TIMEOUT)
         return BENCH_NOT_YET; /* the peer gave this request up, and will send another */
+    if (code == VIP_REJECT) { /* another process, which lacks the secret, has requested the discriminator */
+        VipConnectReject(connection);
+        return BENCH_NOT_YET;
+    }
     if (code != VIP_SUCCESS) {
         int failed = call_failed(ep, "VipConnectAccept", code);
         VipConnectReject(connection);

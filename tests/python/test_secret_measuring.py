@@ -41,6 +41,41 @@ def test_a_measurement_takes_its_own_side_only(protocol):
             side.close()
 
 
+@pytest.mark.parametrize("level", ["c", "python"])
+def test_a_measurement_over_via_takes_its_own_side_only(level):
+    """Another process may see the discriminator on the wire, request it first, and wait for it in the peer's place."""
+    from viakit import errors, via
+    from viakit.measure.sides import make_side
+
+    request = {
+        "protocol": "via-udp",
+        "level": level,
+        "wait": "poll",
+        "secret": SECRET.hex(),
+        "core": None,
+        "options": {},
+    }
+    a = make_side(request | {"side": 0, "address": "127.0.0.1", "interface": "lo"})
+    b = make_side(request | {"side": 1, "address": "127.0.0.2", "interface": "lo"})
+    with via.Nic("udp:127.0.0.3") as nic:
+        try:
+            offers = [a.open(), b.open()]
+            deadline = time.monotonic() + DEADLINE_S
+            waits = in_thread(b.connect, offers[0], deadline)
+            for secret in (None, bytes(32)):
+                vi = nic.create_vi(secret=secret)
+                with pytest.raises(errors.RejectedError):
+                    vi.connect(via.Address(bytes.fromhex(offers[1]["address"]), b.token), timeout_s=5, retry=True)
+                vi.close()
+            assert not waits.done()
+            a.connect(offers[1], deadline)
+            assert waits.exception(DEADLINE_S) is None
+        finally:
+            waits.exception(2 * DEADLINE_S)  # it uses the endpoint
+            for side in (a, b):
+                side.close()
+
+
 def test_messages_of_a_pair_are_keyed_by_its_secret():
     from viakit import _core
 

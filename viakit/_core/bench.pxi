@@ -140,15 +140,16 @@ cdef class BenchEndpoint:
 
     @staticmethod
     def via(str device, bint polled, unsigned reliability=0, unsigned form=0, unsigned mtu=0, int spin_us=0,
-            unsigned retransmission=0, unsigned checksum=0, str faults=""):
+            unsigned retransmission=0, unsigned checksum=0, str faults="", secret=None):
         """Create a VI on *device* (``"shm:NAME"``, ``"eth:IFNAME"``). `via_accept` or `via_connect` connects it.
 
         A blocking wait polls for *spin_us* microseconds before it sleeps; 0: it sleeps at once. *faults* is text as for
-        ``Nic.faults``.
+        ``Nic.faults``. *secret* is 32 bytes that both sides share and no other process has; without it any VI may
+        connect.
         """
         cdef char error[BENCH_ERROR_LEN]
         cdef bytes name = device.encode()
-        cdef bytes fault_text = faults.encode()
+        cdef bytes fault_text = faults.encode(), proof = _job_secret(secret)
         cdef bench_via_options options
         cdef bench_ep *ep
         memset(&options, 0, sizeof(options))
@@ -161,6 +162,8 @@ cdef class BenchEndpoint:
         options.retransmission = retransmission
         options.checksum = checksum
         options.faults = fault_text
+        if proof is not None:
+            options.secret = <const unsigned char *>PyBytes_AS_STRING(proof)
         with nogil:
             ep = bench_via_open(&options, error)
         cdef BenchEndpoint self = BenchEndpoint._wrap(ep, error, name)

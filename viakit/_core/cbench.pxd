@@ -70,6 +70,7 @@ cdef extern from "bench/bench.h" nogil:
         unsigned retransmission
         unsigned checksum
         const char *faults
+        const unsigned char *secret
 
     ctypedef struct bench_bip_options:
         const char *device

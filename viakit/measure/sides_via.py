@@ -66,7 +66,8 @@ class ViaSide(Side):
         choices = self._choices()
         with self._explained():
             faults = self._faults()
-            self.endpoint = self.core_module.BenchEndpoint.via(self.device(), self.polled, faults=faults, **choices)
+            via = self.core_module.BenchEndpoint.via
+            self.endpoint = via(self.device(), self.polled, faults=faults, secret=self.secret, **choices)
             return {"address": self.endpoint.via_address().hex()}
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
@@ -170,7 +171,7 @@ class PyViaSide(ViaSide):
                 checksum=via.Checksum(choices["checksum"]),
             )
             self.nic.faults = self._faults() or None
-        self.vi = self.nic.create_vi(reliability=choices["reliability"])
+        self.vi = self.nic.create_vi(reliability=choices["reliability"], secret=self.secret)
         return {"address": self.nic.address.host.hex()}
 
     def connect(self, peer: dict[str, Any], deadline: float) -> None:
@@ -179,8 +180,18 @@ class PyViaSide(ViaSide):
         if self.side == 0:
             self.vi.connect(self.via.Address(bytes.fromhex(peer["address"]), self.token), timeout_s=left, retry=True)
         else:
-            self.nic.connect_wait(self.token, timeout_s=left).accept(self.vi)
+            self._accept(deadline)
         self.endpoint = self.python_endpoint("ViaTransport", self.via, self.nic, self.vi, self.polled)
+
+    def _accept(self, deadline: float) -> None:
+        """Accept the other side's request. Reject those of processes that do not have the pair's secret."""
+        while True:
+            request = self.nic.connect_wait(self.token, timeout_s=max(0.1, deadline - time.monotonic()))
+            try:
+                request.accept(self.vi)
+                return
+            except ConnectionRefusedError:
+                request.reject()
 
     def describe(self) -> dict[str, Any]:
         """Return the properties of the NIC."""
