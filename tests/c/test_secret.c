@@ -4,7 +4,8 @@
  * Ranks are threads. The exchange that a launcher would make is in the test's hands: there it learns all that others can
  * learn (names, addresses, ports, discriminators), and attacks before the ranks go on.
  *
- *   taken over   via over udp: a NIC at rank 1's station answers rank 0's request with the right discriminators
+ *   taken over   via and bip over udp: a NIC at rank 1's station, of another process and, if the test may choose one, of
+ *                another user, answers rank 0's request with the right discriminators
  *   callers      tcp: silent callers, garbage, a right intro without proof, and a reply that was recorded before
  *   hanging      tcp: a listener that does not accept a rank's call, and one that does not answer it: the rank calls again
  *   damaged      cards whose lengths are wrong
@@ -12,10 +13,12 @@
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* First: they have parameters with the name of a type of the harness. */
@@ -27,6 +30,7 @@
 
 #define N_RANKS 3
 #define LEN_MOST 4096
+#define OTHER_USER 65534
 
 static const unsigned char the_secret[MSG_SECRET_LEN] = "thirty-two bytes of test secret";
 
@@ -192,18 +196,21 @@ static void hold_rank_1(job *j, const void *all, size_t len)
         j->released = 0;
 }
 
-static void name_end(address *a, const uint8_t host[6], const char *word, uint32_t from, uint32_t to)
+/* Channel via takes 8 characters of the word, BIP takes 15 and a zero. */
+static void name_end(address *a, const uint8_t host[6], const char *policy, const char *word, uint32_t from,
+                     uint32_t to)
 {
-    uint8_t discriminator[16];
-    memcpy(discriminator, word, 8);
-    memcpy(discriminator + 8, &from, 4);
-    memcpy(discriminator + 12, &to, 4);
-    make_address(a, host, discriminator, sizeof(discriminator));
+    uint8_t discriminator[24] = {0};
+    size_t used = strcmp(policy, "bip") == 0 ? 15 : 8, len = (used + 7) / 8 * 8;
+    memcpy(discriminator, word, used);
+    memcpy(discriminator + len, &from, 4);
+    memcpy(discriminator + len + 4, &to, 4);
+    make_address(a, host, discriminator, len + 8);
 }
 
 /* A NIC of our own at rank 1's station asks rank 0 as rank 1 would. It sees rank 0's requests, which go to all NICs of
  * the station, and must not be connected however many it answers. Returns whether it was. */
-static int try_to_take_over(job *j)
+static int try_to_take_over(const char *policy, const char *word)
 {
     viakit_nic_options options = {.size = sizeof(options)};
     VIP_NIC_HANDLE nic, scout;
@@ -223,8 +230,8 @@ static int try_to_take_over(job *j)
                               .EnableRdmaWrite = VIP_TRUE,
                               .EnableRdmaRead = VIP_TRUE};
     CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
-    name_end(&local, own.LocalNicAddress, j->word, 1, 0);
-    name_end(&remote, theirs.LocalNicAddress, j->word, 0, 1);
+    name_end(&local, own.LocalNicAddress, policy, word, 1, 0);
+    name_end(&remote, theirs.LocalNicAddress, policy, word, 0, 1);
     /* Several attempts, each while rank 0 repeats its request: at least every 200 ms. */
     for (int i = 0; i < 4 && !taken; i++) {
         CHECK_OK(VipConnectPeerRequest(vi, &local.net, &remote.net, 500));
@@ -241,13 +248,49 @@ static int try_to_take_over(job *j)
     return taken;
 }
 
-static void test_taken_over(void)
+/* The attacker, a process that begins before the library is used. It reads the job's word, and reports the result. */
+typedef struct {
+    const char *policy;
+    int ctl; /* its parent's end of a socket pair */
+    pid_t pid;
+} attacker;
+
+static void start_attacker(attacker *a, const char *policy)
+{
+    int fds[2];
+    char word[33], taken;
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+    a->policy = policy;
+    a->ctl = fds[0];
+    a->pid = fork();
+    CHECK(a->pid >= 0);
+    if (a->pid) {
+        close(fds[1]);
+        return;
+    }
+    close(fds[0]);
+    snprintf(check_context, sizeof(check_context), "attacker of %s", policy);
+    if (geteuid() == 0) {
+        CHECK_EQ(setgroups(0, NULL), 0);
+        CHECK_EQ(setresgid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
+        CHECK_EQ(setresuid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
+    }
+    if (recv(fds[1], word, sizeof(word), 0) != sizeof(word))
+        exit(1); /* the test has failed before */
+    taken = (char)try_to_take_over(policy, word);
+    CHECK_EQ(send(fds[1], &taken, 1, MSG_NOSIGNAL), 1);
+    exit(0);
+}
+
+static void test_taken_over(attacker *a)
 {
     static job j;
     rank_of_job ranks[N_RANKS];
     pthread_t threads[N_RANKS];
-    snprintf(check_context, sizeof(check_context), "taken over");
-    init_job(&j, "via", 2);
+    char taken = 1;
+    int status;
+    snprintf(check_context, sizeof(check_context), "taken over: %s", a->policy);
+    init_job(&j, a->policy, 2);
     j.attack = hold_rank_1;
     begin_all(&j, open_rank, ranks, threads);
     double end = check_now() + CHECK_WAIT_S;
@@ -255,7 +298,12 @@ static void test_taken_over(void)
         CHECK(check_now() < end);
         sched_yield();
     }
-    if (try_to_take_over(&j))
+    CHECK_EQ(send(a->ctl, j.word, sizeof(j.word), MSG_NOSIGNAL), sizeof(j.word));
+    CHECK_EQ(recv(a->ctl, &taken, 1, 0), 1);
+    CHECK_EQ(waitpid(a->pid, &status, 0), a->pid);
+    CHECK_EQ(status, 0);
+    close(a->ctl);
+    if (taken)
         FAIL("a NIC without the job's secret is connected with rank 0 in rank 1's place");
     release(&j);
     end_all(&j, threads);
@@ -588,11 +636,15 @@ static void test_no_secret(void)
 
 int main(void)
 {
+    attacker of_via, of_bip;
+    start_attacker(&of_via, "via");
+    start_attacker(&of_bip, "bip");
     test_no_secret();
     test_damaged_cards();
     test_callers();
     run_led_astray("replay", stand_between, 8, CHECK_WAIT_S);
     run_led_astray("hanging", let_hang, 0, 4 * CHECK_WAIT_S);
-    test_taken_over();
+    test_taken_over(&of_via);
+    test_taken_over(&of_bip);
     return 0;
 }
