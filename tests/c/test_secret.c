@@ -1,11 +1,6 @@
 /*
- * test_secret.c - processes that are not of the job try to become ranks of it.
+ * test_secret.c - processes that are not of the job try to become ranks of it (secret_job.h).
  *
- * Ranks are threads. The exchange that a launcher would make is in the test's hands: there it learns all that others can
- * learn (names, addresses, ports, discriminators), and attacks before the ranks go on.
- *
- *   taken over   via and bip over udp: a NIC at rank 1's station, of another process and, if the test may choose one, of
- *                another user, answers rank 0's request with the right discriminators
  *   callers      tcp: silent callers, garbage, a right intro without proof, and a reply that was recorded before
  *   hanging      tcp: a listener that does not accept a rank's call, and one that does not answer it: the rank calls again
  *   damaged      cards whose lengths are wrong
@@ -13,303 +8,15 @@
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-/* First: they have parameters with the name of a type of the harness. */
-#include "msg/msg.h"
-#include "msg/policy.h"
+#include "secret_job.h"
+
 #include "msg/tcp_meet.h"
-
-#include "harness.h"
-
-#define N_RANKS 3
-#define LEN_MOST 4096
-#define OTHER_USER 65534
-
-static const unsigned char the_secret[MSG_SECRET_LEN] = "thirty-two bytes of test secret";
-
-typedef struct job {
-    int n_ranks, n_exchanges;
-    const char *policy;
-    void (*attack)(struct job *j, const void *all, size_t len); /* called once per exchange, before rank 0 returns */
-    int hold_from;        /* ranks from this one on wait for `released` after the attack was called */
-    int released;         /* under the mutex */
-    int timeout_ms;       /* of opening */
-    const char *expected; /* NULL: the worlds open; else they fail with this text */
-    char word[33];        /* of the job: what others read in the names of its NICs */
-    msg_world *worlds[N_RANKS];
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    int n_here, round;
-    uint8_t blobs[N_RANKS * LEN_MOST];
-} job;
-
-typedef struct {
-    job *job;
-    int rank;
-} rank_of_job;
-
-/* An allgather of threads; all ranks leave with the same blobs, rank 0 after the attack. */
-static int exchange(void *context, const void *mine, size_t len, void *all)
-{
-    rank_of_job *r = context;
-    job *j = r->job;
-    CHECK(len <= LEN_MOST);
-    pthread_mutex_lock(&j->mutex);
-    memcpy(j->blobs + (size_t)r->rank * len, mine, len);
-    int round = j->round;
-    if (++j->n_here == j->n_ranks) {
-        j->n_here = 0;
-        j->n_exchanges++;
-        if (j->attack)
-            j->attack(j, j->blobs, len);
-        j->round++;
-        pthread_cond_broadcast(&j->changed);
-    }
-    while (j->round == round)
-        pthread_cond_wait(&j->changed, &j->mutex);
-    memcpy(all, j->blobs, len * (size_t)j->n_ranks);
-    /* The last rank to copy may find the blobs of the next round only if others could write them: they wait here. */
-    round = j->round;
-    if (++j->n_here == j->n_ranks) {
-        j->n_here = 0;
-        j->round++;
-        pthread_cond_broadcast(&j->changed);
-    }
-    while (j->round == round)
-        pthread_cond_wait(&j->changed, &j->mutex);
-    while (r->rank >= j->hold_from && !j->released)
-        pthread_cond_wait(&j->changed, &j->mutex);
-    pthread_mutex_unlock(&j->mutex);
-    return 0;
-}
-
-static void *open_rank(void *argument)
-{
-    rank_of_job *r = argument;
-    char error[MSG_ERROR_LEN] = "", host[16], device[32];
-    msg_policy policy = *msg_policy_find(r->job->policy);
-    snprintf(host, sizeof(host), "host %d", r->rank);
-    snprintf(device, sizeof(device), "udp:127.0.0.%d", 1 + r->rank);
-    msg_options o = {.size = sizeof(o),
-                     .rank = r->rank,
-                     .n_ranks = r->job->n_ranks,
-                     .policy = &policy,
-                     .exchange = exchange,
-                     .exchange_context = r,
-                     .host = host,
-                     .network_device = device,
-                     .address = "127.0.0.1",
-                     .open_timeout_ms = r->job->timeout_ms,
-                     .secret = the_secret};
-    int code = msg_world_open(&o, &r->job->worlds[r->rank], error);
-    if (r->job->expected) {
-        CHECK(code != 0);
-        if (strstr(error, r->job->expected) == NULL)
-            FAIL("rank %d: '%s', expected '%s'", r->rank, error, r->job->expected);
-    } else if (code)
-        FAIL("rank %d: %s: %s", r->rank, msg_error_name(code), error);
-    return NULL;
-}
-
-/* Each rank's number to the next one: the connections are those of the ranks. */
-static void *talk(void *argument)
-{
-    rank_of_job *r = argument;
-    msg_world *w = r->job->worlds[r->rank];
-    int n = r->job->n_ranks, mine = r->rank, theirs = -1, from = (r->rank + n - 1) % n;
-    CHECK_EQ(msg_sendrecv(w, 1, &mine, sizeof(mine), (r->rank + 1) % n, 7, &theirs, sizeof(theirs), from, 7, NULL),
-             MSG_SUCCESS);
-    CHECK_EQ(theirs, from);
-    CHECK_EQ(msg_world_close(w, 1000 * CHECK_WAIT_S), MSG_SUCCESS);
-    return NULL;
-}
-
-static void init_job(job *j, const char *policy, int n_ranks)
-{
-    memset(j, 0, sizeof(*j));
-    j->policy = policy;
-    j->n_ranks = n_ranks;
-    j->hold_from = n_ranks;
-    j->timeout_ms = 1000 * CHECK_WAIT_S;
-    pthread_mutex_init(&j->mutex, NULL);
-    pthread_cond_init(&j->changed, NULL);
-}
-
-static void begin_all(job *j, void *(*what)(void *), rank_of_job *ranks, pthread_t *threads)
-{
-    for (int i = 0; i < j->n_ranks; i++) {
-        ranks[i] = (rank_of_job){j, i};
-        CHECK_EQ(pthread_create(&threads[i], NULL, what, &ranks[i]), 0);
-    }
-}
-
-static void end_all(job *j, pthread_t *threads)
-{
-    for (int i = 0; i < j->n_ranks; i++)
-        pthread_join(threads[i], NULL);
-}
-
-static void release(job *j)
-{
-    pthread_mutex_lock(&j->mutex);
-    j->released = 1;
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->mutex);
-}
-
-static int exchanges_made(job *j)
-{
-    pthread_mutex_lock(&j->mutex);
-    int n = j->round;
-    pthread_mutex_unlock(&j->mutex);
-    return n;
-}
-
-/* ---------------------------------------------------------------- taken over */
-
-/* The first exchange are hellos, where rank 0 gives the job's word: all others see it in /proc/net/unix. */
-static void learn_word(job *j, const void *all, size_t len)
-{
-    (void)len;
-    if (j->n_exchanges != 1)
-        return;
-    /* hello: magic, host, machine, policy (8 bytes each), four words of 4, then the random bytes. */
-    const uint8_t *random = (const uint8_t *)all + 48;
-    for (int i = 0; i < 16; i++)
-        snprintf(j->word + 2 * i, 3, "%02x", random[i]);
-    j->hold_from = 1;
-    j->released = 1;
-}
-
-/* From the exchange of cards on rank 1 stands still. */
-static void hold_rank_1(job *j, const void *all, size_t len)
-{
-    learn_word(j, all, len);
-    if (j->n_exchanges == 2)
-        j->released = 0;
-}
-
-/* Channel via takes 8 characters of the word, BIP takes 15 and a zero. */
-static void name_end(address *a, const uint8_t host[6], const char *policy, const char *word, uint32_t from,
-                     uint32_t to)
-{
-    uint8_t discriminator[24] = {0};
-    size_t used = strcmp(policy, "bip") == 0 ? 15 : 8, len = (used + 7) / 8 * 8;
-    memcpy(discriminator, word, used);
-    memcpy(discriminator + len, &from, 4);
-    memcpy(discriminator + len + 4, &to, 4);
-    make_address(a, host, discriminator, len + 8);
-}
-
-/* A NIC of our own at rank 1's station asks rank 0 as rank 1 would. It sees rank 0's requests, which go to all NICs of
- * the station, and must not be connected however many it answers. Returns whether it was. */
-static int try_to_take_over(const char *policy, const char *word)
-{
-    viakit_nic_options options = {.size = sizeof(options)};
-    VIP_NIC_HANDLE nic, scout;
-    VIP_NIC_ATTRIBUTES own, theirs;
-    VIP_PROTECTION_HANDLE tag;
-    VIP_VI_HANDLE vi;
-    address local, remote;
-    int taken = 0;
-    CHECK_OK(viakit_open_nic("udp:127.0.0.2", &options, &nic));
-    CHECK_OK(viakit_open_nic("udp:127.0.0.1", &options, &scout));
-    CHECK_OK(VipQueryNic(nic, &own));
-    CHECK_OK(VipQueryNic(scout, &theirs));
-    CHECK_OK(VipCreatePtag(nic, &tag));
-    VIP_VI_ATTRIBUTES attr = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY,
-                              .MaxTransferSize = own.MaxTransferSize,
-                              .Ptag = tag,
-                              .EnableRdmaWrite = VIP_TRUE,
-                              .EnableRdmaRead = VIP_TRUE};
-    CHECK_OK(VipCreateVi(nic, &attr, NULL, NULL, &vi));
-    name_end(&local, own.LocalNicAddress, policy, word, 1, 0);
-    name_end(&remote, theirs.LocalNicAddress, policy, word, 0, 1);
-    /* Several attempts, each while rank 0 repeats its request: at least every 200 ms. */
-    for (int i = 0; i < 4 && !taken; i++) {
-        CHECK_OK(VipConnectPeerRequest(vi, &local.net, &remote.net, 500));
-        VIP_RETURN r = VipConnectPeerWait(vi, &attr);
-        taken = r == VIP_SUCCESS;
-        if (!taken)
-            CHECK_RET(r, VIP_TIMEOUT);
-    }
-    CHECK_OK(VipDisconnect(vi));
-    CHECK_OK(VipDestroyVi(vi));
-    CHECK_OK(VipDestroyPtag(nic, tag));
-    CHECK_OK(VipCloseNic(scout));
-    CHECK_OK(VipCloseNic(nic));
-    return taken;
-}
-
-/* The attacker, a process that begins before the library is used. It reads the job's word, and reports the result. */
-typedef struct {
-    const char *policy;
-    int ctl; /* its parent's end of a socket pair */
-    pid_t pid;
-} attacker;
-
-static void start_attacker(attacker *a, const char *policy)
-{
-    int fds[2];
-    char word[33], taken;
-    CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
-    a->policy = policy;
-    a->ctl = fds[0];
-    a->pid = fork();
-    CHECK(a->pid >= 0);
-    if (a->pid) {
-        close(fds[1]);
-        return;
-    }
-    close(fds[0]);
-    snprintf(check_context, sizeof(check_context), "attacker of %s", policy);
-    if (geteuid() == 0) {
-        CHECK_EQ(setgroups(0, NULL), 0);
-        CHECK_EQ(setresgid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
-        CHECK_EQ(setresuid(OTHER_USER, OTHER_USER, OTHER_USER), 0);
-    }
-    if (recv(fds[1], word, sizeof(word), 0) != sizeof(word))
-        exit(1); /* the test has failed before */
-    taken = (char)try_to_take_over(policy, word);
-    CHECK_EQ(send(fds[1], &taken, 1, MSG_NOSIGNAL), 1);
-    exit(0);
-}
-
-static void test_taken_over(attacker *a)
-{
-    static job j;
-    rank_of_job ranks[N_RANKS];
-    pthread_t threads[N_RANKS];
-    char taken = 1;
-    int status;
-    snprintf(check_context, sizeof(check_context), "taken over: %s", a->policy);
-    init_job(&j, a->policy, 2);
-    j.attack = hold_rank_1;
-    begin_all(&j, open_rank, ranks, threads);
-    double end = check_now() + CHECK_WAIT_S;
-    while (exchanges_made(&j) < 4) { /* two exchanges, of two rounds each */
-        CHECK(check_now() < end);
-        sched_yield();
-    }
-    CHECK_EQ(send(a->ctl, j.word, sizeof(j.word), MSG_NOSIGNAL), sizeof(j.word));
-    CHECK_EQ(recv(a->ctl, &taken, 1, 0), 1);
-    CHECK_EQ(waitpid(a->pid, &status, 0), a->pid);
-    CHECK_EQ(status, 0);
-    close(a->ctl);
-    if (taken)
-        FAIL("a NIC without the job's secret is connected with rank 0 in rank 1's place");
-    release(&j);
-    end_all(&j, threads);
-    begin_all(&j, talk, ranks, threads);
-    end_all(&j, threads);
-}
 
 /* ---------------------------------------------------------------- callers */
 
@@ -636,15 +343,10 @@ static void test_no_secret(void)
 
 int main(void)
 {
-    attacker of_via, of_bip;
-    start_attacker(&of_via, "via");
-    start_attacker(&of_bip, "bip");
     test_no_secret();
     test_damaged_cards();
     test_callers();
     run_led_astray("replay", stand_between, 8, CHECK_WAIT_S);
     run_led_astray("hanging", let_hang, 0, 4 * CHECK_WAIT_S);
-    test_taken_over(&of_via);
-    test_taken_over(&of_bip);
     return 0;
 }
