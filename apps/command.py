@@ -203,16 +203,16 @@ def _main(
         from viakit.apps import reporting
 
         files = {"trace_file": None, "quiet": True} if keep_only else {"trace_file": trace_file, "quiet": quiet}
-        reporting.tell(
+        reporting.write_report(
             application, problem, protocol, runs,
             json_file=json_file, elapsed_s=time.monotonic() - began, **files, **how,
         )  # fmt: skip
 
     try:
-        with _progress(application.name, first and not quiet, repeat) as tell:
+        with _progress(application.name, first and not quiet, repeat) as on_progress:
             kept = -math.inf
             for number in range(repeat):
-                one = harness.run(application, problem, comm, trace=trace_file is not None, on_progress=tell)
+                one = harness.run(application, problem, comm, trace=trace_file is not None, on_progress=on_progress)
                 runs += [] if one is None else [one]
                 now = time.monotonic()
                 if runs and number + 1 < repeat and json_file not in (None, "-") and now - kept >= _KEEP_S:
@@ -308,7 +308,7 @@ def _bar(console: Any, name: str, repeat: int) -> Iterator[Callable[[int, int], 
         task = bar.add_task(name, total=repeat)
         finished, part, last = 0, 0.0, 0.0
 
-        def tell(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             nonlocal finished, part, last
             now = time.monotonic()
             if done / total < part:  # the next repetition
@@ -319,4 +319,4 @@ def _bar(console: Any, name: str, repeat: int) -> Iterator[Callable[[int, int], 
                 bar.update(task, completed=finished + part)
                 bar.refresh()
 
-        yield tell
+        yield on_progress

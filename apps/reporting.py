@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["check_files", "document", "point", "series", "table", "tell", "verdict"]
+__all__ = ["check_files", "document", "point", "series", "table", "verdict", "write_report"]
 
 MOST_ROWS = 16  # For more ranks the table shows the minimum, the median and the maximum instead.
 
@@ -236,7 +236,7 @@ def show_runs(runs: Sequence[Run], summary: Mapping[str, Any], console: Console)
     console.print(verdict(next((one for one in runs if not one.ok), median)))
 
 
-def tell(
+def write_report(
     application: Application,
     problem: Any,
     protocol: str | None,

@@ -37,7 +37,7 @@ void vk_wait_yield(struct vk_wait *w)
         vk_store_relaxed(w->costly_until, until);
 }
 
-enum vk_wait_step vk_wait_look(struct vk_wait *w, int event)
+enum vk_wait_step vk_wait_check(struct vk_wait *w, int event)
 {
     if (!w->yielded)
         w->now = vk_now();

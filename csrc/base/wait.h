@@ -67,7 +67,7 @@ void vk_yield_took(uint64_t began, uint64_t now);
 void vk_wait_yield(struct vk_wait *w);
 
 /* The part of vk_wait_next that reads the clock. */
-enum vk_wait_step vk_wait_look(struct vk_wait *w, int event);
+enum vk_wait_step vk_wait_check(struct vk_wait *w, int event);
 
 /* Returns what to do after a poll that did not end the wait. */
 static inline enum vk_wait_step vk_wait_next(struct vk_wait *w, int event)
@@ -78,7 +78,7 @@ static inline enum vk_wait_step vk_wait_next(struct vk_wait *w, int event)
         w->free_polls--;
         return VK_WAIT_SPIN;
     }
-    return vk_wait_look(w, event);
+    return vk_wait_check(w, event);
 }
 
 /* Returns the length of a sleep in ns: one part of the time waited, within bounds, and not beyond the deadline. So

@@ -161,7 +161,7 @@ void bip_forget(bip_job *job, const void *buf, size_t len);
 int bip_unsettled(const bip_job *job);
 /* Sleeps at most ms until a packet arrives. It changes nothing in the job, so other threads may use the job meanwhile.
  * Pass the result to bip_woken. */
-void *bip_doze(bip_job *job, uint64_t ms);
+void *bip_sleep_unlocked(bip_job *job, uint64_t ms);
 void bip_woken(bip_job *job, void *what);
 
 /* ---- */

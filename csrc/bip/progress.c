@@ -419,7 +419,7 @@ void bip_sleep(bip_job *job, int ms)
             send_done((struct peers_slot *)(void *)d, code != VIP_SUCCESS);
         return;
     }
-    bip_woken(job, bip_doze(job, (uint64_t)ms));
+    bip_woken(job, bip_sleep_unlocked(job, (uint64_t)ms));
 }
 
 int bip_unsettled(const bip_job *job)
@@ -427,12 +427,12 @@ int bip_unsettled(const bip_job *job)
     return job->net.n_unsettled != 0;
 }
 
-void *bip_doze(bip_job *job, uint64_t ms)
+void *bip_sleep_unlocked(bip_job *job, uint64_t ms)
 {
-    return peers_doze(&job->net, ms);
+    return peers_sleep(&job->net, ms);
 }
 
-/* Handles the result of bip_doze, in the thread that uses the job. */
+/* Handles the result of bip_sleep_unlocked, in the thread that uses the job. */
 void bip_woken(bip_job *job, void *what)
 {
     (void)job;

@@ -12,8 +12,8 @@
  *
  * A short message waits for its receive in its slot of the queue, which occupies a credit of its sender until the
  * program receives it. Or it is copied into the queue that bip_taginit created for its tag. A long message waits at the
- * sender; only its REQUEST is here. So memory for early messages is bounded by n_slots for each rank, and a rank that
- * sends more must wait.
+ * sender; only its REQUEST is here. So memory for unexpected messages is bounded by n_slots for each rank, and a rank
+ * that sends more must wait.
  *
  * If a rank dies, its messages that have arrived can still be received. A REQUEST of that rank can no longer be
  * granted.

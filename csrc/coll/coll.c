@@ -253,7 +253,7 @@ int coll_create_with(msg_world *world, const int *ranks, int n, int context, con
             code = set_up(c, cards);
         if (code != MSG_SUCCESS && c->error && options && options->cause)
             *options->cause = *coll_cause(c);
-        if (code != MSG_SUCCESS && coll_may_repeat(c))
+        if (code != MSG_SUCCESS && coll_may_retry(c))
             code = MSG_ERR_NOT_SUPPORTED;
     }
     if (code == MSG_SUCCESS)

@@ -155,9 +155,9 @@ int coll_take_control(msg_world *world, int context, int tag, void *what, size_t
 void coll_break(coll *group, int code, const char *reason);
 /* For a broken group: the rank that gave up first, and its reason. */
 const struct coll_word *coll_cause(const coll *group);
-/* Find a rank that has completed the collective `number` by means of this broken group. Such a rank has given data for a
- * later collective, or for this one, which may end for it without a wait. It did so before it learned that the group is
- * broken, and will not repeat the collective by other means. Returns the rank, or -1; always -1 long after the
+/* Find a rank that has completed the collective `number` by means of this broken group. Such a rank has given data for
+ * a later collective, or for this one, which may end for it without a wait. It did so before it learned that the group
+ * is broken, and will not repeat the collective by other means. Returns the rank, or -1; always -1 long after the
  * break. */
 int coll_find_completed(const coll *group, uint64_t number);
 /* The collective in which the group was broken. */
@@ -166,7 +166,7 @@ uint64_t coll_error_at(const coll *group);
  * collective all ranks wait for all others (barrier, allreduce, allgather, alltoall), no rank has finished it, and it
  * can be repeated by other means. In other collectives a rank that only gave data may have finished
  * (coll_find_completed). */
-int coll_may_repeat(const coll *group);
+int coll_may_retry(const coll *group);
 /* The code that every call returns: MSG_SUCCESS while the group is whole. */
 int coll_error(const coll *group);
 

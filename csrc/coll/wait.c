@@ -82,7 +82,7 @@ int coll_fail_with(coll *c, int rank)
     return fail_at(c, c->gave_up[rank], c->abort_words[rank].number, &c->abort_words[rank]);
 }
 
-static int is_grave(int64_t code)
+static int concerns_all(int64_t code)
 {
     return code == MSG_ERR_PROC_FAILED || code == MSG_ERR_COLLECTIVE;
 }
@@ -101,7 +101,7 @@ int coll_gave_up(coll *c, int rank)
     } while (word.birth != c->now.birth);
     word.reason[COLL_REASON_LEN - 1] = 0;
     c->abort_words[rank] = word;
-    return c->gave_up[rank] = is_grave(word.code) ? (int)word.code : MSG_ERR_LEFT;
+    return c->gave_up[rank] = concerns_all(word.code) ? (int)word.code : MSG_ERR_LEFT;
 }
 
 /* Receive messages about this collective from ranks that gave it up, by whatever means they took part. */
@@ -112,7 +112,7 @@ static int given_up(coll *c)
     for (; coll_take_control(c->world, c->context, tag, &word, sizeof word, &source); source = MSG_ANY_SOURCE) {
         word.reason[COLL_REASON_LEN - 1] = 0;
         if (word.birth == c->now.birth && word.number == c->now.number)
-            return fail_at(c, is_grave(word.code) ? (int)word.code : MSG_ERR_LEFT, c->now.number, &word);
+            return fail_at(c, concerns_all(word.code) ? (int)word.code : MSG_ERR_LEFT, c->now.number, &word);
     }
     return MSG_SUCCESS;
 }
@@ -130,7 +130,7 @@ static int aborted(coll *c)
 }
 
 /* coll.h lists the collectives for which this is enough. */
-int coll_may_repeat(const coll *c)
+int coll_may_retry(const coll *c)
 {
     return (c->error == MSG_ERR_LEFT || c->error == MSG_ERR_COLLECTIVE) && c->error_at < c->now.number;
 }

@@ -132,7 +132,7 @@ VIPL_EXPORT VIP_RETURN viakit_query_nic(VIP_NIC_HANDLE nic, viakit_nic_info *inf
  * meaningful. */
 typedef struct {
     int lossless;                         /* the link loses nothing: no acknowledgements, no retransmission */
-    viakit_retransmission retransmission; /* how this NIC handles early frames */
+    viakit_retransmission retransmission; /* how this NIC handles out-of-order frames */
     double srtt_us, rttvar_us;            /* smoothed round trip and its variation; 0: not measured yet */
     double rto_us;                        /* present retransmission time-out */
     double tail_probe_us;                 /* silence after which the last frame is retransmitted */
@@ -223,7 +223,7 @@ VIPL_EXPORT VIP_RETURN viakit_free(VIP_NIC_HANDLE nic, void *address);
     X(dropped_version, "frames dropped: another version of the protocol")                               \
     X(dropped_unknown_peer, "frames dropped: no such port, VI or connection")                           \
     X(dropped_duplicate, "frames dropped: seen before")                                                 \
-    X(dropped_out_of_order, "frames dropped: an earlier one is missing, and early ones are not kept")   \
+    X(dropped_out_of_order, "frames dropped: an earlier one is missing, and later ones are not kept")   \
     X(dropped_no_descriptor, "messages dropped: no receive descriptor was posted")                      \
     X(dropped_protection, "messages dropped: remote memory not granted")                                \
     X(dropped_ring_full, "frames dropped by the kernel: receive ring full")                             \

@@ -243,8 +243,8 @@ static inline struct tpacket2_hdr *slot(const struct eth_ring *ring, uint32_t i)
                                            (size_t)(i % ring->slots_per_block) * ring->slot_len);
 }
 
-/* Returns the length of the first segment, a wire header and its payload, of len bytes. A length that reaches beyond the
- * end is cut here and then refused by the provider, as is an incomplete header. */
+/* Returns the length of the first segment, a wire header and its payload, of len bytes. A length that reaches beyond
+ * the end is cut here and then refused by the provider, as is an incomplete header. */
 static size_t segment_len(const uint8_t *p, size_t len)
 {
     uint16_t payload;
@@ -464,7 +464,7 @@ static int eth_passing(struct link *link, const uint8_t address[6], uint16_t por
 }
 
 /* Link operation: port 0 passes every NIC's filter. The number of receiving NICs is unknown: -1. */
-static int eth_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+static int eth_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct link_peer *peer;
     frame->header.dst_port = 0;
@@ -560,7 +560,7 @@ const struct link_ops link_eth = {
     .close = eth_close,
     .route = eth_route,
     .passing = eth_passing,
-    .ask_all = eth_ask_all,
+    .request_all = eth_request_all,
     .count_neighbours = eth_count_neighbours,
     .send = eth_send,
     .send_short = eth_send_short,

@@ -40,7 +40,7 @@
 
 #define LINK_WATCHED 8 /* the most descriptors that a sleeping thread polls for a link */
 
-/* Results of ask_all in place of a number of NICs. */
+/* Results of request_all in place of a number of NICs. */
 #define LINK_UNKNOWN (-1)
 #define LINK_ONLY_US (-2)
 
@@ -123,7 +123,7 @@ struct link_ops {
      * - 0 if the station certainly has no NIC (a reason may have been given with vk_explain),
      * - LINK_UNKNOWN if the link cannot determine how many NICs receive the request,
      * - LINK_ONLY_US if this NIC is the only one of the station; it was not sent the request. */
-    int (*ask_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
+    int (*request_all)(struct link *link, const uint8_t address[6], struct link_frame *frame);
 
     /* Returns the largest frame payload that the route to the peer carries in one piece. NULL if it is max_payload for
      * every peer. */
@@ -250,7 +250,7 @@ struct link_services {
     int (*lacks_address_space)(struct link_client *client, uint16_t port);
 
     /* Reports that the host of that address is up and has no NIC. Requests to it end with VIP_NO_MATCH. A link calls
-     * this if it detects the fact only after ask_all() has returned (udp, by ICMP's "port unreachable"). */
+     * this if it detects the fact only after request_all() has returned (udp, by ICMP's "port unreachable"). */
     void (*report_no_nic)(struct link_client *client, const uint8_t address[6]);
 
     /* Requests a poll at time `at` (ns), unless an earlier one is due. */

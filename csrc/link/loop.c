@@ -241,7 +241,7 @@ static int loop_route(struct link *link, const uint8_t address[6], uint16_t port
 /* Link operation. The request also goes to this NIC, because a process may connect two VIs of one NIC. The list is
  * copied first, because loop_send locks the mutex itself. Frames to a NIC that closes in between are lost, as to any
  * closed peer. */
-static int loop_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+static int loop_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct link_peer *targets[256];
     int n = 0;
@@ -321,7 +321,7 @@ const struct link_ops link_loop = {
     .open = loop_open,
     .close = loop_close,
     .route = loop_route,
-    .ask_all = loop_ask_all,
+    .request_all = loop_request_all,
     .count_neighbours = loop_count_neighbours,
     .send = loop_send,
     .poll = loop_poll,

@@ -363,7 +363,7 @@ static int shm_route(struct link *link, const uint8_t address[6], uint16_t port,
 /* Sends to every NIC of the station. This NIC calls itself only if one of its own VIs matches: two VIs of one NIC may
  * be connected, but other NICs need not poll two more rings. A NIC whose queue of callers is full has not received the
  * request, but it exists. A NIC that lacks address space will not receive it. */
-static int shm_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+static int shm_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     uint16_t ports[512];
     int ours = memcmp(address, link->address, 6) == 0, n = ours ? shm_ports(link, ports, 511) : 0, n_sent = 0, full = 0;
@@ -417,7 +417,7 @@ const struct link_ops link_shm = {
     .open = shm_open_link,
     .close = shm_close,
     .route = shm_route,
-    .ask_all = shm_ask_all,
+    .request_all = shm_request_all,
     .count_neighbours = shm_count_neighbours,
     .send = shm_send,
     .send_short = shm_send_short,

@@ -156,7 +156,7 @@ struct link_peer *udp_find_peer(struct link *link, const union udp_name *name);
 /* Finds or adds the peer. Returns NULL if there are too many. */
 struct link_peer *udp_get_peer(struct link *link, const union udp_name *name, const uint8_t address[6]);
 void udp_free_peers(struct link *link);
-int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame);
+int udp_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame);
 int udp_count_neighbours(struct link *link);
 /* Replies to the WHO datagrams at the station's common port. */
 void udp_control(struct link *link);

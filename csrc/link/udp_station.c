@@ -68,8 +68,9 @@ _Static_assert(sizeof(struct trailer) == UDP_TRAILER, "the trailer of a request"
 
 /* ---------------------------------------------------------------- cookies */
 
-/* Returns the cookie of an address and port. It is not stored, but computed again when it comes back. Without the secret
- * a sender cannot compute it. The secret is drawn when the NIC opens, so a cookie is valid for that NIC, and as long as the NIC exists. */
+/* Returns the cookie of an address and port. It is not stored, but computed again when it comes back. Without the
+ * secret a sender cannot compute it. The secret is drawn when the NIC opens, so a cookie is valid for that NIC, and as
+ * long as the NIC exists. */
 static uint64_t cookie_for(const struct link *link, const union udp_name *name)
 {
     uint64_t words[3] = {0, 0, udp_port(name)};
@@ -274,7 +275,7 @@ static void withdraw(struct link *link, const uint8_t address[6], struct link_fr
 
 /* Link operation. Stores the request, sealed, until the list of NICs arrives, and sends the WHO at once. Returns -1:
  * the number of receiving NICs is not known yet. A repeated request finds its entry by its number. */
-int udp_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+int udp_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     union udp_name station;
     struct udp_call who = {.version_kind = UDP_CALL,

@@ -46,10 +46,10 @@ int msg_check_address_space(msg_world *w, const msg_options *o, const struct msg
     uint64_t needed = SPARE, mine = 0;
     uint32_t limited = 0;
     for (int i = 0; i < w->n_ranks; i++) {
-        const struct msg_address_space *room = (const void *)((const char *)first + (size_t)i * stride);
-        limited |= room->limited;
+        const struct msg_address_space *space = (const void *)((const char *)first + (size_t)i * stride);
+        limited |= space->limited;
         if (i != w->rank && w->peers[i].host == w->peers[w->rank].host)
-            needed += room->cost;
+            needed += space->cost;
     }
     if (!limited)
         return MSG_SUCCESS;

@@ -52,7 +52,7 @@ struct bc_world {
 struct bc_card {
     uint8_t card[BIP_CARD_LEN];
     int32_t failed;
-    struct msg_address_space room;
+    struct msg_address_space space;
 };
 
 static inline struct bc_world *bc_of(msg_world *w)
@@ -173,10 +173,10 @@ static int progress(msg_world *w, const uint8_t *enough)
     return b->n_events;
 }
 
-/* Called without the lock: bip_doze changes nothing in the job. */
+/* Called without the lock: bip_sleep_unlocked changes nothing in the job. */
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
-    token->what = bip_doze(bc_of(w)->job, (ns + VK_MS - 1) / VK_MS);
+    token->what = bip_sleep_unlocked(bc_of(w)->job, (ns + VK_MS - 1) / VK_MS);
 }
 
 static void wake(msg_world *w, struct msg_token *token)
@@ -414,14 +414,14 @@ static int open_job(msg_world *w, const msg_options *o)
     mine.failed = code != MSG_SUCCESS;
     if (code == MSG_SUCCESS)
         bip_card(b->job, mine.card);
-    mine.room = msg_address_space_of(code == MSG_SUCCESS ? bip_bytes_to_map(b->job) : 0);
+    mine.space = msg_address_space_of(code == MSG_SUCCESS ? bip_bytes_to_map(b->job) : 0);
     int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     for (int i = 0; code == MSG_SUCCESS && gathered == MSG_SUCCESS && i < w->n_ranks; i++)
         if (cards[i].failed)
             code = msg_fail(w, MSG_ERR_CHANNEL, "rank %d could not open its NIC", i);
     code = code ? code : gathered;
     if (code == MSG_SUCCESS)
-        code = msg_check_address_space(w, o, &cards->room, sizeof *cards);
+        code = msg_check_address_space(w, o, &cards->space, sizeof *cards);
     if (code == MSG_SUCCESS)
         code = meet(w, o, cards);
     free(cards);

@@ -1,9 +1,9 @@
 /*
  * engine.h - what the files of the message engine share.
  *
- * Reading order: msg.h (contract), this file, match.c (matching), protocol.c (packets), rendezvous.c (the threshold, and
- * long messages), peer_failure.c (ranks that leave or fail), send.c and recv.c (operations begin), wait.c (operations
- * end), channel.h (carriers of packets), via.c, tcp.c.
+ * Reading order: msg.h (contract), this file, match.c (matching), protocol.c (packets), rendezvous.c (the threshold,
+ * and long messages), peer_failure.c (ranks that leave or fail), send.c and recv.c (operations begin), wait.c
+ * (operations end), channel.h (carriers of packets), via.c, tcp.c.
  *
  *   eager                     rendezvous, RPUT              RGET                          R3
  *   EAGER+data ------->       RTS -------------->           RTS+address -------->         RTS -------------->
@@ -113,7 +113,7 @@ struct msg_lane {
     int32_t context, source, tag;
 };
 
-/* The table of lanes of one queue: posted receives, or early messages. */
+/* The table of lanes of one queue: posted receives, or unexpected messages. */
 struct msg_lanes {
     struct msg_lane **buckets;
     uint32_t mask, n_lanes;
@@ -246,10 +246,10 @@ struct msg_world {
     struct msg_peer *busy; /* peers with queued packets */
     msg_request *moving;   /* requests with RDMA still to be started */
 
-    struct msg_lanes posted, early;
+    struct msg_lanes posted, unexpected;
     uint64_t sequence;
     uint32_t n_posted[MSG_VIEWS];
-    size_t n_early, early_bytes;
+    size_t n_unexpected, unexpected_bytes;
     msg_message *free_messages;
     int throttling;
 
@@ -325,14 +325,14 @@ msg_request *msg_match_posted(msg_world *w, int context, int source, int tag);
 int msg_post(msg_world *w, msg_request *r);
 void msg_unpost(msg_world *w, msg_request *r);
 /* Returns the first message that such a receive matches, and leaves it in the queue. NULL: none. */
-msg_message *msg_find_early(msg_world *w, int context, int source, int tag);
-int msg_add_early(msg_world *w, msg_message *m);
+msg_message *msg_find_unexpected(msg_world *w, int context, int source, int tag);
+int msg_add_unexpected(msg_world *w, msg_message *m);
 /* Returns the first message of a context whose tag has the bits of `tag` where `mask` has ones. NULL: none. Scans
  * all messages of the context. */
-msg_message *msg_search_early(msg_world *w, int context, int mask, int tag);
+msg_message *msg_search_unexpected(msg_world *w, int context, int mask, int tag);
 /* The same, except that the tag must differ from `tag`. */
 msg_message *msg_search_other(msg_world *w, int context, int mask, int tag);
-void msg_take_early(msg_world *w, msg_message *m);
+void msg_take_unexpected(msg_world *w, msg_message *m);
 
 /* ---------------------------------------------------------------- request.c */
 
@@ -382,7 +382,7 @@ int msg_is_writing(const msg_world *w, int target);
 /* Makes all later packets to this rank wait for such writes. Returns 0, or an error: no memory. */
 int msg_fence(struct msg_peer *peer);
 /* Delivers an unexpected message to its receive, or accepts its announcement. */
-void msg_deliver_early(msg_world *w, msg_message *m, msg_request *r);
+void msg_deliver_unexpected(msg_world *w, msg_message *m, msg_request *r);
 /* Starts more of the RDMA that waits to be started. */
 void msg_move(msg_world *w);
 /* Ends the channel's registration of the request's buffer, if there is one. */

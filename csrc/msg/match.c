@@ -16,8 +16,8 @@
  * The usual design is one list of posted receives that each message scans: fast for three entries, and slow for
  * programs with a thousand. The counters match_lookups and match_steps show the length of the searches here.
  *
- * Invariant: a receive in the posted queue and a message in the early queue never match each other. Whichever comes
- * second searches for the other before it is queued. Called with the world's lock held.
+ * Invariant: a receive in the posted queue and a message in the unexpected queue never match each other. Whichever
+ * comes second searches for the other before it is queued. Called with the world's lock held.
  */
 #include <stdlib.h>
 
@@ -237,13 +237,13 @@ msg_request *msg_match_posted(msg_world *w, int context, int source, int tag)
 /* ---------------------------------------------------------------- unexpected messages */
 
 /* Adds the message to all four lanes or to none. Returns MSG_SUCCESS or MSG_ERR_NO_MEMORY. */
-int msg_add_early(msg_world *w, msg_message *m)
+int msg_add_unexpected(msg_world *w, msg_message *m)
 {
     struct msg_lane *lanes[MSG_VIEWS];
     for (int view = 0; view < MSG_VIEWS; view++) {
-        lanes[view] =
-            find_or_make(w, &w->early, m->packet.head.context, view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : m->source,
-                         view & MSG_VIEW_ANY_TAG ? MSG_ANY_TAG : m->packet.head.tag);
+        lanes[view] = find_or_make(w, &w->unexpected, m->packet.head.context,
+                                   view & MSG_VIEW_ANY_SOURCE ? MSG_ANY_SOURCE : m->source,
+                                   view & MSG_VIEW_ANY_TAG ? MSG_ANY_TAG : m->packet.head.tag);
         if (lanes[view] == NULL) {
             while (view-- > 0)
                 list_remove(&m->views[view]);
@@ -252,18 +252,18 @@ int msg_add_early(msg_world *w, msg_message *m)
         /* Appended at once: creating the next lane may free empty lanes. */
         list_append(&lanes[view]->list, &m->views[view]);
     }
-    w->n_early++;
+    w->n_unexpected++;
     MSG_COUNT(w, unexpected_now, 1);
     return MSG_SUCCESS;
 }
 
-void msg_take_early(msg_world *w, msg_message *m)
+void msg_take_unexpected(msg_world *w, msg_message *m)
 {
     /* The message heads the ring in which it was found, and lies anywhere in the other three. */
     for (int view = 0; view < MSG_VIEWS; view++)
         list_remove(&m->views[view]);
     m->taken = 1;
-    w->n_early--;
+    w->n_unexpected--;
     MSG_COUNT(w, unexpected_now, -1);
 }
 
@@ -273,21 +273,21 @@ static inline msg_message *message_of(struct msg_link *l, int view)
     return (msg_message *)(void *)((char *)(l - view) - offsetof(msg_message, views));
 }
 
-msg_message *msg_find_early(msg_world *w, int context, int source, int tag)
+msg_message *msg_find_unexpected(msg_world *w, int context, int source, int tag)
 {
-    if (vk_likely(w->n_early == 0))
+    if (vk_likely(w->n_unexpected == 0))
         return NULL;
     /* One look-up: the lane holds exactly the messages that such a receive matches, in the order of arrival.
      * Wildcards are ordinary keys, because they are negative and ranks and tags are not. */
-    struct msg_lane *lane = find(w, &w->early, context, source, tag);
+    struct msg_lane *lane = find(w, &w->unexpected, context, source, tag);
     if (lane == NULL || list_empty(&lane->list))
         return NULL;
     return message_of(lane->list.next, view_of(source, tag));
 }
 
-msg_message *msg_search_early(msg_world *w, int context, int mask, int tag)
+msg_message *msg_search_unexpected(msg_world *w, int context, int mask, int tag)
 {
-    struct msg_lane *lane = w->n_early ? find(w, &w->early, context, MSG_ANY_SOURCE, MSG_ANY_TAG) : NULL;
+    struct msg_lane *lane = w->n_unexpected ? find(w, &w->unexpected, context, MSG_ANY_SOURCE, MSG_ANY_TAG) : NULL;
     for (struct msg_link *l = lane ? lane->list.next : NULL; lane && l != &lane->list; l = l->next) {
         msg_message *m = message_of(l, MSG_VIEW_ANY);
         if ((m->packet.head.tag & mask) == (tag & mask))
@@ -298,7 +298,7 @@ msg_message *msg_search_early(msg_world *w, int context, int mask, int tag)
 
 msg_message *msg_search_other(msg_world *w, int context, int mask, int tag)
 {
-    struct msg_lane *lane = w->n_early ? find(w, &w->early, context, MSG_ANY_SOURCE, MSG_ANY_TAG) : NULL;
+    struct msg_lane *lane = w->n_unexpected ? find(w, &w->unexpected, context, MSG_ANY_SOURCE, MSG_ANY_TAG) : NULL;
     for (struct msg_link *l = lane ? lane->list.next : NULL; lane && l != &lane->list; l = l->next) {
         msg_message *m = message_of(l, MSG_VIEW_ANY);
         if ((m->packet.head.tag & mask) == (tag & mask) && m->packet.head.tag != tag)

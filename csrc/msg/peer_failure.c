@@ -30,14 +30,14 @@ static void sweep_request(msg_request *r, void *context)
     const struct sweep *s = context;
     if (r->complete || r->kind == MSG_REQ_CARRIER)
         return;
-    int anybody = r->kind == MSG_REQ_RECV && r->peer == MSG_ANY_SOURCE;
-    if (r->peer != s->peer->rank && !(anybody && s->error == MSG_ERR_PROC_FAILED))
+    int from_any = r->kind == MSG_REQ_RECV && r->peer == MSG_ANY_SOURCE;
+    if (r->peer != s->peer->rank && !(from_any && s->error == MSG_ERR_PROC_FAILED))
         return;
     if (!s->peer->gone && (r->flags & MSG_MOVING) && r->registered && (r->started == r->want || goes_on(s->peer, r)))
         return; /* RDMA in progress: it needs nothing more from the rank, only its completion here is outstanding. */
     if (r->flags & MSG_ON_POSTED)
         msg_unpost(r->world, r);
-    if (!anybody)
+    if (!from_any)
         msg_release_buffer(r);
     r->flags &= (uint8_t)~MSG_QUEUED; /* the queue was emptied */
     msg_complete(r, s->error);

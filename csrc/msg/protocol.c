@@ -240,8 +240,8 @@ void msg_copy_in(msg_world *w, msg_request *r, const void *data, size_t len)
 static void throttle_sender(struct msg_peer *peer)
 {
     msg_world *w = peer->world;
-    /* Only data beyond MSG_INLINE counts in early_bytes (request.c), because XOFF holds back no shorter data. */
-    if (w->early_bytes <= (size_t)w->policy.unexpected_bytes || peer->xoff_sent)
+    /* Only data beyond MSG_INLINE counts in unexpected_bytes (request.c), because XOFF holds back no shorter data. */
+    if (w->unexpected_bytes <= (size_t)w->policy.unexpected_bytes || peer->xoff_sent)
         return;
     peer->xoff_sent = 1;
     w->throttling = 1;
@@ -275,7 +275,7 @@ static msg_message *keep(struct msg_peer *peer, const struct msg_packet *p, cons
             MSG_COUNT(w, bytes_copied, len);
         }
         /* From here on a receive can match it. */
-        if (msg_add_early(w, m) == MSG_SUCCESS) {
+        if (msg_add_unexpected(w, m) == MSG_SUCCESS) {
             MSG_COUNT(w, unexpected, 1);
             MSG_COUNT(w, ready_missed, p->head.kind & MSG_FLAG_READY ? 1 : 0);
             throttle_sender(peer);
@@ -287,8 +287,8 @@ static msg_message *keep(struct msg_peer *peer, const struct msg_packet *p, cons
     return NULL;
 }
 
-/* Four kinds of early message: still arriving (tcp), held by a send of this rank, announced, or complete. */
-void msg_deliver_early(msg_world *w, msg_message *m, msg_request *r)
+/* Four kinds of unexpected message: still arriving (tcp), held by a send of this rank, announced, or complete. */
+void msg_deliver_unexpected(msg_world *w, msg_message *m, msg_request *r)
 {
     msg_bind(r, m->source, &m->packet);
     if (m->arriving) { /* the rest arrives in the envelope, and is then copied to the receive */
@@ -402,7 +402,7 @@ static void message_arriving(struct msg_peer *peer, struct msg_in *in)
             in->room = in->len < r->len ? in->len : r->len;
             return;
         }
-        /* The policy requires a copy in between. This envelope was never in the early queue, hence `taken`. */
+        /* The policy requires a copy in between. This envelope was never in the unexpected queue, hence `taken`. */
         msg_message *m = msg_message_new(w, in->len);
         if (m == NULL) {
             msg_peer_failed(peer, "memory is exhausted: a message could not be received");
@@ -414,7 +414,7 @@ static void message_arriving(struct msg_peer *peer, struct msg_in *in)
         m->to = r;
         in->message = m;
     } else {
-        /* The message can be probed and received while its data is still arriving: msg_deliver_early stores a
+        /* The message can be probed and received while its data is still arriving: msg_deliver_unexpected stores a
          * receive in m->to. */
         in->message = keep(peer, p, NULL, in->len);
         if (in->message)
@@ -500,6 +500,6 @@ void msg_arrival_lost(struct msg_peer *peer, struct msg_in *in)
         return;
     }
     if (!m->taken && (in->packet.head.kind & MSG_PKT_MASK) != MSG_PKT_DATA)
-        msg_take_early(peer->world, m);
+        msg_take_unexpected(peer->world, m);
     msg_message_put(peer->world, m);
 }

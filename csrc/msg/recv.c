@@ -1,8 +1,9 @@
 /*
- * Receiving and probing: the public calls. A receive first searches the early messages, and is posted if none matches.
- * No message can arrive in between, because the lock is held and the channel is not polled. So no message is missed.
+ * Receiving and probing: the public calls. A receive first searches the unexpected messages, and is posted if none
+ * matches. No message can arrive in between, because the lock is held and the channel is not polled. So no message is
+ * missed.
  *
- *       early message?  --yes-->  msg_deliver_early (copy, or reply to its RTS)
+ *       unexpected message?  --yes-->  msg_deliver_unexpected (copy, or reply to its RTS)
  *             | no
  *       can one come?   --no--->  complete in error: its rank has left or died
  *             | yes
@@ -52,11 +53,11 @@ int msg_start_recv(msg_world *w, int context, void *buf, size_t len, int src, in
         msg_complete(r, MSG_SUCCESS);
         return MSG_SUCCESS;
     }
-    msg_message *m = msg_find_early(w, context, src, tag);
+    msg_message *m = msg_find_unexpected(w, context, src, tag);
     /* Applies also to a rank that has died since: messages that had arrived can be received. */
     if (m) {
-        msg_take_early(w, m);
-        msg_deliver_early(w, m, r);
+        msg_take_unexpected(w, m);
+        msg_deliver_unexpected(w, m, r);
         return MSG_SUCCESS;
     }
     if (vk_unlikely((code = receive_error(w, src)) != MSG_SUCCESS)) {
@@ -89,17 +90,17 @@ static int discard(msg_world *w, int context, int mask, int tag)
 {
     int n = 0;
     msg_message *m;
-    while ((m = msg_search_early(w, context, mask, tag)) != NULL) {
+    while ((m = msg_search_unexpected(w, context, mask, tag)) != NULL) {
         msg_request *r = msg_request_new(w, MSG_REQ_RECV, context, m->source, m->packet.head.tag, NULL, 0);
         if (r == NULL)
             break;
         r->flags |= MSG_DETACHED;
-        msg_take_early(w, m);
+        msg_take_unexpected(w, m);
         if (m->arriving == 2) { /* its sender died during the transfer */
             msg_message_put(w, m);
             msg_complete(r, MSG_ERR_PROC_FAILED);
         } else
-            msg_deliver_early(w, m, r);
+            msg_deliver_unexpected(w, m, r);
         n++;
     }
     return n;
@@ -212,7 +213,7 @@ struct search {
 static int search(void *argument)
 {
     struct search *s = argument;
-    s->found = msg_find_early(s->w, s->context, s->src, s->tag);
+    s->found = msg_find_unexpected(s->w, s->context, s->src, s->tag);
     return s->found != NULL || receive_error(s->w, s->src);
 }
 
@@ -291,7 +292,7 @@ int msg_mprobe(msg_world *w, int context, int src, int tag, msg_message **messag
     int code = probe_for(&s, timeout_ms);
     if (code == MSG_SUCCESS) {
         if (s.found)
-            msg_take_early(w, s.found);
+            msg_take_unexpected(w, s.found);
         set_probe_status(s.found, status);
         *message = s.found ? s.found : &nothing;
     }
@@ -327,7 +328,7 @@ static int start_mrecv(msg_world *w, msg_message **message, void *buf, size_t le
         msg_message_put(w, m);
         msg_complete(r, MSG_ERR_PROC_FAILED);
     } else
-        msg_deliver_early(w, m, r);
+        msg_deliver_unexpected(w, m, r);
     return MSG_SUCCESS;
 }
 

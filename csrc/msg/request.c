@@ -11,9 +11,9 @@
  * duplicate replies, and replies to a request that has ended in error. Id 0 names no request.
  *
  * Invariant: a request is in the free list, or has a kind. `complete` of a free request stays 1 until its place is used
- * again, because a caller may still read it (msg_request_peek). An envelope is in the free list, or in the early queue,
- * or `taken`; a taken envelope is returned by the code that removed it from the queue. Called with the world's lock
- * held.
+ * again, because a caller may still read it (msg_request_peek). An envelope is in the free list, or in the unexpected
+ * queue, or `taken`; a taken envelope is returned by the code that removed it from the queue. Called with the world's
+ * lock held.
  */
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ struct block {
 
 int msg_pool_init(msg_world *w)
 {
-    return msg_lanes_init(&w->posted) == 0 && msg_lanes_init(&w->early) == 0 ? 0 : MSG_ERR_NO_MEMORY;
+    return msg_lanes_init(&w->posted) == 0 && msg_lanes_init(&w->unexpected) == 0 ? 0 : MSG_ERR_NO_MEMORY;
 }
 
 /* Finds the slab and the place of an index. Strides are whole cache lines, so that two requests never share one. */
@@ -68,7 +68,7 @@ void msg_pool_fini(msg_world *w)
         free(b);
     }
     msg_lanes_fini(&w->posted);
-    msg_lanes_fini(&w->early);
+    msg_lanes_fini(&w->unexpected);
 }
 
 /* Adds MSG_SLAB_REQUESTS (about 200) requests. The newest block is used first. */
@@ -174,7 +174,7 @@ void msg_complete(msg_request *r, int error)
 /* ---------------------------------------------------------------- envelopes */
 
 /* Returns an envelope for len bytes. Up to MSG_INLINE bytes are stored in the envelope. Longer data is allocated and
- * counted in early_bytes, on which XOFF depends. Envelopes for data that a policy copies on the way count as well.
+ * counted in unexpected_bytes, on which XOFF depends. Envelopes for data that a policy copies on the way count as well.
  * NULL: no memory. */
 msg_message *msg_message_new(msg_world *w, size_t len)
 {
@@ -204,25 +204,25 @@ msg_message *msg_message_new(msg_world *w, size_t len)
     m->to = m->from = NULL;
     m->data = data;
     m->len = len;
-    w->early_bytes += len > MSG_INLINE ? len : 0;
-    w->counters[MSG_COUNTER_unexpected_bytes_now] = w->early_bytes;
-    if (w->early_bytes > w->counters[MSG_COUNTER_unexpected_bytes_most])
-        w->counters[MSG_COUNTER_unexpected_bytes_most] = w->early_bytes;
+    w->unexpected_bytes += len > MSG_INLINE ? len : 0;
+    w->counters[MSG_COUNTER_unexpected_bytes_now] = w->unexpected_bytes;
+    if (w->unexpected_bytes > w->counters[MSG_COUNTER_unexpected_bytes_most])
+        w->counters[MSG_COUNTER_unexpected_bytes_most] = w->unexpected_bytes;
     return m;
 }
 
-/* Returns an envelope to the pool. If early_bytes thereby drops below half of the bound, all throttled senders may
+/* Returns an envelope to the pool. If unexpected_bytes thereby drops below half of the bound, all throttled senders may
  * send eagerly again. The limit is half, so that XOFF and XON do not alternate with each message. */
 void msg_message_put(msg_world *w, msg_message *m)
 {
     if (m->data != m->small && m->data != NULL) {
-        w->early_bytes -= m->len;
-        w->counters[MSG_COUNTER_unexpected_bytes_now] = w->early_bytes;
+        w->unexpected_bytes -= m->len;
+        w->counters[MSG_COUNTER_unexpected_bytes_now] = w->unexpected_bytes;
         free(m->data);
     }
     m->data = NULL;
     m->next = w->free_messages;
     w->free_messages = m;
-    if (vk_unlikely(w->throttling) && w->early_bytes < (size_t)w->policy.unexpected_bytes / 2)
+    if (vk_unlikely(w->throttling) && w->unexpected_bytes < (size_t)w->policy.unexpected_bytes / 2)
         msg_relieve(w);
 }

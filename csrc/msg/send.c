@@ -46,7 +46,7 @@ int msg_check_send(msg_world *w, int context, const void *buf, size_t len, int d
  * active, as between two ranks. The four outcomes:
  *
  *     a receive is posted      copied once, both requests complete
- *     kept, short              copied into the envelope, the send completes; copied again by msg_deliver_early
+ *     kept, short              copied into the envelope, the send completes; copied again by msg_deliver_unexpected
  *     kept, `holds`            the envelope points at the send (m->from), whose buffer is copied when a receive matches
  *     no memory                the send ends in error */
 static void send_to_self(msg_request *s, msg_mode mode)
@@ -66,7 +66,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
     }
     /* Also if the unexpected queue is full: no other rank can receive an XOFF, so the send itself waits. */
     int holds = mode == MSG_SYNCHRONOUS || w->policy.synchronous || s->len > w->peers[w->rank].eager_limit ||
-                w->early_bytes > (size_t)w->policy.unexpected_bytes;
+                w->unexpected_bytes > (size_t)w->policy.unexpected_bytes;
     msg_message *m = msg_message_new(w, holds ? 0 : s->len);
     if (m == NULL) {
         msg_complete(s, MSG_ERR_NO_MEMORY);
@@ -75,7 +75,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
     m->packet = p;
     m->source = w->rank;
     if (holds) {
-        /* For msg_deliver_early, NULL marks an announced message, and `from` its send. */
+        /* For msg_deliver_unexpected, NULL marks an announced message, and `from` its send. */
         m->data = NULL;
         m->len = s->len;
         m->from = s;
@@ -85,7 +85,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
         MSG_COUNT(w, copies, 1);
         MSG_COUNT(w, bytes_copied, s->len);
     }
-    if (msg_add_early(w, m) != MSG_SUCCESS) {
+    if (msg_add_unexpected(w, m) != MSG_SUCCESS) {
         msg_message_put(w, m);
         msg_complete(s, MSG_ERR_NO_MEMORY);
         return;

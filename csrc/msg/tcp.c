@@ -245,7 +245,7 @@ static int progress(msg_world *w, const uint8_t *enough)
 {
     struct tc_world *t = tcp_of(w);
     int n = 0;
-    if (w->n_ranks - 1 <= TC_FEW) {
+    if (w->n_ranks - 1 <= TC_POLLED_MOST) {
         for (int i = 0; i < w->n_ranks; i++)
             if (i != w->rank && t->ranks[i].fd >= 0) {
                 n += receive(&t->ranks[i], enough);

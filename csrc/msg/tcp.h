@@ -1,5 +1,6 @@
 /*
- * tcp.h - the `tcp` channel's private structs: tcp.c (packets on streams), tcp_open.c (connecting), tcp_relay.c (daemons).
+ * tcp.h - the `tcp` channel's private structs: tcp.c (packets on streams), tcp_open.c (connecting), tcp_relay.c
+ * (daemons).
  *
  * There is one connection for each pair of ranks. A packet on the stream:
  *
@@ -10,8 +11,8 @@
 
 #include "msg/channel.h"
 
-#define TC_STAGE 8192 /* arriving bytes are read into this buffer; longer data goes straight to its destination */
-#define TC_FEW 3      /* up to this many connections are polled one by one, more by epoll */
+#define TC_STAGE 8192    /* arriving bytes are read into this buffer; longer data goes straight to its destination */
+#define TC_POLLED_MOST 3 /* up to this many connections are polled one by one, more by epoll */
 
 struct tc_rank {
     struct msg_peer *peer;

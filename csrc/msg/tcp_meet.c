@@ -12,10 +12,10 @@
  *
  * There is a label for each direction. A listener uses no field of an intro before it has verified the proof. The
  * caller sends no message before it has verified the listener's proof. So calls from other processes, whatever they
- * send, only occupy places in `guests`.
+ * send, only occupy places in `incoming_calls`.
  *
- * Bounds: N_GUESTS calls wait for their proof at a time, each at most GUEST_FOR. If one more arrives, the oldest is
- * dropped. A rank whose call was dropped, or not accepted within CONNECT_FOR and NONCE_FOR, calls again until the
+ * Bounds: N_INCOMING calls wait for their proof at a time, each at most INCOMING_FOR. If one more arrives, the oldest
+ * is dropped. A rank whose call was dropped, or not accepted within CONNECT_FOR and NONCE_FOR, calls again until the
  * deadline. So silent callers do not delay the ranks, and no number of callers exhausts the process's descriptors.
  */
 #include "msg/tcp_meet.h"
@@ -28,8 +28,8 @@
 
 #include "base/blake2s.h"
 
-#define N_GUESTS 64
-#define GUEST_FOR (2 * VK_SECOND)
+#define N_INCOMING 64
+#define INCOMING_FOR (2 * VK_SECOND)
 #define CONNECT_FOR (3 * VK_SECOND) /* of one call: a SYN may be lost while the backlog is full */
 #define NONCE_FOR (10 * VK_SECOND)  /* of one call, until the listener accepts it */
 #define PAUSE (20 * VK_MS)          /* before a rank is called again */
@@ -52,7 +52,7 @@ struct reply {
 };
 _Static_assert(sizeof(struct reply) == 88, "no padding: it travels as it lies");
 
-/* One call: from this rank, or from a guest. fd -1: none. */
+/* One call: made by this rank, or incoming. fd -1: none. */
 struct call {
     int fd;
     int rank;                                                        /* ours: the rank that is called */
@@ -62,7 +62,7 @@ struct call {
     int why;            /* ours: errno of the last call that failed, or 0 */
     uint64_t until;     /* when it is dropped */
     uint8_t nonce[16];  /* S */
-    struct reply reply; /* ours: as sent; a guest's: as far as it has come */
+    struct reply reply; /* of this rank's call: as sent; of an incoming call: as far as it has arrived */
     uint8_t proof[32];  /* ours: of the listener, as far as it has come */
     size_t got;         /* bytes of what is awaited */
 };
@@ -71,8 +71,8 @@ struct meeting {
     msg_world *w;
     const struct tc_card *cards;
     struct call *calls; /* one for each lower rank */
-    struct call guests[N_GUESTS];
-    struct pollfd *polls; /* listener, guests, calls */
+    struct call incoming_calls[N_INCOMING];
+    struct pollfd *polls; /* listener, incoming calls, this rank's calls */
     int n_left;           /* missing connections of both kinds */
 };
 
@@ -246,15 +246,15 @@ static int advance_call(struct meeting *m, struct call *c)
 
 /* ---------------------------------------------------------------- accepting calls */
 
-/* Returns a free place, or that of the oldest guest. */
-static struct call *place_for_guest(struct meeting *m)
+/* Returns a free place, or that of the oldest incoming call. */
+static struct call *place_for_incoming(struct meeting *m)
 {
-    struct call *oldest = &m->guests[0];
-    for (int i = 0; i < N_GUESTS; i++) {
-        if (m->guests[i].fd < 0)
-            return &m->guests[i];
-        if (m->guests[i].until < oldest->until)
-            oldest = &m->guests[i];
+    struct call *oldest = &m->incoming_calls[0];
+    for (int i = 0; i < N_INCOMING; i++) {
+        if (m->incoming_calls[i].fd < 0)
+            return &m->incoming_calls[i];
+        if (m->incoming_calls[i].until < oldest->until)
+            oldest = &m->incoming_calls[i];
     }
     drop(oldest);
     return oldest;
@@ -263,55 +263,56 @@ static struct call *place_for_guest(struct meeting *m)
 /* Sends a challenge to every caller. Returns 0, or an error with its text set: the listener itself failed. */
 static int take_calls(struct meeting *m, int listener)
 {
-    for (int i = 0; i < N_GUESTS; i++) { /* bounded, because other processes may call all the time */
+    for (int i = 0; i < N_INCOMING; i++) { /* bounded, because other processes may call all the time */
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? 0 : failed(m->w, "accept");
-        struct call *guest = place_for_guest(m);
-        guest->fd = fd;
-        guest->got = 0;
-        guest->until = vk_now() + GUEST_FOR;
-        if (vk_random_bytes(guest->nonce, sizeof guest->nonce) != 0 ||
-            send_all(fd, guest->nonce, sizeof guest->nonce) != 0)
-            drop(guest);
+        struct call *incoming = place_for_incoming(m);
+        incoming->fd = fd;
+        incoming->got = 0;
+        incoming->until = vk_now() + INCOMING_FOR;
+        if (vk_random_bytes(incoming->nonce, sizeof incoming->nonce) != 0 ||
+            send_all(fd, incoming->nonce, sizeof incoming->nonce) != 0)
+            drop(incoming);
     }
     return 0;
 }
 
-/* Verifies a guest's proof once it is complete. The connection of a rank is handed over; any other guest is dropped. */
-static void advance_guest(struct meeting *m, struct call *guest)
+/* Verifies the proof of an incoming call once it is complete. The connection of a rank is handed over; any other is
+ * dropped. */
+static void advance_incoming(struct meeting *m, struct call *incoming)
 {
     const struct tc_world *t = m->w->at;
     uint8_t right[32], own[32];
-    int here = take(guest, &guest->reply, sizeof guest->reply);
+    int here = take(incoming, &incoming->reply, sizeof incoming->reply);
     if (here == 0)
         return;
-    const struct intro *intro = &guest->reply.intro;
+    const struct intro *intro = &incoming->reply.intro;
     if (here > 0)
-        make_proof(m->w, caller_label, guest, m->w->rank, right);
-    if (here < 0 || !vk_equal_secret(right, guest->reply.proof, sizeof right) ||
+        make_proof(m->w, caller_label, incoming, m->w->rank, right);
+    if (here < 0 || !vk_equal_secret(right, incoming->reply.proof, sizeof right) ||
         memcmp(intro->job, m->w->job, sizeof intro->job) != 0 || intro->rank >= (uint32_t)m->w->n_ranks ||
         intro->rank <= (uint32_t)m->w->rank || t->ranks[intro->rank].fd >= 0) {
-        drop(guest);
+        drop(incoming);
         return;
     }
-    make_proof(m->w, listener_label, guest, m->w->rank, own);
-    if (send_all(guest->fd, own, sizeof own) != 0)
-        drop(guest);
+    make_proof(m->w, listener_label, incoming, m->w->rank, own);
+    if (send_all(incoming->fd, own, sizeof own) != 0)
+        drop(incoming);
     else
-        hand_over(m, guest, (int)intro->rank);
+        hand_over(m, incoming, (int)intro->rank);
 }
 
 /* ---------------------------------------------------------------- the loop */
 
-/* Handles due timers: repeated calls, and guests whose time is over. */
+/* Handles due timers: repeated calls, and incoming calls whose time is over. */
 static int run_timers(struct meeting *m)
 {
     uint64_t now = vk_now();
     int code = 0;
-    for (int i = 0; i < N_GUESTS; i++)
-        if (m->guests[i].fd >= 0 && m->guests[i].until <= now)
-            drop(&m->guests[i]);
+    for (int i = 0; i < N_INCOMING; i++)
+        if (m->incoming_calls[i].fd >= 0 && m->incoming_calls[i].until <= now)
+            drop(&m->incoming_calls[i]);
     for (int i = 0; i < m->w->rank; i++)
         if (m->calls[i].fd >= 0 && m->calls[i].until <= now)
             call_again(&m->calls[i], ETIMEDOUT);
@@ -324,18 +325,18 @@ static int run_timers(struct meeting *m)
 /* Sleeps once, at most SLICE_MS, and handles the events. */
 static int poll_once(struct meeting *m, int listener)
 {
-    struct pollfd *guests = m->polls + 1, *calls = guests + N_GUESTS;
+    struct pollfd *incoming_calls = m->polls + 1, *calls = incoming_calls + N_INCOMING;
     m->polls[0] = (struct pollfd){.fd = listener, .events = POLLIN};
-    for (int i = 0; i < N_GUESTS; i++)
-        guests[i] = (struct pollfd){.fd = m->guests[i].fd, .events = POLLIN};
+    for (int i = 0; i < N_INCOMING; i++)
+        incoming_calls[i] = (struct pollfd){.fd = m->incoming_calls[i].fd, .events = POLLIN};
     for (int i = 0; i < m->w->rank; i++)
         calls[i] = (struct pollfd){.fd = m->calls[i].fd, .events = m->calls[i].state == CONNECTING ? POLLOUT : POLLIN};
-    int n = poll(m->polls, (nfds_t)(1 + N_GUESTS + m->w->rank), SLICE_MS), code = 0;
+    int n = poll(m->polls, (nfds_t)(1 + N_INCOMING + m->w->rank), SLICE_MS), code = 0;
     if (n < 0)
         return errno == EINTR ? 0 : failed(m->w, "poll");
-    for (int i = 0; i < N_GUESTS; i++)
-        if (guests[i].revents)
-            advance_guest(m, &m->guests[i]);
+    for (int i = 0; i < N_INCOMING; i++)
+        if (incoming_calls[i].revents)
+            advance_incoming(m, &m->incoming_calls[i]);
     for (int i = 0; i < m->w->rank && code == 0; i++)
         if (calls[i].revents)
             code = advance_call(m, &m->calls[i]);
@@ -363,19 +364,19 @@ int tc_meet(msg_world *w, int listener, const struct tc_card *cards, uint64_t de
 {
     struct meeting *m = calloc(1, sizeof *m);
     struct call *calls = calloc((size_t)w->n_ranks, sizeof *calls);
-    struct pollfd *polls = calloc((size_t)(1 + N_GUESTS + w->n_ranks), sizeof *polls);
+    struct pollfd *polls = calloc((size_t)(1 + N_INCOMING + w->n_ranks), sizeof *polls);
     int code = m && calls && polls ? 0 : msg_fail(w, MSG_ERR_NO_MEMORY, "no memory");
     if (code == 0) {
         *m = (struct meeting){.w = w, .cards = cards, .calls = calls, .polls = polls, .n_left = w->n_ranks - 1};
-        for (int i = 0; i < N_GUESTS; i++)
-            m->guests[i].fd = -1;
+        for (int i = 0; i < N_INCOMING; i++)
+            m->incoming_calls[i].fd = -1;
         for (int i = 0; i < w->rank; i++) {
             calls[i].fd = -1;
             calls[i].rank = i;
         }
         code = meet(m, listener, deadline);
-        for (int i = 0; i < N_GUESTS; i++)
-            drop(&m->guests[i]);
+        for (int i = 0; i < N_INCOMING; i++)
+            drop(&m->incoming_calls[i]);
         for (int i = 0; i < w->rank; i++)
             drop(&calls[i]);
     }

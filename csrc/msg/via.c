@@ -1,6 +1,6 @@
 /*
- * The `via` channel: packets as messages of a VI, long data by RDMA. It uses only the public calls of VIPL. See via.h and
- * peers/peers.h for credits.
+ * The `via` channel: packets as messages of a VI, long data by RDMA. It uses only the public calls of VIPL. See via.h
+ * and peers/peers.h for credits.
  *
  *      eager buffer:  | head 8 | data ...          an EAGER packet
  *                     | head 8 | rest 40 | data ...   any other
@@ -12,7 +12,8 @@
  *
  *      send slot      free_sends --take_slot--> filled --post--> on its VI (n_outstanding) --VipSendDone--> free_sends
  *      RDMA slot      free_rdma  --start_rdma------------post--> on its VI (n_outstanding) --VipSendDone--> reported to
- *                                                        its request (send_done), now or later (unreported) --> free_rdma
+ *                                                        its request (send_done), now or later (unreported) -->
+ *                                                        free_rdma
  *      receive slot   on its VI, except while receive() handles it
  *
  * Sends complete without a queue entry. So ranks with outstanding sends are on the list `unsettled`, which progress
@@ -331,7 +332,7 @@ static int progress(msg_world *w, const uint8_t *enough)
 
 static void channel_sleep(msg_world *w, uint64_t ns, struct msg_token *token)
 {
-    token->what = peers_doze(&vc_of(w)->net, (ns + VK_MS - 1) / VK_MS);
+    token->what = peers_sleep(&vc_of(w)->net, (ns + VK_MS - 1) / VK_MS);
 }
 
 static void wake(msg_world *w, struct msg_token *token)

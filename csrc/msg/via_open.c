@@ -18,7 +18,7 @@ struct address_card {
     uint8_t len[2];
     uint8_t failed;
     uint32_t n_recv[2];
-    struct msg_address_space room;
+    struct msg_address_space space;
 };
 
 static int net_failed(void *world, enum peers_error error, const char *text)
@@ -179,13 +179,13 @@ int vc_open(msg_world *w, const msg_options *o)
             memcpy(mine.host[i], v->net.ports[i]->address, mine.len[i]);
             mine.n_recv[i] = v->net.ports[i]->n_recv;
         }
-    mine.room = msg_address_space_of(code == 0 && v->net.ports[0] ? v->net.ports[0]->info.bytes_to_map : 0);
+    mine.space = msg_address_space_of(code == 0 && v->net.ports[0] ? v->net.ports[0]->info.bytes_to_map : 0);
     int gathered = cards ? msg_allgather(w, o, &mine, sizeof mine, cards) : MSG_ERR_NO_MEMORY;
     if (code == 0 && gathered == 0)
         code = read_cards(w, cards);
     code = code ? code : gathered;
     if (code == 0)
-        code = msg_check_address_space(w, o, &cards->room, sizeof *cards);
+        code = msg_check_address_space(w, o, &cards->space, sizeof *cards);
     if (code == 0) {
         uint64_t limit_ms = (uint64_t)(o->open_timeout_ms > 0 ? o->open_timeout_ms : 60000);
         code = peers_connect(&v->net, vk_now() + limit_ms * VK_MS, connecting, w);

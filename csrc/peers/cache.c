@@ -5,7 +5,7 @@
  * use, within the limits. The least recently used one is evicted first.
  *
  *      bucket_of(buf) -> region -chain-> region -chain-> ...          all of them
- *      oldest <-older/younger-> ... <-> youngest                      the unused: evicted from the left
+ *      oldest <-older/younger-> ... <-> newest                      the unused: evicted from the left
  *
  * Invalidation. Where a NIC's hardware reads physical pages, a cached registration goes wrong once its memory is
  * unmapped and mapped again. Libraries of the time intercepted free() and munmap() for that reason. Here every access
@@ -41,16 +41,16 @@ static struct peers_region **bucket_of(struct peers_cache *c, const void *buf)
 static void unlink_unused(struct peers_cache *c, struct peers_region *r)
 {
     *(r->older ? &r->older->younger : &c->oldest) = r->younger;
-    *(r->younger ? &r->younger->older : &c->youngest) = r->older;
+    *(r->younger ? &r->younger->older : &c->newest) = r->older;
     r->older = r->younger = NULL;
 }
 
 static void link_unused(struct peers_cache *c, struct peers_region *r)
 {
-    r->older = c->youngest;
+    r->older = c->newest;
     r->younger = NULL;
-    *(c->youngest ? &c->youngest->younger : &c->oldest) = r;
-    c->youngest = r;
+    *(c->newest ? &c->newest->younger : &c->oldest) = r;
+    c->newest = r;
 }
 
 static void deregister(struct peers_cache *c, struct peers_region *r)

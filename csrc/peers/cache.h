@@ -12,7 +12,7 @@
 struct peers_cache;
 
 /* One registration. Its user reads `handle`. In use (users > 0) it is only in its bucket. Unused, it is also in the
- * list from the oldest to the youngest. */
+ * list from the oldest to the newest. */
 struct peers_region {
     char *buf;
     size_t len;
@@ -40,7 +40,7 @@ struct peers_cache {
     VIP_MEM_ATTRIBUTES attributes;
     const struct peers_cache_limits *limits;
     const struct peers_cache_counters *counters;
-    struct peers_region **buckets, *oldest, *youngest;
+    struct peers_region **buckets, *oldest, *newest;
     uint64_t bytes, n;
 };
 

@@ -253,7 +253,7 @@ void peers_attend(const struct peers *p)
 
 /* With two NICs each sleep is short, on one NIC in turn; several threads may be about to sleep at once. Completions of
  * sends cause no wake-up. So with sends outstanding the sleep is short, too. */
-VIP_VI_HANDLE peers_doze(struct peers *p, uint64_t ms)
+VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms)
 {
     const struct peers_port *port = p->ports[0] ? p->ports[0] : p->ports[1];
     VIP_VI_HANDLE vi;

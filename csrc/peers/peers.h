@@ -1,6 +1,6 @@
 /*
- * peers.h - all ranks of a job connected over VIPL, with receive slots and credits. BIP and the message engine's channel
- * `via` are its users. It calls only the public functions of VIPL.
+ * peers.h - all ranks of a job connected over VIPL, with receive slots and credits. BIP and the message engine's
+ * channel `via` are its users. It calls only the public functions of VIPL.
  *
  *     peers_init          the table of pairs
  *     peers_open_port     a NIC: [0] for the ranks of this host, [1] for the others
@@ -9,17 +9,18 @@
  *     peers_connect       every pair, as peers (connect.c)
  *     peers_close         the VIs, then the NICs with all their objects
  *
- * The user exchanges the ranks' addresses itself, and calls peers_set_address for each rank before peers_connect. Packets
- * are the user's, too. The user embeds struct peers_slot and struct peers_pair as first members of its own structs.
+ * The user exchanges the ranks' addresses itself, and calls peers_set_address for each rank before peers_connect.
+ * Packets are the user's, too. The user embeds struct peers_slot and struct peers_pair as first members of its own
+ * structs.
  *
- * Credits. Each side of a pair keeps n_recv receives posted, and grants the peer fewer credits than that. A packet costs
- * a credit, so it always finds a receive. A slot whose packet was read is posted again, and then *owed* to the peer. Owed
- * credits travel on the next packet to the peer (peers_pay). When half of them are owed (peers_owes), the user sends a
- * packet of its own for them, which costs no credit.
+ * Credits. Each side of a pair keeps n_recv receives posted, and grants the peer fewer credits than that. A packet
+ * costs a credit, so it always finds a receive. A slot whose packet was read is posted again, and then *owed* to the
+ * peer. Owed credits travel on the next packet to the peer (peers_pay). When half of them are owed (peers_owes), the
+ * user sends a packet of its own for them, which costs no credit.
  *
  * Sends have no completion queue. Pairs with outstanding sends are listed in `unsettled`, where the user reaps them.
  *
- * Threads: the user ensures that one thread at a time uses a struct peers. Only peers_doze may run beside others.
+ * Threads: the user ensures that one thread at a time uses a struct peers. Only peers_sleep may run beside others.
  */
 #ifndef VIAKIT_PEERS_H
 #define VIAKIT_PEERS_H
@@ -102,7 +103,7 @@ struct peers {
     struct peers_port *ports[2];
     char *pairs;                   /* [n_ranks] */
     struct peers_pair **unsettled; /* [n_unsettled] */
-    uint32_t n_unsettled;          /* peers_doze reads it without the lock */
+    uint32_t n_unsettled;          /* peers_sleep reads it without the lock */
     uint32_t turn;                 /* selects the NIC of the next sleep */
 };
 
@@ -126,7 +127,7 @@ void peers_forget(struct peers *p, const void *buf, size_t len);
 /* Services a connected job while the caller waits elsewhere. Only the local NIC: others have a thread. */
 void peers_attend(const struct peers *p);
 /* Sleeps at most ms until a packet arrives. Returns the VI whose receive is complete, or NULL. Any thread. */
-VIP_VI_HANDLE peers_doze(struct peers *p, uint64_t ms);
+VIP_VI_HANDLE peers_sleep(struct peers *p, uint64_t ms);
 
 /* connect.c: connects all pairs until the deadline. Calls idle(context) whenever no connection was completed; its
  * result, unless 0, ends the call and is returned. */
@@ -185,7 +186,7 @@ static inline VIP_VI_HANDLE peers_poll(const struct peers_port *port)
     return VipCQDone(port->cq, &vi, &recv) == VIP_SUCCESS ? vi : NULL;
 }
 
-/* Lists the pair in `unsettled`, at most once. The store is relaxed: peers_doze reads the number only as a hint. */
+/* Lists the pair in `unsettled`, at most once. The store is relaxed: peers_sleep reads the number only as a hint. */
 static inline void peers_unsettle(struct peers_pair *pair)
 {
     struct peers *p = pair->port->peers;

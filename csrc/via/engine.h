@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "via/nic.h"
 
-#define VIA_BUDGET 64    /* link slots handled per poll */
-#define VIA_SLOW_LOOK 64 /* idle polls between two readings of the clock */
+#define VIA_BUDGET 64          /* link slots handled per poll */
+#define VIA_POLLS_PER_CLOCK 64 /* idle polls between two readings of the clock */
 #define VIA_TAKEOVER_LEAST_US 50
 #define VIA_TAKEOVER_MOST_US 10000 /* an upper bound: until then no thread drives the NIC */
 /* The NIC's thread checks at this interval whether the program polls; less often while it does. */
@@ -25,12 +25,13 @@ static inline int via_drive(struct via_nic *nic)
 {
     int n = nic->ops->poll(nic->link, VIA_BUDGET);
     vk_store_relaxed(&nic->polls, nic->polls + 1);
-    if (vk_likely(n == 0 && !nic->stall_list && !nic->deferred && (++nic->idle & (VIA_SLOW_LOOK - 1))))
+    if (vk_likely(n == 0 && !nic->stall_list && !nic->deferred && (++nic->idle & (VIA_POLLS_PER_CLOCK - 1))))
         return 0;
     return via_drive_rest(nic, n);
 }
 
-/* Reads the clock, flushes delayed acknowledgements and runs timers. Called after every VIA_SLOW_LOOK idle polls. */
+/* Reads the clock, flushes delayed acknowledgements and runs timers. Called after every VIA_POLLS_PER_CLOCK idle
+ * polls. */
 void via_drive_slow(struct via_nic *nic);
 /* Wakes the NIC's thread. */
 void via_kick_thread(struct via_nic *nic);

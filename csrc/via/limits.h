@@ -16,15 +16,15 @@
 #define VIA_MAX_QUEUE 1024 /* descriptors per work queue; a power of two */
 #define VIA_MAX_SEGMENTS 252
 #define VIA_MAX_TRANSFER (64ul << 20)
-#define VIA_READ_REQUESTS 16  /* per VI: read requests outstanding, and read requests of the peer that wait */
-#define VIA_BATCH 45          /* frames per link send: a super-frame at MTU 1500 */
-#define VIA_MAX_DEFERRED 4096 /* control frames that wait for space on the link: one per VI */
-#define VIA_FAILED_PEERS 16   /* peers to which the link failed since the timers last ran */
-#define VIA_CONN_HASHES 256   /* a power of two */
-#define VIA_MAX_CONNS 1024    /* answered connection requests that a NIC remembers */
-#define VIA_FLIGHT 256        /* unacknowledged link sends per VI, at most; a power of two */
-#define VIA_MAX_AHEAD 16384   /* the furthest that a sender can be ahead: VIA_FLIGHT link sends of VIA_BATCH frames */
-#define VIA_EARLY_FRAMES 4032 /* a receiver keeps no frame further ahead of the expected one */
+#define VIA_READ_REQUESTS 16    /* per VI: read requests outstanding, and read requests of the peer that wait */
+#define VIA_BATCH 45            /* frames per link send: a super-frame at MTU 1500 */
+#define VIA_MAX_DEFERRED 4096   /* control frames that wait for space on the link: one per VI */
+#define VIA_FAILED_PEERS 16     /* peers to which the link failed since the timers last ran */
+#define VIA_CONN_HASHES 256     /* a power of two */
+#define VIA_MAX_CONNS 1024      /* answered connection requests that a NIC remembers */
+#define VIA_FLIGHT 256          /* unacknowledged link sends per VI, at most; a power of two */
+#define VIA_MAX_AHEAD 16384     /* the furthest that a sender can be ahead: VIA_FLIGHT link sends of VIA_BATCH frames */
+#define VIA_REORDER_FRAMES 4032 /* a receiver keeps no frame further ahead of the expected one */
 #define VIA_RDMA_READ_LEVELS (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 #define VIA_ALL_LEVELS (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 

@@ -21,7 +21,7 @@
 struct via_allocation;
 struct via_cq;
 struct via_discovery;
-struct via_early_group;
+struct via_reorder_group;
 struct via_observer;
 struct via_peering;
 struct via_ptag;
@@ -60,10 +60,10 @@ struct via_nic {
     struct via_vi *vis;
     struct via_cq *cqs;
     struct via_vi *ack_list, *stall_list, *answer_list;
-    struct via_tap *tap;                 /* owned by the observer; NULL: no capture */
-    const struct via_observer *observer; /* NULL: the NIC is not observed */
-    struct via_early_group *early_free;  /* groups for out-of-order frames that no VI uses at present */
-    uint32_t n_early_groups;             /* groups that exist, used and free */
+    struct via_tap *tap;                    /* owned by the observer; NULL: no capture */
+    const struct via_observer *observer;    /* NULL: the NIC is not observed */
+    struct via_reorder_group *reorder_free; /* groups for out-of-order frames that no VI uses at present */
+    uint32_t n_reorder_groups;              /* groups that exist, used and free */
 
     struct via_region *regions;   /* [VIA_MAX_REGIONS] */
     struct via_region *published; /* the copy that peers see; NULL: none */
@@ -104,15 +104,15 @@ struct via_nic {
     int data_fd, control_fd;
     int has_thread;
     pthread_t thread;
-    uint32_t sleeper;        /* sleeping on data_fd: 0 no thread, 1 the NIC's thread, 2 a waiting call */
-    uint32_t sleeper_thread; /* its via_thread_id */
-    uint64_t sleep_until;    /* when it will wake */
-    uint32_t n_calls;        /* calls in a wait, spinning ones included: the NIC cannot be freed */
-    uint32_t n_waiting;      /* calls in a sleeping wait */
-    uint32_t listeners;      /* n_waiting + n_notifications: how many want completions reported */
-    uint32_t event_word;     /* futex of the waiting calls that do not sleep on data_fd ... */
-    uint32_t n_followers;    /* ... and the number of calls that sleep on it */
-    uint32_t thread_dozing;  /* the thread is in a long sleep: wake it when the program leaves */
+    uint32_t sleeper;              /* sleeping on data_fd: 0 no thread, 1 the NIC's thread, 2 a waiting call */
+    uint32_t sleeper_thread;       /* its via_thread_id */
+    uint64_t sleep_until;          /* when it will wake */
+    uint32_t n_calls;              /* calls in a wait, spinning ones included: the NIC cannot be freed */
+    uint32_t n_waiting;            /* calls in a sleeping wait */
+    uint32_t listeners;            /* n_waiting + n_notifications: how many want completions reported */
+    uint32_t event_word;           /* futex of the waiting calls that do not sleep on data_fd ... */
+    uint32_t n_followers;          /* ... and the number of calls that sleep on it */
+    uint32_t thread_in_long_sleep; /* the thread is in a long sleep: wake it when the program leaves */
 
     /* asynchronous errors */
     VIP_ERROR_HANDLER handler;

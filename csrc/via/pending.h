@@ -46,7 +46,7 @@ struct via_conn {
     struct wire_proof accept_proof;
     uint8_t transcript[32];            /* of a handshake with proofs (proof.h), for the client's CONFIRM */
     struct via_acceptance *acceptance; /* the VipConnectAccept call that waits for it; NULL: none */
-    uint64_t repeat, repeat_at;
+    uint64_t repeat, retransmit_at;
     uint64_t forget_at; /* when an answered request is removed; until then its answer is repeated */
 };
 
@@ -67,10 +67,11 @@ struct via_request {
     uint32_t number;
     struct link_frame frame;
     uint8_t address[6];
-    uint16_t port;         /* of the one NIC that is addressed; 0: all NICs at the address */
-    int asked, no_match;   /* NICs addressed (-1 unknown), NICs that answered NOMATCH */
-    uint16_t said_no[256]; /* ports of the NICs that answered NOMATCH: each counts once, however often it answers */
-    int offered;           /* a server accepted the request for decision (PENDING) */
+    uint16_t port;             /* of the one NIC that is addressed; 0: all NICs at the address */
+    int n_addressed, no_match; /* NICs addressed (-1 unknown), NICs that answered NOMATCH */
+    uint16_t
+        no_match_ports[256]; /* ports of the NICs that answered NOMATCH: each counts once, however often it answers */
+    int offered;             /* a server accepted the request for decision (PENDING) */
     uint64_t next_send, interval, give_up_no_match;
     int done;
     VIP_RETURN result;

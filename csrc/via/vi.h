@@ -97,9 +97,9 @@ struct via_vi {
     uint8_t ack_owed;   /* 1: send it after ack_delay_us, 2: with the next idle poll */
     uint8_t nak_sent;
     uint64_t ack_owed_at;
-    uint32_t ahead_psn;      /* the last frame that came out of order; selective repeat: after the furthest one */
-    struct via_early *early; /* out-of-order frames that are kept (reorder.c); NULL: none lately */
-    uint8_t keeps_early;     /* selective repeat: out-of-order frames are kept and the gaps reported */
+    uint32_t ahead_psn;          /* the last frame that came out of order; selective repeat: after the furthest one */
+    struct via_reorder *reorder; /* out-of-order frames that are kept (reorder.c); NULL: none lately */
+    uint8_t keeps_out_of_order;  /* selective repeat: out-of-order frames are kept and the gaps reported */
     uint8_t has_gap; /* selective repeat: a frame before ahead_psn is missing; rx_source is VIA_NO_SOURCE meanwhile */
     uint8_t on_answer_list;               /* an ACK or NAK is sent at the end of this poll */
     uint8_t rx_active;                    /* in the middle of a message: WIRE_SEND or WIRE_WRITE */
@@ -111,7 +111,7 @@ struct via_vi {
     uint64_t rx_address;                  /* next byte of an RDMA write */
     uint32_t rx_handle, rx_left;
     uint32_t error_psn, error_status; /* the reason for the ERROR state; repeated to a sender that continues */
-    uint64_t heard_at;
+    uint64_t received_at;
 
     /* lists */
     struct via_vi *next, *prev;           /* all VIs of the NIC */

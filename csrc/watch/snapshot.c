@@ -9,11 +9,11 @@
  *             "send":{"posted":0,"done":0,...,"descriptors":[...]},"recv":{...},"counters":{...}}],
  *     "cqs":[...],"regions":[...],"ptags":[...],"connections":[...]}
  *
- * A snapshot must not disturb the program. The NIC is held only while plain words are noted in memory that was allocated
- * before; if the items are more than fit, this is repeated with more memory. The NIC is entered in the same way as its
- * own thread enters it: a program's thread that uses the NIC keeps its bias (own.h), and nothing is driven, completed
- * or counted. Descriptors are not read: they belong to the program, which may have unmapped those that are done. The
- * snapshot has the values that the NIC noted when they were posted.
+ * A snapshot must not disturb the program. The NIC is held only while plain words are noted in memory that was
+ * allocated before; if the items are more than fit, this is repeated with more memory. The NIC is entered in the same
+ * way as its own thread enters it: a program's thread that uses the NIC keeps its bias (own.h), and nothing is driven,
+ * completed or counted. Descriptors are not read: they belong to the program, which may have unmapped those that are
+ * done. The snapshot has the values that the NIC noted when they were posted.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -286,7 +286,7 @@ static void note_conns(struct snapshot *s, struct via_nic *nic)
         struct via_vi *vi;
         const uint8_t *address;
         const struct link_frame *f;
-        p = conn_peer_look(p, &vi, &address, &f);
+        p = conn_peer_inspect(p, &vi, &address, &f);
         note_request(s, "peer request", vi, address, f);
     }
     for (const struct via_conn *c = nic->conns; c && left; c = c->next, left--)

@@ -182,11 +182,11 @@ static int tap_send_short(struct link *link, struct link_peer *peer, const uint6
 }
 
 /* Makes one record for all NICs addressed; a result of 0 means that nothing was sent. */
-static int tap_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+static int tap_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct via_tap *tap = tap_of(link);
     uint64_t now = vk_now();
-    int addressed = tap->real->ask_all(link, address, frame);
+    int addressed = tap->real->request_all(link, address, frame);
     if (addressed && addressed != LINK_ONLY_US)
         record_link_frame(tap, now, address, frame, NULL);
     return addressed;
@@ -348,7 +348,7 @@ static void put_in(struct via_nic *nic, struct via_tap *tap)
     /* Operations that the tap does not replace stay the link's own. */
     tap->ops = **place;
     tap->ops.send = tap_send;
-    tap->ops.ask_all = tap_ask_all;
+    tap->ops.request_all = tap_request_all;
     if (tap->ops.send_short)
         tap->ops.send_short = tap_send_short;
     *place = &tap->ops;

@@ -344,7 +344,7 @@ static int drain(struct tap_file *f, struct pcapng_buffer *to, uint64_t until)
     return n;
 }
 
-/* The writer thread. It holds the mutex except while it sleeps. The youngest records stay in the rings (SETTLE),
+/* The writer thread. It holds the mutex except while it sleeps. The newest records stay in the rings (SETTLE),
  * because another ring's owner may be about to show an earlier one. */
 static void *write_files(void *unused)
 {

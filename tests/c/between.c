@@ -46,12 +46,12 @@ static int send_between(struct link *link, struct link_peer *peer, struct link_f
     return b->real->send(link, peer, &copy, 1);
 }
 
-static int ask_between(struct link *link, const uint8_t station[6], struct link_frame *frame)
+static int request_between(struct link *link, const uint8_t station[6], struct link_frame *frame)
 {
     between *b = between_of(link);
     struct link_frame copy = *frame;
     note(b, &copy);
-    return b->real->ask_all(link, station, &copy);
+    return b->real->request_all(link, station, &copy);
 }
 
 static struct via_nic *enter(VIP_NIC_HANDLE handle)
@@ -71,7 +71,7 @@ void between_open(between *b, VIP_NIC_HANDLE handle)
     b->real = b->nic->ops;
     b->ops = *b->real;
     b->ops.send = send_between;
-    b->ops.ask_all = ask_between;
+    b->ops.request_all = request_between;
     b->nic->ops = &b->ops;
     via_leave(b->nic);
 }

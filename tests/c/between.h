@@ -30,7 +30,7 @@ void between_open(between *b, VIP_NIC_HANDLE nic);
 void between_close(between *b);
 void between_spoil(between *b, int kind, unsigned at, unsigned n);
 unsigned between_spoilt(between *b); /* frames so far, since between_spoil */
-/* A copy of the last frame of that kind; fails the test if there is none. */
+/* A copy of the last frame of that kind. Fails the test if no such frame has passed. */
 struct link_frame between_last(between *b, int kind);
 /* Was there one since between_open? */
 int between_has(between *b, int kind);

@@ -2,8 +2,8 @@
  * bip_cases_basic.c - cases of test_bip: messages of all lengths, in order, matched, refused; and bip.h as C programs
  * call it.
  *
- * A case runs on every rank at once, which is told its number and how many there are. Data follow from what both sides
- * know (round, ranks, tag), so that a wrong message shows by its content.
+ * A case runs on every rank at once, and gets the rank's number and the number of ranks. Data is computed from values
+ * that both sides have (round, ranks, tag), so the content of a wrong message differs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +89,8 @@ void case_tags(int rank, int n)
     meet(rank, n);
 }
 
-/* Many messages, short and long mixed, of everybody to everybody, with receives posted early and late. Two of three
- * rounds are short. Lengths are computed from round and ranks by both sides. */
+/* Many messages, short and long mixed, from all ranks to all ranks, with receives posted before and after arrival. Two
+ * of three rounds are short. Lengths are computed from round and ranks by both sides. */
 void case_mixed(int rank, int n)
 {
     enum { ROUNDS = 60 };
@@ -186,8 +186,8 @@ void case_own_queue(int rank, int n)
     meet(rank, n);
 }
 
-/* A message longer than its receive: the error is told on both sides, short or long, and what comes next is not
- * disturbed. */
+/* A message longer than its receive: both sides get the error, for short and long messages, and later messages are
+ * unaffected. */
 void case_too_long(int rank, int n)
 {
     static char buf[100000];
@@ -203,7 +203,7 @@ void case_too_long(int rank, int n)
         for (int i = 0; i < 2; i++) {
             OK(id = bip_irecv_bytes(job, 1, buf, 9));
             GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_TOO_LONG);
-            /* What it would have taken. */
+            /* The length that the receive would have needed. */
             CHECK_EQ(len, i ? sizeof buf : 10);
             CHECK(strstr(bip_error(job), i ? "100000" : "10 bytes") != NULL);
             /* The receive has ended with its error, so its number is no receive's any more. */
@@ -312,7 +312,7 @@ void case_short_only(int rank, int n)
         /* One message at a time may be looked at in place. */
         GIVES(bip_getmsg(job, 1, &place, &len, &node, WAIT_MS), BIP_ERR_BUSY);
         OK(bip_freemsg(job, 1));
-        /* Too long for the place offered: it is told how long it is, and stays gone. */
+        /* Longer than the buffer: the call returns the length, and the message is discarded. */
         WAIT_UNTIL(bip_recv_short(job, 1, buf, 4, &len, &node) == BIP_ERR_TOO_LONG);
         CHECK_EQ(len, 5);
         int code;
@@ -406,7 +406,7 @@ void case_classic(int rank, int n)
         }
     }
     /* Long: 50000 words, into room for twice as many. */
-    int r = bip_tirecv(2, big, 100000), s; /* everybody sends on, long */
+    int r = bip_tirecv(2, big, 100000), s; /* all ranks send on, long */
     static int mine[50000];
     mine[49999] = rank;
     s = bip_tisend(next, 2, mine, 50000);
@@ -439,8 +439,8 @@ void case_classic(int rank, int n)
     bip_tsend(next, 6, mine, 3);
     while (!bip_rtest(r))
         sched_yield();
-    /* From here on each wrong call is one complaint: to oneself; no such rank; negative lengths twice; nothing to give
-     * back. */
+    /* Each wrong call below is reported once: a send to itself, a rank that does not exist, negative lengths (twice),
+     * and a release without a message. */
     bip_onerror(on_complaint);
     bip_tsend(rank, 1, mine, 1);
     CHECK_EQ(complaints, 1);
@@ -449,7 +449,7 @@ void case_classic(int rank, int n)
     CHECK_EQ(bip_tisend(next, 1, mine, -1), -1);
     bip_tfreemsg(5);
     CHECK_EQ(complaints, 5);
-    /* Longer than its receive; an id that was not given, to both calls; opened twice; called after the end. */
+    /* A message longer than its receive, an unknown id for both calls, a second open, and a call after the end. */
     bip_tsend(next, 8, mine, 5);
     CHECK_EQ(bip_trecv(8, small, 4), -1);
     CHECK_EQ(complaints, 6);

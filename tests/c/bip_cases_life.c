@@ -1,9 +1,8 @@
 /*
  * bip_cases_life.c - cases of test_bip: ranks that leave, that are killed, and that are interrupted.
  *
- * Leaving in order (LEFT) ends the waits of those that wait for that rank or for anybody; a death (PEER) ends
- * everybody's. The order of events is made by the shared word `flag` and by looking at /proc: messages could not make
- * it, as those who would send them are gone.
+ * An orderly exit (LEFT) ends all waits for that rank or for any rank. A death (PEER) ends all waits. The shared word
+ * `flag` and /proc order the events, because messages cannot: their senders are gone.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,7 @@
 #include "bip_cases.h"
 #include "process.h"
 
-/* Somebody leaves in order: others go on, and only who waits for him, or for nobody, is told. */
+/* A rank leaves in order. The others go on. Only waits for that rank, or for any rank, end. */
 void case_leaves(int rank, int n)
 {
     char c = 1;
@@ -41,13 +40,13 @@ void case_leaves(int rank, int n)
     } else {
         CHECK_EQ(recv_from(5, &c, 1, NULL), 1);
         send_to(0, 6, &c, 1);
-        /* Nobody else is left who could send with tag 7 but rank 0, which leaves as well. */
+        /* Only rank 0 is left to send with tag 7, and it leaves as well. */
         OK(id = bip_irecv_bytes(job, 7, &c, 1));
         GIVES(bip_rwait_id(job, id, &len, &node, WAIT_MS), BIP_ERR_LEFT);
     }
 }
 
-/* Somebody is killed: in the middle of everything, whoever waits is told. */
+/* A rank is killed in the middle of traffic: all waits end with an error. */
 void case_killed(int rank, int n)
 {
     static char buf[1 << 20];
@@ -56,12 +55,11 @@ void case_killed(int rank, int n)
     int node, id, s;
     meet(rank, n);
     vk_add(flag, 1);
-    if (rank == 1) { /* not before the others have heard all of it */
+    if (rank == 1) { /* not before the others have received all of it */
         WAIT_UNTIL(bip_progress(job) >= 0 && vk_load_acquire(flag) == n);
         raise(SIGKILL);
     }
-    /* Rank 0 waits for a long send to the dead one and for a receive from nobody in particular, the others only for the
-     * latter. */
+    /* Rank 0 waits for a long send to the dead one and for a receive from any rank, the others only for the latter. */
     if (rank == 0) {
         OK(id = bip_irecv_bytes(job, 7, &c, 1));
         s = bip_isend_bytes(job, 1, 1, buf, sizeof buf);
@@ -87,8 +85,8 @@ static int is_connected(VIP_NIC_HANDLE nic)
     return strstr(text, "\"connected\"") != NULL;
 }
 
-/* The receiver dies while most buffers of ours are under way, and we learn of it only when we look for one: the send
- * that looked ends, and those after it do not wait for it. */
+/* The receiver dies while most of this rank's buffers are in flight. The rank detects it only when it needs a buffer:
+ * that send ends, and later sends do not wait for it. */
 void case_killed_full(int rank, int n)
 {
     static char buf[1 << 20];
@@ -112,8 +110,8 @@ void case_killed_full(int rank, int n)
     for (int i = 0; i < 60; i++)
         OK(last = bip_isend_bytes(job, 1, 2, buf, 100));
     kill(other, SIGKILL);
-    WAIT_UNTIL(!is_connected(bip_nic(job, 1))); /* nobody calls BIP meanwhile, only the NIC finds out */
-    /* The first send learns of the death, the second must not wait for what the first one had taken. */
+    WAIT_UNTIL(!is_connected(bip_nic(job, 1))); /* no call of BIP meanwhile: only the NIC detects it */
+    /* The first send detects the death. The second must not wait for the resources of the first. */
     for (int i = 0; i < 2; i++) {
         int id = bip_isend_bytes(job, 1, 3, buf, sizeof buf);
         if (id == BIP_ERR_BUSY) { /* the last one found no buffer: then it is what learns of it */
@@ -124,7 +122,7 @@ void case_killed_full(int rank, int n)
     }
 }
 
-/* What was lost is sent again by a rank that calls nothing. */
+/* A rank that calls nothing retransmits lost frames. */
 void case_computes(int rank, int n)
 {
     char c = 7;

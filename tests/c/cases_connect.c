@@ -23,8 +23,8 @@ static VIP_CONN_HANDLE wait_request(side *s, const void *discriminator, size_t l
     return conn;
 }
 
-/* Requests as A until somebody waits for it: before B is in VipConnectWait the answer is NO_MATCH, at once, and says
- * nothing about the case. */
+/* Requests as A until B waits. Before B is in VipConnectWait, the reply is an immediate NO_MATCH, which is not a result
+ * of the case. */
 static VIP_RETURN request(side *s, VIP_VI_HANDLE vi, const void *discriminator, size_t len, VIP_ULONG timeout_ms,
                           VIP_VI_ATTRIBUTES *attr)
 {
@@ -94,7 +94,7 @@ void connect_b(side *s)
     connect_both(s);
 }
 
-/* ---- reject: the client is told, its VI is idle and can be used again; the handle is used up */
+/* ---- reject: the client gets VIP_REJECT, its VI is idle and can be used again, and the handle becomes invalid */
 
 void reject_a(side *s)
 {
@@ -126,11 +126,11 @@ void reject_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- no_match: nobody waits there; nobody is there at all; a time-out of 0 is no time at all */
+/* ---- no_match: no VI waits there, no NIC has the address, and a time-out of 0 ends at once */
 
 /* NO_MATCH comes at once from the partner's NIC, so the long time-out is never used up. NOT_REACHABLE differs: no NIC
- * has that address. Here the address has the bit of one that was made by hand, and belongs to nobody on the test's
- * wire. */
+ * has that address. Here the address has the bit of locally administered addresses, and no NIC on the test's wire has
+ * it. */
 void no_match_a(side *s)
 {
     endpoint e;
@@ -142,18 +142,18 @@ void no_match_a(side *s)
     make_address(&local, s->attr.LocalNicAddress, "no-match", 8);
     make_address(&remote, s->peer_host, "no-match", 8);
     make_address(&nowhere, nobody, "no-match", 8);
-    /* Nobody waits, but the NIC is there and says so. */
+    /* No VI waits, but the NIC exists and reports it. */
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 0, &attr), VIP_INVALID_PARAMETER);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
-    /* A frame to an address that nobody has is lost on an Ethernet; elsewhere it is known that nobody has it, and
-     * that ends the call. */
+    /* On an Ethernet, a frame to an unused address is lost. Other links detect that the address is unused, which ends
+     * the call. */
     r = VipConnectRequest(e.vi, &local.net, &nowhere.net, s->link->kind == ON_ETH ? 50 : 1000 * CHECK_WAIT_S, &attr);
     CHECK_RET(r, s->link->kind == ON_ETH ? VIP_TIMEOUT : VIP_NOT_REACHABLE);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     SIDE_SYNC(s, 1);
-    /* Now somebody waits, but for something else that begins alike. */
+    /* Now a VI waits, but for another discriminator with the same beginning. */
     /* A prefix of what is waited for, "no-match" of "no-match-2", is another discriminator. */
     CHECK_RET(VipConnectRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
     endpoint_connect(&e, "no-match-2");
@@ -201,7 +201,7 @@ void connect_timeout_b(side *s)
     conn = wait_request(s, "late", 4, &attr);
     SIDE_SYNC(s, 1);
     /* The client has given up. With faults the word of it may be lost; then this side finds out after accepting. */
-    /* VipConnectAccept finds out that nobody is there any more; so does Disconnect afterwards. */
+    /* VipConnectAccept detects that the client is gone, and so does Disconnect afterwards. */
     r = VipConnectAccept(conn, e.vi);
     if (s->link->fault && r == VIP_SUCCESS) {
         wait_state(&e, VIP_STATE_ERROR);
@@ -211,7 +211,7 @@ void connect_timeout_b(side *s)
     }
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
     CHECK_RET(VipConnectAccept(conn, e.vi), VIP_INVALID_PARAMETER);
-    /* Once more, and this time the server rejects: nobody is there to hear it. */
+    /* Once more, and this time the server rejects a client that is gone. */
     conn = wait_request(s, "late", 4, &attr);
     SIDE_SYNC(s, 2);
     r = VipConnectReject(conn);
@@ -223,7 +223,7 @@ void connect_timeout_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- wait_timeout: a server that waits in vain. A time-out of 0 asks whether somebody is there already, and is no
+/* ---- wait_timeout: a server that waits in vain. A time-out of 0 checks for a request that has arrived, and is no
  * error. */
 
 void wait_timeout_a(side *s)
@@ -332,8 +332,8 @@ static void *waiter_thread(void *p)
     return NULL;
 }
 
-/* A asks for "other" between the two "same", which B's threads wait for in another order: a request goes to a waiter of
- * its own discriminator, whoever came first. */
+/* A requests "other" between the two "same". B's threads wait for them in another order. A request goes to a waiter
+ * with its discriminator, in whatever order they began to wait. */
 void two_waiters_a(side *s)
 {
     static const char *const names[3] = {"same", "other", "same"};
@@ -387,7 +387,7 @@ static void meet_alone(side *s)
     endpoint_open(&server, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
     endpoint_open(&client, s, VIP_SERVICE_RELIABLE_RECEPTION, 65536);
     make_address(&own, s->attr.LocalNicAddress, "alone", 5);
-    /* Without a server first: the NIC answers itself that nobody waits. */
+    /* Without a server first: the NIC itself replies that no VI waits. */
     CHECK_RET(VipConnectRequest(client.vi, NULL, &own.net, 1000 * CHECK_WAIT_S, &attr), VIP_NO_MATCH);
     CHECK_EQ(pthread_create(&thread, NULL, serve_alone, &server), 0);
     WAIT_UNTIL((r = VipConnectRequest(client.vi, NULL, &own.net, 1000 * CHECK_WAIT_S, &attr)) != VIP_NO_MATCH);

@@ -14,7 +14,7 @@
 
 /* ---- bad_descriptor: refused by the post call itself; the connection does not notice */
 
-/* Each refusal is also told to the error handler, as VIPL wants it: the counts prove that it is told once. */
+/* Each refusal is also reported to the error handler, as VIPL requires. The counts prove that it is reported once. */
 void bad_descriptor_a(side *s)
 {
     endpoint e;
@@ -23,8 +23,8 @@ void bad_descriptor_a(side *s)
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 1 << 20);
     d = prep_send(&e, descriptor(&e, 2), buffer(&e, 8), 8);
     endpoint_connect(&e, "refuse");
-    /* No descriptor; one that is not aligned to 64 bytes; one whose memory handle is of another generation; handle 0;
-     * no VI. */
+    /* No descriptor, one that is not aligned to 64 bytes, one whose memory handle is of another generation, handle 0,
+     * and no VI. */
     CHECK_RET(VipPostSend(e.vi, NULL, e.mh), VIP_INVALID_PARAMETER);
     wait_error(s, VIP_ERROR_POST_DESC, 1);
     CHECK_RET(VipPostSend(e.vi, (VIP_DESCRIPTOR *)(void *)((char *)d + 16), e.mh), VIP_INVALID_PARAMETER);
@@ -42,7 +42,7 @@ void bad_descriptor_a(side *s)
     CHECK_RET(VipPostRecv(e.vi, d, e.mh), VIP_ERROR_RESOURCE);
     wait_error(s, VIP_ERROR_VI_OVERRUN, 1);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);
-    /* What was refused has left no trace: the connection still carries a message. */
+    /* Refused calls have no effect: the connection still carries a message. */
     ok = prep_send(&e, descriptor(&e, 1), NULL, 0);
     SIDE_SYNC(s, 1);
     post_send(&e, ok);
@@ -345,7 +345,7 @@ void no_receive_b(side *s)
         endpoint_open(&e, s, s->levels[i], 65536);
         d = prep_recv(&e, descriptor(&e, 1), buffer(&e, 100), 100);
         endpoint_connect(&e, "no receive");
-        /* At reliable reception the sender's descriptor tells it, and B's handler need not. */
+        /* At reliable reception the sender's descriptor reports it, so B's handler need not. */
         if (s->levels[i] != VIP_SERVICE_RELIABLE_RECEPTION)
             wait_error(s, VIP_ERROR_RECVQ_EMPTY, empty + 1);
         if (RELIABLE(s->levels[i])) {
@@ -362,7 +362,7 @@ void no_receive_b(side *s)
     }
 }
 
-/* ---- disconnect_posted: every descriptor comes back once, in order; the peer is told */
+/* ---- disconnect_posted: every descriptor comes back once, in order, and the peer is notified */
 
 #define POSTED 16
 
@@ -389,7 +389,7 @@ void disconnect_posted_a(side *s)
         for (int k = 0; k < POSTED; k++) {
             VIP_DESCRIPTOR *d = next_send(&e);
             CHECK(d == sd[k]);
-            /* What was not sent is flushed, and so is everything behind it. */
+            /* A descriptor that was not sent is flushed, and so are all behind it. */
             CHECK((d->CS.Status & VIP_STATUS_ERROR_MASK) == VIP_STATUS_DESC_FLUSHED_ERROR ||
                   (!flushed && !(d->CS.Status & VIP_STATUS_ERROR_MASK)));
             flushed |= !!(d->CS.Status & VIP_STATUS_ERROR_MASK);
@@ -441,10 +441,10 @@ void disconnect_posted_b(side *s)
     }
 }
 
-/* ---- peer_killed: the partner dies in the middle of a stream, or while nobody says anything */
+/* ---- peer_killed: the partner dies in the middle of a stream, or while the connection is idle */
 
-/* Three lives end here at most, one per level. That the time is printed and not checked is on purpose: a busy machine
- * notices late. n: VIs, each of which must be told by one CONN_LOST. */
+/* Three lives end here at most, one per level. The time is printed and not checked, because a busy machine detects it
+ * late. n: VIs, each of which must get one CONN_LOST. */
 static void survive(side *s, endpoint *e, int n, const char *what)
 {
     double start = check_now();
@@ -496,7 +496,7 @@ void peer_killed_b(side *s)
     endpoint_connect(&e, "killed");
     SIDE_SYNC(s, 1);
     for (int i = 0; i < 10; i++)
-        /* What has been received is given back to nobody: A's later messages find receives, as long as B lives. */
+        /* No completed receive is posted again: A's later messages still find receives, as long as B lives. */
         CHECK(next_recv(&e) == rd[i]);
     raise(SIGKILL);
 }
@@ -525,7 +525,8 @@ void peer_killed_idle_b(side *s)
     raise(SIGKILL);
 }
 
-/* ---- close_with_everything: closing the NIC closes what is open on it; the peer is told; the handles are dead */
+/* ---- close_with_everything: closing the NIC closes all objects on it, notifies the peer and invalidates the
+ * handles */
 
 void close_with_everything_a(side *s)
 {

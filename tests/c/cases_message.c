@@ -1,9 +1,10 @@
 /*
  * cases_message.c - send and receive: lengths, segments, immediate data.
  *
- * A VI has no flow control: a message that finds no receive descriptor is an error. A side therefore sends only messages
- * for which the other side has posted receives. The bytes of a message are derived from its number, so that lost,
- * duplicated, exchanged or torn messages are detected. Guard bytes around every buffer detect writes outside of it.
+ * A VI has no flow control: a message that finds no receive descriptor is an error. A side therefore sends only
+ * messages for which the other side has posted receives. The bytes of a message are derived from its number, so that
+ * lost, duplicated, exchanged or torn messages are detected. Guard bytes around every buffer detect writes outside of
+ * it.
  */
 #include "conformance.h"
 
@@ -75,9 +76,9 @@ void zero_b(side *s)
     zero_both(s);
 }
 
-/* ---- sizes: every length at which something changes, and its neighbours. What changes is the way: powers of eight for
- * lines of memory and pages, one frame's payload and two, a super-frame's, 64 KiB for the largest datagram, 1 MiB for
- * many windows. */
+/* ---- sizes: every length at which the path of a message changes, and its neighbours. These are powers of eight (cache
+ * lines and pages), the payload of one frame and of two, of a super-frame, 64 KiB (the largest datagram), and 1 MiB
+ * (many windows). */
 
 static void sizes_both(side *s)
 {
@@ -220,7 +221,8 @@ static void too_long_a(side *s, VIP_RELIABILITY_LEVEL level, size_t len, size_t 
     endpoint_connect(&e, "long");
     SIDE_SYNC(s, 1);
     post_send(&e, prep_send(&e, d, data, len));
-    /* What the sender is told of the receiver's trouble is the level's difference: everything, something, nothing. */
+    /* The levels differ in how much of the receiver's error the sender gets: the status, the broken connection,
+     * nothing. */
     if (level == VIP_SERVICE_RELIABLE_RECEPTION) {
         reap_send(&e, d, VIP_STATUS_OP_SEND | VIP_STATUS_REMOTE_DESC_ERROR);
     } else {
@@ -269,7 +271,7 @@ static void too_long_b(side *s, VIP_RELIABILITY_LEVEL level, size_t len, size_t 
     endpoint_close(&e);
 }
 
-/* One byte too long in a frame; a frame too long; many frames too long. */
+/* Too long by one byte within a frame, by a frame, and by many frames. */
 static const size_t too_long[][2] = {{101, 100}, {4096, 8}, {60000, 59999}, {60000, 0}};
 
 void too_long_to_receive_a(side *s)

@@ -1,9 +1,9 @@
 /*
- * cases_notify.c - being called when something completes: VipSendNotify, VipRecvNotify, VipCQNotify; and events tied to
- * a completion queue (VipAddTagCQ); and sends put off until the program's word (VipPostDeferredSends).
+ * cases_notify.c - handlers called on completion (VipSendNotify, VipRecvNotify, VipCQNotify), events tied to a
+ * completion queue (VipAddTagCQ), and deferred sends (VipPostDeferredSends).
  *
- * VIPL's rule for a handler: one completion per request, in the order of the queue, on a thread that is not the
- * program's, from which any call may be made. A NIC without a thread has only whoever polls.
+ * VIPL's rule for a handler: one completion per request, in the order of the queue, on a thread of the provider, which
+ * may make any call. On a NIC without a thread, the polling thread calls the handlers.
  */
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -12,7 +12,7 @@
 
 #define MESSAGES 20
 
-/* What a handler works with: it takes one completion after the other and asks to be called again, from within. */
+/* State of a handler: it reaps one completion after the other, and requests the next call from within. */
 typedef struct {
     endpoint *e;
     VIP_CQ_HANDLE cq;
@@ -41,7 +41,7 @@ static void on_descriptor(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE v
     atomic_store(&c->n, n + 1);
 }
 
-/* A completion queue's handler is told of an entry only; the descriptor is still on its queue, to be taken here. */
+/* A completion queue's handler gets an entry only. The descriptor is still on its queue and is reaped here. */
 static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN recv)
 {
     collector *c = context;
@@ -68,8 +68,8 @@ static void wait_for(collector *c, int n)
     }
 }
 
-/* ---- notify_queues, notify_polled: B is called for each message, in order; A for each send; re-armed from within, or
- * asked for several times at once */
+/* ---- notify_queues, notify_polled: B's handler is called for each message, in order, and A's for each send. Handlers
+ * are re-armed from within, or requested several times at once */
 
 static void notify_both(side *s)
 {
@@ -116,7 +116,7 @@ void notify_queues_b(side *s)
     notify_both(s);
 }
 
-/* Without a thread whoever polls runs the handlers. */
+/* Without a thread, the polling thread runs the handlers. */
 void notify_polled_a(side *s)
 {
     notify_both(s);
@@ -127,7 +127,7 @@ void notify_polled_b(side *s)
     notify_both(s);
 }
 
-/* ---- notify_cq: an entry that is there already; one that comes; taken back when the queue or the VI goes; flushed */
+/* ---- notify_cq: an existing entry, a later one, withdrawal when the queue or the VI is destroyed, and a flush */
 
 void notify_cq_a(side *s)
 {
@@ -140,7 +140,7 @@ void notify_cq_a(side *s)
     CHECK_OK(VipCreateCQ(s->nic, 64, &other));
     endpoint_open_with(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 4096, 0, NULL, cq);
     c.cq = cq;
-    /* Two ways of being told of one queue would steal from each other. */
+    /* Two notifications of one queue would take entries from each other. */
     CHECK_RET(VipRecvNotify(e.vi, &c, on_descriptor), VIP_INVALID_STATE); /* its queue has a completion queue */
     for (int i = 0; i < 3; i++)
         post_recv(&e, prep_recv(&e, d[i] = descriptor(&e, 1), buffer(&e, 8), 8));
@@ -204,7 +204,7 @@ void cq_tags_a(side *s)
     uint64_t count;
     CHECK_OK(VipCreateCQ(s->nic, 64, &cq));
     endpoint_open_with(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536, 0, NULL, cq);
-    /* What is no file at all, and what is none of ours to signal: a socket. */
+    /* A number without a file, and a socket, which the provider may not signal. */
     CHECK_RET(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)-1, 1, 0), VIP_INVALID_PARAMETER);
     CHECK_RET(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)s->ctl, 1, 0), VIP_INVALID_PARAMETER);
     CHECK_OK(VipAddTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[0], 7, 0));
@@ -227,7 +227,7 @@ void cq_tags_a(side *s)
             n++;
         }
     }
-    /* The second tag's file was signalled as well, and nobody has read it. */
+    /* The second tag's file was signalled as well, and has not been read. */
     CHECK(signalled(fds[1], 0));
     CHECK_OK(VipRemoveTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[0], 7));
     CHECK_RET(VipRemoveTagCQ(cq, (VIP_EVENT_HANDLE)(intptr_t)fds[0], 7), VIP_INVALID_PARAMETER);

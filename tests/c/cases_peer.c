@@ -2,8 +2,8 @@
  * cases_peer.c - connections between equals: both sides call VipConnectPeerRequest.
  *
  * Holds the provider to the table "The connection between equals" of docs/states.md, on every link. Neither side is
- * client or server; A and B do the same, or begin in another order. The call returns at once; its result comes by
- * VipConnectPeerDone (asked) or VipConnectPeerWait (waited for), and is given once.
+ * client or server. A and B do the same, or begin in another order. The call returns at once. VipConnectPeerDone (a
+ * poll) or VipConnectPeerWait returns its result, once.
  */
 #include <sys/mman.h>
 
@@ -59,25 +59,25 @@ static void swap(endpoint *e, uint64_t mine, uint64_t *theirs)
 
 static void peer_connect_both(side *s)
 {
-    /* how: the lowest bit chooses between polling and waiting; 1 and 2 let one side ask before the other, 0 and 3 let
-     * chance decide. */
+    /* how: the lowest bit chooses between polling and waiting; 1 and 2 let one side request before the other, 0 and 3
+     * leave the order open. */
     for (int i = 0; i < s->n_levels; i++)
         for (int how = 0; how < 4; how++) {
             endpoint e;
             VIP_VI_ATTRIBUTES attr;
             uint64_t theirs;
             endpoint_open(&e, s, s->levels[i], 4096);
-            /* There is no result before anything was asked. */
+            /* There is no result before a request. */
             CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_INVALID_STATE);
             CHECK_RET(VipConnectPeerWait(e.vi, &attr), VIP_INVALID_STATE);
             SIDE_SYNC(s, 1);
             if (how == 1 + (int)s->role) { /* the other one first */
                 SIDE_SYNC(s, 2);
-                /* The partner has asked, and has seen that it is not answered yet. */
+                /* The partner has requested, and has checked that no reply has arrived yet. */
                 request(&e, "peer", 1000 * CHECK_WAIT_S);
             } else {
                 request(&e, "peer", 1000 * CHECK_WAIT_S);
-                /* A VI asks for one partner at a time. */
+                /* A VI requests one partner at a time. */
                 CHECK_RET(request_named(&e, "x", "y", 1000), VIP_INVALID_STATE);
                 if (how == 2 - (int)s->role) {
                     CHECK_RET(VipConnectPeerDone(e.vi, &attr), VIP_NOT_DONE);
@@ -136,11 +136,12 @@ static void one_nic_both(side *s)
     swap(&e, s->role, &theirs);
     CHECK_EQ(theirs, !s->role);
     endpoint_disconnect(&e);
-    /* Then as client and server: a port that no NIC has leads to nobody, although B waits; the right one leads to B. */
+    /* Then as client and server: a request to a port that no NIC has fails, although B waits. One to the right port
+     * reaches B. */
     make_address(&local, s->attr.LocalNicAddress, "one", 3);
     make_address(&remote, s->peer_host, "one", 3);
     if (s->role == SIDE_A) {
-        add_port(&remote, port_gone); /* B waits, but at another; on an Ethernet nobody says so */
+        add_port(&remote, port_gone); /* B waits, but at another port, which an Ethernet cannot report */
         r = VipConnectRequest(e.vi, &local.net, &remote.net, s->link->kind == ON_ETH ? 200 : 1000 * CHECK_WAIT_S,
                               &attr);
         CHECK_RET(r, s->link->kind == ON_ETH ? VIP_TIMEOUT : VIP_NOT_REACHABLE);
@@ -188,8 +189,8 @@ static void peer_names_both(side *s)
     CHECK_RET(VipConnectPeerRequest(e.vi, NULL, &remote.net, 100), VIP_INVALID_PARAMETER);
     CHECK_RET(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 0), VIP_INVALID_PARAMETER);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
-    /* "wrong" wants the right name but has another, on both sides: the two do not find each other, nor anybody else.
-     * Its time-out is twice that of everything else here: it is still asking when the others are done. */
+    /* "wrong" requests the right name but has another, on both sides. The two match neither each other nor any other
+     * VI. Its time-out is twice that of the others, so it is still requesting when they are done. */
     CHECK_OK(request_named(&wrong, "mine", s->role == SIDE_A ? "names b" : "names a", 2000 * CHECK_WAIT_S));
     request(&e, "names", 1000 * CHECK_WAIT_S);
     CHECK_OK(VipConnectPeerWait(e.vi, NULL));
@@ -220,7 +221,7 @@ void peer_names_b(side *s)
     peer_names_both(s);
 }
 
-/* ---- peer_mismatch: VIs that do not fit are told so on both sides, and can be used again */
+/* ---- peer_mismatch: both sides of VIs with different attributes get the error, and can be used again */
 
 static void peer_mismatch_both(side *s)
 {
@@ -263,7 +264,7 @@ void peer_mismatch_b(side *s)
     peer_mismatch_both(s);
 }
 
-/* ---- peer_timeout: nobody asks back; withdrawn by another thread; closed with the NIC */
+/* ---- peer_timeout: no matching request, withdrawal by another thread, and closing with the NIC */
 
 /* The thread of a VI whose request is taken back under it. */
 static void *wait_in_vain(void *p)
@@ -283,7 +284,7 @@ static void peer_timeout_both(side *s)
     pthread_t thread;
     uint64_t theirs;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
-    /* In vain twice: told by a wait, and told to a poll. 20 ms are long enough, for nobody asks back at all. */
+    /* Two time-outs, reported by a wait and by a poll. 20 ms are enough, because no partner requests. */
     CHECK_OK(request_named(&e, "alone", "nobody", 20));
     CHECK_RET(VipConnectPeerWait(e.vi, &attr), VIP_TIMEOUT);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
@@ -352,7 +353,7 @@ static void meet_self(side *s, side other, int n_nics)
         CHECK_OK(VipErrorCallback(second, NULL, ignore_error));
         other.nic = second;
     }
-    /* One name for both ends: a VI that asks for its own name means the other VI of that name, never itself. */
+    /* One name for both ends: a VI that requests its own name gets the other VI of that name, never itself. */
     snprintf(name, sizeof(name), "self of %c", "AB"[s->role]);
     make_address(&local, s->attr.LocalNicAddress, name, strlen(name));
     endpoint_open(&e[0], s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
@@ -393,13 +394,13 @@ void peer_self_b(side *s)
     peer_self_both(s);
 }
 
-/* ---- peer_crowd: many VIs on each side ask by the same names: each finds one partner */
+/* ---- peer_crowd: many VIs on each side request the same names: each gets one partner */
 
 #define CROWD 8
 
 static void peer_crowd_both(side *s)
 {
-    /* All eight ask by the same two names: which of A's meets which of B's is open, but it must be a pairing. */
+    /* All eight request by the same two names. Any pairing of A's with B's is right. */
     endpoint e[CROWD];
     unsigned seen = 0;
     for (int i = 0; i < CROWD; i++)
@@ -425,7 +426,7 @@ static void peer_crowd_both(side *s)
     }
     for (int i = 0; i < CROWD; i++) {
         VIP_DESCRIPTOR *d = next_recv(&e[i]);
-        /* Each partner is met once: nobody's message comes twice, none is missing. */
+        /* Each partner occurs once: no message arrives twice, and none is missing. */
         int theirs;
         CHECK_STATUS(d, VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
         memcpy(&theirs, d->DS[0].Local.Data.Address, 4);

@@ -2,14 +2,15 @@
  * cases_rdma.c - RDMA writes: A writes into memory of B that B has granted, and into memory that it has not.
  *
  * The promise of design.md: a write lands, last byte last, while its target computes and calls nothing; and nothing
- * that arrives from a wire writes outside a region that grants it. B tells A over the control channel where its memory
- * is; that a write has landed B learns from a message behind it, from immediate data, or by looking at the memory.
+ * that arrives from a wire writes outside a region that grants it. B sends the address of its memory to A over the
+ * control channel. B detects a completed write by a message behind it, by immediate data, or by reading the memory.
  */
 #include "conformance.h"
 
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
 
-/* What A must know to write into B's memory; goes over the control channel as it is, for both are of one program. */
+/* Address of B's memory for A's writes. It goes over the control channel unchanged, because both sides run one
+ * program. */
 typedef struct {
     uint64_t at;
     VIP_MEM_HANDLE handle;
@@ -32,7 +33,7 @@ static target take(endpoint *e)
     return t;
 }
 
-/* A tells B in band that what it wrote before has arrived: an empty message, in order behind the writes. */
+/* A reports to B in band that its earlier writes have arrived: an empty message, in order behind the writes. */
 static void send_note(endpoint *e)
 {
     VIP_DESCRIPTOR *d = prep_send(e, descriptor(e, 1), NULL, 0);
@@ -146,8 +147,8 @@ void rdma_immediate_b(side *s)
 
 /* ---- rdma_bounds, rdma_denied: memory that is not granted
  *
- * Every row is one write on a fresh connection. What must happen depends on the level:
- *   unreliable            dropped, RDMAW_PROT at B, the connection stays
+ * Every row is one write on a fresh connection. The expected result depends on the level: unreliable
+ * dropped, RDMAW_PROT at B, the connection stays
  *   reliable delivery     RDMAW_PROT at B, the connection is broken on both sides
  *   reliable reception    so too, and A's descriptor says RDMA_PROT_ERROR
  * With immediate data B gets the error in the receive that the write consumed instead of in its handler. */
@@ -177,7 +178,7 @@ static const denied_row bounds_rows[] = {
 };
 
 static const denied_row denied_rows[] = {
-    /* What no registration gave. */
+    /* A handle that no registration returned. */
     {"a handle that never was", 0, 8, 0, 0x00ffffff, GRANT},
     /* One bit of the generation is wrong, so the table's index is right. */
     {"a handle nearly right", 0, 8, 0, 0x10000, GRANT},

@@ -66,7 +66,7 @@ void rdma_read_a(side *s)
             free(whole);
             free(got);
         }
-        /* Counted where it is sent: one per descriptor, however many pieces it was asked for in. */
+        /* Counted at the requester: one per descriptor, for any number of requests. */
         CHECK_EQ(nic_counter(s, VIAKIT_COUNTER_rdma_reads_sent) - before, N_READS + 1);
         check_guards(&e);
         endpoint_disconnect(&e);
@@ -89,7 +89,7 @@ void rdma_read_b(side *s)
     }
 }
 
-/* ---- read_largest: as much as a descriptor can ask for */
+/* ---- read_largest: as much as a descriptor can request */
 
 static void read_largest_both(side *s)
 {
@@ -136,8 +136,8 @@ void read_largest_b(side *s)
 #define PLACE 512
 
 static void read_many_both(side *s)
-/* Of three descriptors the first and the third read, the second sends; lengths shrink from PLACE, so no two are alike.
- * As both sides do it, requests, answers, messages and acknowledgements share the link. */
+/* The first and the third of three descriptors read, and the second sends. Lengths shrink from PLACE, so no two are
+ * alike. Both sides do it, so requests, replies, messages and acknowledgements share the link. */
 {
     for (int i = 0; i < N_RELIABLE; i++) {
         endpoint e;
@@ -229,8 +229,8 @@ void read_after_write_b(side *s)
     }
 }
 
-/* ---- read_fence: what is posted with QFENCE goes only when the reads before it are done. B changes its memory as
- * soon as it is told to; A, which told it behind the fence, has the old bytes. */
+/* ---- read_fence: a descriptor with QFENCE starts only when the reads before it are done. B changes its memory as soon
+ * as it is notified. A, which notified it behind the fence, has the old bytes. */
 
 /* Two reads of 200000 bytes, many frames each: a message that did not wait for them would be there long before their
  * end. */
@@ -293,11 +293,10 @@ void read_fence_b(side *s)
     }
 }
 
-/* ---- read_let_go: when B hears that a read is done, its memory is B's alone: it may deregister it and give it back
- * to the system, and no copy of a request that the link kept back, or that was made because an answer was late, asks
- * for it afterwards. */
+/* ---- read_let_go: when B is notified that a read is done, its memory is B's alone. B may deregister and unmap it. No
+ * delayed or retransmitted copy of a request reads it afterwards. */
 
-/* 120000 bytes: more than one request can ask for (64 pieces at most), so that copies of several may be late. */
+/* 120000 bytes: more than one request covers (64 pieces at most), so that copies of several may be late. */
 #define LET_GO 120000
 #define LETTINGS 60
 
@@ -352,7 +351,8 @@ void read_let_go_b(side *s)
             reap_recv(&e, d, VIP_STATUS_OP_RECEIVE);
             /* One of two rounds deregisters at once. The others leave the handle valid over memory that is gone, which
              * only the NIC's own rule (a request behind its turn is not answered) keeps from being read. */
-            if (round % 2) /* without its registration it would be refused, with it nobody would know that it is gone */
+            /* Without its registration a read would be refused. With it, the provider could not detect the unmapping. */
+            if (round % 2)
                 CHECK_OK(VipDeregisterMem(s->nic, region, handle));
             else {
                 if (round)
@@ -369,9 +369,8 @@ void read_let_go_b(side *s)
     }
 }
 
-/* ---- read_told: the same, but B hears it from somewhere else: no data frame of A's follows that could show a copy
- * of a request to be an old one. The copy is not refused, which would end the connection; and there is another read
- * under way then. */
+/* ---- read_told: the same, but B is notified outside the connection. So no later data frame of A shows that a copy of
+ * a request is old. The copy is not refused, which would end the connection, and another read is in progress then. */
 
 void read_told_a(side *s)
 {

@@ -15,7 +15,7 @@ static inline VIP_DESCRIPTOR_SEGMENT *segment_of(VIP_DESCRIPTOR *d, unsigned i)
     return (VIP_DESCRIPTOR_SEGMENT *)(void *)((char *)d + sizeof(VIP_CONTROL_SEGMENT)) + i;
 }
 
-/* What A needs to read B's memory. B sends it over the control channel. */
+/* Address of B's memory for A's reads. B sends it over the control channel. */
 typedef struct {
     uint64_t at;
     VIP_MEM_HANDLE handle;

@@ -64,7 +64,8 @@ static void denied_a(side *s, const denied_row *row, VIP_RELIABILITY_LEVEL level
     if (!s->link->fault)
         reap_send(&e, behind, VIP_STATUS_OP_RDMA_READ | VIP_STATUS_DESC_FLUSHED_ERROR);
     wait_state(&e, VIP_STATE_ERROR);
-    /* Of a short read nothing may arrive. A long one may have brought what lay inside before its end was asked for. */
+    /* No data of a short read may arrive. A long one may have read data inside the region before its end was
+     * requested. */
     for (size_t i = 0; i < row->len && row->len < 1000; i++)
         CHECK_EQ(data[i], 0xEE);
     endpoint_disconnect(&e);
@@ -131,8 +132,8 @@ void read_denied_b(side *s)
 
 static void read_format_both(side *s)
 {
-    /* One mistake per row: none but the level itself; immediate data, which a read cannot bring; no segment at all; a
-     * length that is not the sum; a handle that is a bit off. */
+    /* One mistake per row: the level itself, immediate data (which a read cannot carry), no segment at all, a length
+     * that is not the sum, and a handle that differs by a bit. */
     static const struct {
         VIP_RELIABILITY_LEVEL level;
         uint32_t status;
@@ -238,7 +239,7 @@ void read_deregistered_a(side *s)
         endpoint_disconnect(&e);
         if (!own)
             CHECK_OK(VipDeregisterMem(s->nic, data, handle));
-        /* What was deregistered in the middle cannot be again. */
+        /* A region that was deregistered in the middle cannot be deregistered again. */
         endpoint_close(&e);
     }
 }
@@ -282,7 +283,7 @@ void read_killed_a(side *s)
     data = buffer(&e, LONG_READ);
     endpoint_connect(&e, "killed");
     t = take(&e);
-    /* Eight at once and each posted again when it is done: when B dies some are asked for and some wait. */
+    /* Eight at once, and each is posted again when it is done: when B dies, some are requested and some wait. */
     for (int k = 0; k < 8; k++)
         post_send(&e, d[k] = prep_read(&e, descriptor(&e, 2), data, LONG_READ, t.at, t.handle));
     /* Now B kills itself. */

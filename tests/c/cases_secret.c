@@ -60,7 +60,7 @@ static VIP_RETURN connect_client(endpoint *e, const char *name, VIP_ULONG timeou
     return r;
 }
 
-/* Waits for one request and accepts it. What does not fit is rejected. */
+/* Waits for one request and accepts it. A request that does not fit is rejected. */
 static VIP_RETURN accept_one(endpoint *e, const char *name)
 {
     address local, remote;
@@ -212,7 +212,8 @@ static void tampered_both(side *s, int kind, unsigned at, int model)
     int refused = model == CLIENT && kind == WIRE_REQUEST;
     between_spoil(&b, kind, at, refused ? ~0u : 2);
     SIDE_SYNC(s, 20);
-    /* A server takes a spoilt request for a wrong one, and says so; everything else is repeated until it is whole. */
+    /* A server takes a corrupted request for a wrong one, and replies. Any other frame is retransmitted until it
+     * arrives intact. */
     if (refused) {
         CHECK_RET(try_connect(&e, model, name, LONG_MS), VIP_REJECT);
         SIDE_SYNC(s, 21);
@@ -255,7 +256,7 @@ void secret_tampered_b(side *s)
     secret_tampered_both(s);
 }
 
-/* ---- secret_replayed: all frames of a connection are sent again, to VIs that ask or accept anew */
+/* ---- secret_replayed: all frames of a connection are sent again, to VIs that request or accept anew */
 
 /* Has the other side come to its next sync? */
 static int other_side_waits(side *s)
@@ -290,7 +291,7 @@ static void secret_replayed_both(side *s, int model)
     use(&e, model, "replay");
     SIDE_SYNC(s, 30);
     if (s->role == SIDE_A) {
-        SIDE_SYNC(s, 31); /* a peer has asked */
+        SIDE_SYNC(s, 31); /* a peer has requested */
         replay_all(s, model, &b, port);
     } else if (model == PEERS) {
         address local, remote;
@@ -347,7 +348,7 @@ static struct link_frame answer_to(const struct link_frame *request, int kind, c
     return f;
 }
 
-/* Sent from both of A's NICs, of which B has asked neither: the station alone. */
+/* Sent from both of A's NICs. B has requested neither, only the station. */
 static void send_from_all(side *s, VIP_NIC_HANDLE second, uint16_t port, struct link_frame *f)
 {
     f->header.src_port = port_of(s->nic);
@@ -356,7 +357,7 @@ static void send_from_all(side *s, VIP_NIC_HANDLE second, uint16_t port, struct 
     send_by_hand(second, s->peer_host, port, f);
 }
 
-/* Everything that could end or take B's request, to the VI that asks. */
+/* All frames that could end or take B's request, to the requesting VI. */
 static void answer_by_hand(side *s, VIP_NIC_HANDLE second, uint16_t port, const struct link_frame *request)
 {
     const struct wire_connect *asked = &request->block.connect;

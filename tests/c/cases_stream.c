@@ -80,7 +80,7 @@ static void stream_b(endpoint *e, uint64_t n, size_t longest)
         pattern_check(p, len, i);
         for (size_t k = 0; k < len; k++)
             sum = sum * 31 + p[k];
-        /* The last credits are not sent: nobody would take them. */
+        /* The last credits are not sent, because no side would receive them. */
         post_recv(e, prep_recv(e, d, p, longest));
         if ((i + 1) % CREDIT == 0 && (i + 1) + WINDOW - CREDIT < n) {
             if (sent >= 4)

@@ -1,16 +1,16 @@
 /*
  * cases_wait.c - waiting instead of polling, and completion queues.
  *
- * A wait that finds nothing sleeps in the kernel, on the link's own files where the link has some; whatever arrives
- * must wake the thread that waits for it, and only that. Time-outs end no earlier than asked; that they end soon is
- * nowhere checked, as a loaded machine is late.
+ * A wait that finds nothing sleeps in the kernel, on the link's own files where the link has some; an arrival must wake
+ * the thread that waits for it, and only that. Waits end no earlier than their time-out. No test checks that they end
+ * soon, because a loaded machine is late.
  */
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 
 #include "conformance.h"
 
-/* ---- wait_timeouts: what a wait says when there is nothing, and that it says it no earlier than asked */
+/* ---- wait_timeouts: the result of a wait without completions, which comes no earlier than the time-out */
 
 void wait_timeouts_a(side *s)
 {
@@ -72,10 +72,10 @@ void wait_timeouts_b(side *s)
     endpoint_close(&e);
 }
 
-/* ---- sleeper_woken: B really sleeps in the kernel before A sends; on a network the frame itself wakes it, and
- * nobody rings besides */
+/* ---- sleeper_woken: B really sleeps in the kernel before A sends; on a network the frame itself wakes it, without an
+ * eventfd */
 
-/* The thread's state as the kernel tells it: 'S' is asleep. */
+/* The thread's state, from the kernel: 'S' is asleep. */
 static char thread_state(pid_t pid, pid_t tid)
 {
     char path[64], text[512], *end;
@@ -338,7 +338,7 @@ static void interrupted_both(side *s)
     VIP_VI_ATTRIBUTES attr;
     address local, remote;
     int calls = 0;
-    /* VipRecvWait, VipCQWait and VipConnectWait: each asks the callback, each ends with TIMEOUT. */
+    /* VipRecvWait, VipCQWait and VipConnectWait: each calls the callback, each ends with TIMEOUT. */
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     CHECK_OK(VipCreateCQ(s->nic, 16, &cq));
     post_recv(&e, prep_recv(&e, d = descriptor(&e, 1), NULL, 0));
@@ -398,7 +398,7 @@ static void no_thread_both(side *s)
             reap_recv(&e, rd, VIP_STATUS_OP_RECEIVE);
             reap_send(&e, sd, VIP_STATUS_OP_SEND);
         }
-        /* Errors are reported from within calls as well: nobody else is there to do it. */
+        /* Errors are reported from within calls as well, because there is no other thread. */
         SIDE_SYNC(s, 100);
         if (s->role == SIDE_A) {
             CHECK_OK(VipDisconnect(e.vi));

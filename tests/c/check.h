@@ -37,7 +37,7 @@
 /* How long a condition may take to come true. Generous: it is only ever used up by a test that fails. */
 #define CHECK_WAIT_S (20 * CHECK_SLOWER)
 
-/* What the process is doing, for messages: "shm order A". Weak, so that all files of a program share the one. */
+/* Current activity of the process, for messages: "shm order A". Weak, so that all files of a program share it. */
 extern char check_context[160];
 __attribute__((weak)) char check_context[160] = "test";
 

@@ -1,8 +1,8 @@
 /*
- * coll_job.c - what test_coll and test_collective share: who is in a group, who dies, and which case runs where.
+ * coll_job.c - shared parts of test_coll and test_collective: members of a group, ranks that die, selection of cases.
  *
  * Both run the same case many times, once per algorithm and number of ranks, so a case is named on the command line but
- * counted per run: a failure is told with the algorithm (`how`), the number of ranks and that of hosts.
+ * counted per run. A failure is reported with the algorithm (`how`), the number of ranks and that of hosts.
  */
 #include "coll_job.h"
 
@@ -15,7 +15,7 @@
 const char *link_name;
 int asleep;
 
-static const char *only; /* the case that was asked for; NULL: all */
+static const char *only; /* the requested case; NULL: all */
 static int n_ran;
 static int eth_hosts[2] = {-1, -1};
 

@@ -9,7 +9,7 @@
 #include "msg_job.h"
 
 extern const char *link_name; /* of the command line */
-/* Turns of the scheduler are dear: who waits sleeps in the kernel, if ranks outnumber cores, and is woken. */
+/* Yielding the core is expensive: if ranks outnumber cores, a waiting rank sleeps in the kernel and is woken. */
 extern int asleep;
 
 /* A call that must give this code; as GIVES, where no world is at hand. */
@@ -31,11 +31,11 @@ int die(void *context);
 
 /* Takes LINK [CASE] from the command line. 0, or what the program has to end with. */
 int start_cases(int argc, char **argv);
-/* What the program ends with: 0, or an error when the case that was asked for never ran. */
+/* Exit status of the program: 0, or an error if the requested case never ran. */
 int end_cases(void);
 
-/* Runs a case, if it is the one that was asked for or none was. `how` is said with its name. hosts: 0 for the one that
- * it is, else as if on so many (eth has its two); may_die: a bit per rank. */
+/* Runs a case, if it was requested or no case was. `how` is printed with its name. hosts: 0 for the real one, else as
+ * if on so many (eth has its two). may_die: a bit per rank. */
 void run_case(const char *name, const char *how, job_main main, int n_ranks, int hosts, int may_die);
 
 #endif

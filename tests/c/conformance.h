@@ -4,7 +4,7 @@
 
 #include "harness.h"
 
-/* Option settings that cases ask for. */
+/* Option settings that cases require. */
 void wrap_soon(viakit_nic_options *o);   /* sequence numbers and queue indices begin just below 2^32 */
 void small_rings(viakit_nic_options *o); /* every ring wraps often */
 

@@ -1,9 +1,9 @@
 /*
- * endpoint.c - what both sides of a case use: the control channel, one VI with guarded memory, descriptors, patterns.
+ * endpoint.c - tools for both sides of a case: the control channel, one VI with guarded memory, descriptors, patterns.
  *
- * The control channel is a socket pair beside the link: numbers and syncs on it prove nothing about the link, and order
- * nothing on it, but tell a side when to go on. Everything here fails the test by itself, so cases need not look at
- * results that they do not ask for.
+ * The control channel is a socket pair beside the link: numbers and syncs on it prove nothing about the link and order
+ * nothing on it. They only let a side go on. All functions here fail the test themselves, so cases need not check
+ * results.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -59,7 +59,7 @@ uint64_t side_exchange(side *s, uint64_t mine)
     return theirs;
 }
 
-/* The mark in the upper half tells a sync from a number that a side exchanges at the same time by mistake. */
+/* The mark in the upper half distinguishes a sync from a number that a side exchanges at the same time by mistake. */
 void side_sync_at(side *s, int tag)
 {
     uint64_t theirs = side_exchange(s, 0x5af3ull << 32 | (uint32_t)tag);
@@ -96,7 +96,7 @@ void endpoint_open_with(endpoint *e, side *s, VIP_RELIABILITY_LEVEL level, size_
     VIP_MEM_ATTRIBUTES mem_attr = {0};
     memset(e, 0, sizeof(*e));
     e->s = s;
-    /* Room for descriptors and guards beside the buffers that the case asked for. */
+    /* Room for descriptors and guards beside the buffers that the case requested. */
     e->size = (size + 65536 + 4095) & ~(size_t)4095;
     CHECK_OK(VipCreatePtag(s->nic, &e->ptag));
     if (s->link->mapped) {
@@ -139,7 +139,7 @@ void endpoint_close(endpoint *e)
     memset(e, 0, sizeof(*e));
 }
 
-/* A asks, B waits: the roles are fixed, so that no case has two who wait or two who ask. */
+/* A requests, B waits. The roles are fixed, so that no case has two servers or two clients. */
 static void connect_as_client(endpoint *e, const char *discriminator)
 {
     side *s = e->s;
@@ -149,7 +149,7 @@ static void connect_as_client(endpoint *e, const char *discriminator)
     double end = check_now() + CHECK_WAIT_S;
     make_address(&local, s->attr.LocalNicAddress, discriminator, strlen(discriminator));
     make_address(&remote, s->peer_host, discriminator, strlen(discriminator));
-    /* The server may not wait yet; clients of the time asked again, too. */
+    /* The server may not wait yet. Clients of 2001 requested again, too. */
     while ((r = VipConnectRequest(e->vi, &local.net, &remote.net, 5000 * CHECK_SLOWER, &attr)) == VIP_NO_MATCH &&
            check_now() < end)
         sched_yield();
@@ -199,7 +199,8 @@ VIP_VI_STATE vi_state(VIP_VI_HANDLE vi)
     return state;
 }
 
-/* For changes that nobody announces: what the other side did arrives some time, and the state is all that shows it. */
+/* For changes without a notification: the effect of the other side's call arrives later, and only the state shows
+ * it. */
 void wait_state(endpoint *e, VIP_VI_STATE state)
 {
     double end = check_now() + CHECK_WAIT_S;
@@ -263,7 +264,7 @@ static uint8_t *carve(endpoint *e, size_t len)
     return p;
 }
 
-/* Filled with 0xEE, so that a byte that nobody wrote is known by its value; what is to be sent has another. */
+/* Filled with 0xEE, so that a byte that was not written is recognised by its value. Data to send has another. */
 uint8_t *buffer(endpoint *e, size_t len)
 {
     uint8_t *p = carve(e, len);
@@ -274,7 +275,7 @@ uint8_t *buffer(endpoint *e, size_t len)
 VIP_DESCRIPTOR *descriptor(endpoint *e, unsigned n_segments)
 {
     size_t len = sizeof(VIP_CONTROL_SEGMENT) + n_segments * sizeof(VIP_DESCRIPTOR_SEGMENT);
-    /* The provider may look at a whole VIP_DESCRIPTOR, even if fewer segments are asked for. */
+    /* The provider may read a whole VIP_DESCRIPTOR, even if fewer segments are used. */
     uint8_t *p = carve(e, len < sizeof(VIP_DESCRIPTOR) ? sizeof(VIP_DESCRIPTOR) : len);
     memset(p, 0, len < sizeof(VIP_DESCRIPTOR) ? sizeof(VIP_DESCRIPTOR) : len);
     return (VIP_DESCRIPTOR *)(void *)p;
@@ -338,7 +339,7 @@ void post_recv(endpoint *e, VIP_DESCRIPTOR *d)
     CHECK_OK(VipPostRecv(e->vi, d, e->mh));
 }
 
-/* The head of a queue, completed. The return value and the status must tell the same: an error, or none. */
+/* The head of a queue, completed. The return value and the status must agree: an error, or none. */
 static VIP_DESCRIPTOR *next(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HANDLE, VIP_DESCRIPTOR **), const char *queue)
 {
     double end = check_now() + CHECK_WAIT_S;
@@ -407,8 +408,8 @@ void pattern_fill(void *data, size_t len, uint64_t seed)
     }
 }
 
-/* Words of 8 bytes are made anew and compared, so a check needs no second copy of a large message. The seed tells
- * messages apart: the right bytes of another message fail as well. */
+/* Words of 8 bytes are computed again and compared, so a check needs no second copy of a large message. The seed
+ * distinguishes messages: the right bytes of another message fail as well. */
 void pattern_check(const void *data, size_t len, uint64_t seed)
 {
     const uint8_t *p = data;

@@ -129,11 +129,11 @@ void silence_a(side *s)
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 8);
     set_faults(s, "partition=ever");
-    /* Nobody waits for its completion: it cannot complete while nothing passes. */
+    /* The test does not wait for its completion: it cannot complete while no frame passes. */
     post_number(&e, d, data, 8, 7);
     double end = check_now() + 0.2; /* computes: the thread has taken over, and the peer has been silent for long */
     while (check_now() < end) {}
-    /* A thread that asked the silent peer again and again would be found awake. */
+    /* A thread that probed the silent peer all the time would be found awake. */
     WAIT_UNTIL(nic_thread_sleeps());
     CHECK_RET(VipSendDone(e.vi, &done), VIP_NOT_DONE);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_CONNECTED);

@@ -2,8 +2,8 @@
  * harness.c - runs a table of cases on a link: link names, processes and threads, faults, results.
  *
  * Every case runs in processes of its own, forked from a parent that never opens a NIC: a crash or a hang costs one
- * case. Whoever fails first is reported; the parent then ends the other side. What the sides use while a case runs
- * (control channel, endpoints, patterns) is in endpoint.c.
+ * case. The first failing side is reported, and the parent then ends the other. The tools of the sides (control
+ * channel, endpoints, patterns) are in endpoint.c.
  *
  * Beside its own checks every case proves three things by ending well: both sides came to the same last sync, no object
  * of the library is alive, and the process has as many open files and shared mappings as before it opened its NIC.
@@ -99,7 +99,7 @@ static int parse_link(const char *text, link_spec *l)
 
 /* ---------------------------------------------------------------- one side */
 
-/* Runs on the NIC's thread. The count rises last: whoever sees it sees the descriptor of that error. */
+/* Runs on the NIC's thread. The count rises last: a thread that reads it can read the descriptor of that error. */
 static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
 {
     side *s = context;
@@ -134,8 +134,8 @@ static void open_nic(side *s)
         set_faults(s);
 }
 
-/* An IPv6 station's six bytes are only a mark of its address. The name service brings the address itself into this
- * process, under the same six bytes that the partner told over the control channel. */
+/* An IPv6 station's six bytes are only a mark of its address. The name service supplies the address itself, under the
+ * same six bytes that the partner sent over the control channel. */
 static void resolve_peer(side *s)
 {
     address a;
@@ -162,12 +162,12 @@ static void run_side(side *s)
     CHECK_EQ(s->attr.NicAddressLen, 6);
     side_send(s, s->attr.LocalNicAddress, 6);
     side_recv(s, s->peer_host, 6);
-    if (s->link->ipv6 && !s->link->one_host) /* six bytes do not hold the address: the name service has to be asked */
+    if (s->link->ipv6 && !s->link->one_host) /* six bytes do not hold the address: the name service is needed */
         resolve_peer(s);
     side_send(s, &pid, sizeof(pid));
     side_recv(s, &s->peer_pid, sizeof(s->peer_pid));
     (s->role == SIDE_A ? s->test->a : s->test->b)(s);
-    /* Nobody closes its NIC while the other still works: that would be one more lost connection. */
+    /* Neither side closes its NIC while the other still works: that would be one more lost connection. */
     if (!(s->test->flags & CASE_KILLS_B))
         SIDE_SYNC(s, 0);
     CHECK_OK(VipCloseNic(s->nic));
@@ -244,7 +244,7 @@ __attribute__((noreturn)) static void child(const link_spec *link, const test_ca
         run_side(&sides[0]);
         CHECK_EQ(pthread_join(thread, NULL), 0);
     } else {
-        /* The other side's end must not stay open here: its closing tells that the other side has died. */
+        /* The other side's end must not stay open here: its closing indicates that the other side has died. */
         snprintf(check_context, sizeof(check_context), "%s %s %c", link->name, test->name, role == SIDE_A ? 'A' : 'B');
         close(ctl[!role]);
         if (on_veth(link) && setns(namespaces[role], CLONE_NEWNET))
@@ -254,7 +254,7 @@ __attribute__((noreturn)) static void child(const link_spec *link, const test_ca
         init_side(&sides[0], (side_role)role, link, test, ctl[role], parent);
         run_side(&sides[0]);
     }
-    /* What was opened is closed again. */
+    /* All opened files are closed again. */
     CHECK_NOTHING_LEFT();
     CHECK_EQ(count_entries("/proc/self/fd"), files);
     CHECK_EQ(count_shared_mappings(), mappings);
@@ -299,7 +299,7 @@ static int run_case(const link_spec *link, const test_case *test)
         return 0;
     }
     fflush(stdout);
-    /* What stands in the buffer of stdout would be printed by each child once more. */
+    /* Each child would print the contents of stdout's buffer once more. */
     for (int i = 0; i < n; i++) {
         pids[i] = fork();
         if (pids[i] == 0)

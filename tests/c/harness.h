@@ -7,10 +7,10 @@
  * control channel (a socket pair), by which they agree when to go on.
  *
  * Link names on the command line: that of any link, or a variant of one: shm-mapped | shm-ring | eth-auto | eth-plain |
- * eth-udp | udp6 | udp-lo | udp6-lo, where "shm-mapped" takes test memory from viakit_alloc and "shm-ring" forbids every
- * direct copy; then optionally "-9000" (eth, udp: the MTU, otherwise 1500), then optionally "+fault": both sides lose, double,
- * reorder (5 % of frames each) and corrupt (1 %). The seed of the faults is printed, and taken from VIAKIT_TEST_SEED if
- * that is set.
+ * eth-udp | udp6 | udp-lo | udp6-lo, where "shm-mapped" takes test memory from viakit_alloc and "shm-ring" forbids
+ * every direct copy; then optionally "-9000" (eth, udp: the MTU, otherwise 1500), then optionally "+fault": both sides
+ * lose, double, reorder (5 % of frames each) and corrupt (1 %). The seed of the faults is printed, and taken from
+ * VIAKIT_TEST_SEED if that is set.
  */
 #ifndef HARNESS_H
 #define HARNESS_H
@@ -97,8 +97,8 @@ void side_sync_at(side *s, int line);           /* both sides are here; fails if
 /* ---------------------------------------------------------------- addresses */
 
 VIP_NET_ADDRESS *make_address(address *a, const uint8_t host[6], const void *discriminator, size_t len);
-/* `a` is of six bytes: the port goes between them and the discriminator. The port is the NIC's number at its station,
- * which viakit_query_nic tells: several NICs may share the six bytes. */
+/* `a` has six bytes: the port goes between them and the discriminator. The port is the NIC's number at its station,
+ * which viakit_query_nic returns. Several NICs may share the six bytes. */
 void add_port(address *a, uint16_t port);
 
 /* ---------------------------------------------------------------- one VI with memory around it */

@@ -69,8 +69,8 @@ void client_killed_b(side *s)
 /* ---- left: B's process ends as a careless program does, without closing anything: as a killed one, and no sooner
  * noticed */
 
-/* That process leaves everything as it is, on purpose. LeakSanitizer asks at the end of each process whether it is
- * to look; all others have to close what they open. */
+/* That process leaves everything as it is, on purpose. LeakSanitizer calls this at the end of each process to find out
+ * whether to check. All other processes must close what they open. */
 static int careless;
 
 int __lsan_is_turned_off(void);
@@ -181,7 +181,7 @@ void closed_a(side *s)
     VIP_VI_ATTRIBUTES attr;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_connect(&e, "closed");
-    /* The port of the NIC that B closes: asked for afterwards, as what nobody has. */
+    /* The port of the NIC that B closes. It is requested afterwards, when no NIC has it. */
     uint16_t port = (uint16_t)side_exchange(s, 0);
     endpoint_disconnect(&e);
     SIDE_SYNC(s, 1);
@@ -207,7 +207,8 @@ void closed_b(side *s)
     endpoint_connect(&e, "closed");
     side_exchange(s, info.port);
     pid_t child = bare_child();
-    /* The child does nothing but hold the files; it may call nothing of libc, as no library was told of the fork. */
+    /* The child does nothing but hold the files; it may call nothing of libc, because no library was notified of the
+     * fork. */
     while (child == 0)
         syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
     endpoint_disconnect(&e);
@@ -219,8 +220,8 @@ void closed_b(side *s)
     CHECK_EQ(waitpid(child, &status, 0), child);
 }
 
-/* ---- callers_gone: whoever called on shm and went without a word is forgotten, although a child of ours holds his
- * socket, too */
+/* ---- callers_gone: a process that called on shm and ended without a message is removed, although a child of this
+ * process holds its socket, too */
 
 #define CALLERS 20
 

@@ -1,8 +1,8 @@
 /*
  * msg_cases_basic.c - cases of test_msg: messages as they should be: every size, mode and way, order, wildcards.
  *
- * What a channel carries may not depend on which it is, so nothing here asks for the channel. Counters tell by which
- * way messages went where a policy asks for one.
+ * All channels must behave alike, so no case queries the channel. Where a policy requires a protocol, counters show
+ * which one carried the messages.
  */
 #include "msg_cases.h"
 
@@ -39,8 +39,8 @@ static const size_t sizes[] = {0,     1,     7,     8,      16,     17,      56,
                                16384, 16385, 65536, 100001, 262144, 1048576, 1048577, 4194304};
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 
-/* One message from rank 0 to rank 1, which answers when it has looked. early: it is there before its receive is posted;
- * an empty message behind it tells that. */
+/* One message from rank 0 to rank 1, which replies after its check. early: it arrives before its receive is posted, and
+ * an empty message behind it proves that. */
 static void send_and_receive(msg_world *w, int rank, char *buf, size_t len, int mode, int early)
 {
     unsigned seed = (unsigned)(len + (size_t)mode);
@@ -120,7 +120,7 @@ void case_sizes_r3(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(job_counter(*world, MSG_COUNTER_rput), 0);
 }
 
-/* BIP does not read: asked to, it writes, and what is too short for it goes in segments. */
+/* BIP has no RDMA read: it writes instead, and messages too short for that go in segments. */
 void case_sizes_bip(msg_world **world, int rank, int n_ranks)
 {
     case_sizes(world, rank, n_ranks);
@@ -128,7 +128,7 @@ void case_sizes_bip(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(job_counter(*world, MSG_COUNTER_rget), 0);
 }
 
-/* Each to the next, short, in a few packets, by rendezvous; all at once, so nobody may wait for its own receive. */
+/* Each to the next: short, in a few packets, by rendezvous. All at once, so no rank may wait for its own receive. */
 void case_ring(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

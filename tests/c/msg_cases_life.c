@@ -1,8 +1,8 @@
 /*
  * msg_cases_life.c - cases of test_msg: arguments and modes; ranks that leave or die; policies.
  *
- * If a step of a case must follow a step of another rank, job_meet() orders them. It uses sockets beside the channel, so
- * that the engine sends no message.
+ * If a step of a case must follow a step of another rank, job_meet() orders them. It uses sockets beside the channel,
+ * so that the engine sends no message.
  */
 #include <pthread.h>
 
@@ -79,8 +79,8 @@ void case_modes(msg_world **world, int rank, int n_ranks)
     free(big);
 }
 
-/* Arguments that are wrong: a code for each, and nothing has begun. Then those that are odd but allowed: nobody as a
- * partner, no request to wait for. */
+/* Arguments that are wrong: a code for each, and nothing has begun. Then those that are odd but allowed: no partner, no
+ * request to wait for. */
 void case_arguments(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -129,7 +129,7 @@ void case_arguments(msg_world **world, int rank, int n_ranks)
         CHECK(msg_counter_name(i) && msg_counter_text(i));
     CHECK(msg_counter_name(MSG_N_COUNTERS) == NULL);
     CHECK(msg_error_name(12345) == NULL);
-    job_meet(); /* nobody leaves while the other still looks */
+    job_meet(); /* neither leaves while the other still checks */
 }
 
 /* Many requests of all kinds under way in both directions, tested, not waited for. */
@@ -183,8 +183,9 @@ static int reads_ended(msg_world *w)
     return (int)n;
 }
 
-/* The last free buffer and the last credit go together, while reads have ended that nobody has looked at: telling of
- * them wants credits, too. Nothing may be sent for which the receiver, who looks at nothing, keeps no buffer. */
+/* The last free buffer and the last credit go together, while reads have ended whose completions were not reaped:
+ * reporting them needs credits, too. No packet may be sent for which the receiver, which reaps nothing, has no
+ * buffer. */
 void case_last_credit(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -214,7 +215,7 @@ void case_last_credit(msg_world **world, int rank, int n_ranks)
                 WAIT_UNTIL(reads_ended(w) == reads); /* each is one of the NIC's: a piece is longer */
             OK(msg_isend(w, 1, &word, 1, 1, LONG + i, MSG_STANDARD, &r[LONG + i]));
         }
-        /* It looks, and would tell of each read as it finds it. */
+        /* It polls, and would report each read as it reaps it. */
         WAIT_UNTIL(msg_progress(w) < 0 || job_counter(w, MSG_COUNTER_received) >= (uint64_t)reads);
         job_meet();
         OK(msg_waitall(w, LONG + SHORT, r, NULL, MSG_FOREVER));
@@ -235,7 +236,7 @@ void case_death(msg_world **world, int rank, int n_ranks)
         OK(msg_recv(w, 1, &v, sizeof v, 0, 1, &s));
         kill(getpid(), SIGKILL);
     }
-    /* Whatever can wait for rank 1: a receive from it, one from anybody, a long send, a synchronous one. */
+    /* All operations that can wait for rank 1: a receive from it, one from any rank, a long send, a synchronous one. */
     static char big[1 << 20];
     OK(msg_irecv(w, 1, &v, sizeof v, 1, 5, &r[0]));
     OK(msg_irecv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 6, &r[1]));
@@ -248,14 +249,14 @@ void case_death(msg_world **world, int rank, int n_ranks)
         CHECK_EQ(s.error, MSG_ERR_PROC_FAILED);
     }
     CHECK_EQ(msg_peer_status(w, 1), MSG_PEER_FAILED);
-    /* Told once, and by rank. */
+    /* Reported once, with the rank. */
     CHECK_EQ(msg_failures(w, listed, 4), 1);
     CHECK_EQ(listed[0], 1);
     GIVES(msg_send(w, 1, &v, sizeof v, 1, 1, MSG_STANDARD), MSG_ERR_PROC_FAILED);
     GIVES(msg_recv(w, 1, &v, sizeof v, 1, 1, &s), MSG_ERR_PROC_FAILED);
     GIVES(msg_recv(w, 1, &v, sizeof v, MSG_ANY_SOURCE, 1, &s), MSG_ERR_PROC_FAILED);
     GIVES(msg_probe(w, 1, 1, 1, &s, MSG_FOREVER), MSG_ERR_PROC_FAILED);
-    /* Acknowledged: receives from anybody may go on without rank 1. */
+    /* Acknowledged: receives from any rank may go on without rank 1. */
     msg_failures_ack(w);
     int next = rank == 0 ? 2 : rank == 2 ? 3 : 0;
     for (int i = 0; i < 100; i++) {
@@ -299,7 +300,7 @@ void case_death_long(msg_world **world, int rank, int n_ranks)
         if (s.error)
             break;
     }
-    /* Sooner or later both its neighbours are told. */
+    /* Sooner or later both its neighbours are notified. */
     CHECK_EQ(s.error, MSG_ERR_PROC_FAILED);
     free(a);
     free(b);
@@ -335,7 +336,7 @@ static int stop_now(void *context)
     return ++*(int *)context > 2;
 }
 
-/* What is waited for comes while the interrupt callback runs. */
+/* The awaited message arrives while the interrupt callback runs. */
 struct late {
     int come, asked;
 };
@@ -374,7 +375,7 @@ void case_interrupt(msg_world **world, int rank, int n_ranks)
         pattern_fill(big, BIG, 7);
         GIVES(msg_send(w, 1, big, BIG, 1, 2, MSG_STANDARD), MSG_INTERRUPTED);
         memset(big, 0, BIG); /* ours again */
-        /* a condition that has been found true is not asked again: one that tries something would do it twice */
+        /* a condition that was true is not evaluated again: one with an effect would have it twice */
         struct late late = {0, 0};
         msg_set_interrupt(w, come_and_stop, &late);
         msg_lock(w);
@@ -413,8 +414,8 @@ void case_ids(msg_world **world, int rank, int n_ranks)
     }
 }
 
-/* Every policy of the table carries messages; text sets fields; ranks that differ are told. Texts come first: a whole
- * policy, single fields, and what is wrong with others. */
+/* Every policy of the table carries messages; text sets fields, and ranks with different policies get an error. Texts
+ * come first: a whole policy, single fields, and invalid ones. */
 void case_policies(msg_world **world, int rank, int n_ranks)
 {
     msg_policy p = *msg_policy_find("tcp");
@@ -479,8 +480,8 @@ static struct nics count_nics(void)
     return found;
 }
 
-/* Ranks are too many for their cores only if all of theirs together are too few: a launcher may have bound each to
- * its own. Where they are, the threads of their NICs look but seldom. */
+/* Ranks outnumber their cores only if all their cores together are too few, because a launcher may have bound each rank
+ * to its own. In that case the threads of their NICs poll rarely. */
 void case_bound(msg_world **world, int rank, int n_ranks)
 {
     char error[MSG_ERROR_LEN];
@@ -515,8 +516,8 @@ void case_bound(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
-/* Ranks of one host see each other's memory: who has no room for it says so, to all, before anybody waits for a
- * connection. Where all are limited alike they make do with less, and connect. */
+/* Ranks of one host map each other's memory. A rank without address space for it reports that to all, before any rank
+ * waits for a connection. If all are limited alike, they map less, and connect. */
 void case_address_space(msg_world **world, int rank, int n_ranks)
 {
     char error[MSG_ERROR_LEN] = "";

@@ -32,7 +32,7 @@ void case_put(msg_world **world, int rank, int n_ranks)
         one = (unsigned char)k;
         OK(msg_put(w, &one, 1, next, &theirs[next], (uint64_t)rank, NULL));
         WAIT_UNTIL(__atomic_load_n(&cells[(rank + n_ranks - 1) % n_ranks], __ATOMIC_ACQUIRE) >=
-                   k); /* no call of ours */
+                   k); /* no call of this rank */
     }
     pattern_fill(data, LEN - 64, (unsigned)rank);
     OK(msg_put(w, data, LEN - 64, next, &theirs[next], 64, &r));
@@ -53,8 +53,8 @@ void case_put(msg_world **world, int rank, int n_ranks)
     free(data);
 }
 
-/* The registration cache, here of 4 entries, is used and stays within its bound. The first 20 rounds use one buffer, which
- * must be found in the cache. The other rounds use eight buffers in turns, so that some are evicted. */
+/* The registration cache, here of 4 entries, is used and stays within its bound. The first 20 rounds use one buffer,
+ * which must be found in the cache. The other rounds use eight buffers in turns, so that some are evicted. */
 void case_cache(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

@@ -2,9 +2,9 @@
  * msg_cases_match.c - cases of test_msg: matching: order, wildcards, probes, cancelling, and large numbers of
  * everything.
  *
- * MPI's rules: messages of one sender and context are matched in the order of sending; of receives that fit, the first
- * posted wins; of messages that fit, the first come. The engine finds them by hashing, so the cases with 100 000 of
- * them also count the steps that a match took.
+ * MPI's rules: messages of one sender and context are matched in the order of sending. Among matching receives, the
+ * first posted wins, and among matching messages, the first to arrive. The engine finds them by hashing, so the cases
+ * with 100 000 of them also count the steps that a match took.
  */
 #include <sys/resource.h>
 
@@ -45,8 +45,8 @@ void case_order(msg_world **world, int rank, int n_ranks)
     free(buf);
 }
 
-/* Of the receives that a message fits, the first posted gets it; of the messages that a receive fits, the first
- * come. */
+/* Among the receives that match a message, the first posted gets it. A receive gets the first matching message that
+ * arrived. */
 void case_wildcards(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -136,7 +136,8 @@ void case_truncation(msg_world **world, int rank, int n_ranks)
     free(buf);
 }
 
-/* A probe looks without taking; a matched probe takes out of the queue, so that nobody else can receive it. */
+/* A probe looks without taking; a matched probe takes the message out of the queue, so that no other receive can get
+ * it. */
 void case_probes(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -174,7 +175,7 @@ void case_probes(msg_world **world, int rank, int n_ranks)
         CHECK(pattern_holds(buf, 100000, 3));
         OK(msg_recv(w, 1, buf, 100, 0, 1, &s));
         CHECK_EQ(s.len, 20);
-        /* What was taken first is received last. */
+        /* The message that was taken first is received last. */
         msg_request *r;
         OK(msg_imrecv(w, &m, buf, 100, &r));
         OK(msg_wait(w, &r, &s, MSG_FOREVER));
@@ -192,8 +193,8 @@ void case_probes(msg_world **world, int rank, int n_ranks)
     free(buf);
 }
 
-/* What nobody receives goes when its contexts do, short, long, synchronous and to oneself; its senders are not held
- * up. */
+/* Messages that are never received are discarded with their contexts: short, long, synchronous and to itself. Their
+ * senders are not delayed. */
 void case_retire(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -204,8 +205,8 @@ void case_retire(msg_world **world, int rank, int n_ranks)
     msg_request *r[N], *posted[3];
     msg_status s;
     int done = 0;
-    /* From everybody to rank 0, itself included. What is in contexts 10 to 14 goes, short, long and synchronous;
-     * context 9 stays. */
+    /* From all ranks to rank 0, itself included. Messages in contexts 10 to 14 are discarded (short, long and
+     * synchronous). Context 9 stays. */
     for (int i = 0; i < N; i++)
         OK(msg_isend(w, contexts[i], data, lens[i], 0, 16 + i, i == 3 ? MSG_SYNCHRONOUS : MSG_STANDARD, &r[i]));
     OK(msg_send(w, 1, &rank, sizeof rank, 0, 0, MSG_STANDARD));
@@ -242,8 +243,8 @@ void case_retire(msg_world **world, int rank, int n_ranks)
     free(into);
 }
 
-/* A cancelled receive takes nothing, the next one gets its message; cancelling comes too late for what has arrived; a
- * freed request still receives. */
+/* A cancelled receive takes nothing, and the next one gets its message. Cancelling is too late for a message that has
+ * arrived. A freed request still receives. */
 void case_cancel(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -316,7 +317,7 @@ static size_t resident(void)
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* 100 000 messages nobody has asked for: a match costs the same at any depth, memory stays within an envelope each. */
+/* 100 000 unexpected messages: a match costs the same at any depth, and memory stays within an envelope each. */
 void case_unexpected(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;

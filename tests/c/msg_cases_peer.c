@@ -21,7 +21,7 @@
 #include "process.h"
 
 /* Rank 1 is alone on its host and meets two ranks on its network NIC, each of which meets only one there: it keeps
- * fewer buffers for them than they do for it. Who sends counts the receiver's. */
+ * fewer buffers for them than they do for it. A sender counts the receiver's. */
 void case_hosts_credits(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -35,7 +35,7 @@ void case_hosts_credits(msg_world **world, int rank, int n_ranks)
             pattern_fill(data[i], sizeof data[i], (unsigned)i);
             OK(msg_isend(w, 1, data[i], sizeof data[i], 1, i, MSG_STANDARD, &r[i]));
         }
-    job_meet(); /* nobody has looked at anything */
+    job_meet(); /* no rank has polled yet */
     if (rank == 0)
         OK(msg_waitall(w, N, r, NULL, CHECK_WAIT_S * 1000));
     for (int i = 0; rank == 1 && i < N; i++) {
@@ -129,8 +129,8 @@ static int stream(void)
     return -1;
 }
 
-/* Rank 1, whose process that was, has died, and a send to it can find out without the engine's having looked: its
- * carrier knows, as far as it says so (BIP's cannot be asked). */
+/* Rank 1, whose process that was, has died, and a send to it can detect that before the engine polls, if its carrier
+ * reports it (BIP's cannot). */
 static int can_be_found_dead(msg_world *w, pid_t pid)
 {
     char state = process_state(pid);
@@ -179,7 +179,7 @@ void case_death_buffered(msg_world **world, int rank, int n_ranks)
     CHECK_EQ(len, sizeof room);
 }
 
-/* Rank 1 dies in the middle of a long message. The next long one, to somebody else, is not held up by it. */
+/* Rank 1 dies in the middle of a long message. The next long one, to another rank, is not delayed by it. */
 void case_death_next(msg_world **world, int rank, int n_ranks)
 {
     msg_world *w = *world;
@@ -283,7 +283,7 @@ void case_forged(msg_world **world, int rank, int n_ranks)
 
 /* ---------------------------------------------------------------- a host that falls silent */
 
-/* No closing, no reset: the interface goes down, and with it everything that could tell. */
+/* No closing and no reset: the interface goes down, and with it every notification. */
 static void interface(int up)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -294,8 +294,7 @@ static void interface(int up)
     close(fd);
 }
 
-/* Who only receives notices it, too. On tcp between two hosts; between two hosts only the links eth and udp have
- * such. */
+/* A rank that only receives detects it, too. On tcp between two hosts, and on the links eth and udp. */
 void case_death_silent(msg_world **world, int rank, int n_ranks)
 {
     char error[MSG_ERROR_LEN] = "";

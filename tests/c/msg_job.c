@@ -2,9 +2,9 @@
  * msg_job.c - a job: n ranks that open a world together, run a case, and close it.
  *
  * Ranks are forked processes that inherit one end of a socket pair each; the process that forked them has the other
- * ends and is nothing but the exchange (serve), as a launcher is. Where ranks die, only processes tell the truth: the
- * kernel hangs up for them. On loop, where a link does not leave its process, ranks are threads, and nobody may die.
- * A case that is stuck is ended by check_deadline, with its name.
+ * ends and only runs the exchange (serve), as a launcher does. Deaths need processes, because the kernel closes the
+ * sockets of dead ones. On loop, which does not leave its process, ranks are threads, and none may die. A case that is
+ * stuck is ended by check_deadline, with its name.
  */
 #include "msg_job.h"
 
@@ -58,7 +58,7 @@ static int write_all(int fd, const void *from, size_t len)
     return 0;
 }
 
-/* A blob from each rank to all: a length, then the bytes; back come everybody's, in the order of ranks. */
+/* A blob from each rank to all: a length, then the bytes. The reply has those of all ranks, in their order. */
 static int exchange(void *context, const void *mine, size_t len, void *all)
 {
     const struct rank *r = context;
@@ -68,7 +68,7 @@ static int exchange(void *context, const void *mine, size_t len, void *all)
     return read_all(r->socket, all, len * (size_t)r->job->n_ranks);
 }
 
-/* One byte of each: the exchange answers nobody before it has heard from everybody who is alive. */
+/* One byte of each: the exchange replies once it has received from all ranks that are alive. */
 void job_meet(void)
 {
     char all[MAX_RANKS], mine = 0;
@@ -78,7 +78,7 @@ void job_meet(void)
 /* The other end: collects a blob from each rank that is left, sends all of them to each, until all have hung up. */
 static void serve(int n, int *sockets)
 {
-    /* Who died leaves its old bytes in its place: the others cannot tell, and must not need to. */
+    /* A dead rank's place keeps its old bytes: the others cannot detect that, and must not need to. */
     static char blobs[MAX_RANKS * 4096];
     int alive = n;
     while (alive > 0) {
@@ -117,7 +117,7 @@ int job_open(const char *policy, msg_world **world, char *error)
                      .exchange_context = (void *)(uintptr_t)me,
                      .threads = j->threads,
                      .open_timeout_ms = CHECK_WAIT_S * 2000};
-    /* What comes later wins: the channel's own values, the case's, this call's. */
+    /* Later values win: the channel's own, the case's, this call's. */
     if (j->policy && msg_policy_parse(&p, j->policy, error) != 0)
         return MSG_ERR_ARG;
     if (policy && msg_policy_parse(&p, policy, error) != 0)
@@ -139,7 +139,7 @@ int job_open(const char *policy, msg_world **world, char *error)
 }
 
 /* A rank from beginning to end. Closing must succeed, too: requests that a case left active, and ranks that never come
- * to close, show here. Who expects otherwise closes by itself and sets its world to NULL. */
+ * to close, show here. A case that expects otherwise closes its world and sets it to NULL. */
 static void *run_rank(void *argument)
 {
     char error[MSG_ERROR_LEN] = "";
@@ -157,13 +157,13 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-/* Serves rounds as serve does. A round has a blob from each rank, so ranks are asked in turn; while one is silent it
- * is seen whether it has ended, for then no further round comes, and only the others are to be waited for. */
+/* Serves rounds as serve does. A round has a blob from each rank, so ranks are read in turn. While one is silent, the
+ * server checks whether it has ended: then no further round comes, and the server waits only for the others. */
 static void run_threads(const job *j, struct rank *ranks, int *sockets)
 {
     for (int i = 0; i < j->n_ranks; i++)
         CHECK_EQ(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
-    /* nobody hangs up before the end, so the server has a thread as well: ours, until all ranks have ended */
+    /* no rank closes its socket before the end, so the server uses this thread until all ranks have ended */
     for (;;) {
         struct pollfd fds[MAX_RANKS];
         static char blobs[MAX_RANKS * 4096];
@@ -193,8 +193,8 @@ static void run_threads(const job *j, struct rank *ranks, int *sockets)
     }
 }
 
-/* So many files, as for somebody who may not exceed it: the kernel lets those with either capability pass on any
- * number of descriptors. */
+/* Limits open files for a process without privileges: with either capability the kernel lets it pass any number of
+ * descriptors. */
 static void limit_open_files(rlim_t n)
 {
     struct rlimit limit = {n, n};
@@ -217,8 +217,8 @@ static void run_processes(const job *j, struct rank *ranks, int *sockets)
         pids[i] = fork();
         CHECK(pids[i] >= 0);
         if (pids[i] == 0) {
-            /* Two ends for a rank that nobody waits for any more: its parent's death, and a deadline of its own, for
-             * alarms are not inherited. */
+            /* Two ends for an orphaned rank: its parent's death, and a deadline of its own, because alarms are not
+             * inherited. */
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             check_deadline(300);
             /* Only its own end: the server must see when this rank hangs up. */

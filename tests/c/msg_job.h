@@ -21,8 +21,8 @@ typedef struct {
     int namespaces[2];  /* link eth: the two hosts (netns.h), which ranks are on in turn */
 } job;
 
-/* What each rank does; it returns when all is well. The world is open, and is closed afterwards unless *world was
- * set to NULL. */
+/* The program of each rank. It returns on success. The world is open, and is closed afterwards unless *world was set to
+ * NULL. */
 typedef void (*job_main)(msg_world **world, int rank, int n_ranks);
 
 /* Runs it and fails the test if a rank fails. */
@@ -34,7 +34,7 @@ void job_case(const job *j, job_main main, const char *what);
 /* Opens the world of a rank of the running job once more (all ranks must), for tests of opening itself. */
 int job_open(const char *policy, msg_world **world, char *error);
 
-/* All ranks meet; nobody goes on before all have come. Outside the engine, so that it proves nothing about it. */
+/* All ranks meet; none goes on before all have arrived. Outside the engine, so that it sends no message. */
 void job_meet(void);
 
 /* A call on the world `w` that must succeed. */

@@ -103,7 +103,7 @@ int netns_enter(char **argv, char *why, size_t why_len)
 
 /* ---------------------------------------------------------------- rtnetlink */
 
-/* What the kernel reads: a header, a link, and attributes behind it. */
+/* A message for the kernel: a header, a link, and attributes behind it. */
 struct request {
     struct nlmsghdr head;
     struct ifinfomsg info;
@@ -127,7 +127,7 @@ static void close_nest(struct request *r, struct rtattr *nest)
     nest->rta_len = (unsigned short)((char *)r + r->head.nlmsg_len - (char *)nest);
 }
 
-/* Of a link; other kinds of requests build on its head. */
+/* A request about a link. Other kinds of requests use its header. */
 static void init_request(struct request *r, unsigned flags)
 {
     memset(r, 0, sizeof(*r));
@@ -203,7 +203,7 @@ const char *netns_address(int ipv6, int host)
     return addresses[!!ipv6][host];
 }
 
-/* Gives eth0 its address; at once, without asking the wire whether somebody else has it. */
+/* Gives eth0 its address; at once, without probing whether another host has it. */
 static int add_address(int ipv6, int host)
 {
     struct request r; /* its head and attributes; what lies between is shorter here */

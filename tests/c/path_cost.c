@@ -1,6 +1,6 @@
 /*
- * path_cost.c - what one message costs on the loss-free path, in instructions rather than in waiting: both ends of a
- * connection are in one thread, on link loop, so nothing is waited for and no other core is asked.
+ * path_cost.c - what one message costs on the loss-free path, in instructions: both ends of a connection are in one
+ * thread, on link loop, so the program never waits and uses one core.
  *
  * Built twice, path_cost with all that the library has, path_cost_bare without its taps (VIAKIT_NO_TAPS); `make bench`
  * runs the two in turns. Not a test: it asserts no time.

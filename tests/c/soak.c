@@ -3,14 +3,14 @@
  *
  * A sends numbered messages of mixed sizes, short ones mostly and now and then one of many frames; B looks at every
  * byte of each. At the reliable levels every message has to arrive, once, unaltered and in its turn; at the unreliable
- * one what arrives is whole and in order. The first violation ends the test. B's credits for A's sends are messages,
- * too, so that both directions carry data.
+ * one each message that arrives is whole and in order. The first violation ends the test. B's credits for A's sends are
+ * messages, too, so that both directions carry data.
  *
  * Memory must not grow with the number of messages: the peak after all of them is compared with the peak after a tenth.
- * By RDMA read it is the other way round: B writes numbered messages into its own memory, tells A, and A fetches and
- * looks. The harness sees to it that no object, file descriptor or mapping is left.
+ * With RDMA read the roles are reversed: B writes numbered messages into its own memory and notifies A, and A reads and
+ * checks them. The harness ensures that no object, file descriptor or mapping is left.
  *
- * VIAKIT_SOAK_MESSAGES says how many per case; without it a few thousand. Each side prints what was done to it.
+ * VIAKIT_SOAK_MESSAGES is the number per case; the default is a few thousand. Each side prints its counters.
  */
 #include <sched.h>
 #include <sys/resource.h>
@@ -31,7 +31,7 @@ static uint64_t n_messages(void)
     return n < 50 ? 50 : n;
 }
 
-/* Of a hundred messages sixty below 256 bytes, thirty of a few frames, nine of many, one of very many. */
+/* In a hundred messages, sixty have less than 256 bytes, thirty a few frames, nine many, and one very many. */
 static size_t length_of(uint64_t i)
 {
     uint64_t state = i * 0x9E3779B97F4A7C15ull + 1, die = random_next(&state) % 100, more = random_next(&state);
@@ -47,8 +47,7 @@ static size_t peak_memory(void)
     return (size_t)u.ru_maxrss << 10;
 }
 
-/* What a side counts for its last line: bytes of its messages, messages whole and in part, counters at the
- * beginning. */
+/* Counts for a side's last line: bytes of its messages, whole and partial messages, counters at the beginning. */
 typedef struct {
     side *s;
     size_t warm; /* peak after a tenth */
@@ -230,8 +229,7 @@ static void flood_b(side *s, VIP_RELIABILITY_LEVEL level, how way)
         /* A credit for every eighth. */
         if (i % CREDIT)
             continue;
-        /* A took them before it sent on; but where there is always a message to take, nobody has looked at these for
-         * long. */
+        /* A took them before it sent on; but while messages keep arriving, these are not checked for long. */
         WAIT_UNTIL(credits_sent - credits_done < N_SLOTS || (send_done(&e, i) != NULL && ++credits_done == 0));
         VIP_DESCRIPTOR *c = prep_send(&e, credit[credits_sent++ % N_SLOTS], NULL, 0);
         c->CS.Control |= VIP_CONTROL_IMMEDIATE;
@@ -283,7 +281,7 @@ static void tell(endpoint *e, VIP_DESCRIPTOR *d, uint64_t n)
     post_send(e, d);
 }
 
-/* Takes what the partner has told, in its order; returns the last of it, or `known` if there is nothing new. */
+/* Takes the partner's notifications in order. Returns the last one, or `known` if there is no new one. */
 static uint64_t told(endpoint *e, uint64_t known, uint64_t n)
 {
     VIP_DESCRIPTOR *d;
@@ -313,7 +311,7 @@ static void read_a(side *s, VIP_RELIABILITY_LEVEL level)
     endpoint_connect(&e, "soak");
     source = side_exchange(s, 0);
     handle = side_exchange(s, 0);
-    /* Reads go out as B tells of messages; completions come in order, words of A's own between them. */
+    /* Reads start as B announces messages. Completions come in order, with A's own notes between them. */
     while (fetched < n) {
         there = told(&e, there, n);
         for (; asked < there; asked++) {
@@ -329,7 +327,7 @@ static void read_a(side *s, VIP_RELIABILITY_LEVEL level)
             continue;
         }
         if ((c->CS.Status & VIP_STATUS_OP_MASK) != VIP_STATUS_OP_RDMA_READ)
-            continue; /* a word of ours */
+            continue; /* one of A's own notes */
         CHECK(c == d[fetched % N_SLOTS]);
         CHECK_EQ(c->CS.Length, length_of(fetched));
         pattern_check(data[fetched % N_SLOTS], length_of(fetched), fetched);
@@ -460,7 +458,7 @@ static void unreliable_b(side *s)
             while ((code = VipRecvDone(e.vi, &d)) != VIP_NOT_DONE) {
                 CHECK(d != NULL);
                 void *data = d->DS[0].Local.Data.Address;
-                if (code == VIP_DESCRIPTOR_ERROR) { /* a part was lost, and the status says so */
+                if (code == VIP_DESCRIPTOR_ERROR) { /* a part was lost, and the status reports it */
                     CHECK(d->CS.Status & (VIP_STATUS_PARTIAL_ERROR | VIP_STATUS_TRANSPORT_ERROR));
                     r.broken++;
                 } else {

@@ -54,7 +54,7 @@ static VIP_RETURN knock(door *d, const char *discriminator)
 }
 
 /* A waiting thread that certainly waits: a request for another discriminator has no effect on it, and one for this one
- * would be taken; so the only way to know is to ask for the request that is to be offered, or to look at the thread. */
+ * would be taken; so the only ways to find out are to send the request in question, or to look at the thread. */
 static void start_waiter(door *d, VIP_ULONG wait_ms)
 {
     d->wait_ms = wait_ms;
@@ -95,12 +95,12 @@ static void door_close(door *d)
         VipConnectReject(d->conn);
     request_join(&d->request);
     host_close(&d->a);
-    host_close(&d->b); /* ends a wait that nobody has answered */
+    host_close(&d->b); /* ends a wait without a result */
     waiter_join(d);
     CHECK_NOTHING_LEFT();
 }
 
-/* The handle tells its state by what it answers to a VI that does not fit. Probing a withdrawn one uses it up. */
+/* The handle's state follows from its result for a VI that does not fit. Probing a withdrawn one uses it up. */
 static const char *door_state(door *d)
 {
     if (d->b.closed) {
@@ -131,7 +131,7 @@ static void see_client(door *d, const char *what)
     snprintf(d->client, sizeof(d->client), "client: %s", what);
 }
 
-/* While nobody waits, and while the handle is out, it is turned away; a waiter takes it. */
+/* Without a waiter, and while the handle is in use, the request is refused. A waiter takes it. */
 static const char *request_arrives(door *d, int column)
 {
     if (column != WAITING) {
@@ -200,7 +200,7 @@ static const char *client_closes(door *d, int column)
     return "";
 }
 
-/* What the client has: nothing, a request that is refused, or a connection that is lost. */
+/* Result at the client: nothing, a refused request, or a lost connection. */
 static const char *server_closes(door *d, int column)
 {
     CHECK_OK(VipCloseNic(d->b.nic));

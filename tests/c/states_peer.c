@@ -1,14 +1,14 @@
 /*
  * states_peer.c - a peer request in each of its states, and every event of docs/states.md there.
  *
- * A on host a is called "anna", its partner on host b "bert"; each asks for the other's name. Looking at the state
- * means asking for the result, which is given once, so it is the last thing that a scene does.
+ * A on host a is called "anna", its partner on host b "bert"; each requests the other's name. The state is read through
+ * the result, which is returned once, so this is a scene's last step.
  */
 #include "states.h"
 
 enum { NOTHING, ASKING, ANSWERED, FAILED };
 
-/* On a: `vi`, whose peer request is looked at. On b: `partner`, who asks for it by the opposite names. */
+/* On a: `vi`, with the peer request under test. On b: `partner`, which requests it by the opposite names. */
 static VIP_RETURN ask(scene *s, VIP_VI_HANDLE vi, int from_b, VIP_ULONG timeout_ms)
 {
     address local, remote;
@@ -17,14 +17,14 @@ static VIP_RETURN ask(scene *s, VIP_VI_HANDLE vi, int from_b, VIP_ULONG timeout_
     return VipConnectPeerRequest(vi, &local.net, &remote.net, timeout_ms);
 }
 
-/* A VI that never asked, with other attributes. */
+/* A VI that never requested, with other attributes. */
 static void replace_partner(scene *s, VIP_RELIABILITY_LEVEL level, VIP_ULONG max_transfer)
 {
     CHECK_OK(VipDestroyVi(s->partner));
     s->partner = host_vi(&s->b, level, max_transfer);
 }
 
-/* The partner asks too; what it hears is the effect, and vi's own side of it waits to be collected. */
+/* The partner requests too. Its result is the effect, and vi's own result waits to be collected. */
 static void partner_asks(scene *s, VIP_RELIABILITY_LEVEL level, VIP_ULONG max_transfer)
 {
     replace_partner(s, level, max_transfer);
@@ -49,7 +49,7 @@ static void peer_open(scene *s, int column, VIP_ULONG timeout_ms)
     }
 }
 
-/* Asked without waiting; uses the result up. */
+/* Polls; uses the result up. */
 static const char *peer_state(scene *s)
 {
     switch (VipConnectPeerDone(s->vi, NULL)) {
@@ -124,7 +124,7 @@ static const char *asked_other_mtu(scene *s, int column)
     return "";
 }
 
-/* A client on b asks for anna: it looks for a server, and finds none. */
+/* A client on b requests anna: it needs a server, and finds none. */
 static const char *client_asks(scene *s, int column)
 {
     address local, remote;

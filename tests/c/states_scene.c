@@ -87,7 +87,7 @@ static void *request_run(void *p)
     VIP_VI_ATTRIBUTES attr;
     host_address(r->from, r->discriminator, &local);
     host_address(r->to, r->discriminator, &remote);
-    /* A request in the background may come before the server's wait: it asks again, as clients do. */
+    /* A request in the background may arrive before the server's wait: it is repeated, as clients do. */
     do {
         r->result = VipConnectRequest(r->vi, &local.net, &remote.net, r->timeout_ms, &attr);
     } while (r->result == VIP_NO_MATCH);

@@ -76,7 +76,7 @@ static VIP_DESCRIPTOR *wait_done(VIP_VI_HANDLE vi, VIP_RETURN (*done)(VIP_VI_HAN
     return d;
 }
 
-/* The one error that a status tells, as the page writes it. */
+/* The one error of a status, as the page writes it. */
 static const char *error_word(const VIP_DESCRIPTOR *d)
 {
     switch (d->CS.Status & VIP_STATUS_ERROR_MASK) {
@@ -142,7 +142,7 @@ static VIP_RETURN request_now(scene *s, const char *discriminator)
                              &host_address(&s->b, discriminator, &remote)->net, 1000 * CHECK_WAIT_S, &attr);
 }
 
-/* While IDLE a request that somebody accepts; in the other states it is refused before anybody hears of it. */
+/* While IDLE, a request that the partner accepts. In the other states the call refuses it before it is sent. */
 static const char *request_accepted(scene *s, int column)
 {
     if (column != IDLE)
@@ -152,14 +152,14 @@ static const char *request_accepted(scene *s, int column)
     return short_name(request_join(&s->request));
 }
 
-/* The partner's NIC is there, but nobody waits for this name. */
+/* The partner's NIC exists, but no VI waits for this name. */
 static const char *request_nobody(scene *s, int column)
 {
     (void)column;
     return short_name(request_now(s, "nobody"));
 }
 
-/* A third VI, on b, asks a; a accepts with the VI under test. */
+/* A third VI, on b, sends a request to a, and a accepts with the VI under test. */
 static const char *accept_with(scene *s, int column)
 {
     requester third;
@@ -367,7 +367,7 @@ static VIP_DESCRIPTOR *last_recv(scene *s)
     return (VIP_DESCRIPTOR *)(void *)s->a.mem;
 }
 
-/* Sent without error: at the unreliable level the sender hears nothing of what the receiver makes of it. */
+/* Sent without error: at the unreliable level the sender gets no result from the receiver. */
 static void partner_sends(scene *s, size_t len)
 {
     VIP_DESCRIPTOR *d = host_descriptor(&s->b, 0, len);
@@ -412,7 +412,7 @@ static const char *descriptor_state(scene *s)
     return status_of(last_recv(s)) & VIP_STATUS_ERROR_MASK ? "failed" : "done";
 }
 
-/* Of a call that takes: the error without a descriptor is the empty queue's. */
+/* The result of a Done call. An error without a descriptor is that of the empty queue. */
 static const char *done_word(VIP_RETURN r, VIP_DESCRIPTOR *got, scene *s)
 {
     if (r == VIP_DESCRIPTOR_ERROR && !got)

@@ -111,7 +111,7 @@ static void test_explanations(void)
     close_objects(&o);
 }
 
-/* The properties by which programs tell links apart, without a NIC; and what a NIC says agrees. */
+/* The properties by which programs distinguish links, without a NIC. A NIC reports the same. */
 static void test_links(void)
 {
     int n = 0;
@@ -206,14 +206,14 @@ static void test_addresses(void)
     }
     own_address(&o, &remote, "x");
     CHECK_RET(VipConnectRequest(o.vi, &local.net, &remote.net, 0, &attr), bad);
-    /* To itself: nobody waits, and it must not wait for itself. */
+    /* To itself: no VI waits, and the call must not wait for itself. */
     CHECK_RET(VipConnectRequest(o.vi, own_address(&o, &local, "x"), &remote.net, 1000, &attr), VIP_NO_MATCH);
     close_objects(&o);
 }
 
 /* ---------------------------------------------------------------- completion queues that are too small */
 
-/* Completions that find no room: the queue loses their entries, tells the handler once, and the descriptors are still
+/* Completions without room: the queue loses their entries and calls the handler once, and the descriptors are still
  * completed. */
 static void test_cq_overrun(void)
 {

@@ -1,8 +1,8 @@
 /*
  * test_bench.c - the measuring loop and its endpoints: both sides of every run are threads of this process.
  *
- * Some runs succeed, in every mode and with every byte checked. Others must fail: the peer is silent, closes, or sends a
- * wrong byte, the wire loses and duplicates datagrams, or the run is stopped. No time is checked.
+ * Some runs succeed, in every mode and with every byte checked. Others must fail: the peer is silent, closes, or sends
+ * a wrong byte, the wire loses and duplicates datagrams, or the run is stopped. No time is checked.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -263,8 +263,8 @@ static void test_ends(void)
         CHECK_EQ(run_alone(a, plan), BENCH_TIMEOUT);
         plan.timeout_s = CHECK_WAIT_S;
 
-        /* Three ways to be told to stop: a flag, a callback, a word on the control socket. A coordinator that dies is a
-         * word, too. */
+        /* Three ways to stop: a flag, a callback, a message on the control socket. A coordinator's death counts as a
+         * message. */
         plan.stop = &stop;
         CHECK_EQ(run_alone(a, plan), BENCH_STOPPED);
         plan.stop = NULL;

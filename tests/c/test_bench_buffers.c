@@ -127,7 +127,7 @@ static void test_treatments(void)
     bench_close(&ep->ep);
 }
 
-/* What is written is what the reader expects, and one changed byte is noticed wherever it is. */
+/* The written data is what the reader expects, and one changed byte is detected anywhere. */
 static void test_content(void)
 {
     static unsigned char room[400];

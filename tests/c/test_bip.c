@@ -30,7 +30,7 @@ typedef struct {
 static const test_case *the_case;
 static const char *link_kind; /* "shm", "eth", "udp" */
 static int faulty, namespaces[2] = {-1, -1};
-/* Of the rank that this process is. */
+/* Of this process's rank. */
 bip_job *job;
 /* A word that all ranks share, beside the messages: by it a case waits for what the other has seen. */
 int *flag;
@@ -56,8 +56,8 @@ size_t recv_from(int tag, void *buf, size_t max, int *node)
     return len;
 }
 
-/* All ranks meet, by messages with tags of their own. Each sends to all and hears from all, so nobody leaves before the
- * last one has come. */
+/* All ranks meet, by messages with tags of their own. Each sends to all and receives from all, so none leaves before
+ * the last one has arrived. */
 void meet(int rank, int n)
 {
     char c = 0;
@@ -71,8 +71,8 @@ void meet(int rank, int n)
 
 /* ---------------------------------------------------------------- the cases
  *
- * What they ask for: end-to-end checksums; packets of one page, and nearly no short messages; so few places that they
- * run out; receives that must come first; so many places that buffers run out before credits do. */
+ * Their options: end-to-end checksums, packets of one page with nearly no short messages, so few places that they run
+ * out, receives that must come first, and so many places that buffers run out before credits do. */
 
 static void checksums(bip_options *o)
 {
@@ -167,7 +167,7 @@ static void run_rank(int rank, int fd)
         c->main(rank, c->n_ranks);
         return;
     }
-    /* By hand: what the environment says, a NIC, a card with its address, everybody's cards, connections. */
+    /* Step by step: the environment, a NIC, a card with its address, the cards of all ranks, connections. */
     CHECK_EQ(bip_launch_find(&launch, error), 0);
     CHECK_EQ(bip_launch_name(&launch, BIP_MEET_MS, error), 0);
     bip_options options = {.size = sizeof options,
@@ -214,7 +214,7 @@ static void serve(const int *sockets, int n)
         uint32_t len = 0;
         if (read_all(sockets[i], magic, 4) != 0 || memcmp(magic, "VKX1", 4) != 0 ||
             read_all(sockets[i], &len, 4) != 0 || len > 1000)
-            return; /* a rank has failed, and says so by its status */
+            return; /* a rank has failed; its status reports it */
         memcpy(answer + used, &len, 4);
         if (read_all(sockets[i], answer + used + 4, len) != 0)
             return;
@@ -229,7 +229,7 @@ static void run_case(const test_case *c)
     int sockets[MAX_RANKS], bad = 0;
     pid_t pids[MAX_RANKS];
     the_case = c;
-    /* What an earlier case has left there. */
+    /* Left by an earlier case. */
     *flag = 0;
     fflush(stdout);
     for (int i = 0; i < c->n_ranks; i++) {
@@ -239,7 +239,7 @@ static void run_case(const test_case *c)
         if (pids[i] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             check_deadline(110);
-            /* A rank holds only its own end, or the others would not hear of its death. */
+            /* A rank holds only its own end, or the others would not detect its death. */
             for (int k = 0; k < i; k++)
                 close(sockets[k]);
             close(pair[0]);

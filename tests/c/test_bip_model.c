@@ -44,7 +44,7 @@ int main(void)
     unlink(path);
     CHECK_EQ(bip_table_read(path, &back), -1);
     setenv("VIAKIT_BIP_TABLE", "/some/where", 1);
-    /* Named by the environment, or in the user's cache; a place that is too small is told. */
+    /* Named by the environment, or in the user's cache. A buffer that is too small is reported. */
     CHECK_EQ(bip_table_path("shm", place, sizeof place), 0);
     CHECK_EQ(strcmp(place, "/some/where"), 0);
     CHECK_EQ(bip_table_path("shm", place, 5), -1);

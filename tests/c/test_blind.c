@@ -13,7 +13,7 @@
 
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
 
-/* Gives one number and gets the other side's, as side_exchange does, but meanwhile nobody looks at the link. */
+/* Exchanges a number with the other side, as side_exchange does, but without polling the link meanwhile. */
 static uint64_t exchange_blind(side *s, uint64_t mine)
 {
     int no_thread = s->options.no_thread;
@@ -31,7 +31,8 @@ static uint64_t exchange_blind(side *s, uint64_t mine)
 
 typedef enum { ALONE, BEHIND, BEHIND_IN_TWO, N_PLACES } place; /* of the victim, when its memory goes */
 
-/* What was sent must not be sent again, for its memory is gone, too: five seconds are longer than the case takes. */
+/* Sent frames must not be retransmitted, because their memory is gone, too: five seconds are longer than the case
+ * takes. */
 static void patient(viakit_nic_options *o)
 {
     o->rto_us = 5000000;
@@ -63,7 +64,7 @@ static size_t fill(endpoint *e, VIP_DESCRIPTOR **fillers, void *data, VIP_MEM_HA
     return n;
 }
 
-/* A: fills the way to B, which does not look; lets the victim wait there; takes its memory away. */
+/* A: fills the link to B, which does not poll, queues the victim behind it, and takes its memory away. */
 static void taken_away_a(side *s, VIP_RELIABILITY_LEVEL level, place where)
 {
     endpoint e;
@@ -95,14 +96,14 @@ static void taken_away_a(side *s, VIP_RELIABILITY_LEVEL level, place where)
         }
         post_send(&e, fillers[n]);
     }
-    /* Gone, in the way that programs do it: first deregistered, then unmapped. Whoever reads it now faults. */
+    /* Removed as programs do it: first deregistered, then unmapped. An access now faults. */
     CHECK_OK(VipDeregisterMem(s->nic, memory, handle));
     munmap(memory, len);
     side_exchange(s, n);
     for (size_t i = 0; i < n; i++)
         reap_send(&e, fillers[i], VIP_STATUS_OP_SEND);
     reap_send(&e, fillers[n], VIP_STATUS_OP_SEND | VIP_STATUS_PROTECTION_ERROR);
-    /* The victim has failed. What that does to the connection depends on the level. */
+    /* The victim has failed. The effect on the connection depends on the level. */
     post_send(&e, good);
     reap_send(&e, good, VIP_STATUS_OP_SEND | (RELIABLE(level) ? VIP_STATUS_DESC_FLUSHED_ERROR : 0));
     CHECK_EQ(vi_state(e.vi), RELIABLE(level) ? VIP_STATE_ERROR : VIP_STATE_CONNECTED);
@@ -143,7 +144,7 @@ static void taken_away_both(side *s)
     for (int i = 0; i < s->n_levels; i++)
         for (place where = ALONE; where < N_PLACES; where++) {
             if (s->link->kind >= ON_ETH && !RELIABLE(s->levels[i]))
-                continue; /* a wire that nobody reads is never full */
+                continue; /* a link without a reader is never full */
             if (s->role == SIDE_A)
                 taken_away_a(s, s->levels[i], where);
             else
@@ -294,9 +295,10 @@ static void writes_in_order_b(side *s)
     }
 }
 
-/* ---- read_waits: a read that cannot be asked for again, for the link is full, is not a read that nobody answers */
+/* ---- read_waits: a read whose request cannot be retransmitted because the link is full does not count as
+ * unanswered */
 
-/* Given up after two time-outs; nobody asks an idle peer meanwhile. */
+/* Given up after two time-outs, without probes of an idle peer meanwhile. */
 static void impatient(viakit_nic_options *o)
 {
     o->rto_us = 2000;
@@ -317,7 +319,7 @@ static void read_waits_a(side *s)
     VIP_DESCRIPTOR *d, *filler;
     uint8_t *data, *word;
     if (s->link->kind >= ON_ETH)
-        return; /* a wire that nobody reads is never full */
+        return; /* a link without a reader is never full */
     lossy(s);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
     endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
@@ -329,8 +331,8 @@ static void read_waits_a(side *s)
     endpoint_connect(&other, "the other");
     uint64_t at = side_exchange(s, 0), handle = side_exchange(s, 0);
     uint64_t spot = side_exchange(s, 0), spot_handle = side_exchange(s, 0); /* from here on B does not look */
-    /* The read is asked for, and then the link is full: by another connection, which waits for no acknowledgement, and
-     * by frames that are shorter than a question. */
+    /* The read is requested, and then the link is filled: by another connection, which waits for no acknowledgement,
+     * and by frames that are shorter than a request. */
     prep_write(&e, d, data, 64, at, (VIP_MEM_HANDLE)handle);
     d->CS.Control = VIP_CONTROL_OP_RDMAREAD;
     post_send(&e, d);
@@ -409,7 +411,7 @@ static void answer_waits_a(side *s)
 {
     endpoint e, other;
     if (s->link->kind >= ON_ETH)
-        return; /* a wire that nobody reads is never full */
+        return; /* a link without a reader is never full */
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_RECEPTION, 262144);
     endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 65536);
     VIP_DESCRIPTOR *d = prep_send(&e, descriptor(&e, 1), buffer(&e, LONG_MESSAGE), LONG_MESSAGE);
@@ -469,7 +471,7 @@ static void probe_waits_a(side *s)
 {
     endpoint e, other;
     if (s->link->kind >= ON_ETH)
-        return; /* a wire that nobody reads is never full */
+        return; /* a link without a reader is never full */
     lossy(s);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
     endpoint_open(&other, s, VIP_SERVICE_UNRELIABLE, 4096);

@@ -1,7 +1,8 @@
 /*
- * test_link.c - links by themselves: this program contains no provider. It opens two NICs' links of each kind that needs
- * no privilege, with a client of its own that records what arrives, and sends frames of all lengths from one to the
- * other: first a connection request by ask_all(), by which the two stations learn of each other, then data by send().
+ * test_link.c - links by themselves: this program contains no provider. It opens two NICs' links of each kind that
+ * needs no privilege, with a client of its own that records what arrives, and sends frames of all lengths from one to
+ * the other: first a connection request by request_all(), by which the two stations learn of each other, then data by
+ * send().
  *
  * What a link owes is little (link/link.h): on these, which lose nothing while there is room, each frame arrives whole
  * and in order, counted once on each side, and its sender can be answered.
@@ -207,7 +208,7 @@ static void request(struct client *a, struct client *b)
     f.header_len += sizeof f.block.connect;
     f.header.len = sizeof f.block.connect;
     f.block.connect = (struct wire_connect){.request = 7, .key = 1, .max_payload = 64};
-    a->ops->ask_all(a->link, b->limits.address, &f);
+    a->ops->request_all(a->link, b->limits.address, &f);
 }
 
 static void meet(struct client *a, struct client *b)

@@ -146,7 +146,7 @@ static int hollow_route(struct link *link, const uint8_t address[6], uint16_t po
 }
 
 /* -1: who waits for an answer to all gives up at once. */
-static int hollow_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+static int hollow_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     (void)address, (void)frame;
     of(link)->n_sent++;
@@ -272,7 +272,7 @@ void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_optio
     h->ops.about = (viakit_link_info){
         .name = "hollow", .lossless = kind != HOLLOW_ETHERNET, .leaves_host = kind == HOLLOW_ETHERNET};
     h->ops.route = hollow_route;
-    h->ops.ask_all = hollow_ask_all;
+    h->ops.request_all = hollow_request_all;
     h->ops.count_neighbours = hollow_count_neighbours;
     h->ops.send = hollow_send;
     h->ops.poll = hollow_poll;

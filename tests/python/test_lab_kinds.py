@@ -310,7 +310,7 @@ def test_a_command_of_a_notebook_goes_with_the_kernel(mark, monkeypatch, tmp_pat
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     kernel = subprocess.Popen([sys.executable, "-c", KILLED], cwd=tmp_path)
     try:
-        # It, the folder's heir, the command, and its ranks.
+        # It, the folder's cleaner, the command, and its ranks.
         until(lambda: len(marked(mark)) >= 5 or kernel.poll() is not None, "all five run")
         assert kernel.poll() is None
         assert any(path.name.startswith("viakit-lab-") for path in tmp_path.iterdir())

@@ -328,9 +328,9 @@ def test_frames_lost_on_purpose_are_shown_and_dropped_ones_say_why(tmp_path):
     seen = trace.build(trace.read([tmp_path / "f.pcapng"]))
     notes = Counter(frame.note for frame in seen.frames)
     assert notes["lost on purpose"] > 0
-    assert notes["spoilt on purpose"] > 0
+    assert notes["corrupted on purpose"] > 0
     # some of the bits that were turned over are those of a length or a version
-    assert 0 < notes["frames dropped: CRC32C wrong"] <= notes["spoilt on purpose"]
+    assert 0 < notes["frames dropped: CRC32C wrong"] <= notes["corrupted on purpose"]
     assert notes["frames dropped: seen before"] > 0
     counts = seen.counts()
     assert counts["again"]["SEND"] > 0

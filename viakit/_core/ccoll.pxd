@@ -53,7 +53,7 @@ cdef extern from "coll/coll.h" nogil:
     int coll_find_completed(const coll *group, uint64_t number)
     uint64_t coll_error_at(const coll *group)
     int coll_error(const coll *group)
-    int coll_may_repeat(const coll *group)
+    int coll_may_retry(const coll *group)
     void coll_close(coll *group)
     void coll_forget(coll *group)
     int coll_hosts(const coll *group)

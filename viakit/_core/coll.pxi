@@ -16,7 +16,7 @@ cdef extern from "coll/measure.h" nogil:
     ctypedef struct coll_measure_options:
         int rank
         int n_ranks
-        int (*exchange)(void *context, const void *mine, size_t len, void *everybody) noexcept nogil
+        int (*exchange)(void *context, const void *mine, size_t len, void *gathered) noexcept nogil
         void *exchange_context
         const char *policy
         const char *network_device
@@ -114,14 +114,14 @@ cdef object _coll_work(coll_measure_work *work, str operation, size_t nbytes, in
     return buffers
 
 
-cdef int _coll_exchange(void *context, const void *mine, size_t length, void *everybody) noexcept with gil:
+cdef int _coll_exchange(void *context, const void *mine, size_t length, void *gathered) noexcept with gil:
     cdef BarrierRank rank = <BarrierRank>context
     cdef bytes answer
     try:
         answer = b"".join(rank._exchange(PyBytes_FromStringAndSize(<const char *>mine, <Py_ssize_t>length)))
         if <size_t>len(answer) != length * <size_t>rank._n:
             return 1
-        _coll_memcpy(everybody, PyBytes_AS_STRING(answer), <size_t>len(answer))
+        _coll_memcpy(gathered, PyBytes_AS_STRING(answer), <size_t>len(answer))
         return 0
     except BaseException as error:  # C cannot raise: the open fails, and its error has this cause
         rank._failure = error

@@ -192,7 +192,7 @@ cdef class CollectiveComm(NoticeComm):
     cdef bint _repeat(self, coll *c, int code) noexcept:
         """Return whether messages must repeat the collective, because a rank was interrupted in an earlier one."""
         cdef long long number
-        if code not in (MSG_ERR_LEFT, MSG_ERR_COLLECTIVE) or not coll_may_repeat(c) or viakit_raised != NULL:
+        if code not in (MSG_ERR_LEFT, MSG_ERR_COLLECTIVE) or not coll_may_retry(c) or viakit_raised != NULL:
             return False
         self._group._busy = False
         try:  # This rank may have completed later collectives in the group without a wait. They are not repeated.

@@ -19,9 +19,9 @@ cdef int _message_interrupted(void *context) noexcept nogil:
     return answer
 
 
-cdef int _exchange_blobs(void *context, const void *mine, size_t length, void *everybody) noexcept nogil:
+cdef int _exchange_blobs(void *context, const void *mine, size_t length, void *gathered) noexcept nogil:
     with gil:
-        return (<MsgWorld>context)._exchange(mine, length, everybody)
+        return (<MsgWorld>context)._exchange(mine, length, gathered)
 
 
 cdef bytes _job_secret(object secret):
@@ -109,9 +109,9 @@ cdef class MsgWorld:
         if self._w != NULL:
             msg_world_abort(self._w)
 
-    cdef int _exchange(self, const void *mine, size_t length, void *everybody) noexcept:
+    cdef int _exchange(self, const void *mine, size_t length, void *gathered) noexcept:
         cdef bytes blob
-        cdef char *to = <char *>everybody
+        cdef char *to = <char *>gathered
         try:
             blobs = self._exchange_fn((<const char *>mine)[:length])
             for blob in blobs:

@@ -137,7 +137,7 @@ def add(
         As for :func:`viakit.bench.goals.run`.
     """
 
-    def tell(part: float, what: str) -> None:
+    def report(part: float, what: str) -> None:
         if on_progress is not None:
             on_progress(Progress(part, 0.0, what))
 
@@ -153,12 +153,12 @@ def add(
         if judged.interrupted:
             raise KeyboardInterrupt
         for i, (name, goal) in enumerate(kernels.items()):
-            tell(0.3 * i / len(kernels), f"kernel of {name}")
+            report(0.3 * i / len(kernels), f"kernel of {name}")
             _kernels(goal, name, rounds, quick)
         document = speedup.measure(
             list(speedup.PROBLEMS), protocols=("via", *MPIS, speedup.COPIES), ranks=(RANKS,), rounds=rounds,
             quick=quick, seed=seed,
-            on_progress=lambda part, what: tell(0.3 + 0.7 * part, what),
+            on_progress=lambda part, what: report(0.3 + 0.7 * part, what),
         )  # fmt: skip
         for name, goal in efficient.items():
             _efficiency(goal, document, EFFICIENT[name])

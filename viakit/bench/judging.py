@@ -292,12 +292,12 @@ def ranks(operation: str, algorithm: str, n: int, peer: str, nbytes: int = 0) ->
 
         mine, bottom = point(algorithm), point(peer)
         if peer == "mpi":
-            rivals = {name: point(f"MPI_{operation.capitalize()}", name) for name in MPIS}
-            missing = [name for name, rival in rivals.items() if rival is None]
+            times = {name: point(f"MPI_{operation.capitalize()}", name) for name in MPIS}
+            missing = [name for name, one in times.items() if one is None]
             if missing:  # the better MPI is known only if both were measured
                 goal.reason = found.why_not(*missing)
                 return
-            bottom = min(filter(None, rivals.values()), key=lambda rival: rival["time_s"]["median"])
+            bottom = min(filter(None, times.values()), key=lambda one: one["time_s"]["median"])
         if mine is None or bottom is None:
             crowd = "the ranks share no cores here, so that there are no turns"
             goal.reason = crowd if peer == TURN and mine is not None else found.why_not(peer, *MPIS)

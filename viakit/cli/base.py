@@ -220,7 +220,7 @@ def deliver(
         attempt(name, save)
     if problems and files and files[0][0] not in (*written, "-"):
         with shielded():
-            problems.append(_rescue(files[0][1]()))
+            problems.append(_save_elsewhere(files[0][1]()))
     streams = [contents for name, contents in files if name == "-"]
     for contents in streams:
         click.echo(contents(), nl=False)
@@ -240,7 +240,7 @@ def deliver(
         raise Failure("\n        ".join(problems))
 
 
-def _rescue(contents: bytes) -> str:
+def _save_elsewhere(contents: bytes) -> str:
     """Save a result elsewhere if it could not be written to the requested file."""
     for folder in (os.getcwd(), tempfile.gettempdir()):
         try:

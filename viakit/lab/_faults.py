@@ -52,7 +52,7 @@ class Faults(SettingsExperiment):
         part = _settings.number(0.0, loss.MOST, "0.01")("loss", part)
         self._loss = part
         if self.job is not None and self.job.running:
-            self.job.wish(loss=part)
+            self.job.change(loss=part)
 
     _loss: float | None = None
 

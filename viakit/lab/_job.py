@@ -115,7 +115,7 @@ class Job:
         self._order = {name: i for i, name in enumerate(request.get("config", {}).get("protocols", ()))}
         self._on_update = on_update
         self.extra: dict[str, Any] = {}
-        self._wishes: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
         self._over, self._stop = threading.Event(), threading.Event()
         with _lock:
             other = current()
@@ -170,9 +170,9 @@ class Job:
                     self._take(message)
                 elif gone:
                     break
-                if self._wishes:
-                    wishes, self._wishes = self._wishes, {}
-                    self._send({"wish": wishes})
+                if self._settings:
+                    settings, self._settings = self._settings, {}
+                    self._send({"change": settings})
                 if self._stop.is_set() and stop_sent is None and self.pid is not None:
                     stop_sent = time.monotonic()
                     self._send({"stop": True})
@@ -263,9 +263,9 @@ class Job:
             found.append({**series, "points": [points[n] for n in sorted(points)]})
         return found
 
-    def wish(self, **wishes: Any) -> None:
+    def change(self, **settings: Any) -> None:
         """Change settings during the measurement. The operation defines which settings can be changed."""
-        self._wishes = {**self._wishes, **wishes}
+        self._settings = {**self._settings, **settings}
 
     def stop(self, *, wait: bool = True) -> None:
         """Stop the measurement with its ranks and hosts, and keep the measurements so far.

@@ -128,7 +128,7 @@ def _faults(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
         wire.progress(part, left_s, text)
         if wire.stop.is_set():
             raise KeyboardInterrupt
-        return wire.wishes.get("loss")
+        return wire.settings.get("loss")
 
     def on_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
         wire.point(f"{series['retransmission']}/{series['loss']}", series, point)

@@ -54,7 +54,7 @@ class Wire:
         self._socket.connect(address)
         self._again = zmq.Again
         self.stop = stop
-        self.wishes: dict[str, Any] = {}  # settings that the notebook has changed during the measurement
+        self.settings: dict[str, Any] = {}  # settings that the notebook has changed during the measurement
         self._batch = 0
         self._next = 0.0
         self._progress: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ class Wire:
             message = json.loads(self._socket.recv())
             if message.get("stop"):
                 self.stop.set()
-            self.wishes.update(message.get("wish", {}))
+            self.settings.update(message.get("change", {}))
             drawn = max(drawn, message.get("drawn", 0))
             timeout_s = 0.0
         return drawn

@@ -150,14 +150,14 @@ class ViakitMagics(Magics):
         if self._ranks is not None and running is None:
             print("the previous ranks have ended; starting new ones", file=sys.stderr)
         n = given.ranks if given.ranks is not None else running.n if running is not None else 4
-        wishes = {"policy": given.policy, "launcher": given.launcher, "hosts": hosts, "rate": given.rate}
-        wishes["mtu"] = given.mtu if given.mtu is not None else 1500
+        settings = {"policy": given.policy, "launcher": given.launcher, "hosts": hosts, "rate": given.rate}
+        settings["mtu"] = given.mtu if given.mtu is not None else 1500
         try:
-            check(n, given.protocol, **wishes)
+            check(n, given.protocol, **settings)
         except ValueError as error:
             raise UsageError(str(error)) from None  # before the present ranks are ended and their names are lost
         self.stop()
-        self._ranks = Ranks(n, given.protocol, **wishes)
+        self._ranks = Ranks(n, given.protocol, **settings)
         return self._ranks
 
     def _show_tracebacks(self, error: RankError, size: int) -> None:
@@ -231,13 +231,13 @@ def _folder() -> Iterator[tuple[str, int]]:
     """
     folder = tempfile.mkdtemp(prefix="viakit-lab-")
     script = 'read -r word || rm -rf "$0"'
-    heir = subprocess.Popen(["/bin/sh", "-c", script, folder], stdin=subprocess.PIPE, start_new_session=True)
-    assert heir.stdin is not None
+    cleaner = subprocess.Popen(["/bin/sh", "-c", script, folder], stdin=subprocess.PIPE, start_new_session=True)
+    assert cleaner.stdin is not None
     try:
-        yield folder, heir.stdin.fileno()
+        yield folder, cleaner.stdin.fileno()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        heir.communicate(b"gone\n")
+        cleaner.communicate(b"gone\n")
 
 
 def _option(words: list[str], name: str) -> str | None:

@@ -224,10 +224,10 @@ def show(document: Mapping[str, Any], console: Console) -> None:
         if one.get("operation") != "barrier" or not one["points"]:
             continue
         point, n = one["points"][0], one["ranks"]
-        message, rival = find(document, "message", n), best_mpi(document, n)
+        message, mpi = find(document, "message", n), best_mpi(document, n)
         against = [
             format_ratio(ratio(point, peer).value) if peer is not None and peer is not point else ""
-            for peer in (message, rival[1] if rival else None)
+            for peer in (message, mpi[1] if mpi else None)
         ]
         name = one["algorithm"]
         if "stands_for" in one["info"]:

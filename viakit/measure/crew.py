@@ -351,7 +351,7 @@ def _exchange(channel: Channel, blob: bytes) -> list[bytes]:
     return [blobs[a:b] for a, b in itertools.pairwise(ends)]
 
 
-class _Ours:
+class _Viakit:
     """Rank of viakit."""
 
     def __init__(self, request: dict[str, Any], channel: Channel) -> None:
@@ -494,7 +494,7 @@ def _watch(channel: Channel, over: threading.Event) -> None:
 
 
 def _serve(channel: Channel) -> None:
-    member: _Ours | _Mpi | _Python | None = None
+    member: _Viakit | _Mpi | _Python | None = None
     channel.send({"hello": CONTROL_VERSION, "viakit": viakit.__version__})
     while True:
         request, _ = channel.recv()
@@ -505,7 +505,7 @@ def _serve(channel: Channel) -> None:
                 return
             if request["op"] == "open":
                 pin(request["core"])  # before other threads start, so that they inherit the core
-                ranks = _Python if request["level"] == "python" else _Mpi if "mpi" in request else _Ours
+                ranks = _Python if request["level"] == "python" else _Mpi if "mpi" in request else _Viakit
                 member = ranks(request, channel)
                 channel.send({"opened": True, **member.describe()})
             else:

@@ -87,9 +87,9 @@ class Frame:
         return self.note.startswith("lost") if self.out else "dropped" in self.note
 
     @property
-    def spoilt(self) -> bool:
+    def corrupted(self) -> bool:
         """Whether an injected fault flipped bits of the sent frame, possibly of its header."""
-        return self.out and self.note.startswith("spoilt")
+        return self.out and self.note.startswith("corrupted")
 
 
 @dataclass(slots=True, eq=False)
@@ -290,7 +290,7 @@ def _index(timeline: Timeline) -> _Indices:
         if frame.out:
             if not frame.lost:
                 i.sent.add((id(frame.nic), frame.src_vi, frame.psn), frame.time_ns, frame)
-                if not frame.spoilt:
+                if not frame.corrupted:
                     i.whole.add((id(frame.nic), frame.src_vi, frame.psn), frame.time_ns, frame)
         elif not frame.lost:
             i.arrived.add((frame.key, frame.psn), frame.time_ns, frame)

@@ -72,7 +72,7 @@ static int send_filtered(struct fault *fault, struct link_peer *peer, struct lin
         break;
     case VIAKIT_CORRUPT:
         flat->bytes[(fault->index * 7919) % flat->len] ^= (uint8_t)(1u << (fault->index & 7));
-        sent = send_with_remark(fault, flat, "spoilt on purpose");
+        sent = send_with_remark(fault, flat, "corrupted on purpose");
         break;
     case VIAKIT_DUPLICATE:
         sent = fault_send_flat(fault, flat);
@@ -109,8 +109,8 @@ static struct item *add_item(struct fault *fault, int source, struct link_peer *
 
 /* Returns a copy with some bits flipped, except the flag that announces the checksum: without the flag some links would
  * not detect the damage. `draw` is the number that the frame's draws depend on. */
-static struct link_flat *spoil(const struct fault *fault, struct link_peer *peer, const struct link_frame *f,
-                               uint64_t draw)
+static struct link_flat *corrupt(const struct fault *fault, struct link_peer *peer, const struct link_frame *f,
+                                 uint64_t draw)
 {
     struct link_flat *flat = link_flatten(peer, f);
     if (flat == NULL)
@@ -131,10 +131,10 @@ static void plan_frame(struct fault *fault, struct link_peer *peer, struct link_
 {
     int kind = frames[i].header.version_kind & 15;
     uint64_t number = fault->index, draw = fault_number(kind, fault->of_kind[kind]);
-    struct link_flat *spoilt = NULL;
+    struct link_flat *corrupted = NULL;
     int n = what & 1u << VIAKIT_DUPLICATE ? 2 : 1;
     if (what & 1u << VIAKIT_CORRUPT)
-        spoilt = spoil(fault, peer, &frames[i], draw);
+        corrupted = corrupt(fault, peer, &frames[i], draw);
     else if (what & 1u << VIAKIT_HOLD && fault->n_late < LATE_MOST) {
         struct link_flat *late = link_flatten(peer, &frames[i]);
         if (late) {
@@ -143,7 +143,7 @@ static void plan_frame(struct fault *fault, struct link_peer *peer, struct link_
         }
     }
     for (int k = 0; k < n; k++) { /* one copy of a pair is intact */
-        struct item *item = add_item(fault, i, peer, number, k == 0 ? spoilt : NULL);
+        struct item *item = add_item(fault, i, peer, number, k == 0 ? corrupted : NULL);
         item->extra = k;
         item->alone = item->flat != NULL;
     }
@@ -190,7 +190,7 @@ static int hand_on(struct fault *fault, struct link_frame *frames)
         int run = 1;
         while (!first->alone && done + run < fault->n_items && !first[run].alone && first[run].peer == first->peer)
             run++;
-        link_remark(fault->client, first->alone ? "spoilt on purpose" : NULL);
+        link_remark(fault->client, first->alone ? "corrupted on purpose" : NULL);
         int sent = fault->inner->send(fault->link, first->peer, &fault->out[done], run);
         link_remark(fault->client, NULL);
         if (sent <= 0)
@@ -329,12 +329,12 @@ static int fault_send_short(struct link *link, struct link_peer *peer, const uin
 /* If a connection request to all NICs of a station is lost, it is lost for all of them. It is neither late nor delayed.
  * A corrupted one is not sent: the link has yet to fill in each NIC's port and the checksum, and every NIC would drop
  * it. */
-static int fault_ask_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
+static int fault_request_all(struct link *link, const uint8_t address[6], struct link_frame *frame)
 {
     struct fault *fault = fault_of(link);
     int kind = frame->header.version_kind & 15;
     if (!fault->active)
-        return fault->inner->ask_all(link, address, frame);
+        return fault->inner->request_all(link, address, frame);
     int cut = fault_is_cut(fault, vk_now());
     unsigned what = fault_decide(&fault->faults, fault->index++, kind, fault->of_kind[kind]++);
     if (cut || what & (1u << VIAKIT_DROP | 1u << VIAKIT_CORRUPT)) {
@@ -348,9 +348,9 @@ static int fault_ask_all(struct link *link, const uint8_t address[6], struct lin
     }
     if (what & 1u << VIAKIT_DUPLICATE) {
         LINK_COUNT(fault->client, fault_duplicated, 1);
-        fault->inner->ask_all(link, address, frame);
+        fault->inner->request_all(link, address, frame);
     }
-    return fault->inner->ask_all(link, address, frame);
+    return fault->inner->request_all(link, address, frame);
 }
 
 /* ---------------------------------------------------------------- receiving: only timing and partitions */
@@ -415,7 +415,7 @@ int fault_wrap(struct link_client *client, const struct link_ops **ops, struct l
     fault->line_end = &fault->line;
     fault->ops = **ops; /* operations that are not replaced below stay the link's own */
     fault->ops.close = fault_close;
-    fault->ops.ask_all = fault_ask_all;
+    fault->ops.request_all = fault_request_all;
     fault->ops.send = fault_send;
     if (fault->ops.send_short)
         fault->ops.send_short = fault_send_short;

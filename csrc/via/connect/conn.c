@@ -162,10 +162,10 @@ void conn_join(struct via_vi *vi, const uint8_t address[6], struct link_peer *pe
     vi->rx_source = wire_word_source(port, number, vi->key);
     /* Derived once, so that the frame path reads one field instead of two or three. */
     vi->owes_acks = vi->reliable && !vi->lossless;
-    vi->keeps_early = vi->owes_acks && nic->options.retransmission == VIAKIT_SELECTIVE;
+    vi->keeps_out_of_order = vi->owes_acks && nic->options.retransmission == VIAKIT_SELECTIVE;
     vi->recover_psn = vi->una_psn;
     vi->state = VIP_STATE_CONNECTED;
-    vi->heard_at = nic->now = vk_now();
+    vi->received_at = nic->now = vk_now();
     if (!vi->lossless)
         via_timer(nic, nic->now + (uint64_t)nic->options.keepalive_ms * VK_MS);
 }
@@ -301,7 +301,7 @@ int conn_send_request(struct via_nic *nic, const uint8_t address[6], uint16_t po
 {
     struct link_peer *peer;
     if (port == 0)
-        return nic->ops->ask_all(nic->link, address, f);
+        return nic->ops->request_all(nic->link, address, f);
     if (link_lacks_address_space(&nic->link_client, port))
         return 0;
     int error = nic->ops->route(nic->link, address, port, &peer);

@@ -16,8 +16,8 @@
 #include "via/pending.h"
 #include "via/vi.h"
 
-#define CONN_REPEAT_FIRST (5 * VK_MS)
-#define CONN_REPEAT_LONGEST (200 * VK_MS)
+#define CONN_RETRANSMIT_FIRST (5 * VK_MS)
+#define CONN_RETRANSMIT_LONGEST (200 * VK_MS)
 #define CONN_REMEMBER (5 * VK_SECOND) /* how long an answered request is kept, to repeat the reply */
 
 /* Return a random number that is never 0 and not guessable. */
@@ -76,7 +76,7 @@ void conn_discriminator(const VIP_NET_ADDRESS *a, const uint8_t **discriminator,
 /* Return the next interval: doubled, up to the longest. */
 static inline uint64_t conn_longer(uint64_t interval)
 {
-    return interval * 2 < CONN_REPEAT_LONGEST ? interval * 2 : CONN_REPEAT_LONGEST;
+    return interval * 2 < CONN_RETRANSMIT_LONGEST ? interval * 2 : CONN_RETRANSMIT_LONGEST;
 }
 
 /* A received frame of a handshake, parsed. */
@@ -123,8 +123,8 @@ void conn_peer_drop(struct via_vi *vi);
 
 /* Return the VI, the remote address and the request frame of a peer request, for snapshots. The result is the next
  * request. */
-struct via_peering *conn_peer_look(struct via_peering *p, struct via_vi **vi, const uint8_t **address,
-                                   const struct link_frame **frame);
+struct via_peering *conn_peer_inspect(struct via_peering *p, struct via_vi **vi, const uint8_t **address,
+                                      const struct link_frame **frame);
 
 /* discover.c */
 void conn_discovery_arrived(struct via_nic *nic, struct conn_frame *f);

@@ -124,19 +124,19 @@ static void no_match(struct via_nic *nic, struct via_request *r, uint16_t port, 
         return; /* a reply from before the request was directed to one NIC */
     /* A NIC may send NOMATCH several times, once for each REQUEST that it received. */
     int i = 0;
-    while (i < r->no_match && r->said_no[i] != port)
+    while (i < r->no_match && r->no_match_ports[i] != port)
         i++;
-    if (i == r->no_match && i < (int)(sizeof r->said_no / sizeof *r->said_no))
-        r->said_no[r->no_match++] = port;
+    if (i == r->no_match && i < (int)(sizeof r->no_match_ports / sizeof *r->no_match_ports))
+        r->no_match_ports[r->no_match++] = port;
     /* On a wire the number is not known, but each NOMATCH carries the number of NICs with that station's address. */
-    int addressed = r->asked >= 0 ? r->asked : (int)neighbours;
+    int addressed = r->n_addressed >= 0 ? r->n_addressed : (int)neighbours;
     if (r->no_match >= addressed && !r->offered) {
         try_own_nic(nic, r);
         return;
     }
     /* Some NICs have not replied. They get a short grace period only, because some may no longer exist. */
     uint64_t grace = nic->now + NO_MATCH_GRACE;
-    if (r->asked < 0 && r->give_up_no_match > grace) {
+    if (r->n_addressed < 0 && r->give_up_no_match > grace) {
         r->give_up_no_match = grace;
         via_timer(nic, grace);
     }
@@ -178,7 +178,7 @@ static void send_request(struct via_nic *nic, struct via_request *r)
         finish_request(r, VIP_NOT_REACHABLE);
         return;
     }
-    r->asked = addressed >= 0 ? addressed : LINK_UNKNOWN; /* the number of NICs changes over time */
+    r->n_addressed = addressed >= 0 ? addressed : LINK_UNKNOWN; /* the number of NICs changes over time */
     r->next_send = nic->now + r->interval;
     r->interval = conn_longer(r->interval);
     via_timer(nic, r->next_send);
@@ -286,7 +286,8 @@ VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, VIP_N
         via_leave(nic);
         return code;
     }
-    struct via_request r = {.vi = vi, .interval = CONN_REPEAT_FIRST, .asked = -1, .give_up_no_match = VK_NEVER};
+    struct via_request r = {
+        .vi = vi, .interval = CONN_RETRANSMIT_FIRST, .n_addressed = -1, .give_up_no_match = VK_NEVER};
     memcpy(r.address, remote->HostAddress, 6);
     r.port = conn_port_of(remote);
     r.number = conn_random(); /* not a counter: a restarted program must not use the numbers of its predecessor */

@@ -90,8 +90,8 @@ void conn_peer_drop(struct via_vi *vi)
     free(p);
 }
 
-struct via_peering *conn_peer_look(struct via_peering *p, struct via_vi **vi, const uint8_t **address,
-                                   const struct link_frame **frame)
+struct via_peering *conn_peer_inspect(struct via_peering *p, struct via_vi **vi, const uint8_t **address,
+                                      const struct link_frame **frame)
 {
     *vi = p->vi;
     *address = p->address;
@@ -294,7 +294,7 @@ void conn_peer_request_arrived(struct via_nic *nic, struct conn_frame *f)
         p->remote = f->c;
         if (p->vi->proof)
             prove_promise(p, f);
-        p->interval = CONN_REPEAT_FIRST;
+        p->interval = CONN_RETRANSMIT_FIRST;
         p->next_send = nic->now + p->interval;
         p->promised_until = nic->now + PROMISE_FOR;
         via_timer(nic, p->next_send);
@@ -382,7 +382,7 @@ int conn_peer_receive(struct via_nic *nic, const struct conn_frame *f, int kind)
         conn_set_carried(p->vi, &f->c);
     } else if (p->state == PROMISED) {
         p->state = REQUESTING;
-        p->interval = CONN_REPEAT_FIRST;
+        p->interval = CONN_RETRANSMIT_FIRST;
         send_request(nic, p);
         via_timer(nic, p->next_send);
     }
@@ -404,7 +404,7 @@ void conn_peer_timers(struct via_nic *nic)
         /* The partner fields stay: they identify a late CONFIRM (conn_peer_receive). */
         if (p->state == PROMISED && p->promised_until <= nic->now) {
             p->state = REQUESTING;
-            p->interval = CONN_REPEAT_FIRST;
+            p->interval = CONN_RETRANSMIT_FIRST;
         }
         if (p->next_send <= nic->now && p->state == REQUESTING)
             send_request(nic, p);
@@ -480,7 +480,7 @@ VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle, VIP_NET_ADDRESS *local, V
     vi->state = VIP_STATE_CONNECT_PENDING;
     nic->now = vk_now();
     p->deadline = vk_deadline(timeout);
-    p->interval = CONN_REPEAT_FIRST;
+    p->interval = CONN_RETRANSMIT_FIRST;
     send_request(nic, p);
     via_timer(nic, p->next_send < p->deadline ? p->next_send : p->deadline);
     via_leave(nic);

@@ -45,7 +45,7 @@
  */
 struct vk_pool via_conn_pool = VK_POOL_INIT(struct via_conn, 65536, next);
 
-#define LOOKS_BEHIND 8 /* for the CANCEL of a request that has just arrived */
+#define CANCEL_POLLS 8 /* for the CANCEL of a request that has just arrived */
 #define N_REFUSED (sizeof(((struct via_nic *)0)->refused) / sizeof(uint32_t))
 
 /* Reply to the requester: kind, and for ACCEPT the accepting VI's description. */
@@ -115,7 +115,7 @@ static struct via_conn *known_request(struct via_nic *nic, const struct conn_fra
 
 /* Repeat the reply for the present state. If the VI has been disconnected since, ACCEPT is not repeated: the client
  * receives RESET. */
-static void repeat_answer(struct via_conn *conn)
+static void retransmit_reply(struct via_conn *conn)
 {
     switch (conn->state) {
     case VIA_CONN_OFFERED:
@@ -218,7 +218,7 @@ void conn_request_arrived(struct via_nic *nic, struct conn_frame *f)
 {
     struct via_conn *conn = known_request(nic, f);
     if (conn) {
-        repeat_answer(conn);
+        retransmit_reply(conn);
         return;
     }
     /* Three things are needed: a waiter, a route to the sender, and space to store the request. If one of them is
@@ -341,7 +341,7 @@ static VIP_RETURN wait_for_request(struct via_nic *nic, struct via_waiter *w, VI
     for (;;) {
         VIP_RETURN code = via_wait_owned(nic, timeout, waiter_matched, w,
                                          "VipConnectWait: no client requested the discriminator", withdraw_waiter);
-        for (int looks = 0; w->conn && looks < LOOKS_BEHIND && via_drive(nic) > 0; looks++) {}
+        for (int looks = 0; w->conn && looks < CANCEL_POLLS && via_drive(nic) > 0; looks++) {}
         if (code != VIP_SUCCESS || w->conn)
             return code;
         uint64_t now = vk_now();
@@ -426,10 +426,10 @@ static VIP_RETURN accept_with(struct via_conn *conn, struct via_vi *vi)
     conn->accepted_key = vi->key;
     conn->held = 0;
     conn->forget_at = nic->now + CONN_REMEMBER;
-    conn->repeat = CONN_REPEAT_FIRST;
-    conn->repeat_at = nic->now + conn->repeat;
-    via_timer(nic, vi->lossless && !vi->proof ? conn->forget_at : conn->repeat_at);
-    repeat_answer(conn);
+    conn->repeat = CONN_RETRANSMIT_FIRST;
+    conn->retransmit_at = nic->now + conn->repeat;
+    via_timer(nic, vi->lossless && !vi->proof ? conn->forget_at : conn->retransmit_at);
+    retransmit_reply(conn);
     return VIP_SUCCESS;
 }
 
@@ -513,7 +513,7 @@ VIP_RETURN VipConnectReject(VIP_CONN_HANDLE handle)
     conn->held = 0;
     if (conn->state == VIA_CONN_OFFERED) {
         conn->state = VIA_CONN_REJECTED;
-        repeat_answer(conn);
+        retransmit_reply(conn);
     }
     conn->forget_at = nic->now + CONN_REMEMBER;
     via_timer(nic, conn->forget_at);
@@ -534,17 +534,17 @@ void conn_server_timers(struct via_nic *nic)
         struct via_vi *vi = still_accepted(c) ? c->accepted : NULL;
         if (vi && (vi->state == VIP_STATE_CONNECTED || proof_missing(c)) && !vi->confirmed) {
             int repeats = !vi->lossless || proof_missing(c); /* a CONFIRM may have been corrupted in transit */
-            if (c->repeat_at <= nic->now && repeats) {
-                repeat_answer(c);
+            if (c->retransmit_at <= nic->now && repeats) {
+                retransmit_reply(c);
                 c->repeat = conn_longer(c->repeat);
-                c->repeat_at = nic->now + c->repeat;
+                c->retransmit_at = nic->now + c->repeat;
             }
             if (c->forget_at <= nic->now) {
                 via_break(vi, 1); /* the client never received ACCEPT, or never proved the secret */
                 forget(nic, c);
                 continue;
             }
-            via_timer(nic, repeats ? c->repeat_at : c->forget_at);
+            via_timer(nic, repeats ? c->retransmit_at : c->forget_at);
         } else if (c->forget_at <= nic->now)
             forget(nic, c);
         else

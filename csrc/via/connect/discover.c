@@ -75,7 +75,7 @@ int conn_discovery_answered(struct via_nic *nic, const struct conn_frame *f)
 static void send_broadcast(struct via_nic *nic, struct via_discovery *d)
 {
     static const uint8_t broadcast[6] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
-    nic->ops->ask_all(nic->link, broadcast, &d->frame);
+    nic->ops->request_all(nic->link, broadcast, &d->frame);
     NIC_COUNT(nic, frames_sent, 1);
 }
 

@@ -90,7 +90,7 @@ int via_send_block(struct via_vi *vi, int kind, uint8_t flags, uint32_t psn, uin
     f.header_len += (uint32_t)len;
     int sent = via_link_send(vi->nic, vi->peer, &f, 1);
     if (sent == 1)
-        via_ack_went_along(vi);
+        via_ack_piggybacked(vi);
     return sent;
 }
 
@@ -104,7 +104,7 @@ int via_send_control(struct via_vi *vi, int kind, uint32_t psn, uint32_t immedia
     f.header.immediate = immediate;
     int sent = via_link_send(vi->nic, vi->peer, &f, 1);
     if (sent == 1)
-        via_ack_went_along(vi);
+        via_ack_piggybacked(vi);
     else if (kind != WIRE_ACK && kind != WIRE_PROBE)
         via_defer(vi->nic, vi->peer, &f);
     if (kind == WIRE_ACK && sent == 1)

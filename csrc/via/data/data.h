@@ -66,7 +66,7 @@ static inline void via_address_frame(struct via_vi *vi, struct link_frame *f, in
 
 /* Notes that an acknowledgement was sent: every frame of a connection carries the expected number, so none is owed any
  * more. */
-static inline void via_ack_went_along(struct via_vi *vi)
+static inline void via_ack_piggybacked(struct via_vi *vi)
 {
     vi->acked_psn = vi->expected_psn;
     vi->ack_owed = 0;
@@ -112,19 +112,20 @@ void via_read_refused(struct via_vi *vi, uint32_t number);
 /* ---------------------------------------------------------------- reorder.c: the receiver of selective repeat */
 
 /* Keeps a frame that arrived out of order. Returns 1 if it was kept, 0 if it was dropped (and counted). */
-int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
-/* The kept frame with the expected number, or NULL if it has not arrived. Call via_early_done() after processing it. */
-const uint8_t *via_early_next(struct via_vi *vi);
-void via_early_done(struct via_vi *vi, uint32_t psn);
+int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload);
+/* The kept frame with the expected number, or NULL if it has not arrived. Call via_reorder_done() after processing
+ * it. */
+const uint8_t *via_reorder_next(struct via_vi *vi);
+void via_reorder_done(struct via_vi *vi, uint32_t psn);
 /* Drops all kept frames and frees their memory. */
-void via_early_drop(struct via_vi *vi);
+void via_reorder_drop(struct via_vi *vi);
 /* The number of missing frames before the furthest one that has arrived. */
-uint32_t via_early_missing(const struct via_vi *vi);
-/* via_early_trim frees memory that was unused for a while; via_early_fini frees all of it. */
-void via_early_trim(struct via_nic *nic);
-void via_early_fini(struct via_nic *nic);
+uint32_t via_reorder_missing(const struct via_vi *vi);
+/* via_reorder_trim frees memory that was unused for a while; via_reorder_fini frees all of it. */
+void via_reorder_trim(struct via_nic *nic);
+void via_reorder_fini(struct via_nic *nic);
 /* Schedules an ACK or NAK for the end of this poll. */
-void via_owe_answer(struct via_vi *vi);
+void via_owe_reply(struct via_vi *vi);
 void via_send_answers(struct via_nic *nic);
 /* Sends an acknowledgement, which lists the gaps if there are any. If the link is full, the VI owes it. */
 void via_send_ack(struct via_vi *vi);

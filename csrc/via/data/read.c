@@ -85,7 +85,7 @@ void via_reads_reset(struct via_vi *vi)
     r->head = r->tail = 0;
     r->answer_head = r->answer_tail = 0;
     r->n_open = r->retries = 0;
-    r->serial = r->heard_serial = r->seen = r->counted = 0;
+    r->serial = r->last_serial = r->seen = r->counted = 0;
     memset(r->granted, 0, sizeof r->granted);
     r->progress = 0;
     r->deadline = VK_NEVER;
@@ -362,8 +362,8 @@ static void data_arrived(struct via_vi *vi, const struct wire_header *h, const u
         if (a->missing == 0 || !placed)
             settle(vi, a, placed);
     }
-    if (vi->state == VIP_STATE_CONNECTED && wire_before(r->heard_serial, h->immediate)) {
-        r->heard_serial = h->immediate;
+    if (vi->state == VIP_STATE_CONNECTED && wire_before(r->last_serial, h->immediate)) {
+        r->last_serial = h->immediate;
         find_losses(vi, h->immediate);
     }
 }

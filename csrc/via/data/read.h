@@ -44,7 +44,7 @@ struct via_reads {
     uint32_t next;       /* on the send queue: the first read not completely requested is here or behind */
     uint32_t n_open;     /* reads begun and not complete */
     uint32_t allowed;    /* maximum of outstanding requests at present: lower after a time-out */
-    uint32_t serial, heard_serial;
+    uint32_t serial, last_serial;
     uint32_t retries;
     int progress; /* since the deadline was set */
     struct answer answers[VIA_READ_REQUESTS];

@@ -87,7 +87,7 @@ void via_shrink_window(struct via_vi *vi, uint32_t to)
 /* Releases what both sides of a connection keep between frames. The work queues are not touched (via_flush). */
 void via_forget_frames(struct via_vi *vi)
 {
-    via_early_drop(vi);
+    via_reorder_drop(vi);
     via_retransmit_forget(vi);
     via_reads_reset(vi);
     vi->has_gap = 0;
@@ -352,15 +352,15 @@ static void time_out(struct via_vi *vi)
         via_give_up(vi);
         return;
     }
-    int repeats = vi->reliable && vi->una_psn != vi->tx_psn;
-    if (repeats) {
+    int retransmits = vi->reliable && vi->una_psn != vi->tx_psn;
+    if (retransmits) {
         count_retry(vi); /* first: while it counts, every send requests an acknowledgement */
         go_back(vi, 1);
         vi->rto_deadline = VK_NEVER;
         via_transmit(vi);
     }
     if (vi->state == VIP_STATE_CONNECTED && vi->probing) {
-        if (send_probe(vi) && !repeats)
+        if (send_probe(vi) && !retransmits)
             count_retry(vi);
         via_arm_rto(vi);
     }
@@ -375,7 +375,7 @@ static void keep_alive(struct via_vi *vi)
     uint64_t silence = (uint64_t)nic->options.keepalive_ms * VK_MS;
     if (vi->heard) {
         vi->heard = 0;
-        vi->heard_at = nic->now;
+        vi->received_at = nic->now;
         if (vi->probing) {
             vi->probing = 0;
             vi->retries = 0;
@@ -386,14 +386,14 @@ static void keep_alive(struct via_vi *vi)
     }
     if (vi->probing)
         return;
-    int silent = nic->now - vi->heard_at >= silence;
+    int silent = nic->now - vi->received_at >= silence;
     if (silent && vi->rto_deadline == VK_NEVER) {
         vi->probing = 1;
         send_probe(vi);
         via_arm_rto(vi);
         return;
     }
-    via_timer(nic, (silent ? nic->now : vi->heard_at) + silence);
+    via_timer(nic, (silent ? nic->now : vi->received_at) + silence);
 }
 
 /* Checks every VI of the NIC whenever a timer is due. The caller has reset timers_at, so each VI that waits sets it
@@ -415,6 +415,6 @@ void via_reliable_timers(struct via_nic *nic)
         if (due != VK_NEVER)
             via_timer(nic, due);
     }
-    if (nic->early_free)
-        via_early_trim(nic);
+    if (nic->reorder_free)
+        via_reorder_trim(nic);
 }

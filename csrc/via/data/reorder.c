@@ -27,22 +27,22 @@
 #include "via/nic.h"
 #include "via/vi.h"
 
-#define GROUP 64                                /* slots: as many as a word has bits */
-#define N_GROUPS (VIA_EARLY_FRAMES / GROUP + 1) /* per VI: the first one may be used in part */
-#define NIC_BYTES (64u << 20)                   /* for all VIs of a NIC */
+#define GROUP 64                                  /* slots: as many as a word has bits */
+#define N_GROUPS (VIA_REORDER_FRAMES / GROUP + 1) /* per VI: the first one may be used in part */
+#define NIC_BYTES (64u << 20)                     /* for all VIs of a NIC */
 
 _Static_assert((N_GROUPS & (N_GROUPS - 1)) == 0, "numbers wrap: the groups must go on as they do");
 
-struct via_early_group {
-    struct via_early_group *next;
+struct via_reorder_group {
+    struct via_reorder_group *next;
     uint64_t used_at;
     uint8_t slots[]; /* [GROUP * stride]: header and payload */
 };
 
 /* Group g holds all psn with psn / GROUP % N_GROUPS == g. */
-struct via_early {
+struct via_reorder {
     uint64_t held[N_GROUPS];
-    struct via_early_group *groups[N_GROUPS];
+    struct via_reorder_group *groups[N_GROUPS];
 };
 
 /* Bytes per slot: the largest frame that this NIC receives, rounded up to a multiple of 8. */
@@ -69,37 +69,37 @@ static inline uint32_t groups_ahead(const struct via_vi *vi, uint32_t psn)
 
 static inline int is_held(const struct via_vi *vi, uint32_t psn)
 {
-    return vi->early && groups_ahead(vi, psn) < N_GROUPS && (vi->early->held[group_of(psn)] & bit_of(psn));
+    return vi->reorder && groups_ahead(vi, psn) < N_GROUPS && (vi->reorder->held[group_of(psn)] & bit_of(psn));
 }
 
 static inline uint8_t *slot_of(const struct via_vi *vi, uint32_t psn)
 {
-    return vi->early->groups[group_of(psn)]->slots + psn % GROUP * stride(vi->nic);
+    return vi->reorder->groups[group_of(psn)]->slots + psn % GROUP * stride(vi->nic);
 }
 
 /* Returns a free group, or a new one within the bound. NULL: the frame must be dropped. */
-static struct via_early_group *get_group(struct via_nic *nic)
+static struct via_reorder_group *get_group(struct via_nic *nic)
 {
-    struct via_early_group *g = nic->early_free;
+    struct via_reorder_group *g = nic->reorder_free;
     if (g) {
-        nic->early_free = g->next;
+        nic->reorder_free = g->next;
         return g;
     }
     /* All groups of a NIC have one size, so any VI can use a free one. */
     size_t len = sizeof *g + GROUP * stride(nic);
-    if ((nic->n_early_groups + 1) * len > NIC_BYTES || (g = malloc(len)) == NULL)
+    if ((nic->n_reorder_groups + 1) * len > NIC_BYTES || (g = malloc(len)) == NULL)
         return NULL;
-    nic->n_early_groups++;
+    nic->n_reorder_groups++;
     return g;
 }
 
 /* Puts a group on the free list. Its frames are void, but their bytes stay unchanged until the group is reused or
- * via_early_trim() frees it. */
-static void put_group(struct via_nic *nic, struct via_early_group *g)
+ * via_reorder_trim() frees it. */
+static void put_group(struct via_nic *nic, struct via_reorder_group *g)
 {
-    g->next = nic->early_free;
+    g->next = nic->reorder_free;
     g->used_at = nic->now;
-    nic->early_free = g;
+    nic->reorder_free = g;
     via_timer(nic, nic->now + VK_SECOND); /* trimmed even if no connection is left */
 }
 
@@ -108,11 +108,11 @@ static int make_room(struct via_vi *vi, uint32_t psn)
 {
     if (groups_ahead(vi, psn) >= N_GROUPS)
         return 0; /* its index belongs to a group of earlier numbers */
-    if (vi->early == NULL)
-        vi->early = calloc(1, sizeof *vi->early);
-    if (vi->early == NULL)
+    if (vi->reorder == NULL)
+        vi->reorder = calloc(1, sizeof *vi->reorder);
+    if (vi->reorder == NULL)
         return 0;
-    struct via_early_group **g = &vi->early->groups[group_of(psn)];
+    struct via_reorder_group **g = &vi->reorder->groups[group_of(psn)];
     if (*g == NULL)
         *g = get_group(vi->nic);
     return *g != NULL;
@@ -120,7 +120,7 @@ static int make_room(struct via_vi *vi, uint32_t psn)
 
 /* Keeps a frame; a second copy of it is dropped. The memory copy is the price of a loss: frames in sequence are copied
  * directly to their destination. */
-int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+int via_reorder_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (is_held(vi, h->psn)) {
         VI_COUNT(vi, dropped_duplicate, 1);
@@ -134,21 +134,21 @@ int via_early_keep(struct via_vi *vi, const struct wire_header *h, const uint8_t
     memcpy(slot, h, sizeof *h);
     memcpy(slot + sizeof *h, payload, h->len);
     /* Set the bit last: a slot whose bit is set holds a complete frame. */
-    vi->early->held[group_of(h->psn)] |= bit_of(h->psn);
+    vi->reorder->held[group_of(h->psn)] |= bit_of(h->psn);
     VI_COUNT(vi, frames_kept_out_of_order, 1);
     return 1;
 }
 
-/* Returns the frame's header, with its payload behind it. The frame stays in place until via_early_done(). */
-const uint8_t *via_early_next(struct via_vi *vi)
+/* Returns the frame's header, with its payload behind it. The frame stays in place until via_reorder_done(). */
+const uint8_t *via_reorder_next(struct via_vi *vi)
 {
     return is_held(vi, vi->expected_psn) ? slot_of(vi, vi->expected_psn) : NULL;
 }
 
 /* Releases the frame. The last frame of a group releases the group. */
-void via_early_done(struct via_vi *vi, uint32_t psn)
+void via_reorder_done(struct via_vi *vi, uint32_t psn)
 {
-    struct via_early *e = vi->early;
+    struct via_reorder *e = vi->reorder;
     uint32_t g = group_of(psn);
     e->held[g] &= ~bit_of(psn);
     if (e->held[g] == 0) {
@@ -158,7 +158,7 @@ void via_early_done(struct via_vi *vi, uint32_t psn)
 }
 
 /* Counts one by one: for instruments only. */
-uint32_t via_early_missing(const struct via_vi *vi)
+uint32_t via_reorder_missing(const struct via_vi *vi)
 {
     uint32_t n = 0;
     for (uint32_t psn = vi->expected_psn; vi->has_gap && wire_before(psn, vi->ahead_psn); psn++)
@@ -167,43 +167,43 @@ uint32_t via_early_missing(const struct via_vi *vi)
 }
 
 /* Drops what is kept, because the connection ends. */
-void via_early_drop(struct via_vi *vi)
+void via_reorder_drop(struct via_vi *vi)
 {
-    struct via_early *e = vi->early;
+    struct via_reorder *e = vi->reorder;
     if (e == NULL)
         return;
     for (int g = 0; g < N_GROUPS; g++)
         if (e->groups[g])
             put_group(vi->nic, e->groups[g]);
     free(e);
-    vi->early = NULL;
+    vi->reorder = NULL;
 }
 
 /* Frees groups that were unused for a second. Called by the timers. The memory of one burst of losses is not kept for
  * the next. */
-void via_early_trim(struct via_nic *nic)
+void via_reorder_trim(struct via_nic *nic)
 {
-    struct via_early_group **p = &nic->early_free;
+    struct via_reorder_group **p = &nic->reorder_free;
     while (*p) {
-        struct via_early_group *g = *p;
+        struct via_reorder_group *g = *p;
         if (nic->now - g->used_at < VK_SECOND) {
             p = &g->next;
             continue;
         }
         *p = g->next;
         free(g);
-        nic->n_early_groups--;
+        nic->n_reorder_groups--;
     }
-    if (nic->early_free)
+    if (nic->reorder_free)
         via_timer(nic, nic->now + VK_SECOND);
 }
 
 /* Frees all groups. The NIC closes, and no VI is left, so all groups are on the free list. */
-void via_early_fini(struct via_nic *nic)
+void via_reorder_fini(struct via_nic *nic)
 {
-    while (nic->early_free) {
-        struct via_early_group *g = nic->early_free;
-        nic->early_free = g->next;
+    while (nic->reorder_free) {
+        struct via_reorder_group *g = nic->reorder_free;
+        nic->reorder_free = g->next;
         free(g);
     }
 }
@@ -213,7 +213,8 @@ void via_early_fini(struct via_nic *nic)
 /* Returns how many frames from psn on, of this group and before `end`, are all held or all missing. */
 static uint32_t alike(const struct via_vi *vi, uint32_t psn, uint32_t end, int *held)
 {
-    uint64_t word = vi->early && groups_ahead(vi, psn) < N_GROUPS ? vi->early->held[group_of(psn)] >> psn % GROUP : 0;
+    uint64_t word =
+        vi->reorder && groups_ahead(vi, psn) < N_GROUPS ? vi->reorder->held[group_of(psn)] >> psn % GROUP : 0;
     uint32_t room = GROUP - psn % GROUP, len;
     *held = (int)(word & 1);
     uint64_t others = *held ? ~word : word; /* its lowest bit is the first that differs from psn's */
@@ -266,7 +267,7 @@ void via_send_ack(struct via_vi *vi)
 
 /* Schedules one report per poll, however many frames caused it. via_send_answers() empties the list at the end of the
  * poll. */
-void via_owe_answer(struct via_vi *vi)
+void via_owe_reply(struct via_vi *vi)
 {
     if (vi->on_answer_list)
         return;

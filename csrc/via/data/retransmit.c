@@ -91,7 +91,7 @@ static void charge_window(struct via_vi *vi, uint32_t n, uint32_t per_send)
 static void see_flight(struct via_vi *vi, uint32_t top)
 {
     uint32_t window = vi->nic->options.window, batch = vi->nic->limits.max_batch, ahead = window * batch;
-    uint32_t most = ahead < VIA_EARLY_FRAMES ? VIA_EARLY_FRAMES - ahead : 0;
+    uint32_t most = ahead < VIA_REORDER_FRAMES ? VIA_REORDER_FRAMES - ahead : 0;
     while (vi->flight_seen != vi->flight_tail && vi->flight_seen - vi->flight_head < VIA_FLIGHT - 1 - window) {
         uint32_t end = vi->flight_end[vi->flight_seen & (VIA_FLIGHT - 1)];
         if (wire_before(top, end) || end - vi->una_psn > most)

@@ -43,7 +43,7 @@
 
 /* Selective repeat: keeps an out-of-order frame, and schedules a NAK if it opens a new gap or requests an
  * acknowledgement. */
-static void early_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
+static void out_of_order_frame(struct via_vi *vi, const struct wire_header *h, const uint8_t *payload)
 {
     if (h->psn - vi->expected_psn >= VIA_MAX_AHEAD) { /* further than any window reaches: not worth a reply */
         VI_COUNT(vi, dropped_out_of_order, 1);
@@ -54,9 +54,9 @@ static void early_frame(struct via_vi *vi, const struct wire_header *h, const ui
         vi->rx_source = VIA_NO_SOURCE; /* whole_message() does not consider frames that are kept */
         vi->ahead_psn = vi->expected_psn;
     }
-    via_early_keep(vi, h, payload);
+    via_reorder_keep(vi, h, payload);
     if (h->psn != vi->ahead_psn || h->flags & WIRE_FLAG_ACK_NOW)
-        via_owe_answer(vi);
+        via_owe_reply(vi);
     if (!wire_before(h->psn, vi->ahead_psn))
         vi->ahead_psn = h->psn + 1;
 }
@@ -68,7 +68,7 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h, const
     if (wire_before(h->psn, vi->expected_psn)) {
         VI_COUNT(vi, dropped_duplicate, 1);
         if (vi->reliable && (vi->has_gap || h->flags & WIRE_FLAG_ACK_NOW))
-            via_owe_answer(vi);
+            via_owe_reply(vi);
         else if (vi->reliable)
             via_owe_ack(vi, 1); /* our acknowledgement may have been lost */
         return 0;
@@ -77,8 +77,8 @@ static int out_of_sequence(struct via_vi *vi, const struct wire_header *h, const
         via_abandon_message(vi);
         return 1;
     }
-    if (vi->keeps_early) {
-        early_frame(vi, h, payload);
+    if (vi->keeps_out_of_order) {
+        out_of_order_frame(vi, h, payload);
         return 0;
     }
     VI_COUNT(vi, dropped_out_of_order, 1);
@@ -126,13 +126,13 @@ static void take_in_turn(struct via_vi *vi, const struct wire_header *h, const u
 static void close_gap(struct via_vi *vi)
 {
     const uint8_t *frame;
-    while (vi->state == VIP_STATE_CONNECTED && (frame = via_early_next(vi)) != NULL) {
+    while (vi->state == VIP_STATE_CONNECTED && (frame = via_reorder_next(vi)) != NULL) {
         struct wire_header h;
         memcpy(&h, frame, sizeof h);
         h.flags &= (uint8_t)~WIRE_FLAG_ACK_NOW; /* acknowledged when it arrived */
         take_in_turn(vi, &h, frame + sizeof h);
         if (vi->state == VIP_STATE_CONNECTED)
-            via_early_done(vi, h.psn);
+            via_reorder_done(vi, h.psn);
     }
     if (vi->state != VIP_STATE_CONNECTED)
         return;
@@ -140,7 +140,7 @@ static void close_gap(struct via_vi *vi)
         vi->has_gap = 0;
         vi->rx_source = wire_word_source(vi->peer_port, vi->peer_vi, vi->key);
     }
-    via_owe_answer(vi);
+    via_owe_reply(vi);
 }
 
 /* Handles a piece of a message: in sequence, and then the frames that waited for it. */

@@ -285,7 +285,7 @@ static void note_sent(struct via_vi *vi, struct via_work *w, int n, uint32_t byt
     vi->tx_psn += (uint32_t)n;
     if (wire_before(vi->high_psn, vi->tx_psn))
         vi->high_psn = vi->tx_psn;
-    via_ack_went_along(vi);
+    via_ack_piggybacked(vi);
     note_in_flight(vi);
     /* The last frame may be sent again, after a time-out; the message is counted once. */
     if (vi->tx_psn == w->first_psn + w->n_frames) {
@@ -394,7 +394,7 @@ int via_send_again(struct via_vi *vi, uint32_t psn, uint32_t n, uint8_t flags, u
         return 0;
     VI_COUNT(vi, frames_retransmitted, sent);
     VI_COUNT(vi, frames_sent, sent);
-    via_ack_went_along(vi);
+    via_ack_piggybacked(vi);
     if (vi->rtt.timing && !wire_before(vi->rtt.psn - 1, psn) && wire_before(vi->rtt.psn - 1, psn + (uint32_t)sent))
         vi->rtt.timing = 0; /* the reply could not be attributed to one of the copies */
     return sent;
@@ -449,7 +449,7 @@ static inline int transmit_short(struct via_vi *vi, struct via_work *w)
     w->wait_ack = (uint8_t)wait_ack;
     vi->tx_psn = vi->high_psn = vi->next_psn;
     vi->send.next++;
-    via_ack_went_along(vi);
+    via_ack_piggybacked(vi);
     note_in_flight(vi);
     NIC_COUNT(nic, frames_sent, 1);
     VI_COUNT(vi, frames_sent, 1);

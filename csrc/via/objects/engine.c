@@ -12,7 +12,7 @@
  * Invariant: at most one thread (`sleeper`) sleeps on the data file descriptor, and none while a thread polls. A frame
  * that arrives for a polling program therefore causes no wake-up.
  *
- * One in VIA_SLOW_LOOK idle polls reads the clock; the others do not.
+ * One in VIA_POLLS_PER_CLOCK idle polls reads the clock; the others do not.
  *
  * Deadlines: `timers_at` is the next time at which anything is due (via_timer). A sleep ends at that time at the
  * latest, and a polling thread compares it whenever it reads the clock.
@@ -41,9 +41,9 @@
 #include "via/pending.h"
 #include "via/vi.h"
 
-#define DOZE (20 * VK_MS) /* the thread's tick while a call has slept long */
+#define LONG_TICK (20 * VK_MS) /* the thread's tick while a call has slept long */
 
-_Static_assert(VIA_TAKEOVER_MOST_US *VK_US < DOZE, "a tick of DOZE means that a call sleeps");
+_Static_assert(VIA_TAKEOVER_MOST_US *VK_US < LONG_TICK, "a tick of LONG_TICK means that a call sleeps");
 
 /* ---------------------------------------------------------------- driving */
 
@@ -103,7 +103,7 @@ int via_drive_rest(struct via_nic *nic, int n)
     if (n > 0)
         nic->idle = 0;
     /* the clock is also read if every poll finds something */
-    if ((nic->idle & (VIA_SLOW_LOOK - 1)) == 0 && (n == 0 || (nic->polls & (VIA_SLOW_LOOK - 1)) == 0))
+    if ((nic->idle & (VIA_POLLS_PER_CLOCK - 1)) == 0 && (n == 0 || (nic->polls & (VIA_POLLS_PER_CLOCK - 1)) == 0))
         via_drive_slow(nic);
     return n;
 }
@@ -248,7 +248,7 @@ int via_sleep_on_link(struct via_nic *nic, uint32_t who, uint64_t most)
     vk_store_relaxed(&nic->sleeper, 0);
     if (control && nic->ops->control)
         nic->ops->control(nic->link);
-    nic->idle = VIA_SLOW_LOOK - 1; /* the next idle poll reads the clock */
+    nic->idle = VIA_POLLS_PER_CLOCK - 1; /* the next idle poll reads the clock */
     return sleeps;
 }
 
@@ -280,7 +280,7 @@ static void thread_drives(struct via_nic *nic)
                 break;
             if (!via_sleep_on_link(nic, 1, VK_NEVER))
                 step_aside(nic);
-        } else if (++rounds % VIA_SLOW_LOOK == 0) {
+        } else if (++rounds % VIA_POLLS_PER_CLOCK == 0) {
             via_drive_slow(nic); /* also under steady traffic */
         } else if (vk_load_relaxed(&nic->own.revoked)) {
             /* leave and re-enter: if the program has come back, it may enter first */
@@ -295,10 +295,10 @@ static void thread_drives(struct via_nic *nic)
     via_own_leave_slow(&nic->own);
 }
 
-/* Run timers and acknowledgements of a program that polls, but less than VIA_SLOW_LOOK times between two checks of the
- * thread. If the program yields its core between polls and other processes compute there, it may next read the clock
- * seconds later. Time-outs must not be delayed by that: a dead peer would be detected seconds too late for every retry.
- * Nor must acknowledgements, for which a peer may wait. */
+/* Run timers and acknowledgements of a program that polls, but less than VIA_POLLS_PER_CLOCK times between two checks
+ * of the thread. If the program yields its core between polls and other processes compute there, it may next read the
+ * clock seconds later. Time-outs must not be delayed by that: a dead peer would be detected seconds too late for every
+ * retry. Nor must acknowledgements, for which a peer may wait. */
 static void run_overdue(struct via_nic *nic)
 {
     /* Relaxed, and without ownership: a stale time costs one tick. */
@@ -317,7 +317,7 @@ static void run_overdue(struct via_nic *nic)
  *    polls moved              stay away; the tick doubles up to takeover_us
  *    ... but a little         run_overdue()
  *    no poll, no waiting call thread_drives()
- *    a call sleeps long       DOZE, until that call ends and wakes the thread (thread_dozing) */
+ *    a call sleeps long       LONG_TICK, until that call ends and wakes the thread (thread_in_long_sleep) */
 static void *thread_main(void *argument)
 {
     struct via_nic *nic = argument;
@@ -342,7 +342,7 @@ static void *thread_main(void *argument)
             /* The program polls: stay away for at least one tick. An immediate comparison would find no new poll. The
              * thread would take over again and arm the link, and every message to a polling program would cost a
              * wake-up. */
-        } else if (polls - seen < VIA_SLOW_LOOK && !busy && vk_load_relaxed(&nic->n_waiting) == 0)
+        } else if (polls - seen < VIA_POLLS_PER_CLOCK && !busy && vk_load_relaxed(&nic->n_waiting) == 0)
             run_overdue(nic);
         if (vk_load_relaxed(&nic->sleeper) == 2) {
             /* The thread stays away only during one long sleep. A series of short sleeps would also appear as one
@@ -350,23 +350,24 @@ static void *thread_main(void *argument)
              * link. */
             uint64_t now = vk_now();
             slept_since = slept_since && polls == seen ? slept_since : now;
-            tick = now - slept_since > VK_MS ? DOZE : longest;
+            tick = now - slept_since > VK_MS ? LONG_TICK : longest;
         } else
             slept_since = 0;
         seen = polls;
-        vk_store_relaxed(&nic->thread_dozing, tick == DOZE);
-        if (tick == DOZE) {
-            vk_fence_full(); /* orders thread_dozing before the read of n_waiting: one side sees the other's write */
+        vk_store_relaxed(&nic->thread_in_long_sleep, tick == LONG_TICK);
+        if (tick == LONG_TICK) {
+            /* orders thread_in_long_sleep before the read of n_waiting: one side sees the other's write */
+            vk_fence_full();
             if (vk_load_relaxed(&nic->n_waiting) == 0)
                 tick = VIA_TICK; /* the call that the NIC was left to has just ended */
         }
         struct pollset set;
         pollset_init(nic, &set, nic->wake_fd);
         pollset_sleep(&set, tick);
-        vk_store_relaxed(&nic->thread_dozing, 0);
+        vk_store_relaxed(&nic->thread_in_long_sleep, 0);
         if (tick < longest)
             tick = 2 * tick < longest ? 2 * tick : longest;
-        else if (tick == DOZE)
+        else if (tick == LONG_TICK)
             tick = VIA_TICK;
         if (set.fds[1].revents) { /* only the owner may read the table: a decorator may come or go */
             via_own_enter_slow(&nic->own, 1);

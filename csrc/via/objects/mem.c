@@ -514,7 +514,7 @@ static void drop_allocation(struct via_nic *nic, struct via_allocation **p)
  * allocations, because until then peers may be copying from them. */
 void via_mem_fini(struct via_nic *nic)
 {
-    via_early_fini(nic);
+    via_reorder_fini(nic);
     for (uint32_t i = 1; i < nic->region_touched; i++)
         if (nic->regions[i].handle)
             drop_region(nic, &nic->regions[i]);

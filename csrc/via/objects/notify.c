@@ -62,7 +62,7 @@ void via_notify_due(struct via_nic *nic)
 /* ---------------------------------------------------------------- requesting */
 
 /* Return whether the queue has an entry that waits, or a complete descriptor that was not reaped. */
-static int has_something(const struct via_notification *n)
+static int is_pending(const struct via_notification *n)
 {
     return n->cq ? n->cq->head != n->cq->tail : n->queue->reaped != n->queue->done;
 }
@@ -78,7 +78,7 @@ static VIP_RETURN enlist(struct via_nic *nic, const struct via_notification *n)
     nic->n_notifications++;
     nic->listeners++;
     /* A completion that already waits counts as completed now. */
-    if (has_something(own))
+    if (is_pending(own))
         via_notify_due(nic);
     return VIP_SUCCESS;
 }
@@ -160,7 +160,7 @@ static int take_one(struct via_nic *nic, struct call *c)
 {
     for (struct via_notification **p = &nic->notifications; *p; p = &(*p)->next) {
         struct via_notification *n = *p;
-        if (!has_something(n))
+        if (!is_pending(n))
             continue;
         *c = (struct call){.context = n->context, .on_descriptor = n->on_descriptor, .on_entry = n->on_entry};
         c->nic = vk_pool_handle(nic);

@@ -157,7 +157,7 @@ void via_vi_reset(struct via_vi *vi)
     vi->error_psn = first;
     /* No NAK was answered yet (via_negative compares with both). */
     vi->nak_psn = vi->nak_high = first - 1;
-    vi->heard_at = vi->nic->now;
+    vi->received_at = vi->nic->now;
 }
 
 /* Check attributes for VipCreateVi and VipSetViAttributes. On success *ptag is the tag's number, 0 for none. VIPL has a
@@ -414,7 +414,7 @@ VIP_RETURN viakit_query_vi(VIP_VI_HANDLE handle, viakit_vi_info *info)
     info->window = vi->window;
     info->sends_in_flight = vi->flight_tail - vi->flight_head;
     info->frames_in_flight = vi->high_psn - vi->una_psn;
-    info->frames_missing = via_early_missing(vi);
+    info->frames_missing = via_reorder_missing(vi);
     info->reads_open = via_reads_open(vi);
     info->retries = vi->retries;
     via_leave(vi->nic);

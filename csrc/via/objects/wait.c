@@ -89,8 +89,8 @@ static void end_wait(struct via_nic *nic)
     if (nic->n_waiting && nic->sleeper == 0)
         via_wake_waiters(nic); /* one of them takes this call's place on the descriptor */
     if (nic->n_waiting == 0) {
-        vk_fence_full(); /* orders n_waiting before the read of thread_dozing; the thread does the reverse */
-        if (vk_load_relaxed(&nic->thread_dozing))
+        vk_fence_full(); /* orders n_waiting before the read of thread_in_long_sleep; the thread does the reverse */
+        if (vk_load_relaxed(&nic->thread_in_long_sleep))
             via_kick_thread(nic);
     }
 }
@@ -137,7 +137,7 @@ static VIP_RETURN wait_long(struct via_nic *nic, unsigned long timeout_ms, int (
                         .yield_after = VK_NEVER,
                         .sleep_after = nic->options.spin_us > 0 ? (uint64_t)nic->options.spin_us * VK_US : 0,
                         .check_every = VK_NEVER,
-                        .polls_per_clock = VIA_SLOW_LOOK};
+                        .polls_per_clock = VIA_POLLS_PER_CLOCK};
     VIP_RETURN code = VIP_SUCCESS;
     int sleeps = 0;
     while (!ready(argument)) {
