@@ -48,7 +48,8 @@ def run_ranks(
     ranks: int,
     protocol: str | None,
     *,
-    hosts: int = 0,
+    hosts: int | str = 0,
+    python: str | None = None,
     mtu: int = 1500,
     rate: str | None = None,
     placement: str = "block",
@@ -68,7 +69,9 @@ def run_ranks(
     protocol : str or None
         One of :data:`PROTOCOLS`; "mpi" is the first MPI library found. None: one process without a launcher.
     hosts, mtu, rate, placement
-        Number of testbed hosts and properties of the wire; 0 hosts: this machine.
+        Number of testbed hosts and properties of the wire; 0 hosts: this machine. Hosts "ssh:a,b": real machines.
+    python : str, optional
+        Interpreter with viakit on real machines.
     timeout_s : float, optional
         Seconds after which the job is ended with status 124.
     prog : str, optional
@@ -92,8 +95,8 @@ def run_ranks(
     if protocol is None:
         return _run_alone(command(words), timeout_s, launch_environment(prog), out, err)
     options = Options(
-        ranks, hosts=hosts, mtu=mtu, rate=rate, placement=placement, protocol=protocol, timeout=timeout_s,
-        environment=launch_environment(prog),
+        ranks, hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, protocol=protocol,
+        timeout=timeout_s, environment=launch_environment(prog),
     )  # fmt: skip
     launch = MpiLaunch if is_mpi(protocol) else Launch
     return launch(command(words), options, out, err).run()

@@ -26,6 +26,7 @@ from typing import Any
 from viakit.apps import harness, jobs, reporting
 from viakit.measure.result import Document
 from viakit.measure.turns import Turns
+from viakit.remote.spec import parse
 
 __all__ = ["COPIES", "PROBLEMS", "Problem", "Row", "find", "labels_of", "measure", "paper", "rows", "title_of", "wrong"]
 
@@ -120,7 +121,9 @@ class _Job:
         """Link of the job, if the communicating jobs run on this testbed."""
         if self.protocol in (None, COPIES) or not wire:
             return {}
-        return {**wire, "hosts": min(wire["hosts"], self.ranks)}
+        hosts = wire["hosts"]
+        fewer = str(parse(hosts).first(self.ranks)) if isinstance(hosts, str) else min(hosts, self.ranks)
+        return {**wire, "hosts": fewer}
 
     def __str__(self) -> str:
         if self.protocol == COPIES:
@@ -188,7 +191,8 @@ class _Rounds:
             with open(path, encoding="utf-8") as file:
                 made = json.load(file)
         for one in made:
-            self._keep(job, one, number, wire.get("hosts", 0))
+            hosts = wire.get("hosts", 0)
+            self._keep(job, one, number, len(parse(hosts)) if isinstance(hosts, str) else hosts)
 
     def _fail(self, job: _Job, why: str) -> None:
         """Record the failure of a job, which is not run again."""
@@ -225,7 +229,8 @@ def measure(
     ranks: Sequence[int] = (1, 2, 4, 8),
     rounds: int = 5,
     quick: bool = False,
-    hosts: int = 0,
+    hosts: int | str = 0,
+    python: str | None = None,
     mtu: int = 1500,
     rate: str | None = None,
     seed: int | None = None,
@@ -248,8 +253,8 @@ def measure(
         Number of runs of each job.
     quick : bool
         Small problems instead of the paper's.
-    hosts, mtu, rate
-        Number of testbed hosts and properties of the wire; 0: this machine. Serial programs run on this machine.
+    hosts, python, mtu, rate
+        Testbed hosts and their wire; 0: this machine; "ssh:a,b": real machines. Serial programs run on this machine.
     seed : int, optional
         Seed of the order within the rounds.
     command : str, optional
@@ -284,7 +289,7 @@ def measure(
     entries = _jobs(protocols, ranks, turns.skipped)
     chosen = [PROBLEMS[label] for label in labels]
     problems = [(one.label, one.application, list(one.quick if quick else one.words)) for one in chosen]
-    wire = {"hosts": hosts, "mtu": mtu, "rate": rate} if hosts else {}
+    wire = {"hosts": hosts, "python": python, "mtu": mtu, "rate": rate} if hosts else {}
     taken, done = _Rounds(problems, wire, quick, turns.errors), 0
     each = [[one] for one in entries]
     with turns:

@@ -9,7 +9,7 @@ import click
 
 from viakit.cli.base import deliver, failures, percentage
 from viakit.cli.group import Numbers
-from viakit.cli.running import placement_option, testbed_options
+from viakit.cli.running import placement_option, ranks_for, testbed_options
 from viakit.measure import plot, result
 
 __all__ = ["app", "speedup"]
@@ -37,7 +37,8 @@ def app(
     name: str | None,
     arguments: tuple[str, ...],
     ranks: int | None,
-    hosts: int,
+    hosts: int | str,
+    python: str | None,
     mtu: int,
     rate: str | None,
     placement: str,
@@ -76,8 +77,8 @@ def app(
         ctx.exit(harness.main(harness.find(name), [*words, *["--help"] * wants_help], f"viakit app {name}"))
     ctx.exit(
         jobs.run_ranks(
-            ["-m", module, *words], ranks or max(1, hosts), protocol,
-            hosts=hosts, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
+            ["-m", module, *words], ranks_for(ranks, hosts), protocol,
+            hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, timeout_s=timeout,
             prog=f"viakit app {name}",
         )
     )  # fmt: skip
@@ -110,7 +111,8 @@ def speedup(
     paper: bool,
     quick: bool,
     rounds: int | None,
-    hosts: int,
+    hosts: int | str,
+    python: str | None,
     mtu: int,
     rate: str | None,
     seed: int | None,
@@ -149,6 +151,7 @@ def speedup(
             rounds=rounds or (3 if quick else 5),
             quick=quick,
             hosts=hosts,
+            python=python,
             mtu=mtu,
             rate=rate,
             seed=seed,

@@ -7,26 +7,47 @@ from typing import Any
 
 import click
 
-__all__ = ["Hosts", "placement_option", "run", "testbed_options"]
+from viakit.remote.spec import parse
+
+__all__ = ["Hosts", "placement_option", "ranks_for", "run", "testbed_options"]
 
 
 class Hosts(click.ParamType):
-    """Hosts as ``local`` or ``testbed:N``; converted to the number of hosts, 0 for local."""
+    """Hosts as ``local``, ``testbed:N`` or ``ssh:A,B``; converted to the number of testbed hosts, or left as text."""
 
     name = "hosts"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse ``testbed:N`` or a number of hosts."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Parse ``testbed:N``, a number of hosts, or names of machines."""
         if isinstance(value, int):
             return value
+        if value.startswith("ssh:"):
+            try:
+                parse(value)
+            except (ValueError, OSError) as error:
+                self.fail(str(error), param, ctx)
+            return str(value)
         match = re.fullmatch(r"testbed:([0-9]{1,3})", value)
         if value != "local" and (match is None or not 1 <= int(match[1]) <= 64):
-            self.fail(f"{value!r}; expected local, or testbed:N with 1 to 64 hosts", param, ctx)
+            self.fail(f"{value!r}; expected local, testbed:N with 1 to 64 hosts, or ssh:HOST[*RANKS],...", param, ctx)
         return int(match[1]) if match else 0
 
 
+def ranks_for(ranks: int | None, hosts: int | str) -> int:
+    """Return the number of ranks; by default one for each host, or all slots of machines that ssh reaches."""
+    if ranks is not None:
+        return ranks
+    if isinstance(hosts, str):
+        spec = parse(hosts)
+        return sum(spec.slots) or len(spec)
+    return max(1, hosts)
+
+
 def testbed_options(command: Any) -> Any:
-    """Add the options for the hosts of the ranks to a command: --hosts, --mtu, --rate."""
+    """Add the options for the hosts of the ranks to a command: --hosts, --python, --mtu, --rate."""
+    command = click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")(
+        command
+    )
     command = click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")(command)
     command = click.option(
         "--mtu", type=int, default=1500, show_default=True, help="MTU of the testbed's wire, bytes."
@@ -36,8 +57,9 @@ def testbed_options(command: Any) -> Any:
         type=Hosts(),
         default="local",
         show_default=True,
-        metavar="local|testbed:N",
-        help="Run on this machine, or on N testbed hosts in network namespaces (no root needed).",
+        metavar="local|testbed:N|ssh:A,B",
+        help="Run on this machine, on N testbed hosts in network namespaces (no root needed), or on machines that ssh "
+        "reaches: ssh:A,B*4 (with 4 ranks on B), ssh:@FILE (one on each line); the name . is this machine.",
     )(command)
 
 
@@ -59,7 +81,9 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "--ranks", type=click.IntRange(1, 1024), default=1, show_default=True, help="Number of ranks.")
+@click.option(
+    "-n", "--ranks", type=click.IntRange(1, 1024), help="Number of ranks.  [default: 1, or one for each host]"
+)
 @testbed_options
 @placement_option
 @click.option(
@@ -67,24 +91,31 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
     help="Protocol of viakit.world(): via, bip, tcp; mpi, mpi:mpich, mpi:openmpi start the ranks by MPI's launcher.",
 )
 @click.option("--policy", help="Policy of the message engine; it must belong to the protocol.")
-@click.option("--network", metavar="DEVICE", help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS.")
+@click.option(
+    "--network",
+    metavar="DEVICE",
+    help="NIC for ranks on other hosts: eth:IFNAME, udp:ADDRESS; between machines also a network, udp:10.0.0.0/24.",
+)
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with the number of its rank.")
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the ranks; repeatable.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGUMENT...]")
 @click.pass_context
-def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], **options: Any) -> None:
+def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], ranks: int | None, **options: Any) -> None:
     """Run a program as the ranks of a job: a Python file, -m and a module, or any program.
 
     \b
     viakit run -n 4 prog.py arguments
     viakit run -n 4 -m viakit.apps.sor --size 1024
     viakit run -n 8 --hosts testbed:4 --label prog.py
+    viakit run --hosts ssh:alpha*2,beta*2 prog.py
     viakit run -n 2 -- ./a.out
 
     Exit status: that of the first rank that failed. The other ranks are terminated.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
-    from viakit.launch.runner import Options, launch_of  # start-up time
+    from viakit.launch.options import Options  # start-up time, as the next one
+    from viakit.launch.runner import launch_of
 
     words = [*command[1:]] if command[0] == "--" else [*command]
-    ctx.exit(launch_of(words, Options(environment=_environment(env), **options)).run())
+    given = Options(ranks_for(ranks, options["hosts"]), environment=_environment(env), **options)
+    ctx.exit(launch_of(words, given).run())

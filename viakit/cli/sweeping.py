@@ -26,12 +26,13 @@ _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memor
 @click.argument("protocols", nargs=-1, required=True, metavar="PROTOCOL...")
 @click.option(
     "--hosts",
-    type=click.Choice(["auto", "local", "testbed"]),
+    metavar="auto|local|testbed|ssh:A,B",
     default="auto",
     show_default=True,
-    help="Run on this host, or on two testbed hosts in network namespaces (no root needed); auto: the testbed if a "
-    "protocol needs it.",
+    help="Run on this host, on two testbed hosts in network namespaces (no root needed), or on two machines that ssh "
+    "reaches (ssh:B: this one and B); auto: the testbed if a protocol needs it.",
 )
+@click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:.")
 @click.option("--mtu", type=int, help="MTU of the testbed's wire, bytes.  [default: 1500]")
 @click.option("--rate", help="Limit of the testbed's wire, bit/s: 1gbit, 100mbit, 1e9.")
 @click.option("--interface", help="Ethernet interface of this host, or two (IF0,IF1), for via-eth with --hosts local.")
@@ -81,7 +82,12 @@ _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memor
     metavar="NAME",
     help="Policy of msg-*: mpich-p4, lam-c2c, mvich-rget ..., or with changes: via,eager_limit=64K,credits=16.",
 )
-@click.option("--network", metavar="LINK", help="Link of msg-via and msg-bip between two hosts: eth or udp.")
+@click.option(
+    "--network",
+    metavar="LINK",
+    help="Link of msg-via and msg-bip between two hosts: eth or udp. With --hosts ssh: the data's wire, eth:IF or "
+    "udp:ADDRESS (or a network: udp:10.0.0.0/24).  [default there: a network that both have]",
+)
 @click.option(
     "--sizes",
     default="1:4M",

@@ -31,7 +31,7 @@ from viakit.base.words import counted
 from viakit.lab import _settings
 from viakit.lab._job import socket_folder
 from viakit.lab._ranks_host import CLIENT_FILE, READY_FILE
-from viakit.launch.runner import MAX_RANKS, Options
+from viakit.launch.options import MAX_RANKS, Options
 
 __all__ = ["RankError", "Ranks", "RanksEnded", "check"]
 

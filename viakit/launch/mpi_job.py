@@ -70,9 +70,14 @@ class MpiLaunch(Launch):
             raise LaunchError(str(error)) from error
         except KeyError as error:
             raise LaunchError(f"protocol {wish!r}: expected mpi, mpi:mpich or mpi:openmpi") from error
-        if options.hosts and (options.ranks % options.hosts or options.placement != "block"):
+        if options.remote is not None:
             raise LaunchError(
-                f"{counted(options.ranks, 'rank')} on {counted(options.hosts, 'host')}: under mpiexec "
+                f"{wish} between machines is started by that MPI itself: mpiexec with its list of hosts and "
+                "the program; or use protocol via, bip or tcp"
+            )
+        if options.n_hosts and (options.ranks % options.n_hosts or options.placement != "block"):
+            raise LaunchError(
+                f"{counted(options.ranks, 'rank')} on {counted(options.n_hosts, 'host')}: under mpiexec "
                 "every host has equally many, neighbours together (--placement block)"
             )
         super().__init__(command, replace(options, label=False), out, err)
@@ -98,10 +103,10 @@ class MpiLaunch(Launch):
             from viakit.testbed import Testbed
 
             # The launcher closes the testbed at the end of the job. The agent's files are removed last.
-            self._testbed = Testbed(options.hosts, options.mtu, options.rate).open()
+            self._testbed = Testbed(options.n_hosts, options.mtu, options.rate).open()
             agent = self._stack.enter_context(mpi_agent(self._testbed))
             words = [f"{name}={value}" for name, value in self._rank_variables().items()]
-            self._command = agent.command(library, options.ranks // options.hosts, ["env", *words, *self._command])
+            self._command = agent.command(library, options.ranks // options.n_hosts, ["env", *words, *self._command])
             if self._label:
                 raise LaunchError("--label under mpiexec is for ranks of this machine")
         else:
@@ -129,7 +134,7 @@ class MpiLaunch(Launch):
 
     def _rank_variables(self) -> dict[str, str]:
         """Return the variables that the ranks get in addition to those of ``mpiexec``."""
-        threads = str(max(1, (os.cpu_count() or 1) * max(1, self._options.hosts) // self._options.ranks))
+        threads = str(max(1, (os.cpu_count() or 1) * max(1, self._options.n_hosts) // self._options.ranks))
         wanted = {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         protocol = "mpi" if self._options.launcher is None or is_mpi(self._options.protocol) else self._options.protocol
         return {

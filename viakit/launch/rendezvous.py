@@ -159,11 +159,13 @@ class Meeting:
     ----------
     n_ranks : int
         Number of ranks.
+    own_clock : bool
+        Date the ranks' notes by this process's clock, because theirs are of other machines.
     """
 
-    def __init__(self, n_ranks: int) -> None:
+    def __init__(self, n_ranks: int, own_clock: bool = False) -> None:
         self._members: dict[int, _Member] = {}
-        self._n_ranks = n_ranks
+        self._n_ranks, self._own_clock = n_ranks, own_clock
         self._failure = ""
         self.notes: dict[int, Note] = {}  # by rank: notes of ranks that end
 
@@ -260,7 +262,7 @@ class Meeting:
             del member.received[: 8 + n]
             if word == LEAVE:
                 why, when_ns = _NOTE.unpack(content)
-                self.notes.setdefault(rank, Note(min(why, CAUSED), when_ns))
+                self.notes.setdefault(rank, Note(min(why, CAUSED), time.monotonic_ns() if self._own_clock else when_ns))
                 continue
             member.request = content
             gone = [r for r, g in self._members.items() if not g.open]

@@ -26,26 +26,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from viakit.base import secret as _secret
-from viakit.base.words import counted
 from viakit.launch import LaunchError
 from viakit.launch.guard import Guard
 from viakit.launch.leaving import CAUSED, LEAVES, Ended, Note, first_of, in_doubt
+from viakit.launch.options import Options
 from viakit.launch.output import Sink, Stream, wait_for
 from viakit.launch.program import program
 from viakit.launch.rendezvous import Meeting
 from viakit.launch.terminal import Feed
 
 if TYPE_CHECKING:
+    from viakit.remote import Remote
     from viakit.testbed import Host, HostProcess, Testbed
 
 __all__ = ["TIMED_OUT", "Launch", "Options", "launch_of"]
 
-MAX_RANKS = 1024
 TIMED_OUT = 124
 _GRACE_S = 1.2  # between SIGTERM and SIGKILL, so that all ranks have ended within two seconds
 _GOING_S = 10.0  # from a rank's note to its end, on a busy machine
@@ -54,81 +53,6 @@ _SLICE_MS = 200
 _OPEN_FILES = 65536
 _OTHER_LAUNCHERS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "SLURM_PROCID", "VIAKIT_RENDEZVOUS", _secret.FILE)
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass
-class Options:
-    """Options of a job.
-
-    Attributes
-    ----------
-    ranks : int
-        Number of ranks, 1 to 1024; it may exceed the number of cores.
-    hosts : int
-        0: this machine; otherwise the number of hosts of a testbed.
-    mtu, rate : int, str or None
-        Properties of the testbed's wire; see :class:`viakit.testbed.Testbed`.
-    placement : str
-        "block" (ranks 0, 1 on the first host) or "cyclic" (ranks 0, H, ... on the first of H).
-    protocol, policy, network : str or None
-        Passed on as VIAKIT_PROTOCOL, VIAKIT_POLICY and VIAKIT_NETWORK. The policy must be one of the protocol; without
-        a protocol, the policy determines it. With protocol "mpi" (or "mpi:mpich", "mpi:openmpi") that MPI's launcher
-        starts the ranks: see :func:`launch_of`.
-    launcher : str or None
-        Launcher of the ranks, unless the protocol determines it. None: viakit. "mpi", "mpi:mpich", "mpi:openmpi": that
-        MPI's ``mpiexec``, with any protocol between the ranks.
-    label : bool
-        Begin each line of output with its rank.
-    timeout : float or None
-        Seconds after which the job is ended, with status 124.
-    environment : dict
-        Variables to add to the ranks' environment.
-    """
-
-    ranks: int
-    hosts: int = 0
-    mtu: int = 1500
-    rate: str | float | None = None
-    placement: str = "block"
-    protocol: str | None = None
-    policy: str | None = None
-    network: str | None = None
-    launcher: str | None = None
-    label: bool = False
-    timeout: float | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def check(self) -> None:
-        """Raise ValueError if an option is invalid, before any process is started."""
-        if not 1 <= self.ranks <= MAX_RANKS:
-            raise ValueError(f"{counted(self.ranks, 'rank')}; expected 1 to {MAX_RANKS}")
-        if self.hosts > self.ranks:
-            raise ValueError(
-                f"{counted(self.hosts, 'host')} for {counted(self.ranks, 'rank')}; expected "
-                "a rank for each host at least"
-            )
-        if self.launcher not in (None, "viakit", "mpi", "mpi:mpich", "mpi:openmpi"):
-            raise ValueError(f"launcher is {self.launcher!r}; expected viakit, mpi, mpi:mpich or mpi:openmpi")
-        if self.placement not in ("block", "cyclic"):
-            raise ValueError(f"placement is {self.placement!r}; expected block or cyclic")
-        if self.protocol and self.protocol.partition(":")[0] not in ("via", "bip", "tcp", "mpi"):
-            raise ValueError(f"protocol is {self.protocol!r}; expected via, bip, tcp, mpi[:mpich], mpi:openmpi")
-        if self.policy:
-            from viakit.launch import policy as _policy
-
-            protocol = self.protocol or self.environment.get("VIAKIT_PROTOCOL") or os.environ.get("VIAKIT_PROTOCOL")
-            _policy.complete(_policy.chosen(protocol, self.policy), self.policy)
-        if _secret.VARIABLE in self.environment:
-            raise ValueError(
-                f"{_secret.VARIABLE} is not for the command line, which everyone can read; leave it out: every job "
-                "gets a secret of its own"
-            )
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"timeout is {self.timeout:g} s; expected more than 0")
-
-    def host_of(self, rank: int) -> int:
-        """Return the index of the testbed host on which a rank runs."""
-        return rank % self.hosts if self.placement == "cyclic" else rank * self.hosts // self.ranks
 
 
 class _Rank:
@@ -214,9 +138,9 @@ class Launch:
         self._out, self._err = Sink(out or sys.stdout.buffer), Sink(err or sys.stderr.buffer)
         self._ranks: list[_Rank] = []
         self._streams: dict[int, Stream] = {}
-        self._meeting = Meeting(options.ranks)
+        self._meeting = Meeting(options.ranks, own_clock=options.remote is not None)
         self._guard: Guard | None = None
-        self._testbed: Testbed | None = None
+        self._testbed: Testbed | Remote | None = None
         self._job = secrets.token_hex(8)
         self._secret = _secret.new()
         self._failures: list[Ended] = []
@@ -286,14 +210,12 @@ class Launch:
     def _start(self) -> None:
         """Open the testbed or start the guard, then start all ranks."""
         hosts: list[Host] = []
-        if self._options.hosts:
-            from viakit.testbed import Testbed
-
-            self._testbed = Testbed(self._options.hosts, self._options.mtu, self._options.rate).open()
-            hosts = self._testbed.hosts
+        if self._options.n_hosts:
+            self._testbed = _open_hosts(self._options)
+            hosts = [*self._testbed.hosts]
         else:
             self._guard = Guard()
-        counts = [0] * max(1, self._options.hosts)
+        counts = [0] * max(1, self._options.n_hosts)
         for number in range(self._options.ranks):
             where = self._options.host_of(number) if hosts else 0
             self._start_rank(number, hosts[where] if hosts else None, counts[where])
@@ -303,14 +225,16 @@ class Launch:
         """Return the environment of a rank whose end of the socket pair is descriptor `fd`."""
         options = self._options
         per_host = options.ranks
-        if options.hosts:
+        if options.n_hosts:
             mine = options.host_of(number)
             per_host = sum(options.host_of(other) == mine for other in range(options.ranks))
-        environment = dict(os.environ)
+        # Another machine has an environment of its own, which the agent adds.
+        names = [name for name in os.environ if name.startswith("VIAKIT_")] if options.remote else [*os.environ]
+        environment = {name: os.environ[name] for name in names if name != "VIAKIT_SSH"}
         for name in list(environment):  # variables of another launcher do not apply to these ranks
             if name.startswith(_OTHER_LAUNCHERS):
                 del environment[name]
-        threads = str(max(1, (os.cpu_count() or 1) // per_host))
+        threads = str(max(1, (os.cpu_count() if host is None else len(host.cores)) or 1) // per_host or 1)
         environment |= {
             "VIAKIT_RANK": str(number),
             "VIAKIT_SIZE": str(options.ranks),
@@ -327,7 +251,9 @@ class Launch:
         environment |= {f"VIAKIT_{name}": value for name, value in given.items() if value}
         if host is not None:
             environment["VIAKIT_ADDRESS"] = host.address
-            environment.setdefault("VIAKIT_NETWORK", f"eth:{host.interface}")
+            if options.remote is not None:
+                environment["VIAKIT_NETWORK"] = host.device
+            environment.setdefault("VIAKIT_NETWORK", host.device)
         return environment | options.environment
 
     def _start_rank(self, number: int, host: Host | None, local_rank: int) -> None:
@@ -560,6 +486,17 @@ def launch_of(
 
     by_mpi = is_mpi(options.launcher) or is_mpi(options.protocol)
     return MpiLaunch(command, options, out, err) if by_mpi else Launch(command, options, out, err)
+
+
+def _open_hosts(options: Options) -> Testbed | Remote:
+    """Open a testbed, or connect to real machines."""
+    if options.remote is not None:
+        from viakit.remote import Remote  # on use, as the next one: most jobs stay on this machine
+
+        return Remote(options.remote, network=options.network, python=options.python).open()
+    from viakit.testbed import Testbed
+
+    return Testbed(options.n_hosts, options.mtu, options.rate).open()
 
 
 def _status(rank: _Rank) -> int:

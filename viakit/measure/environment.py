@@ -9,6 +9,7 @@ of them are repeated here.
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import shutil
@@ -17,11 +18,16 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import viakit
 
-__all__ = ["caches", "command_line", "environment"]
+if TYPE_CHECKING:
+    from viakit.remote import Remote
+
+__all__ = ["caches", "command_line", "environment", "of_machines"]
+
+_MACHINE_S = 60.0  # for Python to start on another machine and to look at it
 
 
 def _read(path: str) -> str | None:
@@ -193,3 +199,26 @@ def environment(
         "offloads": gathered("offloads"),
         "mtu": gathered("mtu"),
     }
+
+
+def of_machines(remote: Remote) -> dict[str, Any]:
+    """Return network and hosts of real machines for a result, each host with its own environment.
+
+    Raises
+    ------
+    viakit.testbed.TestbedError
+        If a host is lost.
+    """
+    from viakit.measure import children  # on use: it imports this package's parts for workers
+
+    about = remote.describe()
+    for host, one in zip(remote.hosts, about["hosts"], strict=True):
+        done = host.run(children.command("viakit.measure.environment"), timeout=_MACHINE_S)
+        one["environment"] = json.loads(done.stdout)
+    return about
+
+
+def main() -> int:
+    """Print the environment of this machine as JSON, for another one that measures with it."""
+    print(json.dumps(environment()))
+    return 0

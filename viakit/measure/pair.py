@@ -39,6 +39,7 @@ from viakit.measure.environment import caches
 from viakit.measure.ranks import Ranks
 
 if TYPE_CHECKING:
+    from viakit.remote import Remote
     from viakit.testbed import Testbed
 
 __all__ = ["MeasureError", "Pair", "Samples"]
@@ -94,7 +95,7 @@ class Pair:
     ----------
     protocol : str
         A name from :func:`viakit.measure.endpoints.protocols`.
-    testbed : Testbed, optional
+    testbed : Testbed or viakit.remote.Remote, optional
         Its hosts 0 and 1 are used. Default: this host. Protocols without a wire (shared memory, MPI) always use this
         host.
     wait : str
@@ -141,7 +142,7 @@ class Pair:
         self,
         protocol: str,
         *,
-        testbed: Testbed | None = None,
+        testbed: Testbed | Remote | None = None,
         wait: str = "poll",
         level: str = "c",
         sockbuf: int | None = None,
@@ -183,8 +184,7 @@ class Pair:
         self._secret = _secret.new()  # Only the two sides have it, so concurrent pairs stay apart.
         self._broken: str | None = None
         self._closed = False
-        cores = sorted(os.sched_getaffinity(0))
-        self._cores = (cores[0], cores[1 % len(cores)])
+        self._cores = [self._core_of(side) for side in range(2)]
         self.info: dict[str, Any] = {}
         try:
             self._start()
@@ -220,7 +220,7 @@ class Pair:
             self._channels.append(Channel(mine))
             theirs.append(other)
         fds = [sock.fileno() for sock in theirs]
-        command = _worker_command([part for fd in fds for part in ("--fd", str(fd))])
+        command = children.command("viakit.measure.worker", [part for fd in fds for part in ("--fd", str(fd))])
         host = self._testbed.hosts[side] if self._testbed is not None and side is not None else None
         try:
             self._processes.append(children.start(command, [*fds, *self._floor_fds()], self._output, host))
@@ -239,7 +239,9 @@ class Pair:
 
     def _start_ranks(self, library: mpi.Library) -> None:
         """Start both ranks under mpiexec and accept their connections."""
-        self._mpi = Ranks(library, lambda name: _worker_command(["--connect", name]), 2, self._output)
+        self._mpi = Ranks(
+            library, lambda name: children.command("viakit.measure.worker", ["--connect", name]), 2, self._output
+        )
         self._mpi.start()
         assert self._mpi.process is not None
         self._processes.append(self._mpi.process)
@@ -310,15 +312,25 @@ class Pair:
             "protocol": self.protocol.name,
             "level": self.level,
             "wait": self.wait,
-            "hosts": "testbed" if self._testbed is not None else "local",
+            "hosts": self._testbed.kind if self._testbed is not None else "local",
             "memory": self.memory,
             "buffers": self.buffers,
             **({"cold_pool_bytes": self._pool} if self.buffers == "cold" else {}),
             **{key: value for key, value in first.items() if value is not None},
-            "cores": f"A on core {a}, B on core {b}" if a != b else f"A and B share core {a}, the only one allowed",
+            "cores": f"A and B share core {a}, the only one" if self._share_core else f"A on core {a}, B on core {b}",
         }
         if self._options:
             self.info["options"] = dict(self._options)
+
+    def _core_of(self, side: int) -> int:
+        """Return the core of a side, which differs from the other side's if the host has two."""
+        cores = sorted(os.sched_getaffinity(0)) if self._testbed is None else self._testbed.hosts[side].cores
+        return cores[side % len(cores)]
+
+    @property
+    def _share_core(self) -> bool:
+        """Whether both sides run on one core of one machine."""
+        return self._cores[0] == self._cores[1] and (self._testbed is None or self._testbed.one_machine)
 
     def _opening(self, side: int) -> dict[str, Any]:
         address = "127.0.0.1" if self._testbed is None else self._testbed.hosts[side].address
@@ -334,6 +346,7 @@ class Pair:
             "interface": self._interfaces[side],
             "sockbuf": self._sockbuf,
             "options": self._options,
+            "hosts": self._testbed.kind if self._testbed is not None else "local",
             "floor_fd": getattr(self, "_floor_fd", None),
             "scratch": self._mpi.scratch if self._mpi is not None else None,
         }
@@ -399,6 +412,9 @@ class Pair:
         if ended:
             status = ended[0].returncode
             how = f" (signal {signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
+        hosts = self._testbed.hosts if self._testbed else []
+        if lost := next((host.trouble for host in hosts if host.trouble), None):
+            return MeasureError(f"{self.protocol.name}: {lost}", "died")
         said = children.last_words(self._output)
         words = f"; it said:\n{said}" if said else ""
         return MeasureError(f"{self.protocol.name}: the peer went away: {what}{how}{words}", "died")
@@ -464,7 +480,7 @@ class Pair:
             "buffers": self.buffers,
             "pool": self._pool,
             "validate": bool(validate) and self.protocol.link not in ("null", "cache"),
-            "one_core": self._cores[0] == self._cores[1],
+            "one_core": self._share_core,
             "run_id": self._runs % (1 << 29),
             "timeout_s": timeout_s,
             "stall_s": min(timeout_s, 10 + nbytes / _SLOWEST_BPS),
@@ -565,7 +581,7 @@ def _check_choice(protocol: Protocol, what: str, given: str, has: Sequence[str],
         raise MeasureError(f"{protocol.name} has no {what} {given!r}{why}. Remedy: {what} {' or '.join(has)}", "usage")
 
 
-def _two_interfaces(given: str | None, testbed: Testbed | None, link: str) -> tuple[str, str]:
+def _two_interfaces(given: str | None, testbed: Testbed | Remote | None, link: str) -> tuple[str, str]:
     """Return the interfaces of A and B."""
     if testbed is not None:
         return testbed.hosts[0].interface, testbed.hosts[1].interface
@@ -573,11 +589,6 @@ def _two_interfaces(given: str | None, testbed: Testbed | None, link: str) -> tu
         a, _, b = given.partition(",")
         return a.strip(), (b or a).strip()
     return "lo", "lo"
-
-
-def _worker_command(arguments: list[str]) -> list[str]:
-    """Return the command of a worker."""
-    return children.command("viakit.measure.worker", arguments)
 
 
 def _failure(protocol: str, answer: dict[str, Any]) -> MeasureError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from viakit.measure import endpoints, ladder, sockbuf
 
@@ -14,8 +15,10 @@ __all__ = [
     "Series",
     "UsageError",
     "check",
+    "is_remote",
     "needs_testbed",
     "plan",
+    "remote_hosts",
     "takes_faults",
 ]
 
@@ -55,7 +58,8 @@ class Config:
         Names as ``viakit protocols`` lists them. The first is the reference for ratios.
     sizes : sequence of int
         Message sizes in bytes (:func:`viakit.measure.ladder.parse_sizes`).
-    hosts : {"auto", "local", "testbed"}
+    hosts : {"auto", "local", "testbed"} or str
+        ``ssh:A,B`` names two machines that ssh reaches, ``ssh:B`` this one and another: see :mod:`viakit.remote`.
         Hosts of protocols that use a wire: this host, or two hosts of :class:`viakit.testbed.Testbed`. ``auto`` selects
         the testbed if a protocol needs it. Protocols of shared memory are always local.
     mtu : int, optional
@@ -100,8 +104,11 @@ class Config:
     policy : str, optional
         Policy of the message engine for ``msg-*``: a name (``"mpich-p4"``), a name with changes
         (``"via,eager_limit=64K"``), or changes of the channel's own policy.
-    network : {"eth", "udp"}, optional
-        Link of msg-via and msg-bip between the hosts of a testbed. Default: eth.
+    network : {"eth", "udp"} or str, optional
+        Link of msg-via and msg-bip between the hosts of a testbed. Default: eth. Between real machines: the wire of all
+        protocols, as "eth:eth0", "udp:10.0.0.0/24". Default: the first network that both have.
+    python : str, optional
+        Interpreter with viakit on machines that ssh reaches.
     spec : {"list", "plain"}, optional
         Arguments of Send and Recv of ``mpi*`` and ``msg-*`` at level Python: ``[buffer, datatype]``, which is the
         default, or the array itself.
@@ -134,6 +141,7 @@ class Config:
     checksum: str | None = None
     policy: str | None = None
     network: str | None = None
+    python: str | None = None
     spec: str | None = None
     seed: int | None = None
     skip_unavailable: bool = False
@@ -170,7 +178,7 @@ def _check(config: Config) -> None:
         raise UsageError(f"{twice[0]} is named twice; name each protocol once")
     if not config.sizes:
         raise UsageError("name at least one size, for instance 64 or 1:4M")
-    if config.network is not None:
+    if config.network is not None and not is_remote(config.hosts):
         from viakit import _core  # Only here, to save start-up time.
 
         networks = [link.name for link in _core.links() if link.leaves_host]
@@ -178,10 +186,14 @@ def _check(config: Config) -> None:
             raise UsageError(f"--network is {config.network!r}: it has to be one of {', '.join(networks)}")
     for option, allowed in CHOICES.items():
         given = getattr(config, option)
+        if option == "hosts" and is_remote(given):
+            _check_remote(config)
+            continue
         optional = getattr(Config, option) is None
         if given not in allowed and not (given is None and optional):
             raise UsageError(f"--{option} is {given!r}: it has to be one of {', '.join(allowed)}")
-    for option, given in (("--policy", config.policy), ("--network", config.network)):
+    network = None if is_remote(config.hosts) else config.network  # between real machines it is for every protocol
+    for option, given in (("--policy", config.policy), ("--network", network)):
         if given is not None and not any(name.startswith("msg-") for name in config.protocols):
             raise UsageError(f"{option} is for the message engine: name msg-via, msg-bip or msg-tcp")
     if config.fault is not None:
@@ -192,6 +204,36 @@ def _check(config: Config) -> None:
         raise UsageError(f"--sockbuf is {config.sockbuf}: give a number of bytes, for instance 128K, or auto")
     if config.seed is not None and config.seed < 0:
         raise UsageError(f"--seed is {config.seed}: give 0 or a positive number")
+
+
+def is_remote(hosts: str) -> bool:
+    """Return whether *hosts* names machines that ssh reaches."""
+    return hosts.startswith("ssh:")
+
+
+def remote_hosts(config: Config) -> str:
+    """Return the two hosts of a sweep between real machines; one name stands for this machine and that one."""
+    return f"ssh:.,{config.hosts.removeprefix('ssh:')}" if len(_spec(config)) == 1 else config.hosts
+
+
+def _spec(config: Config) -> Any:
+    from viakit.remote.spec import parse  # on use: most sweeps stay on this machine
+
+    try:
+        return parse(config.hosts)
+    except (ValueError, OSError) as error:
+        raise UsageError(f"--hosts: {error}") from None
+
+
+def _check_remote(config: Config) -> None:
+    """Raise :class:`UsageError` for hosts that are malformed, or that a sweep cannot use."""
+    spec = _spec(config)
+    if not 1 <= len(spec) <= 2 or any(spec.slots):
+        raise UsageError(
+            f"--hosts {config.hosts}: a sweep has two sides; name two hosts, or one that is not this machine"
+        )
+    if config.interface is not None:
+        raise UsageError("--interface is for two interfaces of this host; between machines use --network eth:IF0,IF1")
 
 
 def _check_faults(config: Config) -> None:
@@ -228,7 +270,7 @@ def _levels(protocol: endpoints.Protocol, config: Config) -> list[str]:
 
 
 def plan(config: Config) -> tuple[list[Series], bool]:
-    """Return the series of *config*, and whether the sweep uses a testbed.
+    """Return the series of *config*, and whether the sweep uses two hosts, of a testbed or real ones.
 
     Raises
     ------
@@ -237,11 +279,11 @@ def plan(config: Config) -> tuple[list[Series], bool]:
     """
     _check(config)
     found = {name: endpoints.lookup(name) for name in config.protocols}
-    hosts = config.hosts
+    hosts = "ssh" if is_remote(config.hosts) else config.hosts
     if hosts == "auto":
         wire = config.mtu is not None or config.rate is not None or any(map(needs_testbed, found.values()))
         hosts = "testbed" if wire and not config.interface else "local"
-    if hosts == "local" and (config.mtu is not None or config.rate is not None):
+    if hosts in ("local", "ssh") and (config.mtu is not None or config.rate is not None):
         option = "--mtu" if config.mtu is not None else "--rate"
         raise UsageError(f"{option} sets the testbed's wire: add --hosts testbed, or remove {option}")
     series: list[Series] = []
@@ -261,7 +303,7 @@ def plan(config: Config) -> tuple[list[Series], bool]:
     shared = any(one.protocol.link == "shm" for one in series)
     if shared and config.mode == "pingpong" and config.wait == "poll" and "floor" not in found:
         series.append(Series("floor", endpoints.lookup("floor"), "c", "local", is_floor=True))
-    return series, any(one.hosts == "testbed" for one in series)
+    return series, any(one.hosts != "local" for one in series)
 
 
 def check(config: Config) -> None:

@@ -72,7 +72,7 @@ def curves(documents: Sequence[Document], names: Sequence[str] | None = None) ->
                 continue
             label = series_label(one, every)
             if len(places) > 1:
-                label += ", two hosts" if one["hosts"] == "testbed" else ", one host"
+                label += ", two hosts" if one["hosts"] != "local" else ", one host"
             if len(documents) > 1:
                 label += f" [{names[i] if names else i + 1}]"
             key = one["protocol"] if len(documents) == 1 else label
@@ -117,7 +117,7 @@ def _words(documents: Sequence[Document]) -> tuple[str, str]:
     waits = {one["wait"] for one in series}
     parts.append(" and ".join({"poll": "polled", "block": "blocking"}[wait] for wait in sorted(waits, reverse=True)))
     parts.append(conditions(series))
-    mtus = sorted({one["mtu"] for one in series if one["hosts"] == "testbed" and one["mtu"]})
+    mtus = sorted({one["mtu"] for one in series if one["hosts"] != "local" and one["mtu"]})
     if mtus:
         parts.append("MTU " + ", ".join(map(str, mtus)))
     machine = documents[0]["environment"]
@@ -144,7 +144,11 @@ def _title(drawn: Sequence[Mapping[str, Any]], documents: Sequence[Document]) ->
     protocols = dict.fromkeys(one["protocol"] for each in documents for one in each["series"] if one["points"])
     names = list(protocols) if len(protocols) > 1 else [one["label"] for one in drawn[:1]]
     places = {one["hosts"] for each in documents for one in each["series"] if one["points"]}
-    where = {"testbed": " between two hosts", "local": " on one host"}.get(places.pop(), "") if len(places) == 1 else ""
+    where = (
+        {"testbed": " between two hosts", "ssh": " between two machines", "local": " on one host"}.get(places.pop(), "")
+        if len(places) == 1
+        else ""
+    )
     return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] + where
 
 

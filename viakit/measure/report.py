@@ -135,7 +135,7 @@ def words(document: Document) -> list[str]:
         if mine is None:
             continue
         others = [one for one in found.values() if one is not mine]
-        wanted = 64 if hosts == "testbed" else 8
+        wanted = 8 if hosts == "local" else 64
         if mode == "pingpong":
             sentences += _latency(mine, others, wanted)
             sentences += _floor(document, mine)

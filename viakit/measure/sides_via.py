@@ -57,7 +57,10 @@ class ViaSide(Side):
                     f"{self.protocol}: interface {interface} does not exist on this host; it has {here}", "error"
                 )
             if "ermission" in text or "ermitted" in text or "CAP_NET_RAW" in text:
-                return MeasureError(f"{text}. Remedy: --hosts testbed needs no root", "refused")
+                remedy = (
+                    "via-udp, which needs no privilege" if self.request.get("hosts") == "ssh" else "--hosts testbed"
+                )
+                return MeasureError(f"{text}. Remedy: {remedy}", "refused")
         return MeasureError(f"{self.protocol}: {text}", getattr(error, "reason", "error"))
 
     def open(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from viakit import testbed as testbeds
 from viakit.measure import ladder, sockbuf, stats
 from viakit.measure import pair as pairs
 from viakit.measure.endpoints import VIA_CHOICES, MeasureError
+from viakit.measure.environment import of_machines
 from viakit.measure.plan import (
     FLOOR_NBYTES,
     ONE_WAY,
@@ -38,8 +39,10 @@ from viakit.measure.plan import (
     Series,
     UsageError,
     check,
+    is_remote,
     needs_testbed,
     plan,
+    remote_hosts,
     takes_faults,
 )
 from viakit.measure.result import Document
@@ -181,6 +184,7 @@ class _Run:
         self.infos: dict[Series, dict[str, Any]] = {}
         self.points: list[_Point] = []
         self.burst_s = LONGEST_BURST_S
+        self.remote: dict[str, Any] | None = None  # environments of real machines
 
     # -------------------------------------------------------------------------------- starting
 
@@ -189,20 +193,21 @@ class _Run:
         config = self.config
         testbed = None
         if wants_testbed:
-            self._report_progress("making two hosts")
+            self._report_progress("connecting to both hosts" if is_remote(config.hosts) else "making two hosts")
             try:
-                testbed = stack.enter_context(testbed_class(hosts=2, mtu=config.mtu or 1500, rate=config.rate))
+                testbed = stack.enter_context(_hosts(config, testbed_class))
+                self.remote = of_machines(testbed) if is_remote(config.hosts) else None
             except (OSError, RuntimeError) as error:
                 if not config.skip_unavailable:
                     raise
-                self.turns.skipped |= {one.name: str(error) for one in self.series if one.hosts == "testbed"}
-                self.series = [one for one in self.series if one.hosts != "testbed"]
+                self.turns.skipped |= {one.name: str(error) for one in self.series if one.hosts != "local"}
+                self.series = [one for one in self.series if one.hosts == "local"]
         for one in list(self.series):
             self._report_progress(f"starting {one.name}")
             with self._skipping(one):
                 pair = pair_class(
                     one.name,
-                    testbed=testbed if one.hosts == "testbed" else None,
+                    testbed=testbed if one.hosts != "local" else None,
                     wait="poll" if one.is_floor else config.wait,
                     level=one.level,
                     sockbuf=config.sockbuf if isinstance(config.sockbuf, int) else None,
@@ -343,7 +348,10 @@ class _Run:
                 described.append({**describe(one, self.config, self.infos[one]), "points": points})
             elif mine:
                 floor = mine[0].times("one_way_s")
-        return self.turns.document(described, floor=floor, validated=self.config.validate)
+        document = self.turns.document(described, floor=floor, validated=self.config.validate)
+        if self.remote is not None:
+            document["environment"] |= self.remote
+        return document
 
 
 def _finished(group: Sequence[Point], n: int) -> bool:
@@ -361,7 +369,19 @@ def _options(one: Series, config: Config) -> dict[str, Any]:
         "mpi": ("spec",),
     }
     chosen = [*names.get(family, ()), *(["fault"] if takes_faults(one.name) else [])]
-    return {name: given for name in chosen if (given := getattr(config, name)) is not None}
+    options = {name: given for name in chosen if (given := getattr(config, name)) is not None}
+    if is_remote(config.hosts) and family == "msg":
+        options["network"] = (config.network or "udp").partition(":")[0]
+    return options
+
+
+def _hosts(config: Config, testbed_class: Any) -> Any:
+    """Return the two hosts of a sweep, not yet open: of a testbed, or real machines."""
+    if is_remote(config.hosts):
+        from viakit.remote import Remote  # on use: most sweeps stay on this machine
+
+        return Remote(remote_hosts(config), network=config.network, python=config.python)
+    return testbed_class(hosts=2, mtu=config.mtu or 1500, rate=config.rate)
 
 
 def run(

@@ -148,7 +148,7 @@ def how(group: Sequence[Mapping[str, Any]]) -> str:
     """Return a description of how the numbers of a table were measured."""
     one = group[0]
     levels = " and ".join(LEVEL_WORDS[level] for level in LEVEL_WORDS if level in {each["level"] for each in group})
-    where = f"two hosts, MTU {one['mtu']}" if one["hosts"] == "testbed" else "one host"
+    where = f"two hosts, MTU {one['mtu']}" if one["hosts"] != "local" else "one host"
     return f"{WAIT_WORDS[one['wait']]}, {levels}, {where}, {conditions(group)}"
 
 
@@ -163,7 +163,7 @@ def groups(document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for one in document["series"]:
         if one["points"] and "algorithm" not in one:  # viakit.measure.barrier shows series with algorithms
-            mtu = one["mtu"] if one["hosts"] == "testbed" else None
+            mtu = one["mtu"] if one["hosts"] != "local" else None
             found.setdefault((one["mode"], one["wait"], one["hosts"], mtu, one.get("buffers")), []).append(one)
     return list(found.values())
 

@@ -149,6 +149,18 @@ class Host:
     def __repr__(self) -> str:
         return f"<Host {self.name} {self.address} pid={self.pid}>"
 
+    trouble: str | None = None  # why the host cannot be used any more, for hosts that can be lost
+
+    @property
+    def device(self) -> str:
+        """Name of the NIC that carries the data of a job: ``eth:IFNAME``."""
+        return f"eth:{self.interface}"
+
+    @property
+    def cores(self) -> list[int]:
+        """Cores that processes on this host may use."""
+        return sorted(os.sched_getaffinity(0))
+
     def call(self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any) -> Any:
         """Call a Python function in a new process on this host and return its result.
 
@@ -336,6 +348,9 @@ class Testbed:
     """
 
     __test__ = False  # Keep pytest from collecting the class because of its name.
+
+    kind = "testbed"  # in results; other kinds of hosts have a word of their own
+    one_machine = True  # the hosts share its cores
 
     def __init__(
         self, hosts: int = 2, mtu: int = 1500, rate: float | str | None = None, *, burst: int | None = None

@@ -1,0 +1,264 @@
+"""Real machines over ssh: hosts of a testbed, each with a network of its own, that OpenSSH reaches without a port."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ssh_hosts import MISSING, ssh_hosts
+
+from viakit.remote import Remote, RemoteError, parse
+from viakit.remote.mux import Lost, Mux
+
+VIAKIT = Path(sys.executable).with_name("viakit")
+PROGRAM = """
+import os, socket, sys, time
+import viakit
+comm = viakit.world()
+names = comm.allgather((socket.gethostname(), os.environ["VIAKIT_NETWORK"]))
+if comm.rank == 0:
+    print(*(":".join(one) for one in names), flush=True)
+if "die" in sys.argv and comm.rank == 1:
+    os.kill(os.getpid(), 9)
+if "wait" in sys.argv:
+    time.sleep(100)
+"""
+
+
+# ---- the text that names hosts
+
+
+def test_hosts_are_parsed_with_their_slots():
+    spec = parse("ssh:alpha,me@beta*3")
+    assert spec.names == ("alpha", "me@beta")
+    assert spec.slots == (1, 3)
+    assert [spec.host_of(rank, 8) for rank in range(8)] == [0, 1, 1, 1, 0, 1, 1, 1]
+    assert [spec.host_of(rank, 4, "cyclic") for rank in range(4)] == [0, 1, 1, 1]
+    equal = parse("ssh:a,b")
+    assert [equal.host_of(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
+    assert str(spec) == "ssh:alpha*1,me@beta*3"
+    assert str(parse(str(spec))) == str(spec)
+
+
+def test_hosts_are_read_from_a_file(tmp_path):
+    (tmp_path / "hosts").write_text("# the lab\nalpha\nbeta slots=2  # two ranks\n\ngamma 4\n")
+    spec = parse(f"ssh:@{tmp_path}/hosts")
+    assert spec.names == ("alpha", "beta", "gamma")
+    assert spec.slots == (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "text", ["ssh:", "ssh:a,,b", "ssh:a*0", "ssh:a*x", "a,b", "ssh:-oProxyCommand=x", "ssh:a b", "ssh:a,a"]
+)
+def test_malformed_hosts_are_refused(text):
+    with pytest.raises(ValueError, match=r"expected ssh:HOST|more than once"):
+        parse(text)
+
+
+# ---- the connection
+
+
+def test_a_stream_that_nobody_reads_delays_no_other():
+    """One of two streams is not read: the other one passes 4 MB, and a window of the first one waits."""
+    near, far = socket.socketpair()
+    ends = [Mux(sock.fileno(), sock.fileno(), lambda *_: None) for sock in (near, far)]
+    pairs = {}
+    for end, mux in enumerate(ends):
+        for number in (3, 4):
+            mine, its = socket.socketpair()
+            mux.add(1, number, its.detach(), reads=True, writes=True)
+            pairs[end, number] = mine
+    stop = threading.Event()
+
+    def loop(mux):
+        while not stop.is_set():
+            mux.turn({}, 0.05)
+
+    threads = [threading.Thread(target=loop, args=(mux,)) for mux in ends]
+    for thread in threads:
+        thread.start()
+    data = os.urandom(1 << 22)
+    writer = threading.Thread(target=pairs[0, 4].sendall, args=(data,))
+    try:
+        pairs[0, 3].settimeout(1.0)
+        with pytest.raises(TimeoutError):  # once the window and all buffers of stream 3 are full
+            pairs[0, 3].sendall(b"x" * (1 << 24))
+        writer.start()
+        got = bytearray()
+        pairs[1, 4].settimeout(20)
+        while len(got) < len(data):
+            got += pairs[1, 4].recv(1 << 16)
+        writer.join(10)
+        assert got == data
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(5)
+        for item in (*ends, *pairs.values(), near, far):
+            item.close()
+
+
+@pytest.mark.parametrize("junk", [b"Welcome to Debian\r\n" * 4, b"\xff" * 64])
+def test_a_peer_that_is_no_agent_is_refused(junk):
+    near, far = socket.socketpair()
+    mux = Mux(near.fileno(), near.fileno(), lambda *_: None)
+    far.sendall(junk)
+    try:
+        with pytest.raises(Lost, match="no agent"):
+            mux.turn({}, 5.0)
+    finally:
+        for item in (mux, near, far):
+            item.close()
+
+
+# ---- hosts
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    if MISSING:
+        pytest.skip(MISSING)
+    with ssh_hosts(tmp_path_factory.mktemp("ssh")) as testbed:
+        yield testbed
+
+
+@pytest.fixture(scope="module")
+def remote(hosts):
+    with Remote("ssh:h0,h1") as remote:
+        yield remote
+
+
+def test_both_hosts_have_their_own_network(remote):
+    assert [host.address for host in remote.hosts] == ["10.77.0.1", "10.77.0.2"]
+    assert [host.interface for host in remote.hosts] == ["eth0", "eth0"]
+    names = [host.run(["hostname"], timeout=20).stdout.strip() for host in remote.hosts]
+    assert names == ["h0", "h1"]
+
+
+def test_processes_have_streams_status_and_signals(remote):
+    host = remote.hosts[0]
+    done = host.run(["sh", "-c", "cat; echo bad >&2; exit 3"], input="some words", timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "some words", "bad\n")
+    with pytest.raises(FileNotFoundError, match="h0"):
+        host.popen(["/nonexistent"])
+    process = host.popen(["sleep", "100"])
+    process.kill()
+    assert process.wait(10) == -signal.SIGKILL
+
+
+def test_processes_end_with_the_connection(hosts):
+    with Remote("ssh:h1") as remote:
+        process = remote.hosts[0].popen(["sh", "-c", "sleep 98765; true"])
+    assert process.wait(5) != 0
+    deadline = time.monotonic() + 5
+    while subprocess.run(["pgrep", "-f", "sleep 98765"], capture_output=True).returncode == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("stranger", "stranger cannot be reached.*Permission denied.*ssh-copy-id stranger"),
+        ("newhost", "newhost cannot be reached.*Host key verification failed.*by hand"),
+    ],
+)
+def test_a_host_that_cannot_be_reached_is_named(hosts, name, says):
+    with pytest.raises(RemoteError, match=f"(?s){says}"):
+        Remote(f"ssh:h0,{name}").open()
+
+
+def test_a_host_without_viakit_is_told_how_to_install_it(hosts):
+    with pytest.raises(RemoteError, match=r"h0: viakit is not installed for /usr/bin/python3.*pip install viakit=="):
+        Remote("ssh:h0", python="/usr/bin/python3").open()  # Debian's own, which the tests do not install into
+
+
+def test_networks_are_chosen_and_refused(hosts):
+    with Remote("ssh:h0,h1", network="eth:eth0") as remote:
+        assert [host.device for host in remote.hosts] == ["eth:eth0", "eth:eth0"]
+    with Remote("ssh:h0,h1", network="udp:10.77.0.0/24") as remote:
+        assert [host.device for host in remote.hosts] == ["udp:10.77.0.1", "udp:10.77.0.2"]
+    for wrong, says in (
+        ("eth:eth7", "no interface eth7"),
+        ("udp:10.1.0.0/16", "no address"),
+        ("ib:0", "expected eth:IF"),
+    ):
+        with pytest.raises(RemoteError, match=says):
+            Remote("ssh:h0,h1", network=wrong).open()
+
+
+# ---- commands
+
+
+def viakit(*words, timeout=100, **how):
+    return subprocess.run([VIAKIT, *words], capture_output=True, text=True, timeout=timeout, **how)
+
+
+def test_sweep_measures_between_machines(hosts, tmp_path):
+    file = tmp_path / "s.json"
+    words = ["sweep", "via-udp", "tcp", "msg-via", "--sizes", "64,4K", "--seconds", "2", "--validate"]
+    done = viakit(*words, "--hosts", "ssh:h0,h1", "--json", file)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(file.read_text())
+    assert {one["hosts"] for one in document["series"]} == {"ssh"}
+    assert document["validated"]
+    assert all(len(one["points"]) == 2 for one in document["series"])
+    environment = document["environment"]
+    assert "10.77.0.1 (eth0), 10.77.0.2 (eth0)" in environment["network"]
+    assert [one["environment"]["host"] for one in environment["hosts"]] == ["h0", "h1"]
+    assert all(one["environment"]["kernel"] for one in environment["hosts"])
+
+
+def test_sweep_refuses_what_is_for_a_testbed(hosts):
+    for words, says in (
+        (["--mtu", "9000"], "--mtu sets the testbed's wire"),
+        (["--interface", "eth0"], "--network eth:IF0,IF1"),
+    ):
+        done = viakit("sweep", "tcp", "--hosts", "ssh:h0,h1", *words)
+        assert done.returncode == 2
+        assert says in done.stderr
+    done = viakit("sweep", "tcp", "--hosts", "ssh:a,b,c")
+    assert done.returncode == 2
+    assert "two sides" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--protocol", "tcp"]])
+def test_ranks_run_on_machines(hosts, tmp_path, words):
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    done = viakit("run", "--hosts", "ssh:h0*2,h1", *words, tmp_path / "prog.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["h0:udp:10.77.0.1", "h0:udp:10.77.0.1", "h1:udp:10.77.0.2"]
+
+
+def test_a_rank_that_dies_ends_the_job_on_all_machines(hosts, tmp_path):
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    done = viakit("run", "--hosts", "ssh:h0,h1", tmp_path / "prog.py", "die", "wait")
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "rank 1 ended by SIGKILL" in done.stderr
+    assert not _running(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_launcher_that_ends_leaves_nothing_on_the_machines(hosts, tmp_path, number):
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    process = subprocess.Popen(
+        [VIAKIT, "run", "--hosts", "ssh:h0,h1", tmp_path / "prog.py", "wait"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline().startswith("h0:")
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    deadline = time.monotonic() + 10
+    while _running(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _running(folder):
+    """Return whether a process has a file of *folder* in its command line."""
+    return subprocess.run(["pgrep", "-f", str(folder / "prog.py")], capture_output=True).returncode == 0

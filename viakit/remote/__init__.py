@@ -1,0 +1,363 @@
+"""Real machines: processes on hosts that ssh reaches, with the interface of :mod:`viakit.testbed`.
+
+::
+
+    with Remote("ssh:alpha,beta") as remote:
+        for host in remote.hosts:
+            print(host.name, host.address, host.interface)
+        remote.hosts[0].run(["uname", "-a"], timeout=10)
+
+OpenSSH's client is used with the user's own configuration, and never asks for a password. One ssh process per host runs
+:mod:`viakit.remote.agent` there. Control and output pass through its standard streams: no port is opened. The other
+host needs viakit in the same version. Every process on it ends with the connection.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ipaddress
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import viakit
+from viakit.remote.link import Link, RemoteError
+from viakit.remote.spec import HERE, Spec, parse
+from viakit.testbed import Host
+from viakit.testbed.call import HostProcess, TestbedError
+
+__all__ = ["Remote", "RemoteError", "RemoteHost", "Spec", "parse"]
+
+
+class RemoteHost(Host):
+    """A machine that ssh reaches; created by :class:`Remote`.
+
+    Attributes
+    ----------
+    name : str
+        Name as given to ssh.
+    address : str
+        IPv4 address that carries the data.
+    interface : str
+        Interface with this address.
+    mac : str
+        MAC address of the interface.
+    python, root : str
+        Interpreter on that host, and the folder that contains viakit there.
+    facts : dict
+        Kernel, architecture, Python, number of cores and interfaces of that host.
+    """
+
+    def __init__(self, index: int, name: str, link: Link) -> None:
+        self.index, self.name, self.link = index, name, link
+        self.facts: dict[str, Any] = link.hello
+        self.python: str = link.hello["executable"]
+        self.root: str = link.hello["root"]
+        self.network = self.address = self.interface = self.mac = ""
+        self.pid = -1
+        self._names = ""
+        self._lock = threading.Lock()
+        self._n_started = 0
+
+    def __repr__(self) -> str:
+        return f"<RemoteHost {self.name} {self.address} {self.interface}>"
+
+    @property
+    def trouble(self) -> str | None:  # type: ignore[override]
+        """Why the host cannot be used any more; None while it can."""
+        return self.link.trouble
+
+    @property
+    def device(self) -> str:
+        """Name of the NIC that carries the data of a job: ``udp:ADDRESS``, or ``eth:IFNAME`` if the user chose it."""
+        return f"eth:{self.interface}" if self.network == "eth" else f"udp:{self.address}"
+
+    @property
+    def cores(self) -> list[int]:
+        """Cores that processes on this host may use."""
+        return list(self.facts["cores"])
+
+    def popen(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        stdin: Any = subprocess.DEVNULL,
+        stdout: Any = None,
+        stderr: Any = None,
+        text: bool = False,
+        pass_fds: Sequence[int] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> HostProcess:
+        """Start a command on this host and return a handle like subprocess.Popen.
+
+        Parameters
+        ----------
+        command : sequence of str
+            Program and arguments. This machine's interpreter (as the program) and its folder of viakit stand for
+            those of the host.
+        stdin, stdout, stderr, text
+            As for :meth:`viakit.testbed.Host.popen`.
+        pass_fds : sequence of int
+            Connected sockets of this process; the new process inherits the other ends of equal ones, under the same
+            numbers.
+        cwd : path-like, optional
+            Directory. Default: this process's own if the host has it, otherwise the user's home.
+        env : dict, optional
+            Variables to add to the environment that ssh gives on that host.
+
+        Raises
+        ------
+        OSError
+            If the program cannot be started, for instance FileNotFoundError.
+        RemoteError
+            If the connection is lost.
+        """
+        argv = [os.fspath(part) for part in command]
+        if not argv or isinstance(command, (str, bytes)):
+            raise ValueError(f'command is {command!r}; expected a list such as ["ip", "addr"]')
+        argv[0] = self.python if argv[0] == sys.executable else argv[0]
+        argv = [self.root if part == _ROOT else part for part in argv]
+        where = os.fspath(cwd) if cwd is not None else os.getcwd()
+        return self.link.start(self, argv, (stdin, stdout, stderr), pass_fds, where, env or {}, text)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to call a function: another machine need not have its module."""
+        raise TestbedError(f"{self.name} is another machine, which runs programs only; use run() or popen()")
+
+    def call(self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any) -> Any:
+        """Refuse to call a function: another machine need not have its module."""
+        return self.submit(function)
+
+    def ask(self, what: str, timeout_s: float = 10.0, **details: Any) -> dict[str, Any]:
+        """Send a request to the agent and return its reply. Raises RemoteError after *timeout_s* seconds."""
+        return self.link.ask({"what": what, **details}, timeout_s)
+
+    def kill(self) -> None:
+        """End all processes on this host, and the connection."""
+        self.link.close()
+
+    def _environment(self) -> dict[str, str]:
+        return {}
+
+    def _send(self, request: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        self.link.signal(request["ident"], request["signum"], request["group"])
+
+
+class Remote:
+    """Connections to several hosts. Use it as a context manager.
+
+    Parameters
+    ----------
+    hosts : str or Spec
+        ``ssh:a,b``; see :func:`parse`. The name "." is this machine.
+    network : str, optional
+        What carries the data: "eth:IF" (or "eth:IF0,IF1", an interface for each host), "udp:ADDRESS" (an address for
+        each host, or one network as 10.0.0.0/24). Default: the first network that all hosts have in common.
+    python : str, optional
+        Interpreter with viakit on the other hosts. Default: the path of this one if it exists there, else ``python3``.
+    timeout_s : float
+        Time limit for all connections.
+
+    Attributes
+    ----------
+    hosts : list of RemoteHost
+    kind : str
+        "ssh".
+    network : str
+        How the data travels, for the result: "udp 10.0.0.1 (eth0), 10.0.0.2 (eth0)".
+
+    Raises
+    ------
+    RemoteError
+        If a host cannot be reached, has no viakit or another version of it, or if no network joins the hosts.
+    """
+
+    kind = "ssh"
+
+    def __init__(
+        self, hosts: str | Spec, *, network: str | None = None, python: str | None = None, timeout_s: float = 30.0
+    ) -> None:
+        self.spec = parse(hosts) if isinstance(hosts, str) else hosts
+        self._wanted, self._python, self._timeout_s = network, python, timeout_s
+        self.hosts: list[RemoteHost] = []
+        self.network = ""
+
+    def __enter__(self) -> Remote:
+        return self.open()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Remote {self.spec} {'open' if self.hosts else 'closed'}>"
+
+    def open(self) -> Remote:
+        """Connect to all hosts at once, and choose the network."""
+        links = [Link(name, _command(name, self._python)) for name in self.spec.names]
+        with concurrent.futures.ThreadPoolExecutor(min(32, len(links))) as pool:
+            errors = list(pool.map(lambda link: link.open(self._timeout_s), links))
+        failed = [error for error in errors if error is not None]
+        if failed:
+            for link in links:
+                link.close()
+            raise failed[0] if len(failed) == 1 else RemoteError("; ".join(str(error) for error in failed))
+        self.hosts = [RemoteHost(i, link.name, link) for i, link in enumerate(links)]
+        try:
+            self._choose_network()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End all processes on all hosts, and the connections. Idempotent."""
+        hosts, self.hosts = self.hosts, []
+        with concurrent.futures.ThreadPoolExecutor(max(1, min(32, len(hosts)))) as pool:
+            list(pool.map(lambda host: host.link.close(), hosts))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the hosts and what joins them, for a result document."""
+        about = [{"name": host.name, "address": host.address, "interface": host.interface} for host in self.hosts]
+        return {"network": self.network, "hosts": about}
+
+    # ---- the network
+
+    def _choose_network(self) -> None:
+        """Give each host its address and interface."""
+        wanted, _, which = (self._wanted or "").partition(":")
+        if wanted not in ("", "eth", "udp", "tcp"):
+            raise RemoteError(f"network {self._wanted!r}; expected eth:IF, udp:ADDRESS or udp:NETWORK/BITS")
+        words = [word.strip() for word in which.split(",")] if which else []
+        if words and len(words) not in (1, len(self.hosts)):
+            raise RemoteError(
+                f"network {self._wanted!r} names {len(words)} for {len(self.hosts)} hosts; expected one, or one each"
+            )
+        if words:
+            for i, host in enumerate(self.hosts):
+                self._take_named(host, wanted, words[i % len(words)])
+        else:
+            self._take_common()
+        for host in self.hosts:
+            host.network = wanted
+        places = ", ".join(f"{host.address or 'no address'} ({host.interface})" for host in self.hosts)
+        self.network = f"{wanted or 'ip'} {places}"
+
+    def _take_named(self, host: RemoteHost, kind: str, word: str) -> None:
+        """Set the interface or address that the user named."""
+        for one in host.facts["interfaces"]:
+            address = ipaddress.ip_interface(one["address"]) if one["address"] else None
+            if kind == "eth":
+                fits = one["name"] == word
+            else:
+                try:
+                    fits = address is not None and address.ip in ipaddress.ip_network(word, strict=False)
+                except ValueError:
+                    raise RemoteError(
+                        f"{word!r} is no address and no network; expected 10.0.0.1 or 10.0.0.0/24"
+                    ) from None
+            if fits:
+                host.address, host.interface, host.mac = str(address.ip) if address else "", one["name"], one["mac"]
+                return
+        what = "interface" if kind == "eth" else "address"
+        raise RemoteError(f"{host.name} has no {what} {word} that is up; it has {_listed(host)}")
+
+    def _take_common(self) -> None:
+        """Choose the first network of the first host that all others have, a real wire before the loopback."""
+        first, *others = self.hosts
+        candidates = [one for one in first.facts["interfaces"] if one["address"]]
+        for one in sorted(candidates, key=lambda one: one["loopback"]):
+            network = ipaddress.ip_interface(one["address"]).network
+            matches = [_in_network(host, network) for host in others]
+            mine = str(ipaddress.ip_interface(one["address"]).ip)
+            addresses = [mine, *(match[0] for match in matches if match)]
+            distinct = one["loopback"] or len(set(addresses)) == len(self.hosts)
+            if all(matches) and distinct and (not one["loopback"] or self._one_network()):
+                first.address, first.interface, first.mac = mine, one["name"], one["mac"]
+                for host, match in zip(others, matches, strict=True):
+                    assert match is not None
+                    host.address, host.interface, host.mac = match
+                return
+        if self._take_routed():
+            return
+        lists = "; ".join(f"{host.name} has {_listed(host)}" for host in self.hosts)
+        raise RemoteError(
+            f"the hosts have no network in common, and no route to each other was found: {lists}. Name the "
+            "wire: --network udp:10.0.0.0/24 or --network eth:IF0,IF1"
+        )
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all hosts are one machine, whose cores they share."""
+        return len({host.facts["boot"] for host in self.hosts}) == 1
+
+    def _one_network(self) -> bool:
+        """Return whether all hosts are this very machine and network namespace, so that the loopback joins them."""
+        return self.one_machine and len({host.facts["netns"] for host in self.hosts}) == 1
+
+    def _take_routed(self) -> bool:
+        """Use the addresses at which ssh reached the hosts, if each has a route to the next."""
+        reached = [(host.facts["reached_at"] or [""])[0] for host in self.hosts]
+        for i, host in enumerate(self.hosts):
+            peer = reached[i - 1]
+            if len(self.hosts) > 1 and not peer:
+                return False
+            address = host.ask("route", address=peer).get("route") if peer else None
+            for one in host.facts["interfaces"]:
+                if one["address"] and str(ipaddress.ip_interface(one["address"]).ip) == address:
+                    host.address, host.interface, host.mac = str(address), one["name"], one["mac"]
+            if not host.address:
+                return False
+        return True
+
+
+def _in_network(host: RemoteHost, network: Any) -> tuple[str, str, str] | None:
+    """Return address, interface and MAC of a host in a network."""
+    for one in host.facts["interfaces"]:
+        if one["address"] and ipaddress.ip_interface(one["address"]).network == network:
+            return str(ipaddress.ip_interface(one["address"]).ip), one["name"], one["mac"]
+    return None
+
+
+def _listed(host: RemoteHost) -> str:
+    return ", ".join(f"{one['name']} {one['address'] or 'without address'}" for one in host.facts["interfaces"])
+
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(viakit.__file__)))
+
+
+# Runs the agent with the given interpreter, this one's path, or python3, whichever exists. The text after exec must not
+# contain single quotes.
+_START = (
+    "import json, sys\n"
+    "try:\n"
+    "    import viakit\n"
+    "except ImportError as error:\n"
+    '    sys.exit(f"viakit-missing {sys.executable} {sys.version.split()[0]}: {error}")\n'
+    "if viakit.__version__ != sys.argv[1]:\n"
+    '    sys.exit(f"viakit-version {sys.executable} {viakit.__version__}")\n'
+    "from viakit.remote.agent import main\n"
+    "main()"
+)
+
+
+def _command(name: str, python: str | None) -> list[str]:
+    """Return the command that starts the agent on a host."""
+    version = viakit.__version__
+    if name == HERE:
+        code = f"import sys; sys.path.append({_ROOT!r}); {_START.splitlines()[-2]}; main()"
+        return [sys.executable, "-c", code, version]
+    if python:
+        remote = f"exec {shlex.quote(python)}"
+    else:
+        here = shlex.quote(sys.executable)
+        remote = f'p={here}; [ -x "$p" ] || p=python3; exec "$p"'
+    script = f"{remote} -c {shlex.quote(_START)} {shlex.quote(version)}"
+    ssh = shlex.split(os.environ.get("VIAKIT_SSH", "ssh"))
+    options = ["-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    return [*ssh, *options, "--", name, f"exec sh -c {shlex.quote(script)}"]

@@ -1,0 +1,315 @@
+"""The connection to one host: the ssh process, and the thread that moves its frames."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from viakit.remote.mux import Kind, Lost, Mux
+from viakit.testbed.call import HostProcess, TestbedError, _open_streams, _wait_readable
+
+if TYPE_CHECKING:
+    from viakit.remote import RemoteHost
+
+__all__ = ["Link", "RemoteError"]
+
+_START_S = 20.0
+_CLOSE_S = 2.0
+_HINTS = (
+    ("Permission denied", "set up a key: ssh-copy-id {name}. viakit never asks for a password"),
+    ("Host key verification failed", "connect once by hand and check the key: ssh {name}"),
+    ("Could not resolve hostname", "check the name, or add the host to ~/.ssh/config"),
+    ("Connection refused", "start its ssh server: sudo systemctl start ssh"),
+    ("No route to host", "check the cable and the address"),
+    ("timed out", "check that the host is up and that no firewall drops port 22"),
+)
+
+
+class RemoteError(TestbedError):
+    """A host cannot be reached or used, or its connection has been lost."""
+
+
+class Link:
+    """Connection to the agent on one host.
+
+    Parameters
+    ----------
+    name : str
+        Name of the host.
+    command : list of str
+        Command whose standard streams are the connection.
+    """
+
+    def __init__(self, name: str, command: list[str]) -> None:
+        self.name = name
+        self.hello: dict[str, Any] = {}
+        self._command = command
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._todo: list[Any] = []  # functions that the thread calls, in order
+        self._statuses: dict[int, socket.socket] = {}
+        self._ended: dict[int, bytes] = {}  # reports that wait until all output has been written
+        self._answers: dict[int, list[dict[str, Any]]] = {}
+        self._ready = threading.Event()
+        self._news = threading.Condition()
+        self._closing = False
+        self._why: str | None = None  # why the connection has ended
+        self._n = 0
+
+    # ---- opening and closing
+
+    def open(self, timeout_s: float) -> RemoteError | None:
+        """Start ssh and wait for the agent. Returns an error in place of raising it, for a pool of threads."""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        near, far = socket.socketpair()
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._near = near
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=far.fileno(), stdout=far.fileno(), stderr=self._errors, start_new_session=True
+            )
+        except OSError as error:
+            self._why = f"{self._command[0]}: {error.strerror}"
+            return RemoteError(f"host {self.name}: {self._command[0]} cannot be started: {error.strerror}")
+        finally:
+            far.close()
+        self._mux = Mux(near.fileno(), near.fileno(), self._handle)
+        self._thread = threading.Thread(target=self._serve, name=f"viakit {self.name}", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(timeout_s) and self._why is None:
+            self._why = f"no answer within {timeout_s:g} s"
+        if self.hello:
+            return None
+        problem = RemoteError(self._explain())
+        self.close()
+        return problem
+
+    def _explain(self) -> str:
+        """Return why the agent did not start, and what to do."""
+        with contextlib.suppress(Exception):
+            assert self._process is not None
+            self._process.wait(1.0)
+        said = self._said()
+        python = _after(said, "viakit-missing ")
+        if python:
+            import viakit
+
+            return (
+                f"host {self.name}: viakit is not installed for {python[0]}. Install it there: ssh {self.name} "
+                f"{python[0]} -m pip install viakit=={viakit.__version__}; or name another interpreter: --python PATH"
+            )
+        python = _after(said, "viakit-version ")
+        if python:
+            import viakit
+
+            return (
+                f"host {self.name}: it has viakit {python[1]}, this is viakit {viakit.__version__}. Install "
+                f"one version: ssh {self.name} {python[0]} -m pip install viakit=={viakit.__version__}"
+            )
+        hint = next((hint for mark, hint in _HINTS if mark in said), None)
+        reason = said.rstrip(".") or self._why or "ssh ended"
+        remedy = f". Remedy: {hint.format(name=self.name)}" if hint else ""
+        return f"host {self.name} cannot be reached: {reason}{remedy}"
+
+    def _said(self) -> str:
+        """Return the end of what ssh and the agent wrote to standard error."""
+        self._errors.seek(0)
+        return self._errors.read()[-2000:].decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End the connection; the agent ends all its processes. Idempotent; any thread may call it."""
+        with self._lock:
+            if self._closing or self._process is None:
+                return
+            self._closing = True
+        self._wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_S + 1.0)
+        try:
+            self._process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_CLOSE_S)
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+        self._errors.close()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the connection has ended although nobody closed it, with the name of the host; None while it stands."""
+        return f"host {self.name}: {self._why}" if self._why is not None and not self._closing else None
+
+    # ---- requests
+
+    def start(
+        self,
+        host: RemoteHost,
+        argv: list[str],
+        streams: tuple[Any, Any, Any],
+        pass_fds: Sequence[int],
+        cwd: str,
+        env: dict[str, str],
+        text: bool,
+    ) -> HostProcess:
+        """Start a process: see RemoteHost.popen."""
+        ident = host._next_id()
+        status, status_far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        status.setblocking(False)
+        process = HostProcess(host, argv, ident, status, text)
+        ours: list[Any] = [status]
+        theirs: list[Any] = []
+        try:
+            fds = dict(enumerate(_open_streams(process, streams, ours, theirs)))
+            merged = fds[1] == fds[2]  # stderr=STDOUT
+            if merged:
+                del fds[2]
+            fds |= {int(fd): int(fd) for fd in pass_fds}
+            copies = {number: os.dup(fd) for number, fd in fds.items()}
+            request = {"argv": argv, "cwd": cwd, "env": env, "streams": list(fds), "merged": merged}
+            self._do(lambda: self._spawn(ident, request, copies, status_far))
+            answer = self._first(status)
+            if "failed" in answer:
+                text_of = os.strerror(answer["failed"]) if answer["failed"] else answer["why"]
+                kind = {errno.ENOENT: FileNotFoundError, errno.EACCES: PermissionError}.get(answer["failed"], OSError)
+                raise kind(answer["failed"], f"{text_of} on {self.name}", answer["name"])
+            if "lost" in answer:
+                raise RemoteError(f"host {self.name}: {answer['lost']}")
+            process.pid = answer["started"]
+        except BaseException:
+            for item in ours:
+                os.close(item) if isinstance(item, int) else item.close()
+            raise
+        finally:
+            for item in theirs:
+                os.close(item) if isinstance(item, int) else item.close()
+        return process
+
+    def _first(self, status: socket.socket) -> dict[str, Any]:
+        """Wait for the report that a process has started."""
+        deadline = time.monotonic() + _START_S
+        while (ready := _wait_readable([status.fileno()], deadline)) == [-1]:
+            pass
+        if not ready:
+            return {"lost": f"it did not start a process within {_START_S:g} s"}
+        message = status.recv(1 << 16)
+        return dict(json.loads(message)) if message else {"lost": self._why or "the connection has ended"}
+
+    def signal(self, ident: int, number: int, group: bool) -> None:
+        """Send a signal to a process."""
+        payload = json.dumps({"signum": int(number), "group": group}).encode()
+        with contextlib.suppress(RemoteError):
+            self._do(lambda: self._mux.send(Kind.SIGNAL, ident, payload=payload))
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send a request to the agent and wait for the reply."""
+        with self._lock:
+            self._n += 1
+            number = self._n
+        self._do(lambda: self._mux.send(Kind.ASK, number, payload=json.dumps(request).encode()))
+        deadline = time.monotonic() + timeout_s
+        with self._news:
+            while number not in self._answers:
+                if self._why is not None or time.monotonic() > deadline:
+                    raise RemoteError(f"host {self.name}: {self._why or f'no answer within {timeout_s:g} s'}")
+                self._news.wait(0.05)
+            answer = self._answers.pop(number)[0]
+        if "error" in answer:
+            raise RemoteError(f"host {self.name}: {answer['error']}")
+        return answer
+
+    def _do(self, function: Any) -> None:
+        """Let the thread call *function*."""
+        with self._lock:
+            if self._closing or self._why is not None:
+                raise RemoteError(f"host {self.name}: {self._why or 'the connection has been closed'}")
+            self._todo.append(function)
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_w, b"x")
+
+    # ---- the thread
+
+    def _serve(self) -> None:
+        """Move frames until the connection ends or is closed."""
+        why = "the connection has been closed"
+        try:
+            while not self._closing:
+                if self._mux.turn({self._wake_r: select.POLLIN}, 1.0):
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_r, 4096)
+                with self._lock:
+                    todo, self._todo = self._todo, []
+                for function in todo:
+                    function()
+                for ident in [ident for ident in self._ended if self._mux.delivered(ident)]:
+                    self._report(ident, self._ended.pop(ident))
+            self._mux.drain(time.monotonic() + 0.5)
+        except Lost as error:
+            why = f"lost the connection to the host: {error}"
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        self._why = self._why or why
+        self._mux.close()
+        self._near.close()
+        for status in self._statuses.values():
+            with contextlib.suppress(OSError):
+                status.send(json.dumps({"ended": -signal.SIGKILL, "lost": self._why}).encode())
+            status.close()
+        self._statuses.clear()
+        self._ready.set()
+        with self._news:
+            self._news.notify_all()
+
+    def _report(self, ident: int, payload: bytes, last: bool = True) -> None:
+        """Pass a report about a process to its handle; *last*: it has ended."""
+        status = self._statuses.pop(ident) if last else self._statuses[ident]
+        with contextlib.suppress(OSError):
+            status.send(payload)
+        if last:
+            status.close()
+
+    def _spawn(self, ident: int, request: dict[str, Any], fds: dict[int, int], status: socket.socket) -> None:
+        self._statuses[ident] = status
+        for number, fd in fds.items():
+            # standard streams have one direction, sockets both
+            self._mux.add(ident, number, fd, reads=number not in (1, 2), writes=number != 0)
+        self._mux.send(Kind.SPAWN, ident, payload=json.dumps(request).encode())
+
+    def _handle(self, kind: Kind, ident: int, number: int, payload: bytes) -> None:
+        """Handle a frame of the agent."""
+        message = json.loads(payload)
+        if kind == Kind.HELLO:
+            self.hello = message
+            self._ready.set()
+        elif kind == Kind.ENDED:
+            self._ended[ident] = payload
+        elif kind == Kind.STARTED:
+            self._report(ident, payload, last="failed" in message)
+            if "failed" in message:
+                self._mux.close_process(ident)
+        elif kind == Kind.ANSWER:
+            with self._news:
+                self._answers[ident] = [message]
+                self._news.notify_all()
+
+
+def _after(text: str, mark: str) -> list[str]:
+    """Return the words of the line that begins with *mark*."""
+    for line in text.splitlines():
+        if line.startswith(mark):
+            return line.removeprefix(mark).split()
+    return []

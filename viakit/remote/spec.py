@@ -1,0 +1,87 @@
+"""The text that names hosts: ``ssh:a,b*4`` or ``ssh:@FILE``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["HERE", "Spec", "parse"]
+
+HERE = "."  # the name of this machine, which is reached without ssh
+_MOST_HOSTS, _MOST_SLOTS = 256, 1024
+_FORM = "ssh:HOST[*SLOTS],..., or ssh:@FILE with a HOST [SLOTS] on each line"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Hosts that ssh reaches.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Names as ssh takes them (``user@host``, or an alias of its configuration); "." is this machine.
+    slots : tuple of int
+        Number of ranks that each host takes before the next one gets some; 0: an equal share.
+    """
+
+    names: tuple[str, ...]
+    slots: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __str__(self) -> str:
+        return "ssh:" + ",".join(
+            name + (f"*{slots}" if slots else "") for name, slots in zip(self.names, self.slots, strict=True)
+        )
+
+    def first(self, n: int) -> Spec:
+        """Return the first *n* hosts, or all if there are fewer."""
+        return Spec(self.names[:n], self.slots[:n])
+
+    def host_of(self, rank: int, n_ranks: int, placement: str = "block") -> int:
+        """Return the index of the host of a rank."""
+        n = len(self)
+        if not any(self.slots):
+            return rank % n if placement == "cyclic" else rank * n // n_ranks
+        if placement == "cyclic":
+            order = [host for turn in range(max(self.slots)) for host in range(n) if turn < self.slots[host]]
+        else:
+            order = [host for host in range(n) for _ in range(self.slots[host])]
+        return order[rank % len(order)]
+
+
+def parse(text: str) -> Spec:
+    """Return the hosts that *text* names.
+
+    Raises
+    ------
+    ValueError
+        If the text names no hosts, or one of them twice.
+    OSError
+        If the file cannot be read.
+    """
+    kind, colon, rest = text.partition(":")
+    if kind != "ssh" or not colon:
+        raise ValueError(f"hosts {text!r}; expected {_FORM}")
+    if rest.startswith("@"):
+        lines = [line.partition("#")[0].split() for line in Path(rest[1:]).read_text(encoding="utf-8").splitlines()]
+        words = ["*".join(line) for line in lines if line]
+    else:
+        words = [word.strip() for word in rest.split(",")]
+    names: list[str] = []
+    slots: list[int] = []
+    for word in words:
+        match = re.fullmatch(r"([^\s*,-][^\s*,]*)(?:\*(?:slots=)?(\d{1,4}))?", word)
+        if match is None or (match[2] and not 1 <= int(match[2]) <= _MOST_SLOTS):
+            raise ValueError(f"host {word!r} in {text!r}; expected {_FORM}, SLOTS from 1 to {_MOST_SLOTS}")
+        names.append(match[1])
+        slots.append(int(match[2] or 0))
+    if not 1 <= len(names) <= _MOST_HOSTS:
+        raise ValueError(f"{text!r} names {len(names)} hosts; expected 1 to {_MOST_HOSTS}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{text!r} names {', '.join(twice)} more than once; give its number of ranks as {twice[0]}*2")
+    if any(slots):
+        slots = [number or 1 for number in slots]
+    return Spec(tuple(names), tuple(slots))
