@@ -228,6 +228,34 @@ def test_sweep_refuses_what_is_for_a_testbed(hosts):
     assert "two sides" in done.stderr
 
 
+def test_doctor_examines_both_hosts_and_the_way_between_them(hosts):
+    done = viakit("doctor", "--hosts", "ssh:h0,h1", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [host["name"] for host in report["hosts"]] == ["h0", "h1"]
+    assert all({"cores", "kernel"} <= {one["name"] for one in host["findings"]} for host in report["hosts"])
+    assert [(way["from"], way["to"]) for way in report["ways"]] == [("h0", "h1"), ("h1", "h0")]
+    for way in report["ways"]:
+        checks = {one["name"]: one for one in way["checks"]}
+        assert way["ok"]
+        assert "MTU 1500" in checks["interface"]["value"]
+        assert checks["frames of 1500 bytes"]["ok"] is True
+        assert checks["jumbo frames"]["ok"] is None
+        assert "mtu 9000" in checks["jumbo frames"]["remedy"]
+    done = viakit("doctor", "--hosts", "ssh:h0,h1")
+    assert "h0 -> h1" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["barrier"], ["collectives", "--operations", "bcast", "--sizes", "8"]])
+def test_barriers_and_collectives_run_on_machines(hosts, tmp_path, words):
+    file = tmp_path / "b.json"
+    done = viakit(*words, "--hosts", "ssh:h0,h1", "--ranks", "2,3", "--no-mpi", "--seconds", "2", "--json", file)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(file.read_text())
+    assert {(one["ranks"], one["hosts"]) for one in document["series"]} == {(2, 2), (3, 2)}
+    assert [one["name"] for one in document["environment"]["hosts"]] == ["h0", "h1"]
+
+
 @pytest.mark.parametrize("words", [[], ["--protocol", "tcp"]])
 def test_ranks_run_on_machines(hosts, tmp_path, words):
     (tmp_path / "prog.py").write_text(PROGRAM)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from viakit.cli.base import deliver, failures, percentage
+from viakit.cli.running import Hosts
 from viakit.measure import kinds, plot, result
 
 __all__ = ["Numbers", "check_outputs", "finish", "group_options", "measured", "output_options", "save_picture"]
@@ -30,14 +31,36 @@ class Numbers(click.ParamType):
             self.fail(f"{value!r}; expected comma-separated numbers: 2,4,8", param, ctx)
 
 
+class _Hosts(click.ParamType):
+    """Hosts as a number, ``local``, ``testbed:N``, or ``ssh:A,B``; converted to a number, or left as text."""
+
+    name = "hosts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if isinstance(value, int):
+            return value
+        if value.startswith("ssh:"):
+            return str(Hosts().convert(value, param, ctx))
+        word = "1" if value == "local" else value.removeprefix("testbed:")
+        if not word.isdigit() or int(word) > _MOST_HOSTS:
+            self.fail(f"{value!r}; expected 0 to {_MOST_HOSTS}, local, testbed:N or ssh:HOST[*RANKS],...", param, ctx)
+        return int(word)
+
+
+_MOST_HOSTS = 64
 _GROUP = (
     click.option(
         "--hosts",
-        type=click.IntRange(0, 64),
-        default=1,
+        type=_Hosts(),
+        default="1",
         show_default=True,
-        metavar="N",
-        help="1: this host. More: testbed hosts in network namespaces (no root needed). 0: a testbed host per rank.",
+        metavar="N|ssh:A,B",
+        help="1 or local: this host. More, or testbed:N: testbed hosts in network namespaces (no root needed). 0: a "
+        "testbed host per rank. ssh:A,B: machines that ssh reaches.",
+    ),
+    click.option("--python", metavar="PATH", help="Interpreter with viakit on the machines of --hosts ssh:."),
+    click.option(
+        "--network", metavar="LINK", help="With --hosts ssh:, the wire: eth:IF, udp:ADDRESS, udp:10.0.0.0/24."
     ),
     click.option(
         "--protocol",

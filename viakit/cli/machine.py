@@ -20,11 +20,21 @@ __all__ = ["bench", "config_command", "demo", "doctor", "inspect_command"]
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> None:
+@click.option(
+    "--hosts",
+    metavar="ssh:A,B",
+    help="Examine machines that ssh reaches, and the way between them (ssh:B: this one and B).",
+)
+@click.option("--network", metavar="LINK", help="The wire between the hosts: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
+@click.option("--python", metavar="PATH", help="Interpreter with viakit on the hosts.")
+def doctor(as_json: bool, hosts: str | None, network: str | None, python: str | None) -> None:
     """Check the capabilities of this machine, and list remedies for what is missing.
 
     The exit status is always 0, because a missing capability is not a failure of the command.
     """
+    if hosts is not None:
+        _doctor_hosts(as_json, hosts, network, python)
+        return
     from viakit import doctor as doctoring  # start-up time
 
     findings = doctoring.examine()
@@ -32,6 +42,17 @@ def doctor(as_json: bool) -> None:
         click.echo(json.dumps(doctoring.to_dict(findings), indent=1))
     else:
         doctoring.render(findings, make_console())
+
+
+def _doctor_hosts(as_json: bool, hosts: str, network: str | None, python: str | None) -> None:
+    """Examine several machines, and print the report."""
+    from viakit import doctor_hosts  # start-up time
+
+    report = doctor_hosts.to_dict(doctor_hosts.examine(hosts, network=network, python=python))
+    if as_json:
+        click.echo(json.dumps(report, indent=1))
+    else:
+        doctor_hosts.render(report, make_console())
 
 
 @click.command()

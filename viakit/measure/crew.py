@@ -43,7 +43,7 @@ from viakit.measure.sides import pin
 from viakit.measure.turns import shielded
 
 if TYPE_CHECKING:
-    from viakit.testbed import Testbed
+    pass
 
 __all__ = ["NETWORKS", "TURN", "Crew", "Times"]
 
@@ -77,7 +77,7 @@ class Crew:
     ----------
     n_ranks : int
         Number of ranks.
-    testbed : Testbed, optional
+    testbed : Testbed or viakit.remote.Remote, optional
         Its hosts get equal shares of the ranks, in blocks. Default: all ranks on this host.
     protocol : str
         "via", "udp" (VIA over UDP between hosts) or "tcp".
@@ -114,7 +114,7 @@ class Crew:
         self,
         n_ranks: int,
         *,
-        testbed: Testbed | None = None,
+        testbed: Any = None,
         protocol: str = "via",
         mpi_library: mpi.Library | None = None,
         bind: str = "core",
@@ -153,7 +153,17 @@ class Crew:
 
     def host_of(self, rank: int) -> int:
         """Return the number of the host that *rank* is on."""
+        if self._testbed is not None and self._testbed.kind == "ssh":
+            return int(self._testbed.spec.host_of(rank, self.n_ranks))
         return rank * self.n_hosts // self.n_ranks
+
+    def _core_of(self, rank: int) -> int:
+        """Return the core of a rank, in blocks: 0 0 1 1 for four ranks on two cores, as the algorithms' blocks."""
+        mates, cores = [*range(self.n_ranks)], self._cores
+        if self._testbed is not None and self._testbed.kind == "ssh":
+            mates = [other for other in mates if self.host_of(other) == self.host_of(rank)]
+            cores = self._testbed.hosts[self.host_of(rank)].cores
+        return cores[mates.index(rank) * len(cores) // len(mates)]
 
     def _start_rank(self, rank: int) -> None:
         mine, theirs = socket.socketpair()
@@ -188,8 +198,7 @@ class Crew:
             if hello.get("hello") != CONTROL_VERSION or hello.get("viakit") != viakit.__version__:
                 raise MeasureError(f"a rank uses viakit {hello.get('viakit')}; install one version", "version")
         for rank, channel in enumerate(self._channels):
-            # Cores are assigned in blocks (0 0 1 1 for four ranks on two cores), as the algorithms' blocks of ranks.
-            core = self._cores[rank * len(self._cores) // self.n_ranks] if self._bind == "core" else None
+            core = self._core_of(rank) if self._bind == "core" else None
             what = {"rank": rank, "n_ranks": self.n_ranks, "core": core, "level": self.level}
             self._send(channel, {"op": "open", **what, "secret": self._secret.hex(), **self._place(rank)})
         while True:
@@ -216,6 +225,8 @@ class Crew:
         if self._testbed is None:
             return {"policy": "tcp" if self.protocol == "tcp" else "", "network": "", "address": ""}
         host = self._testbed.hosts[self.host_of(rank)]
+        if self._testbed.kind == "ssh":
+            return {"policy": "tcp" if self.protocol == "tcp" else "", "network": host.device, "address": host.address}
         from viakit import _core  # Only here, to save start-up time: the coordinator needs it for nothing else.
 
         network = _core.link_of(NETWORKS.get(self.protocol, "eth")).device("", host.interface, host.address)

@@ -19,7 +19,10 @@ from viakit.launch import mpi_library as mpi
 from viakit.measure import stats
 from viakit.measure.crew import NETWORKS, Crew
 from viakit.measure.endpoints import LEVELS, MeasureError
+from viakit.measure.environment import of_machines
 from viakit.measure.turns import Bursts, Clock, Turns, count_for
+from viakit.remote import Remote
+from viakit.remote.spec import parse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,8 +44,11 @@ class Placement:
 
     Attributes
     ----------
-    hosts : int
+    hosts : int or str
         1: this host. More: number of testbed hosts, each with an equal share of the ranks. 0: one host per rank.
+        "ssh:a,b*4": machines that ssh reaches, see :mod:`viakit.remote`.
+    network, python : str or None
+        For real machines: the wire between them, and the interpreter.
     protocol : str
         "via" (shared memory, and Ethernet between hosts), "udp" (VIA over UDP between hosts) or "tcp".
     with_mpi : bool
@@ -59,18 +65,25 @@ class Placement:
         has left. Only for barriers.
     """
 
-    hosts: int = 1
+    hosts: int | str = 1
     protocol: str = "via"
     with_mpi: bool = True
     mtu: int = 1500
     bind: str = "core"
     level: str = "c"
     skew_s: float = 0.0
+    network: str | None = None
+    python: str | None = None
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts; 0: one for each rank."""
+        return self.hosts if isinstance(self.hosts, int) else len(parse(self.hosts))
 
 
 def check(ranks: Sequence[int], where: Placement, seconds: float) -> None:
     """Raise ValueError for ranks that cannot run, without starting anything."""
-    hosts, protocol = where.hosts, where.protocol
+    hosts, protocol = where.n_hosts, where.protocol
     if not ranks or any(not 1 <= n <= MAX_RANKS for n in ranks):
         raise ValueError(f"ranks are {list(ranks)}; expected numbers from 1 to {MAX_RANKS}")
     if hosts < 0 or hosts > min(ranks):
@@ -199,8 +212,13 @@ class Crews:
     def _open(self, stack: contextlib.ExitStack, n: int) -> tuple[Crew, dict[str, Crew]]:
         """Start all crews for one number of ranks; return viakit's, and those of MPI by name."""
         where, skipped = self.where, self.turns.skipped
-        hosts = where.hosts or n
-        testbed = stack.enter_context(testbeds.Testbed(hosts=hosts, mtu=where.mtu)) if hosts > 1 else None
+        hosts = where.n_hosts or n
+        testbed: Any = None
+        if isinstance(where.hosts, str):
+            testbed = stack.enter_context(Remote(where.hosts, network=where.network, python=where.python))
+            self.turns.machines = of_machines(testbed)
+        elif hosts > 1:
+            testbed = stack.enter_context(testbeds.Testbed(hosts=hosts, mtu=where.mtu))
         how: dict[str, Any] = {"bind": where.bind, "level": where.level}
         crew = stack.enter_context(Crew(n, testbed=testbed, protocol=where.protocol, **how))
         mpis: dict[str, Crew] = {}

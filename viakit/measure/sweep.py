@@ -184,7 +184,6 @@ class _Run:
         self.infos: dict[Series, dict[str, Any]] = {}
         self.points: list[_Point] = []
         self.burst_s = LONGEST_BURST_S
-        self.remote: dict[str, Any] | None = None  # environments of real machines
 
     # -------------------------------------------------------------------------------- starting
 
@@ -196,7 +195,7 @@ class _Run:
             self._report_progress("connecting to both hosts" if is_remote(config.hosts) else "making two hosts")
             try:
                 testbed = stack.enter_context(_hosts(config, testbed_class))
-                self.remote = of_machines(testbed) if is_remote(config.hosts) else None
+                self.turns.machines = of_machines(testbed) if is_remote(config.hosts) else {}
             except (OSError, RuntimeError) as error:
                 if not config.skip_unavailable:
                     raise
@@ -348,10 +347,7 @@ class _Run:
                 described.append({**describe(one, self.config, self.infos[one]), "points": points})
             elif mine:
                 floor = mine[0].times("one_way_s")
-        document = self.turns.document(described, floor=floor, validated=self.config.validate)
-        if self.remote is not None:
-            document["environment"] |= self.remote
-        return document
+        return self.turns.document(described, floor=floor, validated=self.config.validate)
 
 
 def _finished(group: Sequence[Point], n: int) -> bool:

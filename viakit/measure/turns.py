@@ -186,6 +186,7 @@ class Turns:
         self.error: Exception | None = None
         self.errors: list[dict[str, Any]] = []
         self.skipped: dict[str, str] = {}
+        self.machines: dict[str, Any] = {}  # of :func:`viakit.measure.environment.of_machines`, for real machines
 
     def doing(self, protocol: str | None = None, what: str = "", nbytes: int | None = None) -> None:
         """Set the current subject of the measurement, to which a failure is attributed."""
@@ -245,7 +246,7 @@ class Turns:
         """Return the result of the measurement with these series, and with further *fields*."""
         infos = [{"protocol": one["protocol"], **one["info"]} for one in series]
         with shielded():
-            machine = environment(seed=self.seed, command=self.command, infos=infos)
+            machine = environment(seed=self.seed, command=self.command, infos=infos) | self.machines
         return {
             "schema": SCHEMA,
             "command": self.command,
