@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import needs
+import numpy as np
 import pytest
+
+from viakit.mpi import MPI
 
 JOB = Path(__file__).with_name("refusals_job.py")
 CHANNELS = {
@@ -40,3 +43,40 @@ def test_no_rank_waits_for_ever(channel, ranks, kind):
     assert "WRONG" not in done.stdout, (done.stdout, done.stderr)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "END" in done.stdout, (done.stdout, done.stderr)
+
+
+@pytest.fixture
+def alone():
+    """The world of one rank."""
+    yield MPI.COMM_WORLD
+    MPI.Finalize()
+
+
+@pytest.mark.parametrize("form", ["Reduce_scatter", "Ireduce_scatter", "Reduce_scatter_init"])
+def test_a_reduce_scatter_of_another_type_is_refused(alone, form):
+    """The bits of an int are not a float."""
+    into = np.full(4, 7.0, dtype="f4")
+    with pytest.raises(ValueError, match="int32 is sent and float32 received"):
+        request = getattr(alone, form)(np.arange(4, dtype="i4"), into)
+        request.Start()  # a persistent one is checked when it starts
+    assert (into == 7.0).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, a, b: c.Isend([a, 2.9, MPI.INT], 0),
+        lambda c, a, b: c.Irecv([b, 2.0, MPI.INT], 0),
+        lambda c, a, b: c.Allreduce([a, 2.9, MPI.INT], [b, 2.9, MPI.INT]),
+        lambda c, a, b: c.Allgatherv([a, 4, MPI.INT], [b, [4.7], MPI.INT]),
+        lambda c, a, b: c.Allgatherv([a, 4, MPI.INT], [b, np.array([4.7]), MPI.INT]),
+        lambda c, a, b: c.Allgatherv([a, 2, MPI.INT], [b, ([2], [1.5]), MPI.INT]),
+        lambda c, a, b: c.Bcast([a, 1, 1.5, MPI.INT]),
+        lambda c, a, b: c.Reduce_scatter(a, b, [4.2]),
+    ],
+)
+def test_a_count_that_is_no_integer_is_refused_and_not_truncated(alone, call):
+    mine, into = np.arange(4, dtype="i4"), np.full(4, 7, dtype="i4")
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        call(alone, mine, into)
+    assert (into == 7).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec
 
@@ -208,7 +209,7 @@ class Collectives(PointToPoint):
         if recvcounts is None:
             counts = [whole.count // self.size] * self.size if in_place(sendbuf) else list(self.allgather(into.count))
         else:
-            counts = [int(count) for count in recvcounts]
+            counts = [operator.index(count) for count in recvcounts]
         if len(counts) != self.size:
             raise ValueError(f"expecting {self.size} counts, got {len(counts)}")
         if sum(counts) != whole.count:
@@ -223,6 +224,8 @@ class Collectives(PointToPoint):
             for i, n in enumerate(counts)
         ]
         target = Simple(into.memory, into.datatype, counts[self.rank], into.start)
+        if not in_place(sendbuf):
+            self._fitting(target, parts[self.rank])
         step.combines(op)
         return step, collective.reduce_scatter(step, parts, target, op)
 

@@ -8,6 +8,7 @@ displacements are in bytes.
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,7 +147,7 @@ def _memory(buffer: Any, writable: bool) -> tuple[np.ndarray, memoryview | None]
 
 
 def _number(what: Any) -> int:
-    number = int(what)
+    number = operator.index(what)  # a float is refused, not truncated
     if number < 0:
         raise error("ERR_COUNT", f"count must be 0 or more, got {number}")
     return number
@@ -194,7 +195,7 @@ def simple(spec: Any, writable: bool, blocks: int = 1) -> Simple:
         return _absolute(kind, count, displacement)
     memory, view = _memory(buffer, writable)
     datatype = _datatype(kind, view)
-    start = int(displacement or 0) * datatype.extent
+    start = operator.index(displacement or 0) * datatype.extent
     if start < 0:
         raise ValueError(f"message: negative displacement {displacement}")
     if start > memory.size:
@@ -227,7 +228,7 @@ class Vector:
 
 
 def _list(what: Any, ranks: int, name: str) -> list[int]:
-    numbers = [int(x) for x in (what.tolist() if isinstance(what, np.ndarray) else what)]
+    numbers = [operator.index(x) for x in (what.tolist() if isinstance(what, np.ndarray) else what)]
     if len(numbers) != ranks:
         raise ValueError(f"message: expecting {ranks} {name}, got {len(numbers)}")
     return numbers
