@@ -19,8 +19,27 @@ import numpy as np
 
 import viakit
 from viakit import comm as _comm
-from viakit.comm import cart, communicator, datatype, errors, group, message, objects, op, request, spec
-from viakit.comm.info import ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler, Info
+from viakit.comm import (
+    attributes,
+    cart,
+    communicator,
+    constants,
+    datatype,
+    errhandler,
+    error_codes,
+    errors,
+    file,
+    grequest,
+    group,
+    handle,
+    info,
+    message,
+    objects,
+    op,
+    request,
+    session,
+    spec,
+)
 
 __all__ = ["MPI"]
 
@@ -130,9 +149,10 @@ def _names() -> Iterator[tuple[str, Any]]:
     yield from datatype.NAMED.items()
     yield from op.NAMED.items()
     yield from errors.CLASSES.items()
-    for source in (_comm,):
+    hidden = ("world", "close_all", "HasErrhandler", "HasAttributes", "predefined", "class_of", "last_used", "text_of")
+    for source in (_comm, attributes, constants, errhandler, error_codes, file, info, session):
         for name in source.__all__:
-            if name not in ("world", "close_all"):
+            if name not in hidden and name != "set_predefined":
                 yield name, getattr(source, name)
     yield from (
         ("UNDEFINED", datatype.UNDEFINED),
@@ -146,7 +166,7 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("GROUP_EMPTY", group.EMPTY),
         ("GROUP_NULL", group.NULL),
         ("Compute_dims", group.Compute_dims),
-        ("REQUEST_NULL", request.Request()),
+        ("REQUEST_NULL", request.REQUEST_NULL),
         ("COMM_TYPE_SHARED", communicator.COMM_TYPE_SHARED),
         ("CART", cart.CART),
         ("GRAPH", 2),
@@ -154,7 +174,6 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("BSEND_OVERHEAD", 96),
         ("Pickle", objects.Pickle),
         ("pickle", objects.PICKLE),
-        ("TAG_UB", communicator.TAG_UB),
         ("MESSAGE_NULL", message.MESSAGE_NULL),
         ("MESSAGE_NO_PROC", message.MESSAGE_NO_PROC),
         ("MAX_PROCESSOR_NAME", 256),
@@ -163,17 +182,16 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("THREAD_FUNNELED", 1),
         ("THREAD_SERIALIZED", 2),
         ("THREAD_MULTIPLE", 3),
-        ("INFO_NULL", Info()),
-        ("ERRORS_RETURN", ERRORS_RETURN),
-        ("ERRORS_ARE_FATAL", ERRORS_ARE_FATAL),
-        ("Get_error_class", errors.Get_error_class),
-        ("Get_error_string", errors.Get_error_string),
+        ("_sizeof", handle.sizeof),
+        ("_addressof", handle.addressof),
+        ("_handleof", handle.handleof),
+        ("Grequest", grequest.Grequest),
         ("Topocomm", communicator.Cartcomm),
         ("BottomType", spec.Constant),
         ("InPlaceType", spec.Constant),
     )
     for what in (
-        Info, Errhandler, Wtime, Wtick, Get_processor_name, Get_version, Get_library_version, get_vendor, Query_thread,
+        Wtime, Wtick, Get_processor_name, Get_version, Get_library_version, get_vendor, Query_thread,
         Is_thread_main, Alloc_mem, Free_mem, Init, Init_thread, Is_initialized, Is_finalized, Finalize, Attach_buffer,
         Detach_buffer, Get_address,
     ):  # fmt: skip

@@ -17,6 +17,10 @@ cdef class MsgStatus:
     def __cinit__(self, *args):
         self.source, self.tag = MSG_ANY_SOURCE, MSG_ANY_TAG
 
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        # Source, tag and error are the first fields, one after the other.
+        PyBuffer_FillInfo(view, self, &self.source, 3 * sizeof(int), 0, flags)
+
 
 @cython.no_gc_clear  # __del__ transfers the buffer to the world, so the collector must not clear it before.
 cdef class MsgRequest:

@@ -209,6 +209,18 @@ def _leave(opened: World, process: int) -> None:
         opened.close()
 
 
+def step_all() -> bool:
+    """Let the schedules of all worlds of this process make progress; return whether there are any."""
+    busy = False
+    for found in [one for key, one in list(_worlds.items()) if key[0] == os.getpid()]:
+        world = getattr(found, "world", None)
+        if isinstance(world, World) and not world.closed and world.n_active:
+            world.progress()
+            world.step()
+            busy = True
+    return busy
+
+
 def close_all() -> None:
     """Close every world of this process. Collective: the call waits until the other ranks close theirs."""
     with _lock:

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from viakit.base.words import counted
-from viakit.comm import collective, errors
+from viakit.comm import attributes, collective, errors
+from viakit.comm.attributes import HasAttributes
 from viakit.comm.cart import Grid
 from viakit.comm.collective_calls import Collectives
 from viakit.comm.datatype import UNDEFINED
+from viakit.comm.errhandler import HasErrhandler
 from viakit.comm.errors import error
 from viakit.comm.group import CONGRUENT, IDENT, Group
-from viakit.comm.info import ERRORS_RETURN, Info
+from viakit.comm.info import Info
 from viakit.comm.schedule import run
 from viakit.comm.seal import SealGroup
 from viakit.comm.step import Step, SubsetCounts, SubsetStep
@@ -26,10 +28,9 @@ if TYPE_CHECKING:
 
 errors._setup()
 COMM_TYPE_SHARED = 0
-TAG_UB, TAG_MOST = 2, 2**31 - 1
 
 
-class Comm(Collectives):
+class Comm(Collectives, HasAttributes, HasErrhandler):
     """Base class of communicators: a set of ranks whose messages are separate from all other messages.
 
     ``MPI.Comm`` of mpi4py. Without an argument the constructor returns ``COMM_NULL``.
@@ -43,6 +44,7 @@ class Comm(Collectives):
     """
 
     world: World
+    _kind_of_keys = _kind_of_handlers = "Comm"
 
     def __new__(cls, world: Any = None, *args: Any) -> Any:
         """Return COMM_NULL without an argument, or *world* itself if it is a communicator of this class."""
@@ -150,11 +152,11 @@ class Comm(Collectives):
 
     def Get_info(self) -> Any:
         """Return a copy of the hints set with `Set_info`."""
-        return Info(self._info)
+        return Info.Create(self._info)
 
     def Set_info(self, info: Any) -> None:
         """Attach the hints in *info* to the communicator. viakit stores them and acts on none."""
-        self._info = dict(info)
+        self._info = dict(info or {})
 
     info = property(Get_info, Set_info, doc="Hints attached to the communicator. viakit acts on none of them.")
 
@@ -173,20 +175,13 @@ class Comm(Collectives):
         """Return True. Every communicator of viakit is an intracommunicator."""
         return True
 
-    def Get_attr(self, keyval: int) -> int | None:
-        """Return the value of a predefined attribute.
+    def _attribute_values(self) -> dict[int, Any]:
+        if self._freed:
+            raise error("ERR_COMM", "this communicator has been freed")
+        return self._attributes
 
-        Parameters
-        ----------
-        keyval : int
-            ``MPI.TAG_UB``, the largest tag, is the only one known.
-
-        Returns
-        -------
-        int or None
-            None for any other attribute.
-        """
-        return TAG_MOST if keyval == TAG_UB else None
+    def _predefined_attribute(self, keyval: int) -> Any:
+        return attributes.predefined(keyval)
 
     @property
     def topology(self) -> int:
@@ -240,13 +235,6 @@ class Comm(Collectives):
             bootstrap().abort(errorcode & 0xFF)
         os._exit(errorcode & 0xFF)
 
-    def Get_errhandler(self) -> Any:
-        """Return ERRORS_RETURN. Errors are always raised as exceptions."""
-        return ERRORS_RETURN
-
-    def Set_errhandler(self, errhandler: Any) -> None:
-        """Accept any error handler and ignore it. Errors are always raised as exceptions."""
-
     def Attach_buffer(self, buf: Any) -> None:
         """Attach a buffer for buffered sends (`Bsend`, `bsend`) of the whole process.
 
@@ -269,7 +257,10 @@ class Comm(Collectives):
         return COMM_NULL
 
     def _new(self, kind: type[Comm], number: int, ranks: Sequence[int], *args: Any) -> Any:
-        return kind(self.world, number, list(ranks), *args)
+        made = kind(self.world, number, list(ranks), *args)
+        if self._errhandler is not None:
+            made.Set_errhandler(self._errhandler)
+        return made
 
     def Dup(self, info: Any = None) -> Self:
         """Duplicate the communicator: the same ranks, with messages separate from the original's. Collective.
@@ -285,9 +276,10 @@ class Comm(Collectives):
             A communicator of the same class.
         """
         with self._refusing():
-            said = dict(self._info if info is None else info)
+            said = dict(self._info if info is None else info or {})
         made: Self = self._dup()
         made._info = said
+        self._copy_attributes(made)
         return made
 
     def Dup_with_info(self, info: Any) -> Self:
@@ -417,6 +409,7 @@ class Comm(Collectives):
             raise error("ERR_COMM", "COMM_WORLD and COMM_SELF cannot be freed")
         if self._freed:
             raise error("ERR_COMM", "this communicator has been freed already")
+        self._delete_attributes()
         step = Step(self, "barrier")
         run(self, collective.meet(step), step)
         self._close_group()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from viakit import _core
+from viakit.comm import error_codes
 from viakit.errors import ForkError
 
 _TEXTS = {
@@ -32,10 +35,51 @@ _TEXTS = {
     "ERR_PROC_FAILED": "a process has failed",
     "ERR_PROC_ABORTED": "a process has left",
     "ERR_REVOKED": "the communicator was revoked",
+    "ERR_PROC_FAILED_PENDING": "a process that might have been the source has failed",
+    "ERR_ERRHANDLER": "invalid error handler",
+    "ERR_KEYVAL": "invalid attribute key",
+    "ERR_INFO_KEY": "invalid info key",
+    "ERR_INFO_VALUE": "invalid info value",
+    "ERR_INFO_NOKEY": "no such info key",
+    "ERR_SESSION": "invalid session",
+    "ERR_SPAWN": "processes could not be started",
+    "ERR_PORT": "invalid port name",
+    "ERR_SERVICE": "invalid service name",
+    "ERR_NAME": "no such service name",
+    "ERR_VALUE_TOO_LARGE": "the value is too large",
+    "ERR_ABI": "invalid use of MPI's binary interface",
+    "ERR_WIN": "invalid window",
+    "ERR_BASE": "invalid base address",
+    "ERR_SIZE": "invalid size",
+    "ERR_DISP": "invalid displacement",
+    "ERR_ASSERT": "invalid assertion",
+    "ERR_LOCKTYPE": "invalid type of lock",
+    "ERR_RMA_CONFLICT": "conflicting accesses to a window",
+    "ERR_RMA_SYNC": "wrong synchronisation of a window",
+    "ERR_RMA_RANGE": "the target is outside the window",
+    "ERR_RMA_ATTACH": "memory cannot be attached",
+    "ERR_RMA_SHARED": "memory cannot be shared",
+    "ERR_RMA_FLAVOR": "wrong flavour of window",
+    "ERR_FILE": "invalid file",
+    "ERR_BAD_FILE": "invalid file name",
+    "ERR_NO_SUCH_FILE": "no such file",
+    "ERR_FILE_EXISTS": "the file exists",
+    "ERR_FILE_IN_USE": "the file is in use",
+    "ERR_AMODE": "invalid access mode",
+    "ERR_ACCESS": "permission denied",
+    "ERR_READ_ONLY": "read-only file or file system",
+    "ERR_NO_SPACE": "no space left",
+    "ERR_QUOTA": "quota exceeded",
+    "ERR_NOT_SAME": "ranks passed different arguments",
+    "ERR_IO": "input or output error",
+    "ERR_UNSUPPORTED_DATAREP": "data representation not supported",
+    "ERR_CONVERSION": "data conversion failed",
+    "ERR_DUP_DATAREP": "data representation defined twice",
     "ERR_LASTCODE": "the last error class",
 }
 CLASSES: dict[str, int] = {name: number for number, name in enumerate(_TEXTS)}
 _NAMES = {number: name for name, number in CLASSES.items()}
+LAST = CLASSES["ERR_LASTCODE"]
 
 # The error class of each error of the engine, by its number in msg.h.
 _FROM_ENGINE = {
@@ -67,38 +111,54 @@ _FORKED = 17  # MSG_ERR_PROCESS
 class Exception(RuntimeError):
     """Error of a communicator, with its MPI error class: ``MPI.Exception``.
 
+    Exceptions can be compared with error codes and with one another.
+
     Parameters
     ----------
     ierr : int
-        Error class, one of ``MPI.ERR_*``.
+        Error code: one of ``MPI.ERR_*``, or one that the program has added.
     text : str
-        What was given, what is accepted, and what to do next. Default: the text of the error class.
+        What was given, what is accepted, and what to do next. Default: the text of the error code.
     """
 
     def __init__(self, ierr: int = 0, text: str = "") -> None:
-        self.error_class = int(ierr)
+        self.error_code = CLASSES["ERR_UNKNOWN"] if int(ierr) < 0 else int(ierr)
+        self._own_text = bool(text)
         self.text = text or self.error_string
-        RuntimeError.__init__(self, self.error_class, self.text)
+        RuntimeError.__init__(self, self.error_code, self.text)
 
     def __str__(self) -> str:
-        return f"MPI_{_NAMES.get(self.error_class, 'ERR_UNKNOWN')}: {self.text}"
+        return f"MPI_{_NAMES.get(self.error_class, 'ERR_UNKNOWN')}: {self.text}" if self._own_text else self.text
 
     def __repr__(self) -> str:
-        return f"MPI.Exception({self.error_class}, {self.text!r})"
+        return f"MPI.Exception({self.error_code}, {self.text!r})" if self._own_text else f"MPI.Exception({self:d})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.error_code if spec == "d" else str(self), spec)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Exception):
-            return self.error_class == other.error_class
-        return self.error_class == other
+        return self.error_code == (other.error_code if isinstance(other, Exception) else other)
 
     def __hash__(self) -> int:
-        return hash(self.error_class)
+        return hash(self.error_code)
+
+    def __lt__(self, other: Any) -> bool:
+        return self.error_code < int(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self.error_code <= int(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self.error_code > int(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self.error_code >= int(other)
 
     def __int__(self) -> int:
-        return self.error_class
+        return self.error_code
 
     def __bool__(self) -> bool:
-        return self.error_class != 0
+        return self.error_code != 0
 
     @property
     def is_of_lost_rank(self) -> bool:
@@ -106,25 +166,25 @@ class Exception(RuntimeError):
         return self.error_class in (CLASSES["ERR_PROC_FAILED"], CLASSES["ERR_PROC_ABORTED"])
 
     @property
-    def error_code(self) -> int:
-        """Error code, which equals the error class: viakit has no finer codes."""
-        return self.error_class
+    def error_class(self) -> int:
+        """Error class, one of ``MPI.ERR_*`` or one that the program has added."""
+        return error_codes.class_of(self.error_code)
 
     @property
     def error_string(self) -> str:
-        """Text of the error class."""
-        return _TEXTS[_NAMES.get(self.error_class, "ERR_UNKNOWN")]
+        """Text of the error code."""
+        return error_codes.text_of(self.error_code)
 
     def Get_error_class(self) -> int:
-        """Return the error class, one of ``MPI.ERR_*``."""
+        """Return the error class, one of ``MPI.ERR_*`` or one that the program has added."""
         return self.error_class
 
     def Get_error_code(self) -> int:
-        """Return the error code, which equals the error class."""
-        return self.error_class
+        """Return the error code."""
+        return self.error_code
 
     def Get_error_string(self) -> str:
-        """Return the text of the error class."""
+        """Return the text of the error code."""
         return self.error_string
 
 
@@ -152,14 +212,7 @@ def from_engine(code: int, text: str) -> Exception:
     return kind(CLASSES[_FROM_ENGINE.get(code, "ERR_UNKNOWN")], text)
 
 
-def Get_error_class(errorcode: int) -> int:
-    """Return the error class of an error code."""
-    return int(errorcode)
-
-
-def Get_error_string(errorcode: int) -> str:
-    """Return the text of an error code."""
-    return Exception(errorcode).error_string
+error_codes.set_predefined({number: (name, _TEXTS[name]) for number, name in _NAMES.items()}, error)
 
 
 def _setup() -> None:

@@ -7,14 +7,16 @@ from typing import Any
 
 from viakit.comm.datatype import UNDEFINED
 from viakit.comm.errors import error
+from viakit.comm.handle import Numbered
 from viakit.comm.status import PROC_NULL
 
 IDENT, CONGRUENT, SIMILAR, UNEQUAL = 0, 1, 2, 3
 
 
-class Group:
+class Group(Numbered):
     """Ordered set of ranks: ``MPI.Group``. Without an argument the constructor returns the null group."""
 
+    _family = "Group"
     _ranks: tuple[int, ...]
     _me: int
     _null: bool
@@ -22,13 +24,19 @@ class Group:
     def __init__(self, ranks: Iterable[int] | Group | None = None, me: int = -1) -> None:
         if isinstance(ranks, Group):
             self._ranks, self._me, self._null = ranks._ranks, ranks._me, ranks._null
+        elif ranks is not None and (isinstance(ranks, str) or not isinstance(ranks, Iterable)):
+            raise TypeError(f"Group() takes no argument or a Group, got {type(ranks).__name__}")
         else:
             self._ranks, self._me, self._null = tuple(ranks or ()), me, ranks is None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and self._ranks == other._ranks and self._null == other._null
+        if not isinstance(other, Group):
+            return NotImplemented
+        return self._ranks == other._ranks and self._null == other._null
 
     def __hash__(self) -> int:
+        if self._null:
+            raise TypeError("unhashable: a null Group")
         return hash(self._ranks)
 
     def __bool__(self) -> bool:
@@ -39,7 +47,21 @@ class Group:
             return "NULL" if self is NULL else "EMPTY"
         if self._ranks:
             raise ValueError("a group with ranks cannot be pickled; pickle the list of its ranks instead")
-        return (Group, (NULL if self._null else EMPTY,))
+        return (type(self), (NULL if self._null else EMPTY,))
+
+    def _identity(self) -> Any:
+        return None if self._null else self._ranks
+
+    def _valid(self) -> Group:
+        """Return this group. Raises ERR_GROUP if it is null."""
+        if self._null:
+            raise error("ERR_GROUP", "this group is null or has been freed")
+        return self
+
+    @classmethod
+    def Create_from_session_pset(cls, session: Any, pset_name: str) -> Group:
+        """Return the group of the ranks in a process set of a session."""
+        return cls(session.Create_group(pset_name))
 
     def __repr__(self) -> str:
         return f"<viakit MPI.Group of {len(self._ranks)}>"
@@ -56,19 +78,26 @@ class Group:
 
     def Get_size(self) -> int:
         """Return the number of ranks in the group."""
-        return self.size
+        return self._valid().size
 
     def Get_rank(self) -> int:
         """Return the rank of this process in the group, or UNDEFINED if it is not a member."""
-        return self.rank
+        return self._valid().rank
 
     def Dup(self) -> Group:
         """Duplicate the group."""
-        return Group(self._ranks, self._me)
+        return Group(self._valid()._ranks, self._me)
 
     def Free(self) -> None:
         """Free the group. It becomes the null group."""
+        if self is EMPTY:
+            raise error("ERR_GROUP", "GROUP_EMPTY is predefined and cannot be freed")
         self._ranks, self._null = (), True
+
+    def free(self) -> None:
+        """Free the group if it is neither null nor GROUP_EMPTY."""
+        if not self._null and self is not EMPTY:
+            self.Free()
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
         """Translate ranks of this group to ranks of another one.
@@ -104,7 +133,7 @@ class Group:
         int
             IDENT for the same ranks in the same order, SIMILAR for another order, UNEQUAL otherwise.
         """
-        if self._ranks == group._ranks:
+        if self._valid()._ranks == group._valid()._ranks:
             return IDENT
         return SIMILAR if sorted(self._ranks) == sorted(group._ranks) else UNEQUAL
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from viakit import _core
+from viakit.comm.errors import error
+from viakit.comm.handle import Numbered
 from viakit.comm.request import Request
 from viakit.comm.status import ANY_SOURCE, ANY_TAG, PROC_NULL, Status, empty
 
 
-class Message(_core.MsgMessage):
+class Message(_core.MsgMessage, Numbered):
     """Message removed from the queue by a matching probe: ``MPI.Message``. Receive it with `Recv` or `recv`.
 
     Attributes
@@ -22,13 +24,14 @@ class Message(_core.MsgMessage):
         Length of the data in bytes.
     """
 
+    _family = "Message"
     none = False  # True for MESSAGE_NO_PROC: the message is empty, and its receive completes at once.
 
     def __new__(cls, message: Message | None = None) -> Any:
         """Return the given message, or an empty one."""
         if message is not None and not isinstance(message, Message):
             raise TypeError(f"Message() takes no argument or a Message, got {type(message).__name__}")
-        if message is not None and message._kind() == "a message":
+        if message is not None and message._kind() == "a message" and cls is Message:
             return message
         made = super().__new__(cls)
         made.none = message is not None and message.none
@@ -50,7 +53,15 @@ class Message(_core.MsgMessage):
             return "MESSAGE_NO_PROC"
         if self._kind() == "a message":
             raise ValueError("a message that has not been received cannot be pickled; receive it first")
-        return (Message, (MESSAGE_NO_PROC if self.none else MESSAGE_NULL,))
+        return (type(self), (MESSAGE_NO_PROC if self.none else MESSAGE_NULL,))
+
+    def _identity(self) -> Any:
+        return {"none": None, "no process": MESSAGE_NO_PROC}.get(self._kind(), self)
+
+    def free(self) -> None:
+        """Drop a message that the program does not receive. MESSAGE_NO_PROC stays."""
+        if self is not MESSAGE_NO_PROC:
+            self.none = False
 
     @classmethod
     def Probe(cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
@@ -72,6 +83,8 @@ class Message(_core.MsgMessage):
         return self is other or self._kind() == other._kind() != "a message"
 
     def __hash__(self) -> int:
+        if not self:
+            raise TypeError("unhashable: a null Message")
         return id(self)
 
     def Irecv(self, buf: Any) -> Request:
@@ -161,6 +174,8 @@ def _receive(message: Message, buf: Any) -> Request:
 
     if message.none:
         return _of_no_process(message)
+    if not message:
+        raise error("ERR_REQUEST", "this message is null, or has been received already; probe for the next one")
     place = simple(buf, True)
     if place.direct:
         return message.receive(place.pack())

@@ -10,6 +10,7 @@ import numpy as np
 
 from viakit.comm.datatype import Datatype
 from viakit.comm.errors import error
+from viakit.comm.handle import Numbered, forget
 
 
 def _logical(ufunc: Callable[..., Any]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
@@ -41,11 +42,13 @@ def _pair(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
     return choose
 
 
-class Op:
+class Op(Numbered):
     """Reduction operation: ``MPI.Op``.
 
     An operation can be called with two objects. The operand of the lower rank comes first.
     """
+
+    _family = "Op"
 
     def __init__(
         self,
@@ -59,6 +62,8 @@ class Op:
         if isinstance(name, Op):  # another handle of the same operation
             self.__dict__.update(name.__dict__)
             return
+        if not isinstance(name, str) or not name.startswith("MPI_"):
+            raise TypeError(f"Op() takes no argument or an Op, got {type(name).__name__}; use Op.Create for a function")
         self._key: object = object() if user is not None else name
         self.name, self._arrays, self._objects, self._commutative = name, arrays, objects, commutative
         self._user: Callable[[Any, Any, Any], Any] | None = user  # The datatype is None when it combines objects.
@@ -74,13 +79,18 @@ class Op:
         return self._key == other._key if isinstance(other, Op) else NotImplemented
 
     def __hash__(self) -> int:
+        if not self:
+            raise TypeError("unhashable: a null Op")
         return hash(self._key)
+
+    def _identity(self) -> Any:
+        return self._key if self else None
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         if self._user is not None:
             return (Op.Create, (self._user, self._commutative))
         known = _named(self.name)
-        return (_named, (self.name,)) if self is known else (Op, (known,))
+        return (_named, (self.name,)) if self is known else (type(self), (known,))
 
     def __call__(self, x: Any, y: Any) -> Any:
         """Combine two objects. A user-defined function gets None as datatype."""
@@ -113,7 +123,19 @@ class Op:
         """
         if self._user is None:
             raise error("ERR_OP", f"{self.name} is predefined and cannot be freed")
-        self._user, self._key, self.name = None, "MPI_OP_NULL", "MPI_OP_NULL"
+        forget(self._family, self._key)
+        self._become_null()
+
+    def _become_null(self) -> None:
+        self._user = self._arrays = self._objects = None
+        self._key, self.name = "MPI_OP_NULL", "MPI_OP_NULL"
+
+    def free(self) -> None:
+        """Free the operation; a handle of a predefined one becomes null, and the constant itself stays."""
+        if self._user is not None:
+            self.Free()
+        elif self is not _BY_NAME.get(self.name):
+            self._become_null()
 
     def Is_commutative(self) -> bool:
         """Return whether the operation is commutative."""

@@ -15,43 +15,67 @@ from typing import Any
 from viakit import _core
 from viakit.comm.datatype import UNDEFINED
 from viakit.comm.errors import error
+from viakit.comm.handle import Numbered
 from viakit.comm.status import Status, empty, put, status_at
 
 LET_FINISH_S = 5.0  # limit for data already in flight into the buffer of a receive that is cancelled
 
 
-class Request(_core.MsgRequest):
-    """Handle of a pending operation: ``MPI.Request``. Without an argument the constructor returns a null request."""
+_CALLS = (
+    "Wait Test wait test Get_status get_status Cancel cancel Free test_once wait_for peek progress fill withdraw "
+    "release"
+).split()
 
+
+class Request(_core.MsgRequest, Numbered):
+    """Handle of a pending operation: ``MPI.Request``. Without an argument the constructor returns a null request.
+
+    With a request as argument the constructor returns another handle of the same operation.
+    """
+
+    _family = "Request"
     result: Any = None
     awaited = -1  # In a receive of a collective: the rank that sends.
+    _target: Any = None  # In a second handle: the first one, which has the operation.
 
     def __init__(self, request: Request | None = None) -> None:
-        if request is not None and not (isinstance(request, Request) and request._is_null()):
-            raise TypeError("Request() takes no argument or a null request; a pending request has only one handle")
+        if request is not None and not isinstance(request, Request):
+            raise TypeError(f"Request() takes no argument or a Request, got {type(request).__name__}")
         self.release()
+        if request is not None and not request._is_null():
+            self._target = request._target or request
+            for name in _CALLS:  # the methods that MPI's calls use; a subclass of the program may have its own
+                if getattr(type(self), name) is getattr(Request, name):
+                    self.__dict__[name] = getattr(self._target, name)
 
     def __bool__(self) -> bool:
-        return not self.ended
+        return not self._is_null()
 
     def _is_null(self) -> bool:
-        return self.ended
+        return self.ended if self._target is None else self._target._is_null()
+
+    def _identity(self) -> Any:
+        return None if self._is_null() else self if self._target is None else self._target._identity()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Request):
             return NotImplemented
-        return self is other or (self._is_null() and other._is_null())
+        return self is other or self._identity() is other._identity()
 
     def __hash__(self) -> int:
+        if self is REQUEST_NULL:
+            raise TypeError("unhashable: a null Request")
         return id(self)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         if self._is_null():
-            return (Request, ())
+            return "REQUEST_NULL" if self is REQUEST_NULL else (type(self), (REQUEST_NULL,))
         raise ValueError("a pending request cannot be pickled; wait for it first")
 
     def _wait_any(self, status: Status | None = None) -> bool:
         """Wait for a request of any kind, including those that the engine does not manage."""
+        if self._target is not None:
+            return bool(self._target.Wait(status))
         if self.ended:
             empty(status)
             return True
@@ -62,6 +86,8 @@ class Request(_core.MsgRequest):
 
     def _test_any(self, status: Status | None = None) -> bool:
         """Test a request of any kind, including those that the engine does not manage."""
+        if self._target is not None:
+            return bool(self._target.Test(status))
         if self.ended:
             empty(status)
             return True
@@ -111,20 +137,41 @@ class Request(_core.MsgRequest):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        """Request cancellation of the operation. The request must still be waited for."""
+        """Request cancellation of the operation. The request must still be waited for.
+
+        Raises
+        ------
+        Exception
+            ERR_REQUEST for a null request.
+        """
+        self._require("cancel")
         self.withdraw()
+
+    def _require(self, what: str) -> None:
+        if self._is_null():
+            raise error(
+                "ERR_REQUEST", f"{what}: this request is null; a request becomes null when it has been waited for"
+            )
 
     def cancel(self) -> None:
         """Request cancellation of the operation. The request must still be waited for."""
         self.Cancel()
 
     def Free(self) -> None:
-        """Release the handle. The operation continues until it completes."""
+        """Release the handle. The operation continues until it completes.
+
+        Raises
+        ------
+        Exception
+            ERR_REQUEST for a null request.
+        """
+        self._require("free")
         self.release()
 
     def free(self) -> None:
-        """Release the handle. The operation continues until it completes."""
-        self.Free()
+        """Release the handle if it is not null. The operation continues until it completes."""
+        if not self._is_null():
+            self.Free()
 
     # ------------------------------------------------------------ sets of requests
 
@@ -151,7 +198,7 @@ class Request(_core.MsgRequest):
         """
         if _elsewhere(requests):
             return _elsewhere_call("Get_status_any", requests, status)
-        active = [i for i, request in enumerate(requests) if not request.ended]
+        active = [i for i, request in enumerate(requests) if not _over(request)]
         for i in active:
             if requests[i].Get_status(status):
                 return (i, True)
@@ -167,7 +214,7 @@ class Request(_core.MsgRequest):
         """
         if _elsewhere(requests):
             return _elsewhere_call("Get_status_some", requests, statuses)
-        active = [i for i, request in enumerate(requests) if not request.ended]
+        active = [i for i, request in enumerate(requests) if not _over(request)]
         done = [i for i in active if requests[i].Get_status()]
         for place, i in enumerate(done):
             put(statuses, place, requests[i].Get_status)
@@ -214,10 +261,10 @@ class Request(_core.MsgRequest):
         """Test whether all operations are complete. If they are, the requests are released."""
         if _elsewhere(requests):
             return _elsewhere_call("Testall", requests, statuses)
-        pending = [request for request in requests if not request.ended and not request.peek()]
+        pending = [request for request in requests if not _over(request) and not request.peek()]
         for request in pending[:1] + [one for one in pending[1:] if type(one) is not Request]:
             request.progress()  # Progress of one engine request serves all engine requests.
-        if any(not request.ended and not request.peek() for request in pending):
+        if any(not _over(request) and not request.peek() for request in pending):
             return False
         return cls.Waitall(requests, statuses)
 
@@ -249,7 +296,7 @@ class Request(_core.MsgRequest):
             return _elsewhere_call("Testany", requests, status)
         active = False
         for i, request in enumerate(requests):
-            if not request.ended:
+            if not _over(request):
                 active = True
                 if request.Test(status):
                     return (i, True)
@@ -262,12 +309,12 @@ class Request(_core.MsgRequest):
         """Return the indices of the completed operations; None if no request is active."""
         if _elsewhere(requests):
             return _elsewhere_call("Testsome", requests, statuses)
-        if all(request.ended for request in requests):
+        if all(_over(request) for request in requests):
             return None
         done: list[int] = []
         found = None if statuses is None else Status()
         for i, request in enumerate(requests):
-            if not request.ended and request.Test(found):
+            if not _over(request) and request.Test(found):
                 if found is not None:
                     put(statuses, len(done), lambda status: status._copy(found))
                 done.append(i)
@@ -355,38 +402,45 @@ class Request(_core.MsgRequest):
         return (done, None if done is None else [requests[i].result for i in done])
 
 
+class _Kept:
+    """Operation of a persistent request: how it begins, and its last start. All handles of it share this object."""
+
+    def __init__(self, begin: Any = None) -> None:
+        self.begin: Any = begin
+        self.inner: Any = None
+
+
 class Prequest(Request):
     """Persistent request: ``MPI.Prequest``. The same operation can be started again and again."""
 
     def __new__(cls, begin: Any = None) -> Any:
-        """Return the given persistent request, or make one."""
-        return begin if isinstance(begin, Prequest) else super().__new__(cls)
+        """Return a null handle, another handle of a persistent request, or a new request."""
+        return super().__new__(cls)
 
     def __init__(self, begin: Any = None) -> None:
-        if begin is self:
-            return
-        if begin is not None and not callable(begin):
+        if isinstance(begin, Request) and begin._is_null():
+            begin = None
+        if begin is not None and not callable(begin) and not isinstance(begin, Prequest):
             raise TypeError(
                 f"Prequest() takes no argument or a Prequest, got {type(begin).__name__}; use Send_init or Recv_init"
             )
-        self._begin: Any = begin
-        self._inner: Request | None = None
+        self._kept = begin._kept if isinstance(begin, Prequest) else _Kept(begin)
 
     def _is_null(self) -> bool:
-        return self._begin is None
+        return self._kept.begin is None
+
+    def _identity(self) -> Any:
+        return None if self._is_null() else self._kept
 
     @property
     def ended(self) -> bool:
         """Whether the request is inactive."""
-        return self._inner is None or self._inner.ended
-
-    def __bool__(self) -> bool:
-        return self._begin is not None
+        return self._kept.inner is None or self._kept.inner.ended
 
     @property
     def world(self) -> Any:
         """World of the active operation, or None."""
-        return getattr(self._inner, "world", None)
+        return getattr(self._kept.inner, "world", None)
 
     def Start(self) -> None:
         """Start the operation again.
@@ -396,11 +450,11 @@ class Prequest(Request):
         Exception
             ERR_REQUEST if the request has been freed or is active.
         """
-        if self._begin is None:
+        if self._kept.begin is None:
             raise error("ERR_REQUEST", "this request has been freed")
         if not self.ended:
             raise error("ERR_REQUEST", "this request is active already: wait for it before starting it again")
-        self._inner = self._begin()
+        self._kept.inner = self._kept.begin()
 
     @classmethod
     def Startall(cls, requests: Sequence[Prequest]) -> None:
@@ -413,36 +467,44 @@ class Prequest(Request):
 
     def test_once(self) -> bool:
         """Make progress and return whether the operation is complete."""
-        return self._inner is None or self._inner.test_once()
+        return self._kept.inner is None or self._kept.inner.test_once()
 
     def wait_for(self, timeout_s: float | None = None) -> bool:
         """Wait for the operation, at most `timeout_s` seconds (None: no limit), and return whether it is complete."""
-        return self._inner is None or self._inner.wait_for(timeout_s)
+        return self._kept.inner is None or self._kept.inner.wait_for(timeout_s)
 
     def peek(self, status: _core.MsgStatus | None = None) -> bool:
         """Return whether the operation is complete, without making progress."""
-        return self._inner is None or self._inner.peek(status)
+        return self._kept.inner is None or self._kept.inner.peek(status)
 
     def progress(self) -> None:
         """Make progress without waiting."""
-        if self._inner is not None:
-            self._inner.progress()
+        if self._kept.inner is not None:
+            self._kept.inner.progress()
 
     def fill(self, status: _core.MsgStatus) -> None:
         """Write the properties of the received message to *status*."""
-        if self._inner is not None:
-            self._inner.fill(status)
+        if self._kept.inner is not None:
+            self._kept.inner.fill(status)
 
     def withdraw(self) -> None:
         """Request cancellation of the active operation."""
-        if self._inner is not None:
-            self._inner.withdraw()
+        if self._kept.inner is not None:
+            self._kept.inner.withdraw()
 
     def release(self) -> None:
         """Release the request for good. An active operation continues until it completes."""
-        if self._inner is not None:
-            self._inner.release()
-        self._begin = None
+        if self._kept.inner is not None:
+            self._kept.inner.release()
+        self._kept.begin = None
+
+
+REQUEST_NULL = Request()
+
+
+def _over(request: Request) -> bool:
+    """Return whether a request is inactive, also if it is a second handle."""
+    return request.ended and (request._target is None or request._target.ended)
 
 
 @contextlib.contextmanager
@@ -481,7 +543,7 @@ def _until(requests: Sequence[Request], look: Any) -> Any:
             return found
         for request in requests:
             world = getattr(request, "world", None)
-            if world is not None and not request.ended:
+            if world is not None and not _over(request):
                 world.idle(pause)
                 break
         else:

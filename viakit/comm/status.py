@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from viakit import _core
+from viakit.comm.constants import F_ERROR, F_SOURCE, F_STATUS_SIZE, F_TAG
 from viakit.comm.datatype import UNDEFINED, Datatype
+from viakit.comm.errors import error as _error
 
 ANY_SOURCE, ANY_TAG, PROC_NULL = -2, -1, -3
 
@@ -36,8 +38,33 @@ class Status(_core.MsgStatus):
         self.source, self.tag, self.error = other.source, other.tag, other.error
         self.nbytes, self.was_cancelled = other.nbytes, other.was_cancelled
 
+    def __eq__(self, other: object) -> bool:
+        return self._fields() == other._fields() if isinstance(other, Status) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # The fields change.
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (self.source, self.tag, self.error, self.nbytes, self.was_cancelled)
+
+    def py2f(self) -> list[int]:
+        """Return the fields as a Fortran status: a list of F_STATUS_SIZE integers."""
+        fields = [0] * F_STATUS_SIZE
+        fields[F_SOURCE], fields[F_TAG], fields[F_ERROR] = self.source, self.tag, self.error
+        fields[3:6] = [self.nbytes & 0x7FFFFFFF, self.nbytes >> 31, int(self.was_cancelled)]
+        return fields
+
+    @classmethod
+    def f2py(cls, arg: Sequence[int], /) -> Status:
+        """Return the status that `py2f` has turned into a list."""
+        nbytes = arg[3] | arg[4] << 31
+        return _status_of(cls, arg[F_SOURCE], arg[F_TAG], arg[F_ERROR], nbytes, bool(arg[5]))
+
+    def tomemory(self) -> memoryview:
+        """Return the fields as memory of 32-bit integers; changes of source, tag and error change this status."""
+        return memoryview(self).cast("i")
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_status_of, (self.source, self.tag, self.error, self.nbytes, self.was_cancelled))
+        return (_status_of, (type(self), self.source, self.tag, self.error, self.nbytes, self.was_cancelled))
 
     def __repr__(self) -> str:
         return f"<viakit MPI.Status source={self.source} tag={self.tag} bytes={self.nbytes}>"
@@ -79,20 +106,20 @@ class Status(_core.MsgStatus):
         int
             UNDEFINED if the length is not a multiple of the datatype's size.
         """
-        size = 1 if datatype is None else datatype.size
+        size = 1 if datatype is None else _sized(datatype).size
         if size == 0:
             return 0 if self.nbytes == 0 else UNDEFINED
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Get_elements(self, datatype: Datatype) -> int:
         """Return the number of basic elements received."""
-        if datatype.dtype is None or datatype.dtype.names is not None:
+        if _sized(datatype).dtype is None or datatype.dtype.names is not None:
             return self.Get_count(datatype)
         return self.nbytes // datatype.dtype.itemsize
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Set the length to *count* elements of *datatype*."""
-        self.nbytes = datatype.size * count
+        self.nbytes = _sized(datatype).size * count
 
     @property
     def count(self) -> int:
@@ -121,8 +148,14 @@ class Status(_core.MsgStatus):
         self.was_cancelled = flag
 
 
-def _status_of(source: int, tag: int, error: int, nbytes: int, cancelled: bool) -> Status:
-    status = Status()
+def _sized(datatype: Datatype) -> Datatype:
+    if not datatype:
+        raise _error("ERR_TYPE", "the datatype is DATATYPE_NULL or has been freed; use one that is valid")
+    return datatype
+
+
+def _status_of(kind: type[Status], source: int, tag: int, error: int, nbytes: int, cancelled: bool) -> Status:
+    status = kind()
     status.source, status.tag, status.error = source, tag, error
     status.nbytes, status.was_cancelled = nbytes, cancelled
     return status
