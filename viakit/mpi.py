@@ -33,6 +33,7 @@ from viakit.comm import (
     group,
     handle,
     info,
+    inter,
     message,
     objects,
     op,
@@ -140,6 +141,36 @@ def Detach_buffer() -> Any:
     return _comm.world().Detach_buffer()
 
 
+def Flush_buffer() -> None:
+    """Wait until all buffered sends have been transmitted."""
+    _comm.world().Flush_buffer()
+
+
+def Iflush_buffer() -> Any:
+    """Start to wait until all buffered sends have been transmitted."""
+    return _comm.world().Iflush_buffer()
+
+
+def Pcontrol(level: int) -> None:
+    """Accept a level of profiling and ignore it, because no profiler is attached."""
+    del level
+
+
+def Get_hw_resource_info() -> Any:
+    """Return the types of hardware that `Split_type` knows, as an Info object."""
+    return info.Info.Create({"mpi_hw_resource_type": "mpi_shared_memory"})
+
+
+def Aint_add(base: int, disp: int) -> int:
+    """Return the address *disp* bytes after *base*."""
+    return base + disp
+
+
+def Aint_diff(addr1: int, addr2: int) -> int:
+    """Return the difference of two addresses in bytes."""
+    return addr1 - addr2
+
+
 def Get_address(location: Any) -> int:
     """Return the address of a buffer's first byte."""
     return np.frombuffer(location, np.uint8).ctypes.data
@@ -186,6 +217,7 @@ def _names() -> Iterator[tuple[str, Any]]:
         ("_addressof", handle.addressof),
         ("_handleof", handle.handleof),
         ("Grequest", grequest.Grequest),
+        ("Intercomm", inter.Intercomm),
         ("Topocomm", communicator.Cartcomm),
         ("BottomType", spec.Constant),
         ("InPlaceType", spec.Constant),
@@ -193,7 +225,7 @@ def _names() -> Iterator[tuple[str, Any]]:
     for what in (
         Wtime, Wtick, Get_processor_name, Get_version, Get_library_version, get_vendor, Query_thread,
         Is_thread_main, Alloc_mem, Free_mem, Init, Init_thread, Is_initialized, Is_finalized, Finalize, Attach_buffer,
-        Detach_buffer, Get_address,
+        Detach_buffer, Flush_buffer, Iflush_buffer, Pcontrol, Get_hw_resource_info, Aint_add, Aint_diff, Get_address,
     ):  # fmt: skip
         yield what.__name__, what
     yield "VERSION", VERSION

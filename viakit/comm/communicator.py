@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from viakit.base.words import counted
 from viakit.comm import attributes, collective, errors
 from viakit.comm.attributes import HasAttributes
+from viakit.comm.between import Between, Flushes
 from viakit.comm.cart import Grid
 from viakit.comm.collective_calls import Collectives
 from viakit.comm.datatype import UNDEFINED
 from viakit.comm.errhandler import HasErrhandler
 from viakit.comm.errors import error
-from viakit.comm.group import CONGRUENT, IDENT, Group
+from viakit.comm.group import CONGRUENT, IDENT, UNEQUAL, Group
 from viakit.comm.info import Info
 from viakit.comm.schedule import run
 from viakit.comm.seal import SealGroup
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 errors._setup()
-COMM_TYPE_SHARED = 0
+COMM_TYPE_SHARED, TAG_MOST = 0, attributes.TAG_MOST
 
 
-class Comm(Collectives, HasAttributes, HasErrhandler):
+class Comm(Flushes, Collectives, HasAttributes, HasErrhandler):
     """Base class of communicators: a set of ranks whose messages are separate from all other messages.
 
     ``MPI.Comm`` of mpi4py. Without an argument the constructor returns ``COMM_NULL``.
@@ -147,6 +148,11 @@ class Comm(Collectives, HasAttributes, HasErrhandler):
         """
         if self == comm:
             return IDENT
+        if self.is_inter != comm.is_inter:
+            return UNEQUAL
+        return self._compare_groups(comm)
+
+    def _compare_groups(self, comm: Comm) -> int:
         same = self.group.Compare(comm.group)
         return CONGRUENT if same == IDENT else same
 
@@ -429,7 +435,7 @@ class Comm(Collectives, HasAttributes, HasErrhandler):
     free = Free
 
 
-class Intracomm(Comm):
+class Intracomm(Between, Comm):
     """Communicator of one group of ranks: ``MPI.Intracomm``."""
 
     def Create_cart(

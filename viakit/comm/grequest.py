@@ -156,7 +156,7 @@ class Grequest(Request):
         if self._operation is not None:
             self._operation.call(self._operation.query, status)
 
-    def _end(self, status: Status | None) -> Any:
+    def _end(self, status: _core.MsgStatus | None) -> Any:
         """Query and release the completed operation, and return its result."""
         operation = self._operation
         if operation is None or operation.released:
@@ -167,13 +167,13 @@ class Grequest(Request):
         self.release()
         return result
 
-    def Wait(self, status: Status | None = None) -> bool:
+    def Wait(self, status: _core.MsgStatus | None = None) -> bool:
         """Wait until the program has completed the operation."""
         self.wait_for()
         self._end(status)
         return True
 
-    def Test(self, status: Status | None = None) -> bool:
+    def Test(self, status: _core.MsgStatus | None = None) -> bool:
         """Test whether the program has completed the operation."""
         if not self.test_once():
             return False

@@ -151,7 +151,7 @@ class Handle(Numbered):
         if other is not None and not isinstance(other, base):
             raise TypeError(f"{cls.__name__}() takes no argument or a {base.__name__}, got {type(other).__name__}")
         made = super().__new__(cls)
-        made._ref = None if other is None else other._ref
+        made._ref = getattr(other, "_ref", None)
         return made
 
     @classmethod
@@ -172,7 +172,9 @@ class Handle(Numbered):
         return self._ref is not None
 
     def __eq__(self, other: object) -> bool:
-        return self._ref is other._ref if isinstance(other, self._base()) else NotImplemented  # type: ignore[attr-defined]
+        if not isinstance(other, Handle) or not isinstance(other, self._base()):
+            return NotImplemented
+        return self._ref is other._ref
 
     def __hash__(self) -> int:
         if self._ref is None:

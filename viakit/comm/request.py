@@ -426,6 +426,8 @@ class Prequest(Request):
             )
         self._kept = begin._kept if isinstance(begin, Prequest) else _Kept(begin)
 
+    _kept: _Kept
+
     def _is_null(self) -> bool:
         return self._kept.begin is None
 

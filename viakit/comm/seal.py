@@ -57,11 +57,14 @@ class SealGroup:
     ----------
     world_ranks : list of int
         World rank of each rank.
+    remote : list of int, optional
+        World rank of each remote rank of an intercommunicator, to and from which messages go.
     """
 
-    def __init__(self, world_ranks: list[int]) -> None:
-        self.world_ranks = world_ranks
-        packed = struct.pack(f"<{len(world_ranks)}I", *world_ranks)
+    def __init__(self, world_ranks: list[int], remote: list[int] | None = None) -> None:
+        self.world_ranks, self.remote = world_ranks, world_ranks if remote is None else remote
+        both = world_ranks if remote is None else sorted([*world_ranks, *remote])
+        packed = struct.pack(f"<{len(both)}I", *both)
         self.members = hashlib.blake2s(packed, digest_size=16).digest()
 
 
@@ -83,11 +86,22 @@ class Seal:
         self._key = key
 
     def _tag(
-        self, group: SealGroup, kind: bytes, number: int, source: int, dest: int, tag: int, pieces: Sequence[Any]
+        self,
+        group: SealGroup,
+        kind: bytes,
+        number: int,
+        source: int,
+        dest: int,
+        tag: int,
+        pieces: Sequence[Any],
+        incoming: bool = False,
     ) -> bytes:
-        whole, ranks = sum(len(piece) for piece in pieces), group.world_ranks
-        to = ranks[dest] if 0 <= dest < len(ranks) else -1  # The send itself refuses a rank that does not exist.
-        place = (ranks[source], to, tag & 0xFFFFFFFF, whole)
+        whole = sum(len(piece) for piece in pieces)
+        senders, receivers = (group.remote, group.world_ranks) if incoming else (group.world_ranks, group.remote)
+        to = (
+            receivers[dest] if 0 <= dest < len(receivers) else -1
+        )  # The send itself refuses a rank that does not exist.
+        place = (senders[source], to, tag & 0xFFFFFFFF, whole)
         state = hashlib.blake2s(_PLACE.pack(kind, number, group.members, *place), key=self._key, digest_size=TAG)
         for piece in pieces:
             if kind == _PARTS:
@@ -106,7 +120,7 @@ class Seal:
         tag: int,
         pieces: Sequence[Any],
     ) -> None:
-        if not hmac.compare_digest(bytes(given), self._tag(group, kind, number, source, dest, tag, pieces)):
+        if not hmac.compare_digest(bytes(given), self._tag(group, kind, number, source, dest, tag, pieces, True)):
             what = "an object of a collective" if kind == _COLLECTIVE else f"the object with tag {tag}"
             whole = sum(len(piece) for piece in pieces)
             raise ForgedObjectError(
