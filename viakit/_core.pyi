@@ -1,4 +1,4 @@
-"""What the extension exports, with its types. Use it through :mod:`viakit.via`."""
+"""Exports of the extension, with their types. Use it through :mod:`viakit.via`."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

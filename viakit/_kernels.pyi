@@ -1,4 +1,4 @@
-"""What the extension of the applications' kernels exports, with its types; one part for each application."""
+"""Exports of the extension of the applications' kernels, with their types. One part for each application."""
 
 from typing import Any
 

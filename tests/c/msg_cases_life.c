@@ -1,5 +1,5 @@
 /*
- * msg_cases_life.c - cases of test_msg: arguments and modes; ranks that leave or die; policies.
+ * msg_cases_life.c - cases of test_msg: arguments, modes, ranks that leave or die, policies.
  *
  * If a step of a case must follow a step of another rank, job_meet() orders them. It uses sockets beside the channel,
  * so that the engine sends no message.

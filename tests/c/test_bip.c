@@ -30,7 +30,7 @@ typedef struct {
 static const test_case *the_case;
 static const char *link_kind; /* "shm", "eth", "udp" */
 static int faulty, namespaces[2] = {-1, -1};
-/* Of this process's rank. */
+/* This process's rank. */
 bip_job *job;
 /* A word that all ranks share, beside the messages: by it a case waits for what the other has seen. */
 int *flag;

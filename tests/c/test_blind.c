@@ -421,7 +421,7 @@ static void answer_waits_a(side *s)
     exchange_blind(s, 0); /* B has filled the link */
     post_send(&e, d);
     exchange_blind(s, 0);
-    exchange_blind(s, 0); /* B has the message, and could not say so */
+    exchange_blind(s, 0); /* B has the message, and could not acknowledge it */
     reap_send(&e, d, VIP_STATUS_OP_SEND);
     side_exchange(s, 0);
     endpoint_disconnect(&e);
@@ -456,10 +456,10 @@ static void answer_waits_b(side *s)
     endpoint_close(&other);
 }
 
-/* ---- probe_waits: a peer that could not be asked whether it lives, for the link is full, is not a silent one */
+/* ---- probe_waits: a peer that could not be probed because the link is full does not count as silent */
 
-/* A peer is asked soon, and given up when three more questions had no answer: a second later, that neither side takes
- * the other for dead when they look again. */
+/* A peer is probed soon, and given up after three more probes without a reply. That takes a second, so that neither
+ * side declares the other dead when they poll again. */
 static void curious(viakit_nic_options *o)
 {
     o->rto_us = 100000;

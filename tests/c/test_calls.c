@@ -189,8 +189,8 @@ static char *write_file(const char *name, const char *text)
     return path;
 }
 
-/* Opens by name and compares what it is. The NIC keeps the name that was asked for; viakit_query_nic tells what it
- * stands for. */
+/* Opens by name and compares the kind of link. The NIC keeps the name that was given. viakit_query_nic returns its
+ * meaning. */
 static void expect_device(const char *name, const char *real)
 {
     VIP_NIC_HANDLE nic;
@@ -204,7 +204,7 @@ static void expect_device(const char *name, const char *real)
     CHECK_OK(VipCloseNic(nic));
 }
 
-/* The reason must be told in words that name the culprit: `part_of_reason`. */
+/* The message must name the cause: `part_of_reason`. */
 static void expect_no_device(const char *name, const char *part_of_reason)
 {
     VIP_NIC_HANDLE nic = NULL;
@@ -254,7 +254,7 @@ static void test_devices(void)
     expect_device("my card", "loop:mine");
     expect_device("shm:x", "loop:shadow");
     expect_device("VINIC", "shm:0");
-    /* What the list says must itself be a device: no chains, and no word that is none. */
+    /* An entry of the list must itself be a device: no chains, and no other word. */
     expect_no_device("bad", "'wood:1' by VIAKIT_DEVICES, which is no device");
     setenv("VIAKIT_DEVICES", "nic0", 1);
     expect_no_device("loop", "'nic0' is not NAME=VALUE");
@@ -269,7 +269,7 @@ static void test_devices(void)
            1);
     expect_device("nic0", "loop:file");
     expect_no_device("wrong", "viakit.conf:4");
-    /* A file that is broken further down still gives what stands before; only who needs the broken line hears of it. */
+    /* The entries before a malformed line are valid. Only a lookup that needs that line gets its error. */
     setenv("VIAKIT_CONFIG", write_file("bad.conf", "device nic0 = loop\nnonsense\n"), 1);
     expect_device("nic0", "loop");
     expect_no_device("VINIC", "bad.conf:2: 'nonsense' is not understood");
@@ -279,7 +279,7 @@ static void test_devices(void)
     expect_no_device("nic0", "cannot read /tmp");
     long_lines();
     unsetenv("VIAKIT_CONFIG");
-    setenv("XDG_CONFIG_HOME", folder, 1); /* where there is none: nothing is said */
+    setenv("XDG_CONFIG_HOME", folder, 1); /* a missing file is no error */
     expect_device("nic0", "shm:0");
     unsetenv("XDG_CONFIG_HOME");
 }
@@ -349,7 +349,7 @@ static void test_hosts(void)
     CHECK_RET(VipNSGetHostByAddr(o.nic, &a.net, NULL, &len), VIP_ERROR_RESOURCE);
     CHECK_EQ(len, 5);
     CHECK_RET(VipNSGetHostByAddr(o.nic, &a.net, NULL, NULL), VIP_INVALID_PARAMETER);
-    /* An address that nobody has. */
+    /* An address that no host has. */
     a.room[9] = 0x77;
     CHECK_RET(VipNSGetHostByAddr(o.nic, &a.net, name, &len), VIP_ERROR_NAMESERVICE);
     memcpy(a.room + 4, o.attr.LocalNicAddress, 6);
@@ -365,7 +365,7 @@ static void test_hosts(void)
     path = write_file("broken", "anna\n");
     CHECK_RET(VipNSInit(o.nic, path), VIP_ERROR_NAMESERVICE);
     CHECK(strstr(viakit_last_error(), "broken:1") != NULL);
-    /* A list tells of hosts on a wire: on one machine every label is that machine. */
+    /* A list names hosts on a wire. On one machine every label is that machine. */
     setenv("VIAKIT_HOSTS", "anna=02:00:00:00:00:dd;bert=02:00:00:00:00:de", 1);
     expect_host(&o, "anna", 0, NULL);
     unsetenv("VIAKIT_HOSTS");
@@ -383,7 +383,7 @@ static void test_discovery(void)
     CHECK_RET(VipQuerySystemManagementInfo(o.nic, 2, &list), VIP_INVALID_PARAMETER);
     CHECK_RET(VipQuerySystemManagementInfo(o.nic, VIP_SMI_AUTODISCOVERY, NULL), VIP_INVALID_PARAMETER);
     CHECK_RET(VipQuerySystemManagementInfo(NULL, VIP_SMI_AUTODISCOVERY, &list), VIP_INVALID_PARAMETER);
-    /* Twice: the list belongs to the NIC and may be asked for again. */
+    /* Twice: the list belongs to the NIC and may be requested again. */
     for (int i = 0; i < 2; i++) {
         CHECK_OK(VipQuerySystemManagementInfo(o.nic, VIP_SMI_AUTODISCOVERY, &list));
         CHECK_EQ(list.NumAdAddrs, 1);

@@ -1,10 +1,10 @@
 /*
- * test_coll.c - barriers on every channel: test_coll LINK [CASE]. That no rank leaves a barrier before all have come,
- * whatever the algorithm, the number of ranks, where they are, and who is late; and what the others see of a rank that
+ * test_coll.c - barriers on every channel: test_coll LINK [CASE]. No rank may leave a barrier before all have arrived,
+ * with any algorithm, number and place of ranks, and with any rank late. Also: the errors of the others when a rank
  * dies, leaves or gives up.
  *
- * Each rank writes the number of the barrier that it is about to enter on a board that all processes share. A barrier
- * that lets somebody through too early shows there at once, by the very rank that is missing.
+ * Each rank writes the number of the barrier that it is about to enter on a board that all processes share. If a
+ * barrier lets a rank through too early, the board shows it at once, and which rank is missing.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static struct {
 static coll_algorithm algorithm;
 static int inside; /* death: within the barrier, not before it */
 
-/* Everybody says that it has come; behind the barrier everybody has. */
+/* Each rank records its arrival. After the barrier all have arrived. */
 static void cross(coll *c, coll_algorithm a, uint32_t count)
 {
     __atomic_store_n(&board->arrived[coll_rank(c)], count, __ATOMIC_RELEASE);
@@ -46,8 +46,7 @@ static void be_late(double s)
 
 /* ---------------------------------------------------------------- cases */
 
-/* Many in a row; then one rank after the other is late, so late that the others go to sleep; then all algorithms in
- * turn. */
+/* Many in a row. Then one rank after the other is so late that the others sleep. Then all algorithms in turn. */
 static void case_all(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
@@ -56,7 +55,7 @@ static void case_all(msg_world **world, int rank, int n)
     /* With more ranks than cores a round takes long. */
     int rounds = (n <= 5 ? 200 : 40) / CHECK_SLOWER;
     for (int a = 0; a < COLL_N_BARRIERS; a++) {
-        /* What an algorithm cannot do here it must refuse, too. */
+        /* An algorithm that is impossible here must be refused, too. */
         if (coll_barrier_check(c, (coll_algorithm)a) != MSG_SUCCESS) {
             GIVE(coll_barrier(c, (coll_algorithm)a), MSG_ERR_NOT_SUPPORTED);
             continue;
@@ -85,13 +84,13 @@ static void case_all(msg_world **world, int rank, int n)
     coll_free(c);
 }
 
-/* What a group can do follows from where it is. */
+/* The possible algorithms follow from the places of the ranks. */
 static void case_abilities(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
     coll *c = make_group(w, 0, n, 9), *self;
     int tcp = strcmp(link_name, "tcp") == 0, one = coll_hosts(c) == 1;
-    /* Barriers by RDMA write need VIA; those in shared memory need one host; those by messages need nothing. */
+    /* Barriers by RDMA write need VIA; those in shared memory need one host. Those by messages need neither. */
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_RDMA), tcp ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_OVERALL), tcp && !one ? MSG_ERR_NOT_SUPPORTED : MSG_SUCCESS);
     CHECK_EQ(coll_barrier_check(c, COLL_BARRIER_FLAT), one ? MSG_SUCCESS : MSG_ERR_NOT_SUPPORTED);
@@ -153,7 +152,7 @@ static void case_groups(msg_world **world, int rank, int n)
     coll_free(all);
 }
 
-/* Rank 1 dies, before the barrier or within it. The others are told, agree on it, and go on without it. */
+/* Rank 1 dies, before the barrier or within it. The others get the error, agree on it, and go on without it. */
 static void case_death(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
@@ -165,12 +164,12 @@ static void case_death(msg_world **world, int rank, int n)
     if (rank == 1) {
         if (!inside)
             die(NULL);
-        msg_set_interrupt(w, die, NULL); /* the first time that it asks, it is waiting */
+        msg_set_interrupt(w, die, NULL); /* the first call means that it is waiting */
     }
     if (rank == 0 && inside) /* makes it wait */
         WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) == MSG_PEER_FAILED);
     code = coll_barrier(c, algorithm);
-    /* Who had all its signals before the death passes this barrier; not the next one. */
+    /* A rank that had all its signals before the death passes this barrier, but not the next one. */
     if (code != MSG_SUCCESS) /* it had signalled some already */
         CHECK_EQ(code, MSG_ERR_PROC_FAILED);
     else
@@ -202,7 +201,7 @@ static void case_interrupt(msg_world **world, int rank, int n)
         msg_set_interrupt(w, stop, &asked);
         GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
         msg_set_interrupt(w, NULL, NULL);
-        /* Who has given up once cannot take part again. */
+        /* A rank that has given up once cannot take part again. */
         GIVE(coll_barrier(c, algorithm), MSG_INTERRUPTED);
         __atomic_store_n(&board->late, 1, __ATOMIC_RELEASE);
     } else {

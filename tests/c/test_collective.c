@@ -1,10 +1,9 @@
 /*
- * test_collective.c - collectives with data on every channel: test_collective LINK [CASE]. Every algorithm, at many
- * numbers of ranks, lengths and roots, against what the result has to be; and what the others see of a rank that dies
- * in one, or does something else.
+ * test_collective.c - collectives with data on every channel: test_collective LINK [CASE]. Every algorithm, with many
+ * numbers of ranks, lengths and roots, against the expected result. Also: the errors of the others when a rank dies in
+ * a collective, or calls another one.
  *
- * What a rank gives follows from its number and a seed that all know, so each rank can check its own result alone,
- * without any other communication.
+ * A rank's input follows from its number and a common seed, so each rank can check its result without communication.
  */
 #include <complex.h>
 
@@ -117,7 +116,7 @@ static void one_gather(coll *c, size_t len, int in_place, unsigned seed)
     done_with(&out);
 }
 
-/* What rank a gives to b has the seed a * 64 + b. */
+/* Rank a's data for b has the seed a * 64 + b. */
 static void one_alltoall(coll *c, size_t len, int in_place, unsigned seed)
 {
     int me = coll_rank(c), n = coll_size(c);
@@ -153,7 +152,7 @@ static void one(coll *c, size_t len, int root, unsigned seed)
 
 static void case_all(msg_world **world, int rank, int n)
 {
-    /* Nothing; less than an element; one; around the line, the slot and the packet of the algorithms; long. */
+    /* Zero, less than an element, one element, around the algorithms' line, slot and packet, and long. */
     static const size_t lengths[] = {0, 1, 8, 40, 240, 248, 1000, 4096, 20000, 70000, 200000};
     msg_world *w = *world;
     coll *c = make_group(w, 0, n, 9);
@@ -175,7 +174,7 @@ static void case_all(msg_world **world, int rank, int n)
     coll_close(c);
 }
 
-/* Different ones after another, without anything between them that would hold back whoever is ahead. All ranks draw the
+/* Different collectives in sequence, without a barrier between them, so that ranks may run ahead. All ranks draw the
  * same operations from the same numbers. */
 static void case_mixed(msg_world **world, int rank, int n)
 {
@@ -246,7 +245,7 @@ static void case_types(msg_world **world, int rank, int n)
     double nan = rank == 1 ? __builtin_nan("") : rank, out = 0;
     GIVE(coll_allreduce(c, 0, &nan, &out, 1, COLL_DOUBLE, COLL_MAX), MSG_SUCCESS);
     CHECK(out != out);
-    /* Complex numbers have no order; floats have no bits; a type that is none; an algorithm, a root that is none. */
+    /* An order of complex numbers, bits of floats, and an invalid type, algorithm and root. */
     double _Complex z[2] = {0, 0};
     GIVE(coll_allreduce(c, 0, z, z + 1, 1, COLL_COMPLEX_DOUBLE, COLL_MAX), MSG_ERR_ARG);
     GIVE(coll_allreduce(c, 0, &nan, &out, 1, COLL_DOUBLE, COLL_BXOR), MSG_ERR_ARG);
@@ -291,7 +290,7 @@ static int perform(coll *c, char *in, char *out, size_t len)
     }
 }
 
-/* Rank 1 dies in the middle of it. The others are told, and go on without it. */
+/* Rank 1 dies in the middle of it. The others get the error, and go on without it. */
 static void case_death(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
@@ -305,7 +304,7 @@ static void case_death(msg_world **world, int rank, int n)
     for (int i = 0; i < 5; i++)
         GIVE(perform(c, in, out, len), MSG_SUCCESS);
     if (rank == 1)
-        msg_set_interrupt(w, die, NULL); /* the first time that it asks, it is waiting */
+        msg_set_interrupt(w, die, NULL); /* the first call means that it is waiting */
     if (rank == 0)                       /* makes it wait */
         WAIT_UNTIL(msg_progress(w) >= 0 && msg_peer_status(w, 1) == MSG_PEER_FAILED);
     /* How many rounds the survivors come through depends on the algorithm and the channel's buffers. */
@@ -319,12 +318,12 @@ static void case_death(msg_world **world, int rank, int n)
     coll_free(c);
     rest = make_without(w, 1, n, 10);
     GIVE(perform(rest, in, out, 1000), MSG_SUCCESS);
-    coll_close(rest); /* some may still be about to tell others what they have taken */
+    coll_close(rest); /* some ranks may still have to confirm data that they have taken */
     free(in);
     free(out);
 }
 
-/* Ranks do different things. All that wait are told. */
+/* Ranks call different collectives. All that wait get the error. */
 static void case_mismatch(msg_world **world, int rank, int n)
 {
     msg_world *w = *world;
@@ -348,7 +347,7 @@ static void case_mismatch(msg_world **world, int rank, int n)
             case 2: /* the one thinks it long, the other short */
                 code = coll_allgather(c, algorithm, a, b, rank == 1 ? 40000 : 8);
                 break;
-            default: /* another root: nobody gives */
+            default: /* another root: no rank sends */
                 code = coll_reduce(c, 0, a, b, 100, COLL_UINT8, COLL_SUM, rank == 1 ? 1 : 0);
             }
         CHECK_EQ(code, MSG_ERR_COLLECTIVE);

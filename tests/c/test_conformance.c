@@ -2,8 +2,8 @@
  * test_conformance.c - what VIPL promises, on any link: test_conformance LINK [CASE...]; see harness.h for LINK.
  *
  * Read the cases in the order of conformance.h: connections, messages, RDMA writes, errors, waiting. Every case is
- * written once and says nothing about the link it runs on; where the promise differs by reliability level, the case
- * says so in one place.
+ * written once and is independent of the link. Where the promise differs by reliability level, the case has one branch
+ * for it.
  */
 #include "conformance.h"
 

@@ -19,7 +19,7 @@
 
 #define RELIABLE(level) ((level) != VIP_SERVICE_UNRELIABLE)
 
-/* ---- one_way: an unreliable sender that hears nothing but answers to its probes goes on for ever */
+/* ---- one_way: an unreliable sender that receives only replies to its probes goes on for ever */
 
 /* So short that probes become due within the test. */
 static void short_silence(viakit_nic_options *o)
@@ -34,7 +34,7 @@ static void one_way_a(side *s)
     endpoint e;
     VIP_DESCRIPTOR *d;
     viakit_nic_info info;
-    int asks; /* a lossless link has no silence to ask about */
+    int asks; /* a lossless link needs no probes */
     uint64_t target, handle;
     uint8_t *data;
     double end;
@@ -48,8 +48,8 @@ static void one_way_a(side *s)
     target = side_exchange(s, 0);
     handle = side_exchange(s, 0);
     end = check_now() + CHECK_WAIT_S;
-    /* Writes, because nobody has to post anything for them. B's only signs of life are its answers to probes: if they
-     * did not count, B would be given up after ten of them. */
+    /* Writes, because they need no receives. B sends only replies to probes. If they did not count, A would give up
+     * after ten probes. */
     for (int n = 0; n < 1000 || (nic_counter(s, VIAKIT_COUNTER_probes_sent) < 4 && asks); n++) {
         if (check_now() > end)
             FAIL("%d messages and no four probes", n);
@@ -78,7 +78,7 @@ static void one_way_b(side *s)
 
 /* ---- seldom: who polls too seldom to look at the clock in time has the NIC's thread do what is due */
 
-/* The peer is to be asked every few polls. */
+/* The peer is probed every few polls. */
 static void shorter_silence(viakit_nic_options *o)
 {
     o->keepalive_ms = 2;
@@ -92,12 +92,12 @@ static void seldom_a(side *s)
     endpoint_open(&e, s, VIP_SERVICE_UNRELIABLE, 4096);
     post_recv(&e, prep_recv(&e, descriptor(&e, 1), buffer(&e, 8), 8));
     endpoint_connect(&e, "seldom");
-    if (!info.lossless || s->link->fault) { /* else there is no silence to ask about */
+    if (!info.lossless || s->link->fault) { /* else there are no probes */
         uint64_t takeovers = 0;
         int asked = 0;
         double end = check_now() + CHECK_WAIT_S;
-        /* A question between two polls was the thread's. If it had taken over, it has ended that at the second at the
-         * latest, for then it saw that somebody polls: so it asks the third only if it does so beside a poller. */
+        /* A probe between two polls is the thread's. If the thread had taken over, it stopped at the second poll at the
+         * latest, because it detected the poller. So it sends the third probe only if it runs beside a poller. */
         while (asked < 3) {
             VIP_DESCRIPTOR *d;
             struct timespec t = {0, 50000};
@@ -127,8 +127,8 @@ static void seldom_b(side *s)
 
 /* ---- seldom_answers: ... and has it send the acknowledgements that are owed */
 
-/* Each message is acknowledged, for its sender waits for that. The words by which B asks for the next one come by
- * another connection, or they would acknowledge, too. */
+/* Each message is acknowledged, because its sender waits for that. B requests the next one over another connection,
+ * because frames of the same one would acknowledge, too. */
 static void seldom_answers_a(side *s)
 {
     endpoint e, other;
@@ -301,7 +301,7 @@ static void forged_request_b(side *s)
         }
         SIDE_SYNC(s, 10 + i);
     }
-    /* The third would be good if there were anybody behind it: so much for the forger's art. */
+    /* The third would be valid if its sender were a peer: it proves that the forged frames are well formed. */
     while ((r = VipConnectWait(s->nic, &local.net, 0, &remote.net, &attr, &conn)) == VIP_TIMEOUT)
         CHECK(check_now() < end);
     CHECK_RET(r, VIP_SUCCESS);
@@ -410,7 +410,7 @@ static void bad_receive_first_both(side *s)
         }
         if (RELIABLE(s->levels[i])) {
             wait_state(&e, VIP_STATE_ERROR);
-            if (s->role == SIDE_A) /* nothing is under way that could tell it by failing */
+            if (s->role == SIDE_A) /* no operation is in progress whose failure could show it */
                 wait_error(s, VIP_ERROR_CONN_LOST, lost + 1);
         } else {
             SIDE_SYNC(s, 1);
@@ -421,9 +421,9 @@ static void bad_receive_first_both(side *s)
     }
 }
 
-/* ---- no_room: a process whose address space is limited cannot map the other's memory: both are told, at once */
+/* ---- no_room: a process whose address space is limited cannot map the other's memory: both get the error at once */
 
-/* All ways to ask, of a side that waits for none of them. */
+/* All kinds of requests, to a side that waits for none of them. */
 static void nobody_can_be_reached(side *s, endpoint *e, uint16_t port)
 {
     address local, remote;
@@ -434,7 +434,7 @@ static void nobody_can_be_reached(side *s, endpoint *e, uint16_t port)
         if (one)
             add_port(&remote, port);
         VIP_RETURN r;
-        /* Who calls may have an answer before he has tried to map anything: that nobody waits. The next is final. */
+        /* The caller may get NO_MATCH before it has tried to map memory. The next result is final. */
         while ((r = VipConnectRequest(e->vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S, &attr)) == VIP_NO_MATCH)
             sched_yield();
         CHECK_RET(r, VIP_NOT_REACHABLE);
@@ -494,9 +494,10 @@ static void no_room_both(side *s)
     endpoint_close(&e);
 }
 
-/* ---- unsummed: udp takes no datagram without UDP's checksum, for frames of a batch have no other of their payload
+/* ---- unsummed: udp drops datagrams without UDP's checksum, because frames of a batch have no other checksum of their
+ * payload
  *
- * B's sockets send without for a while. What they send then is dropped and counted, and arrives when it is sent again
+ * B's sockets send without for a while. Their datagrams are dropped and counted, and arrive when they are retransmitted
  * with a checksum. */
 
 #define UNSUMMED_LEN 100000 /* bytes: many frames */

@@ -44,7 +44,7 @@ static void ping_pong(endpoint *e, size_t len, int n)
 static void agree_both(side *s)
 {
     for (int i = 0; i < s->n_levels; i++) {
-        /* Of 3000 bytes: three frames of MTU 1500, yet one message. */
+        /* 3000 bytes: three frames of MTU 1500, but one message. */
         endpoint e;
         counters before, after, vi;
         uint64_t theirs;
@@ -139,7 +139,7 @@ static void copies_both(side *s)
     printf("       %s %c: %.2f copies and %.1f bytes copied per message of 64 B received\n", s->link->name,
            s->role == SIDE_A ? 'A' : 'B', (double)SINCE(copies) / N, (double)SINCE(bytes_copied) / N);
     CHECK(SINCE(copies) >= N);                                   /* data does not appear by itself */
-    CHECK(SINCE(copies) <= 2 * N + SINCE(frames_retransmitted)); /* a peer that sleeps long is asked once more */
+    CHECK(SINCE(copies) <= 2 * N + SINCE(frames_retransmitted)); /* a peer that sleeps long is probed once more */
     CHECK(SINCE(bytes_copied) <= 64 * (2 * N + SINCE(frames_retransmitted)));
     endpoint_disconnect(&e);
     endpoint_close(&e);
@@ -197,7 +197,7 @@ static void system_calls_both(side *s)
     CHECK_OK(viakit_nic_counters(s->nic, before));
     ping_pong(&e, 64, N);
     CHECK_OK(viakit_nic_counters(s->nic, after));
-    /* What left: N messages, and the few acknowledgements for which no message came along in time. */
+    /* Sent: N messages, and the few acknowledgements that no message could carry in time. */
     sends = SINCE(frames_sent);
     printf("       %s %c: %llu system calls for %d messages sent and %d received; %llu frames sent\n", s->link->name,
            s->role == SIDE_A ? 'A' : 'B', (unsigned long long)SINCE(system_calls), N, N, (unsigned long long)sends);
@@ -209,9 +209,9 @@ static void system_calls_both(side *s)
     endpoint_close(&e);
 }
 
-/* ---- two_rings: eth has a ring for frames and one for super-frames. What waits in both is taken in the order in which
- * it came: nothing looks early, and nobody is asked for what lies in the other ring. B has no thread, so all of it is
- * there when it looks for the first time. */
+/* ---- two_rings: eth has a ring for frames and one for super-frames. Frames in both are taken in the order of arrival:
+ * none looks out of order, and none in the other ring is reported as missing. B has no thread, so all frames are there
+ * when it polls for the first time. */
 
 #define TURNS 40
 

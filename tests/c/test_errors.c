@@ -4,8 +4,8 @@
  *
  * The test reads the tables of the page. For each cell it opens two NICs of this process on loop, with a filter where a
  * frame has to be lost, and produces the row's cause. It describes the effect on both sides in the page's words, and
- * compares the text with the cell. At the end every error of vipl.h must have occurred, so that a row that is missing in
- * the page, or a code that no row produces, is detected.
+ * compares the text with the cell. At the end every error of vipl.h must have occurred, so that a row that is missing
+ * in the page, or a code that no row produces, is detected.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -82,7 +82,7 @@ static void write_denied_immediate(host *here, host *there)
     send_now(here, d);
 }
 
-/* The provider's frame kinds (csrc/link/frame_format.h), which the filter is told. */
+/* The provider's frame kinds (csrc/link/frame_format.h), which the filter gets. */
 enum { KIND_SEND = 1, KIND_WRITE = 2 };
 
 /* The second frame is lost; at the unreliable level the next message shows it. */
@@ -354,7 +354,7 @@ static void *serve(void *p)
     return NULL;
 }
 
-/* Asks a server on `there`; what the client hears, and in s what the server's call answered. */
+/* Sends a request to a server on `there`. Returns the client's result, and in s the result of the server's call. */
 static VIP_RETURN ask_server(host *here, server *s, VIP_VI_HANDLE client)
 {
     address local, remote;

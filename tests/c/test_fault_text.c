@@ -43,7 +43,7 @@ static void every_word(void)
     CHECK(parsed("").loss == 0);
 }
 
-/* What is written reads back as the same, also where the locale writes a comma. */
+/* A written number reads back as the same, also in a locale with a decimal comma. */
 static void there_and_back(void)
 {
     static const char *const texts[] = {
@@ -192,7 +192,7 @@ static void limits(void)
     f.size = 3;
     CHECK_RET(viakit_get_faults(nic, &f, NULL), VIP_INVALID_PARAMETER);
     f = good;
-    /* What lies behind its size is not looked at, however wrong. */
+    /* Bytes behind its size are not read, and may be invalid. */
     good.size = offsetof(viakit_faults, partition_us); /* a program that knows fewer fields */
     good.partition_us = -7;
     CHECK_OK(viakit_set_faults(nic, &good));
@@ -223,8 +223,8 @@ static void environment(void)
     CHECK_NOTHING_LEFT();
 }
 
-/* Every kind of fault comes as often as asked for, and a higher chance hits what a lower one hit, and more. 200000
- * draws, so that the least likely fault (1 %) comes some 2000 times. */
+/* Every kind of fault occurs as often as configured, and a higher chance hits all frames that a lower one hits, and
+ * more. 200000 draws, so that the least likely fault (1 %) comes some 2000 times. */
 static void decisions(void)
 {
     enum { N = 200000 };
@@ -245,7 +245,7 @@ static void decisions(void)
         }
         differ += what != viakit_fault_of(&other, (VIP_UINT64)i, 1, (VIP_UINT64)i);
     }
-    /* Fixed numbers, for the seed is fixed: within a tenth of what was asked for. */
+    /* Fixed numbers, because the seed is fixed: within a tenth of the configured chance. */
     CHECK(abs(n[VIAKIT_DROP] - N / 20) < N / 200);
     CHECK(abs(n[VIAKIT_DUPLICATE] - N / 50) < N / 500);
     CHECK(abs(n[VIAKIT_HOLD] - 3 * N / 100) < 3 * N / 1000);

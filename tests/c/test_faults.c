@@ -32,7 +32,7 @@ static void same_seed_a(side *s)
 static void same_seed_b(side *s)
 {
     endpoint e;
-    /* The same text: what it does can be told without any NIC. */
+    /* The same text: its effect can be computed without a NIC. */
     viakit_faults f = faults_of("loss=0.3,kinds=send,seed=42");
     uint64_t lost = 0;
     uint32_t number = 0;
@@ -116,7 +116,7 @@ static void mended_b(side *s)
     }
 }
 
-/* ---- late_alone: a late frame that nobody overtakes arrives all the same */
+/* ---- late_alone: a late frame that no other overtakes still arrives */
 
 static void late_alone_a(side *s)
 {
@@ -136,7 +136,7 @@ static void late_alone_b(side *s)
     one_number_b(s, VIP_SERVICE_UNRELIABLE, 5);
 }
 
-/* ---- delayed: never sooner than asked for, in order although each waits for a time of its own; sleeping or polling */
+/* ---- delayed: never sooner than configured, and in order although each has its own delay; sleeping or polling */
 
 static void delayed_a(side *s)
 {
@@ -231,7 +231,7 @@ static void healed_a(side *s)
     meet(&e, s, VIP_SERVICE_UNRELIABLE, 0);
     VIP_DESCRIPTOR *d = descriptor(&e, 1);
     uint8_t *data = buffer(&e, 300);
-    /* Nobody waits so long: what is delayed must go when the faults end, not when its time comes. */
+    /* The delay is longer than the test: delayed frames must be sent when the faults end, not when they are due. */
     set_faults(s, "delay=1000s");
     for (uint32_t i = 0; i < 5; i++)
         send_number(&e, d, data, 300, i);
@@ -334,7 +334,7 @@ static void super_frames_b(side *s)
     leave(&e);
 }
 
-/* ---- filter: a test's own decision; every frame is asked about once, also while the link has no room */
+/* ---- filter: the test's function decides. It is called once for each frame, also while the link has no room */
 
 #define N_FILTERED 500
 
@@ -342,7 +342,7 @@ typedef struct {
     uint64_t asked, wrong;
 } asked;
 
-/* The index counts frames from 0, so a frame that is asked about twice shows as a wrong index. */
+/* The index counts frames from 0, so a second call for one frame shows as a wrong index. */
 static viakit_verdict count_questions(void *context, VIP_UINT64 index, int kind, size_t len)
 {
     asked *a = context;
@@ -393,7 +393,7 @@ static void filter_b(side *s)
     SIDE_SYNC(s, 1);
     uint64_t done = 0;
     side_send(s, &done, sizeof(done));
-    WAIT_UNTIL(viakit_poll(s->nic, NULL) != VIP_SUCCESS || has_spoken(s)); /* until A is through, somebody makes room */
+    WAIT_UNTIL(viakit_poll(s->nic, NULL) != VIP_SUCCESS || has_spoken(s)); /* until A is done, B makes room */
     side_recv(s, &done, sizeof(done));
     leave(&e);
 }
@@ -461,7 +461,7 @@ static void go_back(viakit_nic_options *o)
     o->retransmission = VIAKIT_GO_BACK_N;
 }
 
-/* ---- nobody: that nobody is there is found although the request was lost the first times that it was sent */
+/* ---- no server: the absence of a server is detected although the first copies of the request were lost */
 
 static void nobody_a(side *s)
 {

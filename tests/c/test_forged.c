@@ -1,12 +1,12 @@
 /*
- * test_forged.c - frames that somebody made by hand: test_forged LINK [CASE...], on eth links that take plain frames.
+ * test_forged.c - forged frames: test_forged LINK [CASE...], on eth links that take plain frames.
  *
- * B listens to the wire with a socket of its own, so it learns A's key from A's connection request as anybody in
- * between could, and sends A frames that no NIC would send. A drops and counts them, and goes on. What is forged is
- * right in all but one point, its checksum above all: a frame that is dropped for another reason would prove nothing.
+ * B listens to the wire with a socket of its own, so it learns A's key from A's connection request, as any station on
+ * the wire could, and sends A frames that no NIC would send. A drops and counts them, and goes on. A forged frame is
+ * valid in all but one point, also in its checksum: a frame that is dropped for another reason would prove nothing.
  *
- * B's NIC has no thread, and whoever must not wake it syncs by side_sync_blind(): else it would answer what the forger
- * is to answer.
+ * B's NIC has no thread. A case that must not wake it syncs by side_sync_blind(), or the NIC would reply instead of the
+ * forger.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -60,7 +60,7 @@ static void forge(side *s, int fd, struct wire_header h, const void *payload, si
     forge_from(s, s->attr.LocalNicAddress, fd, h, payload, len);
 }
 
-/* The latest frame of that kind on the wire (a client that found nobody asks again, with another key), with its
+/* The latest frame of that kind on the wire (a client that found no server requests again, with another key), with its
  * connection block. Waits for the first one. */
 static struct wire_header listen_for(int fd, int kind, struct wire_connect *block)
 {
@@ -96,7 +96,7 @@ static void side_sync_blind(side *s, int tag)
     s->options.no_thread = 1;
 }
 
-/* ---- forged_accept: an acceptance that names frames without room for data, is cut short, or is for somebody else */
+/* ---- forged_accept: an acceptance that names frames without room for data, is truncated, or is for another VI */
 
 static void forged_accept_a(side *s)
 {
@@ -115,7 +115,7 @@ static void forged_accept_a(side *s)
     endpoint_close(&e);
 }
 
-/* B's NIC has no thread, and nobody drives it: what A asks only the forger hears. */
+/* B's NIC has no thread and is not polled: only the forger receives A's requests. */
 static void forged_accept_b(side *s)
 {
     int fd = open_wire();
@@ -131,8 +131,8 @@ static void forged_accept_b(side *s)
                              .src_port = 5,
                              .src_vi = 6,
                              .key = key};
-    /* Two that leave no room for data, one that is cut, and then a good one with a wrong key or for another request:
-     * three of them are malformed, the others are nobody's. */
+    /* Two that leave no room for data, a truncated one, and valid ones with a wrong key or for another request: three
+     * are malformed, the others belong to no request. */
     c.key = 4711;
     c.max_payload = 0;
     forge(s, fd, h, &c, sizeof(c));
@@ -163,7 +163,7 @@ static void forged_confirm_a(side *s)
     uint64_t before = nic_counter(s, VIAKIT_COUNTER_dropped_unknown_peer);
     double end = check_now() + CHECK_WAIT_S;
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
-    /* As equals: A asks, and a confirmation would mean that A's own promise was heard. It has made none. */
+    /* Peer requests: A requests, and a confirmation would mean that A's promise has arrived. A has made none. */
     make_address(&local, s->attr.LocalNicAddress, "forged", 6);
     make_address(&remote, s->peer_host, "forged", 6);
     SIDE_SYNC(s, 1);
@@ -383,7 +383,7 @@ static void known_psn(viakit_nic_options *o)
     o->first_psn = FIRST_PSN;
 }
 
-/* Two frames have come; nobody took them. */
+/* Two frames have arrived, and were not taken. */
 static void took_nothing(side *s, VIP_DESCRIPTOR *d, const uint8_t *data, uint64_t before)
 {
     double end = check_now() + CHECK_WAIT_S;
@@ -417,7 +417,7 @@ static void forged_nobody_a(side *s)
     make_address(&remote, s->peer_host, "nobody", 6);
     CHECK_OK(VipConnectPeerRequest(e.vi, &local.net, &remote.net, 1000 * CHECK_WAIT_S));
     SIDE_SYNC(s, 2);
-    SIDE_SYNC(s, 3); /* forged, to one that asks */
+    SIDE_SYNC(s, 3); /* forged, to a requesting VI */
     took_nothing(s, d, data, before + 2);
     CHECK_OK(VipDisconnect(e.vi));
     drain(e.vi);
@@ -438,7 +438,7 @@ static void forged_nobody_a(side *s)
     endpoint_close(&e);
 }
 
-/* Twice the same message, once with the flags that ask for an answer: none may be given either. */
+/* Twice the same message, once with the flags that request a reply: neither may get one. */
 static void forge_from_nobody(side *s, int fd, uint16_t port, uint32_t psn)
 {
     static const uint8_t somebody[6] = {0x02, 9, 9, 9, 9, 9};
@@ -466,7 +466,7 @@ static void forged_nobody_b(side *s)
     forge_from_nobody(s, fd, port, 0);
     side_sync_blind(s, 3);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 4096);
-    /* What is on the wire up to here is of the earlier request. */
+    /* Frames on the wire up to here belong to the earlier request. */
     listen_for(fd, WIRE_REQUEST, &c); /* until here */
     side_sync_blind(s, 4);
     endpoint_connect(&e, "nobody");
@@ -492,7 +492,7 @@ static void forged_nobody_b(side *s)
     endpoint_close(&e);
 }
 
-/* A's own repetitions must not mix with those that the lists ask for. */
+/* A's own retransmissions must not mix with those that the lists request. */
 static void slow(viakit_nic_options *o)
 {
     o->rto_us = 400000;

@@ -63,7 +63,7 @@ static void goodput_a(side *s)
     uint64_t at, handle, in_flight;
     viakit_nic_info info;
     CHECK_OK(viakit_query_nic(s->nic, &info));
-    /* What a time-out may have to repeat, in frames. */
+    /* Frames that a time-out may have to retransmit. */
     in_flight = (uint64_t)info.window * (info.super_payload / info.max_payload);
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 3u << 20);
     pattern_fill(data = buffer(&e, 1u << 20), 1u << 20, 3);
@@ -90,7 +90,7 @@ static void goodput_a(side *s)
                clean.seconds / lossy.seconds, (unsigned long long)lossy.repeated, (unsigned long long)lossy.frames,
                (unsigned long long)lossy.timeouts, (unsigned long long)lossy.probes);
         CHECK(lossy.repeated > 0);
-        /* What was lost, and little more; but after a time-out, as a busy machine has them, all that was in flight. */
+        /* The lost frames, and few more. After a time-out, which a busy machine causes, all frames in flight. */
         if (s->options.retransmission == VIAKIT_SELECTIVE)
             CHECK(lossy.repeated < lossy.frames / 10 + lossy.timeouts * in_flight);
     }

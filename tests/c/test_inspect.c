@@ -1,9 +1,9 @@
 /*
- * test_inspect.c - snapshots, and a process that answers about its NICs while it works: what is told is what is,
- * whoever opens, closes, sends and forks meanwhile; nobody is disturbed and nothing is left.
+ * test_inspect.c - snapshots, and a process that replies about its NICs while it works. The reports are true while
+ * other threads open, close, send and fork. Traffic is not disturbed, and nothing is left.
  *
  * viakit_snapshot() describes one NIC as JSON. A process with a NIC also answers on a socket in the abstract namespace
- * (docs/inspect.md), which `viakit inspect` asks; here the test asks itself.
+ * (docs/inspect.md), which `viakit inspect` queries. Here the test queries it.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,8 +18,8 @@
 
 /* ---------------------------------------------------------------- reading */
 
-/* Is it one JSON object, as far as brackets and strings tell? No brackets may be open or too many, no comma without a
- * value behind it. */
+/* Checks brackets, strings and commas of one JSON object: brackets are balanced, and each comma is followed by a
+ * value. */
 static int is_balanced(const char *text)
 {
     int depth = 0, in_string = 0;
@@ -52,7 +52,7 @@ static int count(const char *text, const char *part)
     return n;
 }
 
-/* -1 if nobody answers for that process; nothing but "refused" may be the reason. */
+/* -1 if that process does not listen. The only valid reason is "refused". */
 static int connect_to(int pid)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -67,7 +67,7 @@ static int connect_to(int pid)
     return s;
 }
 
-/* The whole answer of a process, or NULL if nobody answers. */
+/* The whole reply of a process, or NULL if it does not listen. */
 static char *ask(int pid)
 {
     int s = connect_to(pid);
@@ -126,8 +126,7 @@ static void test_contents(void)
     CHECK_EQ(after[VIAKIT_COUNTER_frames_sent], before[VIAKIT_COUNTER_frames_sent]);
     CHECK_EQ(after[VIAKIT_COUNTER_messages_received], before[VIAKIT_COUNTER_messages_received]);
     CHECK_EQ(after[VIAKIT_COUNTER_copies], before[VIAKIT_COUNTER_copies]);
-    /* Each thing once, under its own handle, with its own figures. Of 20 descriptors the first 16 are told one by
-     * one. */
+    /* Each object once, under its own handle, with its own figures. The first 16 of 20 descriptors are listed. */
     CHECK(strstr(text, "\"device\":\"loop:inspect \\u0022quoted\\u0022\"") != NULL);
     CHECK(strstr(text, "\"level\":\"reliable reception\"") != NULL);
     CHECK(strstr(text, "\"rdma_write\":true,\"rdma_read\":false,\"max_transfer_size\":4096") != NULL);
@@ -141,8 +140,8 @@ static void test_contents(void)
     CHECK_EQ(count(text, wanted), 1);
     CHECK(strstr(text, "\"capacity\":7,\"entries\":0,\"queues\":1") != NULL);
 
-    /* Far too small a buffer, behind whose end AddressSanitizer looks: its text is ended, and what was needed is
-     * told. No buffer at all; nowhere to tell; what is no NIC. */
+    /* A buffer that is far too small, whose end AddressSanitizer guards: its text is terminated, and the needed size is
+     * returned. Then no buffer, no place for the size, and no NIC. */
     char *small = malloc(10);
     CHECK(small != NULL);
     CHECK_RET(viakit_snapshot(nic, small, 10, &again), VIP_ERROR_RESOURCE);
@@ -161,7 +160,7 @@ static void test_contents(void)
     CHECK_NOTHING_LEFT();
 }
 
-/* ---------------------------------------------------------------- asked while everything moves */
+/* ---------------------------------------------------------------- queried during traffic */
 
 static int stop; /* atomic */
 
@@ -213,7 +212,7 @@ static void test_while_all_moves(void)
         char *text = ask(getpid());
         CHECK(text != NULL);
         CHECK(is_balanced(text));
-        /* The worker's NIC is told whole in each answer; the other one is there or not, never twice. */
+        /* Each reply has the worker's whole NIC. The other NIC occurs at most once. */
         CHECK_EQ(count(text, "\"device\":\"loop:worker\""), 1);
         CHECK(count(text, "\"device\":\"loop:coming and going\"") <= 1);
         free(text);
@@ -226,8 +225,8 @@ static void test_while_all_moves(void)
     CHECK_NOTHING_LEFT();
 }
 
-/* One who asks and does not read keeps neither the others nor the end waiting. 800 VIs make an answer that no socket
- * buffer takes whole. */
+/* A client that does not read delays neither other clients nor the end. The reply for 800 VIs is larger than any socket
+ * buffer. */
 static void test_silent_asker(void)
 {
     VIP_NIC_HANDLE nics[8];
@@ -260,7 +259,7 @@ static void test_silent_asker(void)
 
 /* ---------------------------------------------------------------- who answers */
 
-/* Nobody answers where there is no NIC, where the environment says so, and for NICs that have no thread to do it. */
+/* A process does not listen without a NIC, if the environment disables it, and for NICs without a thread. */
 static void test_who_answers(void)
 {
     VIP_NIC_HANDLE nic, second;

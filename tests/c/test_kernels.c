@@ -3,9 +3,9 @@
  * with longer vectors than it has (csrc/kernels/meson.build).
  *
  * Arrays end where they must: under AddressSanitizer a vector that reaches past the end is found. Lengths run through
- * all small ones, so that every remainder behind the last whole vector occurs. What the kernels compute is held against
- * plain loops here, and against NumPy in the Python tests; where the order of additions is the kernel's own, a small
- * difference is allowed, elsewhere none.
+ * all small ones, so that every remainder behind the last whole vector occurs. The results are compared with plain
+ * loops here, and with NumPy in the Python tests. Where the kernel chooses the order of additions, a small difference
+ * is allowed, elsewhere none.
  */
 #include <math.h>
 
@@ -182,8 +182,8 @@ struct water {
     struct kernels_water_sums sums;
 };
 
-/* What level `level` makes of molecules at random places, some of them beyond the cutoff and some across it. The second
- * half of `sites` repeats the first, as the kernel wants it. */
+/* Result of level `level` for molecules at random places, some beyond the cutoff and some across it. The second half of
+ * `sites` repeats the first, as the kernel requires. */
 static struct water water_at(int level)
 {
     static double sites[MOLECULES * 2][12], scratch[KERNELS_WATER_SCRATCH(MOLECULES * 2)];

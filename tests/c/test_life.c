@@ -7,7 +7,8 @@
  * waits for its observable effect: a number of time-outs, an error, a state, never a time.
  *
  * The short form opens NICs with short time-outs, so that a connection to a silent peer is lost in less than a second.
- * VIAKIT_LONG=1 selects the defaults and ten seconds of silence. VIAKIT_CYCLES is the number of connections in `cycles`.
+ * VIAKIT_LONG=1 selects the defaults and ten seconds of silence. VIAKIT_CYCLES is the number of connections in
+ * `cycles`.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -98,8 +99,8 @@ static void feel_silence(void)
         sched_yield();
 }
 
-/* The connection is lost: CONN_LOST is reported n_errors times on this side, the VI is in state ERROR, and its queues can
- * be drained after VipDisconnect. The VI is then idle. */
+/* The connection is lost: CONN_LOST is reported n_errors times on this side, the VI is in state ERROR, and its queues
+ * can be drained after VipDisconnect. The VI is then idle. */
 void life_over(endpoint *e, int n_errors)
 {
     wait_error(e->s, VIP_ERROR_CONN_LOST, n_errors);
@@ -127,7 +128,7 @@ static void stopped_a(side *s)
         life_prepare(&e, s, d, s->levels[level], 1);
         endpoint_connect(&e, "stopped");
         SIDE_SYNC(s, 1);
-        /* B stands still, so nobody acknowledges: A must have felt the silence before B goes on. */
+        /* B is stopped and acknowledges nothing: A must have had a time-out before B goes on. */
         uint64_t before = nic_counter(s, VIAKIT_COUNTER_timeouts);
         CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
         life_post_all(&e, d);
@@ -158,8 +159,8 @@ static void stopped_b(side *s)
     }
 }
 
-/* ---- withdrawn: B stands still in VipConnectWait while A asks, gives up, and asks again later: B is not given the
- * request that A has given up */
+/* ---- withdrawn: B is stopped in VipConnectWait while A requests, gives up, and requests again later. B does not get
+ * the request that A has given up */
 
 /* kill() returns before the last thread has stopped. */
 static int stands_still(pid_t pid)
@@ -182,8 +183,8 @@ static int stands_still(pid_t pid)
     return still;
 }
 
-/* B's thread must be in VipConnectWait, and all of B asleep, when A's request comes and is given up: what lies in B's
- * queue then is a request that nobody wants any more. */
+/* B's thread must be in VipConnectWait, and all of B asleep, when A's request arrives and is given up: B's queue then
+ * holds a withdrawn request. */
 static void withdrawn_a(side *s)
 {
     endpoint e;
@@ -193,14 +194,13 @@ static void withdrawn_a(side *s)
     endpoint_open(&e, s, VIP_SERVICE_RELIABLE_DELIVERY, 65536);
     endpoint_connect(&e, "first"); /* the two NICs know each other from here on */
     endpoint_disconnect(&e);
-    CHECK_OK(
-        viakit_open_nic(s->device, &s->options, &other)); /* on one host: somebody who says that he does not wait */
+    CHECK_OK(viakit_open_nic(s->device, &s->options, &other)); /* on one host: a NIC that replies that no VI waits */
     make_address(&local, s->attr.LocalNicAddress, "me", 2);
     make_address(&remote, s->peer_host, "second", 6);
     SIDE_SYNC(s, 1);
     CHECK_EQ(kill(s->peer_pid, SIGSTOP), 0);
     WAIT_UNTIL(stands_still(s->peer_pid));
-    /* NO_MATCH or TIMEOUT: on one host the other NIC at A's side says that nobody waits there. */
+    /* NO_MATCH or TIMEOUT: on one host the other NIC at A's side replies that no VI waits there. */
     VIP_RETURN r = VipConnectRequest(e.vi, &local.net, &remote.net, 500, &attr);
     CHECK(r == VIP_NO_MATCH || r == VIP_TIMEOUT);
     CHECK_EQ(vi_state(e.vi), VIP_STATE_IDLE);
@@ -233,7 +233,7 @@ static void withdrawn_b(side *s)
     endpoint_connect(&e, "first");
     endpoint_disconnect(&e);
     CHECK_EQ(pthread_create(&thread, NULL, wait_for_second, &e), 0);
-    /* The thread is in its call: the snapshot says so. */
+    /* The snapshot shows that the thread is in its call. */
     WAIT_UNTIL(viakit_snapshot(s->nic, text, sizeof(text), &len) == VIP_SUCCESS && strstr(text, "\"waiting\""));
     SIDE_SYNC(s, 1);
     CHECK_EQ(pthread_join(thread, NULL), 0);
@@ -269,7 +269,7 @@ static void stopped_long_a(side *s)
     if (!is_network(s))
         life_all_sent(&e, d);
     SIDE_SYNC(s, 2);
-    /* Where the connection was lost, B is not asked to end it. */
+    /* If the connection was lost, B need not end it. */
     if (!is_network(s))
         endpoint_disconnect(&e);
     endpoint_close(&e);

@@ -4,8 +4,8 @@
  * the other: first a connection request by request_all(), by which the two stations learn of each other, then data by
  * send().
  *
- * What a link owes is little (link/link.h): on these, which lose nothing while there is room, each frame arrives whole
- * and in order, counted once on each side, and its sender can be answered.
+ * A link guarantees little (link/link.h). These links lose no frame while there is room: each frame arrives whole and
+ * in order, is counted once on each side, and can be replied to.
  */
 #include <errno.h>
 
@@ -13,7 +13,7 @@
 #include "check.h"
 #include "link/link.h"
 
-/* What check.h wants to know of the provider, which is not here. */
+/* check.h needs these functions of the provider, which this program does not contain. */
 const char *viakit_last_error(void)
 {
     return vk_explanation();

@@ -3,7 +3,7 @@
  *
  * A registration is a handle with rights of its own, not a property of the memory (VIPL: the same memory may be
  * registered several times). Handles are guarded against guessing and against use after their end; pinning is an
- * attempt, whose failure is told and stops nothing.
+ * attempt, whose failure is reported and has no other effect.
  */
 #define _GNU_SOURCE /* MAP_32BIT */
 #include <errno.h>

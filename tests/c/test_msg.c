@@ -26,7 +26,7 @@ static const struct {
 const char *case_link;
 int case_bip;
 
-/* What a bad network does, for the links with +fault. */
+/* Faults of a bad network, for the links with +fault. */
 #define FAULTS "loss=1%,dup=1%,reorder=1%,corrupt=0.5%,seed=11"
 
 /* Cases that move so much that behind faults they say nothing more, later. They can be run by name. */
@@ -81,8 +81,8 @@ int main(int argc, char **argv)
         snprintf(check_context, sizeof check_context, "%s %s", argv[1], cases[i].name);
         check_deadline(120);
         job j = {.link = link_name, .n_ranks = cases[i].n_ranks, .policy = cases[i].policy, .bip = case_bip};
-        /* Whose name begins with "death" loses rank 1, with "hosts" is on two hosts, with "threads" calls from several
-         * threads. */
+        /* A case whose name begins with "death" loses rank 1, one with "hosts" runs on two hosts, one with "threads"
+         * calls from several threads. */
         if (strncmp(cases[i].name, "death", 5) == 0)
             j.may_die = 2; /* rank 1 */
         if (network || strncmp(cases[i].name, "hosts", 5) == 0)

@@ -1,10 +1,10 @@
 /*
- * test_notes.c - what programs of the time rely on beyond the text of the guide: the notes at the end of the
+ * test_notes.c - behaviour that programs of 2001 rely on beyond the text of the guide: the notes at the end of the
  * interface's description, by number.
  *
- * Those with a test of their own elsewhere: 1 header_c89.c and header_cpp.cpp; 2 test_calls.c (devices); 6 the cases
- * peer_killed and close_with_everything, and the tests of the library's symbols; 11 the case rdma_spin. Each is a habit
- * found in programs or papers: to break one would break programs that the guide alone would allow us to break.
+ * Some have tests elsewhere: note 1 in header_c89.c and header_cpp.cpp, 2 in test_calls.c (devices), 6 in the cases
+ * peer_killed and close_with_everything and in the tests of the library's symbols, 11 in the case rdma_spin. Each note
+ * is a habit found in programs or papers. The guide alone would allow a provider to break them.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -137,7 +137,7 @@ static void note_4(void)
 }
 
 /* ---- note 5: NO_MATCH at once, and by the whole discriminator; several requesters at once are all served. None of
- * them queues: who finds nobody waiting is told so, and asks again. */
+ * them queues: a requester without a waiting server gets NO_MATCH and requests again. */
 
 #define REQUESTERS 3
 

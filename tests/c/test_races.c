@@ -2,10 +2,10 @@
  * test_races.c - handles that die in other threads' hands: a VI, a completion queue, a NIC is destroyed while calls on
  * it begin, run and wait.
  *
- * Each call must either do its work or say VIP_INVALID_PARAMETER; under the sanitizers nothing that is gone may be
- * touched. Requests that another thread makes again. And fork, while other threads are inside the library: the child
- * opens a NIC of its own. What a single thread would never see (a handle that dies between two lines of a call) comes
- * up here by repetition: rounds are short and many.
+ * Each call must either do its work or return VIP_INVALID_PARAMETER. The sanitizers check that no freed memory is
+ * touched. Other cases: a request that another thread repeats, and a fork while other threads are inside the library,
+ * whose child opens a NIC of its own. Rounds are short and many, so that a handle also dies between two lines of a
+ * call.
  */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #define ROUNDS 300
 #define CALLERS 3
 
-/* What the callers hammer; replaced each round. A handle may be stale when it is used: that is the point. */
+/* Targets of the callers, replaced each round. A handle may be stale when it is used, on purpose. */
 static _Atomic(VIP_NIC_HANDLE) the_nic;
 static _Atomic(VIP_VI_HANDLE) the_vi;
 static _Atomic(VIP_CQ_HANDLE) the_cq;
@@ -177,8 +177,8 @@ static void *wait_for_server(void *p)
     return NULL;
 }
 
-/* A thread asks for a connection, and a server thinks about it; another thread withdraws that, and asks anew before
- * the first has noticed: what the first one then does is not the end of the new request. */
+/* A thread requests a connection, and the server does not reply yet. Another thread withdraws the request, and makes a
+ * new one before the first thread has returned. The first thread must not end the new request. */
 static void newer_request(void)
 {
     _Alignas(VIP_NET_ADDRESS) uint8_t room[12], remote[12 + 64];
@@ -197,7 +197,7 @@ static void newer_request(void)
         CHECK_EQ(pthread_create(&thread, NULL, wait_for_server, vi), 0);
         /* Here the request is in the server's hands, unanswered. */
         while (VipConnectWait(server, here, 1000, (VIP_NET_ADDRESS *)(void *)remote, &theirs, &conn) != VIP_SUCCESS) {}
-        CHECK_OK(VipDisconnect(vi)); /* ends the request, of which its thread is to hear */
+        CHECK_OK(VipDisconnect(vi)); /* ends the request; its thread must return */
         CHECK_OK(VipDisconnect(vi)); /* the VI is idle, whether it has or not */
         /* The new request, while the first one's thread may still be on its way out of its call. */
         CHECK_OK(VipConnectPeerRequest(vi, here, here, 1000 * CHECK_WAIT_S));
@@ -214,7 +214,7 @@ static void newer_request(void)
     CHECK_OK(VipCloseNic(nic));
 }
 
-/* Whoever waits without end on something that is destroyed is told so. */
+/* An endless wait on an object that is destroyed returns an error. */
 static void waiting_calls(void)
 {
     static uint8_t memory[64] __attribute__((aligned(64)));
@@ -243,7 +243,7 @@ static void waiting_calls(void)
         CHECK_OK(VipDestroyVi(vi));
         CHECK_OK(VipDestroyCQ(cq));
         CHECK_EQ(pthread_join(threads[0], NULL), 0);
-        /* Both threads have come back: nobody waits for ever on what is gone. */
+        /* Both threads have returned: no call waits for ever on a destroyed object. */
         CHECK_EQ(pthread_join(threads[1], NULL), 0);
         CHECK_OK(VipCloseNic(nic));
     }

@@ -2,7 +2,8 @@
  * test_secret.c - processes that are not of the job try to become ranks of it (secret_job.h).
  *
  *   callers      tcp: silent callers, garbage, a right intro without proof, and a reply that was recorded before
- *   hanging      tcp: a listener that does not accept a rank's call, and one that does not answer it: the rank calls again
+ *   hanging      tcp: a listener that does not accept a rank's call, and one that does not answer it: the rank calls
+ *   again
  *   damaged      cards whose lengths are wrong
  *   no secret    worlds of several ranks are refused
  */
@@ -39,8 +40,8 @@ static int call(const struct tc_card *card)
     return fd;
 }
 
-/* As many as the listeners' backlogs hold besides the ranks, all before the first rank calls. What they send lies in the
- * sockets already when they are accepted. */
+/* As many as the listeners' backlogs hold besides the ranks, all before the first rank calls. Their data is in the
+ * sockets before they are accepted. */
 static void call_all(job *j, const void *all, size_t len)
 {
     learn_word(j, all, len);
@@ -232,7 +233,7 @@ static void run_led_astray(const char *what, void *(*between)(void *), int backl
 
 /* ---- calls that hang: the kernel would repeat a lost SYN ever more seldom, and wait for a silent listener for ever */
 
-/* The local port of a call to relay.port that the listener's kernel has not accepted, 0 if there is none. */
+/* The local port of a call to relay.port that the listener's kernel has not accepted, or 0. */
 static unsigned calling_port(void)
 {
     char line[256];

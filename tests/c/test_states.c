@@ -1,11 +1,11 @@
 /*
- * test_states.c - docs/states.md is the expectation: every cell of its tables is driven, and what is seen is compared
- * with what stands there. test_states [STATES.MD [ROW]]
+ * test_states.c - docs/states.md is the expectation: every cell of its tables is driven, and the observed result is
+ * compared with the cell. test_states [STATES.MD [ROW]]
  *
  * Each cell runs in a process of its own, so that one that hangs or fails leaves the others to be looked at. The
  * drivers are in states_vi.c (VI and descriptor), states_connection.c and states_peer.c; each brings its object into
- * the state of a column, makes the event of a row happen, and writes what it saw in the words of the page. What the
- * page must contain is known here as well: a row may not be left out.
+ * the state of a column, makes the event of a row happen, and writes the result in the words of the page. The drivers
+ * also list all rows, so the page may not omit one.
  */
 #define _DEFAULT_SOURCE
 #include <sys/prctl.h>
@@ -30,7 +30,7 @@ __attribute__((noreturn)) static void child(cell_driver *drive, const char *tabl
     exit(0);
 }
 
-/* 1 if the cell is wrong, and says so. */
+/* Returns 1 and prints a message if the cell is wrong. */
 static int check_cell(cell_driver *drive, const char *table, const char *row, int column, const char *expected)
 {
     char seen[CELL];
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         cell_driver *drive;
-        int n_rows; /* that the driver knows; a row that nobody knows is wrong in each of its cells */
+        int n_rows; /* that the driver has; an unknown row is wrong in each of its cells */
     } tables[] = {{"vi", drive_vi, 23},
                   {"connection", drive_connection, 10},
                   {"peer", drive_peer, 12},

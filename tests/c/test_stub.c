@@ -253,7 +253,7 @@ static void leave(int sig)
     exit(42);
 }
 
-/* LeakSanitizer asks this at the end of each process: the one that exits here closes nothing, on purpose. */
+/* LeakSanitizer calls this at the end of each process. The one that exits here closes nothing, on purpose. */
 static int careless;
 
 int __lsan_is_turned_off(void);

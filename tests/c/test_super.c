@@ -180,7 +180,7 @@ static void exchange_all_lengths(side *s, uint64_t seed)
     endpoint_close(&e);
 }
 
-/* Each side's eth0 as it was; the NIC is reopened for whoever closes it. */
+/* Each side's eth0 as it was; the NIC is reopened for a case that closes it. */
 static void restore(side *s)
 {
     CHECK_EQ(netns_set_mtu(1500), 0);
@@ -382,8 +382,8 @@ static void lines(side *s)
 
 /* ---------------------------------------------------------------- drivers that refuse */
 
-/* From now on the send calls of this process on packet sockets fail with ENOBUFS: on those that send super-frames, or on
- * all. Other threads of the process, too. */
+/* From now on the send calls of this process on packet sockets fail with ENOBUFS: on those that send super-frames, or
+ * on all. Other threads of the process, too. */
 static void refuse(int only_super)
 {
     int fds[16], n = 0;
@@ -475,7 +475,7 @@ static void hidden_limits(side *s)
         CHECK(nic_counter(s, VIAKIT_COUNTER_super_frames_refused) > 0);
 }
 
-/* The probe at open tells the difference. */
+/* The probe at open detects the difference. */
 static void hidden_on(side *s)
 {
     hide(1);

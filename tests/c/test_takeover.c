@@ -2,8 +2,8 @@
  * test_takeover.c - a process outside the job answers a rank in another rank's place, over udp, on channels via and bip
  * (secret_job.h).
  *
- * The attacker is another process and, if the test may choose one, another user. Its NIC is at rank 1's station, and has
- * the discriminators of ranks 0 and 1, which it computes from the job's word: all users read it in /proc/net/unix.
+ * The attacker is another process and, if the test may choose one, another user. Its NIC is at rank 1's station, and
+ * has the discriminators of ranks 0 and 1, which it computes from the job's word: all users read it in /proc/net/unix.
  */
 #include <grp.h>
 #include <pthread.h>
@@ -52,8 +52,8 @@ static void name_end(address *a, const uint8_t host[6], const char *policy, cons
     make_address(a, host, discriminator, len + 8);
 }
 
-/* A NIC of our own at rank 1's station asks rank 0 as rank 1 would. It sees rank 0's requests, which go to all NICs of
- * the station, and must not be connected however many it answers. Returns whether it was. */
+/* A NIC of this test at rank 1's station sends requests to rank 0 as rank 1 would. It gets rank 0's requests, which go
+ * to all NICs of the station, and must not be connected by any number of replies. Returns whether it was. */
 static int try_to_take_over(const char *policy, const char *word)
 {
     viakit_nic_options options = {.size = sizeof(options)};

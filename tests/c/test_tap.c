@@ -1,6 +1,6 @@
 /*
- * test_tap.c - the ring of records and the tap's calls, on loop: nothing is lost that is not counted, nothing is torn
- * between the producer and a consumer that reads all the while, and wrong calls say so.
+ * test_tap.c - the ring of records and the tap's calls, on loop: every lost record is counted, a consumer that reads
+ * all the time gets no torn record, and wrong calls return errors.
  *
  * Between the NIC (which writes) and the tap's thread (which reads) there is a ring without locks. Each record carries
  * its number and bytes that follow from it, so a record that is read too early, or overwritten while it is read, shows.
@@ -83,7 +83,7 @@ static void test_ring(void)
     vk_ring_fini(&ring);
 }
 
-/* What is held is not shown before it is released. */
+/* Held records are not visible before they are released. */
 static void test_hold(void)
 {
     CHECK(vk_ring_init(&ring, 4096) == 0);

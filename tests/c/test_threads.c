@@ -1,9 +1,9 @@
 /*
- * test_threads.c - what programs do with their threads and files: a thread that waits in VIPL is cancelled, and so is
- * one that is sending; a daemon has closed standard input, output and error; a time-out is larger than any clock.
+ * test_threads.c - threads and files of programs: cancelling a thread that waits in VIPL or sends, a daemon that has
+ * closed standard input, output and error, and a time-out larger than any clock.
  *
- * After a cancellation the NIC must serve the other threads as if nothing had been: nobody is inside, nobody counts as
- * waiting, and what the call had begun is taken back.
+ * After a cancellation the NIC must serve the other threads as before: no thread is inside, none counts as waiting, and
+ * the call's effects are undone.
  */
 #define _DEFAULT_SOURCE
 #include <errno.h>
@@ -103,7 +103,7 @@ static void tear_down(void)
     CHECK_NOTHING_LEFT();
 }
 
-/* As the NIC itself tells it. */
+/* As the NIC's snapshot reports it. */
 static int waiting_calls(void)
 {
     static char text[1 << 18];

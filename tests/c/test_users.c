@@ -1,9 +1,9 @@
 /*
  * test_users.c - shm joins processes of one user: which pairs of users and user namespaces are let in.
  *
- * A server and a client, each a process, take their user and namespace, open shm NICs of one name, and the client asks
- * for a connection. Linux shows each user that has no number in a namespace by the same one (65534, nobody's). Needs
- * root, to become other users; skipped otherwise.
+ * A server and a client, each a process, take their user and namespace, open shm NICs of one name, and the client
+ * requests a connection. Linux shows all users that have no number in a namespace as the same one (65534). Needs root,
+ * to become other users; skipped otherwise.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +34,7 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* Who a process is: a user, and the number that it has in a user namespace of its own. */
+/* Identity of a process: its user, and the number of that user in a user namespace of its own. */
 typedef struct {
     const char *name;
     uid_t uid;
@@ -56,7 +56,7 @@ static const identity mapped_bert = {"bert with anna's number", BERT, MAPPED, AN
 typedef struct {
     const identity *server, *client;
     int joined;     /* they are the same user, and that can be verified */
-    int unverified; /* refused because the numbers are equal; else the client finds nobody */
+    int unverified; /* refused because the numbers are equal; else the client finds no server */
     int shared;     /* the client is in the server's namespace. Joined only where the kernel has SO_PEERPIDFD */
 } pair;
 

@@ -1,6 +1,6 @@
 /*
- * What eth makes of what the kernel shows it: a slot of one of its rings, with a frame or a super-frame. The frames are
- * those of machine.h; the first bytes of the input say how each travels:
+ * eth's handling of a slot of one of its rings, with a frame or a super-frame. The frames are those of machine.h. The
+ * first bytes of the input determine how each arrives:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
  *   way: | form, and what is wrong | copies, each with the next psn | of no use | what to add to a length |

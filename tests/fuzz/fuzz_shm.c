@@ -6,7 +6,7 @@
  *   operation   cell: where, control word, first bytes | consumed | fetch: address, length |
  *               place: handle, address, length | poll | send
  *
- * Pages that nobody may touch lie around the ring and the segment: whoever reads or writes outside ends the program.
+ * Inaccessible pages lie around the ring and the segment: a read or write outside ends the program.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static uint8_t target[4096];
 
 #define WHOLE(len) (((len) + 4095) & ~(size_t)4095)
 
-/* Between two pages that nobody may touch. */
+/* Between two inaccessible pages. */
 static void *pages(size_t len)
 {
     size_t whole = WHOLE(len);
@@ -51,7 +51,7 @@ static void *pages(size_t len)
 static void reset(struct link_peer *p)
 {
     int socket = p->socket, event_fd = p->event_fd;
-    /* Of the rings only what an input can have come to: it writes up to 255 cells ahead, and a send clears the cell
+    /* Only the part of the rings that an input can reach: it writes up to 255 cells ahead, and a send clears the cell
      * behind it. */
     uint32_t rx = p->rx_at + 256 < SHM_CELLS ? p->rx_at + 256 : SHM_CELLS,
              tx = p->tx_at + 64 < SHM_CELLS ? p->tx_at + 64 : SHM_CELLS;

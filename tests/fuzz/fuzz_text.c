@@ -4,8 +4,8 @@
  *
  *   | which | the text, up to the end |
  *
- * What parses as faults is written and parsed again, and must be the same. Of the others each entry has to fit what is
- * promised of it.
+ * A text that parses as faults is written and parsed again, and must be the same. Each entry of the others must keep
+ * its contract.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -22,7 +22,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
-/* What is understood can be written, and means the same when it is read again; and any decision about a frame ends. */
+/* A valid text can be written, and means the same when it is read again. Every decision about a frame ends. */
 static void faults(const char *text)
 {
     static char again[16384];
@@ -68,7 +68,7 @@ static const char *as_file(const char *text, size_t len)
     return path;
 }
 
-/* What is accepted names a port, an MTU and an interface, and the name ends within its room. */
+/* An accepted device has a port, an MTU and an interface, and the name is terminated within its array. */
 static void udp_device(const char *text)
 {
     union udp_name name;

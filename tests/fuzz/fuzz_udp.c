@@ -1,13 +1,13 @@
 /*
  * The link udp with arbitrary datagrams from the kernel: single ones, batches, super-frames that are received in place,
- * over the common socket or over a lane, from the peer or from an unknown peer; and the station with arbitrary requests.
- * The frames are those of machine.h. The first bytes of the input choose the path of each:
+ * over the common socket or over a lane, from the peer or from an unknown peer; and the station with arbitrary
+ * requests. The frames are those of machine.h. The first bytes of the input choose the path of each:
  *
  *   how: | four ways, taken in turn, of four bytes each | then the input of the machine |
  *   way: | form, and what is wrong | copies, each with the next psn | result of the call | how much is missing |
  *
- * The link's sources are compiled into this program, with replaced system calls and a replaced table of peers. A reply to
- * an unknown peer may not be longer than its request.
+ * The link's sources are compiled into this program, with replaced system calls and a replaced table of peers. A reply
+ * to an unknown peer may not be longer than its request.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -76,11 +76,11 @@ static uint8_t *block; /* the datagram ends where this does */
 static const uint8_t *queue;
 static size_t queue_len, answered;
 static union udp_name sender;
-static int told; /* a list that we had asked for came, and requests went out */
+static int told; /* a requested list arrived, and requests were sent */
 
 /* ---------------------------------------------------------------- in place of the kernel */
 
-/* One datagram waits at a time; MSG_PEEK leaves it, MSG_TRUNC tells its whole length. */
+/* One datagram waits at a time; MSG_PEEK leaves it, MSG_TRUNC returns its whole length. */
 static ssize_t fuzz_recvfrom(int fd, void *to, size_t room, int flags, void *from, socklen_t *from_len)
 {
     (void)fd;
@@ -136,13 +136,13 @@ static void fuzz_free(void *p)
     (void)p; /* all at once, when the next input begins */
 }
 
-/* What the link sends by itself: calls, whose length counts as an answer, and requests of ours. */
+/* Datagrams that the link sends by itself: calls, whose length counts as a reply, and requests. */
 static int fuzz_put(struct link *link, int fd, const union udp_name *to, const void *bytes, size_t len)
 {
     (void)link, (void)fd;
     const uint8_t *p = bytes;
     if (len == 0 || p[0] != UDP_CALL) {
-        told = 1; /* a request of ours */
+        told = 1; /* the link's own request */
         return 0;
     }
     HOLLOW_CHECK(udp_same(to, &sender), "an answer goes to somebody who has not asked");
@@ -190,8 +190,7 @@ static size_t add_trailer(uint8_t *p)
     return sizeof t;
 }
 
-/* Makes a datagram of the frame in the way that the input asks for, and lets the link take it by one of its ways of
- * receiving. */
+/* Makes a datagram of the frame as the input describes, and lets the link receive it in one of its ways. */
 static int carry(struct hollow *h, const uint8_t *frame, size_t len)
 {
     const uint8_t *way = ways[turn++ % WAYS];

@@ -35,13 +35,13 @@ const uint8_t hollow_unknown_peer[6] = {0x02, 0x66, 0x75, 0x7a, 0x7a, 0x01};
 static int in_input;
 static uint64_t virtual_ns = 1000 * VK_SECOND, random_state;
 
-/* In place of libc's: whoever is linked with this file gets the input's time. Outside of an input it is the real
- * one, for the fuzzer itself measures, too. */
+/* Replaces libc's: programs with this file get the input's time. Outside of an input it is the real time, because the
+ * fuzzer itself measures, too. */
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
     if (!in_input || clock != CLOCK_MONOTONIC) /* libFuzzer's alarm handler looks at the other one, at any time */
         return (int)syscall(SYS_clock_gettime, clock, t);
-    virtual_ns += 50 * VK_US; /* whoever waits in a loop for time to pass reads it often */
+    virtual_ns += 50 * VK_US; /* a loop that waits for time to pass reads it often */
     t->tv_sec = (time_t)(virtual_ns / VK_SECOND);
     t->tv_nsec = (long)(virtual_ns % VK_SECOND);
     return 0;
@@ -137,7 +137,7 @@ static struct link_peer *the_peer(void)
     return (struct link_peer *)(void *)peer;
 }
 
-/* Whoever is asked for, the way to it is known. */
+/* The route to every station is known. */
 static int hollow_route(struct link *link, const uint8_t address[6], uint16_t port, struct link_peer **out)
 {
     (void)link, (void)address, (void)port;

@@ -2,11 +2,11 @@
  * hollow.h - a NIC without a wire, for the fuzzers: frames come from the fuzzer's input and go nowhere.
  *
  * The NIC is opened as `loop` without a thread; then its table of operations is replaced by one that makes no system
- * call. What it sends is counted; what it receives are the frames that hollow_deliver() is given, and, while a call of
- * the program waits, those that its `feed` hands over. Time stands still unless hollow_time_passes() moves it: the
- * programs that use this file get their clock and their random numbers from it, so that the same inputs in the same
- * order do the same thing every time. An input alone comes to the same but for what outlives it: the keys that are
- * drawn next, the generations of handles, the hour. A finding that it does not show needs those before it as well.
+ * call. Sent frames are counted. It receives the frames of hollow_deliver() and, while a call of the program waits,
+ * those of its `feed`. Time stands still unless hollow_time_passes() moves it: the programs that use this file get
+ * their clock and their random numbers from it, so that the same inputs in the same order do the same thing every time.
+ * An input alone comes to the same but for what outlives it: the keys that are drawn next, the generations of handles,
+ * the hour. A finding that it does not show needs those before it as well.
  *
  *   HOLLOW_ETHERNET   loses and checksums, like eth and udp
  *   HOLLOW_SHARED     lossless; the peer's memory can be fetched from and stored into, like shm
@@ -47,8 +47,8 @@ extern const uint8_t hollow_unknown_peer[6]; /* the address that frames come fro
 void hollow_open(struct hollow *h, enum hollow_kind kind, const viakit_nic_options *options);
 void hollow_close(struct hollow *h);
 
-/* len bytes that end where a page begins that nobody may touch; for good. What ends where they end cannot be read
- * beyond, with a sanitizer or without. */
+/* Returns len bytes in front of an inaccessible page, for good. A read beyond their end faults, with a sanitizer or
+ * without. */
 uint8_t *hollow_block(size_t len);
 
 /* One frame arrives, at the end of such memory. Returns how many frames carry() made of it. */

@@ -2,8 +2,8 @@
  * machine.c - calls, connections and checks of the fuzzers' machine. machine.h describes an input, machine_memory.c has
  * the memory.
  *
- * Worlds (a NIC of each kind with its VIs and memory) are created once and used for every input. undo() restores a world
- * by the calls that a program would use. Anything that cannot be restored is a finding. Inputs choose among small
+ * Worlds (a NIC of each kind with its VIs and memory) are created once and used for every input. undo() restores a
+ * world by the calls that a program would use. Anything that cannot be restored is a finding. Inputs choose among small
  * numbers, so that every byte has a meaning and limits are reached within few operations.
  */
 #include "machine.h"
@@ -41,7 +41,7 @@ static void cut(VIP_DESCRIPTOR *d, int first, int n, uint8_t *p, uint32_t len, V
 }
 
 /* Posts the first free receive: no segments to three, of the right tag or another one, sometimes with a format error.
- * What of its buffer may change is remembered. */
+ * The machine records which part of its buffer may change. */
 static void op_post_recv(struct machine *x)
 {
     uint32_t what = u8(x), len = (u8(x) * 3) % (RECV_BYTES + 1);
@@ -141,8 +141,8 @@ static void op_time(struct machine *x)
     hollow_time_passes(&x->w->h, ms & 0x80 ? (ms & 0x7F) * 40 : ms & 0x7F);
 }
 
-/* What a program does between frames: it takes back, it looks, it disconnects, it deregisters or changes rights; and
- * the link fills and empties. */
+/* Calls between frames: reaping, queries, disconnecting, deregistering and changing rights. The link also fills and
+ * empties. */
 static void op_local(struct machine *x)
 {
     struct world *w = x->w;
@@ -244,8 +244,7 @@ static VIP_RETURN accept_held(struct machine *x, struct via_vi *vi)
     return code;
 }
 
-/* Asks for a connection, or waits for one and accepts, rejects or keeps it, while frames of the input's making
- * arrive. */
+/* Requests a connection, or waits for one and accepts, rejects or keeps it, while frames of the input arrive. */
 static void op_connect(struct machine *x)
 {
     struct world *w = x->w;
@@ -379,7 +378,7 @@ static void make_world(struct world *w, enum hollow_kind kind)
     o.no_thread = 1;          /* the machine drives */
     o.first_psn = 0xFFFFFFFA; /* ours wrap, too */
     o.window = 8;
-    /* Nobody spins: a wait that finds nothing asks for the next frame of the input. */
+    /* Waits do not spin: one without a completion takes the next frame of the input. */
     o.spin_us = -1;
     hollow_open(&w->h, kind, &o);
     HOLLOW_CHECK(posix_memalign(&p, 4096, sizeof *w->m) == 0, "no memory");
@@ -410,7 +409,7 @@ static void make_worlds(void)
 
 /* ---------------------------------------------------------------- an input */
 
-/* Of the send queue: reaped, done, next and posted follow one another, and no more is posted than there is room for. */
+/* Invariant of the send queue: reaped <= done <= next <= posted, and at most as many are posted as fit. */
 static void check_queue(const struct via_queue *q)
 {
     HOLLOW_CHECK(q->posted - q->reaped <= N_SLOTS && q->next - q->reaped <= q->posted - q->reaped &&

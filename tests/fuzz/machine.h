@@ -10,7 +10,7 @@
  * After each input all is undone by the calls that a program would use, and the machine checks:
  *   - no byte has changed but in posted receives, and in the one region that grants writes to the VI with the right;
  *   - the bystander, another VI of the same NIC with a connection of its own, has not noticed anything;
- *   - every descriptor came back, once; no connection in the making, no deferred frame, no object is left;
+ *   - every descriptor came back once, and no pending connection, deferred frame or object is left;
  *   - no frame was answered by more bytes than it had, unless it belonged to a connection.
  */
 #ifndef MACHINE_H

@@ -13,8 +13,8 @@
 #include "via/pending.h"
 #include "via/vi.h"
 
-/* Before and after a frame: replies to unknown peers may not be longer than their frames, and no VI without a connection
- * may receive. */
+/* Before and after a frame: replies to unknown peers may not be longer than their frames, and no VI without a
+ * connection may receive. */
 static void deliver(struct machine *x, uint8_t *frame, size_t len)
 {
     struct hollow *h = &x->w->h;
@@ -53,7 +53,7 @@ void machine_seal(uint8_t *frame, size_t len)
     memcpy(frame, &h, sizeof h);
 }
 
-/* What is to be wrong with a frame. */
+/* The defect of a frame. */
 enum {
     BAD_CRC = 1,
     BAD_KEY = 2,
@@ -153,7 +153,7 @@ static size_t put_proof(struct machine *x, uint8_t *at, const struct wire_connec
     return sizeof proof;
 }
 
-/* What requests, acceptances and the like carry behind the header; fields that are not asked for are right. */
+/* The connection block of requests, acceptances and the like. Fields that the input does not change are valid. */
 static size_t put_connect(struct machine *x, uint8_t *p, int kind)
 {
     uint32_t what = u8(x), level = u8(x);
@@ -207,7 +207,7 @@ void machine_op_frame(struct machine *x)
     memset(frame + n, 0xEE, 16);
     if ((kind & 15) == WIRE_WRITE && flags & WIRE_FLAG_FIRST)
         n += put_write(x, frame + n);
-    if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of an ask, from 0 on */
+    if ((kind & 15) == WIRE_READ) { /* stands outside the sequence: psn is the number of a request, from 0 on */
         h.psn = turn & 15;
         if (flags & WIRE_FLAG_FIRST || !(flags & WIRE_FLAG_LAST) || (len && len != WIRE_READ_DENIED)) /* or no data */
             n += put_read(x, frame + n, flags & WIRE_FLAG_FIRST, to->expected_psn + (h.ack - to->una_psn));

@@ -1,4 +1,5 @@
-/* Declarations shared by machine.c (calls, connections, checks), machine_memory.c and machine_frames.c (arriving frames). */
+/* Declarations shared by machine.c (calls, connections, checks), machine_memory.c and machine_frames.c (arriving
+ * frames). */
 #ifndef MACHINE_INSIDE_H
 #define MACHINE_INSIDE_H
 
@@ -21,7 +22,7 @@
 #define PEER_PORT 9
 #define PEER_VI 3
 
-/* What peers may aim at. Everything between and behind is guard. */
+/* Targets of peers. All memory between and behind them is guard. */
 enum { AREA_WRITE, AREA_READ, AREA_OTHER_TAG, AREA_STALE, AREA_RECV, AREA_SEND, AREA_DESC, N_AREAS };
 
 struct memory {

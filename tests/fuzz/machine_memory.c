@@ -44,7 +44,7 @@ static int all_fill(const uint8_t *p, size_t len)
 
 #define CHECK_FILL(field) HOLLOW_CHECK(all_fill(m->field, sizeof m->field), "bytes of " #field " were overwritten")
 
-/* Every byte that nobody may write is as it was. */
+/* Every byte without write access is unchanged. */
 void machine_check_memory(const struct machine *x)
 {
     struct memory *m = x->w->m;

@@ -1,20 +1,18 @@
-/*
- * replay - gives a fuzz target the inputs of its corpus, once, and then, if asked, as many others as there is time for.
+/* replay - gives a fuzz target the inputs of its corpus, once, and then, on request, as many others as fit the time.
  * With it instead of libFuzzer's main a target is an ordinary test, by any compiler and with or without sanitizers.
  *
- *   replay CORPUS...                         text files: an input per line, in hexadecimal; # begins a comment
+ *   replay CORPUS...                         text files: an input per line, in hexadecimal. # begins a comment
  *   replay [-t SECONDS] [-n INPUTS] [-r SEED] CORPUS...
  *                                            then inputs made of these by a few changes each, until the
  *                                            time is over or so many were given
  *
- * libFuzzer looks after each input where it has led to, which finds new ways, and costs more than most inputs. Here
- * nobody looks: the ways that libFuzzer has found are taken again and again with other values, several times as often
- * in the same time. What is made depends on the corpus and the seed alone; SIGINT or SIGTERM ends it with its count. An
- * input lies in front of a page that nobody may touch, and the heap must not grow.
+ * libFuzzer records the coverage of each input, which finds new paths and costs more than most inputs. This program
+ * does not: it runs the paths that libFuzzer has found with other values, several times as many inputs in the same
+ * time. The inputs depend on the corpus and the seed alone. SIGINT or SIGTERM ends it with its count. An input lies in
+ * front of an inaccessible page, and the heap must not grow.
  *
- * Exit status: 0 nothing found, 1 no input or an unreadable one; what a target finds ends it by a signal or the
- * sanitizer's status, and the last line on standard error is the input, as a line of a corpus.
- */
+ * Exit status: 0 without findings, 1 without an input or with an unreadable one. A finding ends the target by a signal
+ * or the sanitizer's status. The last line on standard error is then the input, as a line of a corpus. */
 #include <malloc.h>
 #include <signal.h>
 #include <stdint.h>
@@ -100,7 +98,7 @@ static void on_time(int sig)
     seen = now;
 }
 
-static volatile sig_atomic_t stopped; /* somebody wants the count now */
+static volatile sig_atomic_t stopped; /* the user wants the count now */
 
 static void on_stop(int sig)
 {
@@ -118,7 +116,7 @@ static void watch(void)
     if (__sanitizer_set_death_callback)
         __sanitizer_set_death_callback(tell_present);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
-        if (i == 0 || !__sanitizer_set_death_callback) /* it tells more about the others than we could */
+        if (i == 0 || !__sanitizer_set_death_callback) /* it reports more about the others than this program could */
             signal(fatal[i], on_signal);
     signal(SIGALRM, on_time);
     signal(SIGINT, on_stop);
@@ -126,7 +124,7 @@ static void watch(void)
     setitimer(ITIMER_REAL, &period, NULL);
 }
 
-/* The present input is told if this does not return. */
+/* The present input is printed if this does not return. */
 static void run(const uint8_t *data, size_t len)
 {
     present = data;
@@ -285,7 +283,7 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* What malloc holds, large blocks included. */
+/* Bytes that malloc holds, large blocks included. */
 static size_t heap_bytes(void)
 {
     struct mallinfo2 m = mallinfo2();

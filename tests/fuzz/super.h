@@ -1,4 +1,4 @@
-/* What the fuzzers of two links share: frames joined to a super-frame, and one that waits in a socket's queue. */
+/* Shared by the fuzzers of two links: frames joined to a super-frame, and one that waits in a socket's queue. */
 #ifndef FUZZ_SUPER_H
 #define FUZZ_SUPER_H
 
@@ -8,8 +8,8 @@
 #include "base/crc32c.h"
 #include "link/frame_format.h"
 
-/* The frame and its copies, one behind the other, each with the next psn. If `sealed`, each gets the checksum that
- * its flags ask for; the first one's is the machine's, which may be wrong on purpose. Returns their length. */
+/* The frame and its copies, one behind the other, each with the next psn. If `sealed`, each gets the checksum that its
+ * flags require. The first one's is the machine's, which may be wrong on purpose. Returns their length. */
 static inline size_t fuzz_put_copies(uint8_t *to, const uint8_t *frame, size_t len, unsigned n, int sealed)
 {
     for (unsigned i = 0; i < n; i++, to += len) {
@@ -34,7 +34,7 @@ static inline size_t fuzz_put_copies(uint8_t *to, const uint8_t *frame, size_t l
     return n * len;
 }
 
-/* What recvmsg() does with a datagram of len bytes, with MSG_TRUNC: its length, however much room there was. */
+/* Result of recvmsg() with MSG_TRUNC for a datagram of len bytes: its length, also if less fits. */
 static inline ssize_t fuzz_scatter(struct msghdr *m, const uint8_t *datagram, size_t len)
 {
     size_t at = 0;

@@ -1,7 +1,7 @@
 """Run an application on several problems and several numbers of ranks, in one job.
 
-Arguments: the module below viakit.apps; a JSON list of problems' options; a JSON list of numbers of ranks, up to the
-job's. Rank 0 writes a line of JSON for each: ranks, problem, outcome (its repr), checks that failed, how many there
+Arguments: the module below viakit.apps, a JSON list of problems' options, and a JSON list of numbers of ranks, up to
+the job's. Rank 0 writes a line of JSON for each: ranks, problem, outcome (its repr), checks that failed, how many there
 were, messages, bytes. VIAKIT_PROTOCOL chooses the channel; "mpi4py" is mpi4py's own COMM_WORLD.
 """
 

@@ -26,7 +26,7 @@ class Problem:
 
 
 def problem(n: int = 1000, rounds: int = 3, wrong: int = 0, fail: int = -1, no_data: int = -1) -> Problem:
-    """Make a problem; ValueError for a size that makes no sense, and on the rank that is told to lack its data."""
+    """Make a problem; ValueError for an invalid size, and on the rank that is configured to lack its data."""
     if n < 1:
         raise ValueError(f"--n {n}; expected 1 or more")
     if no_data == detect().rank:
@@ -38,7 +38,7 @@ RUNS = itertools.count()
 
 
 def fail(problem: Problem, rank: int) -> None:
-    """Fail, if this rank is asked to, from the run on that RING_FAIL_FROM says."""
+    """Fail, if this rank is configured to, from run number RING_FAIL_FROM on."""
     if next(RUNS) >= int(os.environ.get("RING_FAIL_FROM", "0")) and rank == problem.fail:
         raise RuntimeError("asked to fail")
 

@@ -2,7 +2,7 @@
  * blast.c - a program as it was written for Giganet cLAN in about 2001: streams messages to a server, with credits.
  *
  * Nothing in it knows viakit. It does what programs did and a provider has to bear: either naming of the descriptor
- * (-DVIPL095 or not), hard-coded address lengths, buffers of the name service that nobody initialised, descriptors and
+ * (-DVIPL095 or not), hard-coded address lengths, uninitialised buffers of the name service, descriptors and
  * their data carved out of one block that is registered once, both queues of a VI on one completion queue, a
  * discriminator at an odd place, messages without data, and the order disconnect, drain, destroy, deregister.
  *

@@ -292,7 +292,7 @@ def counts():
 
 
 def handles():
-    """What is null, what equals what, and what can be copied or pickled."""
+    """Check null objects, equality, copies and pickles."""
     sent = comm.Isend(np.zeros(1), right, 9)
     say("under way", sent != MPI.REQUEST_NULL, bool(sent))
     got = np.zeros(1)

@@ -10,6 +10,6 @@ import sys
 os.environ["VIAKIT_PROTOCOL"] = "via"
 import viakit.mpi
 
-os.environ["VIAKIT_PROTOCOL"] = "mpi"  # what MPI.COMM_WORLD is opened with when the program asks for it
+os.environ["VIAKIT_PROTOCOL"] = "mpi"  # the protocol with which the program's first use opens MPI.COMM_WORLD
 assert viakit.mpi.MPI.COMM_WORLD.over_mpi
 runpy.run_path(sys.argv[1], run_name="__main__")

@@ -1,5 +1,6 @@
-/* tail.c - receives of 64 KB that lie at the end of a region and run past it, as programs posted them for acknowledgements
- * of no bytes: tail DEVICE HOST. What fits the registered part comes; what runs past it is refused when it comes. */
+/* tail.c - receives of 64 KB that lie at the end of a region and run past it, as programs posted them for
+ * acknowledgements of no bytes: tail DEVICE HOST. A message that fits the registered part arrives. One that runs past
+ * it is refused on arrival. */
 #include "old.h"
 
 #define REGISTERED (ROOM / 2 + 4096) /* what is behind it is the program's, and must stay as it is */

@@ -61,7 +61,7 @@ FILL = b"\x3c"
 
 
 class Program:
-    """What victim and partner do when told to, by lines of JSON: [method, arguments...]."""
+    """Victim and partner: run the methods that lines of JSON request, as [method, arguments...]."""
 
     def __init__(self) -> None:
         self.nic = via.Nic("eth:eth0")
@@ -296,7 +296,7 @@ class Peer:
         return CONNECT.pack(request, self.key, self.psn, MAX_TRANSFER, 0, 0, *sizes) + name
 
     def connect(self, name: str) -> None:
-        """By the rules: a request (again and again until somebody waits), the acceptance, its confirmation."""
+        """Connect by the rules: a request (repeated until a VI waits), the acceptance, its confirmation."""
         self.psn = self.scene.rng.getrandbits(32)
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
@@ -395,7 +395,7 @@ class Scene:
 
     @contextmanager
     def dropped(self, reason: str, n: int = 1, changed: tuple[int, ...] = ()) -> Iterator[None]:
-        """What happens within is dropped n times for this reason, and for no other; and nobody is harmed."""
+        """Check that n frames of the block are dropped for this reason, and none for another, without harm."""
         before = self.victim("look")["counters"]
         yield
         until(lambda: self.victim("look")["counters"][reason] >= before[reason] + n, f"not counted as {reason}")

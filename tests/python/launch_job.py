@@ -1,4 +1,4 @@
-"""What the tests of launchers share: how a job is run, what its ranks say, and that none is left."""
+"""Shared by the tests of launchers: run a job, read the output of its ranks, check that none is left."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ MISMATCHED: dict[str, tuple[Call, Call]] = {
         lambda c: c.Alltoall(ones(size), ones(size)), lambda c: c.Allgather(ones(1), ones(size))),
     "other lengths": (lambda c: c.Allreduce(ones(), ones()), lambda c: c.Allreduce(ones(5), ones(5))),
     "other roots": (lambda c: c.Bcast(ones(), odd), lambda c: c.Bcast(ones(), 0)),
-    # nobody waits for the second root, so nobody can notice it, or only in the next collective
+    # no rank waits for the second root, so none can detect it before the next collective
     "two roots, unnoticed": (lambda c: c.Bcast(ones(), 0), lambda c: c.Bcast(ones(), odd)),
     "other operators": (
         lambda c: c.Allreduce(ones(), ones()), lambda c: c.Allreduce(ones(), ones(), MPI.MAX)),

@@ -50,7 +50,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def srun(rank: int, job: int, nodes: int = 2) -> dict[str, str]:
-    """What srun leaves in the environment of one of two tasks."""
+    """Return the environment that srun gives one of two tasks."""
     return {
         "SLURM_PROCID": str(rank),
         "SLURM_NTASKS": "2",
@@ -71,7 +71,7 @@ def free_job() -> int:
 
 
 def connected(address: tuple[str, int] | str) -> socket.socket:
-    """A connection, as soon as somebody listens."""
+    """Connect as soon as a process listens."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         connection = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)

@@ -26,7 +26,7 @@ DEADLINE_S = 90.0
 
 @pytest.fixture(autouse=True)
 def no_data_by_accident(monkeypatch):
-    """No test finds SPLASH's files unless it asks for them."""
+    """Hide SPLASH's files from all tests that do not request them."""
     monkeypatch.delenv(water.DATA, raising=False)
 
 
@@ -102,7 +102,7 @@ def test_forces_are_what_energies_fall_by(kernel_level, seed):
     """Moving an atom a little changes the energy by the force on it, times how far: all of it, M's share too."""
     n, rng, step = 40, np.random.default_rng(seed), 1e-5
     state, sites, box = shaken(n, rng)
-    cutoff = 0.49 * box  # the energy jumps where repulsion ends; nobody is to be moved across
+    cutoff = 0.49 * box  # the energy jumps where repulsion ends; no molecule may cross
 
     def energy(state: np.ndarray) -> float:
         slow.place(state, sites)
@@ -187,7 +187,7 @@ def test_energy_is_conserved(seed):
 
 
 def test_stretches_of_molecules_find_what_all_at_once_do(seed):
-    """Large problems are cut, so that Ctrl-C is heard; the last stretch may be short."""
+    """Large problems are split, so that Ctrl-C is handled. The last stretch may be short."""
     n, first, own = 101, 40, 50
     problem = water.problem(n, seed=seed)
     state = water.start(problem)
@@ -279,7 +279,7 @@ def test_under_mpirun(library, face, tmp_path):
 
 
 def table_ii() -> dict[tuple[str, str], float]:
-    """What the paper counted on 8 processors, by application and what."""
+    """Return the paper's counts on 8 processors, by application and quantity."""
     claims = SHARED / "claims.csv"
     if not claims.exists():
         return {("Water-288", "number of messages"): 620, ("Water-288", "total transfers"): 1483,

@@ -131,7 +131,7 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     seconds.fill("300")  # it is stopped long before
     seconds.press("Tab")
     sizes = panel.locator(".widget-text", has_text="sizes").locator("input")
-    sizes.fill("1:4M")  # a whole ladder: it is not over before somebody stops it
+    sizes.fill("1:4M")  # a whole ladder: it lasts until it is stopped
     sizes.press("Tab")
     panel.locator(".widget-dropdown", has_text="mode").locator("select").select_option("stream")
     panel.get_by_role("button", name="Start").click()

@@ -125,7 +125,7 @@ def test_pkg_config_finds_it_wherever_the_folder_is_moved(tmp_path, build):
     out = subprocess.run(
         [tool, "--cflags", "--libs", "vipl"], env=environment, capture_output=True, text=True, check=True
     )
-    compile_to(tmp_path / "program", PROGRAMS / "ask.c", libs=shlex.split(out.stdout))
+    compile_to(tmp_path / "program", PROGRAMS / "request.c", libs=shlex.split(out.stdout))
     linked = subprocess.run(
         [needs.tool("ldd"), str(tmp_path / "program")], capture_output=True, text=True, check=True
     ).stdout
@@ -170,7 +170,7 @@ def test_examples_of_two_programs(name, last, static, place, build):
 
 @pytest.mark.parametrize("n_buffers", ["0", "1", "8"])
 def test_example_of_a_stream(n_buffers, place, build):
-    """What was sent is what was added up: 20 messages, each with its own byte everywhere."""
+    """The sum is that of the sent bytes: 20 messages, each with its own byte everywhere."""
     program = build(PROGRAMS / "stream.c", *STRICT)
     words = ["20", "65536", n_buffers]
     said = run_pair(place, [program, None, "-", *words], [program, None, place.server_name, *words])
@@ -346,7 +346,7 @@ def test_two_programs_of_one_user_who_owns_nothing(for_everybody):
 
 @only_root
 def test_another_user_is_refused_on_shm_and_told_why(for_everybody):
-    program = for_everybody(PROGRAMS / "ask.c")
+    program = for_everybody(PROGRAMS / "request.c")
     place = Place("shm:two users")
     server = place.popen(0, [program, "shm:two users", "-w"], **as_user(NOBODY))
     try:
@@ -389,7 +389,7 @@ void *mmap64(void *, size_t, int, int, int, off64_t) __attribute__((alias("mmap"
 def test_no_addresses_for_the_peers_memory_under_valgrind(limited, tmp_path, build):
     (tmp_path / "few.c").write_text(NO_ADDRESSES)
     compile_to(tmp_path / "few.so", tmp_path / "few.c", "-shared", "-fPIC", libs=[], compiler="cc")
-    program, device = build(PROGRAMS / "ask.c"), f"shm:few{os.getpid()}"
+    program, device = build(PROGRAMS / "request.c"), f"shm:few{os.getpid()}"
     few = {"env": {**os.environ, "LD_PRELOAD": str(tmp_path / "few.so")}}
     place = Place(device)
     server = place.popen(0, [program, device, "-w"], **(few if limited == "server" else {}))
@@ -426,7 +426,7 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     python = fresh / "bin" / "python"
     (site,) = fresh.glob("lib/python3*/site-packages")
     subprocess.run([*pip, "--python", str(python), "install", "--no-deps", str(wheel)], check=True, timeout=60, cwd="/")
-    # What viakit needs beside itself comes from the environment of the tests, behind the fresh one's own.
+    # viakit's dependencies come from the environment of the tests, behind the fresh one's own packages.
     (site / "needed.pth").write_text(str(Path(sys.executable).parent.parent / site.relative_to(fresh)) + "\n")
 
     out = subprocess.run(
@@ -447,7 +447,7 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     assert said[1] == "50\n"
 
 
-# ---------------------------------------------------------------- the page that tells of all this
+# ---------------------------------------------------------------- the page about all this
 
 
 def snippets(page, language):

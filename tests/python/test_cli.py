@@ -430,7 +430,7 @@ def test_a_full_disk_says_so_and_the_result_is_kept_elsewhere(machine, tmp_path,
 
 
 class Started:
-    """A `viakit` of its own, in a session of its own, whose descendants can be told from all others."""
+    """A `viakit` of its own, in a session of its own, whose descendants can be distinguished from all others."""
 
     def __init__(self, *arguments, cwd):
         self.mark = f"VIAKIT_TEST_MARK={uuid.uuid4().hex}".encode()

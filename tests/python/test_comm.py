@@ -51,7 +51,7 @@ def test_calls_one_by_one_give_what_mpi4py_gives(ranks, tmp_path):
 
 
 def under_mpi(ranks: int, scratch: Path) -> str:
-    """What the program prints under mpi4py and Open MPI."""
+    """Return the output of the program under mpi4py and Open MPI."""
     library = needs.mpi_library("mpi:openmpi")
     command = library.command([sys.executable, str(PROGRAMS / "mpi_program.py")])
     command[2] = str(ranks)
@@ -144,7 +144,7 @@ CALLS = {
     "reduce": "comm.Reduce(big, out)",
     "object": "comm.allgather({})",
     "recv": "comm.Recv(big, 2)",
-    "mismatched": "comm.Sendrecv(big[:5], 1 - rank, 5, out, 2, 70 + rank)",  # what nobody sends, from one that died
+    "mismatched": "comm.Sendrecv(big[:5], 1 - rank, 5, out, 2, 70 + rank)",  # never sent, from a dead rank
     "any": "comm.Recv(big)",
     "non-blocking": "comm.Iallreduce(big, out).Wait()",
 }

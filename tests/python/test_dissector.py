@@ -67,7 +67,7 @@ def dressed(data: bytes, port: int = UDP_PORT) -> bytes:
 
 
 def write_pcap(path: Path, packets: list[bytes], snap: int = 65535) -> Path:
-    """The old and simple format, so that nothing of ours has a part in it."""
+    """Write the old and simple format, without viakit's own code."""
     with open(path, "wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
         for i, packet in enumerate(packets):
@@ -222,7 +222,7 @@ def test_damage_is_seen_and_other_protocols_are_left_alone(tmp_path):
     good = frame("SEND", b"hello")
     bad = bytearray(good)
     bad[-1] ^= 1
-    other = plain(b"\x77" * 60)  # somebody else's experiment
+    other = plain(b"\x77" * 60)  # another protocol's experiment
     far = dressed(b"\x17" * 40, 40_001)
     short = plain(frame("WRITE", b"xx", FLAGS["FIRST"]))
     path = write_pcap(tmp_path / "damage.pcap", [plain(good), plain(bytes(bad)), other, far, short, plain(good[:-2])])

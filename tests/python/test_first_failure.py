@@ -172,7 +172,7 @@ def ended(rank: int, status: int, why: int, when: int) -> Ended:
         ([ended(0, 1, FAILED, 5), ended(1, 1, FAILED, 4)], 1),
         ([ended(0, 1, CAUSED, 3), ended(1, 7, LEAVES, 4)], 1),
         ([ended(0, 1, CAUSED, 3), ended(1, 1, CAUSED, 2)], 1),
-        ([ended(0, 1, LEAVES, 3), ended(1, -9, LEAVES, 9)], 1),  # seen late, but nobody of the job can have caused it
+        ([ended(0, 1, LEAVES, 3), ended(1, -9, LEAVES, 9)], 1),  # seen late, but no rank of the job can have caused it
     ],
 )
 def test_order(failures, first):
@@ -213,5 +213,5 @@ def test_notes_come_beside_exchanges():
         clients[0].exchange(b"", 10.0)
     for client in clients:
         client.close()
-        client.note(LEAVES, 0)  # nobody listens: no harm
+        client.note(LEAVES, 0)  # no listener: no harm
     meeting.close()

@@ -66,7 +66,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(tree: ast.AST, known: dict[str, Path], here: str, is_package: bool) -> set[str]:
-    """Return the modules of ours that a module imports, wherever the import stands, but for those of types alone."""
+    """Return viakit's modules that a module imports, at any place, except imports for types alone."""
     found = set()
 
     class Visitor(ast.NodeVisitor):

@@ -76,7 +76,7 @@ def doorbell() -> int:
 
 
 def full_pipe() -> int:
-    """Whoever writes to it waits for ever."""
+    """Make a pipe whose writers wait for ever."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     try:
@@ -156,7 +156,7 @@ def test_callers_who_say_nothing() -> None:
 
 
 def test_a_peer_who_goes_on_talking_is_dropped() -> None:
-    """What stayed unread would end every sleep of the victim's at once."""
+    """Unread messages would end every sleep of the victim at once."""
     with pair(f"shm:talker-{os.getpid()}") as (victim, talk), closing(call(victim)) as caller:
         fds = greet(caller, GREETING, [lambda: memory(RINGS), doorbell, segment])
         _, theirs, _, _ = socket.recv_fds(caller, 4096, 3)

@@ -64,10 +64,10 @@ WRITES: dict[str, Callable[[dict[str, list[int]]], tuple[int, int, int | None]]]
 @pytest.mark.parametrize("what", WRITES)
 @pytest.mark.parametrize("operation", ["write", "read"])
 def test_no_grant(scene: Scene, what: str, operation: str) -> None:
-    """Reported to the attacker, whose connection ends; and to nobody else."""
+    """Reported to the attacker, whose connection ends, and to no other peer."""
     handle, address, length = WRITES[what](scene.areas)
     if operation == "read" and length is not None:
-        length = 64 * 1024  # an ask of more pieces than there can be is malformed, not forbidden
+        length = 64 * 1024  # a request for more pieces than possible is malformed, not forbidden
     peer = scene.peer("attacker")
     with scene.dropped("dropped_protection"):
         if operation == "write":
@@ -101,12 +101,12 @@ def test_what_is_granted_is_done(scene: Scene) -> None:
         peer.send(WRITE, bytes(64), LAST)  # the rest of a write of which there is no beginning
     peer.psn += 1
     with scene.dropped("dropped_duplicate"):
-        # As if it had been sent before those writes: all it gets is "ask again".
+        # As if it had been sent before those writes: the only reply is "request again".
         peer.read(handle, address, 64, next_psn=peer.psn - 3)
         _, header, payload = peer.receive({READ})
         assert (header[1] & LAST, header[2], payload) == (LAST, 0, b"")
     with scene.dropped("dropped_malformed", 5):
-        for piece in (0, 8, 60, 1 << 16, 0xFFFFFFF8):  # nobody cuts his memory like that
+        for piece in (0, 8, 60, 1 << 16, 0xFFFFFFF8):  # no provider cuts memory like that
             peer.read(handle, address, 64, piece=piece)
     peer.read(handle, address, 64)
     kind, _, payload = peer.receive({READ})
@@ -162,9 +162,9 @@ def test_answers_to_what_was_not_asked(scene: Scene) -> None:
         peer.send(READ, struct.pack("<II", 0xFFFFFFF8, 64) + bytes(64), **right)
         peer.send(READ, b"", **right)
     with scene.dropped("dropped_duplicate"):
-        peer.send(READ, bytes(4), LAST, **{**right, "psn": number + 1})  # the denial of what was not asked
+        peer.send(READ, bytes(4), LAST, **{**right, "psn": number + 1})  # the denial of a request that was never made
     peer.send(READ, bytes(4), LAST, **right)
-    # It insists; by its clock it may ask once more before that.
+    # It insists. It may retransmit once more before that.
     until(lambda: struct.unpack("<QQIIII", peer.receive({READ})[2])[1] == 0, "it does not insist")
     peer.send(READ, good, **right)  # so it was granted after all
     assert bytes.fromhex(scene.victim("got", "attacker")) == b"right..." * 8
@@ -239,7 +239,7 @@ def test_shorter_than_a_header(scene: Scene, nbytes: int) -> None:
     "kind", [ACK, NAK, ERROR, PROBE, DISCONNECT, RESET, READ, PENDING, ACCEPT, CONFIRM, REJECT, NOMATCH, CANCEL]
 )
 def test_forged_control_frames(scene: Scene, kind: int) -> None:
-    """Of each kind, from the partner's station, port and VI, with everything but the secret that it has to know."""
+    """Frames of each kind, from the partner's station, port and VI, with everything but the secret."""
     partner = scene.as_partner()
     n = 16
     with scene.dropped("dropped_unknown_peer", n):
@@ -276,7 +276,7 @@ def test_replayed_frames(scene: Scene) -> None:
     with scene.dropped("dropped_unknown_peer", len(frames)):
         for frame in frames:
             scene.put(frame)
-    for frame in handshake:  # the answer is repeated, or there is none
+    for frame in handshake:  # the reply is repeated, or no reply is sent
         scene.put(frame)
     scene.unharmed()
 
@@ -285,7 +285,7 @@ def test_replayed_frames(scene: Scene) -> None:
 
 
 def test_request_floods(scene: Scene) -> None:
-    """Thousands of requests from as many addresses; for nobody, for somebody who waits, and taken back at once."""
+    """Thousands of requests from as many addresses: to no VI, to a waiting VI, and withdrawn at once."""
     unknown = Peer(scene, 50, 1)
     before = scene.victim("look")["alive"]
     connections = before.pop(
@@ -306,7 +306,7 @@ def test_request_floods(scene: Scene) -> None:
             block = unknown.connect_block(10000 + i, b"attacker")
             scene.put(unknown.frame(kind, block, dst_port=0 if kind == REQUEST else scene.port, key=0))
     scene.unharmed()
-    # Whoever takes none of the requests that are taken back still waits: for this one.
+    # The server, which took none of the withdrawn requests, still waits: for this one.
     scene.put(unknown.frame(REQUEST, unknown.connect_block(20000, b"attacker"), dst_port=0, key=0))
     scene.victim("accepted")
     alive = scene.victim("look")["alive"]

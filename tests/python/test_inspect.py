@@ -19,7 +19,7 @@ from viakit.errors import RejectedError
 
 VIAKIT = str(Path(sys.executable).parent / "viakit")
 
-# A program that opens a NIC, says so, and waits for the end of its standard input.
+# A program that opens a NIC, prints a line, and waits for the end of its standard input.
 PROGRAM = """
 import sys
 from viakit import via
@@ -113,8 +113,7 @@ def test_a_snapshot_changes_nothing():
             nic.snapshot()
         after = nic.snapshot()
         assert after["vis"] == before["vis"]
-        # Of the counters only those may move by which the NIC's own thread is seen, which looks after the NIC now and
-        # then, and may meet us there.
+        # Only counters of the NIC's own thread may change. It polls the NIC now and then, and may meet this thread.
         own = {"lock_waits", "polls", "system_calls", "thread_takeovers", "wakeups"}
         assert {key for key, value in after["counters"].items() if value != before["counters"][key]} <= own
 
@@ -217,7 +216,7 @@ def test_on_a_host_of_a_testbed():
 
 
 def free_pid():
-    """A process number that nobody has now."""
+    """Return a process number that no process has now."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -325,7 +324,7 @@ def test_the_command_wants_sense():
     assert "needs the PID" in refused.stderr
 
 
-# ---------------------------------------------------------------- the page that tells of all this
+# ---------------------------------------------------------------- the page about all this
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "inspect.md"
 

@@ -232,7 +232,7 @@ def test_loss_is_repaired_and_counted(capsys, tmp_path):
 
 
 NAN, INF = float("nan"), float("inf")
-NONSENSE = {  # by setting: what nobody can mean
+NONSENSE = {  # by setting: values that are always invalid
     "seconds": (None, 0, -1, NAN, INF, "1", [1], True),
     "seed": (-1, "x", 1.5, 1 << 70),
     "mtu": (0, -1, "x", 1500.5, NAN, 1 << 20),
@@ -297,7 +297,7 @@ def test_stopped_in_the_middle_they_leave_nothing(make, mark):
     assert run.state == "running"
     run.stop()
     assert run.state == "stopped"
-    until(lambda: not marked(mark), "nothing is left")  # what was just being started ends when it finds nobody
+    until(lambda: not marked(mark), "nothing is left")  # a process that was just starting ends when it finds no parent
 
 
 KILLED = """

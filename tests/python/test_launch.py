@@ -198,7 +198,7 @@ def test_a_rank_that_leaves_is_told_to_the_others():
     meeting.handle(set(meeting.interest()))
     pairs[0][1].setblocking(False)
     stays._wait = lambda *arguments: pytest.fail("nothing was answered")
-    stays._send = lambda *arguments: None  # it has asked already
+    stays._send = lambda *arguments: None  # its request was sent already
     with pytest.raises(RendezvousError, match="rank 1 left before all had met"):
         stays.exchange(b"x", 1.0)
     stays.close()

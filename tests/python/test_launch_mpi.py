@@ -69,7 +69,7 @@ def test_last_words_are_read_before_the_launcher_is_told_to_abort():
     took = []
     try:
         os.write(writing, b"out of cheese")
-        _until_read(writing, timeout_s=0.05)  # nobody reads: it ends all the same
+        _until_read(writing, timeout_s=0.05)  # no reader: it ends all the same
         reader = threading.Timer(0.05, lambda: took.append(os.read(reading, 100)))
         reader.start()
         _until_read(writing, timeout_s=DEADLINE_S)

@@ -1,7 +1,7 @@
-"""Every lesson runs in its quick form, in a kernel of its own; a planted bug fails as announced; solutions solve.
+"""Every lesson runs in its quick form, in a kernel of its own. A planted bug fails as announced. Solutions pass.
 
-One run of a lesson has both: each exercise as it stands, upon which its check has to say "not yet", and then its
-solution, upon which the same check has to say "passed".
+One run of a lesson has both: each exercise unchanged, whose check must print "not yet", and then its solution, whose
+check must print "passed".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def with_solutions(lesson: Path):
     cells = []
     for cell in notebook.cells:
         cells.append(cell)
-        if "planted-bug" in cell.metadata.get("tags", []):  # whoever does not believe his eyes runs it again
+        if "planted-bug" in cell.metadata.get("tags", []):  # a doubtful reader runs it again
             again = cell.copy()
             announced = {"announces": cell.metadata.get("announces-again", cell.metadata["announces"])}
             again.update(id=f"again-bug-{len(cells)}", metadata={**cell.metadata, **announced})

@@ -26,7 +26,7 @@ def run(*protocols, sizes=(64, 4096), seconds=0.5, **kw):
     return sweep.run(config, pair_class=SyntheticPair, testbed_class=SyntheticTestbed).document
 
 
-# ---------------------------------------------------------------- what is asked for
+# ---------------------------------------------------------------- requested buffers
 
 
 def test_the_default_is_ordinary_memory_and_touched_buffers():

@@ -15,7 +15,7 @@ from viakit.launch.mpi_library import Library
 from viakit.measure.endpoints import MeasureError
 from viakit.measure.ranks import Ranks
 
-# Calls back and then refuses to end when it is asked to; keeps writing to the folder that has to go.
+# Calls back and then refuses to end on request. Keeps writing to the folder that is to be removed.
 STUBBORN = """
 import os, signal, socket, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

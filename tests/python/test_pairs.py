@@ -49,7 +49,7 @@ def cpu_ticks(pid: int) -> int:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process runs; a zombie that nobody has buried yet does not."""
+    """Whether a process runs. A zombie that was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -228,7 +228,7 @@ def test_sockbuf_is_set():
 
 
 def test_one_core():
-    """Both sides on one core: polling gives it away, and the pair says so."""
+    """Both sides on one core: polling yields it, and the pair reports that."""
     program = textwrap.dedent("""
         import os
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -362,7 +362,7 @@ def test_worker_that_does_not_start(monkeypatch):
 
 
 def run_until_error(pair: Pair, strike) -> MeasureError:
-    """Start a run that would take minutes; when it is under way, strike; return its error."""
+    """Start a run that would take minutes, strike while it runs, and return its error."""
     caught = []
 
     def measure():
@@ -400,7 +400,7 @@ def test_peer_killed_in_the_middle(protocol, wait, level):
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp", "floor"])
 def test_a_side_that_stops_answering(protocol):
-    """Nobody dies, but nothing comes any more: the workers' own deadline ends the run."""
+    """No process dies, but no message arrives any more: the workers' own deadline ends the run."""
     with Pair(protocol) as pair:
         os.kill(pair.pids[1], signal.SIGSTOP)
         try:

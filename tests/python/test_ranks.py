@@ -71,7 +71,7 @@ def test_output_is_passed_on_by_rank(ranks):
 
 
 def test_what_is_written_comes_while_the_cell_runs(ranks):
-    """Rank 0 speaks, and goes on only when it was heard: else this ends by the time-out."""
+    """Rank 0 writes, and goes on only when the output has arrived: else this ends by the time-out."""
     said = threading.Event()
     code = """
 import os, time
@@ -315,7 +315,7 @@ def test_magic_stop(executed):
 
 
 def test_another_wire_wants_other_ranks(monkeypatch):
-    """What is not asked for stays as it is; what is asked for and differs is not passed over in silence."""
+    """Settings that are not given stay as they are. A given setting that differs is an error."""
     from viakit.lab import magics
 
     class Fake:

@@ -1,4 +1,4 @@
-"""What the documentation shows is what runs: its programs, cells and commands.
+"""The documentation's programs, cells and commands run as shown.
 
 Programs are files in docs/snippets/, named PAGE-WHAT, and pages include them; each is run here as its page says.
 Commands
@@ -28,7 +28,7 @@ BEFORE = {
     "comm-sum": ["-m", "viakit", "run", "-n", "3"],
     "running-exchange": ["-m", "viakit", "run", "-n", "2"],
 }
-# What a program has to print, where its page says so.
+# The output of a program that its page requires.
 SAYS = {
     "inspect-tables": r"NIC loop",
     "lessons-ranks": r"^\['3', '3'\]$",
@@ -36,7 +36,7 @@ SAYS = {
     "testbed-hosts": r"^b'HELLO'\nh1 answered 10\.77\.0\.1\nh0\n\n$",
     "testbed-rate": r"^(port\d 1000000000 bit/s, 0 drops\n){3}$",
 }
-# What it has to leave.
+# The files that it must leave.
 LEAVES = {
     "lab-compare": "today.json",
     "seeing-tap": "frames.pcapng",

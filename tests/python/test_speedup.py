@@ -118,7 +118,7 @@ def test_a_job_that_cannot_be_started_costs_what_it_would_have_measured_and_no_m
 
 @pytest.fixture
 def document():
-    """Serial 8 s; over VIA 4 and 2.5 s on 2 and 8 ranks, over TCP 5 and 4 s; MPI on 2 ranks 4.4 and 4.2 s."""
+    """Make a document: serial 8 s, VIA 4 and 2.5 s on 2 and 8 ranks, TCP 5 and 4 s, MPI on 2 ranks 4.4 and 4.2 s."""
     made = []
     for label in speedup.PROBLEMS:
         made += [
@@ -308,7 +308,7 @@ def test_what_cannot_be_is_told():
 
 
 def test_a_job_that_fails_is_told_and_not_started_again(tmp_path):
-    """A grid of two columns does not exist; every job says so."""
+    """A grid of two columns does not exist. Every job reports that."""
     taken = speedup._Rounds([("sor-zero", "sor", ["--size", "2"])], {}, True)
     job = speedup._Job(None, 1)
     taken.take(job, 0)

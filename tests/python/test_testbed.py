@@ -254,7 +254,7 @@ def test_a_call_that_takes_too_long_is_killed(pair):
     with pytest.raises(HostTimeoutError, match=r"wait_for_ever\(\) did not end within 0.2 s") as caught:
         pair.hosts[0].call(wait_for_ever, timeout=0.2)
     assert isinstance(caught.value, TimeoutError)
-    # On the host nothing is left but its first process and the one that asks.
+    # On the host only its first process and this one are left.
     listing = "import os; print(sum(name.isdigit() for name in os.listdir('/proc')))"
     if pair.hosts[0].run(["cat", "/proc/1/comm"]).stdout.startswith("python"):  # so its /proc is its own
         assert eventually(lambda: pair.hosts[0].run([sys.executable, "-c", listing]).stdout == "2\n")
@@ -372,7 +372,7 @@ def test_popen_passes_descriptors_under_their_numbers(pair):
             theirs.close()
             ours.sendall(b"via")
             assert ours.recv(100) == b"VIA"
-            assert ours.recv(100) == b""  # nobody else, the host least of all, holds the other end
+            assert ours.recv(100) == b""  # no other process, in particular not the host, holds the other end
             assert process.wait(DEADLINE_S) == 0
 
 

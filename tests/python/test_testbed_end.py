@@ -162,7 +162,7 @@ def test_open_twice():
         testbed.open()
 
 
-# A program that opens a testbed, starts things on it, tells the numbers, and waits.
+# A program that opens a testbed, starts processes on it, prints their numbers, and waits.
 PROGRAM = """
 import json, os, signal, sys
 from viakit.testbed import Testbed
@@ -191,7 +191,7 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def program(folder: Path, *arguments: str, python: str = sys.executable, user: int | None = None) -> Iterator:
-    """Start PROGRAM; yield its process and what it tells."""
+    """Start PROGRAM. Yield its process and its output."""
     import json
 
     file = folder / "program.py"

@@ -174,7 +174,7 @@ def test_two_nics_share_a_file(tmp_path):
 
 def test_a_full_ring_loses_records_and_counts_them(nic):
     a, b = connected(nic)
-    with nic.tap(ring_bytes=4096) as tap:  # nobody reads
+    with nic.tap(ring_bytes=4096) as tap:  # no reader
         exchange(nic, a, b, 200)
         info = tap.info
         assert info.lost > 0
@@ -373,7 +373,7 @@ def test_each_message_is_followed_from_post_to_reap(run):
 
 
 def check_trace_events(document):
-    """What Perfetto needs, and what the format's description demands of each phase."""
+    """Check the keys that Perfetto needs, and those that the format's description requires of each phase."""
     assert set(document) >= {"traceEvents", "displayTimeUnit"}
     open_spans: dict[tuple, dict] = {}
     flows: dict[tuple, list[dict]] = {}

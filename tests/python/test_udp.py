@@ -411,7 +411,7 @@ with via.Nic(device) as nic, nic.create_tag() as tag:
 
 @pytest.mark.parametrize("narrow", [0, 1])
 def test_reads_where_one_direction_is_narrower_than_the_other(testbed, narrow):
-    """The requester does not see the path that the data takes; it is told by the target, and says how to cut."""
+    """The target reports the MTU of the path of the data, which the requester does not see, and gets pieces of it."""
     host, peer = testbed.hosts[narrow], testbed.hosts[1 - narrow]
     done = host.run(["ip", "route", "add", f"{peer.address}/32", "dev", "eth0", "mtu", "900"])
     assert done.returncode == 0, done.stderr

@@ -113,7 +113,7 @@ def test_closing_twice_and_using_after():
     assert region.closed
     assert vi.closed
     assert cq.closed
-    # What has no C behind it still answers.
+    # Attributes without a C object behind them still work.
     assert descriptor.length == 64
     for thing in (nic, region, vi, cq):
         assert "closed" in repr(thing)

@@ -18,7 +18,7 @@ from viakit import errors, via
 
 
 class Interrupt(Exception):
-    """What the signal handlers here raise."""
+    """Raised by the signal handlers here."""
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_connection_that_is_made_while_a_handler_raises_ends(alarmed, peers):
             raise Interrupt
 
         threads = []
-        if not peers:  # somebody has to wait there, or the request ends at once
+        if not peers:  # a VI must wait there, or the request ends at once
             waiting = threading.Thread(target=lambda: threads.append(nic.connect_wait("there", LIMIT_S)))
             waiting.start()
 
@@ -231,7 +231,7 @@ def test_a_handler_of_errors_that_raises_does_not_keep_a_nic_open(monkeypatch):
             until(lambda: nic.counters["async_errors"] == 3, "the errors")
         closed.append(nic.closed)
 
-    # Not in the main thread, which would tell the errors one by one as they come.
+    # Not in the main thread, which would report the errors one by one.
     closed = []
     working = threading.Thread(target=work)
     working.start()

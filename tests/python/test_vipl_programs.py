@@ -39,7 +39,7 @@ def test_a_receive_may_run_past_its_region(too_long, place, build):
 
 
 def test_a_client_that_starts_first_repeats_its_request(place, build):
-    """On shm and udp it is told that nobody waits; on an Ethernet its request is repeated until somebody answers."""
+    """On shm and udp the client gets NO_MATCH. On an Ethernet its request is repeated until a server replies."""
     program = build(PROGRAMS / "oldnames.c", *OLD)
     client = place.popen(1, [program, place.devices[1], place.server_name])
     if not place.devices[1].startswith("eth"):
@@ -77,7 +77,7 @@ def test_the_library_stays_when_it_is_closed():
     assert re.search(r"FLAGS_1.*NODELETE", out)
 
 
-# ---------------------------------------------------------------- a NIC that nobody closes
+# ---------------------------------------------------------------- a NIC that is never closed
 
 
 def test_the_arena_of_shm_is_not_readable_before_it_is_used(build):

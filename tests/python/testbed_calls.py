@@ -39,7 +39,7 @@ def interface_mtu(name: str) -> int:
 
 
 def echo_once(kind: int, port: int) -> str:
-    """Answer one message (UDP) or one connection (TCP) and return the address of whoever asked."""
+    """Answer one message (UDP) or one connection (TCP) and return the address of its sender."""
     with socket.socket(socket.AF_INET, kind) as s:
         s.settimeout(DEADLINE_S)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""A program as a user writes it, which mypy reads and nobody runs: what an editor knows of viakit's public faces.
+"""A user's program, which mypy checks and no test runs: the types of viakit's public interface.
 
 Every line has the type that it says, and the calls that are wrong are found: ``tools/lint`` complains otherwise.
 """

@@ -253,7 +253,7 @@ def immediate(me: Side, level: str):
 
 
 def rdma_write(me: Side, level: str, nbytes: int = 10000):
-    """Inside the region; without immediate data nobody notices, with it one receive is consumed."""
+    """Inside the region. Without immediate data the target gets no completion, with it one receive is consumed."""
     vi = me.vi(LEVELS[level], rdma_write=True)
     store = Guarded(me, nbytes, rdma_write=True)
     if me.is_b:
@@ -337,7 +337,7 @@ def rdma_read(me: Side, level: str, nbytes: int = 100000):
 
 
 def rdma_read_refused(me: Side):
-    """Memory that grants writing only: the reader's descriptor says so, and the connection is broken."""
+    """Memory that grants writing only: the reader's descriptor reports the error, and the connection is broken."""
     vi = me.vi(via.Reliability.RELIABLE_DELIVERY, rdma_read=True)
     store = Guarded(me, 4096, rdma_write=True)
     me.join(vi)

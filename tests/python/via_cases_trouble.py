@@ -163,7 +163,7 @@ def many_vis(me: Side, n: int = 64):
 
 
 def peer_killed(me: Side):
-    """B dies in the middle of a stream; a notices, gets its descriptors back, and can connect to somebody else."""
+    """B dies in the middle of a stream. A detects it, gets its descriptors back, and can connect to another peer."""
     vi = me.vi()
     store = Guarded(me, 1 << 16)
     receives = [via.Descriptor.recv(store.segment) for _ in range(64)]

@@ -11,7 +11,7 @@ from viakit import via
 
 
 def connected(nic: via.Nic, other: via.Nic | None = None, **attributes: Any) -> tuple[via.Vi, via.Vi]:
-    """A VI of *nic* and one of *other*, or of the same NIC, both with these attributes: the second asked the first."""
+    """Return a VI of *nic* and one of *other* (default: *nic*), with these attributes. The second is the client."""
     a, b = nic.create_vi(**attributes), (other or nic).create_vi(**attributes)
     asking = threading.Thread(target=lambda: b.connect(nic.address / "pair", LIMIT_S, retry=True))
     asking.start()

@@ -67,7 +67,7 @@ class Side:
         return theirs
 
     def join(self, vi: via.Vi, name: str = "join"):
-        """Connect the two sides' VIs; b waits, a asks."""
+        """Connect the two sides' VIs. b waits, a requests."""
         address = self.meet(str(self.nic.address))
         if self.is_b:
             with self.nic.connect_wait(name, LIMIT_S) as request:

@@ -1,4 +1,4 @@
-# What all kernels share: looking at arrays before C gets their addresses, and the level of vector instructions.
+# Shared by all kernels: checks of arrays before C gets their addresses, and the level of vector instructions.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t

@@ -70,7 +70,7 @@ class Judged:
 
 @dataclass
 class Found:
-    """What a measurement found: its document, its error, or another value."""
+    """The result of a measurement: its document, its error, or another value."""
 
     document: Document | None = None
     error: str = ""

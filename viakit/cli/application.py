@@ -55,7 +55,7 @@ def app(
     viakit app water -n 2 --protocol mpi --trace water.json
     viakit app ep --help
 
-    Exit status: 0 if the result is correct; 1 if it is wrong or the run failed; 2 if the arguments are invalid.
+    Exit status: 0 if the result is correct, 1 if it is wrong or the run failed, 2 if the arguments are invalid.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
     if wants_help and name is None:
         click.echo(ctx.get_help())

@@ -431,9 +431,9 @@ class Testbed:
         Returns
         -------
         dict
-            ``joined_by`` ("loopback", "veth" or "switch"), ``mtu``, ``rate_bps``, ``burst``; ``hosts``, a list with the
-            ``links`` and ``qdiscs`` of each host; and ``switch``, the same for the switch. A qdisc has the numbers of
-            bytes, packets and drops so far.
+            Keys ``joined_by`` ("loopback", "veth" or "switch"), ``mtu``, ``rate_bps`` and ``burst``. ``hosts`` is a
+            list with the ``links`` and ``qdiscs`` of each host, and ``switch`` has the same for the switch. A qdisc has
+            the numbers of bytes, packets and drops so far.
         """
         networks = self._request({"describe": True})["networks"]
         joined_by = "loopback" if self.n_hosts == 1 else "veth" if self.n_hosts == 2 and not self.rate_bps else "switch"

@@ -1,5 +1,5 @@
-/* ask.c - asks for a connection once and prints the code's name and the explanation. ask DEVICE [HOST]; "-w" as HOST:
- * waits. */
+/* request.c - requests a connection once and prints the code's name and the explanation. request DEVICE [HOST]. With
+ * "-w" as HOST it waits. */
 #include <stdio.h>
 #include <string.h>
 
