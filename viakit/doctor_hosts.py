@@ -38,9 +38,9 @@ def examine(hosts: str, *, network: str | None = None, python: str | None = None
     Returns
     -------
     dict
-        "schema"; "network"; "hosts": a list of objects with "name", "address", "interface", "findings" (as of
-        :func:`viakit.doctor.to_dict`); "ways": a list of objects with "from", "to", "ok" (bool), "checks": a list of
-        objects with "name", "ok", "value", "remedy".
+        Keys "schema", "network", "hosts" (a list of objects with "name", "address", "interface", "findings" as of
+        :func:`viakit.doctor.to_dict`), and "ways" (a list of objects with "from", "to", "ok" (bool), "checks":
+        a list of objects with "name", "ok", "value", "remedy").
 
     Raises
     ------

@@ -47,7 +47,7 @@ def _key(path: Path) -> None:
 def ssh_hosts(folder: Path, n: int = 2, mtu: int = 1500) -> Iterator[Testbed]:
     """Make *n* hosts h0, h1, ... that ssh reaches, and set VIAKIT_SSH.
 
-    Host "stranger" refuses the key; the host key of "newhost" is unknown.
+    Host ``stranger`` refuses the key; the host key of "newhost" is unknown.
     """
     for name in ("host_key", "user_key", "wrong_key"):
         _key(folder / name)

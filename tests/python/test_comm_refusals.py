@@ -56,7 +56,7 @@ def alone():
 def test_a_reduce_scatter_of_another_type_is_refused(alone, form):
     """The bits of an int are not a float."""
     into = np.full(4, 7.0, dtype="f4")
-    with pytest.raises(ValueError, match="int32 is sent and float32 received"):
+    with pytest.raises(ValueError, match="int32 is sent and float32 received"):  # noqa: PT012
         request = getattr(alone, form)(np.arange(4, dtype="i4"), into)
         request.Start()  # a persistent one is checked when it starts
     assert (into == 7.0).all()

@@ -7,9 +7,9 @@
             print(host.name, host.address, host.interface)
         remote.hosts[0].run(["uname", "-a"], timeout=10)
 
-OpenSSH's client is used with the user's own configuration, and never asks for a password. One ssh process per host runs
-:mod:`viakit.remote.agent` there. Control and output pass through its standard streams: no port is opened. The other
-host needs viakit in the same version. Every process on it ends with the connection.
+OpenSSH's client is used with the user's own configuration, and never prompts for a password. One ssh process per
+host runs :mod:`viakit.remote.agent` there. Control and output pass through its standard streams: no port is opened. The
+other host needs viakit in the same version. Every process on it ends with the connection.
 """
 
 from __future__ import annotations

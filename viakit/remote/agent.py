@@ -73,8 +73,8 @@ class _Agent:
             self.spawn(ident, request)
         elif kind == Kind.SIGNAL:
             self.signal(ident, request["signum"], request["group"])
-        elif kind == Kind.ASK:
-            self.mux.send(Kind.ANSWER, ident, payload=json.dumps(_answer(request)).encode())
+        elif kind == Kind.REQUEST:
+            self.mux.send(Kind.REPLY, ident, payload=json.dumps(_answer(request)).encode())
 
     def spawn(self, ident: int, request: dict[str, Any]) -> None:
         """Start a process, connect its streams to the mux, and report its number or the error."""

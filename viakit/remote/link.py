@@ -148,7 +148,7 @@ class Link:
 
     @property
     def trouble(self) -> str | None:
-        """Why the connection has ended although nobody closed it, with the name of the host; None while it stands."""
+        """Why the connection has ended without being closed, with the name of the host. None while it stands."""
         return f"host {self.name}: {self._why}" if self._why is not None and not self._closing else None
 
     # ---- requests
@@ -217,7 +217,7 @@ class Link:
         with self._lock:
             self._n += 1
             number = self._n
-        self._do(lambda: self._mux.send(Kind.ASK, number, payload=json.dumps(request).encode()))
+        self._do(lambda: self._mux.send(Kind.REQUEST, number, payload=json.dumps(request).encode()))
         deadline = time.monotonic() + timeout_s
         with self._news:
             while number not in self._answers:
@@ -301,7 +301,7 @@ class Link:
             self._report(ident, payload, last="failed" in message)
             if "failed" in message:
                 self._mux.close_process(ident)
-        elif kind == Kind.ANSWER:
+        elif kind == Kind.REPLY:
             with self._news:
                 self._answers[ident] = [message]
                 self._news.notify_all()

@@ -40,17 +40,17 @@ class Kind(enum.IntEnum):
     """Kinds of frames."""
 
     HELLO = 1  # properties of the agent's host, as JSON
-    SPAWN = 2  # start a process; JSON
-    STARTED = 3  # the process runs, or an error; JSON
-    ENDED = 4  # the process has ended; JSON
-    SIGNAL = 5  # send a signal to the process; JSON
+    SPAWN = 2  # start a process (JSON)
+    STARTED = 3  # the process runs, or an error (JSON)
+    ENDED = 4  # the process has ended (JSON)
+    SIGNAL = 5  # send a signal to the process (JSON)
     DATA = 6  # bytes of a stream
     END = 7  # the stream has ended
     GRANT = 8  # the number of bytes that were delivered
     CLOSED = 9  # the receiver of the stream has closed it
     BEAT = 10  # a sign of life
-    ASK = 11  # a request to the agent; JSON
-    ANSWER = 12  # the reply to it; JSON
+    REQUEST = 11  # a request to the agent (JSON)
+    REPLY = 12  # the reply to it (JSON)
 
 
 class Lost(ConnectionError):
