@@ -1,5 +1,6 @@
 """Sphinx: every page is a MyST text beside this file."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -59,7 +60,18 @@ class Remedies(Directive):
         return [items]
 
 
+def attribute_text(app: object, what: str, name: str, attribute: object, options: object, lines: list[str]) -> None:
+    """Fill the entry of an attribute of an extension type from the section Attributes of its class."""
+    if any(lines) or inspect.isroutine(attribute) or not hasattr(attribute, "__objclass__"):
+        return
+    text = inspect.getdoc(attribute.__objclass__) or ""
+    found = re.search(rf"^{attribute.__name__} : .*\n((?:    .*\n?)+)", text, re.MULTILINE)
+    if found:
+        lines[:] = inspect.cleandoc(found[1]).splitlines()
+
+
 def setup(app: object) -> None:
     """Register the directives."""
+    app.connect("autodoc-process-docstring", attribute_text)
     app.add_directive("viakit-commands", CommandHelp)
     app.add_directive("viakit-remedies", Remedies)

@@ -103,3 +103,14 @@ def test_a_missing_or_a_bad_docstring_is_found():
     assert complaint(found["Example.described"]) is None
     assert complaint(found["Example.empty"]) == "has no docstring"
     assert "capital letter" in complaint(found["Example.half"])
+
+
+def test_every_attribute_of_an_extension_type_is_described_in_its_class():
+    """The reference has no other text for them: C attributes have no docstrings of their own."""
+    found = 0
+    for name, kind in everything(importlib.import_module("viakit.via")).items():
+        for attribute, thing in vars(kind).items() if inspect.isclass(kind) else ():
+            if inspect.isgetsetdescriptor(thing) and not attribute.startswith("_") and not thing.__doc__:
+                found += 1
+                assert re.search(rf"^{attribute} : ", inspect.getdoc(kind), re.MULTILINE), f"{name}.{attribute}"
+    assert found > 5

@@ -5,6 +5,11 @@ cdef class CompletionQueue(_Resource):
 
     Created by :meth:`Nic.create_cq`. ``for completion in cq`` takes all completions that are available, without
     waiting.
+
+    Attributes
+    ----------
+    n_entries : int
+        Number of completions that the queue can hold.
     """
 
     cdef Nic _nic

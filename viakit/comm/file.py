@@ -1,4 +1,4 @@
-"""``MPI.File``: the names of MPI-IO. viakit does not offer MPI-IO, and each call says so."""
+"""``MPI.File``: the names of MPI-IO. viakit does not offer MPI-IO, and each call raises an error that states it."""
 
 from __future__ import annotations
 
