@@ -15,8 +15,10 @@
 #ifndef VIAKIT_CANCEL_H
 #define VIAKIT_CANCEL_H
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -47,6 +49,19 @@ static inline ssize_t vk_read(int fd, void *to, size_t len)
 static inline ssize_t vk_write(int fd, const void *from, size_t len)
 {
     return VK_SYSTEM_CALL(write, SYS_write, fd, from, len);
+}
+
+/* Whether a write would not block now. */
+static inline int vk_can_write(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+#if VK_TSAN || defined(__SANITIZE_ADDRESS__)
+    int n = poll(&p, 1, 0);
+#else
+    struct timespec at_once = {0};
+    long n = syscall(SYS_ppoll, &p, 1, &at_once, NULL, 0);
+#endif
+    return n == 1 && (p.revents & POLLOUT);
 }
 
 static inline ssize_t vk_sendto(int fd, const void *from, size_t len, int flags, const struct sockaddr *to,

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/sealed.h"
+
 #define NAME "viakit barrier"
 #define MAGIC_LEN (2 * sizeof(uint64_t))
 
@@ -38,9 +40,8 @@ static int has_the_name(const char *path)
 static int is_safe(int fd, size_t len)
 {
     struct stat st;
-    int found = fcntl(fd, F_GET_SEALS);
-    return found >= 0 && (found & F_SEAL_SHRINK) && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-           st.st_uid == geteuid() && st.st_nlink == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= len;
+    return vk_file_is_sealed(fd) && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+           st.st_nlink == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= len;
 }
 
 int coll_offer_map(int pid, int fd, size_t len, const uint64_t magic[2], void **memory)

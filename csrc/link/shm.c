@@ -47,16 +47,20 @@ __attribute__((constructor)) static void detect_processor(void)
 }
 #endif
 
-/* Wakes the peer if it sleeps. If several senders do so, one clears the flag and makes the system call. The write
- * cannot block (is_doorbell in shm_control.c). A counter that is full has rung already. */
+/* Wakes the peer if it sleeps. If several senders do so, one clears the flag and makes the system calls. A counter that
+ * is full has rung already. The peer passed its doorbell without blocking mode, but shares the file's flags and can change
+ * them at any time (is_doorbell in shm_control.c). So the write is made only if the counter has space. */
 void shm_doorbell(struct link_peer *peer)
 {
     uint64_t one = 1;
     if (peer->station == NULL || !vk_exchange(&peer->station->sleeping, 0))
         return;
+    LINK_COUNT(peer->link->client, doorbells, 1);
+    LINK_COUNT(peer->link->client, system_calls, 1);
+    if (!vk_can_write(peer->event_fd))
+        return;
     ssize_t written = vk_write(peer->event_fd, &one, sizeof one);
     (void)written;
-    LINK_COUNT(peer->link->client, doorbells, 1);
     LINK_COUNT(peer->link->client, system_calls, 1);
 }
 

@@ -20,6 +20,7 @@
 #include "base/copy.h"
 #include "base/files.h"
 #include "base/membarrier.h"
+#include "base/sealed.h"
 #include "link/shm.h"
 
 #if VK_TSAN
@@ -140,13 +141,6 @@ int shm_make_segment(struct link *link)
     return 0;
 }
 
-/* If the owner of a file could shorten it, any access could end in SIGBUS. F_SEAL_SHRINK rules that out for good. */
-static int is_sealed(int fd)
-{
-    int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && (seals & F_SEAL_SHRINK);
-}
-
 /* Called after mmap has failed with valid arguments. The kernel reports a lack of address space as ENOMEM, valgrind as
  * EINVAL. */
 static int map_error(void)
@@ -166,7 +160,7 @@ int shm_map_station(struct link_peer *peer, int fd)
     struct stat st;
     void *p = MAP_FAILED;
     int error = 0;
-    if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size > SHM_TABLE_OFFSET) {
+    if (vk_file_is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size > SHM_TABLE_OFFSET) {
         p = map_segment(fd, (size_t)st.st_size,
                         (uint64_t)st.st_size < SHM_BEFORE_ARENA ? (size_t)st.st_size : SHM_BEFORE_ARENA);
         error = map_error();
@@ -197,7 +191,7 @@ int shm_map_rings(struct link_peer *peer, int fd)
     struct stat st;
     void *p = MAP_FAILED;
     int error = 0;
-    if (is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct shm_rings)) {
+    if (vk_file_is_sealed(fd) && fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct shm_rings)) {
         p = mmap(NULL, sizeof(struct shm_rings), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         error = map_error();
     }

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
+from hostile_eth import CONNECT, HEADER, REQUEST
 from waiting import LIMIT_S, until
 
 from viakit import via
@@ -71,6 +72,17 @@ def segment(offset: int = 4096 + 64 * 16384, length: int = 4096, nbytes: int = 8
     return memory(nbytes, struct.pack("<QQQQI", MAGIC, offset, length, 0x10000, 0), **other)
 
 
+def huge_segment() -> int:
+    """Sealed, and of the right length; but no page of it exists unless the machine has set some aside."""
+    try:
+        fd = os.memfd_create("hostile", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC | os.MFD_HUGETLB)
+    except OSError:
+        pytest.skip("this kernel has no huge pages")
+    os.ftruncate(fd, 4 << 20)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    return fd
+
+
 def doorbell() -> int:
     return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -103,6 +115,7 @@ BAD = {
     "rings too small": (GREETING, [lambda: memory(RINGS - 4096), doorbell, segment]),
     "rings are no memory": (GREETING, [doorbell, doorbell, segment]),
     "a segment that can shrink": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(seals=0)]),
+    "a segment of huge pages": (GREETING, [lambda: memory(RINGS), doorbell, huge_segment]),
     "an arena past the end": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(length=1 << 40)]),
     "an arena that wraps": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(offset=2**64 - 4096)]),
     "a segment without a table": (GREETING, [lambda: memory(RINGS), doorbell, lambda: segment(nbytes=4096)]),
@@ -163,6 +176,27 @@ def test_a_peer_who_goes_on_talking_is_dropped() -> None:
         caller.send(b"and by the way")
         assert caller.recv(1) == b"", "it is still connected"
         talk()
+        for fd in [*fds, *theirs]:
+            os.close(fd)
+
+
+def test_a_doorbell_that_is_made_blocking_after_the_greeting() -> None:
+    """Its counter is full, so a write to it would not return. The victim rings it for the reply to a request."""
+    body = CONNECT.pack(1, 77, 1, 1 << 20, 0, 0, 2, 1440, 0, 0, 0, 0, 1, 0, 0, 0) + b"x"
+    with pair(f"shm:blocking-{os.getpid()}") as (victim, talk), closing(call(victim)) as caller:
+        frame = HEADER.pack(0x10 | REQUEST, 0, len(body), victim.info.port, 0, 40000, 1, 0, 0, 0, 0, 0) + body
+        fds = greet(caller, GREETING, [lambda: memory(RINGS), doorbell, segment])
+        _, theirs, _, _ = socket.recv_fds(caller, 4096, 3)
+        os.set_blocking(fds[1], True)
+        os.eventfd_write(fds[1], 2**64 - 2)
+        with mmap.mmap(fds[0], RINGS) as rings, mmap.mmap(fds[2], 4096) as station:
+            station[64] = 1  # the hostile NIC seems to sleep
+            rings[72 : 72 + len(frame)] = frame
+            struct.pack_into("<Q", rings, 64, len(frame) << 2 | 1)
+            os.eventfd_write(theirs[0], 1)
+            until(lambda: rings[RINGS // 2 + 64] != 0)  # the reply
+            assert station[64] == 0
+            talk()
         for fd in [*fds, *theirs]:
             os.close(fd)
 
