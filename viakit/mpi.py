@@ -6,6 +6,7 @@ first use, over the protocol that ``VIAKIT_PROTOCOL`` (or ``viakit run --protoco
 
 from __future__ import annotations
 
+import difflib
 import os
 import socket
 import sys
@@ -34,9 +35,11 @@ from viakit.comm import (
     handle,
     info,
     inter,
+    internals,
     message,
     objects,
     op,
+    ports,
     request,
     session,
     spec,
@@ -180,8 +183,20 @@ def _names() -> Iterator[tuple[str, Any]]:
     yield from datatype.NAMED.items()
     yield from op.NAMED.items()
     yield from errors.CLASSES.items()
-    hidden = ("world", "close_all", "HasErrhandler", "HasAttributes", "predefined", "class_of", "last_used", "text_of")
-    for source in (_comm, attributes, constants, errhandler, error_codes, file, info, session):
+    hidden = (
+        "accept",
+        "connect",
+        "join_socket",
+        "world",
+        "close_all",
+        "HasErrhandler",
+        "HasAttributes",
+        "predefined",
+        "class_of",
+        "last_used",
+        "text_of",
+    )
+    for source in (_comm, attributes, constants, errhandler, error_codes, file, info, internals, ports, session):
         for name in source.__all__:
             if name not in hidden and name != "set_predefined":
                 yield name, getattr(source, name)
@@ -251,6 +266,12 @@ class _Mpi(ModuleType):
         """Communicator of this rank alone."""
         everybody = _comm.world()
         return everybody.COMM_SELF if hasattr(everybody, "COMM_SELF") else _comm.self_of(everybody)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError with the names that resemble the one that does not exist."""
+        close = difflib.get_close_matches(name, dir(self), 3, 0.7)
+        more = f"; similar names: {', '.join(close)}" if close else "; docs/comm.md lists what exists"
+        raise AttributeError(f"viakit.mpi.MPI has no {name}{more}", name=name, obj=self)
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, "COMM_WORLD", "COMM_SELF"})

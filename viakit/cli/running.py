@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -98,10 +99,18 @@ def _environment(words: tuple[str, ...]) -> dict[str, str]:
 )
 @click.option("--label", "-l", is_flag=True, help="Begin each line of output with the number of its rank.")
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds, with status 124.")
+@click.option("--as-mpi4py", is_flag=True, help="Let `import mpi4py` in the ranks give viakit's communicators.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable for the ranks; repeatable.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGUMENT...]")
 @click.pass_context
-def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], ranks: int | None, **options: Any) -> None:
+def run(
+    ctx: click.Context,
+    command: tuple[str, ...],
+    env: tuple[str, ...],
+    ranks: int | None,
+    as_mpi4py: bool,
+    **options: Any,
+) -> None:
     """Run a program as the ranks of a job: a Python file, -m and a module, or any program.
 
     \b
@@ -110,6 +119,7 @@ def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], rank
     viakit run -n 8 --hosts testbed:4 --label prog.py
     viakit run --hosts ssh:alpha*2,beta*2 prog.py
     viakit run -n 2 -- ./a.out
+    viakit run -n 4 --as-mpi4py program_for_mpi4py.py
 
     Exit status: that of the first rank that failed. The other ranks are terminated.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
@@ -117,5 +127,11 @@ def run(ctx: click.Context, command: tuple[str, ...], env: tuple[str, ...], rank
     from viakit.launch.runner import launch_of
 
     words = [*command[1:]] if command[0] == "--" else [*command]
-    given = Options(ranks_for(ranks, options["hosts"]), environment=_environment(env), **options)
+    environment = _environment(env)
+    if as_mpi4py:
+        from viakit.shim import FOLDER
+
+        later = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = FOLDER + (os.pathsep + later if later else "")
+    given = Options(ranks_for(ranks, options["hosts"]), environment=environment, **options)
     ctx.exit(launch_of(words, given).run())

@@ -16,6 +16,7 @@ import os
 import secrets
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from viakit import _core
@@ -140,18 +141,47 @@ def _open(policy: str, timeout_s: float) -> World:
     from viakit.launch import bootstrap
 
     job = bootstrap(timeout_s)
+    return _connected(job, job.rank, job.size, job.exchange, job.secret, policy, timeout_s)
+
+
+def open_between(
+    job: Job,
+    rank: int,
+    size: int,
+    exchange: Callable[[bytes, float], list[bytes]],
+    secret: bytes,
+    timeout_s: float,
+    protocol: str | None = None,
+) -> World:
+    """Open a world of two groups of ranks: see :mod:`viakit.comm.dynamic`."""
+    wish, source = _policy.wish()
+    protocol = protocol or _protocol_for(wish)
+    return _connected(job, rank, size, exchange, secret, _complete(protocol, wish, source), timeout_s)
+
+
+def _connected(
+    job: Job,
+    rank: int,
+    size: int,
+    exchange: Callable[[bytes, float], list[bytes]],
+    secret: bytes,
+    policy: str,
+    timeout_s: float,
+) -> World:
+    """Open a world of ranks that can exchange data and have a secret."""
     opened = World(
-        job.rank,
-        job.size,
-        exchange=lambda blob: job.exchange(blob, timeout_s),
+        rank,
+        size,
+        exchange=lambda blob: exchange(blob, timeout_s),
         policy=policy,
         network_device=job.network_device,
         address=job.address,
-        secret=job.secret if job.size > 1 else None,
+        secret=secret if size > 1 else None,
         timeout_s=timeout_s,
     )
+    opened.secret = secret
     try:
-        opened.seal = _seal_for(job, opened, timeout_s)
+        opened.seal = _seal_for(exchange, secret, opened, timeout_s)
     except BaseException:
         opened.abort()
         raise
@@ -168,15 +198,17 @@ def _is_local(route: str) -> bool:
     return not _core.link_of(route).leaves_host
 
 
-def _seal_for(job: Job, opened: World, timeout_s: float) -> Seal | None:
+def _seal_for(
+    exchange: Callable[[bytes, float], list[bytes]], secret: bytes, opened: World, timeout_s: float
+) -> Seal | None:
     """Agree with all ranks on a key for the tags of objects; None if all connections are local to a host."""
-    local = all(_is_local(opened.route(rank)) for rank in range(job.size))
-    everybody = job.exchange(bytes([local]) + secrets.token_bytes(_NONCE), timeout_s)
+    local = all(_is_local(opened.route(rank)) for rank in range(opened.size))
+    everybody = exchange(bytes([local]) + secrets.token_bytes(_NONCE), timeout_s)
     if all(blob[0] for blob in everybody):
         return None
     # The nonces make the key new for each world, even with an old secret.
     nonces = b"".join(blob[1:] for blob in everybody)
-    return Seal(_secret.derive(job.secret, "viakit objects", nonces))
+    return Seal(_secret.derive(secret, "viakit objects", nonces))
 
 
 def self_of(comm: Any) -> Intracomm:

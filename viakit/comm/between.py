@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from viakit.comm.request import Request
     from viakit.comm.worlds import World
 
-__all__ = ["Between", "Flushes"]
+__all__ = ["Between", "Copies", "Flushes"]
 
 
 class Flushes:
@@ -29,6 +29,26 @@ class Flushes:
         request = Grequest.Start()
         request.Complete()
         return request
+
+
+class Copies:
+    """The part of ``MPI.Comm`` that duplicates without waiting, as far as viakit can."""
+
+    def Idup(self, info: Any = None) -> tuple[Any, Request]:
+        """Duplicate the communicator, and return the copy and a request, which is complete. Collective.
+
+        The call waits for the other ranks, because they agree on a number.
+        """
+        from viakit.comm.grequest import Grequest
+
+        made = cast("Any", self).Dup(info)
+        request = Grequest.Start()
+        request.Complete()
+        return made, request
+
+    def Idup_with_info(self, info: Any) -> tuple[Any, Request]:
+        """Duplicate the communicator with hints: see `Idup`."""
+        return self.Idup(info)
 
 
 class Between:
@@ -80,3 +100,126 @@ class Between:
         from viakit.comm.inter import create_from_group
 
         return create_from_group(group, stringtag, info, errhandler)
+
+    def Spawn(
+        self,
+        command: Any,
+        args: Any = None,
+        maxprocs: int = 1,
+        info: Any = None,
+        root: int = 0,
+        errcodes: list[int] | None = None,
+    ) -> Any:
+        """Start ranks of a program on the root's host, and return the intercommunicator with them. Collective.
+
+        Parameters
+        ----------
+        command : str or path
+            Program. A Python program is spawned as ``sys.executable`` with its file in `args`.
+        args : sequence of str, optional
+            Arguments of the program.
+        maxprocs : int
+            Number of ranks.
+        info : Info, optional
+            Hints. "wdir" is the working folder of the ranks.
+        root : int
+            Rank whose arguments count.
+        errcodes : list, optional
+            Filled with SUCCESS for each rank.
+
+        Returns
+        -------
+        Intercomm
+
+        Raises
+        ------
+        Exception
+            ERR_SPAWN if the program cannot be started, or does not connect within a minute. It connects when it calls
+            `Get_parent`.
+        """
+        from viakit.comm import dynamic, spawning
+
+        made, counts = dynamic.spawn(self, root, lambda: [spawning.program(command, args, maxprocs, info)])
+        if errcodes is not None:
+            errcodes[:] = [0] * counts[0]
+        return made
+
+    def Spawn_multiple(
+        self,
+        command: Any,
+        args: Any = None,
+        maxprocs: Any = 1,
+        info: Any = None,
+        root: int = 0,
+        errcodes: list[list[int]] | None = None,
+    ) -> Any:
+        """Start ranks of several programs, and return the intercommunicator with them. Collective.
+
+        Parameters
+        ----------
+        command : sequence of str
+            Programs.
+        args : sequence of sequences of str, optional
+            Arguments of each program.
+        maxprocs : int or sequence of int
+            Number of ranks of each program.
+        info : Info or sequence of Info, optional
+            Hints for each program.
+        root : int
+            Rank whose arguments count.
+        errcodes : list, optional
+            Filled with one list of SUCCESS for each program.
+
+        Returns
+        -------
+        Intercomm
+        """
+        from viakit.comm import dynamic, spawning
+
+        made, counts = dynamic.spawn(self, root, lambda: spawning.programs(command, args, maxprocs, info))
+        if errcodes is not None:
+            errcodes[:] = [[0] * n for n in counts]
+        return made
+
+    def Accept(self, port_name: str, info: Any = None, root: int = 0) -> Any:
+        """Wait for another job that connects to a port of the root, and return the intercommunicator with it.
+
+        Collective over this communicator.
+
+        Parameters
+        ----------
+        port_name : str
+            Name of a port that the root has opened; it matters on the root only.
+        info : Info, optional
+            Ignored.
+        root : int
+            Rank of the root.
+        """
+        from viakit.comm.ports import accept
+
+        del info
+        return accept(self, port_name, root)
+
+    def Connect(self, port_name: str, info: Any = None, root: int = 0) -> Any:
+        """Connect to the job that accepts at a port, and return the intercommunicator with it.
+
+        Collective over this communicator.
+
+        Parameters
+        ----------
+        port_name : str
+            Name of the port; it matters on the root only.
+        info : Info, optional
+            Ignored.
+        root : int
+            Rank of the root.
+
+        Raises
+        ------
+        Exception
+            ERR_PORT if no job accepts there within a minute.
+        """
+        from viakit.comm.ports import connect
+
+        del info
+        return connect(self, port_name, root)

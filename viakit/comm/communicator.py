@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from viakit.base.words import counted
 from viakit.comm import attributes, collective, errors
 from viakit.comm.attributes import HasAttributes
-from viakit.comm.between import Between, Flushes
+from viakit.comm.between import Between, Copies, Flushes
 from viakit.comm.cart import Grid
 from viakit.comm.collective_calls import Collectives
 from viakit.comm.datatype import UNDEFINED
@@ -19,6 +19,7 @@ from viakit.comm.errhandler import HasErrhandler
 from viakit.comm.errors import error
 from viakit.comm.group import CONGRUENT, IDENT, UNEQUAL, Group
 from viakit.comm.info import Info
+from viakit.comm.partitioned import Partitioned
 from viakit.comm.schedule import run
 from viakit.comm.seal import SealGroup
 from viakit.comm.step import Step, SubsetCounts, SubsetStep
@@ -31,7 +32,7 @@ errors._setup()
 COMM_TYPE_SHARED, TAG_MOST = 0, attributes.TAG_MOST
 
 
-class Comm(Flushes, Collectives, HasAttributes, HasErrhandler):
+class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandler):
     """Base class of communicators: a set of ranks whose messages are separate from all other messages.
 
     ``MPI.Comm`` of mpi4py. Without an argument the constructor returns ``COMM_NULL``.
@@ -168,8 +169,26 @@ class Comm(Flushes, Collectives, HasAttributes, HasErrhandler):
 
     @classmethod
     def Get_parent(cls) -> Any:
-        """Return COMM_NULL. viakit does not spawn processes, so there is never a parent."""
-        return COMM_NULL
+        """Return the intercommunicator with the ranks that spawned this one; a null one if no rank did.
+
+        Collective over the spawned ranks: the first call connects them to their parents.
+        """
+        from viakit.comm.dynamic import parent
+
+        return parent()
+
+    @classmethod
+    def Join(cls, fd: int) -> Any:
+        """Connect this process and the one at the other end of a connected socket, and return the intercommunicator.
+
+        Parameters
+        ----------
+        fd : int
+            Descriptor of the socket, whose other end must be on this host. It stays open.
+        """
+        from viakit.comm.ports import join_socket
+
+        return join_socket(fd)
 
     is_inter, is_intra = False, True
 

@@ -148,7 +148,7 @@ def start_dumped(comm: Any, data: bytes, outside: list[Any], dest: int, tag: int
     seal = comm.world.seal if dest >= 0 else None
     if (is_short(seal, data) and not outside) or dest < 0:
         return [comm.start_send(data if seal is None else seal.short(comm, data, dest, tag), dest, tag, mode)]
-    comm._n_objects = number = (comm._n_objects + 1) & 0x7FFFFFFF
+    comm._n_objects = number = (comm._n_objects + 1) & 0x3FFFFFFF  # larger tags: partitioned.py
     parts = [data, *outside]
     head = _HEAD.pack(b"V", number, len(parts)) + b"".join(struct.pack("<Q", len(part)) for part in parts)
     if seal is not None:

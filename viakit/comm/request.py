@@ -467,6 +467,32 @@ class Prequest(Request):
         for request in requests:
             request.Start()
 
+    def Pready(self, partition: int) -> None:
+        """Send one partition of a message of `Psend_init`."""
+        self.Pready_list([partition])
+
+    def Pready_range(self, partition_low: int, partition_high: int) -> None:
+        """Send the partitions from one to another, which is included."""
+        self.Pready_list(range(partition_low, partition_high + 1))
+
+    def Pready_list(self, partitions: Sequence[int]) -> None:
+        """Send several partitions of a message of `Psend_init`.
+
+        Raises
+        ------
+        Exception
+            ERR_ARG if there is no such partition, or it has been sent already.
+        """
+        from viakit.comm.partitioned import ready
+
+        ready(self._kept.begin, partitions)
+
+    def Parrived(self, partition: int) -> bool:
+        """Return whether one partition of a message of `Precv_init` has arrived."""
+        from viakit.comm.partitioned import arrived
+
+        return arrived(self._kept.begin, partition)
+
     def test_once(self) -> bool:
         """Make progress and return whether the operation is complete."""
         return self._kept.inner is None or self._kept.inner.test_once()

@@ -29,6 +29,7 @@ class World(_core.MsgWorld):
         self.turn = 0
         self._claiming = threading.Lock()
         self.seal: Seal | None = None  # of objects, unless all connections are local
+        self.secret = b""  # of the job, or of the connection between two jobs
         self.by_messages = os.environ.get("VIAKIT_COLLECTIVES", "") == "messages"
         super().__init__(rank, size, **options)
 

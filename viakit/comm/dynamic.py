@@ -1,0 +1,250 @@
+"""Connections between groups of ranks that are separate jobs: Spawn, Connect and Accept, Join.
+
+Each connection is a world of its own, with all ranks of both groups, and with a secret of its own that only these ranks
+get. The root of one group holds the meeting of that world (:mod:`viakit.launch.rendezvous`). The secret reaches
+
+- spawned ranks through a pipe and their environment,
+- the ranks of a root's group through their communicator, encrypted for them if it leaves this host,
+- the other root not at all: both derive it from the secret in the port's name, which they have proved to each other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from viakit.base import secret as _secret
+from viakit.comm.errors import Exception as MpiException
+from viakit.comm.errors import error
+from viakit.comm.inter import Intercomm
+from viakit.launch.rendezvous import RendezvousError, Sealed, connect, is_unix, listen_for
+
+__all__ = ["PARENT", "PARENT_SECRET", "Meeting", "agree", "join", "meeting_address", "parent"]
+
+PARENT, PARENT_SECRET = "VIAKIT_PARENT", "VIAKIT_PARENT_SECRET"
+TIMEOUT_S = 60.0
+_SECRET = "viakit connection secret"
+
+
+@dataclass
+class Meeting:
+    """The data that the ranks of a group need to take part in a connection.
+
+    Attributes
+    ----------
+    address : str
+        Address of the meeting.
+    secret : bytes
+        Secret of the connection.
+    first, n_ranks : int
+        Rank in the connection of the group's rank 0, and number of all ranks.
+    """
+
+    address: str
+    secret: bytes
+    first: int
+    n_ranks: int
+
+
+def meeting_address(comm: Any) -> str:
+    """Return an address for a meeting on this host: a Unix socket's if the group does not leave the host."""
+    from viakit.launch import bootstrap
+
+    job = bootstrap()
+    if comm.world.seal is None and job.address is None:
+        return f"unix:@viakit-{os.getuid()}-{secrets.token_hex(12)}"
+    import socket
+
+    host = job.address or socket.gethostbyname(socket.gethostname())
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as free:
+        free.bind((host, 0))
+        return f"tcp:[{host}]:{free.getsockname()[1]}" if ":" in host else f"tcp:{host}:{free.getsockname()[1]}"
+
+
+def _encrypted(comm: Any, text: bytes, nonce: bytes) -> bytes:
+    """Encrypt or decrypt up to 32 bytes for the ranks of a world that other hosts are part of."""
+    if comm.world.seal is None:
+        return text
+    pad = _secret.derive(comm.world.secret, _SECRET, nonce)
+    return bytes(a ^ b for a, b in zip(text, pad, strict=True))
+
+
+def agree(comm: Any, root: int, prepare: Any) -> tuple[Meeting, Any]:
+    """Call *prepare* on the root, and give its meeting to all ranks of *comm*.
+
+    `prepare` returns a Meeting and data for all ranks. If it fails, all ranks raise its error.
+    """
+    blob: Any = None
+    problem: BaseException | None = None
+    if comm.rank == root:
+        try:
+            meeting, data = prepare()
+            nonce = secrets.token_bytes(16)
+            hidden = _encrypted(comm, meeting.secret, nonce)
+            blob = (meeting.address, hidden, nonce, meeting.first, meeting.n_ranks, data)
+        except MpiException as failed:
+            problem, blob = failed, (failed.error_code, failed.text)
+        except Exception as failed:
+            problem, blob = failed, (None, str(failed))
+        except BaseException as failed:
+            problem = failed
+            blob = (None, "the root was interrupted")
+    blob = comm.bcast(blob, root)
+    if problem is not None:
+        raise problem
+    if len(blob) == 2:
+        raise MpiException(blob[0], blob[1]) if blob[0] is not None else error("ERR_OTHER", f"the root: {blob[1]}")
+    address, hidden, nonce, first, n_ranks, data = blob
+    return Meeting(address, _encrypted(comm, hidden, nonce), first, n_ranks), data
+
+
+def join(meeting: Meeting, rank: int, size: int, protocol: str | None = None) -> Intercomm:
+    """Connect to the other group and return the intercommunicator. Collective over both groups.
+
+    Parameters
+    ----------
+    meeting : Meeting
+        The meeting on which this group has agreed.
+    rank, size : int
+        Rank in this group, and number of its ranks.
+    protocol : str, optional
+        Protocol of the connection. Default: that of COMM_WORLD.
+    """
+    from viakit import comm
+    from viakit.launch import bootstrap
+
+    mine = meeting.first + rank
+    try:
+        client, _ = connect(meeting.address, mine, meeting.n_ranks, meeting.secret, TIMEOUT_S)
+        exchange = client.exchange
+        if not is_unix(meeting.address):
+            exchange = Sealed(client.exchange, mine, meeting.n_ranks, meeting.secret).exchange
+        try:
+            world = comm.open_between(bootstrap(), mine, meeting.n_ranks, exchange, meeting.secret, TIMEOUT_S, protocol)
+        finally:
+            client.close()
+    except RendezvousError as problem:
+        raise error("ERR_PORT", f"the other group could not be reached: {problem}") from problem
+    local = list(range(meeting.first, meeting.first + size))
+    remote = [rank for rank in range(meeting.n_ranks) if rank not in local]
+    made: Intercomm = Intercomm(world, 0, remote, local)
+    made._at_exit = world.close
+    return made
+
+
+# ---------------------------------------------------------------- the parent of spawned ranks
+
+_lock = threading.Lock()
+_parents: dict[int, Any] = {}  # by process
+
+
+def parent() -> Any:
+    """Return the intercommunicator with the ranks that spawned this one; a null one if no rank did."""
+    given = os.environ.get(PARENT, "")
+    with _lock:
+        found = _parents.get(os.getpid())
+        if found is None:
+            if not given:
+                found = Intercomm()
+            else:
+                address, first, n_ranks = json.loads(given)
+                meeting = Meeting(address, bytes.fromhex(os.environ[PARENT_SECRET]), first, n_ranks)
+                from viakit.launch import detect
+
+                place = detect()
+                found = join(meeting, place.rank, place.size)
+                found.name = "MPI_COMM_PARENT"
+            _parents[os.getpid()] = found
+        return found if found else Intercomm()
+
+
+# ---------------------------------------------------------------- spawning
+
+
+def spawn(comm: Any, root: int, programs: Any) -> tuple[Intercomm, list[int]]:
+    """Start ranks of the programs that *programs* returns on the root; see Intracomm.Spawn_multiple.
+
+    Returns
+    -------
+    Intercomm
+        Intercommunicator with the new ranks.
+    list of int
+        Number of ranks of each program.
+    """
+    from viakit.launch.spawner import Spawner
+
+    started: list[Any] = []
+
+    def prepare() -> tuple[Meeting, list[int]]:
+        wanted = programs()
+        children = sum(n for _, _, n in wanted)
+        n_ranks = comm.size + children
+        meeting = Meeting(meeting_address(comm), _secret.new(), 0, n_ranks)
+        stop = listen_for(meeting.address, n_ranks, meeting.secret)
+        environment = {
+            PARENT: json.dumps([meeting.address, comm.size, n_ranks]),
+            PARENT_SECRET: meeting.secret.hex(),
+            "VIAKIT_PROTOCOL": protocol_of(comm),
+        }
+        try:
+            spawner = Spawner(wanted, environment)
+        except BaseException:
+            stop()
+            raise
+        atexit.register(_leave, spawner, os.getpid())
+        started.extend((spawner, stop))
+        return meeting, [n for _, _, n in wanted]
+
+    meeting, counts = agree(comm, root, prepare)
+    connected = threading.Event()
+    if started:
+        threading.Thread(target=_watch, args=(*started, connected), daemon=True).start()
+    try:
+        made = join(meeting, comm.rank, comm.size, protocol_of(comm))
+    except MpiException as problem:
+        raise error("ERR_SPAWN", f"the spawned ranks did not connect: {problem.text}") from problem
+    finally:
+        connected.set()
+        if started:
+            started[1]()
+    return made, counts
+
+
+def protocol_of(comm: Any) -> str:
+    """Return the protocol of a communicator's world, for another world like it."""
+    channel = str(comm.world.channel)
+    return channel if channel in ("via", "bip", "tcp") else "via"
+
+
+def _watch(spawner: Any, stop: Any, connected: threading.Event) -> None:
+    """End the meeting if the spawned ranks end before they have connected."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not connected.wait(0.05) and time.monotonic() < deadline:
+        if spawner.status() is not None:
+            if not connected.wait(0.5):
+                stop()
+            return
+
+
+def _leave(spawner: Any, process: int) -> None:
+    if os.getpid() == process:
+        spawner.leave()
+
+
+def service_file(service: str) -> str:
+    """Return the file in which the name of a service is published: only processes of the same user can read it."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+    folder = os.path.join(base, f"viakit-names-{os.getuid()}")
+    os.makedirs(folder, 0o700, exist_ok=True)
+    about = os.lstat(folder)
+    if not os.path.isdir(folder) or os.path.islink(folder) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise error("ERR_SERVICE", f"{folder} is not a folder that only this user can read; remove it")
+    return os.path.join(folder, hashlib.sha256(service.encode()).hexdigest()[:32])
