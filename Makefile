@@ -4,7 +4,7 @@
 
 SECONDS ?= 60
 
-.PHONY: help setup demo test bench mpi4py lint ctest asan tsan fuzz soak docs lab clean
+.PHONY: help setup demo test pythons bench mpi4py lint ctest asan tsan fuzz soak docs lab clean
 
 help: ; @sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' Makefile
 setup: ; @tools/setup-venv $(EXTRAS) ## make .venv and install viakit into it
@@ -21,5 +21,6 @@ fuzz: setup ; @tools/fuzz $(SECONDS) ## hostile input, libFuzzer's and more, SEC
 soak: SECONDS = 600
 soak: setup ; @tools/ctest plain 'faults loop' && tools/soak $(SECONDS) ## a million messages per level over bad links, what happens to programs and hosts, SECONDS=600 of fuzzing per target; hours
 docs: ; @tools/setup-venv docs && .venv/bin/sphinx-build -q -W docs build/docs && echo build/docs/index.html ## documentation as HTML
+pythons: ; @tools/pythons $(ARGS) ## the Python tests on every interpreter from 3.10 on that is found
 lab: ; @tools/setup-venv lab && .venv/bin/viakit lab $(ARGS) ## JupyterLab on the lessons
 clean: ; @rm -rf .venv .setup.lock build viakit-demo .pytest_cache .ruff_cache .hypothesis .benchmarks .mypy_cache ## all that the above have made

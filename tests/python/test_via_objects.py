@@ -209,8 +209,9 @@ with via.Nic("udp:127.0.0.1", takeover_us=int(sys.argv[1])) as nic, nic.create_v
     asking.join()
     time.sleep(0.01)
     with nic.create_region(64) as memory:
-        found = []
-        for _ in range(15):
+        found, limit = [], time.monotonic() + 30
+        # Of a busy machine's time this process gets a part, so it counts until the thread has looked 15 times.
+        while len(found) < 15 or (sum(found) < 15 and time.monotonic() < limit):
             before, end = looks(), time.monotonic() + 0.04
             while time.monotonic() < end:
                 a.post_recv(via.Descriptor.recv(memory[:32]))
@@ -220,7 +221,7 @@ with via.Nic("udp:127.0.0.1", takeover_us=int(sys.argv[1])) as nic, nic.create_v
                 while b.send_done() is None:
                     pass
             found.append(looks() - before)
-    print(sorted(found)[7], sum(found))
+    print(sorted(found)[len(found) // 2], sum(found))
 """
 
 
