@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-SUFFIXES = {".py", ".pyi", ".typed", ".json", ".html", ".css", ".js", ".lua", ".mplstyle", ".c"}
+SUFFIXES = {".csv", ".toml", ".py", ".pyi", ".typed", ".json", ".html", ".css", ".js", ".lua", ".mplstyle", ".c"}
 
 
 def main(folder: str, *more_suffixes: str) -> None:

@@ -32,6 +32,7 @@
  *
  * When a rank dies or gives up, coll_pause returns an error, and the group is broken (wait.c). One thread of each rank.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "coll/inside.h"
@@ -389,6 +390,63 @@ static int overall(coll *c, int (*exchange)(const struct circle *))
     if (code == MSG_SUCCESS)
         flat_release(c);
     return code;
+}
+
+/* ---------------------------------------------------------------- run dry (plan.c) */
+
+static int record_signal(const struct circle *circle, int to)
+{
+    coll_plan_signal(circle->c, COLL_STEP_SIGNAL, rank_in(circle, to));
+    return MSG_SUCCESS;
+}
+
+static int record_await(const struct circle *circle, int from)
+{
+    coll_plan_signal(circle->c, COLL_STEP_AWAIT, rank_in(circle, from));
+    return MSG_SUCCESS;
+}
+
+/* Sections 5.2 and 5.3 by signals: what flat_gather, flat_check_in and flat_release do by flags. */
+static int record_overall(coll *c, int (*exchange)(const struct circle *), int per_host)
+{
+    int n_nodes = (c->n + per_host - 1) / per_host, node = c->rank / per_host, master = node * per_host, code;
+    int end = master + per_host < c->n ? master + per_host : c->n;
+    int *masters = malloc((size_t)n_nodes * sizeof *masters);
+    struct circle circle = {
+        .c = c, .n = n_nodes, .me = node, .ranks = masters, .signal = record_signal, .await = record_await};
+    if (masters == NULL)
+        return MSG_ERR_NO_MEMORY;
+    for (int i = 0; i < n_nodes; i++)
+        masters[i] = i * per_host;
+    if (c->rank != master) {
+        coll_plan_signal(c, COLL_STEP_SIGNAL, master);
+        coll_plan_signal(c, COLL_STEP_AWAIT, master);
+    }
+    for (int i = master + 1; i < end && c->rank == master; i++)
+        coll_plan_signal(c, COLL_STEP_AWAIT, i);
+    code = c->rank == master && n_nodes > 1 ? exchange(&circle) : MSG_SUCCESS;
+    for (int i = master + 1; i < end && c->rank == master; i++)
+        coll_plan_signal(c, COLL_STEP_SIGNAL, i);
+    free(masters);
+    return code;
+}
+
+int coll_barrier_means(int algorithm)
+{
+    return algorithm >= 0 && algorithm < COLL_N_BARRIERS ? barriers[algorithm].means : -1;
+}
+
+int coll_barrier_record(struct coll_plan *plan, int algorithm, int per_host)
+{
+    coll *c = (coll *)(void *)plan; /* a plan begins with its group */
+    struct circle all = {.c = c, .n = c->n, .me = c->rank, .signal = record_signal, .await = record_await};
+    if (algorithm < 0 || algorithm >= COLL_N_BARRIERS)
+        return MSG_ERR_ARG;
+    if (barriers[algorithm].means == COLL_BY_BOTH)
+        return record_overall(c, barriers[algorithm].exchange, per_host);
+    if (barriers[algorithm].exchange == flat)
+        return c->n <= per_host ? record_overall(c, pairwise, per_host) : MSG_ERR_NOT_SUPPORTED;
+    return barriers[algorithm].means == COLL_BY_MEMORY ? MSG_ERR_NOT_SUPPORTED : barriers[algorithm].exchange(&all);
 }
 
 /* ---------------------------------------------------------------- the call */

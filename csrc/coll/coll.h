@@ -269,7 +269,7 @@ size_t coll_long_from(int operation, int n);
  *              may be MSG_PROC_NULL)
  *   COMBINE    write to `result` the out_len units at `out`, the left operand, combined with those at `in`
  *   COPY       copy out_len units from `out` to `result` */
-enum { COLL_STEP_EXCHANGE, COLL_STEP_COMBINE, COLL_STEP_COPY };
+enum { COLL_STEP_EXCHANGE, COLL_STEP_COMBINE, COLL_STEP_COPY, COLL_STEP_SIGNAL, COLL_STEP_AWAIT };
 struct coll_step {
     int kind, to, from;
     size_t out, out_len, in, in_len, result;
@@ -279,6 +279,13 @@ struct coll_step {
 /* Plan an operation of n ranks for rank `me`, by the algorithm for short or long data. len: as in
  * coll_algorithm_default, in units. The caller frees *steps. MSG_ERR_ARG or MSG_ERR_NO_MEMORY on failure. */
 int coll_plan(int operation, int is_long, int n, int me, int root, size_t len, struct coll_step **steps, int *n_steps);
+
+/* The same for rank `me` of a barrier of n ranks, of which each host has `per_host` successive ones and `cores` cores:
+ * steps SIGNAL (to the rank `to`) and AWAIT (of the rank `from`), in order. MSG_ERR_NOT_SUPPORTED: the algorithm is
+ * not one of signals between two ranks (flags, counter), or needs one host. */
+int coll_barrier_plan(int algorithm, int n, int me, int per_host, int cores, struct coll_step **steps, int *n_steps);
+/* The means of a barrier: COLL_BY_... */
+int coll_barrier_means(int algorithm);
 
 /* Type, C type. Numbers are stable. */
 #define COLL_TYPES(X)                \

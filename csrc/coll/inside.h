@@ -313,6 +313,9 @@ coll_run coll_scatter_binomial; /* broadcast's first half: member i's part is wh
 
 /* plan.c: note a step of this member that moves no data between members. */
 void coll_plan_local(struct coll_plan *plan, int kind, const void *low, const void *high, const void *to, size_t len);
+/* barrier.c: run a barrier's exchange with functions that record its signals. */
+int coll_barrier_record(struct coll_plan *plan, int algorithm, int per_host);
+void coll_plan_signal(struct coll *c, int kind, int rank);
 /* The algorithm for messages of an operation and a length. */
 coll_run *coll_run_by_message(int operation, int is_long);
 

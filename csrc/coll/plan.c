@@ -54,6 +54,34 @@ void coll_plan_local(struct coll_plan *plan, int kind, const void *low, const vo
                                         position(to)});
 }
 
+void coll_plan_signal(coll *c, int kind, int rank)
+{
+    int to = kind == COLL_STEP_SIGNAL ? rank : MSG_PROC_NULL, from = kind == COLL_STEP_AWAIT ? rank : MSG_PROC_NULL;
+    record((struct coll_plan *)(void *)c, (struct coll_step){kind, to, from, 0, 0, 0, 0, 0});
+}
+
+/* Give the steps to the caller, or free them after an error. */
+static int hand_over(struct coll_plan *plan, int code, struct coll_step **steps, int *n_steps)
+{
+    if (plan->failed)
+        code = MSG_ERR_NO_MEMORY;
+    if (code != MSG_SUCCESS) {
+        free(plan->steps);
+        return code;
+    }
+    *steps = plan->steps;
+    *n_steps = plan->n;
+    return MSG_SUCCESS;
+}
+
+int coll_barrier_plan(int algorithm, int n, int me, int per_host, int cores, struct coll_step **steps, int *n_steps)
+{
+    if (n < 1 || (unsigned)me >= (unsigned)n || per_host < 1 || cores < 1)
+        return MSG_ERR_ARG;
+    struct coll_plan plan = {.c = {.n = n, .rank = me, .cores = cores}};
+    return hand_over(&plan, n > 1 ? coll_barrier_record(&plan, algorithm, per_host) : MSG_SUCCESS, steps, n_steps);
+}
+
 int coll_plan(int operation, int is_long, int n, int me, int root, size_t len, struct coll_step **steps, int *n_steps)
 {
     coll_run *run = operation == COLL_SCATTER ? coll_scatter_binomial : coll_run_by_message(operation, is_long);
@@ -66,13 +94,5 @@ int coll_plan(int operation, int is_long, int n, int me, int root, size_t len, s
     /* Elements of one byte: lengths and counts are the caller's units. */
     struct coll_call call = {.in = BASE, .out = result, .len = len, .count = len, .root = root, .type = COLL_UINT8};
     int code = n > 1 ? run(&ring, &call) : MSG_SUCCESS;
-    if (plan.failed)
-        code = MSG_ERR_NO_MEMORY;
-    if (code != MSG_SUCCESS) {
-        free(plan.steps);
-        return code;
-    }
-    *steps = plan.steps;
-    *n_steps = plan.n;
-    return MSG_SUCCESS;
+    return hand_over(&plan, code, steps, n_steps);
 }

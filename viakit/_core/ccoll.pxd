@@ -43,6 +43,8 @@ cdef extern from "coll/coll.h" nogil:
         COLL_STEP_EXCHANGE
         COLL_STEP_COMBINE
         COLL_SCATTER
+        COLL_STEP_SIGNAL
+        COLL_BY_MESSAGE
     int coll_create_with(msg_world *world, const int *ranks, int n, int context, const coll_options *options,
                          coll **group)
     void coll_set_number(coll *group, uint64_t number)
@@ -71,6 +73,10 @@ cdef extern from "coll/coll.h" nogil:
     int coll_algorithm_default(const coll *group, int operation, size_t length)
     size_t coll_long_from(int operation, int n)
     int coll_plan(int operation, int is_long, int n, int me, int root, size_t length, coll_step **steps, int *n_steps)
+
+    int coll_barrier_plan(int algorithm, int n, int me, int per_host, int cores, coll_step **steps, int *n_steps)
+    int coll_barrier_means(int algorithm)
+    int coll_barrier_find(const char *name)
 
     int coll_bcast(coll *group, int algorithm, void *buf, size_t length, int root)
     int coll_reduce(coll *group, int algorithm, const void *send, void *recv, size_t count, int type, int op, int root)

@@ -70,6 +70,23 @@ def policy_channel(str text):
     return None if changes and "channel=" not in text else _text(chosen.channel)
 
 
+def policy_fields(str text):
+    """Return a policy's fields as a dict, with its ``name``, ``channel`` and ``source``.
+
+    Raises ValueError if the text is not a policy.
+    """
+    cdef msg_policy chosen
+    cdef int i = 0
+    problem = _read_policy(text, &chosen)
+    if problem is not None:
+        raise ValueError(problem)
+    found = {"name": _text(chosen.name), "channel": _text(chosen.channel), "source": _text(chosen.source)}
+    while msg_policy_field_name(i) != NULL:
+        found[_text(msg_policy_field_name(i))] = msg_policy_get(&chosen, i)
+        i += 1
+    return found
+
+
 def mpi_exit_can():
     """Return whether :func:`mpi_exit` works with this C library."""
     return bool(msg_mpi_exit_can())

@@ -1,0 +1,209 @@
+"""Costs of messages of a library on a machine.
+
+A :class:`Library` is a message library's choices, from the policy of that name in csrc/msg/policy.c where there is
+one: limit of eager messages, rendezvous, copies, conversion, route, socket buffers. :func:`model` makes the engine's
+paths of it and of a machine. :meth:`Library.message_s` is the time of one message on an idle machine, as a ping-pong
+shows it.
+
+What the libraries do:
+
+- A copy or a conversion passes over the whole message with the CPU, before it is sent or after it has come. It overlaps
+  with nothing. With the copied segments of ``r3``, only one segment's copy on each side does not overlap.
+- A rendezvous costs a request and a reply, which is twice the latency of a short message (Turner and Chen, 3.1).
+- A daemon on each host adds two crossings within the hosts, each with two copies, for each packet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from viakit import _core
+from viakit.machines import Machine
+from viakit.machines.cost import Path, path_of
+
+__all__ = ["Library", "Model", "library", "model"]
+
+NO_LIMIT = float(1 << 40)
+
+
+@dataclass(frozen=True)
+class Library:
+    """Choices of a message library.
+
+    Attributes
+    ----------
+    name, channel : str
+        Name, and "tcp", "via" or "bip".
+    eager_limit : float
+        Bytes of the longest message that is sent at once.
+    rendezvous : str
+        How longer ones go: "rput" (RDMA write into the receiver's buffer) or "r3" (copied segments).
+    copies : float
+        Passes of the CPUs over each message beside those of the protocol: copies and conversions, of both sides.
+    eager_copies : float
+        The same for messages up to the limit only.
+    sockbuf : float or None
+        Socket buffers; None: the system's own.
+    overhead_us : float or None
+        CPU time of the library on each side for a message; None: the machine's ``message.overhead_us``.
+    latency_us : float
+        Delay of each message that occupies nothing, such as a switch of threads.
+    daemon : bool
+        All messages go through a daemon on each host.
+    packet, packets : float
+        Bytes in one packet of the daemons, and packets under way that are not acknowledged; 0: no limit.
+    """
+
+    name: str
+    channel: str
+    eager_limit: float = NO_LIMIT
+    rendezvous: str = "rput"
+    copies: float = 0.0
+    eager_copies: float = 0.0
+    sockbuf: float | None = None
+    overhead_us: float | None = 0.0
+    latency_us: float = 0.0
+    daemon: bool = False
+    packet: float = 0.0
+    packets: float = 0.0
+
+    def with_(self, **changes: Any) -> Library:
+        """Return the library with other choices."""
+        return replace(self, **changes)
+
+    def raw(self, machine: Machine, kind: str | None = None) -> Path:
+        """Return the path of the protocol below, with the library's overhead on both CPUs."""
+        extra = machine["message.overhead_us"] if self.overhead_us is None else self.overhead_us
+        path = path_of(machine, kind or self.channel, self.sockbuf).with_cpu(extra, extra)
+        return replace(path, delay_ns=path.delay_ns + 1e3 * self.latency_us)
+
+    def message_s(self, machine: Machine, nbytes: float) -> float:
+        """Return the seconds of one message on the idle machine, from the call of send to the end of receive."""
+        copy = 1e-6 / machine["host.copy_mb_s"]
+        short = nbytes <= self.eager_limit
+        path = self.raw(machine)
+        if self.daemon:
+            return self._by_daemon(machine, path, nbytes)
+        passes = self.copies * nbytes + (self.eager_copies * nbytes if short else 0.0)
+        if not short and self.rendezvous == "r3":
+            passes += self.eager_copies * min(nbytes, self.eager_limit)
+        took = path.time_s(nbytes) + passes * copy
+        return took if short else took + 2 * path.time_s(0)
+
+    def _by_daemon(self, machine: Machine, path: Path, nbytes: float) -> float:
+        """Return the seconds of a message through the daemons of both hosts.
+
+        A packet is copied to the daemon and from it, through the kernel: two copies on each host, and a switch of
+        processes. Daemons send datagrams, of which `packets` may be under way without an acknowledgement.
+        """
+        copy, switch = 1e-6 / machine["host.copy_mb_s"], machine["host.wakeup_us"] * 1e-6
+        packet = min(nbytes, self.packet or nbytes) or 1.0
+        hop = 2 * copy * packet + switch  # between a process and the daemon of its host
+        latency = path.time_s(packet) + 2 * hop + self.copies * nbytes * copy
+        if nbytes <= packet:
+            return latency
+        numbers = path.numbers()
+        frames = -(-packet // path.payload)
+        cpu = (frames * max(numbers[6], numbers[11]) + packet * max(numbers[12], numbers[17])) * 1e-9
+        # One CPU of each host does all of its work, so its times add up. A packet leaves after the acknowledgement
+        # of the packet `packets` before it.
+        pace = max(cpu + hop, (path.time_s(packet) - path.time_s(2 * packet) + path.time_s(packet)))
+        round_trip = path.time_s(packet) + path.time_s(0) + hop
+        if self.packets:
+            pace = max(pace, round_trip / self.packets)
+        return latency + (nbytes / packet - 1) * pace
+
+
+@dataclass(frozen=True)
+class Model:
+    """Costs of all kinds of messages between ranks: ``sim_model`` of csrc/sim/replay.h."""
+
+    eager: Path
+    long: Path
+    rdma: Path
+    local: Path
+    eager_limit: float = NO_LIMIT
+    request_ns: float = 0.0
+    by_memory: bool = False
+    flag_ns: float = 0.0
+    switch_ns: float = 0.0
+    ports: float = 0.0
+    half_duplex: bool = False
+
+    def numbers(self) -> list[Any]:
+        """Return all fields in the order that ``_core.sim_replay`` expects."""
+        local = self.local.numbers()
+        return [
+            self.eager.numbers(), self.long.numbers(), self.rdma.numbers(), local, local,
+            self.eager_limit, self.request_ns, float(self.by_memory), self.flag_ns, self.switch_ns, self.ports,
+            float(self.half_duplex),
+        ]  # fmt: skip
+
+
+def library(policy: str, **changes: Any) -> Library:
+    """Return the library of a policy of the message engine, such as "mpich-p4" or "mvich-rput,eager_limit=64K".
+
+    Parameters
+    ----------
+    policy : str
+        A policy, as ``viakit sweep --policy`` takes it.
+    **changes
+        Fields of :class:`Library` that differ.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a policy.
+    """
+    fields = _core.policy_fields(policy)
+    limit = fields["eager_limit"]
+    made = Library(
+        fields["name"],
+        fields["channel"],
+        eager_limit=NO_LIMIT if limit < 0 or limit > NO_LIMIT else float(limit),
+        rendezvous="r3" if fields["rendezvous"] == 2 else "rput",
+        copies=float(fields["copy_send"] + fields["copy_recv"] + 2 * fields["convert"]),
+        eager_copies=2.0 if fields["channel"] == "via" else 0.0,
+        sockbuf={0: None, -1: float(1 << 30)}.get(fields["socket_buffer"], float(fields["socket_buffer"])),
+        overhead_us=None if fields["channel"] != "tcp" else 0.0,
+        daemon=fields["route"] == 1,
+    )
+    return made.with_(**changes)
+
+
+def model(machine: Machine, which: Library | None = None) -> Model:
+    """Return the costs of messages of a library on a machine; without a library, of a thin layer over VIA or TCP."""
+    if which is None:
+        channel = "via" if machine.has("via") else "tcp"
+        which = Library("thin", channel, overhead_us=None)
+    copy = 1e3 / machine["host.copy_mb_s"]
+    base = replace(which.raw(machine), window=0.0)
+    copies = which.copies / 2
+    eager = _with_copies(base, (copies + which.eager_copies / 2) * copy)
+    long = _with_copies(base, (copies + (which.eager_copies / 2 if which.rendezvous == "r3" else 0)) * copy)
+    rdma = path_of(machine, "write") if machine.has("via") else base
+    switch = 1e3 * machine["switch.latency_us"] if machine.words["switch.topology"] != "none" else 0.0
+    eager, long, rdma = (replace(one, delay_ns=one.delay_ns - switch) for one in (eager, long, rdma))
+    local = Path(
+        message_ns=base.message_ns,
+        byte_ns=(copy, 0, 0, 0, 0, copy),
+        delay_ns=1e3 * machine["host.flag_us"],
+        payload=65536.0,
+    )
+    return Model(
+        eager, long, rdma, local,
+        eager_limit=which.eager_limit,
+        request_ns=base.time_s(0) * 1e9,
+        by_memory=not machine.has("via") or machine.words["via.local"] == "memory",
+        flag_ns=1e3 * machine["host.flag_us"],
+        switch_ns=switch,
+        ports=machine["switch.ports"] if machine.words["switch.topology"] == "fat-tree" else 0.0,
+        half_duplex=machine.words["card.duplex"] == "half",
+    )  # fmt: skip
+
+
+def _with_copies(path: Path, byte_ns: float) -> Path:
+    """Return the path with copies of both CPUs."""
+    first, *middle, last = path.byte_ns
+    return replace(path, byte_ns=(first + byte_ns, *middle, last + byte_ns))
