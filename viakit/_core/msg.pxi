@@ -71,7 +71,7 @@ def policy_channel(str text):
 
 
 def policy_fields(str text):
-    """Return a policy's fields as a dict, with its ``name``, ``channel`` and ``source``.
+    """Return a policy's fields as a dict, with its ``name`` and ``channel``.
 
     Raises ValueError if the text is not a policy.
     """
@@ -80,7 +80,7 @@ def policy_fields(str text):
     problem = _read_policy(text, &chosen)
     if problem is not None:
         raise ValueError(problem)
-    found = {"name": _text(chosen.name), "channel": _text(chosen.channel), "source": _text(chosen.source)}
+    found = {"name": _text(chosen.name), "channel": _text(chosen.channel)}
     while msg_policy_field_name(i) != NULL:
         found[_text(msg_policy_field_name(i))] = msg_policy_get(&chosen, i)
         i += 1

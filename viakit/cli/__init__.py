@@ -27,6 +27,7 @@ from viakit.cli.base import INTERRUPTED, Failure
 from viakit.cli.collective import collectives
 from viakit.cli.machine import bench, config_command, demo, doctor, inspect_command
 from viakit.cli.notebook import lab
+from viakit.cli.papers import machines_command, papers
 from viakit.cli.results import plot, protocols, show
 from viakit.cli.running import run
 from viakit.cli.sweeping import calibrate, sweep
@@ -108,6 +109,8 @@ for _command in (
     run,
     app,
     speedup,
+    papers,
+    machines_command,
     trace,
     lab,
     inspect_command,

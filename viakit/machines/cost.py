@@ -123,7 +123,10 @@ def path_of(machine: Machine, kind: str, sockbuf: float | None = None) -> Path:
         return path
     # An acknowledgement passes all stages but the system calls.
     ack_ns = replace(path, message_ns=(0.0,) * 6).time_s(0) * 1e9
-    return replace(path, window=float(window_of(machine, sockbuf)), ack_every=m["tcp.ack_every"], ack_ns=ack_ns)
+    window = window_of(machine, sockbuf)
+    if sockbuf is not None:  # a segment is not longer than the buffer
+        path = replace(path, payload=min(path.payload, sockbuf))
+    return replace(path, window=float(window), ack_every=m["tcp.ack_every"], ack_ns=ack_ns)
 
 
 def message_s(machine: Machine, kind: str, nbytes: float, sockbuf: float | None = None) -> float:

@@ -103,12 +103,11 @@ class Library:
         latency = path.time_s(packet) + 2 * hop + self.copies * nbytes * copy
         if nbytes <= packet:
             return latency
-        numbers = path.numbers()
+        # One CPU of each host does all of its work, so its times add up. A packet leaves after the acknowledgement of
+        # the packet `packets` before it.
         frames = -(-packet // path.payload)
-        cpu = (frames * max(numbers[6], numbers[11]) + packet * max(numbers[12], numbers[17])) * 1e-9
-        # One CPU of each host does all of its work, so its times add up. A packet leaves after the acknowledgement
-        # of the packet `packets` before it.
-        pace = max(cpu + hop, (path.time_s(packet) - path.time_s(2 * packet) + path.time_s(packet)))
+        cpu_ns = (frames * a + packet * b for a, b in ((path.frame_ns[i], path.byte_ns[i]) for i in (0, 5)))
+        pace = max(cpu_ns) * 1e-9 + hop
         round_trip = path.time_s(packet) + path.time_s(0) + hop
         if self.packets:
             pace = max(pace, round_trip / self.packets)

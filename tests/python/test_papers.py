@@ -1,0 +1,130 @@
+"""Verdicts on the published figures: every line has one, by rule, with equal bits in every run."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from viakit.apps.speedup import paper
+from viakit.cli import cli
+from viakit.papers import CONTRADICTIONS, REASONS, VERDICTS, claims, lobosco, report, summary, verdicts
+from viakit.papers.claims import Claim, find_paper
+from viakit.papers.rules import Prediction, judge
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return verdicts()
+
+
+def test_every_figure_has_one_verdict(entries):
+    assert [one["line"] for one in entries] == list(claims()) == list(range(2, 416))
+    assert {one["verdict"] for one in entries} <= set(VERDICTS)
+    assert all(one["reason"] for one in entries)
+    for one in entries:  # a fitted figure is an input, and no success
+        assert one["kind"] != "fitted" or one["verdict"] == "untestable"
+        assert (one["verdict"] in ("reproduced", "in shape", "not reproduced")) <= (one["predicted"] is not None)
+    counts = summary(entries)
+    assert counts["predicted"] > 190
+    assert counts["reproduced_percent"] > 50
+    assert counts["at_least_in_shape_percent"] > 80
+
+
+def test_no_reason_hides_a_prediction(entries):
+    predicted = {one["line"] for one in entries if one["kind"] != "none"}
+    for first, last, _ in REASONS:
+        assert not (predicted - {124, 123, 51}) & set(range(first, last + 1)) - CONTRADICTIONS.keys()
+
+
+def test_two_runs_give_equal_bits(entries):
+    from viakit.papers import gupta, turner_chen
+
+    gupta.barrier_us.cache_clear()
+    again = verdicts(["gupta"])
+    assert json.dumps(again) == json.dumps([one for one in entries if one["paper"] == "gupta"])
+    assert turner_chen.predict().keys() <= claims().keys()
+
+
+@pytest.mark.parametrize("problem", lobosco.PROBLEMS)
+def test_the_messages_are_those_of_table_2(problem):
+    published = paper()["problems"][problem]
+    messages, nbytes = lobosco.schedule(problem, 8).traffic()
+    assert messages == published["messages"]
+    assert nbytes / 1024 == pytest.approx(published["kilobytes"], rel=1e-3, abs=0.05)
+
+
+def claim(value, conditions="", unit="us"):
+    return Claim(2, "gupta", "7", "barrier", "", "latency", value, unit, conditions)
+
+
+@pytest.mark.parametrize(
+    ("published", "conditions", "prediction", "verdict"),
+    [
+        ("100", "", Prediction(114.9), "reproduced"),
+        ("100", "", Prediction(115.1), "not reproduced"),
+        ("5", "within, tuned", Prediction(0.2), "reproduced"),
+        ("5", "within, tuned", Prediction(9.0), "not reproduced"),
+        ("25-30", "", Prediction(34.0), "reproduced"),
+        ("25-30", "", Prediction(30.0, low=25.0), "reproduced"),
+        ("25-30", "", Prediction(30.0, low=10.0), "not reproduced"),
+        ("few", "", Prediction(4.0), "reproduced"),
+        ("-7", "", Prediction(-30.0, "sign"), "in shape"),
+        ("-7", "", Prediction(30.0, "sign"), "not reproduced"),
+        ("128", "", Prediction(65.0, "knee"), "in shape"),
+        ("128", "", Prediction(60.0, "knee"), "not reproduced"),
+        ("47", "", Prediction(97.0, "below"), "in shape"),
+        ("47", "", Prediction(103.0, "below"), "not reproduced"),
+        ("100", "", Prediction(99.0, fitted=True), "untestable"),
+    ],
+)
+def test_rules(published, conditions, prediction, verdict):
+    assert judge(claim(published, conditions), prediction, [])[0] == verdict
+
+
+def test_order_in_a_group():
+    slow, fast = Prediction(50.0, "order", "g"), Prediction(20.0, "order", "g")
+    assert judge(claim("193"), slow, [(65.0, fast)])[0] == "in shape"
+    assert judge(claim("65"), Prediction(60.0, "order", "g"), [(193.0, slow)])[0] == "reproduced"
+    assert judge(claim("193"), slow, [(65.0, Prediction(50.0, "order", "g"))])[0] == "not reproduced"
+
+
+def test_papers_by_name():
+    assert find_paper("turner") == "turner-chen"
+    with pytest.raises(ValueError, match="there are ong-farrell"):
+        find_paper("nobody")
+
+
+def test_the_page_of_the_documentation(entries):
+    """`viakit papers --markdown docs/verdicts.md` rebuilds it."""
+    assert (DOCS / "verdicts.md").read_text() == report.markdown(entries)
+
+
+def test_commands(tmp_path):
+    run = CliRunner().invoke
+    done = run(cli, ["papers", "gupta", "fig5", "--plot", str(tmp_path / "f.svg")])
+    assert done.exit_code == 0, done.output
+    assert "RDMA" in done.output
+    assert (tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
+    done = run(cli, ["papers", "prylli", "--json", str(tmp_path / "v.json"), "--html", str(tmp_path / "v.html"), "-q"])
+    assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / "v.json").read_text())
+    assert Counter(one["paper"] for one in document["verdicts"]) == {"prylli": 73}
+    assert "<svg" in (tmp_path / "v.html").read_text()
+    for words, problem in (
+        (["papers", "nobody"], "no paper is called"),
+        (["papers", "gupta", "fig9"], "there are fig4a"),
+        (["papers", "gupta", "--plot", "x.png"], "draws one figure"),
+        (["machines", "nowhere"], "no machine is called"),
+    ):
+        done = run(cli, words)
+        assert done.exit_code == 2, done.output
+        assert problem in done.output
+    done = run(cli, ["machines"])
+    assert "barrier-cluster-3" in done.output
+    done = run(cli, ["machines", "pentium4-1800-ga620", "--plot", str(tmp_path / "m.png")])
+    assert done.exit_code == 0, done.output
+    assert "receiver's CPU" in done.output

@@ -1,0 +1,154 @@
+"""The commands ``viakit papers`` and ``viakit machines``."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import click
+
+from viakit.cli.base import Failure, make_console
+from viakit.measure import plot as plotting
+from viakit.measure import result
+
+__all__ = ["machines_command", "papers"]
+
+
+def _save(figure: Any, path: str) -> None:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.rpartition(".")[2], dpi=150)
+    result.write_file(path, buffer.getvalue())
+
+
+@click.command()
+@click.argument("paper", required=False)
+@click.argument("figure", required=False)
+@click.option("--json", "json_file", metavar="F", help="Write the verdicts as JSON; - for standard output.")
+@click.option("--html", "html_file", metavar="F", help="Write a report with all figures as one self-contained page.")
+@click.option("--markdown", metavar="F", help="Write the page of the documentation.")
+@click.option(
+    "--png", "--plot", "pictures", multiple=True, metavar="F", help="Draw FIGURE: .png, .svg, .pdf; repeatable."
+)
+@click.option("--all", "everything", is_flag=True, help="Show inputs and descriptions in the table, too.")
+@click.option("--quiet", "-q", is_flag=True, help="Show neither progress nor table.")
+def papers(
+    paper: str | None,
+    figure: str | None,
+    json_file: str | None,
+    html_file: str | None,
+    markdown: str | None,
+    pictures: tuple[str, ...],
+    everything: bool,
+    quiet: bool,
+) -> None:
+    r"""Predict the figures of the five papers on their machines, and judge each one.
+
+    \b
+    viakit papers --json verdicts.json --html papers.html
+    viakit papers turner-chen
+    viakit papers gupta fig5 --png fig5.png
+
+    PAPER: ong-farrell, turner-chen, lobosco, gupta, prylli. FIGURE: such as fig5. Everything is computed in virtual
+    time from machine files (`viakit machines`), so two runs give equal bits.
+    """
+    from viakit.papers import PAPERS, find_paper, report, verdicts  # start-up time
+    from viakit.papers import figures as drawing
+
+    for path in (*pictures, html_file, markdown, json_file if json_file != "-" else None):
+        if path:
+            result.check_writable(path)
+    for path in pictures:
+        if path.rpartition(".")[2] not in ("png", "svg", "pdf"):
+            raise Failure(f"{path}: a figure is written as .png, .svg or .pdf", 2)
+    if pictures and figure is None:
+        raise Failure("--plot draws one figure: viakit papers gupta fig5 --plot fig5.png", 2)
+    if markdown and paper:
+        raise Failure("--markdown writes the page of all papers; leave PAPER out", 2)
+    wanted = [find_paper(paper)] if paper else list(PAPERS)
+    console = make_console()
+    if figure is not None:
+        picture = drawing.draw(wanted[0], figure)
+        for path in pictures:
+            _save(picture, path)
+            click.echo(f"wrote {path}")
+        if not quiet:
+            _print_series(drawing.series(wanted[0])[figure], console)
+        return
+    status = make_console(stderr=True)
+    with status.status("predicting", spinner="dots") if not quiet and status.is_terminal else _Quiet() as shown:
+        entries = verdicts(wanted, lambda name: shown.update(f"predicting {PAPERS[name][0]}"))
+    if json_file == "-":
+        click.echo(json.dumps(report.document(entries), indent=1))
+    elif json_file:
+        result.write_file(json_file, (json.dumps(report.document(entries), indent=1) + "\n").encode())
+    if html_file:
+        result.write_file(html_file, report.html(entries, wanted).encode())
+    if markdown:
+        result.write_file(markdown, report.markdown(entries).encode())
+    if not quiet and json_file != "-":
+        report.show(entries, console, everything)
+    for path in (html_file, markdown, json_file if json_file != "-" else None):
+        if path and not quiet:
+            click.echo(f"wrote {path}")
+
+
+class _Quiet:
+    """Stands for the progress display where there is none."""
+
+    def __enter__(self) -> _Quiet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, _: str) -> None:
+        """Show nothing."""
+
+
+def _print_series(found: dict[str, list[tuple[float, float]]], console: Any) -> None:
+    """Print the series of a figure: a row for each place on the x axis."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("", justify="right")
+    for title in found:
+        table.add_column(title, justify="right")
+    places = sorted({x for points in found.values() for x, _ in points})
+    rows = places if len(places) <= 40 else [x for x in places if x and x == 2 ** (int(x).bit_length() - 1)]
+    for x in rows:
+        table.add_row(f"{x:.0f}", *(f"{dict(points)[x]:.4g}" if x in dict(points) else "" for points in found.values()))
+    console.print(table)
+
+
+@click.command("machines")
+@click.argument("name", required=False)
+@click.option(
+    "--size", default="1", show_default=True, metavar="BYTES", help="Size of the message whose time is shown."
+)
+@click.option("--png", "--plot", "picture", metavar="F", help="Draw where the time goes: .png, .svg, .pdf.")
+def machines_command(name: str | None, size: str, picture: str | None) -> None:
+    """List the machines of the papers and of today, or explain one: where a message's time goes.
+
+    NAME: one of the list, or the path of your own file (docs/machines.md).
+    """
+    from viakit import machines as known  # start-up time
+    from viakit.machines import explain
+    from viakit.measure.ladder import parse_size
+
+    if picture:
+        plotting.check_format(picture)
+        result.check_writable(picture)
+    console = make_console()
+    if name is None:
+        if picture:
+            raise Failure("--plot needs the name of a machine", 2)
+        explain.show_all([known.load(one) for one in known.names()], console)
+        return
+    machine = known.load(name)
+    nbytes = parse_size(size)
+    explain.show(machine, nbytes, console)
+    if picture:
+        _save(explain.figure(machine, nbytes), picture)
+        click.echo(f"wrote {picture}")

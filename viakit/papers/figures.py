@@ -1,0 +1,108 @@
+"""The papers' figures as they drew them: predicted curves, with published points on top."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from viakit.papers import PAPERS, module_of
+from viakit.papers.claims import claims
+
+__all__ = ["draw", "names", "series"]
+
+# Kind of each paper's figures: what the axes show.
+AXES = {
+    "curve": ("message size, bytes", "throughput, Mbit/s"),
+    "speedup": ("processors", "speed-up"),
+    "barrier": ("nodes", "barrier, us"),
+    "fig2": ("message size, bytes", "time, us"),
+    "fig3": ("message size, bytes", "bandwidth, MB/s"),
+    "fig4": ("message size, bytes", "time, us"),
+}
+LARGE = 8 << 20
+# Published points of each figure: lines of claims.csv, and their place on the x axis.
+POINTS: dict[str, dict[str, list[tuple[int, float]]]] = {
+    "ong-farrell": {
+        "fig1": [(23, LARGE), (25, LARGE), (35, LARGE), (37, LARGE)],
+        "fig2": [(48, 30 * 1024)],
+        "fig3": [(55, LARGE), (58, LARGE), (61, LARGE)],
+        "fig4": [(64, LARGE), (67, LARGE), (70, LARGE)],
+        "fig5": [(86, 32 * 1024)],
+    },
+    "turner-chen": {
+        "fig1": [(127, LARGE), (135, LARGE), (153, LARGE)],
+        "fig2": [(128, LARGE), (148, LARGE), (155, LARGE), (158, LARGE)],
+        "fig3": [(131, LARGE), (156, LARGE), (159, LARGE)],
+        "fig4": [(162, LARGE)],
+        "fig5": [(173, LARGE), (178, LARGE)],
+    },
+    "gupta": {
+        "fig4a": [(323, 8), (324, 8)],
+        "fig4b": [(327, 8), (328, 8), (329, 16), (330, 16)],
+        "fig5": [(334, 32), (335, 32)],
+    },
+    "lobosco": {
+        f"fig{figure}": [(line, 8) for line in range(first, first + 5)]
+        for figure, first in ((6, 253), (4, 258), (5, 263), (7, 268), (8, 273), (10, 278), (9, 283))
+    },
+    "prylli": {"fig2": [(399, 1)], "fig3": [(364, 1 << 22), (368, 1 << 22)]},
+}
+
+Series = dict[str, list[tuple[float, float]]]
+
+
+def series(paper: str) -> dict[str, Series]:
+    """Return the predicted series of each figure of a paper: name of a curve, and its points."""
+    module = module_of(paper)
+    if hasattr(module, "curves"):
+        return {name: {title: list(one.points()) for title, one in each} for name, each in module.curves().items()}
+    if hasattr(module, "speedups"):
+        return dict(module.speedups())
+    return dict(module.figures())
+
+
+def names(paper: str) -> list[str]:
+    """Return the names of a paper's figures."""
+    return list(series(paper))
+
+
+def _axes(paper: str, figure: str) -> tuple[str, str]:
+    if paper in ("ong-farrell", "turner-chen"):
+        return AXES["curve"]
+    if paper == "prylli":
+        return AXES[figure]
+    return AXES["speedup" if paper == "lobosco" else "barrier"]
+
+
+def draw(paper: str, figure: str) -> Any:
+    """Return a Matplotlib figure: predicted curves, and the published points as crosses.
+
+    Raises
+    ------
+    ValueError
+        If the paper has no such figure.
+    """
+    from matplotlib.figure import Figure
+
+    found = series(paper)
+    if figure not in found:
+        raise ValueError(f"{paper} has no figure {figure!r}; there are {', '.join(found)}")
+    drawing = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = drawing.subplots()
+    for title, points in found[figure].items():
+        axes.plot([x for x, _ in points], [y for _, y in points], label=title, linewidth=1.4,
+                  marker="o" if len(points) < 20 else None, markersize=3)  # fmt: skip
+    published = [
+        (x, number)
+        for line, x in POINTS.get(paper, {}).get(figure, [])
+        if (number := claims()[line].number) is not None
+    ]
+    if published:
+        axes.plot([x for x, _ in published], [y for _, y in published], "kx", markersize=8, label="published")
+    xlabel, ylabel = _axes(paper, figure)
+    if not (paper == "prylli" and figure != "fig3"):
+        axes.set_xscale("log", base=2)
+    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
+    axes.set_title(f"{PAPERS[paper][0]}, {figure}: predicted", fontsize="medium")
+    axes.legend(fontsize="x-small")
+    axes.grid(alpha=0.3)
+    return drawing
