@@ -24,14 +24,14 @@ enum { SIM_SEND_CPU, SIM_SEND_BUS, SIM_UP, SIM_DOWN, SIM_RECV_BUS, SIM_RECV_CPU,
 
 /* Costs of messages of one kind. */
 typedef struct {
-    double message_ns[SIM_STAGES]; /* once for each message; used for the two CPU stages only */
+    double message_ns[SIM_STAGES]; /* once for each message, in the two CPU stages only */
     double frame_ns[SIM_STAGES];   /* for each frame */
     double byte_ns[SIM_STAGES];    /* for each byte of payload */
-    double delay_ns;               /* of each frame, between the two wires; occupies no server */
-    double payload;                /* bytes of a message in one frame; at least 1 */
-    double cut;                    /* 1: the wire down begins with the frame's head (wormhole); 0: with its end */
-    double window;                 /* frames sent and not acknowledged; 0: no limit. sim_message_ns only */
-    double ack_every, ack_ns;      /* frames for one acknowledgement; its time until the sender may send again */
+    double delay_ns;               /* of each frame, between the two wires: no server is occupied */
+    double payload;                /* bytes of a message in one frame, at least 1 */
+    double cut;                    /* 1: the wire down begins with the frame's head (wormhole). 0: with its end */
+    double window;                 /* frames sent and not acknowledged, 0: no limit (sim_message_ns) */
+    double ack_every, ack_ns;      /* frames for one acknowledgement, and its time until the sender may send again */
 } sim_path;
 
 /* Operations. A rank performs its operations in order. */

@@ -94,7 +94,7 @@ def papers(
 
 
 class _Quiet:
-    """Stands for the progress display where there is none."""
+    """Progress display that shows nothing."""
 
     def __enter__(self) -> _Quiet:
         return self

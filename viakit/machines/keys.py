@@ -15,7 +15,7 @@ class Key(NamedTuple):
     unit, text : str
         Unit, and meaning.
     default : float, str or None
-        Value of a missing key; the name of another key whose value it takes; None: the key is required.
+        Value of a missing key, or the name of another key whose value it takes. None: the key is required.
     times : float
         Factor of the default.
     least : float
@@ -85,7 +85,7 @@ KEYS = {
     "tcp.ack_every": Key("count", "segments for an acknowledgement", 2.0, least=1),
     "tcp.sockbuf": Key("bytes", "socket buffers as the system comes", 65536.0, least=1),
     "tcp.sockbuf_max": Key("bytes", "largest socket buffer that a library can set", 524288.0, least=1),
-    "tcp.grant": Key("ratio", "socket buffer that the kernel grants, to that which is asked for", 1.0, least=0.01),
+    "tcp.grant": Key("ratio", "socket buffer that the kernel grants, over the requested one", 1.0, least=0.01),
     "tcp.slab": Key(
         "bytes", "memory that the driver takes for a received segment; 0: the power of two that holds it", 0.0
     ),

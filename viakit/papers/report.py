@@ -41,7 +41,7 @@ def words(entries: Sequence[dict[str, Any]]) -> list[str]:
     found = [f"{counts['figures']} published figures: {each}."]
     if counts["predicted"]:
         found.append(
-            f"Of {counts['predicted']} predictions {counts['reproduced_percent']} % are reproduced, and "
+            f"{counts['reproduced_percent']} % of {counts['predicted']} predictions are reproduced, and "
             f"{counts['at_least_in_shape_percent']} % are at least in shape."
         )
     return found

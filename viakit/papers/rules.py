@@ -133,7 +133,7 @@ def judge(claim: Claim, one: Prediction, others: list[tuple[float, Prediction]])
     number = claim.number if claim.number is not None else one.published
     if one.low is not None and claim.bounds:
         number = claim.bounds[1]
-    how = f"{one.how}; " if one.how else ""
+    how = f"{one.how}: " if one.how else ""
     if one.fitted:
         return "untestable", f"an input: the machine file was fitted to it, and gives {one.value:.4g}"
     if one.here:
@@ -144,9 +144,9 @@ def judge(claim: Claim, one: Prediction, others: list[tuple[float, Prediction]])
             else ("not reproduced", one.how)
         )
     if _within(claim, one):
-        return "reproduced", how.rstrip("; ") or "within 15 %"
+        return "reproduced", how.rstrip(": ") or "within 15 %"
     difference = f"{100 * (one.value / number - 1):+.0f} %" if number else f"{one.value:.3g}"
-    why = f"{how}{difference}" + (f"; likely cause: {one.cause}" if one.cause else "")
+    why = f"{how}{difference}" + (f". Likely cause: {one.cause}" if one.cause else "")
     if number is not None and one.shape == "sign" and one.value * number > 0:
         return "in shape", f"same sign, {why}"
     if number is not None and one.shape == "ratio" and (one.value - 1) * (number - 1) > 0:

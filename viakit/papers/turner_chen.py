@@ -3,9 +3,11 @@
 Fitted: peak and latency of raw TCP on each card, of raw GM in both modes, and of MVICH on Giganet and on M-VIA. All
 other figures are predictions: what thresholds, copies, daemons and socket buffers take away.
 
-Each library is its policy of csrc/msg/policy.c. What the paper's authors did not know of a library, and its source
-shows: PVM unpacks each message with a copy even if PvmDataInPlace saves the packing; its daemons exchange datagrams of
-4,096 bytes and wait for each acknowledgement; LAM's daemons use packets of 8,192 bytes.
+Each library is its policy of csrc/msg/policy.c. Three facts are assumed, because the paper does not have them:
+
+- PVM unpacks each message with a copy, even if PvmDataInPlace saves the packing.
+- PVM's daemons exchange datagrams of 4,096 bytes and wait for each acknowledgement.
+- LAM's daemons use packets of 8,192 bytes.
 """
 
 from __future__ import annotations

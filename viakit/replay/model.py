@@ -5,7 +5,7 @@ one: limit of eager messages, rendezvous, copies, conversion, route, socket buff
 paths of it and of a machine. :meth:`Library.message_s` is the time of one message on an idle machine, as a ping-pong
 shows it.
 
-What the libraries do:
+The libraries' work:
 
 - A copy or a conversion passes over the whole message with the CPU, before it is sent or after it has come. It overlaps
   with nothing. With the copied segments of ``r3``, only one segment's copy on each side does not overlap.
