@@ -26,7 +26,8 @@ def show_all(machines: Sequence[Machine], console: Any) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("machine", "what it is", "paper"):
+    table.add_column("machine", no_wrap=True)
+    for heading in ("description", "paper"):
         table.add_column(heading)
     table.add_column("1 B, us", justify="right")
     table.add_column("1 MiB, Mbit/s", justify="right")
