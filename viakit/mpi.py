@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import viakit
+from viakit import _core
 from viakit import comm as _comm
 from viakit.comm import (
     attributes,
@@ -255,6 +256,7 @@ class _Mpi(ModuleType):
     def __init__(self) -> None:
         super().__init__("viakit.mpi.MPI", "The names of mpi4py.MPI, implemented by viakit's communicators.")
         self.__dict__.update(_names())
+        self.__file__ = _core.__file__  # the compiled part, as mpi4py.MPI is one
 
     @property
     def COMM_WORLD(self) -> Any:

@@ -5,6 +5,7 @@ import pickle
 import threading
 
 import pytest
+from comm_job import job
 
 from viakit.mpi import MPI
 
@@ -56,6 +57,29 @@ def test_second_handles_and_numbers():
     assert MPI.Prequest.f2py(request.py2f()) == request
     request.Free()
     assert request == MPI.REQUEST_NULL
+
+
+def test_numbers_of_communicators():
+    comm = MPI.COMM_SELF.Dup()
+    assert MPI.Comm.fromhandle(comm.handle) == comm
+    assert MPI.Intracomm.f2py(MPI.COMM_WORLD.py2f()) == MPI.COMM_WORLD
+    assert comm.handle != MPI.COMM_SELF.handle
+    number = comm.handle
+    comm.Free()
+    with pytest.raises(ValueError, match="no Comm has the handle"):
+        MPI.Comm.fromhandle(number)
+
+
+def test_fatal_errors_end_the_job(program):
+    done = job(2, program("""
+    comm.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    if rank == 1:
+        comm.Send(b"", 7)
+    comm.Barrier()
+    """))  # fmt: skip
+    assert done.returncode == MPI.ERR_RANK
+    assert "ERRORS_ARE_FATAL" in done.stderr
+    assert "MPI_ERR_RANK" in done.stderr
 
 
 def test_a_second_handle_of_a_request_completes_it():

@@ -18,6 +18,7 @@ from viakit.comm.datatype import UNDEFINED
 from viakit.comm.errhandler import HasErrhandler
 from viakit.comm.errors import error
 from viakit.comm.group import CONGRUENT, IDENT, UNEQUAL, Group
+from viakit.comm.handle import Numbered, forget
 from viakit.comm.info import Info
 from viakit.comm.partitioned import Partitioned
 from viakit.comm.schedule import run
@@ -32,7 +33,7 @@ errors._setup()
 COMM_TYPE_SHARED, TAG_MOST = 0, attributes.TAG_MOST
 
 
-class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandler):
+class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandler, Numbered):
     """Base class of communicators: a set of ranks whose messages are separate from all other messages.
 
     ``MPI.Comm`` of mpi4py. Without an argument the constructor returns ``COMM_NULL``.
@@ -46,7 +47,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
     """
 
     world: World
-    _kind_of_keys = _kind_of_handlers = "Comm"
+    _family = _kind_of_keys = _kind_of_handlers = "Comm"
 
     def __new__(cls, world: Any = None, *args: Any) -> Any:
         """Return COMM_NULL without an argument, or *world* itself if it is a communicator of this class."""
@@ -85,6 +86,9 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
 
     def __bool__(self) -> bool:
         return not self._freed
+
+    def _identity(self) -> Any:
+        return None if self._freed else self._attributes  # one dictionary for all handles
 
     def __repr__(self) -> str:
         return f"<viakit MPI.{type(self).__name__} {self._name!r}: rank {self.rank} of {self.size}>"
@@ -435,6 +439,7 @@ class Comm(Copies, Flushes, Partitioned, Collectives, HasAttributes, HasErrhandl
         if self._freed:
             raise error("ERR_COMM", "this communicator has been freed already")
         self._delete_attributes()
+        forget(self._family, self._attributes)
         step = Step(self, "barrier")
         run(self, collective.meet(step), step)
         self._close_group()
