@@ -1,7 +1,7 @@
 """Every lesson runs in its quick form, in a kernel of its own. A planted bug fails as announced. Solutions pass.
 
-One run of a lesson has both: each exercise unchanged, whose check must print "not yet", and then its solution, whose
-check must print "passed".
+One run of a lesson has all answers to each exercise. To none, wrong and lazy ones (lesson_answers.py) its check replies
+"not yet", and why; to the solution it replies "passed".
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from pathlib import Path
 
 import needs
 import pytest
+from lesson_answers import REFUSED
 
 jupytext = needs.module("jupytext", "lab")
 nbclient = needs.module("nbclient", "lab")
 needs.module("ipyparallel", "lab")
+
+from viakit.lab import tutor  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((CHECKOUT / "notebooks").glob("[0-9]*.md"))
@@ -29,29 +32,32 @@ def code_cells(path: Path) -> list:
     return [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
 
 
-def solutions_of(lesson: Path) -> dict[str, str]:
-    """The source of each exercise's solution, by tag."""
-    cells = code_cells(lesson.parent / "solutions" / lesson.name)
-    return {tag: cell.source for cell in cells if (tag := tag_like(cell, r"exercise-\d"))}
+def number_of(lesson: Path) -> int:
+    return int(lesson.name[:2])
 
 
-def with_solutions(lesson: Path):
-    """The lesson, with each exercise's solution and its check once more behind the check, and its planted bug twice."""
-    notebook, solutions = jupytext.read(lesson), solutions_of(lesson)
+def with_answers(lesson: Path):
+    """The lesson; behind each check the refused answers and the solution, each with its check; planted bugs twice."""
+    notebook, exercises = jupytext.read(lesson), tutor.exercises_of(number_of(lesson))
     cells = []
+
+    def add(cell, source: str, **metadata) -> None:
+        again = cell.copy()
+        again.update(source=source, metadata=metadata, id=f"added-{len(cells)}", outputs=[])
+        cells.append(type(cell)(again))
+
     for cell in notebook.cells:
         cells.append(cell)
-        if "planted-bug" in cell.metadata.get("tags", []):  # a doubtful reader runs it again
-            again = cell.copy()
-            announced = {"announces": cell.metadata.get("announces-again", cell.metadata["announces"])}
-            again.update(id=f"again-bug-{len(cells)}", metadata={**cell.metadata, **announced})
-            cells.append(type(cell)(again))
-        number = (tag_like(cell, r"check-\d") or "")[-1:]
-        if number:
-            for source, tags in ((solutions[f"exercise-{number}"], []), (cell.source, [f"solved-{number}"])):
-                again = cell.copy()
-                again.update(source=source, metadata={"tags": tags}, id=f"again-{number}-{len(cells)}", outputs=[])
-                cells.append(type(cell)(again))
+        if "planted-bug" in cell.metadata.get("tags", []):  # a reader who doubts the result runs it again
+            announced = cell.metadata.get("announces-again", cell.metadata["announces"])
+            add(cell, cell.source, **{**cell.metadata, "announces": announced})
+        if tag := tag_like(cell, r"check-\d"):
+            number = int(tag[-1])
+            for source, reason in REFUSED[number_of(lesson)][number]:
+                add(cell, source)
+                add(cell, cell.source, refused=reason)
+            add(cell, exercises[number].solution)
+            add(cell, cell.source, tags=[f"solved-{number}"])
     notebook.cells = cells
     return notebook
 
@@ -66,10 +72,15 @@ def test_there_are_lessons():
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_lesson_has_its_parts(lesson):
-    """A goal, a picture, a number to change, a planted bug, the paper's findings, three exercises with solutions."""
+    """A goal, a picture, a number to change, a planted bug, the paper's findings, three exercises, a prediction."""
     text = lesson.read_text(encoding="utf-8")
     for part in (
         "**Goal.**",
+        "**You will be able to**",
+        "**Time**",
+        "**Needs**",
+        "lessons.predict(",
+        "lessons.measured(",
         "```text",
         "## Change this number",
         "## A planted bug",
@@ -78,7 +89,8 @@ def test_lesson_has_its_parts(lesson):
     ):
         assert part in text, part
     assert '"outputs"' not in text
-    assert sorted(solutions_of(lesson)) == ["exercise-1", "exercise-2", "exercise-3"]
+    assert f"lessons.begin({number_of(lesson)})" in text
+    assert sorted(tutor.exercises_of(number_of(lesson))) == sorted(REFUSED[number_of(lesson)]) == [1, 2, 3]
     tags = {tag for cell in code_cells(lesson) for tag in cell.metadata.get("tags", [])}
     assert {"check-1", "check-2", "check-3", "exercise-1", "exercise-2", "exercise-3", "planted-bug"} <= tags
     for other in re.findall(r"\]\(([^)#:]+\.md)\)", text):
@@ -90,7 +102,7 @@ def test_lesson_has_its_parts(lesson):
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_lesson_runs(lesson, tmp_path, monkeypatch):
     monkeypatch.setenv("VIAKIT_QUICK", "1")
-    notebook = with_solutions(lesson)
+    notebook = with_answers(lesson)
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=CELL_S, kernel_name="python3", resources=resources).execute()
     for cell in notebook.cells:
@@ -98,6 +110,10 @@ def test_lesson_runs(lesson, tmp_path, monkeypatch):
         wanted = [cell.metadata["announces"]] if "planted-bug" in cell.metadata.get("tags", []) else []
         assert errors == wanted, f"{errors} where {wanted} was announced:\n{cell.source}\n{said(cell)}"
         if number := tag_like(cell, r"check-\d"):
-            assert "not yet" in said(cell), f"{number} is content with an exercise that nobody has solved: {said(cell)}"
+            assert "not yet" in said(cell), f"{number} accepts an exercise without an answer: {said(cell)}"
+            assert "still" in said(cell), said(cell)
+        if reason := cell.metadata.get("refused"):
+            assert "not yet" in said(cell), f"accepted: {said(cell)}"
+            assert reason in said(cell), said(cell)
         if number := tag_like(cell, r"solved-\d"):
             assert "passed" in said(cell), f"{number}: {said(cell)}"

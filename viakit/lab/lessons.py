@@ -1,21 +1,41 @@
-"""Code shared by the lessons in ``notebooks/``: duration and place of measurements, and checks of exercises.
+"""Code shared by the lessons in ``notebooks/``: duration and place of measurements, results as tables, exercises.
 
 A lesson's times depend on the machine, so checks do not use them. Checks use counters, which are exact, or ratios of
-values measured in one run. ``VIAKIT_QUICK=1`` makes all measurements short, for a first look or for tests.
+values measured in one run. ``VIAKIT_QUICK=1`` makes all measurements short, for a first look or for tests. The
+exercises (:func:`check`, :func:`hint`, :func:`reveal`) and predictions are in :mod:`viakit.lab.tutor`.
 """
 
 from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from viakit.base.words import counted
+from viakit.lab.tutor import Verdict, begin, check, hand_in, hint, measured, predict, reveal
 from viakit.testbed import Testbed, TestbedError
 
-__all__ = ["Verdict", "Wire", "check", "median_us", "per_message", "point", "quick", "rates", "ratio", "table", "wire"]
+__all__ = [
+    "Verdict",
+    "Wire",
+    "begin",
+    "check",
+    "hand_in",
+    "hint",
+    "measured",
+    "median_us",
+    "per_message",
+    "point",
+    "predict",
+    "quick",
+    "rates",
+    "ratio",
+    "reveal",
+    "table",
+    "wire",
+]
 
 
 def quick() -> bool:
@@ -56,62 +76,6 @@ def wire() -> Wire:
             return Wire("testbed", "via-eth")
     except (TestbedError, OSError) as error:
         return Wire("local", "via-udp", str(error).partition("\n")[0])
-
-
-class Verdict:
-    """Result of a check, which displays itself. It is true if the exercise is solved.
-
-    Attributes
-    ----------
-    exercise : int
-        Number of the exercise.
-    passed : bool
-        Whether the exercise is solved.
-    text : str
-        Explanation, or a hint for the next attempt.
-    """
-
-    def __init__(self, exercise: int, passed: bool, text: str) -> None:
-        self.exercise, self.passed, self.text = exercise, passed, text
-
-    def __bool__(self) -> bool:
-        return self.passed
-
-    def __repr__(self) -> str:
-        return f"exercise {self.exercise}: {'passed' if self.passed else 'not yet'}. {self.text}"
-
-    def _repr_html_(self) -> str:
-        colour, word = ("#1a7f37", "passed") if self.passed else ("#9a6700", "not yet")
-        return (
-            f'<div style="border-left:4px solid {colour};padding:.4em .8em">exercise {self.exercise}: '
-            f'<b style="color:{colour}">{word}</b>. {html.escape(self.text)}</div>'
-        )
-
-
-def check(exercise: int, solved: Callable[[], Any], good: str, hint: str) -> Verdict:
-    """Check an exercise.
-
-    Parameters
-    ----------
-    exercise : int
-        Number of the exercise.
-    solved : callable
-        Returns whether the exercise is solved. An exception counts as not solved: an answer that is still missing is
-        ``...``, and computing with it raises.
-    good, hint : str
-        Texts for either result.
-
-    Returns
-    -------
-    Verdict
-    """
-    try:
-        passed = bool(solved())
-    except Exception as error:
-        if "ellipsis" in str(error).lower():
-            return Verdict(exercise, False, hint)
-        return Verdict(exercise, False, f"{hint} (the check raised {type(error).__name__}: {error})")
-    return Verdict(exercise, passed, good if passed else hint)
 
 
 # ------------------------------------------------------------------------------------------------ reading results
@@ -163,8 +127,13 @@ def ratio(result: Any, protocol: str, other: str, nbytes: int | None = None) -> 
 
 
 def per_message(result: Any, protocol: str, counter: str, nbytes: int | None = None) -> float:
-    """Return a counter (``viakit.via.counters_help``) per message, as the sum of both sides."""
+    """Return a counter (``viakit.via.counters_help``) per message, as the sum of both sides.
+
+    A counter that did not occur is 0. The system calls of a protocol that does not count them are NaN.
+    """
     counters = point(result, protocol, nbytes)["counters"]
+    if counter == "system_calls" and counter not in counters:
+        return float("nan")
     return float(counters.get(counter, 0)) / max(counters["messages"], 1)
 
 

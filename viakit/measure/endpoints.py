@@ -74,6 +74,9 @@ class Protocol:
         Subject of a sentence in a report. Default: the name.
     colour : str
         Colour in pictures; "": one of the spare ones.
+    counts_calls : bool
+        Whether its system calls are counted. The calls of a foreign library, and those below the message engine, are
+        not.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Protocol:
     side: str = ""
     title: str = ""
     colour: str = ""
+    counts_calls: bool = True
 
     @property
     def wired(self) -> bool:
@@ -106,7 +110,8 @@ _BOTH: dict[str, Any] = {"levels": LEVELS}
 _ALLOCATES: dict[str, Any] = {"allocates": True}
 _VIA: dict[str, Any] = {"max_bytes": 64 << 20, "allocates": True}
 _WIRE: dict[str, Any] = {"needs": ("testbed",)}
-_MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",)}
+_UNCOUNTED: dict[str, Any] = {"counts_calls": False}
+_MPI: dict[str, Any] = {"levels": LEVELS, "needs": ("mpi",), "waits": ("poll",), **_UNCOUNTED}
 _STREAM: dict[str, Any] = {"levels": LEVELS, "min_bytes": 1}
 _LINE: dict[str, Any] = {"min_bytes": 8, "max_bytes": 8, "modes": ("pingpong",), "waits": ("poll",)}
 
@@ -130,17 +135,17 @@ _TABLE = {
              "BIP on shared memory", "#661100"),
         _row("msg-via", "via", "sides_msg:MsgSide",
              "the message engine over VIA: shm on one host, eth or udp between two",
-             "messages over VIA", "#332288", **_ALLOCATES, **_BOTH),
+             "messages over VIA", "#332288", **_ALLOCATES, **_BOTH, **_UNCOUNTED),
         _row("msg-bip", "via", "sides_msg:MsgSide", "the message engine over BIP, which is over VIA",
-             "messages over BIP", "#AA7700", **_BOTH),
+             "messages over BIP", "#AA7700", **_BOTH, **_UNCOUNTED),
         _row("msg-tcp", "ip", "sides_msg:MsgSide", "the message engine over TCP sockets",
-             "messages over TCP", "#117733", **_BOTH),
+             "messages over TCP", "#117733", **_BOTH, **_UNCOUNTED),
         _row("tcp", "ip", "sides:SocketSide", "TCP sockets with TCP_NODELAY", "TCP", "#0072B2", **_STREAM),
         _row("udp", "ip", "sides:UdpSide", "UDP sockets; lost datagrams are retransmitted and counted",
              "UDP", "#56B4E9"),
         _row("unix", "unix", "sides:SocketSide", "Unix stream sockets", "a Unix-domain socket", "#6B6B6B", **_STREAM),
         _row("zmq", "ip", "sides:ZmqSide", "ZeroMQ PAIR sockets over TCP: pyzmq's libzmq",
-             "ZeroMQ", "#009E73", **_BOTH),
+             "ZeroMQ", "#009E73", **_BOTH, **_UNCOUNTED),
         _row("mpi", "mpi", "sides_msg:MpiSide", "the MPI that mpi4py finds", "MPI", "#CC79A7", **_MPI),
         _row("mpi:mpich", "mpi", "sides_msg:MpiSide", "MPICH", "MPICH", "#7A4A8C", **_MPI),
         _row("mpi:openmpi", "mpi", "sides_msg:MpiSide", "Open MPI", "Open MPI", "#CC79A7", **_MPI),

@@ -1,0 +1,129 @@
+"""Answers that the checks of the lessons must refuse: wrong ones and lazy ones (a constant, a short cut).
+
+By lesson and exercise: pairs of a source and a part of the verdict, which must say what is wrong.
+"""
+
+SEND = """
+def send_two(client, server, memory):
+    server.post_recv(via.Descriptor.recv(memory[:64]))
+    server.post_recv(via.Descriptor.recv(memory[64:128]))
+    client.send(b"one", timeout_s=10)
+    client.send(b"two", timeout_s=10)
+    server.recv_wait(timeout_s=10), server.recv_wait(timeout_s=10)
+    return [b"one"]
+"""
+
+REFUSED = {
+    0: {
+        1: [
+            ("copies_of_512, copies_of_128k = 1, 1", "copies_of_512 = 1 is too small"),
+            ("copies_of_512, copies_of_128k = 2, 2", "copies_of_128k = 2 is too large"),
+            ("copies_of_512, copies_of_128k = 'two', 1", "expected a number"),
+        ],
+        2: [("furthest = 1", "the measured sizes are")],
+        3: [
+            ("def send_two(client, server, memory):\n    return [b'one', b'two']", "0 messages arrived"),
+            (SEND, "it returned [b'one']"),
+        ],
+    },
+    1: {
+        1: [("segments = 44", "forgets headers"), ("segments = 45.26", "round up"), ("segments = 0", "too small")],
+        2: [("calls_ratio = 1", "too small"), ("calls_ratio = 'poll'", "expected a number")],
+        3: [
+            ("too_small, enough = '64K', '64K'", "is not smaller"),
+            ("too_small, enough = '8M', '16M'", "take less"),
+            ("too_small, enough = 'x', '1M'", "x"),
+        ],
+    },
+    2: {
+        1: [
+            ("def put(client, memory):\n    memoryview(memory)[3500:3506] = b'viakit'", "0 RDMA writes"),
+            (
+                "def put(client, memory):\n"
+                "    client.post_send(via.Descriptor.rdma_write(memory[:6], memory.address + 3500, memory.handle))\n"
+                "    client.send_wait(timeout_s=10)",
+                "expected b'viakit'",
+            ),
+        ],
+        2: [("can_arrive, waiting = 3, 1", "can_arrive = 3"), ("can_arrive, waiting = 2, 0", "waiting = 0")],
+        3: [
+            ("gathered = [memory[0:2], memory[10:12], memory[20:22]]", "expected a descriptor"),
+            ("gathered = via.Descriptor.send(memory[0:6])", "the message was"),
+        ],
+    },
+    3: {
+        1: [("frames = 11", "11 would be right"), ("frames = 1", "too small")],
+        2: [("fewer = 1000000", "too large"), ("fewer = 0", "too small")],
+        3: [("times_more = 100", "too large"), ("times_more = 'poll'", "expected a number")],
+    },
+    4: {
+        1: [
+            ("best = lambda n: 1500", "times the least time"),
+            ("best = lambda n: n", "times the least time"),
+            ("best = lambda n: None", "expected a packet size"),
+        ],
+        2: [("copies_short, copies_long = 0, 0", "too small"), ("copies_short, copies_long = copies_short, 9", "9")],
+        3: [("times_larger = 4", "too large"), ("times_larger = 1", "too small")],
+    },
+    5: {
+        1: [("eagerly, by_rendezvous = 1, 0", "eagerly = 1"), ("eagerly, by_rendezvous = 2, 1", "by_rendezvous = 1")],
+        2: [
+            ("trips_of_rendezvous, trips_of_eager = 2, 1", "a trip of their own"),
+            ("trips_of_rendezvous, trips_of_eager = 1, 1", "too small"),
+        ],
+        3: [("policy = 'via,eager_limit=1M'", "goes eagerly"), ("policy = 4096", "expected a text")],
+    },
+    6: {
+        1: [
+            ("messages_of_8, steps_of_6 = 12, 4", "counts pairs"),
+            ("messages_of_8, steps_of_6 = 24, 3", "steps_of_6 = 3"),
+            ("messages_of_8, steps_of_6 = 0, 0", "too small"),
+        ],
+        2: [
+            ("answer = 'def barrier():\\n    pass'", "does not hold"),
+            ("answer = 'def barrier():\\n    comm.Barrier()'", "it calls Barrier()"),
+            ("answer = 'pass'", "does not define barrier()"),
+        ],
+        3: [("times_as_long = 100", "too large"), ("times_as_long = 'rdma'", "expected a number")],
+    },
+    7: {
+        1: [("largest = 'EP'", "another application"), ("largest = 1", "expected 'EP' or")],
+        2: [
+            ("messages_factor, bytes_factor = 2, 2", "messages_factor = 2"),
+            ("messages_factor, bytes_factor = 1, 4", "bytes_factor = 4"),
+        ],
+        3: [
+            ("mended = 'def together(n, steps):\\n    return np.zeros(n // size)'", "differs"),
+            ("mended = 'def together(n, steps):\\n    return alone(n, steps)'", "not call alone()"),
+            ("mended = '0'", "does not define together"),
+        ],
+    },
+    8: {
+        1: [
+            ("lost_frames = lambda: 20", "does not call run"),
+            ("lost_frames = lambda: run(via.Reliability.UNRELIABLE, 0.05)[1]['fault_dropped']", "it ran with"),
+            ("lost_frames = lambda: len(run(via.Reliability.RELIABLE_DELIVERY, 0.05)[0])", "it returned 400"),
+        ],
+        2: [("level = via.Reliability.UNRELIABLE", "completes earlier"), ("level = 4", "expected a member")],
+        3: [("times_more = 1e6", "too large"), ("times_more = 'go_back_n'", "expected a number")],
+    },
+    9: {
+        1: [("at_least = 5", "2 / 32"), ("at_least = 20", "too large")],
+        2: [
+            ("mean_ratio, median_ratio = 1, 1", "mean_ratio = 1"),
+            ("median_ratio, mean_ratio = np.mean(disturbed) / np.mean(typical), 1", "mean_ratio = 1"),
+        ],
+        3: [
+            ("evidence = lambda low, high: 'no evidence'", "expected 'faster'"),
+            ("evidence = lambda low, high: 'faster' if low < 1 else 'slower'", "expected 'no evidence'"),
+        ],
+    },
+    10: {
+        1: [("at_least = 2", "too small")],
+        2: [("fewer, by = 'mine', 1", "two calls"), ("fewer, by = 'gather', 2", "by = 2")],
+        3: [
+            ("mended = Path('careless.py').read_text()", "--validate"),
+            ("mended = 'pass'", "does not define the class"),
+        ],
+    },
+}

@@ -1,0 +1,80 @@
+"""Exercises without a notebook: what the tutor says before, during and after an attempt, and predictions."""
+
+import pytest
+
+from viakit.lab import lessons, tutor
+
+
+@pytest.fixture
+def names(monkeypatch):
+    found = {}
+    monkeypatch.setattr(tutor, "_namespace", lambda: found)
+    monkeypatch.setattr(tutor, "_current", None)
+    lessons.begin(9)
+    return found
+
+
+def test_hints_come_one_by_one(names):
+    first, second, third = (repr(lessons.hint(1)) for _ in range(3))
+    assert "1 more" in first
+    assert second.startswith(first.partition(" (")[0])
+    assert third == second
+    assert "no more hints" in third
+
+
+def test_a_solution_is_shown_after_an_attempt(names):
+    solution = tutor.exercises_of(9)[1].solution
+    assert "Try first" in repr(lessons.reveal(1))
+    names["at_least"] = ...
+    assert "still ..." in repr(lessons.check(1))
+    assert solution not in repr(lessons.reveal(1)), "an empty answer is no attempt"
+    names["at_least"] = 5
+    assert "2 / 32" in repr(lessons.check(1))
+    assert solution in repr(lessons.reveal(1))
+    exec(solution, names)
+    assert lessons.check(1)
+
+
+def test_what_is_missing_is_said(names):
+    assert "evidence is not defined" in repr(lessons.check(3))
+
+    def evidence(ratio_low, ratio_high): ...
+
+    names["evidence"] = evidence
+    assert "evidence() is still empty" in repr(lessons.check(3))
+    names.update(mean_ratio=1.0, median_ratio=1.0)
+    assert "disturbed is not defined yet: run the cells above" in repr(lessons.check(2))
+    names["evidence"] = lambda low: low
+    assert "TypeError" in repr(lessons.check(3))
+
+
+def test_no_hint_is_the_answer():
+    for lesson in range(11):
+        for one in tutor.exercises_of(lesson).values():
+            last = one.solution.strip().splitlines()[0]
+            assert not any(last.partition("= ")[2] and last.partition("= ")[2] == hint for hint in one.hints)
+            assert one.hints
+            assert one.answers
+
+
+def test_predictions(names):
+    assert "write your guess" in repr(lessons.predict("ratio", ..., "How many?"))
+    assert "no guess was recorded" in repr(lessons.measured("ratio", 3.0))
+    assert "your guess is 2" in repr(lessons.predict("ratio", 2, "How many?"))
+    assert "your guess was 2: 1.5 times more than that" in repr(lessons.measured("ratio", 3.0))
+    assert "your guess was 2: 2 times less than that" in repr(lessons.measured("ratio", 1.0))
+    assert "as predicted" in repr(lessons.measured("ratio", 2.1))
+    lessons.begin(9)  # the first cell is run again
+    assert "your guess was 2" in repr(lessons.measured("ratio", 3.0))
+    with pytest.raises(ValueError, match="expected a number"):
+        lessons.predict("ratio", "two")
+
+
+def test_misuse(names, monkeypatch):
+    with pytest.raises(ValueError, match="no exercise 9; expected one of 1, 2, 3"):
+        lessons.check(9)
+    with pytest.raises(ValueError, match="no lesson 99"):
+        lessons.begin(99)
+    monkeypatch.setattr(tutor, "_current", None)
+    with pytest.raises(RuntimeError, match="first cell"):
+        lessons.check(1)

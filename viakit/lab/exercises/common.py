@@ -1,0 +1,66 @@
+"""Means of several lessons' checks: measured results, commands, connected VIs, and text of functions that ranks run."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from viakit import via
+from viakit.lab import lessons
+from viakit.lab.tutor import Names, Wrong
+
+__all__ = ["command", "connected", "counter", "on_ranks"]
+
+
+def counter(result: Any, protocol: str, name: str, nbytes: int | None = None) -> float:
+    """Return a counter per message of the student's result. Raises Wrong if the result does not have the point."""
+    try:
+        return lessons.per_message(result, protocol, name, nbytes)
+    except LookupError as error:
+        raise Wrong(f"{error}. Run the cell that measures with its original settings") from None
+
+
+def command(words: str) -> Any:
+    """Run a command of viakit as ``%viakit`` does, and return its result."""
+    from IPython import get_ipython  # optional package
+
+    shell = get_ipython()
+    if shell is None:
+        raise Wrong("this exercise measures, which needs a notebook")
+    return shell.run_line_magic("viakit", words)
+
+
+@contextlib.contextmanager
+def connected(name: str, **options: Any) -> Iterator[tuple[via.Nic, Any, via.Vi, via.Vi]]:
+    """Yield a NIC in memory, a region of 256 bytes, and two connected VIs: client and server."""
+    with (
+        via.Nic(f"loop:{name}") as nic,
+        nic.create_region(256) as memory,
+        nic.create_vi(**options) as client,
+        nic.create_vi(**options) as server,
+    ):
+        joining = threading.Thread(target=lambda: client.connect(nic.address / "desk", timeout_s=10, retry=True))
+        joining.start()
+        nic.connect_wait("desk", timeout_s=10).accept(server)
+        joining.join()
+        yield nic, memory, client, server
+
+
+def on_ranks(n: int, names: Names, answer: str, source: str) -> list[str]:
+    """Run text on *n* ranks and return their last values. After an error the ranks are ended."""
+    from IPython import get_ipython  # optional package
+
+    text = getattr(names, answer)
+    if not isinstance(text, str):
+        raise Wrong(f"{answer} is {text!r}; expected the text of a function, in quotes")
+    shell = get_ipython()
+    if shell is None:
+        raise Wrong("this exercise starts ranks, which needs a notebook")
+    ranks = shell.run_line_magic("ranks", f"-n {n}")  # the running ranks, or new ones
+    try:
+        return list(ranks.run(source.replace("ANSWER", text), timeout_s=20))
+    except Exception as error:
+        shell.run_line_magic("ranks", "--stop")  # messages may be under way, so the next attempt gets new ranks
+        raise Wrong(f"on {n} ranks your text raised {error}") from None

@@ -1,0 +1,94 @@
+"""Exercises of lesson 2, A VI from the inside."""
+
+from __future__ import annotations
+
+from viakit import via
+from viakit.lab.exercises.common import connected
+from viakit.lab.tutor import Exercise, Names, Wrong, number_of
+
+__all__ = ["EXERCISES"]
+
+
+def _put(names: Names) -> str:
+    memory, nic = names.memory, names.nic
+    memoryview(memory)[3500:3506] = bytes(6)
+    before = nic.counters
+    names.put(names.client, memory)
+    spent = nic.counters - before
+    if spent["messages_received"]:
+        raise Wrong("the server received a message; the bytes should travel by an RDMA write")
+    if spent["rdma_writes_sent"] != 1:
+        raise Wrong(f"{spent['rdma_writes_sent']} RDMA writes were sent; expected one")
+    if bytes(memory[3500:3506]) != b"viakit":
+        raise Wrong(f"at offset 3500 there is {bytes(memory[3500:3506])!r}; expected b'viakit'")
+    return "One write, and no receive."
+
+
+def _queue(names: Names) -> str:
+    with connected("queue") as (_, memory, client, server):
+        for i in range(5):
+            server.post_recv(via.Descriptor.recv(memory[32 * i : 32 * i + 32]))
+        for _ in range(3):
+            client.send(b"0123456789", timeout_s=10)
+        for _ in range(2):
+            server.recv_wait(timeout_s=10)
+        waiting = 0
+        while server.recv_done() is not None:
+            waiting += 1
+        can_arrive = server.n_recvs_posted
+    given = (number_of(names, "can_arrive"), number_of(names, "waiting"))
+    if given[0] != can_arrive:
+        raise Wrong(f"can_arrive = {given[0]:g}: each arrived message used one of the five receives, taken or not")
+    if given[1] != waiting:
+        raise Wrong(f"waiting = {given[1]:g}: a completed receive stays in the queue until the program takes it")
+    return "The check ran this program: a message uses a descriptor when it arrives, and the program takes it later."
+
+
+def _gathered(names: Names) -> str:
+    gathered, memory, server, nic = names.gathered, names.memory, names.server, names.nic
+    if not isinstance(gathered, via.Descriptor):
+        raise Wrong(f"gathered is {gathered!r}; expected a descriptor, made by via.Descriptor.send")
+    server.post_recv(via.Descriptor.recv(memory[2048:2100]))
+    before = nic.counters
+    names.client.post_send(gathered)
+    names.client.send_wait(timeout_s=10)
+    length = server.recv_wait(timeout_s=10).length
+    parts = b"".join(bytes(memory[i : i + 2]) for i in (0, 10, 20))
+    if (nic.counters - before)["messages_sent"] != 1:
+        raise Wrong("expected exactly one message")
+    if bytes(memory[2048 : 2048 + length]) != parts:
+        raise Wrong(f"the message was {bytes(memory[2048 : 2048 + length])!r}; expected {parts!r}")
+    return "Three pieces, one message."
+
+
+EXERCISES = (
+    Exercise(
+        ("put",),
+        _put,
+        (
+            "The bytes must first lie in registered memory: write them somewhere in the region.",
+            "via.Descriptor.rdma_write takes the local piece, the remote address and the remote handle.",
+            "Post the descriptor with post_send, and take it back with send_wait.",
+        ),
+        """
+def put(client, memory):
+    memoryview(memory)[600:606] = b"viakit"
+    client.post_send(via.Descriptor.rdma_write(memory[600:606], memory.address + 3500, memory.handle))
+    client.send_wait(timeout_s=10)
+    while bytes(memory[3500:3506]) != b"viakit":
+        client.nic.poll()
+""",
+    ),
+    Exercise(
+        ("can_arrive", "waiting"),
+        _queue,
+        ("Each message uses one posted receive when it arrives.", "Taking a completion from the queue posts nothing."),
+        "can_arrive, waiting = 5 - 3, 3 - 2",
+    ),
+    Exercise(
+        ("gathered",),
+        _gathered,
+        ("The constructor is via.Descriptor.send.", "It takes one piece of memory, or a list of pieces."),
+        "gathered = via.Descriptor.send([memory[0:2], memory[10:12], memory[20:22]])",
+    ),
+)

@@ -1,0 +1,59 @@
+"""Exercises of lesson 3, Raw frames against TCP."""
+
+from __future__ import annotations
+
+from viakit.lab.exercises.common import counter
+from viakit.lab.tutor import Exercise, Names, Wrong, close_to, number_of
+
+__all__ = ["EXERCISES"]
+
+
+def _frames(names: Names) -> str:
+    if number_of(names, "frames") == -(-16384 // 1500):
+        raise Wrong("11 would be right if a frame of MTU 1500 held 1500 bytes of the message; it holds 1440")
+    close_to(names, "frames", 12, 0.001, "Divide 16384 by 1440 and round up")
+    seen = counter(names.result, names.VIA, "frames_sent", 16384)
+    if seen < 0.95 * 12:
+        raise Wrong(f"the counter says {seen:.1f} frames per message: was the MTU changed?")
+    return f"12; the counter says {seen:.1f}, with acknowledgements that travel alone."
+
+
+def _fewer(names: Names) -> str:
+    one = names.by_wait["poll"]
+    expected = counter(one, "tcp", "system_calls", 64) / max(counter(one, names.VIA, "system_calls", 64), 1e-9)
+    close_to(names, "fewer", expected, 0.02, "Divide TCP's calls per message by VIA's, both polled")
+    return "A poll is a read of memory with VIA, and a system call with TCP."
+
+
+def _gain(names: Names) -> str:
+    expected = names.share["block"] / names.share["poll"]
+    close_to(names, "times_more", expected, 0.02, "Divide share['block'] by share['poll']")
+    if expected > 1:
+        return "Lean software gains more when the receiver polls: no wake-up hides what it saves."
+    return "On this machine polling gains no more than blocking. Are there fewer cores than polling processes?"
+
+
+EXERCISES = (
+    Exercise(
+        ("frames",),
+        _frames,
+        ("Divide the message by the bytes that a frame holds, and round up.", "Compare with the counter frames_sent."),
+        "frames = -(-16384 // 1440)",
+    ),
+    Exercise(
+        ("fewer",),
+        _fewer,
+        (
+            "lessons.per_message(by_wait['poll'], 'tcp', 'system_calls', 64) is TCP's number of calls.",
+            "VIA's number has VIA in place of 'tcp'.",
+        ),
+        "fewer = (lessons.per_message(by_wait['poll'], 'tcp', 'system_calls', 64)\n"
+        "         / lessons.per_message(by_wait['poll'], VIA, 'system_calls', 64))",
+    ),
+    Exercise(
+        ("times_more",),
+        _gain,
+        ("`share` has VIA's part of TCP's time, by way to wait.", "Which share must be the dividend?"),
+        "times_more = share['block'] / share['poll']",
+    ),
+)

@@ -1,0 +1,89 @@
+"""Exercises of lesson 7, Five applications."""
+
+from __future__ import annotations
+
+from viakit.lab.exercises.common import on_ranks
+from viakit.lab.tutor import Exercise, Names, Wrong, close_to, text_of
+
+__all__ = ["EXERCISES"]
+
+_TRY = """
+import numpy as np
+def alone(n, steps):
+    bar = np.zeros(n + 2)
+    bar[0] = 100.0
+    for _ in range(steps):
+        bar[1:-1] = (bar[:-2] + bar[2:]) / 2
+    return bar
+ANSWER
+bool(np.allclose(together(16, 30), alone(16, 30)[1 + rank * 8 :][:8]))
+"""
+
+
+def _largest(names: Names) -> str:
+    means = {name: one["mean"] for name, one in names.counted.items()}
+    chosen = text_of(names, "largest", tuple(means))
+    if means[chosen] < max(means.values()):
+        raise Wrong(f"{chosen} sends {means[chosen] / 1000:.3g} KB per message; another application sends more")
+    return (
+        f"{chosen}, {means[chosen] / 1000:.3g} KB per message here. In the paper, with other sizes and 8 processors, "
+        "IS has the largest (178 KB) and 3D-FFT the second (57 KB)."
+    )
+
+
+def _factors(names: Names) -> str:
+    small, large = names.app("sor --size 128 --iterations 5"), names.app("sor --size 256 --iterations 5")
+    messages, nbytes = large["messages"] / small["messages"], large["bytes"] / small["bytes"]
+    close_to(names, "messages_factor", messages, 0.1, "Each rank still sends one row to each neighbour per half-sweep")
+    close_to(names, "bytes_factor", nbytes, 0.1, "A row has as many numbers as the grid is wide")
+    return "The boundary grows more slowly than the area, so large problems communicate less, relative to their work."
+
+
+def _bar(names: Names) -> str:
+    if "def together" not in text_of(names, "mended"):
+        raise Wrong("the text does not define together(n, steps)")
+    if "alone(" in text_of(names, "mended"):
+        raise Wrong("together() must compute with the ranks, not call alone()")
+    if on_ranks(2, names, "mended", _TRY) != ["True", "True"]:
+        raise Wrong("the parallel result differs from the serial one")
+    return "Parallel equals serial."
+
+
+EXERCISES = (
+    Exercise(
+        ("largest",),
+        _largest,
+        ("`counted` has a dictionary for each application; `mean` is its mean message.", "max() takes a key."),
+        'largest = max(counted, key=lambda name: counted[name]["mean"])',
+    ),
+    Exercise(
+        ("messages_factor", "bytes_factor"),
+        _factors,
+        ("Which part of the grid is sent? How does it grow?", "The number of half-sweeps does not change."),
+        "messages_factor, bytes_factor = 1, 2",
+    ),
+    Exercise(
+        ("mended",),
+        _bar,
+        (
+            "bar[0] and bar[-1] are the neighbours' cells. Which are the own outermost ones?",
+            "Send pieces of one cell, such as bar[1:2], and receive into bar itself, not into a copy.",
+        ),
+        '''
+mended = """
+def together(n, steps):
+    mine = n // size
+    bar = np.zeros(mine + 2)
+    if rank == 0:
+        bar[0] = 100.0
+    for _ in range(steps):
+        if rank > 0:
+            comm.Sendrecv(bar[1:2], dest=rank - 1, recvbuf=bar[0:1], source=rank - 1)
+        if rank < size - 1:
+            comm.Sendrecv(bar[-2:-1], dest=rank + 1, recvbuf=bar[-1:], source=rank + 1)
+        bar[1:-1] = (bar[:-2] + bar[2:]) / 2
+    return bar[1:-1]
+"""
+''',
+    ),
+)

@@ -1,0 +1,77 @@
+"""Exercises of lesson 8, When frames get lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from viakit import via
+from viakit.lab.tutor import Exercise, Names, Wrong, close_to
+
+__all__ = ["EXERCISES"]
+
+
+def _lost(names: Names) -> str:
+    original, calls = names.run, []
+
+    def run(level: Any, loss: float, *more: Any, **others: Any) -> Any:
+        found = original(level, loss, *more, **others)
+        calls.append((level, loss, found[1]))
+        return found
+
+    names.run = run
+    try:
+        answer = names.lost_frames()
+    finally:
+        names.run = original
+    if not calls:
+        raise Wrong("lost_frames() does not call run(...): count the frames instead of guessing them")
+    level, loss, cost = calls[-1]
+    if level != via.Reliability.RELIABLE_DELIVERY or abs(loss - 0.05) > 1e-9:
+        raise Wrong(f"it ran with {level!s} and loss {loss:g}; expected RELIABLE_DELIVERY and 0.05")
+    if answer != cost["fault_dropped"]:
+        raise Wrong(f"it returned {answer!r}; in this run the wire dropped another number of frames")
+    return f"{answer} frames: the fault dropped data frames and acknowledgements."
+
+
+def _level(names: Names) -> str:
+    given = names.level
+    if not isinstance(given, via.Reliability):
+        raise Wrong(f"level is {given!r}; expected a member of via.Reliability")
+    if given != via.Reliability.RELIABLE_RECEPTION:
+        raise Wrong(f"with {given.name} a send completes earlier: see the table of levels")
+    return "So the sender waits for an acknowledgement each time."
+
+
+def _factor(names: Names) -> str:
+    expected = names.again["go_back_n"] / max(names.again["selective"], 1e-12)
+    close_to(names, "times_more", expected, 0.02, "Divide the share of go_back_n by that of selective, both in `again`")
+    return "Go-back-N drops frames that it could have kept, and retransmits them."
+
+
+EXERCISES = (
+    Exercise(
+        ("lost_frames",),
+        _lost,
+        (
+            "run(...) returns the arrived numbers, and the counters.",
+            "The counter of dropped frames has the same name as in the table above: fault_dropped.",
+        ),
+        """
+def lost_frames():
+    _, cost = run(via.Reliability.RELIABLE_DELIVERY, loss=0.05)
+    return cost["fault_dropped"]
+""",
+    ),
+    Exercise(
+        ("level",),
+        _level,
+        ("Read the second column of the table of levels.", "Which level says `is in the receiver's memory`?"),
+        "level = via.Reliability.RELIABLE_RECEPTION",
+    ),
+    Exercise(
+        ("times_more",),
+        _factor,
+        ("`again` has the share of retransmitted frames by way.", "The larger share is the dividend."),
+        "times_more = again['go_back_n'] / again['selective']",
+    ),
+)
