@@ -30,9 +30,10 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, check, share
+from viakit.apps.kernels import ep_pairs
+from viakit.apps.kernels import kernels as _kernels
 from viakit.apps.phases import Phases
 
 if TYPE_CHECKING:
@@ -230,21 +231,8 @@ class Figures:
 
 def pairs_numpy(first: int, last: int) -> Figures:
     """Count and sum the pairs [first, last) of the sequence in NumPy, as a readable reference of the kernel."""
-    # Each pass doubles the numbers of the sequence: the second half is the first one, advanced by its length.
-    states = np.array([SEED * pow(MULTIPLIER, 2 * first + 1, MODULUS) % MODULUS], np.uint64)
-    while len(states) < 2 * (last - first):
-        jump = np.uint64(pow(MULTIPLIER, len(states), MODULUS))
-        states = np.concatenate([states, states * jump % np.uint64(MODULUS)])  # exact: 2^46 divides 2^64
-    numbers = states[: 2 * (last - first)].astype(np.float64) * 2.0**-46
-    u, v = 2 * numbers[0::2] - 1, 2 * numbers[1::2] - 1
-    t = u**2 + v**2
-    u, v, t = (one[t <= 1] for one in (u, v, t))
-    f = np.sqrt(-2 * np.log(t) / t)
-    x, y = u * f, v * f
     figures = Figures()
-    larger = np.maximum(np.abs(x), np.abs(y)).astype(np.int64)
-    figures.counts += np.bincount(larger, minlength=N_COUNTS).astype(np.uint64)
-    figures.sums += [x.sum(), y.sum(), np.abs(x).sum(), np.abs(y).sum()]
+    ep_pairs(SEED * pow(MULTIPLIER, 2 * first, MODULUS) % MODULUS, last - first, figures.counts, figures.sums)
     return figures
 
 

@@ -40,9 +40,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from viakit import _kernels
 from viakit.apps import arrays, harness
 from viakit.apps.harness import Check, Phases, check, share
+from viakit.apps.kernels import kernels as _kernels
 from viakit.apps.plain import Case
 
 __all__ = ["APPLICATION", "CLASSES", "Outcome", "Problem", "beside", "main", "parallel", "problem", "serial", "verify"]

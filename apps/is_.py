@@ -39,10 +39,10 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
 from viakit.apps.is_numpy import MULTIPLIER, SEED, Keys, make_keys_numpy, partition_numpy, rank_numpy
+from viakit.apps.kernels import kernels as _kernels
 from viakit.apps.plain import Case
 
 __all__ = [

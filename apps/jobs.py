@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -54,6 +55,8 @@ def run_ranks(
     rate: str | None = None,
     placement: str = "block",
     timeout_s: float | None = None,
+    policy: str | None = None,
+    environment: Mapping[str, str] | None = None,
     prog: str | None = None,
     out: IO[bytes] | None = None,
     err: IO[bytes] | None = None,
@@ -74,6 +77,10 @@ def run_ranks(
         Interpreter with viakit on real machines.
     timeout_s : float, optional
         Seconds after which the job is ended with status 124.
+    policy : str, optional
+        Policy of the message engine, as for ``viakit run --policy``.
+    environment : mapping, optional
+        Variables for the ranks, in addition to those of this process.
     prog : str, optional
         Name of the program for its error messages and help: "viakit app sor".
     out, err : binary files, optional
@@ -92,11 +99,12 @@ def run_ranks(
     from viakit.launch.mpi_job import MpiLaunch, is_mpi
     from viakit.launch.runner import Launch, Options
 
+    variables = {**launch_environment(prog), **(environment or {})}
     if protocol is None:
-        return _run_alone(command(words), timeout_s, launch_environment(prog), out, err)
+        return _run_alone(command(words), timeout_s, variables, out, err)
     options = Options(
-        ranks, hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, protocol=protocol,
-        timeout=timeout_s, environment=launch_environment(prog),
+        ranks, hosts=hosts, python=python, mtu=mtu, rate=rate, placement=placement, protocol=protocol, policy=policy,
+        timeout=timeout_s, environment=variables,
     )  # fmt: skip
     launch = MpiLaunch if is_mpi(protocol) else Launch
     return launch(command(words), options, out, err).run()

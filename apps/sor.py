@@ -39,9 +39,10 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from viakit import _kernels
 from viakit.apps import arrays, harness
 from viakit.apps.harness import Check, check, share
+from viakit.apps.kernels import half_sweep
+from viakit.apps.kernels import kernels as _kernels
 from viakit.apps.phases import Phases
 
 if TYPE_CHECKING:
@@ -179,26 +180,6 @@ def squares(problem: Problem, first: int, last: int) -> tuple[Rows, Rows]:
     red[odd, :n], black[odd, 1:] = powers(up, 0.0), powers(down, 0.0)
     red[even, 0] = black[even, n] = black[odd, 0] = red[odd, n] = outer
     return red, black
-
-
-def half_sweep(out: Rows, other: Rows, black: bool, first: int, last: int, origin: int = 0) -> None:
-    """Compute one half-sweep over rows [first, last) in NumPy, as a readable reference of the kernel.
-
-    Parameters
-    ----------
-    out, other : numpy.ndarray, float32, shape (rows, n + 1)
-        The colour to compute, and the other one.
-    black : bool
-        Whether `out` is black.
-    origin : int
-        Number of row 0 in the whole grid.
-    """
-    for j in range(first, last):
-        left, right = other[j, :-1], other[j, 1:]
-        # For black squares in odd rows and red ones in even rows, the first has its left neighbour in the same column
-        # of the array. For the other squares, the one at the edge is fixed and the rest are one column on.
-        k = slice(None, -1) if black == bool((origin + j) % 2) else slice(1, None)
-        out[j, k] = (other[j - 1, k] + other[j + 1, k] + left + right) / np.float32(4)
 
 
 class Band:

@@ -23,12 +23,27 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from viakit import _core
 from viakit.apps import harness, jobs, reporting
+from viakit.apps.kernels import CHOICES, VARIABLE
 from viakit.measure.result import Document
 from viakit.measure.turns import Turns
 from viakit.remote.spec import parse
 
-__all__ = ["COPIES", "PROBLEMS", "Problem", "Row", "find", "labels_of", "measure", "paper", "rows", "title_of", "wrong"]
+__all__ = [
+    "COPIES",
+    "PROBLEMS",
+    "Problem",
+    "Row",
+    "check_protocol",
+    "find",
+    "labels_of",
+    "measure",
+    "paper",
+    "rows",
+    "title_of",
+    "wrong",
+]
 
 MAX_RANKS = 64
 JOB_S = 900.0  # time limit of a job
@@ -104,13 +119,19 @@ COPIES = "copies"  # in place of a protocol: the serial program on every rank, a
 class _Job:
     """Job that is started once in each round."""
 
-    protocol: str | None  # None: the serial programs
+    protocol: str | None  # None: the serial programs; else the name in the result, which may be a policy
     ranks: int
+    channel: str | None = None  # protocol of the policy
 
     @property
     def launched(self) -> str | None:
         """Protocol that starts the ranks. Copies need one to start together and to report their results."""
-        return "via" if self.protocol == COPIES else self.protocol
+        return "via" if self.protocol == COPIES else self.channel or self.protocol
+
+    @property
+    def policy(self) -> str | None:
+        """Policy of the message engine."""
+        return None if self.channel is None else self.protocol
 
     @property
     def words(self) -> list[str]:
@@ -131,15 +152,34 @@ class _Job:
         return "serial" if self.protocol is None else f"{self.protocol}, {self.ranks} ranks"
 
 
+def check_protocol(name: str) -> str | None:
+    """Return the channel of a policy ("mpich-p4": "tcp"), or None for a protocol.
+
+    Raises
+    ------
+    ValueError
+        If *name* is neither a protocol nor a policy of the message engine.
+    """
+    if name in (*jobs.PROTOCOLS, COPIES):
+        return None
+    try:
+        channel = _core.policy_channel(name)
+    except ValueError:
+        channel = None
+    if channel is None:
+        known = ", ".join((*jobs.PROTOCOLS, COPIES))
+        raise ValueError(f"protocol {name!r}; expected some of {known}, or a policy such as mpich-p4, mvich-rput")
+    return channel
+
+
 def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str]) -> list[_Job]:
     """Return all jobs of a round. Jobs that are not possible on this machine are added to *skipped*."""
     from viakit.launch import mpi_library as mpi
 
     names: list[str] = []
+    channels = {protocol: check_protocol(protocol) for protocol in protocols}
     for protocol in protocols:
-        if protocol not in (*jobs.PROTOCOLS, COPIES):
-            raise ValueError(f"protocol {protocol!r}; expected some of {', '.join((*jobs.PROTOCOLS, COPIES))}")
-        if not protocol.startswith("mpi"):
+        if channels[protocol] or protocol == COPIES or not protocol.startswith("mpi"):
             names.append(protocol)
         else:
             found = [f"mpi:{flavour}" for flavour in mpi.find_all()]
@@ -148,7 +188,7 @@ def _jobs(protocols: Sequence[str], ranks: Sequence[int], skipped: dict[str, str
                 extra = protocol.partition(":")[2] or "mpich"
                 skipped[protocol] = f"not installed. Remedy: pip install 'viakit[{extra}]'"
             names += wanted
-    return [_Job(None, 1), *(_Job(name, n) for name in dict.fromkeys(names) for n in ranks)]
+    return [_Job(None, 1), *(_Job(name, n, channels.get(name)) for name in dict.fromkeys(names) for n in ranks)]
 
 
 class _Rounds:
@@ -160,8 +200,10 @@ class _Rounds:
         wire: dict[str, Any],
         quick: bool,
         errors: list[dict[str, Any]] | None = None,
+        kernels: str = "compiled",
     ) -> None:
         self.problems, self.wire, self.scale = problems, wire, "small" if quick else "paper"
+        self.environment = {VARIABLE: kernels}
         self.series: dict[tuple[str, str, int], dict[str, Any]] = {}
         self.errors = [] if errors is None else errors
         self.failed: set[_Job] = set()
@@ -177,7 +219,10 @@ class _Rounds:
             wire = job.wire(self.wire)
             with open(os.path.join(scratch, "out"), "w+b") as out, open(os.path.join(scratch, "err"), "w+b") as err:
                 try:
-                    status = jobs.run_ranks(words, job.ranks, job.launched, timeout_s=JOB_S, out=out, err=err, **wire)
+                    status = jobs.run_ranks(
+                        words, job.ranks, job.launched, timeout_s=JOB_S, policy=job.policy,
+                        environment=self.environment, out=out, err=err, **wire,
+                    )  # fmt: skip
                 except (LaunchError, TestbedError, OSError) as error:
                     if not self.series:  # there is nothing that would be lost
                         raise
@@ -219,7 +264,30 @@ class _Rounds:
             one["points"] = [reporting.point([run["wall_s"] for run in one["runs"]])]
             one["points"][0]["rounds"] = [run["round"] for run in one["runs"]]
         order = {name: i for i, name in enumerate((*PROBLEMS, "serial", COPIES, *jobs.PROTOCOLS))}
-        return sorted(self.series.values(), key=lambda one: (order[one["label"]], order[one["protocol"]], one["ranks"]))
+        last = len(order)  # policies
+        return sorted(
+            self.series.values(),
+            key=lambda one: (order[one["label"]], order.get(one["protocol"], last), one["protocol"], one["ranks"]),
+        )
+
+
+def _checked(
+    labels: Sequence[str], ranks: Sequence[int], rounds: int, problem: Sequence[str] | None, kernels: str
+) -> list[int]:
+    """Check the arguments of :func:`measure`, and return the numbers of ranks in order, each once."""
+    unknown = [label for label in labels if label not in PROBLEMS]
+    if unknown or not labels:
+        raise ValueError(f"no problem is called {', '.join(unknown) or 'nothing'}; there are {', '.join(PROBLEMS)}")
+    ordered = sorted(set(ranks))
+    if not ordered or ordered[0] < 1 or ordered[-1] > MAX_RANKS:
+        raise ValueError(f"ranks are {ordered}; expected numbers from 1 to {MAX_RANKS}")
+    if rounds < 1:
+        raise ValueError(f"{rounds} rounds; expected 1 or more")
+    if kernels not in CHOICES:
+        raise ValueError(f"kernels are {kernels!r}; expected one of {', '.join(CHOICES)}")
+    if problem is not None and len(labels) != 1:
+        raise ValueError(f"options {' '.join(problem)!r} are for one problem; {len(labels)} were given")
+    return ordered
 
 
 def measure(
@@ -233,6 +301,8 @@ def measure(
     python: str | None = None,
     mtu: int = 1500,
     rate: str | None = None,
+    problem: Sequence[str] | None = None,
+    kernels: str = "compiled",
     seed: int | None = None,
     command: str | None = None,
     on_progress: Callable[[float, str], None] | None = None,
@@ -246,7 +316,8 @@ def measure(
         Labels of :data:`PROBLEMS`.
     protocols : sequence of str
         "via", "bip", "tcp", "mpi" (every installed MPI library), "mpi:openmpi", "mpi:mpich", "copies" (as many
-        concurrent serial programs as there are ranks, which shows the cost of sharing the machine).
+        concurrent serial programs as there are ranks, which shows the cost of sharing the machine). Also policies of
+        the message engine, "mpich-p4" or "via,eager_limit=64K", over the channel that they are for.
     ranks : sequence of int
         Numbers of ranks.
     rounds : int
@@ -255,6 +326,10 @@ def measure(
         Small problems instead of the paper's.
     hosts, python, mtu, rate
         Testbed hosts and their wire; 0: this machine; "ssh:a,b": real machines. Serial programs run on this machine.
+    problem : sequence of str, optional
+        Options of the application, ``["--size", "512"]``, in place of those of its problem; only with one label.
+    kernels : {"compiled", "numpy"}
+        Kernels of all programs (:mod:`viakit.apps.kernels`).
     seed : int, optional
         Seed of the order within the rounds.
     command : str, optional
@@ -277,20 +352,14 @@ def measure(
     LaunchError, TestbedError
         If the first job cannot be started.
     """
-    unknown = [label for label in labels if label not in PROBLEMS]
-    if unknown or not labels:
-        raise ValueError(f"no problem is called {', '.join(unknown) or 'nothing'}; there are {', '.join(PROBLEMS)}")
-    ranks = sorted(set(ranks))
-    if not ranks or ranks[0] < 1 or ranks[-1] > MAX_RANKS:
-        raise ValueError(f"ranks are {ranks}; expected numbers from 1 to {MAX_RANKS}")
-    if rounds < 1:
-        raise ValueError(f"{rounds} rounds; expected 1 or more")
+    ranks = _checked(labels, ranks, rounds, problem, kernels)
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
     chosen = [PROBLEMS[label] for label in labels]
-    problems = [(one.label, one.application, list(one.quick if quick else one.words)) for one in chosen]
+    given = None if problem is None else list(problem)
+    problems = [(one.label, one.application, given or list(one.quick if quick else one.words)) for one in chosen]
     wire = {"hosts": hosts, "python": python, "mtu": mtu, "rate": rate} if hosts else {}
-    taken, done = _Rounds(problems, wire, quick, turns.errors), 0
+    taken, done = _Rounds(problems, wire, quick or bool(given), turns.errors, kernels), 0
     each = [[one] for one in entries]
     with turns:
         for number, order in turns.rounds(each, most=rounds, finished=lambda one, _: one[0] in taken.failed):

@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from viakit import _kernels
 from viakit.apps import harness
 from viakit.apps.harness import Check, Phases, check, share
+from viakit.apps.kernels import kernels as _kernels
 from viakit.apps.water_exchange import FORCES, POSITIONS, SUMS, Exchange, Piece, wait, window
 from viakit.apps.water_numpy import M_H, M_O, MASSES, R_OH, THETA
 

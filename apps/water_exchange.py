@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from viakit import _kernels
 from viakit.apps.harness import share
+from viakit.apps.kernels import kernels as _kernels
 
 __all__ = ["FORCES", "POSITIONS", "SUMS", "Exchange", "Piece", "wait", "window"]
 

@@ -24,9 +24,11 @@ sync_api = needs.module("playwright.sync_api", "browser")
 needs.module("jupyterlab", "lab")
 needs.module("jupytext", "lab")
 
+from viakit.lab import folder as copies  # noqa: E402
 from viakit.measure import Result  # noqa: E402
 
-PICTURES = Path(__file__).resolve().parents[2] / "build" / "browser"
+CHECKOUT = Path(__file__).resolve().parents[2]
+PICTURES = CHECKOUT / "build" / "browser"
 START_S = 90
 STEP_MS = 100_000
 PANEL = ".viakit-lab"
@@ -39,15 +41,16 @@ def free_port() -> int:
 
 @pytest.fixture
 def jupyter(tmp_path, monkeypatch):
-    """`viakit lab` on a copy of the lessons, with a home of its own: yields the address and the folder."""
+    """`viakit lab` on the user's copy of the lessons, with a home of its own: yields the address and the folder."""
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
         (tmp_path / name.lower()).mkdir()
     token, port = secrets.token_hex(16), free_port()
     monkeypatch.setenv("JUPYTER_TOKEN", token)
     monkeypatch.setenv("VIAKIT_QUICK", "1")
-    folder = tmp_path / "lessons"
-    command = [sys.executable, "-m", "viakit", "lab", str(folder), "--no-browser", f"--port={port}"]
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    folder = tmp_path / "data" / "viakit" / "lessons"
+    command = [sys.executable, "-m", "viakit", "lab", "--no-browser", f"--port={port}"]
     with open(tmp_path / "server.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
     try:
@@ -76,7 +79,7 @@ def page(jupyter):
     options["args"] = ["--no-sandbox", "--disable-dev-shm-usage"] if os.geteuid() == 0 else []
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(**options)
-        page = browser.new_page(viewport={"width": 1500, "height": 1100})
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(STEP_MS)
         page.complaints = []
         page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
@@ -105,10 +108,35 @@ def shoot(page, name: str) -> None:
     page.screenshot(path=PICTURES / f"{name}.png")
 
 
+def tracked_files() -> dict[Path, float]:
+    """The times of the lessons' sources and of the installed package, which no lesson may change."""
+    places = [CHECKOUT / "notebooks", copies.installed()]
+    return {path: path.stat().st_mtime for place in places for path in [place, *place.rglob("*")]}
+
+
+def save_and_reload(page, folder: Path) -> None:
+    """Save the notebook: its outputs are in the .ipynb beside it, and in the page after a reload."""
+    page.get_by_role("menuitem", name="File", exact=True).click()
+    page.get_by_role("menuitem", name=re.compile("^Save Notebook")).first.click()
+    kept = folder / "00-start-here.ipynb"
+    wait_for(page, lambda: kept.exists() and "exercise 3: <b>not yet" in kept.read_text(), "the outputs in the .ipynb")
+    page.reload()
+    page.locator(".jp-Notebook").wait_for()
+    page.locator(".jp-OutputArea-output", has_text="exercise 3: not yet").wait_for(state="attached")
+    picture = page.locator(".jp-OutputArea-output img").first
+    picture.wait_for(state="attached")
+    page.emulate_media(color_scheme="dark")
+    page.locator("body[data-jp-theme-light='false']").wait_for()
+    picture.scroll_into_view_if_needed()
+    shoot(page, "7-dark")
+    page.emulate_media(color_scheme="light")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_lesson_in_jupyterlab(page, jupyter):
     address, folder = jupyter
+    before = tracked_files()
     page.goto(address)
     page.locator(".jp-Notebook").wait_for()
     page.locator(".jp-Notebook .jp-MarkdownOutput h1", has_text="Start here").wait_for()
@@ -159,4 +187,6 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     assert kept.protocols == ["via-shm", "unix"]
     assert {one["mode"] for one in kept["series"]} == {"stream"}
     assert not kept["complete"]
+    save_and_reload(page, folder)
+    assert tracked_files() == before, "a lesson changed the sources or the installed package"
     assert not page.complaints, page.complaints

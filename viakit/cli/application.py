@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 
 import click
@@ -98,6 +99,14 @@ def app(
 @click.option("--paper", is_flag=True, help="All of Table III and figures 4 to 10: every application, 1 to 8 ranks.")
 @click.option("--quick", is_flag=True, help="Small problems instead of the paper's, and fewer rounds.")
 @click.option("--rounds", type=click.IntRange(1, 1000), help="Number of runs of each.  [default: 5; --quick: 3]")
+@click.option("--problem", metavar="OPTIONS", help="Options of the application in place of its sizes: '--size 512'.")
+@click.option(
+    "--kernels",
+    type=click.Choice(["compiled", "numpy"]),
+    default="compiled",
+    show_default=True,
+    help="Numeric kernels: in C, or readable ones in NumPy.",
+)
 @testbed_options
 @click.option("--seed", type=int, help="Seed for the order within the rounds.")
 @click.option("--json", "json_file", metavar="F", help="Write the result (viakit.result/1); - for standard output.")
@@ -111,6 +120,8 @@ def speedup(
     paper: bool,
     quick: bool,
     rounds: int | None,
+    problem: str | None,
+    kernels: str,
     hosts: int | str,
     python: str | None,
     mtu: int,
@@ -154,6 +165,8 @@ def speedup(
             python=python,
             mtu=mtu,
             rate=rate,
+            problem=None if problem is None else shlex.split(problem),
+            kernels=kernels,
             seed=seed,
             on_progress=on_progress,
         )

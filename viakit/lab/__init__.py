@@ -113,9 +113,10 @@ def app(name: str = "sor-zero", *, start: bool | None = None, **settings: Any) -
     start : bool, optional
         As for :func:`compare`. Default: start if a setting is given.
     **settings
-        Arguments of :func:`viakit.apps.speedup.measure`: ``protocols`` (["via", "tcp"]), ``ranks`` ([1, 2]), ``rounds``
-        (3), ``quick`` (True: small problems), ``hosts`` (0: this machine), ``mtu``, ``rate``, ``timeline`` (True),
-        ``seed``.
+        Arguments of :func:`viakit.apps.speedup.measure`: ``protocols`` (["via", "tcp"], also policies
+        such as "mpich-p4"), ``ranks`` ([1, 2]), ``rounds`` (3), ``quick`` (True: small problems), ``problem`` ("--size
+        512": options in their place), ``kernels`` ("compiled" or "numpy"), ``hosts`` (0: this machine), ``mtu``,
+        ``rate``, ``timeline`` (True), ``seed``.
 
     Returns
     -------

@@ -7,12 +7,20 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from viakit.apps import jobs, speedup
+import click
+
+from viakit.apps import harness, speedup, split
+from viakit.apps.kernels import CHOICES
 from viakit.lab import _settings
 from viakit.lab._experiment import SettingsExperiment
 from viakit.measure.analysis import Result
 
 __all__ = ["App"]
+
+
+def _problem(name: str, given: Any) -> list[str]:
+    """Return the options of an application, from text such as "--size 512" or from a list of words."""
+    return shlex.split(given) if isinstance(given, str) else [str(word) for word in given]
 
 
 class App(SettingsExperiment):
@@ -34,6 +42,8 @@ class App(SettingsExperiment):
         "hosts": 0,
         "mtu": 1500,
         "rate": None,
+        "problem": None,
+        "kernels": "compiled",
         "timeline": True,
         "seed": None,
     }
@@ -45,6 +55,8 @@ class App(SettingsExperiment):
         "hosts": _settings.whole(0, 64),
         "mtu": _settings.MTU,
         "rate": _settings.maybe(_settings.rate),
+        "problem": _settings.maybe(_problem),
+        "kernels": _settings.choice(*CHOICES),
         "timeline": _settings.flag,
         "seed": _settings.SEED,
     }
@@ -61,9 +73,16 @@ class App(SettingsExperiment):
     def _request(self) -> tuple[str, dict[str, Any]]:
         ours = self.settings
         labels = speedup.labels_of([ours["name"]])
-        wrong = [one for one in ours["protocols"] if one not in jobs.PROTOCOLS]
-        if wrong:
-            raise ValueError(f"unknown protocol {wrong[0]!r}; expected some of {', '.join(jobs.PROTOCOLS)}")
+        for one in ours["protocols"]:
+            speedup.check_protocol(one)
+        if ours["problem"] is not None:
+            if len(labels) != 1:
+                raise ValueError(f"options of a problem need one problem; {ours['name']} has {', '.join(labels)}")
+            application = harness.find(speedup.PROBLEMS[labels[0]].application)
+            try:
+                application.problem(**harness.options_of(application, ours["problem"]))
+            except click.ClickException as error:
+                raise ValueError(f"{labels[0]}: {error.format_message()}") from None
         if not ours["ranks"] or any(not 1 <= n <= speedup.MAX_RANKS for n in ours["ranks"]):
             raise ValueError(f"ranks are {ours['ranks']}; expected numbers from 1 to {speedup.MAX_RANKS}")
         return "app", {"labels": labels, "settings": ours, "command": self.command()}
@@ -77,6 +96,8 @@ class App(SettingsExperiment):
         words += ["--hosts", f"testbed:{ours['hosts']}"] if ours["hosts"] else []
         words += ["--mtu", str(ours["mtu"])] if ours["mtu"] != 1500 else []
         words += ["--rate", str(ours["rate"])] if ours["rate"] is not None else []
+        words += ["--problem", shlex.join(ours["problem"])] if ours["problem"] is not None else []
+        words += ["--kernels", ours["kernels"]] if ours["kernels"] != "compiled" else []
         words += ["--seed", str(ours["seed"])] if ours["seed"] is not None else []
         return shlex.join(words)
 
@@ -84,7 +105,7 @@ class App(SettingsExperiment):
         self.timelines = {name: base64.b64decode(text) for name, text in extra.get("timelines", {}).items()}
 
     def _html(self, result: Result) -> str:
-        return result._repr_html_() + self.timelines_html()
+        return result._repr_html_() + split.html(result) + self.timelines_html()
 
     def timelines_html(self) -> str:
         """Return the timelines as HTML."""

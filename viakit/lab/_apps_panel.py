@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from viakit.apps import jobs, speedup
+from viakit import _core
+from viakit.apps import jobs, speedup, split
+from viakit.apps.kernels import CHOICES
 from viakit.base.words import counted
 from viakit.lab._curves import Curve, CurvesPanel, Field
-from viakit.lab._panel import SMALL, grid, numbers, text
+from viakit.lab._panel import SMALL, choice, grid, numbers, text
 
 if TYPE_CHECKING:
     from viakit.lab._apps import App
@@ -29,8 +32,9 @@ class AppPanel(CurvesPanel):
 
     def __init__(self, experiment: App) -> None:
         super().__init__(experiment)
+        self.split = widgets.HTML()
         self.timelines = widgets.HTML()
-        self.widget.children = [*self.widget.children, self.timelines]
+        self.widget.children = [*self.widget.children, self.split, self.timelines]
 
     def _controls(self) -> Any:
         ours = self.experiment.settings
@@ -41,15 +45,22 @@ class AppPanel(CurvesPanel):
             layout=SMALL,
         )
         self.protocols = widgets.SelectMultiple(
-            options=list(jobs.PROTOCOLS), value=[one for one in ours["protocols"] if one in jobs.PROTOCOLS], rows=6,
+            options=list(dict.fromkeys([*jobs.PROTOCOLS, *_core.policies(), *ours["protocols"]])),
+            value=ours["protocols"],
+            rows=8,
             layout=SMALL,
-        )  # fmt: skip
+        )
+        self.problem = text("problem", shlex.join(ours["problem"] or []), "as listed, or --size 512")
+        self.kernels = choice("kernels", list(CHOICES), ours["kernels"])
+        self.mtu = text("MTU", ours["mtu"], "1500")
+        self.rate = text("rate", ours["rate"], "e.g. 1gbit, with hosts")
         self.ranks = text("ranks", ",".join(map(str, ours["ranks"])), "1,2,4")
         self.rounds = widgets.BoundedIntText(description="rounds", value=ours["rounds"], min=1, max=99, layout=SMALL)
         self.hosts = widgets.BoundedIntText(description="hosts", value=ours["hosts"], min=0, max=64, layout=SMALL)
         self.quick = widgets.Checkbox(description="small problem", value=ours["quick"], layout=SMALL)
         self.timeline = widgets.Checkbox(description="timeline", value=ours["timeline"], layout=SMALL)
-        fields = [self.application, self.ranks, self.rounds, self.hosts, self.quick, self.timeline]
+        fields = [self.application, self.problem, self.kernels, self.ranks, self.rounds]
+        fields += [self.hosts, self.mtu, self.rate, self.quick, self.timeline]
         return widgets.HBox([self.protocols, grid(fields)])
 
     def chosen(self) -> dict[str, Any]:
@@ -60,6 +71,10 @@ class AppPanel(CurvesPanel):
             "ranks": numbers(self.ranks),
             "rounds": self.rounds.value,
             "hosts": self.hosts.value,
+            "problem": self.problem.value or None,
+            "kernels": self.kernels.value,
+            "mtu": self.mtu.value or 1500,
+            "rate": self.rate.value or None,
             "quick": self.quick.value,
             "timeline": self.timeline.value,
         }
@@ -68,6 +83,8 @@ class AppPanel(CurvesPanel):
         """Draw the measurements of *job* so far. Called in the job's thread."""
         super().update(job)
         self.timelines.value = self.experiment.timelines_html()
+        series = job.series()
+        self.split.value = split.html({"series": series}) if series else ""
 
     def _curves(self, series: list[dict[str, Any]]) -> list[Curve]:
         curves: dict[tuple[str, int], Curve] = {}

@@ -101,9 +101,10 @@ def _app(wire: Wire, request: Mapping[str, Any]) -> dict[str, Any]:
 def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """Run the problem once more over each protocol with tracing; return the pictures of successful runs as text."""
     from viakit.apps import harness, jobs, speedup  # start-up time
+    from viakit.apps.kernels import VARIABLE  # start-up time
 
     problem, ranks = speedup.PROBLEMS[label], max(settings["ranks"])
-    words = problem.quick if settings["quick"] else problem.words
+    words = settings["problem"] or (problem.quick if settings["quick"] else problem.words)
     drawn = {}
     for protocol in settings["protocols"]:
         wire.progress(1.0, float("nan"), f"timeline over {protocol}")
@@ -111,9 +112,12 @@ def _timelines(wire: Wire, label: str, settings: Mapping[str, Any]) -> dict[str,
             path = os.path.join(scratch, "trace.png")
             command = ["-m", harness.module_of(problem.application), *words, "--trace", path, "--quiet"]
             with open(os.path.join(scratch, "said"), "w+b") as said:
+                channel = speedup.check_protocol(protocol)
+                policy, launched = (None, protocol) if channel is None else (protocol, channel)
                 status = jobs.run_ranks(
-                    [*command, *jobs.protocol_words(protocol)], ranks, protocol, hosts=min(settings["hosts"], ranks),
-                    mtu=settings["mtu"], rate=settings["rate"], timeout_s=TIMELINE_S, out=said, err=said,
+                    [*command, *jobs.protocol_words(launched)], ranks, launched, hosts=min(settings["hosts"], ranks),
+                    mtu=settings["mtu"], rate=settings["rate"], timeout_s=TIMELINE_S, policy=policy,
+                    environment={VARIABLE: settings["kernels"]}, out=said, err=said,
                 )  # fmt: skip
             if status == 0 and os.path.exists(path):
                 with open(path, "rb") as file:
