@@ -30,7 +30,7 @@ from viakit.measure import Result  # noqa: E402
 CHECKOUT = Path(__file__).resolve().parents[2]
 PICTURES = CHECKOUT / "build" / "browser"
 START_S = 90
-STEP_MS = 100_000
+STEP_MS = 200_000
 PANEL = ".viakit-lab"
 
 
@@ -79,7 +79,7 @@ def page(jupyter):
     options["args"] = ["--no-sandbox", "--disable-dev-shm-usage"] if os.geteuid() == 0 else []
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(**options)
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page = browser.new_page(viewport={"width": 1500, "height": 1100})
         page.set_default_timeout(STEP_MS)
         page.complaints = []
         page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
@@ -133,7 +133,7 @@ def save_and_reload(page, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_lesson_in_jupyterlab(page, jupyter):
     address, folder = jupyter
     before = tracked_files()
@@ -176,7 +176,9 @@ def test_a_lesson_in_jupyterlab(page, jupyter):
     panel.get_by_role("button", name="Stop").click()
     panel.locator(".viakit-status", has_text="stopped").wait_for()
     panel.get_by_role("button", name="Start").click(trial=True)  # it can be started again
+    page.set_viewport_size({"width": 1280, "height": 800})
     shoot(page, "4-stopped")
+    page.set_viewport_size({"width": 1500, "height": 1100})
 
     panel.locator(".widget-text", has_text="file").locator("input").fill("kept.json")
     panel.locator(".widget-text", has_text="file").locator("input").press("Tab")

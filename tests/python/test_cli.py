@@ -10,6 +10,7 @@ import time
 import types
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -113,6 +114,27 @@ def test_every_option_reaches_the_pairs(machine, tmp_path):
     assert series["info"]["options"] == {"form": "plain", "reliability": "reception"}
 
 
+def test_compare_says_what_became_slower_by_its_status(machine, tmp_path):
+    before, after = str(tmp_path / "before.json"), str(tmp_path / "after.json")
+    invoke("sweep", "via-eth", "--sizes", "64", "--seconds", "0.3", "--json", before)
+    document = json.loads(Path(before).read_text())
+    point = document["series"][0]["points"][0]
+    point["bursts_s"] = [1e-6 * (1 + i % 3 / 100) for i in range(40)]
+    Path(before).write_text(json.dumps(document))
+    for factor, status, words in ((1.5, 3, "slower"), (0.5, 0, "faster"), (1.0, 0, "no evidence of change")):
+        point["bursts_s"] = [factor * 1e-6 * (1 + i % 3 / 100) for i in range(40)]
+        Path(after).write_text(json.dumps(document))
+        done = invoke("compare", before, after)
+        assert done.exit_code == status, say(done)
+        assert words in done.output
+    point["bursts_s"] = [1e-6, 2e-6]
+    Path(after).write_text(json.dumps(document))
+    done = invoke("compare", before, after, "--quiet")
+    assert done.exit_code == 4, say(done)
+    assert "too few bursts" in done.output
+    assert invoke("compare", before, str(tmp_path / "none.json")).exit_code == 1
+
+
 def test_show_and_plot(machine, tmp_path, monkeypatch):
     out = str(tmp_path / "a.json")
     invoke("sweep", "via-eth", "tcp", "--sizes", "64,4K", "--seconds", "0.3", "--json", out)
@@ -121,6 +143,14 @@ def test_show_and_plot(machine, tmp_path, monkeypatch):
     assert "4 KiB" in shown.output
     drawn = invoke("plot", out)
     assert drawn.exit_code == 0, say(drawn)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "a.png").write_text("precious")
+    refused = invoke("plot", out)
+    assert refused.exit_code == 2, say(refused)
+    assert "a.png exists" in say(refused)
+    assert "--force" in say(refused)
+    assert (tmp_path / "a.png").read_text() == "precious"
+    assert invoke("plot", out, "--force").exit_code == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     drawn = invoke("plot", out, out, "-o", str(tmp_path / "b.svg"), "--graph", "time", "--linear", "--title", "two")
     assert drawn.exit_code == 0, say(drawn)
@@ -157,7 +187,7 @@ def test_results_of_several_kinds_are_not_drawn_into_one_picture(machine, tmp_pa
         assert all(word in done.output for word in words)
         assert not out.exists()
     for file in (barrier, bcast):
-        assert invoke("plot", file, file, "-o", str(out), "--graph", "time").exit_code == 0
+        assert invoke("plot", file, file, "-o", str(out), "--graph", "time", "--force").exit_code == 0
 
 
 @pytest.mark.parametrize("operation", ["barrier", "bcast"])

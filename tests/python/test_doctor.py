@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from viakit import doctor
+from viakit.cli.class_page import class_page
 from viakit.testbed import NamespaceError
 
 HOST_STEPS = [
@@ -173,3 +174,18 @@ def test_it_runs_without_writing_anything(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["findings"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_for_a_class():
+    good = [doctor.Finding(name, True, "") for name in ("viakit's compiled extension", "network namespaces")]
+    good += [doctor.Finding(name, True, "") for name in ("veth interfaces", "raw sockets", "cores")]
+    page = class_page(good)
+    assert "Nothing is missing." in page
+    assert " no " not in page
+    one = doctor.Finding(
+        "network namespaces", False, "refused", "", "sysctl -w kernel.unprivileged_userns_clone=1 " * 3
+    )
+    page = class_page([*good[:1], one, *good[2:]])
+    assert "measure on this host by UDP" in page
+    assert "sysctl" in page
+    assert max(map(len, page.splitlines())) <= 79

@@ -5,6 +5,7 @@ Exit status:
 - 0: success
 - 1: failure; the message gives the reason and a remedy
 - 2: invalid usage
+- 3, 4: `viakit compare`: a point became slower; no verdict
 - 130: interrupted (Ctrl-C, SIGTERM, or the terminal closed); the measurements so far are kept
 
 ``VIAKIT_DEBUG=1`` shows tracebacks. Modules that load NumPy, Matplotlib, rich or the compiled extension are imported by
@@ -28,7 +29,7 @@ from viakit.cli.collective import collectives
 from viakit.cli.machine import bench, config_command, demo, doctor, inspect_command
 from viakit.cli.notebook import lab
 from viakit.cli.papers import machines_command, papers
-from viakit.cli.results import plot, protocols, show
+from viakit.cli.results import compare, plot, protocols, show
 from viakit.cli.running import run
 from viakit.cli.sweeping import calibrate, sweep
 from viakit.cli.tracing import trace
@@ -103,6 +104,7 @@ for _command in (
     collectives,
     plot,
     show,
+    compare,
     protocols,
     bench,
     calibrate,

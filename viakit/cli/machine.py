@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from viakit.cli.base import Failure, deliver, make_console, memory_options, progress_bar
+from viakit.cli.class_page import class_page
 from viakit.measure import result
 
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ __all__ = ["bench", "config_command", "demo", "doctor", "inspect_command"]
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option(
+    "--class", "for_class", is_flag=True, help="Print one page for a class: which lessons work here, and how."
+)
+@click.option(
     "--hosts",
     metavar="ssh:A,B",
     help="Examine machines that ssh reaches, and the way between them (ssh:B: this one and B).",
 )
 @click.option("--network", metavar="LINK", help="The wire between the hosts: eth:IF, udp:ADDRESS, udp:10.0.0.0/24.")
 @click.option("--python", metavar="PATH", help="Interpreter with viakit on the hosts.")
-def doctor(as_json: bool, hosts: str | None, network: str | None, python: str | None) -> None:
+def doctor(as_json: bool, for_class: bool, hosts: str | None, network: str | None, python: str | None) -> None:
     """Check the capabilities of this machine, and list remedies for what is missing.
 
     The exit status is always 0, because a missing capability is not a failure of the command.
@@ -40,6 +44,8 @@ def doctor(as_json: bool, hosts: str | None, network: str | None, python: str | 
     findings = doctoring.examine()
     if as_json:
         click.echo(json.dumps(doctoring.to_dict(findings), indent=1))
+    elif for_class:
+        click.echo(class_page(findings))
     else:
         doctoring.render(findings, make_console())
 

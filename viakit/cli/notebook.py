@@ -22,13 +22,11 @@ __all__ = ["lab"]
 _PR_SET_PDEATHSIG = 1
 
 # The lessons are Markdown (MyST). With these settings a double click opens them as notebooks and not as text, and
-# JupyterLab does not fetch news from the network. Its theme, light or dark, follows the desktop's. Cells outside the
-# window stay in the page, so that live figures in them are kept.
+# JupyterLab does not fetch news from the network. Its theme, light or dark, follows the desktop's.
 _SETTINGS = {
     "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Jupytext Notebook"}},
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/apputils-extension:themes": {"adaptive-theme": True},
-    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "defer"},
 }
 
 

@@ -12,7 +12,9 @@ from viakit.cli.group import save_picture
 from viakit.measure import endpoints, kinds, result
 from viakit.measure import plot as plotting
 
-__all__ = ["plot", "protocols", "show"]
+__all__ = ["compare", "plot", "protocols", "show"]
+
+SLOWER, NO_VERDICT = 3, 4  # exit statuses of `viakit compare`
 
 
 @click.command()
@@ -27,7 +29,10 @@ __all__ = ["plot", "protocols", "show"]
 )
 @click.option("--linear", is_flag=True, help="Draw throughput on a linear axis.")
 @click.option("--title", help="Title above the graphs.")
-def plot(files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linear: bool, title: str | None) -> None:
+@click.option("--force", is_flag=True, help="Overwrite an existing picture.")
+def plot(
+    files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linear: bool, title: str | None, force: bool
+) -> None:
     """Draw result files; several files of one kind are overlaid.
 
     Sweeps are drawn as NetPIPE's throughput and signature graphs, barriers and collectives as times, and applications
@@ -40,16 +45,47 @@ def plot(files: tuple[str, ...], out: str | None, graphs: tuple[str, ...], linea
     documents = [result.load(name) for name in files]
     names = [Path(name).stem for name in files]
     kind = kinds.common_kind(documents, files)
+    if kind != kinds.TRANSFERS and (linear or set(graphs) - {"time"}):
+        option = "--linear" if linear else f"--graph {next(graph for graph in graphs if graph != 'time')}"
+        raise Failure(f"{option} applies to sweeps only; {kind} have no throughput: {files[0]}", 2)
+    if Path(out).is_file() and not force:
+        raise Failure(f"{out} exists; name another file with -o, or overwrite it with --force", 2)
     if kind == kinds.TRANSFERS:
         plotting.save(
             documents, out, names=names, graphs=graphs or ("throughput", "signature"), log_y=not linear, title=title
         )
     else:
-        if linear or set(graphs) - {"time"}:
-            option = "--linear" if linear else f"--graph {next(graph for graph in graphs if graph != 'time')}"
-            raise Failure(f"{option} applies to sweeps only; {kind} have no throughput: {files[0]}", 2)
         save_picture(documents, out, title, names=names, times="time" in graphs)
     click.echo(f"wrote {out}")
+
+
+@click.command()
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Joint confidence of all intervals.")
+@click.option(
+    "--indifferent", type=float, default=0.01, show_default=True, help="Smallest relative change that counts."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print the summary only.")
+def compare(before: str, after: str, confidence: float, indifferent: float, quiet: bool) -> None:
+    """Compare two result files point by point: faster, slower, or no evidence of change.
+
+    \b
+    viakit sweep via-shm tcp --json before.json
+    viakit sweep via-shm tcp --json after.json
+    viakit compare before.json after.json || echo "slower, or no verdict"
+
+    The intervals of all points hold jointly. Exit status: 0 if no point became slower, 3 if one did, 4 without a
+    verdict (no common point, or too few bursts), 1 if a file cannot be read.
+    """  # noqa: D301 - \b keeps click from wrapping the lines after it
+    from viakit.measure.comparison import compare as comparing  # start-up time
+
+    found = comparing(result.load(before), result.load(after), confidence=confidence, indifferent=indifferent)
+    click.echo(found.verdict if quiet else str(found))
+    if any(one.verdict == "slower" for one in found):
+        raise SystemExit(SLOWER)
+    if all(one.verdict == "too few bursts" for one in found):
+        raise SystemExit(NO_VERDICT)
 
 
 @click.command()

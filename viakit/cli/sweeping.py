@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import select
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate", "sweep"]
 
+_LEAST_INTERVAL_S = 0.2  # between two drawings
+_MOST_SHARE = 0.2  # largest share of the time for drawing
+_DRAWN_WITHIN_S = 0.5  # limit of the wait for a reader that is busy
 _LIVE_KEY = ("protocol", "link", "hosts", "mtu", "mode", "wait", "level", "memory", "buffers")
 
 
@@ -155,7 +161,7 @@ def sweep(
     config = sweeping.Config(protocols=list(protocols), sizes=ladder.parse_sizes(sizes, perturb), **options)
     to_stdout = live or "-" in (json_file, csv_file)
     with _tapped(tap_file), progress_bar(f"sweep of {', '.join(protocols)}", quiet) as on_progress:
-        outcome = sweeping.run(config, on_progress=on_progress, on_point=_print_point if live else None)
+        outcome = sweeping.run(config, on_progress=on_progress, on_point=_Printer() if live else None)
     _finish(outcome, json_file, csv_file, plot_files, quiet=quiet or to_stdout, against=against)
 
 
@@ -172,12 +178,32 @@ def _tapped(file: str | None) -> Iterator[None]:
     trace.merge(taken.capture(), file)
 
 
-def _print_point(series: Mapping[str, Any], point: dict[str, Any]) -> None:
-    """Print a point as one line of JSON, at once, for programs that follow a sweep."""
-    key = {name: series[name] for name in _LIVE_KEY}
-    names = ("nbytes", "one_way_s", "bandwidth_Bps", "samples", "touch_s")
-    short = {name: point[name] for name in names if name in point}
-    click.echo(json.dumps({**key, **short}))
+class _Printer:
+    """Prints each point as one line of JSON, at once, for programs that follow a sweep.
+
+    With VIAKIT_LIVE_PACED=1 it prints {"draw": true} from time to time, and then waits for a line on standard input, so
+    that a reader can draw before the next burst.
+    """
+
+    def __init__(self) -> None:
+        self._paced = os.environ.get("VIAKIT_LIVE_PACED") == "1"
+        self._next = 0.0
+
+    def __call__(self, series: Mapping[str, Any], point: dict[str, Any]) -> None:
+        """Print a point."""
+        key = {name: series[name] for name in _LIVE_KEY}
+        names = ("nbytes", "one_way_s", "bandwidth_Bps", "samples", "touch_s")
+        short = {name: point[name] for name in names if name in point}
+        click.echo(json.dumps({**key, **short}))
+        began = time.monotonic()
+        if not self._paced or began < self._next:
+            return
+        click.echo('{"draw": true}')
+        ready, _, _ = select.select([0], [], [], _DRAWN_WITHIN_S)
+        if ready and not os.read(0, 4096):
+            self._paced = False  # the reader has ended
+        now = time.monotonic()
+        self._next = now + max(_LEAST_INTERVAL_S, (now - began) * (1 / _MOST_SHARE - 1))
 
 
 def _finish(

@@ -34,8 +34,8 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display, publish_display_data, update_display
 
+from viakit.lab import _front, _live
 from viakit.lab.ranks import RankError, Ranks, RanksEnded, check
-from viakit.measure import Result
 
 __all__ = ["ViakitMagics", "load"]
 
@@ -200,9 +200,10 @@ class ViakitMagics(Magics):
                 words += [] if given else ["--json", str(file)]
             if name in _WITH_RESULT:
                 words += ["--quiet"]  # The result displays its own table. Other commands must print their output.
+            live = _live.LiveFigure(f"viakit {line.strip()}") if _live.wanted(words) else None
             before = _stamp(file)
             try:
-                _run(words, may_be_interrupted=True, keeper=keeper)
+                _run(words, may_be_interrupted=True, keeper=keeper, live=live)
             except UsageError:
                 if _stamp(file) == before:
                     raise
@@ -212,7 +213,9 @@ class ViakitMagics(Magics):
             document = json.loads(file.read_bytes())
         document = document["result"] if name == "bench" else document
         document["command"] = document["environment"]["command"] = f"viakit {line.strip()}"
-        return Result(document)
+        shown = _live.ShownResult(document)
+        shown.live, shown.cell = live, _front.cell()
+        return shown
 
 
 def _names_application(words: list[str]) -> bool:
@@ -274,17 +277,26 @@ def _end_with_kernel() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _run(words: list[str], *, may_be_interrupted: bool = False, keeper: int | None = None) -> None:
+def _run(
+    words: list[str],
+    *,
+    may_be_interrupted: bool = False,
+    keeper: int | None = None,
+    live: _live.LiveFigure | None = None,
+) -> None:
     """Run a command of viakit and show its output; raise UsageError if it fails, KeyboardInterrupt after Ctrl-C.
 
-    The command inherits the descriptor *keeper*.
+    The command inherits the descriptor *keeper*. A *live* figure takes the points from the output.
     """
     environment = {**os.environ, "COLUMNS": os.environ.get("COLUMNS", "120"), "PYTHONUNBUFFERED": "1"}
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):  # Kernels set them, but a redrawn bar needs a terminal.
         environment.pop(name, None)
+    if live is not None:
+        words = [*words, "--live"]
+        environment[_live.PACED] = "1"
     process = subprocess.Popen(
         [sys.executable, "-m", "viakit", *words],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if live is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
@@ -298,6 +310,8 @@ def _run(words: list[str], *, may_be_interrupted: bool = False, keeper: int | No
     assert process.stdout is not None
     try:
         for text in process.stdout:
+            if live is not None and process.stdin is not None and live.line(text, process.stdin):
+                continue
             output.append(text)
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -1,0 +1,52 @@
+"""The figure that ``%viakit sweep`` draws while it measures."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from kernel import notebook, shown
+
+from viakit.lab._live import LiveFigure
+
+SWEEP = "%viakit sweep unix via-shm --sizes 8,64,4K --seconds 3"
+
+
+@pytest.mark.timeout(300)
+def test_a_sweep_draws_while_it_measures_and_the_result_replaces_the_figure():
+    count = "from viakit.lab import _live\nprint(drawn[0].n_drawn, 'drawings', type(r).__name__, len(r['series']))"
+    spy = (
+        "%load_ext viakit\nfrom viakit.lab import _live\ndrawn = []\nmake = _live.LiveFigure\n"
+        "_live.LiveFigure = lambda command: drawn.append(make(command)) or drawn[-1]"
+    )
+    made = notebook(spy, f"r = {SWEEP}", count, f"r = {SWEEP}\nr", mode="widgets")
+    assert len(shown(made[1], "image/png")) == 1, "one figure, replaced in place"
+    n = int("".join(one["text"] for one in made[2]).split()[0])
+    assert n >= 2, "it was drawn once, and not while it measured"
+    assert "ShownResult 2" in made[2][0]["text"]
+    assert not shown(made[3], "image/png"), "the figure is there twice"
+    assert "<img" in shown(made[3], "text/html")[-1]
+
+
+def test_the_command_waits_for_its_reader_and_does_not_hang_without_one():
+    command = [sys.executable, "-m", "viakit", "sweep", "unix", "--sizes", "8", "--seconds", "1", "--live"]
+    paced = {**os.environ, "VIAKIT_LIVE_PACED": "1"}
+    for environment, draws in ((paced, True), (os.environ, False)):
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert any("one_way_s" in one for one in lines)
+        assert any(one.get("draw") for one in lines) == draws
+
+
+def test_lines_that_are_no_points_are_the_commands_output():
+    figure, reply = LiveFigure("viakit sweep"), io.StringIO()
+    for text in ("unix: refused\n", "{broken\n", "{}\n"):
+        assert not figure.line(text, reply)
+    assert figure.line('{"draw": true}\n', reply), "no point yet, so nothing is drawn"
+    assert reply.getvalue() == "drawn\n"
+    assert figure.n_drawn == 0
