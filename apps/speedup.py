@@ -356,10 +356,9 @@ def measure(
     turns = Turns(seed=seed, command=command)
     entries = _jobs(protocols, ranks, turns.skipped)
     chosen = [PROBLEMS[label] for label in labels]
-    given = None if problem is None else list(problem)
-    problems = [(one.label, one.application, given or list(one.quick if quick else one.words)) for one in chosen]
+    problems = [(one.label, one.application, list(problem or (one.quick if quick else one.words))) for one in chosen]
     wire = {"hosts": hosts, "python": python, "mtu": mtu, "rate": rate} if hosts else {}
-    taken, done = _Rounds(problems, wire, quick or bool(given), turns.errors, kernels), 0
+    taken, done = _Rounds(problems, wire, quick or bool(problem), turns.errors, kernels), 0
     each = [[one] for one in entries]
     with turns:
         for number, order in turns.rounds(each, most=rounds, finished=lambda one, _: one[0] in taken.failed):

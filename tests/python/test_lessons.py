@@ -37,7 +37,7 @@ def number_of(lesson: Path) -> int:
 
 
 def with_answers(lesson: Path):
-    """The lesson; behind each check the refused answers and the solution, each with its check; planted bugs twice."""
+    """The lesson, with the refused answers and the solution behind each check, and with planted bugs twice."""
     notebook, exercises = jupytext.read(lesson), tutor.exercises_of(number_of(lesson))
     cells = []
 
