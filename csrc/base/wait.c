@@ -64,3 +64,22 @@ enum vk_wait_step vk_wait_check(struct vk_wait *w, int event)
     w->free_polls = w->polls_per_clock - 1;
     return VK_WAIT_SPIN;
 }
+
+/* A thread that has waited for longer than its ladder spins is woken by the kernel, which costs the machine's
+ * interrupt. */
+enum vk_wait_step vk_wait_virtual(struct vk_wait *w, int event)
+{
+    w->now = vk_now();
+    if (event || w->began == 0)
+        w->began = w->now;
+    if (event)
+        return VK_WAIT_SPIN;
+    if (w->now >= w->deadline)
+        return VK_WAIT_TIMEOUT;
+    if (!vk_virtual->idle(w->deadline)) /* real time has passed, and virtual time has not */
+        return w->check_every == VK_NEVER ? VK_WAIT_SLEEP : VK_WAIT_CHECK;
+    w->now = vk_now();
+    if (w->now - w->began > w->sleep_after)
+        vk_charge(VK_CHARGE_WAKEUP, 1);
+    return VK_WAIT_SPIN;
+}

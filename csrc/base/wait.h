@@ -34,6 +34,7 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/virtual.h"
 
 #define VK_COSTLY_YIELD (2 * VK_MS) /* 64 ranks that only wait return in 0.2 ms; behind a computing one, in 3 or 4 ms */
 #define VK_COSTLY_ONCE 16           /* an expensive yield is ignored after cheap ones of this many times its length */
@@ -69,9 +70,14 @@ void vk_wait_yield(struct vk_wait *w);
 /* The part of vk_wait_next that reads the clock. */
 enum vk_wait_step vk_wait_check(struct vk_wait *w, int event);
 
+/* vk_wait_next on a simulated machine: nothing spins there. The clock moves to the next event of this rank. */
+enum vk_wait_step vk_wait_virtual(struct vk_wait *w, int event);
+
 /* Returns what to do after a poll that did not end the wait. */
 static inline enum vk_wait_step vk_wait_next(struct vk_wait *w, int event)
 {
+    if (vk_time_is_virtual())
+        return vk_wait_virtual(w, event);
     if (event)
         w->began = 0;
     if (vk_likely(w->free_polls)) {

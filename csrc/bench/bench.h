@@ -30,6 +30,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "base/virtual.h"
+
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -215,6 +217,9 @@ int bench_prepare(bench_ep *ep, const bench_plan *plan);
 /* Run the prepared plan. On side A samples[] gets plan->count (ping-pong) or plan->repeats values in nanoseconds. Side
  * B may pass NULL. BENCH_OK or an error; after an error the endpoint can only be closed. */
 int bench_run(bench_ep *ep, const bench_plan *plan, double *samples);
+/* For bench_run: the run itself, in the time that vk_now() returns; and whether it is to stop, BENCH_STOPPED or 0. */
+int bench_run_now(bench_ep *ep, const bench_plan *plan, double *samples);
+int bench_stop_requested(bench_ep *ep, const bench_plan *plan);
 
 /* Fill values[BENCH_N_COUNTERS] with the free-running counters of the endpoint and its thread. */
 void bench_counters(bench_ep *ep, uint64_t *values);
@@ -284,6 +289,8 @@ const char *bench_clock_name(void);
 
 static inline uint64_t bench_ticks(void)
 {
+    if (vk_time_is_virtual())
+        return vk_virtual->picoseconds();
 #if defined(__x86_64__)
     if (bench_clock_counter) {
         _mm_lfence(); /* all earlier instructions complete before the stamp */

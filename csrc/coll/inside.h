@@ -153,7 +153,7 @@ static inline int coll_pause(coll *c, struct coll_wait *p)
         msg_progress(c->world);
         return MSG_SUCCESS;
     }
-    if (vk_unlikely(c->crowded || p->polls > 200))
+    if (vk_unlikely(c->crowded || p->polls > 200 || vk_time_is_virtual()))
         code = coll_pause_long(c, p);
     else
         vk_pause();

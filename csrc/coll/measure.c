@@ -11,6 +11,7 @@
 #include "coll/measure.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@
 #include "base/atomic.h"
 #include "base/blake2s.h"
 #include "base/clock.h"
+#include "base/virtual.h"
 #include "msg/policy.h"
 
 /* Time for the other ranks to close their worlds, too. A killed rank must not block this one. */
@@ -138,6 +140,10 @@ static uint64_t draw(uint64_t *state)
  * rank. */
 static void be_late(uint64_t ns, int crowded)
 {
+    if (vk_time_is_virtual()) {
+        vk_charge(VK_CHARGE_TIME, ns);
+        return;
+    }
     for (uint64_t end = vk_now() + ns; vk_now() < end;) {
         if (crowded)
             sched_yield();
@@ -211,11 +217,33 @@ static int our_call(void *context)
     }
 }
 
+/* On a simulated machine, start the clocks of all ranks together. */
+static int begin_virtual_time(coll_measure *m, const struct vk_virtual *v)
+{
+    for (;;) {
+        int error = v->begin(coll_size(m->group), coll_rank(m->group));
+        if (error == 0)
+            return MSG_SUCCESS;
+        if (error == -EAGAIN && !hung_up(m))
+            continue;
+        v->end();
+        return error == -EAGAIN ? MSG_INTERRUPTED : MSG_ERR_ARG;
+    }
+}
+
 int coll_measure_run(coll_measure *m, const coll_measure_work *work, int algorithm, const coll_measure_run_plan *plan)
 {
     struct ours ours = {.group = m->group, .work = work, .algorithm = algorithm};
-    int code = work->operation == COLL_NOTHING ? coll_barrier(m->group, COLL_BARRIER_DEFAULT) : MSG_SUCCESS;
-    return code ? code : loop(our_call, &ours, plan);
+    const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
+    int code = v ? begin_virtual_time(m, v) : MSG_SUCCESS;
+    if (code)
+        return code;
+    if (work->operation == COLL_NOTHING)
+        code = coll_barrier(m->group, COLL_BARRIER_DEFAULT);
+    code = code ? code : loop(our_call, &ours, plan);
+    if (v)
+        v->end();
+    return code;
 }
 
 /* An MPI handle is an int (MPICH) or a pointer (Open MPI). On the supported machines either is passed in a register

@@ -352,7 +352,7 @@ int coll_pause_long(coll *c, struct coll_wait *p)
     if (p->ladder.polls_per_clock == 0)
         begin_wait(c, p);
     enum vk_wait_step step = vk_wait_next(&p->ladder, 0);
-    if (p->polls % 8 == 0 || step == VK_WAIT_SLEEP)
+    if (p->polls % 8 == 0 || step == VK_WAIT_SLEEP || vk_time_is_virtual())
         msg_progress(c->world);
     if (vk_unlikely(others_want(c)) && (p->polls % POLLS_PER_CLOCK == 0 || step == VK_WAIT_SLEEP))
         c->meanwhile(c->meanwhile_context);

@@ -178,6 +178,21 @@ VIPL_EXPORT VIP_RETURN viakit_set_vi_secret(VIP_VI_HANDLE vi, const void *secret
  * NULL) is the number of frames handled. */
 VIPL_EXPORT VIP_RETURN viakit_poll(VIP_NIC_HANDLE nic, int *n_events);
 
+/* ---------------------------------------------------------------- virtual time
+ *
+ * On the link sim the ranks of a program are those of a described machine (docs/machines.md). When all n_ranks have
+ * called viakit_virtual_begin, their clocks start together, and time is virtual until viakit_virtual_end. A rank whose
+ * time is virtual already waits for the others, and all go on at the latest of their clocks. Every begin needs an end. */
+VIPL_EXPORT VIP_RETURN viakit_virtual_begin(int n_ranks, int rank, VIP_ULONG timeout_ms);
+VIPL_EXPORT void viakit_virtual_end(void);
+
+/* Declare that the program computes for so long on the machine: its clock goes on. No effect while time is real. */
+VIPL_EXPORT VIP_RETURN viakit_virtual_compute(double seconds);
+
+/* Return the library's time in ns, and whether it is virtual. */
+VIPL_EXPORT VIP_UINT64 viakit_time_ns(void);
+VIPL_EXPORT int viakit_time_is_virtual(void);
+
 /* ---------------------------------------------------------------- memory
  *
  * Memory that peers on the same host can map. On shm a message is then copied once, by memcpy, and an RDMA write needs

@@ -4,7 +4,7 @@
  * link, fill in such a table and add it to the list of links. The conformance suite runs the same cases on every link
  * and shows what is missing (tests/c/test_conformance.c).
  *
- *   VIPL calls   -->  provider  -- link_ops: send, poll, route ... -->  loop | shm | eth | udp
+ *   VIPL calls   -->  provider  -- link_ops: send, poll, route ... -->  loop | shm | eth | udp | sim
  *                         ^                                                |
  *                         +--- link_services: deliver, peer_lost ... ------+
  *
@@ -36,7 +36,7 @@
 #include "viakit.h"
 
 /* The list of links. To add one, add its name here and export its table as link_NAME (CONTRIBUTING.md, "A link"). */
-#define LINKS(X) X(loop) X(shm) X(eth) X(udp)
+#define LINKS(X) X(loop) X(shm) X(eth) X(udp) X(sim)
 
 #define LINK_WATCHED 8 /* the most descriptors that a sleeping thread polls for a link */
 
@@ -89,6 +89,7 @@ struct link_limits {
     uint32_t ring_slots;  /* frames (or super-frames) that a receiver can hold before it loses some */
     uint32_t max_window;  /* the most link sends in flight that a receiver like this one holds (0: no limit) */
     int checksum;         /* frames need a checksum */
+    int no_thread;        /* the NIC has no thread, because one would disturb the order of virtual time */
 
     /* For sleeping threads: data_fd becomes readable when frames arrive after arm() (-1: see watch()), control_fd when
      * the link needs a call of control() (-1: never). */
@@ -252,6 +253,9 @@ struct link_services {
     /* Reports that the host of that address is up and has no NIC. Requests to it end with VIP_NO_MATCH. A link calls
      * this if it detects the fact only after request_all() has returned (udp, by ICMP's "port unreachable"). */
     void (*report_no_nic)(struct link_client *client, const uint8_t address[6]);
+
+    /* Returns the time (ns) at which the NIC has something to do even if no frame arrives, or VK_NEVER. */
+    uint64_t (*due)(struct link_client *client);
 
     /* Requests a poll at time `at` (ns), unless an earlier one is due. */
     void (*timer)(struct link_client *client, uint64_t at);

@@ -128,8 +128,7 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
     int taken = bip_send_parts(b->job, peer->rank, TAG_PACKETS, &head, sizeof head, data, len);
     if (vk_unlikely(taken == 0))
         MSG_COUNT(peer->world, credit_stalls, 1);
-    MSG_COUNT(peer->world, copies, taken == 1);
-    MSG_COUNT(peer->world, bytes_copied, taken == 1 ? len : 0);
+    msg_count_copy(peer->world, taken == 1 ? len : 0);
     return taken;
 }
 
@@ -141,8 +140,7 @@ static int push_one(struct msg_peer *peer, const struct msg_out *out, size_t n)
                                n ? out->data + out->sent : NULL, n);
     if (taken == 0)
         MSG_COUNT(peer->world, credit_stalls, 1);
-    MSG_COUNT(peer->world, copies, taken == 1 && n);
-    MSG_COUNT(peer->world, bytes_copied, taken == 1 ? n : 0);
+    msg_count_copy(peer->world, taken == 1 ? n : 0);
     return taken;
 }
 
@@ -306,7 +304,7 @@ static void close_job(msg_world *w)
 static void calibrated(const char *link, bip_table *table)
 {
     char path[512];
-    if (bip_table_path(link, path, sizeof path) != 0 || bip_table_read(path, table) != 0)
+    if (msg_on_machine() || bip_table_path(link, path, sizeof path) != 0 || bip_table_read(path, table) != 0)
         bip_table_default(link, table);
 }
 
@@ -320,6 +318,8 @@ static void choose(msg_world *w, const msg_options *o, bip_options *options)
     calibrated("shm", &local);
     network = local;
     const viakit_link_info *link = o->network_device ? viakit_link_of(o->network_device) : NULL;
+    if (msg_on_machine())
+        link = viakit_link_of("sim");
     if (w->n_local < w->n_ranks)
         calibrated(link ? link->name : "eth", &network);
     uint64_t small = local.small > network.small ? local.small : network.small;
@@ -358,7 +358,11 @@ static int start(msg_world *w, const msg_options *o)
     snprintf(host, sizeof host, "%016llx", (unsigned long long)w->peers[w->rank].host);
     snprintf(name, sizeof name, "%s%.16s", o->local_device ? o->local_device : "shm:msg-",
              o->local_device ? "" : w->job);
-    if (w->n_local < w->n_ranks && o->network_device == NULL)
+    if (msg_on_machine()) {
+        snprintf(name, sizeof name, "sim:msg-%.16s", w->job);
+        options.network_device = name;
+    }
+    if (w->n_local < w->n_ranks && options.network_device == NULL)
         return msg_fail(w, MSG_ERR_CHANNEL,
                         "ranks are on several hosts: a network device is needed, such as eth:eth0 or udp:ADDRESS");
     choose(w, o, &options);

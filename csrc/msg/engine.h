@@ -29,11 +29,13 @@
 #define VIAKIT_MSG_ENGINE_H
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/copy.h"
+#include "base/virtual.h"
 #include "msg/msg.h"
 #include "msg/policy.h"
 
@@ -287,6 +289,24 @@ static inline int msg_same_process(const msg_world *w)
 }
 
 #define MSG_COUNT(w, name, n) ((w)->counters[MSG_COUNTER_##name] += (uint64_t)(n))
+
+/* Returns whether this process's ranks run on a described machine (docs/machines.md): the environment variable
+ * VIAKIT_MACHINE is set. Each rank is then a host of its own, on the link sim. */
+static inline int msg_on_machine(void)
+{
+    const char *path = getenv("VIAKIT_MACHINE");
+    return path && *path;
+}
+
+/* Counts a copy of n bytes of payload, which costs time on a simulated machine. */
+static inline void msg_count_copy(msg_world *w, size_t n)
+{
+    if (n == 0)
+        return;
+    MSG_COUNT(w, copies, 1);
+    MSG_COUNT(w, bytes_copied, n);
+    vk_charge(VK_CHARGE_COPY, n);
+}
 
 static inline void msg_lock(msg_world *w)
 {

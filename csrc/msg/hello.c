@@ -142,8 +142,10 @@ static void mark_cores(uint64_t *marks)
 
 int msg_greet(msg_world *w, const msg_options *o)
 {
+    char rank[32];
+    snprintf(rank, sizeof rank, "machine, rank %d", w->rank);
     struct hello mine = {.magic = MAGIC,
-                         .host = hash_host(o->host),
+                         .host = hash_host(msg_on_machine() ? rank : o->host),
                          .machine = hash_machine(),
                          .policy = hash_policy(&w->policy),
                          .byte_order = 0x01020304,

@@ -232,8 +232,7 @@ void msg_copy_in(msg_world *w, msg_request *r, const void *data, size_t len)
         msg_convert(r->buf, data, n);
     else if (n)
         vk_copy_short(r->buf, data, n);
-    MSG_COUNT(w, copies, n != 0);
-    MSG_COUNT(w, bytes_copied, n);
+    msg_count_copy(w, n);
 }
 
 /* If the unexpected data exceeds the policy's bound, sends XOFF to this sender, once. Data in flight still arrives. */
@@ -271,8 +270,7 @@ static msg_message *keep(struct msg_peer *peer, const struct msg_packet *p, cons
         m->source = peer->rank;
         if (data && len) {
             memcpy(m->data, data, len);
-            MSG_COUNT(w, copies, 1);
-            MSG_COUNT(w, bytes_copied, len);
+            msg_count_copy(w, len);
         }
         /* From here on a receive can match it. */
         if (msg_add_unexpected(w, m) == MSG_SUCCESS) {
@@ -379,8 +377,7 @@ void msg_arrived(struct msg_peer *peer, const struct msg_packet *p, const void *
             return;
         /* segment_of has checked offset and length against `want`, which never exceeds the buffer. */
         memcpy((char *)r->buf + p->rest.address, data, len);
-        MSG_COUNT(w, copies, 1);
-        MSG_COUNT(w, bytes_copied, len);
+        msg_count_copy(w, len);
         msg_segment_done(r, len);
     } else
         handle_control(peer, p);
@@ -459,8 +456,7 @@ void msg_arrival_done(struct msg_peer *peer, struct msg_in *in)
     if (kind == MSG_PKT_DATA) {
         if (m && r) {
             memcpy((char *)r->buf + in->packet.rest.address, m->data, in->len);
-            MSG_COUNT(w, copies, 1);
-            MSG_COUNT(w, bytes_copied, in->len);
+            msg_count_copy(w, in->len);
             msg_message_put(w, m);
         }
         if (r)

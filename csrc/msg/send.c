@@ -59,6 +59,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
         r->tag = r->status.tag = s->tag;
         msg_copy_in(w, r, s->buf, s->len);
         MSG_COUNT(w, received, 1);
+        vk_charge(VK_CHARGE_MESSAGE, 1);
         MSG_COUNT(w, bytes_received, r->status.len);
         msg_complete(r, MSG_SUCCESS);
         msg_complete(s, MSG_SUCCESS);
@@ -82,8 +83,7 @@ static void send_to_self(msg_request *s, msg_mode mode)
         s->flags |= MSG_ANNOUNCED;
     } else if (s->len) {
         memcpy(m->data, s->buf, s->len);
-        MSG_COUNT(w, copies, 1);
-        MSG_COUNT(w, bytes_copied, s->len);
+        msg_count_copy(w, s->len);
     }
     if (msg_add_unexpected(w, m) != MSG_SUCCESS) {
         msg_message_put(w, m);
@@ -122,8 +122,7 @@ static int pack(msg_request *r, msg_mode mode)
         msg_convert(copy, r->buf, r->len);
     else if (r->len)
         memcpy(copy, r->buf, r->len);
-    MSG_COUNT(w, copies, 1);
-    MSG_COUNT(w, bytes_copied, r->len);
+    msg_count_copy(w, r->len);
     r->buf = copy;
     return MSG_SUCCESS;
 }
@@ -190,6 +189,7 @@ int msg_start_send(msg_world *w, int context, const void *buf, size_t len, int d
     }
     MSG_COUNT(w, sent, 1);
     MSG_COUNT(w, bytes_sent, len);
+    vk_charge(VK_CHARGE_MESSAGE, 1);
     if (!remote) {
         send_to_self(r, mode);
     } else if (vk_unlikely(peer->state != MSG_PEER_CONNECTED)) {
@@ -272,6 +272,7 @@ int msg_send(msg_world *w, int context, const void *buf, size_t len, int dst, in
                       (!peer->off || len <= MSG_INLINE) && tag >= 0 && (unsigned)context <= MSG_MAX_CONTEXT &&
                       (buf || !len))) {
             struct msg_head head = {.kind = MSG_PKT_EAGER, .context = (uint16_t)context, .tag = tag};
+            vk_charge(VK_CHARGE_MESSAGE, 1);
             if (vk_likely(peer->channel->push_short(peer, head, buf, len) == 1)) {
                 MSG_COUNT(w, sent, 1);
                 MSG_COUNT(w, bytes_sent, len);

@@ -189,8 +189,7 @@ static int push_short(struct msg_peer *peer, struct msg_head head, const void *d
     if (len)
         vk_copy_short(slot->buf + sizeof head, data, len);
     rank->credits--;
-    MSG_COUNT(peer->world, copies, 1);
-    MSG_COUNT(peer->world, bytes_copied, len);
+    msg_count_copy(peer->world, len);
     return post_bytes(rank, slot, sizeof head + len) == 0 ? 1 : -1;
 }
 
@@ -210,8 +209,7 @@ static int push_one(struct peers_pair *rank, struct msg_out *out, size_t n)
     if (n)
         memcpy(slot->buf + head_len, out->data + out->sent, n);
     rank->credits--;
-    MSG_COUNT(world_of(rank), copies, n != 0);
-    MSG_COUNT(world_of(rank), bytes_copied, n);
+    msg_count_copy(world_of(rank), n);
     return post_bytes(rank, slot, head_len + n) == 0 ? 1 : -1;
 }
 

@@ -69,14 +69,15 @@ static int open_ports(msg_world *w, const msg_options *o)
     size_t eager_limit[2];
     uint32_t n[2] = {(uint32_t)w->n_local - 1, (uint32_t)(w->n_ranks - w->n_local)}; /* other ranks on each NIC */
     int code = 0;
-    snprintf(name, sizeof name, "shm:msg-%.16s", w->job);
+    const char *network = msg_on_machine() ? name : o->network_device;
+    snprintf(name, sizeof name, "%s:msg-%.16s", msg_on_machine() ? "sim" : "shm", w->job);
     if (n[0])
         code = open_port(w, 0, o->local_device ? o->local_device : name, n[0], &eager_limit[0]);
     if (code == 0 && n[1])
-        code = o->network_device ? open_port(w, 1, o->network_device, n[1], &eager_limit[1])
-                                 : msg_fail(w, MSG_ERR_CHANNEL,
-                                            "ranks are on several hosts: a network device is needed, such as eth:eth0 "
-                                            "or udp:ADDRESS");
+        code = network ? open_port(w, 1, network, n[1], &eager_limit[1])
+                       : msg_fail(w, MSG_ERR_CHANNEL,
+                                  "ranks are on several hosts: a network device is needed, such as eth:eth0 "
+                                  "or udp:ADDRESS");
     for (int i = 0; code == 0 && i < w->n_ranks; i++) {
         struct vc_rank *rank = (struct vc_rank *)(void *)peers_pair_of(&v->net, i);
         int k = w->peers[i].host != w->peers[w->rank].host;

@@ -234,6 +234,8 @@ static int choose_policy(msg_world *w, const msg_options *o, char *error)
     }
     if (by_bip)
         w->policy.piece = INT64_MAX; /* BIP's pipeline segments messages */
+    if (msg_on_machine())
+        w->policy.progress = MSG_PROGRESS_CALLER; /* a rank has one clock, so one thread */
     return MSG_SUCCESS;
 }
 

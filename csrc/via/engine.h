@@ -25,7 +25,8 @@ static inline int via_drive(struct via_nic *nic)
 {
     int n = nic->ops->poll(nic->link, VIA_BUDGET);
     vk_store_relaxed(&nic->polls, nic->polls + 1);
-    if (vk_likely(n == 0 && !nic->stall_list && !nic->deferred && (++nic->idle & (VIA_POLLS_PER_CLOCK - 1))))
+    if (vk_likely(n == 0 && !nic->stall_list && !nic->deferred && (++nic->idle & (VIA_POLLS_PER_CLOCK - 1)) &&
+                  !vk_time_is_virtual()))
         return 0;
     return via_drive_rest(nic, n);
 }

@@ -31,6 +31,7 @@ const struct link_services via_link_services = {
     .report_no_address_space = via_link_no_address_space,
     .lacks_address_space = via_link_lacks_address_space,
     .report_no_nic = via_link_no_nic,
+    .due = via_link_due,
     .timer = via_link_timer,
     .must_arrive = via_link_must_arrive,
     .set_checksum_verified = via_link_set_checksum_verified,

@@ -25,6 +25,7 @@ int via_link_matches_own_request(struct link_client *client, const struct link_f
 void via_link_no_address_space(struct link_client *client, uint16_t port);
 int via_link_lacks_address_space(struct link_client *client, uint16_t port);
 void via_link_no_nic(struct link_client *client, const uint8_t address[6]);
+uint64_t via_link_due(struct link_client *client);
 void via_link_timer(struct link_client *client, uint64_t at);
 int via_link_must_arrive(struct link_client *client, const struct wire_header *h);
 void via_link_set_checksum_verified(struct link_client *client, int verified);

@@ -26,6 +26,7 @@
 #include "base/atomic.h"
 #include "base/explain.h"
 #include "base/pool.h"
+#include "base/virtual.h"
 #include "via/data/data.h"
 #include "via/engine.h"
 #include "via/enter.h"
@@ -212,6 +213,7 @@ static VIP_RETURN post(VIP_VI_HANDLE handle, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE m
     /* A receive needs no action. But an invalid one at the head of the queue, or any on a broken VI, completes at once.
      */
     if (recv) {
+        vk_charge(VK_CHARGE_POST, 1);
         w->mem = mem;
         if (vk_unlikely(w->error))
             via_settle_errors(vi, q);

@@ -103,7 +103,8 @@ int via_drive_rest(struct via_nic *nic, int n)
     if (n > 0)
         nic->idle = 0;
     /* the clock is also read if every poll finds something */
-    if ((nic->idle & (VIA_POLLS_PER_CLOCK - 1)) == 0 && (n == 0 || (nic->polls & (VIA_POLLS_PER_CLOCK - 1)) == 0))
+    if (((nic->idle & (VIA_POLLS_PER_CLOCK - 1)) == 0 && (n == 0 || (nic->polls & (VIA_POLLS_PER_CLOCK - 1)) == 0)) ||
+        vk_time_is_virtual()) /* there, every time: a wait has moved the clock to the next timer */
         via_drive_slow(nic);
     return n;
 }
@@ -169,6 +170,19 @@ static uint64_t until_due(struct via_nic *nic, uint64_t now, uint64_t most)
     return due - now < most ? due - now : most;
 }
 
+uint64_t via_link_due(struct link_client *client)
+{
+    struct via_nic *nic = via_nic_of(client);
+    uint64_t due = nic->timers_at < nic->acks_at ? nic->timers_at : nic->acks_at;
+    if (nic->ops->due) {
+        uint64_t link_due = nic->ops->due(nic->link);
+        due = link_due < due ? link_due : due;
+    }
+    if ((nic->stall_list || nic->deferred) && due > nic->now + VIA_TICK)
+        due = nic->now + VIA_TICK;
+    return due;
+}
+
 /* The poll set of a sleep: an eventfd, the link's control descriptor, and the data descriptors. */
 struct pollset {
     struct pollfd fds[2 + LINK_WATCHED];
@@ -231,7 +245,7 @@ int via_sleep_on_link(struct via_nic *nic, uint32_t who, uint64_t most)
     nic->sleeper_thread = via_thread_id_make();
     nic->sleep_until = ns == VK_NEVER ? VK_NEVER : now + ns;
     vk_store_relaxed(&nic->sleeper, who); /* the NIC's thread reads it without being owner */
-    int control = 0, sleeps = ns && (nic->ops->arm == NULL || !nic->ops->arm(nic->link));
+    int control = 0, sleeps = ns && !vk_time_is_virtual() && (nic->ops->arm == NULL || !nic->ops->arm(nic->link));
     if (sleeps) {
         struct pollset set;
         pollset_init(nic, &set, who == 1 ? nic->wake_fd : nic->waiter_fd);
@@ -399,7 +413,7 @@ int via_engine_start(struct via_nic *nic)
         close_descriptors(nic);
         return error;
     }
-    if (nic->options.no_thread)
+    if (nic->options.no_thread || nic->limits.no_thread)
         return 0;
     sigset_t all, old;
     sigfillset(&all); /* signals are delivered to the program's threads only */

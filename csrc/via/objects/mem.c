@@ -48,6 +48,7 @@
 #include "base/explain.h"
 #include "base/plural.h"
 #include "base/pool.h"
+#include "base/virtual.h"
 #include "via/connect/conn.h"
 #include "via/data/data.h"
 #include "via/enter.h"
@@ -365,6 +366,7 @@ VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOID address, VIP_ULONG le
          * both not 0. */
         *out = r->handle = new_generation(r) << 16 | index;
         publish(nic, r);
+        vk_charge(VK_CHARGE_REGISTER, len);
     }
     via_leave(nic);
     return code;

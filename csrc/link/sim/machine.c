@@ -1,0 +1,151 @@
+/* Reads the text of a machine's description (machine.h). */
+#include "link/sim/machine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/explain.h"
+
+#define LONGEST 65536 /* bytes of a description */
+
+enum unit { NUMBER, TIME, RATE, BITS, NS };
+
+static const struct entry {
+    const char *key;
+    size_t offset;
+    enum unit unit;
+    double value;
+} entries[] = {
+#define SIM_X(field, key, unit, value) {key, offsetof(struct sim_machine, field), unit, value},
+    SIM_NUMBERS(SIM_X)
+#undef SIM_X
+};
+#define N_ENTRIES (sizeof entries / sizeof *entries)
+
+/* Converts to picoseconds, or picoseconds per byte. */
+static double converted(enum unit unit, double value)
+{
+    switch (unit) {
+    case TIME:
+        return value * 1e6;
+    case RATE:
+        return 1e6 / value;
+    case BITS:
+        return 8e6 / value;
+    case NS:
+        return value * 1e3;
+    case NUMBER:
+        break;
+    }
+    return value;
+}
+
+static double *field(struct sim_machine *m, size_t i)
+{
+    return (double *)(void *)((char *)m + entries[i].offset);
+}
+
+static int set_word(struct sim_machine *m, const char *key, const char *word)
+{
+    if (strcmp(key, "machine.name") == 0)
+        snprintf(m->name, sizeof m->name, "%s", word);
+    else if (strcmp(key, "switch.topology") == 0)
+        m->topology = strcmp(word, "star") == 0       ? SIM_STAR
+                      : strcmp(word, "fat-tree") == 0 ? SIM_FAT_TREE
+                                                      : SIM_NO_SWITCH;
+    else if (strcmp(key, "switch.forwarding") == 0)
+        m->stores = strcmp(word, "store") == 0;
+    else if (strcmp(key, "tcp.account") == 0)
+        m->counts_slabs = strcmp(word, "slabs") == 0;
+    return 0;
+}
+
+/* One line, "key value". */
+static int set_line(struct sim_machine *m, char *line, char seen[N_ENTRIES])
+{
+    char *value = strchr(line, ' ');
+    if (value == NULL)
+        return 0;
+    *value++ = 0;
+    m->has_via |= strncmp(line, "via.", 4) == 0;
+    m->has_tcp |= strncmp(line, "tcp.", 4) == 0;
+    for (size_t i = 0; i < N_ENTRIES; i++)
+        if (strcmp(line, entries[i].key) == 0) {
+            char *end;
+            double number = strtod(value, &end);
+            int divides = entries[i].unit == RATE || entries[i].unit == BITS;
+            if (end == value || !(number >= 0) || number > 1e15 || (divides && number < 1e-6)) {
+                vk_explain("machine: %s is '%.40s': give a number%s", line, value,
+                           divides ? " above 0" : ", 0 or more");
+                return -EINVAL;
+            }
+            *field(m, i) = converted(entries[i].unit, number);
+            seen[i] = 1;
+            return 0;
+        }
+    return set_word(m, line, value);
+}
+
+/* Defaults that are another key's value (docs/machines.md). */
+static void settle(struct sim_machine *m, const char seen[N_ENTRIES])
+{
+    for (size_t i = 0; i < N_ENTRIES; i++) {
+        if (seen[i])
+            continue;
+        if (field(m, i) == &m->via_write)
+            m->via_write = m->via_send;
+        else if (field(m, i) == &m->via_interrupt)
+            m->via_interrupt = m->wakeup;
+        else if (field(m, i) == &m->tcp_ack)
+            m->tcp_ack = m->tcp_segment / 2;
+    }
+}
+
+int sim_machine_parse(const char *text, size_t len, struct sim_machine *m)
+{
+    char seen[N_ENTRIES] = {0}, line[256];
+    struct sim_machine out = {.counts_slabs = 1};
+    for (size_t i = 0; i < N_ENTRIES; i++)
+        if (entries[i].value >= 0)
+            *field(&out, i) = converted(entries[i].unit, entries[i].value);
+    for (const char *end = text + len; text < end;) {
+        const char *next = memchr(text, '\n', (size_t)(end - text));
+        size_t n = (size_t)((next ? next : end) - text);
+        snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), text);
+        int error = set_line(&out, line, seen);
+        if (error)
+            return error;
+        text += n + 1;
+    }
+    for (size_t i = 0; i < N_ENTRIES; i++)
+        if (entries[i].value < 0 && !seen[i]) {
+            vk_explain("machine: no line '%s': the text is that of `viakit machines NAME --text`", entries[i].key);
+            return -EINVAL;
+        }
+    settle(&out, seen);
+    if (out.mtu < 64 || out.cpus < 1 || out.tcp_ack_every < 1) {
+        vk_explain("machine: wire.mtu must be 64 or more, machine.cpus and tcp.ack_every 1 or more");
+        return -EINVAL;
+    }
+    *m = out;
+    return 0;
+}
+
+int sim_machine_read(const char *path, struct sim_machine *m)
+{
+    FILE *f = fopen(path, "re");
+    if (f == NULL) {
+        int error = errno;
+        vk_explain("machine: cannot read %.200s: %s; VIAKIT_MACHINE must name the file of a machine's numbers", path,
+                   strerror(error));
+        return -error;
+    }
+    char *text = malloc(LONGEST);
+    size_t len = text ? fread(text, 1, LONGEST, f) : 0;
+    int error = text ? sim_machine_parse(text, len, m) : -ENOMEM;
+    fclose(f);
+    free(text);
+    return error;
+}

@@ -1,0 +1,200 @@
+/*
+ * The way of a frame through a simulated machine: sender's bus, line, switch, receiver's bus. Each is a server with a
+ * queue, and a frame starts at a server when it has left the one before and the server is free (docs/machines.md).
+ *
+ *    clock of the sender
+ *      | out_bus     card.frame_us + bytes / bus
+ *      | out_line    (bytes + wire.frame_bytes) / rate
+ *      v head        the line's delay, the switches, both cards' start: they delay, and occupy nothing
+ *      | in_line     the port of the switch to the receiver: the same length of time as out_line
+ *      | in_bus      card.frame_us + bytes / bus
+ *      v ready       the receiver can see it
+ *
+ * The first two servers belong to the sender's host, so a frame's time there is known when it is sent. It is not known
+ * how long it waits at the receiver's switch port, because a frame sent later on a shorter way may be there earlier. So
+ * frames lie in `first_coming`, sorted by `head`, until every rank's clock has passed that time. Only then their order
+ * is final, and sim_path_settle() computes `ready`.
+ *
+ * Two ranks on one host exchange frames through its memory: a flag and a copy.
+ */
+#include "link/sim/world.h"
+
+static uint64_t ps(double picoseconds)
+{
+    return (uint64_t)(picoseconds + 0.5);
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t on_line(const struct sim_machine *m, const struct sim_slot *s)
+{
+    return ps((s->payload + m->frame_bytes) * m->wire);
+}
+
+static uint64_t on_bus(const struct sim_machine *m, const struct sim_slot *s)
+{
+    return ps(m->card_frame + s->payload * m->bus);
+}
+
+/* Switches between two hosts. A fat tree of k ports: k/2 hosts at each leaf, k*k/2 hosts below two levels. */
+static uint32_t hops(const struct sim_machine *m, uint32_t a, uint32_t b)
+{
+    if (m->topology == SIM_NO_SWITCH)
+        return 0;
+    uint32_t k = (uint32_t)m->switch_ports;
+    if (m->topology == SIM_STAR || k < 4 || a / (k / 2) == b / (k / 2))
+        return 1;
+    return a / (k * k / 2) == b / (k * k / 2) ? 3 : 5;
+}
+
+/* Insert into the port's list of arrived frames, nearly always at the end. */
+static void arrive(struct sim_world *w, uint32_t i)
+{
+    struct sim_slot *s = sim_slot_at(w, i);
+    struct sim_port *p = &w->ports[s->port];
+    uint32_t *at = &p->first;
+    if (p->first != SIM_NONE && sim_slot_at(w, p->last)->ready <= s->ready)
+        at = &sim_slot_at(w, p->last)->next;
+    else
+        while (*at != SIM_NONE && sim_slot_at(w, *at)->ready <= s->ready)
+            at = &sim_slot_at(w, *at)->next;
+    s->next = *at;
+    *at = i;
+    if (s->next == SIM_NONE)
+        p->last = i;
+}
+
+static int is_before(const struct sim_slot *a, const struct sim_slot *b)
+{
+    if (a->head != b->head)
+        return a->head < b->head;
+    return a->rank != b->rank ? a->rank < b->rank : a->order < b->order;
+}
+
+static int is_virtual(const struct sim_member *m)
+{
+    return m->state == SIM_READY || m->state == SIM_RUNNING;
+}
+
+void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to)
+{
+    struct sim_world *w = v->world;
+    const struct sim_machine *m = &w->machine;
+    struct sim_slot *s = sim_slot_at(w, i);
+    struct sim_member *from = v->me, *receiver = &w->members[w->ports[to].member];
+    s->port = to;
+    s->from_member = (uint16_t)v->index;
+    s->rank = from->rank;
+    s->order = w->order++;
+    s->head = s->ready = 0;
+    w->ports[to].n_from[v->index]++;
+    if (!is_virtual(from) || !is_virtual(receiver)) {
+        s->ready = is_virtual(receiver) ? w->now : 0;
+        arrive(w, i);
+        return;
+    }
+    struct sim_host *a = &w->hosts[from->host], *b = &w->hosts[receiver->host];
+    if (a == b) {
+        s->ready = from->clock + ps(m->flag) + ps(m->copy_start + s->payload * m->copy);
+        arrive(w, i);
+        return;
+    }
+    uint64_t line = on_line(m, s);
+    a->out_bus = later(from->clock, a->out_bus) + on_bus(m, s);
+    uint64_t begin = later(a->out_bus, a->out_line);
+    a->out_line = begin + line;
+    s->head = begin + ps(m->wire_delay + hops(m, from->host, receiver->host) * m->switch_latency + 2 * m->card_start) +
+              (m->stores && m->topology != SIM_NO_SWITCH ? line : 0);
+    uint32_t *at = &b->first_coming;
+    while (*at != SIM_NONE && is_before(sim_slot_at(w, *at), s))
+        at = &sim_slot_at(w, *at)->next;
+    s->next = *at;
+    *at = i;
+}
+
+/* The passage through the receiver's two servers. */
+static uint64_t pass(const struct sim_machine *m, const struct sim_slot *s, uint64_t *in_line, uint64_t *in_bus)
+{
+    *in_line = later(s->head, *in_line) + on_line(m, s);
+    *in_bus = later(*in_line, *in_bus) + on_bus(m, s);
+    return *in_bus;
+}
+
+void sim_path_settle(struct sim_world *w, uint32_t host, uint64_t now)
+{
+    struct sim_host *h = &w->hosts[host];
+    while (h->first_coming != SIM_NONE) {
+        uint32_t i = h->first_coming;
+        struct sim_slot *s = sim_slot_at(w, i);
+        if (s->head > now)
+            break;
+        h->first_coming = s->next;
+        s->ready = pass(&w->machine, s, &h->in_line, &h->in_bus);
+        arrive(w, i);
+    }
+}
+
+uint64_t sim_path_next(struct sim_world *w, uint32_t member)
+{
+    uint64_t next = SIM_NEVER;
+    const struct sim_member *m = &w->members[member];
+    for (uint32_t p = m->first_port; p != SIM_NONE; p = w->ports[p].next)
+        if (w->ports[p].first != SIM_NONE && sim_slot_at(w, w->ports[p].first)->ready < next)
+            next = sim_slot_at(w, w->ports[p].first)->ready;
+    /* Those that have not reached the switch port: as if no other frame were sent. A frame that is sent later can
+     * only delay them. Then this is computed again. */
+    const struct sim_host *h = &w->hosts[m->host];
+    uint64_t in_line = h->in_line, in_bus = h->in_bus;
+    for (uint32_t i = h->first_coming; i != SIM_NONE; i = sim_slot_at(w, i)->next) {
+        const struct sim_slot *s = sim_slot_at(w, i);
+        uint64_t ready = pass(&w->machine, s, &in_line, &in_bus);
+        if (w->ports[s->port].member == member)
+            return ready < next ? ready : next;
+    }
+    return next;
+}
+
+uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now)
+{
+    struct sim_port *p = &w->ports[port];
+    uint32_t i = p->first;
+    if (i == SIM_NONE || sim_slot_at(w, i)->ready > now)
+        return SIM_NONE;
+    struct sim_slot *s = sim_slot_at(w, i);
+    p->first = s->next;
+    if (p->first == SIM_NONE)
+        p->last = SIM_NONE;
+    uint32_t from = s->from_member;
+    p->n_from[from]--;
+    if (vk_unlikely(p->blocked[from / 64] >> from % 64 & 1)) {
+        p->blocked[from / 64] &= ~(1ull << from % 64);
+        struct sim_member *sender = &w->members[from];
+        if (sender->state == SIM_READY && sender->idle && !sender->aligning && sender->wake > now)
+            sender->wake = now; /* there is room again */
+    }
+    return i;
+}
+
+static void drop_list(struct sim_world *w, uint32_t *at, uint32_t port)
+{
+    while (*at != SIM_NONE) {
+        uint32_t i = *at;
+        struct sim_slot *s = sim_slot_at(w, i);
+        if (s->port != port) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        sim_slot_free(w, i);
+    }
+}
+
+void sim_path_drop(struct sim_world *w, uint32_t port)
+{
+    drop_list(w, &w->hosts[w->members[w->ports[port].member].host].first_coming, port);
+    drop_list(w, &w->ports[port].first, port);
+    w->ports[port].last = SIM_NONE;
+}

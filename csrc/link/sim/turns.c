@@ -1,0 +1,522 @@
+/*
+ * The order of a simulated machine: whose turn it is.
+ *
+ * One rank runs at a time, the one with the earliest next event. It goes on until its clock would pass another rank's
+ * event, and then hands over by a futex. Frames are therefore sent and received in the order of virtual time, and
+ * results depend neither on the load of the real machine nor on the number of its cores. Ranks with equal events run in
+ * the order of their numbers.
+ *
+ *    RUNNING   sim_take_turn: another event is earlier    -> READY, wake = clock
+ *              idle: nothing has arrived                  -> READY, wake = next arrival, timer or time-out
+ *    READY     dispatch: `wake` is the earliest of all    -> RUNNING, clock = wake
+ *
+ * A clock moves only by declared costs and by waiting. The work of the real processor between two calls takes no
+ * virtual time.
+ *
+ * A waiting process sleeps in slices, and checks at each end whether the running one is alive. If all threads of the
+ * running one have slept for a second without a call, it waits for something outside of the machine. It then loses its
+ * turn, and takes up the others' time at its next call.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/exit.h"
+#include "base/virtual.h"
+#include "link/sim/world.h"
+
+#define SLICE (50 * VK_MS)       /* real time of one call that waits */
+#define FIRST_CHECK (20 * VK_MS) /* real time after which a waiting process looks at the running one */
+#define ASLEEP VK_SECOND         /* see above */
+#define SPINS 100                /* polls for the turn before a process sleeps, some microseconds */
+#define SPIN_PAUSE 50            /* waits without polls, after polls in vain */
+#define READS 256                /* of the clock, without another call: from here on reading it takes time */
+#define READ_PS 100000u
+#define STUCK 1000u /* idle calls at one clock */
+#define STUCK_PS 1000000u
+#define BLANK UINT64_MAX
+
+struct sim_view *sim_here;
+
+uint64_t sim_real_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * VK_SECOND + (uint64_t)t.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- handing over */
+
+/* Let the member with the earliest event run. Called when none runs. If no member has an event, all wait for something
+ * from outside, such as an interrupt. */
+static void dispatch(struct sim_world *w, const struct sim_member *self)
+{
+    struct sim_member *first = NULL;
+    for (uint32_t i = 0; i < w->n_members; i++) {
+        struct sim_member *m = &w->members[i];
+        if (m->state != SIM_READY || m->wake == SIM_NEVER)
+            continue;
+        if (first == NULL || m->wake < first->wake || (m->wake == first->wake && m->rank < first->rank))
+            first = m;
+    }
+    w->running = SIM_NONE;
+    if (first == NULL)
+        return;
+    first->state = SIM_RUNNING;
+    first->idle = 0;
+    if (first->clock < first->wake)
+        first->clock = first->wake;
+    if (w->now < first->clock)
+        w->now = first->clock;
+    w->running = (uint32_t)(first - w->members);
+    vk_store_release(&first->turn, first->turn + 1); /* pairs with the load in spin() */
+    if (first != self && first->asleep)
+        syscall(SYS_futex, &first->turn, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void sim_step_out(struct sim_world *w, uint32_t member, enum sim_state state)
+{
+    struct sim_member *m = &w->members[member];
+    m->state = state;
+    m->idle = m->aligning = 0;
+    if (w->running == member || w->running == SIM_NONE)
+        dispatch(w, NULL);
+}
+
+void sim_arrival(struct sim_world *w, uint32_t member)
+{
+    struct sim_member *m = &w->members[member];
+    if (m->state != SIM_READY || !m->idle || m->aligning)
+        return;
+    uint64_t next = sim_path_next(w, member);
+    m->wake = next < m->until ? next : m->until;
+    if (m->wake < m->clock)
+        m->wake = m->clock;
+    if (w->running == SIM_NONE) /* a process outside of virtual time has sent this */
+        dispatch(w, NULL);
+}
+
+/* ---------------------------------------------------------------- ranks that die, or wait elsewhere */
+
+/* Returns the state of a thread, as /proc writes it ("R", "S", "D", "Z" ...), or 0 if the thread has ended. */
+static char thread_state(const char *path)
+{
+    char text[512];
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        return 0;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *end = strrchr(text, ')'); /* of the name, which may contain anything */
+    return end && end[1] ? end[2] : 0;
+}
+
+static int is_dead(uint32_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    char state = thread_state(path);
+    return state == 0 || state == 'Z' || state == 'X';
+}
+
+static int all_asleep(uint32_t pid)
+{
+    char path[400];
+    snprintf(path, sizeof path, "/proc/%u/task", pid);
+    DIR *d = opendir(path);
+    int asleep = d != NULL;
+    for (struct dirent *e; d && asleep && (e = readdir(d));) {
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%u/task/%s/stat", pid, e->d_name);
+        char state = thread_state(path);
+        asleep = state == 'S' || state == 0;
+    }
+    if (d)
+        closedir(d);
+    return asleep;
+}
+
+/* A waiting process's last view of the running one. */
+struct watch {
+    uint32_t member, calls;
+    uint64_t since;
+};
+
+/* With the mutex. */
+static void watch_running(struct sim_world *w, struct watch *seen)
+{
+    uint64_t now = sim_real_ns();
+    uint32_t member = w->running;
+    if (member == SIM_NONE)
+        return;
+    const struct sim_member *m = &w->members[member];
+    uint32_t calls = vk_load_relaxed(&m->calls);
+    if (is_dead(m->pid)) {
+        w->n_deaths++;
+        sim_step_out(w, member, SIM_ABSENT);
+        return;
+    }
+    if (seen->member != member || seen->calls != calls || !all_asleep(m->pid))
+        *seen = (struct watch){member, calls, now};
+    else if (now - seen->since > ASLEEP)
+        sim_step_out(w, member, SIM_OUTSIDE);
+}
+
+/* Without the mutex: poll for the turn briefly. With a core for each rank the hand-over then takes a cache line's way,
+ * not two system calls. A rank for which this was in vain, because the other one computes or has no core, pauses with
+ * it. */
+static void spin(struct sim_view *v, uint32_t turn)
+{
+    if (v->spin_pause) {
+        v->spin_pause--;
+        return;
+    }
+    for (int i = 0; i < SPINS; i++) {
+        if (vk_load_acquire(&v->me->turn) != turn)
+            return;
+        vk_pause();
+    }
+    v->spin_pause = SPIN_PAUSE;
+}
+
+/* Wait, with the mutex at entry and return, until this member runs. Returns 0 if it does not after `most` ns of real
+ * time. */
+static int wait_turn(struct sim_view *v, uint64_t most)
+{
+    if (vk_unlikely(vk_load_relaxed(&vk_exit_deadline)) && most > VK_SECOND)
+        most = VK_SECOND; /* the process exits: its last frames may be out of turn */
+    struct sim_world *w = v->world;
+    struct sim_member *me = v->me;
+    struct watch seen = {SIM_NONE, 0, 0};
+    uint64_t end = most == BLANK ? BLANK : sim_real_ns() + most, slice = FIRST_CHECK;
+    while (me->state != SIM_RUNNING) {
+        uint32_t turn = me->turn;
+        uint64_t now = end == BLANK ? 0 : sim_real_ns();
+        if (now >= end)
+            return 0;
+        uint64_t ns = end - now < slice ? end - now : slice;
+        struct timespec t = {(time_t)(ns / VK_SECOND), (long)(ns % VK_SECOND)};
+        sim_unlock(w);
+        if (v->spins)
+            spin(v, turn);
+        sim_lock(w);
+        if (me->turn != turn)
+            continue;
+        me->asleep = 1; /* checked by dispatch() with the mutex */
+        sim_unlock(w);
+        long woken = syscall(SYS_futex, &me->turn, FUTEX_WAIT, turn, &t, NULL, 0);
+        int timed_out = woken != 0 && errno == ETIMEDOUT;
+        sim_lock(w);
+        me->asleep = 0;
+        if (timed_out && me->state != SIM_RUNNING)
+            watch_running(w, &seen);
+    }
+    return 1;
+}
+
+void sim_take_turn(struct sim_view *v)
+{
+    struct sim_world *w = v->world;
+    struct sim_member *me = v->me;
+    if (v->depth == 0)
+        return;
+    vk_store_relaxed(&me->calls, me->calls + 1);
+    v->n_reads = 0;
+    if (me->state != SIM_RUNNING) { /* it has waited in vain, or lost its turn */
+        me->state = SIM_READY;
+        me->idle = 0;
+        me->wake = me->clock > w->now ? me->clock : w->now;
+        if (w->running == SIM_NONE)
+            dispatch(w, me);
+        wait_turn(v, BLANK);
+    }
+    for (uint32_t i = 0; i < w->n_members; i++) {
+        const struct sim_member *m = &w->members[i];
+        if (m->state == SIM_READY && (m->wake < me->clock || (m->wake == me->clock && m->rank < me->rank))) {
+            me->state = SIM_READY;
+            me->wake = me->clock;
+            dispatch(w, me);
+            wait_turn(v, BLANK);
+            return;
+        }
+    }
+    if (w->now < me->clock)
+        w->now = me->clock;
+}
+
+/* ---------------------------------------------------------------- the clock */
+
+void sim_spend(struct sim_view *v, double picoseconds)
+{
+    if (v && v->depth)
+        v->me->clock += (uint64_t)(picoseconds + 0.5);
+}
+
+static uint64_t now(void)
+{
+    struct sim_view *v = sim_here;
+    if (v == NULL)
+        return sim_real_ns();
+    if (v->depth == 0)
+        return sim_real_ns() + v->ahead_ns;
+    /* A loop that only reads the clock must come to its end. */
+    if (++v->n_reads > READS) {
+        v->me->clock += READ_PS;
+        if (v->n_reads % READS == 0) {
+            uint32_t reads = v->n_reads;
+            sim_lock(v->world);
+            sim_take_turn(v);
+            sim_unlock(v->world);
+            v->n_reads = reads;
+        }
+    }
+    return v->world->epoch_ns + v->me->clock / 1000;
+}
+
+static uint64_t picoseconds(void)
+{
+    return sim_here && sim_here->depth ? sim_here->me->clock : 0;
+}
+
+static int is_on(void)
+{
+    return sim_here && sim_here->depth;
+}
+
+static void charge(enum vk_charge what, uint64_t n)
+{
+    struct sim_view *v = sim_here;
+    if (v == NULL || v->depth == 0)
+        return;
+    const struct sim_machine *m = &v->world->machine;
+    double cost = (double)n;
+    switch (what) {
+    case VK_CHARGE_POST:
+        cost *= m->via_post;
+        break;
+    case VK_CHARGE_COPY:
+        cost = m->copy_start + cost * m->copy;
+        break;
+    case VK_CHARGE_REGISTER:
+        cost = m->via_register + (double)((n + 4095) / 4096) * m->via_register_page;
+        break;
+    case VK_CHARGE_WAKEUP:
+        cost *= m->via_interrupt;
+        break;
+    case VK_CHARGE_MESSAGE:
+        cost *= m->message;
+        break;
+    case VK_CHARGE_TIME:
+        cost *= 1000;
+        break;
+    }
+    sim_spend(v, cost);
+}
+
+/* The next time at which a NIC of this process has something to do. */
+static uint64_t next_due(const struct sim_view *v)
+{
+    uint64_t due = VK_NEVER;
+    for (const struct link *l = v->links; l; l = l->next) {
+        uint64_t at = l->client->services->due(l->client);
+        due = at < due ? at : due;
+    }
+    return due;
+}
+
+static uint64_t to_ps(const struct sim_view *v, uint64_t ns)
+{
+    uint64_t epoch = v->world->epoch_ns;
+    if (ns == VK_NEVER || ns - epoch > SIM_NEVER / 2000)
+        return ns < epoch ? 0 : SIM_NEVER;
+    return (ns - epoch) * 1000;
+}
+
+static int idle(uint64_t until_ns)
+{
+    struct sim_view *v = sim_here;
+    if (v == NULL || v->depth == 0)
+        return 1;
+    struct sim_world *w = v->world;
+    struct sim_member *me = v->me;
+    uint64_t due = next_due(v);
+    sim_lock(w);
+    if (me->state == SIM_RUNNING)
+        sim_path_settle(w, me->host, me->clock);
+    vk_store_relaxed(&me->calls, me->calls + 1);
+    v->n_reads = 0;
+    if (me->clock != v->idle_at)
+        v->idle_times = 0;
+    v->idle_at = me->clock;
+    if (me->state == SIM_OUTSIDE) { /* it has lost its turn */
+        me->state = SIM_READY;
+        me->clock = me->clock > w->now ? me->clock : w->now;
+    }
+    me->until = to_ps(v, until_ns < due ? until_ns : due);
+    if (++v->idle_times > STUCK && me->until < me->clock + STUCK_PS)
+        me->until = me->clock + STUCK_PS; /* the caller does not do what is due: the others must go on */
+    uint64_t next = sim_path_next(w, v->index);
+    me->wake = next < me->until ? next : me->until;
+    if (me->wake < me->clock)
+        me->wake = me->clock;
+    int here = me->state == SIM_RUNNING && me->wake == me->clock;
+    if (!here) {
+        uint32_t was = me->state;
+        me->state = SIM_READY;
+        me->idle = 1;
+        if (was == SIM_RUNNING || w->running == SIM_NONE)
+            dispatch(w, me);
+        here = wait_turn(v, SLICE);
+    }
+    sim_unlock(w);
+    return here;
+}
+
+/* ---------------------------------------------------------------- beginning and ending */
+
+static void start(struct sim_world *w)
+{
+    for (uint32_t i = 0; i < SIM_MEMBERS; i++)
+        w->hosts[i] = (struct sim_host){.first_coming = SIM_NONE};
+    w->now = 0;
+    for (uint32_t i = 0; i < w->n_members; i++) {
+        struct sim_member *m = &w->members[i];
+        if (m->state != SIM_GATHERING)
+            continue;
+        m->state = SIM_READY;
+        m->clock = m->wake = 0;
+        m->host = m->rank / w->per_host;
+    }
+    dispatch(w, NULL);
+}
+
+/* All that wait at a further begin go on at the latest of their clocks. */
+static void align(struct sim_world *w)
+{
+    uint64_t latest = 0;
+    for (uint32_t i = 0; i < w->n_members; i++)
+        if (w->members[i].aligning && w->members[i].clock > latest)
+            latest = w->members[i].clock;
+    for (uint32_t i = 0; i < w->n_members; i++) {
+        struct sim_member *m = &w->members[i];
+        if (!m->aligning)
+            continue;
+        m->aligning = m->idle = 0;
+        m->state = SIM_READY;
+        m->clock = m->wake = latest;
+    }
+    dispatch(w, NULL);
+}
+
+static uint32_t count(const struct sim_world *w, int aligning)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->n_members; i++) {
+        const struct sim_member *m = &w->members[i];
+        n += aligning ? m->aligning && m->state == SIM_READY : m->state == SIM_GATHERING;
+    }
+    return n;
+}
+
+static int begin_again(struct sim_view *v, uint32_t n)
+{
+    struct sim_world *w = v->world;
+    struct sim_member *me = v->me;
+    if (!v->begun) {
+        sim_take_turn(v);
+        me->aligning = me->idle = 1;
+        me->wake = SIM_NEVER;
+        me->state = SIM_READY;
+        v->begun = 1;
+        if (count(w, 1) == n)
+            align(w);
+        else
+            dispatch(w, me);
+    }
+    return wait_turn(v, SLICE);
+}
+
+static int begin_first(struct sim_view *v, uint32_t n, uint32_t rank)
+{
+    struct sim_world *w = v->world;
+    struct sim_member *me = v->me;
+    if (!v->begun) {
+        uint64_t time = sim_real_ns() + v->ahead_ns;
+        if (count(w, 0) == 0)
+            w->epoch_ns = 0;
+        if (w->epoch_ns < time)
+            w->epoch_ns = time;
+        me->rank = rank;
+        me->state = SIM_GATHERING;
+        v->begun = 1;
+        w->per_host = n > (uint32_t)w->machine.hosts ? (uint32_t)w->machine.cpus : 1;
+        if (count(w, 0) == n)
+            start(w);
+    }
+    return wait_turn(v, SLICE);
+}
+
+static int begin(int n, int rank)
+{
+    struct sim_view *v = sim_here;
+    if (v == NULL)
+        return 0;
+    if (n < 1 || n > SIM_MEMBERS || rank < 0 || rank >= n) {
+        vk_explain("sim: rank %d of %d: a simulated machine has 1 to %d ranks, numbered from 0", rank, n, SIM_MEMBERS);
+        return -EINVAL;
+    }
+    if (!v->world->has_machine) {
+        vk_explain("sim: no machine is described: VIAKIT_MACHINE must name the file of a machine's numbers");
+        return -ENODEV;
+    }
+    cpu_set_t cores;
+    v->spins = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) >= n && n > 1;
+    sim_lock(v->world);
+    int done = v->depth ? begin_again(v, (uint32_t)n) : begin_first(v, (uint32_t)n, (uint32_t)rank);
+    if (done) {
+        v->begun = 0;
+        v->depth++;
+    }
+    sim_unlock(v->world);
+    return done ? 0 : -EAGAIN;
+}
+
+static void end(void)
+{
+    struct sim_view *v = sim_here;
+    if (v == NULL || (v->depth == 0 && !v->begun))
+        return;
+    sim_lock(v->world);
+    if (v->begun) {
+        v->begun = 0;
+        v->me->aligning = 0;
+    } else
+        v->depth--;
+    if (v->depth == 0) {
+        uint64_t real = sim_real_ns(), time = v->world->epoch_ns + v->me->clock / 1000;
+        if (v->me->state != SIM_GATHERING && time > real + v->ahead_ns)
+            v->ahead_ns = time - real;
+        sim_step_out(v->world, v->index, SIM_OUTSIDE);
+    }
+    sim_unlock(v->world);
+}
+
+const struct vk_virtual sim_virtual = {
+    .now = now,
+    .picoseconds = picoseconds,
+    .is_on = is_on,
+    .charge = charge,
+    .idle = idle,
+    .begin = begin,
+    .end = end,
+};

@@ -1,0 +1,279 @@
+/*
+ * The memory of a simulated machine: how processes find it, and its frames' slots (world.h).
+ *
+ * The memory is a memfd. Each process that has it open also has a socket bound to an abstract name,
+ *
+ *    @viakit/sim-memory/UID/NAME/PID/FD
+ *
+ * by which others find it: they open /proc/PID/fd/FD. Names and memory vanish with their processes, so nothing is left
+ * behind. While a process searches, it holds the name @viakit/sim-lock/UID/NAME. Two processes therefore cannot both
+ * find nothing, and make two worlds.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/explain.h"
+#include "base/files.h"
+#include "base/virtual.h"
+#include "link/sim/world.h"
+
+#define OPEN_FOR (10 * VK_SECOND) /* real time for another process to finish opening */
+#define FREE_PAYLOAD 8192         /* largest payload of a frame on a machine without a description */
+#define LARGEST_PAYLOAD 32768
+#define RARE 256 /* slots that only short flows may use */
+
+void sim_lock(struct sim_world *w)
+{
+    if (pthread_mutex_lock(&w->mutex) == EOWNERDEAD)
+        pthread_mutex_consistent(&w->mutex);
+}
+
+void sim_unlock(struct sim_world *w)
+{
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* ---------------------------------------------------------------- slots */
+
+uint32_t sim_slot_take(struct sim_world *w, int rare)
+{
+    if (!rare && w->n_free + (w->n_slots - w->n_fresh) < RARE)
+        return SIM_NONE;
+    uint32_t i = w->free_slot;
+    if (i != SIM_NONE) {
+        w->free_slot = sim_slot_at(w, i)->next;
+        w->n_free--;
+        return i;
+    }
+    return w->n_fresh < w->n_slots ? w->n_fresh++ : SIM_NONE;
+}
+
+void sim_slot_free(struct sim_world *w, uint32_t i)
+{
+    sim_slot_at(w, i)->next = w->free_slot;
+    w->free_slot = i;
+    w->n_free++;
+}
+
+/* ---------------------------------------------------------------- finding the memory */
+
+static int bind_name(const char *name)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int fd = vk_file_own(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (fd < 0)
+        return -errno;
+    size_t n = strlen(name);
+    memcpy(a.sun_path + 1, name, n);
+    if (bind(fd, (struct sockaddr *)&a, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n)) == 0)
+        return fd;
+    int error = -errno;
+    vk_file_close(fd);
+    return error;
+}
+
+static int lock_name(const char *name)
+{
+    char lock[96];
+    snprintf(lock, sizeof lock, "viakit/sim-lock/%u/%s", (unsigned)getuid(), name);
+    for (uint64_t end = sim_real_ns() + OPEN_FOR;;) {
+        int fd = bind_name(lock);
+        if (fd != -EADDRINUSE || sim_real_ns() > end)
+            return fd;
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+}
+
+/* Open the memory that another process has, by the list of names. Returns -ENOENT if no process has one. */
+static int find_memory(const char *name)
+{
+    char prefix[96], line[512], path[64];
+    int n = snprintf(prefix, sizeof prefix, "@viakit/sim-memory/%u/%s/", (unsigned)getuid(), name), fd = -1;
+    FILE *f = fopen("/proc/net/unix", "re");
+    if (f == NULL)
+        return -errno;
+    while (fd < 0 && fgets(line, sizeof line, f)) {
+        unsigned pid, number;
+        const char *at = strchr(line, '@');
+        if (at == NULL || strncmp(at, prefix, (size_t)n) != 0 || sscanf(at + n, "%u/%u", &pid, &number) != 2)
+            continue;
+        snprintf(path, sizeof path, "/proc/%u/fd/%u", pid, number);
+        fd = vk_file_own(open(path, O_RDWR | O_CLOEXEC));
+    }
+    fclose(f);
+    return fd < 0 ? -ENOENT : fd;
+}
+
+/* ---------------------------------------------------------------- making and mapping */
+
+static void init(struct sim_world *w, const struct sim_machine *machine)
+{
+    pthread_mutexattr_t a;
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&w->mutex, &a);
+    pthread_mutexattr_destroy(&a);
+    w->max_payload = FREE_PAYLOAD;
+    w->per_host = 1;
+    if (machine) {
+        w->machine = *machine;
+        w->has_machine = 1;
+        w->max_payload = machine->mtu < LARGEST_PAYLOAD ? (uint32_t)machine->mtu : LARGEST_PAYLOAD;
+    }
+    w->slot_size = (uint32_t)(sizeof(struct sim_slot) + SIM_BLOCK + w->max_payload + 63) & ~63u;
+    w->n_slots = SIM_SLOT_BYTES / w->slot_size;
+    w->free_slot = w->running = SIM_NONE;
+    for (uint32_t i = 0; i < SIM_MEMBERS; i++) {
+        w->members[i].first_port = SIM_NONE;
+        w->hosts[i].first_coming = SIM_NONE;
+    }
+}
+
+/* A member's entry: a free one, or that of a process that has died. */
+static struct sim_member *join(struct sim_world *w)
+{
+    for (uint32_t i = 0; i < SIM_MEMBERS; i++) {
+        struct sim_member *m = &w->members[i];
+        if (m->state != SIM_ABSENT)
+            continue;
+        uint32_t turn = m->turn;
+        *m = (struct sim_member){.state = SIM_OUTSIDE, .pid = (uint32_t)getpid(), .turn = turn, .first_port = SIM_NONE};
+        if (w->n_members <= i)
+            w->n_members = i + 1;
+        return m;
+    }
+    return NULL;
+}
+
+static int map(struct sim_view *v, const struct sim_machine *machine)
+{
+    int error, fresh = 0;
+    v->len = sizeof(struct sim_world) + SIM_SLOT_BYTES;
+    v->memory_fd = find_memory(v->name);
+    if (v->memory_fd == -ENOENT) {
+        v->memory_fd = vk_file_own(memfd_create("viakit-sim", MFD_CLOEXEC));
+        if (v->memory_fd < 0 || ftruncate(v->memory_fd, (off_t)v->len) != 0)
+            return -errno;
+        fresh = 1;
+    }
+    if (v->memory_fd < 0)
+        return v->memory_fd;
+    void *at = mmap(NULL, v->len, PROT_READ | PROT_WRITE, MAP_SHARED, v->memory_fd, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    v->world = at;
+    if (fresh)
+        init(v->world, machine);
+    char name[96];
+    snprintf(name, sizeof name, "viakit/sim-memory/%u/%s/%u/%u", (unsigned)getuid(), v->name, (unsigned)getpid(),
+             (unsigned)v->memory_fd);
+    if ((error = v->name_fd = bind_name(name)) < 0)
+        return error;
+    sim_lock(v->world);
+    v->me = join(v->world);
+    sim_unlock(v->world);
+    if (v->me == NULL)
+        return -EMFILE;
+    v->index = (uint32_t)(v->me - v->world->members);
+    return 0;
+}
+
+static void release(struct sim_view *v)
+{
+    vk_file_close(v->name_fd);
+    vk_file_close(v->memory_fd);
+    if (v->world)
+        munmap(v->world, v->len);
+    free(v);
+}
+
+/* The first process decides on the machine, but each one reads the description: an error must not depend on the order
+ * in which they open. */
+static int describe(struct sim_machine *m, const struct sim_machine **out)
+{
+    const char *path = getenv("VIAKIT_MACHINE");
+    *out = NULL;
+    if (path == NULL || *path == 0)
+        return 0;
+    int error = sim_machine_read(path, m);
+    *out = error ? NULL : m;
+    return error;
+}
+
+int sim_world_open(const char *name, struct sim_view **out)
+{
+    VK_HOLD_CANCEL;
+    struct sim_machine machine;
+    const struct sim_machine *described;
+    if (strlen(name) >= sizeof sim_here->name || strchr(name, '/')) {
+        vk_explain("sim: '%.60s': a name of at most %zu characters without / is needed", name,
+                   sizeof sim_here->name - 1);
+        return -EINVAL;
+    }
+    if (sim_here) {
+        if (strcmp(sim_here->name, name) != 0) {
+            vk_explain("sim: this process is part of the machine '%s' already: close its NICs before opening '%s'",
+                       sim_here->name, name);
+            return -EBUSY;
+        }
+        *out = sim_here;
+        return 0;
+    }
+    int error = describe(&machine, &described);
+    if (error)
+        return error;
+    struct sim_view *v = calloc(1, sizeof *v);
+    if (v == NULL)
+        return -ENOMEM;
+    v->memory_fd = v->name_fd = -1;
+    strcpy(v->name, name);
+    int lock = lock_name(name);
+    error = lock < 0 ? lock : map(v, described);
+    vk_file_close(lock);
+    if (error) {
+        vk_explain("sim: no memory to share: %s", strerror(-error));
+        release(v);
+        return error;
+    }
+    sim_here = v;
+    vk_store_release(&vk_virtual, &sim_virtual);
+    *out = v;
+    return 0;
+}
+
+void sim_world_close(struct sim_view *v)
+{
+    while (v->depth || v->begun)
+        sim_virtual.end();
+    sim_lock(v->world);
+    sim_step_out(v->world, v->index, SIM_ABSENT);
+    sim_unlock(v->world);
+    /* The clock must not go back: vk_virtual stays if it was ahead. */
+    sim_here = NULL;
+    vk_store_release(&vk_virtual, (const struct vk_virtual *)NULL);
+    release(v);
+}
+
+/* A child of fork() is no part of the machine, and must not close what its parent uses. */
+static void child_of_fork(void)
+{
+    sim_here = NULL;
+    vk_virtual = NULL;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_atfork(NULL, NULL, child_of_fork);
+}

@@ -1,0 +1,171 @@
+/*
+ * The memory that the processes of a simulated machine share: ranks with their clocks, NICs with the frames that wait
+ * for them, and the machine's description. The first process that opens sim:NAME makes it, others map it, and it
+ * vanishes with the last of them, however that one ends.
+ *
+ *    world   members[]   a process: its state, its clock, the time of its next event
+ *            hosts[]     the parts of a host that frames queue for: bus, line, the switch's port, bus
+ *            ports[]     a NIC: the frames that arrive, sorted by their time
+ *            slots       the frames: a free list, and slots that were never used
+ *
+ * Members are in one of these states:
+ *
+ *    ABSENT --join--> OUTSIDE --begin--> GATHERING --the last of n--> READY <---> RUNNING --end--> OUTSIDE
+ *
+ * OUTSIDE, time is real: a frame arrives at once, and the link is a plain mailbox. READY and RUNNING, time is virtual,
+ * and at most one member runs (turns.c). One mutex protects everything. A member that dies with it leaves it to the
+ * next one that locks it (robust mutex).
+ */
+#ifndef VIAKIT_SIM_WORLD_H
+#define VIAKIT_SIM_WORLD_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/atomic.h"
+#include "link/link.h"
+#include "link/sim/machine.h"
+
+#define SIM_MEMBERS 128
+#define SIM_PORTS 256
+#define SIM_FLOW 128 /* frames from one member that wait at one NIC; more are refused until some were read */
+#define SIM_NONE 0xFFFFFFFFu
+#define SIM_NEVER UINT64_MAX
+#define SIM_BLOCK 256              /* room for header and block of a frame, bytes */
+#define SIM_SLOT_BYTES (64u << 20) /* memory of all frames together; pages that no frame has used take none */
+
+enum sim_state { SIM_ABSENT, SIM_OUTSIDE, SIM_GATHERING, SIM_READY, SIM_RUNNING };
+enum sim_kind { SIM_FRAME, SIM_LOST /* the notice that the NIC `from_port` has closed */ };
+
+/* All times are in picoseconds since the last begin. */
+struct sim_member {
+    uint32_t state, pid, rank, host;
+    uint32_t turn;       /* futex: increases when this member may run */
+    uint32_t asleep;     /* it waits on the futex: polling for its turn was in vain */
+    uint32_t idle;       /* READY, and waits for its next event: an arrival can make `wake` earlier */
+    uint32_t aligning;   /* waits for the other ranks to call begin, too */
+    uint32_t first_port; /* its NICs, SIM_NONE: none */
+    uint32_t calls;      /* counts its calls: a member that makes none may have been stopped */
+    uint64_t clock;
+    uint64_t wake;  /* READY: when it wants to run */
+    uint64_t until; /* idle: the end of its wait, if nothing arrives */
+} __attribute__((aligned(VK_CACHE_LINE)));
+
+/* When each part of a host is free again, and the frames that are on their way to its switch port. */
+struct sim_host {
+    uint64_t out_bus, out_line, in_line, in_bus;
+    uint32_t first_coming; /* sorted by `head` */
+};
+
+struct sim_port {
+    uint32_t used, number, member, next; /* next: the member's next NIC */
+    uint32_t first, last;                /* frames that have left the network, sorted by `ready` */
+    uint32_t sleeping;                   /* time is real, and a thread sleeps on the NIC's socket */
+    uint32_t generation;                 /* changes when the entry is used again */
+    uint64_t blocked[SIM_MEMBERS / 64];  /* members that were refused a frame */
+    uint16_t n_from[SIM_MEMBERS];        /* frames of each member that were sent here and not read yet */
+};
+
+struct sim_slot {
+    uint32_t next;
+    uint32_t port; /* of the receiver: its index */
+    uint16_t kind, from_port, from_number, from_member;
+    uint32_t from_generation, rank;
+    uint32_t len, payload; /* bytes of the frame; of them, the program's */
+    uint64_t head;         /* when its first bit reaches the receiver's switch port */
+    uint64_t ready;        /* when the last bit is in the receiver's memory */
+    uint64_t order;        /* of equal heads: the order of sending */
+    uint8_t bytes[] __attribute__((aligned(8)));
+};
+
+struct sim_world {
+    pthread_mutex_t mutex;
+    struct sim_machine machine;
+    int has_machine;
+    uint32_t slot_size, n_slots, n_fresh, n_free, free_slot, max_payload;
+    uint32_t running;   /* the member that runs; SIM_NONE: none */
+    uint32_t n_members; /* entries in use, at most */
+    uint32_t n_deaths;  /* members that died while time was virtual */
+    uint32_t per_host;  /* ranks on one host */
+    uint64_t now;       /* the clock of the member that ran last */
+    uint64_t epoch_ns;  /* the time of vk_now() at which virtual time began */
+    uint64_t order;
+    struct sim_member members[SIM_MEMBERS];
+    struct sim_host hosts[SIM_MEMBERS];
+    struct sim_port ports[SIM_PORTS];
+    uint8_t slots[] __attribute__((aligned(VK_CACHE_LINE)));
+};
+
+/* One process's view of a world. */
+struct sim_view {
+    struct sim_world *world;
+    struct sim_member *me;
+    uint32_t index; /* of `me` */
+    uint32_t n_links, depth /* begins without end */, begun /* begin returned -EAGAIN */;
+    size_t len;
+    int memory_fd, name_fd;
+    char name[32];
+    struct link *links;
+    uint64_t ahead_ns; /* virtual time was ahead of real time by so much when it ended */
+    uint32_t n_reads;  /* of the clock, since the last other call */
+    uint64_t idle_at;  /* the clock at the last idle call, and how often it has been there */
+    uint32_t idle_times;
+    uint32_t spins, spin_pause; /* there is a core for each rank; waits until the next spin */
+};
+
+struct link {
+    struct link_client *client; /* first (link_base) */
+    struct sim_view *view;
+    uint32_t port; /* index in ports */
+    int socket;    /* holds the NIC's name, and wakes a thread that sleeps */
+    int epoll;     /* readable when a peer's process has ended */
+    uint32_t deaths_seen;
+    uint8_t address[6];
+    struct link_peer *peers;
+    struct link *next; /* of the process's links in this world */
+};
+
+static inline struct sim_slot *sim_slot_at(struct sim_world *w, uint32_t i)
+{
+    return (struct sim_slot *)(void *)(w->slots + (size_t)i * w->slot_size);
+}
+
+/* ---- world.c */
+/* Maps the world of that name, or makes it. One process has one view at a time. Returns 0 or -errno, explained. */
+int sim_world_open(const char *name, struct sim_view **out);
+void sim_world_close(struct sim_view *v);
+void sim_lock(struct sim_world *w);
+void sim_unlock(struct sim_world *w);
+/* Takes a slot, or returns SIM_NONE. `rare`: the last ones may be used, too. */
+uint32_t sim_slot_take(struct sim_world *w, int rare);
+void sim_slot_free(struct sim_world *w, uint32_t i);
+/* The real monotonic time, ns. */
+uint64_t sim_real_ns(void);
+
+/* ---- turns.c. All of them with the mutex, except where stated. */
+extern const struct vk_virtual sim_virtual;
+/* The view of this process; NULL: it has none. */
+extern struct sim_view *sim_here;
+/* Waits until no other member has an earlier event. Does nothing while time is real. */
+void sim_take_turn(struct sim_view *v);
+/* Recomputes the next event of an idle member to which a frame was sent. */
+void sim_arrival(struct sim_world *w, uint32_t member);
+/* The member leaves virtual time: it has ended or died. The next one runs. */
+void sim_step_out(struct sim_world *w, uint32_t member, enum sim_state state);
+/* Without the mutex: adds to the clock of this process. */
+void sim_spend(struct sim_view *v, double picoseconds);
+
+/* ---- path.c, with the mutex */
+/* Sends the frame in slot i to port `to`: computes when it reaches the switch, and stores it there. */
+void sim_path_send(struct sim_view *v, uint32_t i, uint32_t to);
+/* Moves the frames that have reached the host's switch port by `now` on to their NICs. */
+void sim_path_settle(struct sim_world *w, uint32_t host, uint64_t now);
+/* The time of the next arrival at a member's NICs, by all that is under way now. */
+uint64_t sim_path_next(struct sim_world *w, uint32_t member);
+/* Takes the first frame that has arrived at the port by `now`, or returns SIM_NONE. */
+uint32_t sim_path_take(struct sim_world *w, uint32_t port, uint64_t now);
+/* Forgets the frames that are under way to a port that closes. */
+void sim_path_drop(struct sim_world *w, uint32_t port);
+
+#endif

@@ -1,0 +1,94 @@
+/*
+ * Virtual time for programs (base/virtual.h): when it begins and ends, and computing that is declared.
+ *
+ * A real card places messages while the program computes. So does viakit_virtual_compute(): it drives each NIC of the
+ * process whenever a frame arrives, at that time.
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/explain.h"
+#include "base/virtual.h"
+#include "via/engine.h"
+#include "via/nic.h"
+
+#define LONGEST_S 1e9 /* 30 years; nanoseconds fit into 64 bits */
+
+VIP_RETURN viakit_virtual_begin(int n_ranks, int rank, VIP_ULONG timeout_ms)
+{
+    const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
+    if (v == NULL)
+        return vk_fail(VIP_INVALID_STATE, "viakit_virtual_begin: no NIC of this process is on a simulated machine: "
+                                          "open a device of the link sim first");
+    uint64_t deadline = vk_deadline(timeout_ms);
+    for (;;) {
+        int error = v->begin(n_ranks, rank);
+        if (error == 0)
+            return VIP_SUCCESS;
+        if (error != -EAGAIN)
+            return VIP_INVALID_PARAMETER; /* explained */
+        if (vk_now() >= deadline) {
+            v->end();
+            return vk_fail(VIP_TIMEOUT, "viakit_virtual_begin: not all %d ranks have begun within %lu ms", n_ranks,
+                           (unsigned long)timeout_ms);
+        }
+    }
+}
+
+void viakit_virtual_end(void)
+{
+    const struct vk_virtual *v = vk_load_relaxed(&vk_virtual);
+    if (v)
+        v->end();
+}
+
+VIP_UINT64 viakit_time_ns(void)
+{
+    return vk_now();
+}
+
+int viakit_time_is_virtual(void)
+{
+    return vk_time_is_virtual();
+}
+
+/* Drive every NIC of this process once. */
+static void drive_all(void)
+{
+    for (uint32_t i = 0; i < vk_load_relaxed(&via_nic_pool.n_touched); i++) {
+        struct via_nic *nic = (struct via_nic *)(void *)(via_nic_pool.base + i * via_nic_pool.stride);
+        uint32_t generation = __atomic_load_n(&nic->object.generation, __ATOMIC_ACQUIRE);
+        if (generation == 0 || generation & VK_DEAD || vk_load_relaxed(&nic->pid) != via_process_id)
+            continue;
+        via_enter(nic);
+        if (vk_object_is(&nic->object, generation) && !nic->closing)
+            via_drive(nic);
+        via_leave(nic);
+    }
+}
+
+/* The processor's part of each arrival is added to the end. Idle moves the clock to it or to an arrival; it returns 0
+ * when only real time has passed. */
+VIP_RETURN viakit_virtual_compute(double seconds)
+{
+    if (!(seconds >= 0) || seconds > LONGEST_S)
+        return vk_fail(VIP_INVALID_PARAMETER, "viakit_virtual_compute: %g seconds: give 0 to 1e9", seconds);
+    if (!vk_time_is_virtual())
+        return VIP_SUCCESS;
+    const struct vk_virtual *v = vk_virtual;
+    uint64_t end = v->picoseconds() + (uint64_t)(seconds * 1e12 + 0.5);
+    while (v->picoseconds() < end) {
+        uint64_t left = (end - v->picoseconds()) / 1000;
+        if (left == 0) {
+            v->charge(VK_CHARGE_TIME, 1);
+            break;
+        }
+        if (!v->idle(vk_now() + left))
+            continue;
+        uint64_t before = v->picoseconds();
+        drive_all();
+        end += v->picoseconds() - before;
+    }
+    return VIP_SUCCESS;
+}
