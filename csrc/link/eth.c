@@ -479,7 +479,7 @@ static int eth_count_neighbours(struct link *link)
     uint16_t ports[512];
     char prefix[64];
     eth_station_prefix(link, prefix);
-    return station_ports(prefix, ports, 512);
+    return station_ports(prefix, -1, ports, 512);
 }
 
 /* ---------------------------------------------------------------- opening */

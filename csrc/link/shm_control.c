@@ -77,7 +77,7 @@ int shm_ports(const struct link *link, uint16_t *ports, int max)
 {
     char prefix[96];
     prefix_of(link, prefix);
-    int n = station_ports(prefix, ports, max);
+    int n = station_ports(prefix, (long)geteuid(), ports, max);
     for (int i = 0; i < n; i++)
         if (ports[i] == link->port)
             ports[i--] = ports[--n];

@@ -105,6 +105,25 @@ static int ports_from_text(const char *prefix, uint16_t *ports, int max)
     return n;
 }
 
+/* Linux 5.3 and later report the user of a socket; headers may be older. */
+#define SHOW_UID 0x40
+#define DIAG_UID 7
+
+/* Returns whether a dump's entry is that of a socket of another user. An entry without a user is not. */
+static int is_of_another(const struct nlmsghdr *h, long uid)
+{
+    const struct rtattr *a =
+        (const struct rtattr *)(const void *)((const char *)NLMSG_DATA(h) + sizeof(struct unix_diag_msg));
+    int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(struct unix_diag_msg));
+    uint32_t owner;
+    for (; RTA_OK(a, left); a = RTA_NEXT(a, left))
+        if (a->rta_type == DIAG_UID && RTA_PAYLOAD(a) >= sizeof owner) {
+            memcpy(&owner, RTA_DATA(a), sizeof owner);
+            return uid >= 0 && (long)owner != uid;
+        }
+    return 0;
+}
+
 /* Copies the name in a dump's entry of a socket, without the zero that makes it abstract. Returns 0 if the entry has no
  * name. */
 static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_un *)0)->sun_path)])
@@ -127,7 +146,7 @@ static int name_of(const struct nlmsghdr *h, char name[sizeof(((struct sockaddr_
 
 /* Requests all sockets from the kernel but connected ones: 64 interconnected NICs have thousands of those, and the text
  * takes milliseconds to read. Returns -1 if this kernel does not support the request. */
-static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
+static int ports_from_kernel(const char *prefix, long uid, uint16_t *ports, int max)
 {
     struct {
         struct nlmsghdr h;
@@ -137,7 +156,9 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
               .nlmsg_type = SOCK_DIAG_BY_FAMILY,
               .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
         /* One bit for each TCP state; the kernel uses the same states for Unix sockets. */
-        .r = {.sdiag_family = AF_UNIX, .udiag_states = ~(1u << TCP_ESTABLISHED), .udiag_show = UDIAG_SHOW_NAME},
+        .r = {.sdiag_family = AF_UNIX,
+              .udiag_states = ~(1u << TCP_ESTABLISHED),
+              .udiag_show = UDIAG_SHOW_NAME | SHOW_UID},
     };
     union {
         struct nlmsghdr h;
@@ -161,7 +182,7 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
                 done = 1;
             else if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY)
                 done = -1;
-            else if (name_of(h, name)) {
+            else if (!is_of_another(h, uid) && name_of(h, name)) {
                 int port = port_in(name, prefix, len);
                 if (port >= 0 && n < max && !known(ports, n, (unsigned)port))
                     ports[n++] = (uint16_t)port;
@@ -175,10 +196,10 @@ static int ports_from_kernel(const char *prefix, uint16_t *ports, int max)
 
 /* Uses the fast way, or else the one that always works. The list may be obsolete when it is returned. A caller must
  * expect that a listed NIC is gone. */
-int station_ports(const char *prefix, uint16_t *ports, int max)
+int station_ports(const char *prefix, long uid, uint16_t *ports, int max)
 {
     VK_HOLD_CANCEL;
-    int n = ports_from_kernel(prefix, ports, max);
+    int n = ports_from_kernel(prefix, uid, ports, max);
     return n >= 0 ? n : ports_from_text(prefix, ports, max);
 }
 

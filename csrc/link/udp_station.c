@@ -177,7 +177,7 @@ static int list_station(struct link *link)
         return link->n_listed;
     link->list_credit--;
     link->listed_at = now;
-    link->n_listed = station_ports(link->prefix, link->listed, UDP_MAX_LISTED);
+    link->n_listed = station_ports(link->prefix, -1, link->listed, UDP_MAX_LISTED);
     if (link->n_listed == 0) { /* the list cannot be read: it has at least this NIC */
         link->listed[0] = udp_port(&link->name);
         link->n_listed = 1;

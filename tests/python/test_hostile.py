@@ -7,6 +7,8 @@ import itertools
 import mmap
 import os
 import random
+import resource
+import signal
 import socket
 import struct
 import threading
@@ -102,6 +104,7 @@ def full_pipe() -> int:
 
 
 keep_open: list[int] = []
+keep_listening: list[socket.socket] = []
 
 GREETING = struct.pack("<QIIQ", MAGIC, 40000, WIRE_VERSION, 0)
 BAD = {
@@ -228,6 +231,42 @@ def test_nonsense_in_shared_memory() -> None:
                 talk()
             for fd in [*fds, *theirs]:
                 os.close(fd)
+
+
+def squat(prefix: str, count: int) -> None:
+    """Bind names of ports as another user, for the rest of this process."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    for i in range(count):
+        keep_listening.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        keep_listening[-1].bind(f"{prefix}/{1 + 21 * i}")
+        keep_listening[-1].listen()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_names_that_another_user_has_bound_hide_no_nic() -> None:
+    """A request goes to all NICs of the name, of which a limited number are read from the kernel's list."""
+    device = f"shm:squatted-{os.getpid()}"
+    reading, writing = os.pipe()
+    squatter = os.fork()
+    if squatter == 0:
+        try:
+            squat(f"\0viakit/shm/0/{device.partition(':')[2]}", 3000)
+            os.write(writing, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    try:
+        assert os.read(reading, 1) == b"x"
+        for _ in range(3):
+            with pair(device) as (_, talk):
+                talk()
+    finally:
+        os.kill(squatter, signal.SIGKILL)
+        os.waitpid(squatter, 0)
+        os.close(reading)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")

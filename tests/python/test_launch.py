@@ -47,6 +47,15 @@ def test_ranks_on_hosts(script, placement):
 WAYS = [(flavour, way) for flavour in mpi.FLAVOURS for way in ("", "mpi4py", "rendezvous")]
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_standard_streams_that_the_shell_has_closed(script, closed):
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *VIAKIT, "run", "-n", "2", script("print('hello')")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stdout == ("" if closed.startswith(">") else "hello\nhello\n")
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize(("flavour", "way"), [*WAYS, ("mpich", "pmi")])
 def test_under_mpirun(script, tmp_path, flavour, way):
     found = needs.mpi_library(f"mpi:{flavour}")

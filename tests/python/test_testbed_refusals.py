@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import needs
 import pytest
 
 from viakit.testbed import NamespaceError, Testbed, TestbedError, namespaces
@@ -118,3 +119,25 @@ def test_a_helper_that_cannot_start_is_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(TestbedError, match=r"server process \(/bin/false\) has ended"):
         Testbed(hosts=2).open()
+
+
+def test_a_deleted_working_directory_is_named(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = """
+import os, sys
+from viakit.testbed import Testbed, TestbedError
+with Testbed(1) as testbed:
+    os.rmdir(os.getcwd())
+    try:
+        testbed.hosts[0].run(["true"])
+    except TestbedError as error:
+        print(error)
+    print(testbed.hosts[0].run(["pwd"], cwd="/").stdout)
+"""
+    needs.hosts().close()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=gone, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "working directory of this process has been deleted" in done.stdout
+    assert "cwd=" in done.stdout
+    assert done.stdout.endswith("/\n\n")

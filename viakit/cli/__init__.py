@@ -126,8 +126,21 @@ def _interrupt(_number: int, _frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _open_streams() -> None:
+    """Open /dev/null at each of the descriptors 0 to 2 that the shell has closed (``>&-``).
+
+    Otherwise the next file or socket would have this number, and output of a rank would go there.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it has the lowest free number, which is fd
+
+
 def main() -> None:
     """Run the command. This is the entry point ``viakit``, and of ``python -m viakit``."""
+    _open_streams()
     # Clean up after SIGTERM, and after the terminal has closed, as after Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:

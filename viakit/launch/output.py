@@ -6,9 +6,9 @@ import contextlib
 import errno
 import os
 import select
-from typing import IO
+from typing import IO, TextIO
 
-__all__ = ["Sink", "Stream", "wait_for"]
+__all__ = ["Sink", "Stream", "bytes_of", "wait_for"]
 
 _SLICE_MS = 200
 _MAX_LINE = 1 << 16
@@ -19,6 +19,11 @@ def wait_for(fd: int, event: int, timeout_ms: int = _SLICE_MS) -> bool:
     poll = select.poll()
     poll.register(fd, event)
     return bool(poll.poll(timeout_ms))
+
+
+def bytes_of(stream: TextIO | None) -> IO[bytes]:
+    """Return the binary form of a standard stream. A stream that the process was started without is /dev/null."""
+    return open(os.devnull, "wb") if stream is None else stream.buffer
 
 
 class Sink:

@@ -34,7 +34,7 @@ from viakit.launch import LaunchError
 from viakit.launch.guard import Guard
 from viakit.launch.leaving import CAUSED, LEAVES, Ended, Note, first_of, in_doubt
 from viakit.launch.options import Options
-from viakit.launch.output import Sink, Stream, wait_for
+from viakit.launch.output import Sink, Stream, bytes_of, wait_for
 from viakit.launch.program import program
 from viakit.launch.rendezvous import Meeting
 from viakit.launch.terminal import Feed
@@ -135,7 +135,7 @@ class Launch:
         options.check()
         self._command = program(command)
         self._options = options
-        self._out, self._err = Sink(out or sys.stdout.buffer), Sink(err or sys.stderr.buffer)
+        self._out, self._err = Sink(out or bytes_of(sys.stdout)), Sink(err or bytes_of(sys.stderr))
         self._ranks: list[_Rank] = []
         self._streams: dict[int, Stream] = {}
         self._meeting = Meeting(options.ranks, own_clock=options.remote is not None)

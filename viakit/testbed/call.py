@@ -272,6 +272,15 @@ def _read_once(fd: int, sink: Callable[[bytes], Any], at_end: bool = False) -> b
 # --- Starting processes ---------------------------------------------------------------------------------------------
 
 
+def _working_directory() -> str:
+    """Return the directory in which programs of the hosts start by default: that of this process."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        words = "the working directory of this process has been deleted; change to one that exists, or pass cwd="
+        raise TestbedError(words) from None
+
+
 def start_on(
     host: Host,
     argv: list[str] | None,
@@ -291,7 +300,7 @@ def start_on(
     spec = {
         "argv": argv,
         "pass_fds": fds,
-        "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
+        "cwd": os.fspath(cwd) if cwd is not None else _working_directory(),
         # The hosts' names are for VipNSGetHostByName on the host. An environment of the caller takes precedence.
         "env": {**os.environ, **host._environment()} if env is None else {**host._environment(), **env},
         **extra,
