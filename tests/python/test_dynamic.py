@@ -165,7 +165,10 @@ def test_the_switch_that_makes_import_mpi4py_viakit(tmp_path):
     path = tmp_path / "prog.py"
     path.write_text(
         "import mpi4py\nfrom mpi4py import MPI\nprint(MPI.get_vendor()[0], MPI.COMM_WORLD.allreduce(1))\n"
-        "try:\n    MPI.COMM_WORD\nexcept AttributeError as problem:\n    assert 'COMM_WORLD' in str(problem)\n",
+        "try:\n    MPI.COMM_WORD\nexcept AttributeError as problem:\n    assert 'COMM_WORLD' in str(problem)\n"
+        "mpi4py.__path__ = mpi4py.__path__[:1]  # as if mpi4py were not installed\n"
+        "try:\n    import mpi4py.util\nexcept ImportError as problem:\n    assert 'pip install' in str(problem)\n"
+        "else:\n    raise AssertionError\n",
         encoding="utf-8",
     )
     done = job(2, "--as-mpi4py", str(path))

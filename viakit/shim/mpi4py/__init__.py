@@ -6,8 +6,10 @@ installed mpi4py, if there is one. They use the ``MPI`` of this package.
 
 from __future__ import annotations
 
+import importlib.abc
 import os
 import sys
+import warnings
 from typing import Any
 
 __all__ = ["MPI"]
@@ -72,3 +74,56 @@ class Rc:
 
 
 rc = Rc()
+sys.modules[f"{__name__}.rc"] = rc  # type: ignore[assignment]  # `import mpi4py.rc` works, as with mpi4py
+
+
+def get_include() -> str:
+    """Return the folder of the installed mpi4py's headers. Raises ImportError without an installed mpi4py."""
+    for folder in __path__[1:]:
+        return os.path.join(folder, "include")
+    raise ImportError("get_include: viakit has no headers of mpi4py; install mpi4py beside it (pip install mpi4py)")
+
+
+def get_config() -> dict[str, str]:
+    """Return the configuration of the MPI that mpi4py was built with: nothing, because viakit is no library of MPI."""
+    return {}
+
+
+def profile(name: str, *, path: Any = None) -> None:
+    """Warn that a profiling library has no effect, because viakit has no profiling interface of MPI.
+
+    Parameters
+    ----------
+    name : str
+        Name or path of the library.
+    path : str or sequence of str, optional
+        Folders in which it is searched.
+
+    Raises
+    ------
+    ValueError
+        If there is no such library.
+    """
+    folders = [path] if isinstance(path, (str, bytes, os.PathLike)) else list(path or ())
+    names = [name, f"lib{name}.so"]
+    places = names if not folders else [os.path.join(os.fsdecode(folder), one) for folder in folders for one in names]
+    found = next((place for place in places if os.path.isfile(place)), None)
+    if found is None:
+        raise ValueError(f"profile: there is no library {name!r} in {[os.fsdecode(folder) for folder in folders]}")
+    warnings.warn(f"{found} has no effect: viakit has no profiling interface of MPI; see `viakit trace`", stacklevel=2)
+
+
+class _NotInstalled(importlib.abc.MetaPathFinder):
+    """Explains why a module that mpi4py writes in Python is missing."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        """Raise ImportError for a module of mpi4py that no finder has found."""
+        if fullname.startswith(f"{__name__}.") and not __path__[1:]:
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r}: it is part of mpi4py, whose modules in Python run on viakit, too; "
+                "install mpi4py beside it (pip install mpi4py)",
+                name=fullname,
+            )
+
+
+sys.meta_path.append(_NotInstalled())
