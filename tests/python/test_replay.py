@@ -1,6 +1,8 @@
 """Replay in virtual time: barriers and collectives of csrc/coll on machines, files, and refusals."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -72,6 +74,23 @@ def test_schedules_in_files(tmp_path):
     path.write_text("{}")
     with pytest.raises(replay.ScheduleError, match="not a schedule"):
         replay.read(path)
+
+
+def test_a_traced_run_is_replayed_on_another_machine(tmp_path):
+    path = tmp_path / "run.json"
+    words = ["sweep", "via-shm", "--sizes", "64", "--seconds", "0.2", "-q"]
+    command = [sys.executable, "-m", "viakit", "trace", "--limit", "64M", "-q", "--schedule", str(path)]
+    done = subprocess.run(
+        [*command, sys.executable, "-m", "viakit", *words], capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    schedule = replay.read(path)
+    messages, nbytes = schedule.traffic()
+    assert messages > 10
+    assert nbytes > 0
+    slow, fast = (replay.run(schedule, replay.model(machines.load(name))) for name in ("barrier-cluster-3", "veth"))
+    assert slow.messages == fast.messages == messages
+    assert slow.end_s > fast.end_s > 0
 
 
 def test_refusals():

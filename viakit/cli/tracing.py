@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from viakit.trace.timeline import Timeline
 
 from viakit.cli.base import Failure, Size, make_console
 from viakit.measure import result
@@ -26,6 +31,7 @@ class _TracedCommand(click.Command):
 @click.option("--out", metavar="F", help="Write the timeline as JSON, for https://ui.perfetto.dev.")
 @click.option("--capture", metavar="F", help="Write the frames and events as pcapng, for Wireshark.")
 @click.option("--picture", metavar="F", help="Draw the last messages: .png, .svg or .pdf.")
+@click.option("--schedule", metavar="F", help="Write the ranks' operations, for the replay in virtual time.")
 @click.option("--from", "sources", metavar="F", multiple=True, help="Read captures instead of running a command.")
 @click.option("--snap", type=Size(), default="176", show_default=True, help="Bytes of each frame to keep; 0: all.")
 @click.option("--limit", type=Size(), default="8M", show_default=True, help="Limit of the capture of each process.")
@@ -37,6 +43,7 @@ def trace(
     out: str | None,
     capture: str | None,
     picture: str | None,
+    schedule: str | None,
     sources: tuple[str, ...],
     snap: int,
     limit: int,
@@ -50,6 +57,7 @@ def trace(
     viakit trace --out trace.json viakit sweep via-shm --sizes 8 --seconds 1
     viakit trace --capture both.pcapng ./my-program
     viakit trace --from both.pcapng --picture both.png
+    viakit trace --schedule run.json --limit 64M viakit app sor -n 4 --size 256
 
     The exit status is that of the command.
     """  # noqa: D301 - \b keeps click from wrapping the lines after it
@@ -60,7 +68,7 @@ def trace(
         return
     if bool(command) == bool(sources):
         raise Failure("give either a command to run, or --from with existing captures", 2)
-    result.check_writable(*(name for name in (out, capture, picture) if name is not None))
+    result.check_writable(*(name for name in (out, capture, picture, schedule) if name is not None))
     status = 0
     if sources:
         taken = tracing.read(sources)
@@ -77,12 +85,20 @@ def trace(
         (out, lambda name: tracing.chrome.save(seen, name)),
         (capture, lambda name: tracing.merge(taken, name)),
         (picture, lambda name: tracing.picture.save(seen, name)),
+        (schedule, lambda name: result.write_file(name, _schedule(seen))),
     ):
         if name is not None:
             write(name)
             if not quiet:
                 click.echo(f"wrote {name}", err=bool(command))
     raise click.exceptions.Exit(status)
+
+
+def _schedule(seen: Timeline) -> bytes:
+    """Return the text of a schedule file."""
+    from viakit.trace import to_schedule  # start-up time
+
+    return (json.dumps(to_schedule(seen, "traced run").to_json(), separators=(",", ":")) + "\n").encode()
 
 
 def _run(command: Sequence[str]) -> int:

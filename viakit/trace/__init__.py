@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 
 from viakit.base.words import counted
 from viakit.trace import chrome, pcapng, picture, timeline
+from viakit.trace.schedule import to_schedule
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
     "Recording", "build", "chrome", "dissector", "install_dissector", "merge", "pcapng", "picture", "read", "recording",
-    "render", "timeline", "variable",
+    "render", "timeline", "to_schedule", "variable",
 ]  # fmt: skip
 
 HEADERS_ONLY = 176  # bytes to keep of a frame: enough for the longest connection request
